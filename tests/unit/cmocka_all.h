@@ -1,5 +1,5 @@
-/* CMocka and the headers that it requires, in the required order. TEST(name) { ... } is a test. A program runs its
- * tests in the order of the file; it defines main() only to do more. */
+/* CMocka and the headers that it requires, in the required order. TEST(name) { ... } is a test. A program
+ * runs its tests in the order of the file. It defines main() only if it must do more than that. */
 #pragma once
 
 #include <setjmp.h>

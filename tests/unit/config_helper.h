@@ -1,4 +1,4 @@
-/* Configurations for tests: converts option words to a finished Config. */
+/* Configurations for tests: converts words of a command line to a finished Config. */
 #pragma once
 
 #include <stdarg.h>
@@ -15,7 +15,7 @@ typedef struct Setup {
     Config config;
 } Setup;
 
-/* Options that every training run must have, for calls whose `words` lack them. */
+/* Options that every training run must have. They are added if the words of a call lack them. */
 static const char *const SETUP_REQUIRED[][2] = {
     {"--num-layers", "2"},   {"--hidden-size", "16"}, {"--num-attention-heads", "2"},
     {"--seq-length", "8"},   {"--lr", "0.001"},       {"--micro-batch-size", "1"},
@@ -30,7 +30,7 @@ static inline bool setup_names(const char *text, const char *name) {
     return false;
 }
 
-/* Spaces separate words. Release with setup_free. */
+/* The text's words are separated by spaces. Release with setup_free. */
 __attribute__((format(printf, 1, 2))) static inline Setup *setup_new(const char *fmt, ...) {
     enum { WORDS = 128 };
     Arena *arena = arena_new();

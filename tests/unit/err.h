@@ -13,7 +13,7 @@
         if (ok_.code) fail_msg("%s: %s", #expr, ok_.msg);                                                    \
     } while (0)
 
-/* The error is a user error, and its message contains every given text. */
+/* Asserts that the error is a user error, and that its message contains every given text. */
 #define assert_err(expr, ...) check_err((expr), #expr, __LINE__, (const char *[]){__VA_ARGS__, NULL})
 static inline void check_err(Err e, const char *expr, int line, const char *const *texts) {
     if (e.code != ERR_USER)

@@ -1,5 +1,5 @@
-/* Runs statements that must cause a fault whose message contains a text. Do not use it inside a loop: the jump might
- * lose the loop's variables. */
+/* Runs statements that must cause a fault whose message contains a text. Do not use this macro inside a loop,
+ * because its longjmp might lose the loop's variables. */
 #pragma once
 
 #include <string.h>

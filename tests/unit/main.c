@@ -11,7 +11,7 @@ static struct {
     size_t n;
 } all;
 
-/* Constructors run in unspecified order. */
+/* Sorts tests by line, because constructors run in unspecified order. */
 void test_add(const char *name, CMUnitTestFunction test, int line) {
     if (all.n == MOST_TESTS) abort();
     size_t i = all.n++;

@@ -1,4 +1,4 @@
-/* A model on a device with a tape, from option words; and token ids to feed it. */
+/* Creates a model, with a device and a tape, from words of a command line; and token ids as its input. */
 #pragma once
 
 #include "unit/config_helper.h"
@@ -45,7 +45,7 @@ static inline void test_model_free(TestModel *m) {
     setup_free(m->setup);
 }
 
-/* Random ids and their labels, positions 0, 1, 2, ...; arrays in the setup's arena. */
+/* Random token ids with labels and positions 0, 1, 2, ...; the arrays are in the setup's arena. */
 typedef struct Ids {
     int64_t b, s;
     Tensor tokens, labels, position;

@@ -1,4 +1,4 @@
-/* The microbatch of a test that runs a backward. */
+/* The microbatch of a test that runs a backward pass. */
 #pragma once
 
 #include "tape/tape.h"

@@ -1,4 +1,4 @@
-/* Main gradients for tests that add to them themselves. */
+/* Clears main gradients, for tests that add to them without a trainer. */
 #pragma once
 
 #include "param/param.h"

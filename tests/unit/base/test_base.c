@@ -37,7 +37,8 @@ TEST(philox_normal_has_unit_moments) {
         double x = philox_normal(1234, 7, (uint64_t)i);
         sum += x, square += x * x;
     }
-    double bound = 5 / sqrt(N); /* five standard errors of the mean; the variance's is sqrt(2) larger */
+    double bound =
+        5 / sqrt(N); /* five standard errors of the mean; that of the variance is sqrt(2) times larger */
     assert_true(fabs(sum / N) < bound);
     assert_true(fabs(square / N - 1) < bound * sqrt(2));
 }
@@ -167,8 +168,8 @@ TEST(a_line_is_cut_before_the_character_that_does_not_fit) {
         {"\xe5\xad\xa6x", 1, 0},
         {"\xe5\xad\xa6x", 2, 3},
         {"\xe5\xad\xa6x", 3, 4},     /* a wide character */
-        {"\xf0\x9f\x9a\x80x", 2, 4}, /* an emoji is wide */
-        {"e\xcc\x81x", 1, 3},        /* a combining accent takes no column */
+        {"\xf0\x9f\x9a\x80x", 2, 4}, /* an emoji, which is wide */
+        {"e\xcc\x81x", 1, 3},        /* a combining accent, which takes no column */
         {"\xff\xfex", 2, 2},
         {"a\xe5\xad", 2, 2},
         {"a\xe5\xad", 3, 3}, /* not UTF-8 */
@@ -177,7 +178,8 @@ TEST(a_line_is_cut_before_the_character_that_does_not_fit) {
         assert_int_equal(terminal_fit(rows[i].text, rows[i].columns), rows[i].bytes);
 }
 
-/* Verdicts are at the beginning of a line, after a colon and between wide blanks; elsewhere they are words. */
+/* Verdicts are coloured at the beginning of a line, after a colon, and between runs of blanks. Elsewhere they
+ * are ordinary words. */
 TEST(verdicts_have_colours) {
     static const struct {
         const char *text, *shown;

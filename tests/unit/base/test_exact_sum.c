@@ -24,12 +24,12 @@ static void same(double x, double want) {
 TEST(agrees_with_fractions) {
     for (int i = 0; i < N_CASES; i++) {
         ExactSum s = {0};
-        exact_add(&s, CASES[i].x, MOST); /* the rest are zeros */
+        exact_add(&s, CASES[i].x, MOST); /* the remaining numbers are zeros */
         same(exact_value(s), CASES[i].sum);
     }
 }
 
-/* Backwards, one by one, and as three ranks that add their words. */
+/* Adds the numbers in reverse order, one by one, and on three ranks whose sums are added word by word. */
 TEST(order_and_grouping_do_not_matter) {
     for (int i = 0; i < N_CASES; i++) {
         ExactSum back = {0}, rank[3] = {{{0}, 0, 0, 0}}, all = {0};
@@ -42,14 +42,14 @@ TEST(order_and_grouping_do_not_matter) {
     }
 }
 
-/* 2^20 summands of both signs, which cancel except for one. */
+/* Adds 2^20 numbers of both signs, of which all but one cancel. */
 TEST(carries_do_not_overflow) {
     static double x[1 << 20];
     const double big = 0x1.fffffffffffffp+1023, odd = 0x1.fffffffffffffp-31;
     ExactSum s = {0};
     for (int i = 0; i < 1 << 20; i++) x[i] = i % 2 ? odd : big / 4;
     exact_add(&s, x, 1 << 20);
-    same(exact_value(s), INFINITY); /* the sum, 2^19 * big / 4, is not a double */
+    same(exact_value(s), INFINITY); /* the sum, 2^19 * big / 4, exceeds the range of double */
     for (int i = 0; i < 1 << 20; i++) x[i] = i % 2 ? 0 : -big / 4;
     exact_add(&s, x, 1 << 20);
     same(exact_value(s), odd * (1 << 19));

@@ -1,4 +1,5 @@
-/* Fibers run in the order that their caller selects, and keep their variables while paused. */
+/* Tests that fibers run in the order that their caller selects, and keep their variables while they are
+ * paused. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>
@@ -13,7 +14,7 @@ typedef struct Player {
     char *log;
 } Player;
 
-/* Pauses in a nested function, with live floating-point variables. */
+/* Pauses in a nested call while floating-point variables are live. */
 static double pause_below(Player *p, int depth, double x) {
     volatile char memory[16384];
     memory[0] = (char)depth;

@@ -15,7 +15,7 @@
 
 enum { PATH_BYTES = 128 };
 
-/* A folder with "here" and "there" in it, which is the working directory while a test runs. */
+/* Creates a folder that contains "here" and "there", and makes it the working directory while a test runs. */
 static void enter(char dir[64]) {
     temp_dir(dir);
     assert_int_equal(chdir(dir), 0);
@@ -40,7 +40,7 @@ static void assert_holds(const char *path, const char *text) {
     str_free(&s);
 }
 
-/* The type of the path itself, without following links: S_IFLNK ... */
+/* Returns the type of the path, such as S_IFLNK, without following links. */
 static mode_t kind_of(const char *path) {
     struct stat st;
     assert_int_equal(lstat(path, &st), 0);
@@ -70,7 +70,8 @@ TEST(writing_replaces_and_a_missing_folder_is_a_sentence) {
     assert_int_equal(link("a/b/x", "old"), 0);
     assert_written("a/b/x", "three");
     assert_holds("a/b/x", "three");
-    assert_holds("old", "one"); /* a new file took the name, so that no reader sees a partial file */
+    assert_holds(
+        "old", "one"); /* the name now refers to a new file, so that no reader sees a partially written one */
     FileMap map;
     assert_ok(file_map("a/b/x", &map));
     assert_memory_equal(map.bytes, "three", 5);
@@ -85,7 +86,8 @@ TEST(a_symlink_stays_and_what_it_leads_to_is_replaced) {
     enter(dir);
     assert_written("there/file", "one");
     assert_int_equal(link("there/file", "old"), 0);
-    assert_int_equal(symlink("../there/file", "here/second"), 0); /* relative to the folder it is in */
+    assert_int_equal(symlink("../there/file", "here/second"),
+                     0); /* relative to the folder that contains the link */
     snprintf(full, sizeof full, "%s/here/second", dir);
     assert_int_equal(symlink(full, "first"), 0);
     assert_ok(file_check_target("first"));
@@ -176,14 +178,14 @@ TEST(a_folder_is_refused) {
     leave(dir);
 }
 
-/* A folder whose permissions allow new files, at least for root, but in which no file can be created. */
+/* The permissions of /proc allow root to create files, but no file can be created there. */
 TEST(a_folder_without_files_is_said_before) {
     const Err e = file_check_target("/proc/report.json");
     assert_int_equal(e.code, ERR_USER);
     assert_non_null(strstr(e.msg, "cannot create a file in '/proc'"));
 }
 
-static int of_unnamed; /* the error of a file without a name, as in NFS or in an old kernel; 0: none */
+static int of_unnamed; /* errno of O_TMPFILE, as on NFS or an old kernel; 0: it succeeds */
 
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
@@ -217,7 +219,7 @@ TEST(a_check_leaves_the_file_and_its_folder_as_they_were) {
 }
 
 TEST(what_may_not_be_written_to_is_said_before) {
-    if (geteuid() == 0) skip(); /* root may write anywhere */
+    if (geteuid() == 0) skip(); /* root may write everywhere */
     char dir[64];
     enter(dir);
     assert_int_equal(chmod("here", 0500), 0);
@@ -227,7 +229,7 @@ TEST(what_may_not_be_written_to_is_said_before) {
     leave(dir);
 }
 
-/* A call that succeeds keeps the error of an earlier one. */
+/* A successful call must not change errno, which may be left over from an earlier call. */
 TEST(an_old_error_repeats_no_write) {
     int fd[2];
     char got[8] = "";

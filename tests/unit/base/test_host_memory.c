@@ -1,4 +1,4 @@
-/* The available memory, from made-up folders of /proc and /sys/fs/cgroup. */
+/* Tests the computation of available memory with artificial folders /proc and /sys/fs/cgroup. */
 #include "unit/cmocka_all.h"
 
 #include <stdint.h>
@@ -83,7 +83,7 @@ TEST(the_smallest_of_a_group_and_those_above_it_counts) {
            {V2 "/a/memory.max", "900000000000\n"});
 }
 
-/* cgroup v1 has a tree for each controller. */
+/* cgroup v1 has a separate tree for each controller. */
 TEST(groups_of_the_first_version) {
     static const char GROUPS[] = "9:name=memory:/n\n5:cpu,memory_x:/c\n4:hugetlb,memory:/a/b:c\n0::/v2\n";
     EXPECT(3 MB, MEMINFO, {"/proc/self/cgroup", GROUPS}, MOUNTED_V1,
@@ -108,7 +108,8 @@ TEST(what_a_group_has_taken_is_gone) {
     EXPECT(4 MB, TAKEN("much\n", "active_file 5\n"));
 }
 
-/* The path may be the host's while only the container's folder is mounted, or it may not exist. */
+/* The path of the group may be that on the host although only the container's folder is mounted, or it may
+ * not exist. */
 TEST(a_mount_may_show_a_part_of_the_tree) {
 #define PART(group, shown)                                                                                   \
     MEMINFO, {"/proc/self/cgroup", "0::" group "\n"},                                                        \

@@ -1,4 +1,4 @@
-/* The report of a fault is found after any amount of other output. */
+/* Tests that the report of a fault is found after any amount of other output. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

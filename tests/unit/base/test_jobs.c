@@ -1,4 +1,4 @@
-/* Each job ends in a different way. Only jobs that need a failed job are not run. */
+/* Jobs end in different ways. All jobs must run, except those that need a failed job. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static void refuse(void *arg) {
 
 static void hang(void *arg) {
     (void)arg;
-    if (fork() == 0) pause(); /* its children are ended too */
+    if (fork() == 0) pause(); /* the job's children must be killed too */
     pause();
 }
 
@@ -57,7 +57,7 @@ TEST(needs_are_done_before) {
     Job jobs[3] = {{.run = add_one, .arg = n}, {.run = add_one, .arg = n}, {.run = add_one, .arg = n}};
     job_needs(&jobs[1], &jobs[0]);
     job_needs(&jobs[2], &jobs[1]);
-    jobs_run(jobs, 3, 3, 5); /* concurrent jobs could lose a count */
+    jobs_run(jobs, 3, 3, 5); /* if they ran concurrently, a count could be lost */
     assert_int_equal(*n, 3);
     munmap(n, sizeof *n);
 }
@@ -104,7 +104,7 @@ TEST(a_process_stays_until_it_ends) {
     assert_int_equal(job.end, JOB_DONE);
     assert_int_not_equal(second, first);
     job_pool_free(p);
-    assert_int_equal(kill(second, 0), -1); /* the process has ended */
+    assert_int_equal(kill(second, 0), -1); /* the worker process has ended */
     munmap(pid, sizeof *pid);
 }
 

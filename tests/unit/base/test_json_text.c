@@ -1,10 +1,10 @@
-/* Text as repr() and json.dumps() of Python 3.11 print it. */
+/* Tests that text is printed as by repr() and json.dumps() of Python 3.11. */
 #include <math.h>
 
 #include "base/json_text.h"
 #include "unit/cmocka_all.h"
 
-/* Frees the value. */
+/* Takes ownership of the value. */
 static void assert_prints(json_t *json, int indent, int depth, const char *text) {
     Str s = {0};
     json_print(&s, json, indent, depth);

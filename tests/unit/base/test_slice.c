@@ -1,9 +1,9 @@
-/* Compares slices of a sequence with a count, row by row. */
+/* Compares the functions of sequence slices with positions that are computed row by row. */
 #include "unit/cmocka_all.h"
 
 #include "base/zigzag.h"
 
-/* Any two chunks, from any row on. */
+/* Checks a slice of one or two chunks, from each row on. */
 static void check(SequenceSlice s, int64_t rows) {
     for (int64_t row = 0; row < rows; row++) {
         const int64_t j = s.first + row,
@@ -24,7 +24,8 @@ static void check(SequenceSlice s, int64_t rows) {
 
 TEST(rows_are_positions) {
     for (int64_t first = 0; first <= 9; first++) check((SequenceSlice){.first = first}, 12);
-    for (int64_t first = 0; first < 10; first++) /* as tensor-parallel ranks cut it */
+    for (int64_t first = 0; first < 10;
+         first++) /* a slice that is sharded further over tensor-parallel ranks */
         check((SequenceSlice){.first = first, .chunk = 5, .at = {10, 35}}, 10 - first);
 }
 
@@ -35,7 +36,7 @@ TEST(zigzag_slices_cover_the_sequence) {
         for (int r = 0; r < n; r++) {
             const SequenceSlice s = slice_zigzag(total, n, r);
             check(s, total / n);
-            int64_t sum = 0; /* sum of positions: equal for all ranks, like causal work */
+            int64_t sum = 0; /* sum of positions: equal for all ranks, so that causal attention is balanced */
             for (int64_t i = 0; i < total / n; i++)
                 held[slice_position(&s, i)]++, sum += slice_position(&s, i);
             assert_int_equal(sum, total / n * (total - 1) / 2);

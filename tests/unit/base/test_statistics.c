@@ -1,4 +1,4 @@
-/* Summaries of samples; the ranks of an interval agree with binomial tables. */
+/* Tests summaries of samples, and compares the ranks of an interval with binomial tables. */
 #include <math.h>
 
 #include "base/statistics.h"
@@ -14,7 +14,7 @@ TEST(summaries) {
     assert_true(fabs(rms_of(sides, 2) - sqrt(12.5)) < 1e-15);
 }
 
-/* sum over j < k of C(n, j) is at most error / 2 * 2^n, in exact arithmetic. */
+/* Checks in exact arithmetic that the sum over j < k of C(n, j) is at most error / 2 * 2^n. */
 TEST(ranks_are_those_of_the_binomial) {
     static const struct {
         int64_t n, rank_5, rank_1;

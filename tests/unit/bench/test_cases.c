@@ -1,4 +1,5 @@
-/* Rows of kernels/cases.def run as benchmarks; a call's work follows from its operands. */
+/* Tests that rows of kernels/cases.def run as benchmarks, and that the work of a call follows from its
+ * operands. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>
@@ -35,7 +36,8 @@ TEST(the_work_of_gemms) {
     assert_true(work_flops(OP_add, &forward) == 0);
 }
 
-/* Counted pair by pair, the diagonal as half a pair: two operations for each column and GEMM. */
+/* Counts pairs of query and key, where the diagonal counts as half a pair. Each pair takes two operations per
+ * column and GEMM. */
 TEST(the_work_of_attention) {
     enum { POSITIONS = 6, HEADS = 2 * 3 * 4, WIDTH = 8 };
     Tensor q = tensor_make(NULL, BF16, 5, (int64_t[]){POSITIONS, 2, 3, 4, WIDTH});
@@ -52,7 +54,7 @@ TEST(the_work_of_attention) {
     assert_true(work_flops(OP_attention_unfused_grad, &backward) == 4 * gemm);
 }
 
-/* Only the rows of tokens are read from the table; in the gradient they are read and written. */
+/* Only the rows of the tokens are read from the table. In the gradient, these rows are read and written. */
 TEST(the_work_of_embeddings) {
     Tensor id = tensor_make(NULL, I64, 2, (int64_t[]){2, 5}),
            table = tensor_make(NULL, BF16, 2, (int64_t[]){1000, 8}),
@@ -64,7 +66,7 @@ TEST(the_work_of_embeddings) {
     assert_true(work_bytes(OP_embedding_grad, &backward) == 10 * 8 * 2 + 10 * 8 + 2 * (10 * 8 * 4));
 }
 
-/* Calls belong to different GEMMs if their shapes, types or attributes differ, otherwise to one GEMM. */
+/* Calls whose shapes, types or attributes differ count as different GEMMs, other calls as one GEMM. */
 TEST(gemms_are_told_apart) {
     Tensor x = tensor_make(NULL, BF16, 3, (int64_t[]){5, 2, 8}),
            w = tensor_make(NULL, BF16, 2, (int64_t[]){16, 8}),
@@ -90,7 +92,7 @@ TEST(gemms_are_told_apart) {
     assert_true(gemms_flops(&all) == (3 + 4) * 2.0 * 10 * 16 * 8);
 }
 
-/* The routing changes the rows of experts, but not their GEMM. */
+/* Routing changes the number of rows of experts, but calls still count as one GEMM. */
 TEST(gemms_of_experts_are_one) {
     static StepGemms all;
     const LinearAttr attr = {.fixed_order = false};

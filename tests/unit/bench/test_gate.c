@@ -1,4 +1,4 @@
-/* The speed gate: its verdicts, and their error rates by simulation. */
+/* Tests the verdicts of the speed gate, and their error rates by simulation. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ TEST(verdicts_follow_the_interval) {
 
 static double uniform(uint64_t stream, uint64_t i) { return (philox_u32(7, stream, i) + 0.5) * 0x1p-32; }
 
-/* A time with median `median`: times have a long tail towards slow. */
+/* Draws a time from a distribution with this median and a long tail of slow times. */
 static double time_of(double median, uint64_t stream, uint64_t i) {
     const double u = uniform(stream, i);
     return median * (u < 0.5 ? 1 - 0.02 * (0.5 - u) : 1 + 0.02 * (u - 0.5) / (1.02 - u));
@@ -51,7 +51,8 @@ static Rates rates_of_pairs(double ratio) {
     return r;
 }
 
-/* At the limit each wrong verdict has the probability P(Bin(12, 1/2) <= 2) = 79 / 4096. */
+/* If the true ratio equals the limit, each wrong verdict has the probability P(Bin(12, 1/2) <= 2) = 79 /
+ * 4096. */
 TEST(pairs_err_as_stated) {
     const double wanted = 79.0 / 4096, far = 5 * sqrt(wanted / TRIALS);
     const Rates at = rates_of_pairs(1.03), above = rates_of_pairs(1.08), below = rates_of_pairs(0.98);
@@ -60,7 +61,7 @@ TEST(pairs_err_as_stated) {
     assert_true(below.of[GATE_REGRESS] == 0 && below.of[GATE_PASS] > 0.7);
 }
 
-/* A result of bench ops with one row for each name, whose samples have a median. */
+/* Makes a result of `bench ops` in which the samples of each row have a given median. */
 static json_t *result_of(int rows, const double *median, int samples, uint64_t stream) {
     json_t *list = json_array();
     for (int k = 0; k < rows; k++) {
@@ -106,7 +107,7 @@ TEST(baselines_err_less_than_stated) {
     }
     assert_true(rates_of_baselines(4, SLOW).of[GATE_REGRESS] > 0.95);
     assert_true(rates_of_baselines(4, FAST).of[GATE_PASS] > 0.95);
-    assert_int_equal(against_baseline(1, FAST, 6, 0), GATE_INCONCLUSIVE); /* an interval needs 7 */
+    assert_int_equal(against_baseline(1, FAST, 6, 0), GATE_INCONCLUSIVE); /* an interval needs 7 samples */
 }
 
 TEST(percentages_are_strict) {

@@ -1,11 +1,13 @@
-/* A checkpoint of a small registry on one rank, in a scratch folder: saved, loaded and compared bitwise. */
+/* Saves and loads a checkpoint of a small registry on one rank in a scratch folder, and compares the content
+ * bitwise. */
 #pragma once
 
 #include "base/philox.h"
 #include "ckpt/ckpt.h"
 #include "unit/ckpt/folder.h"
 
-/* A registry with every kind of parameter: padded rows, a vector, interleaved parts, consecutive parts. */
+/* The registry has every kind of parameter: with padded rows, a vector, with interleaved parts, with
+ * consecutive parts. */
 enum { HEADS = 4, GROUPS = 2, HEAD_DIM = 3, HIDDEN = 5, FFN = 7, VOCAB = 11, PADDED = 16 };
 
 static inline Registry *registry_make(DType storage) {
@@ -46,7 +48,7 @@ static inline void fill(void *bytes, size_t n, uint64_t seed) {
 }
 
 static inline void refill(Fixture *f, uint64_t seed) {
-    fill(f->items[0].flat, (size_t)f->r->elements * 4, seed); /* any bit pattern, NaNs included */
+    fill(f->items[0].flat, (size_t)f->r->elements * 4, seed); /* any bit patterns, including NaN */
     fill(f->items[1].flat, (size_t)f->r->elements * 4, seed + 1);
 }
 
@@ -85,7 +87,7 @@ static inline Err load(Fixture *f, int64_t iteration) {
     return e;
 }
 
-/* Whether all logical elements of both items have the values of `seed`. */
+/* Whether all elements of both items, except padding, have the values of `seed`. */
 static inline bool holds(const Fixture *f, uint64_t seed) {
     size_t n = (size_t)f->r->elements * 4;
     unsigned char *want = mem_alloc(n);

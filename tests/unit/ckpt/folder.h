@@ -1,4 +1,4 @@
-/* Shared by the tests of this folder: a scratch folder, and small registries on the CPU device. */
+/* A scratch folder and small registries on the CPU device, which the tests of this folder share. */
 #pragma once
 
 #include <stdio.h>
@@ -12,14 +12,15 @@
 #include "base/mem.h"
 #include "param/param.h"
 
-/* Creates an empty folder for this process; the caller removes it with scratch_remove. */
+/* Creates an empty folder for this process; the caller must remove it with scratch_remove. */
 static inline char *scratch_new(void) {
     char *dir = mem_strdup("/tmp/isotron-ckpt-XXXXXX");
     assert_non_null(mkdtemp(dir));
     return dir;
 }
 
-/* A folder in memory if the machine has one: for tests of stored content, not of durability. */
+/* Creates the folder in memory if the machine has a file system for that. It is for tests of stored content,
+ * not of durability. */
 static inline char *scratch_new_in_memory(void) {
     if (access("/dev/shm", W_OK | X_OK)) return scratch_new();
     char *dir = mem_strdup("/dev/shm/isotron-ckpt-XXXXXX");

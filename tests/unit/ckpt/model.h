@@ -1,4 +1,4 @@
-/* Models from options, for tests of the content of Hugging Face files. */
+/* Creates models from options, for tests of the content of Hugging Face files. */
 #pragma once
 
 #include <glob.h>
@@ -6,7 +6,7 @@
 #include "models/model.h"
 #include "unit/ckpt/folder.h"
 
-/* A model from a text of command-line options. */
+/* A model that is created from the lines of a configuration file. */
 typedef struct TestModel {
     Arena *arena;
     Args args;
@@ -51,7 +51,7 @@ static inline Str slurp(const char *dir, const char *name) {
     return s;
 }
 
-/* transformers' save_pretrained wrote the golden cases' init.safetensors. */
+/* Calls `fn` for each golden case with an init.safetensors, which save_pretrained of transformers wrote. */
 static inline void for_each_case(void (*fn)(const char *dir)) {
     glob_t cases;
     assert_int_equal(glob("golden/*/init.safetensors", 0, NULL, &cases), 0);
@@ -65,7 +65,7 @@ static inline void for_each_case(void (*fn)(const char *dir)) {
     globfree(&cases);
 }
 
-/* Does not sync the file, unlike file_write_atomic. */
+/* Writes a file without fsync, unlike file_write_atomic. */
 static inline void write_text(const char *path, const char *text) {
     FILE *f = fopen(path, "w");
     assert_non_null(f);

@@ -1,4 +1,4 @@
-/* Damaged files of a checkpoint: each is detected and named, and nothing is loaded. */
+/* Tests that a damaged file of a checkpoint is detected and named, and that nothing is loaded then. */
 #include "unit/cmocka_all.h"
 
 #include "base/hash.h"
@@ -83,7 +83,7 @@ TEST(swapped_files_are_found) {
     teardown(&f);
 }
 
-/* Replaces the first `from` and corrects the manifest's own hash. */
+/* Replaces the first occurrence of `from`, and updates the hash of the manifest. */
 static Err load_edited(Fixture *f, const char *path, Str original, const char *from, const char *to) {
     char *at = strstr(original.s, from), hex[33];
     assert_non_null(at);

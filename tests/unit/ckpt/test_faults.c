@@ -1,4 +1,4 @@
-/* Tests checkpoints of worlds under a full disk, damage and SIGKILL, and saves during a run. */
+/* Tests checkpoints of several ranks under a full disk, damage and SIGKILL, and saves during a run. */
 #include "unit/ckpt/world.h"
 
 #include <signal.h>
@@ -10,8 +10,8 @@
 
 static const Case *const MANY = &CASES[11], *const TWO = &CASES[1], *const THREE = &CASES[4];
 
-/* Runs a world in a process where no file may grow beyond `limit` bytes, as on a full disk. 0: a machine error whose
- * message contains all texts; 100 + i: texts[i] is missing. */
+/* Runs ranks in a process in which no file may exceed `limit` bytes, which simulates a full disk. Returns 0
+ * if the result is a machine error whose message contains all texts, or 100 + i if texts[i] is missing. */
 static int run_on_full_disk(Trip t, int64_t limit, const char *const *texts) {
     const pid_t child = fork();
     if (!child) {
@@ -20,14 +20,14 @@ static int run_on_full_disk(Trip t, int64_t limit, const char *const *texts) {
         Err e = run(t);
         for (int i = 0; texts[i]; i++)
             if (!strstr(e.msg, texts[i])) _exit(100 + i);
-        _exit(e.code == ERR_INFRA ? 0 : 1); /* a fault exits with this code */
+        _exit(e.code == ERR_INFRA ? 0 : 1); /* a fault would exit with this code */
     }
     int status;
     waitpid(child, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* The limits admit the files of some ranks, all ranks' files without the manifest, or no file. */
+/* The limits allow the files of only some ranks, the files of all ranks but not the manifest, or no file. */
 TEST(a_full_disk_is_everyones_error) {
     static const char *const texts[] = {"File too large",
                                         "step 2 was not saved, earlier checkpoints are unchanged", NULL};
@@ -56,7 +56,8 @@ TEST(damage_is_everyones_error) {
         char *path = mem_printf("%s/%s", dir, name);
         assert_ok(file_read(path, &bytes));
         const Trip t = {.layout = i % 2 ? TWO : THREE, .load = dir, .iteration = 2};
-        bytes.s[bytes.len / 2 / 64 * 64] ^= 16; /* the first byte of a tensor, or one inside a large one */
+        bytes.s[bytes.len / 2 / 64 * 64] ^=
+            16; /* the first byte of a tensor, or a byte inside a large tensor */
         assert_ok(file_write_atomic(path, bytes.s, bytes.len));
         assert_err(run(t), name, "is damaged: tensor '", "does not have the bytes", "--ckpt-step 1");
         assert_ok(file_write_atomic(path, bytes.s, bytes.len - 1));
@@ -72,7 +73,7 @@ TEST(damage_is_everyones_error) {
     scratch_remove(dir);
 }
 
-/* Each rank knows only a part of the stored content. An error is content that no rank knows. */
+/* Each rank knows only a part of the stored content. Content that no rank knows is an error. */
 TEST(a_part_of_a_model_is_refused) {
     char *dir = scratch_new();
     assert_ok(run((Trip){.layout = MANY, .save = dir}));
@@ -89,8 +90,8 @@ static int64_t latest_in(const char *dir) {
     return latest < 0 ? 0 : latest;
 }
 
-/* In every second round the process may complete its first save, so that any machine makes progress. The kill comes at
- * an arbitrary later moment. */
+/* In every second round, the process is killed only after its first save, so that the test makes progress on
+ * any machine. After that, it is killed at an arbitrary moment. */
 TEST(a_kill_leaves_a_sound_checkpoint) {
     char *dir = scratch_new();
     int64_t latest = 0, save_us = 0;
@@ -123,7 +124,9 @@ typedef struct Large {
     json_t *state;
 } Large;
 
-enum { LARGE = 1 << 22 }; /* number of elements: the writer is still writing when the start returns */
+enum {
+    LARGE = 1 << 22
+}; /* number of elements, so large that the writer is still busy when the start of the save returns */
 
 static Large large_new(void) {
     Large l = {device_cpu(1), registry_new(NULL), {.suffix = "", .dtype = F32}, json_object()};

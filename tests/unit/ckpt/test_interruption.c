@@ -1,4 +1,4 @@
-/* Saves that a signal, a full disk or a bad path interrupts. */
+/* Tests saves that are interrupted by a signal, a full disk or a bad path. */
 #include "unit/cmocka_all.h"
 
 #include <signal.h>
@@ -11,7 +11,7 @@ static void save_forever(Fixture *f, int64_t first) {
     for (int64_t i = first;; i++) {
         refill(f, (uint64_t)i * 2);
         CkptSaveOptions o = {.iteration = i, .keep_newest = 2};
-        if (i % 3 == 0) o.iteration = i - 1; /* also over an existing checkpoint */
+        if (i % 3 == 0) o.iteration = i - 1; /* overwrites an existing checkpoint */
         if (ckpt_save(f->dir, &o, NULL, f->r, f->items, 2, f->state).code) _exit(1);
     }
 }
@@ -29,7 +29,7 @@ TEST(a_kill_leaves_a_sound_checkpoint) {
         assert_true(WIFSIGNALED(status));
         int64_t before = latest;
         assert_ok(ckpt_latest(f.dir, &latest));
-        if (latest < 0) { /* killed before the first save was complete */
+        if (latest < 0) { /* the process was killed before its first save was complete */
             latest = before;
             continue;
         }
@@ -42,7 +42,8 @@ TEST(a_kill_leaves_a_sound_checkpoint) {
     teardown(&f);
 }
 
-/* Like a full disk, a file-size limit makes writes fail. The limits cover every place where a save writes. */
+/* A limit of the file size makes writes fail as on a full disk. The limits range from 0 to the size of the
+ * largest file. */
 TEST(a_full_disk_loses_nothing) {
     Fixture f = setup();
     assert_ok(save(&f, 3));

@@ -1,7 +1,7 @@
-/* Checkpoints between layouts: every layout loads what any other saved, and saves equal content. */
+/* Tests that every layout loads the checkpoints of all other layouts, and saves equal content. */
 #include "unit/ckpt/world.h"
 
-/* Names the first line that differs. */
+/* Compares the digest of a checkpoint, and prints the first line that differs. */
 static void expect_digest(const char *dir, const char *want, const char *from, const char *to) {
     Str got = digest_of(dir);
     int64_t at = 0;

@@ -1,4 +1,4 @@
-/* Tests which checkpoints a save deletes. */
+/* Tests which older checkpoints a save deletes. */
 #include "unit/cmocka_all.h"
 
 #include "unit/ckpt/fixture.h"
@@ -27,7 +27,8 @@ TEST(retention_keeps_what_it_says) {
     expect_kept(3, 20, "20 40 50 60 70 ");
 }
 
-/* Going back to step 10 and saving 15 must delete neither 15 nor the later ones of the abandoned branch. */
+/* If a run restarts from step 10 and saves step 15, neither that checkpoint nor the later ones of the
+ * abandoned run may be deleted. */
 TEST(later_checkpoints_are_left_alone) {
     Fixture f = setup();
     assert_ok(save(&f, 10));

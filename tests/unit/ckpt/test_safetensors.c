@@ -7,7 +7,8 @@
 #include "ckpt/safetensors.h"
 #include "unit/ckpt/folder.h"
 
-/* Files of the safetensors library (tools/oracle/safetensors_files.py): element i is i - 3, or i if unsigned. */
+/* Files that the safetensors library wrote (tools/oracle/safetensors_files.py). Element i is i - 3, or i if
+ * the type is unsigned. */
 static const char EVERY[] = "tests/data/safetensors/every_dtype.safetensors";
 
 static double element(const Tensor *t, int64_t i) {
@@ -114,7 +115,7 @@ TEST(a_failed_write_keeps_the_old_file) {
 
 static Err open_file_of(const char *path, const void *bytes, size_t n) {
     Safetensors *s;
-    unlink(path); /* truncating an old file would wait for the disk */
+    unlink(path); /* truncating an existing file would wait for the disk */
     FILE *f = fopen(path, "wb");
     assert_int_equal(fwrite(bytes, 1, n, f), n);
     fclose(f);
@@ -180,7 +181,7 @@ TEST(headers_are_not_trusted) {
     for (size_t i = 0; i < sizeof HEADERS / sizeof *HEADERS; i++) {
         Str s = {0};
         uint64_t n = strlen(HEADERS[i][0]);
-        str_add(&s, &n, 8); /* little-endian, like every machine this runs on */
+        str_add(&s, &n, 8); /* little-endian, like every supported machine */
         str_puts(&s, HEADERS[i][0]);
         str_add(&s, "\0\0\0\0\0\0\0\0", 8);
         assert_err(open_file_of(path, s.s, s.len), HEADERS[i][1]);
@@ -210,7 +211,8 @@ TEST(truncated_and_flipped_files_do_no_harm) {
     for (size_t i = 0; i < good.len; i++)
         for (int bit = 0; bit < 8; bit++) {
             good.s[i] ^= (char)(1 << bit);
-            open_file_of(path, good.s, good.len); /* an error, or a file that happens to be valid too */
+            open_file_of(path, good.s,
+                         good.len); /* returns an error, unless the changed file happens to be valid */
             good.s[i] ^= (char)(1 << bit);
         }
     str_free(&good);

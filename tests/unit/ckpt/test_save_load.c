@@ -1,4 +1,4 @@
-/* The content of a checkpoint, and the registries that can load it. */
+/* Tests the content of a checkpoint, and which registries can load it. */
 #include "unit/cmocka_all.h"
 
 #include "ckpt/manifest.h"
@@ -40,8 +40,8 @@ TEST(saving_again_replaces) {
     teardown(&f);
 }
 
-/* Part k of group-major [q q | k | v] rows: head h of group g is row (g * (2 + 2) + h) * HEAD_DIM for q, + 2
- * for k, + 3 for v. */
+/* The rows of QKV are ordered by group, [q q | k | v]. So head h of group g begins at row (g * 4 + h) *
+ * HEAD_DIM, where h is 2 for k and 3 for v. */
 TEST(parts_are_stored_apart) {
     Fixture f = setup();
     assert_ok(save(&f, 0));
@@ -81,8 +81,8 @@ static void print_manifest(const Manifest *m, Str *out) {
     str_free(&entries);
 }
 
-/* A checkpoint as four ranks would write it: fc1's gate in three row shards over two files, up in two column
- * shards. */
+/* Writes a checkpoint with other shards than Isotron would: the gate of fc1 in three row shards in two files,
+ * its up projection in two column shards. */
 TEST(shards_of_any_cut_load) {
     Fixture f = setup();
     const Param *fc1 = registry_find(f.r, "decoder.layers.0.mlp.linear_fc1.weight");
@@ -129,7 +129,7 @@ TEST(shards_of_any_cut_load) {
     refill(&f, 70);
     assert_ok(load(&f, 5));
     assert_true(holds(&f, 1));
-    cut.tensors[cut.count - 2].box.offset[1] = 1; /* over the other column shard */
+    cut.tensors[cut.count - 2].box.offset[1] = 1; /* overlaps the other column shard */
     print_manifest(&cut, &text);
     spew(manifest_path, text.s, text.len);
     assert_err(load(&f, 5), "two shards of tensor 'decoder.layers.0.mlp.linear_fc1.weight' ('up') overlap");
@@ -189,7 +189,7 @@ TEST(another_model_is_refused) {
 
 enum { NO_SCALES, ONE_SCALE, TWO_SCALES, LONGER };
 
-/* A weight of 7s, and FP8 scales of `value` with a history of 2 or 3 steps. */
+/* Creates a registry with a weight of 7s, and FP8 scales of `value` with an amax history of 2 or 3 steps. */
 static Registry *with_scales(Device *device, int kind, float value) {
     static const char *const NAME[] = {"decoder.layers.0.fc1.fp8_state", "decoder.layers.0.fc2.fp8_state"};
     Registry *r = registry_new(NULL);
@@ -208,13 +208,13 @@ static Registry *with_scales(Device *device, int kind, float value) {
     return r;
 }
 
-/* FP8 scales are not part of the model. If one side has none, the other side's scales do not matter. If both sides have
- * scales, all of them are loaded or none. */
+/* FP8 scales are not part of the model. If only the checkpoint or only the registry has scales, these are
+ * ignored. If both have scales, either all of them are loaded or none. */
 TEST(fp8_scales_of_one_side_alone_are_no_other_model) {
     static const struct {
         int stored, held;
         const char *sentence;
-        float scale; /* the value held then */
+        float scale; /* the expected scale after loading */
     } CASES[] = {{NO_SCALES, TWO_SCALES, NULL, 5},
                  {TWO_SCALES, NO_SCALES, NULL, 0},
                  {TWO_SCALES, TWO_SCALES, NULL, 3},

@@ -1,6 +1,6 @@
-/* Worlds of ranks that save and load, for the tests of this folder. The value of an element is a function of its
- * parameter, its position and the checkpoint's step. So the content that a layout must hold after loading, and the
- * content's hash, are known without a checkpoint. */
+/* Ranks that save and load, for the tests of this folder. The value of an element is a function of its
+ * parameter, its position and the checkpoint's step, so the expected content of a layout and its hash can be
+ * computed without a checkpoint. */
 #pragma once
 
 #include "unit/config_helper.h"
@@ -17,7 +17,7 @@ static const char *const SUFFIXES[ITEMS] = {"", ".exp_avg"};
 
 typedef struct Case {
     const char *name;
-    int size[AXES]; /* tp cp dp pp etp ep edp; dp and edp follow from the world size */
+    int size[AXES]; /* tp cp dp pp etp ep edp; dp and edp are computed from the world size */
     int world;
     int stages, layers[STAGES]; /* stage i is on pipeline rank i % pp */
     bool shares;                /* data-parallel ranks shard all buffers, at arbitrary positions */
@@ -39,8 +39,8 @@ static const Case CASES[] = {
 };
 enum { CASE_COUNT = sizeof CASES / sizeof *CASES };
 
-/* GQA, SwiGLU, a tied embedding with padding, a dense layer before layers of experts with one shared expert, and a bias
- * that is not trained. */
+/* The model has GQA, SwiGLU, a tied embedding with padding, a dense layer before MoE layers with a shared
+ * expert, and a bias that is not trained. */
 static inline Setup *model_of(const Case *c) {
     Setup *s = setup_new("--num-layers %d --hidden-size 8 --num-attention-heads 4 --group-query-attention "
                          "--num-query-groups 2 --ffn-hidden-size 12 --swiglu --disable-bias-linear "
@@ -49,7 +49,7 @@ static inline Setup *model_of(const Case *c) {
                          "--moe-shared-expert-intermediate-size 8 --moe-router-score-function sigmoid "
                          "--moe-router-enable-expert-bias",
                          LAYERS);
-    s->config.tensor_model_parallel_size = c->size[AXIS_TP]; /* the padding depends on it */
+    s->config.tensor_model_parallel_size = c->size[AXIS_TP]; /* the padding of the vocabulary depends on it */
     config_finish(&s->config, s->arena, 0);
     return s;
 }
@@ -84,8 +84,8 @@ static inline int ascending(const void *a, const void *b) {
     return x->begin < y->begin ? -1 : x->begin > y->begin;
 }
 
-/* Each parameter is split into equal pieces, except for the remainder, so pieces end in the middle of
- * rows. */
+/* If ranks share, each parameter is split into equal pieces and a remainder, so that pieces end in the middle
+ * of rows. */
 static inline Buffer buffer_new(const Registry *r, bool shares) {
     Buffer b = {.elements = r->elements};
     const Mesh *m = &r->layout.mesh;
@@ -107,7 +107,7 @@ static inline Buffer buffer_new(const Registry *r, bool shares) {
 
 static inline void buffer_free(Buffer *b) { free(b->ranges), free(b->flat); }
 
-/* NULL: this rank does not hold it. */
+/* Returns NULL if this rank does not own the element. */
 static inline uint32_t *place_of(const Buffer *b, int64_t element) {
     if (!b->ranges) return &b->flat[element];
     for (int i = 0; i < b->n; i++)
@@ -116,8 +116,8 @@ static inline uint32_t *place_of(const Buffer *b, int64_t element) {
     return NULL;
 }
 
-/* Fills the buffer, or checks its content: stored elements have their values, padding and unstored elements are
- * unchanged. */
+/* Fills the buffer, or checks that stored elements have their values, and that padding and unstored elements
+ * are unchanged. */
 static inline void visit(const Registry *r, int item, int64_t iteration, const Buffer *b, bool fill) {
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
@@ -146,7 +146,7 @@ static inline void expect_untouched(const Buffer *b) {
 
 typedef struct Trip {
     const Case *layout;
-    const char *load, *save; /* load NULL: values come from the formula */
+    const char *load, *save; /* if load is NULL, values are computed by the formula */
     int64_t iteration;
     bool async;
     Err error[RANKS];
@@ -160,7 +160,7 @@ static inline Err save(const Trip *t, Comm *comm, const Registry *r, const CkptI
     Err e = t->async ? ckpt_save_start(t->save, &o, comm, r, items, ITEMS, state, &saving)
                      : ckpt_save(t->save, &o, comm, r, items, ITEMS, state);
     if (t->async && !e.code) {
-        for (int k = 0; k < ITEMS; k++) /* the run goes on */
+        for (int k = 0; k < ITEMS; k++) /* the run continues while the writer is busy */
             memset(buffers[k].flat, 0x11, (size_t)buffers[k].elements * 4);
         e = ckpt_save_finish(saving);
     }
@@ -211,7 +211,7 @@ static inline void travel(void *arg, Comm *comm) {
     setup_free(s);
 }
 
-/* The error, equal on all ranks. */
+/* Returns the error, which is equal on all ranks. */
 static inline Err run(Trip t) {
     comm_threads(t.layout->world, NULL, travel, &t);
     for (int i = 1; i < t.layout->world; i++)

@@ -1,4 +1,4 @@
-/* Runs a world of threads in a child process, and keeps how it ended. */
+/* Runs a world of thread ranks in a child process, and records how it ended. */
 #pragma once
 
 #include <sys/wait.h>

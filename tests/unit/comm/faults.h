@@ -1,5 +1,5 @@
-/* Worlds that must end: each rank's actions, and the words that the report must contain. The thread and the MPI tests
- * share them; each world runs in separate processes. */
+/* Worlds that must end with a fault: the actions of each rank, and the words that the report must contain.
+ * The tests of threads, MPI and TCP share them. Each world runs in separate processes. */
 #pragma once
 
 #include <signal.h>
@@ -40,7 +40,7 @@ static inline void drop_and_stall(void *arg, Comm *c) {
     barrier(c, "after");
 }
 
-/* Rank 2 skips an operation, so its next operation meets the operation that the other ranks started. */
+/* Rank 2 skips an operation, so its next operation is matched with the skipped one on the other ranks. */
 static inline void drop_and_go_on(void *arg, Comm *c) {
     (void)arg;
     if (comm_rank(c) == 2) comm_sabotage(c, (CommSabotage){.nth = 1});
@@ -49,7 +49,7 @@ static inline void drop_and_go_on(void *arg, Comm *c) {
     small_run(c, small_call(c, COMM_ALL_REDUCE, "next"));
 }
 
-/* The other ranks are in the operation when rank 2 returns. */
+/* Rank 2 returns while the other ranks wait in an operation. */
 static inline void drop_the_last(void *arg, Comm *c) {
     (void)arg;
     if (comm_rank(c) == 2) comm_sabotage(c, (CommSabotage){.nth = 1});
@@ -85,7 +85,7 @@ static inline void chain(void *arg, Comm *c) {
     small_run(c, call);
 }
 
-/* Rank 1 differs; `arg` selects the difference. */
+/* Rank 1 starts an operation that `change` makes different from that of the other ranks. */
 static inline void differ(Comm *c, CommKind kind, void (*change)(CommCall *)) {
     CommCall call = small_call(c, kind, "same");
     int64_t counts[FAULT_RANKS] = {2, 2, 2, 2}, others[FAULT_RANKS] = {2, 2, 2, 2};
@@ -126,15 +126,15 @@ static inline void return_early(void *arg, Comm *c) {
     (void)arg;
     barrier(c, "all");
     if (comm_rank(c) == 2) return;
-    usleep(50 * 1000); /* until rank 2 has ended */
+    usleep(50 * 1000); /* waits until rank 2 has ended */
     barrier(c, "one too many");
 }
 
 typedef struct Fault {
     const char *name;
     CommMain *program;
-    bool at_once;           /* 0: at the deadline */
-    const char *says[SAYS]; /* the report contains all of these words */
+    bool at_once;           /* the fault must be reported at once, else at the deadline */
+    const char *says[SAYS]; /* the report must contain all of these words */
 } Fault;
 
 static const Fault FAULTS[] = {

@@ -1,5 +1,5 @@
-/* A CPU device with graphs. NCCL's tasks of a recorded graph run at its launch; streams that follow the device wait for
- * them. A graph is launched once. */
+/* A CPU device with graphs. The tasks of NCCL that a graph has recorded run when it is launched; streams that
+ * wait for the device wait for them. A graph may be launched only once. */
 #pragma once
 
 #include "base/host_stream.h"
@@ -68,7 +68,7 @@ static void graphs_launch(Device *d, DeviceGraph *g) {
     graphs.launched = g;
 }
 
-/* No stream waits for this graph. */
+/* Must be called when no stream waits for the graph. */
 static void graphs_free(Device *d, DeviceGraph *g) {
     (void)d;
     graphs.launched = NULL;
@@ -86,9 +86,10 @@ static DeviceBackend cpu_with_graphs(void) {
 
 /* ---- programs ---- */
 
-/* The graph contains an all-reduce over all ranks. Its communicator is already open. */
+/* Records an all-reduce over all ranks, whose communicator must be open. */
 static DeviceGraph *record_all_reduce(Comm *c) {
-    static _Thread_local float out[64]; /* the operation runs later */
+    static _Thread_local float
+        out[64]; /* static, because the operation runs after this function has returned */
     CommCall call = small_call(c, COMM_ALL_REDUCE, "recorded");
     call.out = out;
     comm_run(c, &call);

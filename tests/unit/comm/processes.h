@@ -20,7 +20,7 @@ static void mesh_of_4(void *arg, Comm *c) {
     run_interleaved(&(Layout){.size = {2, 1, 0, 2, 1, 2, 0}, .rounds = 20}, c);
 }
 
-/* Rank 2 stops or kills itself after the first operation, while the other ranks wait in the next operation. */
+/* Rank 2 sends itself `signal` after the first operation, while the other ranks wait in the next one. */
 static void signal_2(Comm *c, int signal) {
     barrier(c, "before");
     if (comm_rank(c) == 2) usleep(200 * 1000), raise(signal);
@@ -30,7 +30,7 @@ static void signal_2(Comm *c, int signal) {
 static void stop_2(void *arg, Comm *c) { (void)arg, signal_2(c, SIGSTOP); }
 static void kill_2(void *arg, Comm *c) { (void)arg, signal_2(c, SIGKILL); }
 
-/* Rank 2 stops after all its work is done. */
+/* Rank 2 stops after its last operation. */
 static void stop_at_the_end(void *arg, Comm *c) {
     (void)arg;
     barrier(c, "last");
@@ -46,9 +46,10 @@ static const Program PROGRAMS[] = {
     {"kill_2", kill_2},
     {"stop_at_the_end", stop_at_the_end},
 };
-enum { PROGRAMS_TO_RUN = 4 }; /* the first programs end without an error */
+enum { PROGRAMS_TO_RUN = 4 }; /* the first programs, which must end without an error */
 
-/* The deadline does not matter: rank 1's watchdog thread notices the missing rank. */
+/* The report does not depend on the deadline, because the watchdog thread of rank 1 detects the silent rank
+ * earlier. */
 static const char *const SAYS_STOPPED[SAYS] = {
     "COMM FAULT rank 2 has not been heard for 6.", "all_reduce sum of 3 F32 at 'after', operation 1",
     "ranks that did not: 2\n", "rank 2 does not answer; its last operation: barrier at 'before'"};
@@ -58,7 +59,7 @@ static inline void assert_words(const char *text, const char *name, const char *
         if (!strstr(text, says[i])) fail_msg("%s: '%s' is not in the report:\n%s", name, says[i], text);
 }
 
-/* Several ranks reach their deadline; one of them reports. */
+/* Several ranks may reach their deadline, but only one of them may report. */
 static inline void assert_one_report(const char *text, const char *name) {
     const char *first = strstr(text, "COMM FAULT");
     if (!first || strstr(first + 1, "COMM FAULT")) fail_msg("%s: not one report:\n%s", name, text);

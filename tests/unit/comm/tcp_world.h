@@ -24,8 +24,8 @@ typedef struct World {
     bool gone[MOST], stopped[MOST];
     int64_t begin_ns;
     double begin_s;  /* file-system time */
-    double seconds;  /* until all processes that were not stopped had ended */
-    double reported; /* seconds until the last output */
+    double seconds;  /* time until all processes, except stopped ones, had ended */
+    double reported; /* time until the last output */
     char text[1 << 18];
 } World;
 
@@ -34,7 +34,8 @@ static inline struct sockaddr_in at_port(int port) {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
-/* A free port outside of the system's ephemeral range, so that no connection takes it before process 0 listens. */
+/* Finds a free port outside of the system's ephemeral range, so that no connection can take it before process
+ * 0 listens. */
 static inline int free_port(void) {
     enum { FIRST = 20000, PORTS = 12000 }; /* below ip_local_port_range */
     static int tried;
@@ -77,7 +78,7 @@ static inline void begin_world(World *w, int ranks, Child *child, const void *ar
         }
 }
 
-/* Polls the processes; false: all have ended or are stopped. */
+/* Polls the processes; returns false if all have ended or are stopped. */
 static inline bool look(World *w) {
     bool runs = false;
     for (int r = 0; r < w->ranks; r++) {
@@ -128,7 +129,8 @@ static inline void run_world(World *w, int ranks, CommMain *run, double deadline
     end_world(w);
 }
 
-/* Rank `hit` ended by a signal (below 0) or with a status; every other rank ended with the other status. */
+/* Asserts that rank `hit` ended with `of_hit` (a status, or minus a signal), and every other rank with
+ * `status`. */
 static inline void assert_statuses(const World *w, const char *name, int status, int hit, int of_hit) {
     for (int r = 0; r < w->ranks; r++) {
         const int s = w->status[r], got = WIFSIGNALED(s) ? -WTERMSIG(s) : WEXITSTATUS(s),
@@ -141,4 +143,4 @@ static inline void assert_in_time(const World *w, const char *name, double secon
     if (w->seconds >= seconds) fail_msg("%s took %.1f s:\n%s", name, w->seconds, w->text);
 }
 
-static const double SLACK_S = 4; /* on a loaded machine */
+static const double SLACK_S = 4; /* extra time for a loaded machine */

@@ -1,4 +1,4 @@
-/* Worlds of threads that must end, each in a separate process. */
+/* Tests worlds of thread ranks that must end with a fault, each in a separate process. */
 #include "unit/cmocka_all.h"
 
 #include "base/err.h"
@@ -25,7 +25,7 @@ TEST(each_fault_is_reported_in_time) {
     }
 }
 
-/* arg: the delay in seconds */
+/* arg points to the delay in seconds. */
 static void is_delayed(void *arg, Comm *c) {
     if (comm_rank(c) == 1) comm_sabotage(c, (CommSabotage){.nth = 0, .delay_s = *(double *)arg});
     small_run(c, small_call(c, COMM_ALL_REDUCE, "delayed"));
@@ -42,14 +42,15 @@ TEST(a_delay_within_the_deadline_is_no_fault) {
 
 TEST(a_slow_rank_is_named_once) {
     static Ending e;
-    double delay = 1; /* twice the time of the warning, which may be late on a loaded machine */
+    double delay =
+        1; /* twice the time after which the warning is due, because it may be late on a loaded machine */
     end_of(is_delayed, &delay, FAULT_RANKS, &(CommOptions){.deadline_s = 5}, &e);
     assert_string_equal(e.text, "COMM WARNING rank 0 has waited 0.5 s of at most 5 s in all_reduce sum of 3 "
                                 "F32 at 'delayed', operation 0 of ranks 0 1 2 3\n  for ranks: 1\n");
     assert_int_equal(e.status, 0);
 }
 
-/* Only the first operation may take long. */
+/* The first operation may take longer than later ones. */
 static void has_a_new_deadline(void *arg, Comm *c) {
     small_run(c, small_call(c, COMM_ALL_REDUCE, "first"));
     comm_set_deadline(c, 0.5);
@@ -65,7 +66,7 @@ TEST(a_new_deadline_is_that_of_later_operations) {
     assert_true(WEXITSTATUS(e.status) == ERR_INFRA && e.seconds < 10);
 }
 
-/* ---- the caller's bugs end the process and name the rank ---- */
+/* ---- bugs of the caller end the process, and the message names the rank ---- */
 
 static void leaves_work(void *arg, Comm *c) {
     (void)arg;

@@ -1,4 +1,5 @@
-/* The host's NCCL (tests/nccl/host_nccl.c): checks the data that it moves, and the effect of each planted fault. */
+/* Tests the NCCL for host memory (tests/nccl/host_nccl.c): the data that it moves, and the effect of each
+ * planted fault. */
 #include "unit/err.h"
 
 #include <math.h>
@@ -28,7 +29,7 @@ static const struct {
 
 static Nccl nccl;
 static NcclId shared_id[5];
-static atomic_int arrived; /* members that join */
+static atomic_int arrived; /* number of members that have joined */
 
 typedef struct Member {
     int rank, members;
@@ -37,7 +38,7 @@ typedef struct Member {
     HostStream *stream;
     void (*body)(struct Member *);
     const void *arg;
-    bool hangs; /* the body sets it to keep the communicator and the stream */
+    bool hangs; /* set by a body that hangs: the communicator and the stream are not freed */
 } Member;
 
 static void ok(int error) { CHECK(error == NCCL_SUCCESS, "NCCL returned %d", error); }
@@ -121,7 +122,8 @@ static void every_collective(Member *m) {
                     one_collective(m, KINDS[k], t, SIZES[s], in_place);
 }
 
-/* Terms whose sum depends on the order: all magnitudes, including subnormals and infinities. */
+/* The sum of these terms depends on the order, because they have all magnitudes, including subnormal numbers
+ * and infinities. */
 static void sums_of_the_host_transport(Member *m) {
     enum { N = 4000 };
     for (int t = 0; t < 4; t++) {
@@ -144,7 +146,8 @@ static void sums_of_the_host_transport(Member *m) {
 
 /* ---- several communicators ---- */
 
-/* The world, pairs and every second rank, each on its own stream; ranks start in different orders. */
+/* There are communicators of all ranks, of pairs and of every second rank, each on its own stream. Ranks
+ * start operations in different orders. */
 static void crossed_communicators(Member *m) {
     enum { COMMS = 3, ROUNDS = 60 };
     const int r = m->rank, base[COMMS] = {0, r / 2 * 2, r % 2}, step[COMMS] = {1, 1, 2};
@@ -157,7 +160,7 @@ static void crossed_communicators(Member *m) {
         ok(nccl.CommInitRank(&comm[c], c ? 2 : MOST, ids[c], c == 0 ? r : c == 1 ? r % 2 : r / 2));
         stream[c] = host_stream_new();
     }
-    for (int c = 0; c < COMMS; c++) /* the first call connects */
+    for (int c = 0; c < COMMS; c++) /* the first call connects the members */
         ok(nccl.AllReduce(&in[r], &out[r][c][0], 1, NCCL_F32, NCCL_SUM, comm[c], stream[c]));
     for (int round = 0; round < ROUNDS; round++)
         for (int k = 0; k < COMMS; k++) {
@@ -188,7 +191,8 @@ static void a_group_joins_and_runs_all_members_in_one_thread(void **state) {
     for (int r = 0; r < 3; r++) ok(nccl.AllReduce(&x[r], &x[r], 1, NCCL_F32, NCCL_SUM, comm[r], stream[r]));
     ok(nccl.GroupStart());
     ok(nccl.GroupEnd());
-    for (int r = 0; r < 3; r++) assert_int_equal(host_stream_end(stream[r]), 0); /* starts at the outer end */
+    for (int r = 0; r < 3; r++)
+        assert_int_equal(host_stream_end(stream[r]), 0); /* operations start at the outer GroupEnd */
     ok(nccl.GroupEnd());
     for (int r = 0; r < 3; r++) assert_int_equal(host_stream_end(stream[r]), 1);
     for (int r = 0; r < 3; r++) finish(stream[r]);
@@ -198,7 +202,8 @@ static void a_group_joins_and_runs_all_members_in_one_thread(void **state) {
 
 /* ---- messages ---- */
 
-/* Every member sends two messages to every member, including itself. Members use different orders inside the group. */
+/* Every member sends two messages to every member, including itself. The order inside the group differs
+ * between members. */
 static void exchange(Member *m) {
     enum { DEEP = 2, N = 5000 };
     static const int64_t SIZES[DEEP] = {3, N};
@@ -259,7 +264,7 @@ static void wrong_arguments(Member *m) {
     unmarked.magic = 0, zero.most_blocks = 0, crossed.least_blocks = 5;
     const int errors[] = {all_reduce(m, NULL, x, 1),
                           all_reduce(m, x, NULL, 1),
-                          nccl.AllReduce(x, x, 1, NCCL_F32, 1, c, s), /* a reduction that is not the sum */
+                          nccl.AllReduce(x, x, 1, NCCL_F32, 1, c, s), /* an unsupported reduction */
                           nccl.AllReduce(x, x, 1, 3, NCCL_SUM, c, s), /* an unsupported type */
                           nccl.AllReduce(x, x, 1, NCCL_F32, NCCL_SUM, NULL, s),
                           nccl.AllReduce(x, x, 1, NCCL_F32, NCCL_SUM, c, NULL),
@@ -299,7 +304,7 @@ static void expect_error(Member *m, int want, const char *why) {
     ok(nccl.CommDestroy(m->comm));
 }
 
-/* Member 1 differs. */
+/* Member 1 passes different arguments than the other members. */
 static void disagree(Member *m) {
     static float x[2][8];
     const char *in = m->arg;
@@ -323,14 +328,14 @@ static void disagree(Member *m) {
 
 /* ---- delays and planted faults ---- */
 
-/* A program with the data races that the delay exposes. */
+/* This program has data races, which the delay exposes. */
 __attribute__((no_sanitize_thread)) static void delayed(Member *m) {
     float in = 1, out = 0, both = 1;
     ok(nccl.GroupStart());
     ok(all_reduce(m, &in, &out, 1));
     ok(all_reduce(m, &both, &both, 1));
     ok(nccl.GroupEnd());
-    usleep(20 * 1000); /* for operations that start without the delay */
+    usleep(20 * 1000); /* an operation would be complete by now if it had started without a delay */
     CHECK(isnan(out) && both == 1, "an early read sees %g and %g", (double)out, (double)both);
     in = 5;
     finish(m->stream);
@@ -375,7 +380,7 @@ static void two_operations(Member *m) {
         expect_error(m, REMOTE_ERROR, "planted");
 }
 
-/* Member 1 sleeps in each of two operations. A different member may start its first operation late. */
+/* Member 1 sleeps in each of two operations. Another member may start its first operation late. */
 static void slow(Member *m) {
     float x = 0;
     ok(all_reduce(m, &x, &x, 1));

@@ -18,7 +18,8 @@ static void assert_members(const Group *g, const int *expected, int n) {
         assert_members(&g_, expected_, (int)(sizeof expected_ / sizeof *expected_));                         \
     } while (0)
 
-/* Megatron-LM's parallel_state for 16 ranks, TP2 CP2 DP2 PP2, and EP4 ETP1 on the same ranks. */
+/* The expected groups are those of Megatron-LM's parallel_state for 16 ranks with TP2 CP2 DP2 PP2, and EP4
+ * ETP1 for experts. */
 TEST(groups_of_rank_0_are_megatrons) {
     Mesh m = mesh_make(16, 0, (int[AXES]){2, 2, 0, 2, 1, 4, 0});
     ASSERT_GROUP(m, 1 << AXIS_TP, 0, 1);
@@ -37,8 +38,8 @@ TEST(groups_know_their_axes) {
         unsigned mask;
         const char *axes;
     } CASES[] = {{1 << AXIS_TP, "tp"},
-                 {MASK_DENSE, "tp-dp-pp"}, /* CP has one rank */
-                 {1 << AXIS_EP, "ep"},     /* the ranks of TP */
+                 {MASK_DENSE, "tp-dp-pp"}, /* CP is omitted, because its size is 1 */
+                 {1 << AXIS_EP, "ep"},     /* these are also the ranks of TP */
                  {1 << AXIS_ETP | 1 << AXIS_EDP, "edp"},
                  {1 << AXIS_CP, "world"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -73,7 +74,8 @@ static bool same_key(Group a, Group b) {
     return !memcmp(&a, &b, sizeof a);
 }
 
-/* Checks the definition for all pairs of groups of a mesh: equal lists have equal forms. */
+/* Checks for all pairs of groups of a mesh that groups with equal lists of ranks have equal simplified
+ * forms. */
 TEST(equal_lists_have_one_simplified_form) {
     enum { WORLD = 24, GROUPS = 2 * WORLD * 16 };
     (void)state;
@@ -100,7 +102,8 @@ TEST(equal_lists_have_one_simplified_form) {
     assert_in_range(equal, n, n * n / 4);
 }
 
-/* inner: members [size * b, size * (b + 1)); outer: members p, p + size, ... - from the group's own list. */
+/* Inner blocks are members [size * b, size * (b + 1)), outer blocks members p, p + size, ... of the group's
+ * list. */
 TEST(blocks_cut_a_group_by_member_number) {
     const struct {
         unsigned mask;
@@ -132,7 +135,8 @@ TEST(blocks_cut_a_group_by_member_number) {
 
 TEST(blocks_that_do_not_divide_are_refused) {
     Mesh m = mesh_make(12, 0, (int[AXES]){2, 2, 0, 1, 1, 1, 0});
-    Group g = mesh_group(&m, 1 << AXIS_TP | 1 << AXIS_DP); /* 0 1 4 5 8 9: the first axis is not of size 3 */
+    Group g = mesh_group(
+        &m, 1 << AXIS_TP | 1 << AXIS_DP); /* 0 1 4 5 8 9: blocks of 3 do not match the size of an axis */
     const int sizes[] = {3, 4, 0};
     for (int i = 0; i < 3; i++) {
         jmp_buf jump;

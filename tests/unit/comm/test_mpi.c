@@ -1,5 +1,5 @@
-/* Worlds of MPI processes. Without arguments this is a CMocka program that runs mpirun on itself. With a program's name
- * it is one rank of that program. */
+/* Tests worlds of MPI processes. Without arguments, this is a CMocka program that runs mpirun on itself. With
+ * the name of a program as its argument, it is one rank of that program. */
 #include "unit/cmocka_all.h"
 
 #include <sys/wait.h>
@@ -49,7 +49,8 @@ static void programs_run(void **state) {
         }
 }
 
-static const double SLACK_S = 7; /* seconds to start and end a world's processes on a loaded machine */
+static const double SLACK_S =
+    7; /* seconds that a loaded machine needs to start and end the processes of a world */
 
 static void assert_ends(const Ending *e, const char *name, const char *const *says, double deadline_s) {
     assert_words(e->text, name, says);
@@ -57,13 +58,14 @@ static void assert_ends(const Ending *e, const char *name, const char *const *sa
     if (e->seconds >= deadline_s + SLACK_S) fail_msg("%s took %.1f s", name, e->seconds);
 }
 
-/* The reporter's status, or 128 + signal if mpirun's signal ended the rank first. */
+/* The status is that of the rank that reports, or 128 + signal if a signal of mpirun ended the rank first. */
 static void assert_failed(const Ending *e, const char *name) {
     const int status = WEXITSTATUS(e->status);
     if (status != ERR_INFRA && status <= 128) fail_msg("%s: exit status %d\n%s", name, status, e->text);
 }
 
-/* A few programs of each kind. The TCP test runs all of them: the same code over a different transport. */
+/* Runs only a few programs of each kind, because the TCP test runs all of them with the same code over a
+ * different transport. */
 static void each_fault_is_reported_in_time(void **state) {
     enum { EACH = 4 };
     static Ending e;
@@ -73,7 +75,7 @@ static void each_fault_is_reported_in_time(void **state) {
         assert_ends(&e, f->name, f->says, f->at_once ? 0 : FAULT_OPTIONS.deadline_s);
         assert_failed(&e, f->name);
         assert_one_report(e.text, f->name);
-        if (f->program == chain) /* who waits is told from who is stuck */
+        if (f->program == chain) /* the report distinguishes waiting ranks from the stuck rank */
             assert_non_null(strstr(e.text, "answers; its last operation: barrier at 'chain'"));
     }
 }
@@ -89,7 +91,7 @@ static void a_stopped_rank_is_named(void **state) {
     assert_failed(&e, "stop_at_the_end");
 }
 
-/* The launcher may detect the end first. Either report names the rank. */
+/* The launcher may detect the end before the other ranks do. Both reports name the rank. */
 static void a_killed_rank_ends_the_world(void **state) {
     static Ending e;
     mpirun(state, 4, "kill_2", 3, &e);

@@ -1,4 +1,4 @@
-/* Tests the NCCL transport with the library of tests/nccl, which moves host memory. */
+/* Tests the NCCL transport with the library of tests/nccl, which works on host memory. */
 #include "unit/cmocka_all.h"
 
 #include <dlfcn.h>
@@ -19,16 +19,16 @@ typedef struct Program {
     void *arg;
     int most_blocks; /* 0: no limit */
     bool registers;
-    bool breaks; /* the GPU of rank 2 */
+    bool breaks; /* the GPU of rank 2 fails */
 } Program;
 
-/* Simulates a GPU error while the rank waits in a call: the watchdog detects the error. */
+/* Simulates a GPU error while the rank waits in a call, so that the watchdog thread must detect it. */
 static bool break_in_watchdog(Device *d, DeviceEvent *e) {
     if (graphs.add) return device_cpu_backend.event_happened(d, e); /* the rank's thread */
     fault(__FILE__, __LINE__, "cudaEventQuery", "cudaErrorIllegalAddress");
 }
 
-/* Runs a rank's program with memory that NCCL can move. */
+/* Runs the program of a rank with a device whose memory NCCL can access. */
 static void over_nccl(void *arg, Comm *c) {
     const Program *p = arg;
     const CommDeviceOptions options = {
@@ -67,7 +67,7 @@ TEST(messages_keep_their_order_on_each_pair) {
     for (int world = 2; world <= 3; world++) run(world, NULL, run_messages, NULL);
 }
 
-/* Every rank first sends to the next one. */
+/* Every rank first sends to the next rank, then receives. */
 static void around_the_ring(void *arg, Comm *c) {
     enum { N = 20000, ROUNDS = 5 };
     (void)arg;
@@ -99,8 +99,8 @@ TEST(neighbours_of_any_ring_exchange) {
     for (int world = 2; world <= 7; world++) run(world, NULL, around_the_ring, NULL);
 }
 
-/* The first collective and the first all-to-all of a group wait for its members, so all ranks open groups in the same
- * order. */
+/* The first collective and the first all-to-all of a group wait for its members, so all ranks must open
+ * groups in the same order. */
 static void interleaved(void *arg, Comm *c) {
     enum { MASKS = 7 };
     static const unsigned MASK[MASKS] = {
@@ -142,9 +142,9 @@ static void collectives_and_messages(void *arg, Comm *c) {
     around_the_ring(arg, c);
 }
 
-/* The groups' communicators, and the pairs' communicators for messages. */
+/* The limit must reach the communicators of the groups, and those of the pairs for messages. */
 TEST(a_limit_on_thread_blocks_is_that_of_every_communicator) {
-    enum { RANKS = 3, JOINED = RANKS * (1 + 4) }; /* each rank of a ring is in four pairs */
+    enum { RANKS = 3, JOINED = RANKS * (1 + 4) }; /* each rank of a ring belongs to four pairs */
     void *library = dlopen(HOST_NCCL, RTLD_NOW | RTLD_LOCAL);
     const HostNcclJoined *joined = dlsym(library, "host_nccl_joined");
     assert_non_null(joined);
@@ -161,7 +161,7 @@ TEST(a_limit_on_thread_blocks_is_that_of_every_communicator) {
 
 /* ---- registered memory ---- */
 
-/* Gathers in place in a registered buffer, from a registered buffer, and from unregistered memory. */
+/* All-gathers in place in a registered buffer, from a registered buffer, and from unregistered memory. */
 static void gathers_of_windows(void *arg, Comm *c) {
     enum { N = 5 };
     const Group all = comm_everyone(c);
@@ -215,7 +215,7 @@ static void one_is_dropped(void *arg, Comm *c) {
     sleep(20);
 }
 
-/* The other ranks wait inside NCCL, which is connecting the members. */
+/* One rank does not connect; the others wait inside NCCL for the connection. */
 static void one_does_not_connect(void *arg, Comm *c) {
     (void)arg;
     int64_t counts[FAULT_RANKS];
@@ -267,7 +267,7 @@ TEST(faults_are_reported) {
     static const struct {
         CommMain *program;
         double deadline_s;
-        const char *planted; /* in the library; NULL: nothing */
+        const char *planted; /* fault of the library; NULL: none */
         const char *says[SAYS];
     } CASES[] = {
         {one_is_dropped,
@@ -314,8 +314,8 @@ TEST(an_error_of_a_gpu_names_the_rank) {
 
 enum { SLOW = 2, QUEUED = 4 };
 
-/* The other ranks queue operations after the operation that waits. Once the slow rank arrives, it is in time for
- * each. */
+/* The other ranks queue further operations after the one that waits. Once the slow rank has arrived, it is
+ * not late for these. */
 static void one_is_slow(void *arg, Comm *c) {
     static const char *const SITES[QUEUED] = {"slow", "next", "third", "last"};
     float out[QUEUED][64];
@@ -371,7 +371,7 @@ static void all_are_equally_slow(void *arg, Comm *c) {
 TEST(a_slow_rank_is_named_once) {
     static const struct {
         CommMain *program;
-        const char *operation; /* NULL: none is late */
+        const char *operation; /* the late operation; NULL: none */
     } CASES[] = {{one_is_slow, "all_reduce sum of 3 F32 at 'slow', operation 1"},
                  {one_connects_slowly, "all_to_all at 'first', operation 1"},
                  {one_opens_slowly, "broadcast of 128 U8 at 'nccl_id', operation 2"},
@@ -400,8 +400,8 @@ static void sizes_differ(void *arg, Comm *c) {
     comm_register(c, &all, memory, comm_rank(c) == 2 ? BYTES / 2 : BYTES);
 }
 
-/* The sum is right, because the library of this test copies; NCCL would sum other members' memory
- * at this rank's offset. */
+/* The sum is correct here, because the library of this test copies its input. NCCL would read the memory of
+ * other members at this rank's offset. */
 static void offsets_differ(void *arg, Comm *c) {
     enum { N = 4 };
     const Group all = comm_everyone(c);
@@ -437,7 +437,7 @@ TEST(windows_of_different_sizes_are_a_fault) {
 
 /* ---- planned memory ---- */
 
-/* Device memory of one all-to-all among ranks 0, stride, ... */
+/* The device memory that is planned for an all-to-all among ranks 0, stride, ... */
 static int64_t mib_of_all_to_all(int members, int stride, int ranks_of_host) {
     Comm *c = comm_null(members * stride, 0);
     const Group g = {.size = members, .n_axes = 1, .axis_size = {members}, .axis_stride = {stride}};
@@ -459,8 +459,7 @@ static int64_t mib_of_gather(int most_blocks) {
     return bytes >> 20;
 }
 
-/* Measured values: see bench/results/gpu-layout-cp4-a2a.json and its kind, "taken" minus "planned" of commit
- * 4bae112. */
+/* The values were measured: "taken" minus "planned" in bench/results/gpu-layout-*.json of commit 4bae112. */
 TEST(memory_of_communicators_is_the_measured_one) {
     static const int64_t MEASURED[][2] = {{0, 411}, {24, 411}, {20, 363}, {16, 228}, {10, 156}};
     for (size_t i = 0; i < sizeof MEASURED / sizeof *MEASURED; i++)
@@ -469,7 +468,7 @@ TEST(memory_of_communicators_is_the_measured_one) {
     assert_int_equal(mib_of_all_to_all(4, 1, 8), 1206);
     assert_int_equal(mib_of_all_to_all(2, 7, 8), 402);
     assert_int_equal(mib_of_all_to_all(2, 8, 16), 402);
-    assert_true(mib_of_all_to_all(2, 8, 8) < 402); /* on another host */
+    assert_true(mib_of_all_to_all(2, 8, 8) < 402); /* the members are on different hosts */
 }
 
 /* ---- libraries that cannot be used ---- */
@@ -504,8 +503,8 @@ TEST(other_libraries_are_refused) {
         comm_threads(2, NULL, open_with, (void *)CASES[i]);
 }
 
-/* Linked with --wrap=nccl_load: the host's NCCL, which claims to move GPU memory. */
-static int gpu_version; /* 0: it does not */
+/* Linked with --wrap=nccl_load: loads the NCCL for host memory, and claims that it works on GPU memory. */
+static int gpu_version; /* version for GPU memory; 0: only host memory */
 Err __real_nccl_load(const char *file, Nccl *);
 Err __wrap_nccl_load(const char *file, Nccl *);
 Err __wrap_nccl_load(const char *file, Nccl *n) {
@@ -515,7 +514,7 @@ Err __wrap_nccl_load(const char *file, Nccl *n) {
     return e;
 }
 
-/* All ranks report the same GPU id, so no library is used. */
+/* All ranks report the same GPU, so NCCL must not be used. */
 static void open_on_a_gpu(void *arg, Comm *c) {
     const char *const *words = arg;
     char text[200];

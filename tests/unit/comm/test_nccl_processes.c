@@ -1,5 +1,5 @@
-/* Faults of processes that communicate over NCCL, with the default deadline of 10 minutes. The library of this
- * test moves no data. */
+/* Tests faults of processes that communicate over NCCL, with the default deadline of 10 minutes. The NCCL
+ * library of this test moves no data. */
 #include "unit/comm/tcp_world.h"
 
 #include <stdatomic.h>
@@ -17,13 +17,13 @@ const char *__tsan_default_options(void) { return "atexit_sleep_ms=0"; }
 
 /* ---- the library ---- */
 
-/* State in memory that a world's processes share. */
+/* State in memory that the processes of a world share. */
 typedef struct Library {
     atomic_int arrived[RANKS]; /* number of operations that each rank has started on its GPU */
-    atomic_int error;          /* the communicator's error */
+    atomic_int error;          /* error of the communicators */
 } Library;
 
-static Library *library; /* the library of the world that begins, or of this process's world */
+static Library *library; /* in the parent: of the world that it starts; in a rank: of its world */
 
 struct ncclComm {
     int rank, operations;
@@ -33,7 +33,7 @@ typedef struct Operation {
     int rank, number;
 } Operation;
 
-/* Returns when all ranks have arrived, like an NCCL kernel. */
+/* Like an NCCL kernel, returns when all ranks have arrived. */
 static void run_operation(void *arg) {
     const Operation *o = arg;
     atomic_store(&library->arrived[o->rank], o->number);
@@ -98,10 +98,10 @@ Err __wrap_nccl_load(const char *file, Nccl *n) {
 
 /* ---- programs ---- */
 
-static CommMain *program;  /* as `library` */
-static atomic_bool broken; /* the GPU of this process */
+static CommMain *program;  /* program of the same world as `library` */
+static atomic_bool broken; /* the GPU of this process has failed */
 
-/* The rank waits for its GPU in a call, so the watchdog gets the GPU's error. */
+/* The rank waits for its GPU in a call, so the watchdog thread must detect the GPU's error. */
 static bool event_happened(Device *d, DeviceEvent *e) {
     if (atomic_load(&broken)) fault(__FILE__, __LINE__, "cudaEventQuery", "cudaErrorIllegalAddress");
     return device_cpu_backend.event_happened(d, e);
@@ -122,7 +122,8 @@ static void over_nccl(void *arg, Comm *c) {
     device_free(world_device);
 }
 
-/* Rank 2 ends here. The other ranks wait in their next operation. 0: NCCL reports an error. */
+/* Ends rank 2 by the signal while the other ranks wait in their next operation. If the signal is 0, NCCL
+ * reports an error instead. */
 static void end_by(int signal) {
     usleep(200 * 1000);
     if (signal)
@@ -152,7 +153,7 @@ static void killed_in_graph(void *arg, Comm *c) { (void)arg, in_graph(c, SIGKILL
 static void stopped_in_graph(void *arg, Comm *c) { (void)arg, in_graph(c, SIGSTOP); }
 static void nccl_fails_in_graph(void *arg, Comm *c) { (void)arg, in_graph(c, 0); }
 
-/* Rank 2's GPU fails. Rank 1 does not arrive, so rank 2 waits for it. */
+/* The GPU of rank 2 fails while rank 2 waits for rank 1, which does not arrive. */
 static void gpu_fails(void *arg, Comm *c) {
     (void)arg;
     small_run(c, small_call(c, COMM_ALL_REDUCE, "before"));
@@ -161,7 +162,7 @@ static void gpu_fails(void *arg, Comm *c) {
     small_run(c, small_call(c, COMM_ALL_REDUCE, "after"));
 }
 
-/* Twice the time of the warning. */
+/* Rank 2 is late by twice the time after which the warning is due. */
 static void slow(void *arg, Comm *c) {
     (void)arg;
     small_run(c, small_call(c, COMM_ALL_REDUCE, "before"));
@@ -185,7 +186,7 @@ static void begin(World *w, CommMain *run, double deadline_s) {
 static const struct Case {
     const char *name;
     CommMain *run;
-    int of_rank_2; /* how it ends */
+    int of_rank_2; /* how rank 2 ends */
     double seconds;
     const char *says[SAYS];
 } CASES[] = {
@@ -217,7 +218,7 @@ static const struct Case {
      AT_ONCE_S,
      {"[rank 2, op none] cudaErrorIllegalAddress", "COMM FAULT rank 2 has ended", OPERATION}},
 };
-enum { N = sizeof CASES / sizeof *CASES, STOPPED_CASES = 2 }; /* the first ones take seconds */
+enum { N = sizeof CASES / sizeof *CASES, STOPPED_CASES = 2 }; /* the first cases, which take seconds */
 
 static World worlds[N];
 

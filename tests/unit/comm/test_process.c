@@ -1,4 +1,4 @@
-/* Reads the environment variables of launchers. */
+/* Tests how the environment variables of launchers are read. */
 #include "unit/cmocka_all.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static const char *const NAMES[] = {"OMPI_COMM_WORLD_RANK",
                                     "OMPI_COMM_WORLD_LOCAL_SIZE",
                                     "LOCAL_WORLD_SIZE"};
 
-/* Sets only these variables: "NAME=value NAME=value". */
+/* Sets these variables ("NAME=value NAME=value"), and clears the variables of all launchers. */
 static void set(const char *variables) {
     char *copy = strdup(variables), *rest = copy;
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) unsetenv(NAMES[i]);

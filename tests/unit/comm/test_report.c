@@ -1,4 +1,4 @@
-/* The message for two ranks that call a collective with contradictory arguments. */
+/* Tests the message for two ranks that call a collective with contradictory arguments. */
 #include <string.h>
 
 #include "unit/cmocka_all.h"

@@ -1,4 +1,4 @@
-/* Worlds of processes on this host, connected by TCP. */
+/* Tests worlds of processes on this host that are connected by TCP. */
 #include "unit/comm/tcp_world.h"
 
 #include <errno.h>
@@ -13,8 +13,8 @@ const char *__tsan_default_options(void) { return "atexit_sleep_ms=0"; }
 
 /* ---- programs ---- */
 
-/* Sends more data than a connection buffers, before the receiver expects it. Part of a message has arrived when the
- * receiver starts to expect messages. */
+/* The senders send more data than a connection can buffer before the receiver expects it. So a message has
+ * arrived partially when the receiver starts to expect messages. */
 static void many_messages(void *arg, Comm *c) {
     enum { MESSAGES = 300, ELEMENTS = 16000 };
     (void)arg;
@@ -57,7 +57,7 @@ static void judge_fault(const Fault *f, World *w) {
     assert_in_time(w, f->name, (f->at_once ? 0 : FAULT_OPTIONS.deadline_s) + SLACK_S);
 }
 
-/* Worlds that wait for a deadline run at the same time. */
+/* Worlds that wait for a deadline run concurrently. */
 TEST(each_fault_is_reported_in_time) {
     enum { N = sizeof FAULTS / sizeof *FAULTS };
     static World w[N];
@@ -82,7 +82,8 @@ static void exit_2(void *arg, Comm *c) {
     barrier(c, "after");
 }
 
-/* The other ranks are in no operation. Only a connection can tell them. */
+/* The other ranks are not in an operation, so only a closed connection can tell them that rank 0 has
+ * ended. */
 static void kill_0_meanwhile(void *arg, Comm *c) {
     (void)arg;
     barrier(c, "before");
@@ -111,7 +112,7 @@ TEST(a_process_that_ends_ends_the_world) {
     assert_in_time(&w, "kill_0", SLACK_S);
 }
 
-/* Longer than a process may be silent; its second thread sends heartbeats. */
+/* All ranks compute for longer than a process may be silent. Their watchdog threads send heartbeats. */
 static void compute_long(void *arg, Comm *c) {
     (void)arg;
     barrier(c, "before");
@@ -127,8 +128,8 @@ static void wait_long(void *arg, Comm *c) {
     barrier(c, "after");
 }
 
-/* Members do not announce a device's operations. Rank 2 launches a graph and does not start the operation that rank 1
- * reports. */
+/* Members do not announce the operations of a device. Rank 2 launches a graph, but does not start the
+ * operation that rank 1 reports. */
 static void fail_on_the_device(void *arg, Comm *c) {
     CommCall call = small_call(c, COMM_ALL_REDUCE, "");
     CommKey key = comm_key(&call, true);
@@ -153,10 +154,10 @@ TEST(who_started_an_operation_of_the_device_is_told) {
     assert_in_time(&w, "on the device", SLACK_S);
 }
 
-/* These worlds run for seconds, concurrently with the other tests. */
+/* These worlds take seconds, so they run concurrently with the other tests. */
 static World stopped, at_end, all, computing, meeting;
 
-/* Rank 1 connects to rank 0, and much later to any other rank. */
+/* Rank 1 connects to rank 0, and to the other ranks only much later. */
 static void meet_for_long(const World *w, int rank, const void *arg) {
     const CommLaunch l = launch_of(w, rank);
     int socket[MOST];
@@ -231,7 +232,7 @@ TEST(a_slow_process_is_named) {
                                 "F32 at 'slow', operation 0 of ranks 0 1 2\n  for ranks: 1\n");
 }
 
-/* Rank 2 starts first, so it stops before it has added its share. */
+/* Rank 2 starts the operation first, and pauses before it has contributed to the sum. */
 static void slow_2_between(void *arg, Comm *c) {
     CommCall call = small_call(c, COMM_ALL_REDUCE, "between");
     float out[64];
@@ -252,7 +253,7 @@ TEST(a_process_that_stops_after_its_start_is_named) {
                                 "F32 at 'between', operation 1 of ranks 0 1 2 3\n  for ranks: 2\n");
 }
 
-/* All members join a device's operation 0; rank 2 does not join operation 1. Rank 3 has started so many later
+/* All members join operation 0 of a device, and rank 2 does not join operation 1. Rank 3 has started so many
  * operations that its records no longer contain operation 1. */
 static void late_on_the_device(void *arg, Comm *c) {
     CommCall call = small_call(c, COMM_ALL_REDUCE, "");
@@ -284,7 +285,8 @@ static int connect_to(int port) {
     return s;
 }
 
-/* Process 0 first meets strangers: more silent connections than it keeps, and connections that send arbitrary bytes. */
+/* Before the world connects, process 0 gets connections from strangers: more silent ones than it keeps, and
+ * some that send arbitrary bytes. */
 static void strangers_then_task(const World *w, int rank, const void *arg) {
     enum { SILENT = 100, GARBAGE = 4096 };
     if (rank == 1) {
@@ -294,7 +296,7 @@ static void strangers_then_task(const World *w, int rank, const void *arg) {
         for (int i = 0; i < GARBAGE; i++) garbage[i] = (unsigned char)philox_u32(1, 2, (uint64_t)i);
         for (int i = 0; i < 20; i++) {
             const int one = connect_to(w->port);
-            if (i == 19) memcpy(garbage, "isotron", 8); /* the right beginning */
+            if (i == 19) memcpy(garbage, "isotron", 8); /* a valid beginning of a handshake */
             send(one, garbage, i == 0 ? 1 : GARBAGE, MSG_NOSIGNAL);
             if (i % 2) close(one);
         }
@@ -312,7 +314,8 @@ TEST(strangers_do_not_disturb) {
     assert_true(one && !strstr(one + 1, "a process was refused"));
 }
 
-/* Process 0 closes the first connections, as if it had no room for a process that is slow to send. */
+/* Process 0 closes the first connections, as it does when it has no room for more. Process 1 must try
+ * again. */
 static void drop_then_task(const World *w, int rank, const void *arg) {
     if (rank == 0) {
         struct sockaddr_in a = at_port(w->port);
@@ -334,12 +337,12 @@ TEST(a_process_that_is_dropped_connects_again) {
 }
 
 typedef struct Join {
-    int rank, world; /* process 1's claims */
+    int rank, world; /* as process 1 claims */
     const char *build, *run;
     const char *says;
 } Join;
 
-/* Process 1 does not match process 0's expectations. Process 0 continues undisturbed. */
+/* Process 1 claims values that process 0 does not expect. Process 0 must be unaffected. */
 static void join(const World *w, int rank, const void *arg) {
     const Join *j = arg;
     CommLaunch l = launch_of(w, rank);
@@ -417,7 +420,7 @@ static void receive(int s, void *bytes, size_t n) {
     must(recv(s, bytes, n, MSG_WAITALL) == (ssize_t)n, "receive");
 }
 
-/* The last process's hello, sent to this process instead of process 0. */
+/* Receives the hello of the last process, which sends it to this process instead of process 0. */
 static void intercept_hello(World w, unsigned char *hello) {
     w.port = free_port();
     struct sockaddr_in a = at_port(w.port);
@@ -434,7 +437,7 @@ static void intercept_hello(World w, unsigned char *hello) {
     close(s);
 }
 
-/* Whether a process closes the connection within this time after a hello with a different secret and rank. */
+/* Whether the process at `port` closes the connection within `ms` if the hello has this secret and rank. */
 static bool is_refused(int port, const unsigned char *hello, uint64_t secret, int32_t rank, int ms) {
     struct pollfd end = {.events = POLLIN};
     unsigned char sent[HELLO], byte;
@@ -446,7 +449,8 @@ static bool is_refused(int port, const unsigned char *hello, uint64_t secret, in
     return poll(&end, 1, ms) == 1 && recv(s, &byte, 1, 0) == 0;
 }
 
-/* The last process meets process 0. It sends processes 1 and 2 a wrong secret or number before the correct ones. */
+/* The last process connects to process 0. To processes 1 and 2, it first sends a wrong secret or rank, then
+ * the correct ones. */
 static void show_secrets(const World *w, int rank, const void *arg) {
     unsigned char hello[HELLO], said[ANSWER], place[WORLD][PLACE];
     (void)arg;

@@ -56,7 +56,7 @@ static void a_nan_of_any_member_is_the_result(void *arg, Comm *c) {
     const int n = comm_world(c);
     for (int t = 0; t < 4; t++)
         for (int r = COMM_SUM; r <= COMM_MIN; r++) {
-            char in[8 * 8], out[8 * 8]; /* element i is NaN only on member i */
+            char in[8 * 8], out[8 * 8]; /* element i is NaN on member i only */
             for (int i = 0; i < n; i++)
                 dtype_store(in, TYPES[t], i, i == comm_rank(c) ? (double)NAN : value(comm_rank(c), i));
             comm_run(c, &(CommCall){.kind = COMM_ALL_REDUCE,
@@ -77,11 +77,11 @@ TEST(no_nan_is_lost) {
         comm_threads(world, NULL, a_nan_of_any_member_is_the_result, NULL);
 }
 
-/* Neighbours on a ring wait for each other in opposite orders, so a waiting rank must make progress on all
- * operations. */
+/* Neighbours on a ring wait for operations in opposite orders, so a waiting rank must make progress on all of
+ * its operations. */
 static void waits_crosswise(void *arg, Comm *c) {
     (void)arg;
-    enum { ROUNDS = 50, N = 40000 }; /* enough for an operation to be cut into pieces */
+    enum { ROUNDS = 50, N = 40000 }; /* so many elements that an operation is cut into pieces */
     const int n = comm_world(c), me = comm_rank(c);
     float *in = mem_alloc(N * sizeof *in),
           *out[2] = {mem_alloc(N * sizeof(float)), mem_alloc(N * sizeof(float))};
@@ -89,7 +89,7 @@ static void waits_crosswise(void *arg, Comm *c) {
         CommWork *work[2];
         for (int i = 0; i < N; i++) in[i] = (float)(me + round);
         for (int k = 0; k < 2; k++) { /* the pair that begins at this rank, and the pair that ends here */
-            const bool first = k == me % 2; /* even pairs are started first everywhere */
+            const bool first = k == me % 2; /* all ranks start even pairs first */
             const int low = first ? me : me - 1;
             const Group pair = {
                 .size = 2, .rank = me - low, .first = low, .n_axes = 1, .axis_size = {2}, .axis_stride = {1}};

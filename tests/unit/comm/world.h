@@ -1,5 +1,5 @@
-/* The test that every rank of a world runs; thread and MPI tests share it. Expected values come from formulas over
- * member and element numbers, never from a communicated buffer. */
+/* Tests that every rank of a world runs; tests of different transports share them. Expected values are
+ * computed from the numbers of members and elements, never from a communicated buffer. */
 #pragma once
 
 #include <math.h>
@@ -12,7 +12,7 @@
 #include "base/philox.h"
 #include "comm/comm.h"
 
-/* The device whose memory this rank communicates; NULL: the host. */
+/* The device whose memory this rank communicates; NULL: host memory. */
 static _Thread_local Device *world_device;
 
 static inline Group world_group(const Comm *c) {
@@ -23,12 +23,12 @@ static inline Group world_group(const Comm *c) {
                    .axis_stride = {1}};
 }
 
-/* Small integers: their sums over up to 64 members are exact in every type (at most 3 * 64 < 2^8). */
+/* Values are small integers, so that sums over up to 64 members are exact in every type (3 * 64 < 2^8). */
 static inline double value(int member, int64_t at) { return (double)((member * 7 + at * 3 + at / 5) % 4); }
 
 enum { GUARD = 16 };
 
-/* `n` elements between guard bytes. */
+/* Allocates `n` elements between guard bytes. */
 static inline char *buffer_new(DType t, int64_t n) {
     const size_t bytes = (size_t)n * dtype_size(t);
     char *block = mem_alloc(bytes + 2 * GUARD);
@@ -53,7 +53,7 @@ typedef struct Trial {
     CommWork *work;
 } Trial;
 
-/* Elements that member i sends to member j. */
+/* Number of elements that member i sends to member j. */
 static inline int64_t pair_count(int64_t n, int i, int j) {
     return (i + 2 * j) % 3 == 0 ? 0 : n + i - j > 0 ? n + i - j : 0;
 }
@@ -110,7 +110,7 @@ static inline void trial_sizes(Trial *t) {
     }
 }
 
-/* Fills the buffers and starts. In place, one buffer serves as both. */
+/* Fills the buffers and starts the operation. If it is in place, one buffer is both input and output. */
 static inline void trial_start(Comm *comm, Trial *t) {
     CommCall *c = &t->call;
     const int me = c->group.rank;
@@ -129,7 +129,7 @@ static inline void trial_start(Comm *comm, Trial *t) {
         buffer_free(out, c->dtype, t->n_out);
         out = in + (size_t)(me * c->n) * size;
     }
-    int64_t in_counts[64], out_counts[64]; /* the operation must not need it after the start */
+    int64_t in_counts[64], out_counts[64]; /* the operation must not need these after the start */
     memcpy(in_counts, t->in_counts, sizeof in_counts), memcpy(out_counts, t->out_counts, sizeof out_counts);
     c->device = world_device;
     c->in = in, c->out = out, c->in_counts = in_counts, c->out_counts = out_counts;
@@ -157,7 +157,8 @@ static inline void trial_finish(Comm *comm, Trial *t) {
 
 /* ---- programs of a rank (CommMain) ---- */
 
-/* Every kind, type and reduction on ragged sizes: one below and one above the size that a backend cuts into pieces. */
+/* Runs every kind of operation, type and reduction on odd sizes, below and above the size from which a
+ * backend cuts operations into pieces. */
 static inline void run_all_kinds(void *arg, Comm *comm) {
     static const DType TYPES[] = {F64, F32, BF16, F16, I64, I32, U8};
     static const int64_t SIZES[] = {0, 1, 7, 8, 1000, 4097, 70001};
@@ -206,7 +207,8 @@ static inline void run_messages(void *arg, Comm *comm) {
     free(t);
 }
 
-/* Sums whose bits depend on the order: the left fold over members, in float for 16-bit types, rounded once. */
+/* The bits of these sums depend on the order, which must be that of the members; sums of 16-bit types must be
+ * in float and rounded once. */
 static inline void run_order(void *arg, Comm *comm) {
     enum { N = 300 };
     static const DType TYPES[] = {F64, F32, BF16, F16};
@@ -249,7 +251,8 @@ static inline void run_order(void *arg, Comm *comm) {
     CHECK(g.size < 3 || sensitive > 0, "no sum depends on the order: the test says nothing");
 }
 
-/* A random number generator: site 0 gives all ranks the same numbers, site 1 + rank gives each rank its own. */
+/* Draws a random number below `below`. Ranks use site 0 for numbers that must be equal on all ranks, and site
+ * 1 + rank for others. */
 static inline uint32_t draw(uint64_t round, uint64_t site, uint64_t i, uint32_t below) {
     return philox_u32(round, site, i) % below;
 }
@@ -259,7 +262,7 @@ typedef struct Layout {
     int rounds;
 } Layout;
 
-/* This rank's groups for a list of masks, without duplicates of earlier groups. */
+/* Returns this rank's groups for a list of masks, without duplicates. */
 static inline int distinct_groups(const Mesh *mesh, const unsigned *mask, int masks, Group *out) {
     int n = 0;
     for (int m = 0; m < masks; m++) {
@@ -271,7 +274,7 @@ static inline int distinct_groups(const Mesh *mesh, const unsigned *mask, int ma
     return n;
 }
 
-/* Operation `id` of a round; equal on all members. */
+/* Draws operation `id` of a round, which is equal on all members. */
 static inline CommCall drawn_call(uint64_t round, int id, Group g) {
     const uint64_t at = 3 * (uint64_t)id;
     return (CommCall){.kind = (CommKind)draw(round, 0, at, COMM_SEND),
@@ -282,8 +285,8 @@ static inline CommCall drawn_call(uint64_t round, int id, Group g) {
                       .peer = id % g.size};
 }
 
-/* Uses several groups of a mesh concurrently. Each rank interleaves the groups' sequences, and waits, in its own
- * order. */
+/* Runs operations on several groups of a mesh concurrently. Each rank interleaves the sequences of the
+ * groups, and waits, in a different order. */
 static inline void run_interleaved(void *arg, Comm *comm) {
     enum { MASKS = 7, EACH = 4 };
     static const unsigned MASK[MASKS] = {
@@ -314,7 +317,8 @@ enum { LATE_MS = 100 };
 
 static inline void be_late(void) { nanosleep(&(struct timespec){.tv_nsec = LATE_MS * 1000000L}, NULL); }
 
-/* Rank 0 waits for a late member. Then all ranks compute for as long while the operation is in progress. */
+/* Rank 0 first waits for a late member. In a second operation, all ranks compute for equally long while it is
+ * in progress. */
 static inline void run_exposed(void *arg, Comm *comm) {
     (void)arg;
     const Mesh mesh = mesh_make(comm_world(comm), comm_rank(comm), (int[AXES]){1, 1, 0, 1, 1, 1, 0});

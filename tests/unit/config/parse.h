@@ -1,4 +1,4 @@
-/* Parses a run's command line. */
+/* Parses the command line of a run. */
 #pragma once
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* The option parser with a test table: values, spellings, sources, error messages. */
+/* Tests the option parser with a small table of options: values, spellings, sources, error messages. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,7 +174,7 @@ TEST(spellings_stand_for_values) {
     expect(&c, "");
 }
 
-/* `fusion` is no-fusion's opposite: both of its values have an effect. */
+/* `fusion` is the opposite of `no-fusion`, and both of its values have an effect. */
 TEST(a_boolean_may_be_spelled_by_its_opposite) {
     Case c;
     begin(&c, NULL);
@@ -226,7 +226,7 @@ TEST(a_file_says_everything_once) {
                "run.conf:6: loud is given twice: keep one of them.\n");
 }
 
-/* The words after an option are read only as the option's values. */
+/* The words after an option that does not exist here are read only as its values. */
 TEST(foreign_options_are_noted_or_refused) {
     Case c;
     begin(&c, NULL);
@@ -268,8 +268,8 @@ TEST(foreign_values_are_translated_or_refused) {
     expect(&c, "--color infrared is not supported: It cannot be seen. Use red.\n");
 }
 
-/* Runs described by a Python program: argument names and values as the program writes them, and switches that are
- * off. */
+/* A configuration that a Python program has written may use the names of its arguments, its values, and
+ * switches that are off. */
 TEST(names_and_flags_may_be_pythons) {
     Case c;
     begin(&c, NULL);
@@ -277,7 +277,7 @@ TEST(names_and_flags_may_be_pythons) {
     assert_int_equal(c.t.count, 7);
     assert_false(c.t.loud);
     assert_false(c.t.fused);
-    assert_int_equal(c.t.color, BLUE); /* switching off a different choice's spelling undoes nothing */
+    assert_int_equal(c.t.color, BLUE); /* switching off the spelling of another choice changes nothing */
     expect(&c, "");
 }
 
@@ -305,7 +305,7 @@ TEST(every_mistake_in_a_file_has_its_line) {
     TEXT(&c, "coumt = 3\ncount\nrate =\nloud = yes\nother = 4\npath = \"open\nnames = \"open\ncount = "
              "99999999999999999999\n= 3\nloud\n--green\ncount 4\nxyzzy 4\n--count = 5x\n"
              "nul = \0\n\xff\xfe = \x01");
-    assert_int_equal(c.t.other, 3); /* skipped: commands share files */
+    assert_int_equal(c.t.other, 3); /* an unknown key is skipped, because commands share files */
     expect(&c, "run.conf:1: 'coumt' is not an option: did you mean count?\n"
                "run.conf:2: 'count' is not a `name = value` line: write `count = VALUE`.\n"
                "run.conf:3: rate expects a value, but none follows.\n"
@@ -396,7 +396,7 @@ TEST(an_option_can_be_refused_later) {
     begin(&c, NULL);
     TEXT(&c, "rate = 1\ncount = 2\n");
     LINE(&c, "--count", "3", "--loud");
-    args_refuse(&c.args, "rate", "here"); /* only the command line is checked */
+    args_refuse(&c.args, "rate", "here"); /* only options on the command line are refused */
     args_refuse(&c.args, "count", "here");
     args_refuse_all(&c.args, &c.t, "there");
     expect(&c, "--count is not used here: remove it.\n"
@@ -404,8 +404,8 @@ TEST(an_option_can_be_refused_later) {
                "--count is not used there: remove it.\n");
 }
 
-/* Long lines, many lines and any bytes: at most ARG_PROBLEMS sentences, each one line, never a crash or a
- * stall. */
+/* For long lines, many lines and arbitrary bytes, the parser returns at most ARG_PROBLEMS messages of one
+ * line each, and never crashes or stalls. */
 TEST(any_bytes_are_survived) {
     static const char seed[] =
         "count = 12\nrate = 1e-3 # c\nnames = a \"b c\" d\nwindow = 1,2\ncolor = blue\nloud = true\n";

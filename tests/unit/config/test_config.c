@@ -1,4 +1,5 @@
-/* The options of a run: rules, JSON, the generated document. Defaults and names: test_defaults.c. */
+/* Tests the options of a run: rules, JSON and the generated document. Defaults and names are tested in
+ * test_defaults.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,8 @@ TEST(all_broken_rules_are_reported_at_once) {
     done(&p);
 }
 
-/* Help and errors list the choices of an option: each is allowed and has an effect, in one of these runs. */
+/* Help and error messages list the choices of an option. Each choice must be allowed, and have an effect, in
+ * one of these runs. */
 TEST(every_choice_that_is_offered_can_be_used) {
     static const char *const RUNS[] = {
         "",
@@ -100,7 +102,7 @@ TEST(every_choice_that_is_offered_can_be_used) {
     }
 }
 
-/* Also the FP8 options that a configuration file may keep when a command line switches FP8 off. */
+/* Some FP8 options may remain in a configuration file when the command line switches FP8 off. */
 TEST(fp8_options_go_with_a_format) {
     static const char *const KEEPING[] = {
         "--fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 0",
@@ -162,7 +164,7 @@ TEST(json_round_trip_restores_what_was_not_given) {
     parse(&loaded, 0, "--hidden-size 64 --hidden-dropout 0.3");
     Str json = {0}, notes = {0}, again = {0};
     config_json(&saved.c, CLASS_ARCH, &json);
-    assert_memory_equal(json.s, "{\n  \"", 5); /* one option a line */
+    assert_memory_equal(json.s, "{\n  \"", 5); /* one option per line */
     assert_ok(config_from_json(&loaded.c, loaded.arena, json.s, json.len, CLASS_ARCH, &notes));
     assert_int_equal(loaded.c.num_layers, 3);
     assert_int_equal(loaded.c.hidden_size, 64);
@@ -178,7 +180,7 @@ TEST(json_round_trip_restores_what_was_not_given) {
     config_json(&loaded.c, CLASS_ARCH, &again);
     assert_string_equal(json.s, again.s);
     str_clear(&json), str_clear(&again);
-    config_json(&saved.c, CLASS_ALL, &json); /* any bytes in a path still give valid JSON */
+    config_json(&saved.c, CLASS_ALL, &json); /* a path with arbitrary bytes must still give valid JSON */
     Config fresh;
     config_defaults(&fresh, loaded.arena);
     assert_ok(config_from_json(&fresh, loaded.arena, json.s, json.len, CLASS_ALL, &notes));
@@ -188,7 +190,7 @@ TEST(json_round_trip_restores_what_was_not_given) {
     done(&saved), done(&loaded);
 }
 
-/* A path of bytes that are not UTF-8 is dumped as the characters of Latin-1. */
+/* The bytes of a path that is not UTF-8 are written as the characters of Latin-1. */
 TEST(every_byte_of_a_path_becomes_its_character) {
     Parsed p;
     parse(&p, 0, "");
@@ -267,7 +269,7 @@ TEST(any_json_bytes_are_survived) {
     done(&p);
 }
 
-/* Changes one option at a time to a different valid value. */
+/* Changes one option at a time to a different valid value, and checks which classes' JSON contains it. */
 TEST(json_of_a_class_has_its_options_only) {
     Arena *arena = arena_new();
     static const unsigned classes[] = {CLASS_ARCH, CLASS_NUMERIC, CLASS_LAYOUT, CLASS_RUN};

@@ -1,4 +1,4 @@
-/* Options of a run: their defaults are Megatron-LM's, and each name is unique. */
+/* Tests that the defaults of a run's options are Megatron-LM's, and that each name is unique. */
 #include <stdio.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 #include "config/config.h"
 
-/* Written by hand from Megatron-LM's arguments.py and config dataclasses (core 0.19), not from options.def. */
+/* Copied by hand from Megatron-LM's arguments.py and config dataclasses (core 0.19), not from options.def. */
 static const struct {
     const char *flag, *value;
 } MEGATRON[] = {
@@ -148,7 +148,7 @@ static const struct {
     {"no-load-rng", "false"},
     {"finetune", "false"},
     {"pretrained-checkpoint", "none"},
-    {"task", "none"}, /* this and the next four: from tasks/main.py, which core 0.19 no longer has */
+    {"task", "none"}, /* this and the next four are from tasks/main.py, which core 0.19 no longer has */
     {"train-data", "none"},
     {"valid-data", "none"},
     {"epochs", "none"},
@@ -263,7 +263,8 @@ static const struct {
     {"temperature", "1"},
     {"top-p", "0"},
 };
-/* These options have a different default here: runs are deterministic, and generation draws from all tokens. */
+/* The defaults of these options differ from Megatron-LM's, because runs are deterministic here, and
+ * generation samples from all tokens. */
 static const char *const OTHER_DEFAULT[] = {"tokenizer-hf-include-special-tokens", "no-deterministic-mode",
                                             "top-k"};
 
@@ -279,7 +280,7 @@ TEST(defaults_are_megatrons) {
         if (strcmp(value.s, MEGATRON[i].value)) fail_msg("--%s is %s", MEGATRON[i].flag, value.s);
         str_free(&value);
     }
-    assert_true(c.deterministic_mode); /* Megatron-LM's default is off */
+    assert_true(c.deterministic_mode); /* differs from Megatron-LM's default */
     assert_true(c.lane == LANE_FP32 && c.activation == MLP_GELU);
     assert_true(c.add_bias_linear && c.load_optim && c.save_rng && c.check_for_nan_in_loss_and_grad &&
                 c.mmap_bin_files);
@@ -312,7 +313,7 @@ TEST(spellings_are_unique) {
         char flag[100], *c;
         assert_int_equal(config_find(CONFIG_ROWS[i].names, arg_name_len(&CONFIG_ROWS[i])), i);
         snprintf(flag, sizeof flag, "%s",
-                 config_field_name(i)); /* the field's own name does not refer to a different option */
+                 config_field_name(i)); /* the name of the field must not be another option */
         for (c = flag; *c; c++) *c = *c == '_' ? '-' : *c;
         int other = config_find(flag, strlen(flag));
         assert_true(other < 0 || other == i);

@@ -1,5 +1,5 @@
-/* Derived values. Expected numbers come from the formulas in Megatron-LM's Python (arguments.py,
- * num_microbatches_calculator.py), evaluated in Python. */
+/* Tests derived values. The expected numbers were computed in Python with the formulas of Megatron-LM
+ * (arguments.py, num_microbatches_calculator.py). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -93,8 +93,8 @@ TEST(gelu_is_erf_without_biases) {
     end(&r);
 }
 
-/* transformers' T5 divides the logits if its embeddings are tied. Megatron-LM's T5, which may have any one of these
- * options, has a bias instead. */
+/* The T5 of transformers divides the logits if its embeddings are tied. A T5 that lacks any one of these
+ * options is Megatron-LM's, which has a bias instead. */
 TEST(the_output_layer_of_a_t5) {
 #define T5       "model = t5\ndecoder-seq-length = 8\n"
 #define RELATIVE "position-embedding-type = relative\n"
@@ -132,7 +132,7 @@ TEST(the_output_layer_of_a_t5) {
 TEST(experts_follow_the_pattern) {
     static const char MODEL[] = "num-experts = 8\ndisable-bias-linear = true\nffn-hidden-size = 48\n";
     static const struct {
-        const char *freq, *layers; /* of 12, NULL: refused */
+        const char *freq, *layers; /* for 12 layers; NULL: the value is refused */
     } cases[] = {{"1", "111111111111"},
                  {"2", "101010101010"},
                  {"5", "100001000010"},
@@ -176,7 +176,7 @@ TEST(each_balancing_type_has_its_coefficient) {
 
 TEST(windows_follow_the_pattern) {
     static const struct {
-        const char *pattern, *layers; /* of 12, NULL: not a pattern of 12 */
+        const char *pattern, *layers; /* for 12 layers; NULL: no pattern for 12 layers */
     } cases[] = {
         {"4", "111011101110"},
         {"1", "000000000000"},
@@ -214,7 +214,8 @@ TEST(windows_follow_the_pattern) {
     end(&r);
 }
 
-/* A sum over all sizes up to n, as one number; the expected ones are the same sum over the Python formula. */
+/* A checksum over the global batch sizes of the first n steps. The expected checksums were computed with the
+ * Python formula. */
 static uint64_t digest(const Config *c, int64_t n) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < n; i++) sum = (sum * 31 + (uint64_t)config_batch_size(c, i)) % 1000000007;
@@ -238,14 +239,14 @@ TEST(batch_size_ramps_up) {
     start(&r, "global-batch-size = 1024\nrampup-batch-size = 16 8 300000\n");
     assert_int_equal(digest(&r.c, 300050), 643391243);
     end(&r);
-    /* quotients that round to the other side of a whole number */
+    /* the quotients round to the other side of an integer */
     start(&r, "global-batch-size = 8\nrampup-batch-size = 1 1 9\n");
     assert_int_equal(digest(&r.c, 29), 767629103);
     end(&r);
     start(&r, "global-batch-size = 12\nrampup-batch-size = 1 1 61\n");
     assert_int_equal(digest(&r.c, 81), 270466754);
     end(&r);
-    /* more levels than samples */
+    /* more levels of the ramp-up than samples */
     start(&r, "global-batch-size = 103\nrampup-batch-size = 3 5 7\ntrain-samples = 1000\n");
     assert_int_equal(digest(&r.c, 57), 678129918);
     assert_int_equal(r.c.derived.train_iters, 11);
@@ -261,13 +262,13 @@ TEST(every_data_parallel_rank_has_a_microbatch_by_default) {
 }
 
 TEST(batch_size_follows_the_schedule) {
-    /* Samples, steps and the end of the last step, by Megatron-LM's update_train_iters: while consumed <
-     * train_samples. The sizes are 7 times 16, 5 times 32, then 8. */
+    /* {samples, steps, samples at the end of the last step}, by the loop of Megatron-LM's update_train_iters
+     * (while consumed < train_samples). The batch sizes are 7 times 16, 5 times 32, then 8. */
     static const int64_t iters[][3] = {{1000, 103, 1000}, {999, 103, 1000}, {107, 7, 112}, {112, 7, 112},
                                        {113, 8, 144},     {256, 12, 272},   {100, 7, 112}};
     for (size_t i = 0; i < sizeof iters / sizeof iters[0]; i++) {
         Run r;
-        char more[200]; /* thresholds are tokens; seq-length is 10 */
+        char more[200]; /* thresholds are numbers of tokens, and seq-length is 10 */
         snprintf(more, sizeof more, "step-batch-size-schedule = 0:16 1.004K:32,2500:8\ntrain-samples = %d\n",
                  (int)iters[i][0]);
         start(&r, more);

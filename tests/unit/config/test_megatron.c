@@ -1,11 +1,12 @@
-/* Command lines of Megatron-LM: options and values that do not exist here, and the messages about them. */
+/* Tests command lines of Megatron-LM with options and values that do not exist here, and the messages about
+ * them. */
 #include <stdio.h>
 #include <string.h>
 
 #include "unit/config/parse.h"
 #include "unit/err.h"
 
-/* Options and values of Megatron-LM that change nothing, and the beginnings of their notes. */
+/* Options and values of Megatron-LM that have no effect here, and the beginnings of the notes about them. */
 static const char *const NOTED[][2] = {
     {"--no-rope-fusion --no-masked-softmax-fusion",
      "--no-rope-fusion and --no-masked-softmax-fusion have no effect: Fusion does not change the function."},
@@ -27,7 +28,7 @@ static const char *const NOTED[][2] = {
     {"--swiglu --no-bias-gelu-fusion", "--no-bias-gelu-fusion has no effect with --activation swiglu"},
     {"--rotary-base 500000", "has no effect without --position-embedding-type rope"},
     {"--moe-ffn-hidden-size 8", "--moe-ffn-hidden-size has no effect without --num-experts"},
-    /* one line for each reason, regardless of where the code reports it; two lines for two */
+    /* options with the same reason share a line, wherever the code reports them */
     {"--moe-router-topk 1 --expert-tensor-parallel-size 2 --moe-ffn-hidden-size 8",
      "--expert-tensor-parallel-size, --moe-ffn-hidden-size and --moe-router-topk have no effect without "
      "--num-experts.\n"},
@@ -74,7 +75,7 @@ TEST(what_has_no_effect_is_noted) {
     done(&p);
 }
 
-/* A message has a limited length: it names some of many options, and always the reason. */
+/* The length of a message is limited: it names only some of many options, but always the reason. */
 TEST(many_options_of_one_reason_are_counted) {
     Parsed p;
     parse(&p, 0,
@@ -96,7 +97,7 @@ TEST(many_options_of_one_reason_are_counted) {
     done(&p);
 }
 
-/* Each option of Megatron-LM is one row of one table, and each value too. */
+/* Each option of Megatron-LM, and each of its values, is in exactly one row of one table. */
 TEST(megatrons_table_has_everything_once) {
     Arena *arena = arena_new();
     Config c;

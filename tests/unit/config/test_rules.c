@@ -1,4 +1,4 @@
-/* The rules of the options (config/rules): each can be broken, and its message is the expected one. */
+/* Tests that each rule of the options (config/rules) can be broken, and gives the expected message. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 #include "config/config.h"
 
-/* The problems of a command line, or the error from reading it. */
+/* Returns the problems of a command line, or the error from parsing it. */
 static const char *problems(Arena *arena, unsigned checks, const char *line) {
     Args args;
     Config c;
@@ -36,10 +36,10 @@ static const char *problems(Arena *arena, unsigned checks, const char *line) {
 #define EXPERTS "--num-experts 8 --disable-bias-linear"
 #define CONTEXT "--context-parallel-size 4"
 
-/* Command lines that each break a rule, and the end of the expected message, with its remedy. */
+/* Command lines that each break a rule, and the end of the expected message, which contains the remedy. */
 static const char *const GPT[][2] = {
     {"--tensor-model-parallel-size 9000000000000000000 --pipeline-model-parallel-size 9000000000000000000 "
-     "--micro-batch-size 9000000000000000000", /* no product overflows */
+     "--micro-batch-size 9000000000000000000", /* the products of these must not overflow */
      "--tensor-model-parallel-size must be from 1 to 65536, not 9000000000000000000"},
     {"--tensor-model-parallel-size 256 --pipeline-model-parallel-size 512",
      "exceed 65536 ranks: lower one of them"},
@@ -498,7 +498,7 @@ static const char *const ENCODERS[][2] = {
     {BERT "--num-token-types 1", "not --num-token-types 1: set --bert-no-binary-head"},
 };
 
-/* Command lines at the limits of these rules. */
+/* Command lines that just satisfy these rules. */
 static const char *const KEEPING[] = {
     BERT "--cpu-offloading-num-layers 1",
     T5 "--cpu-offloading-num-layers 5",
@@ -506,7 +506,7 @@ static const char *const KEEPING[] = {
     T5 "--max-position-embeddings 16 --decoder-seq-length 16",
     T5 "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --untie-embeddings-and-output-weights",
     T5 "--ranks 2 --context-parallel-size 2",
-    /* a length that has no effect breaks no rule */
+    /* a length that has no effect must break no rule */
     ANY "--decoder-seq-length 20 --max-position-embeddings 16",
     BERT "--decoder-seq-length 7 --ranks 2 --context-parallel-size 2",
     ANY "--decoder-seq-length 7 --ranks 2 --tensor-model-parallel-size 2 --sequence-parallel",
@@ -562,13 +562,13 @@ static const char *const RULES[] = {
 };
 enum { N_RULES = sizeof RULES / sizeof *RULES };
 
-/* Whether a line is this message, with any text for each %name. */
+/* Whether a line is this message, where any text may replace each %name. */
 static bool is_message(const char *line, size_t n, const char *message) {
-    const size_t same = strcspn(message, "%"); /* before a value */
+    const size_t same = strcspn(message, "%"); /* length of the text before a value */
     if (n < same || strncmp(line, message, same)) return false;
     if (!message[same]) return n == same;
     const char *rest = message + same + 1;
-    rest += *rest == ':'; /* a derived value */
+    rest += *rest == ':'; /* %:name is a derived value */
     while (isalnum((unsigned char)*rest) || *rest == '-') rest++;
     for (size_t at = same; at <= n; at++)
         if (is_message(line + at, n - at, rest)) return true;

@@ -1,5 +1,5 @@
-/* The three datasets of vectors.h, in a temporary folder that becomes the current folder (the cache's names hold the
- * paths). */
+/* Writes the three datasets of vectors.h to a temporary folder, which becomes the working directory, because
+ * the names of cache files depend on the paths. */
 #pragma once
 
 #include <dirent.h>
@@ -46,7 +46,7 @@ static inline void write_text(const char *path, const char *text) {
     assert_ok(file_write_atomic(path, text, strlen(text)));
 }
 
-/* Sequence i of length l holds 10(i+1), 10(i+1)+1, .. and ends with the end-of-document token 0. */
+/* Sequence i consists of the tokens 10(i+1), 10(i+1)+1, ... and ends with the end-of-document token 0. */
 static inline void write_dataset(const char *name, IndexedDtype dtype, int sequences, int step, int modulus,
                                  int least) {
     static const int TOY[] = {5, 7, 3, 11, 2, 8};
@@ -61,8 +61,8 @@ static inline void write_dataset(const char *name, IndexedDtype dtype, int seque
     assert_ok(indexed_builder_finalize(b));
 }
 
-/* Document i has 3i % 7 sentences, sentence j of the dataset 5j % 23 + 1 tokens (600 in one), token k the
- * id 1 + 31k % 899. */
+/* Document i has 3i % 7 sentences. Sentence j of the dataset has 5j % 23 + 1 tokens, except for one with 600.
+ * Token k has the id 1 + 31k % 899. */
 static inline void write_sentences(const char *name, int documents) {
     IndexedBuilder *b;
     assert_ok(indexed_builder_open(name, INDEXED_U16, &b));
@@ -87,7 +87,7 @@ static inline int write_datasets(void **state) {
     return 0;
 }
 
-/* Number of names in the folder that contain `part`. */
+/* Number of files in the folder whose names contain `part`. */
 static inline int count_files(const char *folder, const char *part) {
     DIR *dir = opendir(folder);
     int n = 0;

@@ -1,4 +1,4 @@
-/* Splits and blends: the vectors of Megatron-LM's helpers.cpp and
+/* Compares splits and blends with vectors from Megatron-LM's helpers.cpp and
  * blended_megatron_dataset_{config,builder}.py. */
 #include "fixture.h"
 
@@ -24,8 +24,8 @@ TEST(splits_divide_as_megatron_does) {
     assert_true(r[0].used && !r[1].used && !r[2].used);
     assert_range(&r[0], 7, 0, 7);
     assert_ok(split_parse(".5,.5", r));
-    assert_range(&r[0], 5, 0, 2); /* 2.5 to even */
-    assert_range(&r[0], 7, 0, 4); /* 3.5 to even */
+    assert_range(&r[0], 5, 0, 2); /* 2.5 rounds to even */
+    assert_range(&r[0], 7, 0, 4); /* 3.5 rounds to even */
 }
 
 TEST(bad_splits_are_sentences) {
@@ -55,11 +55,12 @@ TEST(blend_lists_are_read_as_megatron_reads_them) {
     assert_int_equal(b.n, 2);
     assert_null(b.weights);
     blend_free(&b);
-    assert_ok(blend_parse((const char *const[]){" ", "b"}, 2, &b)); /* a blank is no number */
+    assert_ok(blend_parse((const char *const[]){" ", "b"}, 2, &b)); /* a blank is not a number */
     assert_int_equal(b.n, 2);
     assert_null(b.weights);
     blend_free(&b);
-    assert_ok(blend_parse((const char *const[]){"1", "2", "c"}, 3, &b)); /* odd: three prefixes */
+    assert_ok(blend_parse((const char *const[]){"1", "2", "c"}, 3,
+                          &b)); /* an odd number of words: three prefixes */
     assert_int_equal(b.n, 3);
     assert_null(b.weights);
     blend_free(&b);
@@ -84,7 +85,8 @@ TEST(indices_equal_helpers_cpp) {
     blend_indices((const double[]){.5, .3, .2}, 3, 10, dataset, sample);
     assert_memory_equal(dataset, THREE, sizeof dataset);
     blend_indices((const double[]){.25, .25, .25, .25}, 4, 10, dataset, sample);
-    for (int i = 0; i < 10; i++) assert_int_equal(dataset[i], i % 4); /* the first of equal values */
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(dataset[i], i % 4); /* of equal values, the first is chosen */
 }
 
 TEST(exhaustive_indices_draw_every_sample_once) {
@@ -95,12 +97,13 @@ TEST(exhaustive_indices_draw_every_sample_once) {
     for (int i = 0; i < 10; i++) assert_int_equal(sample[i], drawn[dataset[i]]++);
     assert_memory_equal(drawn, sizes, sizeof sizes);
 
-    static const int16_t HELPERS[] = {0, 2, 1, 0, 2, 0, 1, 2, 0}; /* helpers.cpp for the sizes 4, 2, 3 */
+    static const int16_t HELPERS[] = {0, 2, 1, 0, 2,
+                                      0, 1, 2, 0}; /* the result of helpers.cpp for the sizes 4, 2, 3 */
     blend_indices_exhaustive((const int64_t[]){4, 2, 3}, 3, dataset, sample);
     assert_memory_equal(dataset, HELPERS, sizeof HELPERS);
 }
 
-/* int(math.ceil(math.ceil(size * w) * 1.005)) */
+/* The expected size is int(math.ceil(math.ceil(size * w) * 1.005)). */
 TEST(sizes_round_up_twice) {
     assert_int_equal(blend_target(1000, .3), 300);
     assert_int_equal(blend_target(1001, .3), 301);

@@ -1,5 +1,5 @@
-/* Datasets, blends and the index cache against Megatron-LM's own (vectors.h), and the toy and mock vectors of
- * numpy. */
+/* Compares datasets, blends and the index cache with Megatron-LM's (vectors.h), and toy and mock datasets
+ * with numpy. */
 #include <inttypes.h>
 #include <sys/stat.h>
 
@@ -21,7 +21,7 @@ typedef struct Case {
     bool flags, cache, keep_last;
 } Case;
 
-/* The cases of tools/oracle/data_vectors.py. */
+/* The configuration of a case of tools/oracle/data_vectors.py. */
 static DataConfig config_of(const Case *c) {
     return (DataConfig){.paths = c->paths,
                         .num_paths = c->num_paths,
@@ -61,7 +61,9 @@ static void digest(const Dataset *d, int64_t s, int64_t count, char md5[33]) {
 static void check_case(const char *name, const DataConfig *config) {
     Data *data;
     int checked = 0;
-    for (int round = 0; round < 2; round++) { /* built first, then read from the cache if there is one */
+    for (
+        int round = 0; round < 2;
+        round++) { /* indices are built in the first round, and read from the cache (if there is one) in the second */
         assert_ok(data_open(config, &data));
         for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
             if (strcmp(CASES[i].name, name)) continue;
@@ -122,7 +124,7 @@ TEST(samples_equal_megatron) {
     mock.mock = true, mock.vocab_size = 128256, mock.eod = 128255;
     mock.tokenizer_json = TOKENIZER("128256", "128255", "-1");
     check_case("mock", &mock);
-    /* A cache equals Megatron-LM's: the file names and every file's bytes agree. */
+    /* The cache must equal Megatron-LM's in the names and the content of all files. */
     for (size_t i = 0; i < sizeof CACHE / sizeof *CACHE; i++) {
         char *path = mem_printf("cache/%s", CACHE[i].name);
         assert_true(file_exists(path));
@@ -135,7 +137,8 @@ static void assert_array(const NpyArray *a, const int64_t *expected, int64_t n) 
     for (int64_t i = 0; i < n; i++) assert_int_equal(npy_at(a, i), expected[i]);
 }
 
-/* gpt_dataset.py under numpy 1.24, lengths 5 7 3 11 2 8, sequence length 4, seed 1234. */
+/* The indices of gpt_dataset.py with numpy 1.24 for documents of 5 7 3 11 2 8 tokens, sequence length 4 and
+ * seed 1234. */
 TEST(toy_indices_equal_numpy) {
     static const struct {
         int64_t samples, epochs, documents, shuffled, document[12], shuffle[17];
@@ -165,7 +168,7 @@ TEST(toy_indices_equal_numpy) {
         assert_array(&x.shuffle, TOY[i].shuffle, TOY[i].shuffled);
         assert_true(gpt_index_valid(&plan, &x));
         NpyArray *const part[] = {&x.document, &x.sample, &x.shuffle};
-        for (int k = 0; k < 3; k++) { /* a cache of a different plan */
+        for (int k = 0; k < 3; k++) { /* the cache of a different plan */
             part[k]->rows--;
             assert_false(gpt_index_valid(&plan, &x));
             part[k]->rows += 2;
@@ -220,7 +223,7 @@ TEST(mock_indices_equal_numpy) {
     source_close(&mock);
 }
 
-/* The name of the only cache file whose name contains `part`. */
+/* Returns the path of the only cache file whose name contains `part`. */
 static char *cache_file(const char *part) {
     DIR *dir = opendir("damaged");
     char *path = NULL;
@@ -254,7 +257,7 @@ TEST(a_damaged_cache_is_rebuilt) {
         assert_ok(file_read(path, &whole));
         char sound[33], after[33];
         file_md5(path, sound);
-        /* Cut short, the last value changed, the header broken, empty. */
+        /* The damage: truncated, last value changed, broken header, empty. */
         for (int damage = 0; damage < 4; damage++) {
             Str torn = {0};
             str_add(&torn, whole.s, damage == 0 ? whole.len - 3 : damage == 3 ? 0 : whole.len);
@@ -272,7 +275,7 @@ TEST(a_damaged_cache_is_rebuilt) {
     }
 }
 
-/* A rebuilt cache is a new file. */
+/* A rebuilt cache would be a new file, so an unchanged inode shows that the cache was read. */
 TEST(a_sound_cache_is_read) {
     static const char *const PARTS[] = {"document_index.npy", "dataset_index.npy"};
     char md5[33];

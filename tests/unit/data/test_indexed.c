@@ -1,4 +1,5 @@
-/* .bin/.idx against the files Megatron-LM's IndexedDatasetBuilder writes, and checks for damaged files. */
+/* Compares .bin and .idx files with those that Megatron-LM's IndexedDatasetBuilder writes, and tests damaged
+ * files. */
 #include <inttypes.h>
 
 #include "fixture.h"
@@ -156,7 +157,7 @@ TEST(damage_is_named) {
     str_free(&good);
 }
 
-/* For arbitrary bytes, opening returns an error or a dataset whose every token can be read. */
+/* For arbitrary bytes, opening must return an error, or a dataset all of whose tokens can be read. */
 TEST(mutations_never_leave_the_map) {
     Str good = {0};
     assert_ok(file_read("toy.idx", &good));

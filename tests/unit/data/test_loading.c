@@ -1,4 +1,5 @@
-/* Samplers against Megatron-LM's data_samplers.py and torch.randperm (vectors.h), and reading ahead. */
+/* Compares samplers with Megatron-LM's data_samplers.py and torch.randperm (vectors.h), and tests
+ * prefetching. */
 #include "fixture.h"
 #include "vectors.h"
 
@@ -13,7 +14,8 @@ static Sampler *sampler(SamplerConfig c) {
     return s;
 }
 
-/* The samples of a global batch are the same regardless of the split; 3 micro-steps of 12 = mbs * dp. */
+/* The samples of a global batch do not depend on mbs and dp. There are 3 micro-steps of mbs * dp = 12
+ * samples. */
 TEST(single_deals_consecutive_samples) {
     static const struct {
         int64_t mbs;
@@ -77,8 +79,8 @@ TEST(cyclic_equals_megatron) {
     check_cyclic(1, 4, 26, 24, true, CYCLIC_1_4_26_24_1);
 }
 
-/* 40 samples fill 20 micro-batches of 2 but only 6 micro-steps of 6: every rank takes six, and no sample
- * twice. */
+/* 40 samples fill 20 micro-batches of 2, but only 6 micro-steps of 6. Every rank must get six micro-batches,
+ * and no sample twice. */
 TEST(unsharded_ranks_stay_together) {
     int seen[40] = {0};
     for (int rank = 0; rank < 3; rank++) {
@@ -93,7 +95,8 @@ TEST(unsharded_ranks_stay_together) {
     }
 }
 
-/* 40 samples over 3 ranks: an epoch of 39 in which a rank's 13 fill no whole micro-batches. */
+/* With 40 samples and 3 ranks, an epoch has 39 samples, and the 13 samples of a rank are not a multiple of
+ * the micro-batch size. */
 TEST(a_deal_knows_no_micro_batch_size) {
     for (int k = 0; k < 3 * 3; k++) {
         SamplerConfig one = {.kind = k < 3 ? SAMPLER_SINGLE : SAMPLER_CYCLIC,
@@ -115,7 +118,7 @@ TEST(a_deal_knows_no_micro_batch_size) {
             }
             assert_int_equal(sampler_consumed(a), sampler_consumed(b));
         }
-        assert_int_equal(steps, k < 3 ? 2 : 9); /* 34 samples give two steps of 12, or three epochs */
+        assert_int_equal(steps, k < 3 ? 2 : 9); /* 34 samples are two steps of 12, or three epochs */
         sampler_free(a), sampler_free(b);
     }
 }
@@ -165,7 +168,7 @@ TEST(prefetch_keeps_the_order) {
             assert_ok(prefetch_next(p, &batch));
             assert_non_null(batch);
             assert_int_equal(batch->b, count);
-            usleep(1000); /* time enough for a reader that would write into the batch in use */
+            usleep(1000); /* enough time for a faulty reader to write into the batch that is in use */
             assert_ok(data_batch(train, indices, count, &expected));
             assert_memory_equal(batch->indices, indices, (size_t)count * sizeof *indices);
             assert_memory_equal(batch->tokens, expected.tokens, (size_t)count * 6 * sizeof(int64_t));
@@ -183,12 +186,12 @@ TEST(prefetch_keeps_the_order) {
     data_close(data);
 }
 
-/* A dataset that records the samples that it has returned. */
+/* A dataset that records which samples it has returned. */
 typedef struct Traced {
     DatasetPart part;
     atomic_int n;
     int64_t sample[200];
-    int readable; /* samples before a lost one; 0: all */
+    int readable; /* number of samples before one that cannot be read; 0: all can be read */
     atomic_bool failed;
 } Traced;
 
@@ -207,7 +210,7 @@ static Err get_traced(const DatasetPart *part, int64_t k, Sample *out) {
 static const DatasetKind TRACED = {.class_name = "traced", .size = sizeof(Traced), .get = get_traced};
 enum { PATIENCE = 2000 };
 
-/* Batches are read in the order of their use, and at most `depth` of them ahead. */
+/* Batches must be read in the order of their use, and at most `depth` batches ahead. */
 TEST(prefetch_reads_ahead_as_far_as_told) {
     enum { MICRO = 3, SAMPLES = 60 };
     for (int depth = 1; depth <= 5; depth += 2) {
@@ -224,7 +227,7 @@ TEST(prefetch_reads_ahead_as_far_as_told) {
         for (int taken = 0; taken < 10; taken++) {
             const int ahead = (taken + depth) * MICRO;
             for (int i = 0; i < PATIENCE && t.n < ahead; i++) usleep(1000);
-            usleep(2000); /* enough time for a reader that does not stop */
+            usleep(2000); /* enough time for a faulty reader that does not stop */
             assert_int_equal(t.n, ahead);
             const Batch *batch;
             assert_ok(prefetch_next(p, &batch));
@@ -264,7 +267,7 @@ TEST(prefetch_hands_on_the_error) {
     data_close(data);
 }
 
-/* The reader has failed before any batch is taken. */
+/* The reader fails before the first batch is taken. */
 TEST(prefetch_hands_on_the_batches_before_an_error) {
     enum { MICRO = 2, READY = 3, SAMPLES = 20 };
     Traced t = {
@@ -290,8 +293,8 @@ TEST(prefetch_hands_on_the_batches_before_an_error) {
     prefetch_stop(p);
 }
 
-/* Megatron-LM core/utils.py get_batch_on_this_cp_rank, with tensors of integers: view [b, 2n, s/2n] and
- * chunks r, 2n-1-r. */
+/* As in get_batch_on_this_cp_rank of Megatron-LM core/utils.py: the batch is viewed as [b, 2n, s/2n], and
+ * rank r gets chunks r and 2n-1-r. */
 TEST(context_ranks_hold_two_chunks) {
     enum { B = 3, S = 24, WIDE = 3 };
     Batch whole = batch_new(B, (SampleShape){.positions = S,
@@ -325,7 +328,7 @@ TEST(context_ranks_hold_two_chunks) {
                                       from = i * S + (c ? 2 * n - 1 - r : r) * chunk + j;
                         assert_int_equal(b.tokens[at], from);
                         assert_int_equal(b.labels[at], 1000 + from);
-                        /* an encoder with twice as many positions has chunks of double size */
+                        /* the encoder has twice as many positions, so its chunks are twice as long */
                         const int64_t twice = i * 2 * b.shape.positions + 2 * (c * chunk + j),
                                       its = i * 2 * S + 2 * ((c ? 2 * n - 1 - r : r) * chunk + j);
                         assert_int_equal(b.encoder_tokens[twice], 4000 + its);

@@ -1,4 +1,4 @@
-/* Datasets of masked text and their index cache against Megatron-LM's own (vectors.h). */
+/* Compares datasets of masked text and their index cache with Megatron-LM's (vectors.h). */
 #include "fixture.h"
 #include "vectors.h"
 
@@ -74,7 +74,7 @@ static void digest(const DataConfig *c, const Dataset *d, int64_t count, char md
     const size_t s = (size_t)b.shape.positions * 8;
     Str all = {0};
     for (int64_t i = 0; i < count; i++) {
-        /* A sample fills all of its fields. */
+        /* Poisons the buffers, because a sample must fill all of its fields. */
         memset(b.tokens, 0xa5, s), memset(b.labels, 0xa5, s), memset(b.loss_mask, 0xa5, s / 2);
         assert_ok(data_batch(d, &i, 1, &b));
         for (int64_t k = 0; k < b.shape.positions; k++) assert_int_equal(b.position_ids[k], k);
@@ -96,7 +96,8 @@ static void digest(const DataConfig *c, const Dataset *d, int64_t count, char md
 static void check_case(const Case *c) {
     const DataConfig config = config_of(c);
     int checked = 0;
-    for (int round = 0; round < 2; round++) { /* built, then from the cache */
+    for (int round = 0; round < 2;
+         round++) { /* built in the first round, read from the cache in the second */
         Data *data;
         assert_ok(data_open(&config, &data));
         for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -185,7 +186,7 @@ TEST(a_damaged_cache_is_rebuilt) {
     free(path);
 }
 
-/* *tokens, *spans: the decoder's numbers of tokens and spans. */
+/* *tokens and *spans receive the number of tokens and spans of the decoder. */
 static Err first_sample(const DataConfig *config, int64_t *tokens, int64_t *spans) {
     Data *data;
     assert_ok(data_open(config, &data));
@@ -224,7 +225,7 @@ TEST(mistakes_have_messages) {
                                  "the vocabulary has only 10 ids"};
     config = config_of(&c);
     masked.mask_prob = 0.9;
-    for (int i = 0; i < 2; i++) { /* enough tokens and spans, and no more than necessary */
+    for (int i = 0; i < 2; i++) { /* exactly as many tokens and spans as are necessary */
         masked.decoder_sequence_length = room, masked.tokens.num_sentinels = spans;
         assert_ok(first_sample(&config, &room, &spans));
     }
@@ -237,11 +238,11 @@ TEST(mistakes_have_messages) {
     }
 }
 
-/* Mock data of every kind has samples without files. */
+/* Mock datasets of every kind need no files. */
 TEST(mock_data_have_samples) {
     for (int kind = 0; kind < DATASETS; kind++) {
         Case c = small((DatasetId)kind);
-        if (dataset_kind(c.kind)->hash) continue; /* records are read from files */
+        if (dataset_kind(c.kind)->hash) continue; /* this kind always reads files */
         c.paths = NULL, c.num_paths = 0, c.split = NULL;
         DataConfig config = config_of(&c);
         config.mock = true, config.cache_dir = NULL;

@@ -1,4 +1,5 @@
-/* Files that Apache Arrow wrote (tools/oracle/parquet_files.py), and small ones made here with one mistake. */
+/* Reads files that Apache Arrow wrote (tools/oracle/parquet_files.py), and small files with one error each,
+ * which are created here. */
 #include "fixture.h"
 
 #include <fcntl.h>
@@ -60,7 +61,7 @@ TEST(each_codec_encoding_and_page_version) {
     globfree(&found), free(pattern);
 }
 
-/* The error from opening the file or from its first bad row. */
+/* Returns the error from opening the file, or from its first bad row. */
 static Err read_all(const char *path, const char *column) {
     Parquet *p;
     ParquetText text;
@@ -122,7 +123,8 @@ static void put(Str *s, int head, int64_t value) {
 static void put_bytes(Str *s, const char *bytes, size_t n) { str_add(s, bytes, n); }
 #define PUT(s, text) put_bytes(s, text, sizeof text - 1)
 
-/* Field by field in Thrift's compact protocol: 0x15 is an i32 whose field number is the previous one plus 1. */
+/* Writes the fields in Thrift's compact protocol, where 0x15 is an i32 whose field number is the previous one
+ * plus 1. */
 static void put_page(Str *s, const Made *m) {
     put(s, 0x15, m->page_type), put(s, 0x15, m->size), put(s, 0x15, m->stored);
     put(s, m->page_type == DICTIONARY ? 0x4c : m->page_type == V2 ? 0x5c : 0x2c, 0);
@@ -157,7 +159,7 @@ static Made made(size_t body) {
                   .group_rows = 2,
                   .chunk_rows = 2,
                   .begin = 4,
-                  .chunk_size = -1, /* what the case is */
+                  .chunk_size = -1, /* set by the case */
                   .size = (int64_t)body,
                   .stored = (int64_t)body,
                   .page_rows = 2,
@@ -251,7 +253,8 @@ TEST(each_field_is_checked) {
 
 TEST(thrift_is_bounded) {
     enum { DEEP = 1 << 20 };
-    static const unsigned char LIST[] = {0xfc, 0x05, 0, 0, 0, 0}; /* 5 structs in the 4 bytes that follow */
+    static const unsigned char LIST[] = {0xfc, 0x05, 0,
+                                         0,    0,    0}; /* a list of 5 structs, in the 4 bytes that follow */
     Bytes b = {LIST, LIST + sizeof LIST, false};
     assert_int_equal(thrift_structs(&b, (ThriftField){.type = THRIFT_LIST}), 0);
     assert_true(b.bad);
@@ -259,7 +262,7 @@ TEST(thrift_is_bounded) {
     assert_int_equal(thrift_int(&b, (ThriftField){.type = THRIFT_BINARY}), 0);
     assert_true(b.bad && b.at == b.end);
 
-    Str s = {0}; /* a footer with nested lists, under an unknown field number */
+    Str s = {0}; /* a footer with nested lists in an unknown field */
     PUT(&s, "PAR1\xf9");
     for (int i = 0; i < DEEP; i++) PUT(&s, "\x19");
     const uint32_t length = DEEP + 1;
@@ -270,7 +273,7 @@ TEST(thrift_is_bounded) {
     str_free(&s);
 }
 
-/* The size must equal the size of the data. */
+/* The stated size must equal the size of the decompressed data. */
 TEST(sizes_of_codecs_are_exact) {
     static const unsigned char BROTLI[] = {0x8b, 0x00, 0x80, 'h', 'i', 0x03};
     unsigned char packed[5][200], out[8];
@@ -278,7 +281,7 @@ TEST(sizes_of_codecs_are_exact) {
     z_stream z = {.next_out = packed[1], .avail_out = 200};
     assert_int_equal(snappy_compress("hi", 2, (char *)packed[0], &n[0]), SNAPPY_OK);
     assert_int_equal(deflateInit2(&z, 1, Z_DEFLATED, MAX_WBITS + 16, 1, Z_DEFAULT_STRATEGY), Z_OK);
-    for (int i = 0; i < 2; i++, deflateReset(&z)) { /* one gzip member each */
+    for (int i = 0; i < 2; i++, deflateReset(&z)) { /* each round writes one gzip member */
         unsigned char *at = packed[1] + n[1];
         z.next_out = at, z.avail_out = 100, z.next_in = (unsigned char *)&"hi"[i], z.avail_in = 1;
         assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
@@ -300,12 +303,13 @@ TEST(sizes_of_codecs_are_exact) {
 
 TEST(each_encoding_is_checked) {
 #define ZEROS "\0\0\0\0\0\0\0\0\0\0\0\0"
-    /* Deltas: a block of 8 values in one miniblock, 2 values, the first 0, then the smallest delta and the width. */
+    /* The bytes of delta encoding: a block has 8 values in one miniblock; 2 values, the first is 0; then the
+     * smallest delta and the bit width. */
     static const struct {
         int64_t encoding, repetition;
         const char *body;
         size_t n;
-        const char *says; /* NULL: it can be read */
+        const char *says; /* expected error; NULL: it can be read */
     } CASES[] = {
 #define CASE(encoding, repetition, body, says) {encoding, repetition, body, sizeof body - 1, says}
         CASE(6, 0, "\x08\x01\x02\0\x02\0x", NULL),
@@ -317,16 +321,18 @@ TEST(each_encoding_is_checked) {
         CASE(6, 0, "\x08\0\x02\0\x02\0x", "the lengths of the strings"),   /* no miniblock */
         CASE(6, 0, "\0\x01\x02\0\x02\0x", "the lengths of the strings"),   /* empty blocks */
         CASE(6, 0, "\x0c\x01\x02\0\x02\0x", "the lengths of the strings"), /* 12 values */
-        CASE(6, 0, "\x08\x01\xff\xff\xff\xff\x7f\0\x02\0x", "the lengths of the"),   /* too many */
-        CASE(7, 0, "\x08\x01\x02\0\x02\0\x08\x01\x02\x02\0\0xy", NULL),              /* x, xy */
-        CASE(7, 0, "\x08\x01\x02\0\x04\0\x08\x01\x02\x02\0\0xy", "fewer strings"),   /* 2 of x */
-        CASE(7, 0, "\x08\x01\x02\x02\x02\0\x08\x01\x02\x02\0\0xy", "fewer strings"), /* 1 of nothing */
-        CASE(0, 1, "\x02\0\0\0\x04\0", NULL),                                        /* a run of two nulls */
-        CASE(0, 1, "\x02\0\0\0\x03\0", NULL),                                        /* eight packed */
+        CASE(6, 0, "\x08\x01\xff\xff\xff\xff\x7f\0\x02\0x", "the lengths of the"), /* too many */
+        CASE(7, 0, "\x08\x01\x02\0\x02\0\x08\x01\x02\x02\0\0xy", NULL),            /* x, xy */
+        CASE(7, 0, "\x08\x01\x02\0\x04\0\x08\x01\x02\x02\0\0xy",
+             "fewer strings"), /* two strings, one character */
+        CASE(7, 0, "\x08\x01\x02\x02\x02\0\x08\x01\x02\x02\0\0xy",
+             "fewer strings"),                /* a prefix of an empty string */
+        CASE(0, 1, "\x02\0\0\0\x04\0", NULL), /* a run of two nulls */
+        CASE(0, 1, "\x02\0\0\0\x03\0", NULL), /* eight packed levels */
         CASE(0, 1, "\x02\0\0\0\x04\x02", "the definition levels of a page are damaged"), /* level 2 */
         CASE(0, 1, "\x02\0\0\0\x02\0", "the definition levels of a page are damaged"),   /* one */
         CASE(0, 1, "\x03\0\0\0\x04\0", "the definition levels of a page are longer"),
-        CASE(0, 1, "\x02\0\0\0\x04\x01\x01\0\0\0x", "fewer strings"), /* one of two strings */
+        CASE(0, 1, "\x02\0\0\0\x04\x01\x01\0\0\0x", "fewer strings"), /* only one of two strings */
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         Made m = made(CASES[i].n);
@@ -355,7 +361,8 @@ TEST(dictionaries_are_checked) {
     assert_err(read_all("made", "text"), "a string of its dictionary is longer");
     write_page(DICTIONARY, 8, 1, ONE, sizeof ONE - 1);
     assert_err(read_all("made", "text"), "its dictionary has an unknown encoding");
-    /* A page of type 2 follows, or of type 0 with an index width and runs. Its size is doubled: \x06 is 3 bytes. */
+    /* A page of type 2 follows, or of type 0 with an index width and runs. Its size is zigzag-encoded: \x06
+     * is 3 bytes. */
 #define DATA(size, bytes)                                                                                    \
     "\x01\0\0\0x\x15\0\x15" size "\x15" size "\x2c\x15\x04\x15\x10\x15\x06\x15\x06\0\0" bytes
     static const struct {
@@ -367,15 +374,16 @@ TEST(dictionaries_are_checked) {
 #define ROW(repetition, body, says) {repetition, body, sizeof body - 1, says}
         ROW(0, "\x01\0\0\0x\x15\x04\x15\0\x15\0\x4c\x15\0\x15\0\0\0", "it has two dictionaries"),
         ROW(0, DATA("\x06", "\x01\x04\0"), NULL),
-        ROW(0, DATA("\x06", "\x01\x04\x01"), "fewer strings than rows"), /* no string has the index 1 */
-        ROW(0, DATA("\x06", "\x01\x02\0"), "fewer strings than rows"),   /* a run of one */
+        ROW(0, DATA("\x06", "\x01\x04\x01"), "fewer strings than rows"), /* there is no string 1 */
+        ROW(0, DATA("\x06", "\x01\x02\0"), "fewer strings than rows"),   /* a run of only one row */
         ROW(0, DATA("\x06", "\x21\x04\0"), "more than 32 bits"),
-        /* Packed runs of 8 values of 4 and 8 bits in one byte, and of 2^62 values; zeros follow the page. */
+        /* Bit-packed runs of 8 values with 4 and 8 bits in one byte, and of 2^62 values. The page is followed
+         * by zeros. */
         ROW(0, DATA("\x06", "\x04\x03\0"), NULL),
         ROW(0, DATA("\x06", "\x08\x03\0\0\0"), "fewer strings than rows"),
         ROW(0, DATA("\x14", "\x20\x81\x80\x80\x80\x80\x80\x80\x80\x10\0\0\0\0\0\0\0\0"),
             "fewer strings than rows"),
-        /* Two nulls and no indices. The bytes after the page are not a width. */
+        /* Two nulls and no indices. The bytes after the page must not be read as a bit width. */
         ROW(1, DATA("\x0c", "\x02\0\0\0\x04\0\x7f"), NULL),
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -390,7 +398,7 @@ TEST(dictionaries_are_checked) {
 }
 
 TEST(levels_of_version_2_are_checked) {
-    static const char PAGE[] = "\x04\x01\x01\0\0\0x\0\0\0\0"; /* a run of two levels, two strings */
+    static const char PAGE[] = "\x04\x01\x01\0\0\0x\0\0\0\0"; /* a run of two levels, then two strings */
     for (int64_t bytes = -1; bytes <= 100; bytes++) {
         Made m = made(sizeof PAGE - 1);
         m.page_type = V2, m.repetition = 1, m.level_bytes = bytes;
@@ -410,7 +418,7 @@ static Err open_input(const char *path, int n, Input **in) {
     return input_open(path, (InputOptions){.columns = KEY, .num_columns = n}, in);
 }
 
-/* The lines of the file, and the error that ends them. */
+/* Appends the lines of the file to `out`, and returns the error that ends them. */
 static Err lines_of(const char *path, Str *out) {
     Input *in;
     bool more;

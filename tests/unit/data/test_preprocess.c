@@ -1,4 +1,4 @@
-/* Preprocessing with a tokenizer whose ids are the bytes of the text plus one. */
+/* Tests preprocessing with a tokenizer whose ids are the bytes of the text plus one. */
 #include "fixture.h"
 
 #include <fcntl.h>
@@ -25,7 +25,8 @@ static PreprocessConfig config(const char *const *inputs, int n, const char *out
                               .encode = bytes_plus_one};
 }
 
-/* Documents as text: sequences end with '|', documents with '\n', end-of-document (id 0) is '$'. */
+/* Returns the documents as text, in which '|' ends a sequence, '\n' ends a document, and '$' is the
+ * end-of-document token (id 0). */
 static char *dump(const char *prefix) {
     IndexedDataset d;
     Str out = {0};
@@ -146,7 +147,8 @@ static void count_calls(void *ctx, const PreprocessStats *s) {
     *last = s->bytes;
 }
 
-/* Over 16384 documents of all lengths: several rounds, and the same files from one worker and from four. */
+/* More than 16384 documents of all lengths take several rounds. One worker and four workers must write equal
+ * files. */
 TEST(workers_keep_the_order) {
     Str text = {0};
     for (int i = 0; i < 40000; i++) str_printf(&text, "{\"text\": \"%d %*s\"}\n", i, i % 97, "x");
@@ -204,7 +206,7 @@ TEST(sentences_become_sequences) {
 
 enum { LINES = 20000 };
 
-/* Lines that compress badly, so that every decoder fills its buffers several times. */
+/* Returns lines that compress badly, so that every decoder fills its buffers several times. */
 static Str many_lines(void) {
     Str text = {0};
     for (uint32_t i = 0; i < LINES; i++) str_printf(&text, "%08x%u\n", i * 2654435761u, i);

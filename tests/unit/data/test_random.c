@@ -1,4 +1,4 @@
-/* MD5 and the generators against RFC 1321, numpy and torch. */
+/* Compares MD5 and the random number generators with RFC 1321, numpy and torch. */
 #include "fixture.h"
 #include "vectors.h"
 
@@ -29,7 +29,7 @@ static void assert_bytes_md5(const void *bytes, size_t n, const char *expected) 
     assert_string_equal(md5, expected);
 }
 
-/* numpy.random.RandomState(1234): shuffle(arange(10)), then shuffle(arange(12)). */
+/* Expected: numpy.random.RandomState(1234), shuffle(arange(10)), then shuffle(arange(12)). */
 TEST(shuffles_match_numpy) {
     static const int32_t FIRST[] = {7, 2, 9, 1, 0, 8, 4, 5, 6, 3};
     static const uint32_t SECOND[] = {3, 11, 2, 1, 7, 5, 4, 0, 8, 6, 10, 9};
@@ -67,7 +67,7 @@ TEST(permutations_match_torch) {
     assert_bytes_md5(order, sizeof order, RANDPERM_1000_7_MD5);
 }
 
-/* numpy.random.default_rng(0): raw outputs and integers(1, 4096, 100000, int32). */
+/* Expected: raw outputs of numpy.random.default_rng(0), and its integers(1, 4096, 100000, int32). */
 TEST(pcg64_matches_numpy) {
     static const uint64_t RAW[] = {11749869230777074271ull, 4976686463289251617ull, 755828109848996024ull};
     static const int32_t LENGTHS[] = {3484, 2609, 2094, 1105, 1261, 168, 309, 68, 718, 3331, 2660, 3738};

@@ -1,4 +1,4 @@
-/* Samples for fine-tuning: files as tokens, pairs that are too long, epochs, and padding. */
+/* Tests samples for fine-tuning: tokens of files, pairs that are too long, epochs, and padding. */
 #include "fixture.h"
 
 #include "base/file.h"
@@ -11,7 +11,7 @@
 
 enum { CLS = 101, SEP = 102, PAD = 7, LONGEST = 160 };
 
-/* A number for each word: the word itself, or 0. The text is added to *ctx. */
+/* A tokenizer that converts each word to the number that it is, or to 0. It appends the text to *ctx. */
 static Err encode(void *ctx, const char *text, size_t n, int32_t **ids, size_t *count) {
     char *copy = strndup(text, n), *rest = copy;
     if (ctx) str_printf(ctx, "[%.*s]", (int)n, text);
@@ -49,7 +49,7 @@ static void files_free(Files *f) {
     free(f->train), free(f->valid);
 }
 
-/* A test's task, with its classes and data. */
+/* The task of the current test, with its classes and data. */
 static TaskConfig task;
 static TaskLabels labels;
 
@@ -94,7 +94,8 @@ static Batch batch_of(const Dataset *d, int64_t first, int64_t n) {
     return b;
 }
 
-/* build_tokens_types_paddings_from_ids of Megatron-LM's tasks, step by step. b < 0: one text. */
+/* Follows build_tokens_types_paddings_from_ids of Megatron-LM's tasks, step by step. If b < 0, the sample is
+ * a single text. */
 static int64_t reference(int64_t a, int64_t b, int64_t most, int64_t *tokens, int64_t *types) {
     int64_t n = 0, count;
     tokens[n] = CLS, types[n++] = 0;
@@ -142,7 +143,7 @@ TEST(texts_are_joined_and_cut_as_in_megatron_lm) {
     str_free(&lines);
 }
 
-/* The numbers 0, 1, ... as single texts. */
+/* Writes files in which the samples are the single texts "0", "1", ... */
 static Files numbered(int n) {
     Str lines = {0};
     for (int i = 0; i < n; i++) str_printf(&lines, "%c\t%d\n", 'a' + i % 2, i);
@@ -190,7 +191,7 @@ TEST(a_validation_file_is_padded_to_whole_batches) {
     files_free(&f);
 }
 
-/* Each choice is a row. The choice replaces "_" or follows the question, which is cut to 128 tokens. */
+/* Each choice becomes a row. It replaces "_" or follows the question, which is truncated to 128 tokens. */
 TEST(a_question_is_a_row_for_each_choice) {
     Str line = {0}, seen = {0};
     str_puts(&line, "{\"article\": \"30 31\", \"questions\": [\"is _ it\", \"which\"], \"options\": "
@@ -217,7 +218,7 @@ TEST(a_question_is_a_row_for_each_choice) {
     str_free(&line), str_free(&seen);
 }
 
-/* Expects the texts that the tokenizer gets for these lines. */
+/* Asserts which texts the tokenizer gets for these lines. */
 static void expect_cleaned(const char *lines, const char *wanted) {
     Str seen = {0};
     Files f = files(lines, "a\tz\n");
@@ -231,13 +232,13 @@ static void expect_cleaned(const char *lines, const char *wanted) {
     str_free(&seen);
 }
 
-/* Megatron-LM's clean_text: re.sub(r'\s+', ' ', text), then three times text.replace(' . ', '. '). */
+/* Megatron-LM's clean_text is re.sub(r'\s+', ' ', text), then three times text.replace(' . ', '. '). */
 TEST(texts_are_cleaned) {
     expect_cleaned("a\tone  two . three . \xc2\xa0 four\n b \tx . . y\n", "[one two. three. four][x.. y][z]");
-    expect_cleaned("a\tx . \nb\t . x .\n", "[x. ][. x .][z]"); /* at both ends */
+    expect_cleaned("a\tx . \nb\t . x .\n", "[x. ][. x .][z]"); /* blanks at both ends */
 }
 
-/* The characters that are \s for Python's re, except for the tab and the line breaks of the file. */
+/* These characters are \s for Python's re. The tab and the line breaks of the file are omitted. */
 TEST(blanks_are_those_of_python) {
     static const uint32_t BLANKS[] = {0x0b,   0x0c,   0x1c,   0x1d,   0x1e,   0x1f,   0x20,   0x85,   0xa0,
                                       0x1680, 0x2000, 0x2001, 0x2002, 0x2003, 0x2004, 0x2005, 0x2006, 0x2007,
@@ -256,7 +257,7 @@ TEST(blanks_are_those_of_python) {
     str_free(&lines), str_free(&wanted);
 }
 
-/* The fingerprint is equal only for equal samples, in the files of training and validation. */
+/* Fingerprints are equal only if all samples in the files of training and validation are equal. */
 TEST(a_fingerprint_is_of_all_samples) {
     static const char *const FILES[][2] = {
         {"a\t1 2\t3\nb\t4\n", "a\t5\n"}, {"b\t1 2\t3\na\t4\n", "a\t5\n"}, {"a\t1 2\t3\nb\t6\n", "a\t5\n"},

@@ -51,7 +51,7 @@ static const struct { const char *name; int split; int64_t length, count; const 
     {"t5", 2, 21, 21, "46bb38bd176a1297d54331c251d137c2"},
     {"t5_long", 0, 544, 544, "95c8f72b542dbbf10443c555b863a631"},
 };
-/* Every file of the index caches that the cases above leave, and its content. */
+/* Every file of the index caches that the cases above create, and the MD5 of its content. */
 static const struct { const char *name, *md5; } CACHE[] = {
     {"0baedecaadb8b3ed79193928867e9f29-BlendedDataset-valid-dataset_index.npy", "d8762e41c639d964246315143c98c58d"},
     {"0baedecaadb8b3ed79193928867e9f29-BlendedDataset-valid-dataset_sample_index.npy", "014b549415d6728c2f93d8a7a1faed09"},

@@ -20,23 +20,23 @@ static const char *const STYLES[] = {
 };
 enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES };
 
-/* With deviation 0.3 the logits are far enough apart that greedy choices do not depend on rounding. */
+/* With a standard deviation of 0.3, logits differ so much that greedy choices do not depend on rounding. */
 static TestModel *inference_model(const char *words) {
     TestModel *m = test_model_new(setup_new("%s --init-method-std 0.3", words));
     return m;
 }
 
-/* Two evaluations of the same logits differ by the rounding of the longest sum in each layer's four GEMMs
- * (docs/reference/numerics.md: an fp64 layout agrees to rounding). A log-probability is the difference of two logits,
- * less a sum over the vocabulary. */
+/* Two evaluations of the same logits may differ by the rounding of the longest sum in the four GEMMs of each
+ * layer (docs/reference/numerics.md: an fp64 layout agrees to rounding). A log-probability is a logit minus
+ * the logarithm of a sum over the vocabulary. */
 static double logprob_bound(const TestModel *m, double largest_logit) {
     const Derived *d = &m->setup->config.derived;
     double sums = 4 * (double)(m->setup->config.num_layers * d->ffn_hidden_size) + 2 * (double)d->vocab_size;
     return 2 * sums * dtype_roundoff(m->run.dtype) * largest_logit;
 }
 
-/* Log-probabilities of tokens[1..n) by one plain forward, the greedy choice after the last one, and the
- * largest logit. */
+/* Computes log-probabilities of tokens[1..n) and the largest logit in one plain forward pass. Returns the
+ * greedy choice after the last token. */
 static int64_t plain_forward(TestModel *m, const int32_t *tokens, int64_t n, double *logprobs,
                              double *largest) {
     Ids *x = ids_new(m, 1, n, 1);
@@ -165,7 +165,7 @@ TEST(a_sample_ends_by_callback_token_or_length) {
     assert_int_equal(g[1].n, 9);
     assert_int_equal(stop.calls, 2 + 8);
     assert_memory_equal(g[1].tokens, full[1].tokens,
-                        9 * sizeof(int32_t)); /* its neighbour's end changes nothing */
+                        9 * sizeof(int32_t)); /* the end of the other sample has no effect */
     generated_free(&g[0]), generated_free(&g[1]);
 
     const int64_t end = full[1].tokens[4];
@@ -175,7 +175,7 @@ TEST(a_sample_ends_by_callback_token_or_length) {
     while (full[1].tokens[end1] != end) end1++;
     assert_ok(generate(m->model, &m->run, prompts, 2, &o, g));
     assert_int_equal(g[0].n, end0);
-    assert_int_equal(g[1].n, end1); /* the end of document is not part of the text */
+    assert_int_equal(g[1].n, end1); /* the end-of-document token is not part of the text */
     assert_true(g[1].stopped);
     generated_free(&g[0]), generated_free(&g[1]);
 
@@ -199,7 +199,7 @@ TEST(what_cannot_be_generated_is_a_sentence) {
         const char *says;
     } CASES[] = {
         {{tokens, 31}, 0, "40 positions"},     {{tokens, 41}, 0, "40 positions"}, {{tokens, 0}, 0, "empty"},
-        {{tokens, 3}, 61, "vocabulary of 61"}, /* padding rows of the embedding are not tokens */
+        {{tokens, 3}, 61, "vocabulary of 61"}, /* the embedding's padding rows are not tokens */
         {{tokens, 3}, -1, "vocabulary of 61"},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {

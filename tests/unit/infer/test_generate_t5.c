@@ -1,4 +1,5 @@
-/* Generation with an encoder-decoder: transformers' choices and logits, and a cache that changes nothing. */
+/* Tests generation with an encoder-decoder: choices and logits are those of transformers, and the cache has
+ * no effect on them. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -22,14 +23,14 @@
 
 enum { POSITIONS = 64 };
 
-/* The tensors of one sample. */
+/* The input tensors of one sample. */
 typedef struct Inputs {
     int64_t tokens[POSITIONS], encoder[POSITIONS], positions[POSITIONS], length;
     Tensor tensor[5];
     Feed feed;
 } Inputs;
 
-/* Decoder tokens [first, first + n); the encoder's tokens and padding after them. */
+/* Sets the decoder tokens [first, first + n), and the encoder's tokens followed by padding. */
 static void inputs_fill(Inputs *x, const Prompt *p, int64_t padding, const int32_t *tokens, int64_t first,
                         int64_t n) {
     *x = (Inputs){.length = p->n};
@@ -57,7 +58,7 @@ static void forward(TestModel *m, const Inputs *x, double *logits) {
         memcpy(logits + i * vocab, (double *)y->data + i * y->dim[2], (size_t)vocab * sizeof *logits);
 }
 
-/* Logits [n, vocab] of all decoder tokens at once, or one by one with a cache. */
+/* Computes the logits [n, vocab] of all decoder tokens at once, without a cache. */
 static void plain_logits(TestModel *m, const Prompt *p, const int32_t *tokens, int64_t n, double *logits) {
     Inputs x;
     inputs_fill(&x, p, 0, tokens, 0, n);
@@ -79,14 +80,14 @@ static void cached_logits(TestModel *m, const Prompt *p, const int32_t *tokens, 
     cache_free(m->model, &cache);
 }
 
-/* |a - b| / max |b| */
+/* The largest |a - b| relative to the largest |b|. */
 static double distance(const double *a, const double *b, int64_t n) {
     double most = 0, largest = 0;
     for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(a[i] - b[i])), largest = fmax(largest, fabs(b[i]));
     return most / largest;
 }
 
-/* log-probabilities of tokens[1..n) by logits [n, vocab] */
+/* Asserts that the log-probabilities of tokens[1..n) follow from the logits [n, vocab]. */
 static void assert_logprobs(const Generated *g, const double *logits, int64_t vocab) {
     for (int64_t i = 0; i + 1 < g->n; i++) {
         const double want = sampling_logprob(logits + i * vocab, vocab, g->tokens[i + 1]);
@@ -107,7 +108,8 @@ static void import_folder(const char *folder, Registry *r) {
     safetensors_close(s);
 }
 
-/* The tokens that generate() of transformers chose greedily, and its logits (tools/oracle/hf_logits.py). */
+/* Compares with the tokens that generate() of transformers chose greedily, and with its logits
+ * (tools/oracle/hf_logits.py). */
 static void equals_transformers(const char *folder, const char *words) {
     enum { MOST = 8, END = 1 };
     TestModel *m = test_model_new(setup_new("%s", words));
@@ -168,13 +170,13 @@ enum {
     STYLE_COUNT = sizeof STYLES / sizeof *STYLES,
     PROMPTS = 4,
     NEW = 5
-}; /* fewer than the tokens of B and D */
+}; /* fewer new tokens than B and D have */
 static const int32_t A[] = {1}, B[] = {5, 9, 33, 20, 7, 8, 2, 11}, C[] = {60, 59},
                      D[] = {5, 9, 33, 20, 7, 8, 2, 12};
 static const Prompt TEXTS[PROMPTS] = {{A, 1}, {B, 8}, {C, 2}, {D, 8}};
 
-/* A prompt's results do not depend on longer prompts in the batch. A position's results do not depend on later
- * positions. */
+/* The results of a prompt must not depend on longer prompts in the batch, and the results of a position not
+ * on later positions. */
 TEST(batches_and_caches_change_nothing) {
     for (int k = 0; k < STYLE_COUNT; k++) {
         TestModel *m = test_model_new(setup_new("%s", STYLES[k]));

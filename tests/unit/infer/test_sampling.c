@@ -8,10 +8,11 @@
 #include "infer/sampling.h"
 
 enum { VOCAB = 8 };
-/* Two pairs of equal logits: 1 and 4 on top, 2 and 6 next. */
+/* There are two pairs of equal logits: ids 1 and 4 have the largest, ids 2 and 6 the next. */
 static const double LOGITS[VOCAB] = {-1, 3, 2, 0.5, 3, -INFINITY, 2, 1};
 
-/* How often each id is drawn in n draws of evenly spread uniforms: the distribution itself, to 1/n. */
+/* Counts how often each id is drawn if the n uniform numbers are evenly spaced. That is the distribution,
+ * with an error of 1/n. */
 static void draw_evenly(const Sampling *s, int n, int count[VOCAB]) {
     memset(count, 0, VOCAB * sizeof *count);
     for (int i = 0; i < n; i++) {
@@ -23,8 +24,8 @@ static void draw_evenly(const Sampling *s, int n, int count[VOCAB]) {
     }
 }
 
-/* Draws must follow exp(logit / temperature) over the ids whose bit is set in `kept`, to two draws for each
- * id. */
+/* Asserts that draws are distributed as exp(logit / temperature) over the ids whose bit is set in `kept`,
+ * within two draws per id. */
 static void expect_distribution(Sampling s, unsigned kept) {
     enum { N = 20000 };
     int count[VOCAB];
@@ -36,7 +37,7 @@ static void expect_distribution(Sampling s, unsigned kept) {
             fail_msg("id %d is drawn %d times of %d, expected %.1f", i, count[i], N, N * weight[i] / sum);
 }
 
-enum { ALL = 0xdf }; /* id 5 is impossible */
+enum { ALL = 0xdf }; /* all but id 5, whose probability is 0 */
 
 TEST(greedy_takes_the_first_of_the_best) {
     static const Sampling GREEDY[] = {
@@ -61,9 +62,9 @@ TEST(top_k_keeps_ties) {
     expect_distribution((Sampling){.temperature = 1, .top_k = 1000}, ALL);
 }
 
-/* Megatron-LM: drop where the cumulative probability exceeds p, shifted right by one: the token that crosses
- * p stays. By temperature 1 the probabilities are 1, 4: 0.3365 each; 2, 6: 0.1238; 7: 0.0455; 3: 0.0276; 0:
- * 0.0062. */
+/* Megatron-LM drops tokens whose cumulative probability exceeds p, shifted right by one, so the token that
+ * crosses p stays. At temperature 1, the probabilities are 0.3365 for ids 1 and 4, 0.1238 for 2 and 6, 0.0455
+ * for 7, 0.0276 for 3 and 0.0062 for 0. */
 TEST(nucleus_keeps_the_token_that_crosses) {
     static const struct {
         double p;
@@ -82,7 +83,7 @@ TEST(nucleus_keeps_the_token_that_crosses) {
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         expect_distribution((Sampling){.temperature = 1, .top_p = CASES[i].p}, CASES[i].kept);
-    /* the temperature comes first: at 0.25 the two best hold 0.49 each */
+    /* the temperature is applied first: at 0.25, the two best ids have a probability of 0.49 each */
     expect_distribution((Sampling){.temperature = 0.25, .top_p = 0.5}, 1 << 1 | 1 << 4);
 }
 
@@ -112,12 +113,13 @@ TEST(extreme_uniforms_stay_in_the_vocabulary) {
     for (int k = 0; k < 2; k++) {
         double logits[VOCAB] = {0, 0, 0, 0, 0, 0, 0, -800};
         int64_t id = sampling_choose(&(Sampling){.temperature = 1}, logits, VOCAB, UNIFORM[k]);
-        assert_int_equal(id, k ? 6 : 0); /* id 7 has probability 0 in double */
+        assert_int_equal(id, k ? 6 : 0); /* the probability of id 7 rounds to 0 in double */
     }
 }
 
-/* Real random numbers: Pearson's statistic of n draws over the 7 possible ids has mean 6 and variance 12; it
- * exceeds 6 + 6 sqrt(12) with probability 1e-4 for one fixed seed, and this seed's value never changes. */
+/* Uses real random numbers. Pearson's statistic of draws from 7 possible ids has mean 6 and variance 12. It
+ * exceeds 6 + 6 sqrt(12) with probability 1e-4, and the seed is fixed, so the test does not fail by
+ * chance. */
 TEST(random_draws_pass_chi_square) {
     enum { N = 100000 };
     int count[VOCAB] = {0};

@@ -1,5 +1,5 @@
-/* The facts that NVML tells about GPUs. The test is linked with nvml/host_nvml.c, which has the name
- * of the driver's library. */
+/* Tests the facts that NVML reports about GPUs. The library nvml/host_nvml.c replaces the driver's and has
+ * the same name. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -29,12 +29,12 @@ TEST(a_gpu_is_read) {
 TEST(a_gpu_is_watched) {
     unsigned char ids[3][16];
     new_ids(ids);
-    setenv("HOST_NVML_LIMITS", "68", 1); /* power limit and hardware thermal slowdown */
+    setenv("HOST_NVML_LIMITS", "68", 1); /* bits of the power limit and of hardware thermal slowdown */
     const NvmlLoad load = nvml_watch_end(nvml_watch(ids[0], 20));
     NvmlFacts f;
     nvml_read(ids[0], &f);
     setenv("HOST_NVML_LIMITS", "1", 1);
-    assert_false(nvml_watch_end(nvml_watch(ids[0], 20)).known); /* the GPU is idle */
+    assert_false(nvml_watch_end(nvml_watch(ids[0], 20)).known); /* unknown, because the GPU is idle */
     unsetenv("HOST_NVML_LIMITS");
     assert_true(load.known && load.sm_mhz == 1700 && load.celsius == 40 && load.watts == 300);
     assert_string_equal(load.limits, "power limit, hardware thermal slowdown");
@@ -58,7 +58,7 @@ TEST(the_extremes_of_a_watch_are_kept) {
                 load.mean_watts < 500);
 }
 
-/* The facts of a GPU of the host, with the variable set. */
+/* Returns the facts of a GPU while the environment variable is set. */
 static NvmlFacts facts_with(const char *variable, const char *value, int gpu) {
     unsigned char ids[3][16];
     NvmlFacts f;
@@ -85,7 +85,7 @@ TEST(pairs_are_linked) {
     unsigned char ids[3][16];
     new_ids(ids);
     assert_true(nvml_all_linked((const unsigned char(*)[16])ids, 2));
-    assert_false(nvml_all_linked((const unsigned char(*)[16])ids, 3)); /* the third is on another host */
+    assert_false(nvml_all_linked((const unsigned char(*)[16])ids, 3)); /* the third GPU is on another host */
     memcpy(ids[1], ids[0], 16);
     assert_false(nvml_all_linked((const unsigned char(*)[16])ids, 2));
 }

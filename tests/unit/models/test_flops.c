@@ -15,7 +15,7 @@ static void expect(const char *words, long long samples, const char *digits) {
     setup_free(s);
 }
 
-/* Values that Megatron-LM's num_floating_point_operations gives, to all its printed digits. */
+/* Expected values are those of Megatron-LM's num_floating_point_operations, with all printed digits. */
 TEST(flops_match_megatron) {
     expect(
         "--num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 --vocab-size 51200",
@@ -35,13 +35,15 @@ TEST(flops_grow_with_the_batch_and_the_padded_vocabulary) {
     Config small = s->config;
     assert_int_equal(small.derived.padded_vocab_size, 256);
     small.derived.padded_vocab_size = 128;
-    /* the logits' GEMM, forward and twice backward: 6 h V for each token; all integers, so exact */
+    /* the GEMM of the logits, forward and twice backward, has 6 h V FLOPs per token; these integers are
+     * exact */
     assert_true(one - flops(s, &small, 1) == 6.0 * 128 * (double)(c->hidden_size * c->seq_length));
     setup_free(s);
 }
 
-/* Each of the t encoder positions sees all t. Each of the s decoder positions sees half of s and all t. Each decoder
- * layer computes keys and values for the encoder's positions. */
+/* Each of the t encoder positions attends to all t. Each of the s decoder positions attends to s / 2 decoder
+ * positions on average, and to all t. Each decoder layer also computes keys and values of the encoder's
+ * positions. */
 TEST(flops_of_an_encoder_and_a_decoder) {
     Setup *a = setup_new(
         "--model t5 --num-layers 2 --decoder-num-layers 3 --hidden-size 32 --num-attention-heads 4 "
@@ -53,8 +55,9 @@ TEST(flops_of_an_encoder_and_a_decoder) {
     setup_free(a);
 }
 
-/* Each position sees all positions. The head has a dense layer, and for the first position a second dense layer and two
- * classes. A task's head has the second dense layer and its classes, or a number for each choice. */
+/* Each position attends to all positions. The head has a dense layer, and for the first position a second
+ * dense layer and two classes. The head of a task has the second dense layer, and its classes or a score for
+ * each choice. */
 TEST(flops_of_a_bert) {
     Setup *a = setup_new("--model bert --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length "
                          "16 --vocab-size 128");
@@ -69,7 +72,7 @@ TEST(flops_of_a_bert) {
     setup_free(a);
 }
 
-/* A layer with experts, instead of a dense one: its MLP is as wide as a token's experts and the shared expert
+/* An MoE layer counts as a dense layer whose MLP is as wide as the experts of a token and the shared expert
  * together. */
 TEST(flops_count_the_experts_of_a_token) {
     const char *dense = "--vocab-size 128 --num-layers 2 --hidden-size 64 --num-attention-heads 4 "

@@ -1,4 +1,4 @@
-/* Construction of the model: the registered parameters, their names and their initial values. */
+/* Tests the construction of the model: the registered parameters, their names and their initial values. */
 #include <math.h>
 
 #include "unit/model_helper.h"
@@ -22,11 +22,12 @@ static void census(const char *words, int64_t published, int64_t padding) {
     Device *null = device_null();
     Model *m = model_new(&s->config, NULL);
     assert_int_equal(logical_elements(m->registry), published);
-    model_allocate(m, null, BF16, s->config.derived.max_position_embeddings, true); /* takes no memory */
+    model_allocate(m, null, BF16, s->config.derived.max_position_embeddings,
+                   true); /* the null device allocates no memory */
     int64_t in_memory = 0;
     for (int i = 0; i < m->registry->n; i++) in_memory += m->registry->params[i]->count;
     assert_int_equal(in_memory, published + padding);
-    /* 2 bytes of value, 4 of main gradient, 4 of master; plus alignment gaps */
+    /* 2 bytes for the value, 4 for the main gradient, 4 for the master, plus alignment gaps */
     assert_true((int64_t)registry_bytes(m->registry) >= 10 * in_memory);
     model_free(m);
     device_free(null);
@@ -47,7 +48,7 @@ static void expect_names(const char *words, const char *const *names, int n) {
     setup_free(s);
 }
 
-/* Megatron-LM's state-dict names, with separate norms (the local layer spec). */
+/* The names are those of Megatron-LM's state dict with separate norms (the local layer spec). */
 TEST(names_are_megatrons) {
     static const char *const GPT2_NAMES[] = {
         "embedding.word_embeddings.weight",
@@ -121,7 +122,7 @@ static double element(const Tensor *t, int64_t i) {
     return t->dtype == F64 ? ((const double *)t->data)[i] : (double)((const float *)t->data)[i];
 }
 
-/* Whether all logical elements of all masters are the same numbers. */
+/* Whether all elements of all masters, except padding, are equal. */
 static bool same_start(const char *a, const char *b) {
     TestModel *x = test_model_new(setup_new("%s", a)), *y = test_model_new(setup_new("%s", b));
     bool same = true;
@@ -146,7 +147,8 @@ TEST(start_depends_on_the_seed_alone) {
                                  "--micro-batch-size 4 --recompute-activations"));
 }
 
-/* Mean and deviation of a matrix lie within five standard errors of N(0, std). */
+/* Asserts that the mean and standard deviation of a matrix are within five standard errors of those of N(0,
+ * std). */
 static void expect_normal(const Model *m, const char *name, double std) {
     const Param *p = registry_find(m->registry, name);
     int64_t n = param_logical_count(p);

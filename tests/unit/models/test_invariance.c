@@ -1,5 +1,5 @@
-/* Changes that must leave the model's results bitwise equal: later tokens, recomputation, splitting the
- * backward. */
+/* Tests changes that must leave the model's results bitwise equal: later tokens, recomputation, a split
+ * backward pass. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,8 +12,8 @@
     "--num-attention-heads 4 --hidden-size 32 --group-query-attention --num-query-groups 2 --swiglu "        \
     "--normalization RMSNorm "                                                                               \
     "--position-embedding-type rope --disable-bias-linear --untie-embeddings-and-output-weights "
-/* The size of an expert's GEMMs is its number of tokens: other tokens change rounding unless the order is
- * fixed. */
+/* The size of an expert's GEMMs is its number of tokens. So other tokens change the rounding, unless the
+ * order of summation is fixed. */
 #define EXPERTS                                                                                              \
     "--num-experts 6 --moe-router-topk 2 --moe-ffn-hidden-size 12 --moe-layer-freq [1,0,1] "                 \
     "--moe-shared-expert-intermediate-size 8 --moe-shared-expert-gate --batch-invariant-mode "               \
@@ -33,7 +33,8 @@ enum { STYLE_COUNT = sizeof STYLES / sizeof *STYLES, LANE_COUNT = sizeof LANES /
 
 /* ---- the future ---- */
 
-/* Logits of one forward, [s, b, padded vocabulary]; on the tape until it begins again. */
+/* Returns the logits [s, b, padded vocabulary] of one forward pass. They are valid until the tape begins
+ * again. */
 static const Tensor *logits_of(TestModel *m, const Ids *x) {
     tape_begin(m->tape, &(MicrobatchContext){.recording = false});
     return model_forward(m->tape, m->model, &x->feed);
@@ -75,7 +76,8 @@ static void set_sinks(TestModel *m, double value) {
     }
 }
 
-/* exp(0) = 1; a sink far below all scores has no effect. */
+/* A sink of 0 adds exp(0) = 1 to the denominator, as off-by-one does. A sink far below all scores has no
+ * effect. */
 TEST(off_by_one_has_sinks_of_zero) {
     for (int k = 0; k < 2 * LANE_COUNT; k++) {
         const char *words = k % 2 ? "--num-layers 2 --attention-backend unfused" : "--num-layers 2 " ROPE_GQA;
@@ -98,14 +100,15 @@ TEST(off_by_one_has_sinks_of_zero) {
     }
 }
 
-/* BLAS chooses its order of summation by the matrices' sizes: other sizes change rounding. --batch-invariant-mode fixes
- * the order, so sizes change nothing. */
+/* BLAS chooses its order of summation by the sizes of matrices, so other sizes change the rounding. With
+ * --batch-invariant-mode, the order is fixed, so sizes have no effect. */
 static const char *order_of(const char *style, int which) {
     return strstr(style, "--batch-invariant-mode") || which ? "" : "--batch-invariant-mode";
 }
 
-/* Equal tokens, followed by different ones: bitwise equal with a fixed order, otherwise equal up to the rounding of the
- * longest sum (the MLP's) in each layer's four GEMMs. */
+/* Results of equal tokens that are followed by different ones must be bitwise equal if the order is fixed.
+ * Otherwise they may differ by the rounding of the longest sum (the MLP's) in the four GEMMs of each
+ * layer. */
 TEST(appended_tokens_change_only_rounding) {
     enum { S = 24 };
     for (int k = 0; k < 4 * STYLE_COUNT; k++) {
@@ -143,7 +146,7 @@ TEST(appended_tokens_change_only_rounding) {
 /* ---- one step's loss and gradients ---- */
 
 typedef struct Result {
-    double loss[64]; /* of each token */
+    double loss[64]; /* loss of each token */
     char *grads;     /* all main gradients */
     size_t bytes;
 } Result;
@@ -206,7 +209,7 @@ TEST(recompute_and_split_sweeps_change_nothing) {
         assert_true(isfinite(sum) && sum > 0);
         Result none = result_of(
             setup_new("%s %s --hidden-dropout 0 --attention-dropout 0 --seq-length 10", style, lane), false);
-        assert_memory_not_equal(plain.loss, none.loss, sizeof plain.loss); /* dropout is on */
+        assert_memory_not_equal(plain.loss, none.loss, sizeof plain.loss); /* shows that dropout is active */
         free(none.grads);
         expect_same(&plain, result_of(setup_new("%s %s %s", style, lane, dropout), true), "two sweeps");
         for (size_t i = 0; i < sizeof RECOMPUTES / sizeof *RECOMPUTES; i++) {
@@ -238,9 +241,9 @@ static double largest_grad(const Registry *r, const Result *x) {
     return largest;
 }
 
-/* Padding columns are part of no softmax and no sum, and padding rows get no gradient. Results are bitwise
- * equal with a fixed order. Else they are equal up to the rounding of the longest sum in the four GEMMs of
- * each layer, forward and backward. */
+/* Padding columns must not be part of any softmax or sum, and padding rows must get no gradient. Results are
+ * bitwise equal if the order is fixed. Otherwise they may differ by the rounding of the longest sum in the
+ * four GEMMs of each layer, forward and backward. */
 TEST(padded_vocabulary_changes_only_rounding) {
     for (int k = 0; k < 4 * STYLE_COUNT; k++) {
         const char *words = "%s %s %s --seq-length 10 --vocab-size 37 --make-vocab-size-divisible-by %d";
@@ -253,7 +256,7 @@ TEST(padded_vocabulary_changes_only_rounding) {
             setup[i] = setup_new(words, STYLES[k / 4], LANES[k % 2], order, i ? 128 : 1);
             m[i] = model_new(&setup[i]->config, NULL);
             m[i]->registry->precise = m[i]->registry->storage = k % 2 ? F32 : F64;
-            buckets_lay(m[i]->registry); /* positions of the parameters in the result */
+            buckets_lay(m[i]->registry); /* determines the positions of the parameters in the result */
         }
         const Registry *a = m[0]->registry, *b = m[1]->registry;
         double sums =

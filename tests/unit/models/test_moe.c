@@ -1,4 +1,4 @@
-/* Layers of experts in a model: the gradients of their losses, their counts, and the effects of a capacity.
+/* Tests MoE layers in a model: the gradients of their losses, their counts, and the effects of a capacity.
  * tests/unit/ops compares the ops with PyTorch; golden/ compares whole models. */
 #include <math.h>
 
@@ -11,9 +11,14 @@
 #define LOSSES                                                                                               \
     "--moe-router-load-balancing-type aux_loss seq_aux_loss global_aux_loss "                                \
     "--moe-aux-loss-coeff 0.5 0.25 0.125 --moe-z-loss-coeff 0.0625 "
-enum { B = 2, S = 8, LAYERS = 2, EACH = B * S * 2 }; /* choices of a layer with experts in a microbatch */
+enum {
+    B = 2,
+    S = 8,
+    LAYERS = 2,
+    EACH = B * S * 2
+}; /* number of routed copies in a microbatch, per MoE layer */
 
-/* Forward and backward of a microbatch, the language model's loss weighted by `weight`. */
+/* Runs forward and backward of a microbatch. The language model's loss is multiplied by `weight`. */
 static double pass(TestModel *m, Ids *x, double weight) {
     double sum = 0;
     tape_begin(m->tape, &m->microbatch);
@@ -41,7 +46,7 @@ static double losses(const TestModel *m) {
     return sum;
 }
 
-/* Two different microbatches: the second one's global loss depends on both. */
+/* Runs two different microbatches. The global loss of the second depends on both. */
 static double two_passes(TestModel *m) {
     restart(m);
     pass(m, ids_new(m, B, S, 1), 0);
@@ -49,8 +54,8 @@ static double two_passes(TestModel *m) {
     return losses(m);
 }
 
-/* With weight 0 on the language model's loss, the gradient comes only from the routers' losses; central differences as
- * in tests/unit/ops/test_ops.c. */
+/* If the weight of the language model's loss is 0, the gradient comes only from the losses of the routers. It
+ * is compared with central differences as in tests/unit/ops/test_ops.c. */
 static void gradient_is_that_of_the_losses(const char *more) {
     static const char *const NAMES[] = {"decoder.layers.0.mlp.router.weight",
                                         "decoder.layers.2.mlp.router.weight",
@@ -76,7 +81,7 @@ static void gradient_is_that_of_the_losses(const char *more) {
             if (!(fabs(got - slope[0]) <= fabs(slope[1] - slope[0]) + rounding))
                 fail_msg("%s[%lld]: gradient %.12g, central difference %.12g", NAMES[i], (long long)e, got,
                          slope[0]);
-            if (i < 2) assert_true(fabs(got) > rounding); /* the compared gradients are not all zero */
+            if (i < 2) assert_true(fabs(got) > rounding); /* the compared gradients must not all be zero */
         }
     }
     test_model_free(m);
@@ -89,7 +94,7 @@ TEST(losses_reach_the_gradient) {
     gradient_is_that_of_the_losses("--recompute-granularity selective --recompute-modules moe");
 }
 
-/* With a single microbatch the global loss covers only that microbatch; with one sample the microbatch is one
+/* With a single microbatch, the global loss covers only that microbatch. If it has one sample, it is a single
  * sequence. */
 TEST(losses_differ_in_what_they_count) {
     TestModel *m = test_model_new(setup_new(EXPERTS LOSSES));
@@ -119,12 +124,12 @@ static double counted(const TestModel *m, int64_t layer) {
     return sum;
 }
 
-/* Recomputed blocks count once, evaluations do not. */
+/* The choices of recomputed blocks must be counted once, those of evaluations not at all. */
 TEST(every_choice_counts_once) {
     static const char *const WAYS[] = {
         "", "--recompute-granularity full --recompute-method block --recompute-num-layers 2",
         "--recompute-granularity selective --recompute-modules moe",
-        "--moe-expert-capacity-factor 0.5" /* dropped tokens count as chosen */};
+        "--moe-expert-capacity-factor 0.5" /* dropped tokens are also counted */};
     for (size_t i = 0; i < sizeof WAYS / sizeof *WAYS; i++) {
         TestModel *m = test_model_new(setup_new(
             EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias %s", WAYS[i]));
@@ -145,7 +150,8 @@ static const Router *router_of(const TestModel *m, int64_t layer) {
     return &((const Moe *)m->model->stack[0].layer[layer].branch[1].self)->router;
 }
 
-/* Biases rise below the mean and fall above it, and have no gradient, update or norm. */
+/* The bias of an expert rises if its count is below the mean, and falls if it is above. Biases have no
+ * gradient and no optimizer update, and do not count in norms. */
 TEST(biases_move_towards_balance) {
     TestModel *m = test_model_new(
         setup_new(EXPERTS "--moe-router-score-function sigmoid --moe-router-enable-expert-bias "
@@ -166,8 +172,8 @@ TEST(biases_move_towards_balance) {
 
 /* ---- capacity ---- */
 
-/* A capacity for all tokens is equivalent to no limit, and padding rows have no effect. A small capacity changes
- * results. */
+/* A capacity for all tokens is equivalent to no capacity, and padding rows have no effect. A small capacity
+ * changes results. */
 TEST(only_dropped_tokens_miss_anything) {
     static const char *const WAYS[] = {"",
                                        "--moe-expert-capacity-factor 3",
@@ -195,7 +201,7 @@ TEST(only_dropped_tokens_miss_anything) {
     for (int i = 0; i < 2; i++) assert_true(fabs(sum[OTHER[i][0]] - sum[OTHER[i][1]]) > 1e6 * near);
 }
 
-/* In training experts are chosen by balanced scores, otherwise by the scores. */
+/* Experts are chosen by the balanced scores in training, and by the plain scores otherwise. */
 TEST(sinkhorn_balances_only_training) {
     static const char *const TYPES[] = {"sinkhorn", "none"};
     double sum[2][2];

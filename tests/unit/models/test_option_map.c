@@ -1,9 +1,10 @@
-/* A user's option values become the lower layers' enum values, whatever numbers the two enums have. */
+/* Tests that values of options are mapped to the enums of the lower layers by name, regardless of their
+ * numbers. */
 #include "unit/config_helper.h"
 
 #include "models/option_map.h"
 
-/* All choices that one line of options sets. */
+/* The choices that one line of options must set. */
 typedef struct Choices {
     const char *words;
     Activation activation;

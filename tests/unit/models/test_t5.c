@@ -1,4 +1,4 @@
-/* The encoder and the decoder share an embedding, and drop different elements of its output. */
+/* Tests that the encoder and the decoder share an embedding, but drop different elements of its output. */
 #include "unit/model_helper.h"
 
 #include "nn/embedding.h"
@@ -17,6 +17,6 @@ TEST(the_decoder_drops_other_elements_than_the_encoder) {
     int differ = 0;
     for (int i = 0; i < B * S * HIDDEN; i++) differ += (a[i] == 0) != (b[i] == 0);
     assert_memory_equal(a, again, B * S * HIDDEN * sizeof *a);
-    assert_in_range(differ, B * S * HIDDEN / 3, B * S * HIDDEN * 2 / 3); /* half of them, by chance */
+    assert_in_range(differ, B * S * HIDDEN / 3, B * S * HIDDEN * 2 / 3); /* about half of them, at random */
     test_model_free(m);
 }
