@@ -214,8 +214,8 @@ TEST(windows_follow_the_pattern) {
     end(&r);
 }
 
-/* A checksum over the global batch sizes of the first n steps. The expected checksums were computed with the
- * Python formula. */
+/* A checksum of the global batch sizes after 0, 1, ..., n - 1 samples. The expected checksums were computed
+ * with the Python formula. */
 static uint64_t digest(const Config *c, int64_t n) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < n; i++) sum = (sum * 31 + (uint64_t)config_batch_size(c, i)) % 1000000007;

@@ -61,9 +61,7 @@ static void digest(const Dataset *d, int64_t s, int64_t count, char md5[33]) {
 static void check_case(const char *name, const DataConfig *config) {
     Data *data;
     int checked = 0;
-    for (
-        int round = 0; round < 2;
-        round++) { /* indices are built in the first round, and read from the cache (if there is one) in the second */
+    for (int round = 0; round < 2; round++) { /* the second round reads the cache, if there is one */
         assert_ok(data_open(config, &data));
         for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
             if (strcmp(CASES[i].name, name)) continue;

@@ -1,5 +1,5 @@
-/* A layer of experts on a world of ranks (threads), and on one rank: the same tokens, weights and gradient of the
- * output, and all complete results. */
+/* Runs an MoE layer on several ranks (threads), and on one rank, with the same tokens, weights and gradient
+ * of the output. Collects the complete results of both. */
 #pragma once
 
 #include <stdlib.h>
@@ -30,17 +30,17 @@ typedef struct MoeLayout {
 
 typedef struct MoeCase {
     MoeLayout layout;
-    MoeSpec spec;     /* the fields that differ between cases */
-    int microbatches; /* of each data-parallel rank; 0: 1 */
-    bool joined;      /* on one rank: the samples of all data-parallel ranks are one microbatch */
+    MoeSpec spec;     /* fields that differ between cases */
+    int microbatches; /* per data-parallel rank; 0 means 1 */
+    bool joined;      /* on one rank, the samples of all data-parallel ranks are one microbatch */
     bool exact, recomputed, two_sweeps, planned;
     DType dtype;
 } MoeCase;
 
-/* Results of all ranks together; for parameters the full gradient. */
+/* The combined results of all ranks, with full gradients of the parameters. */
 typedef struct MoeOutcome {
     Values y, dx, grad[MOE_PARAMS], counters;
-    int64_t first_held[64]; /* number of rows that each rank's experts computed */
+    int64_t first_held[64]; /* number of rows that the experts of each rank computed */
 } MoeOutcome;
 
 static inline MoeSpec moe_spec(const MoeCase *c) {
@@ -59,7 +59,7 @@ static inline MoeSpec moe_spec(const MoeCase *c) {
 typedef struct MoeRank {
     const MoeCase *c;
     MoeOutcome *out;
-    const Layout *layout; /* NULL: one rank */
+    const Layout *layout; /* NULL if there is one rank */
     int rank;
     int64_t rows, samples; /* of a microbatch on this rank */
     RunContext run;
@@ -71,7 +71,8 @@ typedef struct MoeRank {
     Tape *tape;
 } MoeRank;
 
-/* The position in the sequence of row `row`: zigzag chunks over CP, and the tp-th part of these. */
+/* The position in the sequence of row `row` of this rank. CP ranks have zigzag chunks, of which TP ranks have
+ * equal parts. */
 static inline int64_t moe_position(const MoeRank *r, int64_t row) {
     if (!r->layout) return row;
     const int *at = r->layout->mesh.coordinate, cp = r->c->layout.cp;
@@ -85,7 +86,7 @@ static inline int64_t moe_first_sample(const MoeRank *r, int microbatch) {
     return (microbatch * (r->layout ? r->c->layout.dp : 1) + dp_rank) * r->samples;
 }
 
-/* Element e of a microbatch on this rank, in [samples, sequence, HIDDEN] of all. */
+/* The index in the whole batch [samples, sequence, HIDDEN] of element e of a microbatch on this rank. */
 static inline int64_t moe_whole(const MoeRank *r, int microbatch, int64_t e) {
     const int64_t line = e / HIDDEN, sample = moe_first_sample(r, microbatch) + line % r->samples;
     return (sample * SEQUENCE + moe_position(r, line / r->samples)) * HIDDEN + e % HIDDEN;
@@ -98,14 +99,14 @@ static inline SpmdType moe_dense_type(const MoeRank *r) {
     return type;
 }
 
-/* Filled with NaN, so that a read of uninitialized memory is detected. */
+/* Fills a space with NaN, so that a read of uninitialized memory is detected. */
 static inline void moe_poison(Space *s) {
     enum { BYTES = 1 << 17 };
     memset(space_take(s, BYTES), 0xFF, BYTES);
     space_reset(s);
 }
 
-/* Draws the parameters, on the exact lane's grid, and makes room for the counters. */
+/* Initializes the parameters with numbers on the exact lane's grid, and allocates the counters. */
 static inline void moe_open(MoeRank *r, Device *device, size_t slot, size_t transient) {
     r->run = (RunContext){.device = device,
                           .dtype = r->c->dtype,
@@ -149,7 +150,8 @@ static inline Tensor *moe_block(Tape *t, void *moe, Tensor *x) {
     return moe_branch.forward(t, moe, NULL, NULL, x);
 }
 
-/* Checks that ops read only written memory, and counts the rows that this rank's experts compute. */
+/* Checks that ops read only memory that has been written, and counts the rows that this rank's experts
+ * compute. */
 static inline void moe_watch(void *arg, const OpDef *op, const Call *c) {
     MoeRank *r = arg;
     for (int i = 0; r->run.device->kind != DEVICE_NULL && i < CALL_IN; i++) {
@@ -167,7 +169,8 @@ static inline void moe_microbatch(MoeRank *r, int microbatch) {
     const bool dry = r->run.device->kind == DEVICE_NULL;
     MicrobatchContext context = RECORDING;
     context.first_sample = moe_first_sample(r, microbatch);
-    if (r->c->joined && !r->layout) context.aux_scale = r->c->layout.dp; /* the mean over their samples */
+    if (r->c->joined && !r->layout)
+        context.aux_scale = r->c->layout.dp; /* the losses are means over the samples of all dp ranks */
     tape_begin(t, &context);
     tape_trace(t, moe_watch, r);
     Tensor *x = tape_input(t, NULL, r->c->dtype, 3, dim, moe_dense_type(r));
@@ -191,7 +194,7 @@ static inline int moe_microbatches(const MoeRank *r) {
     return r->layout || r->c->joined ? n : n * r->c->layout.dp;
 }
 
-/* Adds this rank's share to the whole gradients, like sync does. */
+/* Adds this rank's gradients to the full ones, as sync does. */
 static inline void moe_add_gradients(const MoeRank *r) {
     for (int i = 0; i < r->registry->n; i++) {
         const Param *p = r->registry->params[i];
@@ -204,7 +207,7 @@ static inline void moe_add_gradients(const MoeRank *r) {
     for (int64_t i = 0; i < r->out->counters.n; i++) r->out->counters.v[i] += load_element(r->counters, i);
 }
 
-/* The ranks add in sequence. */
+/* Runs all microbatches of a rank. Ranks add their results one after the other. */
 static inline void moe_run(MoeRank *r, Comm *comm) {
     size_t slot = MOE_SPACE, transient = MOE_SPACE;
     r->run.comm = comm;

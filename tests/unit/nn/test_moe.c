@@ -1,5 +1,6 @@
-/* Experts over ranks (threads) against one rank: output, gradients of tokens, router and experts, losses and counts,
- * for both dispatchers. Without any one of its collectives, the layer fails the type check. */
+/* Compares an MoE layer on several ranks (threads) with one rank, for both dispatchers: output, gradients of
+ * tokens, router and experts, losses and counts. Also tests that the layer fails the type check if any one of
+ * its collectives is omitted. */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 
@@ -14,8 +15,8 @@
 
 static const MoeLayout LAYOUTS[] = {
     /* tp cp dp etp ep */
-    {1, 1, 2, 1, 2}, {1, 1, 4, 1, 4}, {1, 1, 4, 1, 2}, {1, 1, 2, 1, 1}, /* dp = ep * edp */
-    {2, 1, 1, 2, 1}, {2, 1, 1, 1, 2}, {2, 1, 1, 1, 1}, {4, 1, 1, 2, 2}, /* tp = etp * ep * edp */
+    {1, 1, 2, 1, 2}, {1, 1, 4, 1, 4}, {1, 1, 4, 1, 2}, {1, 1, 2, 1, 1}, /* here dp = ep * edp */
+    {2, 1, 1, 2, 1}, {2, 1, 1, 1, 2}, {2, 1, 1, 1, 1}, {4, 1, 1, 2, 2}, /* here tp = etp * ep * edp */
     {1, 2, 1, 1, 2}, {1, 2, 1, 2, 1}, {1, 4, 1, 1, 4},                  /* cp */
     {2, 1, 2, 2, 2}, {2, 1, 2, 1, 2}, {1, 1, 4, 2, 2}, {2, 2, 1, 1, 4}, {2, 2, 2, 2, 2}, {2, 2, 2, 1, 8},
 };
@@ -29,8 +30,9 @@ static void describe(const MoeCase *c, const char *what, char *out, size_t n) {
              c->recomputed ? " recomputed" : "", dtype_name(c->dtype), what);
 }
 
-/* No sum has more terms than all experts' rows, or than elements in a row. A value has passed through at most 10 ops.
- * An op multiplies the errors of its inputs by at most the size of their sums. */
+/* The bound: a sum has at most as many terms as the experts have rows, or as a row has elements. A value
+ * depends on a chain of at most 10 ops. An op multiplies the errors of its inputs by at most the size of its
+ * sums. */
 static void near(const MoeCase *c, const char *what, Values got, Values want) {
     const double terms = (double)(c->layout.dp * SEQUENCE * SAMPLES * 2), depth = 10;
     double worst = 0, largest = 0;
@@ -57,7 +59,8 @@ static void same(const MoeCase *c, const char *what, Values got, Values want) {
 
 typedef void Compare(const MoeCase *, const char *what, Values got, Values want);
 
-/* A loss is a sum of a rank's tokens, and of ranks: in the exact lane each complete sum is rounded to the grid. */
+/* A loss is a sum over the tokens of a rank, then over ranks. In the exact lane, each complete sum is rounded
+ * to the grid. */
 static void compare_losses(const MoeCase *c, const MoeOutcome *got, const MoeOutcome *want) {
     const int sums = c->layout.dp * (c->microbatches ? c->microbatches : 1);
     const double rounded = c->exact ? 2 * sums * ldexp(1, -GRID_BITS - 1) : 0;
@@ -95,7 +98,7 @@ static void check_every(MoeCase c, Compare *with, int nth) {
 
 static void check_layouts(MoeCase c, Compare *with) { check_every(c, with, 1); }
 
-/* One layout of each kind. */
+/* Checks one layout of each kind. */
 static void check_some(MoeCase c, Compare *with) { check_every(c, with, 4); }
 
 static const MoeSpec DROPLESS = {.shared_ffn = 0}, DROPS = {.capacity_factor = 0.75},
@@ -154,8 +157,8 @@ TEST(losses_are_of_the_microbatch) {
     }
 }
 
-/* Counts are over data-parallel ranks as well, so their microbatches are one. The loss is a mean over tokens: the sum
- * of the ranks' losses is dp times the loss of the joined microbatch. */
+/* Counts include all data-parallel ranks, as if their microbatches were one. The loss is a mean over tokens,
+ * so the sum of the ranks' losses is dp times the loss of the joined microbatch. */
 TEST(global_loss_joins_data_parallel_ranks) {
     RouterSpec r = {0};
     r.loss_coeff[ROUTER_LOSS_GLOBAL_AUX] = 0.7;
@@ -168,8 +171,8 @@ TEST(global_loss_joins_data_parallel_ranks) {
     }
 }
 
-/* Real runs in spaces of the size that a dry run measured. Sizes do not depend on the data with a capacity, or if all
- * experts are on one rank. */
+/* Runs in spaces of the sizes that a dry run has measured. Sizes do not depend on the data if there is a
+ * capacity, or if all experts are on one rank. */
 TEST(planned_memory_is_enough) {
     check_layouts((MoeCase){.spec = DROPS, .planned = true}, near);
     check_layouts((MoeCase){.spec = PADS, .planned = true, .recomputed = true}, near);
@@ -178,7 +181,8 @@ TEST(planned_memory_is_enough) {
             check((MoeCase){.layout = LAYOUTS[i], .spec = DROPLESS, .planned = true}, near);
 }
 
-/* Every copy is computed once: by one of the expert-parallel ranks, on all expert-tensor-parallel ones. */
+/* Every copy must be computed by exactly one of the expert-parallel ranks, on all of its
+ * expert-tensor-parallel ranks. */
 TEST(every_copy_has_one_rank) {
     for (int i = 0; i < 2 * N_LAYOUTS; i++) {
         MoeCase c = {.layout = LAYOUTS[i / 2], .spec = DROPLESS};
@@ -202,7 +206,8 @@ TEST(twice_is_the_same) {
     }
 }
 
-/* ---- types: the same flows by hand on the null device, rank 0 of a world, without one of the steps ---- */
+/* ---- SPMD types: the dispatch of the layer written out by hand, on the null device as rank 0. Each case
+ * omits one collective, and the next op must report a type error ---- */
 
 enum { SEND, SEND_PROBS, GATHER, GATHER_PROBS, SCATTER, RETURN, TO_ALL_STEPS };
 enum { IDS_EP, X_EP, PROBS_EP, ROWS_ETP, PROBS_ETP, SCATTER_ETP, SCATTER_EP, CROSS_BACK, GATHER_STEPS };
@@ -259,7 +264,7 @@ static void without_gather(MoeRank *r, Tensor *x, int step) {
     op_add(t, x, y);
 }
 
-/* Decisions and comparisons that need the whole microbatch. */
+/* The steps whose decisions need the tokens of the whole microbatch. */
 static void without_tokens(MoeRank *r, Tensor *x, int step) {
     Tape *t = r->tape;
     Tensor *logits = op_gate_logits(t, x, &r->moe.router.weight->value, NULL);
@@ -275,7 +280,7 @@ static void without_tokens(MoeRank *r, Tensor *x, int step) {
 
 typedef void Flow(MoeRank *, Tensor *x, int step);
 
-/* The message of the fault, "" if there is none. */
+/* Runs a flow without one step, and returns the message of the fault, or "" if there is none. */
 static void fault_without(Flow *flow, int step, char message[1024]) {
     const MoeCase c = {.layout = {2, 1, 2, 2, 2}};
     const Layout layout = moe_layout(&c.layout, 4, 0);

@@ -7,8 +7,8 @@
 
 /* inv_freq of transformers' ROPE_INIT_FUNCTIONS["llama3"] in float64, run under tools/oracle/float64.py:
  *   LlamaConfig(head_dim=dim, rope_parameters={"rope_type": "llama3", "rope_theta": base, "factor": factor,
- * "low_freq_factor": low, "high_freq_factor": high, "original_max_position_embeddings": original}) The first group is
- * Llama 3.1, the second Llama 3.2; all three bands of wavelengths occur. */
+ * "low_freq_factor": low, "high_freq_factor": high, "original_max_position_embeddings": original}) The first
+ * group is that of Llama 3.1, the second that of Llama 3.2. All three bands of wavelengths occur. */
 static const struct {
     int64_t dim;
     double base, factor, low, high;
@@ -47,8 +47,9 @@ TEST(llama3_scaling_matches_transformers) {
         s.llama3.original = (double)LLAMA3[k].original;
         double f = rope_frequency(&s, LLAMA3[k].i),
                plain = pow(s.base, -2.0 * (double)LLAMA3[k].i / (double)s.dim);
-        /* The rounded exponent shifts the power by log(base) ulps, a few more operations follow, and the
-         * blend's weight (original / wavelength - low) / (high - low) carries its numerator's error. */
+        /* The bound: the rounding of the exponent changes the power by log(base) ulps; a few more operations
+         * follow; the weight of the blend, (original / wavelength - low) / (high - low), has the error of its
+         * numerator. */
         double ulps = (8 + log(s.base)) * s.llama3.high / (s.llama3.high - s.llama3.low);
         double bound = ulps * DBL_EPSILON * plain;
         if (!(fabs(f - LLAMA3[k].frequency) <= bound))
@@ -56,7 +57,7 @@ TEST(llama3_scaling_matches_transformers) {
     }
 }
 
-/* Su et al.: angle of position p and pair i is p * base^(-2i/dim), with positions divided by the
+/* Su et al.: the angle of position p and pair i is p * base^(-2i/dim). Positions are divided by the
  * interpolation factor. */
 TEST(tables_hold_cosines_and_sines) {
     Device *d = device_cpu(1);
@@ -74,7 +75,7 @@ TEST(tables_hold_cosines_and_sines) {
                     ours[k] =
                         lane ? (double)((const float *)data)[p * 3 + i] : ((const double *)data)[p * 3 + i];
                 }
-                /* the angle's relative error as above; storing adds the lane's roundoff */
+                /* the relative error of the angle is as above; the lane's storage adds a rounding */
                 double bound = (8 + log(1000)) * DBL_EPSILON * fmax(1, angle) + (lane ? FLT_EPSILON / 2 : 0);
                 assert_true(fabs(ours[0] - c) <= bound && fabs(ours[1] - sn) <= bound);
             }

@@ -1,5 +1,5 @@
-/* Async copies during kernels, on a given device. Each copy sees the results of earlier kernels. Work that waits for
- * the copy sees the copy's result, also in a recorded graph. */
+/* Tests asynchronous copies that overlap with kernels, on a given device. Each copy must see the results of
+ * earlier kernels, and work that waits for the copy must see its result, also in a recorded graph. */
 #pragma once
 
 #include <string.h>
@@ -8,13 +8,12 @@
 #include "kernels/ops.h"
 #include "unit/cmocka_all.h"
 
-/* Large enough that a copy takes longer than the kernels that must not overtake the copy. */
+/* The size is so large that a copy takes longer than the kernels that must not overtake it. */
 enum { BESIDE_ELEMENTS = 8 << 20, BESIDE_ROUNDS = 3 };
 
 typedef struct Beside {
     Device *device;
-    Tensor work,
-        out; /* data copied to the host, overwritten and copied back; [ROUNDS, n] the data after each round */
+    Tensor work, out; /* data that is copied to the host and back; [ROUNDS, n] the data after each round */
     char *host;
     DeviceEvent *away, *back;
 } Beside;
@@ -25,9 +24,9 @@ static inline void beside_fill(const Beside *b, double value) {
     call_run(&OPS[OP_fill], &(Call){.out = {&y}, .attr = &fill, .device = b->device});
 }
 
-/* Values 1 .. ROUNDS are copied to the host; each value is overwritten as soon as its copy is done. The copies return
- * in reverse order. A kernel, which may begin while the previous kernel runs, writes each value's square to its row of
- * `out`. */
+/* Copies the values 1 .. ROUNDS to the host, and overwrites each value as soon as its copy is complete. The
+ * values are copied back in reverse order. A kernel, which may begin while the previous kernel still runs,
+ * writes the square of each value to its row of `out`. */
 static inline void beside_run(const Beside *b) {
     const size_t bytes = tensor_bytes(&b->work);
     const ActivationAttr square = {.kind = ACT_SQUARED_RELU};
@@ -49,7 +48,7 @@ static inline void beside_run(const Beside *b) {
     }
 }
 
-/* And forgets it. */
+/* Checks `out`, then clears it. */
 static inline void beside_check(const Beside *b) {
     DeviceView got = device_view(b->device, b->out.data, tensor_bytes(&b->out), VIEW_READ | VIEW_WRITE);
     const float *x = got.data;
@@ -71,7 +70,7 @@ static inline void copies_run_beside(Device *d) {
     b.host = device_host_alloc(d, BESIDE_ROUNDS * bytes, "a test");
     b.away = device_event_new(d), b.back = device_event_new(d);
     OpProfile *profile = d->profile;
-    d->profile = NULL; /* timing adds events between kernels, and a recording has no times */
+    d->profile = NULL; /* timing would add events between kernels, and is not possible in a recording */
     beside_run(&b);
     d->profile = profile;
     beside_check(&b);

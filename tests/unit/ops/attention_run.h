@@ -15,19 +15,19 @@ typedef struct Shape {
     AttentionAttr attr;
     DType dtype;
     bool packed;    /* each group's q, k and v are adjacent, as in Megatron-LM; s = t, d = e */
-    size_t memory;  /* of the GPU; 0: enough */
-    bool any_order; /* of the GPU's sums */
+    size_t memory;  /* memory of the GPU; 0: enough */
+    bool any_order; /* the GPU may sum in any order */
     bool padded;    /* samples have decreasing lengths: t, ..., 0 */
 } Shape;
 
 enum { Q, K, V, DY, Y, DQ, DK, DV, TENSORS };
 static const char *const TENSOR_NAMES[TENSORS] = {"q", "k", "v", "dy", "y", "dq", "dk", "dv"};
 
-/* All tensors of one forward and backward, in one type. */
+/* All tensors of one forward and backward, with one type. */
 typedef struct Run {
     Shape shape;
     Tensor x[TENSORS], lse, lengths;
-    void *memory[TENSORS]; /* for packed tensors the first has all three tensors' memory */
+    void *memory[TENSORS]; /* packed tensors share the memory of the first of them */
     size_t bytes[TENSORS];
 } Run;
 
@@ -48,7 +48,7 @@ static Tensor tensor_in(Run *r, int which, DType dtype, int ndim, const int64_t 
     return t;
 }
 
-/* q, k and v (or their gradients) as views of one tensor */
+/* Makes q, k and v (or their gradients) views of one tensor. */
 static void pack(Run *r, int first, DType dtype) {
     const Shape *p = &r->shape;
     const int64_t group = (p->r + 2) * p->d;
@@ -63,7 +63,7 @@ static void pack(Run *r, int first, DType dtype) {
     }
 }
 
-/* Values depend on the element, rounded to 16 bits in both types. */
+/* Allocates the tensors. Values depend only on the index of an element, and are exact in 16 bits. */
 static Run run_new(Shape p, DType dtype) {
     Run r = {.shape = p};
     const int64_t heads[] = {p.s, p.b, p.g, p.r, p.d}, keys[] = {p.t, p.b, p.g, 1, p.d},
@@ -109,7 +109,7 @@ static Call backward_call(Run *r, Device *d) {
                   .device = d};
 }
 
-/* |a - b| / |b| over all elements; NaN if any element is NaN. */
+/* The norm of a - b relative to that of b; NaN if any element is NaN. */
 static double error(const Tensor *a, const Tensor *b) {
     double error = 0, size = 0;
     for (int64_t row = 0; row < tensor_rows(a); row++)

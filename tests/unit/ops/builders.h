@@ -31,7 +31,7 @@ static inline Tensor *build_mlp(Tape *t, Tensor **in, const void *attr) {
     return op_linear_on_activated(t, h, &(LinearLayer){.w_oi = in[3], .bias_o = in[4]});
 }
 
-/* One weight used by two nodes: its gradient is added up. */
+/* One weight is used by two nodes, so its gradient is a sum. */
 static inline Tensor *build_linear_twice(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
     return op_linear(t, op_linear(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]}),
@@ -42,13 +42,14 @@ static inline Tensor *build_norm(Tape *t, Tensor **in, const void *attr) {
     return op_norm(t, in[0], in[1], in[2], *(const NormAttr *)attr);
 }
 
-/* The sum also feeds a second op, like the sum of a residual stream. */
+/* A second op also uses the sum, as in a residual stream. */
 static inline Tensor *build_add_norm(Tape *t, Tensor **in, const void *attr) {
     Tensor *sum, *y = op_add_norm(t, in[0], in[1], in[2], in[3], *(const NormAttr *)attr, &sum);
     return op_add(t, y, sum);
 }
 
-/* x [s,b,g,2r,d] as two strided views of r heads each, like queries and keys; the second feeds two norms. */
+/* x [s,b,g,2r,d] is split into two strided views of r heads each, like queries and keys. Two norms use the
+ * second. */
 static inline Tensor *build_norm_views(Tape *t, Tensor **in, const void *attr) {
     Tensor *x = in[0];
     const NormAttr *a = attr;
@@ -75,14 +76,14 @@ static inline Tensor *build_scale(Tape *t, Tensor **in, const void *attr) {
     return op_scale(t, in[0], ((const FactorAttr *)attr)->factor);
 }
 
-/* The gradient reuses x's memory, so x is a sum here, not the input itself. */
+/* The gradient reuses the memory of x, so x is a sum here instead of the input itself. */
 static inline Tensor *build_choices(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
-    Tensor *x = op_choices(t, in[0], in[0]->dim[1] % 3 ? 1 : 3); /* 1: a single sample */
+    Tensor *x = op_choices(t, in[0], in[0]->dim[1] % 3 ? 1 : 3); /* 1: a single choice per sample */
     return op_add(t, x, x);
 }
 
-/* The rows of both calls get gradients; the remaining rows get zeros. */
+/* The rows that both calls take get gradients; the gradient of the other rows is 0. */
 static inline Tensor *build_take_row(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
     return op_add(t, op_take_row(t, in[0], 1), op_take_row(t, in[0], in[0]->dim[0] - 1));
@@ -92,7 +93,7 @@ static inline Tensor *build_softcap(Tape *t, Tensor **in, const void *attr) {
     return op_softcap(t, op_add(t, in[0], in[0]), ((const SoftcapAttr *)attr)->cap);
 }
 
-/* x [s,b,g,2r,d]: the second half of the heads, as one piece. */
+/* Makes the second half of the heads of x [s,b,g,2r,d] contiguous. */
 static inline Tensor *build_contiguous(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
     Tensor *x = in[0];
@@ -119,8 +120,8 @@ static inline Tensor *build_residual_block(Tape *t, Tensor **in, const void *att
     return op_add(t, in[0], h);
 }
 
-/* Inputs from index `first` on, in any order: I64 [b,s] are first keys, I64 [b] lengths, float [h] sinks, float
- * [buckets,h] biases. */
+/* Optional inputs from index `first` on, in any order, are recognized by their type and shape: I64 [b,s] are
+ * first keys, I64 [b] lengths, float [h] sinks, float [buckets,h] biases. */
 static inline AttentionInputs attention_inputs(Tensor *q, Tensor *k, Tensor *v, Tensor **in, int first) {
     AttentionInputs x = {.q = q, .k = k, .v = v};
     for (int i = first; i < CASE_INPUTS; i++) {
@@ -131,14 +132,14 @@ static inline AttentionInputs attention_inputs(Tensor *q, Tensor *k, Tensor *v, 
     return x;
 }
 
-/* Dropout follows the samples of this run. */
+/* Dropout depends on the indices of the samples in this run. */
 static inline AttentionAttr attention_attr_of(Tape *t, const void *attr) {
     AttentionAttr a = *(const AttentionAttr *)attr;
     a.dropout.first_sample += tape_microbatch(t)->first_sample;
     return a;
 }
 
-/* b is used twice, so its gradient is added up. */
+/* b is used twice, so its gradient is a sum. */
 static inline Tensor *build_join_heads(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
     return op_join_heads(t, op_join_heads(t, in[0], in[1]), in[1]);
@@ -154,7 +155,7 @@ static inline Tensor *build_attention_unfused(Tape *t, Tensor **in, const void *
     return op_attention(t, &x, attention_attr_of(t, attr), true);
 }
 
-/* qkv [s,b,g,r+2,d]: the model's packed projection; keys and values are used by two attentions. */
+/* qkv [s,b,g,r+2,d] is the packed projection of a model. Two attentions use its keys and values. */
 static inline Tensor *build_attention_packed(Tape *t, Tensor **in, const void *attr) {
     Tensor *x = in[0];
     const int64_t r = x->dim[3] - 2, d = x->dim[4];
@@ -172,7 +173,7 @@ static inline Tensor *build_rope(Tape *t, Tensor **in, const void *attr) {
     return op_rope(t, in[0], in[1], in[2], in[3], *(const RopeAttr *)attr);
 }
 
-/* x [s,b,g,r+2,d]: the model's packed projection, whose queries and keys one call rotates. */
+/* x [s,b,g,r+2,d] is the packed projection of a model. One call rotates its queries and keys. */
 static inline Tensor *build_rope_packed(Tape *t, Tensor **in, const void *attr) {
     Tensor *x = in[0];
     const int64_t r = x->dim[3] - 2, d = x->dim[4];
@@ -190,11 +191,11 @@ static inline Tensor *build_rope_packed(Tape *t, Tensor **in, const void *attr) 
 
 typedef struct RopeInPlaceCase {
     RopeAttr rope;
-    int64_t groups, all; /* all: queries, key and value of a group */
+    int64_t groups, all; /* all: number of queries, key and value of a group */
 } RopeInPlaceCase;
 
-/* x [s,b,groups*all*d]: as build_rope_packed, but in place. The sum replaces the projection, because it is
- * overwritten. */
+/* Like build_rope_packed, but in place, with x [s,b,groups*all*d]. A sum replaces the projection, because it
+ * is overwritten. */
 static inline Tensor *build_rope_in_place(Tape *t, Tensor **in, const void *attr) {
     const RopeInPlaceCase *c = attr;
     Tensor *x = op_rope_in_place(t, op_add(t, in[0], in[0]), c->groups, c->all, c->all - 1, in[1], in[2],
@@ -210,7 +211,7 @@ static inline Tensor *build_rope_in_place(Tape *t, Tensor **in, const void *attr
                         (AttentionAttr){.scale = 0.3, .window_left = -1}, false);
 }
 
-/* The loss reuses its logits' memory, so the logits are a sum here, not the input itself. */
+/* The loss reuses the memory of the logits, so they are a sum here instead of the input itself. */
 static inline Tensor *build_cross_entropy(Tape *t, Tensor **in, const void *attr) {
     return op_cross_entropy(t, op_add(t, in[0], in[0]), in[1], ((const LossAttr *)attr)->vocab);
 }

@@ -1,6 +1,6 @@
-/* A test case (tapes.def, kernels/cases.def) is a tape; this file runs it. Inputs are drawn from a grid that every
- * float type represents exactly, so that lanes differ only by arithmetic. A run is a forward and a backward from a
- * fixed dy, with results as doubles. */
+/* Runs a test case (a row of tapes.def or kernels/cases.def) on a tape. Inputs are drawn from a grid that
+ * every float type represents exactly, so that lanes differ only in arithmetic. A run is a forward and a
+ * backward from a fixed dy; its results are doubles. */
 #pragma once
 
 #include <math.h>
@@ -18,9 +18,9 @@ enum { CASE_INPUTS = 6 };
 
 typedef enum Role {
     ROLE_NONE,
-    ROLE_ACTIVATION, /* [s,b,...], storage type, wants a gradient */
+    ROLE_ACTIVATION, /* [s,b,...], storage type, requires a gradient */
     ROLE_PARAMETER,  /* storage type, gradient added to a main gradient */
-    ROLE_TABLE,      /* float in the arithmetic's type, no gradient */
+    ROLE_TABLE,      /* arithmetic type, no gradient */
     ROLE_IDS,        /* I64 [b,s] in [0, range) */
 } Role;
 
@@ -46,14 +46,14 @@ typedef struct OpCase {
 /* Options for running a case. */
 typedef struct OpLane {
     DType dtype;
-    Device *device;        /* NULL: a separate CPU, with: */
+    Device *device;        /* NULL: a new CPU device, with: */
     int threads;           /* 0: 1; -1: every core */
-    bool split;            /* backward as a DX sweep, then a DW sweep */
+    bool split;            /* the backward is a DX sweep, then a DW sweep */
     bool sample_by_sample; /* each sample on a separate tape */
     bool batch_invariant;
-    bool coarse; /* inputs that 16-bit types hold exactly */
+    bool coarse; /* 16-bit types represent the inputs exactly */
     bool forward_only;
-    unsigned before; /* bit mask of inputs that have a gradient before the backward */
+    unsigned before; /* bit mask of inputs whose gradients exist before the backward */
     int moved_input; /* `move` is added to this element of this input */
     int64_t moved_element;
     double move;
@@ -64,7 +64,8 @@ typedef struct OpLane {
 /* y and the gradient of each input. */
 typedef struct Result {
     Values y, grad[CASE_INPUTS];
-    /* Bit mask of activations that a second op may read: no view or gradient shares their memory. */
+    /* Bit mask of activations that another op may also read, because no view or gradient shares their
+     * memory. */
     unsigned joined;
 } Result;
 
@@ -91,7 +92,8 @@ static inline int64_t samples_of(const OpCase *c) {
     return 1;
 }
 
-/* One run: a tape, its device, and the inputs of all samples or one sample. All tensors are in device memory. */
+/* One run: a tape, its device, and the inputs of all samples or of one sample. All tensors are in device
+ * memory. */
 typedef struct Session {
     const OpCase *c;
     const OpLane *lane;
@@ -100,10 +102,10 @@ typedef struct Session {
     Space *slot, *transient;
     Tape *tape;
     Tensor in[CASE_INPUTS], main_grad[CASE_INPUTS], *operands[CASE_INPUTS];
-    Tensor before[CASE_INPUTS], dy; /* gradients may share their memory */
+    Tensor before[CASE_INPUTS], dy; /* gradients may share the memory of these */
 } Session;
 
-/* Maps element e of this session's slice to an element of the whole input. */
+/* Returns the index in the whole input of element e of this session's slice. */
 static inline int64_t whole_element(const Session *s, const CaseOperand *in, int64_t e) {
     const Role role = role_of(in);
     const int axis = role == ROLE_ACTIVATION ? 1 : 0;
@@ -120,7 +122,7 @@ static inline Tensor tensor_new(DType dtype, int ndim, const int64_t *dim) {
     return t;
 }
 
-/* From here on the tensor is in device memory. */
+/* Moves the tensor to device memory. */
 static inline void move_in(Device *d, Tensor *t) {
     if (!t->data) return;
     void *host = t->data;
@@ -164,7 +166,7 @@ static inline void input_open(Session *s, int i, Values grad_before) {
     s->operands[i] = t;
 }
 
-/* Main gradients begin with the values in `before`, if it has any. */
+/* The initial main gradients are those in `before`, if it has any. */
 static inline void session_open(Session *s, const OpCase *c, const OpLane *lane, int64_t first_sample,
                                 int64_t samples, const Result *before) {
     *s = (Session){.c = c, .lane = lane, .first_sample = first_sample, .samples = samples};
@@ -204,7 +206,7 @@ static inline Values values_of(Device *d, const Tensor *t) {
     return v;
 }
 
-/* A gradient of ones, as if from a second reader of the input. */
+/* Sets the gradient of an input to ones, as if another op had read the input. */
 static inline void give_gradient(Session *s, int i) {
     Tensor *x = &s->in[i], *ones = &s->before[i];
     *ones = tensor_new((DType)x->dtype, x->ndim, x->dim);
@@ -214,7 +216,7 @@ static inline void give_gradient(Session *s, int i) {
     tape_grad_share(s->tape, x, ones, NEED_DX);
 }
 
-/* Loss-like outputs are [b,s], all others [s,b,...]. */
+/* Outputs of losses are [b,s], all others [s,b,...]. */
 static inline void backward_from(Session *s, Tensor *y) {
     operand_free(s->run.device, &s->dy);
     s->dy = tensor_new((DType)y->dtype, y->ndim, y->dim);

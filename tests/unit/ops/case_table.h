@@ -1,4 +1,4 @@
-/* Tapes as OpCases: those of tapes.def,
+/* Converts tapes to OpCases: the tapes of tapes.def,
  *
  *   static const OpCase CASES[] = {
  *   #define TAPE TAPE_ROW
@@ -14,7 +14,7 @@
 
 #define TAPE_ROW(name, builder, attr, ...) {#name, build_##builder, attr, {__VA_ARGS__}},
 
-/* False: the row has no builder. */
+/* Returns false if the row has no builder. */
 static inline bool case_on_tape(int number, OpCase *out) {
     static BuildFn *const BUILDERS[] = {
 #define build_none                   NULL

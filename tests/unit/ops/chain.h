@@ -1,6 +1,6 @@
-/* Consecutive ops on a given device, as in a training step. No wait or timing separates them, so a kernel may begin
- * while the previous one runs (kernels/cuda/pdl.cuh). Results of calls and of recordings are bitwise equal to results
- * with a wait after each op. */
+/* Runs consecutive ops on a given device, as in a training step. No wait or timing separates them, so a
+ * kernel may begin while the previous one still runs (kernels/cuda/pdl.cuh). The results, also of a
+ * recording, must be bitwise equal to those with a wait after each op. */
 #pragma once
 
 #include <string.h>
@@ -12,11 +12,11 @@
 
 enum { CHAIN_WIDTH = 4096, CHAIN_PERIOD = 65521, CHAIN_ROUNDS = 3 };
 
-/* A to D: [rows, 1, width]; SEEN: eight tensors of the size of an END, each written once. */
+/* A to D are [rows, 1, width]. SEEN is eight tensors of the size of an END, each of which is written once. */
 enum { NOTHING, A, B, C, D, SEEN, RSTD = SEEN + 8, DGAIN, TABLE, PLACES };
 enum { PARAMS = PLACES + 1, MOMENTS, SQUARES, VALUES, LISTED };
-/* Selection of rows: the last 1/8, the last 1/64, the last one (without its dimension). ADD: the op adds to the
- * operand. GAIN: the gain, which an update writes last. */
+/* EIGHTH, END and LAST select rows: the last 1/8, the last 1/64, the last one (without its dimension). ADD:
+ * the op adds to the operand. GAIN: the gain, which is the last part that an update writes. */
 enum { EIGHTH = 32, END = 64, LAST = 128, ADD = 256, TENSOR = 31, GAIN = VALUES | LAST };
 
 typedef struct ChainStep {
@@ -24,8 +24,8 @@ typedef struct ChainStep {
     int in[4], out[CALL_OUT];
 } ChainStep;
 
-/* Each op with an END reads or writes memory that the previous kernel uses last. The op is so small that it could begin
- * before that use. */
+/* Each op with an END reads or writes memory that the previous kernel uses last. The op is so small that,
+ * without synchronization, it could begin before that use. */
 static const ChainStep CHAIN[] = {
     {OP_activation, {A}, {B}},
     {OP_activation, {B | END}, {SEEN}},
@@ -73,7 +73,7 @@ static inline void chain_take(Chain *c, int i, DType dtype, int ndim, const int6
     const size_t bytes = tensor_bytes(t), period = CHAIN_PERIOD * dtype_size(dtype);
     t->data = device_alloc(c->device, bytes, "a test");
     c->start[i] = mem_zero(1, bytes), c->want[i] = mem_alloc(bytes);
-    if (i == PLACES || i == MOMENTS || i == SQUARES) return; /* which begin with 0 */
+    if (i == PLACES || i == MOMENTS || i == SQUARES) return; /* their initial values are 0 */
     host = *t, host.data = c->start[i];
     for (int64_t e = 0; e < tensor_count(t) && e < CHAIN_PERIOD; e++)
         store_element(&host, e, grid_value("chain", i, e, GRID_COARSE));
@@ -103,7 +103,7 @@ static inline void chain_close(Chain *c) {
     }
 }
 
-/* NULL: there is none. Rows of a rope are samples of one position. */
+/* Returns NULL if there is no such operand. For rope, rows are samples of one position. */
 static inline Tensor *chain_operand(const Chain *c, OpNumber op, int what, Tensor *t) {
     if (!what) return NULL;
     *t = c->t[what & TENSOR];
@@ -137,7 +137,8 @@ static inline void chain_begin(const Chain *c) {
         device_write(c->device, c->t[i].data, c->start[i], tensor_bytes(&c->t[i]));
 }
 
-/* Number of tensors that differ between a run and the run with waits. graph: NULL, or the recorded run. */
+/* Returns the number of tensors that differ between a run and the run with waits. The run is that of `graph`,
+ * unless it is NULL. */
 static inline int chain_differs(const Chain *c, DeviceGraph *graph) {
     int differ = 0;
     chain_begin(c);
@@ -164,7 +165,7 @@ static inline void ops_have_bits_of_waits(Device *d) {
     chain_begin(&c);
     chain_run(&c, true);
     for (int i = A; i < LISTED; i++) device_read(d, c.want[i], c.t[i].data, tensor_bytes(&c.t[i]));
-    d->profile = NULL; /* timing adds events between ops */
+    d->profile = NULL; /* timing would add events between ops */
     if (d->kind == DEVICE_CUDA) device_graph_begin(d), chain_run(&c, false), graph = device_graph_end(d);
     for (int i = 0; i < CHAIN_ROUNDS; i++) {
         differ += chain_differs(&c, NULL);

@@ -1,4 +1,4 @@
-/* Compares two runs of an op case: within a bound, or bitwise. */
+/* Compares two runs of a case, within a bound or bitwise. */
 #pragma once
 
 #include <stdio.h>
@@ -12,7 +12,8 @@ static inline double largest(Values a) {
     return m;
 }
 
-/* No sum in an op of this case has more terms: reductions are along a row or over an operand's rows. */
+/* The largest number of terms of a sum in this case, because reductions are along a row or over the rows of
+ * an operand. */
 static inline double most_terms(const OpCase *c) {
     int64_t k = 1;
     for (int i = 0; i < CASE_INPUTS; i++) {
@@ -24,8 +25,8 @@ static inline double most_terms(const OpCase *c) {
     return (double)k;
 }
 
-/* The first input that needs a gradient and has none, or CASE_INPUTS. Without this check, a missing backward would
- * pass. */
+/* Returns the first input that requires a gradient and has none, or CASE_INPUTS. Without this check, a
+ * missing backward would not be detected. */
 static inline int input_without_gradient(const OpCase *c, const Result *r) {
     int i = 0;
     while (i < CASE_INPUTS && (!wants_gradient(&c->in[i]) || r->grad[i].n)) i++;
@@ -59,8 +60,8 @@ static inline void compare(const OpCase *c, const char *what, Values got, Values
 static const char *const GRAD_NAMES[CASE_INPUTS] = {"grad of input 0", "grad of input 1", "grad of input 2",
                                                     "grad of input 3", "grad of input 4", "grad of input 5"};
 
-/* Terms are at most 1 in size (the inputs' grid), so an error is measured against 1 + the largest result. 4
- * standard deviations of a random walk of roundings. */
+/* The bound is 4 standard deviations of a random walk of roundings. Terms are at most 1 because of the grid
+ * of inputs, so an error is relative to 1 + the largest result. */
 static inline void compare_all(const OpCase *c, const Result *got, const Result *want, double u,
                                double roundings) {
     expect_gradients(c, want);

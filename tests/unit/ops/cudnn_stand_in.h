@@ -1,5 +1,5 @@
-/* A stand-in for cuDNN that executes a graph's operations in sequence on the host. Tests use it to check that graphs
- * are correct. It does not know which graphs cuDNN supports. */
+/* A mock of cuDNN that executes the operations of a graph on the host, so that tests can check that graphs
+ * are correct. It does not check whether cuDNN supports a graph. */
 #pragma once
 
 #include <cudnn_graph.h>
@@ -26,13 +26,13 @@ typedef struct MockDescriptor {
     MockAttribute attribute[MOCK_ATTRIBUTES];
     int n;
     bool finished;
-    struct MockDescriptor *whole; /* of a configuration: its graph */
-    double *values;               /* of a tensor in the graph that runs */
+    struct MockDescriptor *whole; /* for a configuration: its graph */
+    double *values;               /* for a tensor: its values while the graph runs */
 } MockDescriptor;
 
 typedef struct MockCount {
     size_t version;
-    int64_t descriptors, plans, runs; /* number of descriptors that exist */
+    int64_t descriptors, plans, runs; /* descriptors: number that exist */
 } MockCount;
 static MockCount mock = {.version = 91900};
 
@@ -86,8 +86,8 @@ static int64_t mock_count(const MockTensor *t) { return t->dim[0] * t->dim[1] * 
 static void mock_place(const MockTensor *t, int64_t i, int64_t *at) {
     for (int k = 3; k >= 0; k--) at[k] = i % t->dim[k], i /= t->dim[k];
 }
-/* The element of t at a position of a larger tensor. Dimensions of size 1 are broadcast. In a smaller dimension (key
- * heads), each element serves consecutive positions. */
+/* The element of t for a position in a tensor of size `of`. Dimensions of size 1 are broadcast. In a
+ * dimension that is smaller in t (key heads), each element is used for several consecutive positions. */
 static double *mock_at(const MockTensor *t, const int64_t *at, const int64_t *of) {
     int64_t offset = 0;
     for (int k = 0; k < 4; k++) offset += at[k] / (of[k] / t->dim[k]) * t->stride[k];
@@ -107,7 +107,8 @@ static DType mock_dtype(const MockDescriptor *d) {
     }
 }
 
-/* Copies elements between the caller's memory and the values. Gaps between elements are not accessed. */
+/* Copies elements between the caller's memory and the mock's values. Gaps between elements are not
+ * accessed. */
 static void mock_move(MockDescriptor *d, char *memory, bool store) {
     const MockTensor t = mock_tensor(d);
     const DType type = mock_dtype(d);
@@ -227,7 +228,7 @@ static void mock_reduce(const MockDescriptor *op) {
     }
 }
 
-/* A view of the memory with different sizes and strides. */
+/* Makes a view of the same memory with different sizes and strides. */
 static void mock_reshape(const MockDescriptor *op) {
     const MockDescriptor *x = mock_descriptor(op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC);
     MockDescriptor *y = mock_descriptor(op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC);
@@ -254,7 +255,7 @@ static void mock_operation(const MockDescriptor *op) {
     }
 }
 
-/* ---- a graph with its caller's memory ---- */
+/* ---- running a graph on the caller's memory ---- */
 
 /* Calls visit(tensor, whether an operation writes it) for the tensors of a graph, once for each use. */
 typedef void MockVisit(MockDescriptor *tensor, bool written, void *arg);
@@ -373,7 +374,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     const MockAttribute *ops = mock_find(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS);
     char *workspace = *(char **)mock_find(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)->values;
     CHECK(handle && (uintptr_t)workspace % 256 == 0, "a workspace at %p", (void *)workspace);
-    memset(workspace, 0xff, MOCK_WORKSPACE); /* only of cuDNN */
+    memset(workspace, 0xff, MOCK_WORKSPACE); /* only cuDNN uses the workspace */
     mock_visit(graph, mock_load, pack);
     for (int64_t i = 0; i < ops->n; i++) mock_operation(((MockDescriptor *const *)ops->values)[i]);
     mock_visit(graph, mock_store, pack);

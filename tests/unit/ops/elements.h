@@ -1,4 +1,4 @@
-/* Elements of tensors as doubles, and inputs that every lane holds exactly. */
+/* Access to elements of tensors as doubles, and inputs that every lane represents exactly. */
 #pragma once
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #include "base/philox.h"
 #include "tensor/tensor.h"
 
-/* Significant bits of inputs: exact in float, or in every float type. */
+/* Numbers of significant bits of inputs, which are exact in float, or in every float type. */
 enum { GRID_FINE = 24, GRID_COARSE = 8 };
 
 typedef struct Values {
@@ -15,7 +15,8 @@ typedef struct Values {
     int64_t n;
 } Values;
 
-/* A tensor's random numbers. Four elements share a block, so drawing elements in order takes a quarter of the time. */
+/* The random numbers of a tensor. Four elements share a Philox block, so drawing elements in order takes a
+ * quarter of the time. */
 typedef struct Grid {
     uint64_t seed, tensor;
     int bits;
@@ -23,7 +24,8 @@ typedef struct Grid {
     Philox4 words;
 } Grid;
 
-/* An odd multiple of 2^-bits in [-1, 1], never 0: exact in a type with `bits` significant bits. */
+/* An odd multiple of 2^-bits in [-1, 1], which is never 0, and exact in a type with `bits` significant
+ * bits. */
 static inline double grid_at(Grid *g, int64_t element) {
     const uint64_t block = (uint64_t)element / 4;
     if (g->next != block + 1) g->words = philox4x32(g->seed, g->tensor, block), g->next = block + 1;
@@ -38,7 +40,7 @@ static inline double grid_value(const char *name, int tensor, int64_t element, i
     return grid_draw(hash_name(name), tensor, element, bits);
 }
 
-/* dtype_convert of one element; the usual types need no call. */
+/* Converts one element to double, without a call of dtype_convert for the usual types. */
 static inline double load_element(const Tensor *t, int64_t i) {
     double x;
     if (t->dtype == F64) return ((const double *)t->data)[i];

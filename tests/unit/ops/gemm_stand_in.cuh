@@ -1,5 +1,5 @@
-/* A stand-in for cuBLASLt and the bench of GEMMs, without a GPU: it knows how fast each algorithm is in a
- * short run and under sustained load. It has one GEMM. The choice is stored in a separate folder. */
+/* A mock of cuBLASLt and gemm_bench without a GPU. For each algorithm, it has the time in a short run and
+ * under sustained load. It has only one GEMM. Choices are stored in a temporary folder. */
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_bench.cuh"
@@ -17,20 +17,20 @@ extern "C" {
 /* ---- the stand-in ---- */
 
 typedef struct Timing {
-    double burst, sustained; /* milliseconds; negative: it does not run */
+    double burst, sustained; /* milliseconds; negative: the algorithm does not run */
     bool other_bits;
-    double later[3]; /* in its blocks under load after the first; 0: as in that */
+    double later[3]; /* sustained time in later blocks; 0: as in the first */
 } Timing;
 
 static struct {
     const Timing *algos;
     int n, at, blocks[GEMM_ALGOS];
-    int lost;       /* the number of an algorithm that the library has no more; 0: of none */
-    bool no_memory; /* to measure anything */
-    double ms;      /* that the GPU has been busy */
+    int lost;       /* number of an algorithm that the library no longer has; 0: none */
+    bool no_memory; /* there is no memory for measurements */
+    double ms;      /* time that the GPU has been busy */
 } gpu;
 
-static const double LOAD_MS = 15; /* from here on a run is no short one */
+static const double LOAD_MS = 15; /* a longer run counts as sustained load */
 
 int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo out[GEMM_ALGOS]) {
     int n = 0;
@@ -76,7 +76,7 @@ typedef struct Run {
     Device device;
     GemmState state;
     GemmKey key;
-    int first; /* the algorithm that it is planned with */
+    int first; /* the algorithm of the initial plan */
 } Run;
 
 static Run run_new(void) {
@@ -106,7 +106,7 @@ static int choose(Run *r, GemmTuning by) {
     return (int)p.algo.lt.data[0];
 }
 
-/* Whether the store has it. */
+/* Whether the store has a record of the GEMM. */
 static bool is_kept(Run *r, GemmRecord *out) {
     GemmStore s = gemm_store_open(&r->cuda, &r->state);
     const bool found = gemm_store_find(&s, &r->key, out);

@@ -1,6 +1,6 @@
 /* Runs tests in a separate process. If a test ends the process or breaks its GPU (an illegal address ends all of a
- * process's GPU work), a new process runs the remaining tests. So tests do not affect each other. Every test runs once;
- * a test that never begins has failed. */
+ * process's GPU work), a new process runs the remaining tests. So a broken test does not affect later tests.
+ * Every test runs once; a test that never begins counts as failed. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,12 +15,12 @@
 
 enum { ISOLATE_TESTS = 4096, ISOLATE_SKIPPED = 77, ISOLATE_AGAIN };
 
-/* A test skips itself if it does not apply to this machine. Zero: never begun. */
+/* How a test ended. TEST_LEFT_OUT: the test skipped itself, because it does not apply to this machine. */
 typedef enum TestEnd { TEST_NOT_BEGUN, TEST_STARTED, TEST_PASSED, TEST_LEFT_OUT, TEST_ENDS } TestEnd;
 
 /* State in memory that the processes share. */
 typedef struct Isolated {
-    int begun; /* the test that is running or ran last; -1: none */
+    int begun; /* the test that runs or ran last; -1: none */
     bool done; /* there are no more tests */
     unsigned char end[ISOLATE_TESTS];
 } Isolated;
@@ -31,7 +31,7 @@ static inline void *shared_memory(size_t bytes) {
     return p;
 }
 
-/* Runs fn(arg). false: it ended in a fault; scope->message has the fault's message. */
+/* Runs fn(arg). Returns false if it ended in a fault, whose message is in scope->message. */
 static inline bool without_fault(void (*fn)(void *), void *arg, FaultScope *scope) {
     jmp_buf jump;
     *scope = (FaultScope){.where = "test", .catch_jmp = &jump};
@@ -76,8 +76,9 @@ static inline int isolate(Isolated *s, const struct CMUnitTest *tests, int n, in
         if (!s->done && code != ISOLATE_AGAIN)
             printf("the process ended by %s %d\n", code < 0 ? "signal" : "status",
                    code < 0 ? WTERMSIG(status) : code);
-        CHECK(s->done || s->begun >= first,
-              "the tests' process ends before the first test"); /* no process would make progress */
+        CHECK(
+            s->done || s->begun >= first,
+            "the tests' process ends before the first test"); /* further processes would make no progress either */
     }
     return isolated_report(s, tests, n, stdout);
 }

@@ -1,4 +1,4 @@
-/* Builders for the mixture-of-experts rows of tapes.def. */
+/* Builders for the MoE rows of tapes.def. */
 #pragma once
 
 #include "unit/ops/case.h"
@@ -31,7 +31,7 @@ static inline Tensor *build_gate_logits(Tape *t, Tensor **in, const void *attr) 
     return op_gate_logits(t, in[0], in[1], in[2]);
 }
 
-/* logits, bias? [e] */
+/* The inputs are the logits and, optionally, the bias [e]. */
 static inline Tensor *build_route(Tape *t, Tensor **in, const void *attr) {
     const MoeCase *m = attr;
     return op_route(t, in[0], NULL, in[1], m->k, m->route).probs;
@@ -55,7 +55,8 @@ static inline Tensor *build_scale_rows(Tape *t, Tensor **in, const void *attr) {
     return op_scale_rows(t, in[0], in[1], ((const ScaleAttr *)attr)->sigmoid);
 }
 
-/* An MoE layer: x [s,b,h], logits [s,b,e], fc1 [e*2f,h], fc2 [e*h,f], biases? [e*2f], [e*h]. */
+/* Builds an MoE layer from x [s,b,h], logits [s,b,e], fc1 [e*2f,h], fc2 [e*h,f] and, optionally, biases [e*2f]
+ * and [e*h]. */
 static inline Tensor *build_experts(Tape *t, Tensor **in, const void *attr) {
     const MoeCase *m = attr;
     Routing r = op_route(t, in[1], NULL, NULL, m->k, m->route);

@@ -1,5 +1,5 @@
-/* Tensors of more than 2^31 elements: ops on equal numbers, so that an exact sum of squares of the result shows whether
- * each element was processed once. Needs about 60 GB of device memory. */
+/* Tests ops on tensors of more than 2^31 elements. Elements are equal, so that an exact sum of squares of the
+ * result shows whether each element was processed once. The tests need about 60 GB of device memory. */
 #pragma once
 
 #include "base/exact_sum.h"
@@ -27,7 +27,7 @@ static inline Tensor far_ids(Device *d, int64_t n, int64_t first, int64_t step) 
 
 static inline void far_free(Device *d, Tensor *t) { device_release(d, t->data, tensor_bytes(t)); }
 
-/* All elements are `value`, except for `others` elements that are 0. */
+/* Asserts that all elements are `value`, except for `others` elements that are 0. */
 static inline void expect_all(Device *d, const char *what, Tensor *x, double value, int64_t others) {
     ExactSum sum;
     int64_t zeros;
@@ -81,7 +81,7 @@ static inline void far_elementwise(Device *d) {
         far_free(d, &same);
 }
 
-/* y = x w^T of ones, forward and backward. */
+/* A linear layer y = x w^T of ones, forward and backward. */
 static inline void far_linear(Device *d) {
     enum { ROWS = 1 << 16, IN_WIDTH = 64, OUT_WIDTH = 32784 };
     Tensor x = far_new(d, BF16, ROWS, IN_WIDTH, 1), y = far_new(d, BF16, ROWS, OUT_WIDTH, 0),
@@ -94,11 +94,11 @@ static inline void far_linear(Device *d) {
     expect_all(d, "linear_wgrad", &dw, (double)IN_WIDTH * ROWS, 0);
     call_run(&OPS[OP_fill], &(Call){.out = {&y}, .attr = &(FillAttr){0x1p-6}, .device = d});
     call_run(&OPS[OP_linear_dgrad], &(Call){.in = {&y, &w}, .out = {&x}, .attr = &attr, .device = d});
-    expect_all(d, "linear_dgrad", &x, 512, 0); /* of 512.25, in bf16 */
+    expect_all(d, "linear_dgrad", &x, 512, 0); /* 512.25, rounded to bf16 */
     far_free(d, &x), far_free(d, &y), far_free(d, &w), far_free(d, &dw);
 }
 
-/* Rows from the end of a table, gradients for them, and a loss over the same number of elements. */
+/* Looks up rows at the end of a table, computes their gradients, and updates the table. */
 static inline void far_vocabulary(Device *d) {
     enum { TOKENS = 64 };
     Tensor w = far_new(d, BF16, BEYOND_ROWS, BEYOND_WIDTH, 1), y = far_new(d, BF16, TOKENS, BEYOND_WIDTH, 0),
@@ -129,7 +129,7 @@ static inline void far_vocabulary(Device *d) {
 }
 
 static inline void far_loss(Device *d) {
-    enum { TOKENS = 65600, COLUMNS = 32768 }; /* logits 0: a softmax of 2^-15 */
+    enum { TOKENS = 65600, COLUMNS = 32768 }; /* logits are 0, so the softmax is 2^-15 */
     Tensor x = far_new(d, BF16, TOKENS, COLUMNS, 0), label = far_ids(d, TOKENS, 0, 0),
            dloss = far_new(d, F32, 1, TOKENS, 1), loss = far_new(d, F32, 1, TOKENS, 0),
            lse = far_new(d, F32, 1, TOKENS, 0);

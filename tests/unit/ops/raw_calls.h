@@ -1,4 +1,5 @@
-/* Calls of kernels: operands of rows of kernels/cases.def or calls.def, and arrangements of their numbers. */
+/* Calls of kernels without a tape: creates the operands of rows of kernels/cases.def or calls.def, and
+ * arranges their values. */
 #pragma once
 
 #include <float.h>
@@ -9,12 +10,12 @@
 
 typedef struct DirectCall {
     KernelCase row;
-    void (*arrange)(Call *); /* NULL: the numbers need no change */
+    void (*arrange)(Call *); /* changes values of operands; NULL: no change */
 } DirectCall;
 
 /* ---- arrangements ---- */
 
-/* Rows without a key in the first set, in the second set, in neither set. */
+/* Some rows see no key in the first set of keys, some in the second set, and some in both. */
 static inline void some_rows_see_nothing(Call *c) {
     const int64_t n = tensor_count(c->in[1]), width = tensor_width(c->in[1]);
     for (int64_t i = 0; i < n; i++) {
@@ -27,7 +28,7 @@ static inline void some_rows_see_nothing(Call *c) {
 static inline void rows_that_see_nothing(Call *c) {
     for (int64_t i = 0; i < tensor_count(c->in[1]); i += 3) store_element(c->in[1], i, -INFINITY);
 }
-/* A row's log-sum is at least its sink, because the sum includes the sink. */
+/* The log-sum of a row must be at least its sink, because the sum includes the sink. */
 static inline void sums_hold_sinks(Call *c) {
     Tensor *lse = c->in[2];
     double most = 0;
@@ -54,7 +55,7 @@ static inline void some_are_infinite_or_nan(Call *c) {
 static inline void third_is_zero(Call *c) {
     for (int64_t i = 0; i < tensor_count(c->in[0]); i += 3) store_element(c->in[0], i, i % 2 ? -0.0 : 0);
 }
-/* Rows of running sums. */
+/* Makes offsets ascend, as running sums do. */
 static inline void offsets_ascend(Call *c) {
     Tensor *t = c->in[0];
     int64_t *offset = t->data;
@@ -66,7 +67,7 @@ static inline void results_are_main_gradients(Call *c) {
         if (c->out[j]) c->out[j]->flags |= TENSOR_MAIN_GRAD;
 }
 static inline void sinks_have_main_gradients(Call *c) { sums_hold_sinks(c), results_are_main_gradients(c); }
-/* The experts have unequal numbers of rows, and some rows follow the last expert. */
+/* Experts have unequal numbers of rows, and some rows follow those of the last expert. */
 static inline void gradients_of_experts(Call *c) {
     const Tensor *offset = c->in[2];
     const int64_t experts = offset->dim[0] - 1, rows = c->in[0]->dim[0];
@@ -74,10 +75,10 @@ static inline void gradients_of_experts(Call *c) {
         ((int64_t *)offset->data)[e] = e == 2 ? rows / (experts + 1) : e * rows / (experts + 1);
     results_are_main_gradients(c);
 }
-/* As the optimizer asks for it: 16-bit ones are read too. */
+/* Sets the flags of the moments as the optimizer does, so that 16-bit moments are read too. */
 static inline void moments_are_read(Call *c) { c->out[1]->flags = c->out[2]->flags = TENSOR_ACCUM; }
-/* Pieces of all groups with gaps between them, which the outputs keep; some pieces are as large as they may
- * be. */
+/* Makes pieces of all groups with gaps, in which outputs must not change. Some pieces have the largest
+ * possible size. */
 static inline void pieces_have_gaps(Call *c) {
     FlatPiece *piece = c->in[1]->data;
     const int64_t n = c->in[1]->dim[0], each = tensor_count(c->in[0]) / n;
@@ -89,7 +90,7 @@ static inline void a_piece_is_too_long(Call *c) {
     pieces_have_gaps(c);
     ((FlatPiece *)c->in[1]->data)[1].count = tensor_count(c->in[0]);
 }
-/* Makes the call take the step's numbers from memory. */
+/* Makes the call read the numbers of the step from memory. */
 static inline void step_of_memory(Call *c) {
     pieces_have_gaps(c);
     *(StepNumbers *)c->in[2]->data =
@@ -126,7 +127,7 @@ static inline double fill_value(const CaseOperand *o, uint64_t seed, int which, 
     return grid;
 }
 
-/* NULL: the call has no such operand. */
+/* Returns NULL if the call does not have the operand. */
 static inline Tensor *direct_operand(Arena *arena, const CaseOperand *o, DType storage, const char *name,
                                      int which) {
     if (!o->ndim) return NULL;
@@ -157,7 +158,7 @@ static inline Call direct_call(Arena *arena, const DirectCall *d, DType storage)
     return c;
 }
 
-/* Whether a 16-bit type gives a different call than F32. */
+/* Whether the call with a 16-bit type differs from that with F32. */
 static inline bool has_storage(const KernelCase *c) {
     for (int i = 0; i < CALL_IN; i++)
         if (c->in[i].ndim && c->in[i].dtype == CASE_STORAGE) return true;

@@ -1,7 +1,8 @@
-/* Runs one call again in a device's memory, with guard bytes before and after every operand and in the gaps
- * of strided ones. Requirements:
- * - guards and inputs keep their bytes, and outputs are written completely;
- * - on the device of the first run outputs are bitwise equal to that run, although their alignment differs;
+/* Repeats one call in the memory of a device, with guard bytes before and after every operand and in the gaps
+ * of strided operands. Requirements:
+ * - guards and inputs are unchanged, and outputs are written completely;
+ * - on the device of the first run, outputs are bitwise equal to those of that run, although their alignment
+ * differs;
  * - an output with ADDS in kernels/ops.def is added to if TENSOR_ACCUM is set. */
 #pragma once
 
@@ -12,16 +13,17 @@
 #include "unit/cmocka_all.h"
 #include "unit/ops/case.h"
 
-/* UNSET is NaN in any float type: it shows elements that are not written and reads outside of elements. The memory
- * around outputs has a different pattern, which no arithmetic on NaN yields. */
+/* UNSET is NaN in any float type, which shows unwritten elements and reads outside of elements. The memory
+ * around outputs has a different pattern, which cannot result from arithmetic on NaN. */
 enum { GUARD_BYTES = 64, UNSET = 0xFF, GUARD = 0xA5 };
 
 typedef struct Guarded {
-    Tensor t, image; /* in device memory; also in `block` */
+    Tensor t, image; /* t is in device memory, image in `block` */
     Device *device;
     char *memory;
-    unsigned char *block, *before; /* the host's last copy of the memory, and its copy from before the call */
-    bool *owned;                   /* bytes that belong to elements */
+    unsigned char *block,
+        *before; /* copies of the memory on the host: the latest, and the one from before the call */
+    bool *owned; /* whether each byte belongs to an element */
     size_t bytes;
 } Guarded;
 
@@ -29,7 +31,7 @@ static inline size_t element_byte(const Tensor *t, int64_t row, int64_t column) 
     return (size_t)(tensor_row_offset(t, row) + column) * dtype_size((DType)t->dtype);
 }
 
-/* Elements begin at a multiple of 16 bytes, or only at a multiple of their size. */
+/* Elements begin at a multiple of 16 bytes if `aligned`, otherwise only at a multiple of their size. */
 static inline Guarded guarded_like(const Tensor *t, Device *device, bool is_output, bool aligned) {
     Guarded g = {.t = *t, .image = *t, .device = device};
     const size_t size = dtype_size((DType)t->dtype), begin = GUARD_BYTES + (aligned ? 0 : size);
@@ -67,7 +69,7 @@ static inline bool same_elements(const Tensor *a, const Tensor *b) {
     return true;
 }
 
-/* Numbers that any type represents; integers are valid words of an ExactSum. */
+/* Fills a tensor with numbers that any type represents. Integers are valid words of an ExactSum. */
 static inline void fill_grid(Tensor *t, const char *name) {
     const uint64_t seed = hash_name(name);
     for (int64_t r = 0, n = tensor_rows(t), width = tensor_width(t); r < n; r++) {
@@ -85,7 +87,7 @@ static inline void guarded_seal(Guarded *g) {
     device_write(g->device, g->memory, g->block, g->bytes);
 }
 
-/* The loop has no branches, so that the compiler vectorises it. */
+/* The loop has no branches, so that the compiler can vectorise it. */
 static inline bool guarded_changed(const Guarded *g, bool is_output) {
     const unsigned char *now = g->block, *before = g->before;
     const bool *owned = g->owned;
@@ -110,22 +112,22 @@ static inline void guarded_free(Guarded *g) {
     free(g->block), free(g->before), free(g->owned);
 }
 
-/* Its outputs are operands too. */
+/* Whether the op also reads its outputs. */
 static inline bool op_updates(const OpDef *op) {
     for (int i = 0; i < CALL_OUT; i++)
         if (op->out[i].updated) return true;
     return false;
 }
 
-/* Whether output j of the call can add: a copy adds F64 to F64, or other float types; gradients through an activation
- * cannot add. */
+/* Whether the call can add to output j. A copy can add to F64 only from F64; gradients through an activation
+ * cannot be added. */
 static inline bool can_add(const OpDef *op, const Call *c, int j) {
     return c->out[j] && op->out[j].adds && !(op->number == OP_linear_dgrad && c->in[2]) &&
            (op->number != OP_copy ||
             (c->out[0]->dtype != I64 && (c->in[0]->dtype == F64) == (c->out[0]->dtype == F64)));
 }
 
-/* The operands are those of the op's row in kernels/ops.def. */
+/* Checks that the call has the operands of the op's row in kernels/ops.def. */
 static inline void check_operands(const OpDef *op, const Call *c) {
     for (int i = 0; i < CALL_IN + CALL_OUT; i++) {
         const bool is_input = i < CALL_IN;
@@ -140,8 +142,8 @@ static inline void check_operands(const OpDef *op, const Call *c) {
 
 typedef struct ReplayHow {
     Device *device;
-    bool add;      /* outputs that can add do add */
-    bool in_place; /* an input that shares memory with an output also shares it here */
+    bool add;      /* add to all outputs for which that is possible */
+    bool in_place; /* inputs that share memory with an output also do so here */
     bool aligned;
     unsigned left_out; /* mask of outputs that are NULL */
 } ReplayHow;
@@ -160,12 +162,12 @@ static inline void replay_inputs(Replay *r, const OpDef *op, const Call *c) {
         copy_elements(&r->in[i].image, c->in[i]);
         for (int j = 0; j < CALL_OUT; j++)
             if (c->out[j] && c->out[j]->data == c->in[i]->data)
-                fill_grid(&r->in[i].image, op->name); /* the operand was overwritten */
+                fill_grid(&r->in[i].image, op->name); /* the call has overwritten the operand */
         guarded_seal(&r->in[i]);
     }
 }
 
-/* The operands of c are in host memory. */
+/* The operands of c must be in host memory. */
 static inline void replay_open(Replay *r, const OpDef *op, const Call *c, ReplayHow how) {
     *r = (Replay){.how = how, .call = *c};
     r->call.device = how.device;
@@ -219,7 +221,7 @@ static inline void replay_free(Replay *r) {
     for (int j = 0; j < CALL_OUT; j++) guarded_free(&r->out[j]);
 }
 
-/* out = before + plain, up to the rounding of a different order of summation. */
+/* Checks that sum = before + plain, up to the rounding of a different order of summation. */
 static inline void check_sum(const OpDef *op, const Tensor *sum, const Tensor *before, const Tensor *plain,
                              double terms) {
     double u = dtype_roundoff((DType)sum->dtype), scale = 0;
@@ -238,7 +240,7 @@ static inline void check_sum(const OpDef *op, const Tensor *sum, const Tensor *b
         }
 }
 
-/* A TapeTrace that runs the whole check for one call, on the call's device. */
+/* A TapeTrace that runs all checks for one call, on the device of the call. */
 static inline void replay_check(void *arg, const OpDef *op, const Call *c) {
     (void)arg;
     Replay plain, placed, sum, before;

@@ -1,5 +1,5 @@
-/* Forward and backward of causal attention whose sequence is distributed over a ring of ranks, on any device. On a null
- * device this is a dry run and needs no other ranks. */
+/* Runs forward and backward of causal attention with a sequence that is distributed over a ring of ranks, on
+ * any device. On a null device, this is a dry run, which does not need the other ranks. */
 #pragma once
 
 #include <stdio.h>
@@ -21,19 +21,19 @@ enum { RING_Q, RING_K, RING_V, RING_DY, RING_INPUTS };
 enum { RING_Y, RING_DQ, RING_DK, RING_DV, RING_RESULTS };
 static const char *const RING_NAMES[RING_RESULTS] = {"y", "dq", "dk", "dv"};
 
-/* The whole results; each rank writes its rows. */
+/* The results for the whole sequence; each rank writes its rows. */
 typedef struct RingResults {
     double *x[RING_RESULTS];
 } RingResults;
 
 typedef struct RingRank {
     Device *device;
-    Comm *comm; /* NULL: one rank, or a dry run */
+    Comm *comm; /* NULL for one rank, or a dry run */
     int ranks, rank;
     DType dtype;
     TapeTrace *trace; /* NULL: none */
     void *trace_arg;
-    RingResults *results; /* NULL: a dry run */
+    RingResults *results; /* NULL for a dry run */
 } RingRank;
 
 static inline int64_t ring_heads(int i) { return i == RING_K || i == RING_V ? 1 : RING_R; }
@@ -111,11 +111,11 @@ static inline void ring_run(const RingRank *k) {
 
 typedef struct RingPaths {
     int64_t calls;
-    size_t scratch;  /* the most memory that an op needs in addition to its operands */
+    size_t scratch;  /* largest scratch memory of an op */
     char other[300]; /* the first path that does not use cuDNN; "": none */
 } RingPaths;
 
-/* A TapeTrace; arg: RingPaths. */
+/* A TapeTrace whose arg is a RingPaths. */
 static inline void ring_path(void *arg, const OpDef *op, const Call *c) {
     RingPaths *p = arg;
     if (op->number != OP_attention && op->number != OP_attention_grad) return;
@@ -125,7 +125,7 @@ static inline void ring_path(void *arg, const OpDef *op, const Call *c) {
         snprintf(p->other, sizeof p->other, "%s: %s", op->name, path);
 }
 
-/* Plans a rank's calls for the device. */
+/* Plans the calls of a rank for the device, in a dry run. */
 static inline RingPaths ring_plan(Device *device, int ranks, int rank, DType dtype) {
     RingPaths paths = {0};
     Device *planner = device_null_for(device);

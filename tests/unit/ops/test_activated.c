@@ -1,12 +1,12 @@
-/* op_linear_on_activated computes the activation's gradient in its GEMM, bitwise equal to a separate node. It does so
- * only if no op is between the two. */
+/* Tests that op_linear_on_activated computes the gradient of the activation in its GEMM, bitwise equal to a
+ * separate node, and only if no other op is between the two. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/ops.h"
 #include "unit/ops/case_table.h"
 #include "unit/ops/compare.h"
 
-/* The activation as a separate node. */
+/* The same with the activation as a separate node. */
 static Tensor *build_apart(Tape *t, Tensor **in, const void *attr) {
     const Activated h = op_linear_activated(t, in[0], &(LinearLayer){.w_oi = in[1], .bias_o = in[2]},
                                             *(const ActivationAttr *)attr, false);
@@ -29,7 +29,8 @@ static OpCase taken_apart(const OpCase *c) {
 /* ---- which kernels run ---- */
 
 typedef struct Seen {
-    int through, apart; /* activation gradients that a GEMM computes, and that a separate kernel computes */
+    int through,
+        apart; /* numbers of activation gradients that a GEMM computes, and that a separate kernel computes */
 } Seen;
 
 static void count(void *arg, const OpDef *op, const Call *c) {
@@ -70,7 +71,7 @@ TEST(one_gemm_does_it) {
     assert_true(two.through == 0 && two.apart == 1);
 }
 
-/* In the exact lane the activation's gradient has to be rounded to the grid. */
+/* In the exact lane, the activation's gradient must be a separate op, because it is rounded to the grid. */
 TEST(exact_lane_keeps_them_apart) {
     const Seen seen = seen_in(&CASES[0], F64, true);
     assert_true(seen.through == 0 && seen.apart == 1);

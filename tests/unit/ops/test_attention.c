@@ -1,5 +1,6 @@
-/* The fused attention compared with its definition. Bitwise properties: rows do not depend on later rows or
- * keys, nor on padding; a cached step is equal to a row of the full computation; threads change no result. */
+/* Compares fused attention with its definition, and tests bitwise properties. Rows do not depend on later
+ * rows or keys, nor on padding. A step with a cache equals a row of the full computation. Results do not
+ * depend on the number of threads. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>
@@ -14,9 +15,9 @@
 typedef struct Shape {
     int64_t s, t, b, g, r, d, e;
     AttentionAttr attr;
-    int64_t first_key; /* of row i: i % (first_key + 1); 0: no operand */
-    int64_t length;    /* of sample i: i * length; 0: no operand */
-    int64_t buckets;   /* of the bias; 0: no operand */
+    int64_t first_key; /* row i has first key i % (first_key + 1); 0: no operand */
+    int64_t length;    /* sample i has length i * length; 0: no operand */
+    int64_t buckets;   /* number of buckets of the bias; 0: no operand */
 } Shape;
 
 enum { Q, K, V, DY, BIAS, Y, DQ, DK, DV, DBIAS, TENSORS };
@@ -44,8 +45,8 @@ static double get(const Tensor *t, int64_t i) {
     return x;
 }
 
-/* Values in (-1, 1) that depend on the position in the sequence and the values after it, not on its length;
- * exact in float. */
+/* Fills a tensor with values in (-1, 1) that are exact in float. They depend on the position and on the index
+ * after it, but not on the length of the sequence. */
 static void fill(Tensor *t, int which) {
     for (int64_t i = 0, n = tensor_count(t); i < n; i++)
         set(t, i, (float)(2 * philox_uniform(11, (uint64_t)which, (uint64_t)i) - 1));
@@ -100,8 +101,8 @@ static void compute(Run *r, int threads, bool unfused) {
 
 static const char *const NAMES[TENSORS] = {"q", "k", "v", "dy", "bias", "y", "dq", "dk", "dv", "dbias"};
 
-/* Sums have at most s r or t d terms, of size at most 1 except that the softmax turns an absolute error of a
- * score, |scale| d u, into a relative one. */
+/* The bound: sums have at most s r or t d terms, which are at most 1. The softmax also turns the absolute
+ * error of a score, |scale| d u, into a relative error. */
 static void near(const Run *a, const Run *b) {
     const Shape *p = &a->shape;
     const double terms = (double)(p->s * (p->r + (p->buckets ? p->t : 0)) + p->t + p->d + p->e),
@@ -144,8 +145,7 @@ TEST(fused_is_the_definition) {
                        .d = 10,
                        .e = 10,
                        .attr = CAUSAL};
-            check_fused(
-                p); /* with s > t the last rows see all keys, with s < t the last keys are never seen */
+            check_fused(p); /* if s > t, the last rows see all keys; if s < t, no row sees the last keys */
             p.attr.query.first = p.t > p.s ? p.t - p.s : 0; /* a cache */
             check_fused(p);
             p.d = 17, p.e = 33, p.attr.window_left = 5, p.attr.window_right = 40;
@@ -196,7 +196,7 @@ TEST(a_row_without_keys_is_zero) {
     run_free(&r);
 }
 
-/* Such a row attends only to its sink, so its output and gradients are 0. */
+/* A row without keys attends only to its sink, so its output and gradients must be 0. */
 TEST(a_row_without_keys_has_its_sink) {
     Shape p = {.s = 70, .t = 70, .b = 1, .g = 1, .r = 2, .d = 8, .e = 8, .attr = CAUSAL, .first_key = 40};
     p.attr.window_left = 3;
@@ -229,10 +229,12 @@ static void same_rows(const Run *a, int64_t a_row, const Run *b, int64_t b_row, 
                         (char *)b->x[Y].data + (size_t)b_row * row, (size_t)rows * row);
 }
 
-/* Rows of the same q, k, v with fewer positions, with different later keys, and one at a time after a cache. */
+/* Compares rows of the same q, k, v with fewer positions, with different later keys, and one at a time with a
+ * cache. */
 TEST(later_positions_change_nothing) {
     const int64_t lengths[] = {1, 5, 31, 32, 33, 63, 64, 65, 100, 129};
-    /* a window of at most one tile, and a window where tiles relative to it would begin elsewhere */
+    /* the windows: none; smaller than a tile; one such that tiles relative to the window would begin
+     * elsewhere */
     const int64_t windows[] = {WINDOW_OFF, 20, 70};
     for (int w = 0; w < 3; w++)
         for (DType dtype = F64; dtype <= F32; dtype++) {
@@ -266,7 +268,7 @@ TEST(later_positions_change_nothing) {
         }
 }
 
-/* The second sample has no more keys than it sees. */
+/* In the padded run, the second sample has more keys than it sees. */
 TEST(padding_changes_nothing) {
     const int64_t lengths[] = {1, 31, 64, 65, 129};
     for (DType dtype = F64; dtype <= F32; dtype++)
@@ -310,8 +312,8 @@ TEST(threads_change_nothing) {
     run_free(&one);
 }
 
-/* The share of dropped probabilities, and the mean of the kept ones: with v = 1 a row of y is the sum of its kept
- * probabilities. */
+/* Checks the fraction of dropped probabilities, and the mean of the kept ones. With v = 1, a row of y is the
+ * sum of its kept probabilities. */
 TEST(dropout_keeps_the_mean) {
     Shape p = {.s = 128, .t = 128, .b = 2, .g = 2, .r = 2, .d = 4, .e = 1};
     const double rate = 0.25;
@@ -325,7 +327,8 @@ TEST(dropout_keeps_the_mean) {
     double sum = 0;
     const int64_t rows = tensor_count(&r.x[Y]);
     for (int64_t i = 0; i < rows; i++) sum += get(&r.x[Y], i);
-    /* scale 0: every probability is 1/128, so the mean is that of 128 rows Bernoulli draws; 5 standard errors */
+    /* the scale is 0, so every probability is 1/128, and the mean is that of 128 * rows Bernoulli draws; the
+     * bound is 5 standard errors */
     const double error = 5 * sqrt(rate / (1 - rate) / (double)(128 * rows));
     assert_true(fabs(sum / (double)rows - 1) < error);
     run_free(&r);

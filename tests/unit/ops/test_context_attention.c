@@ -1,5 +1,5 @@
-/* Attention over context-parallel ranks (threads) compared with attention on one rank, for every communication type and
- * mask. Rank r of n holds chunks r and 2n-1-r of 2n; the test computes that itself. */
+/* Compares attention on context-parallel ranks (threads) with attention on one rank, for every communication
+ * type and mask. Rank r of n has chunks r and 2n-1-r of 2n, which the test computes independently. */
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 #include "unit/cmocka_all.h"
@@ -24,32 +24,31 @@ enum {
 typedef struct Case {
     int cp, tp;
     ContextPlan plan;
-    int64_t s, g, r;     /* the whole sequence, all kv groups, heads of each */
-    int64_t values;      /* width of the values; 0: that of the keys */
-    int64_t keys;        /* of another sequence, whose keys and values these are; 0: of the queries' */
+    int64_t s, g, r;     /* length of the whole sequence, kv groups of all ranks, heads per group */
+    int64_t values;      /* width of the values; 0: as the keys */
+    int64_t keys;        /* length of the other sequence that has the keys and values; 0: self-attention */
     int64_t left, right; /* window; 0: none, causal */
-    bool packed;         /* documents of 23 positions, seen from first_key */
+    bool packed;         /* documents of 23 positions, marked by first_key */
     bool full;           /* not causal */
     double dropout;
-    bool sinks, bias;           /* parameters of each head */
+    bool sinks, bias;           /* there are sinks, a bias of each head */
     bool padded;                /* samples have lengths */
-    bool unfused, exact, twice; /* twice: two attentions of the same q, k, v, so that gradients are added */
-    bool together;              /* q, k and v are exchanged in one operation, if possible */
+    bool unfused, exact, twice; /* twice: two attentions have the same q, k, v, so that gradients are added */
+    bool together;              /* exchange q, k and v in one operation, if possible */
     DType dtype;
 } Case;
 
 static int64_t value_width(const Case *c) { return c->values ? c->values : WIDTH; }
 
-/* The columns of a group: its queries, and its key and value if they are of the same sequence. */
+/* Numbers of columns of a group: the key and value; the queries, with key and value in self-attention. */
 static int64_t width_of_kv(const Case *c) { return WIDTH + value_width(c); }
 static int64_t width_of_qkv(const Case *c) { return c->r * WIDTH + (c->keys ? 0 : width_of_kv(c)); }
 
-/* The full results of one run, as doubles; each rank writes its part. */
+/* The full results of one run as doubles, of which each rank writes its part. */
 typedef struct Outcome {
     int64_t n_y, n_qkv, n_kv, n_heads;
     double *y, *dqkv, *dkv; /* [s,b,g*r*e], [s,b,g*width], [keys,b,g*(d+e)] */
-    double
-        *dheads; /* [cp,1+BUCKETS,g*r]: dsink and dbias: each rank's part of the sum; [0] becomes the sum */
+    double *dheads;         /* [cp,1+BUCKETS,g*r] dsink and dbias of each rank; [0] becomes their sum */
     int64_t count[COUNTED];
 } Outcome;
 
@@ -60,7 +59,7 @@ typedef struct Rank {
     const Case *c;
     Outcome *out;
     int tp_rank, cp_rank;
-    int64_t rows, groups; /* rows and groups that this rank holds */
+    int64_t rows, groups; /* number of rows and groups of this rank */
     int64_t count[COUNTED];
 } Rank;
 
@@ -71,7 +70,7 @@ static int64_t position(const Rank *k, int64_t total, int64_t row) {
     return n == 1 ? row : (row / chunk ? 2 * n - 1 - k->cp_rank : k->cp_rank) * chunk + row % chunk;
 }
 
-/* Element e of this rank's x [rows,b,width] in the whole [s,b,tp*width]. */
+/* The index in the whole [s,b,tp*width] of element e of this rank's x [rows,b,width]. */
 static int64_t whole_at(const Rank *k, const Tensor *x, int64_t e) {
     const int64_t width = x->dim[2], line = e / width, all = width * k->c->tp;
     return (position(k, x->dim[0] * k->c->cp, line / SAMPLES) * SAMPLES + line % SAMPLES) * all +
@@ -99,17 +98,17 @@ static void count_op(void *arg, const OpDef *op, const Call *c) {
 /* A parameter for this rank's heads. */
 typedef struct OfHeads {
     Tensor value, main_grad;
-    int64_t first; /* of its rows among those of all parameters */
+    int64_t first; /* index of its first row among the rows of all parameters */
     double values[BUCKETS * MOST_HEADS], gradient[BUCKETS * MOST_HEADS];
 } OfHeads;
 
-/* Element e among all heads and rows. */
+/* The index of this rank's element e among all heads and rows. */
 static int64_t heads_at(const Rank *k, const OfHeads *p, int64_t e) {
     const int64_t n = k->groups * k->c->r;
     return (p->first + e / n) * n * k->c->tp + k->tp_rank * n + e % n;
 }
 
-/* The gradient's memory is fresh, so the test detects any unwritten element. */
+/* The memory of the gradient is not initialized, so that the test detects unwritten elements. */
 static void heads_open(const Rank *k, OfHeads *p, int64_t first, int ndim) {
     const Case *c = k->c;
     const int64_t n = k->groups * c->r, dim[] = {ndim == 1 ? n : BUCKETS, n};
@@ -133,7 +132,8 @@ static void heads_close(const Rank *k, const OfHeads *p) {
         all[heads_at(k, p, e)] = load_element(&p->main_grad, e);
 }
 
-/* n heads of d columns, from column `first` on of each group of x [s,b,g*width] or [s,b,g,heads,d]. */
+/* Returns n heads of d columns that begin at column `first` of each group of x [s,b,g*width] or
+ * [s,b,g,heads,d]. */
 static Tensor *part_of(Tape *t, Tensor *x, int64_t width, int64_t first, int64_t n, int64_t d) {
     const int64_t groups = tensor_count(x) / (x->dim[0] * SAMPLES * width);
     return tape_view(t, x, first, 5, (int64_t[]){x->dim[0], SAMPLES, groups, n, d},
@@ -162,7 +162,7 @@ static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *kv, Attention
     return tape_view(t, y, 0, 3, (int64_t[]){s, b, g * r * e}, (int64_t[]){b * g * r * e, g * r * e, 1});
 }
 
-/* This rank's rows of an input with `width` columns in each group. */
+/* Creates this rank's rows of an input that has `width` columns per group. */
 static Tensor *input_new(Tape *t, const Rank *k, int64_t rows, int64_t width, int which) {
     SpmdType type = 0;
     if (k->c->cp > 1) type = spmd_with(type, AXIS_CP, SPMD_V);
@@ -172,7 +172,7 @@ static Tensor *input_new(Tape *t, const Rank *k, int64_t rows, int64_t width, in
     return x;
 }
 
-/* Unwritten memory is detected. */
+/* Creates a space that is filled with NaN, so that reads of unwritten memory are detected. */
 static Space *unset_space(Device *d) {
     Space *s = space_new(d, "transient", BYTES);
     void *block = space_take(s, UNSET_BYTES);
@@ -193,7 +193,8 @@ static void run_rank(Rank *k, const Layout *layout, Comm *comm) {
     if (c->keys) kv = input_new(t, k, c->keys / c->cp, width_of_kv(c), 3);
     Tensor *first_key = tape_tensor(t, I64, 2, (int64_t[]){SAMPLES, k->rows});
     first_key->spmd = c->cp > 1 ? spmd_with(0, AXIS_CP, SPMD_V) : 0;
-    for (int64_t i = 0; i < SAMPLES * k->rows; i++) /* the samples' documents begin at different positions */
+    for (int64_t i = 0; i < SAMPLES * k->rows;
+         i++) /* documents begin at different positions in each sample */
         ((int64_t *)first_key->data)[i] =
             (position(k, c->s, i % k->rows) + 5 * (i / k->rows)) / 23 * 23 - 5 * (i / k->rows);
     Tensor *lengths = tape_tensor(t, I64, 1, (int64_t[]){SAMPLES});
@@ -275,8 +276,8 @@ static void describe(const Case *c, const char *what, char *out, size_t n) {
              dtype_name(c->dtype), what);
 }
 
-/* Sums have at most s r + s + d + e terms, of size at most 1 except that the softmax turns an absolute error of
- * a score, |scale| d u, into a relative one. */
+/* The bound: sums have at most s r + s + d + e terms, which are at most 1. The softmax also turns the
+ * absolute error of a score, |scale| d u, into a relative error. */
 static void near(const Case *c, const char *what, const double *got, const double *want, int64_t n) {
     const double terms =
                      dtype_is_16bit(c->dtype) ? WIDTH : (double)(c->s * c->r + c->s + WIDTH + value_width(c)),
@@ -312,8 +313,8 @@ static void check(Case c) {
     outcome_free(&got), outcome_free(&want);
 }
 
-/* The gradient of a parameter is a sum over ranks without a grid, so it equals that of one rank up to
- * rounding. */
+/* In the exact lane, results must be bitwise equal. The gradient of a parameter is a sum over ranks that is
+ * not rounded to a grid, so it equals that of one rank only up to rounding. */
 static void check_same(Case c) {
     Outcome got = run_ranks(&c), want = run_single(c);
     same(&c, "y", got.y, want.y, want.n_y);
@@ -323,24 +324,29 @@ static void check_same(Case c) {
     outcome_free(&got), outcome_free(&want);
 }
 
-/* cp ranks by each way they can be used */
+/* all communication types for each number of cp ranks */
 static const struct {
     int cp;
     ContextPlan plan;
 } WAYS[] = {
-    {2, {1, false}}, {3, {1, false}}, {4, {1, false}}, {8, {1, false}}, /* p2p */
-    {2, {1, true}},  {3, {1, true}},  {4, {1, true}},  {8, {1, true}},  /* allgather */
-    {2, {2, false}}, {4, {4, false}}, {8, {8, false}},                  /* a2a */
-    {4, {2, false}}, {8, {2, false}}, {8, {4, false}}, {8, {2, true}},  /* a2a+p2p; a2a and allgather */
+    {2, {1, false}}, {3, {1, false}}, {4, {1, false}},
+    {8, {1, false}}, /* p2p */
+    {2, {1, true}},  {3, {1, true}},  {4, {1, true}},
+    {8, {1, true}},                                    /* allgather */
+    {2, {2, false}}, {4, {4, false}}, {8, {8, false}}, /* a2a */
+    {4, {2, false}}, {8, {2, false}}, {8, {4, false}},
+    {8, {2, true}}, /* a2a+p2p; the last is a2a with allgather */
 };
 enum { N_WAYS = sizeof WAYS / sizeof *WAYS };
 
-/* Runs the case's masks with all communication types; 8 heads in g groups. */
+/* Runs the case with all communication types and 8 heads in g groups. */
 static void check_ways(Case c, void (*with)(Case)) {
     for (int i = 0; i < N_WAYS; i++) {
         c.cp = WAYS[i].cp, c.plan = WAYS[i].plan, c.tp = 1, c.r = 8 / c.g;
-        c.s = c.cp * (c.cp == 3 ? 26 : 96 / c.cp); /* chunks of 6 to 24 positions, which are not tiles */
-        if (c.unfused && c.plan.exchange < c.cp && !c.plan.gather) continue; /* needs all keys at once */
+        c.s = c.cp *
+              (c.cp == 3 ? 26 : 96 / c.cp); /* chunks of 6 to 24 positions, which are smaller than tiles */
+        if (c.unfused && c.plan.exchange < c.cp && !c.plan.gather)
+            continue; /* unfused attention needs all keys at once */
         with(c);
     }
 }
@@ -386,18 +392,18 @@ TEST(biases_are_of_all_rows) {
     check_ways((Case){.g = 4, .full = true, .bias = true, .unfused = true}, check);
 }
 
-/* Keys of a different sequence, longer and shorter. */
+/* The other sequence is longer or shorter than that of the queries. */
 TEST(cross_attention_too) {
     check_ways((Case){.g = 8, .keys = 240, .full = true, .padded = true}, check);
     check_ways((Case){.g = 2, .keys = 48, .full = true, .padded = true, .bias = true, .dropout = 0.3}, check);
     check_ways((Case){.g = 4, .keys = 48, .full = true, .unfused = true, .twice = true}, check);
-    /* Causal: in a rank's first step all its queries see no key, or only some of them see keys. */
+    /* Causal: in the first step of a rank, none or only some of its queries see keys. */
     check_ways((Case){.g = 4, .keys = 240}, check);
     check_ways((Case){.g = 2, .keys = 480}, check);
 }
 
-/* Queries, keys and values are exchanged in one operation, or in three if members share a group. y's gradient is one
- * more operation. */
+/* Queries, keys and values are exchanged in one operation, or in three if members share a group. The gradient
+ * of y takes one more operation. */
 TEST(one_exchange_of_all) {
     check_ways((Case){.g = 8, .together = true}, check);
     check_ways((Case){.g = 4, .together = true, .left = 9, .packed = true, .dropout = 0.3}, check);
@@ -412,7 +418,7 @@ TEST(one_exchange_of_all) {
         }
 }
 
-/* Values narrower or wider than keys. */
+/* Values are narrower or wider than keys. */
 TEST(values_have_their_own_width) {
     check_ways((Case){.g = 8, .values = 4}, check);
     check_ways((Case){.g = 2, .values = 9, .sinks = true, .left = 30, .packed = true, .dropout = 0.3}, check);
@@ -486,8 +492,8 @@ static bool same_mask(const AttentionAttr *a, const AttentionAttr *b) {
            a->window_left == b->window_left && a->window_right == b->window_right;
 }
 
-/* Every pair of a query and a key is visible in the step if it is visible in the whole sequence. Returns whether
- * the step is without chunks. */
+/* Checks that a pair of a query and a key is visible in the step exactly if it is visible in the whole
+ * sequence. Returns whether the slices of the step have no chunks. */
 static bool check_step(const AttentionAttr *a) {
     const int64_t queries = 2 * a->query.chunk, keys = 2 * a->key.chunk;
     const RingStep s = context_ring_step(a, false), whole = context_ring_step(a, true);
@@ -519,8 +525,8 @@ static AttentionAttr attr_of_step(int n, int rank, int from, int64_t rows, int64
     return a;
 }
 
-/* With a causal mask a rank attends to its own keys under the mask. All its queries see half of the keys of an
- * earlier rank, and half of its queries see the keys of a later one. */
+/* With a causal mask, a rank applies the mask only to its own keys. All of its queries see half of the keys
+ * of an earlier rank, and half of its queries see all keys of a later rank. */
 TEST(causal_steps_are_rectangles) {
     enum { CHUNK = 3 };
     for (int n = 2; n <= 6; n++)
@@ -556,7 +562,7 @@ TEST(steps_compute_what_is_visible) {
     assert_true(rectangles > 1000 && others > 1000);
 }
 
-/* Steps in which a query of rank 0 sees a key of another rank. */
+/* Number of steps in which a query of rank 0 sees a key. */
 static int64_t seeing_steps(const Case *c) {
     const Rank me = {.c = c};
     int64_t steps = 0;
@@ -573,15 +579,15 @@ static int64_t seeing_steps(const Case *c) {
     return steps;
 }
 
-/* Each rank forwards keys and values, and receives every other rank's once: (n-1)/n of all. Gradients need one more
- * step to return to their ranks. Steps without visible keys are not computed. */
+/* Each rank receives the keys and values of every other rank once, which is (n-1)/n of all. Gradients need
+ * one more step to return to their ranks. Steps without visible keys must not be computed. */
 TEST(the_ring_moves_what_it_must) {
     for (int cp = 2; cp <= 8; cp *= 2)
         for (int64_t left = 0; left <= 60; left += 12) {
             const Case c = {cp, 1, {1, false}, .s = 96, .g = 2, .r = 2, .left = left};
             Outcome o = run_ranks(&c);
             const int64_t own = 2 * c.s / cp * SAMPLES * c.g * WIDTH;
-            assert_int_equal(o.count[0], 2 * (cp - 1) * own); /* forward and backward */
+            assert_int_equal(o.count[0], 2 * (cp - 1) * own); /* in forward and backward */
             assert_int_equal(o.count[1], cp * own);
             assert_int_equal(o.count[2], seeing_steps(&c));
             assert_int_equal(o.count[3], seeing_steps(&c));

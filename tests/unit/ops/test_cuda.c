@@ -1,12 +1,13 @@
-/* Every op on a GPU compared with the CPU, in every type:
+/* Compares every op on a GPU with the CPU, in every type. The tests are:
  * - the rows of kernels/cases.def, as calls and on tapes;
- * - the tapes of tapes.def, as complete runs and call by call (vs_cpu.h); the calls of calls.def;
- * - refused calls, consecutive ops (chain.h), async copies (async_copy.h);
- * - more elements than 32 bits can count.
+ * - the tapes of tapes.def, as complete runs and call by call (vs_cpu.h), and the calls of calls.def;
+ * - refused calls, consecutive ops (chain.h) and asynchronous copies (async_copy.h);
+ * - tensors of more than 2^31 elements (over_2g.h).
  *
- * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]. `cpu` uses the CPU instead of the GPU, which shows
- * that the cases are right, and leaves out large ones (is_for_cpu). --alone uses one process, which ends with the first
- * fatal error (for tools that watch a process). Without a GPU: exit status 77. */
+ * ops_test_cuda [cuda|cpu [--alone] [pattern of test names ...]]. `cpu` uses the CPU instead of the GPU,
+ * which tests the cases themselves, and omits large ones (is_for_cpu). --alone uses a single process, which
+ * ends at the first fatal error; it is for tools that watch a process. The exit status is 77 if there is no
+ * GPU. */
 #include "unit/cmocka_all.h"
 
 #include <fnmatch.h>
@@ -34,7 +35,7 @@ static const DirectCall CALLS[] = {
 #include "unit/ops/calls.def"
 #undef CALL
 };
-/* The CPU's and the GPU's error messages both contain this text. */
+/* Refused calls. The messages of CPU and GPU must both contain the text. */
 static const struct {
     DirectCall call;
     const char *sentence;
@@ -101,7 +102,7 @@ typedef struct Test {
 /* State that all processes share, and state of each process. */
 static struct {
     Isolated *ends;
-    OpProfile *profile; /* calls on the device, by op */
+    OpProfile *profile; /* calls on the device, per op */
     Agree *agree;
     struct CMUnitTest tests[ISOLATE_TESTS];
     Test data[ISOLATE_TESTS];
@@ -109,13 +110,13 @@ static struct {
     bool cpu;              /* instead of the GPU */
     DirectCall *row_calls; /* of kernels/cases.def */
     OpCase *row_tapes;
-    char **patterns; /* of names of tests */
+    char **patterns; /* patterns of test names */
     int n_patterns;  /* 0: all tests */
 } all;
 
 /* ---- tests ---- */
 
-/* Both runs have independent roundings: sqrt(2) of one run's bound. */
+/* The roundings of both runs are independent, so the bound is sqrt(2) times that of one run. */
 static void a_whole_run_is_near_the_cpu(const Test *t) {
     const OpLane cpu = {.dtype = t->dtype, .threads = -1, .coarse = dtype_is_16bit(t->dtype)};
     OpLane other = cpu;
@@ -143,7 +144,8 @@ static void a_call_agrees(const Test *t) {
     arena_free(arena);
 }
 
-/* A sum and its norm are bitwise equal in one op and in two ops with another op in between. */
+/* The sum and the norm must be bitwise equal whether one op computes them, or two ops with another op in
+ * between. */
 static void add_norm_is_add_and_norm(const Test *t) {
     Arena *arena = arena_new();
     const Call c = direct_call(arena, t->call, t->dtype);
@@ -176,10 +178,10 @@ static void run_replay(void *arg) {
     replay_run(r->replay, r->op);
 }
 
-/* The device reports the error at the next wait, and has not touched other memory. */
+/* The device must report the error at the next wait, and must not have changed other memory. */
 static void a_wrong_operand_is_named(const Test *t) {
     Arena *arena = arena_new();
-    Device *device; /* stays open: after a failure it cannot be closed */
+    Device *device; /* stays open, because it cannot be closed after a failure */
     const Err e =
         device_open(&(DeviceSpec){.kind = all.cpu ? DEVICE_CPU : DEVICE_CUDA, .threads = 1}, &device);
     if (e.code) fail_msg("%s", e.msg);
@@ -226,7 +228,7 @@ static void run_body(void *test) {
     t->run(t);
 }
 
-/* A device that a test broke ends the process; the next one begins with this test. */
+/* If a test has broken the device, the process ends, and the next process begins with this test. */
 static void run_one(void **state) {
     const Test *t = *state;
     FaultScope scope;
@@ -285,7 +287,8 @@ static bool has_large_operand(const CaseOperand *operands, int n) {
     return large;
 }
 
-/* Only a GPU has other kernels for large cases. The CPU's have one source for F32 and F64, and one for 16 bits. */
+/* Large cases are omitted on the CPU, because only a GPU has special kernels for them. The CPU's kernels are
+ * the same for F32 and F64, and for both 16-bit types. */
 static bool is_for_cpu(DType type, bool is_large) { return !is_large && (type == F32 || type == BF16); }
 
 static void add_tape(const OpCase *c, DType type, bool is_large) {
@@ -327,7 +330,7 @@ static void add_all(void) {
     if (!all.cpu) add(elements_beyond_32_bits, "far", (Test){.dtype = BF16}, "elements");
 }
 
-/* Number of runs of each op, and its largest error relative to the bound. */
+/* Prints the number of runs of each op, and its largest error relative to the bound. */
 static void report_ops(void) {
     for (int op = 0; op < OP_KERNELS; op++)
         printf("  %-24s %6lld calls, largest error over bound %.2g\n", OPS[op].name,
@@ -342,7 +345,7 @@ static int run_all(bool alone) {
 
 int main(int argc, char **argv) {
     const bool alone = argc > 2 && !strcmp(argv[2], "--alone");
-    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* an interrupted process has already printed its results */
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* so that an interrupted process has printed its results */
     all.cpu = argc > 1 && !strcmp(argv[1], "cpu");
     if (argc > 2 + alone) all.patterns = argv + 2 + alone, all.n_patterns = argc - 2 - alone;
     all.ends = shared_memory(sizeof *all.ends);

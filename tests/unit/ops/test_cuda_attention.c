@@ -1,5 +1,5 @@
-/* Attention on a GPU: cuDNN's kernels and our own agree to the rounding of 16 bits, also in a recorded graph, and
- * cuDNN's deterministic form is bitwise repeatable. Skipped without a GPU. */
+/* Tests attention on a GPU: cuDNN's kernels must agree with ours up to the rounding of 16 bits, also in a
+ * recorded graph, and cuDNN's deterministic form must be bitwise repeatable. Skipped without a GPU. */
 #include "unit/cmocka_all.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "tensor/cuda.h"
 #include "unit/ops/attention_run.h"
 
-/* Two devices on one GPU: a shape that is planned on one is not planned on the other. */
+/* Several devices on one GPU, so that a shape that is planned on one of them is not planned on the others. */
 typedef struct Gpus {
     Device *own, *cudnn[2]; /* [1]: in any order */
 } Gpus;
@@ -71,7 +71,8 @@ static void compute(Run *r, Device *d) {
 
 typedef enum Way { OWN, CUDNN, RECORDED } Way;
 
-/* Whether the calls use this path. If not, the test fails, unless this version of cuDNN has a known bug. */
+/* Whether the calls use this path. If they do not, the test fails, unless this version of cuDNN has a known
+ * bug. */
 static bool goes(Run *r, Device *d, Way way) {
     const Call calls[] = {forward_call(r, d), backward_call(r, d)};
     for (int i = 0; i < 2; i++) {
@@ -84,7 +85,8 @@ static bool goes(Run *r, Device *d, Way way) {
     return true;
 }
 
-/* The results, in host memory that held NaN before; no memory if they are not available. */
+/* Returns the results in host memory, which was filled with NaN before. The result has no memory if the path
+ * is not available. */
 static Run results(Shape p, Device *d, Way way) {
     Run host = run_new(p, p.dtype), r = on_device(&host, d);
     if (way != OWN) make_plans(&r, d);
@@ -121,11 +123,11 @@ static double rms(const Tensor *x) {
     return sqrt(sum / (double)tensor_count(x));
 }
 
-/* |difference| / |lse| of two computations. Partial sums of n random terms are as large as the root of their
- * number, so rounding them adds up to n / sqrt(2) of a term's rounding. For a score of d products that is
- * sqrt(d / 2) of a score's size; tensor cores may truncate at twice the roundoff, and scaling rounds once
- * more. For the sum of exponentials, whose terms all have one sign, it is sqrt(t / 3) of the sum. The
- * hardware's exp has an error of 2 ulp, and lse is rounded itself. */
+/* The bound of |difference| / |lse| for two computations. Partial sums of n random terms grow as the root of
+ * their number, so their roundings add up to n / sqrt(2) roundings of a term. For a score of d products, that
+ * is sqrt(d / 2) times the roundoff of a score; tensor cores may truncate, with twice the roundoff, and
+ * scaling rounds once more. The terms of the sum of exponentials have one sign, so it is sqrt(t / 3) times
+ * the roundoff of that sum. The hardware's exp has an error of 2 ulp, and lse is also rounded. */
 static double lse_bound(const Run *r) {
     const Shape *p = &r->shape;
     const double u = dtype_roundoff(F32), size = rms(&r->lse),
@@ -134,7 +136,8 @@ static double lse_bound(const Run *r) {
     return 2 * u * (off / size + 1);
 }
 
-/* Each of the two computations rounds probabilities, their gradients and results to 16 bits: about half a unit. */
+/* Each of the two computations rounds probabilities, their gradients and results to 16 bits, with an error of
+ * about half a unit each. */
 static void compare(const Run *a, const Run *b) {
     const Shape *p = &a->shape;
     print_message("s %d t %d b %d g %d r %d d %d e %d%s:", (int)p->s, (int)p->t, (int)p->b, (int)p->g,
@@ -171,7 +174,7 @@ static void check_form(void **state, Shape p) {
     run_free(&own), run_free(&first), run_free(&second), run_free(&recorded);
 }
 
-/* Both forms of the backward. */
+/* Checks both forms of the backward, deterministic and in any order. */
 static void check(void **state, Shape p) {
     check_form(state, p);
     p.any_order = true;
@@ -215,9 +218,9 @@ static void masks(void **state) {
     check(state, p);
     p.t = 1000;
     check(state, p);
-    p.attr = CAUSAL; /* the last keys are never seen */
+    p.attr = CAUSAL; /* no query sees the last keys */
     check(state, p);
-    p.attr.query.first = 488; /* after a cache */
+    p.attr.query.first = 488; /* with a cache */
     check(state, p);
     p.t = 300, p.attr = CAUSAL; /* the last queries see all keys */
     check(state, p);
@@ -248,7 +251,7 @@ static void padding(void **state) {
 static void parts(void **state) {
     Shape p = causal(256, 2, 5, 2, 64, true);
     const int64_t of_one = 2 * 2 * (256 * 256 + 256 * 128);
-    p.memory = (size_t)(64 * of_one * 4); /* 4 of 10 pairs at a time: the last part has 2 */
+    p.memory = (size_t)(64 * of_one * 4); /* 4 of 10 pairs fit at a time, so the last part has 2 */
     check_form(state, p);
     p.any_order = true;
     p.memory = (size_t)(64 * 2 * 256 * (4 * 64 + 2 * 128) * 4);

@@ -1,6 +1,6 @@
-/* Attention by cuDNN without cuDNN or a GPU. A stand-in computes its graphs, and the result is the CPU
- * kernel's, for every supported mask and layout. Other calls report why they are not supported. All steps of a
- * ring of context parallelism are supported. */
+/* Tests attention by cuDNN without cuDNN or a GPU. A mock computes the graphs, whose result must be that of
+ * the CPU kernel for every supported mask and layout. Other calls must report why they are not supported. All
+ * steps of a ring of context parallelism must be supported. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/cuda/attention/attention_lengths.h"
@@ -55,8 +55,8 @@ static void by_cudnn(int op, const Call *call, Gpu *g) {
     assert_int_equal(mock.plans, made); /* the second lookup finds the graphs */
 }
 
-/* The stand-in rounds y, lse and the gradients only: each number to half a unit, and the gradients use the rounded
- * y. */
+/* The mock rounds only y, lse and the gradients, each with an error of half a unit. The gradients are
+ * computed from the rounded y. */
 static void check_form(Shape p) {
     Run r = run_new(p, p.dtype), exact = run_new(p, F64);
     Gpu *g = gpu_new(p);
@@ -81,7 +81,7 @@ static void check_form(Shape p) {
     assert_int_equal(mock.descriptors, 0);
 }
 
-/* Replaces the kernels, because there is no GPU. */
+/* This and the following functions replace kernels, because there is no GPU. */
 static int64_t keys_of(const PaddedPairs *p, int64_t pair) {
     const int64_t n = p->lengths[pair / p->groups];
     return n < p->keys ? n : p->keys;
@@ -106,7 +106,7 @@ void attention_clear_blind_lse(const Call *c, const PaddedPairs *p, const Tensor
         if (keys_of(p, i / of_pair) == 0) set(lse, i, -INFINITY);
 }
 
-/* Both forms of the backward. */
+/* Checks both forms of the backward, deterministic and in any order. */
 static void check(Shape p) {
     check_form(p);
     p.any_order = true;
@@ -138,7 +138,7 @@ TEST(masks) {
     check(p);
     p.attr.query.first = 109, p.attr.key.first = 100;
     check(p);
-    p.attr.query.first = 128; /* all keys lie before */
+    p.attr.query.first = 128; /* all keys precede the queries */
     check(p);
     p.t = 11, p.attr = CAUSAL; /* the last queries see all keys */
     check(p);
@@ -148,7 +148,7 @@ TEST(masks) {
     check(p);
     p.attr.window_left = 6, p.t = 25;
     check(p);
-    p.attr.window_left = 19; /* the first key is never too far */
+    p.attr.window_left = 19; /* the window contains all earlier keys */
     check(p);
     p.any_order = true;
     for (p.attr.window_left = 1; p.attr.window_left < 5; p.attr.window_left++)
@@ -178,7 +178,7 @@ TEST(padding) {
     }
 }
 
-/* On a GPU with so little memory that the backward needs `parts` parts. */
+/* Checks the backward on a GPU with so little memory that it is computed in `parts` parts. */
 static void check_parts(Shape p, int64_t memory, int64_t parts) {
     const int64_t runs = mock.runs;
     p.memory = (size_t)memory;
@@ -186,7 +186,7 @@ static void check_parts(Shape p, int64_t memory, int64_t parts) {
     assert_int_equal(mock.runs - runs, 1 + parts);
 }
 
-/* The backward's scratch memory fits a given number of (sample, group) pairs at a time. */
+/* The scratch memory of the backward has space for only some of the (sample, group) pairs at a time. */
 TEST(parts) {
     const int64_t gradients = 2 * 12 * 32, of_two_heads = 2 * (2 * 64 * 128 + gradients),
                   of_their_sums = 2 * (4 * 12 * 16 + gradients), of_one = 2 * 64 * 128,
@@ -209,16 +209,17 @@ TEST(parts) {
     p.padded = true, p.any_order = false, p.b = 3;
     check_parts(p, 64 * 5 * of_two_heads, 3);
     p.padded = false, p.b = 2;
-    p.s = p.t = 13, p.r = 1; /* lse begins at 16 bytes after four pairs */
+    p.s = p.t = 13, p.r = 1; /* lse is 16-byte aligned again after four pairs */
     p.any_order = false, check_parts(p, 64 * 7 * of_one, 3);
     p.any_order = true, check_parts(p, 64 * 7 * of_its_sums, 3);
 }
 
-/* ---- calls for our own kernels ---- */
+/* ---- calls that cuDNN does not support ---- */
 
 typedef enum Change { AS_IT_IS, STRIDE, TYPE, OFFSET, FLAGS, ABSENT, VERSION, CAPABILITY, OPERAND } Change;
 
-/* The backward of `p` with one change, in an operand or in the available features. */
+/* Checks that cuDNN refuses the backward of `p` after one change of an operand or of the available
+ * features. */
 static void refused(const char *why, Shape p, int which, Change change, int64_t value) {
     Run r = run_new(p, p.dtype);
     Gpu *g = gpu_new(p);
@@ -287,7 +288,7 @@ TEST(refused_operands) {
     refused("too large", poor, Q, AS_IT_IS, 0);
 }
 
-/* Our own kernels refuse it too, in the dry run. */
+/* Our kernels must refuse the call too, in the dry run. */
 TEST(refused_by_all) {
     Run r = run_new(of_size(8, 2, 2, 264, 16), BF16);
     Gpu *g = gpu_new(SMALL);
@@ -342,7 +343,7 @@ TEST(unplanned) {
 static size_t plan_on_gpu(const OpDef *op, const Call *c) { return op->cuda_plans ? op->cuda_plans(c) : 0; }
 static const char *path_on_gpu(const OpDef *op, const Call *c) { return op->cuda_path(c); }
 
-/* A dry run of every rank: all steps of a causal ring use cuDNN and have few shapes. */
+/* In a dry run of every rank, all steps of a causal ring must use cuDNN, and must have few shapes. */
 TEST(steps_of_a_ring) {
     static const DeviceBackend BACKEND = {.plan = plan_on_gpu, .path = path_on_gpu};
     for (int ranks = 2; ranks <= 4; ranks += 2)
@@ -355,7 +356,8 @@ TEST(steps_of_a_ring) {
                 if (*paths.other) fail_msg("rank %d of %d, %s", rank, ranks, paths.other);
                 assert_int_equal(paths.calls, 2 * ranks);
             }
-            assert_int_equal(mock.plans - plans, 2 * 3); /* own keys, half of the keys, half of the queries */
+            assert_int_equal(mock.plans - plans,
+                             2 * 3); /* shapes: own keys, half of the keys, half of the queries */
             gpu_free(g);
         }
 }

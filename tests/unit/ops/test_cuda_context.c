@@ -1,6 +1,6 @@
-/* A ring of context parallelism on GPUs: cuDNN computes all steps of causal attention in 16 bits, and the ring's
- * results agree with one rank on the CPU. Ranks are threads, which share a GPU if there are fewer. Skipped without a
- * GPU. */
+/* Tests a ring of context parallelism on GPUs: cuDNN must compute all steps of causal attention in 16 bits,
+ * and the results must agree with one rank on the CPU. Ranks are threads, which share GPUs if there are not
+ * enough. Skipped without a GPU. */
 #include "unit/cmocka_all.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void run_rank(void *arg, Comm *comm) {
     device_free(d);
 }
 
-/* cuDNN's graphs are used only on sm_90, and the version may be too old. */
+/* Whether the reason for not using cuDNN is accepted: another GPU than sm_90, or too old a version. */
 static bool is_known(const char *path) {
     return strstr(path, "only on sm_90") || strstr(path, "cuDNN is older");
 }
@@ -54,8 +54,8 @@ static void check_paths(const World *w, int ranks) {
     }
 }
 
-/* |got - want| / |want|. Results, and parts of them, are rounded to the storage's type once each, and so are
- * probabilities and their gradients: together about one unit. */
+/* Checks |got - want| / |want|. Results, partial results, probabilities and their gradients are each rounded
+ * to the storage type once, with a total error of about one unit. */
 static void check_results(const RingResults *got, const RingResults *want, DType dtype) {
     for (int i = 0; i < RING_RESULTS; i++) {
         double error = 0, size = 0;

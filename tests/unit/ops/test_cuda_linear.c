@@ -1,7 +1,7 @@
-/* Every algorithm that cuBLASLt has for the GEMMs of a linear layer, with and without fused bias, activation,
- * activation's derivative and bias gradient. Any of them may be measured as the fastest, so each must agree with the
- * CPU and be bitwise repeatable. Algorithms that leave multiprocessors free for other work (--gemm-sm-margin) must do
- * so too. Skipped without a GPU. */
+/* Tests every algorithm that cuBLASLt has for the GEMMs of a linear layer, with and without fusion of bias,
+ * activation, the activation's derivative and the bias gradient. Any of them may be measured as the fastest,
+ * so each must agree with the CPU and be bitwise repeatable. The same holds for algorithms that leave
+ * multiprocessors free for other work (--gemm-sm-margin). Skipped without a GPU. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/cuda/gemm/linear_algos.h"
@@ -38,7 +38,8 @@ static const DirectCall CALLS[] = {
 
 enum { KINDS = 16 };
 
-/* One algorithm; false: there is none. The replays have the same alignments, so they use one plan. */
+/* Checks algorithm n; returns false if it does not exist. The replays have equal alignments, so they use the
+ * same plan. */
 static bool goes(Agree *a, const OpDef *op, const Call *c, const Replay *want, ReplayHow how, int n,
                  int count[KINDS]) {
     Replay got, again;
@@ -58,7 +59,8 @@ static bool goes(Agree *a, const OpDef *op, const Call *c, const Replay *want, R
     return fused >= 0;
 }
 
-/* Sums that are added to 16 bits, or to a bias of odd rows, are rounded by a separate kernel (gemm.cu). */
+/* Whether cuBLASLt has algorithms for the call. Sums that are added to 16 bits, or to a bias of unaligned
+ * rows, are rounded by a separate kernel instead (gemm.cu). */
 static bool has_algos(const KernelCase *c, DType dtype, bool add) {
     const bool odd_bias = c->op == OP_linear && c->in[2].dim[0] % 8;
     return !dtype_is_16bit(dtype) || !((c->op == OP_linear_dgrad && add) || odd_bias);
@@ -88,7 +90,7 @@ static void every_algorithm_agrees(Agree *a, const DirectCall *d, DType dtype, b
     arena_free(arena);
 }
 
-/* With fewer multiprocessors cuBLASLt has different algorithms. */
+/* cuBLASLt has other algorithms for fewer multiprocessors. */
 static void algorithms_with_a_margin_agree(void **state) {
     Agree *a = *state;
     Device *all = a->other;

@@ -1,4 +1,4 @@
-/* The choice among a GEMM's algorithms, without cuBLASLt or a GPU. */
+/* Tests the choice among the algorithms of a GEMM, without cuBLASLt or a GPU. */
 #include "unit/ops/gemm_stand_in.cuh"
 
 template <int N> static int choice(const Timing (&algos)[N]) {
@@ -15,7 +15,7 @@ template <int N> static void expect(const Timing (&algos)[N], int same_bits, int
     assert_int_equal(choose(&r, GEMM_TUNING_SAME_BITS), same_bits);
     assert_true(gpu.ms > 0);
     assert_int_equal(choose(&r, GEMM_TUNING_FASTEST), fastest);
-    assert_true(gpu.ms == 0); /* it has been found */
+    assert_true(gpu.ms == 0); /* the choice was found in the store */
     GemmRecord kept;
     assert_true(is_kept(&r, &kept));
     assert_float_equal(kept.choice[GEMM_TUNING_SAME_BITS].us, 1e3 * algos[same_bits].sustained, 0.01);
@@ -36,14 +36,15 @@ TEST(other_bits_are_for_fastest) {
     expect(algos, 1, 3);
 }
 
-/* Two choices have finalists each: many fast algorithms with other bits do not crowd out those with the same. */
+/* Each of the two choices has finalists, so that many fast algorithms with different results do not displace
+ * those that are bitwise equal. */
 TEST(each_choice_has_finalists) {
     const Timing algos[] = {{1.0, 1.0},       {.50, .52, true}, {.51, .52, true}, {.52, .53, true},
                             {.53, .54, true}, {.54, .51, true}, {.95, .90}};
     expect(algos, 6, 5);
 }
 
-/* All algorithms that are not much slower in the short turns are measured under load. */
+/* All algorithms that are not much slower in the short turns must be measured under load. */
 TEST(last_in_turns_wins_under_load) {
     Timing algos[12];
     for (int i = 0; i < 12; i++) algos[i] = {.60 + .005 * i, .80 - .005 * i};
@@ -58,7 +59,7 @@ TEST(noise_changes_nothing) {
     expect(far_more, 1, 1);
 }
 
-/* The criterion is the mean over all blocks of the algorithms that are left at the end. */
+/* The criterion is the mean over all blocks, among the algorithms that remain at the end. */
 TEST(one_block_decides_nothing) {
     const Timing lucky_first[] = {{.92, .95}, {.91, .88, false, {.96, .96, .96}}, {.93, .90}};
     const Timing lucky_last[] = {{.90, .90}, {.89, .807, false, {.807, .807, .784}}, {.88, .80}};
@@ -84,7 +85,7 @@ TEST(hopeless_algorithms_cost_no_load) {
     expect(algos, 0, 0);
 }
 
-/* As many finalists as there can be, once the GPU is hot: seconds, not minutes, for a model's GEMMs. */
+/* With the largest number of finalists on a hot GPU, the GEMMs of a model must take seconds, not minutes. */
 TEST(takes_seconds) {
     Timing algos[GEMM_ALGOS];
     Run r = run_new();

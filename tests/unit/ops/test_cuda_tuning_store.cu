@@ -1,5 +1,6 @@
-/* The tuning cache of GEMMs, without cuBLASLt or a GPU. It returns what it was given, and one process at a
- * time has it open. GEMMs whose choice is lost or cannot be used are measured again. */
+/* Tests the tuning cache of GEMMs, without cuBLASLt or a GPU. It must return the records that were stored,
+ * and only one process may have it open at a time. GEMMs whose choice is lost or cannot be used must be
+ * measured again. */
 #include "unit/ops/gemm_stand_in.cuh"
 
 #include <errno.h>
@@ -16,7 +17,7 @@ extern "C" {
 
 /* ---- files ---- */
 
-static bool no_locks; /* a file system that has none */
+static bool no_locks; /* the file system does not support locks */
 
 extern "C" int flock(int fd, int how) noexcept {
     if (!no_locks) return (int)syscall(SYS_flock, fd, how);
@@ -26,7 +27,7 @@ extern "C" int flock(int fd, int how) noexcept {
 
 static char *in_folder(const Run *r, const char *name) { return mem_printf("%s/%s", r->folder, name); }
 
-/* From now on the store is looked for there. */
+/* Makes the store use this folder from now on. */
 static void set_folder(const Run *r, const char *name) {
     char *path = in_folder(r, name);
     setenv("ISOTRON_CACHE_DIR", path, 1);
@@ -48,7 +49,7 @@ static char *file_of(Run *r) {
 
 /* ---- records ---- */
 
-/* A different number in every field, some of more than 32 bits; without the booleans. */
+/* A record with a different number in every field except booleans. Some have more than 32 bits. */
 static GemmRecord numbered(void) {
     GemmRecord r;
     uint64_t n = 3;
@@ -154,7 +155,7 @@ TEST(another_version_is_measured_again) {
     run_end(&r);
 }
 
-/* A digit of another value anywhere in a line, or an end that is missing. */
+/* A line is damaged if any digit has changed, or if its end is missing. */
 TEST(a_damaged_line_is_measured_again) {
     Run r = run_of_algos();
     expect_choice(&r, GEMM_TUNING_FASTEST, 2, true);
@@ -184,8 +185,8 @@ TEST(what_cannot_be_gone_is_measured_again) {
     run_end(&r);
 }
 
-/* Where there is no memory to measure, or nothing to choose from: another rank may have the memory, and whose
- * bits may be others takes the algorithm of who was first. */
+/* If a rank lacks the memory for measurements, or has no choice of algorithms, its unmeasured algorithm is
+ * stored only for GEMM_TUNING_FASTEST, so that other ranks, which may have the memory, use the same one. */
 TEST(unmeasured_is_kept_for_fastest_alone) {
     GemmRecord kept;
     for (int one = 0; one < 2; one++) {
@@ -205,8 +206,8 @@ TEST(unmeasured_is_kept_for_fastest_alone) {
 
 /* ---- folders that keep nothing ---- */
 
-/* Choices that are bitwise equal continue, and are measured each time unless `found`; other choices are a
- * fault. */
+/* The bitwise equal choice must still work, and is measured each time unless `found`. The fastest choice must
+ * be a fault. */
 static void expect_fault(Run *r, bool warns, bool found) {
     jmp_buf jump;
     FaultScope scope = {"a test", "", &jump, ""};
@@ -274,7 +275,8 @@ TEST(a_file_system_without_locks) {
     run_end(&r);
 }
 
-/* The folder of the first variable that is set to something; without any there is none. */
+/* The store's folder is that of the first variable that is set and not empty. If there is none, there is no
+ * store. */
 TEST(folders) {
     const char *const name[] = {"ISOTRON_CACHE_DIR", "XDG_CACHE_HOME", "HOME"}, *const file[] = {
                                                                                     "", "/isotron",

@@ -1,4 +1,5 @@
-/* A sample's tokens with the same id are summed before the sum is added to the table's gradient. */
+/* Tests that gradients of the tokens of a sample with equal ids are summed first, and that the sum is then
+ * added to the gradient of the table. */
 #include "unit/cmocka_all.h"
 
 #include "kernels/attr.h"
@@ -7,7 +8,7 @@
 enum { TOKENS = 8, ROWS = 2 };
 
 TEST(equal_tokens_of_a_sample_are_summed_first) {
-    /* 2^24 + 1 is rounded to 2^24 in F32, however often 1 is added; 2^24 + 4 is exact. */
+    /* In F32, 2^24 + 1 is rounded to 2^24, however often 1 is added, but 2^24 + 4 is exact. */
     int64_t id[TOKENS] = {0, 1, 0, 1, 0, 1, 0, 1};
     float dw[ROWS] = {0x1p24f, 0x1p24f}, dy[TOKENS];
     for (int i = 0; i < TOKENS; i++) dy[i] = 1;

@@ -1,5 +1,6 @@
-/* Scales against a model of Transformer Engine's recipes (tests/data/fp8.txt), quantised tensors against the
- * definition of rounding in double, and a linear layer in FP8 against GEMMs of such tensors in double. */
+/* Compares scales with a model of Transformer Engine's recipes (tests/data/fp8.txt), quantized tensors with
+ * the definition of rounding in double, and a linear layer in FP8 with GEMMs of quantized tensors in
+ * double. */
 #include "tape/tape_backward.h"
 #include "unit/err.h"
 #include "unit/recording.h"
@@ -51,7 +52,7 @@ TEST(a_tensors_own_scale) {
         expect_scale(line, scaling, want);
         const float by_steps = scaling[0];
         const Fp8ScaleAttr attr = {.largest = float_of(largest)};
-        scaling[0] = scaling[1] = 7; /* nothing is read */
+        scaling[0] = scaling[1] = 7; /* the old values must not be read */
         call_run(&OPS[OP_fp8_own_scale], &(Call){.in = {&t}, .out = {&s}, .attr = &attr, .device = device});
         assert_memory_equal(&scaling[0], &by_steps, sizeof by_steps);
         assert_true(scaling[1] == 0);
@@ -62,7 +63,7 @@ TEST(a_tensors_own_scale) {
     assert_true(n >= 40);
 }
 
-/* amax adds its tensor to the window, and only the end of a step moves the window. */
+/* amax updates the newest entry of the window; only the end of a step shifts the window. */
 TEST(scales_follow_the_window) {
     Device *device = device_cpu(1);
     FILE *f = fopen(PATH, "r");
@@ -92,7 +93,7 @@ TEST(scales_follow_the_window) {
 
 enum { BLOCK = 128 };
 
-/* The FP8 number nearest to x, by the definition. */
+/* The FP8 number nearest to x, by definition. */
 static double nearest(Fp8Type t, float x) {
     const int digits = t == E4M3 ? 4 : 3, least = t == E4M3 ? -6 : -14;
     const double most = t == E4M3 ? 448 : 57344;
@@ -111,7 +112,7 @@ static double amax_of(const double *x, int64_t rows, int64_t columns, int64_t wi
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* y = the dequantised x, in blocks of high x wide; powers: scales are powers of two. */
+/* Sets y to x quantized and dequantized in blocks of high x wide. If `powers`, scales are powers of two. */
 static void quantised(Fp8Type t, const double *x, int64_t rows, int64_t width, int64_t high, int64_t wide,
                       bool powers, double *y) {
     const float most = t == E4M3 ? 448 : 57344;
@@ -136,7 +137,7 @@ static double *numbers(int64_t n, uint64_t site, double spread) {
 
 /* ---- a layer ---- */
 
-/* The emulation supports any size, an FP8 GEMM only multiples of its blocks. */
+/* The emulation supports any size, but an FP8 GEMM supports only multiples of its blocks. */
 typedef struct Size {
     int64_t s, b, in, out;
 } Size;
@@ -147,7 +148,7 @@ typedef struct ExpectedGemm {
     bool a_by_k, b_by_k; /* a[m][k], b[n][k]; else a[k][m], b[k][n] */
 } ExpectedGemm;
 
-/* The bound of a sum of terms in any order is k u sum |a b|. */
+/* For a sum of k terms in any order, the bound is k u sum |a b|. */
 static void expect_gemm(const char *what, const double *got, ExpectedGemm p) {
     for (int64_t i = 0; i < p.m; i++)
         for (int64_t j = 0; j < p.n; j++) {
@@ -173,14 +174,14 @@ typedef struct Layer {
     Tape *tape;
 } Layer;
 
-/* A CPU whose ops use these GEMMs of FP8 values. */
+/* A CPU device that claims to support these GEMMs of FP8 values. */
 static Device *fp8_cpu(unsigned gemms) {
     Device *d;
     assert_ok(device_open(&(DeviceSpec){.threads = 2, .fp8_gemms = gemms}, &d));
     return d;
 }
 
-/* native: the device multiplies FP8 values. */
+/* If `native`, the device multiplies FP8 values. */
 static void layer_open(Layer *l, QuantSpec spec, Size size, bool native) {
     *l = (Layer){.device = fp8_cpu(native ? FP8_GEMM_WHOLE | FP8_GEMM_BLOCKS : 0),
                  .registry = registry_new(NULL)};
@@ -218,14 +219,14 @@ static void count_casts(void *arg, const OpDef *op, const Call *c) {
     *(int *)arg += op == &OPS[OP_fp8_cast];
 }
 
-/* Casts of x, w and dy, and second casts of w and x in the backward. */
+/* The expected number of casts of x, w and dy, including second casts of w and x in the backward. */
 static int casts_of(QuantSpec spec, Way way) {
     const int of_dy = spec.wgrad && spec.recipe == QUANT_BLOCKWISE ? 2 : 1, of_w = way == KEPT ? 0 : 2;
     return way == EMULATED ? 0 : of_w + of_dy + (spec.wgrad && !spec.keep_inputs ? 2 : 1);
 }
 
-/* GEMMs read FP8 values or the dequantised numbers; FP8 values of w or x are made in each pass or kept. The results are
- * equal. */
+/* GEMMs read FP8 values or dequantized numbers, and FP8 values of w or x are computed in each pass or kept.
+ * All of these must give equal results. */
 static void check_layer(QuantSpec spec, Way way) {
     const bool native = way != EMULATED;
     spec.keep_weights = way == KEPT;
@@ -248,7 +249,7 @@ static void check_layer(QuantSpec spec, Way way) {
            *w = numbers(OUT * IN, 0, 0), *dy = numbers(ROWS * OUT, 0, 0),
            *dx = mem_alloc((size_t)(ROWS * IN) * sizeof *dx);
     const double *w0 = l.w->master.data;
-    for (int pass = 0; pass < 2; pass++) { /* a delayed scale is 1 before the first step has ended */
+    for (int pass = 0; pass < 2; pass++) { /* a delayed scale is 1 until the first step has ended */
         zero_grads(l.registry);
         states_refresh(l.registry, &state);
         tape_begin(l.tape, &RECORDING);
@@ -314,8 +315,8 @@ TEST(reasons_for_the_emulation_are_given) {
     device_free(none), device_free(whole_only), device_free(all);
 }
 
-/* GEMMs read the inverses of squares in rows of a multiple of four. The padding after the last square
- * becomes 0, regardless of its earlier value. */
+/* The inverse scales of 128 x 128 blocks are in rows whose length is a multiple of four. The padding after
+ * the last block must become 0, whatever its value was. */
 TEST(what_pads_the_inverses_of_squares_is_0) {
     enum { ROWS = 130, COLUMNS = 300, DOWN = 2, ACROSS = 3, PITCH = 4 };
     static float x[ROWS * COLUMNS];

@@ -1,5 +1,5 @@
-/* Tests in separate processes (isolate.h): the report on a test that passes, fails, ends its process or never
- * begins, and the exit status. */
+/* Tests isolate.h: the report on a test that passes, fails, ends its process or never begins, and the exit
+ * status. */
 #include "unit/ops/isolate.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ enum { TESTS = 4 };
 
 static const struct CMUnitTest NAMED[TESTS] = {{.name = "a"}, {.name = "b"}, {.name = "c"}, {.name = "d"}};
 
-/* The outcome of each test: an end, or the end of the whole process, in the test or before it. */
+/* The outcome of a test: a TestEnd, or the end of the whole process in the test or before it. */
 enum { ENDS_PROCESS = TEST_ENDS, STOPS_EARLY };
 
 static struct {

@@ -18,13 +18,13 @@ enum { S = 7, H = 12, V = 24, VOCAB = 21, MOST_SAMPLES = 3 };
 typedef struct LossLane {
     DType dtype;
     int64_t b;
-    bool exact, free_order; /* free_order: without batch_invariant, GEMMs are in BLAS's order */
+    bool exact, free_order; /* free_order: not batch-invariant, so BLAS chooses the order of sums */
 } LossLane;
 
 typedef struct How {
-    int64_t positions; /* of a chunk; 0: the two ops */
+    int64_t positions; /* positions per chunk; 0: the two separate ops */
     bool fresh;        /* w's main gradient is unwritten */
-    bool split;        /* a sweep for dx, then one for dw */
+    bool split;        /* a DX sweep, then a DW sweep */
     bool evaluates;
     double softcap; /* 0: none */
 } How;
@@ -128,8 +128,9 @@ static Outcome run(const LossLane *l, How h) {
 
 /* ---- tests ---- */
 
-/* |dw - dw'|, both sums of b S products and of what was there before in any order: 2 K u of the sum of their
- * magnitudes. A logit's gradient is at most the loss's, rounded to the storage. */
+/* The bound for dw: both values are sums of b S products and the earlier value in any order, so they differ
+ * by at most 2 K u times the sum of magnitudes. The gradient of a logit is at most that of the loss, rounded
+ * to the storage type. */
 static void expect_near(const LossLane *l, const How *h, const Outcome *want, const Outcome *got) {
     const double k = (double)(l->b * S + 1), u = dtype_roundoff(precise(l)),
                  v = 1 + 2 * dtype_roundoff(l->dtype);
@@ -172,7 +173,7 @@ TEST(chunks_have_the_bits_of_the_two_ops) {
         }
 }
 
-/* The tape does not record: neither x nor the main gradient is touched. */
+/* If the tape does not record, neither x nor the main gradient may be changed. */
 TEST(an_evaluation_only_has_losses) {
     for (int i = 0; i < LANE_COUNT; i++) {
         for (int k = 0; k < 2; k++) {
@@ -198,7 +199,7 @@ TEST(another_gradient_than_was_announced_is_a_fault) {
     work_close(&k);
 }
 
-/* All memory of a chunk is freed when the next one begins. */
+/* The memory of a chunk must be freed before the next chunk begins. */
 TEST(chunks_keep_no_memory) {
     for (int i = 0; i < LANE_COUNT; i++) {
         size_t used[2];
@@ -217,7 +218,8 @@ TEST(chunks_are_whole_positions) {
     const int64_t gib = LINEAR_LOSS_BYTES;
     assert_int_equal(linear_loss_positions(1024, 64, 8192, 1), 128);
     assert_int_equal(linear_loss_positions(1024, 64, 8191, 1), 127);
-    assert_int_equal(linear_loss_positions(1024, 64, 63, 1), 1); /* fewer than one of each sample */
+    assert_int_equal(linear_loss_positions(1024, 64, 63, 1),
+                     1); /* the limit is less than one position of each sample */
     assert_int_equal(linear_loss_positions(1024, 64, 1 << 20, 1), 1024);
     assert_int_equal(linear_loss_positions(1024, 64, 0, (size_t)gib / 65536), 1024);
     assert_int_equal(linear_loss_positions(1024, 64, 0, (size_t)gib / 65536 + 1), 512);

@@ -1,4 +1,4 @@
-/* Cross-entropy and weighted sums against closed forms. */
+/* Compares cross-entropy and weighted sums with closed forms. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>
@@ -39,7 +39,7 @@ TEST(equal_logits_cost_the_log_of_the_vocabulary) {
     assert_true(dx[5] == 0 && dx[6] == 0);
 }
 
-/* softmax of (0, log 2, log 4, log 8, -inf) is (1, 2, 4, 8, 0) / 15 */
+/* The softmax of (0, log 2, log 4, log 8, -inf) is (1, 2, 4, 8, 0) / 15. */
 TEST(gradient_is_softmax_minus_one_hot) {
     const float row[COLUMNS] = {0, logf(2), logf(4), logf(8), -INFINITY, NAN, NAN};
     const double softmax[] = {1 / 15.0, 2 / 15.0, 4 / 15.0, 8 / 15.0, 0, 0, 0};
@@ -77,14 +77,14 @@ static double correct(Device *device, const float row[COLUMNS], int64_t label) {
     return (double)y;
 }
 
-/* Like torch.argmax: the first of equal logits. Padding columns never count. */
+/* As in torch.argmax, the first of equal logits counts. Padding columns never count. */
 TEST(only_the_first_largest_logit_is_correct) {
     const float row[COLUMNS] = {1, 3, 2, 3, 0, [COLUMNS - 1] = 9}, bad[COLUMNS] = {0, NAN};
     for (int64_t label = 0; label < VOCAB; label++) assert_true(correct(*state, row, label) == (label == 1));
     for (int64_t label = 0; label < VOCAB; label++) assert_true(correct(*state, bad, label) == 0);
 }
 
-/* Sums that float could not hold. */
+/* These sums are not exact in float. */
 TEST(a_weighted_sum_is_double) {
     float x[6] = {16777216, 1, 1, 2, 3, 4}, weight[6] = {1, 1, 0, 0.5f, 0, 2};
     double sum = 0.5;

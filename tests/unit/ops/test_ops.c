@@ -1,5 +1,5 @@
-/* Every tape of tapes.def and of kernels/cases.def in every mode; see the functions below. An argument is a
- * filter of test names ("linear*"). */
+/* Tests every tape of tapes.def and of kernels/cases.def in every mode; the modes are the functions below. An
+ * argument is a filter of test names ("linear*"). */
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 #include "unit/cmocka_all.h"
@@ -19,7 +19,7 @@ enum { TAPE_COUNT = sizeof TAPES / sizeof TAPES[0] };
 
 /* ---- modes ---- */
 
-/* sum of dy (y(x+h) - y(x-h)) / 2h for one moved element, and the bound on its rounding error. */
+/* Returns the sum of dy (y(x+h) - y(x-h)) / 2h for one element of x, and the bound of its rounding error. */
 static double slope(const OpCase *c, int input, int64_t element, double h, double *rounding) {
     const OpLane lane = {.dtype = F64, .forward_only = true, .moved_input = input, .moved_element = element};
     OpLane up = lane, down = lane;
@@ -37,8 +37,9 @@ static double slope(const OpCase *c, int input, int64_t element, double h, doubl
     return sum / (2 * h);
 }
 
-/* Central differences in double. The truncation error of step h is a third of |D(2h) - D(h)| to leading
- * order; the bound takes the whole difference, and adds the rounding errors of the elements of y that moved. */
+/* Compares gradients with central differences in double. To leading order, the truncation error of step h is
+ * a third of |D(2h) - D(h)|. The bound is the whole difference, plus the rounding errors of the elements of y
+ * that changed. */
 typedef struct GradCheck {
     const OpCase *c;
     char *fault; /* NULL: none so far */
@@ -59,7 +60,7 @@ static void check_element(GradCheck *g, int i, int64_t e, double grad) {
     g->moved |= d1 != 0;
 }
 
-/* A sample of the elements, and the one with the largest gradient. */
+/* Checks a sample of the elements, and the element with the largest gradient. */
 static void check_input(GradCheck *g, int i, Values grad) {
     enum { SAMPLED = 16 };
     int64_t most = 0;
@@ -71,7 +72,7 @@ static void check_input(GradCheck *g, int i, Values grad) {
     print_message("    %-20s error %.3g, bound %.3g\n", GRAD_NAMES[i], g->worst, g->worst_bound);
 }
 
-/* Cases whose outputs are constant. */
+/* Whether the output of the case is constant, so that all gradients are 0. */
 static bool is_constant(const OpCase *c) {
     static const char *const NAMES[] = {"dropout_all", "attention_lengths_none", "cross_entropy_one",
                                         "route_one"};
@@ -80,7 +81,8 @@ static bool is_constant(const OpCase *c) {
     return false;
 }
 
-/* NULL: the gradients are correct, and at least one was compared. The caller frees the text. */
+/* Returns NULL if the gradients are correct and at least one was compared, else a message, which the caller
+ * must free. */
 static char *gradient_fault(const OpCase *c) {
     GradCheck g = {.c = c};
     Result r = run_case(c, (OpLane){.dtype = F64});
@@ -109,8 +111,8 @@ static void float_is_near_double(void **state) {
     result_free(&want), result_free(&got);
 }
 
-/* Storage in 16 bits: y, its gradient and what lies between them are rounded, each sum on its way at most as
- * often as it has terms. */
+/* With 16-bit storage, y, its gradient and intermediate values are rounded, each sum at most as often as it
+ * has terms. */
 static void half_is_near_float(void **state) {
     const OpCase *c = *state;
     Result want = run_case(c, (OpLane){.dtype = F32, .coarse = true});
@@ -130,7 +132,7 @@ static void kernels_stay_in_bounds_and_add(void **state) {
     }
 }
 
-/* A backward adds to the gradient of an input's earlier reader. */
+/* A backward must add to a gradient that another reader of the input has produced. */
 static void gradients_of_readers_add_up(void **state) {
     const OpCase *c = *state;
     Result want = run_case(c, (OpLane){.dtype = F64}),
@@ -179,7 +181,7 @@ static void samples_one_by_one_are_the_batch(void **state) {
     result_free(&want), result_free(&got);
 }
 
-/* ---- the gradient check fails on backwards that are wrong ---- */
+/* ---- the gradient check must fail if the backward is wrong ---- */
 
 static void wrong_backward(Tape *t, const Node *n, Need need) {
     Tensor *dx = tape_grad_out(t, n->call.in[0], need);
@@ -256,7 +258,7 @@ static bool has_sums_by_sample(const OpCase *c) {
 static void add(Tests *t, const OpCase *c) {
     for (int m = 0; m < MODE_COUNT; m++)
         if (MODES[m].run != samples_one_by_one_are_the_batch ||
-            has_sums_by_sample(c)) /* otherwise the test compares no gradient */
+            has_sums_by_sample(c)) /* otherwise the test would compare no gradient */
             t->at[t->n++] = (struct CMUnitTest){.name = mem_printf("%s %s", c->name, MODES[m].name),
                                                 .test_func = MODES[m].run,
                                                 .initial_state = (void *)c};

@@ -1,4 +1,4 @@
-/* The optimizers' kernels against closed forms; test_oracle.c compares them with PyTorch. */
+/* Compares the optimizers' kernels with closed forms; test_oracle.c compares them with PyTorch. */
 #include "unit/cmocka_all.h"
 #include "unit/expect_fault.h"
 
@@ -14,8 +14,8 @@
 
 static Tensor flat(void *data, DType dtype, int64_t n) { return tensor_make(data, dtype, 1, &n); }
 
-/* From zero state, with a gradient that never changes, m / correction1 = g and v / correction2 = g^2 at every
- * step, so the update is lr * (sign(g) / (1 + eps / |g|) + decay p). */
+/* If the state begins at 0 and the gradient is constant, m / correction1 = g and v / correction2 = g^2 in
+ * every step, so the update is lr * (sign(g) / (1 + eps / |g|) + decay p). */
 TEST(adamw_with_a_constant_gradient) {
     const double lr = 0.25, decay = 0.125, eps = 0.5, g[3] = {2, -0.5, 0};
     double p[3] = {1, -3, 5}, m[3] = {0}, v[3] = {0}, want[3] = {1, -3, 5}, grad[3];
@@ -33,14 +33,15 @@ TEST(adamw_with_a_constant_gradient) {
         call_run(&OPS[OP_adamw], &(Call){.in = {&gt}, .out = {&pt, &mt, &vt}, .attr = &attr, .device = d});
         for (int i = 0; i < 3; i++) {
             want[i] -= lr * (g[i] / (fabs(g[i]) + eps) + decay * want[i]);
-            /* about 16 roundings a step of numbers up to 5 */
+            /* about 16 roundings per step of numbers up to 5 */
             assert_true(fabs(p[i] - want[i]) <= 16 * step * 0x1p-53 * 5);
         }
     }
     device_free(d);
 }
 
-/* With momentum 0.5 and a constant gradient g, no decay: buf_k = g (2 - 2^(1-k)); all exact in binary. */
+/* With momentum 0.5, a constant gradient g and no decay, buf_k = g (2 - 2^(1-k)), which is exact in
+ * binary. */
 TEST(sgd_momentum_builds_up) {
     float p = 64, m = 0, g = 2;
     Tensor gt = flat(&g, F32, 1), pt = flat(&p, F32, 1), mt = flat(&m, F32, 1);
@@ -60,7 +61,7 @@ TEST(sgd_momentum_builds_up) {
     device_free(d);
 }
 
-/* Added to `sum` [words]. */
+/* Adds the op's result for x to `sum` [words]. */
 static void add_up(OpNumber op, const Tensor *x, int threads, int64_t block, void *sum, int64_t words) {
     Tensor in = *x, out = flat(sum, I64, words);
     out.flags = TENSOR_ACCUM;
@@ -75,7 +76,8 @@ static ExactSum squares_of(const Tensor *x, int threads) {
     return sum;
 }
 
-/* Integers: the sum is exact regardless of the order; all lengths around a block. */
+/* The elements are integers, so that the sum is exact in any order. Lengths are close to multiples of a
+ * block. */
 TEST(sums_take_every_element_once) {
     const int64_t sizes[] = {0, 1, 15, 16, 17, 63, 64, 65, 128, 40001};
     float *x = mem_alloc(40001 * sizeof *x);
@@ -92,7 +94,7 @@ TEST(sums_take_every_element_once) {
     free(x);
 }
 
-/* The sum does not depend on sharding: the sum of a part begins at a block boundary. */
+/* The sum must not depend on threads or sharding; a shard begins at a block boundary. */
 TEST(sums_do_not_depend_on_threads) {
     enum { N = 300001, FIRST = 7 * SUM_BLOCK };
     float *x = mem_alloc(N * sizeof *x);
@@ -110,7 +112,8 @@ TEST(sums_do_not_depend_on_threads) {
     free(x);
 }
 
-/* A call with pieces equals one call per piece with the numbers of the piece's group. It does not change the gaps. */
+/* A call with pieces must equal one call per piece with the numbers of the piece's group. It must not change
+ * the gaps. */
 TEST(pieces_are_as_calls_of_their_own) {
     enum { N = 6 * 1024, PIECES = 4 };
     FlatPiece piece[PIECES] = {{0, 2048, 0}, {2112, 1, 3}, {2176, 1000, 1}, {4000, 2048, 2}};
@@ -169,7 +172,7 @@ TEST(pieces_lie_inside_the_parameters) {
     device_free(d);
 }
 
-/* 2^60 + 1 - 2^60 by squares: a rounded sum of them would lose the 1; a block's own sum does. */
+/* The squares are 2^60 and 1, whose rounded sum would lose the 1. The sum of a block does lose it. */
 TEST(blocks_of_one_lose_nothing) {
     double x[2] = {0x1p30, 1};
     Tensor t = flat(x, F64, 2);
@@ -220,7 +223,7 @@ TEST(numbers_in_memory_take_the_place_of_the_attributes) {
     Tensor step = flat(&numbers, F64, STEP_WORDS);
     double before[3 * FEW], memory[3 * FEW], attributes[3 * FEW];
     Device *d = device_cpu(1);
-    run_adamw(d, &step, &attr, before); /* updates is 0 */
+    run_adamw(d, &step, &attr, before); /* step.updates is 0 */
     for (int i = 0; i < 3 * FEW; i++) assert_true(before[i] == 1 + fabs(philox_normal(7, 8, (uint64_t)i)));
     numbers.updates = 1;
     run_adamw(d, &step, &attr, memory);
@@ -265,7 +268,7 @@ TEST(the_norm_of_the_scaled_gradient_is_clipped) {
     }
 }
 
-/* Operand `shorter` of clip is one word too short. */
+/* Runs clip with operand `shorter` one word too short. */
 static void clip_without_a_word(Device *d, int shorter) {
     ExactSum sum = {0};
     StepNumbers before = {0}, after;

@@ -1,6 +1,7 @@
-/* Every op against PyTorch in float64: tests/data/ops.safetensors, made by tools/oracle/ops.py, which documents its
- * content. Error bound for an element: ROUNDINGS * K * u * RMS of its tensor, K the largest number of terms of a sum in
- * the op. (Not the RMS of its row: a row may cancel to nothing, as the first dq of causal attention.) */
+/* Compares every op with PyTorch in float64. tools/oracle/ops.py has written the results to
+ * tests/data/ops.safetensors and documents its content. The error bound of an element is ROUNDINGS * K * u *
+ * RMS of its tensor, where K is the largest number of terms of a sum in the op. (The RMS of its row would be
+ * too small, because a row may cancel out, such as the first dq of causal attention.) */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 
@@ -45,7 +46,7 @@ static int oracle_close(void **state) {
     return 0;
 }
 
-/* A copy; data NULL if there is no such tensor. */
+/* Returns a copy of the tensor; `data` is NULL if it does not exist. */
 static Tensor load(const Oracle *o, const char *name, const char *part, const char *operand) {
     char key[128];
     snprintf(key, sizeof key, "%s/%s/%s", name, part, operand);
@@ -164,7 +165,7 @@ static const struct Family {
     BuildFn *build;
     void (*attr)(const json_t *, AnyAttr *);
     Operand in[CASE_INPUTS];
-    const char *y, *kept; /* `kept`: output 1, if the oracle has it */
+    const char *y, *kept; /* kept: name of output 1, if the oracle has it */
 } FAMILIES[] = {
     {"linear", build_linear, NULL, {{"x", false}, {"w", true}, {"bias", true}}, "y", NULL},
     {"norm", build_norm, norm_attr, {{"x", false}, {"gain", true}, {"bias", true}}, "y", NULL},
@@ -231,7 +232,7 @@ static void remember_kept(void *arg, const OpDef *op, const Call *c) {
     if (!*kept && c->out[1]) *kept = c->out[1]; /* the forward's */
 }
 
-/* Reductions run over a row of an operand or over its rows. */
+/* The largest number of terms, because reductions are over a row of an operand or over its rows. */
 static double most_terms_of(const Tensor *in) {
     int64_t k = 1;
     for (int i = 0; i < CASE_INPUTS; i++) {
@@ -304,7 +305,7 @@ static const double *step_of(const Tensor *history, int step) {
 static void check_state(const char *name, const char *what, const double *got, const Tensor *history,
                         int step) {
     Tensor want = tensor_make((void *)step_of(history, step), F64, 1, &history->dim[1]);
-    compare(name, what, got, &want, step + 1); /* every element has one more update than before */
+    compare(name, what, got, &want, step + 1); /* every element has had step + 1 updates */
 }
 
 static void check_optimizer(const Oracle *o, const char *name, const json_t *c, OpNumber op) {
@@ -355,7 +356,7 @@ TEST(optimizers_are_those_of_pytorch) {
     assert_int_equal(checked, 3);
 }
 
-/* ---- buckets of relative positions: every distance that the oracle has ---- */
+/* ---- buckets of relative positions, for every distance in the oracle's file ---- */
 
 static void check_buckets(const Oracle *o, const char *name, const json_t *c) {
     const RelativeBuckets b = relative_buckets_make(

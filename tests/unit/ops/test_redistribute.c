@@ -1,5 +1,5 @@
-/* Each row of the table in ops/redistribute.h, forward and backward, along each dimension, on three ranks. All values
- * are small integers, so that sums are exact. x has one or two consumers. */
+/* Tests each row of the table in ops/redistribute.h, forward and backward, along each dimension, on three
+ * ranks, with one and two consumers of x. All values are small integers, so that sums are exact. */
 #include "tape/tape_backward.h"
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
@@ -22,7 +22,7 @@ static double value(int what, int rank, int64_t row, int64_t column) {
     return (double)((what + 1) * (1 + (7 * row + 5 * column + 11 * rank) % 13));
 }
 
-/* The element of a rank; equal on all ranks for types I and R. */
+/* The element of a rank, which is equal on all ranks for types I and R. */
 static double on_rank(int what, Spmd type, int rank, int64_t row, int64_t column) {
     return value(what, type == SPMD_V || type == SPMD_P ? rank : 0, row, column);
 }
@@ -33,7 +33,7 @@ static void dims_of(Spmd type, int dim, int64_t d[2]) {
     if (type == SPMD_V) d[dim] /= RANKS;
 }
 
-/* The tensor that all ranks hold together: the sum of P, or the concatenated parts of V. */
+/* An element of the global tensor: the sum over ranks for P, or the concatenated parts for V. */
 static double whole(int what, Spmd type, int dim, int64_t row, int64_t column) {
     int64_t d[2], at[] = {row, column};
     dims_of(type, dim, d);
@@ -44,19 +44,19 @@ static double whole(int what, Spmd type, int dim, int64_t row, int64_t column) {
     return sum;
 }
 
-/* The element that a rank must have after the tensor `what` of type `from` became `to`. */
+/* The element that a rank must have after the tensor `what` was redistributed from type `from` to `to`. */
 static double moved(int what, Spmd from, Spmd to, int dim, int rank, int64_t row, int64_t column) {
     int64_t d[2], at[] = {row, column};
     dims_of(to, dim, d);
     if (to == SPMD_V) at[dim] += rank * d[dim];
-    if (to == SPMD_P) { /* only V becomes P */
+    if (to == SPMD_P) { /* only V can become P */
         dims_of(from, dim, d);
         if (at[dim] / d[dim] != rank) return 0;
     }
     return whole(what, from, dim, at[0], at[1]);
 }
 
-/* Does not use spmd_dual, because this test checks it too. */
+/* Does not use spmd_dual, because this test also checks that. */
 static Spmd dual(Spmd type) { return type == SPMD_R ? SPMD_P : type == SPMD_P ? SPMD_R : type; }
 
 static void set(Tensor *x, int what, Spmd type, int rank) {

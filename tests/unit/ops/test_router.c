@@ -1,4 +1,5 @@
-/* Properties of routing that PyTorch's numbers do not show: ties, shares, drops, the range of jitter. */
+/* Tests properties of routing that a comparison with PyTorch does not show: ties, groups, drops, the range of
+ * jitter. */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 
@@ -51,7 +52,7 @@ TEST(equal_scores_go_to_the_smaller_number) {
     const double logits[] = {1, 1, 1, 1, 1, 2, 1, 2, 0, 3, 3, 3};
     const Routing r = op_route(b.tape, values(&b, 3, 4, logits), NULL, NULL, 2, (RouteAttr){.scaling = 1});
     expect_ids(r.expert, (int64_t[]){0, 1, 1, 3, 1, 2});
-    /* Groups {0, 1} and {2, 3}: equal sums, then the better one. */
+    /* The sums of groups {0, 1} and {2, 3} are first equal, then the second is better. */
     const RouteAttr groups = {
         .score = ROUTER_SOFTMAX, .groups = 2, .group_topk = 1, .group_scores = 2, .scaling = 1};
     expect_ids(op_route(b.tape, values(&b, 3, 4, logits), NULL, NULL, 2, groups).expert,
@@ -59,7 +60,7 @@ TEST(equal_scores_go_to_the_smaller_number) {
     bench_free(&b);
 }
 
-/* The bias decides the choice and is no part of the probabilities. */
+/* The bias affects the choice, but not the probabilities. */
 TEST(bias_chooses_but_does_not_weigh) {
     Bench b = bench_new();
     bench_begin(&b);
@@ -83,15 +84,16 @@ TEST(sinkhorn_gives_equal_shares) {
     for (int t = 0; t < T; t++) {
         double row = 0;
         for (int e = 0; e < E; e++) row += share[t * E + e], by_expert[e] += share[t * E + e];
-        /* Columns were scaled last. Row sums are off by the effect of the last scaling: its tolerance is 1e-4 of mean
-         * change of d1, which is of the size of 1. */
+        /* Columns were scaled last, so row sums have the error of the last scaling. The iteration ends when
+         * d1, which is about 1, changes by less than 1e-4 on average. */
         assert_true(fabs(row * T - 1) < 1e-2);
     }
-    for (int e = 0; e < E; e++) assert_true(fabs(by_expert[e] * E - 1) < 1e-6); /* epsilon 1e-8 in each sum */
+    for (int e = 0; e < E; e++)
+        assert_true(fabs(by_expert[e] * E - 1) < 1e-6); /* each sum includes an epsilon of 1e-8 */
     bench_free(&b);
 }
 
-/* Four tokens want expert 0 and one expert 2; two fit. */
+/* Four tokens are routed to expert 0 and one to expert 2; the capacity is two. */
 TEST(rows_are_grouped_kept_and_padded) {
     Bench b = bench_new();
     bench_begin(&b);
@@ -110,7 +112,8 @@ TEST(rows_are_grouped_kept_and_padded) {
     bench_free(&b);
 }
 
-/* Uniform in (1 - rate, 1 + rate), equal for a sample in any grouping, none outside training. */
+/* Jitter must be uniform in (1 - rate, 1 + rate), must not depend on the grouping of samples, and must be
+ * absent outside of training. */
 TEST(jitter_is_uniform) {
     enum { N = 30000 };
     const double rate = 0.25;
@@ -127,7 +130,7 @@ TEST(jitter_is_uniform) {
     assert_true(low > 1 - rate && low < 1 - 0.999 * rate && high < 1 + rate && high > 1 + 0.999 * rate);
     assert_true(fabs(mean - 1) < 5 * rate / sqrt(3.0 * N)); /* 5 standard errors, */
     assert_true(fabs(square - rate * rate / 3) <
-                5 * rate * rate * sqrt(4 / 45.0 / N)); /* and of the square's mean */
+                5 * rate * rate * sqrt(4 / 45.0 / N)); /* and those of the mean of squares */
     Bench other = bench_new(), evaluation = bench_new();
     bench_begin_at(&other, (MicrobatchContext){.training = true, .first_sample = 1});
     bench_begin_at(&evaluation, (MicrobatchContext){.training = false});

@@ -1,5 +1,5 @@
-/* vector_exp, vector_sigmoid, vector_softplus and vector_erf against libm in long double. Compiled for float here, for double by
- * test_vector_math_f64.c. */
+/* Compares vector_exp, vector_sigmoid, vector_softplus and vector_erf with libm in long double. This file is
+ * compiled for float, and by test_vector_math_f64.c for double. */
 #include "unit/cmocka_all.h"
 
 #include "base/philox.h"
@@ -10,7 +10,7 @@ enum { SAMPLES = 1 << 20 };
 static const double LARGEST = REAL_TYPE == F64 ? 709.78 : 88.72,
                     SMALLEST = REAL_TYPE == F64 ? -708.39 : -87.33;
 
-/* |y - want| in units of the last place of want. */
+/* |y - want| in units in the last place of `want`. */
 static double ulps(real y, long double want) {
     const real near = (real)want;
     const long double ulp =
@@ -37,8 +37,8 @@ TEST(exp_has_the_right_limits) {
     assert_true(isnan(vector_exp(NAN)));
 }
 
-/* exp within 2 ulp, one addition, one division: 2 + 1/2 + 1/2 ulp of 1 + exp and 1 more where an ulp changes
- * size. */
+/* The bound: exp has an error of 2 ulp, the addition and the division 1/2 ulp each, and a change of the
+ * exponent between them may add 1 ulp. */
 TEST(sigmoid_is_within_four_ulp) {
     double worst = 0;
     for (int i = 0; i < SAMPLES; i++) {
@@ -51,8 +51,8 @@ TEST(sigmoid_is_within_four_ulp) {
                 isnan(vector_sigmoid(NAN)));
 }
 
-/* e has the error of exp, 2 ulp; z, an addition and a division more, 3 ulp; the series and two products, 4 ulp. The sum
- * with max(x, 0) only makes the relative error smaller. */
+/* The bound: e has the error of exp, 2 ulp; z, after an addition and a division, 3 ulp; the series and two
+ * products, 4 ulp. The sum with max(x, 0) can only reduce the relative error. */
 TEST(softplus_is_within_four_ulp) {
     double worst = 0;
     for (int i = 0; i < SAMPLES; i++) {
@@ -66,7 +66,8 @@ TEST(softplus_is_within_four_ulp) {
                 isnan(vector_softplus(NAN)));
 }
 
-/* P and Q within 1 ulp each, and the roundings of a product, or of exp and a difference. */
+/* The bound: P and Q have an error of 1 ulp each; to that are added the roundings of a product, or of exp and
+ * a difference. */
 TEST(erf_is_within_three_ulp) {
     double worst = 0;
     for (int i = 0; i < SAMPLES; i++) {

@@ -1,19 +1,19 @@
-/* One call on two devices, the CPU and another: aligned like a model's operands and unaligned, added to
- * existing values, in place, without optional outputs. Requirements in addition to those of replay.h: a
- * second run is bitwise equal, and the outputs match those of the CPU,
+/* Runs one call on the CPU and on another device: with operands that are aligned as in a model or unaligned,
+ * added to existing values, in place, without optional outputs. In addition to the requirements of replay.h,
+ * a second run must be bitwise equal, and outputs must match those of the CPU:
  *
  *   bitwise            for copies, for values that are rounded once, for FP8's scales, for integers
  *   within a bound     4 sqrt(2 K) u (1 + largest result) m + 2 u' |result|
  *
- * K terms, each at most m in size (the largest float operand, at least 1), are rounded in a different order
- * on each device, with the arithmetic's unit roundoff u. The last rounding, to the storage's unit roundoff
- * u', may go to either side.
+ * Each device sums K terms in a different order, with the unit roundoff u of the arithmetic. A term is at
+ * most m, the largest float operand (at least 1). The last rounding, with the unit roundoff u' of the storage
+ * type, may go in either direction.
  *
- * Attention: a score's error, |scale| d u, is a relative error after the softmax; its probabilities may be
- * rounded to the storage's type in between. GEMMs of FP8 numbers: tensor cores add 32 terms and the sum so
- * far at a time, and drop the bits of each below 2^-13 of the largest; the numbers and their scales are at
- * most 1 here. A GEMM that is added to a 16-bit main gradient may be rounded before: u' of the summand, which
- * is at most |result| plus the old value. */
+ * Attention: after the softmax, the error of a score, |scale| d u, is a relative error; probabilities may be
+ * rounded to the storage type. FP8 GEMMs: tensor cores add 32 terms and the previous sum at a time, and drop
+ * the bits of each below 2^-13 of the largest; the numbers and their scales are at most 1 here. A GEMM that
+ * is added to a 16-bit main gradient may be rounded first, with an error of u' times the summand, which is at
+ * most |result| plus the old value. */
 #pragma once
 
 #include "unit/ops/replay.h"
@@ -46,7 +46,7 @@ static inline double grown(double k, const Tensor *t) {
 
 static inline bool is_float(const Tensor *t) { return t && dtype_is_float((DType)t->dtype); }
 
-/* The type that determines the arithmetic, as in call_run. */
+/* The operand type that determines the arithmetic type, as in call_run. */
 static inline DType lead_of(const Call *c) {
     for (int i = 0; i < CALL_IN; i++)
         if (is_float(c->in[i])) return (DType)c->in[i]->dtype;
@@ -55,7 +55,7 @@ static inline DType lead_of(const Call *c) {
     return F64;
 }
 
-/* The bound's part that is the same for all elements of an output. */
+/* The part of the bound that is equal for all elements of an output. */
 static inline double bound_of(const OpDef *op, const Replay *want, int j) {
     const Call *c = &want->call;
     const DType lead = lead_of(c);
@@ -75,7 +75,7 @@ static inline double bound_of(const OpDef *op, const Replay *want, int j) {
         const double k = (double)tensor_width(c->in[1]);
         return 4 * ldexp(1, -13) * (k + ceil(k / 32)) * (1 + largest_of(&want->out[j].image));
     }
-    const bool activates = op->number == OP_linear && j == 1, /* what is rounded, or not yet */
+    const bool activates = op->number == OP_linear && j == 1, /* of the rounded or the unrounded sum */
         through_activation = op->number == OP_linear_dgrad && c->in[2];
     if (activates || through_activation) u = fmax(u, dtype_roundoff(lead));
     return 4 * sqrt(2 * terms) * u * softmax * (1 + largest_of(&want->out[j].image)) * most;
@@ -96,7 +96,7 @@ static inline void describe_call(const OpDef *op, const Replay *r, char *out, si
     }
 }
 
-/* Bits of numbers; a NaN has no bits that matter. */
+/* Compares the bits of two numbers, but treats all NaNs as equal. */
 static inline bool same_element(const Tensor *a, const Tensor *b, int64_t at) {
     const size_t size = dtype_size((DType)a->dtype), from = (size_t)at * size;
     if (!memcmp((const char *)a->data + from, (const char *)b->data + from, size)) return true;
@@ -125,7 +125,7 @@ static inline void expect_same(const OpDef *op, const Replay *got, const Replay 
              (long long)differ, what, (long long)first, number_at(a, where), number_at(b, where));
 }
 
-/* For exact sums of rounded values. */
+/* The difference of two ExactSums. */
 static inline double exact_difference(const Tensor *got, const Tensor *want) {
     ExactSum sum = {0}, minus;
     memcpy(&minus, want->data, sizeof minus);
@@ -146,7 +146,7 @@ static inline void judge(Agree *a, const OpDef *op, const Replay *got, int j, in
              bound);
 }
 
-/* Each block's sum is rounded as often as it has terms. */
+/* The bound: the sum of each block is rounded as often as it has terms. */
 static inline void expect_near_sum(Agree *a, const OpDef *op, const Replay *got, const Replay *want, int j) {
     const Tensor *x = &want->in[0].image;
     const double most = largest_of(x), block = (double)((const SumAttr *)want->call.attr)->block;
@@ -154,7 +154,7 @@ static inline void expect_near_sum(Agree *a, const OpDef *op, const Replay *got,
           block * dtype_roundoff(F64) * (double)tensor_count(x) * most * most);
 }
 
-/* Output j as it was before the call. */
+/* Returns output j as it was before the call. */
 static inline Tensor before_call(const Replay *r, int j) {
     const Guarded *g = &r->out[j];
     Tensor t = g->image;
@@ -162,13 +162,14 @@ static inline Tensor before_call(const Replay *r, int j) {
     return t;
 }
 
-/* Output j; linear_wgrad's other one, dbias, is a sum. */
+/* Whether output j is a GEMM that is added. The other output of linear_wgrad, dbias, is a sum. */
 static inline bool adds_gemm(const OpDef *op, const Tensor *t, int j) {
     const bool gemm = j == 0 && (op->number == OP_linear_wgrad || op->number == OP_fp8_gemm);
     return gemm && dtype_is_16bit((DType)t->dtype) && t->flags & TENSOR_MAIN_GRAD && t->flags & TENSOR_ACCUM;
 }
 
-/* Near the end of the range of F16, one side may round to infinity. */
+/* Replaces infinity by the end of the range, because near it only one of the devices may round to infinity in
+ * F16. */
 static inline double within_range(double x, DType type) {
     static const double LARGEST_F16 = 65504;
     return type == F16 && isinf(x) ? copysign(LARGEST_F16, x) : x;
@@ -206,7 +207,7 @@ static inline void expect_outputs(Agree *a, const OpDef *op, const Replay *got, 
 
 /* ---- runs ---- */
 
-/* As after a dry run; memory that was not planned is seen by its growth. */
+/* Runs the call as after a dry run. Memory that was not planned is detected by its growth. */
 static inline void run_as_planned(Replay *r, const OpDef *op) {
 #ifdef ISOTRON_CUDA
     Device *d = r->how.device;
@@ -238,7 +239,7 @@ static inline void run_recorded(Replay *r, const OpDef *op) {
         return;
     }
     OpProfile *profile = d->profile;
-    d->profile = NULL; /* recording takes no time that could be measured */
+    d->profile = NULL; /* ops cannot be timed while they are recorded */
     device_graph_begin(d);
     call_run(op, &r->call);
     DeviceGraph *graph = device_graph_end(d);
@@ -265,13 +266,14 @@ static inline void agree_on(Agree *a, const OpDef *op, const Call *c, ReplayHow 
         if (got.call.out[j]) expect_same(op, &again, &got, j, "differ from the run before");
     replay_run(&unaligned, op);
     expect_outputs(a, op, &unaligned, &want);
-    /* Where a rank's part of the parameters begins changes no bit. */
+    /* Results must not depend on where a rank's part of the parameters begins, so alignment must not
+     * matter. */
     for (int j = 0; j < CALL_OUT && (op->number == OP_adamw || op->number == OP_sgd); j++)
         if (got.call.out[j]) expect_same(op, &unaligned, &got, j, "differ from those of aligned operands");
     replay_free(&want), replay_free(&got), replay_free(&again), replay_free(&unaligned);
 }
 
-/* A TapeTrace of a run on the CPU; arg: Agree. */
+/* A TapeTrace for a run on the CPU; its arg is an Agree. */
 static inline void agree_check(void *arg, const OpDef *op, const Call *c) {
     bool adds = false, shares = false;
     unsigned optional = 0;

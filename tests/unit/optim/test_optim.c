@@ -8,7 +8,7 @@
 #include "tensor/backend.h"
 #include "unit/zero_grads.h"
 
-/* Four parameters, one of each kind that the step treats differently. */
+/* Four parameters, one of each kind that an optimizer step treats differently. */
 enum { EMBEDDING, WEIGHT, BIAS, GAIN, KINDS };
 static const int64_t LOGICAL[KINDS] = {5 * 4, 3 * 4, 3, 4};
 
@@ -53,7 +53,8 @@ static void fixture_free(Fixture *f) {
 static double *grad(const Fixture *f, int p) { return f->registry->params[p]->main_grad.data; }
 static double *value(const Fixture *f, int p) { return f->registry->params[p]->value.data; }
 
-/* Gradients 1, 2, 3, ... over 16, in registration order; padding rows hold values that must never be read. */
+/* Sets the gradients to 1/16, 2/16, 3/16, ... in registration order, and padding rows to values that must
+ * never be read. Returns the sum of squares. */
 static double set_grads(const Fixture *f, double sign) {
     double squares = 0;
     for (int p = 0, k = 1; p < KINDS; p++) {
@@ -75,14 +76,15 @@ TEST(norm_counts_each_logical_element_once) {
     Fixture f = fixture_new("--fp64 --clip-grad 1", F64);
     double squares = set_grads(&f, 1);
     OptimResult r = optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 0.25});
-    /* 39 squares of dyadic numbers: exact, so that only the root and the scale round */
+    /* the sum of 39 squares of dyadic numbers is exact, so only the root and the scale are rounded */
     expect_relative(r.grad_norm, 0.25 * sqrt(squares), 2 * DBL_EPSILON);
     expect_relative(r.clip, 1 / (0.25 * sqrt(squares) + 1e-6), 4 * DBL_EPSILON);
     assert_true(r.num_zeros == -1);
     fixture_free(&f);
 }
 
-/* Other lanes round the sum of a block, and blocks contain different elements in a different layout. */
+/* Other lanes round the sum of a block, so that their result depends on the layout, which determines the
+ * elements of a block. */
 TEST(exact_lane_rounds_no_sum_of_the_norm) {
     Fixture f = fixture_new("--lane exact", F64);
     set_grads(&f, 1);
@@ -104,7 +106,7 @@ TEST(clip_only_shrinks) {
         grad(&f, EMBEDDING)[i] = 0;
     OptimResult r = optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 1});
     assert_true(r.clip == 1);
-    assert_true(r.num_zeros == 2); /* padding rows are zero too and do not count */
+    assert_true(r.num_zeros == 2); /* padding rows are zero too, but are not counted */
     fixture_free(&f);
     f = fixture_new("--fp64 --clip-grad 0", F64);
     set_grads(&f, 1);
@@ -113,7 +115,7 @@ TEST(clip_only_shrinks) {
     fixture_free(&f);
 }
 
-/* One element of AdamW as Loshchilov & Hutter and PyTorch define it. */
+/* The AdamW update of one element, as Loshchilov & Hutter and PyTorch define it. */
 typedef struct Adam {
     double m, v, x;
 } Adam;
@@ -142,7 +144,7 @@ TEST(adamw_uses_decoupled_lr_and_decays_matrices_only) {
         OptimResult r = optim_step(
             f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 0.5});
         expect_relative(r.clip, clip, 4 * DBL_EPSILON);
-        /* each step has some 20 operations on values below 1 */
+        /* each step has about 20 operations on values below 1 */
         double bound = 20 * step * DBL_EPSILON;
         for (int p = 0; p < KINDS; p++)
             for (int64_t i = 0; i < LOGICAL[p]; i++)
@@ -166,7 +168,7 @@ TEST(sgd_follows_pytorch) {
         }
         optim_step(f.optimizer,
                    (OptimStep){.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 1});
-        for (int i = 0; i < LOGICAL[WEIGHT]; i++) /* 6 operations a step on values below 16 */
+        for (int i = 0; i < LOGICAL[WEIGHT]; i++) /* each step has 6 operations on values below 16 */
             assert_true(fabs(value(&f, WEIGHT)[i] - x[i]) <= 6 * step * 16 * DBL_EPSILON);
     }
     fixture_free(&f);
@@ -174,7 +176,7 @@ TEST(sgd_follows_pytorch) {
 
 /* ---- gradients in bf16 ---- */
 
-/* Numbers that bf16 holds: k / 16 with k up to 39. */
+/* Sets gradients that bf16 represents exactly: k / 16 with k up to 39. */
 static void set_bf16_grads(const Fixture *f, int step) {
     for (int p = 0, k = 1; p < KINDS; p++) {
         const Tensor *g = &f->registry->params[p]->main_grad;
@@ -199,8 +201,8 @@ static void expect_equal_states(const Fixture *a, const Fixture *b) {
     }
 }
 
-/* The optimizer computes in float from its inputs: gradients that both types represent exactly give bitwise
- * equal norm, clip coefficient, zeros, parameters and moments. */
+/* The optimizer computes in float, so gradients that both types represent exactly must give bitwise equal
+ * norms, clipping coefficients, counts of zeros, parameters and moments. */
 TEST(bf16_gradients_that_are_exact_change_no_bit) {
     static const char *const WORDS[][2] = {
         {"--bf16", "--grad-reduce-in-bf16"},
@@ -235,7 +237,7 @@ TEST(bf16_gradients_that_are_exact_change_no_bit) {
     }
 }
 
-/* Either of the two types may be narrow. */
+/* Each of the two moments may have a narrow type. */
 TEST(each_moment_has_the_type_of_its_option) {
     static const struct {
         const char *words;
@@ -254,7 +256,7 @@ TEST(each_moment_has_the_type_of_its_option) {
     }
 }
 
-/* In fp32, from numbers that bf16 rounds. */
+/* Compares with the formula in fp32, applied to gradients that were rounded to bf16. */
 TEST(adamw_of_bf16_gradients_is_the_formula) {
     Fixture f = fixture_new("--bf16 --grad-reduce-in-bf16 --clip-grad 0 --adam-beta2 0.95", BF16);
     const Param *p = f.registry->params[WEIGHT];
@@ -269,7 +271,7 @@ TEST(adamw_of_bf16_gradients_is_the_formula) {
         }
         optim_step(f.optimizer,
                    (OptimStep){.lr = 0.1, .decoupled_lr = 0.3, .weight_decay = 0.2, .grad_scale = 0.5});
-        /* each step has some 20 operations on values below 2 */
+        /* each step has about 20 operations on values below 2 */
         for (int i = 0; i < 12; i++) {
             const double x = ((float *)p->master.data)[i];
             if (!(fabs(x - a[i].x) <= 20 * step * 2 * FLT_EPSILON))
@@ -351,7 +353,7 @@ TEST(params_norm_is_the_masters_l2_after_the_update) {
     OptimResult r = optim_step(f.optimizer, s);
     expect_relative(r.params_norm, l2_of_values(&f), 39 * DBL_EPSILON);
     assert_true(fabs(l2_of_values(&f) - begin) > 1e-3);
-    grad(&f, WEIGHT)[0] = INFINITY; /* nothing is updated, and the norm is still reported */
+    grad(&f, WEIGHT)[0] = INFINITY; /* nothing may be updated, but the norm must be reported */
     r = optim_step(f.optimizer, s);
     expect_relative(r.params_norm, l2_of_values(&f), 39 * DBL_EPSILON);
     fixture_free(&f);
@@ -362,7 +364,7 @@ TEST(params_norm_is_the_masters_l2_after_the_update) {
 }
 
 typedef struct Waits {
-    DeviceBackend backend; /* the CPU's, which counts waits */
+    DeviceBackend backend; /* the CPU's backend, extended by a count of waits */
     int n;
 } Waits;
 

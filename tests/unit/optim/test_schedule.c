@@ -6,10 +6,10 @@
 #include "optim/scaler.h"
 #include "optim/schedule.h"
 
-/* ---- learning rate and weight decay against tools/oracle/schedules.py ---- */
+/* ---- learning rate and weight decay compared with tools/oracle/schedules.py ---- */
 
 typedef struct Vector {
-    const char *words; /* NULL: continues the schedule above */
+    const char *words; /* NULL: a further value of the schedule above */
     long long samples;
     double lr, decoupled, weight_decay;
 } Vector;
@@ -22,7 +22,8 @@ static const Vector VECTORS[] = {
 #undef AT
 };
 
-/* Both sides evaluate the formula in double: at most 8 operations, each off by an ulp of the largest value. */
+/* Both sides evaluate the formula in double. It has at most 8 operations, each with an error of at most an
+ * ulp of the largest value. */
 static void expect_near(const char *what, long long samples, double ours, double oracle, double largest) {
     if (!(fabs(ours - oracle) <= 8 * DBL_EPSILON * largest))
         fail_msg("%s after %lld samples is %.17g, expected %.17g", what, samples, ours, oracle);
@@ -51,7 +52,7 @@ TEST(schedules_match_the_oracle) {
 
 /* ---- batch size ---- */
 
-/* Megatron-LM's RampupBatchsizeNumMicroBatchesCalculator, as it was written, sample by sample. */
+/* A literal translation of Megatron-LM's RampupBatchsizeNumMicroBatchesCalculator. */
 static int64_t upstream_rampup(int64_t start, int64_t increment, int64_t samples, int64_t global,
                                int64_t consumed) {
     if (consumed > samples) return global;
@@ -76,7 +77,7 @@ TEST(rampup_follows_upstream) {
 }
 
 TEST(step_schedule_counts_tokens) {
-    /* thresholds are tokens: 2K and 0.1M over 8 tokens a sample are 250 and 12,500 samples */
+    /* thresholds are numbers of tokens: 2K and 0.1M with 8 tokens per sample are 250 and 12,500 samples */
     Setup *s = setup_new("--train-samples 20000 --seq-length 8 --step-batch-size-schedule 0:2,2K:4,0.1M:12");
     static const int64_t EXPECTED[][2] = {
         {0, 2}, {249, 2}, {250, 4}, {251, 4}, {12499, 4}, {12500, 12}, {INT64_C(1) << 40, 12}};
@@ -99,21 +100,29 @@ TEST(scaler_follows_hysteresis) {
     Scaler scaler = scaler_new(&s->config);
     assert_true(scaler.dynamic);
     assert_true(scaler.scale == 1024);
-    /* By hand from megatron/core/optimizer/grad_scaler.py: '!' is a step with an infinity, '.' a clean one. */
+    /* Expected scales, derived by hand from megatron/core/optimizer/grad_scaler.py. '!' is a step with an
+     * infinity, '.' a step without. */
     static const struct {
         char step;
         double scale;
-    } SEQUENCE[] = {
-        {'!', 1024},                         /* forgiven */
-        {'!', 512},                          /* second */
-        {'!', 256},                          /* and every further one */
-        {'.', 256},  {'.', 256}, {'!', 128}, /* clean steps do not forgive; the window starts again */
-        {'.', 128},  {'.', 128}, {'.', 256}, /* three clean ones: growth, and the tracker is reset */
-        {'!', 256},  {'.', 256}, {'.', 256}, /* forgiven again; */
-        {'.', 512},  {'!', 512}, {'!', 256}, {'!', 128}, /* growth had reset it once more */
-        {'!', 100},  {'!', 100},                         /* the floor */
-        {'.', 100},  {'.', 100}, {'.', 200}, {'.', 200},
-    };
+    } SEQUENCE
+        [] =
+            {
+                {'!', 1024}, /* forgiven */
+                {'!', 512},  /* second */
+                {'!', 256},  /* every further one also halves the scale */
+                {'.', 256},  {'.', 256},
+                {'!', 128}, /* clean steps do not reset the hysteresis; the window starts again */
+                {'.', 128},  {'.', 128},
+                {'.', 256}, /* three clean steps: the scale grows, and the hysteresis is reset */
+                {'!', 256},  {'.', 256},
+                {'.', 256}, /* one infinity is tolerated again */
+                {'.', 512},  {'!', 512},
+                {'!', 256},  {'!', 128}, /* the growth has reset the hysteresis again */
+                {'!', 100},  {'!', 100}, /* the floor */
+                {'.', 100},  {'.', 100},
+                {'.', 200},  {'.', 200},
+            };
     for (size_t i = 0; i < sizeof SEQUENCE / sizeof *SEQUENCE; i++) {
         scaler_update(&scaler, SEQUENCE[i].step == '!');
         if (scaler.scale != SEQUENCE[i].scale)

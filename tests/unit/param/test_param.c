@@ -17,7 +17,7 @@ static ParamSpec matrix(const char *name, int64_t rows, int64_t padded, int64_t 
                        .init = {INIT_NORMAL, 0.02}};
 }
 
-/* Megatron's fused QKV with 2 groups of [2 queries of 3 rows | k of 3 | v of 3]. */
+/* Megatron-LM's fused QKV with 2 groups of [2 queries of 3 rows | k of 3 rows | v of 3 rows]. */
 TEST(parts_of_fused_qkv) {
     Registry *r = registry_new(NULL);
     ParamSpec spec = matrix("qkv", 24, 0, 5);
@@ -46,7 +46,7 @@ TEST(layout_is_aligned_and_registered_once) {
     assert_int_equal(param_filled_rows(a), 5);
     r->storage = F32;
     buckets_lay(r);
-    assert_int_equal(b->offset, 0); /* the last first */
+    assert_int_equal(b->offset, 0); /* the last parameter comes first */
     assert_int_equal(a->offset, 704);
     assert_int_equal(r->elements, 704 + PARAM_ALIGN);
     assert_ptr_equal(registry_find(r, "b"), b);
@@ -61,7 +61,8 @@ static double value(const Tensor *t, int64_t i) {
     return x;
 }
 
-/* Five standard errors of each moment: mean s/sqrt(n), variance s^2 sqrt(2/n), fourth moment s^4 sqrt(96/n). */
+/* The bounds are five standard errors of each moment: s/sqrt(n) for the mean, s^2 sqrt(2/n) for the variance,
+ * s^4 sqrt(96/n) for the fourth moment. */
 TEST(init_is_normal_with_the_given_deviation) {
     Registry *r = registry_new(NULL);
     Device *d = device_cpu(1);
@@ -127,7 +128,7 @@ TEST(init_depends_on_seed_name_and_index_only) {
     model_free(&other), model_free(&want);
 }
 
-/* An odd number of elements, enough for every thread. */
+/* The number of elements is odd, and large enough for every thread. */
 TEST(init_does_not_depend_on_the_threads) {
     enum { ROWS = 101, COLUMNS = 97 };
     Tensor want;
@@ -158,7 +159,7 @@ TEST(gradients_are_zeroed_and_linked) {
     model_free(&m);
 }
 
-/* A model that computes has values, and the masters of buffers where values have 16 bits. Values are marked as
+/* A model for inference has only values, and masters of buffers if values have 16 bits. Values are marked as
  * parameters. */
 TEST(a_model_that_computes_has_values_alone) {
     for (DType storage = F64; storage <= F16; storage++) {
@@ -187,7 +188,8 @@ TEST(a_model_that_computes_has_values_alone) {
     }
 }
 
-/* A name covers all names below it, but not longer words. In the layout frozen weights have values and masters only. */
+/* A name covers all names below it, but not names that merely begin with it. Frozen weights have only values
+ * and masters in the layout. */
 TEST(frozen_weights_have_no_gradient) {
     static const char *const NAMES[] = {"layers.1.w", "layers.1.w_gate", "layers.10.w", "layers.1.w.bias"};
     Device *d = device_cpu(1);
@@ -212,7 +214,7 @@ TEST(frozen_weights_have_no_gradient) {
     registry_free(r), device_free(d);
 }
 
-/* With BF16 storage they may be BF16; in any other lane they have the arithmetic's type. */
+/* If the storage is BF16, gradients may be BF16. In any other lane, they have the arithmetic type. */
 TEST(gradients_may_be_bf16) {
     for (DType storage = F64; storage <= F16; storage++) {
         Layout layout = layout_single();
@@ -236,7 +238,7 @@ TEST(gradients_may_be_bf16) {
     }
 }
 
-/* Only memory that was never written is filled. */
+/* Only gradients that were never written are filled with zeros. */
 TEST(fresh_gradients_settle_to_zero) {
     Model m = model(BF16, 16, false, 7);
     float *written = m.w->main_grad.data, *fresh = m.v->main_grad.data;

@@ -1,5 +1,5 @@
-/* Sums and gathers of data-parallel ranks compared with formulas. A gradient is a function of (rank,
- * parameter, element, pass), so each rank can compute the exact sum over any ranks in any order. */
+/* Compares reductions and all-gathers of data-parallel ranks with formulas. A gradient is a function of
+ * (rank, parameter, element, pass), so each rank can compute the expected sum over any ranks in any order. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ enum { PASSES = 3 };
 typedef struct World {
     const char *name;
     int ranks, size[AXES];
-    bool exact; /* gradients are small integers: every order gives the same */
+    bool exact; /* gradients are small integers, so that any order gives the same sum */
 } World;
 
 /* ---- a model: three layers between an embedding and a norm ---- */
@@ -33,8 +33,8 @@ static void add(Registry *r, const char *name, int64_t rows, int64_t columns, in
                              .flags = flags});
 }
 
-/* Whether a pipeline rank has a copy: a word table on the first and last rank, one table on unevenly spaced ranks, and
- * one on all ranks. */
+/* Whether a pipeline rank has a copy of a tied parameter. One table is on the first and last rank, one on
+ * unevenly spaced ranks, and one on all ranks. */
 static bool holds(const World *w, const char *name, int rank) {
     const int ranks = w->size[AXIS_PP];
     if (!strcmp(name, "embedding")) return rank == 0 || rank == ranks - 1;
@@ -77,7 +77,7 @@ static Registry *registry(const World *w, int rank, DataParallel data, Device *d
                              .parts = {{"whole", 6}}});
     registry_begin_unit(r);
     add(r, "final_norm", 6, 0, SPLIT_NONE, 0);
-    if (!first) add_tied(r, w, "positions", 7, 6, 1); /* in a different order than on the first rank */
+    if (!first) add_tied(r, w, "positions", 7, 6, 1); /* in another order than on the first rank */
     if (!first) add_tied(r, w, "embedding", 12, 6, 0);
     registry_allocate(r, d, storage, true);
     return r;
@@ -90,7 +90,7 @@ typedef struct Sum {
     const Param *param;
     const DataParallel *data;
     DType type;
-    int64_t at; /* element of the parameter */
+    int64_t at; /* index of the element in the parameter */
 } Sum;
 
 static double rounded(DType type, double x) {
@@ -112,7 +112,7 @@ static double passes(const Sum *s, int rank) {
 
 typedef double Term(const Sum *, int rank, int pass);
 
-/* Sums in order, in the arithmetic's type, and rounds the result to the storage type. */
+/* Sums in order, in the arithmetic type, and rounds the result to the storage type. */
 static double over(const Sum *s, const Group *g, Term *term, int pass) {
     const DType arithmetic = s->type == F64 ? F64 : F32;
     double sum = term(s, mesh_member(g, 0), pass);
@@ -130,7 +130,7 @@ static Group replicas(const Sum *s, int rank) {
     return mesh_group(&m, s->param->spec.expert ? 1u << AXIS_EDP : 1u << AXIS_CP | 1u << AXIS_DP);
 }
 
-/* Inside an instance. */
+/* The first sum, over the ranks of an optimizer instance. */
 static double first_sum(const Sum *s, int rank, int unused) {
     (void)unused;
     const Group all = replicas(s, rank), g = group_inner(&all, all.size / s->data->instances);
@@ -146,7 +146,8 @@ static double data_sum(const Sum *s, int rank, int unused) {
     return over(s, &g, first_sum, 0);
 }
 
-/* In the order of the pipeline ranks. Copies that are not evenly spaced are rounded after each addition. */
+/* Sums the copies of a tied parameter in the order of the pipeline ranks. If they are not evenly spaced, the
+ * sum is rounded after each addition. */
 static double tied_sum(const Sum *s, const Mesh *m) {
     const bool even = strcmp(s->param->spec.name, "positions") != 0;
     const DType type = even && s->type == BF16 ? F32 : s->type;
@@ -185,7 +186,8 @@ static void add_to(Tensor *grad, int64_t i, double x) {
     }
 }
 
-/* Provides memory for the gradient, as the tape does. Zeroes it if it is unwritten, because add_to only adds. */
+/* Provides memory for the gradient, as the tape does. Clears it if it is unwritten, because add_to only
+ * adds. */
 static void begin_gradient(Sync *s, Param *p) {
     sync_grad(s, p);
     if (grad_is_unwritten(&p->main_grad)) memset(p->main_grad.data, 0, tensor_bytes(&p->main_grad));
@@ -194,7 +196,8 @@ static void begin_gradient(Sync *s, Param *p) {
 
 static void sweep(Sync *s, const World *w, Registry *r, const DataParallel *d, int pass) {
     for (int k = 0; k < r->n; k++) {
-        Param *p = r->params[pass % 2 ? k : r->n - 1 - k]; /* not always in the order of the buckets */
+        Param *p =
+            r->params[pass % 2 ? k : r->n - 1 - k]; /* only some passes have the order of the buckets */
         if (p->spec.flags & PARAM_BUFFER) continue;
         begin_gradient(s, p);
         for (int64_t i = 0; i < p->count; i++)
@@ -210,7 +213,7 @@ static bool is_in_param(const Registry *r, const Bucket *b, int64_t at) {
     return false;
 }
 
-/* Norms and updates run over the gaps between parameters, which must stay 0. */
+/* Norms and updates also process the gaps between parameters, which must stay 0. */
 static void check_gaps(const World *w, const Registry *r) {
     for (int k = 0; k < r->n_buckets; k++) {
         const FlatRange *h = &r->ranges[FLAT_GRADS][k];
@@ -238,7 +241,8 @@ static void check_sums(const World *w, const Registry *r, const DataParallel *d)
     CHECK(seen > 0 || d->stage > 0, "nothing is held");
 }
 
-/* In a step where only one parameter gets a gradient (of zeros), no main gradient keeps values of an earlier step. */
+/* If only one parameter gets a gradient (of zeros) in a step, no main gradient may keep values of an earlier
+ * step. */
 static void check_idle(Sync *s, const World *w, Registry *r) {
     const char *only = "fc2";
     sync_begin(s, 1);
@@ -254,7 +258,7 @@ static void check_idle(Sync *s, const World *w, Registry *r) {
     }
 }
 
-/* Each rank has added 1 to the gradient of p. */
+/* Checks the sum after each rank has added 1 to the gradient of p. */
 static void check_ones(Sync *s, const World *w, Registry *r, const Param *p) {
     sync_finish(s);
     const Group all = replicas(&(Sum){.world = w, .param = p}, r->layout.mesh.rank);
@@ -275,7 +279,7 @@ static const Bucket *begin_bucket(Sync *s, Registry *r, const Param *p) {
     return b;
 }
 
-/* A bucket that is ready twice in a sweep, because its gradients came early, is summed once. */
+/* A bucket that is ready twice in a sweep, because its gradients came early, must be reduced only once. */
 static void check_early(Sync *s, const World *w, Registry *r) {
     Param *p = registry_find(r, "final_norm");
     if (!p) return;
@@ -286,7 +290,8 @@ static void check_early(Sync *s, const World *w, Registry *r) {
     check_ones(s, w, r, p);
 }
 
-/* A postponed gradient keeps its memory although the bucket's other parameters are ready twice, after two sweeps. */
+/* A postponed gradient must keep its memory although the other parameters of its bucket are ready twice,
+ * after two sweeps. */
 static void check_postponed(Sync *s, const World *w, Registry *r) {
     Param *p = registry_find(r, "final_norm");
     if (!p) return;
@@ -299,7 +304,7 @@ static void check_postponed(Sync *s, const World *w, Registry *r) {
     check_ones(s, w, r, p);
 }
 
-/* Masters are drawn by name and index, so every rank knows the other ranks' values. */
+/* Initial masters depend only on name and index, so every rank can compute the values of other ranks. */
 static void check_values(Sync *s, const World *w, Registry *r, Device *device, DType storage) {
     Registry *whole = registry(w, r->layout.mesh.rank, (DataParallel){0}, device, storage);
     registry_init(whole, 7);
@@ -393,10 +398,11 @@ static int64_t operations(Comm *comm) {
     return n;
 }
 
-/* An attention follows all buckets but the last two. */
+/* Whether an attention follows the bucket. That is the case for all buckets but the last two. */
 static bool is_followed(const Registry *r, int k) { return k + 2 < r->n_buckets; }
 
-/* A sum starts with the next attention, or immediately if no attention followed it in an earlier step. */
+/* A reduction must start with the next attention, or immediately if no attention followed it in an earlier
+ * step. */
 static void sums_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_begin(s, 1);
     for (int k = 0; k < r->n_buckets; k++) {
@@ -418,8 +424,8 @@ static void sums_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_finish(s);
 }
 
-/* The next bucket's gather starts with this bucket's attention, or immediately if this bucket had none in an earlier
- * step. */
+/* The all-gather of the next bucket must start with this bucket's attention, or immediately if this bucket
+ * had none in an earlier step. */
 static void gathers_wait(Sync *s, Registry *r, Comm *comm, int step) {
     sync_publish(s);
     for (int k = r->n_buckets - 1; k > 0; k--) {
@@ -440,7 +446,7 @@ static void gathers_wait(Sync *s, Registry *r, Comm *comm, int step) {
 
 static void nothing(void *unused) { (void)unused; }
 
-/* A graph also gathers values that it does not use, because later uses do not gather. */
+/* A CUDA graph must also all-gather values that it does not use, because later uses do not gather them. */
 static void graphs_gather_all(Sync *s, Registry *r, Comm *comm) {
     DeviceRecording recording = {0};
     sync_publish(s);
@@ -448,7 +454,8 @@ static void graphs_gather_all(Sync *s, Registry *r, Comm *comm) {
     int64_t gathers = 0;
     sync_begin(s, 1);
     sync_replay(s, &recording, nothing, NULL);
-    for (int k = 0; k < r->n_buckets; k++) gathers += 2 * r->buckets[k].trained; /* and a sum */
+    for (int k = 0; k < r->n_buckets; k++)
+        gathers += 2 * r->buckets[k].trained; /* an all-gather and a reduction */
     CHECK(operations(comm) - before == gathers, "stage %d: %lld operations and not %lld",
           r->layout.data.stage, (long long)(operations(comm) - before), (long long)gathers);
 }
@@ -484,7 +491,8 @@ TEST(operations_start_with_attention) {
 
 /* ---- the layout ---- */
 
-/* Every element is in exactly one bucket; parts of equal size cover each bucket; units have their own. */
+/* Every element must be in exactly one bucket, parts of equal size must cover each bucket, and each FSDP unit
+ * must have separate buckets. */
 TEST(shards_cover_the_layout_once) {
     const World w = {"dp3", 3, {1, 1, 0, 1, 1, 1, 0}, false};
     Device *device = device_null();
@@ -519,8 +527,8 @@ TEST(shards_cover_the_layout_once) {
     device_free(device);
 }
 
-/* Bytes of an element at each stage on 4 ranks with 16-bit storage: ZeRO's table, with fp32 gradients and with bf16
- * gradients. */
+/* The expected bytes per element at each stage are those of ZeRO's table, on 4 ranks with 16-bit storage,
+ * with fp32 and with bf16 gradients. */
 TEST(memory_shrinks_by_the_stage) {
     const World w = {"dp4", 4, {1, 1, 0, 1, 1, 1, 0}, false};
     Device *device = device_null();
@@ -530,7 +538,7 @@ TEST(memory_shrinks_by_the_stage) {
         const int narrow = i / 4, stage = i % 4;
         const DataParallel data = {.stage = stage, .bf16_grads = narrow};
         Registry *r = registry(&w, 1, data, device, BF16);
-        const double buffers = 64 * (2 + 4); /* values and masters, which all ranks have */
+        const double buffers = 64 * (2 + 4); /* values and masters of buffers, which all ranks have */
         assert_true((double)registry_bytes(r) == each[narrow][stage] * (double)(r->elements - 64) + buffers);
         registry_free(r);
     }
