@@ -268,7 +268,7 @@ TEST(later_positions_change_nothing) {
         }
 }
 
-/* In the padded run, the second sample has more keys than it sees. */
+/* The second sample of the padded run sees only `length` keys. The other run has only these keys. */
 TEST(padding_changes_nothing) {
     const int64_t lengths[] = {1, 31, 64, 65, 129};
     for (DType dtype = F64; dtype <= F32; dtype++)

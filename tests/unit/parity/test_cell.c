@@ -1,12 +1,12 @@
-/* A cell in the exact lane is compared bitwise, and its report names the differing element and its rank. A layer's
- * error and a row's description come from the worst tensor. */
+/* Tests that a cell in the exact lane is compared bitwise, and that its report names the differing element
+ * and its rank. The error of a layer and the description of a row must be those of the worst tensor. */
 #include <math.h>
 #include <string.h>
 
 #include "parity/cell.h"
 #include "unit/err.h"
 
-enum { STEPS = 2, ELEMENTS = 7, SECOND = 3 }; /* tensors of 3 and of 2 x 2 elements */
+enum { STEPS = 2, ELEMENTS = 7, SECOND = 3 }; /* the tensors have 3 and 2 x 2 elements */
 
 typedef struct Ours {
     GoldenStep steps[STEPS];
@@ -104,7 +104,8 @@ TEST(a_number_that_is_not_finite_fails) {
     }
 }
 
-/* A layer's tensors by name, in the row of either reference; the last entry holds the remaining tensors. */
+/* In the rows of both references, errors are grouped by layer, according to the names of tensors. The last
+ * entry has the remaining tensors. */
 TEST(layers_have_their_own_errors) {
     CellResult r = {0};
     Row *a = report_row(&r.oracle.rows, "gradient"), *b = report_row(&r.one_rank, "gradient");

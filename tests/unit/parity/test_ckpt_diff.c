@@ -1,5 +1,5 @@
-/* Checkpoints with equal content compare equal, regardless of the layout that wrote them. A difference is found,
- * measured and named. */
+/* Tests that checkpoints with equal content compare equal, whichever layout wrote them, and that a difference
+ * is found, measured and named. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 static const CkptDiffOptions EXACT = {{.bound = NAN}, false};
 
-/* The folder of a layout's checkpoint at a step. */
+/* Saves a checkpoint with the given layout and step, and returns its folder. */
 static char *saved_by(int layout, int64_t iteration) {
     char *dir = scratch_new_in_memory();
     assert_ok(run((Trip){.layout = &CASES[layout], .save = dir, .iteration = iteration}));
@@ -26,7 +26,7 @@ static Diff diff_of(const char *a, const char *b, const CkptDiffOptions *o, Str 
 TEST(layouts_do_not_matter) {
     Str out = {0};
     char *one = saved_by(0, 3), *another = saved_by(0, 4);
-    static const int LAYOUTS[] = {1, 4, 11}; /* tp2; pp3; all axes, buffers shared between ranks */
+    static const int LAYOUTS[] = {1, 4, 11}; /* tp2; pp3; all axes and sharded buffers */
     for (int i = 0; i < 3; i++) {
         char *other = saved_by(LAYOUTS[i], 3);
         const Diff d = diff_of(one, other, &EXACT, &out);
@@ -43,15 +43,15 @@ TEST(layouts_do_not_matter) {
 
 typedef struct Change {
     int item;         /* index into SUFFIXES */
-    const char *name; /* a parameter's name */
+    const char *name; /* name of a parameter */
     int64_t element;
     float to;
-    int items;     /* tensors that are saved */
-    DType weights; /* the parameters' stored type */
+    int items;     /* number of items that are saved */
+    DType weights; /* stored type of parameters */
     int optimizer_step;
 } Change;
 
-/* All elements are 2, except for the change. */
+/* Saves a checkpoint in which all elements are 2, except for the change. */
 static char *saved_with(const Change *change) {
     char *dir = scratch_new_in_memory();
     Setup *s = model_of(&CASES[0]);
@@ -99,7 +99,7 @@ static void expect_diff(const Change *change, const CkptDiffOptions *o, bool wit
 }
 
 TEST(one_element_is_found) {
-    const float next = nextafterf(2, 3); /* 1.19e-07 of 2 */
+    const float next = nextafterf(2, 3); /* the relative difference is 1.19e-07 */
     const CkptDiffOptions wide = {{.bound = 1.2e-7}, false}, narrow = {{.bound = 1.1e-7}, false},
                           weights = {{.bound = NAN}, true};
     const Change weight = {0, QKV, ELEMENT, next, ITEMS, F32, 0},
@@ -134,7 +134,7 @@ TEST(storage_and_progress_count) {
     const CkptDiffOptions bound = {{.bound = 0}, false};
     expect_diff(&(Change){.items = ITEMS, .weights = BF16}, &EXACT, false, "stored as F32 and as BF16");
     expect_diff(&(Change){.items = ITEMS, .weights = BF16}, &bound, true,
-                "verdict: within 0"); /* 2 is exact in both */
+                "verdict: within 0"); /* 2 is exact in both types */
     expect_diff(&(Change){.items = ITEMS, .weights = F32, .optimizer_step = 5}, &EXACT, false,
                 "option seed: 0 and 5\nprogress optimizer_step: 0 and 5\n");
 }

@@ -1,4 +1,5 @@
-/* Logs are compared by step: the last record of a step counts, and the first difference is named. */
+/* Tests that logs are compared by step, that the last record of a step counts, and that the first difference
+ * is named. */
 #include <math.h>
 #include <string.h>
 
@@ -74,7 +75,8 @@ TEST(null_is_no_number) {
     static const char LOST[] = "first at step 1, lm_loss is not finite in both logs";
     expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &EXACT, false, false, LOST);
     expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &LOOSE, false, false, LOST);
-#define SKIPPED "{\"iteration\": 1, \"lm_loss\": null, \"skipped\": true}\n" /* by the loss scale */
+#define SKIPPED                                                                                              \
+    "{\"iteration\": 1, \"lm_loss\": null, \"skipped\": true}\n" /* a step that the loss scaler has skipped */
     expect(SKIPPED, SKIPPED, &EXACT, true, true, "verdict: equal");
     expect(STEP(1, null, 1, 1), STEP(1, 5, 1, 1), &LOOSE, false, false, "lm_loss nan against 5");
 }
@@ -172,7 +174,7 @@ TEST(a_restart_replaces_later_steps) {
            "b: 3 steps, 1 to 3\nquantity");
 }
 
-/* As Python's json writes them. */
+/* NaN and infinity are read as Python's json module writes them. */
 TEST(words_of_numbers_are_read) {
     const char *good = STEP(1, 5, 1, 1);
     expect(STEP(1, NaN, 1, 1), STEP(1, NaN, 1, 1), &EXACT, false, false,

@@ -1,4 +1,5 @@
-/* Each signature is distinguished from the others. Noise far below a fault does not hide the fault. */
+/* Tests that each signature is distinguished from the others, and that noise far below a fault does not hide
+ * it. */
 #include <math.h>
 #include <string.h>
 

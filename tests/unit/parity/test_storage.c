@@ -1,4 +1,5 @@
-/* Values that a run in low precision stores too narrowly are counted, and the first one is named. */
+/* Tests that values which a run in low precision stores too narrowly are counted, and that the first one is
+ * named. */
 #include <string.h>
 
 #include "unit/cmocka_all.h"
@@ -38,7 +39,7 @@ TEST(main_gradients_have_16_bits_on_request) {
                  stored = {.lane = LANE_BF16, .main_grads_dtype = MAIN_GRADS_BF16};
     Tensor dw = tensor_make(NULL, BF16, 1, (int64_t[]){4});
     const Call call = {.out = {&dw}};
-    assert_int_equal(narrow(&lane, OP_linear_wgrad, &call, ""), 0); /* not a main gradient */
+    assert_int_equal(narrow(&lane, OP_linear_wgrad, &call, ""), 0); /* dw is not a main gradient */
     dw.flags |= TENSOR_MAIN_GRAD;
     assert_int_equal(narrow(&lane, OP_linear_wgrad, &call, "linear_wgrad, main gradient 0 in BF16"), 2);
     assert_int_equal(narrow(&reduced, OP_linear_wgrad, &call, ""), 0);

@@ -1,4 +1,4 @@
-/* Schedules of all ranks with their simulation, and the sweep over every small case. */
+/* The schedules of all ranks with their simulation, and a sweep over all small cases. */
 #pragma once
 
 #include <math.h>
@@ -38,7 +38,7 @@ static inline void plan_play(Plan *p) {
                  s->ranks, s->chunks, (int)s->microbatches, (int)s->group, s->forward_only, s->mixed, e.msg);
 }
 
-/* The condition on the group of the interleaved schedule. */
+/* Whether the group size of the interleaved schedule is valid. */
 static inline bool plan_group_fits(int p, int m, int group) {
     return group >= p && (m <= group || m % group == 0 || m % group >= p);
 }

@@ -1,11 +1,11 @@
-/* Which layers a stage holds: worked examples, properties over all small cases, sentences. */
+/* Tests which layers a stage has: examples, properties of all small cases, and error messages. */
 #include <string.h>
 
 #include "unit/cmocka_all.h"
 
 #include "pipeline/layout.h"
 
-/* The layout that the option words request. */
+/* Makes the layout for the options. */
 static Err layout_of(Arena *arena, PipelineLayout *out, const char *line) {
     Args args;
     Config c;
@@ -20,7 +20,7 @@ static Err layout_of(Arena *arena, PipelineLayout *out, const char *line) {
     return pipeline_layout(&c, arena, out);
 }
 
-/* Layers of each stage, rank by rank, chunks of a rank joined by +. */
+/* Asserts the layers of each stage, rank by rank. The chunks of a rank are joined by "+". */
 static void assert_layout(const char *line, const char *expected) {
     Arena *arena = arena_new();
     PipelineLayout l;
@@ -48,7 +48,7 @@ TEST(worked_examples) {
                   "E1+1+1+1 1+1+1+1L");
     assert_layout("--num-layers 8 --pipeline-model-parallel-size 2 --num-virtual-stages-per-pipeline-rank 2",
                   "E2+2 2+2L");
-    /* Embedding and loss as layers: (30 + 2) / 4 = 8, one fewer at each end. */
+    /* Embedding and loss count as layers: (30 + 2) / 4 = 8, and one layer fewer at each end. */
     assert_layout("--num-layers 30 --pipeline-model-parallel-size 4 "
                   "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split",
                   "E7 8 8 7L");
@@ -56,7 +56,7 @@ TEST(worked_examples) {
                   "--account-for-loss-in-pipeline-split --num-layers-per-virtual-pipeline-stage 1",
                   "E0+1+1+1 1+1+1+0L");
     assert_layout("--num-layers 3 --account-for-embedding-in-pipeline-split", "E3L");
-    /* The sizes of Megatron-LM's 61-layer example. */
+    /* The sizes are those of Megatron-LM's example with 61 layers. */
     assert_layout("--num-layers 61 --pipeline-model-parallel-size 16 --decoder-first-pipeline-num-layers 4 "
                   "--decoder-last-pipeline-num-layers 1",
                   "E4 4 4 4 4 4 4 4 4 4 4 4 4 4 4 1L");
@@ -66,7 +66,7 @@ TEST(worked_examples) {
     assert_layout("--num-layers 5 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 2 "
                   "--decoder-last-pipeline-num-layers 3",
                   "E2 3L");
-    /* The encoder's layers, then the decoder's. */
+    /* The layers of the encoder precede those of the decoder. */
     assert_layout("--model t5 --num-layers 2 --decoder-num-layers 4 --pipeline-model-parallel-size 3",
                   "E2 2 2L");
     assert_layout(
@@ -97,7 +97,8 @@ TEST(layout_strings) {
     }
 }
 
-/* Stages in order hold every layer exactly once; only the first has the embedding and only the last the loss. */
+/* Asserts that the stages in order have every layer exactly once, only the first stage the embedding, and
+ * only the last the loss. */
 static void assert_partition(const PipelineLayout *l, int64_t layers) {
     int64_t next = 0;
     for (int i = 0; i < l->ranks * l->chunks; i++) {

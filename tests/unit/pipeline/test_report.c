@@ -1,4 +1,4 @@
-/* Schedules as text. */
+/* Tests how schedules are printed. */
 #include "unit/err.h"
 #include "unit/pipeline/plan.h"
 

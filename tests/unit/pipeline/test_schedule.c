@@ -1,11 +1,11 @@
-/* The lists of passes against the published schedules and formulas, and the invariants of every list, checked without
- * the simulator. */
+/* Compares the lists of passes with published schedules and formulas, and checks the invariants of every list
+ * without the simulator. */
 #include "unit/err.h"
 #include "unit/pipeline/plan.h"
 
 static const PassTimes ONE = {1, 1, 1};
 
-/* "F0a F1a B0b W0a" of the first n actions. */
+/* Asserts the beginning of a list, in the form "F0a F1a B0b W0a". */
 static void assert_list(PipelineSpec spec, int rank, const char *expected) {
     Arena *arena = arena_new();
     RankSchedule r = pipeline_schedule(&spec, rank, arena);
@@ -20,8 +20,8 @@ static void assert_list(PipelineSpec spec, int rank, const char *expected) {
     arena_free(arena);
 }
 
-/* The orders of the papers' figures and of the comment in Megatron-LM's schedules.py (2 ranks, groups of 3, 5
- * microbatches, 2 chunks), by hand. */
+/* The expected orders were copied by hand from the figures of the papers, and from a comment in Megatron-LM's
+ * schedules.py (2 ranks, groups of 3, 5 microbatches, 2 chunks). */
 TEST(small_lists_are_the_published_ones) {
     PipelineSpec s = {SCHEDULE_GPIPE, 2, 1, 3, 2, false, false, false};
     assert_list(s, 0, "F0 F1 F2 B0 B1 B2");
@@ -38,8 +38,9 @@ TEST(small_lists_are_the_published_ones) {
     assert_list(s, 1, "F0a F1a F0b F1b F2a F3a F2b F3b F4a F4b");
 }
 
-/* Two forwards, then a backward with the forward of the next microbatch but one, and two backwards: three
- * microbatches are in flight. A single microbatch has no pair. More forwards come first on several ranks. */
+/* On one rank, the list is two forwards, then pairs of a backward and the forward two microbatches later,
+ * then two backwards, so that three microbatches are in flight. A single microbatch has no pair. On several
+ * ranks, more forwards come first. */
 TEST(mixed_passes_are_pairs) {
     PipelineSpec s = {SCHEDULE_1F1B, 1, 1, 5, 1, false, false, true};
     assert_list(s, 0, "F0 F1 F2 B0 F3 B1 F4 B2 B3 B4");
@@ -70,8 +71,9 @@ static int64_t warmup_of(const RankSchedule *r) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* A list begins with its warm-up forwards and the first forward of the steady phase; the numbers in flight
- * follow. Megatron-LM schedules.py: min(p - r - 1, M); 2 (p - r - 1) + (v - 1) G, at most all. */
+/* A list begins with the warm-up forwards and the first forward of the steady phase, which determine the
+ * number of microbatches in flight. As in Megatron-LM's schedules.py, the number of warm-up forwards is min(p
+ * - r - 1, M), or 2 (p - r - 1) + (v - 1) G, but at most all. */
 static void visit_warmup(Arena *arena, PipelineSpec s) {
     int64_t total = s.microbatches * s.chunks, p = s.ranks;
     for (int rank = 0; rank < s.ranks; rank++) {
@@ -89,8 +91,8 @@ static void visit_warmup(Arena *arena, PipelineSpec s) {
 
 TEST(warmups_and_slots_are_the_closed_forms) { plan_sweep(visit_warmup); }
 
-/* Each pass occurs once. A backward follows its forward, gradients come in microbatch order, and slots are never
- * shared. */
+/* Each pass must occur once, a backward must follow its forward, gradients must be in the order of
+ * microbatches, and slots must never be shared. */
 static void visit_invariants(Arena *arena, PipelineSpec s) {
     for (int rank = 0; rank < s.ranks; rank++) {
         RankSchedule r = pipeline_schedule(&s, rank, arena);
@@ -113,7 +115,7 @@ static void visit_invariants(Arena *arena, PipelineSpec s) {
             if (a->kind == (split ? ACTION_BACKWARD_WEIGHT : ACTION_BACKWARD)) owner[a->slot] = 0, held--;
         }
         assert_int_equal(held, 0);
-        assert_int_equal(peak, r.slots); /* none too many */
+        assert_int_equal(peak, r.slots); /* no slot is superfluous */
     }
 }
 
@@ -121,7 +123,7 @@ TEST(every_list_keeps_the_invariants) { plan_sweep(visit_invariants); }
 
 static void at_most(int64_t n, int64_t bound) { assert_true(n <= bound); }
 
-/* One buffer more than without overlap, or two for pairs. A gradient is kept until the weight pass. */
+/* Overlap needs one more buffer, or two for pairs. A gradient is kept until the weight pass. */
 static void visit_buffers(Arena *arena, PipelineSpec s) {
     for (s.overlap = false;; s.overlap = true) {
         for (int rank = 0; rank < s.ranks; rank++) {
@@ -143,8 +145,8 @@ static void visit_buffers(Arena *arena, PipelineSpec s) {
 
 TEST(overlap_takes_one_buffer_more) { plan_sweep(visit_buffers); }
 
-/* The first step runs a group without overlap and then the rest; both fit into the slots and buffers of the whole
- * schedule. */
+/* The first step runs a group without overlap and then the rest. Both must fit into the slots and buffers of
+ * the whole schedule. */
 static void visit_parts(Arena *arena, PipelineSpec s) {
     const int64_t first = s.kind == SCHEDULE_INTERLEAVED ? s.group : (s.mixed ? 2 : 1) * s.ranks;
     if (s.microbatches <= first) return;
@@ -225,7 +227,7 @@ TEST(options_choose_the_schedule) {
     const char *six = "--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 6";
     assert_ok(spec_of(six, 2, 10, false, &s));
     assert_int_equal(s.group, 6);
-    assert_ok(spec_of(six, 2, 9, true, &s)); /* evaluation accepts any number */
+    assert_ok(spec_of(six, 2, 9, true, &s)); /* an evaluation accepts any number */
     assert_ok(spec_of(six, 2, 3, false, &s));
     /* Pairs of passes need groups of twice as many ranks (fills_pairs), unless the option says otherwise. */
     assert_ok(spec_of(MIXED, 2, 8, false, &s));
@@ -248,7 +250,7 @@ TEST(options_choose_the_schedule) {
     assert_ok(spec_of("--pipeline-model-parallel-size 2 --pipeline-schedule gpipe", 2, 8, false, &s));
 }
 
-/* The reason for the rule on groups. */
+/* Shows why group sizes are restricted. */
 TEST(forbidden_groups_deadlock) {
     Arena *arena = arena_new();
     Plan p;
@@ -275,7 +277,8 @@ static void assert_shortened(Arena *arena, PipelineSpec whole) {
     }
 }
 
-/* Needs no more slots and messages, and the group rule still applies. */
+/* A shortened schedule must not need more slots and messages than the full one, and must have a valid group
+ * size. */
 TEST(a_shortened_schedule_takes_as_much_memory) {
     static const int64_t COUNTS[] = {1, 5, 23, 64, 131, 132};
     Arena *arena = arena_new();

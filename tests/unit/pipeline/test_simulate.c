@@ -1,9 +1,10 @@
-/* The simulator against closed forms and longest paths, and on wrong schedules. */
+/* Compares the simulator with closed forms and longest paths, and runs it on wrong schedules. */
 #include "unit/pipeline/plan.h"
 
 #include "base/philox.h"
 
-/* u of a sum of n terms of at most t: the times below are sums along a path. */
+/* The bound of rounding errors: the times below are sums along a path, with rounding error n t u for n terms
+ * and a total t. */
 static double path_error(const Plan *p) {
     return (double)(p->ranks[0].count * p->spec.ranks) * p->out.makespan * 0x1p-53;
 }
@@ -18,7 +19,8 @@ static void assert_bubble(const Plan *p, double expected) {
                      p->out.makespan - p->out.ranks[rank].busy, expected);
 }
 
-/* Formulas of the papers, and twice the bubble for pairs; dyadic and other times. */
+/* Compares the bubble with the formulas of the papers, and twice the bubble for pairs, with times that are
+ * exact in binary and others. */
 static void visit_bubble(Arena *arena, PipelineSpec s) {
     static const PassTimes times[] = {{1, 1, 1}, {1, 1.5, 0.5}, {0.3, 0.7, 0.1}};
     int64_t m = s.microbatches, p = s.ranks, at_a_time = s.mixed ? 2 : 1;
@@ -35,7 +37,7 @@ static void visit_bubble(Arena *arena, PipelineSpec s) {
         double bubble = (double)(at_a_time * (p - 1)) * (t.forward + t.backward_input + weight);
         assert_bubble(&plan, bubble);
         assert_bubble(&plan, pipeline_bubble(&s, t));
-        if (s.kind == SCHEDULE_INTERLEAVED) { /* Narayanan et al. 2021: (p - 1) / (v m) of the ideal time */
+        if (s.kind == SCHEDULE_INTERLEAVED) { /* Narayanan et al. 2021: (p - 1) / (v m) */
             double ideal = plan.out.ranks[0].busy;
             assert_true(fabs((plan.out.makespan - ideal) / ideal -
                              (double)(at_a_time * (p - 1)) / (double)(s.chunks * m)) < 1e-12);
@@ -45,7 +47,7 @@ static void visit_bubble(Arena *arena, PipelineSpec s) {
 
 TEST(bubbles_are_the_closed_forms) { plan_sweep(visit_bubble); }
 
-/* Checks pipeline_bubble also for cases outside the papers: it is correct or NaN. */
+/* In cases that the papers do not cover, pipeline_bubble must be correct or NaN. */
 static void visit_other_bubble(Arena *arena, PipelineSpec s) {
     static const PassTimes times[] = {{1, 1, 1}, {3, 1, 2}, {1, 2, 1.5}};
     for (int forward_only = 0; forward_only < 2; forward_only++)
@@ -74,7 +76,7 @@ static double start_of(const Plan *p, int rank, ActionKind kind, int chunk, int6
     return 0;
 }
 
-/* Every kind of schedule, with ragged numbers of microbatches. */
+/* Every kind of schedule, with numbers of microbatches that are not multiples of the group. */
 static const PipelineSpec SPECS[] = {
     {SCHEDULE_GPIPE, 3, 2, 5, 3, false, false, false},
     {SCHEDULE_1F1B, 4, 1, 7, 4, false, false, false},
@@ -92,8 +94,9 @@ static const PipelineSpec SPECS[] = {
 };
 enum { N_SPECS = sizeof SPECS / sizeof *SPECS };
 
-/* For any times of the stages, every pass starts exactly when its last dependency is ready. Dependencies are
- * the previous pass of its rank, and the same pass of the previous stage plus the latency. */
+/* For any times of the stages, every pass must start exactly when its last dependency is complete.
+ * Dependencies are the previous pass of its rank, and the same pass of the previous stage plus the
+ * latency. */
 TEST(passes_start_as_soon_as_they_can) {
     Arena *arena = arena_new();
     for (size_t i = 0; i < N_SPECS; i++) {
@@ -102,8 +105,8 @@ TEST(passes_start_as_soon_as_they_can) {
         plan_make(&p, arena, *s, (PassTimes){0});
         for (int k = 0; k < s->ranks * s->chunks; k++) {
             Philox4 r = philox4x32(7, i, (uint64_t)k);
-            p.stages[k] =
-                (PassTimes){1 + r.v[0] % 8, 1 + r.v[1] % 8, 1 + r.v[2] % 8}; /* whole: sums are exact */
+            p.stages[k] = (PassTimes){1 + r.v[0] % 8, 1 + r.v[1] % 8,
+                                      1 + r.v[2] % 8}; /* integers, so that sums are exact */
         }
         p.times.latency = 0.5;
         plan_play(&p);
@@ -135,7 +138,8 @@ TEST(passes_start_as_soon_as_they_can) {
 
 /* ---- buffers ---- */
 
-/* Sends that end only when they are received cost nothing and lock nothing, and slots are full at the peak. */
+/* If sends end only when they are received, the time must be unchanged without a deadlock, and all slots must
+ * be used at the peak. */
 static void visit_rendezvous(Arena *arena, PipelineSpec s) {
     for (int forward_only = 0; forward_only < 2; forward_only++) {
         Plan plan;
@@ -169,7 +173,7 @@ TEST(too_few_buffers_to_send_from_deadlock) {
     arena_free(arena);
 }
 
-/* A message must not overwrite one that a slot still uses, however early its receive starts. */
+/* A message must not overwrite one that a slot still uses, even if its receive starts early. */
 TEST(a_buffer_in_use_is_not_received_into) {
     Arena *arena = arena_new();
     for (int kind = SCHEDULE_GPIPE; kind <= SCHEDULE_ZERO_BUBBLE; kind++)
@@ -192,7 +196,8 @@ TEST(a_buffer_in_use_is_not_received_into) {
     arena_free(arena);
 }
 
-/* By hand: rank 1 has F0 at 3-4, B0 at 4-6, F1 at 6-7, and rank 0 receives B0's gradient at 8. */
+/* Computed by hand: rank 1 runs F0 at 3-4, B0 at 4-6, F1 at 6-7, and rank 0 receives the gradient of B0 at
+ * 8. */
 TEST(a_full_gradient_buffer_delays_the_next_backward) {
     Arena *arena = arena_new();
     Plan p;
@@ -242,7 +247,8 @@ static void break_each(Plan *p, int rank, int64_t at) {
         assert_caught(p, "a weight gradient left out", rank, at);
         *a = was;
     }
-    if (next.kind == was.kind && at + 1 < r->count && s->ranks > 1) { /* one rank may start with any */
+    if (next.kind == was.kind && at + 1 < r->count &&
+        s->ranks > 1) { /* a single rank may start with any pass */
         a[0] = next, a[1] = was;
         assert_caught(p, "a swapped pair", rank, at);
         a[0] = was, a[1] = next;

@@ -1,5 +1,5 @@
-/* The device of a rank: its number among the ranks of its host, or among the threads of its process. Also checks the
- * transport for its memory. */
+/* Tests the choice of a rank's device by its number among the ranks of its host, or among the threads of its
+ * process, and the transport for its memory. */
 #include <stdlib.h>
 
 #include "unit/cmocka_all.h"
@@ -8,7 +8,7 @@
 
 static bool device_opens;
 
-/* Linked with --wrap=device_open: keeps the specification, and opens nothing. */
+/* Linked with --wrap=device_open: records the specification, and does not open the device. */
 Err __wrap_device_open(const DeviceSpec *, Device **);
 Err __wrap_device_open(const DeviceSpec *spec, Device **out) {
     *out = NULL;

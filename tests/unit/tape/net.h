@@ -1,4 +1,4 @@
-/* A small residual network: an embedding and four layers x + dropout(gelu(linear(norm(x)))) that share their
+/* A small residual network: an embedding, and four layers x + dropout(gelu(linear(norm(x)))) with shared
  * weights. */
 #pragma once
 
@@ -62,7 +62,7 @@ static inline void close_net(Net *n) {
     device_free(n->run.device);
 }
 
-/* The output of layer i's branch. */
+/* Runs the branch of layer i and returns its output. */
 static inline Tensor *branch_of_net(Net *n, int64_t i, Tensor *x) {
     Tensor *h = op_norm(n->tape, x, &n->value[GAIN], NULL, (NormAttr){.rms = true, .eps = 1e-5});
     h = op_activation(

@@ -1,5 +1,6 @@
-/* Layers whose activations wait in host memory (tape/offload.h): results are bitwise equal and memory equals the dry
- * run's, whether async copies finish immediately or as late as possible. */
+/* Tests layers whose activations are offloaded to host memory (tape/offload.h). Results must be bitwise
+ * equal, and memory must equal that of the dry run, whether asynchronous copies finish immediately or as late
+ * as possible. */
 #include "unit/cmocka_all.h"
 
 #include <stdlib.h>
@@ -14,14 +15,14 @@
 #include "unit/recording.h"
 #include "unit/tape/net.h"
 
-/* ---- a CPU whose async copies are late ---- */
+/* ---- a CPU device whose asynchronous copies are late ---- */
 
 typedef struct LateDevice {
-    Device device; /* first: device_free frees it */
+    Device device; /* first member, so that device_free frees the struct */
     DeviceBackend backend;
     LateCopies waiting;
-    int copies;  /* total number */
-    size_t host; /* bytes of the host's memory, if they are counted */
+    int copies;  /* total number of copies */
+    size_t host; /* bytes of host memory, if they are counted */
 } LateDevice;
 
 static void late_copy_async(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
@@ -69,7 +70,7 @@ static LateDevice *late_device(void) {
 
 /* ---- the network ---- */
 
-/* `layers` of its four layers are offloaded; 0: there is no Offload. */
+/* A network in which `layers` of the four layers are offloaded; 0: without an Offload. */
 typedef struct Chain {
     Net net;
     Offload *offload;
@@ -88,7 +89,8 @@ static void close_chain(Chain *c) {
     close_net(&c->net);
 }
 
-/* A layer begins with the previous layer's sum, because its backward reads that sum. */
+/* A layer's part of the tape begins with the sum of the previous layer, because its backward reads that
+ * sum. */
 static Tensor *forward(Chain *c, bool recording) {
     Tape *t = c->net.tape;
     tape_begin(t, &(MicrobatchContext){.recording = recording, .training = true});
@@ -124,7 +126,7 @@ static size_t slot_of(DType dtype, int64_t layers) {
     return bytes;
 }
 
-/* The memory of `layers` layers: the first has no sum. */
+/* The expected memory for `layers` offloaded layers, of which the first has no sum. */
 typedef struct Expected {
     size_t slot;
     OffloadMemory offload;
@@ -135,14 +137,14 @@ static Expected expected(DType dtype, int64_t layers) {
                  sum = rounded(S * B * H * dtype_size(dtype));
     assert_int_equal(other, first + sum);
     assert_int_equal(slot_of(dtype, 0),
-                     first + (LAYERS - 1) * other + 2 * sum); /* memory of embedding and network */
+                     first + (LAYERS - 1) * other + 2 * sum); /* the sums of embedding and network */
     Expected e = {.slot = 2 * sum + (size_t)(LAYERS - layers) * other,
                   .offload.slot = layers > 1 ? other : first};
     if (layers > OFFLOAD_SLOTS) e.offload.host = first + (size_t)(layers - OFFLOAD_SLOTS - 1) * other;
     return e;
 }
 
-/* Runs twice, so that host memory is reused. The plan is exact to the byte. */
+/* Runs two steps, so that host memory is reused. The plan must be exact to the byte. */
 static void check_chain(const Chain *plain, const Tensor *want, DType dtype, int64_t layers,
                         LateDevice *late) {
     const Expected e = expected(dtype, layers);
@@ -157,7 +159,7 @@ static void check_chain(const Chain *plain, const Tensor *want, DType dtype, int
     assert_int_equal(offload_bytes(c.offload, e.offload), (layers > 1 ? 2 : 1) * e.offload.slot);
     if (late) {
         assert_int_equal(late->copies, layers > OFFLOAD_SLOTS ? 2 * 2 * (layers - OFFLOAD_SLOTS) : 0);
-        assert_int_equal(late->waiting.n, 0); /* which a graph needs */
+        assert_int_equal(late->waiting.n, 0); /* a CUDA graph requires that */
     }
     close_chain(&c);
 }
@@ -189,13 +191,13 @@ TEST(a_dry_run_measures_it) {
     }
 }
 
-/* Then no activations are kept, so none are copied. */
+/* Without recording, no activations are kept, so none may be copied. */
 TEST(without_recording_nothing_is_copied) {
     LateDevice *l = late_device();
     Chain plain, c;
     open_chain(&plain, device_cpu(1), F32, 0, SPACE_UNPLANNED, (OffloadMemory){0});
     open_chain(&c, &l->device, F32, LAYERS - 1, SPACE_UNPLANNED, (OffloadMemory){0});
-    step(&c); /* the next step does not wait for its copies again */
+    step(&c); /* the next step must not wait for the copies of this one again */
     l->copies = 0;
     const Tensor *want = forward(&plain, false), *got = forward(&c, false);
     assert_memory_equal(got->data, want->data, tensor_bytes(want));
@@ -203,7 +205,7 @@ TEST(without_recording_nothing_is_copied) {
     close_chain(&c), close_chain(&plain);
 }
 
-/* A layer whose end is in a different block than its beginning is copied in two pieces. */
+/* If the end of a layer is in a different block than its beginning, it is copied in two pieces. */
 TEST(a_plan_that_is_too_small_is_added_to) {
     const Expected e = expected(F32, LAYERS);
     Chain plain;
@@ -222,7 +224,7 @@ TEST(a_plan_that_is_too_small_is_added_to) {
     close_chain(&plain);
 }
 
-/* Layers of 1, 2, ... MiB never find a free place as large as they are. */
+/* Layers of 1, 2, ... MiB never find a sufficiently large free block. */
 TEST(the_hosts_memory_is_bounded_by_its_highest_use) {
     enum { KEPT = 6, ROUNDS = 40, MIB = 1 << 20 };
     LateDevice *late = late_device();

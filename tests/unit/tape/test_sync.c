@@ -1,5 +1,6 @@
-/* The tape's notifications to data parallelism: a weight that several ops and recomputed blocks use is complete after
- * the last of them, once per sweep. Its value is available whenever an op reads it. */
+/* Tests the tape's notifications to data parallelism. The gradient of a weight that several ops and
+ * recomputed blocks use must be complete after the last of them, once per sweep. Its value must be available
+ * whenever an op reads it. */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 
@@ -15,7 +16,7 @@
 #include "tape/tape.h"
 
 enum { S = 3, B = 2, H = 8, WEIGHTS = 3, RANKS = 2, PASSES = 2 };
-enum { SHARED, OWN, LAST }; /* SHARED: outside of blocks, and in both */
+enum { SHARED, OWN, LAST }; /* SHARED is used outside of blocks and in both blocks */
 
 typedef struct Net {
     Registry *registry;
@@ -58,7 +59,7 @@ static void pass(Tape *t, Net *n, uint64_t site, bool blocks, bool two_sweeps) {
 typedef struct Case {
     DataParallel data;
     bool blocks, two_sweeps;
-    double grad[RANKS][WEIGHTS * H * H]; /* the part that a rank holds; else 0 */
+    double grad[RANKS][WEIGHTS * H * H]; /* nonzero only in the part that a rank owns */
 } Case;
 
 static void take_grads(const Net *n, double *out) {
@@ -108,7 +109,8 @@ static double *grads(Case c) {
     double *sum = mem_zero(WEIGHTS * H * H, sizeof *sum);
     comm_threads(RANKS, NULL, run, &c);
     for (int i = 0; i < WEIGHTS * H * H; i++)
-        sum[i] = c.data.stage ? c.grad[0][i] + c.grad[1][i] : c.grad[0][i]; /* parts: the other part is 0 */
+        sum[i] = c.data.stage ? c.grad[0][i] + c.grad[1][i]
+                              : c.grad[0][i]; /* if gradients are sharded, the other part is 0 */
     return sum;
 }
 

@@ -1,4 +1,4 @@
-/* The tape on a small residual network (net.h). */
+/* Tests the tape on a small residual network (net.h). */
 #include "unit/cmocka_all.h"
 #include "unit/recording.h"
 
@@ -52,7 +52,7 @@ static Tensor *forward(Net *n, Recompute how) {
 }
 
 typedef struct Sweeps {
-    Need first, second; /* second 0: one sweep */
+    Need first, second; /* second is 0 if there is one sweep */
 } Sweeps;
 
 static Tensor *step(Net *n, Recompute how, Sweeps sweeps) {
@@ -109,7 +109,7 @@ TEST(a_dx_sweep_leaves_parameters_alone) {
     open_net(&n, device_cpu(1), F32, SPACE_UNPLANNED, SPACE_UNPLANNED);
     step(&n, PLAIN, (Sweeps){NEED_DX, 0});
     for (int i = 0; i < PARAMS; i++) assert_true(is_zero(&n.grad[i]));
-    assert_true(space_used(n.transient) > 0); /* what the DW sweep needs */
+    assert_true(space_used(n.transient) > 0); /* the memory that the DW sweep needs */
     close_net(&n);
 }
 
@@ -149,7 +149,7 @@ static Tensor *forward_into(Net *n, void *memory, bool block) {
     return block ? block_of(n->tape, (Part){n, LAYERS - 1, 1, false}, x) : op_add(n->tape, x, branch);
 }
 
-/* The output is overwritten before the backward. */
+/* The output is not in the slot, so it may be overwritten before the backward. */
 TEST(an_output_takes_no_memory_of_the_slot) {
     for (int block = 0; block < 2; block++) {
         Net want, got;
@@ -179,7 +179,8 @@ TEST(dry_run_measures_the_real_run) {
             step(&dry, how, sweeps);
             const size_t slot = space_peak(dry.slot), transient = space_peak(dry.transient);
             assert_true(slot > 0 && transient > 0);
-            open_net(&real, device_cpu(1), dtype, slot, transient); /* one byte more would be a fault */
+            open_net(&real, device_cpu(1), dtype, slot,
+                     transient); /* an allocation beyond these sizes would be a fault */
             step(&real, how, sweeps);
             assert_int_equal(space_peak(real.slot), slot);
             assert_int_equal(space_peak(real.transient), transient);
@@ -207,7 +208,7 @@ TEST(a_tape_is_used_again) {
 
 /* ---- gradients that are shared ---- */
 
-/* Leaves of [1,1,3] with known gradients. */
+/* Inputs [1,1,3] with known gradients. */
 typedef struct Leaves {
     Net net;
     double x_data[3], u_data[3], dy_data[3];
@@ -225,7 +226,8 @@ static void open_leaves(Leaves *l) {
     tape_begin(l->net.tape, &RECORDING);
 }
 
-/* y = (x + x^2) + u^2 (all positive): both sums pass on dy itself, and x's share is then added to. */
+/* y = (x + x^2) + u^2: both sums pass dy on without a copy, and a second gradient is then added to that of
+ * x. */
 TEST(sharing_is_never_visible) {
     Leaves l;
     open_leaves(&l);
@@ -235,7 +237,7 @@ TEST(sharing_is_never_visible) {
     Tensor *y = op_add(t, op_add(t, &l.x, square), other);
     tape_backward(t, y, &l.dy, NEED_ALL);
     for (int i = 0; i < 3; i++) {
-        assert_true(l.dy_data[i] == 10 * (i + 1)); /* the caller's gradient is never written */
+        assert_true(l.dy_data[i] == 10 * (i + 1)); /* the gradient of the caller must not be written */
         assert_true(((double *)l.x.grad->data)[i] == l.dy_data[i] * (1 + 2 * l.x_data[i]));
         assert_true(((double *)l.u.grad->data)[i] == l.dy_data[i] * 2 * l.u_data[i]);
     }
@@ -257,7 +259,7 @@ TEST(a_tensor_may_be_added_to_itself) {
 
 /* ---- views ---- */
 
-/* z = 2x seen element by element; y = z0 + z0^2 + z1^2 + z2^2. */
+/* z = 2x has a view of each element; y = z0 + z0^2 + z1^2 + z2^2. */
 TEST(views_write_into_their_tensor) {
     Leaves l;
     open_leaves(&l);

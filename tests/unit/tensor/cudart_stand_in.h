@@ -1,5 +1,5 @@
-/* A stand-in for CUDA's runtime and driver, without a GPU. It counts allocations and can run out of memory, its streams
- * can fail, and it records the order of copies. */
+/* A mock of CUDA's runtime and driver, for tests without a GPU. It counts allocations, can run out of memory,
+ * has streams that can fail, and records the order of copies. */
 #pragma once
 
 #include <cuda.h>
@@ -13,22 +13,22 @@ enum { PAGE = 32 << 20 };
 
 static struct {
     int gpus, current;
-    cudaError_t count, streams; /* results of counting GPUs and of waiting for a stream */
-    int live;                   /* numbers of memory blocks, streams, events, recordings */
-    int copies;                 /* so far */
-    unsigned before[32];        /* of each copy: those that it comes after */
-    unsigned waited;            /* copies that the host has waited for */
-    size_t backed, most_backed; /* bytes of addresses that have memory; that can have some */
-    size_t room;                /* the largest available block */
+    cudaError_t count, streams; /* results of cudaGetDeviceCount, and of waiting for a stream */
+    int live;                   /* number of live memory blocks, streams, events and recordings */
+    int copies;                 /* number of copies so far */
+    unsigned before[32];        /* mask of the copies that precede each copy */
+    unsigned waited;            /* mask of the copies that the host has waited for */
+    size_t backed, most_backed; /* bytes of reserved addresses that have memory; maximum */
+    size_t room;                /* size of the largest available block */
     int secluded;               /* a GPU that GPU 0 cannot access; 0: none */
-    int priority;               /* of the last stream that was made with one */
+    int priority;               /* of the last stream that was created with a priority */
     int compute_mode;           /* cudaComputeMode of all GPUs */
 } gpu;
 
 static void *take(size_t bytes) {
     if (bytes > gpu.room) return NULL;
     gpu.live++;
-    return calloc(1, sizeof(unsigned)); /* a Seen, or memory that is not accessed */
+    return calloc(1, sizeof(unsigned)); /* a Seen, or memory that must not be accessed */
 }
 
 static cudaError_t give(void *p) {
@@ -72,7 +72,7 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
     (void)p, (void)value, (void)bytes, (void)s;
     return cudaSuccess;
 }
-/* The host reads the failure. */
+/* Mapped memory is allocated, because the host reads DeviceAssert from it. */
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
     *p = flags & cudaHostAllocMapped ? calloc(1, bytes) : NULL;
     if (*p)
@@ -83,7 +83,8 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags) {
 }
 cudaError_t cudaFreeHost(void *p) { return give(p); }
 
-/* For a stream: the copies that its next work follows; for an event: the copies of its stream at that time. */
+/* For a stream, the copies that precede its next work; for an event, the copies that preceded it on its
+ * stream. */
 typedef struct Seen {
     unsigned copies;
 } Seen;
@@ -133,7 +134,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
     ((Seen *)s)->copies |= ((Seen *)e)->copies;
     return cudaSuccess;
 }
-/* Work is done when the host has waited for it. */
+/* Work counts as complete when the host has waited for it. */
 cudaError_t cudaEventQuery(cudaEvent_t e) {
     return ((Seen *)e)->copies & ~gpu.waited ? cudaErrorNotReady : cudaSuccess;
 }
@@ -163,12 +164,12 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s) {
     return cudaSuccess;
 }
 
-/* ---- its driver: pages of an address space ---- */
+/* ---- the driver: pages of an address space ---- */
 
 static CUresult reserve(CUdeviceptr *p, size_t bytes, size_t align, CUdeviceptr at,
                         unsigned long long flags) {
     (void)align, (void)at, (void)flags;
-    assert_int_equal(bytes, (size_t)10 * PAGE); /* the GPU's memory, in pages */
+    assert_int_equal(bytes, (size_t)10 * PAGE); /* the address space has the size of the GPU's memory */
     gpu.live++;
     *p = PAGE;
     return CUDA_SUCCESS;
@@ -181,7 +182,7 @@ static CUresult unreserve(CUdeviceptr p, size_t bytes) {
 static CUresult create(CUmemGenericAllocationHandle *h, size_t bytes, const CUmemAllocationProp *what,
                        unsigned long long flags) {
     (void)flags;
-    assert_int_equal(bytes % ((size_t)2 << 20), 0); /* the granularity of a real one */
+    assert_int_equal(bytes % ((size_t)2 << 20), 0); /* the granularity of a real GPU */
     assert_int_equal(what->location.id, gpu.current);
     *h = 1;
     return gpu.backed + bytes <= gpu.most_backed ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -189,7 +190,7 @@ static CUresult create(CUmemGenericAllocationHandle *h, size_t bytes, const CUme
 static CUresult map(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle h,
                     unsigned long long flags) {
     (void)offset, (void)h, (void)flags;
-    assert_int_equal(p, (CUdeviceptr)PAGE + gpu.backed); /* the next one */
+    assert_int_equal(p, (CUdeviceptr)PAGE + gpu.backed); /* the next page */
     gpu.backed += bytes;
     return CUDA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-/* The host's part of a GPU device (src/tensor/cuda.c), without a GPU. */
+/* Tests the host part of a GPU device (src/tensor/cuda.c) without a GPU. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>
@@ -59,7 +59,7 @@ TEST(ranks_share_the_gpus) {
         assert_int_equal(cuda_of(d[rank])->multiprocessors, 132 + rank % 2);
         assert_true(cuda_of(d[rank])->stream != cuda_of(d[0])->stream || rank == 0);
     }
-    for (int rank = 0; rank < 5; rank++) { /* regardless of the thread's previous device */
+    for (int rank = 0; rank < 5; rank++) { /* whichever device the thread used before */
         device_wait(d[rank]);
         assert_int_equal(gpu.current, rank % 2);
     }
@@ -86,14 +86,14 @@ TEST(gpus_without_peer_access_are_noticed) {
     device_free(lacks), device_free(has);
 }
 
-/* A kernel that continues after it has reported an operand may access invalid memory. */
+/* A kernel that continues after it has reported an invalid operand may access invalid memory. */
 TEST(an_assert_is_reported_although_the_gpu_has_failed) {
     Device *d = new_gpu();
     DeviceAssert *c = cuda_of(d)->failure;
     device_wait(d);
     gpu.streams = cudaErrorIllegalAddress;
     EXPECT_FAULT("cudaErrorIllegalAddress", device_wait(d));
-    c->raised = 1; /* and it failed before the kernel could report an error */
+    c->raised = 1; /* the GPU failed after the kernel set `raised` and before it wrote the message */
     EXPECT_FAULT("cudaErrorIllegalAddress", device_wait(d));
     c->message = "label %lld of token %lld", c->value[0] = 7, c->value[1] = 11;
     EXPECT_FAULT("label 7 of token 11", device_wait(d));
@@ -129,7 +129,7 @@ TEST(pages_come_as_they_are_reached) {
     free_gpu(d);
 }
 
-/* Bits of copies: those in the order of the kernels stand for them. */
+/* Masks have one bit per copy. Copies on the compute stream represent kernels. */
 TEST(async_copies_wait_and_are_waited_for) {
     Device *d = new_gpu();
     DeviceEvent *e = device_event_new(d);
@@ -140,7 +140,7 @@ TEST(async_copies_wait_and_are_waited_for) {
     device_copy_async(d, to, from, 1, e); /* number 3 */
     device_copy(d, to, from, 1);
     assert_int_equal(gpu.before[1], 1 << 0);
-    assert_int_equal(gpu.before[2], 1 << 0); /* which does not wait for number 1 */
+    assert_int_equal(gpu.before[2], 1 << 0); /* does not wait for copy 1 */
     assert_int_equal(gpu.before[3], 1 << 0 | 1 << 1 | 1 << 2);
     assert_int_equal(gpu.before[4], 1 << 0 | 1 << 2);
     gpu.waited = 0;
@@ -153,7 +153,7 @@ TEST(async_copies_wait_and_are_waited_for) {
     free_gpu(d);
 }
 
-/* Bits of copies, as above; a library copies on its stream. */
+/* Masks of copies, as above. A library copies on its own stream. */
 TEST(streams_follow_and_are_followed) {
     Device *d = new_gpu();
     DeviceStream *s = device_stream_new(d);
@@ -184,7 +184,7 @@ TEST(streams_follow_and_are_followed) {
 static void nothing(const Call *c) { (void)c; }
 static void work(void *device) { cuda_scratch(device, 10); }
 
-/* Recordings, scratch memory that grows, events, times of ops. */
+/* Closing a device must free recordings, scratch memory that has grown, events and timers of ops. */
 TEST(everything_is_given_back) {
     Device *d = new_gpu();
     OpProfile profile[2] = {{0}};
@@ -194,7 +194,7 @@ TEST(everything_is_given_back) {
     for (int i = 0; i < 3; i++) device_replay(d, &r, work, d);
     assert_int_equal(d->graph_replays, 2);
     const void *scratch = cuda_scratch(d, 20);
-    assert_ptr_equal(cuda_scratch(d, PAGE), scratch); /* the scratch memory grows in place */
+    assert_ptr_equal(cuda_scratch(d, PAGE), scratch); /* scratch memory grows in place */
     assert_int_equal(gpu.backed, PAGE);
     d->profile = profile;
     const OpDef op = {.name = "op", .number = 1, .cuda = nothing};

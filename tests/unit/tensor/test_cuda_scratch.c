@@ -1,5 +1,5 @@
-/* Scratch memory of a GPU that grows: its address stays, and it uses no more memory than the largest request. Without a
- * GPU: exit status 77. */
+/* Tests that scratch memory of a GPU keeps its address when it grows, and uses no more memory than the
+ * largest request. The exit status is 77 if there is no GPU. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>
@@ -96,7 +96,7 @@ TEST(recorded_work_survives_growth) {
 
 /* ---- memory use ---- */
 
-/* Bytes used since `before`, to within a thousandth. */
+/* Asserts that the memory used since `before` is as planned, within a thousandth. */
 static void expect_taken(const Device *d, size_t before, size_t planned) {
     const double taken = (double)before - (double)device_memory_available(d);
     if (!(fabs(taken - (double)planned) <= 1e-3 * (double)planned))

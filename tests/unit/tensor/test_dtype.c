@@ -1,5 +1,5 @@
-/* The float types against a definition of rounding in double: x = m 2^q with q the exponent of the last
- * place, m rounded to nearest, ties to even. */
+/* Compares the float types with a definition of rounding in double: x = m 2^q, where q is the exponent of the
+ * last place, and m is rounded to nearest, ties to even. */
 #include "unit/cmocka_all.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ static bool same_value(double a, double b) {
     return (isnan(a) && isnan(b)) || (a == b && signbit(a) == signbit(b));
 }
 
-/* The value of a 16-bit pattern by the definition of the format. */
+/* The value of 16 bits by the definition of the format. */
 static double decoded(uint16_t h, int exponent_bits, int fraction_bits) {
     const int bias = (1 << (exponent_bits - 1)) - 1, e = h >> fraction_bits & ((1 << exponent_bits) - 1);
     const int fraction = h & ((1 << fraction_bits) - 1);
@@ -63,8 +63,7 @@ static void around(float x) {
 }
 
 TEST(rounding_is_to_nearest_even) {
-    for (uint32_t h = 0; h < 65535;
-         h++) { /* every value, and every midpoint of neighbours, and next to them */
+    for (uint32_t h = 0; h < 65535; h++) { /* every value, every midpoint, and their neighbours */
         const float a = bf16_to_float((uint16_t)h), b = bf16_to_float((uint16_t)(h + 1));
         const float c = f16_to_float((uint16_t)h), d = f16_to_float((uint16_t)(h + 1));
         if (isfinite(a)) around(a);
@@ -82,10 +81,10 @@ TEST(rounding_is_to_nearest_even) {
 }
 
 TEST(conversion_goes_between_all_types) {
-    enum { N = 1000 }; /* more than a chunk */
+    enum { N = 1000 }; /* more than one chunk */
     double x[N], back[N];
     for (int i = 0; i < N; i++)
-        x[i] = (double)bf16_to_float(bf16_from_float((float)(i % 256 - 128))) / 4; /* exact in all */
+        x[i] = (double)bf16_to_float(bf16_from_float((float)(i % 256 - 128))) / 4; /* exact in all types */
     for (DType from = F64; from <= F16; from++)
         for (DType to = F64; to <= F16; to++) {
             unsigned char a[N * 8], b[N * 8];

@@ -1,4 +1,4 @@
-/* FP8 numbers against the definitions of their formats. */
+/* Compares FP8 numbers with the definitions of their formats. */
 #include "unit/cmocka_all.h"
 
 #include <float.h>
@@ -7,7 +7,7 @@
 
 #include "tensor/fp8.h"
 
-/* The value of a code, by its sign, exponent and mantissa. */
+/* The value of a code by its sign, exponent and mantissa. */
 static double value_of(Fp8Type t, unsigned code) {
     const int bits = t == E4M3 ? 3 : 2, bias = t == E4M3 ? 7 : 15;
     const int exponent = (int)(code & 127) >> bits, mantissa = (int)code & ((1 << bits) - 1);
@@ -17,7 +17,7 @@ static double value_of(Fp8Type t, unsigned code) {
     return sign * ldexp(mantissa + (exponent ? 1 << bits : 0), (exponent ? exponent : 1) - bias - bits);
 }
 
-/* The nearest finite value with this sign; on a tie, the value whose last bit is 0. */
+/* The code of the nearest finite value with the sign of x; in a tie, of the value whose last bit is 0. */
 static unsigned nearest(Fp8Type t, double x) {
     const double largest = t == E4M3 ? 448 : 57344;
     unsigned best = signbit(x) ? 128 : 0;
@@ -43,8 +43,8 @@ static void expect_nearest(Fp8Type t, float x) {
     if (got != want) fail_msg("type %d, %a becomes the FP8 value %02x, not %02x", t, (double)x, got, want);
 }
 
-/* All FP8 values, the midpoints between two of them and the midpoints' neighbours, and numbers that are too large or
- * too small. */
+/* Tests all FP8 values, the midpoints between them, the neighbours of midpoints, and numbers that are too
+ * large or too small. */
 TEST(numbers_get_the_nearest_value) {
     for (Fp8Type t = E4M3; t <= E5M2; t++)
         for (float sign = -1; sign <= 1; sign += 2) {

@@ -19,11 +19,11 @@ TEST(first_fit_and_merging) {
     assert_int_equal(space_used(s), 7 * A);
     space_give(s, a, 2 * A);
     space_give(s, c, 3 * A);
-    assert_ptr_equal(space_take(s, A), a);         /* the first hole that is large enough */
+    assert_ptr_equal(space_take(s, A), a);         /* the first hole that is sufficiently large */
     assert_ptr_equal(space_take(s, 2 * A), c);     /* the rest of the first hole is too small */
-    space_give(s, b, 1);                           /* joins the hole on its left */
-    assert_ptr_equal(space_take(s, 2 * A), a + A); /* which now holds two units */
-    space_give(s, c, 2 * A);                       /* joins the hole on its right */
+    space_give(s, b, 1);                           /* merges with the hole on its left */
+    assert_ptr_equal(space_take(s, 2 * A), a + A); /* that hole now has two units */
+    space_give(s, c, 2 * A);                       /* merges with the hole on its right */
     assert_ptr_equal(space_take(s, 3 * A), c);
     assert_int_equal(space_peak(s), 7 * A);
     space_reset(s);
@@ -33,8 +33,8 @@ TEST(first_fit_and_merging) {
     space_free(s), device_free(d);
 }
 
-/* Random traffic: blocks never overlap and keep what was written, and all memory is one hole again at the
- * end. */
+/* After random operations, blocks must never overlap, must keep their content, and all memory must be a
+ * single hole at the end. */
 TEST(random_traffic) {
     enum { BLOCKS = 40, STEPS = 5000 };
     Device *d = device_cpu(1);
@@ -78,9 +78,9 @@ TEST(a_full_space_is_a_fault_that_names_it) {
 enum { PAGE = 4 * A };
 
 typedef struct Paged {
-    Device device; /* first: it is a Device */
+    Device device; /* first member, so that this is a Device */
     DeviceBackend backend;
-    size_t pages, left; /* bytes that have memory; that can have memory */
+    size_t pages, left; /* number of pages that have memory; number that still can */
     int calls;
 } Paged;
 
@@ -112,11 +112,11 @@ static void unreserve(Device *d, char *base, size_t bytes, size_t committed) {
     p->pages = 0;
 }
 
-/* Sizes as in a layout of 64 ranks with many microbatches. Without the limit this fails on machines with more than 32
- * GiB. */
+/* The sizes are those of a layout with 64 ranks and many microbatches. Without the limit on addresses, the
+ * test would fail on machines with more than 32 GiB. */
 TEST(thousands_of_spaces_fit) {
 #ifdef __SANITIZE_THREAD__
-    skip(); /* it leaves a process less address space */
+    skip(); /* the thread sanitizer leaves less address space */
 #endif
     enum { SPACES = 4000 };
     Device *d = device_cpu(1);
@@ -134,14 +134,14 @@ TEST(memory_comes_as_it_is_reached) {
     assert_int_equal(p.pages, 0);
     char *first = space_take(s, A);
     assert_int_equal(p.pages, 1);
-    space_take(s, 3 * A); /* of the same page */
+    space_take(s, 3 * A); /* from the same page */
     assert_true(p.pages == 1 && p.calls == 1);
     space_take(s, A);
     assert_true(p.pages == 2 && p.calls == 2);
     space_reset(s);
-    assert_ptr_equal(space_take(s, 8 * A), first); /* pages that have memory keep it */
+    assert_ptr_equal(space_take(s, 8 * A), first); /* pages keep their memory */
     assert_true(p.pages == 2 && p.calls == 2);
-    space_take(s, 2 * PAGE + 1); /* several pages together */
+    space_take(s, 2 * PAGE + 1); /* several pages in one call */
     assert_true(p.pages == 5 && p.calls == 3);
     EXPECT_FAULT("cannot allocate 8.0 KiB for cache memory: only 7.0 KiB could be allocated",
                  space_take(s, 4 * PAGE - A));
@@ -152,7 +152,8 @@ TEST(memory_comes_as_it_is_reached) {
     assert_int_equal(p.pages, 0);
 }
 
-/* An unplanned space reserves gigabytes of addresses, and counts only what its blocks reached. */
+/* An unplanned space reserves gigabytes of addresses, but only memory that its blocks reached may be
+ * counted. */
 TEST(addresses_are_not_counted) {
     Device *d = device_cpu(1);
     Space *planned = space_new(d, "planned", 4 * A), *s = space_new(d, "test", SPACE_UNPLANNED);
@@ -174,12 +175,12 @@ TEST(rows_of_strided_views) {
     assert_int_equal(tensor_bytes(&t), 840);
     assert_int_equal(tensor_rows(&t), 30);
     for (int64_t r = 0; r < 30; r++) assert_int_equal(tensor_row_offset(&t, r), 7 * r);
-    Tensor v = t; /* the middle three of the five rows */
+    Tensor v = t; /* three of the five rows */
     v.dim[2] = 3;
     assert_false(tensor_is_contiguous(&v));
     assert_int_equal(tensor_row_offset(&v, 4), 5 * 7 + 7);
     assert_int_equal(tensor_row_offset(&v, 17), (2 * 10 + 5 + 2) * 7);
-    v.dim[0] = v.dim[1] = 1; /* strides of dimensions of size 1 do not matter */
+    v.dim[0] = v.dim[1] = 1; /* strides of dimensions of size 1 have no effect */
     assert_true(tensor_is_contiguous(&v));
     char text[64];
     assert_string_equal(tensor_describe(&v, text, sizeof text), "F32 [1, 1, 3, 7]");

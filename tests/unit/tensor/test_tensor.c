@@ -1,4 +1,4 @@
-/* The memory that a strided tensor spans, also with negative strides. */
+/* Tests the memory range of a strided tensor, also with negative strides. */
 #include "tensor/tensor.h"
 #include "unit/cmocka_all.h"
 

@@ -1,5 +1,5 @@
-/* Every case of tests/data/tokenizer/cases.json: ids and text agree with the original library's
- * (tools/oracle/tokenizer_cases.py). */
+/* Tests that ids and text of every case in tests/data/tokenizer/cases.json agree with those of the original
+ * library (tools/oracle/tokenizer_cases.py). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,7 +92,7 @@ static void check(const Tokenizer *t, const json_t *c) {
     if (wanted) {
         base64(json_string_value(json_object_get(c, "decoded")), &decoded);
         assert_ok(tokenizer_decode_with(t, flags, ids, n, &back, &bytes));
-        Str shown = {0}; /* the original shows bytes that are not UTF-8 as U+FFFD */
+        Str shown = {0}; /* the original library shows bytes that are not UTF-8 as U+FFFD */
         utf8_repair(back, bytes, &shown);
         assert_int_equal(shown.len, decoded.len);
         if (shown.len) assert_memory_equal(shown.s, decoded.s, shown.len);
@@ -176,8 +176,8 @@ TEST(regexes_match_as_oniguruma_does) {
 
 static int load(void **state) { return json_fixture_load(state, DATA "/cases.json"); }
 
-/* In memory of exactly their length, so that AddressSanitizer detects reads after the end. Some are not valid
- * regexes. */
+/* Parses all prefixes of regexes, some of which are invalid. Each is in memory of exactly its length, so that
+ * AddressSanitizer detects reads after the end. */
 TEST(beginnings_of_regexes_end_where_they_end) {
     const json_t *all = json_object_get(*state, "regex");
     for (size_t i = 0; i < json_array_size(all); i++) {

@@ -1,5 +1,5 @@
-/* Vocabulary files of BERT, SentencePiece and tiktoken: special ids, appended tokens, and user errors. test_cases.c
- * compares ids with the original libraries. */
+/* Tests vocabulary files of BERT, SentencePiece and tiktoken: special ids, appended tokens, and user errors.
+ * test_cases.c compares ids with the original libraries. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +18,7 @@ typedef struct Place {
     char dir[40], path[80];
 } Place;
 
-/* A file with this content in a new folder. */
+/* Creates a file with this content in a new folder. */
 static Place make(const char *name, const char *bytes, size_t n) {
     Place p = {.dir = "/tmp/isotron-vocabulary-XXXXXX"};
     assert_non_null(mkdtemp(p.dir));
@@ -50,7 +50,7 @@ static void encodes(const Tokenizer *t, unsigned flags, const char *text, const 
     free(ids);
 }
 
-/* Expects that opening a file with this content fails, with this text in the message. */
+/* Asserts that a file with this content cannot be opened, and that the message contains this text. */
 static void refuses(TokenizerConfig c, const char *name, const char *content, size_t n, const char *says) {
     const Place p = make(name, content, n);
     Tokenizer *t;
@@ -88,7 +88,7 @@ TEST(bert_has_its_ids_and_extra_tokens) {
     tokenizer_free(t);
     t = open_config(config_of("BertWordPieceCase", p.path));
     encodes(t, 0, "Caf\xC3\xA9s", (int32_t[]){7, 6}, 2);
-    enum { MOST = 100, CAFE = 5 }; /* characters of a word; bytes of this word's first four characters */
+    enum { MOST = 100, CAFE = 5 }; /* longest word in characters; bytes of "Café" */
     char word[CAFE + MOST] = "Caf\xC3\xA9";
     int32_t ids[MOST - 3] = {7};
     for (int i = 1; i < MOST - 3; i++) ids[i] = 6, word[CAFE + i - 1] = 's';
@@ -124,8 +124,8 @@ TEST(sentencepiece_has_its_ids_and_extra_tokens) {
     tokenizer_free(t);
 }
 
-/* The pieces U (unknown), P (control), a and a space, as a unigram and as a BPE model. SentencePiece gives the same
- * ids. */
+/* A unigram and a BPE model with the pieces U (unknown), P (control), a and a space. The expected ids are
+ * those of SentencePiece. */
 TEST(control_pieces_match_no_text) {
     static const char model[] = "\x0A\x05\x0A\x01U\x18\x02\x0A\x05\x0A\x01P\x18\x03\x0A\x05\x0A\x01"
                                 "a\x18\x01\x0A\x07\x0A\x03\xE2\x96\x81\x18\x01\x12\x02\x18";
@@ -192,7 +192,8 @@ TEST(damaged_models_are_refused) {
                 MODELS[i].says);
 }
 
-/* Bytes, then "he": "[{"rank": 0, "token_bytes": "AA==", ...}]", or one token per line. */
+/* Writes the tokens of all bytes, then "he", as JSON "[{"rank": 0, "token_bytes": "AA==", ...}]" or one per
+ * line. */
 static void tiktoken_file(bool json, Str *out) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (int i = 0; i <= 256; i++) {
@@ -219,7 +220,7 @@ TEST(tiktoken_puts_special_tokens_on_either_side) {
     assert_int_equal(tokenizer_mask(t), 3);
     encodes(t, 0, "he<SPECIAL_8></s>h", (int32_t[]){265, 8, 2, 9 + 'h'}, 4);
     tokenizer_free(t);
-    c.vocab_size = 265; /* the file's first tokens */
+    c.vocab_size = 265; /* only the first tokens of the file */
     t = open_config(c);
     encodes(t, 0, "he", (int32_t[]){9 + 'h', 9 + 'e'}, 2);
     tokenizer_free(t);

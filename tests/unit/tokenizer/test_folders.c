@@ -1,5 +1,5 @@
-/* Every case of tests/data/tokenizer/folders.json: a folder is either read like transformers' AutoTokenizer reads it or
- * refused (tools/oracle/tokenizer_folders.py). */
+/* Tests that every folder of tests/data/tokenizer/folders.json is either read as by AutoTokenizer of
+ * transformers, or refused (tools/oracle/tokenizer_folders.py). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,8 @@ static json_t *ids_of(const Tokenizer *t, unsigned flags, const json_t *texts) {
     return all;
 }
 
-/* A token that AutoTokenizer does not define may have its usual name here. */
+/* Compares a special token. If AutoTokenizer does not define it, it may be the token with the usual name
+ * here. */
 static void same_token(const char *name, const char *key, const json_t *wanted, int32_t id) {
     if (!json_is_null(json_object_get(wanted, key)))
         same(name, key, json_object_get(wanted, key), json_integer(id));
@@ -104,7 +105,7 @@ static bool contains(const json_t *list, int32_t id) {
     return i < json_array_size(list);
 }
 
-/* The end and padding tokens are always special here. */
+/* The expected special tokens. End and padding tokens are always special here. */
 static json_t *special_of(const Tokenizer *t, const json_t *wanted) {
     json_t *all = json_array();
     for (int32_t id = 0; id < tokenizer_vocab_size(t); id++) {
@@ -115,7 +116,8 @@ static json_t *special_of(const Tokenizer *t, const json_t *wanted) {
     return all;
 }
 
-/* The ids and types of the first two texts as a pair, by the template of an exported file; NULL: it has none. */
+/* Returns the ids and types of the first two texts as a pair, by the template of an exported file, or NULL if
+ * the file has none. */
 static json_t *pair_of(const char *exported, const json_t *ids) {
     json_t *root = json_loads(exported, 0, NULL), *post = json_object_get(root, "post_processor"),
            *list = json_object_get(post, "processors");
@@ -136,7 +138,8 @@ static json_t *pair_of(const char *exported, const json_t *ids) {
     return made;
 }
 
-/* The exported file, without other files, is an equivalent tokenizer. spans: from before the export; released here. */
+/* Checks that the exported file alone is an equivalent tokenizer. `spans` are those before the export, and
+ * are released here. */
 static void check_export(const char *name, const json_t *c, const json_t *texts, const char *dir,
                          const char *exported, json_t *spans) {
     char *path = mem_printf("%s/exported/tokenizer.json", dir), *folder = mem_printf("%s/exported", dir);
@@ -164,7 +167,7 @@ static void check(const char *name, const json_t *c, const json_t *texts, const 
     TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;
     char *exported = NULL;
     config.type = "HuggingFaceTokenizer", config.model = dir;
-    config.export_json = &exported, config.export_type = "phi3"; /* no tokenizer class exists for it */
+    config.export_json = &exported, config.export_type = "phi3"; /* has no tokenizer class */
     Tokenizer *t;
     const Err e = tokenizer_open(&config, &t);
     if (refusal || e.code) {
@@ -206,7 +209,7 @@ TEST(folders_are_read_as_by_auto_tokenizer) {
     assert_int_equal(failed, 0);
 }
 
-/* The vectors of RFC 4648. */
+/* The expected strings are the test vectors of RFC 4648. */
 TEST(base64_has_the_digits_of_the_rfc) {
     static const char *const WANTED[] = {"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
     for (size_t n = 0; n < sizeof WANTED / sizeof *WANTED; n++) {

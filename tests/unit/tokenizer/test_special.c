@@ -1,4 +1,4 @@
-/* Tokens for masked text, in a BERT vocabulary and in a vocabulary with sentinels. */
+/* Tests the special tokens for masked text, in a BERT vocabulary and in a vocabulary with sentinels. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ TEST(bert_has_masks_and_continuations) {
     tokenizer_free(t);
 }
 
-/* SentencePiece's own end tokens take precedence over [CLS] and padding. */
+/* The end tokens of SentencePiece take precedence over [CLS] and padding. */
 TEST(a_sequence_has_its_own_ends) {
     TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
     c.type = "SentencePieceTokenizer", c.model = "tests/data/tokenizer/unigram.model";
@@ -55,12 +55,13 @@ TEST(a_sequence_has_its_own_ends) {
     assert_int_equal(tokenizer_special(t, SPECIAL_BOS), tokenizer_token_id(t, "<s>"));
     assert_int_equal(tokenizer_special(t, SPECIAL_EOS), tokenizer_token_id(t, "</s>"));
     tokenizer_free(t);
-    c.model = "tests/data/tokenizer/bpe.model"; /* it has no [CLS] and [SEP], like RoBERTa's */
+    c.model = "tests/data/tokenizer/bpe.model"; /* like RoBERTa's, it has no [CLS] and [SEP] */
     assert_ok(tokenizer_open(&c, &t));
     assert_int_equal(tokenizer_special(t, SPECIAL_CLS), tokenizer_token_id(t, "<s>"));
     assert_int_equal(tokenizer_special(t, SPECIAL_SEP), tokenizer_token_id(t, "</s>"));
     tokenizer_free(t);
-    t = open_json("tests/data/tokenizer/unigram.json"); /* <sep> takes precedence over the end of a text */
+    t = open_json(
+        "tests/data/tokenizer/unigram.json"); /* <sep> takes precedence over the end-of-text token */
     assert_int_equal(tokenizer_special(t, SPECIAL_SEP), tokenizer_token_id(t, "<sep>"));
     tokenizer_free(t);
 }

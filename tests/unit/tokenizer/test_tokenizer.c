@@ -1,4 +1,5 @@
-/* Types that need no library, decisions made when a tokenizer is opened, and user errors. */
+/* Tests tokenizer types without files, decisions that are made when a tokenizer is opened, and user
+ * errors. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +69,8 @@ TEST(bytes_survive_whatever_they_are) {
     tokenizer_free(t);
 }
 
-/* test_cases.c tests the types with files. A token within a character begins where the character does. */
+/* test_cases.c tests the types with files. The offset of a token within a character is the beginning of the
+ * character. */
 TEST(offsets_count_characters) {
     size_t at[4];
     Tokenizer *t = open_type("NullTokenizer", 1000);
@@ -92,7 +94,7 @@ TEST(offsets_count_characters) {
 
 #define NEW_FOLDER "/tmp/isotron-tokenizer-XXXXXX"
 
-/* Creates a folder from this template. */
+/* Creates a folder from the template `dir`. */
 static TokenizerConfig hugging_face_in(char *dir) {
     assert_non_null(mkdtemp(dir));
     TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
@@ -136,7 +138,7 @@ static const char SMALL[] =
     "s>\",\"special\":true},"
     "{\"id\":5,\"content\":\"<pad>\",\"special\":true}]}";
 
-/* eos_token is a string or an object. Without the file, usual names apply. */
+/* eos_token may be a string or an object. Without the file, tokens have their usual names. */
 TEST(special_tokens_come_from_the_config_beside_it) {
     char dir[] = NEW_FOLDER;
     TokenizerConfig c = hugging_face_in(dir);
@@ -175,7 +177,7 @@ TEST(special_tokens_come_from_the_config_beside_it) {
     assert_ok(file_remove_tree(dir));
 }
 
-/* Each case has one error, and the message must name it. */
+/* Each case has one error, which the message must name. */
 static const struct {
     const char *json, *says;
 } MALFORMED[] = {
@@ -300,7 +302,7 @@ TEST(ids_may_come_in_any_order) {
     assert_ok(file_remove_tree(dir));
 }
 
-/* (a|a|a)* before text that is absent costs a backtracking matcher exponential time. */
+/* (a|a|a)* followed by absent text takes exponential time in a backtracking matcher. */
 TEST(a_regex_without_end_gives_up) {
     char dir[] = NEW_FOLDER;
     const TokenizerConfig c = hugging_face_in(dir);
@@ -318,8 +320,9 @@ TEST(a_regex_without_end_gives_up) {
     assert_ok(file_remove_tree(dir));
 }
 
-/* serde_json reads the score of "ab" one unit in the last place below that of "a" in the spellings on the left, as
- * tokenizers 0.23.3 shows by its ids; a correct reader makes them equal. A number of 20 digits loses its last digit. */
+/* In the spellings on the left, serde_json reads the score of "ab" one unit in the last place below that of
+ * "a", as the ids of tokenizers 0.23.3 show. A correctly rounding parser would read equal scores. Numbers of
+ * 20 digits lose their last digit. */
 TEST(scores_are_those_of_serde_json) {
     static const struct {
         const char *whole;

@@ -1,4 +1,4 @@
-/* Checks that every character is matched, classified and normalized like in the original library
+/* Tests that every character is matched, classified and normalized as in the original library
  * (tools/oracle/unicode_tables.py). */
 #include "unit/err.h"
 #include "unit/json_fixture.h"
@@ -17,7 +17,7 @@ enum { CHARACTERS = 0x110000, BLOCK = 4096 };
 
 static bool is_surrogate(uint32_t c) { return c >= 0xD800 && c < 0xE000; }
 
-/* Pairs of a gap and a run, as one flag for each character. */
+/* Converts pairs of the lengths of a gap and a run to one flag per character. */
 static uint8_t *members(const json_t *runs) {
     uint8_t *is = calloc(CHARACTERS, 1);
     size_t at = 0;
@@ -37,7 +37,8 @@ TEST(regexes_match_the_same_characters) {
     const json_t *all = json_object_get(*state, "matches");
     assert_int_equal(json_object_size(all), 35);
     Str text = {0};
-    uint32_t *at = calloc(4 * (size_t)CHARACTERS, sizeof *at); /* the character that begins at a byte */
+    uint32_t *at =
+        calloc(4 * (size_t)CHARACTERS, sizeof *at); /* at[i] is the character that begins at byte i */
     for (uint32_t c = 0; c < CHARACTERS; c++)
         if (!is_surrogate(c)) at[text.len] = c, utf8_put(&text, c);
     Matcher *m = matcher_new();
@@ -51,8 +52,7 @@ TEST(regexes_match_the_same_characters) {
         uint8_t *is = calloc(CHARACTERS, 1), *wanted = members(runs);
         for (size_t i = 0; i < spans.n; i++)
             if (spans.v[i].match) is[at[spans.v[i].begin]] = 1;
-        if (strstr(pattern,
-                   "Arabic")) /* Unicode 14 has no other Arabic mark of 4 bytes to stand in for these */
+        if (strstr(pattern, "Arabic")) /* Unicode 14 has no Arabic mark of 4 bytes to replace these */
             for (uint32_t c = 0x10EFC; c <= 0x10EFF; c++) is[c] = wanted[c];
         same(pattern, is, wanted);
         free(is), free(wanted), free(spans.v), regex_free(r);
@@ -72,7 +72,7 @@ TEST(words_and_spaces_are_the_same) {
     check_class(*state, "space", unicode_is_space);
 }
 
-/* The result of the oracle's `around` for a block. */
+/* The text that `around` of the oracle makes for a block. */
 static Str block_text(uint32_t first) {
     Str text = {0};
     for (uint32_t c = first; c < first + BLOCK; c++) {
@@ -130,7 +130,7 @@ TEST(hangul_composes_with_final_consonants_only) {
 
 static int load(void **state) { return json_fixture_load(state, "tests/data/tokenizer/unicode.json"); }
 
-/* The tables are searched by bisection. */
+/* Tables must be sorted, because they are searched by bisection. */
 static void ascend(const uint32_t *table, size_t rows, size_t width) {
     for (size_t i = 0; i < rows; i++) {
         const uint32_t *row = table + i * width;

@@ -1,6 +1,6 @@
-/* Reads TensorBoard event files. It follows the format's description and shares no code with src/train/events.c:
- * TFRecord (tensorflow/core/lib/io/record_writer.cc), Event and Summary (event.proto, summary.proto), CRC-32C (RFC
- * 3720). */
+/* Reads TensorBoard event files. It was written from the descriptions of the format and shares no code with
+ * src/train/events.c: TFRecord (tensorflow/core/lib/io/record_writer.cc), Event and Summary (event.proto,
+ * summary.proto), CRC-32C (RFC 3720). */
 #pragma once
 
 #include <dirent.h>
@@ -12,8 +12,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-/* Division by the polynomial 0x1EDC6F41, most significant bit first; the bits of the bytes and of the remainder are
- * reversed. */
+/* Computes the remainder of a division by the polynomial 0x1EDC6F41, most significant bit first, where the
+ * bits of bytes and of the remainder are reversed. */
 static inline uint32_t reader_crc(const void *bytes, size_t n) {
     const unsigned char *p = bytes;
     uint32_t rest = 0xffffffffu, mirrored = 0;
@@ -44,7 +44,7 @@ typedef struct EventFile {
 
 typedef struct Field {
     unsigned number, wire;
-    uint64_t varint;            /* the value for wire type 0; the length for 2 */
+    uint64_t varint;            /* the value if the wire type is 0; the length if it is 2 */
     const unsigned char *bytes; /* the payload */
     size_t n;
 } Field;
@@ -59,7 +59,7 @@ static inline uint64_t reader_varint(const unsigned char **p, const unsigned cha
     }
 }
 
-/* The next field of a message; false at its end. */
+/* Reads the next field of a message; returns false at its end. */
 static inline bool reader_field(const unsigned char **p, const unsigned char *end, Field *f) {
     if (*p == end) return false;
     uint64_t key = reader_varint(p, end);
@@ -107,7 +107,7 @@ static inline void reader_event(EventFile *out, const unsigned char *p, size_t n
     out->scalars[out->n++] = s;
 }
 
-/* The only event file in a folder. Release `scalars`. */
+/* Reads the only event file in a folder. The caller must free `scalars`. */
 static inline EventFile reader_read(const char *dir) {
     char path[1024] = "";
     DIR *d = opendir(dir);
@@ -136,7 +136,7 @@ static inline EventFile reader_read(const char *dir) {
     return out;
 }
 
-/* The number of scalars with the tag; *last is the latest of them. */
+/* Returns the number of scalars with the tag; *last is the last of them. */
 static inline int reader_find(const EventFile *f, const char *tag, Scalar *last) {
     int found = 0;
     for (size_t i = 0; i < f->n; i++)

@@ -21,7 +21,8 @@ static inline Source source_new(void) {
         for (int y = 0; y < STATES; y++) s.p[x][y] /= sum;
         s.pi[x] = 1.0 / STATES;
     }
-    for (int i = 0; i < 2000; i++) { /* each step mixes the chain by a factor of about 0.5 */
+    for (int i = 0; i < 2000;
+         i++) { /* each step reduces the distance from the stationary distribution by about half */
         double next[STATES] = {0};
         for (int x = 0; x < STATES; x++)
             for (int y = 0; y < STATES; y++) next[y] += s.pi[x] * s.p[x][y];

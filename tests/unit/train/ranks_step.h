@@ -1,4 +1,4 @@
-/* One rank's training step, on batches that are a function of the samples' numbers. */
+/* The training step of a rank, on batches whose content depends only on the numbers of the samples. */
 #pragma once
 
 #include "unit/config_helper.h"
@@ -6,7 +6,8 @@
 #include "base/philox.h"
 #include "train/trainer.h"
 
-/* Samples without padding; only T5 has encoder fields, and all of BERT's sentences have one type. */
+/* Makes samples without padding. Only those of T5 have encoder fields, and all token types of BERT are
+ * equal. */
 static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int64_t first) {
     Batch x = batch_new(s->config.derived.micro_batch_size, *shape);
     batch_reset(&x);
@@ -20,8 +21,8 @@ static inline Batch numbered_batch(const Setup *s, const SampleShape *shape, int
     return x;
 }
 
-/* A trainer with random parameters. plan: NULL, or its memory limits. The trainer owns the device; NULL: the CPU.
- * Release with trainer_free. */
+/* Creates a trainer with random parameters. `plan` is NULL, or has its memory limits. The trainer takes
+ * ownership of the device; NULL means the CPU. Release with trainer_free. */
 static inline Trainer *rank_trainer_on(const Setup *s, const MemoryPlan *plan, Comm *comm, Device *device) {
     Trainer *r = trainer_new(&s->config, plan, comm, device);
     registry_init(r->run.model->registry, r->run.context.seed);
@@ -33,7 +34,7 @@ static inline Trainer *rank_trainer(const Setup *s, const MemoryPlan *plan, Comm
     return rank_trainer_on(s, plan, comm, NULL);
 }
 
-/* The rank's microbatches in the sampler's order, with the positions that the rank holds. */
+/* Runs a step on the rank's microbatches in the order of the sampler, with the rank's positions. */
 static inline StepReport rank_step(const Setup *s, Trainer *r) {
     enum { MOST = 16 };
     const Mesh *m = &r->run.layout.mesh;

@@ -1,4 +1,5 @@
-/* The report of a dry run on attention: one line for each kind of layer and direction, and none on the CPU. */
+/* Tests the report of a dry run on attention, which has one line for each kind of layer and direction, and
+ * none on the CPU. */
 #include "unit/cmocka_all.h"
 
 #include <string.h>
@@ -17,7 +18,7 @@ static const char *own_kernels(const OpDef *op, const Call *c) {
     return "own kernels";
 }
 
-/* A GPU with only the functions that the log calls, and a null device that plans for it. */
+/* A GPU device with only the functions that the log calls, and a null device that plans for it. */
 static const DeviceBackend GPU = {.path = own_kernels};
 static const Device TARGET = {.kind = DEVICE_CUDA, .backend = &GPU};
 

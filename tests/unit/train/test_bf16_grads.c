@@ -1,6 +1,6 @@
-/* Compares a step's bf16 main gradients, on one rank and under every sharding, with the sum of its microbatches'
- * separate fp32 gradients. With --batch-invariant-mode the gradient of a microbatch is bitwise equal in all layouts, so
- * the results differ only in the rounding of sums. */
+/* Compares the bf16 main gradients of a step, on one rank and with every sharding, with the sum of the fp32
+ * gradients of its microbatches. With --batch-invariant-mode, the gradient of a microbatch is bitwise equal
+ * in all layouts, so results differ only in the rounding of sums. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,10 +21,10 @@ enum { MICROBATCHES = 4 };
 typedef struct Trial {
     const Setup *setup;
     const Model *whole;
-    double *grads, scale; /* the whole model's gradients, and their factor */
+    double *grads, scale; /* gradients of the whole model, and the factor that they include */
 } Trial;
 
-/* This rank's microbatches [first, first + count) of a step. */
+/* Runs this rank's microbatches [first, first + count) of a step. */
 static void accumulate(Trial *t, Comm *comm, Trainer *r, int64_t first, int64_t count) {
     const Setup *s = t->setup;
     const int64_t ranks = s->config.derived.data_parallel_size, n = MICROBATCHES / ranks;
@@ -54,7 +54,7 @@ static Err whole_step(void *arg, Comm *comm) {
     return ERR_OK;
 }
 
-/* The sum of the microbatches' gradients, and the sum of their sizes. */
+/* The expected result: the sum of the gradients of microbatches, and the sum of their absolute values. */
 typedef struct Truth {
     Setup *setup;
     Model *whole;
@@ -88,8 +88,8 @@ static void truth_free(Truth *t) {
     free(t->sum), free(t->sizes);
 }
 
-/* A microbatch's gradient is rounded, to float and then to bf16, when it is written or added, when another
- * one is added to it, and when ranks are summed: at most MICROBATCHES + 1 times. */
+/* The bound: the gradient of a microbatch is rounded to float and then to bf16 when it is written or added,
+ * when another one is added to it, and when ranks are summed. That is at most MICROBATCHES + 1 times. */
 static void expect_sums(const Truth *truth, const Trial *t, const char *layout) {
     const double each = (1 + dtype_roundoff(BF16)) * (1 + dtype_roundoff(F32)),
                  most = pow(each, MICROBATCHES + 1) - 1;

@@ -1,6 +1,7 @@
-/* If a model lacks any one of its collectives, a fault names an op and an axis. The linker replaces the communication
- * functions of models (ld --wrap, tests/CMakeLists.txt). One call of them returns its input unchanged. Checking types
- * needs no values: one rank of each layout runs a forward on the null device, which moves no data. */
+/* Tests that a fault names an op and an axis if a model lacks any one of its collectives. The linker replaces
+ * the communication functions of models (ld --wrap, tests/CMakeLists.txt), so that one call of them returns
+ * its input unchanged. The type check needs no values, so one rank of each layout runs a forward pass on the
+ * null device, which has no data. */
 #include "unit/config_helper.h"
 #include "unit/recording.h"
 
@@ -13,10 +14,10 @@
 #include "ops/ulysses.h"
 #include "train/trainer.h"
 
-/* The collectives of the forward in progress, by number. */
+/* Counts the collectives of the current forward pass. */
 static struct {
     int n, left_out;
-    const char *name; /* the collective that was left out */
+    const char *name; /* name of the collective that was omitted */
 } calls;
 
 static bool is_left_out(const char *name) {
@@ -114,7 +115,8 @@ static void forward(Rank *r) {
     model_forward(r->tape, r->gpt, &feed);
 }
 
-/* The fault of a forward without collective `number` (-1: with all collectives); "" if there is none. */
+/* Runs a forward pass without collective `number` (-1: with all collectives), and returns the message of the
+ * fault, or "" if there is none. */
 static void fault_without(Setup *s, int number, char message[512]) {
     Rank *r = arena_alloc(s->arena, sizeof *r);
     *r = (Rank){.setup = s, .device = device_null()};

@@ -1,5 +1,5 @@
-/* Five whole steps on worlds of threads: losses, norms, parameters and optimizer state are bitwise equal, however
- * data-parallel ranks shard buffers and whenever they sum gradients. */
+/* Runs five steps on ranks that are threads. Losses, norms, parameters and optimizer state must be bitwise
+ * equal, however data-parallel ranks shard buffers and whenever they reduce gradients. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -19,13 +19,14 @@ typedef struct Outcome {
 typedef struct Trial {
     const Setup *setup;
     Outcome outcome[RANKS];
-    size_t bytes[RANKS]; /* bytes of rank i's parameters and state, and their planned bytes */
+    size_t bytes[RANKS]; /* bytes of parameters and state on each rank */
     bool as_planned[RANKS];
 } Trial;
 
 /* ---- a run ---- */
 
-/* A sum over elements of hashes of name, global position and bits; it does not depend on the sharding. */
+/* The sum over elements of a hash of name, global position and bits, which does not depend on the
+ * sharding. */
 static uint64_t print_of(const Trainer *r, FlatBuffer which, void *flat, uint64_t seed) {
     const Registry *g = r->run.model->registry;
     uint64_t sum = 0;
@@ -109,8 +110,8 @@ static void expect_same(const Outcome *a, const Outcome *b, const char *words) {
 #define SMALL      "--ddp-bucket-size 200 "
 #define RECOMPUTE  "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 "
 
-/* Options that sum microbatches first, and options that sum ranks first. Parentheses mark one string, not a forgotten
- * comma. */
+/* BY_STEP has options with which microbatches are summed before ranks, the next list those with which ranks
+ * are summed first. Parentheses show that adjacent strings are one option, and that no comma is missing. */
 static const char *const BY_STEP[] = {(OVERLAP "--ddp-num-buckets 4 "), (SHARED SMALL OVERLAP GATHER),
                                       (SHARED OVERLAP RECOMPUTE SMALL),
                                       (FSDP "--data-parallel-sharding-strategy optim ")};
@@ -147,7 +148,7 @@ TEST(buckets_overlap_and_stages_change_no_bit) {
         const Outcome whole = compare(BY_STEP, N_BY_STEP, LAYOUTS[i], NULL),
                       by_microbatch = compare(BY_MICROBATCH, N_BY_MICROBATCH, LAYOUTS[i], NULL);
         assert_true(whole.clip[0] < 1);
-        /* Every element of the first gradient is a sum over 8 samples, in a different order. */
+        /* The bound: every element of the first gradient is a sum over 8 samples, in a different order. */
         const double u = strstr(LAYOUTS[i], "fp64")             ? 0x1p-53
                          : strstr(LAYOUTS[i], "reduce-in-bf16") ? 0x1p-8
                                                                 : 0x1p-24;
@@ -156,14 +157,15 @@ TEST(buckets_overlap_and_stages_change_no_bit) {
     }
 }
 
-/* With one microbatch there is no order to choose. */
+/* With a single microbatch, there is only one order of summation. */
 TEST(one_microbatch_gives_all_stages_the_same_bits) {
     const char *layout = "--fp64 --ranks 4 --micro-batch-size 2";
     const Outcome whole = outcome(MODEL, layout, NULL);
     compare(BY_MICROBATCH, N_BY_MICROBATCH, layout, &whole);
 }
 
-/* In the exact lane sums have no order, so stages, instances and the number of ranks do not matter. */
+/* In the exact lane, sums do not depend on their order, so stages, instances and the number of ranks must
+ * have no effect. */
 TEST(exact_sums_are_the_same_on_any_ranks) {
     static const char *const WAYS[] = {
         "--ranks 2",

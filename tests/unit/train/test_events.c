@@ -1,5 +1,5 @@
-/* With a folder as its argument the program writes an event file there and ends: tools/oracle/read_events.py reads it
- * with TensorBoard. */
+/* If its argument is a folder, the program only writes an event file there, which tools/oracle/read_events.py
+ * reads with TensorBoard. */
 #include <glob.h>
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +29,7 @@ static void write_all(const char *dir) {
     events_close(e);
 }
 
-/* RFC 3720, appendix B.4, and the standard check value of CRC catalogues. */
+/* The expected values are those of RFC 3720, appendix B.4, and the standard check value of CRC catalogues. */
 TEST(the_readers_crc_is_castagnolis) {
     unsigned char zeros[32] = {0}, ascending[32];
     for (int i = 0; i < 32; i++) ascending[i] = (unsigned char)i;

@@ -1,6 +1,6 @@
-/* FP8 GEMMs on worlds of threads. Storage is F64, so different orders of summation differ by about 2^-53, which rarely
- * crosses the midpoint between two FP8 numbers. So all layouts agree with equal scales, and differ by FP8 roundings
- * with different scales. */
+/* Tests FP8 GEMMs on ranks that are threads. Storage is F64, so different orders of summation differ by about
+ * 2^-53, which rarely crosses the midpoint between two FP8 numbers. So layouts with equal scales agree, and
+ * those with different scales differ by FP8 roundings. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
 enum { STEPS = 3 };
 
 typedef struct Outcome {
-    double loss[STEPS], *masters; /* masters: of the whole model */
+    double loss[STEPS], *masters; /* masters of the whole model */
 } Outcome;
 
 typedef struct Trial {
@@ -22,7 +22,8 @@ typedef struct Trial {
     Outcome outcome;
 } Trial;
 
-/* FP8 values of weights are kept if GEMMs are native. The CPU has native GEMMs on request. */
+/* Creates a trainer. If FP8 GEMMs are native, which the CPU supports on request, FP8 values of weights are
+ * kept. */
 static Trainer *run_of(const Setup *s, Comm *comm) {
     Device *device;
     const DeviceSpec spec = {.threads = 1, .fp8_gemms = s->config.fp8_keep_weights ? FP8_GEMM_WHOLE : 0};
@@ -55,7 +56,7 @@ static Err train(void *arg, Comm *comm) {
     "--global-batch-size 4 --make-vocab-size-divisible-by 8 --swiglu --calculate-per-token-loss "            \
     "--fp8-amax-history-len 2 --fp8-amax-compute-algo max "
 
-/* The options are checked for bf16, which users get. */
+/* The options are checked with bf16, as for users, and the storage is F64. */
 static Setup *setup_of(const char *recipe, const char *layout) {
     Setup *s = setup_new(MODEL "%s %s", recipe, layout);
     s->config.lane = LANE_FP64;
@@ -71,8 +72,8 @@ static Outcome outcome(const char *recipe, const char *layout, const Model *whol
     return t.outcome;
 }
 
-/* Losses within 1e-12; parameters, whose update Adam divides by the gradients' size, within 1e-9. Scales and amaxes are
- * floats and may differ by one rounding. */
+/* Losses must agree within 1e-12, and parameters within 1e-9, because Adam divides updates by the size of
+ * gradients. Scales and amaxes are floats and may differ by one rounding. */
 static void expect_same(const Outcome *a, const Outcome *b, const Registry *whole, const char *words) {
     for (int i = 0; i < STEPS; i++)
         if (!(fabs(a->loss[i] - b->loss[i]) <= 1e-12 * fabs(b->loss[i])))
@@ -129,7 +130,7 @@ TEST(layouts_have_one_curve) {
     }
 }
 
-/* The comparison detects FP8. */
+/* Shows that the comparison detects FP8 roundings. */
 TEST(formats_differ) {
     Setup *s = setup_of(RECIPES[1], "");
     Model *whole = model_new(&s->config, NULL);
@@ -157,7 +158,7 @@ static Err count_linears(void *arg, Comm *comm) {
     return ERR_OK;
 }
 
-/* The first of two layers stays in bf16; each layer is on a different rank. */
+/* The first of two layers is computed in bf16, and each layer is on a different rank. */
 TEST(a_rank_may_have_no_fp8_layer) {
     Setup *s = setup_of(RECIPES[2], "--ranks 2 --pipeline-model-parallel-size 2");
     const Err e = world_run(&s->config, count_linears, s);
@@ -165,7 +166,8 @@ TEST(a_rank_may_have_no_fp8_layer) {
     setup_free(s);
 }
 
-/* Only training steps change scales: with emulated GEMMs, and with native GEMMs of kept FP8 values. */
+/* Only training steps may change scales, with emulated GEMMs as well as with native GEMMs of kept FP8
+ * values. */
 TEST(evaluation_leaves_scales_alone) {
     for (int native = 0; native < 2; native++) {
         Setup *s = setup_of(RECIPES[0], native ? "--fp8-keep-weights" : "");

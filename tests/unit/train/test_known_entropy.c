@@ -1,11 +1,12 @@
-/* A source of known entropy: no model can predict it better than its entropy rate, and a good model comes close. On
- * text, a leak of labels into inputs only looks like a very good model. This test detects the leak.
+/* Trains on a source of known entropy: no model can predict it better than its entropy rate, and a good model
+ * comes close. On text, a leak of labels into inputs would only look like a very good model; this test
+ * detects the leak.
  *
  * The source is a Markov chain over 16 states with transition probabilities p(y|x) and stationary
  * distribution pi; its entropy rate is H = -sum_x pi(x) sum_y p(y|x) log p(y|x) (Shannon, 1948). Let q be the
  * model's prediction and A = sum over M evaluated tokens of log q(y|x..) - log p(y|x). A prediction that does
- * not see its label is normalised, so that E[exp(A)] = 1, and by Markov's inequality P(A > log(1/delta)) <
- * delta, whatever the model and M are. */
+ * not depend on its label is normalized, so E[exp(A)] = 1. By Markov's inequality, P(A > log(1/delta)) <
+ * delta for any model and any M. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,7 +19,8 @@ enum { SEQ = 32, BATCH = 16, STEPS = 1000, EVAL_BATCHES = 100 };
 enum { TOKENS_PER_STEP = SEQ * BATCH };
 static const double DELTA = 1e-9;
 
-/* Sequences first, first + 1, ... of the source. Each begins with a draw from the stationary distribution. */
+/* Returns the sequences first, first + 1, ... of the source. Each begins with a draw from the stationary
+ * distribution. */
 static Batch batch_of(const Source *s, int64_t first, bool leaky) {
     Batch b = batch_new(BATCH, (SampleShape){.positions = SEQ, .fields = GPT_FIELDS});
     for (int64_t i = 0; i < BATCH; i++) {
@@ -50,13 +52,13 @@ static Trainer *trained(const Setup *setup, const Source *s, int steps, bool lea
 }
 
 typedef struct Verdict {
-    double loss;      /* mean of -log q, nats a token */
+    double loss;      /* mean of -log q, in nats per token */
     double source;    /* mean of -log p over the same tokens */
-    double error;     /* standard error of `source`: sequences are independent */
-    double advantage; /* A above: model over source, total in nats */
+    double error;     /* standard error of `source` (sequences are independent) */
+    double advantage; /* A as above, in nats */
 } Verdict;
 
-/* On sequences that training has never seen. */
+/* Evaluates on sequences that are not used in training. */
 static Verdict evaluate(Trainer *r, const Source *s, bool leaky) {
     enum { N = EVAL_BATCHES * BATCH };
     Verdict v = {0};
@@ -99,10 +101,10 @@ TEST(loss_converges_to_the_entropy_rate_and_not_below) {
     const Verdict v = evaluate(r, &s, false);
     print_message("entropy rate %.5f, source %.5f +- %.5f, model %.5f, advantage %.1f nats\n", s.entropy_rate,
                   v.source, v.error, v.loss, v.advantage);
-    /* the tokens drawn are typical of the source: five standard errors */
+    /* the drawn tokens must be typical of the source, within five standard errors */
     assert_true(fabs(v.source - s.entropy_rate) < 5 * v.error);
     assert_false(leaks(&v));
-    /* Estimating k parameters from n tokens costs k / 2n nats a token (Akaike, 1973). */
+    /* Estimating k parameters from n tokens costs k / 2n nats per token (Akaike, 1973). */
     double margin = 0;
     for (int i = 0; i < r->run.model->registry->n; i++)
         margin += (double)param_logical_count(r->run.model->registry->params[i]);
@@ -115,7 +117,7 @@ TEST(loss_converges_to_the_entropy_rate_and_not_below) {
     setup_free(c);
 }
 
-/* Labels instead of inputs: within a few steps the model predicts better than is possible. */
+/* If inputs are labels, the model must predict better than is possible after a few steps. */
 TEST(visible_labels_are_flagged) {
     const Source s = source_new();
     Setup *c = setup();

@@ -1,11 +1,12 @@
-/* Masked-language modelling of a source of known entropy (test_known_entropy.c). No model can predict masked states
- * better than the exact posterior, and a model that reads both sides can get below the entropy rate, which bounds every
- * causal model.
+/* Masked-language modelling of a source of known entropy (see test_known_entropy.c). No model can predict
+ * masked states better than the exact posterior. A bidirectional model can get below the entropy rate, which
+ * is a bound for causal models.
  *
- * Each state is selected with probability 0.2; it then becomes [MASK] (80 %), a random state (10 %), or stays. The
- * visible states are outputs of a hidden Markov model, so the forward and backward recurrences (Rabiner, 1989) give
- * p(state | visible). One selected state of each sequence counts. A model that does not see it has P(A > log(1/delta))
- * < delta for the advantage A, as in test_known_entropy.c. */
+ * Each state is selected with probability 0.2. A selected state becomes [MASK] (80 %) or a random state (10
+ * %), or is unchanged. The visible states are outputs of a hidden Markov model, so the forward and backward
+ * recurrences (Rabiner, 1989) give p(state | visible). In an evaluation, one selected state of each sequence
+ * counts. For a model that does not see it, P(A > log(1/delta)) < delta, with the advantage A of
+ * test_known_entropy.c. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -29,7 +30,8 @@ static double uniform(int64_t sequence, int64_t i) {
     return philox_uniform(6, (uint64_t)sequence, (uint64_t)i);
 }
 
-/* Sequence number n: every selected state counts in training, and one of them in an evaluation. */
+/* Makes sequence number n. Every selected state counts in training, but only one of them (`one`) in an
+ * evaluation. */
 static void sequence_of(const Source *s, int64_t n, bool one, bool leaky, Sample *out) {
     const int64_t counted = (int64_t)(uniform(n, 0) * SEQ);
     const double *from = s->pi;
@@ -103,7 +105,7 @@ static Trainer *trained(const Setup *setup, const Source *s, int steps, bool lea
     return r;
 }
 
-/* Mean losses of the model and of the posterior, on sequences that training has never seen. */
+/* Computes the mean losses of the model and of the posterior on sequences that are not used in training. */
 static void evaluate(Trainer *r, const Source *s, bool leaky, double *model, double *posterior) {
     LossSum all[MODEL_LOSSES] = {{0}};
     *posterior = 0;

@@ -1,4 +1,5 @@
-/* The log line, its JSON twin, the timers and the TensorBoard scalars of a run with made-up numbers. */
+/* Tests the log line, the same record in JSON, the timers and the TensorBoard scalars of a run with
+ * artificial numbers. */
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
@@ -13,7 +14,7 @@
 #include "train/log.h"
 #include "unit/train/event_reader.h"
 
-/* ---- standard output into a text ---- */
+/* ---- capturing standard output ---- */
 
 typedef struct Capture {
     int saved;
@@ -31,7 +32,7 @@ static void capture_begin(Capture *c) {
     close(fd);
 }
 
-/* Appends what was printed; release with str_free. */
+/* Appends the captured output to `out`; release it with str_free. */
 static void capture_end(Capture *c, Str *out) {
     fflush(stdout);
     dup2(c->saved, STDOUT_FILENO);
@@ -49,18 +50,18 @@ static void expect_match(const char *pattern, const char *text) {
     if (!matches) fail_msg("'%s' does not match '%s'", text, pattern);
 }
 
-/* ---- a run's numbers ---- */
+/* ---- the numbers of a run ---- */
 
 static const int64_t SECOND = 1000000000;
 
-/* A run without a model, except for its plan. */
+/* A trainer without a model, but with a memory plan. */
 static Trainer run_of(Setup *s) {
     Model *m = arena_alloc(s->arena, sizeof *m);
     *m = (Model){.plan = model_plan(&s->config, s->arena)};
     return (Trainer){.run = {.config = &s->config, .model = m}};
 }
 
-/* A run that logs, and its output. */
+/* A run that writes logs, and its output. */
 typedef struct Logged {
     Setup *s;
     Trainer run;
@@ -70,7 +71,8 @@ typedef struct Logged {
     char dir[64];
 } Logged;
 
-/* %s in the options is a folder for files. Release with logged_free. */
+/* Starts a run that writes logs. %s in the options is replaced by a folder for files. Release with
+ * logged_free. */
 static Logged logged(const char *options) {
     Logged l = {.s = NULL};
     temp_dir(l.dir);
@@ -116,7 +118,7 @@ static StepReport report(double loss) {
                         .optim = {.grad_norm = 12.34567, .clip = 0.081, .num_zeros = -1}};
 }
 
-/* Splits at newlines in place; returns how many lines there are. */
+/* Splits the text at newlines in place; returns the number of lines. */
 static int lines_of(char *text, char *lines[], int max) {
     int n = 0;
     for (char *save, *l = strtok_r(text, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
@@ -138,7 +140,7 @@ TEST(log_line_is_megatrons) {
     stop(&l);
     char *lines[8];
     assert_int_equal(lines_of(l.out.s, lines, 8), 3);
-    /* the first step of the process is printed, and still counts in the first interval's mean */
+    /* the first step of the process is printed, and also counts in the mean of the first interval */
     expect_match("^" STAMP
                  " iteration        1/     200 \\| consumed samples:            4 \\| elapsed time per "
                  "iteration \\(ms\\): 500\\.0 \\| learning rate: 1\\.500000E-04 \\| global batch size:     4 "
@@ -188,8 +190,8 @@ TEST(throughput_is_that_of_a_gpu) {
     logged_free(&l);
 }
 
-/* Megatron-LM core/timers.py: (name + ' ').ljust(48, '.'), two decimals; timers of level 2 and ranks that have not run
- * a timer are left out */
+/* The format is that of Megatron-LM core/timers.py: (name + ' ').ljust(48, '.') and two decimals. Timers of
+ * level 2, and ranks that have not run a timer, are omitted. */
 TEST(timers_are_padded_and_averaged) {
     const Times of[] = {
         {{[TIMER_BATCH] = 3000000, [TIMER_FORWARD_BACKWARD] = 500000000, [TIMER_OPTIMIZER] = 25000}},
@@ -266,11 +268,11 @@ TEST(evaluation_is_framed_by_dashes) {
                                   "2.000000E+00 | lm loss PPL: 7.389056E+00 | ");
     assert_int_equal(strspn(lines[0], "-"), strlen(lines[1]));
     assert_string_equal(lines[0], lines[2]);
-    expect_match("PPL: 4\\.851652E\\+08 \\| $", lines[4]); /* exp(20): Megatron-LM's cap */
+    expect_match("PPL: 4\\.851652E\\+08 \\| $", lines[4]); /* exp(20), Megatron-LM's limit */
     logged_free(&l);
 }
 
-/* A model with two losses; each is logged under its name. */
+/* Each of two losses must be logged with its name. */
 TEST(each_loss_has_its_name) {
     Logged l = logged("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4");
     l.run.run.model->plan.loss[1] =
@@ -328,7 +330,7 @@ TEST(jsonl_is_json_even_without_numbers) {
     assert_int_equal(json_integer_value(json_object_get(good, "consumed_tokens")),
                      4 * l.s->config.seq_length);
     assert_true(json_real_value(json_object_get(good, "lm_loss")) == 0.1);
-    assert_non_null(strstr(lines[1], "\"lm_loss\": 0.1,")); /* the shortest digits of the double */
+    assert_non_null(strstr(lines[1], "\"lm_loss\": 0.1,")); /* the shortest representation of the double */
     assert_true(json_real_value(json_object_get(good, "learning_rate")) == 1.5e-4);
     assert_true(json_is_false(json_object_get(good, "skipped")));
     assert_true(json_is_null(json_object_get(null, "lm_loss")));
@@ -336,7 +338,7 @@ TEST(jsonl_is_json_even_without_numbers) {
     assert_true(json_is_true(json_object_get(null, "skipped")));
     const double tflops = json_real_value(json_object_get(good, "tflops"));
     assert_true(tflops > 0);
-    assert_true(json_real_value(json_object_get(shared, "tflops")) == tflops / 2); /* as one of two ranks */
+    assert_true(json_real_value(json_object_get(shared, "tflops")) == tflops / 2); /* one of two ranks */
     assert_true(!json_object_get(good, "params_norm") && !json_object_get(good, "num_zeros"));
     assert_true(json_number_value(json_object_get(more, "params_norm")) == 16.25);
     assert_true(json_number_value(json_object_get(more, "num_zeros")) == 17);
@@ -378,7 +380,7 @@ TEST(scalars_have_megatrons_tags) {
         assert_int_equal(reader_find(&f, samples, &last), 2);
         assert_int_equal(last.step, 16);
     }
-    assert_true(last.value == 2); /* the world-size scalar */
+    assert_true(last.value == 2); /* the world size */
     assert_int_equal(reader_find(&f, "lm loss", &last), 2);
     assert_true(last.value == 4);
     assert_int_equal(reader_find(&f, "lm loss validation", &last), 1);
@@ -388,13 +390,13 @@ TEST(scalars_have_megatrons_tags) {
     assert_true(last.value == 3);
     assert_int_equal(reader_find(&f, "mem-max-allocated-bytes", &last), 2);
     assert_true(last.value == 5);
-    /* Without --log-timers-to-tensorboard there are no times. */
+    /* Without --log-timers-to-tensorboard, there are no times. */
     assert_int_equal(reader_find(&f, "iteration-time", &last), 0);
     assert_int_equal(reader_find(&f, "throughput", &last), 0);
     free(f.scalars);
 }
 
-/* In Megatron-LM these tags are written together with the log line, and only against the iteration. */
+/* As in Megatron-LM, these tags are written together with the log line, and only by iteration. */
 TEST(times_are_means_at_log_lines) {
     EventFile f =
         events_of("--log-timers-to-tensorboard --timing-log-level 1 --disable-log-loss-scale-to-tensorboard");
@@ -428,7 +430,8 @@ TEST(progress_is_appended) {
     logged_free(&l);
 }
 
-/* Opens --log-jsonl on a file with this text, and closes it. `said` gets the output. */
+/* Starts a run with --log-jsonl and an existing file with this text, and ends it. `said` receives the
+ * output. */
 static Err open_over(const char *text, int64_t iteration, Str *said, Str *content) {
     char dir[64];
     temp_dir(dir);

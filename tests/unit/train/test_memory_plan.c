@@ -1,5 +1,5 @@
-/* The dry run runs a part of a step. The whole step on worlds of threads uses the planned memory. Ranks that are
- * threads share memory. */
+/* Tests that a dry run of a part of a step plans exactly the memory that the whole step uses on ranks that
+ * are threads, and that plans of ranks that share memory are added up. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -10,9 +10,9 @@
 enum { RANKS = 4, MICROBATCHES = 16 };
 #define T5 "--model t5 --decoder-seq-length 4 --position-embedding-type relative "
 
-/* ---- what a rank allocates on a device with memory ---- */
+/* ---- allocations of a rank on a device with memory ---- */
 
-/* Names of allocations, and their rows of the plan. */
+/* Names of allocations, and the rows of the plan to which they belong. */
 static const struct {
     const char *what;
     MemoryPart part;
@@ -55,7 +55,7 @@ void *__wrap_device_alloc(Device *d, size_t bytes, const char *what) {
     return __real_device_alloc(d, bytes, what);
 }
 
-/* Other host memory is a few bytes for results. */
+/* Other allocations in host memory are a few bytes for results. */
 void *__real_device_host_alloc(Device *, size_t, const char *);
 void *__wrap_device_host_alloc(Device *, size_t, const char *);
 void *__wrap_device_host_alloc(Device *d, size_t bytes, const char *what) {
@@ -65,7 +65,7 @@ void *__wrap_device_host_alloc(Device *d, size_t bytes, const char *what) {
 
 typedef struct Trial {
     const Setup *setup;
-    Str wrong[RANKS]; /* rows of the plan that differ from what the rank allocated */
+    Str wrong[RANKS]; /* rows of the plan that differ from the rank's allocations */
 } Trial;
 
 static void train(void *arg, Comm *comm) {
@@ -73,9 +73,9 @@ static void train(void *arg, Comm *comm) {
     const Setup *s = t->setup;
     const MemoryPlan plan = memory_plan_new(&s->config, comm, NULL);
     memset(taken, 0, sizeof taken);
-    Trainer *r = rank_trainer(s, &plan, comm); /* a byte more is a fault */
+    Trainer *r = rank_trainer(s, &plan, comm); /* an allocation beyond the plan would be a fault */
     rank_step(s, r);
-    /* Each slot of the zero-bubble schedule has a transient space. */
+    /* In the zero-bubble schedule, each slot has a separate transient space. */
     const ExecutorMemory peak = executor_peak(r->executor);
     const size_t transient = peak.transient * (size_t)s->config.interleaved_microbatches;
     taken[MEMORY_slots] += taken[MEMORY_transient] - transient, taken[MEMORY_transient] = transient;
@@ -140,7 +140,7 @@ static void share(void *arg, Comm *comm) {
     MemoryPlan all = memory_plan_together(&own, device, comm);
     assert_int_equal(all.part[MEMORY_parameters], 1 + 2 + 3 + 4);
     assert_int_equal(memory_plan_total(&all), 10 + 60);
-    own.discrete = true; /* at most two of the four ranks on each of three devices */
+    own.discrete = true; /* three devices, each of which at most two of the four ranks share */
     all = memory_plan_together(&own, device, comm);
     assert_int_equal(memory_plan_total(&all), 2 * own.part[MEMORY_parameters]);
     assert_int_equal(memory_plan_host(&all), 60);
@@ -153,7 +153,7 @@ TEST(threads_add_up_what_they_share) {
     assert_int_equal(memory_plan_total(&alone), 7);
 }
 
-/* A rank's communication memory on a machine with this number of GPU-like devices. */
+/* Returns the communication memory of a rank on a machine with this number of (simulated) GPUs. */
 static size_t communication(Setup *s, Comm *comm, int devices) {
     Device *cpu = device_cpu(1), gpu = *cpu;
     DeviceBackend backend = *cpu->backend;
@@ -169,7 +169,8 @@ static void share_gpus(void *arg, Comm *comm) {
     assert_true(communication(arg, comm, RANKS) > (size_t)465 << 20);
 }
 
-/* Threads that share a GPU communicate through host memory. Ranks of `isotron plan` do not share this machine's GPU. */
+/* Threads that share a GPU communicate through host memory. The ranks of `isotron plan` have a GPU each, even
+ * if this machine has fewer. */
 TEST(planned_ranks_have_a_gpu_each) {
     Setup *s = setup_new(
         "--ranks %d --global-batch-size 8 --micro-batch-size 1 --num-layers 4 --train-iters 1", RANKS);
@@ -196,7 +197,7 @@ static void share_host(void *arg, Comm *comm) {
     MemoryPlan all = memory_plan_of_host(&own, comm);
     assert_int_equal(all.part[MEMORY_parameters], rank < 3 ? 1 + 2 + 3 : 4);
     assert_int_equal(all.part[MEMORY_offloaded], 30);
-    own.discrete = true; /* each has its own device */
+    own.discrete = true; /* each rank has its own device */
     all = memory_plan_of_host(&own, comm);
     assert_int_equal(all.part[MEMORY_parameters], rank + 1);
     assert_int_equal(all.part[MEMORY_offloaded], 30);

@@ -1,5 +1,5 @@
-/* Tests activations of dropless experts in host memory. Their memory is planned for balanced experts and never exceeds
- * the plan's maximum. */
+/* Tests offloading of the activations of dropless experts. Host memory is planned for balanced experts, and
+ * must never exceed the plan's maximum. */
 #include "unit/train/ranks_step.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ typedef struct Trial {
     size_t planned[4], most[4], taken[4], added[4]; /* bytes added to host memory during the step */
 } Trial;
 
-/* ---- a CPU that counts allocations of host memory separately ---- */
+/* ---- a CPU device that counts allocations of host memory separately ---- */
 
 typedef struct Counting {
     DeviceBackend backend;
@@ -45,7 +45,8 @@ static Device *counting_device(Counting *c) {
 
 /* ---- runs ---- */
 
-/* Parameters that were not set are zero. All experts are then equal, and each token selects the first two. */
+/* Parameters are not initialized, so they are zero. Router logits are then equal, and each token selects the
+ * first two experts. */
 static void train(void *arg, Comm *comm) {
     Trial *t = arg;
     const int rank = comm_rank(comm);
@@ -70,7 +71,7 @@ static Trial trial(const char *words, bool skewed) {
     return t;
 }
 
-/* If the plan suffices, only the planned memory is allocated; otherwise a block is added. */
+/* If the plan suffices, only the planned memory may be allocated; otherwise blocks must have been added. */
 static void expect_bounded(const Trial *t, const char *layout) {
     for (int rank = 0; rank < t->ranks; rank++) {
         const size_t most = t->most[rank], planned = t->planned[rank], taken = t->taken[rank];
@@ -101,7 +102,7 @@ TEST(one_rank_may_have_all_rows) {
     }
 }
 
-/* With a capacity sizes do not depend on the data. */
+/* With a capacity, sizes do not depend on the data, so the plan equals the maximum. */
 TEST(with_a_capacity_the_plan_is_the_most) {
     const Trial t =
         trial("--ranks 2 --moe-token-dispatcher-type alltoall --moe-expert-capacity-factor 1.5", true);

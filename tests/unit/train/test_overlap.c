@@ -1,5 +1,5 @@
-/* Communication operations are in progress while ops compute, unless their option is off. The flight recorder shows
- * which started operations an op has not yet waited for. */
+/* Tests that communication operations are in progress while ops compute, unless the option for it is off. The
+ * flight recorder shows which operations have been started and not waited for when an op runs. */
 #include "comm/transport.h"
 #include "run/launch.h"
 #include "unit/err.h"
@@ -62,7 +62,8 @@ typedef struct Watch {
     const Claim *claim;
     const Setup *setup;
     Comm *comm[RANKS];
-    int64_t during[RANKS], ran[RANKS]; /* numbers of the op's runs: with the operation in progress; all */
+    int64_t during[RANKS],
+        ran[RANKS]; /* number of runs of the op: while the operation is in progress; in total */
 } Watch;
 
 typedef struct Eye {
@@ -103,8 +104,8 @@ static void train(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* Number of the op's runs during which the operation is in progress. `ran`, unless NULL, gets the number of all its
- * runs. */
+/* Returns the number of runs of the op during which the operation is in progress. Unless `ran` is NULL, it
+ * receives the total number of runs. */
 static int64_t count(const Claim *claim, const char *more, int64_t *ran) {
     Watch w = {.claim = claim};
     Setup *s = setup_new("--ranks %d --cpu-threads 1 --micro-batch-size 1 --global-batch-size 8 %s %s", RANKS,
@@ -127,8 +128,9 @@ TEST(operations_run_during_ops) {
     }
 }
 
-/* A branch has two operations. Without the pauses halfway and the head start (tape_pause_halfway), the operations of
- * one microbatch would run during no op: none or half of the ops would have an operation in progress. */
+/* A branch has two operations. Without the pauses halfway and the head start (tape_pause_halfway), the
+ * operations of one microbatch would not overlap with any op, so that at most half of the ops would run
+ * during an operation. */
 TEST(both_microbatches_hide_operations) {
     const char *layout = "--tensor-model-parallel-size 2 --sequence-parallel --interleaved-microbatches 2 "
                          "--swiglu --ffn-hidden-size 16 --num-layers 8";
@@ -148,7 +150,8 @@ TEST(both_microbatches_hide_operations) {
     }
 }
 
-/* The order of some ops on a rank: E embedding, f attention; G gradient of the loss, b gradient of attention. */
+/* The order of some ops on a rank: E is the embedding, f attention, G the gradient of the loss, b the
+ * gradient of attention. */
 typedef struct Order {
     const Setup *setup;
     Str ops[RANKS];
@@ -172,7 +175,7 @@ static void train_in_order(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* Number of times that an op of the second kind directly follows an op of the first kind, ignoring other ops. */
+/* Number of times that an op `second` directly follows an op `first`, ignoring ops of other kinds. */
 static int64_t follows(const char *ops, char first, char second) {
     int64_t n = 0;
     char last = 0;
@@ -184,7 +187,8 @@ static int64_t follows(const char *ops, char first, char second) {
     return n;
 }
 
-/* With --interleave-forward-backward a forward begins after its paired backward, and their layers alternate. */
+/* With --interleave-forward-backward, a forward begins after the backward with which it is paired, and their
+ * layers alternate. */
 TEST(forwards_run_between_backwards) {
     enum { LAYERS = 8, MICROBATCHES = 8, PAIRS = MICROBATCHES - 2 };
     for (int mixed = 0; mixed < 2; mixed++) {
@@ -205,8 +209,8 @@ TEST(forwards_run_between_backwards) {
     }
 }
 
-/* The order of starts and ops on a rank: s sum of gradients, g gather of parameters, f attention, b its
- * gradient, x other ops. */
+/* The order of started operations and ops on a rank: s is a reduction of gradients, g an all-gather of
+ * parameters, f attention, b its gradient, x any other op. */
 typedef struct Starts {
     Str order;
     Comm *comm;
@@ -244,7 +248,7 @@ static void train_and_note_starts(void *arg, Comm *comm) {
     trainer_free(r);
 }
 
-/* Number of starts of this kind whose next op is `op`. */
+/* Number of operations of the kind `start` after which `op` is the next op. */
 static int64_t starts_before(const char *order, char start, char op) {
     int64_t n = 0;
     for (const char *at = order; *at; at++) n += *at == start && at[strspn(at, "sg")] == op;
@@ -252,7 +256,8 @@ static int64_t starts_before(const char *order, char start, char op) {
 }
 
 typedef struct Together {
-    int64_t sums, gathers; /* starts directly before an attention, on both ranks in two steps */
+    int64_t sums,
+        gathers; /* numbers of operations that start directly before an attention, on both ranks in two steps */
 } Together;
 
 static Together starts_with_attention(const char *layout, int layers, const char *more) {
@@ -282,7 +287,8 @@ TEST(data_parallelism_starts_with_attention) {
              late = starts_with_attention(ZERO3, LAYERS, "");
     assert_true(early.sums == 0 && early.gathers == 0);
     assert_true(late.sums >= SWEEPS * (LAYERS - 1) && late.gathers >= SWEEPS * (LAYERS - 1));
-    /* An early sum may also start before an attention, because a bucket may end at the output projection. */
+    /* An early reduction may also start before an attention, because a bucket may end at the output
+     * projection. */
     early = starts_with_attention(ZERO1, LAYERS, EARLY);
     late = starts_with_attention(ZERO1, LAYERS, "");
     assert_true(late.gathers > early.gathers && late.sums > early.sums);
@@ -292,15 +298,15 @@ TEST(data_parallelism_starts_with_attention) {
 
 enum { WORLD = 4, PIPELINE = 2, MICROBATCHES = 10, TURNS = 5 }; /* MICROBATCHES: per rank */
 
-/* The operations that a rank has started so far. */
+/* Numbers of operations that a rank has started so far. */
 typedef struct Started {
-    int64_t staged, direct; /* messages of the pipeline, through host memory and through NCCL */
-    int64_t barriers;       /* after kernels were loaded */
-    int64_t opened_late;    /* channels, after the first of these barriers */
+    int64_t staged, direct; /* pipeline messages through host memory, and through NCCL */
+    int64_t barriers;       /* barriers after kernels were loaded */
+    int64_t opened_late;    /* channels opened after the first of these barriers */
 } Started;
 
 typedef struct LoadingRun {
-    const Setup *one, *all; /* steps of a microbatch, and of all */
+    const Setup *one, *all; /* steps of one microbatch, and of all */
     Started after[WORLD][TURNS];
 } LoadingRun;
 
@@ -343,12 +349,14 @@ static void train_over_nccl(void *arg, Comm *comm) {
         run->after[comm_rank(comm)][turn] = count_started(comm);
         if (turn == 1) allocations = executor_allocations(r->executor);
     }
-    assert_int_equal(executor_allocations(r->executor), allocations); /* a CUDA graph needs the addresses */
+    assert_int_equal(executor_allocations(r->executor),
+                     allocations); /* a CUDA graph requires that the addresses do not change */
     trainer_free(r);
 }
 
-/* The first step of one microbatch, the first group of the first step of several, and the first evaluation load
- * kernels. NCCL then has no messages, and opens no channels later. */
+/* Kernels are loaded in the first step of one microbatch, in the first group of the first step of several
+ * microbatches, and in the first evaluation. NCCL must have no messages then, and must open no channels
+ * later. */
 TEST(kernels_are_loaded_without_nccl) {
     static const struct {
         const char *options;

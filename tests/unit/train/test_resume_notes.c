@@ -1,4 +1,4 @@
-/* Notes on differences from the continued run: notes on options, on data files and on schedules. */
+/* Tests the notes on differences from the run that is resumed, in options, data files and schedules. */
 #include <jansson.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 static const char NOTE[] = "the data files have changed since the checkpoint";
 
-/* Whether a run with this data has the note if it continues a run with `saved`. */
+/* Whether the note appears if a run with this data resumes a run with `saved`. */
 static bool noted(const char *data, const char *saved) {
     Setup *s = setup_new("--seed 1");
     json_t *state = json_loads(saved, 0, NULL);
@@ -28,7 +28,7 @@ TEST(files_under_the_same_names_are_compared) {
     static const char SAVED[] = "{\"data\": \"aa\", \"config\": {\"mock_data\": true}}";
     assert_false(noted("aa", SAVED));
     assert_true(noted("ab", SAVED));
-    assert_false(noted(NULL, SAVED)); /* a loop that has no Data */
+    assert_false(noted(NULL, SAVED)); /* a run without Data */
 }
 
 TEST(a_checkpoint_without_a_fingerprint_has_no_note) {
@@ -47,8 +47,8 @@ TEST(other_names_have_their_own_note) {
     }
 }
 
-/* With a constant rate, warm-ups of 3 and 4 steps differ after 1, 2 and 3 samples: the last of these cases is a single
- * next step. */
+/* With a constant learning rate, warm-ups of 3 and 4 steps differ after 1, 2 and 3 samples. If the run
+ * resumes after 3, only the next step differs. */
 TEST(a_rate_that_differs_at_the_next_step_alone_changes) {
     static const struct {
         int64_t samples;
@@ -78,7 +78,8 @@ static bool is_in(int option, const int *list, size_t n) {
 }
 #define IS_IN(option, ...) is_in(option, (int[]){__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int))
 
-/* Whether an option has no effect on the remaining steps, or a different value is refused, as for --optimizer. */
+/* Whether no note is needed, because an option has no effect on the remaining steps, or a changed value is
+ * refused, as for --optimizer. */
 static bool is_silent(int group, int option) {
     return IS_IN(group, OPTION_GROUP_CHECKPOINT, OPTION_GROUP_LOGGING, OPTION_GROUP_EVALUATION,
                  OPTION_GROUP_PARALLEL, OPTION_GROUP_GENERATE) ||

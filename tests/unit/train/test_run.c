@@ -1,4 +1,5 @@
-/* Single training steps: planned memory, results that do not depend on microbatches, and skipped steps. */
+/* Tests single training steps: planned memory, results that do not depend on microbatches, and skipped
+ * steps. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,8 @@ static const char LLAMA[] =
     "--group-query-attention --num-query-groups 2 --position-embedding-type rope --normalization "
     "RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights --qk-layernorm ";
 
-/* Samples first .. first + b of an endless random text; every other label of every third sample is masked if
- * `masked`. */
+/* Returns b samples, from `first` on, of an endless random text. If `masked`, every other label of every
+ * third sample is masked. */
 static Batch batch_of(const Setup *s, int64_t first, int64_t b, bool masked) {
     Batch x = batch_new(b, (SampleShape){.positions = s->config.seq_length, .fields = GPT_FIELDS});
     batch_reset(&x);
@@ -82,11 +83,11 @@ TEST(the_plan_is_what_the_run_takes) {
             setup_new("%s %s --micro-batch-size 3 --global-batch-size 6 --make-vocab-size-divisible-by %d",
                       k % 2 ? LLAMA : GPT2, WORDS[k / 2], k % 2 ? 1 : 128);
         MemoryPlan plan = memory_plan_new(&s->config, NULL, NULL);
-        Trainer *r = run_start(s, &plan); /* a byte more than planned is a fault */
+        Trainer *r = run_start(s, &plan); /* an allocation beyond the plan would be a fault */
         for (int i = 0; i < 2; i++) step(s, r, false);
         Batch b = batch_of(s, 0, 3, false);
         LossSum sum[MODEL_LOSSES] = {{0}};
-        trainer_evaluate(r, &b, sum); /* evaluation may not need more either */
+        trainer_evaluate(r, &b, sum); /* an evaluation must not need more memory */
         batch_free(&b);
         const ExecutorMemory peak = executor_peak(r->executor);
         assert_int_equal(peak.slot + OFFLOAD_SLOTS * peak.offload.slot, plan.part[MEMORY_slots]);
@@ -114,8 +115,8 @@ TEST(recompute_takes_less) {
     }
 }
 
-/* Memory on the host is not on the device. Starts at 3 layers, because the first layer has one sum fewer than the
- * others. */
+/* Memory that is offloaded to the host must be absent from the device. The first layer has one sum fewer than
+ * the others, so the test starts at 3 layers. */
 TEST(offloading_takes_less) {
     size_t before = SIZE_MAX, all = 0;
     for (int n = 0; n < 6; n = n ? n + 1 : 3) {
@@ -126,7 +127,7 @@ TEST(offloading_takes_less) {
         assert_true(plan.part[MEMORY_slots] < before && (plan.part[MEMORY_offloaded] > 0) == (n > 0));
         assert_int_equal(plan.part[MEMORY_slots] + plan.part[MEMORY_offloaded], all);
         const size_t total = memory_plan_total(&plan);
-        assert_int_equal(memory_plan_host(&plan), 0); /* the CPU's memory is the host's */
+        assert_int_equal(memory_plan_host(&plan), 0); /* the memory of a CPU device is host memory */
         plan.discrete = true;
         assert_int_equal(memory_plan_host(&plan), plan.part[MEMORY_offloaded]);
         assert_int_equal(memory_plan_total(&plan), total - plan.part[MEMORY_offloaded]);
@@ -165,7 +166,8 @@ TEST(too_little_memory_is_said) {
     assert_ok(memory_plan_check(&fits, ENOUGH));
 }
 
-/* The difference is all logits except for one chunk, less copies of the chunk's labels, losses and gradients. */
+/* The saving is all logits except for those of one chunk, minus copies of the chunk's labels, losses and
+ * gradients. */
 TEST(chunks_of_logits_take_less) {
     static const char *const WORDS[] = {
         "", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --cross-entropy-chunk-size 32"};
@@ -232,8 +234,7 @@ TEST(microbatch_size_changes_nothing) {
     static const char *const LANES[] = {"--fp64", "", "--bf16", "--bf16 --grad-reduce-in-bf16"};
     char words[512];
     for (int k = 0; k < 16; k++) {
-        bool masked =
-            k / 2 % 2; /* with masks only the per-token loss is the same function of the global batch */
+        bool masked = k / 2 % 2; /* with masks, only the per-token loss does not depend on microbatches */
         snprintf(words, sizeof words, "%s %s %s", k % 2 ? LLAMA : GPT2, LANES[k / 4],
                  masked ? "--calculate-per-token-loss" : "");
         Outcome one = outcome_of(words, 1, masked);
@@ -244,10 +245,10 @@ TEST(microbatch_size_changes_nothing) {
     }
 }
 
-/* Dropout depends on the sample's number in the whole run: a sample loses the same elements in any batch. A different
- * grouping changes matrix sizes and the order of sums. In double this costs at most a few thousand ulps: one for each
- * term of the sums that lead to a loss. If different elements were dropped, the loss would differ by more than a
- * thousandth. */
+/* Dropout depends on the number of the sample in the whole run, so a sample loses the same elements in any
+ * batch. A different grouping changes matrix sizes and the order of sums. In double, this changes a loss by
+ * at most a few thousand ulps, one for each term of its sums. If other elements were dropped, the loss would
+ * differ by more than a thousandth. */
 TEST(dropout_follows_the_sample) {
     double loss[3][2];
     static const int MICRO[] = {1, 4, 8};
@@ -259,8 +260,8 @@ TEST(dropout_follows_the_sample) {
             if (i == 0) trainer_update(r, &report);
             loss[k][i] = report.sum[0].loss;
         }
-        Batch again =
-            batch_of(s, 8, MICRO[k], false); /* the second step's samples under the first step's numbers */
+        Batch again = batch_of(s, 8, MICRO[k],
+                               false); /* samples of the second step, with the numbers of the first step */
         StepReport report = trainer_begin_step(r);
         r->consumed_samples = 0;
         trainer_microbatch(r, &again, 8 / MICRO[k], &report);
@@ -273,7 +274,7 @@ TEST(dropout_follows_the_sample) {
     }
 }
 
-/* Threads never split a sum. */
+/* Sums are never split over threads, so results must be bitwise equal. */
 TEST(threads_change_nothing) {
     char words[512];
     snprintf(words, sizeof words, "%s --cpu-threads 1", LLAMA);
@@ -285,7 +286,7 @@ TEST(threads_change_nothing) {
 
 /* ---- the first gradient of a step is written ---- */
 
-/* Overwrites the previous step's main gradients with NaN, because a step must not read them. */
+/* Overwrites the main gradients of the previous step with NaN, because a step must not read them. */
 static void spoil_gradients(const Registry *g) {
     for (int i = 0; i < g->n; i++) {
         const Tensor *x = &g->params[i]->main_grad;
@@ -295,7 +296,8 @@ static void spoil_gradients(const Registry *g) {
     }
 }
 
-/* A step's gradients: the first one overwrites NaNs, or all are added to zeros. */
+/* Returns the gradients of a step. If `added`, all microbatches add to zeros; otherwise the first one
+ * overwrites NaN. */
 static double *gradients_of(const Setup *s, bool added, int64_t *n) {
     Trainer *r = run_start(s, NULL);
     Registry *g = r->run.model->registry;
@@ -331,13 +333,13 @@ TEST(first_gradient_is_written) {
         "--bf16 --num-experts 8 --moe-router-topk 2 --moe-expert-capacity-factor 1",
     };
     for (size_t k = 0; k < 4 * sizeof WORDS / sizeof *WORDS; k++) {
-        if (k % 2 == 0 && strstr(WORDS[k / 4], "experts")) continue; /* these have no biases */
+        if (k % 2 == 0 && strstr(WORDS[k / 4], "experts")) continue; /* models with experts have no biases */
         Setup *s = setup_new("%s %s --micro-batch-size 2 --global-batch-size %d", k % 2 ? LLAMA : GPT2,
                              WORDS[k / 4], k % 4 / 2 ? 6 : 2);
         int64_t n, same;
         double *written = gradients_of(s, false, &n), *added = gradients_of(s, true, &same);
         assert_int_equal(n, same);
-        for (int64_t i = 0; i < n; i++) /* compared by value: the signs of zeros may differ */
+        for (int64_t i = 0; i < n; i++) /* values are compared, because the signs of zeros may differ */
             if (!(written[i] == added[i]))
                 fail_msg("%s: element %lld is %g, not %g", WORDS[k / 4], (long long)i, written[i], added[i]);
         free(written), free(added);
@@ -348,7 +350,7 @@ TEST(first_gradient_is_written) {
 /* ---- what a step counts ---- */
 
 TEST(skipped_step_advances_data_but_not_schedules) {
-    /* 2^32 times any gradient of this model exceeds the range of half precision */
+    /* with a loss scale of 2^32, any gradient of this model exceeds the range of fp16 */
     Setup *s = setup_new("%s --fp16 --global-batch-size 4 --lr-warmup-iters 5 --hysteresis 1", GPT2);
     Trainer *r = run_start(s, NULL);
     Registry *g = r->run.model->registry;
@@ -364,9 +366,9 @@ TEST(skipped_step_advances_data_but_not_schedules) {
     assert_int_equal(r->schedule_samples, 0);
     assert_int_equal(r->skipped_iterations, 1);
     for (int i = 0; i < 40 && report.optim.found_inf; i++) report = step(s, r, false);
-    assert_false(report.optim.found_inf); /* the scale has decreased */
+    assert_false(report.optim.found_inf); /* the loss scale has decreased sufficiently */
     assert_int_equal(r->schedule_samples, 4);
-    assert_true(report.lr == 0); /* the first update of a warm-up */
+    assert_true(report.lr == 0); /* the learning rate of the first update of a warm-up */
     assert_true(step(s, r, false).lr == 0.001 / 5);
     free(before);
     trainer_free(r);
@@ -384,8 +386,8 @@ TEST(loss_scale_leaves_the_gradient_alone) {
         trainer_free(r);
         setup_free(s);
     }
-    /* a power of two shifts exponents only, except for subnormal halves: elements below 2^-14 round in steps
-     * of 2^-24 */
+    /* a power of two changes only exponents, except for subnormal fp16 numbers: elements below 2^-14 are
+     * rounded to multiples of 2^-24 */
     assert_true(fabs(norm[0] / norm[1] - 1) < 0x1p-10);
 }
 
@@ -422,7 +424,7 @@ TEST(nan_in_a_parameter_is_reported) {
     setup_free(s);
 }
 
-/* A batch with only masked labels has loss 0 and zero gradients, and does not divide by zero. */
+/* A batch in which all labels are masked must have loss 0 and zero gradients, without a division by zero. */
 TEST(fully_masked_batch_is_no_gradient) {
     for (int per_token = 0; per_token < 2; per_token++) {
         Setup *s = setup_new("%s %s", GPT2, per_token ? "--calculate-per-token-loss" : "");
@@ -442,7 +444,8 @@ TEST(fully_masked_batch_is_no_gradient) {
 
 /* ---- data ---- */
 
-static int streams, least_depth, most_depth; /* number and depths of started prefetches */
+static int streams, least_depth,
+    most_depth; /* number of started prefetches; their smallest and largest depth */
 
 /* Linked with --wrap=prefetch_start. */
 Prefetch *__real_prefetch_start(const Dataset *, Sampler *, int64_t, SampleShape, int);

@@ -1,4 +1,4 @@
-/* The budgets of stages, by hand. */
+/* Compares the budgets of stages with values computed by hand. */
 #include <math.h>
 
 #include "unit/cmocka_all.h"
@@ -8,16 +8,16 @@ static const StageTime STAGES[] = {{0.25, 2}, {0.75, 6}, {0, 5}};
 enum {
     N = sizeof STAGES / sizeof *STAGES,
     ROUNDINGS = 10
-}; /* of one budget: at most ten operations on doubles */
+}; /* a budget takes at most ten operations on doubles */
 
 TEST(minimums_and_shares_of_the_rest) {
-    /* 40 s less 5 for the last stage and 3 of overhead leave 32; less the minimums of 8, 24 to share. */
+    /* 40 s minus 5 for the last stage and 3 of overhead leave 32. Minus the minimums of 8, 24 are shared. */
     assert_true(stage_budget(STAGES, N, 40, 0, 3) == 2 + 0.25 * 24);
     assert_true(stage_budget(STAGES + 1, N - 1, 40, 8, 3) == 40 - 8 - 5 - 3);
     assert_true(stage_budget(STAGES + 2, 1, 40, 39, 3) == 5);
 }
 
-/* Used up exactly, the budgets end at all seconds less the overhead. */
+/* If every stage uses its budget exactly, the last stage ends when all time minus the overhead is used. */
 TEST(the_sum_is_all_the_time) {
     for (double all = 30; all <= 600; all *= 2) {
         double gone = 0;
@@ -28,11 +28,12 @@ TEST(the_sum_is_all_the_time) {
 
 TEST(a_slow_stage_takes_time_from_the_later_ones) {
     assert_true(stage_budget(STAGES + 1, N - 1, 40, 20, 3) == 40 - 20 - 5 - 3);
-    /* Without time left, a stage gets a hundredth of all time. */
+    /* If no time is left, a stage gets a hundredth of all time. */
     assert_true(fabs(stage_budget(STAGES + 1, N - 1, 40, 50, 3) - 0.4) <= ROUNDINGS * 40 * 0x1p-53);
 }
 
-/* At most 4 of 10 s are kept, and three quarters of the 6 that are left are less than the minimums of 8. */
+/* At most 4 of 10 s are reserved for the last stage, and three quarters of the remaining 6 are less than the
+ * minimums of 8. */
 TEST(little_time_shortens_the_minimums) {
     const double part = 0.75 * 6 / 8;
     assert_true(stage_budget(STAGES, N, 10, 0, 3) == part * 2 + 0.25 * (6 - part * 8));

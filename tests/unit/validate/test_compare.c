@@ -1,4 +1,4 @@
-/* A comparison with a good run or a different library reports what it could not compare. */
+/* Tests that a comparison with a good run or a second library reports what it could not compare. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 enum { FEW = 3, MANY = OUTCOME_ROUNDS };
 static const char SPEED[] = "speed", RATE[] = "link 0-1";
 
-/* A validation with one stage, the speed. */
+/* A validation that has only the stage `speed`. */
 typedef struct World {
     Config config;
     ValidateOptions options;
@@ -28,7 +28,7 @@ static void add_rates(Outcome *r, int n, double rate) {
     for (int i = 0; i < n; i++) outcome_sample(r, "GB/s", rate, RATE);
 }
 
-/* One stage `speed` with n samples; with_b: with a second library that has these samples. */
+/* Creates a stage `speed` with n samples. If with_b, a second library has the same samples. */
 static World *new_world(DeviceOption device, int n, double rate, bool with_b) {
     World *w = mem_zero(1, sizeof *w);
     w->config.device = device;
@@ -70,8 +70,9 @@ TEST(a_slower_library_is_degraded) {
     free_world(w);
 }
 
-/* The probability of an error of a stage is 0.05. A rate of n has 0.05 / n of it, and the median of each library half
- * of that. All 8 samples are on one side of a median with a probability of 2 / 2^8 = 0.0078. */
+/* The probability of an error of a stage is 0.05. Each of n rates may have an error of 0.05 / n, of which the
+ * median of each library gets half. The probability that all 8 samples are on one side of the median is 2 /
+ * 2^8 = 0.0078. */
 TEST(rates_share_the_error_of_a_stage) {
     for (int n = 1; n <= 6; n++) {
         World *w = new_world(ON_CPU, 0, 0, true);
@@ -97,7 +98,7 @@ static Err open_good(const char *text, json_t **out) {
     return e;
 }
 
-/* Two turns of 13 rounds; the means of the class rise from `first`, then from `second`. */
+/* Adds two turns of 13 rounds, in which the means of the class increase from `first`, then from `second`. */
 static void add_class(Outcome *r, const char *name, double first, double second) {
     for (int i = 0; i < 26; i++)
         for (int k = 1; k < 4; k++) { /* three rates */
@@ -107,9 +108,9 @@ static void add_class(Outcome *r, const char *name, double first, double second)
         }
 }
 
-/* With an error of 0.05 / 6 for each of three classes and two libraries, the interval of a median of 13 samples is from
- * the second to the second last: P(Bin(13, 1/2) < 2) = 0.0017, and P(Bin(13, 1/2) < 3) = 0.011. The interval covers all
- * turns. */
+/* With an error of 0.05 / 6 for each of three classes and two libraries, the interval of the median of 13
+ * samples is from the second to the second-to-last, because P(Bin(13, 1/2) < 2) = 0.0017 and P(Bin(13, 1/2) <
+ * 3) = 0.011. The reported interval contains those of all turns. */
 TEST(classes_are_compared_by_their_geometric_means) {
     static const char *const SAID[][3] = {{"B is 94.3 % faster than A; B / A = 1.943, from 1.661 to 2.319",
                                            "equal within 9.9 %; B / A = 1.000, from 0.910 to 1.099",
@@ -159,7 +160,7 @@ TEST(only_reports_of_passed_runs_are_good) {
     }
 }
 
-/* Damaged members would otherwise count as changes of the machine, or be left out. */
+/* Damaged members must be errors. Otherwise they would count as changes of the machine, or be ignored. */
 TEST(a_stage_has_texts_and_rates) {
     json_t *good;
     static const char *const BAD[][2] = {
@@ -212,8 +213,8 @@ TEST(a_good_run_is_a_regular_file_of_a_limited_size) {
     file_remove_tree(dir);
 }
 
-/* A good run with n samples of a rate of a stage, and the comparison with it. `members` are those of the report,
- * `more` those of the stage. */
+/* Compares with a good run that has n samples of one rate of a stage. `members` are additional members of the
+ * report, `more` of the stage. */
 static World *compared_with(const char *members, DeviceOption device, const char *stage, const char *more,
                             const char *rate, int n) {
     Str text = {0};
@@ -235,7 +236,8 @@ static World *compared(DeviceOption device, const char *stage, const char *rate,
     return compared_with("\"ranks\": 3", device, stage, "", rate, n);
 }
 
-/* Rates depend on the ranks, the kind of device and the transport, and the good run had twice the rates. */
+/* Rates depend on the number of ranks, the kind of device and the transport. The rates of the good run are
+ * twice as high, so that a comparison would fail. */
 TEST(a_run_of_another_kind_is_not_compared) {
     static const char HERE[] = "\"ranks\": 3, \"device\": \"cuda\"";
     static const struct {
@@ -259,7 +261,7 @@ TEST(a_run_of_another_kind_is_not_compared) {
     }
 }
 
-/* The report of a run is a good run for the next one. */
+/* The report of a run can be used as the good run of the next one. */
 TEST(a_report_can_be_the_good_run) {
     Str text = {0};
     World *w = new_world(ON_CUDA, MANY, 1, false);
@@ -302,7 +304,7 @@ TEST(a_slower_machine_is_degraded) {
     free_world(gpu), free_world(cpu);
 }
 
-/* A path may hold any bytes. */
+/* A path may contain any bytes. */
 TEST(reports_are_utf8) {
     char word[] = "--good=\xff.json", *words[] = {word};
     Str text = {0}, junit = {0};

@@ -1,4 +1,4 @@
-/* The conclusion names the component that explains most findings. */
+/* Tests that the conclusion names the component that explains most findings. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ typedef struct Case {
     struct {
         int stage;
         const char *suspect;
-    } found[MOST]; /* of library A; with a leading '*' of B */
+    } found[MOST]; /* of library A, or of B if it begins with '*' */
     DeviceOption device;
     const char *wanted;
 } Case;
@@ -81,7 +81,7 @@ static void check(const Case *c, int ranks) {
 
 TEST(most_findings_have_one_cause) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) check(&CASES[i], 3);
-    /* All ranks, and both are named. */
+    /* The finding names both ranks, which are all ranks. */
     check(&(Case){{{STAGE_parity, "op linear, ranks 0,1"}},
                   ON_CPU,
                   "rank 0 or rank 1 each explain 1 of 1 finding; another process holds it: python3 (pid 17)"},

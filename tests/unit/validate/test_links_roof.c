@@ -1,4 +1,5 @@
-/* The roof of the links follows from the kind and the number of links, and 45 % of NVLink's is the floor. */
+/* Tests that the roof of links follows from their kind and number, and that the floor is 45 % of NVLink's
+ * roof. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,7 +62,8 @@ TEST(it_may_not_be_known) {
     set_all(facts, H100);
     for (int i = 0; i < RANKS; i++) facts[i].switched = 0;
     assert_int_equal(links_roof(facts, RANKS, true, RANKS).kind, ROOF_NVLINK);
-    assert_true(links_roof(facts, RANKS, true, RANKS).of_pair == 0); /* it has links to each of the others */
+    assert_true(links_roof(facts, RANKS, true, RANKS).of_pair ==
+                0); /* 0, because the GPUs are connected through switches */
     assert_true(links_roof(facts, 2, true, 2).of_pair == 450);
     assert_string_equal(links_roof(facts, RANKS, true, 8).why, "NVLinks lead to GPUs without a rank");
     for (int i = 0; i < RANKS; i++) facts[i].sm = 0;
@@ -69,7 +71,7 @@ TEST(it_may_not_be_known) {
     assert_true(r.kind == ROOF_NOT_KNOWN && strstr(r.why, "rate of a link"));
 }
 
-/* n samples of a rate, each with a deviation of 1 %. */
+/* Returns n samples of a rate that deviate by 1 %. */
 static Metric *metric_of(double rate, int n) {
     Metric *m = mem_zero(1, sizeof *m);
     for (m->n = 0; m->n < n; m->n++) m->sample[m->n] = rate * (1 + 0.01 * (m->n % 3 - 1));
@@ -91,11 +93,11 @@ TEST(a_part_of_nvlink_is_the_floor) {
     const LinksRoof r = links_roof(facts, RANKS, true, RANKS), unknown = {.why = ""};
     LinksRoof pcie = r;
     pcie.kind = ROOF_PCIE;
-    assert_false(are_slow(&r, 341, MANY));     /* an H100 with NCCL's rings */
-    assert_true(are_slow(&r, 341 / 2., MANY)); /* with links at half their speed */
+    assert_false(are_slow(&r, 341, MANY));     /* rate of an H100 with NCCL's rings */
+    assert_true(are_slow(&r, 341 / 2., MANY)); /* links have half of their speed */
     assert_false(are_slow(&r, 341 / 2., FEW));
-    assert_false(are_slow(&r, 243, MANY));     /* an all-gather on two H100 */
-    assert_true(are_slow(&r, 361 / 2., MANY)); /* half of an all-reduce on eight */
+    assert_false(are_slow(&r, 243, MANY));     /* rate of an all-gather on two H100 */
+    assert_true(are_slow(&r, 361 / 2., MANY)); /* half the rate of an all-reduce on eight */
     assert_false(are_slow(&pcie, 20, MANY));
     assert_false(links_are_slow(&r, NULL));
     Metric *m = metric_of(351, MANY);

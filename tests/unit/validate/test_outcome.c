@@ -1,4 +1,4 @@
-/* The findings of a stage are not lost: severe evidence, distinct faults, texts of any bytes, and rows
+/* Tests that findings of a stage are not lost: severe evidence, distinct faults, texts of any bytes, and rows
  * that do not fit. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +64,8 @@ TEST(texts_are_utf8) {
     outcome_fact(r, true, "env A\xff", "a\xc3\xa9\xe2\x82z");
     assert_string_equal(r->fact[0].name, "env A?");
     assert_string_equal(r->fact[0].value, "a\xc3\xa9??z");
-    outcome_fact(r, true, "long", "%*s\xc3\xa9", (int)sizeof r->fact[0].value - 2, ""); /* ends inside it */
+    outcome_fact(r, true, "long", "%*s\xc3\xa9", (int)sizeof r->fact[0].value - 2,
+                 ""); /* ends inside the last character */
     assert_true(utf8_valid(r->fact[1].value, strlen(r->fact[1].value)));
     outcome_add(r, VALIDATE_FAIL, "\x80", "\x80");
     outcome_limit(r, "\x80");

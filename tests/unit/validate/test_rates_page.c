@@ -1,4 +1,5 @@
-/* A rate has a bar whose length is its share of the roof, or else of the good run, and a tick for each of them. */
+/* Tests that a rate has a bar whose length is its fraction of the roof (or, without one, of the good run),
+ * and a tick for each of them. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +9,11 @@
 #include "validate/rates_page.h"
 
 typedef struct Case {
-    double rate, of_b, roof, good; /* 0: none */
-    const char *wanted;            /* all numbers of the bar and its ticks, of 320 pixels */
+    double rate, of_b, roof, good; /* 0: absent */
+    const char *wanted;            /* all numbers of the bar and its ticks; the axis has 320 pixels */
 } Case;
 
-/* The longest share, 5 / 4, ends the axis. */
+/* The axis ends at the largest fraction, 5 / 4. */
 #define BAR(y, width, colour, label_y, label)                                                                \
     "<rect y=\"" y "\" width=\"" width "\" height=\"10\" fill=\"" colour "\"/><text x=\"326\" y=\"" label_y  \
     "\">" label "</text>"

@@ -1,4 +1,5 @@
-/* A device is reported if it is slower than its siblings, or than the vendor's rate, by more than the tolerance. */
+/* Tests that a device is reported if it is slower than its siblings, or than the vendor's rate, by more than
+ * the tolerance. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@ static const Roof COPY = {.name = "copy", .unit = "GB/s", .copy = true},
 static const char WHY[] =
     "(clock down to 345 MHz, up to 82 C and 175 W; clock lowered by: hardware thermal slowdown)";
 
-/* The last device has this rate, the others 1000. Returns the number of faults, which all name the last device. */
+/* Gives the last device this rate, and the others 1000. Returns the number of faults, which must all name the
+ * last device. */
 static int faults(const Roof *roof, double rate, double stated) {
     Outcome *out = mem_zero(1, sizeof *out);
     const double best[DEVICES] = {1000, 1000, 1000, rate};
@@ -43,14 +45,15 @@ TEST(slow_devices_are_reported) {
         double rate, stated;
         int faults;
     } CASES[] = {
-        /* Compared with the siblings. Four healthy H100 of one host differed by 6 % in GEMMs. */
+        /* Comparison with siblings. The rates of four healthy H100 of one host differed by 6 % in GEMMs. */
         {&COPY, 951, 0, 0},
         {&COPY, 949, 0, 1},
         {&GEMM, 940, 0, 0},
         {&GEMM, 901, 0, 0},
         {&GEMM, 899, 0, 1},
         {&GEMM, 2000, 0, 0},
-        /* Compared with the vendor's rate. 1000 is 71 % of 1400 and 61 % of 1650, so the other devices pass. */
+        /* Comparison with the vendor's rate. 1000 is 71 % of 1400 and 61 % of 1650, so the other devices
+         * pass. */
         {&COPY, 981, 1400, 0},
         {&COPY, 979, 1400, 1},
         {&GEMM, 991, 1650, 0},
