@@ -277,8 +277,8 @@ static void assert_shortened(Arena *arena, PipelineSpec whole) {
     }
 }
 
-/* A shortened schedule must not need more slots and messages than the full one, and must have a valid group
- * size. */
+/* A shortened schedule must need as many slots and buffers as the full one, and its group size must be
+ * valid. */
 TEST(a_shortened_schedule_takes_as_much_memory) {
     static const int64_t COUNTS[] = {1, 5, 23, 64, 131, 132};
     Arena *arena = arena_new();

@@ -54,7 +54,7 @@ static void expect_match(const char *pattern, const char *text) {
 
 static const int64_t SECOND = 1000000000;
 
-/* A trainer without a model, but with a memory plan. */
+/* A trainer whose model consists only of its plan. */
 static Trainer run_of(Setup *s) {
     Model *m = arena_alloc(s->arena, sizeof *m);
     *m = (Model){.plan = model_plan(&s->config, s->arena)};

@@ -71,7 +71,8 @@ static Trial trial(const char *words, bool skewed) {
     return t;
 }
 
-/* If the plan suffices, only the planned memory may be allocated; otherwise blocks must have been added. */
+/* If the plan suffices, only the planned memory may be allocated; otherwise a block of 32 MiB must have been
+ * added. */
 static void expect_bounded(const Trial *t, const char *layout) {
     for (int rank = 0; rank < t->ranks; rank++) {
         const size_t most = t->most[rank], planned = t->planned[rank], taken = t->taken[rank];

@@ -257,7 +257,7 @@ static int64_t starts_before(const char *order, char start, char op) {
 
 typedef struct Together {
     int64_t sums,
-        gathers; /* numbers of operations that start directly before an attention, on both ranks in two steps */
+        gathers; /* operations that start directly before an attention, on both ranks in two steps */
 } Together;
 
 static Together starts_with_attention(const char *layout, int layers, const char *more) {
