@@ -15,7 +15,7 @@
 #define OPERAND(type, what, ...)                                                                             \
     { .dtype = type, .content = CONTENT_##what, __VA_ARGS__ }
 
-/* Operands with the type of activations. */
+/* Operands that have the type of activations. */
 #define X(...)          OPERAND(CASE_STORAGE, SIGNED, SHAPE(__VA_ARGS__))
 #define Y(...)          OPERAND(CASE_STORAGE, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
 #define P(...)          OPERAND(CASE_STORAGE, SIGNED, .parameter = true, SHAPE(__VA_ARGS__))
@@ -23,13 +23,13 @@
 #define WIDE(...)       OPERAND(CASE_STORAGE, WIDE, SHAPE(__VA_ARGS__))
 #define GAP(n, ...)     OPERAND(CASE_STORAGE, SIGNED, .gap = n, SHAPE(__VA_ARGS__))
 #define SWAPPED(n, ...) OPERAND(CASE_STORAGE, SIGNED, .gap = n, .swapped = true, SHAPE(__VA_ARGS__))
-/* Operands with the type of main gradients. */
+/* Operands that have the type of main gradients. */
 #define M(...)        OPERAND(CASE_PRECISE, SIGNED, SHAPE(__VA_ARGS__))
 #define MY(...)       OPERAND(CASE_PRECISE, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
 #define M_GAP(n, ...) OPERAND(CASE_PRECISE, SIGNED, .gap = n, SHAPE(__VA_ARGS__))
 #define POSITIVE(...) OPERAND(CASE_PRECISE, POSITIVE, SHAPE(__VA_ARGS__))
 #define MYP(...)      OPERAND(CASE_PRECISE, POSITIVE, .updated = true, SHAPE(__VA_ARGS__))
-/* Operands with a given type. */
+/* Operands that have the type `t`. */
 #define TYPED(t, ...)          OPERAND(t, SIGNED, SHAPE(__VA_ARGS__))
 #define TYPED_Y(t, ...)        OPERAND(t, SIGNED, .updated = true, SHAPE(__VA_ARGS__))
 #define TYPED_GAP(t, n, ...)   OPERAND(t, SIGNED, .gap = n, SHAPE(__VA_ARGS__))

@@ -21,7 +21,7 @@ bool result_name(const json_t *row, char name[RESULT_NAME]) {
     return op && type;
 }
 
-/* Checks the row whose name is set. */
+/* Completes and checks a row whose name is already set. */
 static Err add_row(Result *r, const json_t *json, const json_t *time, const json_t *samples) {
     ResultRow *row = &r->rows[r->n++];
     row->time = json_number_value(time), row->samples = samples, row->json = json;

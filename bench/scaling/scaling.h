@@ -35,5 +35,5 @@ typedef struct BenchScaling {
 int64_t scaling_axis_size(const BenchScaling *, int64_t ranks);
 int64_t scaling_batch(const BenchScaling *, int64_t ranks);
 
-/* Prints the results. `argv`: the command line, passed on to the children. */
+/* Prints the results. `argv` is the command line, which is passed on to the child processes. */
 Err bench_scaling(const BenchScaling *, char **argv);

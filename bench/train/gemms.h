@@ -28,7 +28,7 @@ enum { STEP_GEMMS = 96 };
 typedef struct StepGemms {
     StepGemm at[STEP_GEMMS];
     int count;
-    float *a, *b, *c; /* operands of the replay through BLAS */
+    float *a, *b, *c; /* operands of the replay in BLAS */
 } StepGemms;
 
 /* Counts a call; ignores an op that is not a GEMM. */

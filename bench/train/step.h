@@ -81,7 +81,7 @@ typedef struct Steps {
     double bubble; /* idle time of the schedule / time of all passes, if passes take equal times */
     Recorder recorder;
     StepGemms gemms;
-    double roof_gemm, roof_copy; /* GFLOP/s, GB/s, summed over ranks; 0: not measured. GPU only */
+    double roof_gemm, roof_copy; /* GFLOP/s and GB/s, summed over ranks; 0: not measured */
     RankResult *rank;            /* [ranks], after steps_gather */
 } Steps;
 

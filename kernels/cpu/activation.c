@@ -7,10 +7,11 @@
  *     see ActivationAttr. The derivative of a limited operand is 0 outside of the limits, and 1 at them.
  *   GELU erf: x Phi(x); ReLU: max(x, 0); squared ReLU (So et al. 2021): max(x, 0)^2; tanh (BERT's pooler)
  *
- * Written: y; written or added to: dx, which may share dy's memory unless there is a gate. */
+ * y is written. dx is written or added to, and may share the memory of dy unless there is a gate. */
 #include "kernels/cpu/vector_math.h"
 
-#define INLINE static inline __attribute__((always_inline)) /* makes `kind` a constant inside each loop */
+#define INLINE                                                                                               \
+    static inline __attribute__((always_inline)) /* inlined, so that `kind` is a constant in each loop */
 
 #define GELU_LINEAR ((real)1.5957691216057307117598) /* 2 sqrt(2/pi) */
 #define GELU_CUBIC  ((real)(0.044715 * 1.5957691216057307117598))

@@ -1,6 +1,6 @@
 /* Embedding: y[s,b] = w[id[b,s]], or 0 if another rank owns the row. Gradient: dw[v] is the sum of dy over
- * the tokens with id v in the canonical order: over the positions of each sample, then over samples. Written:
- * y; written or added to: dw. */
+ * the tokens with id v in the canonical order: over the positions of each sample, then over samples. y is
+ * written; dw is written or added to. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -46,7 +46,7 @@ typedef struct Sorted {
     Token *tokens;
 } Sorted;
 
-/* Columns per unit of work. */
+/* Number of columns per unit of work. */
 enum { COLUMNS = 64 };
 static void scatter_columns(void *arg, int64_t begin, int64_t end) {
     const Sorted *sorted = arg;

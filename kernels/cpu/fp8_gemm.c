@@ -1,5 +1,5 @@
-/* GEMMs of FP8 operands, which are first expanded to the numbers that they represent. Written or added to: c;
- * written: act. */
+/* GEMMs of FP8 operands, which are first expanded to the numbers that they represent. c is written or added
+ * to; act is written. */
 #include "base/mem.h"
 #include "kernels/cpu/gemm.h"
 

@@ -1,6 +1,6 @@
 /* Cross-entropy of each token: loss = lse - logit[label], lse = log(sum over the vocabulary of exp(logit));
  * dlogit = (exp(logit - lse) - [column is label]) * dloss, 0 in the padding columns. Logarithms are natural.
- * Written: loss, lse, dlogits, sums. */
+ * loss, lse, dlogits and sums are written. */
 #include "kernels/cpu/vector_math.h"
 
 /* Number of interleaved partial reductions over a row, which are merged at the end. They can be vectorised,

@@ -1,7 +1,7 @@
 /* Quantizes the operands of FP8 GEMMs to FP8 values, or to the numbers that these represent, as Transformer
  * Engine common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x
- * * scale are float also if `real` is double, so that both precisions give equal FP8 values. Updated in
- * place: state, newest; written: y, yt, inverse. */
+ * * scale are float also if `real` is double, so that both precisions give equal FP8 values. state and newest
+ * are updated in place; y, yt and inverse are written. */
 #include <float.h>
 #include <string.h>
 

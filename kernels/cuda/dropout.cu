@@ -1,4 +1,4 @@
-/* The ops of kernels/cpu/dropout.c, with the same random numbers. Written or added to: y. */
+/* The ops of kernels/cpu/dropout.c, with the same random numbers. The ops write or add to y. */
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/vectors.cuh"
 

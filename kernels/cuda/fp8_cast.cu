@@ -1,7 +1,7 @@
 /* Computes the FP8 values of operands and of their transposes in one pass over x. Scales are as in
  * kernels/cuda/quantize.cu. Values are rounded by the hardware's conversion, which is bitwise equal to
- * src/tensor/fp8.c: to nearest, ties to even, overflow to the largest value, NaN to 0x7f. Written: y, yt,
- * inverse; updated in place: newest. */
+ * src/tensor/fp8.c: to nearest, ties to even, overflow to the largest value, NaN to 0x7f. y, yt and inverse
+ * are written; newest is updated in place. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"

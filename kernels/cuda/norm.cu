@@ -1,8 +1,8 @@
 /* The ops norm and add_norm of kernels/cpu/norm.c; see there for the formulas.
  *
  * Rows that consist of 16-byte vectors are read from memory once and kept in registers. (add_norm keeps the
- * rounded sum, so that it is bitwise equal to add and norm: one kernel computes both.) All other rows (odd
- * widths, misaligned, wider, of mixed types) are processed element by element.
+ * rounded sum, so that it is bitwise equal to the ops add and norm.) All other rows (odd widths, misaligned,
+ * wider, of mixed types) are processed element by element.
  *
  * Instruction issue limits the kernel as much as bandwidth does: for a row of 2048 16-bit elements, a
  * multiprocessor of an H200 can issue about 2000 warp instructions in the time of the memory accesses. So a

@@ -1,6 +1,6 @@
 /* The ops of kernels/cpu/quantize.c. Values and scales are bitwise equal to the CPU's, because every product
- * is rounded before it is used. A float is rounded to the nearest FP8 value as in src/tensor/fp8.c. Updated
- * in place: state; written: y. */
+ * is rounded before it is used. A float is rounded to the nearest FP8 value as in src/tensor/fp8.c. state is
+ * updated in place; y is written. */
 #include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/vector_store.cuh"
 
@@ -153,7 +153,7 @@ __device__ __forceinline__ R quantized(const Rounding &f, float x, float scale, 
 
 /* ---- one scale for the tensor ---- */
 
-/* Four elements per load, two loads in flight per thread. */
+/* Each load has four elements, and two loads per thread are in flight. */
 template <typename T>
 static __global__ void quantize_flat(const T *x, Real<T> *y, int64_t n, Cells state, Rounding f) {
     typedef Real<T> R;

@@ -1,4 +1,4 @@
-/* The ops of kernels/cpu/softcap.c; see there for the formulas. Written: y, dx. */
+/* The ops of kernels/cpu/softcap.c; see there for the formulas. y and dx are written. */
 #include "kernels/cuda/vectors.cuh"
 
 enum { THREADS = 256 };

@@ -1,4 +1,4 @@
-/* The op of kernels/cpu/sum_heads.c. Written or added to: y. */
+/* The op of kernels/cpu/sum_heads.c. The op writes or adds to y. */
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256 };

@@ -13,7 +13,8 @@
 extern "C" {
 #endif
 void test_add(const char *name, CMUnitTestFunction test, int line);
-int run_all_tests(CMFixtureFunction set_up, CMFixtureFunction tear_down); /* of the file; NULL: none */
+int run_all_tests(CMFixtureFunction set_up,
+                  CMFixtureFunction tear_down); /* set-up and tear-down of the file; NULL: none */
 #ifdef __cplusplus
 }
 #endif

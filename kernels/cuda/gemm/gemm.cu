@@ -2,7 +2,7 @@
  * (never TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a call costs
  * the host only one look-up. Epilogues (GemmEpilogue) are fused or run as separate passes. Column sums of a
  * are fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to 16 bits.
- * Written: act, c with pre; written or added to: c, dbias. */
+ * act, and c if there is a pre, are written; otherwise c and dbias are written or added to. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <algorithm>

@@ -16,7 +16,7 @@
 #include "base/terminal.h"
 #include "base/thread.h"
 
-/* Known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10). */
+/* The expected values are known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10). */
 TEST(philox_matches_random123) {
     Philox4 zero = philox4x32(0, 0, 0);
     assert_int_equal(zero.v[0], 0x6627e8d5u);

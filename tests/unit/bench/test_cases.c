@@ -130,7 +130,7 @@ TEST(peaks_are_of_the_longest_name) {
     assert_true(bench_peak("CPU (2 threads)", BF16) == 0);
 }
 
-/* A case runs at its small size, with integers that are valid for the op. */
+/* Every case must run at its small size, with integers that are valid for the op. */
 TEST(cases_run) {
     Device *d = device_cpu(1);
     static const char *const SOME[] = {"attention_merge/middle",

@@ -43,8 +43,8 @@ static void round_trip(const char *dir) {
 
 TEST(import_and_export_give_the_same_file) { for_each_case(round_trip); }
 
-/* Megatron-LM's linear_qkv: group g has its query heads, then its key, then its value. 6 heads of 6 on 2
- * groups, width 36. */
+/* In Megatron-LM's linear_qkv, each group has its query heads, then its key, then its value. Here 6 heads of
+ * width 6 are in 2 groups, and the hidden size is 36. */
 TEST(llama_rows_go_to_their_groups) {
     Str conf = slurp("golden/llama-gqa", "run.conf");
     TestModel *m = test_model_new(conf.s, F64);
@@ -61,7 +61,7 @@ TEST(llama_rows_go_to_their_groups) {
     for (int i = 0; i < 36; i++) {
         assert_true(qkv[(0 * 6 + 1) * 36 + i] == (double)q[1 * 36 + i]); /* group 0, head 0, row 1 */
         assert_true(qkv[((5 + 2) * 6 + 3) * 36 + i] ==
-                    (double)q[(5 * 6 + 3) * 36 + i]); /* group 1, its head 2 = head 5 */
+                    (double)q[(5 * 6 + 3) * 36 + i]); /* head 2 of group 1, which is head 5 */
         assert_true(qkv[((5 + 3) * 6 + 2) * 36 + i] == (double)k[(6 + 2) * 36 + i]);
         assert_true(qkv[(4 * 6 + 5) * 36 + i] == (double)v[5 * 36 + i]);
         assert_true(fc1[(40 + 7) * 36 + i] == (double)up[7 * 36 + i]);
@@ -71,7 +71,7 @@ TEST(llama_rows_go_to_their_groups) {
     str_free(&conf);
 }
 
-/* c_attn is [in, q | k | v]; here 2 heads of size 8, width 16, and every head is a group. */
+/* c_attn is [in, q | k | v]. Here 2 heads have width 8, the hidden size is 16, and every head is a group. */
 TEST(gpt2_columns_go_to_their_heads) {
     Str conf = slurp("golden/gpt2-tiny", "run.conf");
     TestModel *m = test_model_new(conf.s, F64);
@@ -194,8 +194,8 @@ TEST(values_that_cannot_be_used_are_named) {
     edit_free(&e);
 }
 
-/* Hugging Face's own gpt2 has no "transformer." and has mask buffers; a tied output layer may be saved too. The first
- * T5 models also have a bias table for the cross-attention. */
+/* Hugging Face's gpt2 lacks the prefix "transformer." and has mask buffers. A tied output layer may be stored
+ * too. The first T5 models also have a bias table for the cross-attention. */
 TEST(known_variants_are_read) {
     Edited e = edit("golden/gpt2-awkward");
     float buffer[2] = {0};
@@ -212,7 +212,7 @@ TEST(known_variants_are_read) {
     assert_err(import_edited(&e), "1 unexpected: 'lm_head.weight'");
     free(other);
     edit_free(&e);
-    e = edit("golden/bert-original"); /* the names in the first bert-base-uncased */
+    e = edit("golden/bert-original"); /* has the names of the first bert-base-uncased */
     for (int64_t i = 0; i < e.count; i++) {
         const char *name = e.tensors[i].name, *norm = strstr(name, "LayerNorm.");
         if (norm)
@@ -246,7 +246,7 @@ TEST(parameters_without_counterpart_are_named) {
     str_free(&conf);
 }
 
-/* 16-bit files are read, and 16-bit storage is rounded from the masters. */
+/* Files with 16-bit types can be read, and 16-bit values are rounded from the masters. */
 TEST(sixteen_bit_files_and_storage_work) {
     Str conf = slurp("golden/llama-gqa", "run.conf");
     TestModel *wide = test_model_new(conf.s, F32), *narrow = test_model_new(conf.s, BF16);

@@ -237,8 +237,10 @@ static inline void run_order(void *arg, Comm *comm) {
             }
             volatile double up = part[0], down = part[g.size - 1];
             for (int m = 1; m < g.size; m++) {
-                up = t == F64 ? up + part[m]
-                              : (double)(float)(up + part[m]); /* exact in double, rounded once */
+                up =
+                    t == F64
+                        ? up + part[m]
+                        : (double)(float)(up + part[m]); /* the sum is exact in double, and is rounded once */
                 down = t == F64 ? down + part[g.size - 1 - m] : (double)(float)(down + part[g.size - 1 - m]);
             }
             char want[8];

@@ -36,7 +36,7 @@ TEST(single_deals_consecutive_samples) {
                     assert_int_equal(got[i], 7 + step * 12 + rank * SPLITS[k].mbs + i);
             }
             assert_int_equal(sampler_consumed(s), 7 + 36);
-            assert_false(sampler_next(s, got, &count)); /* the 4 remaining samples are too few */
+            assert_false(sampler_next(s, got, &count)); /* the 4 remaining samples are too few for a step */
             sampler_free(s);
         }
     }

@@ -32,7 +32,7 @@ static int set_up(void **state) {
 
 static MaskedConfig masked; /* arguments of config_of */
 
-/* The tokenizer and the defaults of tools/oracle/data_vectors.py. */
+/* The configuration of a case, with the tokenizer and the defaults of tools/oracle/data_vectors.py. */
 static DataConfig config_of(const Case *c) {
     static char tokenizer[2][128];
     snprintf(tokenizer[c->pad == 63], sizeof *tokenizer,
@@ -153,7 +153,7 @@ static Case small(DatasetId kind) {
     return (Case){"", kind, "1", paths, 1, 40, {300, 0, 0}, 0, 24, 0.15, 0.1, false};
 }
 
-/* A truncated cache, a cache with a changed value, and a cache of different samples. */
+/* The damaged caches are: truncated; with a changed value; of different samples. */
 TEST(a_damaged_cache_is_rebuilt) {
     const Case c = small(DATASET_bert);
     DataConfig config = config_of(&c);

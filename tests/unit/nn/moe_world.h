@@ -61,7 +61,7 @@ typedef struct MoeRank {
     MoeOutcome *out;
     const Layout *layout; /* NULL if there is one rank */
     int rank;
-    int64_t rows, samples; /* of a microbatch on this rank */
+    int64_t rows, samples; /* size of a microbatch on this rank */
     RunContext run;
     Registry *registry;
     MoeSpec spec;

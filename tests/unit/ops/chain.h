@@ -81,7 +81,7 @@ static inline void chain_take(Chain *c, int i, DType dtype, int ndim, const int6
         memcpy(c->start[i] + at, c->start[i], bytes - at < period ? bytes - at : period);
 }
 
-/* 64 MiB on a GPU. */
+/* A tensor of all rows has 64 MiB on a GPU. */
 static inline void chain_open(Chain *c, Device *d) {
     const int64_t rows = d->kind == DEVICE_CUDA ? 8192 : 128, w = CHAIN_WIDTH, places = 8;
     *c = (Chain){.device = d};

@@ -63,7 +63,7 @@ typedef struct Rank {
     int64_t count[COUNTED];
 } Rank;
 
-/* The position of a row of a sequence of `total` positions. */
+/* The position of this rank's row in a sequence of `total` positions. */
 static int64_t position(const Rank *k, int64_t total, int64_t row) {
     const int n = k->c->cp;
     const int64_t chunk = total / (2 * n);

@@ -152,7 +152,7 @@ TEST(masks) {
     check(p);
     p.any_order = true;
     for (p.attr.window_left = 1; p.attr.window_left < 5; p.attr.window_left++)
-        check_form(p); /* too narrow for the deterministic form */
+        check_form(p); /* these windows are too narrow for the deterministic form */
 }
 
 /* One sample has all keys, one has some, one has none. */

@@ -223,7 +223,7 @@ TEST(chunks_are_whole_positions) {
     assert_int_equal(linear_loss_positions(1024, 64, 1 << 20, 1), 1024);
     assert_int_equal(linear_loss_positions(1024, 64, 0, (size_t)gib / 65536), 1024);
     assert_int_equal(linear_loss_positions(1024, 64, 0, (size_t)gib / 65536 + 1), 512);
-    assert_int_equal(linear_loss_positions(1024, 64, 0, 2 * 50304), 128); /* 824 MB, of 6.6 GB */
+    assert_int_equal(linear_loss_positions(1024, 64, 0, 2 * 50304), 128); /* 824 MB instead of 6.6 GB */
     assert_int_equal(linear_loss_positions(1000, 1, 0, (size_t)gib / 300), 250);
     assert_int_equal(linear_loss_positions(7, 1, 0, (size_t)gib / 3), 2);
     assert_int_equal(linear_loss_positions(3, 5, 0, (size_t)gib), 1); /* at least one position */

@@ -43,7 +43,7 @@ static double slope(const OpCase *c, int input, int64_t element, double h, doubl
 typedef struct GradCheck {
     const OpCase *c;
     char *fault; /* NULL: none so far */
-    bool moved;  /* a difference was not 0 */
+    bool moved;  /* at least one difference was not 0 */
     double worst, worst_bound;
 } GradCheck;
 
