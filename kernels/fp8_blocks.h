@@ -10,7 +10,7 @@
 typedef enum Fp8Blocks {
     FP8_WHOLE,   /* one scale */
     FP8_ROWS,    /* one per 128 columns of a row: inverse [column / 128][row] */
-    FP8_SQUARES, /* one per 128 x 128: inverse [row / 128][column / 128], row length padded to 4 n */
+    FP8_SQUARES, /* one per 128 x 128: inverse [row / 128][column / 128], rows padded to 4 n */
 } Fp8Blocks;
 
 enum { FP8_BLOCK = 128 };

@@ -8,11 +8,11 @@ Every layer is compiled. Attention runs in cuDNN or, if cuDNN rejects it, in PyT
 the backend. As in Isotron, BERT and T5 have padding masks, and T5's relative bias is one mask for all layers of a
 stack; if cuDNN rejects a mask, the memory-efficient attention is used. As in Isotron, parameters are bf16 with fp32
 masters. If moments are fp32, the optimizer is PyTorch's fused AdamW, and gradients of microbatches are summed in fp32.
-If the configuration requires 16-bit moments, it is the compiled AdamW of peer_adamw.py. Then main-grads-dtype selects
-how gradients are summed: in fp32 after each parameter's backward, or by autograd in bf16. Without that key, sums are in
-fp32 if that leaves 40 GB for activations, else in bf16. The gradient's norm is clipped as in Isotron. There is no
-recomputation. Prints one line of JSON: the median time of steps with a synchronization after each, and the mean time of
-as many steps back to back.
+If the configuration requires 16-bit moments, the optimizer is the compiled AdamW of peer_adamw.py. Then
+main-grads-dtype selects how gradients are summed: in fp32 after each parameter's backward, or by autograd in bf16.
+Without that key, sums are in fp32 if that leaves 40 GB for activations, else in bf16. The gradient's norm is clipped as
+in Isotron. There is no recomputation. Prints one line of JSON: the median time of steps with a synchronization after
+each, and the mean time of as many steps back to back.
 
 --batch replaces the configuration's batch by one microbatch of this many samples.
 

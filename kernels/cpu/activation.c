@@ -242,7 +242,7 @@ static void gated_grad_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Whether the faster kernels for SwiGLU without limits serve. */
+/* Whether the faster kernels for SwiGLU without limits can be used. */
 static bool is_plain_swiglu(const Call *c) {
     const ActivationAttr *a = c->attr;
     return a->kind == ACT_SWIGLU && a->limit == 0 && a->offset == 0;

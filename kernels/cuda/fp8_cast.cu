@@ -92,7 +92,8 @@ template <typename T> __device__ __forceinline__ float largest_of(const Held<T> 
     return most.get();
 }
 
-/* The factors of a thread's rows and columns. If one kind is used, the other is 1. */
+/* The factors of a thread's rows and columns. Only one of the two kinds is used; the factors of the other are
+ * 1. */
 struct Scales {
     float row[SIDE], column[SIDE];
 };

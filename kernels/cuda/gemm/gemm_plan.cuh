@@ -66,14 +66,15 @@ void gemm_describe(GemmPlan *, unsigned fused);
  * set for which cuBLASLt has an algorithm. */
 int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
 /* Lists cuBLASLt's algorithms for the GEMM with these epilogues, the best by its heuristic first, and returns
- * their number. The plan's descriptors are then those for these epilogues. The order of summation of each
- * algorithm is fixed. */
+ * their number. Afterwards, the plan's descriptors are those for these epilogues. The order of summation of
+ * each algorithm is fixed. */
 int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CANDIDATES]);
 /* Lists the algorithms for all sets of epilogues, in order. For each set, algorithms follow that cuBLASLt
  * proposes only for a different set, or without epilogues, but that also work for this set. At the end, all
  * of these follow with the other order of tiles. */
 int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo[GEMM_ALGOS]);
-/* Whether this version of cuBLASLt supports the algorithm. The plan's descriptors are then those for it. */
+/* Whether this version of cuBLASLt supports the algorithm. Afterwards, the plan's descriptors are those for
+ * the algorithm. */
 bool gemm_can(const GemmState *, GemmPlan *, const GemmAlgo *);
 /* Starts the GEMM and its epilogues with the planned algorithm. */
 cublasStatus_t gemm_start(const Call *, const GemmState *, GemmPlan *, const Gemm *);

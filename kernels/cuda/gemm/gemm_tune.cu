@@ -35,7 +35,7 @@ static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}}
 static const double HEAT_MS = 400;  /* until clocks and temperature of an idle GPU have settled */
 static const double REHEAT_MS = 80; /* the same for a GPU that was hot less than IDLE_S ago */
 static const double IDLE_S = 1;
-static const double SETTLE_MS = 30, BLOCK_MS = 50; /* of a block: unmeasured, then measured */
+static const double SETTLE_MS = 30, BLOCK_MS = 50; /* the parts of a block: not measured, then measured */
 
 static const double WORTHWHILE = 0.995; /* smaller gains over the first candidate are noise */
 

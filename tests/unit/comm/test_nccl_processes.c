@@ -122,7 +122,7 @@ static void over_nccl(void *arg, Comm *c) {
     device_free(world_device);
 }
 
-/* Ends rank 2 by the signal while the other ranks wait in their next operation. If the signal is 0, NCCL
+/* Ends rank 2 with the signal while the other ranks wait in their next operation. If the signal is 0, NCCL
  * reports an error instead. */
 static void end_by(int signal) {
     usleep(200 * 1000);

@@ -1,5 +1,5 @@
 /* A mock of cuBLASLt and gemm_bench without a GPU. For each algorithm, it has the time in a short run and
- * under sustained load. It has only one GEMM. Choices are stored in a temporary folder. */
+ * under sustained load. It supports only one GEMM. Choices are stored in a temporary folder. */
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_bench.cuh"

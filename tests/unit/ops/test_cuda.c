@@ -181,7 +181,7 @@ static void run_replay(void *arg) {
 /* The device must report the error at the next wait, and must not have changed other memory. */
 static void a_wrong_operand_is_named(const Test *t) {
     Arena *arena = arena_new();
-    Device *device; /* stays open, because it cannot be closed after a failure */
+    Device *device; /* the device stays open, because it cannot be closed after a failure */
     const Err e =
         device_open(&(DeviceSpec){.kind = all.cpu ? DEVICE_CPU : DEVICE_CUDA, .threads = 1}, &device);
     if (e.code) fail_msg("%s", e.msg);

@@ -75,7 +75,8 @@ static inline double bound_of(const OpDef *op, const Replay *want, int j) {
         const double k = (double)tensor_width(c->in[1]);
         return 4 * ldexp(1, -13) * (k + ceil(k / 32)) * (1 + largest_of(&want->out[j].image));
     }
-    const bool activates = op->number == OP_linear && j == 1, /* of the rounded or the unrounded sum */
+    const bool activates =
+                   op->number == OP_linear && j == 1, /* the activation of the rounded or the unrounded sum */
         through_activation = op->number == OP_linear_dgrad && c->in[2];
     if (activates || through_activation) u = fmax(u, dtype_roundoff(lead));
     return 4 * sqrt(2 * terms) * u * softmax * (1 + largest_of(&want->out[j].image)) * most;

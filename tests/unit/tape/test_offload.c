@@ -159,7 +159,7 @@ static void check_chain(const Chain *plain, const Tensor *want, DType dtype, int
     assert_int_equal(offload_bytes(c.offload, e.offload), (layers > 1 ? 2 : 1) * e.offload.slot);
     if (late) {
         assert_int_equal(late->copies, layers > OFFLOAD_SLOTS ? 2 * 2 * (layers - OFFLOAD_SLOTS) : 0);
-        assert_int_equal(late->waiting.n, 0); /* a CUDA graph requires that */
+        assert_int_equal(late->waiting.n, 0); /* a CUDA graph requires that no copy is waiting */
     }
     close_chain(&c);
 }

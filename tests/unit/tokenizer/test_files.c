@@ -88,7 +88,10 @@ TEST(bert_has_its_ids_and_extra_tokens) {
     tokenizer_free(t);
     t = open_config(config_of("BertWordPieceCase", p.path));
     encodes(t, 0, "Caf\xC3\xA9s", (int32_t[]){7, 6}, 2);
-    enum { MOST = 100, CAFE = 5 }; /* longest word in characters; bytes of "Café" */
+    enum {
+        MOST = 100,
+        CAFE = 5
+    }; /* characters of the longest word; bytes of the word "Cafe" with an accent */
     char word[CAFE + MOST] = "Caf\xC3\xA9";
     int32_t ids[MOST - 3] = {7};
     for (int i = 1; i < MOST - 3; i++) ids[i] = 6, word[CAFE + i - 1] = 's';

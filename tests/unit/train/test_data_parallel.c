@@ -110,8 +110,8 @@ static void expect_same(const Outcome *a, const Outcome *b, const char *words) {
 #define SMALL      "--ddp-bucket-size 200 "
 #define RECOMPUTE  "--recompute-granularity full --recompute-method uniform --recompute-num-layers 2 "
 
-/* BY_STEP has options with which microbatches are summed before ranks, the next list those with which ranks
- * are summed first. Parentheses show that adjacent strings are one option, and that no comma is missing. */
+/* With the options in BY_STEP, microbatches are summed before ranks; with those in BY_MICROBATCH, ranks are
+ * summed first. Parentheses show that adjacent strings are one option, and that no comma is missing. */
 static const char *const BY_STEP[] = {(OVERLAP "--ddp-num-buckets 4 "), (SHARED SMALL OVERLAP GATHER),
                                       (SHARED OVERLAP RECOMPUTE SMALL),
                                       (FSDP "--data-parallel-sharding-strategy optim ")};

@@ -55,7 +55,7 @@ typedef struct Verdict {
     double loss;      /* mean of -log q, in nats per token */
     double source;    /* mean of -log p over the same tokens */
     double error;     /* standard error of `source` (sequences are independent) */
-    double advantage; /* A as above, in nats */
+    double advantage; /* the A above, in nats */
 } Verdict;
 
 /* Evaluates on sequences that are not used in training. */

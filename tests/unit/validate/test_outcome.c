@@ -65,7 +65,7 @@ TEST(texts_are_utf8) {
     assert_string_equal(r->fact[0].name, "env A?");
     assert_string_equal(r->fact[0].value, "a\xc3\xa9??z");
     outcome_fact(r, true, "long", "%*s\xc3\xa9", (int)sizeof r->fact[0].value - 2,
-                 ""); /* ends inside the last character */
+                 ""); /* the buffer ends inside the last character */
     assert_true(utf8_valid(r->fact[1].value, strlen(r->fact[1].value)));
     outcome_add(r, VALIDATE_FAIL, "\x80", "\x80");
     outcome_limit(r, "\x80");
