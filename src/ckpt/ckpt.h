@@ -23,7 +23,7 @@
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* A flat buffer in the layout of the registry, in the memory of the registry's device. */
+/* A flat buffer in the layout of the registry, on the registry's device. */
 typedef struct CkptItem {
     const char *suffix; /* "": parameters; ".exp_avg", ".exp_avg_sq", ...: optimizer state */
     void *flat;
@@ -79,7 +79,7 @@ Err ckpt_latest(const char *dir, int64_t *iteration);
  * *iteration is N; otherwise they are the path and -1. Release *dir with free(). A checkpoint with another
  * name is a user error. */
 Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
-/* The checkpoints that look complete, ascending. Release with free(). */
+/* Lists the iterations of all checkpoints that look complete, ascending. Release with free(). */
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
 /* Opens the checkpoint of `iteration` (-1: ckpt_latest). If a checkpoint is damaged, the error of this
  * function and of ckpt_verify, ckpt_load and ckpt_digest names the newest other checkpoint that is intact,

@@ -18,7 +18,8 @@ typedef struct Plan {
     const Ckpt *ckpt;
     Overlap *overlaps;
     int64_t n;
-    unsigned char *is_known; /* [count of the manifest] whether some rank has the tensor's parameter */
+    /* [number of tensors in the manifest] whether any rank has the tensor's parameter */
+    unsigned char *is_known;
 } Plan;
 
 /* The key for lookups in the manifest: the full part as one box. */
@@ -52,11 +53,11 @@ static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *w
                         c->folder, (long long)has->global[1] - 1, (long long)want->global[1] - 1,
                         (long long)has->global[1] - 1);
     if (has->ndim != want->ndim || has->global[0] != want->global[0] || has->global[1] != want->global[1])
-        return err_user("'%s': tensor %s is stored as [%lld, %lld], but the model has [%lld, %lld]; use the "
-                        "model options "
-                        "it was trained with (--use-checkpoint-args takes them from the checkpoint)",
-                        c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
-                        (long long)want->global[0], (long long)want->global[1]);
+        return err_user(
+            "'%s': tensor %s is stored as [%lld, %lld], but the model has [%lld, %lld]; use the "
+            "model options it was trained with (--use-checkpoint-args takes them from the checkpoint)",
+            c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
+            (long long)want->global[0], (long long)want->global[1]);
     if (has->dtype != want->dtype && !convert)
         return err_user(
             "'%s': tensor %s is stored as %s, but this run keeps it as %s; use the --lane, --exp-avg-dtype "
@@ -143,7 +144,7 @@ static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) 
     return ERR_OK;
 }
 
-/* Checks each stored box once; overlaps with one box are consecutive. */
+/* Checks the hash of each stored box once. Overlaps with the same box are consecutive. */
 static Err check_bytes(const Plan *plan) {
     for (int64_t i = 0; i < plan->n; i++)
         if (!i || plan->overlaps[i].stored != plan->overlaps[i - 1].stored)

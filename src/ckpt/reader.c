@@ -60,7 +60,7 @@ static Err map_file(const Ckpt *c, int64_t file) {
     return e;
 }
 
-/* Checks this rank's share of the files, and maps them. */
+/* Maps this rank's share of the files, and checks their sizes. */
 static Err look_at_files(const Ckpt *c) {
     const int world = c->comm ? comm_world(c->comm) : 1;
     for (int64_t i = c->comm ? comm_rank(c->comm) : 0; i < c->manifest.num_files; i += world)

@@ -224,7 +224,7 @@ static Err check_hf_folder(const char *dir, Arena *arena) {
 
 /* Reads the options of config.json, which the command line may override. */
 static Err read_hf_options(Job *j, int argc, char **argv) {
-    const char *dir = j->options.from_hf; /* the options are parsed again below */
+    const char *dir = j->options.from_hf; /* kept, because the options are parsed again below */
     char *path = arena_printf(j->setup.arena, "%s/config.json", dir);
     Str conf = {0};
     Err e = check_hf_folder(dir, j->setup.arena);
@@ -361,7 +361,7 @@ static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, 
     if (!t) return ERR_OK;
     if (tokenizer_vocab_size(t) > vocab_size) {
         free(json);
-        return err_user("the tokenizer has %d ids, and the embedding of the model only %lld: give the "
+        return err_user("the tokenizer has %d ids, but the embedding of the model has %lld: specify the "
                         "tokenizer that the model was trained with",
                         tokenizer_vocab_size(t), (long long)vocab_size);
     }

@@ -1,6 +1,7 @@
-/* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def). This
- * file has what all layers share: norms, dropout, residual sums (which the next norm computes),
- * recomputation, offloading. Megatron-LM core/transformer/transformer_block.py, transformer_layer.py. */
+/* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def).
+ * stack.c implements the parts that all layers share: norms, dropout, residual sums (fused into the next
+ * norm), recomputation, offloading. Megatron-LM core/transformer/transformer_block.py, transformer_layer.py.
+ * */
 #pragma once
 
 #include "nn/branch.h"

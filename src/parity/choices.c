@@ -163,8 +163,8 @@ static double start_of(const Rows *r, Direction towards, int64_t i) {
     return most;
 }
 
-/* Lowers each margin to the smallest push in one direction that gives the wanted choice, by bisection.
- * Margin 0: the choice does not differ. */
+/* Lowers each margin to the smallest push in one direction that gives the wanted choice, by bisection. A
+ * margin of 0 means that the choice does not differ. */
 static void lower_margins(const Rows *r, const double *const *wanted, Direction towards, double *margin) {
     enum { HALVINGS = 40 };
     const double widest = 64; /* no rounding can swap two experts whose logits are this far apart */

@@ -32,7 +32,7 @@ static void add_element(TensorDiff *d, int64_t index, double a, double b) {
     if (!(distance <= d->largest)) d->largest = isnan(distance) ? INFINITY : distance;
 }
 
-/* Elements [column, column + n) of a row of the part, as double. */
+/* Reads the elements [column, column + n) of a row of the part as doubles. */
 static void read_run(const Part *p, const CkptTensor *t, int64_t row, int64_t column, int64_t n,
                      double *out) {
     const int64_t from = (row - t->box.offset[0]) * t->box.shape[1] + column - t->box.offset[1];

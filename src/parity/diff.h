@@ -15,7 +15,7 @@ typedef struct DiffOptions {
 
 typedef struct Diff {
     DiffOptions options;
-    bool is_equal, is_within; /* is_within: no difference beyond the bound */
+    bool is_equal, is_within; /* is_within: no difference is beyond the bound */
     char first[400];          /* the first difference beyond the bound */
     double largest;           /* largest relative difference of values that both sides have */
     char where[300];          /* location of `largest` */

@@ -290,8 +290,8 @@ static double largest_element(const Magnitudes *t, const double *noise, const do
     return largest;
 }
 
-/* A row may by chance have almost no rounding error; its noise then has a lower bound, a small part of the
- * tensor's noise plus the error of the arithmetic. */
+/* A row may by chance have almost no rounding error; therefore the noise of a row counts as at least a small
+ * part of the tensor's noise plus the error of the arithmetic. */
 static void judge_elements(const Magnitudes *t, double tensor_noise, double tensor_size, Judgement *j) {
     const int64_t rows = (t->n + t->width - 1) / t->width;
     double *noise = mem_zero((size_t)rows, sizeof *noise),
@@ -449,11 +449,11 @@ static bool module_same(const char *a, const char *b) {
     return end ? !strncmp(a, b, n) && !strchr(b + n, '.') : !strcmp(a, b);
 }
 
-/* Adds the row of the power, with the modules in the order of the map. An error scales all gradients or
- * updates of a module together, so a module has the power of its most sensitive tensor. A single tensor may
- * have almost none: the bias of BERT's sentence head has two numbers that always change together. A module
- * outside layers is judged at twice the gate, because the embeddings' gradients have the noise of all
- * layers. */
+/* Adds the report's row for the power, with the modules in the order of the map. An error scales all
+ * gradients or updates of a module together, so a module has the power of its most sensitive tensor. A single
+ * tensor may have almost none: the bias of BERT's sentence head has two numbers that always change together.
+ * A module outside layers is judged at twice the gate, because the embeddings' gradients have the noise of
+ * all layers. */
 static void judge_power(Judge *p, const char *quantity, double gate, const double *power) {
     const HfMap *map = &p->of->map;
     Row *row = new_power(p, quantity);

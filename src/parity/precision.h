@@ -34,8 +34,8 @@ typedef struct Precision {
     double ratio;  /* R of the gradient with the largest ratio of R to bound */
 } Precision;
 
-/* The runs y and z of the first draws, shared by a case's layouts; memory from trace_new. Models with experts cannot
- * share them, because y and z follow each x's choices. */
+/* The runs y and z of the first draws, shared by a case's layouts; memory from trace_new. Models with experts
+ * cannot share them, because y and z follow the choices of each x. */
 enum { PRECISION_SHARED = 8 };
 typedef struct PrecisionShared {
     Trace *y[PRECISION_SHARED], *z[PRECISION_SHARED];

@@ -164,10 +164,10 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
                         "with another model",
                         of_task ? "tokens" : "classes", of_task ? "classes" : "tokens");
     if (r->outputs != outputs)
-        return err_user(
-            "the reference has logits of %lld %s, the model %s of %lld: it was computed with another model",
-            (long long)r->outputs, of_task ? "classes" : "tokens", of_task ? "a head" : "has a vocabulary",
-            (long long)outputs);
+        return err_user("the reference has logits of %lld %s, but the model %s of %lld: it was computed with "
+                        "another model",
+                        (long long)r->outputs, of_task ? "classes" : "tokens",
+                        of_task ? "has a head" : "has a vocabulary", (long long)outputs);
     if (r->batch.b % c->derived.choices)
         return err_user("the reference has %lld samples, which are not questions of %lld choices: recreate "
                         "it with --samples",

@@ -1,4 +1,4 @@
-/* A sweep as a table, as JSON and as JUnit XML. */
+/* Prints a sweep as a table, as JSON and as JUnit XML. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Compares a stage with the last good run, and with the same stage on a second NCCL library. Results become evidence
- * of the stage. */
+/* Compares a stage with the last good run, and with the same stage on a second NCCL library. The results are
+ * added to the stage's evidence. */
 #pragma once
 
 #include "base/statistics.h"

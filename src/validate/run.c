@@ -320,7 +320,7 @@ static double variants_seconds(const ValidateOptions *o, int stage, double secon
     return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
 }
 
-/* Drills mostly wait, so the drills of both libraries run concurrently. */
+/* The drills of both libraries run concurrently, because drills spend most of their time waiting. */
 static bool runs_both(const Runner *x, int stage) {
     return stage == STAGE_hang && compares_libraries(x->options, stage) && !x->exclusive;
 }

@@ -506,7 +506,7 @@ refuses(reference("short", good["tokens"],
         f'no F64 tensor "logits" of shape [{samples}, {length}, vocabulary]')
 refuses(reference("narrow", i64([[0] * length] * samples),
                   (kind, [samples, length, 3], content[:samples * length * 3 * 8])),
-        f"logits of 3 tokens, the model has a vocabulary of {vocab}")
+        f"logits of 3 tokens, but the model has a vocabulary of {vocab}")
 refuses(reference("negative", i64([[-1] + rows[0][1:], rows[1]]), good["logits"]), "token 0 of sample 0 is -1")
 refuses(reference("beyond", i64([rows[0], rows[1][:-1] + [vocab]]), good["logits"]),
         f"token {length - 1} of sample 1 is {vocab}")
@@ -521,9 +521,9 @@ for more, part in ((encoder(rows), "of an encoder-decoder, but the model is none
 del t5_good["encoder_tokens"], t5_good["encoder_lengths"]
 said = convert("--from-hf", DATA / "t5-original",
                "--check", reference("no-encoder", t5_good["tokens"], t5_good["logits"]), expect=2)
-assert "the reference is not of an encoder-decoder, the model is one" in said, said
+assert "the reference is not of an encoder-decoder, but the model is one" in said, said
 long = [[0] * 41]
 refuses(reference("long", i64(long), (kind, [1, 41, vocab], bytes(41 * vocab * 8))),
-        "the reference has 41 positions, the model 40")
+        "the reference has 41 positions, but the model only 40")
 said = isotron("convert", "--check", check, expect=2)
 assert "--from-hf" in said, said

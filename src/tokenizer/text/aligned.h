@@ -61,7 +61,7 @@ typedef struct Edit {
 } Edit;
 
 /* Appends a character. If `change` is 0, the character replaces the next one; if it is -n, the next one and n
- * more. If it is 1, the character is inserted, with the origin of the character before. */
+ * more. If it is 1, the character is inserted, with the origin of the character that precedes it. */
 void edit_put(Edit *, uint32_t character, int change);
 /* Makes the last character replace `n` more characters. If there is no last character, all later replacements
  * are made too early in the text, as in the `tokenizers` library. */

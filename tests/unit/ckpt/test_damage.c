@@ -54,7 +54,7 @@ TEST(every_flipped_shard_byte_is_named) {
     }
     assert_true(holds(&f, 90)); /* nothing was loaded partially */
     spew(path, good.s, good.len - 1);
-    assert_err(load(&f, -1), "shard_00000.bin' is damaged", "bytes, the manifest says", "--ckpt-step 6");
+    assert_err(load(&f, -1), "shard_00000.bin' is damaged", "bytes instead of the", "--ckpt-step 6");
     unlink(path);
     assert_err(load(&f, -1), "shard_00000.bin", "No such file", "--ckpt-step 6");
     assert_ok(load(&f, 6));
@@ -114,7 +114,7 @@ TEST(contradictions_are_found) {
         {"\"files\": [", "\"fils\": [", "list of files"},
         {"\"name\":\"shard_00000.bin\"", "\"name\":\"../shard_00000.bin\"", "no file of this folder"},
         {"\"name\":\"shard_00000.bin\"", "\"name\":\"shard_00001.bin\"", "shard_00001.bin"},
-        {"\"bytes\":", "\"bytes\":1", "bytes, the manifest says 1"},
+        {"\"bytes\":", "\"bytes\":1", "bytes instead of the 1"},
         {"\"name\":\"embedding.word", "\"nome\":\"embedding.word", "has no name"},
         {"\"global_shape\":[11,5]", "\"global_shape\":[12,5]", "not there completely"},
         {"\"global_shape\":[11,5]", "\"global_shape\":[10,5]", "contradict"},
