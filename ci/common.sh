@@ -1,5 +1,6 @@
-# Sourced first by the scripts of ci/ and tools/ that are shell: `. "$(dirname "$0")/../ci/common.sh"`. They work in the root of the
-# repository; --help prints the comment on top of the script; what is wrong is one sentence, and exit status 2.
+# Every shell script of ci/ and tools/ sources this file first: `. "$(dirname "$0")/../ci/common.sh"`. The scripts run
+# in the root of the repository. --help prints the comment at the top of the script. An invalid argument ends the script
+# with a one-sentence message and exit status 2.
 script=$(realpath "$0")
 called_from=$PWD
 cd "$(dirname "$script")/.." || exit
@@ -12,26 +13,26 @@ refuse() {
   exit 2
 }
 
-# need TOOL...: they are on this machine.
+# need TOOL...: refuses to run unless this machine has all of these programs.
 need() {
   local tool
   for tool; do command -v "$tool" >/dev/null || refuse "there is no $tool on this machine: install it (ci/install-deps), or set PATH"; done
 }
 
-# in_callers PATH: a path of the command line, which is the caller's.
+# in_callers PATH: the absolute path of a command-line argument, which is relative to the caller's folder.
 in_callers() { (cd "$called_from" && realpath -m "$1"); }
 
-# at_most COUNT WORD...: there are no further words.
+# at_most COUNT WORD...: refuses more than COUNT arguments.
 at_most() {
   local count=$1
   shift
   [ $# -le "$count" ] || refuse "'${*:count + 1:1}' is too much: $script --help says how it is called"
 }
 
-# whole NAME VALUE: it is a whole number of at least 1.
+# whole NAME VALUE: refuses a value that is not a whole number of at least 1.
 whole() { [[ $2 =~ ^0*[1-9][0-9]{0,17}$ ]] || refuse "$1 '$2' is not a whole number of at least 1"; }
 
-# one_of WHAT 'CHOICES' WORD...: every word is among them.
+# one_of WHAT 'CHOICES' WORD...: refuses a word that is not one of the choices.
 one_of() {
   local what=$1 choices=$2 word choice
   shift 2
@@ -41,8 +42,9 @@ one_of() {
   done
 }
 
-# run_steps FOLDER STEP...: every step runs, even if an earlier one failed. Step X is the function step_X and leaves its output in
-# FOLDER/X.log; a status of 77 means that it was skipped. print_verdicts ends the script.
+# run_steps FOLDER STEP...: runs every step, even if an earlier one failed. Step X is the function step_X; its output is
+# written to FOLDER/X.log, and status 77 means that it was skipped. print_verdicts prints the results and ends the
+# script.
 run_steps() {
   local folder=$1 step begin verdict
   shift
@@ -61,7 +63,7 @@ print_verdicts() {
   exit $failed
 }
 
-# built FILE: what a step needs is there.
+# built FILE: fails with a message if the build that a step needs is missing.
 built() { [ -e "$1" ] || { echo "there is no $1: $script build comes first"; return 1; }; }
 
 case ${1:-} in -h | --help) usage && exit ;; esac

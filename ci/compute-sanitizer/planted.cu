@@ -1,23 +1,23 @@
-/* One fault for each tool of compute-sanitizer: planted TOOL. A tool that does not find the one that is for
- * it has not looked, and what it says of other programs means nothing. The exit status is 0: only the tool's
- * own can say that there is a fault. */
+/* `planted TOOL` runs a kernel with a fault that this tool of compute-sanitizer must find. If the tool does
+ * not find it, its verdict on other programs is worthless. The exit status is 0 in spite of the fault, so
+ * that only the tool's own exit status can report it. */
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { THREADS = 64, WARP = 32 };
 
-/* memcheck: the last element of y is past its end. */
+/* memcheck: the last thread writes past the end of y. */
 static __global__ void writes_beyond(const int *, int *y) { y[threadIdx.x + 1] = 1; }
 
-/* racecheck: a thread reads what one of the other warp writes, with nothing between. */
+/* racecheck: a thread reads what a thread of the other warp writes, without a barrier. */
 static __global__ void races(const int *, int *y) {
     __shared__ int s[THREADS];
     s[threadIdx.x] = y[threadIdx.x];
     y[threadIdx.x] = s[THREADS - 1 - threadIdx.x];
 }
 
-/* synccheck: the first thread of the upper half waits with a mask that it is not in. */
+/* synccheck: the first thread of the warp's upper half waits with a mask that excludes it. */
 static __global__ void waits_apart(const int *, int *y) {
     const unsigned lower = 0xffff;
     if (threadIdx.x <= WARP / 2) {
@@ -27,7 +27,7 @@ static __global__ void waits_apart(const int *, int *y) {
     }
 }
 
-/* initcheck: x has not been written. */
+/* initcheck: reads x, which has not been initialized. */
 static __global__ void reads_nothing(const int *x, int *y) { y[threadIdx.x] = x[threadIdx.x]; }
 
 static const struct {
@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
         if (cudaMalloc(&x, THREADS * sizeof *x) || cudaMalloc(&y, THREADS * sizeof *y)) break;
         if (cudaMemset(y, 0, THREADS * sizeof *y)) break;
         p.kernel<<<1, THREADS>>>(x, y);
-        cudaDeviceSynchronize(); /* a tool may end the kernel: that is no news */
+        cudaDeviceSynchronize(); /* a tool may abort the kernel, so an error here is ignored */
         return 0;
     }
     fprintf(stderr, "usage: planted memcheck|racecheck|synccheck|initcheck, on a machine with a GPU\n");

@@ -1,5 +1,6 @@
-/* TreeLauncherSubreaper PROGRAM [WORDS ...]: what compute-sanitizer starts the program through, and what its
- * wheel lacks. Runs the program and adopts what that leaves behind; its end is the program's. */
+/* TreeLauncherSubreaper PROGRAM [ARGUMENT ...]: compute-sanitizer starts programs through a helper of this
+ * name, which its Python wheel lacks. The helper runs the program, adopts and awaits orphaned descendants,
+ * and exits with the program's status. */
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
