@@ -33,7 +33,7 @@ static void option(const Arg *row, Str *out) {
 
 static char plain(char c) { return c == '_' || c == ' ' ? '-' : (char)tolower((unsigned char)c); }
 
-/* Whether the text contains the word. Case is ignored, and `_`, `-` and a blank are equivalent. */
+/* Whether the text contains the word. The search ignores case and treats `_`, `-` and a blank as equal. */
 static bool has_word(const char *text, const char *word) {
     const size_t n = strlen(word);
     for (; *text; text++) {

@@ -1,5 +1,5 @@
-/* The option parser: finds the option that a word or line names and the end of its values, and reports
- * errors. Files are untrusted bytes, so they are read by length, never as C strings.
+/* The option parser: finds the option that an argument or a line of a file names, finds where its values end,
+ * and reports errors. Files are untrusted bytes, so they are read by length, never as C strings.
  *
  * Circle with foreign.c: args.c calls foreign.c (options of other programs) and remarks.c (messages), and
  * both report problems through args.c. */
@@ -83,7 +83,7 @@ typedef struct Match {
     const ArgTable *table;
     const Arg *row;
     Spelling spelling;
-    bool accepted; /* the command reads this option */
+    bool accepted; /* whether the command reads this option */
 } Match;
 
 static char dashed(char c) { return c == '_' ? '-' : c; }
@@ -116,7 +116,8 @@ static bool find(const Args *a, const char *key, size_t len, Match *out) {
     return false;
 }
 
-/* Our name for an option that other programs call `key`; NULL: none, or the command lacks the option. */
+/* Our name for an option that other programs call `key`; NULL if there is none or the command lacks the
+ * option. */
 static const char *renamed(const Args *a, const char *key, size_t len) {
     static const struct {
         const char *theirs, *ours;
@@ -142,7 +143,7 @@ static const char *renamed(const Args *a, const char *key, size_t len) {
 }
 
 static const char *nearest(Args *a, const char *key, size_t len) {
-    for (; len && *key == '-'; len--) key++; /* a key in a file may have dashes */
+    for (; len && *key == '-'; len--) key++; /* a key in a file may begin with dashes */
     if (len > NAME_MAX_BYTES) return NULL;
     const char *other = renamed(a, key, len), *word = arena_printf(a->arena, "%.*s", (int)len, key);
     if (other) return other;
@@ -158,9 +159,9 @@ static const char *nearest(Args *a, const char *key, size_t len) {
     return str_nearest(word, names, n);
 }
 
-/* Adds one line unless it exists. */
+/* Adds a line, unless `lines` already contains it. */
 static bool add_line(Str *lines, const char *fmt, va_list args) {
-    char line[1002] = "\n"; /* the newline prevents a match with a part of a line */
+    char line[1002] = "\n"; /* the newline makes strstr match whole lines only */
     vsnprintf(line + 1, sizeof line - 2, fmt, args);
     for (char *c = line + 1; *c; c++)
         if (*c == '\n') *c = ' ';
@@ -201,11 +202,11 @@ void args_note(Args *a, const char *fmt, ...) {
     va_end(args);
 }
 
-/* The source of a value, as prefixes of messages. On the command line, `where` is "" and `dash` is "--"; in a
- * file they are "run.conf:12: " and "". */
+/* Where a value comes from, as prefixes for messages. On the command line, `where` is "" and `dash` is "--";
+ * in a file they are "run.conf:12: " and "". */
 typedef struct Source {
     const char *where, *dash;
-    int number; /* repetitions are detected only within one source */
+    int number; /* index of the source, because repetitions are detected only within one source */
 } Source;
 
 static void unknown(Args *a, Source src, const char *key, size_t len) {
@@ -218,7 +219,7 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
         args_problem(a, "%s%s is not an option: did you mean %s%s?", src.where, quoted.s, src.dash, near);
         CHECK(find(a, near, strlen(near), &m), "--%s", near);
         unsigned char *given = &m.table->given[m.row - m.table->rows];
-        if (!*given) *given = ARG_BAD; /* otherwise args_end would also report it as missing */
+        if (!*given) *given = ARG_BAD; /* prevents a second message from args_end that it is missing */
     } else
         args_problem(a, "%s%s is not an option: see --help for the list.", src.where, quoted.s);
     str_free(&quoted);
@@ -240,7 +241,7 @@ static void imply(Args *a, const Match *m, void *field, bool on) {
     str_free(&now);
 }
 
-/* Translates another program's values to ours. Returns the values to set: none if one is refused. */
+/* Translates Megatron-LM's values to ours. Returns the values to set; none if any of them is refused. */
 static TextList translate(Args *a, const Match *m, const char *const *words, int64_t n) {
     TextList left = {arena_alloc(a->arena, (size_t)n * sizeof *left.at), 0};
     const int name = (int)m->spelling.len;
@@ -276,8 +277,8 @@ static bool set_value(Args *a, Source src, const Match *m, void *field, const ch
     return good;
 }
 
-/* Handles an option that one source repeats. On the command line the last value applies; in a file a
- * repetition is an error. Flags that contradict each other are an error in both. */
+/* Handles an option that occurs twice in one source. On the command line the last value applies; in a file a
+ * repetition is an error. Contradictory flags are an error in both. */
 static void repeated(Args *a, Source src, const Spelling *old, const Spelling *now, const char *before,
                      const char *after) {
     const bool same = args_same_name(old->name, old->len, now->name, now->len),
@@ -322,7 +323,7 @@ static const ArgTable *find_foreign(const Args *a, const char *key, size_t len, 
     return NULL;
 }
 
-/* Handles an option of another program; value: its first value, or NULL. */
+/* Handles an option of another program. `value` is its first value, or NULL. */
 static void use_foreign(Args *a, Source src, const ForeignOption *o, const char *value) {
     const int len = (int)o->len;
     if (!o->arity && value && (!strcmp(value, "false") || !strcmp(value, "False"))) return;
@@ -342,7 +343,7 @@ static int next_source(Args *a) {
 
 static bool is_option(const char *word) { return word[0] == '-' && word[1] == '-' && word[2]; }
 
-/* The number of words before the next option, at most `most`. */
+/* The number of arguments before the next option, at most `most`. */
 static int count_words(int argc, char **argv, int most) {
     int n = 0;
     while (n < most && n < argc && !is_option(argv[n])) n++;
@@ -353,7 +354,8 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
     args_problem(a, "--%.*s is not used in %s: remove it.", (int)len, key, table->command);
 }
 
-/* Handles an option that the command does not read. If the option is only noted, its value is checked too. */
+/* Handles an option that the command does not read. If that is not an error but only a note, the value is
+ * still checked. */
 static void unread(Args *a, Source src, const Match *m, const char *key, size_t len, const char *const *words,
                    int64_t n) {
     if (!m->table->notes_unread || strstr(m->row->help, "not in Megatron-LM"))
@@ -373,7 +375,7 @@ static void unread(Args *a, Source src, const Match *m, const char *key, size_t 
                     m->table->command);
 }
 
-/* Parses one option and its values; returns the number of words consumed. */
+/* Parses one option and its values; returns the number of arguments consumed. */
 static int line_option(Args *a, Source src, int argc, char **argv) {
     const char *key = argv[0] + 2, *equals = strchr(key, '=');
     size_t len = equals ? (size_t)(equals - key) : strlen(key);
@@ -409,7 +411,8 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
     return 1 + n;
 }
 
-/* Parses `--config FILE` or `--config=FILE`; returns the number of words, 0 if argv[0] is another option. */
+/* Parses `--config FILE` or `--config=FILE`; returns the number of arguments consumed, 0 if argv[0] is
+ * another option. */
 static int config_words(int argc, char **argv, const char **path) {
     if (!strncmp(argv[0], "--config=", 9)) return *path = argv[0] + 9, 1;
     if (strcmp(argv[0], "--config")) return 0;
@@ -417,8 +420,8 @@ static int config_words(int argc, char **argv, const char **path) {
     return *path ? 2 : 1;
 }
 
-/* Parses `--help` and the word after it; returns the number of words. A word with dashes belongs to --help
- * only at the end of the line. */
+/* Parses `--help` and the search word after it; returns the number of arguments consumed. A word that begins
+ * with dashes belongs to --help only if it is the last argument. */
 static int help_words(Args *a, int argc, char **argv) {
     a->help = true;
     if (argc < 2 || (argv[1][0] == '-' && argc > 2)) return 1;
@@ -426,8 +429,8 @@ static int help_words(Args *a, int argc, char **argv) {
     return 2;
 }
 
-/* Reports a word that belongs to no option. After an option of type text, the word is probably part of an
- * unquoted value. */
+/* Reports an argument that belongs to no option. After an option of type text, the argument is probably part
+ * of an unquoted value. */
 static void stray(Args *a, const char *word, const char *before) {
     Match m;
     const bool text = before && find(a, before, strlen(before), &m) && m.row->type == ARG_TEXT;
@@ -474,7 +477,7 @@ void args_line(Args *a, int argc, char **argv) {
 
 static bool blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-/* The length of the line without its comment. A # inside quotes starts no comment. */
+/* The length of the line without its comment. A # inside quotes does not start a comment. */
 static size_t without_comment(const char *s, size_t n) {
     bool quoted = false;
     for (size_t i = 0; i < n; i++) {
@@ -489,7 +492,7 @@ static void trim(const char **s, size_t *n) {
     while (*n && blank((*s)[*n - 1])) --*n;
 }
 
-/* Splits a value at blanks outside double quotes; returns false if a quote does not end. */
+/* Splits a value at blanks outside double quotes; returns false if a quote is not closed. */
 static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     words->at = arena_alloc(a->arena, (n / 2 + 1) * sizeof *words->at);
     for (size_t i = 0; i < n;) {
@@ -507,8 +510,8 @@ static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     return true;
 }
 
-/* Reads the value of one line. A list is split into words; a single value is the rest of the line. Without
- * `empty`, an empty single value is missing. Returns false if a quote does not end. */
+/* Reads the value of one line. A list is split into words; a single value is the rest of the line. An empty
+ * single value counts as missing unless `empty` is set. Returns false if a quote is not closed. */
 static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, TextList *words) {
     if (list) return split_words(a, s, n, words);
     words->at = arena_alloc(a->arena, sizeof *words->at);
@@ -518,8 +521,8 @@ static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, 
     return quoted || !n || s[0] != '"';
 }
 
-/* Reports a line without `=`. If the line begins with the name of an option, the message suggests the
- * intended line. */
+/* Reports a line without `=`. If the line begins with the name of an option, the message suggests the correct
+ * line. */
 static void no_assignment(Args *a, Source src, const char *s, size_t n) {
     static const char *const SHOWN[] = {"true", "VALUE"};
     Str meant = {0}, quoted = {0};

@@ -2,9 +2,9 @@
  * `name = value` files. The parser reports all problems, not only the first.
  *
  * Command line: `--name value` or `--name=value`. A flag is `--name` or `--name=true|false`. The values of a
- * list are all words up to the next `--name`. `--config FILE` may be anywhere and is read first, so the line
- * overrides the file. `--help` and `-h` set `help`; a word after them becomes `help_word`. The last
- * occurrence of a repeated option applies, as in argparse.
+ * list are all words up to the next `--name`. `--config FILE` may be anywhere and is read first, so the
+ * command line overrides the file. `--help` and `-h` set `help`; a word after them becomes `help_word`. The
+ * last occurrence of a repeated option applies, as in argparse.
  *
  * File: each line is `name = value`, without leading dashes; a flag is `name = true`. `#` at the start of a
  * line or after a blank starts a comment. A value may be in double quotes. A repeated option is an error.
@@ -12,8 +12,8 @@
  * In names `_` is equivalent to `-`. Python's True and False are read as true and false. The value `none`
  * unsets a number, and an empty value unsets a text. A file may contain any bytes.
  *
- * An option that the command does not read is an error on the command line, or a note (notes_unread). In a
- * file the option is skipped, so that commands can share a file. */
+ * On the command line, an option that the command does not read is an error, or only a note (see
+ * notes_unread). In a file such an option is skipped, so that commands can share a file. */
 #pragma once
 
 #include <math.h>
@@ -33,7 +33,7 @@ typedef struct TextList {
 /* Whether a list of names, separated by blanks or commas, contains `name`. An empty list selects all
  * names. */
 bool text_list_selects(const TextList *, const char *name);
-/* A user error about --`option` if the list contains a name that is not in `names`. */
+/* Returns a user error that names --`option` if the list contains a name that is not in `names`. */
 Err text_list_check(const TextList *, const char *option, const char *const *names, int n);
 typedef struct I64List {
     int64_t *at;
@@ -61,12 +61,12 @@ typedef enum ArgType {
 
 typedef struct Arg {
     /* "name|other|other=value|~other": the first is the name of the option, the others are synonyms.
-     * `other=value` is a flag that sets this value. A spelling marked ~ is not Megatron-LM's, and its use is
-     * noted. No leading dashes. */
+     * `other=value` is a flag that sets this value. A note reports the use of a spelling marked ~, which
+     * Megatron-LM lacks. No leading dashes. */
     const char *names;
     ArgType type;
     size_t offset;        /* offset of the field in the target */
-    const char *fallback; /* the default, as a user would write it; "none": unset */
+    const char *fallback; /* the default, in a user's spelling; "none": unset */
     const char *const *choices;
     const char *help;
     bool required;
@@ -80,18 +80,19 @@ typedef struct Arg {
         .help = text, __VA_ARGS__                                                                            \
     }
 
-/* Options of another program whose command lines also run here. They set no value. */
+/* Options of another program (Megatron-LM) that are accepted or refused with a reason, so that its command
+ * lines run unchanged. They set no field. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
 /* Where foreign options are accepted. READ: on the command line and in a file; ON_LINE: only on the command
  * line; UNUSED: nowhere. In a file, foreign options that are not accepted are skipped. */
 typedef enum ForeignPlace { FOREIGN_READ, FOREIGN_ON_LINE, FOREIGN_UNUSED } ForeignPlace;
 typedef struct Foreign {
     ForeignKind kind;
-    /* NULL: `words` are options: "flag value= list+ value=this,that", where any other value than this or that
-     * is refused. Otherwise `words` are values of our option `option`, and are translated to `ours` ("":
-     * ignored). */
+    /* If `option` is NULL, `words` are foreign options: "flag value= list+ value=this,that", where only the
+     * values this and that are accepted. Otherwise `words` are foreign values of our option `option`, and are
+     * translated to `ours` ("": ignored). */
     const char *option, *ours, *words;
-    const char *reason; /* complete sentences; the reason of a refused option includes the remedy */
+    const char *reason; /* in complete sentences; for a refused option, including the remedy */
 } Foreign;
 
 struct Choice;
@@ -101,10 +102,10 @@ typedef struct ArgTable {
     const Foreign *foreign;
     int64_t num_foreign;
     ForeignPlace foreign_use;
-    bool notes_unread; /* a Megatron-LM option that the command does not read is a note, not an error */
+    bool notes_unread; /* if the command does not read a Megatron-LM option: a note, not an error */
     bool (*accepts)(int use, int64_t row); /* whether the command reads the option; NULL: it reads all */
     int use;
-    const char *command;   /* name of `use` in messages */
+    const char *command;   /* the name of the command in messages */
     void *target;          /* the struct that holds the fields */
     unsigned char *given;  /* [count], 0 = default; NULL: the parser allocates it */
     struct Choice *chosen; /* [count], set by the parser: the last spelling of each option */
@@ -128,17 +129,17 @@ typedef struct Remark {
     const char *option, *text; /* option: "--name", or "--name value" */
 } Remark;
 
-/* One parse. Initialise with args_init, release problems and notes with args_free; values belong to the
- * arena. */
+/* The state and results of one parse. args_init initializes it, args_free releases problems and notes; values
+ * belong to the arena. */
 typedef struct Args {
     const char *usage;        /* "isotron parity DIR [options]" */
     const char *operand_name; /* name of operands ("DIR"); NULL: operands are not allowed */
     Arena *arena;
     ArgTable tables[ARG_TABLES];
     int num_tables, sources;
-    int line; /* number of the source that was the last command line; 0: none */
+    int line; /* index (from 1) of the last source that was a command line; 0: none */
     TextList operands;
-    TextList configs; /* the paths that --config gave */
+    TextList configs; /* the paths given with --config */
     bool help;
     const char *help_word; /* show only options that contain this word; NULL: all options */
     bool unreadable;       /* a file of options could not be read, so missing options are not reported */
@@ -154,20 +155,21 @@ void args_init(Args *, Arena *, const char *usage, const char *operand_name);
 void args_free(Args *);
 /* Adds a table and sets its target to the defaults. */
 void args_use(Args *, ArgTable);
-/* Reads `argc` words; argv excludes the names of the program and the command. */
+/* Reads `argc` arguments; argv must not include the names of the program and the command. */
 void args_line(Args *, int argc, char **argv);
 void args_file(Args *, const char *path);
-/* Like args_file, for bytes in memory. `name` replaces the path in messages. */
+/* Like args_file, but reads bytes from memory. Messages show `name` instead of a path. */
 void args_bytes(Args *, const char *name, const char *bytes, size_t n);
-/* Adds a message unless the same message exists. */
+/* Each adds a message, unless it was added before. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Adds a remark. Its text is not empty, and directly follows the verdict: ": reason", " without --x." */
+/* Adds a remark. Its text must not be empty; it is printed directly after "has no effect" or similar:
+ * ": reason", " without --x." */
 void args_remark(Args *, RemarkKind, const char *option, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Reports a problem for each value of --name that is not UTF-8 text. */
 void args_check_texts(Args *, const char *name, const TextList *);
-/* Reports the problem "--name is not used <why>: remove it" if the last command line contains the option. */
+/* If the last command line contains the option, reports the problem "--name is not used <why>: remove it". */
 void args_refuse(Args *, const char *name, const char *why);
 /* Calls args_refuse for every option of the table with this target. */
 void args_refuse_all(Args *, const void *target, const char *why);
@@ -191,7 +193,7 @@ typedef struct ForeignOption {
 } ForeignOption;
 bool foreign_find(const ArgTable *, const char *key, size_t len, ForeignOption *out);
 bool foreign_allows(const ForeignOption *, const char *value);
-/* The row that translates a value of our option; NULL: the value is not foreign. */
+/* The row that translates or refuses a value of our option; NULL if there is none. */
 const Foreign *foreign_value(const ArgTable *, const Arg *, const char *value);
 void foreign_use(Args *, const Foreign *, const char *option);
 /* Whether a and b are the same name; `_` is equivalent to `-`. */
@@ -206,7 +208,7 @@ bool arg_parse(const Arg *, void *field, Arena *, const char *const *words, int6
 void arg_default(const Arg *, void *field, Arena *);
 /* Appends the value: "1e-05", "RMSNorm", "none". */
 void arg_print(const Arg *, const void *field, Str *out);
-/* The form of a value: "N", "NUMBER", "TEXT ...", "{a|b}"; empty for flags. */
+/* Appends the placeholder for a value: "N", "NUMBER", "TEXT ...", "{a|b}"; nothing for flags. */
 void arg_metavar(const Arg *, Str *out);
 /* Length of the option's first spelling in `names`. */
 size_t arg_name_len(const Arg *);

@@ -56,7 +56,7 @@ static bool parse_i64s(I64List *list, Arena *arena, const char *const *words, in
     return found.count > 0;
 }
 
-/* An empty word, such as an unset shell variable, is not a text. */
+/* Reads a list of texts. An empty word, for example from an unset shell variable, is not a valid text. */
 static bool parse_texts(TextList *list, Arena *arena, const char *const *words, int64_t n) {
     *list = (TextList){arena_alloc(arena, (size_t)n * sizeof *list->at), n};
     for (int64_t i = 0; i < n; i++) {
@@ -72,7 +72,8 @@ static bool parse_text(const Arg *row, const char **text, Arena *arena, const ch
     return *word;
 }
 
-/* The limit of the type that a number exceeds; NULL: the word exceeds no limit, or is not a number. */
+/* Describes the limit of the type that the number `word` exceeds; NULL if it exceeds none or is not a
+ * number. */
 static const char *exceeded(const Arg *row, const char *word) {
     char *end;
     errno = 0;
@@ -164,7 +165,7 @@ void arg_default(const Arg *row, void *field, Arena *arena) {
               row->names);
 }
 
-/* Prints the shortest decimal, of at least 6 digits, that reads back as the same double. */
+/* Prints the shortest decimal number, of at least 6 digits, that reads back as the same double. */
 static void print_f64(double v, Str *out) {
     char text[40];
     for (int digits = 6; digits <= 17; digits++) {

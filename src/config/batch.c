@@ -57,14 +57,14 @@ static int64_t ramp_up(const Config *c, BatchStep *out, int64_t capacity) {
     double per_level = (double)samples / (double)levels;
     int64_t n = 0;
     for (int64_t k = 0; k <= levels; k++) {
-        /* the smallest `from` for which from / per_level, rounded to double, is at least k */
+        /* find the smallest `from` for which from / per_level, rounded to double, is at least k */
         int64_t from = (int64_t)ceil((double)k * per_level);
         while (from > 0 && (int64_t)((double)(from - 1) / per_level) >= k) from--;
         while ((int64_t)((double)from / per_level) < k) from++;
         if (from > samples)
-            from = samples + 1; /* after the ramp the size is global, regardless of rounding */
+            from = samples + 1; /* after the ramp the size is the final one, regardless of rounding */
         if (n && n <= capacity && out[n - 1].from_samples == from)
-            n--; /* with fewer samples than levels, the larger size replaces the smaller one */
+            n--; /* two sizes start at the same sample: keep only the larger */
         if (n < capacity) out[n] = (BatchStep){from, start + k * increment};
         n++;
     }

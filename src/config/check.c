@@ -1,5 +1,5 @@
-/* Checks ranges (options.def) and rules (rules.def). Reports all violations, and notes given options without
- * effect. */
+/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and given options
+ * without effect as notes. */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -9,7 +9,8 @@
 
 #include "base/fault.h"
 
-/* Whether d divides n. True if d or n is missing or out of range, because a separate message reports that. */
+/* Whether d divides n. Returns true if d or n is missing or out of range, because a separate message reports
+ * that. */
 static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
@@ -47,7 +48,7 @@ static bool divides_replicas(const Config *c) {
            (divides(n, ranks / dense) && divides(n, ranks / expert_ranks(c)));
 }
 
-/* A divisor of the default MLP width. */
+/* A number that divides the default MLP width. */
 static int64_t ffn_default_unit(const Config *c) {
     return c->activation == MLP_SWIGLU ? 64 : c->hidden_size > 0 ? c->hidden_size * 4 : 0;
 }
@@ -56,7 +57,7 @@ static int64_t expert_width_unit(const Config *c) {
     return i64_or(c->moe_ffn_hidden_size, i64_or(c->ffn_hidden_size, ffn_default_unit(c)));
 }
 
-/* Number of rotated channels of a head; -1 if another rule is broken. */
+/* Number of rotated channels of a head; -1 if it is undefined because another rule is broken. */
 static int64_t rotary_dim(const Config *c) {
     int64_t head = c->multi_latent_attention ? c->qk_pos_emb_head_dim : c->kv_channels;
     if (!i64_is_set(head)) {
@@ -76,20 +77,20 @@ static bool even_rotary(const Config *c) {
 
 static bool valid_window(const Config *c) {
     const I64List *w = &c->window_size;
-    if (c->model != MODEL_gpt) return true; /* other rules refuse windows there */
+    if (c->model != MODEL_gpt) return true; /* other rules refuse a window in these models */
     const int64_t most = 1 << 30;           /* the limit of max_position_embeddings */
     return w->count == 0 ||
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
 }
 
-/* Tokens per sample of a T5's decoder; unset: the model is not a T5. */
+/* Tokens per sample of a T5's decoder; unset for other models. */
 static int64_t decoder_tokens(const Config *c) {
     return c->model == MODEL_t5 ? c->decoder_seq_length : I64_UNSET;
 }
 
-/* Whether upper estimates of the number of parameters and of a microbatch's activations are below a limit.
- * Below the limit, no 64-bit product of sizes and bytes overflows. Integer sums of sizes in their ranges are
- * exact; products are computed in double. */
+/* Whether the model has so few parameters and activations per microbatch (by upper estimates) that no 64-bit
+ * product of sizes and bytes can overflow. The estimates themselves do not overflow: integer terms are exact
+ * for sizes in their ranges, and larger products are computed in double. */
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
     const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
@@ -163,8 +164,8 @@ static bool valid_hierarchy(const Config *c) {
            sizes->at[1] == cp / sizes->at[0];
 }
 
-/* Whether the heads of a tensor-parallel rank can be distributed evenly over `ranks`, with groups of equal
- * size. */
+/* Whether the heads of a tensor-parallel rank can be distributed evenly over `ranks` context-parallel ranks,
+ * in groups of equal size. */
 static bool deals_heads(const Config *c, int64_t ranks) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size,
                   all_groups = c->group_query_attention ? c->num_query_groups : heads;
@@ -173,8 +174,8 @@ static bool deals_heads(const Config *c, int64_t ranks) {
     return groups % ranks == 0 || (ranks % groups == 0 && per_group % (ranks / groups) == 0);
 }
 
-/* Whether all tensor-parallel ranks can hold the same number of rows of Q, K and V, with fewer groups than
- * ranks. */
+/* Whether all tensor-parallel ranks can hold the same number of rows of Q, K and V if there are fewer query
+ * groups than ranks. */
 static bool cuts_groups(const Config *c) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size;
     if (!c->group_query_attention || c->num_query_groups >= tp || heads < 1 || tp < 1) return true;
@@ -188,7 +189,7 @@ static bool deals_heads_to_context(const Config *c) {
            (!communicates_by(c, CONTEXT_A2A_P2P) || sizes->count != 2 || deals_heads(c, sizes->at[0]));
 }
 
-/* Whether some layer receives the keys in parts from other ranks. */
+/* Whether any layer passes keys around a ring of ranks. */
 static bool rings(const Config *c) {
     const I64List *sizes = &c->hierarchical_context_parallel_sizes;
     return communicates_by(c, CONTEXT_P2P) ||
@@ -297,7 +298,7 @@ static bool is_number(int option) {
     return CONFIG_ROWS[option].type == ARG_I64 || CONFIG_ROWS[option].type == ARG_F64;
 }
 
-/* Returns false, after a message, if the option's value is out of its range. */
+/* If the option's value is out of its range, adds a message and returns false. */
 static bool check_range(const Config *c, int option, Args *args) {
     const Arg *row = &CONFIG_ROWS[option];
     const ConfigRange r = config_range(option);
@@ -318,8 +319,8 @@ static bool check_range(const Config *c, int option, Args *args) {
     return false;
 }
 
-/* Clamps a number to its range, so that no condition overflows. check_range has reported a number out of its
- * range. */
+/* Clamps a number to its range, so that no condition of a rule overflows. check_range has already reported
+ * the violation. */
 static void clamp_to_range(Config *c, int option) {
     const ConfigRange r = config_range(option);
     void *value = (char *)c + CONFIG_ROWS[option].offset;
@@ -345,7 +346,7 @@ static int64_t fitting_ranks(const Config *c) {
     return a ? dense / a * experts : 0;
 }
 
-/* A value in a message that is computed from several options. Its name starts with ':'. */
+/* The value of a %:name in a message, which is computed from several options. */
 static int64_t derived_value(const Config *c, const char *name, size_t len) {
     const struct {
         const char *name;
@@ -389,8 +390,8 @@ static void fill_in_values(const Config *given, const Config *c, const char *mes
     }
 }
 
-/* Whether a message names an option whose value could not be read or is out of its range. The broken rule is
- * then only a consequence. */
+/* Whether a message names an option whose value could not be read or is out of its range. If so, the broken
+ * rule is only a consequence and is not reported. */
 static bool follows_from_bad(const Config *c, const char *message) {
     for (const char *s = message; (s = strstr(s, "--")); s++) {
         size_t n = 0;

@@ -1,5 +1,4 @@
-/* Circle with check.c: the checks read the rows of options in this file, and config_parse calls the
- * checks. */
+/* Circle with check.c: check.c reads the rows of options in this file, and config_parse calls check.c. */
 #include "config/config.h"
 
 #include <string.h>

@@ -1,5 +1,6 @@
-/* The configuration of a run: every option as a field (generated from options.def), the values derived from
- * them, and the rules that they must satisfy. Options have Megatron-LM's spellings, defaults and meaning.
+/* The configuration of a run: a field for each option (generated from options.def), values derived from the
+ * options, and the rules that options must satisfy. Options have Megatron-LM's spellings, defaults and
+ * meaning.
  *
  *     Args args;
  *     args_init(&args, arena, "isotron pretrain [options]", NULL);
@@ -37,7 +38,8 @@ typedef enum ConfigGroup {
     GROUPS
 } ConfigGroup;
 
-/* The commands that read options: the rows of uses.def. USE_ALL reads every option. */
+/* The commands that read options (the rows of uses.def). USE_ALL stands for a command that reads every
+ * option. */
 typedef enum ConfigUse {
 #define USE(constant, command, groups, classes) USE_##constant,
 #include "config/uses.def"
@@ -55,8 +57,8 @@ typedef enum ConfigClass {
     CLASS_ALL = 15
 } ConfigClass;
 
-/* Bits that are combined with the class of an option. ALSO: the command reads this option but not its group.
- * EXCEPT: the command reads the group but not this option. */
+/* Flags that are OR-ed to the class of an option. ALSO: the command reads this option but not the others of
+ * its group. EXCEPT: the command reads the group but not this option. */
 #define CLASS_ALSO(use)   (UINT64_C(1) << (8 + (use)))
 #define CLASS_EXCEPT(use) (UINT64_C(1) << (32 + (use)))
 #define ALSO(command)     CLASS_ALSO(USE_##command)
@@ -74,22 +76,22 @@ typedef struct Derived {
     int64_t rotary_dim;                    /* rotated part of a head; 0 without rope */
     int64_t vocab_size, padded_vocab_size; /* 0: neither the options nor the tokenizer define a size */
     MlpActivation activation;              /* never MLP_GELU */
-    int64_t window_left;                   /* earlier tokens in the window of a layer; -1: no limit */
+    int64_t window_left;                   /* number of earlier tokens in a sliding window; -1: no limit */
     const bool *layer_windowed;            /* [config_layers] */
     const bool *layer_rotated;             /* [config_layers] */
     const double *rope_divisor;            /* [rotary_dim / 2] divisors of frequencies; NULL: none */
-    double rope_base, rope_amplitude;      /* base of the rotary frequencies; factor of rotated channels */
+    double rope_base, rope_amplitude;      /* base of the rotary frequencies; factor on rotated channels */
     const bool *layer_moe;                 /* [config_layers] */
     const ContextComm *layer_context_comm; /* [config_layers] */
-    int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* last: 0 without shared experts */
-    double aux_loss_coeff[BALANCE_SINKHORN];                      /* index: LoadBalancing; 0: no such loss */
+    int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* shared: 0 without shared experts */
+    double aux_loss_coeff[BALANCE_SINKHORN];                      /* [LoadBalancing]; 0: no such loss */
     bool sinkhorn, quantile;                                      /* --moe-router-load-balancing-type */
     double logits_scaling;
     bool output_bias;                                     /* whether a T5's output layer has a bias */
     double init_std, output_init_std, embedding_init_std; /* output: init_std / sqrt(2 * num_layers) */
     unsigned recompute_modules; /* one bit per RecomputeModule; 0 unless recomputation is selective */
 
-    int64_t choices; /* choices per question, each a sample; 1: not multiple choice */
+    int64_t choices; /* samples per question, one for each choice; 1: not multiple choice */
     int64_t data_parallel_size;
     int64_t cpu_threads; /* threads per rank; 0: one per core */
     /* Batch sizes and schedule lengths are in samples, as in Megatron-LM. The batch sizes are the options'
@@ -98,11 +100,11 @@ typedef struct Derived {
     const BatchStep *batch_steps; /* [num_batch_steps], ascending; the first applies from 0 samples */
     int64_t num_batch_steps;
     int64_t train_iters, train_samples; /* 0 if neither is given */
-    int64_t samples_needed;             /* above train_samples if the last step of a schedule ends later */
+    int64_t samples_needed;             /* above train_samples if the last step exceeds them */
     double lr_warmup_steps;
-    int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps; /* samples; wsd: 0 if not given */
+    int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps; /* in samples; wsd: 0 if not given */
     double start_weight_decay, end_weight_decay;
-    double decoupled_lr, decoupled_min_lr; /* embedding and output layer; default: lr, min_lr */
+    double decoupled_lr, decoupled_min_lr; /* of the embedding and output layer; default: lr, min_lr */
     const char *split;                     /* NULL with per-split paths */
     uint64_t random_seed;                  /* seed of sampling */
 } Derived;
@@ -119,26 +121,26 @@ typedef struct Config {
 #define OPT(type, field, fallback, class, names, help)     CONFIG_##type field;
 #define OPTENUM(type, field, fallback, class, names, help) type field;
 #include "config/options.def"
-    unsigned char given[OPTIONS]; /* 0: the field has its default; otherwise the user gave the option */
+    unsigned char given[OPTIONS]; /* 0: the field has its default; other values: the user gave the option */
     Derived derived;
 } Config;
 
 #define config_given(config, field) ((config)->given[OPTION_##field] != 0)
 
-/* Which rules to check: a rule of rules.def is checked if all bits of its CHECK_ constant are set. */
+/* Selects the rules to check: a rule of rules.def is checked if all bits of its CHECK_ constant are set. */
 typedef enum ConfigCheck {
     CHECK_TRAIN = 1,
     CHECK_GENERATE = 2,
     CHECK_DATA = 4,
-    CHECK_LAYOUT = 8, /* how layers are split over ranks: all options that a pipeline's schedule depends on */
+    CHECK_LAYOUT = 8, /* rules about how layers are split over ranks and about the pipeline's schedule */
     CHECK_MODEL = 16 | CHECK_LAYOUT,
     CHECK_TASK = 64,
-    CHECK_STRICT = 32, /* options without effect on the command line are errors, even Megatron-LM's */
+    CHECK_STRICT = 32, /* command-line options without effect are errors, even those of Megatron-LM */
     CHECK_ANY = 0,
 } ConfigCheck;
 
 void config_defaults(Config *, Arena *);
-/* The option table over a Config, for commands with additional options. */
+/* The table of options whose target is the Config, for commands that add tables with further options. */
 ArgTable config_table(Config *, ConfigUse);
 /* Sets the defaults, reads `--config` files and then the command line, and checks the ranges and the rules of
  * `checks`. The caller initialises `args` and may have added tables. Afterwards `args` contains all problems
@@ -152,37 +154,37 @@ void config_check_ranges(const Config *, Args *args);
 /* Appends only the messages for options without effect. */
 void config_check_unused(const Config *, unsigned checks, Args *args);
 
-/* Computes `derived` of a Config that satisfies the rules of CHECK_MODEL (and CHECK_TRAIN for training).
+/* Computes `derived`. The Config must satisfy the rules of CHECK_MODEL (and CHECK_TRAIN for training).
  * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size takes precedence. Arrays belong
  * to the arena. */
 void config_finish(Config *, Arena *, int64_t vocab_size);
-bool config_rotates(const Config *);           /* whether positions rotate queries and keys */
-bool config_is_yarn(const Config *);           /* whether with the frequencies of YaRN */
+bool config_rotates(const Config *);           /* whether queries and keys are rotated (RoPE) */
+bool config_is_yarn(const Config *);           /* whether the rotary frequencies are YaRN's */
 int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
 int64_t config_decoder_layers(const Config *); /* number of layers of a T5's decoder */
 int64_t config_token_types(const Config *);    /* number of token types of a BERT; 0: no embedding */
-/* Whether a T5 follows Hugging Face's (ckpt/hf/t5.def) instead of Megatron-LM's. If its embeddings are tied,
- * the output layer then has no bias, and the logits are divided by sqrt(hidden-size). No option selects
- * this. */
+/* Whether a T5 is Hugging Face's variant (ckpt/hf/t5.def) instead of Megatron-LM's. With tied embeddings,
+ * this variant has no bias in the output layer and divides the logits by sqrt(hidden-size). No option selects
+ * the variant; it follows from other options. */
 bool config_is_hf_t5(const Config *);
-AmountText config_layers_text(const Config *);      /* "2 layers"; "2 encoder and 3 decoder layers" in a T5 */
-AmountText config_tokens_text(const Config *);      /* "512 tokens", of a sample */
-int64_t config_ranks(const Config *);               /* number of ranks of the run */
-bool config_bf16_grads(const Config *);             /* whether main gradients are bf16 (in the bf16 lane) */
-int64_t config_model_ranks(const Config *);         /* ranks per copy of the dense parameters */
-int64_t config_data_ranks(const Config *);          /* data-parallel size; 1 if not a whole number */
+AmountText config_layers_text(const Config *); /* "2 layers"; of a T5, "2 encoder and 3 decoder layers" */
+AmountText config_tokens_text(const Config *); /* "512 tokens": the length of a sample */
+int64_t config_ranks(const Config *);          /* number of ranks of the run */
+bool config_bf16_grads(const Config *);        /* whether main gradients are bf16 (in the bf16 lane) */
+int64_t config_model_ranks(const Config *);    /* ranks per copy of the dense parameters */
+int64_t config_data_ranks(const Config *);     /* data-parallel size; 1 if not a whole number */
 int64_t config_expert_tensor_ranks(const Config *); /* ranks that share one expert's weights */
-/* Resets all layout options about ranks to their defaults, for the same run on one rank. */
+/* Resets all options about ranks to their defaults, which turns the Config into the same run on one rank. */
 void config_on_one_rank(Config *, Arena *);
 /* The global batch size after `consumed` samples. */
 int64_t config_batch_size(const Config *, int64_t consumed);
 
-/* Appends {"field": value, ...} of the options in `classes`, in the order of options.def. An unset value is
+/* Appends the options in `classes` as {"field": value, ...}, in the order of options.def. An unset value is
  * null. */
 void config_json(const Config *, unsigned classes, Str *out);
 /* Sets options in `classes` from the JSON text of a checkpoint (config_json). Unknown names are ignored. An
- * option that the user gave keeps its value; a different value in the text is noted. Wrong types and values
- * are an error. */
+ * option that the user gave keeps its value, and a note reports a different value in the text. An invalid
+ * type or value is an error. */
 Err config_from_json(Config *, Arena *, const char *json, size_t n, unsigned classes, Str *notes);
 
 /* Appends the text of docs/reference/options.md. */
@@ -202,17 +204,18 @@ int config_find(const char *name, size_t n); /* row of the option whose first sp
 
 /* Whether --moe-router-load-balancing-type names this type. */
 bool config_balances_by(const Config *, LoadBalancing);
-/* The number of best scores that add up to the score of a group of experts. The groups must be set. */
+/* How many of its best scores a group of experts adds up to its own score. The options of groups must be
+ * set. */
 int64_t config_group_scores(const Config *);
-/* Sets out[i] to whether layer i is rotated, according to --no-rope-freq. Returns false if its text is not a
- * pattern. */
+/* Sets out[i] to whether layer i has rotary embeddings, according to --no-rope-freq. Returns false if that
+ * option's text is not a pattern. */
 bool config_rotated_layers(const Config *, bool *out);
-/* pattern.c: fills out[n] from "N" (every N-th is false, the others true) or from an expression such as
+/* pattern.c: fills out[n] from "N" (every N-th entry is false, the others true) or from an expression such as
  * "([1,1,0]+[1])*2" with exactly n entries. Returns false if the text is neither. */
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
 /* Like config_layer_pattern, except that "N" sets layers 0, N, 2N, ... to true (--moe-layer-freq). */
 bool config_moe_pattern(const char *text, int64_t n, bool *out);
-/* batch.c: writes the batch sizes of a run, at most `capacity` steps, and returns the number of steps
- * written. With capacity 0 it returns an upper bound on that number. Returns -1 if step-batch-size-schedule
- * or rampup-batch-size is invalid. */
+/* batch.c: writes the steps of a run's batch-size schedule, at most `capacity`, and returns their number;
+ * with capacity 0, it returns an upper bound on that number. Returns -1 if step-batch-size-schedule or
+ * rampup-batch-size is invalid. */
 int64_t config_batch_steps(const Config *, BatchStep *out, int64_t capacity);

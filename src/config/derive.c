@@ -1,5 +1,5 @@
 /* Computes the derived values, like megatron/training/arguments.py (validate_args) and training.py
- * (get_optimizer_param_scheduler). The rules have bounded every option, so no product here overflows. */
+ * (get_optimizer_param_scheduler). The rules have bounded every option, so products here cannot overflow. */
 #include "config/config.h"
 
 #include <math.h>
@@ -115,7 +115,8 @@ bool config_rotated_layers(const Config *c, bool *out) {
     return true;
 }
 
-/* The scale of attention for longer contexts (Peng et al., YaRN, 2023). */
+/* YaRN's factor on rotated channels, which scales the attention scores for longer contexts (Peng et al.,
+ * 2023). */
 static double yarn_scale(const Config *c, double mscale) {
     return 0.1 * mscale * log(fmax(c->rotary_scaling_factor, 1)) + 1;
 }
@@ -204,7 +205,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->rotary_dim = config_rotates(c) ? (int64_t)((double)rotated * c->rotary_percent) : 0;
     d->vocab_size = i64_or(c->vocab_size, vocab_size);
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
-    /* Megatron-LM turns bias_gelu_fusion off if there are no biases. Its unfused GELU is the erf form. */
+    /* Megatron-LM turns bias_gelu_fusion off if there are no biases, and its unfused GELU is the erf form. */
     bool by_bias = c->activation == MLP_GELU;
     const bool fused = c->add_bias_linear && c->bias_gelu_fusion;
     d->activation = !by_bias ? c->activation : fused ? MLP_GELU_TANH : MLP_GELU_ERF;
@@ -228,15 +229,15 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     }
 }
 
-/* Returns the number of steps that begin before `samples` samples are consumed. *end is the number of samples
- * that these steps consume. */
+/* Returns the number of steps that begin before `samples` samples are consumed. Sets *end to the number of
+ * samples that these steps consume. */
 static int64_t steps_before(const Derived *d, int64_t samples, int64_t *end) {
     int64_t consumed = 0, count = 0;
     for (int64_t i = 0; i < d->num_batch_steps; i++) {
         const int64_t size = d->batch_steps[i].size;
         const bool next = i + 1 < d->num_batch_steps && d->batch_steps[i + 1].from_samples < samples;
         const int64_t until = next ? d->batch_steps[i + 1].from_samples : samples;
-        if (until <= consumed) continue; /* the last batch may end after `until` */
+        if (until <= consumed) continue; /* the last batch may extend beyond `until` */
         const int64_t n = (until - consumed + size - 1) / size;
         count += n;
         consumed += n * size;
@@ -245,8 +246,8 @@ static int64_t steps_before(const Derived *d, int64_t samples, int64_t *end) {
     return count;
 }
 
-/* Megatron-LM's update_train_iters. With a step schedule, the last step may end after train-samples.
- * Otherwise only whole batches within train-samples are trained. */
+/* As in Megatron-LM's update_train_iters: with step-batch-size-schedule, the last step may exceed
+ * train-samples. Otherwise only whole batches within train-samples are trained. */
 static void length_in_samples(const Config *c, Derived *d) {
     int64_t end, steps = steps_before(d, c->train_samples, &end);
     const bool excess = end > c->train_samples;
@@ -281,8 +282,8 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
     d->wd_incr_steps = d->train_samples;
 }
 
-/* Threads per rank; 0: all cores. Several ranks on GPUs share the host's cores, which initialise the
- * parameters. Several ranks on the CPU have one thread each. */
+/* Host threads per rank; 0: all cores. Several ranks on GPUs divide the host's cores, because the parameters
+ * are initialised on the host. Several ranks on the CPU have one thread each. */
 static int64_t threads_of_rank(const Config *c) {
     if (config_ranks(c) == 1) return 0;
     const int64_t share = c->device == ON_CUDA ? machine_threads() / config_ranks(c) : 1;

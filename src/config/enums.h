@@ -1,5 +1,5 @@
-/* The enumerated options (enums.def): for each type its constants and a NULL-terminated list of spellings,
- * Lane_spellings[LANE_BF16] == "bf16". */
+/* The enumerated options (enums.def): each type has its constants and a NULL-terminated list of spellings,
+ * for example Lane_spellings[LANE_BF16] == "bf16". */
 #pragma once
 
 #define ENUM(T)                    typedef enum T {
@@ -13,5 +13,5 @@
 #undef CHOICE
 #undef END
 
-/* The constant with this spelling or synonym; -1: none. */
+/* Returns the constant with this spelling or synonym; -1 if there is none. */
 int enum_find(const char *const *spellings, const char *word);

@@ -1,9 +1,9 @@
-/* Options of another program, and its values for our options (args.h). */
+/* Finds options of another program, and foreign values of our options (args.h). */
 #include <string.h>
 
 #include "config/args.h"
 
-/* The next word of a row; NULL: there are no more words. */
+/* Returns the next word of a row; NULL at the end. */
 static const char *next_word(const char **cursor, size_t *len) {
     const char *word = *cursor + strspn(*cursor, " ");
     *len = strcspn(word, " ");

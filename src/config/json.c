@@ -1,5 +1,5 @@
-/* The configuration as JSON: the dump of a run, and the model options of a checkpoint. The JSON of a
- * checkpoint is untrusted. */
+/* Writes the configuration of a run as JSON, and reads the model options of a checkpoint from JSON, which is
+ * untrusted. */
 #include "config/config.h"
 
 #include <jansson.h>
@@ -8,7 +8,7 @@
 
 #include "base/fault.h"
 
-/* A path may contain bytes that are not UTF-8. In JSON every byte of such a path becomes a Latin-1
+/* A path may contain bytes that are not UTF-8. Every byte of such a path is written as a Latin-1
  * character. */
 static json_t *text_or_null(const char *s) {
     json_t *text = s ? json_string(s) : json_null();
@@ -127,7 +127,7 @@ static bool from_json(const Arg *row, const json_t *v, void *field, Arena *arena
     }
 }
 
-/* Notes a value of the checkpoint that differs from the option that the user gave. */
+/* Adds a note about a value in the checkpoint that differs from the option that the user gave. */
 static void note_difference(const Arg *row, const void *mine, const json_t *theirs, Str *notes) {
     json_t *value = to_json(row, mine);
     if (!json_equal(value, theirs)) {

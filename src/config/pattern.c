@@ -1,9 +1,9 @@
-/* Layer patterns of Megatron-LM's --window-attn-skip-freq and --moe-layer-freq. A pattern is a frequency, or
+/* Layer patterns of Megatron-LM's --window-attn-skip-freq and --moe-layer-freq. A pattern is a number N, or
  * an expression over lists of 0 and 1:
  *
  *   sum := product { "+" product }    product := item { "*" count }    item := "[" bits "]" | "(" sum ")"
  *
- * Entries are written while the pattern is read, at most n of them. */
+ * The parser writes entries while it reads the pattern, at most n of them. */
 #include "config/config.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { DEPTH = 16 };
 typedef struct Pattern {
     const char *at;
     bool *out;
-    int64_t length, n; /* number of entries so far, and in the whole pattern */
+    int64_t length, n; /* entries written so far, and entries of the whole pattern */
 } Pattern;
 
 static bool sum(Pattern *p, int depth);
@@ -65,7 +65,7 @@ static bool sum(Pattern *p, int depth) {
     return true;
 }
 
-/* The text as a number; 0 if the text is not a number. */
+/* Returns the text as a number; 0 if it is not a number. */
 static long frequency(const char *text) {
     char *end;
     const long n = strtol(text, &end, 10);

@@ -1,4 +1,4 @@
-/* Messages about given options. Options with the same kind and text share one message (args.h). */
+/* Messages about given options. Remarks with the same kind and text share one message (args.h). */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>

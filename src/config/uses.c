@@ -1,4 +1,4 @@
-/* The options that each command reads (uses.def and options.def). */
+/* Decides which options each command reads (uses.def and options.def). */
 #include "config/config.h"
 
 static const struct {
