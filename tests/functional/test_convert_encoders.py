@@ -108,7 +108,7 @@ refused("architectures is '[\"BertForTokenClassification\"]', but only the heads
 refused("and only single_label_classification can be read", "BertForSequenceClassification", problem_type="regression")
 refused("without quotes and line ends", "BertForSequenceClassification", id2label={"0": 'a "quote"', "1": "b"})
 refused("without quotes and line ends", "BertForSequenceClassification", id2label={"0": "a", "2": "b"})
-refused("the same class twice", "BertForSequenceClassification", id2label={"0": "a", "1": "b", "2": "a"})
+refused("lists a class twice", "BertForSequenceClassification", id2label={"0": "a", "1": "b", "2": "a"})
 refused("at least two classes", "BertForSequenceClassification", id2label={"0": "a"})
 refused("classifier.weight", "BertForSequenceClassification", id2label={"0": "a", "1": "b"})
 refused("num_labels", "BertForSequenceClassification", id2label=None, num_labels=1 << 40)

@@ -179,8 +179,8 @@ refused("--task expects one of none, MNLI, QQP, RACE, labels, not 'SST'", "--tas
         *FROM, "--epochs", 1)
 refused("Fine-tuning needs --task", *LABELS[2:], *FROM, "--epochs", 1)
 refused("--train-iters", *LABELS, *FROM, "--epochs", 1, "--train-iters", 5)
-refused("--valid-data has the same file twice", *MNLI, WORK / "mnli-2.tsv", WORK / "mnli.tsv", *FROM, "--epochs", 1)
-refused("--class-labels has the same class twice", *LABELS, *FROM, "--epochs", 1, "--class-labels", "c", "prose", "c")
+refused("--valid-data lists a file twice", *MNLI, WORK / "mnli-2.tsv", WORK / "mnli.tsv", *FROM, "--epochs", 1)
+refused("--class-labels lists a class twice", *LABELS, *FROM, "--epochs", 1, "--class-labels", "c", "prose", "c")
 refused("--class-labels has no effect without --task labels", *MNLI, *FROM, "--epochs", 1, "--class-labels", "a", "b")
 refused("the checkpoint in", *LABELS, "--pretrained-checkpoint", WORK / "bert", *SIZES, "--hidden-size", 64,
         *TOKENS, "--epochs", 1)
@@ -196,7 +196,7 @@ for words in ["--load"], ["--pretrained-checkpoint"], ["--use-checkpoint-args", 
     out = isotron("finetune", *words, WORK / "gpt", expect=2)
     assert out == (f"isotron: '{WORK / 'gpt'}' holds a 'gpt' model, but a task fine-tunes a BERT model: "
                    "load a checkpoint of --model bert\n"), out
-assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: finetune trains a "
+assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: isotron finetune trains a "
                                                 "BERT: set --model bert instead of gpt.\n")
 refused("needs the tokens [CLS] and [SEP]", *LABELS, *SIZES, "--tokenizer-type", "ByteLevelTokenizer", "--epochs", 1)
 refused("lower --global-batch-size, or add --keep-last", *LABELS[:3], write("few.tsv", ["a\tword", "b\tword"]),

@@ -136,6 +136,6 @@ isotron("pretrain", *T5, *NULL, "--save", WORK / "mock")
 said = generate(WORK / "mock", "--prompt", "5 6", status=2)[1]
 assert "begins with [BOS], [CLS] or padding, and the tokenizer NullTokenizer has none" in said, said
 isotron("pretrain", "--model", "bert", *NULL, "--save", WORK / "bert")
-assert "BERT does not generate text; it predicts masked tokens" in generate(WORK / "bert",
+assert "BERT predicts masked tokens and cannot generate text" in generate(WORK / "bert",
                                                                             "--prompt", "5 6", status=2)[1]
 print("a T5 generates what transformers does")

@@ -8,10 +8,10 @@
 
 /* Options and values of Megatron-LM that have no effect here, and the beginnings of the notes about them. */
 static const char *const NOTED[][2] = {
-    {"--no-rope-fusion --no-masked-softmax-fusion",
-     "--no-rope-fusion and --no-masked-softmax-fusion have no effect: Fusion does not change the function."},
-    {"--transformer-impl local", "--transformer-impl has no effect: There is one implementation"},
-    {"--dist-ckpt-format torch_dist", "--dist-ckpt-format has no effect: Checkpoints have one format"},
+    {"--no-rope-fusion --no-masked-softmax-fusion", "--no-rope-fusion and --no-masked-softmax-fusion have no "
+                                                    "effect: Fusion does not change what is computed."},
+    {"--transformer-impl local", "--transformer-impl has no effect: Isotron has only one implementation"},
+    {"--dist-ckpt-format torch_dist", "--dist-ckpt-format has no effect: Checkpoints have only one format"},
     {"--main-params-dtype fp32", "--main-params-dtype has no effect"},
     {"--attention-backend fused", "--attention-backend fused is treated as flash"},
     {"--attention-backend local", "--attention-backend local is treated as unfused"},
@@ -93,7 +93,7 @@ TEST(many_options_of_one_reason_are_counted) {
           "--inprocess-granularity rank --inprocess-last-call-wait 1 --inprocess-empty-cuda-cache "
           "--enable-ft-package");
     assert_non_null(
-        strstr(p.args.notes.s, "--inprocess-last-call-wait and 2 more have no effect: A run that"));
+        strstr(p.args.notes.s, "--inprocess-last-call-wait and 2 more have no effect: A run ends"));
     done(&p);
 }
 

@@ -50,17 +50,18 @@ static const char *const GPT[][2] = {
     {"--position-embedding-type rope --rotary-percent 0.2",
      "even, positive number of rotated channels per head: change it or --kv-channels"},
     {"--use-rope-scaling", "needs --position-embedding-type rope, not learned_absolute"},
-    {"--window-size 3", "two numbers such as 127,0. The left reach is from -1 to 1073741824. The right one "
-                        "is 0 or -1, because a decoder sees nothing there"},
-    {"--window-attn-skip-freq 2", "without --window-size: give one"},
+    {"--window-size 3", "two numbers such as 127,0. The left one must be from -1 to 1073741824, and the "
+                        "right one 0 or -1, because a decoder does not see later tokens"},
+    {"--window-attn-skip-freq 2", "without --window-size: add it"},
     {"--window-size 3,0 --window-attn-skip-freq [1,0,1]", "2 layers"},
     {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
-    {"--no-rope-freq 2", "--no-rope-freq needs --position-embedding-type rope, not learned_absolute"},
+    {"--no-rope-freq 2", "--no-rope-freq needs --position-embedding-type rope or yarn, not learned_absolute"},
     {"--position-embedding-type rope --no-rope-freq [1]",
      "must be a positive number or a pattern such as [0,0,1]*2 with one entry for each of the 2 layers"},
     {"--position-embedding-type rope --rope-local-base-freq 10",
-     "applies to layers with a window: it needs --position-embedding-type rope and --window-size"},
-    {"--position-embedding-type rope --rope-short-factor 1 2", "must be set together: set both"},
+     "applies to layers with a sliding window: it needs --position-embedding-type rope or yarn, and "
+     "--window-size"},
+    {"--position-embedding-type rope --rope-short-factor 1 2", "must be set together: set both or neither"},
     {"--rope-short-factor 1 --rope-long-factor 2",
      "need --position-embedding-type rope without --use-rope-scaling, and "
      "--rope-scaling-original-max-position-embeddings above 1"},
@@ -68,14 +69,14 @@ static const char *const GPT[][2] = {
      "must each have a positive number for every pair of rotated channels of a head"},
     {"--position-embedding-type rope --rope-attention-factor 2",
      "has no effect without --rope-short-factor and --rope-long-factor, or --position-embedding-type yarn: "
-     "give them"},
+     "add them"},
     {"--position-embedding-type rope --use-rope-scaling --rope-dynamic-factor 2",
      "remove --use-rope-scaling or --rope-short-factor"},
     {"--position-embedding-type yarn --yarn-beta-slow 32",
      "--yarn-beta-slow 32 must be less than --yarn-beta-fast 32"},
     {"--position-embedding-type yarn --rotary-base 1", "needs --rotary-base above 1"},
     {"--position-embedding-type yarn --rotary-seq-len-interpolation-factor 2",
-     "both stretch the positions: remove one"},
+     "both rescale positions: remove one"},
     {"--qk-layernorm-whole", "--qk-layernorm-whole needs --qk-layernorm"},
     {"--multi-latent-attention --model bert", "--multi-latent-attention needs --model gpt, not bert"},
     {"--multi-latent-attention --group-query-attention", "remove --group-query-attention"},
@@ -83,7 +84,7 @@ static const char *const GPT[][2] = {
     {"--multi-latent-attention --qk-layernorm --qk-layernorm-whole", "remove --qk-layernorm-whole"},
     {"--multi-latent-attention --rotary-interleaved", "remove --rotary-interleaved and --no-rope-freq"},
     {"--multi-latent-attention --no-rope-freq 2", "remove --rotary-interleaved and --no-rope-freq"},
-    {"--multi-latent-attention --position-embedding-type yarn", "give --rope-type yarn for YaRN"},
+    {"--multi-latent-attention --position-embedding-type yarn", "For YaRN, set --rope-type yarn"},
     {"--multi-latent-attention --rotary-percent 0.5", "YaRN rotates all of --qk-pos-emb-head-dim"},
     {"--rope-type yarn", "Without it, set --position-embedding-type yarn"},
     {"--scale-embedding --embedding-multiplier 2", "both multiply the embeddings: remove one of them"},
@@ -91,7 +92,7 @@ static const char *const GPT[][2] = {
     {"--hidden-dropout 1", "--hidden-dropout 1 must be less than 1"},
     {"--fp8-format e4m3 --lane exact", "is too coarse for --lane exact: use bf16, fp16 or fp32"},
     {"--fp8-format e4m3 --fp64", "is too coarse for --lane fp64: use bf16, fp16 or fp32"},
-    {"--fp8-recipe mxfp8", "--fp8-recipe mxfp8 is not supported: It changes how tensors are scaled. Use "
+    {"--fp8-recipe mxfp8", "--fp8-recipe mxfp8 is not supported: It would change how tensors are scaled. Use "
                            "delayed, tensorwise or blockwise"},
     {"--vocab-size 100 --padded-vocab-size 99",
      "--padded-vocab-size 99 is less than --vocab-size 100: raise or remove it"},
@@ -136,49 +137,52 @@ static const char *const GPT[][2] = {
     {"--fp8-format e4m3 --no-fp8-wgrad --fp8-keep-inputs",
      "tensors with one scale. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
      "--no-fp8-wgrad, or remove it"},
-    {"--fp8-format e4m3 --fp8-recipe tensorwise --batch-invariant-mode", "share a scale: use delayed"},
+    {"--fp8-format e4m3 --fp8-recipe tensorwise --batch-invariant-mode",
+     "depend on all samples of a microbatch: use delayed"},
     {"--batch-invariant-mode --no-deterministic-mode",
      "needs deterministic sums: remove --no-deterministic-mode"},
     {"--num-experts 4 --moe-shared-expert-intermediate-size 8",
      "--moe-shared-expert-intermediate-size needs --disable-bias-linear"},
-    {"--activation-func-clamp-value 7", "or of --swiglu in experts: set one of them"},
-    {"--swiglu --activation-func-clamp-value 7", "or of --swiglu in experts: set one of them"},
+    {"--activation-func-clamp-value 7", "and to --swiglu in experts: set one of them"},
+    {"--swiglu --activation-func-clamp-value 7", "and to --swiglu in experts: set one of them"},
     {"--glu-linear-offset 1", "needs --quick-geglu, not --activation gelu"},
     {EXPERTS " --moe-router-topk 9", "more than --num-experts 8"},
     {EXPERTS " --moe-layer-freq [1,0,1]", "2 layers"},
     {EXPERTS " --moe-router-topk 1", "add --moe-router-pre-softmax"},
     {EXPERTS " --moe-router-num-groups 2", "must be set together: set both or neither"},
     {EXPERTS " --moe-router-num-groups 3 --moe-router-group-topk 1",
-     "must divide --num-experts 8, and without --moe-router-group-score-topk --moe-router-group-topk 1 must "
+     "must divide --num-experts 8. Unless --moe-router-group-score-topk is set, --moe-router-group-topk 1 "
+     "must "
      "divide --moe-router-topk 2. A token "
      "cannot select more groups than exist, or more experts from a group than it contains"},
     {EXPERTS " --moe-router-topk 4 --moe-router-num-groups 4 --moe-router-group-topk 1",
-     "must divide --num-experts 8, and without --moe-router-group-score-topk --moe-router-group-topk 1 must "
+     "must divide --num-experts 8. Unless --moe-router-group-score-topk is set, --moe-router-group-topk 1 "
+     "must "
      "divide --moe-router-topk 4. A token "
      "cannot select more groups than exist, or more experts from a group than it contains"},
     {EXPERTS " --moe-router-num-groups 4 --moe-router-group-topk 2 --moe-router-group-score-topk 3",
      "A token cannot select more groups than exist, or more experts from a group than it contains"},
     {EXPERTS " --moe-router-enable-expert-bias", "sigmoid or sqrtsoftplus, not softmax"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss aux_loss --moe-aux-loss-coeff 1 1",
-     "each once; or sinkhorn, quantile_balancing or none, alone. --moe-aux-loss-coeff 1 1 must have a number "
-     "that is not "
-     "negative for each of them"},
+     "each at most once, or only one of sinkhorn, quantile_balancing and none. --moe-aux-loss-coeff 1 1 must "
+     "have one non-negative number for each of them"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss sinkhorn --moe-aux-loss-coeff 1 1",
-     "alone. --moe-aux-loss-coeff 1 1 must have a number that is not negative for each of them"},
+     "none. --moe-aux-loss-coeff 1 1 must have one non-negative number for each of them"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 1",
-     "a number that is not negative for each of them"},
-    {EXPERTS " --moe-aux-loss-coeff -1", "not negative for each of them"},
+     "one non-negative number for each of them"},
+    {EXPERTS " --moe-aux-loss-coeff -1", "non-negative number for each of them"},
     {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-router-score-function sigmoid",
      "selects the experts itself: remove --moe-router-score-function sigmoid and --moe-router-num-groups"},
     {EXPERTS " --moe-router-force-load-balancing --moe-router-force-biased 1",
-     "both decide the router's logits: remove one"},
+     "both change the router's logits: remove one"},
     {EXPERTS " --moe-router-load-balancing-type quantile_balancing --moe-router-num-groups 2 "
              "--moe-router-group-topk 1",
-     "its own biases and no groups: remove --moe-router-enable-expert-bias and --moe-router-num-groups"},
+     "its own biases and does not support groups: remove --moe-router-enable-expert-bias and "
+     "--moe-router-num-groups"},
     {EXPERTS " --moe-router-load-balancing-type quantile_balancing --moe-router-topk 8",
-     "must be a multiple of --num-experts 8, and --moe-router-topk less than it"},
+     "must be a multiple of --num-experts 8, and --moe-router-topk must be less than --num-experts"},
     {EXPERTS " --moe-router-load-balancing-type quantile_balancing --num-experts 7",
-     "must be a multiple of --num-experts 7, and --moe-router-topk less than it"},
+     "must be a multiple of --num-experts 7, and --moe-router-topk must be less than --num-experts"},
     {EXPERTS " --moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor"},
     {EXPERTS " --moe-shared-expert-gate", "needs --moe-shared-expert-intermediate-size"},
     {EXPERTS " --batch-invariant-mode --moe-aux-loss-coeff 0.1",
@@ -192,18 +196,21 @@ static const char *const GPT[][2] = {
     {"--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 1", "remove one"},
     {"--decoder-first-pipeline-num-layers 1", "above 1: remove them"},
     {"--decoder-last-pipeline-num-layers 1 --account-for-loss-in-pipeline-split",
-     "reduce the --decoder options instead"},
+     "lower the number of layers in the former instead"},
     {"--decoder-last-pipeline-num-layers 1 --num-layers-per-virtual-pipeline-stage 1",
-     "exclude --num-layers-per-virtual-pipeline-stage: set --num-virtual-stages-per-pipeline-rank"},
-    {"--overlap-param-gather", "--overlap-param-gather gathers sharded parameters: add "
+     "cannot be used with --num-layers-per-virtual-pipeline-stage: set "
+     "--num-virtual-stages-per-pipeline-rank instead"},
+    {"--overlap-param-gather", "--overlap-param-gather needs sharded parameters: add "
                                "--use-distributed-optimizer or --use-megatron-fsdp, or remove it"},
-    {"--no-cp-comm-overlap", "--no-cp-comm-overlap is for a ring of keys: add --context-parallel-size above "
-                             "1 and --cp-comm-type p2p, or remove it"},
+    {"--no-cp-comm-overlap",
+     "--no-cp-comm-overlap applies only to a ring of keys: add --context-parallel-size above "
+     "1 and --cp-comm-type p2p, or remove it"},
     {"--ranks 2 --context-parallel-size 2 --cp-comm-type a2a --no-cp-comm-overlap",
-     "--no-cp-comm-overlap is for a ring of keys: add --context-parallel-size above 1 and --cp-comm-type "
+     "--no-cp-comm-overlap applies only to a ring of keys: add --context-parallel-size above 1 and "
+     "--cp-comm-type "
      "p2p, or remove it"},
     {"--overlap-dispatch-backward-with-experts-wgrad",
-     "wgrad computes during an all-to-all: add --expert-model-parallel-size above 1 and "
+     "wgrad computes weight gradients during an all-to-all: add --expert-model-parallel-size above 1 and "
      "--moe-token-dispatcher-type alltoall, or remove it"},
     {"--ranks 2 --tensor-model-parallel-size 2 --interleave-forward-backward",
      "add --interleaved-microbatches 2, or remove it"},
@@ -219,26 +226,29 @@ static const char *const GPT[][2] = {
      "--tensor-model-parallel-size above 1, or remove it"},
     {"--ranks 2 --no-overlap-with-attention", "--overlap-grad-reduce or --overlap-param-gather: remove it"},
     {"--ranks 4 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --use-megatron-fsdp",
-     "--interleaved-microbatches 2 adds to the gradients of several layers at a time, and ZeRO-2 and ZeRO-3 "
-     "keep those of one: remove it, or set --data-parallel-sharding-strategy optim"},
+     "--interleaved-microbatches 2 accumulates gradients of several layers at a time, but ZeRO-2 and ZeRO-3 "
+     "keep those of only one layer: remove it, or set --data-parallel-sharding-strategy optim"},
     {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --cpu-offloading-num-layers 1 "
      "--num-layers 2",
      "--interleaved-microbatches 2 cannot be used with --cpu-offloading, which offloads one microbatch at a "
      "time: remove one of them"},
-    {"--moe-shared-expert-overlap", "--moe-shared-expert-overlap runs shared experts during an all-to-all: "
-                                    "add --moe-shared-expert-intermediate-size, --expert-model-parallel-size "
-                                    "above 1 and --moe-token-dispatcher-type alltoall, or remove it"},
+    {"--moe-shared-expert-overlap",
+     "--moe-shared-expert-overlap computes the shared experts during an all-to-all: "
+     "add --moe-shared-expert-intermediate-size, --expert-model-parallel-size "
+     "above 1 and --moe-token-dispatcher-type alltoall, or remove it"},
     {"--use-megatron-fsdp --data-parallel-sharding-strategy no_shard --overlap-param-gather",
-     "gathers sharded parameters: add --use-distributed-optimizer or --use-megatron-fsdp, or remove it"},
+     "needs sharded parameters: add --use-distributed-optimizer or --use-megatron-fsdp, or remove it"},
     {"--ranks 4 --num-distributed-optimizer-instances 2",
      "instances 2 needs --use-distributed-optimizer or --use-megatron-fsdp: remove it"},
     {"--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 3",
-     "is not divisible by --num-distributed-optimizer-instances 3: change it. They are 4 ranks over the "
-     "tensor and pipeline sizes; those of experts, over their tensor, expert and pipeline sizes"},
+     "--num-distributed-optimizer-instances 3 must divide the number of ranks that hold the same parameters: "
+     "change it. That number is 4 ranks divided by the tensor and pipeline sizes; for experts, by their "
+     "tensor, expert and pipeline sizes"},
     {"--ranks 4 --num-experts 4 --expert-model-parallel-size 2 --use-distributed-optimizer "
      "--num-distributed-optimizer-instances 4",
-     "is not divisible by --num-distributed-optimizer-instances 4: change it. They are 4 ranks over the "
-     "tensor and pipeline sizes; those of experts, over their tensor, expert and pipeline sizes"},
+     "--num-distributed-optimizer-instances 4 must divide the number of ranks that hold the same parameters: "
+     "change it. That number is 4 ranks divided by the tensor and pipeline sizes; for experts, by their "
+     "tensor, expert and pipeline sizes"},
     {"--ddp-bucket-size 5 --ddp-num-buckets 3", "are mutually exclusive: remove one"},
     {"--cross-entropy-chunk-size 64",
      "add --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear, or remove it"},
@@ -252,7 +262,8 @@ static const char *const GPT[][2] = {
      "--moe-ffn-hidden-size or --expert-tensor-parallel-size"},
     {EXPERTS " --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size "
              "2 --sequence-parallel",
-     "4 ranks cannot hold the experts: their tensor-parallel size 2 times --expert-model-parallel-size 8 "
+     "4 ranks cannot hold the experts: the expert-tensor-parallel size 2 times --expert-model-parallel-size "
+     "8 "
      "times --pipeline-model-parallel-size 2 is 32. Set --ranks 32 or a multiple of it"},
     {EXPERTS " --expert-tensor-parallel-size 2 --ranks 2 --ffn-hidden-size 7",
      "The width inside an expert is not a multiple of the 2 ranks that share it: change "
@@ -262,7 +273,7 @@ static const char *const GPT[][2] = {
      "--moe-shared-expert-intermediate-size 7 is not a multiple of --tensor-model-parallel-size 2: change "
      "one of them"},
     {EXPERTS " --tensor-model-parallel-size 2 --ranks 2",
-     "need --sequence-parallel because each rank routes its own tokens: add it"},
+     "need --sequence-parallel, because each rank routes its own tokens: add it"},
     {"--pipeline-model-parallel-layout EttL",
      "--pipeline-model-parallel-layout needs --pipeline-model-parallel-size above 1: remove it"},
     {"--pipeline-model-parallel-layout EttL --account-for-loss-in-pipeline-split",
@@ -273,26 +284,26 @@ static const char *const GPT[][2] = {
     {"--pipeline-model-parallel-size 4 --microbatch-group-size-per-virtual-pipeline-stage 3", "raise it"},
     {"--tensor-model-parallel-size 4 --group-query-attention --num-query-groups 1 --num-attention-heads 4 "
      "--kv-channels 3",
-     "cannot be divided evenly among the ranks of --tensor-model-parallel-size 4: change one of them. A "
-     "group has two rows for each channel of a head, --kv-channels 3 (none = --hidden-size / "
-     "--num-attention-heads)"},
+     "cannot be divided evenly among the ranks: 2 * --num-query-groups 1 * --kv-channels 3 (none = "
+     "--hidden-size / --num-attention-heads) must be a multiple of --tensor-model-parallel-size 4: change "
+     "one of them"},
     {CONTEXT " --cp-comm-type ring",
-     "must be p2p, allgather, a2a or a2a+p2p, one for all layers or one for each of --num-layers 2"},
+     "must be p2p, allgather, a2a or a2a+p2p: one value for all layers, or one for each of --num-layers 2"},
     {CONTEXT " --cp-comm-type p2p a2a p2p", "one for each of --num-layers 2"},
-    {CONTEXT " --cp-comm-type a2a+p2p", "a2a+p2p needs them"},
+    {CONTEXT " --cp-comm-type a2a+p2p", "--cp-comm-type a2a+p2p needs them"},
     {CONTEXT " --cp-comm-type p2p a2a+p2p --hierarchical-context-parallel-sizes 2 4",
-     "whose product is --context-parallel-size 4, and a2a+p2p needs them"},
+     "whose product is --context-parallel-size 4. --cp-comm-type a2a+p2p needs them"},
     {CONTEXT " --hierarchical-context-parallel-sizes 0 4",
-     "whose product is --context-parallel-size 4, and a2a+p2p needs them"},
+     "whose product is --context-parallel-size 4. --cp-comm-type a2a+p2p needs them"},
     {CONTEXT " --cp-comm-type p2p a2a --tensor-model-parallel-size 2",
-     "An all-to-all cannot distribute the heads of a tensor-parallel rank over its context-parallel ranks: "
-     "use --cp-comm-type p2p or allgather. The relevant options are --num-attention-heads 4, "
+     "cannot distribute the heads of a tensor-parallel rank evenly over its context-parallel ranks: use p2p "
+     "or allgather. The relevant options are --num-attention-heads 4, "
      "--num-query-groups 1, --tensor-model-parallel-size 2, --context-parallel-size 4, "
      "--hierarchical-context-parallel-sizes none"},
     {CONTEXT " --cp-comm-type a2a --attention-backend unfused --group-query-attention --num-query-groups 4 "
              "--tensor-model-parallel-size 4",
-     "An all-to-all cannot distribute the heads of a tensor-parallel rank over its context-parallel ranks: "
-     "use --cp-comm-type p2p or allgather. The relevant options are --num-attention-heads 4, "
+     "cannot distribute the heads of a tensor-parallel rank evenly over its context-parallel ranks: use p2p "
+     "or allgather. The relevant options are --num-attention-heads 4, "
      "--num-query-groups 4, --tensor-model-parallel-size 4, --context-parallel-size 4, "
      "--hierarchical-context-parallel-sizes none"},
     {CONTEXT " --attention-backend unfused",
@@ -304,10 +315,11 @@ static const char *const GPT[][2] = {
     {"--recompute-method block", "needs --recompute-granularity full, not none"},
     {"--recompute-activations --recompute-modules attn", "core_attn, mlp, moe or mla_up_proj"},
     {"--recompute-granularity selective --recompute-modules mla_up_proj", "needs --multi-latent-attention"},
-    {"--no-position-embedding", "needs --position-embedding-type rope, not learned_absolute. For a model "
-                                "without position embeddings, set --position-embedding-type none"},
+    {"--no-position-embedding",
+     "needs --position-embedding-type rope or yarn, not learned_absolute. For a model "
+     "without position embeddings, set --position-embedding-type none"},
     {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-aux-loss-coeff 1",
-     "alone. --moe-aux-loss-coeff 1 must have a number that is not negative for each of them"},
+     "none. --moe-aux-loss-coeff 1 must have one non-negative number for each of them"},
     {"--use-flash-attn --attention-backend unfused",
      "--use-flash-attn and --attention-backend contradict each other: remove one of them"},
     {"--tokenizer-type SFTTokenizer", "SFTTokenizer is not supported: Use HuggingFaceTokenizer with the "
@@ -323,7 +335,7 @@ static const char *const GPT[][2] = {
      "it needs --pipeline-schedule 1f1b, not zero-bubble"},
     {"--train-samples 100", "are mutually exclusive: remove one"},
     {"--global-batch-size 16 --rampup-batch-size 2 3 100",
-     "increment and samples, with --global-batch-size 16 whole increments above start"},
+     "increment and samples, and --global-batch-size 16 must exceed start by a multiple of increment"},
     {"--global-batch-size 8 --rampup-batch-size 3 5 100",
      "Each size from --rampup-batch-size 3 5 100 to --global-batch-size 8 must be a multiple of "
      "--micro-batch-size 2 times the data-parallel size 1: change one of them"},
@@ -332,11 +344,11 @@ static const char *const GPT[][2] = {
      "data-parallel size 1: change one of them"},
     {"--global-batch-size 16 --rampup-batch-size 2 2 100", "--train-samples instead of --train-iters 10"},
     {"--step-batch-size-schedule 50:16",
-     "start at 0 and rise by at least one sample, such as '0:16 2.4B:320'"},
+     "such as '0:16 2.4B:320', whose thresholds start at 0 and increase by at least one sample"},
     {"--step-batch-size-schedule 0:16,x",
-     "start at 0 and rise by at least one sample, such as '0:16 2.4B:320'"},
+     "such as '0:16 2.4B:320', whose thresholds start at 0 and increase by at least one sample"},
     {"--step-batch-size-schedule 0:16,1K:8,1K:16",
-     "start at 0 and rise by at least one sample, such as '0:16 2.4B:320'"},
+     "such as '0:16 2.4B:320', whose thresholds start at 0 and increase by at least one sample"},
     {"--step-batch-size-schedule 0:16 --global-batch-size 16", "are mutually exclusive: remove one"},
     {"--lr-warmup-init 1", "above --lr 0.001: lower it"},
     {"--decoupled-min-lr 1", "needs --decoupled-lr"},
@@ -370,17 +382,17 @@ static const char *const GPT[][2] = {
     {"--position-embedding-type rope --use-rope-scaling --rope-scaling-low-freq-factor 4",
      "--rope-scaling-low-freq-factor 4 must be less than --rope-scaling-high-freq-factor 4"},
     {"--num-layers 65536 --hidden-size 1048576 --num-attention-heads 1",
-     "more elements than can be counted: lower the largest of --num-layers, --hidden-size, "
+     "overflow 64-bit integers: lower the largest of --num-layers, --hidden-size, "
      "--ffn-hidden-size, --num-experts, --kv-channels, --vocab-size, --seq-length and --micro-batch-size"},
     {"--attention-dropout 1", "--attention-dropout 1 must be less than 1"},
     {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer "
      "--overlap-param-gather",
-     "--fp8-keep-weights quantises weights before a step's first pass, when other ranks still hold part of "
-     "them. Remove it, or remove --overlap-param-gather and ZeRO-3"},
+     "--fp8-keep-weights quantises weights before the first pass of a step, when they have not been gathered "
+     "yet. Remove it, or remove --overlap-param-gather and ZeRO-3"},
     {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer --device cuda "
      "--hidden-dropout 0 --attention-dropout 0 --cuda-graph-impl local",
-     "--fp8-keep-weights quantises weights before a step's CUDA graph, which gathers those of other ranks. "
-     "Remove it, or remove --cuda-graph-impl or the sharding of data parallelism"},
+     "--fp8-keep-weights quantises weights before a step's CUDA graph, but that graph gathers them. Remove "
+     "it, or remove --cuda-graph-impl or the sharding of data parallelism"},
     {"--fp16 --initial-loss-scale 2 --min-loss-scale 4",
      "--min-loss-scale 4 is above --initial-loss-scale 2: lower it"},
     {"--ranks 3 --tensor-model-parallel-size 2",
@@ -400,19 +412,18 @@ static const char *const GPT[][2] = {
      "--seq-length 6 is not a multiple of twice --context-parallel-size 2 (each rank takes two chunks): "
      "change one of them"},
     {"--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --seq-length 7",
-     "With --sequence-parallel --seq-length 7 must be a multiple of --tensor-model-parallel-size 2 times "
+     "With --sequence-parallel, --seq-length 7 must be a multiple of --tensor-model-parallel-size 2 times "
      "--context-parallel-size 1: change one of them"},
     {"--distributed-backend gloo --nccl-library x",
-     "--nccl-library is not used with --distributed-backend gloo: leave one out"},
+     "--nccl-library is not used with --distributed-backend gloo: remove one of them"},
     {"--distributed-backend gloo --use-nccl-ub",
-     "--use-nccl-ub is not used with --distributed-backend gloo: leave one out"},
-    {"--gemm-sm-margin 2",
-     "--gemm-sm-margin 2 leaves multiprocessors of a GPU free: it needs --device cuda, not cpu"},
+     "--use-nccl-ub is not used with --distributed-backend gloo: remove one of them"},
+    {"--gemm-sm-margin 2", "--gemm-sm-margin 2 leaves SMs of a GPU free: it needs --device cuda, not cpu"},
     {"--cuda-graph-impl local --hidden-dropout 0 --attention-dropout 0",
      "--cuda-graph-impl local captures the work of a GPU: it needs --device cuda, not cpu"},
     {"--device cuda --ranks 2 --distributed-backend gloo --cuda-graph-impl local --hidden-dropout 0 "
      "--attention-dropout 0",
-     "through NCCL only, not with --distributed-backend gloo: leave one out"},
+     "only if it uses NCCL, not with --distributed-backend gloo: remove one of them"},
     {"--device cuda --ranks 2 --cuda-graph-impl local --hidden-dropout 0 --attention-dropout 0 " EXPERTS
      " --expert-model-parallel-size 2",
      "replays one routing of tokens to ranks: remove it, or give each rank whole experts and all of them "
@@ -431,7 +442,7 @@ static const char *const GPT[][2] = {
     {"--lr none", "Training needs --lr"},
     {"--min-lr 1", "--min-lr 1 is above --lr 0.001: lower it"},
     {"--decoupled-lr 1e-4 --decoupled-min-lr 1e-3",
-     "--decoupled-min-lr 0.001, or --min-lr if it is not set 0) is above --decoupled-lr 0.0001: lower it"},
+     "--decoupled-min-lr 0.001; if none, --min-lr 0) is above --decoupled-lr 0.0001: lower it"},
     {"--train-iters none --train-samples 100 --lr-decay-iters 5",
      "counts samples: use --lr-decay-samples, --lr-wsd-decay-samples and --lr-warmup-samples instead of the "
      "-iters options"},
@@ -451,7 +462,7 @@ static const char *const GPT[][2] = {
     {"--exit-on-missing-checkpoint", "--exit-on-missing-checkpoint needs --load"},
     {"--task MNLI", "--task fine-tunes a BERT: set --model bert instead of gpt"},
     {"--classifier-dropout 1", "--classifier-dropout 1 must be less than 1"},
-    {"--class-labels a a", "same class twice: remove one"},
+    {"--class-labels a a", "lists a class twice: remove one"},
     {"--class-labels a", "at least two classes"},
 };
 
@@ -468,7 +479,7 @@ static const char *const ENCODERS[][2] = {
     {T5 "--max-position-embeddings 16 --decoder-seq-length 20",
      "--decoder-seq-length 20 is longer than --max-position-embeddings 16: raise --max-position-embeddings"},
     {T5 "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear",
-     "excludes a bias in the output layer, which a T5 with tied embeddings has: remove it"},
+     "does not support a bias in the output layer, which a T5 with tied embeddings has: remove it"},
     {T5 "--num-experts 8 --disable-bias-linear", "A T5 has no experts: remove --num-experts"},
     {T5 "--group-query-attention --num-query-groups 2", "remove --group-query-attention"},
     {T5 "--window-size 4,0", "remove --window-size and --softmax-type"},
@@ -479,8 +490,8 @@ static const char *const ENCODERS[][2] = {
     {T5 "--eod-mask-loss", "need --model gpt: a sample of BERT or T5 is one document"},
     {T5 "--recompute-granularity full --recompute-method block --recompute-num-layers 5",
      "--recompute-num-layers 5 is more than --num-layers 2"},
-    {T5 "--cpu-offloading-num-layers 6",
-     "--cpu-offloading-num-layers 6 must be less than the number of layers of encoder and decoder together"},
+    {T5 "--cpu-offloading-num-layers 6", "--cpu-offloading-num-layers 6 must be less than the total number "
+                                         "of layers of the encoder and the decoder"},
     {T5 "--ranks 2 --context-parallel-size 2 --decoder-seq-length 6",
      "--decoder-seq-length 6 is not a multiple of twice --context-parallel-size 2 (each rank takes two "
      "chunks): change one of them"},
@@ -489,10 +500,14 @@ static const char *const ENCODERS[][2] = {
     {RELATIVE BUCKETS "3", "--relative-attention-num-buckets must be from 4 to 256, not 3"},
     {RELATIVE BUCKETS "257", "--relative-attention-num-buckets must be from 4 to 256, not 257"},
     {RELATIVE DISTANCE "1", "--relative-attention-max-distance must be from 2 to 1073741824, not 1"},
-    {RELATIVE BUCKETS "32" DISTANCE "16", "--relative-attention-max-distance 16 must be above that number"},
-    {RELATIVE BUCKETS "13" DISTANCE "6", "--relative-attention-max-distance 6 must be above that number"},
+    {RELATIVE BUCKETS "32" DISTANCE "16",
+     "--relative-attention-max-distance 16 must be more than half of --relative-attention-num-buckets 32, "
+     "because half of the buckets hold one distance each"},
+    {RELATIVE BUCKETS "13" DISTANCE "6",
+     "--relative-attention-max-distance 6 must be more than half of --relative-attention-num-buckets 13, "
+     "because half of the buckets hold one distance each"},
     {T5 "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --decoder-seq-length 7",
-     "With --sequence-parallel --decoder-seq-length 7 must be a multiple of --tensor-model-parallel-size 2 "
+     "With --sequence-parallel, --decoder-seq-length 7 must be a multiple of --tensor-model-parallel-size 2 "
      "times --context-parallel-size 1: change one of them"},
     {BERT "--mask-prob 1", "--mask-prob 1 must be greater than 0 and less than 1"},
     {BERT "--num-token-types 1", "not --num-token-types 1: set --bert-no-binary-head"},
@@ -523,7 +538,7 @@ static const char *const TASKS[][2] = {
     {"--task MNLI --epochs 1 --train-data x",
      "Fine-tuning needs --valid-data, whose accuracy it prints after each epoch"},
     {"--task MNLI --epochs 1 --train-data x --valid-data y z y",
-     "the same file twice, and each has one accuracy: remove one"},
+     "lists a file twice, but the accuracy of each file is reported once: remove one"},
     {"--task MNLI --epochs 1 --valid-data y",
      "Fine-tuning needs --train-data, or --epochs 0 to evaluate only"},
     {"--task MNLI --epochs 0 --valid-data y", "--epochs 0 evaluates a checkpoint: set --load"},
@@ -536,9 +551,9 @@ static const char *const GENERATION[][2] = {
     {"--load x --prompt a --prompts-file b",
      "--prompt and --prompts-file are mutually exclusive: remove one"},
     {"--load x --prompt a --model bert",
-     "BERT does not generate text; it predicts masked tokens: load the checkpoint of a GPT or a T5"},
+     "BERT predicts masked tokens and cannot generate text: load the checkpoint of a GPT or a T5"},
     {"--load x --prompt a --ranks 2 --tensor-model-parallel-size 2 --sequence-parallel " EXPERTS,
-     "Generation with experts runs on one rank: remove --tensor-model-parallel-size 2"},
+     "A model with experts can generate on one rank only: remove --tensor-model-parallel-size 2"},
     {"--load x --prompt a --top-k 3 --top-p 0.5",
      "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one"},
 };
