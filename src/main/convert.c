@@ -153,6 +153,10 @@ static Err read_weights(const Job *j, const Safetensors *file, const Model *m) {
     if (!e.code && hf_leaves_pooler(file, &map))
         fputs("note: the pooler of the file is left out: without the head for sentences, no head needs it\n",
               stderr);
+    if (!e.code && hf_leaves_layers(file, &map))
+        fputs("note: the layers of the file after the model's last are left out: they predict further tokens "
+              "(MTP)\n",
+              stderr);
     str_free(&note);
     hf_map_free(&map);
     return e;

@@ -53,6 +53,7 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "stablelm": "StableLmForCausalLM",
            "nemotron": "NemotronForCausalLM", "mixtral": "MixtralForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
            "qwen3_moe": "Qwen3MoeForCausalLM", "glm4_moe": "Glm4MoeForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
+           "deepseek_v2": "DeepseekV2ForCausalLM", "deepseek_v3": "DeepseekV3ForCausalLM",
            "granite": "GraniteForCausalLM", "gemma2": "Gemma2ForCausalLM", "gemma3_text": "Gemma3ForCausalLM",
            "gpt_neox": "GPTNeoXForCausalLM", "falcon": "FalconForCausalLM", "olmo2": "Olmo2ForCausalLM",
            "phi3": "Phi3ForCausalLM", "arcee": "ArceeForCausalLM", "seed_oss": "SeedOssForCausalLM",
@@ -96,7 +97,9 @@ for number, case in enumerate(table["cases"]):
     config |= ids
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in case["drop"]}))
     shapes = expand(table["shapes"][case["shapes"]]) if "shapes" in case else []
-    tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes} | IGNORED,
+    predicts = case["name"] == "prediction of more tokens"
+    more = {f"model.layers.{config.get('num_hidden_layers')}.enorm.weight": ("F8_E5M2", [3], bytes(3))} if predicts else {}
+    tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes} | IGNORED | more,
                   {"format": "pt"})
     if case["refused"]:
         said = convert("--from-hf", folder, "--save", saved, expect=2)
@@ -105,7 +108,8 @@ for number, case in enumerate(table["cases"]):
         continue
     check = reference("reference", i64(table["tokens"]), answers[str(number)],
                       **(encoder(table["tokens"]) if case["family"] == "t5" else {}))
-    convert("--from-hf", folder, "--save", saved, "--check", check)
+    said = convert("--from-hf", folder, "--save", saved, "--check", check)
+    assert ("they predict further tokens (MTP)" in said) == predicts, said
     dtype = [*DTYPES][number % 2]
     convert("--load", saved, "--to-hf", out, *([] if dtype == "float32" else ["--hf-dtype", dtype]))
     judge_export(name, out, case["family"], dtype, config["vocab_size"], ids)

@@ -22,7 +22,9 @@ from gradients import Var, backward
 NAMES = {"model.embed_tokens": "embedding.word_embeddings", "positions.": "embedding.position_embeddings.",
          "lm_head": "output_layer", "model.norm": "decoder.final_layernorm", "model.layers": "decoder.layers",
          "self_attn": "self_attention", "self_attention.sinks": "self_attention.core_attention.softmax_offset",
-         "o_proj": "linear_proj", "q_norm": "q_layernorm", "k_norm": "k_layernorm", "down_proj": "linear_fc2",
+         "q_a_proj": "linear_q_down_proj", "q_b_proj": "linear_q_up_proj", "kv_a_proj_with_mqa": "linear_kv_down_proj",
+         "kv_b_proj": "linear_kv_up_proj", "q_a_layernorm": "q_layernorm", "kv_a_layernorm": "kv_layernorm",
+         "o_proj": "linear_proj", "q_norm": "q_layernorm", "k_norm": "k_layernorm", ".down_proj": ".linear_fc2",
          "pre_feedforward_": "pre_mlp_", "post_feedforward_": "post_mlp_",
          "gate.e_score_correction_bias": "router.expert_bias", "mlp.gate.": "mlp.router.",
          "shared_expert_gate.": "shared_experts.gate_", "shared_expert.": "shared_experts."}
@@ -49,10 +51,10 @@ def megatron(tensors, m):
     pieces = collections.defaultdict(dict)
     after_attention = "post_self_attn_layernorm" if m.norms_output else "pre_mlp_layernorm"
     for name, x in renamed(tensors, NAMES | {"post_attention_layernorm": after_attention}).items():
-        expert, part = re.search(r"experts\.(\d+)\.", name), re.search("(q|k|v|gate|up)_proj", name)
+        expert, part = re.search(r"experts\.(\d+)\.", name), re.search(r"\.(q|k|v|gate|up)_proj", name)
         whole = re.sub(r"experts\.\d+\.", "experts.", name)
         if part:
-            whole = whole.replace(part[0], f"linear_{PARTS[part[1]]}")
+            whole = whole.replace(part[0], f".linear_{PARTS[part[1]]}")
         pieces[whole][int(expert[1]) if expert else 0, list(PARTS).index(part[1]) if part else 0] = x
     found = {}
     for name, parts in pieces.items():
@@ -109,7 +111,7 @@ def check(folder):
     mask = batches["loss_mask"][0].astype(np.float64) if "loss_mask" in batches else np.ones(place.shape)
     run = decoder.Pass(m, w, trainer.Batch(text[:, :-1], text[:, 1:], mask, place, np.zeros_like(place)))
     (total,), weigh = run.losses(), dict(decoder.router_losses(o))
-    backward([(total, 1.0)] + [(x, weigh[kind] * mask.size) for kind, x in run.router_losses])
+    backward([(total, 1.0)] + [(x, weigh[kind] * mask.size) for kind, _, x in run.router_losses])
     loss = json.loads((folder / "curve.json").read_text())["steps"][0]["loss"]
     flat = lambda arrays: np.concatenate([x.ravel() for x in arrays])
     pairs = {"loss": (total.value.sum() / mask.sum(), np.array(loss)),

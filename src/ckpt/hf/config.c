@@ -222,6 +222,10 @@ static Err check_exportable(const Config *c) {
             "no Hugging Face BERT has gelu-tanh in its layers and gelu-erf in its head, as this one "
             "by Megatron-LM's --activation gelu; it cannot be exported. Train with --activation "
             "gelu-tanh or --no-bias-gelu-fusion");
+    if (c->multi_latent_attention && !i64_is_set(c->num_experts))
+        return err_user(
+            "no Hugging Face model that can be written has latent attention without experts, as "
+            "--multi-latent-attention without --num-experts gives this one; it cannot be exported");
     if (c->derived.num_moe_layers && (c->derived.sinkhorn || c->derived.quantile))
         return err_user("no Hugging Face model that can be written balances its experts as "
                         "--moe-router-load-balancing-type %s does; this model cannot be exported",

@@ -1,5 +1,6 @@
 /* Forms of mixtures of experts. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "ckpt/hf/form.h"
@@ -26,7 +27,8 @@ static void several_experts_read(HfReader *r, const HfRow *row) {
 
 static void router_groups_read(HfReader *r, const HfRow *row) {
     const int64_t groups = hf_get_size(r, row->key, (int64_t)row->fallback),
-                  best = hf_get_size(r, "topk_group", 1), topk = hf_get_option(r, OPTION_moe_router_topk);
+                  best = hf_get_size(r, "topk_group", row->choice),
+                  topk = hf_get_option(r, OPTION_moe_router_topk);
     if (best > groups) hf_refuse(r, "topk_group", "more than n_group");
     if (groups == 1) return;
     hf_set_size(r, row->option, groups);
@@ -39,6 +41,25 @@ static void router_groups_write(HfWriter *w, const HfRow *row) {
     const bool groups = i64_is_set(w->config->moe_router_num_groups);
     hf_put_size(w, row->key, groups ? w->config->moe_router_num_groups : 1);
     hf_put_size(w, "topk_group", groups ? w->config->moe_router_group_topk : 1);
+}
+
+/* DeepSeek-V2's topk_method, by which groups have the scores of their best experts. */
+static void best_groups_read(HfReader *r, const HfRow *row) {
+    const char *method = hf_get_text(r, NULL, row->key, "greedy");
+    const int64_t groups = hf_get_size(r, "n_group", 1), best = hf_get_size(r, "topk_group", 1);
+    if (!strcmp(method, "greedy")) return;
+    if (strcmp(method, "group_limited_greedy"))
+        hf_refuse(r, row->key, "a choice of experts that this model does not have");
+    if (best > groups) hf_refuse(r, "topk_group", "more than n_group");
+    hf_set_size(r, row->option, groups);
+    hf_set_size(r, OPTION_moe_router_group_topk, best);
+    hf_set_size(r, OPTION_moe_router_group_score_topk, 1);
+}
+
+static void best_groups_write(HfWriter *w, const HfRow *row) {
+    const bool groups = i64_is_set(w->config->moe_router_num_groups);
+    hf_put(w, row->key, json_string(groups ? "group_limited_greedy" : "greedy"));
+    if (groups) router_groups_write(w, &(HfRow){.key = "n_group"});
 }
 
 /* The key is the number of shared experts, each as wide as a routed expert. */
@@ -111,6 +132,7 @@ const HfForm hf_form_experts = {experts_read, hf_value_write},
              hf_form_expert_width = {hf_value_read, expert_width_write},
              hf_form_several_experts = {several_experts_read, NULL},
              hf_form_router_groups = {router_groups_read, router_groups_write},
+             hf_form_best_groups = {best_groups_read, best_groups_write},
              hf_form_shared_experts = {shared_experts_read, shared_experts_write},
              hf_form_shared_width = {shared_width_read, hf_value_write},
              hf_form_first_dense = {first_dense_read, first_dense_write},

@@ -32,12 +32,15 @@ static const json_t *get_flat(HfReader *r, const char *key) {
     return json_object_size(v) ? v : NULL;
 }
 
-/* Whether windowed layers of this type of model have a separate rotation. */
-static bool has_two_rotations(const HfReader *r) {
+static bool has_row(const HfReader *r, int option) {
     int i = 0;
-    while (i < r->num_rows && r->rows[i]->option != OPTION_rope_local_base_freq) i++;
+    while (i < r->num_rows && r->rows[i]->option != option) i++;
     return i < r->num_rows;
 }
+
+/* Whether windowed layers of this type of model have a separate rotation. */
+static bool has_two_rotations(const HfReader *r) { return has_row(r, OPTION_rope_local_base_freq); }
+static bool has_latents(const HfReader *r) { return has_row(r, OPTION_multi_latent_attention); }
 
 /* The object of rope_parameters for this kind of layer. In older files, rope_scaling applies to layers of
  * full attention. */
@@ -198,22 +201,24 @@ static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
 }
 
 /* If the factor is null, its value is the model's length divided by the original length. transformers reads
- * mscale only together with mscale_all_dim. */
+ * mscale only together with mscale_all_dim, by which latent attention always scales its scores. */
 static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  original = get_original_length(r, in),
                  factor = hf_get_real(r, in, "factor", positions / original),
                  m = hf_get_real(r, in, "mscale", 0), all = hf_get_real(r, in, "mscale_all_dim", 0);
+    const bool both = m != 0 && all != 0, alone = !both && all != 0 && has_latents(r);
     if (!json_object_get(in, "factor")) hf_refuse(r, in_key, "which lacks a number that its rope_type needs");
     hf_set_real(r, OPTION_rotary_scaling_factor, factor);
     set_original_length(r, in, original, OPTION_yarn_original_max_position_embeddings);
     hf_set_real(r, OPTION_yarn_beta_fast, hf_get_real(r, in, "beta_fast", 32));
     hf_set_real(r, OPTION_yarn_beta_slow, hf_get_real(r, in, "beta_slow", 1));
     hf_set_flag(r, OPTION_yarn_correction_range_round_to_int, hf_get_flag(r, in, "truncate", true));
-    hf_set_real(r, OPTION_mscale, m != 0 && all != 0 ? m : 1);
-    hf_set_real(r, OPTION_mscale_all_dim, m != 0 && all != 0 ? all : 0);
-    if (hf_member(r, in, "attention_factor"))
-        hf_set_real(r, OPTION_rope_attention_factor, hf_get_real(r, in, "attention_factor", 1));
+    hf_set_real(r, OPTION_mscale, both ? m : 1);
+    hf_set_real(r, OPTION_mscale_all_dim, both || alone ? all : 0);
+    if (alone || hf_member(r, in, "attention_factor"))
+        hf_set_real(r, OPTION_rope_attention_factor,
+                    hf_get_real(r, in, "attention_factor", 0.1 * log(fmax(factor, 1)) + 1));
 }
 
 static const char *get_rope_type(HfReader *r, const json_t *in) {
@@ -270,7 +275,12 @@ static void set_default(HfReader *r, const json_t *in, const char *in_key) {
 }
 
 static void set_type(HfReader *r, PositionEmbedding type) {
-    hf_set_text(r, OPTION_position_embedding_type, PositionEmbedding_spellings[type]);
+    const bool latents = has_latents(r);
+    hf_set_text(r, OPTION_position_embedding_type,
+                PositionEmbedding_spellings[latents ? POSITION_ROPE : type]);
+    if (latents)
+        hf_set_text(r, OPTION_rope_type,
+                    RopeType_spellings[type == POSITION_YARN ? ROPE_TYPE_YARN : ROPE_TYPE_ROPE]);
 }
 
 static void rope_scaling_read(HfReader *r, const HfRow *row) {
@@ -284,6 +294,9 @@ static void rope_scaling_read(HfReader *r, const HfRow *row) {
     const json_t *in = find_rope(r, &key);
     const char *type = get_rope_type(r, in);
     set_type(r, strcmp(type, "yarn") ? POSITION_ROPE : POSITION_YARN);
+    if (in && has_latents(r) && strcmp(type, "yarn") && strcmp(type, "default") &&
+        hf_get_real(r, in, "mscale_all_dim", 0) != 0)
+        hf_refuse(r, key, "but this model has mscale_all_dim only with the type yarn");
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
         if (!strcmp(type, TYPES[i].type)) {
             TYPES[i].set(r, in, key);
@@ -326,6 +339,8 @@ static void yarn_write(HfWriter *w, const HfRow *row) {
         c->yarn_beta_slow, "truncate", (int)c->yarn_correction_range_round_to_int);
     if (f64_is_set(c->rope_attention_factor) || c->mscale == 0 || c->mscale_all_dim == 0) {
         json_object_set_new(scaling, "attention_factor", json_real(c->derived.rope_amplitude));
+        if (c->multi_latent_attention)
+            json_object_set_new(scaling, "mscale_all_dim", json_real(c->mscale_all_dim));
     } else {
         json_object_set_new(scaling, "mscale", json_real(c->mscale));
         json_object_set_new(scaling, "mscale_all_dim", json_real(c->mscale_all_dim));
@@ -338,7 +353,7 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     if (c->rope_short_factor.count)
         long_rope_write(w, row);
-    else if (c->position_embedding_type == POSITION_YARN)
+    else if (config_is_yarn(c))
         yarn_write(w, row);
     else if (f64_is_set(c->rope_dynamic_factor))
         hf_put(w, row->key,

@@ -24,6 +24,24 @@ static void query_groups_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, get_or_usual(r, row, hf_get_option(r, OPTION_num_attention_heads)));
 }
 
+static void own_keys_read(HfReader *r, const HfRow *row) {
+    const int64_t heads = hf_get_option(r, OPTION_num_attention_heads);
+    if (get_or_usual(r, row, heads) != heads)
+        hf_refuse(r, row->key, "but in this type of model each head has a key");
+}
+
+/* A missing key means the fallback. */
+static void nullable_read(HfReader *r, const HfRow *row) {
+    if (hf_member(r, NULL, row->key) || !json_object_get(r->root, row->key)) hf_value_read(r, row);
+}
+
+static void nullable_write(HfWriter *w, const HfRow *row) {
+    if (i64_is_set(*(const int64_t *)config_value(w->config, row->option)))
+        hf_value_write(w, row);
+    else
+        hf_put(w, row->key, json_null());
+}
+
 static void head_size_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, get_or_usual(r, row, usual_head_size(r)));
 }
@@ -218,6 +236,8 @@ static void both_biases_write(HfWriter *w, const HfRow *row) {
 
 const HfForm hf_form_same_rate = {hf_value_read, NULL}; /* another row writes the key */
 const HfForm hf_form_query_groups = {query_groups_read, hf_value_write},
+             hf_form_own_keys = {own_keys_read, hf_value_write},
+             hf_form_nullable = {nullable_read, nullable_write},
              hf_form_head_size = {head_size_read, hf_value_write},
              hf_form_head_size_is_usual = {head_size_is_usual_read, NULL},
              hf_form_hidden_size_divides = {hidden_size_divides_read, NULL},

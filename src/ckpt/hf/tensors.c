@@ -106,6 +106,7 @@ static Err add_param(HfMap *m, const Param *p) {
         const char *layers = FAMILIES[m->family].layers, *star = strchr(layers, '*');
         char *end;
         long layer = strtol(in_layer + sizeof LAYERS - 1, &end, 10);
+        if (layer >= m->layers) m->layers = layer + 1;
         module = star ? arena_printf(m->arena, "%.*s:%s", stack, name, end + 1) : end + 1;
         base = arena_printf(m->arena, "%s%.*s%s.%ld.", base, star ? stack : 0, name, star ? star + 1 : layers,
                             layer);
@@ -308,6 +309,20 @@ bool hf_leaves_pooler(const Safetensors *s, const HfMap *m) {
     return false;
 }
 
+static bool is_of_later_layer(const HfMap *m, const char *name) {
+    const Family *f = &FAMILIES[m->family];
+    const size_t base = strlen(f->prefix), n = strlen(f->layers);
+    if (m->family != HF_GLM_MOE && f->base != HF_GLM_MOE) return false;
+    if (!strncmp(name, f->prefix, base)) name += base;
+    return !strncmp(name, f->layers, n) && name[n] == '.' && strtol(name + n + 1, NULL, 10) >= m->layers;
+}
+
+bool hf_leaves_layers(const Safetensors *s, const HfMap *m) {
+    int64_t i = 0;
+    while (i < s->count && !is_of_later_layer(m, s->tensors[i].name)) i++;
+    return i < s->count;
+}
+
 static bool is_of_head(const HfTensor *t) {
     int i = 0;
     while (BERT_HEADS[i] && strncmp(t->param->spec.name, BERT_HEADS[i], strlen(BERT_HEADS[i]))) i++;
@@ -329,7 +344,7 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
         const size_t n = strlen(t->name), k = strlen(BUFFERS[i]);
         if (ends_with(t->name, BUFFERS[i]) && (n == k || t->name[n - k - 1] == '.')) return true;
     }
-    if (is_pooler(t->name)) return true;
+    if (is_pooler(t->name) || is_of_later_layer(m, t->name)) return true;
     if (!strcmp(t->name, "cls.predictions.decoder.bias"))
         return hf_is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
     if (!strcmp(t->name, "lm_head.decoder.bias"))

@@ -37,6 +37,7 @@ typedef struct HfMap {
     HfTensor *tensors; /* order of the registry; a tied output layer is excluded */
     int64_t count;
     HfFamily family;
+    int64_t layers;  /* number of layers of the longest stack */
     bool init_heads; /* tensors of heads may be missing */
     Arena *arena;
 } HfMap;
@@ -72,6 +73,9 @@ typedef struct HfSource {
 Err hf_match(const Safetensors *, const Registry *, const HfSource *, HfMap *out);
 /* Whether the file has a pooler that the model does not use. hf_check accepts such a pooler. */
 bool hf_leaves_pooler(const Safetensors *, const HfMap *);
+/* Whether the file has layers after the model's last, which predict further tokens (MTP) in DeepSeek-V3 and GLM-4.5.
+ * Like transformers, hf_check accepts and ignores them. */
+bool hf_leaves_layers(const Safetensors *, const HfMap *);
 /* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted,
  * except heads that the file lacks. Values that are NaN or infinite, in the file or after conversion to the
  * registry's precise type, are an error, and then no parameter is set. */

@@ -23,6 +23,8 @@
  *   DEMAND(form)                           the form only checks
  *   ROPE(option, key, inside, fallback)    the key is called `inside` in rope_scaling and rope_parameters
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
+ *   GROUPS(n, k)                           the keys n_group and topk_group; k is the fallback of topk_group
+ *   NULLABLE(option, key, fallback)        like KEY, of a size; null means that the option is not set
  *   DROP(option)                           removes the base's row of the option */
 #define OF(o)                       .name = #o, .option = OPTION_##o
 #define ALONE(n)                    .name = "key " n, .option = -1
@@ -48,7 +50,10 @@
 #define WINDOWS(which, size)                                                                                 \
     {OF(window_size), .key = "sliding_window", .fallback = size, .choice = HF_WINDOWS_##which,               \
      .form = &hf_form_windows},
-#define DROP(o) {OF(o), .form = NULL},
+#define GROUPS(n, k)                                                                                         \
+    {OF(moe_router_num_groups), .key = "n_group", .fallback = n, .choice = k, .form = &hf_form_router_groups},
+#define NULLABLE(o, k, f) {OF(o), .key = k, .fallback = f, .form = &hf_form_nullable},
+#define DROP(o)           {OF(o), .form = NULL},
 
 static const HfRow ROWS_gpt2[] = {
 #include "ckpt/hf/gpt2.def"
@@ -92,6 +97,14 @@ static const HfRow ROWS_qwen3_moe[] = {
 };
 static const HfRow ROWS_glm4_moe[] = {
 #include "ckpt/hf/glm4_moe.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_deepseek_v2[] = {
+#include "ckpt/hf/deepseek_v2.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_deepseek_v3[] = {
+#include "ckpt/hf/deepseek_v3.def"
 #include "ckpt/hf/all.def"
 };
 static const HfRow ROWS_starcoder2[] = {

@@ -18,7 +18,7 @@ typedef struct HfRow {
     const char *key;    /* key of config.json; NULL: none */
     double fallback;    /* value of a missing key */
     const char *word;   /* a text whose use depends on the form: fallback, second key, reason or value */
-    int choice;         /* HfWindows */
+    int choice;         /* HfWindows, or the second number of GROUPS */
     const HfForm *form; /* NULL (DROP): removes the earlier row with the same name */
 } HfRow;
 

@@ -32,6 +32,8 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
                   {"Qwen2MoeForCausalLM", HF_QWEN_MOE},
                   {"Qwen3MoeForCausalLM", HF_QWEN_MOE},
                   {"Glm4MoeForCausalLM", HF_GLM_MOE},
+                  {"DeepseekV2ForCausalLM", HF_DEEPSEEK},
+                  {"DeepseekV3ForCausalLM", HF_DEEPSEEK},
                   {"BertForPreTraining", HF_BERT},
                   {"RobertaForMaskedLM", HF_ROBERTA},
                   {"BertForSequenceClassification", HF_BERT},
@@ -116,11 +118,10 @@ static void expect_no_export(const char *conf, const char *why) {
 
 /* Golden cases of models that transformers does not have: the oracle modifies a model of transformers. */
 static const char *not_exported(const char *dir) {
-    static const char *const CASES[][2] = {{"mistral-sinks", "--softmax-type"},
-                                           {"bert-layouts", "gelu-erf in its head"},
-                                           {"bert-rope", "as bert, the nearest type"},
-                                           {"bert-no-binary-head", "type_vocab_size"},
-                                           {"t5-megatron", "as t5, the nearest type"}};
+    static const char *const CASES[][2] = {
+        {"mistral-sinks", "--softmax-type"},        {"mla-yarn", "latent attention without experts"},
+        {"bert-layouts", "gelu-erf in its head"},   {"bert-rope", "as bert, the nearest type"},
+        {"bert-no-binary-head", "type_vocab_size"}, {"t5-megatron", "as t5, the nearest type"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         if (strstr(dir, CASES[i][0])) return CASES[i][1];
     return NULL;
@@ -253,7 +254,7 @@ TEST(a_type_of_another_kind_is_refused) {
                                                            : "gpt";
         const bool mixture = strstr(architecture, "Moe") || strstr(architecture, "Mixtral") ||
                              strstr(architecture, "FlexOlmo") || strstr(architecture, "Dots1") ||
-                             strstr(architecture, "MiniMax");
+                             strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
@@ -280,6 +281,7 @@ TEST(a_type_of_another_kind_is_refused) {
 #define WITH_BIAS  MIXTURE GLM
 #define IN_GROUPS  WITH_BIAS "moe-router-topk = 4\nmoe-router-num-groups = 4\nmoe-router-group-topk = 2\n"
 #define CAPACITY   MIXTURE "moe-expert-capacity-factor = 1\n"
+#define LATENT     "multi-latent-attention = true\nqk-layernorm = true\nlatent-norm-epsilon = 1e-6\n"
 #define MLA        ROPE "multi-latent-attention = true\n"
 #define WITH_SHARE MIXTURE "moe-shared-expert-intermediate-size = 40\n"
 
@@ -503,10 +505,13 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      EXPERTS
      "moe-layer-freq = [1,0,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-shared-expert-gate = true\n",
      EXPERTS GLM "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\n", EXPERTS GLM,
-     EXPERTS "moe-shared-expert-intermediate-size = 30\n"},
+     EXPERTS "moe-shared-expert-intermediate-size = 30\n",
+     EXPERTS
+     "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-router-pre-softmax = true\n"},
     {"", "model = bert\nactivation = gelu-erf\n",
      "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5, ROBERTA("roberta"),
      ROBERTA("xlm-roberta")},
+    {"", LATENT},
     {"", NAMED},
 };
 enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
@@ -524,6 +529,8 @@ static const int MODEL[][N_CHOICES] = {
     {1, 1, 1, 1, 0, 0, 0, 0, 0, 3},
     {1, 1, 1, 1, 0, 1, 0, 0, 0, 1},
     {1, 1, 1, 1, 0, 0, 0, 0, 0, 4},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 7, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 4, 0, 1},
     {1},
     {1, 1, 1, 0, 0, 2},
     {1, 1, 0, 1, 0, 3},
@@ -532,23 +539,23 @@ static const int MODEL[][N_CHOICES] = {
     {6},
     {1, 1, 1, 1, 0, 0, 2},
     {2, 1, 1, 1, 1},
-    {1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 1},
-    {1, 1, 1, 2, 0, 0, 0, 0, 0, 0, 0, 1},
-    {1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 0, 1},
-    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1},
-    {9, 1, 1, 1, 0, 0, 4, 0, 0, 0, 0, 1},
-    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1},
-    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1},
-    {1, 1, 0, 1, 0, 4, 0, 0, 0, 0, 0, 1},
-    {1, 1, 1, 1, 0, 0, 3, 0, 0, 0, 0, 1},
-    {1, 1, 1, 1, 0, 0, 2, 0, 0, 0, 0, 1},
-    {1, 1, 1, 1, 0, 0, 2, 0, 0, 1, 0, 1},
-    {1, 1, 1, 1, 0, 1, 0, 0, 0, 4, 0, 1},
-    {1, 1, 1, 1, 0, 0, 5, 0, 0, 5, 0, 1},
-    {1, 1, 1, 1, 0, 2, 0, 0, 0, 1, 0, 1},
-    {1, 1, 1, 1, 0, 2, 0, 0, 0, 6, 0, 1},
-    {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1},
-    {1, 1, 0, 1, 0, 4, 0, 0, 0, 0, 0, 1},
+    {1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 4, 0, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 3, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 2, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 2, 0, 0, 1, 0, 0, 1},
+    {1, 1, 1, 1, 0, 1, 0, 0, 0, 4, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 5, 0, 0, 5, 0, 0, 1},
+    {1, 1, 1, 1, 0, 2, 0, 0, 0, 1, 0, 0, 1},
+    {1, 1, 1, 1, 0, 2, 0, 0, 0, 6, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
@@ -701,6 +708,14 @@ TEST(a_change_of_any_key_is_seen) {
         "window-size = 7,0\nadd-qkv-bias = true\nmoe-shared-expert-gate = true\nmoe-layer-freq = [0,1,1,1]\n"
         "window-attn-skip-freq = [0,1,1,1]\n",
         WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
+        WITH_BIAS LATENT
+        "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\nrope-type = rope\n",
+        IN_GROUPS LATENT
+        "moe-shared-expert-intermediate-size = 40\nq-lora-rank = 8\nrotary-scaling-factor = 2\n"
+        "moe-layer-freq = [0,1,1,1]\nmscale = 0.5\nmscale-all-dim = 2\n",
+        WITH_SHARE LATENT
+        "moe-router-pre-softmax = true\nmoe-layer-freq = [0,1,1,1]\nrotary-scaling-factor = 2\n"
+        "rope-attention-factor = 1.5\nmscale-all-dim = 2\n",
         ROPE "normalization = LayerNorm\n",
         BASE LLAMA_POSITIONS "window-size = 7,0\n",
         ROPE "embedding-multiplier = 12\n",

@@ -27,7 +27,7 @@ def config(o, eps="rms_norm_eps", **more):
     if o.get("use-rope-scaling"):
         rope |= {"rope_type": "llama3", "factor": o["rope-scaling-factor"], "low_freq_factor": 1.0,
                  "high_freq_factor": 4.0, "original_max_position_embeddings": LLAMA3_CONTEXT}
-    if o["position-embedding-type"] == "yarn":
+    if o.get("rope-type", o["position-embedding-type"]) == "yarn":
         rope |= {"rope_type": "yarn", "factor": o["rotary-scaling-factor"], "beta_fast": o["yarn-beta-fast"],
                  "beta_slow": o["yarn-beta-slow"],
                  "truncate": not o.get("no-yarn-correction-range-round-to-int", False),
