@@ -869,6 +869,7 @@ def prompts_file(folder):
 generated("prompt tokens_to_generate temperature logprobs window_size", "--tokens-to-generate 8 --temperature 0", model="--window-size 3,0")
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model="--position-embedding-type rope --group-query-attention"
           " --num-query-groups 2 --swiglu --ffn-hidden-size 24 --normalization RMSNorm --qk-layernorm --softmax-type learnable")
+generated("prompt", "--tokens-to-generate 7 --temperature 0", model=LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --normalization RMSNorm")
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model=EXPERTS + "--untie-embeddings-and-output-weights --hidden-dropout 0.1")
 generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)
 generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
