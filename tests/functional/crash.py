@@ -13,8 +13,8 @@ MOST_EXHAUSTIVE = 5  # pending effects; with more of them, subsets are sampled
 
 
 def read_record(path):
-    """Parses the record of recorder.c -> [[name, ...]]; the last word of a write is its bytes. "ended": a run has
-    ended."""
+    """Parses the trace of recorder.c. Returns a list [name, arguments...] for each call; the last argument of a write
+    is its bytes. An entry "ended" means that a run has ended."""
     data, at, calls = path.read_bytes(), 0, []
     while at < len(data):
         end = data.index(b"\n", at)
@@ -28,8 +28,9 @@ def read_record(path):
 
 
 class Effect:
-    """The effect of one call: `names`, {name: node or None}, in the folder `node`; else `content` at `offset` of the
-    file `node`, or its truncation if content is None. durable: the call that makes the effect durable."""
+    """The effect of one call. If `names` is set, it changes names in the folder `node`: {name: node, or None if
+    removed}. Otherwise it writes `content` at `offset` of the file `node`, or truncates the file if content is None.
+    `durable` is the call that makes the effect durable."""
 
     def __init__(self, call, node, names=None, offset=0, content=None):
         self.call, self.node, self.names, self.offset, self.content = call, node, names, offset, content
@@ -37,13 +38,14 @@ class Effect:
 
 
 class Disk:
-    """The names in folders and the content of files, by node. Node 0 is the root."""
+    """The state of a file system: the names in each folder and the content of each file, by node. Node 0 is the
+    root."""
 
     def __init__(self, folders, names={0: {}}, content={}):
         self.folders, self.names, self.content = folders, {**names}, {**content}
 
     def apply(self, effect, content=None):
-        """content: replaces the effect's content, for a torn write."""
+        """Applies an effect. For a torn write, `content` replaces the effect's content."""
         node = effect.node
         if effect.names is not None:
             self.names[node] = {**self.names.get(node, {}), **effect.names}
@@ -61,7 +63,7 @@ class Disk:
         return disk
 
     def reachable(self, pending):
-        """The nodes that have a name, or will have one if some of these effects are kept."""
+        """The nodes that have a name, or may have one if some of the pending effects are kept."""
         below = {node: set(names.values()) for node, names in self.names.items()}
         for effect in pending:
             below.setdefault(effect.node, set()).update((effect.names or {}).values())
@@ -72,7 +74,7 @@ class Disk:
         return found
 
     def tree(self, node=0, path=""):
-        """{path: content; None for a folder}"""
+        """Returns {path: content}, where the content of a folder is None."""
         found = {}
         for name, child in self.names.get(node, {}).items():
             if child in self.folders:
@@ -84,8 +86,8 @@ class Disk:
 
 
 class History:
-    """The effects of recorded calls on an empty root, the call that makes each of them durable, and the call with an
-    injected failure.
+    """The effects of all recorded calls on an initially empty root, the call that makes each effect durable, and the
+    call with an injected failure.
 
     lost: indices of fsync calls to ignore, as if the program lacked them."""
 
@@ -97,7 +99,7 @@ class History:
             getattr(self, "do_" + call[0])(i, *call[1:])
 
     def find(self, path):
-        """-> folder, name, node or None"""
+        """Returns the folder, the name in it, and the node (None if there is none)."""
         node, words = 0, pathlib.PurePath(path).relative_to(self.root).parts
         if not words:
             return None, "", 0
@@ -170,7 +172,7 @@ class History:
     # ---- crashes ----
 
     def choices(self, pending, rng, samples):
-        """Subsets of the pending effects; none and all come first."""
+        """Yields subsets of the pending effects, beginning with none and all of them."""
         yield ()
         yield pending
         if len(pending) <= MOST_EXHAUSTIVE:
@@ -185,7 +187,7 @@ class History:
             yield tuple(effect for effect in pending if rng.random() < 0.5)
 
     def after(self, durable, pending, rng, samples):
-        """The trees that may remain after a crash."""
+        """Yields the trees that may remain after a crash."""
         for kept in self.choices(pending, rng, samples):
             yield durable.overlaid(kept).tree()
         for effect in pending:
@@ -195,9 +197,9 @@ class History:
                     yield durable.overlaid(pending, effect, content).tree()
 
     def crashes(self, seed, samples, first=0, every=False):
-        """-> (number of calls before the crash, at least `first`; tree). Each tree occurs once per completed save or
-        run. If trees differ only in files with temporary names, which no reader opens, a random one is taken, unless
-        `every`."""
+        """Yields (number of calls before the crash, tree), where the number is at least `first`. Between two completed
+        saves or runs, each tree occurs only once. Unless `every` is set, only one of the trees that differ only in
+        files with temporary names, which no reader opens, is yielded, chosen at random."""
         rng, seen, saved, durable, pending = random.Random(seed), set(), 0, Disk(self.folders), []
         effects = iter(self.effects + [None])
         effect = next(effects)
@@ -229,7 +231,7 @@ def is_temporary(path):
 
 
 def on_disk(root):
-    """The tree under a folder."""
+    """The tree of a folder on the real disk."""
     return {str(p.relative_to(root)): None if p.is_dir() else p.read_bytes() for p in root.rglob("*")}
 
 

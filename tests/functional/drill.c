@@ -1,6 +1,7 @@
-/* The program, in which one rank skips or delays one operation: DRILL="rank nth seconds" (0 seconds: skips), counted as
- * comm_sabotage counts. With DRILL_CLOCK="start rate" time runs faster from a start in nanoseconds. It is linked with
- * --wrap, so that the program itself needs no hook. */
+/* A build of the program in which one rank skips or delays its nth operation: DRILL="rank nth seconds" (0
+ * seconds: skips it). Operations are counted as in comm_sabotage. DRILL_CLOCK="start rate" makes the clock
+ * run `rate` times as fast from the time `start` (in nanoseconds). The program itself needs no hook, because
+ * functions are replaced with ld --wrap. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,12 +1,12 @@
-/* The program with a faulty machine. It is linked with --wrap, so that the program itself has no way in.
+/* A build of the program that simulates a faulty machine. The program itself needs no hook, because functions are
+ * replaced with ld --wrap.
  *   FAULTY="gemm RANK N"    flips a bit in the result of every Nth GEMM of a rank
  *   FAULTY="crash RANK N"   ends the process in the Nth GEMM of a rank
- *   FAULTY="count RANK N"   counts N zeros too few, on a CPU
- *   FAULTY="slow RANK MS"   delays its GEMMs
- *   FAULTY="tuning RANK N"  a device may only be opened with number N of GemmTuning
- *   FAULTY="open RANK MS"   delays the opening of its device
- *   FAULTY="memory RANK N"  one bit of each copy on its device sticks at 1, if the copy has more than N bytes; on a
- *                           CPU */
+ *   FAULTY="count RANK N"   makes count_zeros return N too few on a rank; on a CPU only
+ *   FAULTY="slow RANK MS"   delays each GEMM of a rank by MS milliseconds
+ *   FAULTY="tuning RANK N"  aborts if a device is opened with another GemmTuning than number N
+ *   FAULTY="open RANK MS"   delays the opening of a rank's device by MS milliseconds
+ *   FAULTY="memory RANK N"  sets one bit to 1 in each copy of more than N bytes on a rank's device; on a CPU only */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +59,7 @@ void __wrap_call_run(const OpDef *op, const Call *c) {
     if (op->number == OP_count_zeros && is_here(&f, "count")) *(int64_t *)c->out[0]->data -= f.number;
     if (op->number != OP_linear || c->device->kind == DEVICE_NULL) return;
     if (is_here(&f, "slow")) {
-        device_wait(c->device); /* else a GPU computes meanwhile */
+        device_wait(c->device); /* otherwise the delay would overlap with the GPU's computation */
         usleep((useconds_t)f.number * 1000);
     }
     if (is_here(&f, "crash") && ++calls == f.number) abort();

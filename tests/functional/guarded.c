@@ -1,13 +1,15 @@
-/* The program with the CPU's kernels on a device whose memory the host cannot touch, like a GPU's. Addresses of its
- * memory are inaccessible pages; kernels, and the device's own copies, get the memory behind them. So host code that
- * reads or writes memory without a view is a fault, and so is an op that gets host memory or accesses memory outside of
- * its operands.
+/* A build of the program that runs the CPU's kernels on a device whose memory the host cannot access, like a
+ * GPU's. Addresses of this device are inaccessible pages; only kernels and the device's own copies get the
+ * real memory behind them. Therefore the program crashes if host code accesses device memory without a view,
+ * if an op gets host memory, or if an op accesses memory outside its operands.
  *
- * Async copies are done as late as possible, so that code which does not wait for them finds the old content.
- * A copy in the order of the kernels from async-copy memory reads it at the next wait, and a copy to such
- * memory arrives there. Linked with --wrap of device_open; the program itself has no hook.
+ * Asynchronous copies are executed as late as possible, so that code that does not wait for them finds the
+ * old content. A stream-ordered copy from pinned host memory reads it only at the next wait, and a copy to
+ * such memory arrives only then. The program itself needs no hook, because device_open is replaced with ld
+ * --wrap.
  *
- * GUARDED_SKIPS=op: rank 1 of a layout skips that op, so that the search for the first wrong op has an op to find. */
+ * GUARDED_SKIPS=op: rank 1 of a layout skips that op, as a bug that the search for the first wrong op must
+ * find. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,13 +22,14 @@
 #include "tensor/call.h"
 
 typedef struct Block {
-    char *at, *memory; /* addresses that the host sees; the memory behind them */
+    char *at, *memory; /* `at`: addresses that the host sees; `memory`: the memory behind them */
     size_t bytes;
 } Block;
 
-/* A copy in the order of the kernels between the device and memory of device_host_alloc, until the next wait. */
+/* A stream-ordered copy between the device and memory of device_host_alloc, which is pending until the next
+ * wait. */
 typedef struct Pending {
-    char *host, *content; /* what was copied from there, or belongs there */
+    char *host, *content; /* content: what was copied from `host`, or will be written there */
     size_t bytes;
     bool goes_there;
 } Pending;
@@ -35,7 +38,7 @@ typedef struct Guarded {
     Device device; /* first: device_free frees it */
     const DeviceBackend *cpu;
     const char *skips;    /* NULL: no op */
-    Block *blocks, *host; /* the device's; of the host, for async copies: behind `at` is the same */
+    Block *blocks, *host; /* blocks: of the device; host: pinned host memory, where at == memory */
     LateCopies late;
     Pending *pending;
     int n, n_host, n_pending;
@@ -51,7 +54,7 @@ static Block *find(const Guarded *g, const void *p, size_t bytes) {
     return find_in(g->blocks, g->n, p, bytes);
 }
 
-/* The memory behind an address; host memory is itself. */
+/* The real memory behind a device address; host addresses are returned unchanged. */
 static void *behind(const Guarded *g, const void *p, size_t bytes) {
     const Block *b = find(g, p, bytes);
     return b ? b->memory + ((const char *)p - b->at) : (void *)p;

@@ -1,4 +1,4 @@
-"""Runs the program on a small corpus and compares the files that it leaves. Standard library only.
+"""Functions that run the program on a small corpus and compare the files that it writes. Standard library only.
 
 usage of a test: test_NAME.py [PROGRAM [options for all that computes, as --device cuda]]"""
 import atexit
@@ -18,7 +18,8 @@ WORK = pathlib.Path(tempfile.mkdtemp(prefix="isotron-functional-"))
 atexit.register(shutil.rmtree, WORK, ignore_errors=True)
 
 TOKENIZER = ["--tokenizer-type", "ByteLevelTokenizer"]
-# Small, but with everything that could break determinism: dropout, GQA, several microbatches, a ragged last epoch.
+# A small run with everything that could break determinism: dropout, GQA, several microbatches, an incomplete last
+# epoch.
 CONF = """
 num-layers = 2
 hidden-size = 48
@@ -42,7 +43,7 @@ eval-iters = 0
 save-interval = 1000
 tokenizer-type = ByteLevelTokenizer
 """
-# A small model for the benches.
+# A small model for benchmarks.
 BENCH = {"num-layers": 2, "hidden-size": 32, "num-attention-heads": 4, "seq-length": 16, "vocab-size": 100,
          "hidden-dropout": 0, "attention-dropout": 0, "micro-batch-size": 1, "global-batch-size": 4, "train-iters": 10,
          "lr": 0.001, "mock-data": "true"}
@@ -50,7 +51,8 @@ BASE = ["pretrain", "--config", WORK / "run.conf"]  # options on the line overri
 
 
 def isotron(*words, expect=0):
-    """Runs the program; a different exit status than `expect` fails the test with the program's output."""
+    """Runs the program and returns its output. If the exit status is not `expect`, the test fails and shows the
+    output."""
     words = [*words, *OPTIONS] if words[0] in ("pretrain", "parity", "generate") else words
     done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True, errors="replace")
     if done.returncode != expect:
@@ -60,7 +62,7 @@ def isotron(*words, expect=0):
 
 
 def bench_conf(**changed):
-    """The file of a bench: BENCH with these options."""
+    """Writes bench.conf: the options of BENCH with these changes."""
     options = BENCH | {name.replace("_", "-"): value for name, value in changed.items()}
     path = WORK / "bench.conf"
     path.write_text("".join(f"{name} = {value}\n" for name, value in options.items()))
@@ -68,7 +70,7 @@ def bench_conf(**changed):
 
 
 def corpus(characters=3000):
-    """A dataset of English text; by itself about three epochs of the training above."""
+    """Makes a dataset of English text; by default, the run above reads it about three times."""
     (WORK / "corpus.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:characters])
     isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs",
             "--output-prefix", WORK / "corpus", "--append-eod", *TOKENIZER)
@@ -85,7 +87,7 @@ def shards(folder, iteration):
 
 
 def assert_same_bytes(a, b, iteration, claim):
-    """Parameters and optimizer state of two checkpoints are bitwise equal."""
+    """Asserts that parameters and optimizer state of two checkpoints are bitwise equal."""
     pairs = list(zip(shards(a, iteration), shards(b, iteration), strict=True))
     assert pairs, f"no checkpoint of iteration {iteration} in {a}"
     for x, y in pairs:
@@ -93,7 +95,7 @@ def assert_same_bytes(a, b, iteration, claim):
 
 
 def records(path):
-    """The steps of a log: the others are the header and the evaluations."""
+    """The records of steps in a log, without the header and the evaluations."""
     return [r for r in map(json.loads, open(path)) if "kind" not in r]
 
 
@@ -102,17 +104,17 @@ def losses(path):
 
 
 def assert_same_text(a, b, claim):
-    """Two outputs of `generate --logprobs` in fp64: the same tokens, and the same log-probabilities up to rounding."""
+    """Asserts that two outputs of `generate --logprobs` in fp64 have the same tokens, and log-probabilities that are
+    equal up to rounding."""
     a, b = ([line.rsplit("\t", 1) for line in text.splitlines()] for text in (a, b))
     assert [x[0] for x in a] == [x[0] for x in b] and any(len(x) == 2 for x in a), f"{claim}: {a}, {b}"
     assert all(abs(float(x[1]) - float(y[1])) < 1e-7 for x, y in zip(a, b) if len(x) == 2), f"{claim}: {a}, {b}"
 
 
 class Rounding:
-    """The bound of the difference of two fp64 runs whose sums have different orders. The same run in fp32 shows how
-    much a run amplifies roundings: it differs from fp64 by that many times 2^-24. The bound is 8 times as many 2^-53,
-    relative to each field's value. Two devices round each term of a sum differently, so that they differ by sqrt(terms)
-    at least."""
+    """Bounds the difference of two fp64 runs whose sums are computed in different orders. An fp32 run shows how much
+    rounding errors are amplified: if it differs from fp64 by x * 2^-24 (relative to the value of a field), the bound is
+    8 x * 2^-53. Two devices round each term of a sum differently, so for them x is at least sqrt(terms)."""
 
     def __init__(self, fp64, fp32, fields=("lm_loss",), terms=1):
         assert [r["iteration"] for r in fp64] == [r["iteration"] for r in fp32]

@@ -1,6 +1,6 @@
-"""Starts ranks as processes with the variables that torchrun sets. Unlike torchrun it does not end the others when one
-has ended. A process that is stopped is killed when all others have ended. Signals are passed on to all. The exit status
-is that of the lowest rank that failed.
+"""Starts one process per rank, with the variables that torchrun sets. Unlike torchrun, it does not kill the other
+processes when one ends; only a stopped process (SIGSTOP) is killed when all others have ended. Signals are forwarded to
+all processes. The exit status is that of the lowest rank that failed.
 
 usage: launcher.py RANKS PROGRAM [ARGUMENT ...]"""
 import os

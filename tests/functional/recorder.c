@@ -1,16 +1,17 @@
-/* The program, which records each of its calls that changes files below the folder RECORDER_ROOT, in the order in which
- * they happen, and can make one of them fail. It is linked with --wrap of these calls, so that it works even where
- * debuggers may not attach. Calls from inside libc (stdio) are not seen: crash.py compares what it replays with what is
- * on the disk. It does not wait for the disk: fsync is recorded but not executed.
+/* A build of the program that records all of its calls that change files below the folder RECORDER_ROOT, in
+ * their order, and can make one of them fail. These calls are replaced with ld --wrap, so that this works
+ * even where debuggers may not attach. Calls from inside libc (stdio) are not recorded; crash.py detects
+ * them, because it compares the replayed state with the disk. To save time, fsync is recorded but not
+ * executed.
  *
- * The record has a line for each call; a write's bytes follow its line. "saved N": a save of step N has returned.
- * "failed" precedes a call that the recorder made fail.
+ * The trace has a line for each call; a write's bytes follow its line. "saved N" means that the program has
+ * reported the checkpoint of step N as saved. "failed" precedes a call that the recorder made fail.
  *
- *   RECORDER_TRACE  file that the record is appended to
- *   RECORDER_FAIL   number, from 1, of the call that fails: with ENOSPC if it takes up space, else with EIO
- *   RECORDER_SHORT  if set, a write takes half of its bytes
- *   RECORDER_PLAIN  if set, two names cannot be exchanged, as on NFS
- *   RECORDER_DELAY  milliseconds that a shard takes to open */
+ *   RECORDER_TRACE  file to which the trace is appended
+ *   RECORDER_FAIL   number, from 1, of the call that must fail: with ENOSPC if it needs space, otherwise with EIO
+ *   RECORDER_SHORT  if set, each write writes only half of its bytes
+ *   RECORDER_PLAIN  if set, names cannot be exchanged (renameat2), as on NFS
+ *   RECORDER_DELAY  delay of the opening of a shard, in milliseconds */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -28,10 +29,10 @@
 
 enum { MOST_FILES = 1024 };
 
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* one call at a time, in the record's order */
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER; /* the trace has the calls in their order */
 static bool is_recorded[MOST_FILES];                     /* by descriptor */
 static long calls;
-static bool is_failing; /* the call whose turn it is */
+static bool is_failing; /* whether the current call must fail */
 
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);
@@ -49,7 +50,7 @@ static void record(const void *bytes, size_t n) {
     CHECK(__real_write(trace, bytes, n) == (ssize_t)n, "the record cannot be written: %s", strerror(errno));
 }
 
-/* Takes the turn. Whether this call is to fail, with the errno. */
+/* Locks `turn`, sets errno to `code`, and returns whether this call must fail. */
 static bool begin(int code) {
     const char *nth = getenv("RECORDER_FAIL");
     pthread_mutex_lock(&turn);
@@ -58,7 +59,7 @@ static bool begin(int code) {
     return is_failing;
 }
 
-/* Records a call that has succeeded, or that was made to fail, and gives up the turn. */
+/* Records a call that has succeeded or was made to fail, and unlocks `turn`. */
 static int end(int result, const char *format, ...) {
     const int code = errno;
     char line[2048];
@@ -144,7 +145,7 @@ HOOK(int, remove, const char *path) {
     return end(begin(EIO) ? -1 : __real_remove(path), "remove %s\n", path);
 }
 
-/* ---- checkpoints that the program reports as saved ---- */
+/* ---- reports of saved checkpoints ---- */
 
 static void saved(int64_t iteration) {
     pthread_mutex_lock(&turn);

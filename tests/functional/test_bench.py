@@ -1,6 +1,6 @@
-"""The benches measure what they say: families and the rest add up to the step, every GEMM of the step is listed with
-its FLOPs, and ops can be chosen by name and type. A race interleaves both sides, counts the smaller time, and survives
-a side that fails. Measured times are not judged here."""
+"""The results of benchmarks are consistent: the times of op families and the rest add up to the step, and every GEMM of
+the step is listed with its FLOPs. Ops can be selected by name and dtype. A race interleaves both sides, counts the
+smaller time, and survives a failure of one side. Measured times themselves are not judged."""
 import json
 import os
 import statistics
@@ -22,8 +22,8 @@ assert abs(sum(step["family_ms"].values())
            - step["step_ms"]["mean"]) < 1e-3 * step["step_ms"]["mean"], step["family_ms"]
 assert abs(sum(op["ms"] for op in step["op_ms"].values()) + step["family_ms"]["other"]
            - step["step_ms"]["mean"]) < 1e-3 * step["step_ms"]["mean"]
-# 2 layers of 4 linear layers and the head, forward and twice backward, 2 microbatches of 32 tokens; the vocabulary
-# is padded to 128.
+# The FLOPs of 2 layers with 4 linear layers each and of the output layer: one forward and a backward that costs twice
+# as much, for 2 microbatches of 32 tokens. The vocabulary is padded to 128.
 flop = 3 * 2 * 64 * (2 * (32 * 96 + 32 * 32 + 2 * 32 * 128) + 32 * 128)
 assert abs(step["gemm"]["gflop"] * 1e9 - flop) < 1e-5 * flop, (step["gemm"]["gflop"], flop)
 assert sum(p["calls"] for p in step["gemm"]["gemms"]) == 3 * 2 * (2 * 4 + 1)
@@ -62,7 +62,7 @@ for name, ranks in ("step", 1), ("ops", 1), ("comm", 2), ("scaling", 2):
     assert (result["transport"] == "none") == (ranks == 1), (name, result["transport"])
 out = isotron("bench", "ops", "--filter", "^drop$", "--baseline", WORK / "scaling.json", expect=2)
 assert "other bench" in out or "is not a result" in out, out
-# The file of a stopped run has the results so far.
+# If a run is stopped, its file has the results so far.
 (WORK / "ops.json").unlink()
 stopped = subprocess.Popen([PROGRAM, "bench", "ops", "--seconds", "1e-3", "--json", str(WORK / "ops.json")],
                            stdout=subprocess.PIPE, text=True)
@@ -72,8 +72,8 @@ stopped.kill(), stopped.wait()
 ops = json.loads((WORK / "ops.json").read_text())
 assert not ops["complete"] and [r["name"] for r in ops["rows"]][:2] == ["linear/qkv", "linear/proj"], ops
 isotron("bench", "ops", "--filter", "(", expect=2)
-# A file that cannot be written is said before anything is measured; a stream gets the results once,
-# after what was printed.
+# If a file cannot be written, the error is reported before anything is measured. A stream gets the results once, after
+# the printed text.
 for bench in (["train", "--config", WORK / "bench.conf"], ["ops", "--filter", "^norm/layer$"]):
     for path, why in ((WORK / "missing" / "x.json", "No such file or directory"), (WORK, "is a folder")):
         out = isotron("bench", *bench, "--json", path, expect=2)
@@ -116,7 +116,8 @@ def near(row, **wanted):
 
 spread = lambda values: {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
-# Steps. $1 is peer_torch.py, $2 --config, $3 the file. The peer of "broken" fails.
+# Races of steps. The peer's arguments are peer_torch.py ($1), --config ($2) and the file ($3). It fails for the file
+# "broken".
 peer = program("peer", f"""#!/bin/sh
 case $3 in *broken*) echo "no such thing" >&2; exit 3;; esac
 echo words of a library
@@ -131,8 +132,8 @@ good, broken = rows_of(out)
 times = [turn["result"]["step_ms"]["median"] for turn in good["ours"]]
 assert good["peer_ms"] == spread([40, 40]) and len(times) == 2 and good["ours_ms"] == spread(times), good
 assert good["ratio"] == spread([40 / ms for ms in times]), good
-# The GEMMs' FLOPs, and of attention half of two GEMMs of 16 x 16 x 32, 3 times, in 2 layers of 4 samples. The
-# peak is 1 TFLOP/s.
+# A step's FLOPs are those of the GEMMs and of attention: half of two GEMMs of 16 x 16 x 32, 3 times, in 2 layers for 4
+# samples. The peak is 1 TFLOP/s.
 model_tflop = (flop + 3 * 2 * 16 * 16 * 32 * 2 * 4) * 1e-12
 seconds = good["ours_ms"]["median"] * 1e-3
 near(good, tokens=64, step_tflop=model_tflop, tokens_per_second=64 / seconds,
@@ -140,13 +141,13 @@ near(good, tokens=64, step_tflop=model_tflop, tokens_per_second=64 / seconds,
 assert "ratio" not in broken and "ended with 3" in broken["peer"][0]["failed"], broken
 assert "alone" not in str(good["ours"][1]["result"]["gemm"].keys()) and good["provenance"]["peer_torch"] == "t"
 assert "left out" in race("step", *confs, *common, "--rounds", 1, "--limit", -1, status=1).stdout
-# Against itself; rows of other configurations stay with --add.
+# The program can race against itself; with --add, rows of other configurations are kept.
 race("step", confs[0], *common, "--rounds", 1, "--against", "--cpu-threads 1")
 against, = rows_of(out)
 assert against["provenance"]["peer"] == "this program", against
 assert against["provenance"]["peer_options"] == "--cpu-threads 1", against
 assert against["peer"][0]["result"]["model"] == against["ours"][0]["result"]["model"]
-# Another model: of half the samples, so its step has half the FLOPs.
+# Another model, which runs on half of the samples, so its step has half the FLOPs.
 half = WORK / "half.conf"
 half.write_text((WORK / "bench.conf").read_text().replace("global-batch-size = 4", "global-batch-size = 2"))
 race("step", confs[0], *common[:-4], "--out", WORK / "half.json", "--rounds", 1, "--against", f"--config {half}")
@@ -162,7 +163,7 @@ assert "is not a result of a race" in refused.stderr and out.read_text() == "[]"
 done = race("step", "gpt3-1.3b", "llama3-8b", "--ours", PROGRAM, "--limit", -1, status=1)
 assert "gpt3-1.3b" in done.stdout and "llama3-8b" in done.stdout, done
 
-# Two ranks with two samples each; PyTorch's launcher starts the peer's.
+# Two ranks with two samples each. PyTorch's launcher starts the ranks of the peer.
 launched = program("launched", f"""#!/bin/sh
 case "$*" in '-m torch.distributed.run --standalone --nproc-per-node 2 '*/peer_torch.py\ --config\ *' --batch 2 '*) exec {peer} - - -;; esac
 echo "called as $*" >&2
@@ -177,9 +178,9 @@ near(row, mfu=row["tflops"] / row["devices"], step_tflop=model_tflop)
 (WORK / "short.conf").write_text("num-layers = 2\n")
 assert "no line 'global-batch-size = N'" in race("step", WORK / "short.conf", *common, "--ranks", 2, status=1).stderr
 
-# The results of a race on a GPU: 20 ms back to back in the first turn, 10 ms in the second. A step has 2
-# GFLOP, which it does at 80 GFLOP/s when it takes 25 ms; the roof is 400 GFLOP/s, the peak 0.5 TFLOP/s. A
-# symlink to the results stays.
+# Results of a race on a simulated GPU: a step takes 20 ms back to back in the first turn, 10 ms in the second. A step
+# of 25 ms at 80 GFLOP/s has 2 GFLOP; the roof is 400 GFLOP/s, the peak 0.5 TFLOP/s. A symlink to the file of results is
+# kept.
 ours = program("ours", """#!/usr/bin/env python3
 import json, pathlib, sys
 pathlib.Path(sys.argv[sys.argv.index("--json") + 1]).write_text(json.dumps({
@@ -193,7 +194,7 @@ assert (WORK / "link.json").is_symlink() and row["ours_ms"] == spread([20, 10]) 
 near(row, step_tflop=2e-3, tokens_per_second=64 / 15e-3, tflops=2 / 15, mfu=4 / 15, peer_mfu=0.1, of_roof=1 / 3)
 assert "15.00     40.00  3.000 (2.000, 4.000)      4267   26.7   10.0      33.3" in done.stdout, done.stdout
 
-# Attention. The peer takes twice our time for the first shape, and refuses the second.
+# Races of attention. The peer takes twice our time for the first shape, and refuses the second.
 (WORK / "attention.py").write_text("""import json, pathlib, sys
 names = [row["name"] for row in json.loads(pathlib.Path(sys.argv[sys.argv.index("--shapes") + 1]).read_text())]
 same = "--deterministic" in sys.argv
@@ -213,14 +214,15 @@ for form, us in (("deterministic", 1000.0), ("any_order", 500.0)):
     assert abs(cell["ratio"]["median"] * cell["ours"]["us"]["median"] - us) < 1e-6 * us, first
     assert "ratio" not in second[form], first
 assert first["deterministic"]["peer"]["path"] == "flash" and first["any_order"]["peer"]["path"] == "cuDNN"
-# A peer without results has failed, and our rows stay. So has a program that is gone.
+# A peer that prints no results has failed, but our rows are kept. A program that does not exist has failed too.
 program("peer", "#!/bin/sh\necho '{\"rows\": 5'\n")
 assert "did not write valid results" in race(*words, "--ours", PROGRAM, status=1).stdout
 assert [row["name"] for row in rows_of(out)] == ["attention/short", "attention_grad/short"]
 vanishing = program("vanishing", '#!/bin/sh\nrm -f "$0"\nexit 1\n')
 assert "no process: " in race(*words, "--ours", vanishing, "--rounds", 2, status=1).stdout
 
-# Collectives, in host memory. The peer's programs print nccl-tests' lines, and take 1000 us; one of them fails.
+# Collectives, in host memory. Races of collectives. The peer's programs print lines as nccl-tests does, with times of
+# 1000 us; one of them fails.
 (WORK / "nccl-tests").mkdir()
 NCCL_TESTS = "all_reduce", "all_gather", "reduce_scatter", "alltoall"
 for name in NCCL_TESTS:
@@ -241,8 +243,8 @@ for row in rows:
     assert row["bytes"] == 65536 and row["peer_us"] == spread([1000, 1000]) and row["peer_busbw"]["median"] == 61, row
     assert abs(row["ratio"]["max"] * row["ours_us"]["min"] - 1000) < 1e-6, row
 
-# The sensors of the GPUs of all ranks, while each is busy: 0 and 1, and not 2. A turn ends after nvidia-smi has
-# printed.
+# Sensors are read for the GPUs of all ranks while they are busy: GPUs 0 and 1, but not 2. A turn ends after nvidia-smi
+# has printed.
 (WORK / "path").mkdir()
 program("path/nvidia-smi", f"""#!/bin/sh
 case $* in *driver_version*) echo 1.2; exit;; esac
@@ -274,7 +276,7 @@ race("step", confs[0], *common[:-4], "--ours", waiting, "--out", out, "--rounds"
 assert rows_of(out)[0]["ours"][0]["sensors"] == both["gpus"][1], rows_of(out)
 del os.environ["CUDA_VISIBLE_DEVICES"]
 
-# Programs. We take 10 ms a step, the peer 30 ms after a slower first step.
+# Programs. Races of programs. Ours takes 10 ms per step, the peer 30 ms after a slower first step.
 program("ours", """#!/usr/bin/env python3
 import json, pathlib, sys
 if "--json" in sys.argv:
@@ -289,7 +291,7 @@ result = json.loads((WORK / "program.json").read_text())
 assert result["ratio"] == spread([3, 3]) and result["provenance"] == {"commit": "c"}, result
 assert len(result["pairs"]) == 2, result
 
-# An impossible race is an error message before the first turn.
+# An impossible race ends with an error message before the first turn.
 for kind, option, value, status, why in (
         ("step", "--ours", WORK / "missing", 2, "no program"), ("step", "--python", WORK / "missing", 2, "no program"),
         ("step", "gpt3", "", 2, "no configuration 'gpt3'"),
@@ -311,7 +313,7 @@ for kind, option, value, status, why in (
     assert why in done.stderr and done.stderr.count("\n") == 1 and not done.stdout, done
 assert json.loads((WORK / "program.json").read_text()) == result
 
-# Results are stamped with the machine. A damaged file is named and left alone.
+# gpu_provenance adds facts about the machine to results. A damaged file is named and left unchanged.
 results = WORK / "results"
 results.mkdir()
 (results / "a.json").write_text('{"rows": [')

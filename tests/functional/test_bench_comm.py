@@ -1,4 +1,4 @@
-"""isotron bench comm: its columns agree, its check finds what a planted fault of NCCL does, and invalid arguments are
+"""isotron bench comm: its columns are consistent, its check detects planted faults of NCCL, and invalid arguments are
 refused."""
 import os
 
@@ -17,8 +17,8 @@ def places(row):
     return [row[key] for key in ("out_of_place", "in_place") if key in row]
 
 
-# Every collective on every type: bus bandwidth by the formulas of nccl-tests, and a whole number of
-# elements for each member.
+# For every collective and dtype, the bus bandwidth follows the formulas of nccl-tests, and each member has a whole
+# number of elements.
 for ranks, group in ((2, 2), (3, 3), (6, 2)):
     out, result = bench("--ranks", ranks, "--group-size", group, "--dtype", *"fp64 fp32 bf16 fp16 int64 int32".split())
     assert (result["ranks"], result["group"]) == (ranks, group) and result["provenance"]["commit"]
@@ -40,7 +40,7 @@ assert not any(place["wrong"] for row in result["rows"] for place in places(row)
 os.environ["HOST_NCCL_FAULT"] = "drop_tail"
 out, result = bench(*library, "--collective", "all_gather", expect=1)
 for row in result["rows"]:
-    # A member's last 8 elements are those of the last member, which that member has in place.
+    # With this fault, a member's last 8 elements are those of the last member; only in that member they are correct.
     least = min(8, row["count"])
     assert least <= row["out_of_place"]["wrong"] <= 4 * 8, row
 assert "elements are wrong" in out, out
@@ -71,10 +71,10 @@ for words, message in (
 ):
     said = isotron("bench", "comm", *FAST, *words, expect=2)
     assert message in said, (words, said)
-# The members of a group count, not all ranks.
+# Counts depend on the number of members of a group, not of all ranks.
 assert bench("--ranks", 4, "--group-size", 2, "--collective", "all_gather", "--min-bytes", 8,
              "--max-bytes", 8)[1]["rows"][0]["count"] == 1
-# The buffers of all ranks count. Ranks that are processes have a third one.
+# The memory check counts the buffers of all ranks, of which processes need a third one.
 for ranks, most, need in ((2, "1048576G", "4.0 PiB"), (3, "1048576G", "6.0 PiB"), (4, "4096G", "32.0 TiB")):
     said = isotron("bench", "comm", "--ranks", ranks, "--max-bytes", most, expect=2)
     assert f"the buffers of the ranks need {need} of memory, and " in said, said

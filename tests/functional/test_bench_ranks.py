@@ -1,5 +1,5 @@
-"""bench train on several ranks: every layout trains on the tokens of one rank, and the parts of a step add up to it. A
-rank with more work is named. The gate compares runs of ranks."""
+"""bench train on several ranks: every layout trains on the same tokens as one rank, and the parts of a step add up to
+the whole. A rank with more work is named. The gate compares runs with equal ranks."""
 import os
 import shutil
 
@@ -21,11 +21,11 @@ def train(*options, steps=3, launcher=(), expect=0):
 
 one, _ = train()
 with_experts, _ = train(*EXPERTS)
-# Options, and the communicators of a rank: one for each group, and one for each way between neighbours.
+# Options, and the number of communicators of a rank: one for each group, and one for each direction between neighbours.
 for options, communicators in (
         # tensor, data, world
         (["--tensor-model-parallel-size", 2, "--sequence-parallel", "--use-distributed-optimizer"], 3),
-        # data, messages both ways, tied embeddings, world
+        # data, messages in both directions, tied embeddings, world
         (["--pipeline-model-parallel-size", 2, "--num-layers-per-virtual-pipeline-stage", 1], 1 + 4 + 1 + 1),
         (["--context-parallel-size", 2, "--use-megatron-fsdp", "--num-distributed-optimizer-instances", 2], 5),
         ([*EXPERTS, "--expert-model-parallel-size", 2, "--moe-token-dispatcher-type", "alltoall"], 3)):
@@ -44,7 +44,7 @@ for options, communicators in (
     assert 0 < busy < step["step_ms"]["mean"] and "blas_gflops" not in step["gemm"], step
     assert abs(step["mfu"] * step["step_ms"]["median"] / same["mfu"] / same["step_ms"]["median"] - 1) < 1e-4, step
 
-# Communication: the bytes of a ring's all-reduce of all gradients, and what a slow member makes the others wait.
+# Communication: the bytes of a ring all-reduce of all gradients, and the time that the others wait for a slow member.
 step, out = train("--ranks", 2)
 assert "\nop (calls of all ranks) " in out and "\nGFLOP/s of rank 0 " in out, out
 assert step["transport"] == "through host memory, threads", step
@@ -70,7 +70,8 @@ messages = 3 * 2 * 8  # between 4 ranks, both ways, of 8 microbatches
 assert abs(step["communication"]["pp"]["megabytes"] * 1e6 / (messages * 32 * 64 * 8 / 4)
            - 1) < 1e-5, step["communication"]
 
-# A rank with three of the four layers, and the output layer on the other. Other load may hide it.
+# One rank has three of the four layers, and the other has the output layer. Other load on the machine may hide the
+# imbalance.
 for attempt in range(5):
     step, out = train("--pipeline-model-parallel-size", 2, "--decoder-first-pipeline-num-layers", 3,
                       "--hidden-size", 128)
@@ -81,7 +82,7 @@ for attempt in range(5):
 else:
     sys.exit(f"the rank with three layers took {first} ms, and the other {last} ms")
 
-# The gate: the same ranks are compared, others are refused before a step.
+# The gate compares runs with equal ranks, and refuses other runs before the first step.
 train("--ranks", 2, steps=8)
 base = json.loads((WORK / "step.json").read_text())
 base["samples_ms"] = [1e3 * ms for ms in base["samples_ms"]]

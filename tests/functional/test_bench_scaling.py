@@ -1,5 +1,6 @@
-"""bench scaling runs a step on 1, 2, ... ranks: the batch grows or stays, the named axis takes the ranks, and
-efficiency is tokens/s per rank over those of the fewest in the same round."""
+"""bench scaling runs steps on 1, 2, ... ranks. The batch grows (weak) or stays constant (strong), and the named axis
+gets the additional ranks. Efficiency is tokens/s per rank, divided by that of the run with the fewest ranks in the same
+round."""
 import os
 import re
 import signal
@@ -47,7 +48,7 @@ _, two = scaling("--ranks", 4, "--min-ranks", 2, rounds=1)
 check(two, [2, 4], [2 * micro, 4 * micro])
 (WORK / "bench.conf").write_text(conf)
 
-# The named axis grows from its own size. The threads of a rank are 1, unless the option says otherwise.
+# The named axis grows from its given size. A rank has one thread, unless the option sets another number.
 PIPELINE, CONTEXT = "--pipeline-model-parallel-size", "--context-parallel-size"
 for axis, fixed in ("context", PIPELINE), ("pipeline", CONTEXT):
     _, grown = scaling("--strong", "--over", axis, "--ranks", 4, fixed, 2, "--cpu-threads", 2, rounds=1)
@@ -82,19 +83,19 @@ for words, why in ((["--ranks", 1], "more than them"), ([], "more than them"),
     said = scaling(*words, rounds=1, expect=2)[0]
     assert why in said and "round 1" not in said and said.count("\n") == 1, (words, said)
 
-# The product of the sizes exceeds the range of an integer, which makes it 0.
+# The product of the sizes overflows a 64-bit integer to 0.
 said = scaling("--ranks", 4, "--min-ranks", 1, "--tensor-model-parallel-size", 2**32,
                "--pipeline-model-parallel-size", 2**32, rounds=1, expect=2)[0]
 assert "--tensor-model-parallel-size must be from 1 to" in said, said
 assert "--pipeline-model-parallel-size must be from 1 to" in said, said
 
-# A note about a run is one about the largest: --nccl-library has no effect on one rank, but on two.
+# Notes are about the largest run: --nccl-library has no effect on one rank, but it has on two.
 LIBRARY = pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"
 assert "no effect" not in scaling("--ranks", 2, "--nccl-library", LIBRARY, rounds=1)[0]
 
 
 def interrupted(end, steps, after):
-    """Starts a run; after that many lines, calls end(process, children) until it ends. Returns the process, and its
+    """Starts a run; after `after` lines, calls end(process, children) until the run ends. Returns the process and its
     children."""
     words = [PROGRAM, "bench", "scaling", "--config", WORK / "bench.conf", "--steps", steps, "--rounds", 100,
              "--ranks", 2, "--json", WORK / "ended.json"]
@@ -116,13 +117,13 @@ def kill_children(run, children):
     time.sleep(0.01)
 
 
-# A run that fails leaves the rounds before it.
+# If a run fails, the results of the rounds before it are kept.
 run, _ = interrupted(kill_children, steps=300, after=2)
 ended = json.loads((WORK / "ended.json").read_text())
 assert run.returncode == 2 and ended["rounds"] >= 1 and "ended by signal 9" in ended["error"], ended
 check(ended, [1, 2], [4, 8])
 
-# A run that is killed leaves no process.
+# If the benchmark is killed, no process remains.
 def kill(run, _):
     time.sleep(0.3)  # the child is the program now
     run.kill()

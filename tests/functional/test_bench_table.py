@@ -1,5 +1,5 @@
-"""tools/bench_table on a separate tree with made-up results: tables and plots follow the results, --check notices each
-change, results are kept compact, and damaged results change nothing."""
+"""tools/bench_table on a separate tree with made-up results: tables and plots show the results, --check detects each
+change, files of results are compact, and damaged results change nothing."""
 import os
 import re
 
@@ -125,12 +125,12 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
 assert "llama3-8b" not in text
 assert all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling"))
 
-# The options of each row of the table of layouts are on record.
+# The options of each row in the table of layouts are listed in bench/train/layouts.list.
 listed = {line.split()[0] for line in (ROOT / "bench/train/layouts.list").read_text().splitlines()} - {"#"}
 measured = {path.stem.removeprefix("gpu-layout-") for path in (ROOT / "bench/results").glob("gpu-layout-*.json")}
 assert measured <= listed, measured - listed
 
-# A new number makes the documents and the plot stale.
+# A changed number makes the documents and the plot stale.
 row["mfu"] = 0.51
 write("gpu-race.json", RESULTS["gpu-race.json"])
 stale = run("--check")
@@ -147,9 +147,9 @@ for what, why in ((json.dumps(against)[:-9], "is not JSON"), ("[]", "a JSON obje
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and why in done.stderr, (what, done)
     assert not done.stdout, (what, done)
 assert before == [path.read_text() for path in DOCUMENTS]
-# Ages: a table that is written more than 200 commits after its measurement says "older"; after more than 300 commits
-# it must. Text that names its file must too. The date of a commit that was rebased away is used instead, and a
-# shallow clone compares nothing.
+# Ages: a table that is written more than 200 commits after its measurement says "older"; after more than 300 commits,
+# --check requires this of the table and of text that names the file. If the commit was rebased away, its date is used
+# instead. A shallow clone compares no ages.
 TREE = WORK / "tree"
 (TREE / "bench/results").mkdir(parents=True)
 (TREE / "docs").mkdir()
@@ -163,7 +163,7 @@ shas = subprocess.run(["git", "-C", TREE, "rev-list", "main"], capture_output=Tr
 
 
 def aged(tree, commit, *words, text="", **more):
-    """Checks or writes the README of a tree with a race that was measured at this commit."""
+    """Checks or writes the README of a tree whose race was measured at this commit."""
     raced = {"rows": [row | {"provenance": {"commit": commit, **more}}]}
     (tree / "bench/results/gpu-race.json").write_text(compact(raced) + "\n")
     (tree / "docs/performance.md").write_text("")

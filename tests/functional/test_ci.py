@@ -1,4 +1,5 @@
-"""The files of docs/ci gate a repository as docs/ci.md says, and its table has every exit status of the program."""
+"""The example files in docs/ci gate a repository as docs/ci.md describes, and the page's table has every exit status of
+the program."""
 import os
 import re
 import xml.etree.ElementTree
@@ -21,7 +22,7 @@ if not yaml:
     print("skipped: this Python has no PyYAML (ci/install-deps)")
     sys.exit(77)
 
-# A repository with Isotron as a submodule, whose program is built.
+# A repository that has Isotron as a submodule with a built program.
 (WORK / "isotron").symlink_to(ROOT)
 github = yaml.safe_load((ROOT / "docs/ci/github-actions.yml").read_text())["jobs"]["parity"]
 gitlab = yaml.safe_load((ROOT / "docs/ci/gitlab-ci.yml").read_text())
@@ -43,14 +44,14 @@ suite = xml.etree.ElementTree.parse(WORK / gitlab["parity"]["artifacts"]["report
 assert int(suite.get("tests")) == 8 and suite.get("failures") == suite.get("skipped") == "0"
 assert all((WORK / name).exists() for name in gitlab["parity"]["artifacts"]["paths"])
 
-# One cell of the list, with what the page says to see it fail.
+# Runs one cell of the list, with the change that makes it fail according to the page.
 smoke = re.search(r"--sweep isotron/(\S+)", gate)[1]
 (WORK / "one.list").write_text(next(line for line in (ROOT / smoke).open() if line[0] != "#"))
 failing = re.search(r"Add `(--[^`]*)` to that line", page)[1]
 done = run(f"{gate.replace(f'isotron/{smoke}', 'one.list')} {failing}")
 assert done.returncode == 1 and "0 cells pass, 1 fail" in done.stdout, done
 
-# The gate of a run: bitwise equal here, and a change of the run is noticed.
+# The gate of a run passes if results are bitwise equal, and detects a change of the run.
 (WORK / "gate").mkdir()
 (WORK / "gate/run.conf").write_text((ROOT / "examples/tiny.conf").read_text() + "lane = fp64\neval-iters = 0\n")
 record, again = (re.search(block, page, re.M)[1].replace("isotron", "$ISOTRON")
@@ -59,7 +60,7 @@ for script, status in ((f"{record}\n{again}", 0), (again.replace("pretrain", "pr
     done = run(script)
     assert done.returncode == status and "verdict: " in done.stdout and "earlier run" not in done.stdout, done
 
-# The commands before the gate are those of this repository.
+# The commands before the gate exist in this repository.
 for script in gitlab["parity"]["before_script"], [steps["Dependencies"], steps["Build"]]:
     assert script[0].strip() == "isotron/ci/install-deps build", script
     assert os.access(WORK / script[0].split()[0], os.X_OK), script

@@ -1,4 +1,4 @@
-"""compare finds the runs equal that must be: another layout in the exact lane, a resumed run. It names the first
+"""compare finds runs equal that must be equal: another layout in the exact lane, and a resumed run. It names the first
 difference of a run with another seed, and its exit status is the verdict."""
 import re
 
@@ -23,8 +23,8 @@ run("tp2", "--tensor-model-parallel-size", 2)
 run("other", "--seed", 5)
 assert compare("one", "tp2") == compare("one.jsonl", "tp2.jsonl") == "verdict: equal"
 
-# A run that is resumed replays steps, whose lines follow those of the run that was stopped: step 3
-# here had another loss.
+# A resumed run repeats steps, whose lines follow those of the stopped run. Here, step 3 of the stopped run had another
+# loss.
 log = WORK / "again.jsonl"
 log.write_text("".join(json.dumps(r | {"lm_loss": r["lm_loss"] + (r["iteration"] == 3)}) + "\n"
                        for r in records(WORK / "one.jsonl")
@@ -33,12 +33,12 @@ assert "step 3, lm_loss" in compare("one.jsonl", "again.jsonl", "--common", expe
 assert "again.jsonl" not in run("again", "--load", WORK / "one", "--ckpt-step", 2)
 assert compare("one.jsonl", "again.jsonl") == compare("tp2", "again") == "verdict: equal"
 
-# A run that starts again and stops earlier does not pass on the steps of the run before it.
+# If a run is started again and stops earlier, the later steps of the previous run in the log do not count.
 shutil.copy(WORK / "one.jsonl", WORK / "twice.jsonl")
 assert f"note: {WORK}/twice.jsonl has steps of an earlier run" in run("twice", "--exit-interval", 3)
 assert "step 4, which is only in " in compare("one.jsonl", "twice.jsonl", expect=1)
 
-# Losses as Python's json writes NaN, and lines that are no records.
+# Losses that are NaN, as Python's json writes them, and lines that are not records.
 lost = "".join(json.dumps(r | {"lm_loss": math.nan if r["iteration"] == 2 else 1}) + "\n"
                for r in records(WORK / "one.jsonl"))
 for name, text in (("nan", lost), ("text", lost.replace("NaN", '"6.2"')), ("torn", lost.replace("NaN", "")),
@@ -61,7 +61,7 @@ differ = sum(map(int, re.findall(r": (\d+) of \d+ tensors differ", said)))
 assert "option seed: 1234 and 5" in said and differ > 20, said
 assert said.count("\n  '") == 20 and f"... and {differ - 20} more tensors that differ\n" in said, said
 
-# Some tensors or quantities alone, also where others differ.
+# Selected tensors or quantities are compared alone, even if others differ.
 said = isotron("compare", WORK / "one", WORK / "other", "--only", "layernorm.weight.exp_avg", expect=1)
 shown = re.findall(r"^  '(\S+)'", said, re.M)
 assert shown and all("layernorm.weight.exp_avg" in name for name in shown) and "progress" not in said, said

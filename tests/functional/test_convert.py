@@ -1,6 +1,6 @@
-"""The import of a config.json agrees with transformers: every case of tests/data/hf has transformers' logits, or is
-refused; each that is read can be exported and read again. An export that would be another model, or fails, leaves no
-file. --check fails on another model and refuses files that are no references."""
+"""The import of a config.json agrees with transformers: every case of tests/data/hf yields transformers' logits or is
+refused, and each that is imported can be exported and imported again. An export leaves no file if it fails or if
+transformers would read another model. --check fails on another model and refuses files that are not references."""
 import signal
 import struct
 import time
@@ -18,7 +18,7 @@ def convert(*words, expect=0):
 
 
 def expand(table):
-    """The names and shapes of a model's tensors (collapse in tools/oracle/hf_configs.py)."""
+    """The names and shapes of a model's tensors: the inverse of `collapse` in tools/oracle/hf_configs.py."""
     for name, (shape, layers, experts) in table.items():
         for layer in layers or [0]:
             for expert in range(experts or 1):
@@ -35,20 +35,20 @@ def reference(name, tokens, logits, metadata={"weights": "float32"}, **more):
 
 
 def encoder(rows, lengths=None):
-    """The inputs of a T5's encoder."""
+    """The encoder inputs of a T5."""
     lengths = lengths or [len(row) for row in rows]
     return {"encoder_tokens": i64(rows),
             "encoder_lengths": ("I64", [len(lengths)], struct.pack(f"<{len(lengths)}q", *lengths))}
 
 
-# Buffers that no model reads, of every dtype: those of safetensors, and a later one.
+# Buffers that no model reads, in every dtype of safetensors and in a newer one.
 IGNORED = {"h.0.attn.bias": ("BOOL", [1, 1, 2, 2], bytes(4)), "layers.0.attention.bias": ("F4", [4], bytes(2)),
            "h.0.attn.masked_bias": ("F8_E5M2", [], bytes(1)), "layers.0.attention.masked_bias": ("I16", [1], bytes(2)),
            "rotary_emb.inv_freq": ("C64", [2], bytes(16)),
            "layers.0.attention.rotary_emb.inv_freq": ("F8_E8M0", [3], bytes(3)),
            "embeddings.position_ids": ("U64", [1, 1], bytes(8)), "embeddings.token_type_ids": ("NEW", [9, 9], bytes(5))}
 
-# The class of transformers for each model_type (AutoModelForCausalLM, ...).
+# The class that transformers uses for each model_type (AutoModelForCausalLM, ...).
 CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
            "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "stablelm": "StableLmForCausalLM",
            "nemotron": "NemotronForCausalLM", "mixtral": "MixtralForCausalLM", "qwen2_moe": "Qwen2MoeForCausalLM",
@@ -67,8 +67,8 @@ DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "float16": "F1
 
 
 def judge_export(name, folder, family, dtype, vocab_size, ids):
-    """Checks what the logits of an exported folder do not show: the class, the dtype of the weights, the vocabulary,
-    the ids of tokens."""
+    """Checks properties of an exported folder that logits do not show: the class, the dtype of the weights, the
+    vocabulary, the token ids."""
     config, generation = (json.loads((folder / f"{kind}.json").read_text()) for kind in ("config", "generation_config"))
     told = {"model_type": family, "architectures": [CLASSES[family]], "torch_dtype": dtype, "vocab_size": vocab_size}
     assert {k: config[k] for k in told} == told, f"{name}: {config}"
@@ -116,13 +116,13 @@ for number, case in enumerate(table["cases"]):
     convert("--from-hf", out, "--check", check)
 print(f"{len(table['cases'])} spellings of config.json are read as transformers reads them, or refused")
 
-# ---- a model that transformers saved, there and back ----
+# ---- import and export of a model that transformers saved ----
 
 model, saved, out, again = DATA / "qwen3-moe-windows", WORK / "saved", WORK / "out", WORK / "again"
 check = model / "reference.safetensors"
 said = convert("--from-hf", model, "--save", saved, "--check", check)
 assert "pass" in said and "bound = 8 max(" in said and "note" not in said, said
-# the largest error and its bound, of all logits and of one: both are rounding in float64
+# the largest error and its bound, over all logits and for a single one: rounding in float64
 for row in said.splitlines()[2:4]:
     name, error, bound = row.split()
     assert 0 < float(error) <= float(bound) < 100 * float(error) < 1e-11, said
@@ -133,7 +133,8 @@ assert sorted(p.name for p in out.iterdir()) == ["config.json", "generation_conf
 convert("--from-hf", out, "--save", again, "--check", check)
 assert_same_bytes(saved, again, 0, "exported and imported again")
 
-# ---- padding is not part of a model: it trains with --padded-vocab-size on two ranks, and its vocabulary stays ----
+# ---- padding is not part of a model: training with --padded-vocab-size on two ranks does not change its vocabulary
+# ----
 
 isotron("pretrain", "--load", saved, "--use-checkpoint-args", "--finetune", "--save", WORK / "padded",
         "--save-interval", 1, "--fp64", "--mock-data", "--micro-batch-size", 1, "--train-iters", 1, "--lr", 0,
@@ -141,9 +142,9 @@ isotron("pretrain", "--load", saved, "--use-checkpoint-args", "--finetune", "--s
 convert("--load", WORK / "padded", "--to-hf", WORK / "unpadded", "--check", check)
 assert json.loads((WORK / "unpadded/config.json").read_text())["vocab_size"] == 37
 
-# Weights that an export to 16 bits rounds are rounded before they are compared.
+# If an export to 16 bits rounds weights, they are rounded before logits are compared.
 def finer(tensor):
-    """In float32, with a last bit that bfloat16 does not hold."""
+    """Returns the tensor in float32, with its last bit set, which bfloat16 cannot represent."""
     _, shape, content = tensor
     return "F32", shape, b"".join(b"\1\0" + content[i:i + 2] for i in range(0, len(content), 2))
 
@@ -154,14 +155,14 @@ tensors.write(WORK / "finer" / "model.safetensors",
               {n: finer(t) for n, t in tensors.read(model / "model.safetensors").items()}, {})
 said = convert("--from-hf", WORK / "finer", "--check", check)
 assert "weights were rounded to bfloat16" in said and "u = 1.11e-16" in said, said
-# Where the reference's weights are the finer ones, they were rounded on their way here: u is that of float32.
+# If the reference's weights have the higher precision, they were rounded by the import, so u is that of float32.
 good = tensors.read(check)
 double = reference("double", good["tokens"], good["logits"], {"weights": "float64"})
 said = convert("--from-hf", model, "--check", double)
 assert "u = 5.96e-08" in said and "pass" in said, said
 
-# ---- T5s: v1.0 has tied embeddings and scales its logits, v1.1 has neither; transformers 5 ties a new v1.1, and
-# does not scale ----
+# ---- T5: v1.0 has tied embeddings and scales its logits, v1.1 does neither; transformers 5 ties a new v1.1 without
+# scaling ----
 
 for name, tied in ("t5-original", True), ("t5-v1_1", False), ("t5-tied", True):
     t5, back = DATA / name, WORK / f"{name}-out"
@@ -174,7 +175,7 @@ for name, tied in ("t5-original", True), ("t5-v1_1", False), ("t5-tied", True):
     assert config.get("scale_decoder_outputs", tied) == (name == "t5-original"), config
     assert config["tie_word_embeddings"] == tied, config
     assert ("lm_head.weight" in tensors.read(back / "model.safetensors")) != tied, config
-# An output layer in the file is used unless it is a copy of the embedding.
+# If the file has an output layer, it is used unless it is a copy of the embedding.
 for name, source, rows in ("t5-copied", "t5-tied", "shared.weight"), ("t5-own", "t5-v1_1", "lm_head.weight"):
     folder = WORK / name
     shutil.copytree(DATA / "t5-tied", folder)
@@ -189,7 +190,8 @@ text = (edited / "config.json").read_text()
 convert("--from-hf", edited, "--check", edited / "reference.safetensors", expect=1)
 convert("--from-hf", edited, "--check", edited / "reference.safetensors", "--relative-attention-max-distance", 12)
 
-# ---- dtypes: of ignored tensors any, in one file and in shards; of the others one that is read ----
+# ---- dtypes: ignored tensors may have any, in one file and in shards; other tensors must have one that can be read
+# ----
 
 neox = DATA / "gpt-neox-mask"
 convert("--from-hf", neox, "--save", WORK / "neox", "--check", neox / "reference.safetensors")
@@ -224,7 +226,7 @@ TOKENIZER = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "</s>": 2, "<s>"
 
 
 def with_tokens(name, files, **keys):
-    """A copy of the model with more keys in config.json, and more files."""
+    """A copy of the model with additional keys in config.json, and additional files."""
     folder = WORK / name
     shutil.copytree(model, folder)
     (folder / "config.json").write_text(json.dumps(json.loads((model / "config.json").read_text()) | keys))
@@ -234,7 +236,7 @@ def with_tokens(name, files, **keys):
 
 
 def token_ids(folder):
-    """The three ids of config.json. generation_config.json has those that are known."""
+    """The three token ids in config.json. generation_config.json must have those that are known."""
     config, generation = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "generation_config"))
     ids = [config[f"{kind}_token_id"] for kind in ("bos", "eos", "pad")]
     assert generation == {f"{kind}_token_id": i for kind, i in zip(("bos", "eos", "pad"), ids)
@@ -273,8 +275,9 @@ convert("--load", saved, "--to-hf", WORK / "given", "--tokenizer-type", "Hugging
         "--tokenizer-model", WORK / "told")
 assert token_ids(WORK / "given") == [3, 2, None] and (WORK / "given" / "tokenizer.json").exists()
 
-# A tokenizer.json without its configuration, as train-tokenizer writes it: AutoTokenizer would choose a class by the
-# model's type, so the export names one that keeps the file's parts, and the tokens that are only options.
+# A tokenizer.json without tokenizer_config.json, as train-tokenizer writes it. AutoTokenizer would choose a class by
+# the model's type, so the export names a class that keeps the parts of the file, and adds the tokens that exist only as
+# options.
 BARE = {"model": {"type": "BPE",
                   "vocab": {"a": 0, "[CLS]": 1, "</s>": 2, "<s>": 3, "<pad>": 4, "[MASK]": 5}, "merges": []},
         "added_tokens": [{"id": i, "content": t, "special": True} for i, t in ((1, "[CLS]"), (2, "</s>"),
@@ -283,7 +286,7 @@ BARE = {"model": {"type": "BPE",
 convert("--from-hf", model, "--save", WORK / "bare-saved", "--tokenizer-type", "HuggingFaceTokenizer",
         "--tokenizer-model", WORK / "bare.json")
 NAMES = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, "bos_token": "<s>",
-         # [MASK] is not special: text that spells it is text
+         # [MASK] is not special: a text may contain it
          "eos_token": "</s>", "pad_token": "<pad>", "cls_token": "[CLS]"}
 for words, more in ([], {}), (["--vocab-extra-ids", 1, "--tokenizer-special-tokens", "<x>"],
                               {"additional_special_tokens": ["<x>", "<extra_id_0>"]}):
@@ -292,8 +295,8 @@ for words, more in ([], {}), (["--vocab-extra-ids", 1, "--tokenizer-special-toke
     assert token_ids(WORK / "bare-out") == [3, 2, 4]
 convert("--from-hf", WORK / "bare-out", "--save", WORK / "bare-again")
 
-# Every kind of vocabulary is exported so that its folder is the same tokenizer: with the case, the tokens of other
-# files and of options.
+# For every kind of vocabulary, the exported folder is the same tokenizer: the handling of case, and the tokens from
+# other files and from options, are kept.
 for file, content in {"slow/vocab.json": '{"<|endoftext|>": 0, "a": 1, "b": 2, "ab": 3, "A": 4}',
                       "slow/merges.txt": "a b\n", "slow/added_tokens.json": '{"<x>": 5}',
                       "slow/special_tokens_map.json": '{"eos_token": "<x>"}', "fast/tokenizer.json": json.dumps(BARE),
@@ -317,7 +320,7 @@ said = convert("--from-hf", with_tokens("list", {"generation_config.json": []}),
                "--save", WORK / "list-saved", expect=2)
 assert "generation_config.json' is not a JSON object" in said and not (WORK / "list-saved").exists(), said
 
-# A model trained from scratch has the ids of its tokenizer, whatever their order, and the dtype of the
+# A model trained from scratch is exported with the token ids of its tokenizer, in any order, and with the dtype of the
 # export; float32 by default.
 words = "</s> a <pad> b [SEP] c <s> [MASK] d [CLS] <extra_id_0>".split()
 own = WORK / "own-tokens"
@@ -382,7 +385,7 @@ plant("eps", lambda c: c | {"rms_norm_eps": 1.001e-6})
 plant("bit", edit_weights=last_bit)
 plant("bit-of-double", edit_weights=last_bit, against=double)
 
-# ---- folders that hold something else ----
+# ---- folders that contain something else ----
 
 before = {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()}
 said = convert("--from-hf", model, "--save", saved, expect=2)
@@ -413,8 +416,8 @@ assert held(out) == strewn, "a refused export changed the folder"
 convert("--load", saved, "--to-hf", out, "--overwrite")
 assert held(out) == was | {"notes.txt": b"{}"}, "shards of the older model are left"
 
-# An export of 100 MB that ends while it writes: Ctrl-C removes what is unfinished, SIGKILL leaves it
-# to the next export.
+# An export of 100 MB is ended while it writes: Ctrl-C removes the unfinished files; after SIGKILL, the next export
+# removes them.
 isotron("pretrain", *"""--num-layers 1 --hidden-size 256 --num-attention-heads 4 --seq-length 8
   --max-position-embeddings 8 --vocab-size 100000 --tokenizer-type NullTokenizer --mock-data --micro-batch-size 1
   --global-batch-size 1 --train-iters 1 --lr 1e-3 --eval-iters 0 --save-interval 1
@@ -433,7 +436,7 @@ for number in (signal.SIGINT, signal.SIGKILL):
 convert("--load", WORK / "heavy", "--to-hf", target)
 assert sorted(held(target)) == ["config.json", "generation_config.json", "model.safetensors"]
 
-# ---- a model that cannot be, or not of that type ----
+# ---- an impossible model, or one that does not fit its type ----
 
 (WORK / "odd").mkdir()
 shutil.copy(model / "model.safetensors", WORK / "odd")
@@ -448,11 +451,11 @@ assert "cannot be exported as gpt2" in said and not (WORK / "odd-saved").exists(
 said = pretrain(corpus(), WORK / "odd-saved", "--train-iters", 3, "--hf-model-type", "gpt2", expect=2)
 assert "cannot be exported as gpt2" in said and not (WORK / "odd-saved").exists(), said
 
-# ---- values that a dtype cannot hold ----
+# ---- values that a dtype cannot represent ----
 
 
 def with_value(name, value):
-    """A copy of the finer model with one such weight in the last norm, imported in float32."""
+    """A copy of the finer model in which one weight of the last norm has this value, imported in float32."""
     folder = WORK / name
     shutil.copytree(WORK / "finer", folder)
     weights = tensors.read(folder / "model.safetensors")
@@ -470,7 +473,7 @@ said = convert("--load", WORK / "large-saved", "--to-hf", WORK / "large-out", "-
 assert "'model.norm.weight' (1 of" in said and "--hf-dtype bfloat16" in said and not (WORK / "large-out").exists(), said
 convert("--load", WORK / "large-saved", "--to-hf", WORK / "large-out", "--hf-dtype", "bfloat16")
 
-# ---- exports that are refused, or fail, leave nothing ----
+# ---- exports that are refused or fail leave no files ----
 
 convert("--from-hf", model, "--save", WORK / "pattern", "--window-attn-skip-freq", "[0,1,1]")
 said = convert("--load", WORK / "pattern", "--to-hf", WORK / "refused", expect=2)
@@ -485,7 +488,7 @@ convert("--load", WORK / "pattern", "--to-hf", out, expect=2)
 convert("--load", WORK / "pattern", "--to-hf", out, "--check", check, expect=1)
 assert {p: p.read_bytes() for p in out.iterdir()} == before, "a refused export changed the folder"
 
-# ---- what is no reference ----
+# ---- files that are not references ----
 
 
 def refuses(words, *parts):

@@ -1,5 +1,5 @@
-"""Each class of BERT, Megatron-BERT and RoBERTa that transformers saved has its logits here, and comes back bitwise
-equal. A missing head is initialised if an option says to. A fine-tuned model is exported, and one without a
+"""Each class of BERT, Megatron-BERT and RoBERTa that transformers saved yields the same logits, and is exported bitwise
+equal. A missing head is initialised if an option requests it. A fine-tuned model can be exported, and a model without a
 pooler can be fine-tuned."""
 from harness import *
 
@@ -21,7 +21,7 @@ def config(folder):
 
 
 def there_and_back(name, folder, *words, check=()):
-    """The exported folder, and what the import said."""
+    """Imports and exports a folder. Returns the exported folder and the output of the import."""
     out = WORK / f"{name}-out"
     said = convert("--from-hf", folder, "--save", WORK / name, *words, *check)
     convert("--load", WORK / name, "--to-hf", out, "--hf-dtype", "bfloat16", *check)
@@ -29,7 +29,8 @@ def there_and_back(name, folder, *words, check=()):
 
 
 def same_tensors(out, source, name):
-    """RoBERTa's first two positions are zeros: no token of a text has them."""
+    """Compares the tensors of two folders. RoBERTa's first two positions are zeros, because no token of a text uses
+    them."""
     have, want = tensors.read(out / "model.safetensors"), tensors.read(source / "model.safetensors")
     if POSITIONS in want:
         kind, (rows, width), content = want[POSITIONS]
@@ -142,7 +143,7 @@ assert "--init-missing-heads" in convert("--load", WORK / "BertForMaskedLM", "--
                                          "--init-missing-heads", expect=2)
 assert "--seed" in convert("--from-hf", masked, "--save", WORK / "no", "--seed", 3, expect=2)
 
-# ---- fine-tuning, from a model without a pooler; its export ----
+# ---- fine-tuning of a model without a pooler, and its export ----
 
 lines = [f"{label}\t{text}\ta house" for label, text in (("good", "a fine day"), ("bad", "a poor river"))
          for _ in range(8)]

@@ -1,6 +1,6 @@
-"""On a GPU a run is bitwise reproducible in every lane, with experts, dropout and ranks that share the GPU, on each
-path of attention; recomputation changes none of them. It is the CPU's function: fp64 losses agree to rounding, with the
-same dropout."""
+"""On a GPU, runs are bitwise reproducible in every lane, with experts, dropout and ranks that share the GPU, with each
+implementation of attention, and also with recomputation. They compute the same function as on the CPU: fp64 losses
+agree up to rounding, with the same dropout."""
 import re
 
 from harness import *
@@ -28,7 +28,7 @@ FULL = ["--recompute-granularity", "full", "--recompute-method", "uniform", "--r
 
 
 def run(name, *options):
-    """-> the folder of checkpoints, the losses, and how often CUDA graphs were replayed"""
+    """Trains. Returns the folder of checkpoints, the losses, and the number of replays of CUDA graphs."""
     save, log = WORK / name, WORK / f"{name}.jsonl"
     said = re.findall(r"^CUDA graphs replayed (\d+) times$",
                       pretrain(data, save, *options, "--log-jsonl", log), re.MULTILINE)
@@ -43,9 +43,9 @@ for name, options in RUNS.items():
         assert_same_bytes(once, other, 12, f"{name}, {variant}")
     print(f"{name}: the same bits again, and recomputed")
 
-# A recorded graph is bitwise equal to the same work op by op: a step's first microbatch, the others and the update, of
-# each of which the first is not recorded. Steps of one microbatch, of several, with clipping that differs from step to
-# step, and skipped ones.
+# A CUDA graph is bitwise equal to the same work op by op. There are graphs for a step's first microbatch, the other
+# microbatches and the optimizer step; the first run of each is not captured. Cases: steps of one and of several
+# microbatches, with clipping in some steps only, and with skipped steps.
 STILL = ["--hidden-dropout", 0, "--attention-dropout", 0, "--micro-batch-size", 1]
 RECORDED = {
     "fp32": [],
@@ -67,8 +67,8 @@ for name, options in RECORDED.items():
     assert_same_bytes(once, other, 12, f"{name}, recorded")
     print(f"{name}: the same bits from CUDA graphs")
 
-# Who does the attention is said before the first step, and whether it is deterministic. The first loss does not know
-# how the backward sums.
+# Before the first step, the program reports which implementation of attention it uses and whether that is
+# deterministic. The first loss does not depend on the order of sums in the backward.
 first = {}
 for name, options in {"same bits": [], "any order": ["--no-deterministic-mode"]}.items():
     log = WORK / f"{name}.jsonl"
@@ -76,14 +76,14 @@ for name, options in {"same bits": [], "any order": ["--no-deterministic-mode"]}
     first[name] = losses(log)[1]
     lines = [line for line in said[:said.index("iteration ")].splitlines() if line.startswith("attention")]
     assert [line.split(":")[0] for line in lines] == ["attention, forward", "attention, backward"], lines
-    # where cuDNN's graphs have been judged it does this
+    # on this architecture, cuDNN's graphs are validated, so it must be cuDNN
     who = [": cuDNN "] if ", sm_90," in said else [": cuDNN ", ": own kernels"]
     assert all(any(w in line for w in who) for line in lines), lines
     assert (", not deterministic" in lines[1]) == ("cuDNN " in lines[1].split(":")[1] and bool(options)), lines
     print(f"{name}: {lines[1]}")
 assert first["same bits"] == first["any order"], first
 
-# The steps of a ring too.
+# The report also includes the steps of a context-parallel ring.
 said = pretrain(data, WORK / "ring", "--bf16", *RING, *ON_GPU)
 lines = [line for line in said[:said.index("iteration ")].splitlines() if line.startswith("attention")]
 assert {line.split(":")[0] for line in lines} == {"attention, forward", "attention, backward"}, lines

@@ -4,13 +4,13 @@ links too.
 usage: test_docs.py PROGRAM PAGE
 
 The commands run in an empty folder that has the repository's files as links, with `isotron` on the PATH.
-A command block is a fenced or indented block with a line that begins with `$ ` or with a command of the project, or in
-a shell's language. Lines that begin with `$ ` are commands, and the lines after them the output. In it, `...` stands
-for any text, and as a line for any lines. A number with a point may be 2 % off. Comments change this for the block that
-follows:
-  <!-- numbers differ: REASON -->  any number may stand where the page has one
+A command block is a fenced or indented block that has a line beginning with `$ ` or with a command of the project, or
+whose language is a shell. Lines that begin with `$ ` are commands, and the lines after them the output. In the output,
+`...` stands for any text, and a line `...` for any lines. A number with a decimal point may differ by 2 %. Comments
+change this for the block that follows:
+  <!-- numbers differ: REASON -->  numbers may have any value
   <!-- text differs: REASON -->    the output is not compared
-  <!-- not run: REASON -->         the block is not run. The options of isotron in it must exist."""
+  <!-- not run: REASON -->         the block is not run, but the options of isotron in it must exist."""
 import os
 import re
 import shlex
@@ -25,7 +25,7 @@ FLOAT, NUMBER = r"[-+]?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)", r"[-+]?\d[\d
 
 
 def blocks(text):
-    """(language, lines, comment before it) of each fenced or indented block."""
+    """Yields (language, lines, preceding comment) of each fenced or indented block."""
     comment, lines = "", iter(text.splitlines() + [""])
     for line in lines:
         fence = re.match(r"\s*(```+|~~~+)\s*(\w*)", line)
@@ -56,7 +56,8 @@ def is_of_commands(language, body):
 
 
 def commands(body):
-    """(command, lines of its output). A block without a `$ ` is one script whose output is not compared."""
+    """Returns (command, lines of its output) pairs. A block without a `$ ` is one script, whose output is not
+    compared."""
     if not any(line.startswith("$ ") for line in body):
         return [("\n".join(body), ["..."])]
     found, lines = [], iter(body)
@@ -75,7 +76,7 @@ def commands(body):
 
 
 def pattern(expected, number):
-    """A regular expression of the outputs that agree, with a group for each number."""
+    """Returns a regular expression that matches outputs that agree, with a group for each number."""
     def of_line(line):
         parts = re.split(rf"(\.\.\.|(?<![\w.]){number})", " ".join(line.split()))
         return "".join({0: re.escape(part), 1: ".*?" if part == "..." else f"({number})"}[i % 2]
@@ -99,7 +100,7 @@ assert agrees(["3 of 7.5 s"], ["12 of 0.1 s"], True) and not agrees(["3 of 7.5 s
 
 
 def check_options(body):
-    """The options that commands of isotron name, in a block that is not run."""
+    """Checks that the options of isotron's commands exist, in a block that is not run."""
     for line in "\n".join(command for command, _ in commands(body)).replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         start = next((i for i, word in enumerate(words) if pathlib.PurePath(word).name == "isotron"), None)
@@ -160,7 +161,7 @@ with subprocess.Popen(["bash", "-c", script], cwd=folder, stdout=subprocess.PIPE
                       stdin=subprocess.DEVNULL, text=True,
                       env=os.environ | {"PATH": f"{pathlib.Path(PROGRAM).resolve().parent}:{os.environ['PATH']}"},
                       start_new_session=True) as shell:
-    # a page that has forgotten to say that a block is long
+    # fails on a block that runs too long and is not marked as not run
     too_long = threading.Timer(200, os.killpg, (shell.pid, signal.SIGKILL))
     too_long.start()
     printed = shell.communicate()[0]

@@ -1,9 +1,9 @@
 """A power failure at any moment loses no announced checkpoint, and never leaves a damaged one under a valid name.
 
-A program that records its calls (recorder.c) saves, replaces and prunes checkpoints. Each state that may remain after a
-crash (crash.py) is written to a folder. There the program must find the newest announced checkpoint, or the one that
-was being published. A failing call (full disk, I/O error) must end the run with an error message, and the previous
-checkpoint must load. The same is tested for datasets and exported models.
+A build of the program that records its calls (recorder.c) saves, replaces and prunes checkpoints. Each state that may
+remain after a crash (crash.py) is written to a folder. In it, the program must find the newest announced checkpoint, or
+the one that was just being published. A failing call (full disk, I/O error) must end the run with an error message, and
+the previous checkpoint must load. The same is tested for datasets and exported models.
 
 DURABILITY=all in the environment: all states and faults (nightly). DURABILITY_SEED: the seed of the samples."""
 import fnmatch
@@ -39,7 +39,7 @@ TRAIN = ["pretrain", *SMALL, "--data-path", WORK / "corpus_text_document"]
 # ---- recording ----
 
 def recorded(root, *words, **settings):
-    """Runs the recording program, which writes root.trace. -> exit status, output"""
+    """Runs the recording program, which writes root.trace. Returns its exit status and output."""
     environment = os.environ | {"RECORDER_ROOT": str(root), "RECORDER_TRACE": f"{root}.trace"}
     environment |= {f"RECORDER_{name}": str(value) for name, value in settings.items()}
     done = subprocess.run([RECORDER, *map(str, words)], capture_output=True, text=True, env=environment, timeout=120)
@@ -47,8 +47,8 @@ def recorded(root, *words, **settings):
 
 
 def history(root, *runs, **settings):
-    """The history of successive runs, from an empty folder. If the replay differs from the disk, calls were not
-    recorded."""
+    """The history of successive runs that start from an empty folder. Fails if the replay differs from the disk,
+    because then calls were not recorded."""
     root.mkdir()
     for words in runs:
         status, text = recorded(root, *words, **settings)
@@ -60,7 +60,7 @@ def history(root, *runs, **settings):
     return h
 
 
-# ---- what the program finds in a state ----
+# ---- what the program finds in a folder ----
 
 NOTHING = "no checkpoint"
 known = {}
@@ -78,7 +78,7 @@ def remembered(tree, find):
 
 
 def digest(folder, *options):
-    """The hash of the content of the newest checkpoint in a folder."""
+    """The hash of the content of the newest checkpoint in a folder, or the error."""
     done = subprocess.run([PROGRAM, "inspect", "--checkpoint", folder, "--hash", *options],
                           capture_output=True, text=True)
     if done.returncode == 0:
@@ -95,7 +95,7 @@ def alone(root):
 
 
 class Saves:
-    """The checkpoints of a history: the calls that published and announced them, and the digests of their content
+    """The checkpoints of a history: the calls that published and announced each, and the digests of their content
     (given, or read by the program after each announcement)."""
 
     def __init__(self, h, digests=None):
@@ -109,7 +109,7 @@ class Saves:
                     self.digests.append(remembered(crash.History(h.calls[:i + 1], h.root).now.tree(), newest))
 
     def verdict(self, calls, tree):
-        """The error of a tree that remains after a crash following this number of calls, or None."""
+        """Judges a tree that remains after a crash that follows `calls` calls. Returns the error, or None."""
         whole, begun = (sum(i < calls for i in some) for some in (self.announced, self.published))
         allowed = self.digests[max(whole - 1, 0):begun] + ([] if whole else [NOTHING])
         found = remembered(tree, newest)
@@ -126,7 +126,7 @@ class Saves:
 
 
 def judged(h, saves):
-    """-> tree, what is wrong with it, or None"""
+    """Yields each tree with its error (None if it is correct)."""
     for calls, tree in h.crashes(SEED, SAMPLES, every=ALL):
         wrong = saves.verdict(calls, tree)
         last = h.calls[calls - 1]
@@ -149,7 +149,8 @@ def scenario(name, options, *runs, **settings):
 
 
 def resumes(name, options, saves, trees):
-    """A run resumed after the crash, also one that left nothing, ends bitwise equal to the uninterrupted run."""
+    """A run that is resumed after the crash, even without any checkpoint, must end bitwise equal to the uninterrupted
+    run."""
     for i, tree in enumerate([{}] + random.Random(SEED).sample(trees, min(len(trees), 100 if ALL else 6))):
         folder = WORK / f"{name}-resumed-{i}"
         folder.mkdir()
@@ -181,7 +182,7 @@ for path in [path for path in whole if "iter_0000006/" in path]:
     assert "is damaged" in text and "--ckpt-step 4" in text, text
     shutil.rmtree(rotten)
 
-# A save replaces the newest checkpoint: the run restarts from an older one with another weight decay.
+# A save replaces the newest checkpoint, because the run is restarted from an older one with another weight decay.
 def back(name):
     return [*TO_4, "--load", WORK / name / "deep/er/ckpt", "--ckpt-step", 2, "--weight-decay", 0.5]
 
@@ -189,7 +190,7 @@ def back(name):
 _, replaced, _ = scenario("replaced", [], TO_4, back("replaced"))
 assert len(set(replaced.digests)) == 3
 
-# Asynchronous saves: writing a shard takes longer than the steps up to the next save, and must store the values of the
+# Asynchronous saves: writing a shard takes longer than the steps before the next save, but must store the values of the
 # step that started it.
 RANKS = ["--ranks", 2, "--use-distributed-optimizer"]
 isotron(*TRAIN, *RANKS, *TO_6, "--save", WORK / "beside")
@@ -199,7 +200,7 @@ assert async_saves.digests == [digest(WORK / "beside", "--ckpt-step", str(k))
 resumes("async", [*PRUNE, *RANKS, "--async-save"], async_saves, trees)
 
 
-# ---- self-test: records with a missing sync, or with calls in the wrong order, must fail ----
+# ---- self-test: traces with a missing sync, or with calls in the wrong order, must fail ----
 
 def calls_of(h, name, pattern):
     paths, found = {}, []
@@ -232,8 +233,8 @@ for a, b in zip(calls_of(h, "rename", r"iter_\d+.tmp$"), calls_of(h, "rename", r
 # ---- faults: each call of a run fails once, in a separate run ----
 
 def faults(name, before, run, check, step=1):
-    """check(history, exit status, tree) -> what is wrong, or None. Called for the state on the disk, and for crashes
-    after the end."""
+    """Makes each call fail in a separate run. check(history, exit status, tree) returns an error or None; it is called
+    for the state on the disk, and for crashes after the end of the run."""
     root = WORK / name
     tree, record, n = history(root, *before).now.tree(), pathlib.Path(f"{root}.trace").read_bytes(), 0
     for k in range(1 + SEED % step, 10**6, step):
@@ -295,14 +296,14 @@ for calls, tree in h.crashes(SEED, SAMPLES):
 print(f"plain: in {n} states a checkpoint has another name")
 
 
-# ---- files that belong together: after a crash there are the old ones, the new ones, or none that would be read ----
+# ---- files that belong together: after a crash, all are old, all are new, or none is read ----
 
 def whole_files(tree):
     return {path: content for path, content in tree.items() if content is not None and not crash.is_temporary(path)}
 
 
 def together(name, key, *runs):
-    """Crashes and faults. key: pattern of the name of the file without which the others are not read."""
+    """Tests crashes and faults. key: pattern of the name of the file without which the other files are not read."""
     h = history(WORK / name, *runs)
     ends = [i for i, call in enumerate(h.calls) if call[0] == "ended"]
     versions = [whole_files(crash.History(h.calls[:i], h.root).now.tree()) for i in ends]

@@ -1,8 +1,7 @@
-"""The exact lane has one rank's bits also where several tensor-parallel ranks share a group's keys: the gradients of
-these are summed before a norm and RoPE round them. The same holds with one norm over all heads, and where logits are
-computed in chunks. The sizes divide into no blocks of 64, and the gradient is clipped. A T5 and a BERT drop the same
-elements in every layout, also where a cross-attention has fewer queries than keys, and offloaded activations change no
-bit."""
+"""The exact lane is bitwise equal to one rank even if several tensor-parallel ranks share the keys of a query group:
+the gradients of these keys are summed before a norm and RoPE round them. The same holds with one norm over all heads,
+and if logits are computed in chunks. Sizes are not multiples of 64, and the gradient is clipped. T5 and BERT drop the
+same elements in every layout, even if cross-attention has fewer queries than keys, and with offloaded activations."""
 from harness import *
 
 data = corpus()
@@ -27,7 +26,7 @@ LAYOUTS = {
 
 
 def run(name, *options, data=data):
-    """-> the checkpoint's content and the steps' losses and norms"""
+    """Returns the content of the checkpoint, and the losses and norms of the steps."""
     save, log = WORK / name, WORK / f"{name}.jsonl"
     pretrain(data, save, *options, "--log-jsonl", log)
     steps = [(r["lm_loss"], r["grad_norm"], r["clip"]) for r in records(log)]

@@ -1,7 +1,7 @@
-"""A mixture of experts does not depend on its layout. With dropout, jitter, drops, biases and all losses except the
-global one, ranks are bitwise equal to one rank in the exact lane, and log its losses. There are up to 64 virtual ranks
-(TP4 PP4 CP2 EP2 DP2). The global loss counts over data-parallel ranks: they are as one rank with the microbatches of
-all. Other layouts do not change it."""
+"""A mixture of experts does not depend on its layout. In the exact lane, layouts of up to 64 virtual ranks (TP4 PP4 CP2
+EP2 DP2) are bitwise equal to one rank and log the same losses. This includes dropout, jitter, dropped tokens, biases
+and all losses except the global one. The global loss counts tokens over data-parallel ranks, which equal one rank with
+the microbatches of all; other axes do not change it."""
 from harness import *
 
 data = corpus()
@@ -34,7 +34,7 @@ LAYOUTS = {
 
 
 def run(name, *options):
-    """-> the checkpoint's content, and the log"""
+    """Returns the content of the checkpoint, and the log."""
     save, log = WORK / name, WORK / f"{name}.jsonl"
     pretrain(data, save, *MODEL, *options, "--log-jsonl", log)
     return isotron("inspect", "--checkpoint", save, "--hash"), records(log)
@@ -47,7 +47,7 @@ def same(got, want, fields, claim):
     assert logged[0] == logged[1] and len(logged[0]) == 4, f"{claim}: {logged[0]}, not {logged[1]}"
 
 
-# The mean over a rank's microbatches would be another step of the exact lane's grid.
+# A mean over a rank's microbatches would be on another grid of the exact lane.
 EXACT = ["--lane", "exact", "--calculate-per-token-loss"]
 FIELDS = ("lm_loss", "load_balancing_loss", "seq_load_balancing_loss", "z_loss")
 exact = run("exact", *LOSSES, *EXACT)

@@ -1,5 +1,5 @@
-"""A fault ends a run in seconds, with an error message that names it and the rank, and loses no saved checkpoint. The
-resumed run is bitwise equal to an undisturbed one, in losses and content."""
+"""A fault ends a run within seconds, with an error message that names the fault and the rank, and no saved checkpoint
+is lost. The resumed run is bitwise equal to an undisturbed one, in losses and content."""
 import concurrent.futures
 import os
 import random
@@ -34,7 +34,7 @@ LOSSES, CONTENT = losses(WORK / "straight.jsonl"), content(straight, STEPS)
 
 
 def goes_on(folder, claim, *options):
-    """The run is started again from what is in the folder, and ends as the straight one."""
+    """Resumes the run from the checkpoints in the folder; it must end like the undisturbed run."""
     log = folder.with_suffix(".jsonl")
     log.unlink(missing_ok=True)
     isotron(*RUN, "--load", folder, "--save", folder, "--log-jsonl", log, *options)
@@ -45,8 +45,8 @@ def goes_on(folder, claim, *options):
 
 
 def disturbed(words, disturb=None, program=(PROGRAM,), **options):
-    """Runs it and calls disturb(process) after step HIT; what it printed, its exit status, the seconds since then
-    (without `disturb` since the start)."""
+    """Runs the program and calls disturb(process) after step HIT. Returns its output, its exit status, and the seconds
+    since the disturbance (without `disturb`: since the start)."""
     begin = time.monotonic()
     p = subprocess.Popen([str(w) for w in (*program, *words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                          stdin=subprocess.DEVNULL, text=True, errors="replace", **options)
@@ -62,7 +62,7 @@ def disturbed(words, disturb=None, program=(PROGRAM,), **options):
 
 
 def ends(claim, done, *parts, status=range(1, 256), seconds=10):
-    """Each part is a text that must have been printed; alternatives are separated by |."""
+    """Checks how a run ended. Each part must have been printed; alternatives are separated by |."""
     output, code, took = done
     assert code in status, f"{claim}: exit status {code}\n{output}"
     assert took <= seconds, f"{claim}: took {took:.1f} s\n{output}"
@@ -70,7 +70,7 @@ def ends(claim, done, *parts, status=range(1, 256), seconds=10):
         assert any(p in output for p in part.split("|")), f"{claim}: '{part}' is missing in:\n{output}"
 
 
-# ---- processes: one is killed, stopped, asked to stop
+# ---- processes: one of them is killed, stopped, or asked to stop
 def process_of(launcher, rank):
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -83,7 +83,7 @@ def process_of(launcher, rank):
 
 
 def processes(name, number, rank, *parts, launcher=MPIRUN, options=(), **expected):
-    """rank None: the signal goes to the launcher."""
+    """Sends a signal to the process of a rank (None: to the launcher)."""
     folder = WORK / name
     hit = lambda p: os.kill(p.pid if rank is None else process_of(p, rank), number)
     ends(name, disturbed([*RUN, "--save", folder, *options], hit, [*launcher, PROGRAM]), *parts, **expected)
@@ -114,7 +114,7 @@ processes("all interrupted", signal.SIGINT, None, "SIGINT: stopping after this s
 
 
 def pause(launcher):
-    """Longer than a tenth of the deadline."""
+    """Stops a process for longer than a tenth of the deadline."""
     rank_2 = process_of(launcher, 2)
     os.kill(rank_2, signal.SIGSTOP)
     time.sleep(1)
@@ -127,8 +127,8 @@ ends("rank 2 slow", slow, "COMM WARNING rank ", "\n  for ranks: 2\n", status=[0]
 assert content(WORK / "slow", STEPS) == CONTENT, "a slow rank changes the run"
 stopped.result()
 
-# ---- operations: one rank leaves one out, or comes late; which one is chance. Where ranks then wait for each other in
-# a circle, any of them may report: it says who is missing in what the others wait for
+# ---- operations: one rank skips or delays a random one. If ranks then wait for each other in a cycle, any of them may
+# report: it names the ranks that are missing in the operations for which the others wait
 chance = random.Random(7)
 OPERATIONS = 400  # of a rank in the first steps; a few dozen a step
 DRILLS = [([], 0), ([], 0), ([], 0), ([], 30), (OVER_TCP, 0), *([(MPIRUN, 0), (MPIRUN, 30)] if has_mpi else [])]
@@ -145,7 +145,7 @@ for launcher, seconds in DRILLS:
     print(f"{time.monotonic() - started:5.1f} s  {name}: found")
 goes_on(folder, "operations")
 
-# ---- the disk is full: of a small one (root), or no file may grow beyond a size
+# ---- the disk is full: a small disk (as root), or a limit on the size of files
 size = sum(f.stat().st_size for f in (straight / f"iter_{EVERY:07}").iterdir())
 NOT_SAVED = f"the checkpoint of step {2 * EVERY} was not saved, earlier checkpoints are unchanged"
 
@@ -180,7 +180,7 @@ for name, options in {"no longer files": [], "no longer files beside the run": [
     isotron(*RUN, "--save", WORK / name, "--exit-interval", EVERY)
     full(name, "File too large", "--load", WORK / name, *options, preexec_fn=limit_files)
 
-# ---- a checkpoint is damaged: the error message names the file, and the step of another that is sound
+# ---- a checkpoint is damaged: the error message names the file, and the step of an intact checkpoint
 def damaged(step):
     folder = WORK / "damaged"
     shutil.rmtree(folder, ignore_errors=True)
@@ -211,7 +211,7 @@ for name, (file, damage, text) in DAMAGE.items():
     goes_on(folder, name, *advice.split())
     isotron("inspect", "--checkpoint", folder, "--ckpt-step", STEPS - EVERY, "--verify")
 
-# ---- the process is killed while it saves
+# ---- the process is killed while it saves a checkpoint
 folder = WORK / "killed"
 for turn in range(4):
     words = [*RUN, "--load", folder, "--save", folder, "--save-interval", 1, *(["--async-save"] if turn % 2 else [])]
@@ -228,7 +228,7 @@ for turn in range(4):
     isotron("inspect", "--checkpoint", folder, "--verify")
 goes_on(folder, "killed in saves")
 
-# ---- the data is cut short under the run
+# ---- the data files are truncated during the run
 folder, copy = WORK / "cut", WORK / "copy"
 for end in (".bin", ".idx"):
     shutil.copy(f"{data[1]}{end}", f"{copy}{end}")

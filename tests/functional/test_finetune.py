@@ -1,6 +1,6 @@
-"""A pretrained BERT is fine-tuned. It learns labels of texts and answers of questions, and not shuffled labels. All
-layouts and a resumed run have the numbers of one run on one rank. Each sample of the validation files counts once. Bad
-files, options and checkpoints are refused."""
+"""A pretrained BERT is fine-tuned. It learns labels of texts and answers to questions, but not shuffled labels. All
+layouts and a resumed run have the same losses and accuracies as a run on one rank. Each sample of the validation files
+counts once. Bad files, options and checkpoints are refused."""
 import random
 import re
 import signal
@@ -73,7 +73,7 @@ def finetune(*words, expect=0):
 
 
 def records(*words):
-    """(losses of the steps, evaluations)"""
+    """Fine-tunes. Returns the losses of the steps, the evaluations, and the output."""
     log = WORK / "log.jsonl"
     log.unlink(missing_ok=True)
     out = finetune(*words, "--log-jsonl", log)
@@ -81,7 +81,7 @@ def records(*words):
     return [x["lm_loss"] for x in lines if "lm_loss" in x], [x for x in lines if x.get("kind") == "validation"], out
 
 
-# It learns, and only what can be learnt.
+# The model learns what can be learnt, and nothing else.
 losses, evaluations, out = records(*LABELS, *FROM, "--epochs", 5)
 assert [e["epoch"] for e in evaluations] == [1, 2, 3, 4, 5] and evaluations[-1]["accuracy"] > 0.96, evaluations
 assert all(e["total"] == 37 for e in evaluations), out
@@ -90,7 +90,8 @@ assert "no classification_head: it is initialised from --seed 1234" in out, out
 assert "lm_head, output_layer, binary_head are left out" in out, out
 assert records(*SHUFFLED, *FROM, "--epochs", 5)[1][-1]["accuracy"] < 0.9
 
-# Layouts, with dropout; the last microbatch of the validation file is not full. A question is one sample of the loss.
+# Layouts with dropout. The last microbatch of the validation file is not full. A question counts as one sample in the
+# loss.
 DROPOUT = [*RACE, *FROM, "--epochs", 1, "--fp64", "--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--keep-last"]
 one, (evaluation,), _ = records(*DROPOUT)
 assert len(one) == 4 and evaluation["total"] == 13, (one, evaluation)
@@ -106,7 +107,7 @@ whole = records(*DROPOUT, "--micro-batch-size", 8)[0]
 assert max(abs(a - b) for a, b in zip(one, whole)) < 1e-12, (one, whole)
 assert len(records(*[word for word in DROPOUT if word != "--keep-last"])[0]) == 3
 
-# Only dropout in front of the classes: none by default, as hidden states have none.
+# Dropout only before the classification head. It is off by default here, because its default is --hidden-dropout.
 STILL = [*LABELS, *FROM, "--epochs", 1, "--hidden-dropout", 0, "--attention-dropout", 0]
 default, none, half = (records(*STILL, *words)[0] for words in ([], ["--classifier-dropout", 0],
                                                                 ["--classifier-dropout", 0.5]))
@@ -114,7 +115,7 @@ assert default == none and all(a != b for a, b in zip(none, half)), (default, no
 assert records(*STILL, "--hidden-dropout", 0.1)[0] != records(*STILL, "--hidden-dropout", 0.1,
                                                               "--classifier-dropout", 0)[0]
 
-# A resumed run is bitwise equal, from the middle of an epoch and from its end.
+# A run that is resumed in the middle or at the end of an epoch is bitwise equal to an uninterrupted run.
 RUN = [*LABELS, *FROM, "--epochs", 2, "--hidden-dropout", 0.1]
 finetune(*RUN, "--save", WORK / "a", "--save-interval", 20)
 for step in (20, 32):
@@ -126,7 +127,8 @@ again = records(*LABELS[:2], *LABELS[4:], "--load", WORK / "a", "--use-checkpoin
 assert len(again) == 1 and again[0]["epoch"] == 0 and again[0]["total"] == 37, again
 assert "already at step 64" in finetune(*RUN, "--load", WORK / "a")
 
-# A signal ends it after a step, which is saved. The exit status is that of a program that the signal has ended.
+# A signal ends the run after the current step, which is saved. The exit status is that of a program ended by the
+# signal.
 for number, options in {signal.SIGINT: [], signal.SIGTERM: ["--exit-signal-handler"]}.items():
     words = [*RUN, "--epochs", 1000, "--micro-batch-size", 8, "--lr", 1e-3, "--save", WORK / number.name, *options]
     with subprocess.Popen([PROGRAM, "finetune", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -138,7 +140,7 @@ for number, options in {signal.SIGINT: [], signal.SIGTERM: ["--exit-signal-handl
     assert f"{number.name}: stopping after this step" in err, (number, process.returncode, err)
     assert 1 <= int((WORK / number.name / "latest_checkpointed_iteration.txt").read_text()) < 32000, out
 
-# The formats of GLUE, several validation files.
+# The formats of GLUE, with several validation files.
 losses, evaluations, out = records(*MNLI, write("mnli-2.tsv", MNLI_LINES), *FROM, "--epochs", 1,
                                    "--save", WORK / "mnli")
 assert "3 classes: contradiction, entailment, neutral" in out and (evaluations[0]["total"], len(losses)) == (48, 3), out
@@ -147,7 +149,7 @@ megatron = isotron("finetune", *QQP, *FROM, "--epochs", 1, "--micro-batch-size",
 assert " >> |epoch: 1| overall: correct / total = " in megatron, megatron
 
 
-# Mistakes are named, with their place.
+# Errors in files are reported with their place.
 def refused(message, *words):
     out = finetune(*words, expect=2)
     assert message in out, (message, out)

@@ -1,6 +1,6 @@
-"""Options of `isotron finetune` take effect. Each option that it reads has a row in options/task_rows.py, which
-compares steps and epochs with the reference trainer of options/task.py. The others leave results bitwise equal, or are
-refused.
+"""Options of `isotron finetune` take effect. Each option that changes numbers has a row in options/task_rows.py, which
+compares steps and epochs with the reference trainer of options/task.py. All other options leave results bitwise equal,
+or are refused.
 
 usage: options/judge.py"""
 import pathlib
@@ -16,8 +16,8 @@ from table import FP8, Row
 from task import TaskTrainer
 from task_rows import BASE, ROWS, tune, write_files
 
-# (fields, words, reason): the run is bitwise equal to one with `like`. Options of experts and of other tokenizers have
-# no effect, as a line on stderr tells.
+# (fields, words, like, reason): a run with `words` must be bitwise equal to a run with `like`. For options of experts
+# and of other tokenizers, a note on stderr says that they have no effect.
 UNCHANGED = [
     ("exit_duration_in_mins exit_signal_handler exit_signal attention_softmax_in_fp32 "
      "accumulate_allreduce_grads_in_fp32 override_opt_param_scheduler save_rng load_rng deterministic_mode gemm_tuning "
@@ -65,7 +65,7 @@ REFUSED = [
     ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
     ("", "--model gpt"), ("", "--hf-model-type gpt2"),
 ]
-# Options that pretrain reads and finetune does not: an error names each.
+# Options that pretrain reads but finetune does not: an error must name each.
 UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train-iters 5|--train-samples 8
   |--skip-train|--lr-decay-samples 4|--lr-wsd-decay-samples 4|--lr-warmup-samples 4|--decoder-num-layers 2
   |--decoder-seq-length 16|--data-path text|--split 1,0,0|--train-data-path text|--valid-data-path text
@@ -77,7 +77,7 @@ UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train
 
 
 def options_of(program, command):
-    """The fields that the command reads, and their classes."""
+    """The fields of the options that the command reads, and their classes."""
     names = set(re.findall(r"^  --(\S+)", program.call(command, "--help"), re.M))
     return {f: class_ for f, (_, class_, _, name) in declared.declared().items() if name in names}
 
@@ -100,7 +100,7 @@ def check_complete(program, quick):
 
 
 def check_unchanged(program, quick):
-    """Tests all together, grouped by `like`."""
+    """Checks all options of UNCHANGED with the same `like` in one run."""
     for like in sorted({like for _, _, like, _ in UNCHANGED}):
         run = tune(program, program.words(like + " " + " ".join(words for _, words, of, _ in UNCHANGED if of == like)))
         expect(bits(run) == bits(tune(program, program.words(like))),

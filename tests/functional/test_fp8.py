@@ -1,7 +1,7 @@
-"""FP8 in every layout is as near to the fp64 truth as on one rank (R of gradients, and the oracle's bound for all
-else). With delayed scales a resumed run is bitwise equal to an uninterrupted one, and so is a run that keeps FP8
-values. A rank whose layers all stay in bf16 reports that. The benchmarks' FP8 is switched off as their configurations
-say."""
+"""With FP8, every layout is as close to the fp64 reference as one rank is (by R for gradients, and by the oracle's
+bounds for all other quantities). With delayed scales, a resumed run is bitwise equal to an uninterrupted one, and so is
+a run that keeps FP8 values. A rank reports if all of its layers stay in bf16. FP8 can be switched off in the benchmarks
+as their configurations describe."""
 from harness import *
 
 CELLS = """
@@ -27,7 +27,7 @@ RECIPES = {
 
 for recipe, case, cells in ("delayed", "llama-layouts", CELLS + SINGLE), ("tensorwise", "gpt2-layouts",
                                                                           CELLS), ("blockwise", "llama-layouts", CELLS):
-    if pathlib.Path(PROGRAM).name == "guarded":  # whose kernels are the CPU's: one layout with all axes
+    if pathlib.Path(PROGRAM).name == "guarded":  # it has the CPU's kernels, so one layout with all axes suffices
         cells = CELLS.splitlines()[3]
     (WORK / "cells.list").write_text(cells)
     form, *options = RECIPES[recipe]
@@ -58,7 +58,7 @@ names = {t["name"] for t in json.loads((straight / "iter_0000012" / "manifest.js
 assert "decoder.layers.1.mlp.linear_fc2.fp8_state" in names, names
 print("delayed scales: resumed = straight")
 
-# Scales belong to a way of rounding, not to the model.
+# Scales of FP8 depend on the recipe and are not part of the model.
 LEFT_OUT = "the FP8 scales of the checkpoint are left out"
 ANEW = "the checkpoint has no FP8 scales: they begin as in a first step"
 in_bf16 = WORK / "in-bf16"

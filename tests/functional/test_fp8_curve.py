@@ -1,18 +1,19 @@
-"""A hundred steps in FP8 keep to the fp64 curve as bf16 does. With e(s) = loss(s) - fp64 loss(s) and its root mean
-square over steps and seeds, R = rms(e of FP8) / rms(e of bf16). A curve's error is to first order proportional to what
-its operands are rounded by, so R is predicted to be the ratio of the roundoffs and may be 1.5 times that
-(docs/reference/numerics.md). Operands of the forward pass count: e4m3 in every recipe. The coarser gradients of
-'hybrid' reach a curve only through the parameters, and the learning rate is small, so that two curves differ by their
-roundings and have not parted. A run whose scales leave nothing of the operands is outside of the bound: it can fail."""
+"""Over a hundred steps, the FP8 loss curve stays as close to the fp64 curve as bf16 does, relative to their roundoffs.
+With e(s) = loss(s) - fp64 loss(s) and its root mean square over steps and seeds, R = rms(e of FP8) / rms(e of bf16). To
+first order, a curve's error is proportional to the roundoff of its operands, so R should be the ratio of the roundoffs,
+and may be 1.5 times as large (docs/reference/numerics.md). Only operands of the forward pass count, which are e4m3 in
+every recipe. The coarser gradients of 'hybrid' affect a curve only through the parameters. The learning rate is so
+small that curves do not diverge, but differ only by rounding errors. The test can fail: a run whose scales underflow
+all operands exceeds the bound."""
 import math
 
 from harness import *
 
 ON_GPU, OPTIONS[:] = list(OPTIONS), []  # the truth is the CPU's
 STEPS = 100
-# On a GPU the sizes are large enough for FP8 GEMMs, with blocks of 128 too.
+# On a GPU, the sizes are large enough for FP8 GEMMs, also with blocks of 128.
 HIDDEN, SEQUENCE, SEEDS = (256, 128, (1, 2)) if ON_GPU else (64, 32, (1,))
-BOUND = 1.5 * 2**-4 / 2**-8  # roundoffs of e4m3 and bf16
+BOUND = 1.5 * 2**-4 / 2**-8  # the roundoffs of e4m3 and bf16
 MODEL = ["--hidden-size", HIDDEN, "--ffn-hidden-size", 2 * HIDDEN, "--seq-length", SEQUENCE, "--micro-batch-size", 8,
          "--hidden-dropout", 0, "--attention-dropout", 0, "--lr", 3e-4, "--lr-warmup-iters", 20, "--train-iters", STEPS]
 WINDOW = ["--fp8-amax-history-len", 16, "--fp8-amax-compute-algo", "max"]
@@ -37,7 +38,7 @@ def curve(seed, *options):
 
 
 def errors(*options):
-    """The errors of all seeds, concatenated."""
+    """Returns the errors of all seeds, concatenated."""
     e = []
     for seed, truth in truths.items():
         loss, said = curve(seed, "--bf16", *options, *ON_GPU)

@@ -1,6 +1,6 @@
-"""bench judges its times against another program or an earlier result: PASS, REGRESS and INCONCLUSIVE are exit status,
-text, JSON and JUnit; times that cannot be compared are refused. The other program is this one, whose times a script
-multiplies."""
+"""bench judges its times against another program or an earlier result. The verdicts PASS, REGRESS and INCONCLUSIVE
+appear in the exit status, text, JSON and JUnit; times that cannot be compared are refused. The other program is this
+one, with times that a script multiplies."""
 import xml.dom.minidom
 
 from harness import *
@@ -18,7 +18,7 @@ def measure(words):
 
 
 def scaled(result, factor):
-    """The same with other times."""
+    """The result with all times multiplied by a factor."""
     result = json.loads(json.dumps(result))
     for row, key, samples in [(result["step_ms"], "median", result["samples_ms"])] if "step_ms" in result else \
             [(row, "us", row["samples_us"]) for row in result["rows"]]:
@@ -28,7 +28,7 @@ def scaled(result, factor):
 
 
 def program(name, results):
-    """A program that writes one of the results after the other."""
+    """Makes a program that writes the results in turn."""
     path = WORK / name
     for i, result in enumerate(results):
         (WORK / f"{name}.{i}").write_text(json.dumps(result))
@@ -42,7 +42,7 @@ cat {path}.$(( ($(wc -l < {path}.words) - 1) % {len(results)} )) > "$to"
 
 
 def other(name, words, factors):
-    """A program that writes this one's result, with times multiplied by one factor after the other."""
+    """Makes a program that writes this program's result, with times multiplied by the factors in turn."""
     return program(name, [scaled(measure(words), factor) for factor in factors])
 
 
@@ -53,7 +53,7 @@ def gate(words, verdict, *more):
     return out
 
 
-# The other is far slower, far faster, and now this, now that.
+# The other program is far slower, far faster, or alternates between these.
 slower, faster, both = other("slower", TRAIN, [1000]), other("faster", TRAIN,
                                                              [1e-3]), other("both", TRAIN, [1000, 1e-3])
 gate(TRAIN, "PASS", "--against", slower, "--pairs", 6)
@@ -70,7 +70,8 @@ case, = xml.dom.minidom.parse(str(WORK / "gate.xml")).getElementsByTagName("test
 assert "REGRESS: ratio " in case.getElementsByTagName("failure")[0].getAttribute("message"), case.toxml()
 words = (WORK / "faster.words").read_text().splitlines()
 assert len(words) == 6 and words[0].startswith(" ".join(map(str, ["bench", *TRAIN, "--no-alone", "--json /"]))), words
-# The verdict is valid without its report. The folder of the report vanishes while the times are measured.
+# The exit status is the verdict even if the report cannot be written, because its folder vanishes during the
+# measurement.
 gone, vanishing = WORK / "gone", WORK / "vanishing"
 vanishing.write_text(f'#!/bin/sh\nrm -rf {gone}\nexec {slower} "$@"\n')
 vanishing.chmod(0o700)
@@ -89,7 +90,7 @@ assert "2 rows with a probability of 95 %: give at least 7" in isotron("bench", 
 
 assert "example: isotron bench train" in isotron("bench", "--help")
 
-# A baseline: this machine's earlier result, made faster or slower by hand.
+# A baseline is an earlier result of this machine; here its times are made smaller or larger.
 baseline, again = WORK / "base.json", WORK / "again.json"
 for words, factor, verdict in ([*TRAIN, "--no-alone"], 1e-3,
                                "REGRESS"), ([*OPS[:-4], "--seconds", 0, "--cpu-threads", 1], 1e3, "PASS"):
@@ -109,13 +110,13 @@ for words, factor, verdict in ([*TRAIN, "--no-alone"], 1e-3,
             "compared with"} <= {p.getAttribute("name") for p in suite.getElementsByTagName("property")}
 gate(OPS, "INCONCLUSIVE", "--baseline", baseline)  # 3 rounds are too few
 
-# Times that cannot be compared are refused: with --against after the first pair, with --baseline
-# before anything is measured.
+# Times that cannot be compared are refused: with --against after the first pair, and with --baseline before anything is
+# measured.
 result, rows = measure(TRAIN), measure(OPS)
 
 
 def replaced(result, path, value):
-    """The result with another value at a/b/c; None: without it."""
+    """The result with another value at a path such as a/b/c; None removes the entry."""
     result = json.loads(json.dumps(result))
     *folders, name = [int(key) if key.isdigit() else key for key in path.split("/")]
     at = result
@@ -151,16 +152,16 @@ for words, of, path, value, why in (
         out = isotron("bench", *words, *ALONE[words[0]], option, at, expect=2)
         assert why in out and "verdict" not in out and "pair 1" not in out and str(at) in out, (option, path, out)
         assert option == "--against" or ("step 0" not in out and " us " not in out), out
-# Another program may be of a version that does not state all facts; a file may not.
+# Another program may be an old version whose results lack some facts, but a baseline must have all facts.
 earlier = replaced(replaced(result, "options", None), "step_flops", None)
 baseline.write_text(json.dumps(earlier))
 assert 'does not state its "step_flops"' in gate(TRAIN, "PASS", "--allow", "1000%", "--pairs", 6,
                                                  "--against", program("earlier", [earlier]))
 isotron("bench", *TRAIN, "--no-alone", "--baseline", baseline, expect=2)
-# A row that this program has not is not judged.
+# A row that this program does not have is not judged.
 more = replaced(rows, "rows", rows["rows"] + [rows["rows"][0] | {"name": "norm/more"}])
 assert "no row norm/more" in isotron("bench", *OPS, "--against", program("more", [more]), expect=2)
-# Malformed baselines are refused before anything is measured, too.
+# Malformed baselines are also refused before anything is measured.
 for change, why in (({"samples_ms": []}, "no samples"), ({"step_ms": {"median": -1}}, "not positive")):
     baseline.write_text(json.dumps(result | change))
     out = isotron("bench", *TRAIN, "--no-alone", "--baseline", baseline, expect=2)

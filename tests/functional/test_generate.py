@@ -1,5 +1,5 @@
-"""generate prints text and nothing else to standard output, ends it before a stop, reads standard input, runs on
-several ranks, and refuses what does not fit."""
+"""generate prints only the text to standard output, ends it before a stop text, reads prompts from standard input, runs
+on several ranks, and refuses unsuitable options and tokenizers."""
 import itertools
 import re
 
@@ -11,7 +11,7 @@ pretrain(data, saved, "--max-position-embeddings", 2**30, "--position-embedding-
 
 
 def generate(*words, stdin="", status=0):
-    """-> standard output, standard error"""
+    """Runs generate. Returns standard output and standard error."""
     words = [PROGRAM, "generate", "--load", saved, "--temperature", 0, *words, *OPTIONS]
     done = subprocess.run([*map(str, words)], capture_output=True, text=True, errors="surrogateescape", input=stdin)
     assert done.returncode == status, (words, done)
@@ -27,8 +27,8 @@ assert "'-', line 2: byte 0xe9 at offset 5" in generate("--prompt", "-", stdin="
 assert "text 2 of --stop, line 1: byte 0xe9 at offset 1" in generate("--prompt", "a", "--stop", "a",
                                                                      "c\udce9", status=2)[1]
 
-# The text ends before the first of the stops, although tokens follow it: one token of this tokenizer is at most one byte,
-# so a stop of two bytes ends in the middle. The text is one in which the stops do not occur earlier.
+# The text ends before the first stop text, even if that consists of several tokens: a token of this tokenizer is at
+# most one byte, and a stop text has two. The drawn text must not contain the stop texts earlier.
 for seed in itertools.count():
     draw = ["--prompt", "The ", *LENGTH, "--temperature", 0.3, "--random-seed", seed]
     new = generate(*draw)[0][4:-1]
@@ -39,14 +39,14 @@ for stops in [new[12:14], new[5:7]], [new[5:10], new[3:10], new[4:10]]:  # the s
     at = min(new.index(s) for s in stops)
     assert generate(*draw, "--stop", *stops)[0] == "The " + new[:at] + "\n", (new, stops)
 assert generate("--prompt", "The ", *LENGTH, "--stop", "no such text")[0] == whole
-# The text of a prompt is no reason to stop, however long the other prompts are.
+# A stop text inside a prompt does not end the generation, even if other prompts are longer.
 both = generate("--prompt", "The ", "Another prompt, ", *LENGTH)[0]
 found = re.fullmatch(r"--- 1\nThe (.*)\n\n--- 2\nAnother prompt, (.*)\n", both, re.DOTALL)
 for stop in "prompt, ", "The ":
     assert all(stop not in text for text in found.groups()), both
     assert generate("--prompt", "The ", "Another prompt, ", *LENGTH, "--stop", stop)[0] == both
 
-# Tensor-parallel ranks, also more than there are groups, generate what one rank does.
+# Tensor-parallel ranks, even more than there are query groups, generate the same text as one rank.
 many = ["--prompt", "The ", "Another prompt, ", *LENGTH, "--fp64", "--logprobs"]
 alone = generate(*many)[0]
 for ranks in 2, 4:
@@ -56,15 +56,15 @@ assert "A model with experts can generate on one rank only: remove --tensor-mode
 assert "prompt 2, line 1: byte 0xe9 at offset 3" in generate("--prompt", "a", "caf\udce9", status=2)[1]
 assert "--ranks is not used in generate" in generate("--prompt", "a", "--ranks", 2, status=2)[1]
 
-# The cache has 2 tensors of half of the width, 24, in each of 2 layers.
+# The KV cache has 2 tensors of half of the hidden size (24) in each of 2 layers.
 for prompts, said in (["a"], "1 sequence"), (["a", "b"], "2 sequences"):
     out, told = generate("--prompt", *prompts, "--tokens-to-generate", 10**9, status=2)
     size = len(prompts) * 2 * 2 * (10**9 + 1) * 24 * 4 / 2**30
     assert not out and f"the KV cache of {said} of 1000000001 tokens takes {size:.1f} GiB" in told, (size, told)
     assert "available" in told, told
 
-# A model that computes has values alone: no gradients, no optimizer, no masters. The rest is the cache (2 tensors, 2
-# layers, half of the width) and 5 %.
+# Generation keeps only parameters in memory: no gradients, optimizer state or main weights. The remaining memory is the
+# KV cache (2 tensors, 2 layers, half of the hidden size) and 5 %.
 large = WORK / "large"
 pretrain(data, large, "--hidden-size", 256, "--train-iters", 1, "--lr-warmup-iters", 0,
          "--log-jsonl", WORK / "large.jsonl")
@@ -80,7 +80,7 @@ told = isotron("generate", "--load", large, "--prompt", "a", "--max-position-emb
                "--lane", "fp64", expect=2)
 assert re.search(r"the parameters of the model take [\d.]+ MiB and its tables take 512.0 GiB, but", told), told
 
-# A tokenizer that is not the model's is named, with both sizes.
+# The message about a tokenizer that does not fit the model names it and both vocabulary sizes.
 for more in ["--tokenizer-type", "NullTokenizer", "--vocab-size", 1000], ["--tokenizer-type", "GPT2BPETokenizer",
                                                                           "--vocab-file",
                                                                           ROOT / "tests/data/tokenizer/gpt2/vocab.json",

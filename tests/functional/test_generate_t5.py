@@ -1,5 +1,5 @@
-"""A T5 answers prompts of several lengths as transformers does, begins and ends a text as its checkpoint says, and
-prints sentinels. A BERT is refused."""
+"""A T5 generates the same tokens as transformers for prompts of different lengths, begins and ends a text with the
+tokens in its checkpoint, and prints sentinels. A BERT is refused."""
 import struct
 
 from harness import *
@@ -9,7 +9,7 @@ import tensors
 
 
 def generate(saved, *words, status=0):
-    """-> standard output, standard error"""
+    """Runs generate. Returns standard output and standard error."""
     words = [PROGRAM, "generate", "--load", saved, *words, *OPTIONS]
     done = subprocess.run([*map(str, words)], capture_output=True, text=True, errors="replace")
     assert done.returncode == status, (words, done)
@@ -27,7 +27,7 @@ def words(ids):
     return " ".join(map(str, ids))
 
 
-# ---- imported models: what generate() of transformers chose ----
+# ---- imported models: compared with generate() of transformers ----
 
 END = 1
 GREEDY = ["--temperature", 0, "--fp64", "--tokenizer-type", "NullTokenizer", "--vocab-size", 61]
@@ -50,7 +50,7 @@ stop = f" {told[4]} {told[5]}"
 assert generate(saved, *GREEDY, *prompt, "--stop", stop)[0] == answer[:answer.index(stop)] + "\n"
 last = next(i for i in range(1, 23) if told[i] not in told[:i])
 assert generate(saved, *GREEDY, *prompt, "--null-tokenizer-eod-id", told[last])[0] == words(told[:last]) + "\n"
-# Each of several ids in the files ends a text.
+# If the files name several end tokens, each of them ends a text.
 shutil.copytree(folder, several := WORK / "several")
 (several / "generation_config.json").write_text(json.dumps({"eos_token_id": [END, int(told[last])]}))
 isotron("convert", "--from-hf", several, "--save", WORK / "several-saved")
@@ -61,13 +61,13 @@ drawn = [generate(saved, "--tokenizer-type", "NullTokenizer", "--vocab-size", 61
                   "--random-seed", seed)[0] for seed in (1, 1, 2)]
 assert drawn[0] == drawn[1] != drawn[2], drawn
 
-# With the tokenizer of a Hugging Face T5 a prompt ends with </s>, and sentinels are printed by name.
+# With the tokenizer of a Hugging Face T5, </s> is appended to a prompt, and sentinels are printed by name.
 spelled = {i: f"<extra_id_{60 - i}>" if i > 40 else f"w{i}" for i in range(61)} | {0: "<pad>", END: "</s>"}
 special = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 
 
 def spell(name, spelled):
-    """Imports the model with a tokenizer of these words."""
+    """Imports the model with a tokenizer that has these words."""
     (folder := WORK / f"{name}-folder").mkdir()
     for file in "config.json", "model.safetensors":
         shutil.copy(ROOT / "tests/data/hf/t5-v1_1" / file, folder)
@@ -85,7 +85,7 @@ def spell(name, spelled):
 
 
 def both(name, ids):
-    """-> the text with that tokenizer, and the ids of the same text"""
+    """Returns the text with that tokenizer, and the ids of the same text."""
     said = generate(WORK / name, "--temperature", 0, "--fp64", "--prompt", " ".join(spelled[i] for i in ids),
                     "--tokens-to-generate", 12)[0]
     return said, [int(n) for n in generate(WORK / "t5-v1_1", *GREEDY, "--prompt", words([*ids, END]),
@@ -96,12 +96,12 @@ spell("spelled", spelled)
 said, numbers = both("spelled", [5, 55, 7, 23])
 assert said.split() == [spelled[n] for n in numbers] and "<extra_id_" in said, (said, numbers)
 
-# Ids of the model that its tokenizer lacks have no text.
+# Ids of the model that its tokenizer lacks are printed as nothing.
 spell("short", {i: text for i, text in spelled.items() if i < 30})
 said, numbers = both("short", [12, 8])
 assert said.split() == [spelled[n] for n in numbers if n < 30] and min(numbers) < 30 <= max(numbers), (said, numbers)
 
-# ---- a model trained here: its decoder begins with [CLS], and its texts with the first sentinel ----
+# ---- a model trained by Isotron: its decoder begins with [CLS], and its texts with the first sentinel ----
 
 TOKENS = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", WORK / "sentinels.json"]
 vocabulary = json.loads((ROOT / "tests/data/tokenizer/bert.json").read_text())
@@ -128,7 +128,7 @@ assert_same_text(generate(WORK / "trained", *many, "--tensor-model-parallel-size
 said = generate(WORK / "trained", "--temperature", 0, "--prompt", "A", "--tokens-to-generate", 48, status=2)[1]
 assert "48 new tokens exceed the model's 48 positions" in said, said
 
-# ---- what cannot generate ----
+# ---- models that cannot generate text ----
 
 NULL = [*SHAPE, "--mock-data", "--tokenizer-type", "NullTokenizer", "--vocab-size", 60, "--train-iters", 1,
         "--save-interval", 1]

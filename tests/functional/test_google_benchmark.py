@@ -1,5 +1,5 @@
-"""bench_host, which uses Google Benchmark, measures the ops and collectives that a filter selects, with the provenance
-of the result."""
+"""bench_host, which uses Google Benchmark, measures the ops and collectives that a filter selects, and adds provenance
+to the result."""
 from harness import *
 
 program, result = pathlib.Path(PROGRAM).parent / "bench/bench_host", WORK / "result.json"

@@ -1,5 +1,5 @@
-"""On a device whose memory the host cannot touch (guarded.c) the program trains, saves, reports and generates what it
-does elsewhere, and a search for what went wrong reads and replaces tensors there."""
+"""On a device whose memory the host cannot access (guarded.c), the program trains, saves, reports and generates the
+same as on the CPU. The search for the first wrong op can read and replace tensors there."""
 import os
 
 from harness import *
@@ -15,12 +15,12 @@ def run(program, *words, expect=0, **environment):
 
 
 def reported(out):
-    """The lines of iterations and evaluations without times."""
+    """The lines of steps and evaluations, without times."""
     lines = [line.split("|") for line in out.splitlines() if "params norm" in line or "validation loss" in line]
     return [[field for field in line if "norm" in field or "zeros" in field or "loss" in field] for line in lines]
 
 
-# ---- runs with all that they can report
+# ---- runs with all optional reports
 data = [*corpus()[:2], "--split", "80,20,0"]
 RUNS = {"dense": [], "experts": ["--num-experts", 4, "--disable-bias-linear", "--moe-aux-loss-coeff", 0.01,
                                  "--moe-z-loss-coeff", 0.01],
@@ -47,7 +47,7 @@ for (model, *prompts), options in ((WRITER, ["--top-k", 1]), (WRITER, ["--temper
     here, there = run(PROGRAM, *words), run(GUARDED, *words)
     assert here == there and "new 3" in here, f"{here}\n{there}"
 
-# ---- an op that one rank leaves out is found, and with its tensor replaced the step is right
+# ---- an op that one rank skips is found, and the step is correct once its tensor is replaced
 (WORK / "list").write_text("fp64 --tensor-model-parallel-size 2\n")
 for op, phase in {"bias": "forward of linear (inside: bias)", "norm_grad": "backward of norm_grad",
                   "adamw": "update of adamw"}.items():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""inspect says what is there: a dataset written here, the tensors of a model with known shapes, the bubble of 1F1B by
-its formula."""
+"""inspect reports correctly: a dataset written by this test, the tensors of a model with known shapes, and the bubble
+of 1F1B by its formula."""
 import struct
 
 from harness import WORK, isotron, shards
@@ -11,7 +11,8 @@ MODEL = """--num-layers 1 --hidden-size 8 --ffn-hidden-size 12 --num-attention-h
 
 
 def dataset(code, letter, lengths, documents):
-    """Megatron-LM's format: a version, the type, counts, lengths, byte offsets, the first sequence of each document."""
+    """Writes a dataset in Megatron-LM's format: version, dtype, counts, lengths, byte offsets, and the first sequence
+    of each document."""
     size, prefix = struct.calcsize(letter), WORK / f"dataset{code}"
     offsets = [size * sum(lengths[:i]) for i in range(len(lengths))]
     prefix.with_suffix(".bin").write_bytes(struct.pack(f"<{sum(lengths)}{letter}", *range(sum(lengths))))
@@ -73,7 +74,8 @@ def check_checkpoint():
 
 
 def check_schedules():
-    """The share of slots in which a rank of 1F1B waits is (p - 1) / (m + p - 1); a backward takes two."""
+    """The fraction of time slots in which a rank waits is (p - 1) / (m + p - 1) with 1F1B, where a backward takes two
+    slots."""
     for ranks, microbatches in (2, 4), (4, 4), (4, 7):
         text = isotron("inspect", "--schedule", "--num-layers", 8, "--pipeline-model-parallel-size", ranks,
                        "--global-batch-size", microbatches, "--micro-batch-size", 1)

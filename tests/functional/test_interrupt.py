@@ -1,8 +1,8 @@
-"""Ctrl-C loses nothing: the run reports immediately that it stops, saves, and exits with status 130. The resumed run
-ends like one that was never stopped. An evaluation stops too, and a second Ctrl-C ends the process immediately. SIGTERM
-does the same with --exit-signal-handler (status 143). --exit-interval and --exit-duration-in-mins stop where requested,
-with status 0. Other ends leave what formats.md specifies (ENDS; full disks, lost ranks and lost data:
-test_faults.py)."""
+"""Ctrl-C loses no work: the run reports immediately that it will stop, saves, and exits with status 130. The resumed
+run ends like an uninterrupted one. Ctrl-C also stops an evaluation, and a second Ctrl-C ends the process immediately.
+With --exit-signal-handler, SIGTERM does the same (status 143). --exit-interval and --exit-duration-in-mins stop the run
+as requested, with status 0. After other ends (ENDS), the files are as formats.md specifies; test_faults.py covers full
+disks, lost ranks and lost data."""
 import os
 import re
 import resource
@@ -53,7 +53,7 @@ folder = WORK / "interval"
 out = pretrain(data, folder, *LONG, "--exit-interval", 7)
 assert "--exit-interval" in out and [p.name for p in folder.glob("iter_*")] == ["iter_0000007"], out
 
-# With a clock that runs 6000 times as fast, 60 minutes take 0.6 s.
+# With a clock that runs 6000 times as fast, 60 minutes take 0.6 s of real time.
 begin, words = time.monotonic(), ["--exit-duration-in-mins", 60, "--train-iters", 10**6, "--lr-decay-iters", 10**6,
                                   "--log-interval", 1000]
 fast = os.environ | {"DRILL_CLOCK": f"{time.monotonic_ns()} 6000"}
@@ -64,7 +64,7 @@ assert "--exit-duration-in-mins: stopping after this step" in done.stdout, (done
 assert time.monotonic() - begin >= 0.6 and len(list((WORK / "duration").glob("iter_*"))) == 1, done.stdout
 print("a run ends after its minutes")
 
-# A step that would take minutes: the first signal is answered at once, the second ends the process.
+# In a step that would take minutes, the first signal is acknowledged immediately, and the second ends the process.
 folder = WORK / "twice"
 (WORK / "ramp.conf").write_text("".join(line + "\n" for line in CONF.split("\n") if "-iters" not in line
                                         and "global" not in line))
@@ -79,7 +79,7 @@ assert process.wait(timeout=60) == -signal.SIGINT and "at once" in process.stder
 assert not list(folder.glob("iter_*"))
 print("a second signal ends the process")
 
-# An evaluation of minutes stops, and what was trained is saved.
+# An evaluation that would take minutes stops, and the trained steps are saved.
 folder = WORK / "evaluation"
 split = [*data[:-1], "80,20,0", "--eval-iters", 20000, "--eval-interval", 2, "--train-iters", 4]
 process = start(*BASE[1:], *split, "--save", folder)
@@ -91,7 +91,7 @@ assert process.returncode == 130 and "validation loss" not in out, (out, err)
 assert [p.name for p in folder.glob("iter_*")] == ["iter_0000002"], (out, err)
 print("an evaluation stops")
 
-# Later evaluations read the samples that they read without the interruption.
+# Later evaluations read the same samples as without the interruption.
 words = [*data[:-1], "80,20,0", "--eval-iters", 400, "--eval-interval", 2, "--train-iters", 4]
 
 
@@ -122,7 +122,7 @@ NAN = """--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 32
 
 
 def spoilt(name, *places):
-    """A copy of the data with ids outside of the vocabulary."""
+    """A copy of the data with ids outside the vocabulary."""
     for end in (".bin", ".idx"):
         shutil.copy(f"{data[1]}{end}", WORK / f"{name}{end}")
     tokens = bytearray((WORK / f"{name}.bin").read_bytes())
@@ -194,7 +194,7 @@ for name, (words, status, message, leaves) in ENDS.items():
         assert_same_bytes(WORK / "short", folder, LAST, name)
     print(f"{name}: leaves {leaves}, {left}")
 
-# A checkpoint with another vocabulary: the error names the difference and the remedy.
+# If a checkpoint has another vocabulary, the error names the difference and the remedy.
 said = isotron(*BASE, *data, *SHORT, "--tokenizer-type", "NullTokenizer", "--vocab-size", 64, "--load", WORK / "short",
                "--save", WORK / "short", expect=2)
 assert "NullTokenizer has 64 ids, but the model in" in said, said

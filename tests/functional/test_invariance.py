@@ -1,6 +1,6 @@
-"""Options that say how the work is cut change no bit: recomputation of activations, the number of threads and, with
---batch-invariant-mode, the microbatch size, on one rank and over data-parallel ranks. Options that change the function
-do change results."""
+"""Options that only divide the work differently leave results bitwise equal: recomputation of activations, the number
+of threads and, with --batch-invariant-mode, the microbatch size, on one rank and with data parallelism. Options that
+change the function must change results."""
 from harness import *
 
 data = corpus()
@@ -10,7 +10,7 @@ runs = {}
 
 
 def run(*options):
-    """The folder of a run with these options; equal options run once."""
+    """Trains with these options, unless such a run exists already. Returns the folder of the run."""
     if options not in runs:
         runs[options] = WORK / f"run-{len(runs)}"
         pretrain(data, runs[options], *options)
@@ -34,8 +34,8 @@ for lane in ("fp64", "fp32", "bf16"):
         invariant = [*base, "--batch-invariant-mode", "--calculate-per-token-loss"]
         same(f"{lane}-micro-{micro}", invariant, ["--micro-batch-size", micro])
 
-# Data-parallel ranks get the same samples in the same order for any microbatch size. That includes a growing batch, the
-# end of an epoch, evaluations, and a run that was resumed with another microbatch size.
+# The order of samples over data-parallel ranks does not depend on the microbatch size. This includes a growing batch,
+# the end of an epoch, evaluations, and a run that is resumed with another microbatch size.
 INVARIANT = ["--batch-invariant-mode", "--calculate-per-token-loss", "--split", "60,40,0", "--eval-interval", 4]
 (WORK / "growing.conf").write_text(CONF.replace("lr-warmup-iters = 2\n", "").replace("train-iters = 12",
                                                                                      "train-samples = 96").replace(
@@ -54,7 +54,7 @@ SETS = {
 
 
 def all_of(name, micro, *options):
-    """A run's parameters and optimizer state, its steps, and the losses of its evaluations."""
+    """Trains. Returns parameters and optimizer state, the records of steps, and the losses of evaluations."""
     save, log = WORK / f"{name}-{micro}", WORK / f"{name}-{micro}.jsonl"
     conf, ranks = "growing.conf" if "growing" in name else "run.conf", 4 if "pipeline" in name else 2
     output = isotron("pretrain", "--config", WORK / conf, *data[:2], *INVARIANT, "--ranks", ranks,

@@ -1,5 +1,5 @@
-"""Ranks that are processes, connected by TCP, compute what threads do, bitwise. Process 0 alone prints, also the error
-of another one. The variables of torchrun and of srun are understood."""
+"""Ranks that are processes connected by TCP are bitwise equal to ranks that are threads. Only process 0 prints,
+including errors of other processes. The variables of torchrun and of srun are supported."""
 import os
 import socket
 import time
@@ -13,7 +13,7 @@ RUN = [PROGRAM, *BASE, *data, *LAYOUT]
 
 
 def world(words, variables=launcher.variables, ranks=4):
-    """The exit status and the output of each rank. `words` may be a function of the rank."""
+    """Runs all ranks. Returns the exit status and the output of each. `words` may be a function of the rank."""
     port = launcher.free_port()
     processes = [launcher.start(words(r) if callable(words) else words, variables(r, ranks, port),
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for r in range(ranks)]
@@ -56,7 +56,7 @@ assert len(result["rows"]) >= 24, result["transport"]
 assert not any(row[place]["wrong"] for row in result["rows"] for place in ("out_of_place", "in_place")
                if place in row), result["rows"]
 
-# ---- errors: of all processes, of one before all have met, of variables
+# ---- errors: in all processes, in one before all are connected, in variables
 started = time.monotonic()
 assert "--tensor-model-parallel-size 3" in assert_quiet(world([*RUN, "--tensor-model-parallel-size", 3]), 2, "options")
 out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--train-iters", "many"]), 2, "one process")
@@ -83,7 +83,7 @@ with socket.create_server(("127.0.0.1", 0)) as other:
     done = world(RUN, lambda *_: launcher.variables(0, 2, other.getsockname()[1]), 1)
     assert "is in use: set MASTER_PORT" in assert_quiet(done, 2, "port"), done
 
-# ---- signals: one process gets it, and all save and stop
+# ---- signals: one process receives it, and all processes save and stop
 for number, status, options in ((2, 130, []), (15, 143, ["--exit-signal-handler"])):
     folder, port, long = WORK / f"signal {number}", launcher.free_port(), ["--train-iters", 400,
                                                                            "--lr-decay-iters", 400]

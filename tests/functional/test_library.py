@@ -1,5 +1,5 @@
-"""Another project builds on what is installed, by CMake and by pkg-config. A training loop of that project computes the
-losses and the checkpoint of `isotron pretrain`."""
+"""Another project can use the installed library, through CMake and through pkg-config. A training loop in that project
+computes the same losses and checkpoint as `isotron pretrain`."""
 import os
 import re
 
@@ -19,7 +19,7 @@ sh("cmake", "--install", BUILD, "--prefix", WORK / "prefix")
 (WORK / "prefix").rename(PREFIX)
 assert {path.name for path in PREFIX.iterdir()} == {"bin", "lib", "include", "share"}
 assert sh(PREFIX / "bin/isotron", "--version") == isotron("--version")
-# It finds its golden cases from any folder. Without them validate refuses to run.
+# The installation finds its golden cases from any folder. Without them, validate refuses to run.
 golden, validate = PREFIX / "share/isotron/golden", [PREFIX / "bin/isotron", "validate", "--only", "parity",
                                                      "--seconds", "1"]
 done = subprocess.run(validate, cwd=WORK, capture_output=True, text=True)
@@ -36,7 +36,7 @@ assert f"isotron {sh('pkg-config', '--modversion', 'isotron', **packages)}" in i
 flags = sh("pkg-config", "--cflags", "--libs", "isotron", **packages).split()
 sh("cc", "-std=c11", "-Wall", "-Wextra", "-Werror", EXAMPLES / "custom_loop.c", "-o", WORK / "by_hand", *flags)
 
-# Every header that is installed compiles in the project of another.
+# Every installed header compiles in another project.
 include = PREFIX / "include/isotron"
 (WORK / "all.c").write_text("".join(f'#include "{path.relative_to(include)}"\n'
                                     for path in sorted(include.rglob("*.h"))))
@@ -56,7 +56,7 @@ for program, layout in ((WORK / "cmake/custom_loop", ["--ranks", 2]),
     assert_same_bytes(own, ours, 20, f"a loop of another project, {layout}")
     (WORK / "log").unlink()
 
-# The same loop resumes from a checkpoint of the program.
+# The same loop can resume from a checkpoint of the program.
 shutil.copytree(WORK / "ours-custom_loop", WORK / "resumed")
 said = sh(WORK / "by_hand", *conf, "--train-iters", 22, "--load", WORK / "resumed", *OPTIONS)
 assert re.findall(r"iteration (\d+):", said) == ["21", "22"], said

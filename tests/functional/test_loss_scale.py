@@ -1,7 +1,7 @@
-"""The dynamic loss scale of fp16 over data-parallel ranks. With --calculate-per-token-loss its path, and with it the
-loss curve, is that of one rank. Without, a rank divides by its own microbatches before the backward, as Megatron-LM
-does. So dp ranks with the scale S compute the scaled gradients of one rank with the scale dp * S, and their path is
-that rank's path over dp."""
+"""The dynamic loss scale of fp16 over data-parallel ranks. With --calculate-per-token-loss, the sequence of scales, and
+therefore the loss curve, is the same as on one rank. Without it, a rank divides the loss by its own number of
+microbatches before the backward, as Megatron-LM does. Therefore dp ranks with the scale S compute the same scaled
+gradients as one rank with the scale dp * S, and their scales are that rank's scales divided by dp."""
 from harness import *
 
 data = corpus()
@@ -20,7 +20,7 @@ def run(ranks, scale, *options):
 
 
 def same(got, want, dp, claim):
-    """`got` has the path of `want` over dp, and its losses."""
+    """Asserts that `got` has the loss scales of `want` divided by dp, and the same losses."""
     assert any(r["skipped"] for r in want), f"{claim}: the scale does not move"
     assert len({r["loss_scale"] for r in want}) > 3, f"{claim}: the scale does not move"
     for a, b in zip(got, want, strict=True):
@@ -36,7 +36,7 @@ for dp in (2, 4, 8):
     same(run(dp, SCALE), run(1, SCALE * dp), dp,
          f"per microbatch, dp{dp}: the path of one rank with {dp} times the scale")
 
-# A run that has skipped all of its steps says that nothing was trained; one update is enough that it does not.
+# If a run has skipped all of its steps, it reports that nothing was trained; after one update, it does not.
 for interval, scale, noted in ((1, 2**32, True), (3, 2**32, True), (1, 1, False)):
     said = isotron(*BASE, *data, *OPTIONS, "--train-iters", 4, "--initial-loss-scale", scale,
                    "--log-interval", interval)

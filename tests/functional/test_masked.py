@@ -1,5 +1,6 @@
-"""A BERT and a T5 are trained from text: preprocess splits sentences, and a run on several ranks, a resumed run and one
-from compressed text have the losses of one run on one rank. Data and vocabularies that cannot be masked are refused."""
+"""A BERT and a T5 are trained from text: preprocess splits sentences, and runs on several ranks, resumed runs and runs
+from compressed text have the same losses as a run on one rank. Data and vocabularies that cannot be masked are
+refused."""
 import gzip
 import re
 
@@ -49,8 +50,8 @@ ranks = losses("--ranks", 2, "--tensor-model-parallel-size", 2, model=T5, tokens
 assert max(abs(a - b) for a, b in zip(one, ranks)) < 1e-9, (one, ranks)
 SPLIT = ["--data-path", WORK / "text-txt_text_sentence"]
 
-# The tokens of train-tokenizer's unigram models are those that a T5 needs: its decoder begins with <pad>, or with <s>
-# if there is one.
+# Unigram models of train-tokenizer have the tokens that a T5 needs: its decoder begins with <pad>, or with <s> if that
+# token exists.
 HF_T5 = [*T5, "--position-embedding-type", "relative", "--normalization", "RMSNorm", "--disable-bias-linear",
          "--softmax-scale", 1, "--activation", "relu"]
 for name, words in ("bare", []), ("start", ["--special-tokens", "<pad>", "</s>", "<unk>", "<s>"]):

@@ -1,5 +1,5 @@
-"""Command lines of Megatron-LM: each one runs unchanged, or ends with an error message that names the unsupported
-option and an alternative."""
+"""Command lines of Megatron-LM either run unchanged or end with an error message that names the unsupported option and
+an alternative."""
 import json
 
 from harness import *
@@ -18,7 +18,7 @@ def says(line, *parts, expect=0):
 
 
 assert says("", "options are valid, 0 have no effect").startswith("options are"), "a plain line gets a note"
-# Options of the examples for Mixtral and Llama.
+# Options in Megatron-LM's examples for Mixtral and Llama.
 says("--position-embedding-type rope --no-position-embedding --use-mcore-models --swiglu --no-masked-softmax-fusion "
      "--bf16 --bf16"
      " --attention-backend fused --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-token-dispatcher-type "
@@ -31,7 +31,7 @@ says("--position-embedding-type rope --no-position-embedding --use-mcore-models 
      "--attention-backend fused is treated as flash")
 says("--qk-clip --qk-clip-alpha 0.4 --qk-l2-norm", "--qk-clip, --qk-clip-alpha and --qk-l2-norm are not supported",
      "Choose a model without it.", expect=2)
-# A script for DeepSeek-V3.
+# Options in a script for DeepSeek-V3.
 says("--multi-latent-attention --q-lora-rank 8 --kv-lora-rank 6 --qk-head-dim 8 --qk-pos-emb-head-dim 4 --v-head-dim 4 --qk-layernorm"
      " --rotary-scaling-factor 40 --mscale 1.0 --mscale-all-dim 1.0 --position-embedding-type rope --no-rope-fusion --kv-channels 8"
      " --mla-down-proj-fusion --recompute-granularity selective --recompute-modules mla_up_proj",
@@ -62,13 +62,15 @@ for theirs, ours in {"nproc_per_node": "ranks", "tp": "tensor-model-parallel-siz
     says(f"--{theirs} 8", f"did you mean --{ours}?", expect=2)
 assert "Use --micro-batch-size." in says("--batch-size 3", "is not supported: Megatron-LM has removed it.", expect=2)
 
-# GPT-2's tokenizer is the default of its files, as in pretrain_gpt.py; the last of a repeated option holds.
+# With the files of GPT-2's tokenizer, that tokenizer is the default, as in pretrain_gpt.py. The last occurrence of a
+# repeated option applies.
 (WORK / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "<|endoftext|>": 2}))
 (WORK / "merges.txt").write_text("#version: 0.2\n")
 out = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt")
 assert "learning rate: 1.0" in out and "E-02" in out, out
 
-# That of pretrain_bert.py and pretrain_t5.py is BERT's. A run that begins has no checkpoint to take options from.
+# In pretrain_bert.py and pretrain_t5.py, the default is BERT's tokenizer. A new run has no checkpoint to take options
+# from.
 (WORK / "vocab.txt").write_text("".join(f"{token}\n" for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]",
                                                                    "[MASK]", "a", "##a")))
 for model in (["bert"], ["t5", "--decoder-seq-length", 16, "--vocab-extra-ids", 20]):
@@ -78,20 +80,21 @@ for model in (["bert"], ["t5", "--decoder-seq-length", 16, "--vocab-extra-ids", 
     assert "BertWordPieceLowerCase" in isotron("pretrain", *LAUNCHER, *begins, "--save", WORK / model[0],
                                                "--save-interval", 4)
 
-# Megatron-LM ignores --vocab-size with such a tokenizer; here it sizes the model, and a run prints a note.
+# With such a tokenizer, Megatron-LM ignores --vocab-size. In Isotron it sets the size of the model, and the run prints
+# a note.
 assert "note: the model has" not in out
 larger = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt",
                  "--vocab-size", 5)
 assert ("note: the model has --vocab-size 5 ids, and the tokenizer has 3; "
         "Megatron-LM takes the tokenizer's") in larger, larger
 
-# The schedule of batch sizes says what one is.
+# inspect --schedule takes the batch size from --step-batch-size-schedule.
 assert "microbatches 9" in isotron("inspect", "--schedule", "--step-batch-size-schedule", "0:384 200B:768 400B:1152",
                                    "--num-layers", 4, "--seq-length", 8, "--micro-batch-size", 128,
                                    "--pipeline-model-parallel-size", 2)
 
-# The last step of a schedule may end after --train-samples. A blend holds just as many samples, so the run asks for the
-# rest at its start.
+# With a batch-size schedule, the last step may exceed --train-samples. A blend has exactly as many samples as
+# requested, so the run must request the additional ones at its start.
 corpus()
 blend = [1, WORK / "corpus_text_document", 1, WORK / "corpus_text_document"]
 (WORK / "samples.conf").write_text("".join(f"{line}\n" for line in CONF.split("\n") if "-iters" not in line

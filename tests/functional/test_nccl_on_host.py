@@ -1,5 +1,5 @@
-"""Training with --nccl-library communicates through that library: checkpoints are bitwise equal to those of the host
-transport, also with registered buffers, and an error of the library, or of one of its calls, ends the run."""
+"""Training with --nccl-library communicates through that library. Checkpoints are bitwise equal to those of the host
+transport, also with registered buffers. An error of the library or of one of its calls ends the run."""
 import os
 import pathlib
 import time
@@ -36,7 +36,7 @@ for name, options in ("layout", layout), ("sharded", sharded), ("alone", alone):
 
 
 def report_of(fault):
-    """With the default deadline, 10 minutes."""
+    """Runs with a fault of the library, and with the default deadline of 10 minutes. Returns the report."""
     os.environ["HOST_NCCL_FAULT"] = fault
     begin = time.monotonic()
     report = pretrain(data, WORK / "fault", *layout, *library, expect=3)

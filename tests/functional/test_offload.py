@@ -1,6 +1,6 @@
-"""Activations that wait in host memory for their backward (--cpu-offloading-num-layers) change no bit of a run: in
-every lane, with dropout, experts and several ranks, with an evaluation between the steps, and recorded on a GPU. The
-plan tells what they take, of a GPU's memory to 3 %."""
+"""Offloading activations to host memory (--cpu-offloading-num-layers) leaves runs bitwise equal: in every lane, with
+dropout, experts and several ranks, with an evaluation between steps, and with CUDA graphs. The plan predicts their
+memory, on a GPU to within 3 %."""
 import re
 
 from harness import *
@@ -29,14 +29,14 @@ if "cuda" in OPTIONS:
 
 
 def mebibytes(what, said):
-    """The amount after these words; None: there is none."""
+    """The amount in MiB after these words; None if there is none."""
     found = re.search(rf"{what} ([\d.]+) ([KMG])iB", said)
     return found and float(found[1]) * {"K": 2**-10, "M": 1, "G": 2**10}[found[2]]
 
 
 def run(name, *options):
-    """-> the folder of checkpoints, the losses, MiB of activations on the device and on the host, and what the plan
-    says of memory"""
+    """Trains. Returns the folder of checkpoints, the losses, the MiB of activations on the device and on the host, and
+    the plan's text about memory."""
     save, log = WORK / name, WORK / f"{name}.jsonl"
     out = pretrain(data, save, *options, "--log-jsonl", log)
     validation = re.findall(r"validation loss.*", out)
@@ -53,12 +53,13 @@ for name, options in RUNS.items():
         other, got, device, host, said = run(f"{name}, {n} layers", *options, "--cpu-offloading-num-layers", n)
         assert got == want, f"{name}, {n} layers offloaded: {got}, not {want}"
         assert_same_bytes(save, other, 12, f"{name}, {n} layers offloaded")
-        # Memory on the host is not on the device (each number is rounded to 0.1); layers with and without
-        # experts differ in size.
+        # Offloaded memory is subtracted from the device's (each number is rounded to 0.1). With experts this does not
+        # hold, because layers differ in size.
         if host is not None and name != "experts":
             assert abs(plain - device - host) <= 0.15 + 1e-6, (
                 f"{name}, {n} layers offloaded: {plain} MiB before, {device} and {host} MiB")
-        # Dropless experts over ranks are planned for balance: one of two ranks may have twice as much.
+        # With dropless experts on several ranks, the plan assumes balanced loads: one of two ranks may need twice as
+        # much.
         assert ("(at most" in said) == (name == "dropless over ranks"
                                         and host is not None), f"{name}, {n} layers offloaded: {said}"
         if "(at most" in said:
@@ -66,7 +67,7 @@ for name, options in RUNS.items():
         assert (host or 0) > 0 if n > 2 else host is None, f"{name}, {n} layers offloaded: {host} MiB on the host"
     print(f"{name}: the same bits with offloaded activations")
 
-# Large compared with CUDA's rounding: 5 of 8 layers of 0.6 GB leave the GPU.
+# Sizes that are large compared with CUDA's rounding of allocations: 5 of 8 layers of 0.6 GB are offloaded.
 if "cuda" in OPTIONS:
     isotron("bench", "train", "--steps", 3, "--warmup", 1, "--profiled", 1, "--json", WORK / "step.json", "--bf16",
             "--num-layers", 8, "--hidden-size", 1024, "--num-attention-heads", 16, "--seq-length", 1024,

@@ -1,6 +1,7 @@
-"""Options reach the code: each option that changes numbers has a row (options/rows.py). An independent trainer, a
-formula or a relation between runs in the row defines what `pretrain` must log, on one rank, on layouts and across a
-resume. An option without a row fails, unless it is listed as one that changes no number; then it changes no bit.
+"""Options reach the code: each option that changes numbers has a row (options/rows.py). In each row, an independent
+trainer, a formula or a relation between runs defines what `pretrain` must log, on one rank, in layouts and across a
+resume. An option without a row is an error, unless it is listed as one that changes no number; then results must be
+bitwise equal with and without it.
 
 usage: options/judge.py"""
 import math
@@ -19,7 +20,7 @@ from trainer import Options, Trainer
 
 
 def check_bound(program, quick):
-    """A rounding of each weight changes the witness's own numbers by less than the sqrt(K) of the bound."""
+    """Rounding each weight changes the reference trainer's own numbers by less than the sqrt(K) in the bound."""
     family = Options(program.base).text("model", "gpt")
     for words in ("", "--train-iters 12", EXPERTS + "--moe-aux-loss-coeff 0.3" if family == "gpt"
                   else "--normalization RMSNorm"):

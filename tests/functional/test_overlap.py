@@ -1,5 +1,5 @@
-"""Switches that overlap communication with computation change no bit: on and late (NCCL's stand-in with late results)
-equals off."""
+"""Options that overlap communication with computation leave results bitwise equal: a run with them, on an NCCL stand-in
+whose results arrive late, equals a run without them."""
 import os
 import pathlib
 
@@ -45,7 +45,7 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (f"{PP} --pipeline-schedule zero-bubble --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --ranks "
      f"4", "",
      "--overlap-grad-reduce --overlap-param-gather"),
-    # Tied embeddings have two gradients a microbatch, whose order changes: the exact lane does not depend on it.
+    # Tied embeddings get two gradients per microbatch, whose order changes, so only the exact lane is bitwise equal.
     (f"{TP} --lane exact", "", TWO),
     (f"{TP} {UNTIED}", "", TWO),
     (f"{TP} {UNTIED} --global-batch-size 6 {RECOMPUTED}", "", TWO),  # a last unit of one
@@ -58,7 +58,7 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
      f"{TWO} {MIXED} --overlap-grad-reduce --overlap-param-gather"),
     (f"{EXPERTS} {UNTIED} --bf16", "", f"{TWO} {MIXED}"),
     (f"{TP} {UNTIED} {PP} --ranks 4", "", f"{TWO} {MIXED} {KEPT}"),
-    # fewer than first forwards
+    # fewer than the forwards before the first backward
     (f"{TP} {UNTIED} {PP} --global-batch-size 6 --no-overlap-p2p-communication --ranks 4", "", f"{TWO} {MIXED}"),
     (f"{TP} {UNTIED} {PP} --num-layers 4 --num-virtual-stages-per-pipeline-rank 2 --ranks 4", "", f"{TWO} {MIXED}"),
     (f"--context-parallel-size 2 {UNTIED} --pipeline-model-parallel-size 4 --num-layers 4 --global-batch-size 28 "

@@ -1,5 +1,5 @@
-"""A parity verdict fails when it should, in every lane. A bad case gives an error message and status 2. A run.conf from
-another source is accepted."""
+"""Parity fails on errors, in every lane. An invalid case ends with an error message and status 2. A run.conf that
+another tool wrote is accepted."""
 import math
 import struct
 
@@ -9,7 +9,7 @@ GOLDEN = ROOT / "golden"
 
 
 def read(path):
-    """safetensors: {name: [dtype, shape, bytes]}"""
+    """Reads a safetensors file as {name: [dtype, shape, bytes]}."""
     raw = path.read_bytes()
     size = struct.unpack("<Q", raw[:8])[0]
     header = json.loads(raw[8:8 + size])
@@ -47,7 +47,7 @@ def conf(case, edit):
     return edited(case, "run.conf", edit)
 
 
-# ---- options that change the function fail, also in other lanes if the error is larger than their rounding
+# ---- options that change the function must fail, also in lower precisions if the error is larger than their rounding
 def wrong(case, *options, lanes=("fp64",)):
     for lane in lanes:
         assert "verdict: FAIL" in isotron("parity", GOLDEN / case, "--lane", lane, *options, expect=1)
@@ -68,7 +68,7 @@ wrong("gpt2-tiny", "--adam-eps", 1.01e-8)
 wrong("gpt2-awkward", "--clip-grad", 0, lanes=("fp64", "fp32"))
 wrong("gpt2-tiny", "--lr-warmup-iters", 2, lanes=ALL)
 
-# ---- errors smaller than the rounding of a low precision
+# ---- errors that are smaller than the rounding of a low precision
 LOW = ("bf16", "fp16", "exact")
 for options in (["--lr", 0.0112], ["--adam-beta2", 0.9], ["--activation", "quick-gelu"], ["--weight-decay", 0]):
     wrong("gpt2-tiny", *options, lanes=LOW)
@@ -78,7 +78,7 @@ wrong("llama-layouts", "--fp8-format", "hybrid", "--rotary-interleaved", lanes=(
 for options in (["--lr", 0.03], ["--weight-decay", 10], ["--activation", "squared-relu"]):
     wrong("gpt2-layouts", "--fp8-format", "hybrid", *options, lanes=("bf16",))
 
-# ---- the report of a low precision has its power, and the seed selects the draws of its weights
+# ---- the report of a low precision states its power, and the seed selects its random weights
 said = [isotron("parity", GOLDEN / "mixtral-like", "--lane", "bf16", "--seed", seed) for seed in (1, 2)]
 assert said[0] != said[1], "the draws do not depend on the seed"
 assert all("power: gradient" in text and "power: update" in text and "power: loss" in text
@@ -100,23 +100,25 @@ for row in rows:
 assert [row["tensors"] for row in rows if row["quantity"] in ("fp64 gradient of step 1", "gradient, R",
                                                               "update, R")] == [28, 28, 28], rows
 
-# The bias of a router has no gradient, and is compared at the end.
+# A router's bias has no gradient, so only its final value is compared.
 isotron("parity", GOLDEN / "glm4-moe-like", "--fp64", "--json", REPORT)
 tensors = {row["quantity"]: row["tensors"] for row in json.loads(REPORT.read_text())["rows"]}
 assert (tensors["gradient of step 1"], tensors["parameter at the end"]) == (68, 69), tensors
 
-# In a row of power, the tensors of a linear or a norm outside of layers are one module. These are 4 layers, three
-# tables and their norm, a linear and a norm before the output, its bias, the pooler, and the head for sentences.
+# In a row of power, the tensors of one linear or norm outside the layers count as one module. The modules here: 4
+# layers, three embedding tables and their norm, a linear and a norm before the output layer, its bias, the pooler, and
+# the binary head.
 isotron("parity", GOLDEN / "bert-original", "--lane", "bf16", "--json", REPORT)
 power, = (row for row in json.loads(REPORT.read_text())["rows"] if row["quantity"] == "power: update")
 assert power["tensors"] == 13, power
-# Gradients that underflow in fp16 are within their bounds, which are too wide to tell more: no failure, and no pass.
+# If gradients underflow in fp16, they are within their bounds, but these are so wide that the verdict is neither a
+# failure nor a pass.
 said = isotron("parity", GOLDEN / "gpt2-tiny", "--lane", "fp16", "--loss-scale", 1e-5, "--json", REPORT, expect=4)
 assert "verdict: inconclusive" in said and " weak  " in said and "FAIL" not in said, said
 report = json.loads(REPORT.read_text())
 assert report["inconclusive"] and not report["pass"], report
 
-# Groups of experts: no single push of the logits by twice their error explains the choices of these draws, but the
+# Groups of experts: with this seed, no single shift of the logits by twice their error explains the choices, but the
 # run's own logits do.
 isotron("parity", GOLDEN / "glm4-moe-like", "--lane", "bf16", "--fp8-format", "hybrid", "--seed", 5032)
 
@@ -135,13 +137,13 @@ for name in ("grad/model.layers.1.mlp.up_proj.weight", "param/model.layers.0.sel
     isotron("parity", changed("llama-gqa", nudge(name, 1e-6)), "--fp64", expect=1)
 
 
-# ---- the single losses of a model are judged by their names
+# ---- each loss of a model is judged by its name
 def renamed(to):
     return edited("bert-original", "curve.json", lambda s: s.replace('"sop loss"', json.dumps(to)))
 
 
 def moved(size):
-    """Between the two losses; their sum is still right."""
+    """Moves a part of one loss to the other, so that their sum is still correct."""
     def edit(text):
         curve = json.loads(text)
         for step in curve["steps"]:
@@ -156,12 +158,12 @@ assert all(rows[name]["tensors"] == 20 for name in ("loss", "lm loss", "sop loss
 said = isotron("parity", moved(1e-9), "--fp64", expect=1)
 assert [line.split()[:2] for line in said.splitlines() if " FAIL " in line] == [["lm", "loss"], ["sop", "loss"]], said
 isotron("parity", renamed("sop_loss"), "--fp64")
-# So is a router's, with the log's name; no router has this one in every step.
+# So is a router loss, under its name in the log. No router has this loss value in every step.
 with_router = edited("mixtral-like", "curve.json", lambda s: s.replace('"lr"', '"z_loss": 1.5, "lr"'))
 assert "z_loss" in isotron("parity", with_router, "--fp64", expect=1)
 
-# ---- an oracle by transformers 5 ties the output layer of a new T5 v1.1: the model without its lm_head.weight is
-# read, and is another
+# ---- with transformers 5, an oracle ties the output layer of a new T5 v1.1: a case without lm_head.weight is read as
+# another model, and fails
 isotron("parity", changed("t5-v1_1", lambda t: t.pop("lm_head.weight"), "init.safetensors"), "--fp64", expect=1)
 
 
@@ -180,7 +182,8 @@ bad(changed("llama-gqa", lambda t: t["logits"][1].reverse()), "logits")
 bad(changed("llama-gqa", lambda t: t.pop("model.norm.weight"), "init.safetensors"), "1 missing", "model.norm.weight")
 bad(changed("llama-gqa", lambda t: t["tokens"].__setitem__(2, b"\x3d" + t["tokens"][2][1:]), "batches.safetensors"),
     '"tokens" has 61, which is not in [0, 61)')
-# An encoder's batches: padding only on the right, labels in the vocabulary, and all that the head for sentences reads.
+# Batches of an encoder must have padding only on the right, labels in the vocabulary, and all fields that the binary
+# head reads.
 ID = struct.pack("<q", 1)
 for field, value, says in (("padding_mask", bytes(8) + ID, "padding must be on the right"),
                            ("types", struct.pack("<q", 2), '"types" has 2, which is not in [0, 2)'),
@@ -188,7 +191,7 @@ for field, value, says in (("padding_mask", bytes(8) + ID, "padding must be on t
                            ("labels", struct.pack("<qq", 0, 67), '"labels" has 67, which is not in [0, 67)')):
     bad(changed("bert-original", lambda t: t[field].__setitem__(2, value + t[field][2][len(value):]),
                 "batches.safetensors"), says)
-# Fields are checked by their names: one is missing, unknown, not read, twice there, or of another shape or type.
+# Fields are checked by name: a field may be missing, unknown, unread, duplicate, or of another shape or dtype.
 for case, change, says in (
         ("bert-original", lambda t: t.pop("types"), 'no "types", which this --model bert reads'),
         ("bert-original", lambda t: t.pop("labels"), 'no "labels"'),
@@ -212,7 +215,7 @@ bad(edited("bert-original", "curve.json", lambda s: s.replace('"sop loss"', '"lm
 bad(edited("gpt2-tiny", "curve.json",
            lambda s: s.replace('"lr"', '"lm loss": 1, "lr"').replace('"lm loss": 1, ', "", 1)),
     "step 2 names a loss that the first step lacks")
-# Only transformers' names are read, and its BERT has neither a gate nor norms of queries.
+# Only transformers' names are read, and its BERT has neither a gated MLP nor query norms.
 for more, says in ("swiglu = true\n", "linear_fc1.weight' (gate)"), ("qk-layernorm = true\n", "q_layernorm.weight'"):
     bad(conf("bert-original", lambda s: s.replace("activation = gelu-erf\n", "") + more), says, "Hugging Face's BERT",
         "remove the option that adds it")

@@ -1,5 +1,5 @@
-"""Parquet files give bitwise the datasets and the tokenizers that JSON Lines with the same rows give; what cannot be
-read is refused with a message."""
+"""Datasets and tokenizers made from Parquet files are bitwise equal to those made from JSON Lines with the same rows.
+Files that cannot be read are refused with a message."""
 from harness import *
 
 FILES = ROOT / "tests/data/parquet"

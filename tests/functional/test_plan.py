@@ -1,4 +1,4 @@
-"""`isotron plan` says what pretrain says of its memory, plans runs of any size, and finds the smallest layouts that
+"""`isotron plan` reports the same memory as pretrain, plans runs of any size, and finds the smallest layouts that
 fit."""
 import itertools
 
@@ -17,7 +17,7 @@ T5 = [*ENCODER, "--model", "t5", "--decoder-num-layers", 4, "--decoder-seq-lengt
 
 
 def plan(*options):
-    """The plan as JSON, and as printed."""
+    """Returns the plan as JSON, with the printed text."""
     printed = isotron("plan", *options, "--json", WORK / "plan.json")
     return json.loads((WORK / "plan.json").read_text()) | {"printed": printed}
 
@@ -55,21 +55,21 @@ for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
     assert planned in ran, f"{layout}:\n{planned}\n{ran}"
     assert (planned in said["printed"]) == (said["plan"]["largest"] == 0), said["printed"]
 
-# Virtual stages of different sizes: 2, 1, 2 and no layers.
+# Virtual stages of different sizes: 2, 1, 2 and 0 layers.
 uneven = plan(*CONFIG, "--num-layers", 5, "--pipeline-model-parallel-size", 2,
               "--pipeline-model-parallel-layout", "Ett|t|tt|L")["plan"]
 assert [m["layers"] for m in uneven["memory"]] == [4, 1], uneven
 assert uneven["rank_parameters"] > uneven["parameters"] / 2, uneven
-# The first stage needs more memory, for the activations of two microbatches; the last one has more parameters: three
-# layers, the output and a norm.
+# The first stage needs more memory, because it holds the activations of two microbatches; the last one has more
+# parameters: three layers, the output layer and a norm.
 H, V = 16, 128
 heavy = plan("--device", "cpu", "--num-layers", 5, "--hidden-size", H, "--num-attention-heads", 2, "--seq-length", 512,
              "--vocab-size", V, "--position-embedding-type", "rope", "--micro-batch-size", 1,
              "--global-batch-size", 4, "--ranks", 2, "--pipeline-model-parallel-size", 2,
              "--pipeline-model-parallel-layout", "Ett|tttL")["plan"]
 assert (heavy["largest"], heavy["rank_parameters"]) == (0, V * H + 3 * (12 * H * H + 13 * H) + 2 * H), heavy
-# Interleaved microbatches are in flight together: two units on rank 0, one on rank 1. A step of 4 microbatches has 4
-# units, or 2 of two microbatches. A rank idles for one unit, which is 1/5 or 1/3 of the step.
+# The pipeline schedules units of one microbatch or of two interleaved ones. Rank 0 holds the activations of two units,
+# rank 1 of one. A step of 4 microbatches has 4 or 2 units. A rank idles for one unit, which is 1/5 or 1/3 of the step.
 for words, each in ([], 1), (["--interleaved-microbatches", 2], 2):
     units = plan(*CONFIG, "--ranks", 4, "--tensor-model-parallel-size", 2, "--pipeline-model-parallel-size", 2,
                  *words)["plan"]
@@ -79,11 +79,11 @@ for words, each in ([], 1), (["--interleaved-microbatches", 2], 2):
 batches = [plan(*CONFIG, *words)["plan"]["batch"] for words in ([], ["--batch-invariant-mode"])]
 assert [(b["micro"], b["microbatches"]) for b in batches] == [(2, 4), (2, 8)], batches
 
-# The bias of a router is no parameter.
+# A router's bias does not count as a parameter.
 router = plan(*CONFIG, *EXPERTS, "--moe-router-score-function", "sigmoid", "--moe-router-enable-expert-bias")["plan"]
 assert router["rank_parameters"] == router["parameters"], router
 
-# The copy of an asynchronous save has the parameters and, if they are saved, the two moments.
+# The host copy for an asynchronous save consists of the parameters and, if they are saved, the two moments.
 for words, moments in ([], 2), (["--no-save-optim"], 0):
     beside = plan(*CONFIG, "--save", WORK / "beside", "--save-interval", 1, "--async-save", *words)["plan"]
     assert 1 <= beside["memory"][0]["bytes"]["checkpoint copy"] / (4 * beside["parameters"]
@@ -100,13 +100,13 @@ assert (whole["layout"]["data"], whole["batch"]["microbatches"]) == (48, 32)
 assert math.isclose(whole["bubble"], (P - 1) / (P - 1 + 32))
 assert [m["rank"] for m in whole["memory"]] == list(range(0, 6144, 6144 // P))
 assert [m["in_flight"] for m in whole["memory"]] == list(range(P, 0, -1))
-# values of 2 bytes, gradients of 4, norms and some biases on all tensor-parallel ranks
+# parameters of 2 bytes and gradients of 4; norms and some biases are replicated on all tensor-parallel ranks
 middle = whole["memory"][1]["bytes"]
 assert 1 <= middle["parameters"] / (2 * L / P * 12 * H * H / 8) < 1.001
 assert middle["main gradients"] == 2 * middle["parameters"]
 assert 1 <= middle["optimizer"] / (6 * middle["parameters"] / 48) < 1.01  # a master and two moments, shared by 48
 
-# A plan is for GPUs, with the buffers of NCCL, unless --device cpu is given on the line or in a file.
+# A plan is for GPUs and includes the buffers of NCCL, unless --device cpu is given on the command line or in a file.
 (WORK / "cpu.conf").write_text((WORK / "run.conf").read_text() + "device = cpu\n")
 TO_ALL = [*EXPERTS, "--expert-model-parallel-size", 2, "--moe-token-dispatcher-type", "alltoall"]
 for layout in (TO_ALL, ["--use-distributed-optimizer"], ["--tensor-model-parallel-size", 2],
@@ -120,19 +120,19 @@ for layout in (TO_ALL, ["--use-distributed-optimizer"], ["--tensor-model-paralle
     assert "device: CPU\n" in for_cpus["printed"], for_gpus["printed"]
     for gpu, cpu in zip(for_gpus["plan"]["memory"], for_cpus["plan"]["memory"]):
         nccl = gpu["bytes"]["communication"] - cpu["bytes"]["communication"]
-        # of the first one, of each, and of another member of an all-to-all
+        # MiB of the first communicator, of each communicator, and of each further member of an all-to-all
         mib = 465 + 411 * gpu["communicators"] + 402 * (layout == TO_ALL)
         assert gpu["communicators"] and nccl == gpu["total"] - cpu["total"] == mib * 2**20, (layout, gpu, cpu)
         assert all(gpu["bytes"][part] == x for part, x in cpu["bytes"].items()
                    if part != "communication"), (layout, gpu, cpu)
 
-# Mistakes: a rule of the options, and one of the pipeline alone.
+# Errors: a broken rule of options, and one that only the pipeline checks.
 assert "--ranks 3 is not a multiple" in isotron("plan", *CONFIG, "--ranks", 3,
                                                 "--tensor-model-parallel-size", 2, expect=2)
 assert "among 3 pipeline ranks" in isotron("plan", *CONFIG, "--pipeline-model-parallel-size", 3, expect=2)
 assert "set --device-memory-gib" in isotron("plan", *CONFIG, "--search", expect=2)
 
-# The exit status is the verdict that was asked for; a report that cannot be written is an error of the machine.
+# The exit status is the verdict, but if the report cannot be written, it is that of an environment error.
 assert "does not fit" in isotron("plan", *CONFIG, "--device-memory-gib", 1e-4, expect=1)
 assert "no layout fits" in isotron("plan", *CONFIG, "--device-memory-gib", 1e-6, "--search", expect=1)
 said = plan(*CONFIG, "--device-memory-gib", 1)
@@ -140,7 +140,7 @@ left = text(2**30 - said["plan"]["memory"][0]["total"])
 assert f"\nfits: {left} of 1.0 GiB are left\n" in said["printed"], said["printed"]
 isotron("plan", *CONFIG, "--json", "/dev/full", expect=3)
 
-# Layouts of --search fit when they are planned, and no smaller one does.
+# A layout that --search finds fits when it is planned, and no smaller layout does.
 MODEL = [*CONFIG, "--num-layers", 4, "--global-batch-size", 16]
 for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
     memory = share * plan(*model)["plan"]["memory"][0]["total"] / 2**30
@@ -178,7 +178,8 @@ for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
     assert {f["ranks"] for f in exact["search"]} == {2 * smallest}, exact["search"]
     assert f"layouts of {2 * smallest} ranks" in exact["printed"], exact["search"]
 
-# The options of a layout replace those of the command: experts need not be divided where all of them fit on a rank.
+# The layout found replaces the layout options of the command: experts need not be distributed if all of them fit on one
+# rank.
 GIVEN = [*MODEL, *EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2]
 found = plan(*GIVEN, "--search", "--device-memory-gib", 1)["search"]
 assert found
@@ -186,19 +187,19 @@ for layout in found:
     again = plan(*GIVEN, *layout["options"].split())["plan"]
     assert again["layout"]["expert"] == 1 and max(m["total"] for m in again["memory"]) == layout["bytes"], layout
 
-# Data-parallel ranks need not be a power of two.
+# The data-parallel size need not be a power of two.
 three = plan(*MODEL, "--global-batch-size", 12, "--ranks", 3, "--search", "--device-memory-gib", 1)["search"]
 assert three and all(f["ranks"] == 3 for f in three), three
 
-# ZeRO divides the state over context-parallel ranks, too.
+# ZeRO also shards the state over context-parallel ranks.
 PAIR = [*MODEL, "--ranks", 2]
 whole, shared = (plan(*PAIR, "--context-parallel-size", 2, "--micro-batch-size", 1, *full,
                       *words)["plan"]["memory"][0]["total"] for words in ([], zero[-1]))
 found = plan(*PAIR, "--search", "--device-memory-gib", (0.2 * whole + 0.8 * shared) / 2**30)["search"]
 assert shared < whole and any("--context-parallel-size 2" in f["options"] for f in found), found
 
-# Each stage of ZeRO divides its part of the state: of a model that is mostly state, the lowest stage
-# that fits is found.
+# Each stage of ZeRO shards its part of the state. For a model whose memory is mostly state, the search finds the lowest
+# stage that fits.
 STATE = [*CONFIG, "--num-layers", 24, "--seq-length", 8, "--global-batch-size", 16, "--ranks", 2,
          "--micro-batch-size", 1, *full]
 for words in zero:
@@ -209,8 +210,8 @@ for words in zero:
     stage = data.partition("--micro-batch-size 1")[2].partition("--recompute-granularity")[0].split()
     assert stage == words, (words, found)
 
-# A pipeline may have two stages more than layers, for the embedding and the head: where nothing else fits,
-# the search finds it.
+# A pipeline may have two more stages than layers, for the embedding and the output layer. If nothing else fits, the
+# search finds such a layout.
 ENDS = [*CONFIG, "--num-layers", 1, "--vocab-size", 400, "--global-batch-size", 12, "--ranks", 3]
 STAGED = [*ENDS, "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"]
 most = max(m["total"] for m in plan(*STAGED, "--pipeline-model-parallel-size", 3,

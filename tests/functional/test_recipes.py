@@ -1,18 +1,18 @@
-"""Every recipe of bench/recipes plans at full size, fits the published GPU unless its file states otherwise, and runs
-scaled down with its kinds of parallelism."""
+"""Every recipe of bench/recipes can be planned at full size, fits the published GPU unless its file states otherwise,
+and runs when it is scaled down with all of its kinds of parallelism."""
 import concurrent.futures
 import re
 
 from harness import *
 
 RECIPES = {path.stem: path for path in sorted((ROOT / "bench/recipes").glob("*.conf"))}
-# Parameters in billions, of the tables.
+# Parameters in billions, from the published tables.
 PARAMETERS = {"gpt-462b-h100": 462, "gpt-177b-h100": 177, "gpt-1t-a100": 1008.0, "gpt-145b-a100": 145.6,
               "llama3-8b": 8.03, "llama3-405b-fp8": 405.9, "mixtral-8x7b": 46.7, "bert-large": 0.336, "t5-11b": 11.0,
               "gpt3-175b": 174.6, "mixtral-8x22b": 140.6, "qwen3-8b": 8.19, "qwen3-30b-a3b-fp8": 30.53,
               "qwen3-235b-a22b-fp8": 235.09, "gpt-oss-120b": 116.8}
-# Ranks, tensor, pipeline, context and expert sizes of the rows of Megatron-LM's parallelism guide, and
-# of its scaling tables.
+# Ranks, and tensor-, pipeline-, context- and expert-parallel sizes, from Megatron-LM's parallelism guide and its
+# scaling tables.
 LAYOUTS = {"llama3-8b": (8, 1, 1, 2, 1), "llama3-70b": (64, 4, 4, 2, 1), "llama3-405b": (1024, 8, 8, 2, 1),
            "gpt3-175b": (128, 4, 8, 1, 1), "gpt3-175b-256": (256, 4, 8, 1, 1), "gpt3-175b-512": (512, 4, 8, 1, 1),
            "mixtral-8x7b": (64, 1, 4, 1, 8), "mixtral-8x22b-256": (256, 4, 4, 1, 8),
@@ -40,7 +40,7 @@ assert done.stderr.endswith("no.conf: it has no ranks, as each recipe of bench/r
 
 
 def run(name):
-    """The scaled-down options, and the result of a step."""
+    """Runs a scaled-down recipe. Returns its options and the result of a step."""
     path, out = RECIPES[name], WORK / f"{name}.json"
     words = subprocess.run([ROOT / "tools/shrink_recipe", path, "--tiny"], check=True, capture_output=True,
                            text=True).stdout.split()

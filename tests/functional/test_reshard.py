@@ -1,6 +1,6 @@
-"""A checkpoint does not know its layout: what one rank has saved, other ranks load and save again with the same
-content, and train on along the same curve (fp64, harness.Rounding). Saving while the run goes on saves the same bytes
-as stopping for it."""
+"""A checkpoint does not depend on the layout: other layouts can load a checkpoint of one rank, save it again with the
+same content, and continue along the same loss curve (fp64, harness.Rounding). An asynchronous save writes the same
+bytes as a synchronous one."""
 from harness import *
 
 data = corpus()

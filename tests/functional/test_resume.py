@@ -1,5 +1,5 @@
 """A run that is resumed at any step is bitwise equal to an uninterrupted one, in parameters, optimizer state and
-losses. Cases: with dropout, in the middle of an epoch, in every lane, and after a loss-scale change."""
+losses. This holds with dropout, in the middle of an epoch, in every lane, and after a change of the loss scale."""
 from harness import *
 
 data = corpus()
@@ -17,7 +17,7 @@ for lane, extra in {"fp64": [], "fp32": [], "bf16": [],
         assert got == {i: expected[i] for i in range(k + 1, 13)}, f"{lane}, resumed at {k}: the losses differ"
     print(f"{lane}: resumed = straight")
 
-# A mixture of experts: the biases that choose experts are state that no optimizer holds.
+# In a mixture of experts, the routers' biases are state that is not in the optimizer.
 moe = ["--num-experts", 4, "--disable-bias-linear", "--moe-router-score-function", "sigmoid",
        "--moe-router-enable-expert-bias", "--moe-router-bias-update-rate", 0.01,
        "--moe-router-load-balancing-type", "global_aux_loss", "--moe-aux-loss-coeff", 0.01,

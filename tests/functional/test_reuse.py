@@ -1,5 +1,4 @@
-"""A checkpoint used by a run with other options: what may change does not stop the run, and nothing is lost on the
-way."""
+"""A run uses a checkpoint with other options: changes that are allowed do not stop the run, and nothing is lost."""
 import re
 
 from harness import *
@@ -13,7 +12,7 @@ def run(*words, data=data, expect=0):
     return isotron(*BASE, "--lr-warmup-iters", 0, *data, *words, expect=expect)
 
 
-# Weights do not know how long the samples were, nor the dropout; the step count starts again.
+# With --finetune, the sequence length and dropout may change, and the step count restarts.
 out = run("--load", first, "--finetune", "--seq-length", 16, "--hidden-dropout", 0, "--train-iters", 1)
 assert "iteration        1/       1" in out, out
 
@@ -26,28 +25,29 @@ assert "--decoder-seq-length is 24, and the checkpoint has 16" in said, said
 assert "lengths may change with --finetune" in said, said
 isotron(*t5, "--seq-length", 48, "--decoder-seq-length", 24, "--load", WORK / "t5", "--finetune")
 
-# Model and tokenizer from the checkpoint alone.
+# generate takes the model and the tokenizer from the checkpoint alone.
 out = isotron("generate", "--load", first, "--prompt", "a", "--tokens-to-generate", 2)
 assert "successfully loaded" in out, out
 
-# Loaded from one folder, saved to another: the copy is made even if no step is left.
+# A run that loads from one folder and saves to another makes the copy even if no steps are left.
 run("--load", first, "--save", WORK / "second")
 assert_same_bytes(first, WORK / "second", 12, "a run without steps")
 
-# A dynamic loss scale starts at its beginning if the checkpoint had none; a fixed one is always that of the options.
+# A dynamic loss scale starts at its initial value if the checkpoint has none; a fixed one always comes from the
+# options.
 out = run("--load", first, "--fp16", "--initial-loss-scale", 1024, "--train-iters", 13)
 assert "loss scale: 1024.0" in out, out
 run("--fp16", "--initial-loss-scale", 1024, "--save", WORK / "dynamic")
 out = run("--load", WORK / "dynamic", "--fp16", "--loss-scale", 64, "--train-iters", 13)
 assert "loss scale: 64.0" in out, out
 
-# More was evaluated before than this run's validation data is made for.
+# The run that saved the checkpoint has read more validation samples than this run builds.
 halves = [*data[:2], "--split", "50,50,0", "--eval-iters", 5]
 run("--eval-interval", 1, "--save", WORK / "evaluated", data=halves)
 out = run("--load", WORK / "evaluated", "--train-iters", 13, "--eval-interval", 1000, data=halves)
 assert "validation loss at iteration 13" in out, out
 
-# Where there is no checkpoint, a run begins only if it will save there or the folder is empty.
+# If the folder of --load contains no checkpoint, a run starts only if it will save there or the folder is empty.
 (WORK / "empty").mkdir()
 for words in (["--load", WORK / "empty"], ["--load", WORK / "begun", "--save", WORK / "begun"]):
     assert f"no checkpoint in {words[1]}: starting anew" in run(*words, "--train-iters", 1), words
@@ -57,7 +57,7 @@ for folder in ("empty", "begun-not"):
     assert "--exit-on-missing" in run("--load", WORK / folder, "--save", WORK / folder,
                                       "--exit-on-missing-checkpoint", expect=2)
 
-# One checkpoint of the folder may be named. The run that it leads to is the same.
+# --load may name one checkpoint in the folder. The resumed run is bitwise equal.
 straight, inner = WORK / "straight", WORK / "inner"
 run("--save", straight, "--save-interval", 5)
 assert "at iteration 5\n" in run("--load", f"{straight}/iter_0000005/",
@@ -68,7 +68,8 @@ isotron("generate", "--load", straight / "iter_0000010", "--prompt", "a", "--tok
 shutil.copytree(straight / "iter_0000005", WORK / "renamed")
 assert "its name is not iter_" in run("--load", WORK / "renamed", expect=2)
 
-# A run does not save among the checkpoints of another; going back in its own is told.
+# A run refuses to save among the checkpoints of another run. A note tells if a run restarts from one of
+# its older checkpoints.
 before = sorted(inner.rglob("*"))
 for words in ([], ["--load", straight], ["--load", inner, "--finetune"]):
     assert f"--load '{inner}' to continue it" in run(*words, "--save", inner, expect=2), words
@@ -76,7 +77,7 @@ run("--load", straight, "--skip-train", "--save", inner)  # an evaluation saves 
 assert before == sorted(inner.rglob("*"))
 assert "checkpoints after step 5 in" in run("--load", straight, "--save", straight, "--ckpt-step", 5)
 
-# A continued run prints its differences from the saved one, and nothing else.
+# A resumed run prints notes only about differences from the saved run.
 said = run("--load", straight, "--save", straight, "--micro-batch-size", 4, "--log-interval", 3)
 assert "already at step 12 of 12: nothing to train" in said and "note:" not in said, said
 said = run("--load", straight, "--ckpt-step", 5, "--seed", 5, "--global-batch-size", 16, "--lr", 1e-3, "--bf16",
@@ -88,7 +89,7 @@ assert notes["seed"] == "5, and the checkpoint has 1234: the order of the data a
 assert notes["lr-decay-iters"].startswith("10, and the checkpoint has none: "), said
 assert notes["hidden-dropout"] == "0.3, and the checkpoint has 0.1: the dropout of the remaining steps changes", said
 assert notes["train-iters"] == "11, and the checkpoint has 12: the last step changes", said
-# Notes on the schedules are about the rates of the remaining steps, not about the options.
+# Notes about schedules depend on the rates of the remaining steps, not on the options.
 CHANGE, STAY, LAST, TOO = ("the learning rates of the remaining steps change",
                            "the learning rates of the remaining steps do not change", "the last step changes",
                            ", and so do the learning rates")
@@ -114,7 +115,7 @@ for words, expected in {
 said = run("--load", straight, "--no-bias-gelu-fusion", expect=2)
 assert "--no-bias-gelu-fusion is true, and the checkpoint has false; use its values" in said, said
 
-# Other data under the same names: Megatron-LM continues too. Isotron prints a note.
+# If the data has changed under the same names, the run continues, as in Megatron-LM, but Isotron prints a note.
 (WORK / "corpus.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:3200])
 isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs",
         "--output-prefix", WORK / "corpus", "--append-eod", "--overwrite", *TOKENIZER)
@@ -122,5 +123,5 @@ said = run("--load", straight, "--ckpt-step", 5)
 assert re.findall("note: .*", said) == ["note: the data files have changed since the checkpoint: the samples or their "
                                         "order change"], said
 
-# A number of minutes that has no nanoseconds in 64 bits is long, not short.
+# A number of minutes whose nanoseconds overflow 64 bits is a long duration, not a short one.
 assert "exiting" not in run("--exit-duration-in-mins", 2**31 - 1, "--train-iters", 2)

@@ -1,5 +1,5 @@
-"""A run prints its model, data and epochs, layout and machine before it begins, immediately even if the output is
-redirected. Evaluation without data is refused."""
+"""Before the first step, a run prints its model, data and epochs, layout and machine, without delay even if the output
+is redirected. An explicit evaluation without data is refused."""
 import os
 import re
 import time
@@ -14,7 +14,7 @@ def shown(name, said):
     return re.search(rf"^{name}: +(.*)$", said, re.M)[1]
 
 
-# 2992 tokens in all; validation has what the split gives it, and is read as often as it takes.
+# The dataset has 2992 tokens. Validation gets its share of the split, which is read repeatedly if needed.
 said = isotron(*BASE, *SPLIT, "80,20,0", "--eval-iters", 9, "--train-iters", 60, "--exit-interval", 1, "--ranks", 4,
                "--tensor-model-parallel-size", 2, "--use-distributed-optimizer")
 assert "2 layers of width 48, 4 heads (2 of keys and values); number of parameters: " in shown("model", said), said
@@ -29,7 +29,8 @@ for name, samples in {"training": 60 * 8, "validation": 9 * 8}.items():
     tokens += int(own)
 assert tokens == 2992, said
 
-# Evaluation that is asked for must have data. The default without data is only told.
+# If evaluation is requested explicitly, it must have data. If it is only the default, a note says that there is no
+# data.
 for words, text in {"80,x,0": "'x' in the split", "1e2,5": "'1e2' in the split",
                     "90,-5,5": "'-5' in the split"}.items():
     assert text in isotron(*BASE, *SPLIT, words, expect=2), words
@@ -39,7 +40,7 @@ for words in (["--eval-iters", 2], ["--eval-iters", 2, "--eval-interval", 5]):
 (WORK / "run.conf").write_text(CONF.replace("eval-iters = 0", ""))
 assert shown("validation", isotron(*BASE, *data, "--train-iters", 3)) == "none, so no evaluation (--split 100,0,0)"
 
-# A step of minutes: its first lines are in the file before it ends.
+# In a step that takes minutes, the first lines are in the file before it ends.
 with open(WORK / "out", "w") as file:
     words = [*BASE, *data, "--global-batch-size", 80000, "--train-iters", 3]
     process = subprocess.Popen([PROGRAM, *map(str, words)], stdout=file)
@@ -50,7 +51,8 @@ while "training:" not in (said := (WORK / "out").read_text()) and time.monotonic
 process.kill()
 process.wait()
 assert "training:" in said and "iteration" not in said, said
-# The log begins with the run; a resumed run continues the file, also after a line that a killed one left incomplete.
+# The log begins with a record of the run. A resumed run appends to the file, even after an incomplete line of a killed
+# run.
 log, save = WORK / "log.jsonl", WORK / "save"
 words = [*SPLIT, "80,20,0", "--eval-iters", 2, "--eval-interval", 4, "--train-iters", 8, "--lr-warmup-iters", 0,
          "--log-jsonl", log]

@@ -1,5 +1,4 @@
-"""Each script of the repository has a help text and refuses invalid arguments, from any folder; and their plots are
-right."""
+"""Each script of the repository has a help text and refuses invalid arguments, from any folder. Plots are correct."""
 import os
 import re
 
@@ -22,14 +21,14 @@ for name in names:
     assert "usage: " in script(name, "--help"), name
     script(name, "--no-such-option", status=2)
 
-# Layouts that the program accepts.
+# cover_layouts writes layouts that the program accepts.
 program = pathlib.Path(PROGRAM).resolve()
 cells = script("tools/cover_layouts", "--program", program, "--random", 3, "--most-ranks", 4)
 assert len([line for line in cells.splitlines() if line[0] != "#"]) == 3, cells
 assert "only 0 different layouts" in script("tools/cover_layouts", "--program", program, "--random", 3,
                                             "--degrees", 1, status=1)
 
-# A loss curve. The picture of an earlier run stays until the new one is complete.
+# plot_loss draws a loss curve. An earlier picture is kept until the new one is complete.
 log, curve, picture = WORK / "log.jsonl", WORK / "curve.json", WORK / "loss.svg"
 log.write_text('{"time": 1}\n{"iteration": 1, "lm_loss": 2.5}\n{"iteration": 2, "lm_loss": 2.25}\n{"iteration": 3, '
                '"lm_loss": null}\n')
@@ -52,7 +51,8 @@ assert "line 2 of" in script("tools/plot_loss", picture, log, status=1) and pict
 
 
 def drawn_lines(number, *words):
-    """The heights of each stroke of a curve of the figure, after the stroke of its key, from 0 to 1 of the curve."""
+    """The heights of the strokes of a curve in the figure, without the stroke in the legend, scaled to 0..1 over the
+    curve."""
     script("tools/plot_loss", picture, log, *words)
     path = re.search(r"d='([^']*)'", picture.read_text().split(f"gnuplot_plot_{number}")[1].split("<path")[1])[1]
     strokes = [[float(p.split(",")[1]) for p in re.split("L", s)] for s in path.split("M")[2:]]
@@ -60,7 +60,7 @@ def drawn_lines(number, *words):
     return [[round((low - y) / (low - high), 2) for y in s] for s in strokes]
 
 
-# The run was killed in step 5 and resumed from step 2: two strokes, and the validation losses.
+# A run that was killed in step 5 and resumed from step 2 is drawn as two strokes, with the validation losses.
 row = lambda step, loss: json.dumps({"iteration": step, "lm_loss": loss})
 valid = lambda step, loss: json.dumps({"kind": "validation", "iteration": step, "loss": loss})
 log.write_text("\n".join(['{"kind": "run", "iteration": 0}', row(1, 5), row(2, 4), row(3, 3), valid(3, 8),

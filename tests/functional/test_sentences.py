@@ -21,7 +21,7 @@ refuses(2, "nothing.idx", words=[*BASE, "--data-path", WORK / "nothing"])
 refuses(2, "pretrian", "pretrain", words=["pretrian"])
 refuses(2, "--num-layers is 3, and the checkpoint has 2", words=[*BASE, *data, "--num-layers", 3, "--load", saved])
 refuses(2, "holds no checkpoint", words=[*BASE, *data, "--load", WORK / "none", "--exit-on-missing-checkpoint"])
-# before the first step, not after the last
+# must fail before the first step, not after the last
 refuses(2, "is not a folder", words=[*BASE, *data, "--save", WORK / "run.conf"])
 refuses(2, "--seq-length is 16", "--finetune", words=[*BASE, *data, "--seq-length", 16, "--load", saved])
 refuses(2, "golden case", words=["parity", WORK])
@@ -45,7 +45,7 @@ refuses(2, "shard_00000.bin", words=[*BASE, *data, "--load", flipped])
 
 nan = isotron(*BASE, *data, "--lr", 1e6, "--clip-grad", 0, "--train-iters", 30, "--save", WORK / "nan", expect=1)
 assert "not finite" in nan, nan
-# A folder has one writer; the lock is the kernel's (flock), so that a killed run leaves none.
+# Only one run may write to a folder. The lock is the kernel's (flock), so a killed run leaves no lock.
 writer = os.open(saved, os.O_RDONLY)
 fcntl.flock(writer, fcntl.LOCK_EX)
 refuses(2, "another run is saving", words=[*BASE, *data, "--load", saved, "--save", saved])

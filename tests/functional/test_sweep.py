@@ -1,4 +1,4 @@
-"""A sweep judges every cell, fails what is wrong, skips what a rule forbids, names what it cannot understand, and
+"""A sweep judges every cell, fails wrong ones, skips those that a rule forbids, reports lines that it cannot parse, and
 writes reports."""
 import html.parser
 import os
@@ -19,7 +19,7 @@ def cells():
     return json.loads((WORK / "r.json").read_text())["cells"]
 
 
-# ---- verdicts: what is right passes, what is wrong fails in every lane, what a rule forbids is neither
+# ---- verdicts: correct cells pass, wrong ones fail in every lane, and those that a rule forbids are skipped
 RIGHT = ["# comment", "", "fp64 --tensor-model-parallel-size 2 # and here", "exact --ranks 2",
          "bf16 --pipeline-model-parallel-size 2", "llama-layouts fp64 --tensor-model-parallel-size 2"]
 out = sweep(RIGHT + ["fp64 --tensor-model-parallel-size 3"], "--junit", WORK / "r.xml", "--html", WORK / "r.html")
@@ -36,7 +36,7 @@ for lane in ("exact", "fp32", "bf16", "fp64"):
     assert cells()[0]["verdict"] == "fail"
 sweep(["fp64 --tensor-model-parallel-size 3"], expect=1)  # nothing has passed
 
-# ---- reports can be read, and hold every cell
+# ---- reports can be parsed, and contain every cell
 suite = xml.dom.minidom.parse(str(WORK / "r.xml"))
 assert len(suite.getElementsByTagName("testcase")) == 4 and len(suite.getElementsByTagName("skipped")) == 1
 names = {p.getAttribute("name") for p in suite.getElementsByTagName("property")}
@@ -49,7 +49,7 @@ for cell in suite.getElementsByTagName("testcase"):
 for p in suite.getElementsByTagName("property"):
     assert p.getAttribute("name") not in ("bound", "observed") or float(p.getAttribute("value")) >= 0, p.toxml()
 page = (WORK / "r.html").read_text()
-# where it ran: every report has what a bench has, and the threads of a rank
+# provenance: every report has the same facts as a benchmark's, and the threads per rank
 isotron("bench", "ops", "--filter", "^norm/rms-short$", "--dtype", "fp32", "--seconds", 1e-3, "--cpu-threads", 1,
         "--json", WORK / "ops.json")
 bench = json.loads((WORK / "ops.json").read_text())["provenance"]
@@ -85,7 +85,7 @@ assert ">step</text>" in page, page
 assert "How to read this" in page and "<h2>Failures" not in page and "<summary>Skipped" in page, page
 assert f">{number}</td>" in page, page
 
-# ---- failures come first, with their numbers; a case without cells that ran has no figure
+# ---- failures come first, with their numbers; a case whose cells did not run has no figure
 failure, = xml.dom.minidom.parse(str(WORK / "fail.xml")).getElementsByTagName("failure")
 assert re.fullmatch(r"learning rate of step 2: 0\.5, \S+ times its bound of \S+",
                     failure.getAttribute("message")), failure.toxml()
@@ -95,7 +95,7 @@ page = (WORK / "fail.html").read_text()
 assert page.index("<h2>Failures") < page.index("learning rate of step 2: 0.5") < page.index("<summary>Layouts"), page
 assert page.count("<svg") == 1 and "llama-layouts" not in page.partition("</table>")[2], page
 
-# ---- cells of one layout that differ in other options: each has a name, and the worst is in the grid
+# ---- cells with the same layout but other different options: each has a name, and the grid shows the worst
 out = sweep(["fp64 --ranks 2", "fp64 --ranks 2 --lr 0.02", "fp64 --ranks 2 --seed 5"], "--clip-grad", 1,
             "--html", WORK / "r.html",
       "--junit", WORK / "r.xml", expect=1)
@@ -107,7 +107,7 @@ page = (WORK / "r.html").read_text()
 grid = page.partition("<summary>Layouts")[2].partition("</table>")[0]
 assert grid.count("<code>dp2</code>") == 1 and "dp2 [--ranks 2 --lr 0.02]: learning rate" in grid, grid
 
-# ---- the command of a failed cell reproduces it: the options of all cells are in it, those of the report are not
+# ---- the command of a failed cell reproduces it: it has the options for all cells, but not those for reports
 command = cells()[1]["command"]
 assert command == " ".join(map(str, ["isotron parity", CASE, "--lane fp64 --clip-grad 1", *OPTIONS,
                                      "--ranks 2 --lr 0.02"])), command
@@ -115,7 +115,7 @@ assert command in page.partition("<h2>Failures")[2].partition("</table>")[0]
 assert f"isotron parity {CASE} --sweep" in page
 assert "learning rate" in isotron(*command.split()[1:], expect=1)
 assert f"    to run it alone: {command}\n" in out, out
-# alone it is not compared with one rank
+# run alone, the cell is not compared with one rank
 out = sweep(["exact --ranks 2 --lr-warmup-iters 2"], "--clip-grad", 1, expect=1)
 command = cells()[0]["command"]
 done = subprocess.run(command.replace("| isotron", f"| {PROGRAM}"), shell=True, capture_output=True, text=True)
@@ -124,18 +124,19 @@ layout = "fp64 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout
 sweep([layout], "--sweep-dry-run")
 assert cells()[0]["command"].endswith("--pipeline-model-parallel-layout 'Ettt|tL' --ranks 2"), cells()[0]["command"]
 
-# ---- a rate that is wrong on one rank too ends the search: 16 steps later the layout sends tokens to other experts
+# ---- a learning rate that is wrong on one rank too ends the search, because 16 steps later the layout would route
+# tokens differently
 smoke = [line for line in (ROOT / "tests/functional/layouts/smoke.list").read_text().splitlines()
          if "--expert-tensor-parallel-size" in line]
 out = sweep(smoke, "--lr", 0.02, cases=(ROOT / "golden" / "mixtral-layouts",), expect=1)
 assert "not localised: one rank also differs from the oracle, in step 2; every op agrees" in out, out
 assert "localised" not in cells()[0], out
 
-# ---- a cell that hangs is one failed cell
+# ---- a cell that hangs fails alone
 sweep(["fp64 --ranks 2"], "--sweep-deadline", 1e-6, expect=1)
 assert "timed out after 0 s" in cells()[0]["reason"], cells()
 
-# ---- what is not understood is no skipped cell
+# ---- lines that cannot be parsed are errors, not skipped cells
 GOOD = "gpt2-layouts fp64 --ranks 2"
 for line, sentence in (("fp64 --tensor-model-paralel-size 2", "list:2: '--tensor-model-paralel-size'"),
                        ("gpt2-layouts fp65", "is not a precision"),
@@ -167,8 +168,7 @@ if "--device cuda: this" in alone.stderr:  # no GPU
     assert "--device cuda: this" in sweep([GOOD + " --device cuda"], expect=2)
 assert "--sweep-deadline: more" in sweep(RIGHT, "--sweep-deadline", 0, expect=2)
 
-# ---- no report overwrites the list or another report, and none of an earlier run is left by one that does
-# not write its own
+# ---- a report must not overwrite the list or another report, and a sweep that writes no report removes an earlier one
 for one, two in (("--junit", "r.json"), ("--html", "list"), ("--junit", "../" + WORK.name + "/list")):
     assert "are the same file" in sweep([GOOD], one, WORK / two, expect=2)
 assert (WORK / "list").read_text() == GOOD + "\n"
@@ -197,13 +197,13 @@ isotron("parity", CASE, "--json", reports[0])
 isotron("parity", CASE, "--json", reports[0], "--hidden-sise", 4, expect=2)
 assert reports[0].exists()  # an option with an error changes nothing
 
-# ---- an option of the sweep may make two cells equal
+# ---- an option for all cells may make two cells equal
 pair = ["gpt2-layouts fp64 --tensor-model-parallel-size 2 --ranks 2", "gpt2-layouts fp64 --ranks 2"]
 sweep(pair, "--sweep-dry-run")
 assert "list:2: line 1 has the same cell of gpt2-layouts" in sweep(pair, "--tensor-model-parallel-size", 2,
                                                                    "--sweep-dry-run", expect=2)
 
-# ---- a dry run runs nothing, and its cells are planned; an option of the sweep reaches every cell
+# ---- a dry run plans cells without running them; options for all cells are applied to each
 out = sweep(RIGHT + ["fp64 --tensor-model-parallel-size 3"], "--sweep-dry-run", "--device", "cuda",
             "--junit", WORK / "r.xml", "--html", WORK / "r.html")
 assert [(c["seconds"], c["verdict"], c["device"])
@@ -217,7 +217,7 @@ page = (WORK / "r.html").read_text()
 assert page.count("<td>planned</td>") == 3, page
 assert page.partition("<summary>Skipped")[2].count('<tr class="skip">') == 1, page
 
-# ---- a machine that cannot run a cell is an error, not a failed cell, and no sweep waits for it
+# ---- if the machine cannot run a cell, this is an error and not a failed cell, and the sweep ends immediately
 for threads, why in (("2", "OpenBLAS needs 272.0 MiB"), ("1", "cannot reserve")):
     done = subprocess.run(["sh", "-c", 'ulimit -v 120000; exec "$@"', "sh", PROGRAM, "parity", CASE,
                            "--sweep", WORK / "list"], capture_output=True,

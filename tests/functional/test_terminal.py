@@ -1,5 +1,5 @@
-"""On a terminal, verdicts are in colour, and a line that never wraps shows the current step or stage of validate.
-Redirected output is plain."""
+"""On a terminal, verdicts are coloured, and a line that never wraps shows the current step, or the current stage of
+validate. Redirected output is plain."""
 import contextlib
 import fcntl
 import os
@@ -20,8 +20,8 @@ def resize(terminal, columns):
 
 
 def at_terminal(words, columns=200, then=None, stdout=None, **env):
-    """The program's output to a terminal. When the run shows a step, the terminal is resized to `then` columns. When it
-    shows a step there, the run is stopped."""
+    """Runs the program on a terminal and returns its output. With `then`, the terminal is resized to so many columns
+    when the run shows a step; when it shows a step after that, the run is stopped."""
     main, terminal = pty.openpty()
     resize(main, columns)
     clean = {name: value for name, value in os.environ.items() if name not in ("TERM", "NO_COLOR", "COLUMNS")}
@@ -43,7 +43,7 @@ def at_terminal(words, columns=200, then=None, stdout=None, **env):
     return said.decode(), plain
 
 
-# The step between two lines: cut to the width of the terminal, also when that changes, else to COLUMNS.
+# The line of the current step is cut to the width of the terminal, also when that changes; without a width, to COLUMNS.
 words = [*BASE, *corpus(), "--train-iters", 12, "--log-interval", 6, "--global-batch-size", 128]
 WHOLE = r"step (\d+)/12 \| loss [\d.]+ \| \d+ tokens/s \| 0:00:\d\d left"
 for columns, then, env in ((200, None, {}), (0, None, {"COLUMNS": "30"}), (40, 20, {}), (1, None, {})):
@@ -69,7 +69,8 @@ assert " iteration        6/" in at_terminal([*words, "--log-format", "megatron"
 said = isotron(*words)
 assert "\033" not in said and " iteration        6/" in said, said
 
-# Verdicts: green, yellow and red, only on a terminal, without NO_COLOR (an empty value is none) and TERM=dumb.
+# Verdicts are green, yellow and red, but only on a terminal without NO_COLOR (an empty value counts as unset) and
+# TERM=dumb.
 GREEN, YELLOW, RED = 32, 33, 31
 for name, rate in (("a", 1), ("b", 2)):
     (WORK / f"{name}.jsonl").write_text(f'{{"kind": "run"}}\n{{"iteration": 1, "lm_loss": {rate}}}\n')
@@ -98,7 +99,7 @@ shown = STATUS.findall(said)
 assert len(shown[-1]) == 19 and "compute 1/1 | 0 s | run 0 of 60 s | GEMMs"[:39] in shown, said
 assert "\033[33mINTERRUPTED\033[0m, 0 of 9 stages pass; " in " ".join(said.split()), said
 
-# The seconds since a stage began, and since the run began: the second stage begins when the first has ended.
+# The line shows the seconds since the stage began and since the run began.
 begun = time.monotonic()
 said, _ = at_terminal(["validate", "--only", "compute", "memory", "--seconds", 4, "--json", WORK / "v.json"])
 most = time.monotonic() - begun
@@ -115,7 +116,7 @@ for env in ({"NO_COLOR": "1"}, {"NO_COLOR": "false"}, {"TERM": "dumb"}):
 assert "\033" in at_terminal(["compare", WORK / "a.jsonl", WORK / "a.jsonl"], NO_COLOR="")[0]
 assert "\033" not in isotron("compare", WORK / "a.jsonl", WORK / "a.jsonl")
 
-# Text and tables fit into the width. A word that is longer stays whole.
+# Text and tables fit the width. A word that is longer is not broken.
 PLAIN, STAGES = [*BASE[1:], "--mock-data"], ["--num-layers", 8, "--ranks", 8, "--pipeline-model-parallel-size", 4]
 IDLE = ["--no-rope-fusion", "--no-masked-softmax-fusion", "--no-bias-swiglu-fusion", "--no-bias-dropout-fusion",
         "--no-mmap-bin-files"]

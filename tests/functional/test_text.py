@@ -1,5 +1,5 @@
-"""Every command reads only UTF-8 text, from every container. The text equals what Python reads (its codecs, gzip, bz2,
-lzma, json). Anything else is refused with file, line and byte."""
+"""Every command reads only UTF-8 text, from every kind of container, and reads the same text as Python (its codecs,
+gzip, bz2, lzma, json). Anything else is refused with a message that names file, line and byte."""
 import bz2
 import gzip
 import hashlib
@@ -25,7 +25,7 @@ def write(name, data):
 
 
 def documents(prefix=PREFIX, key="text"):
-    """The texts of a dataset of ByteLevelTokenizer."""
+    """The texts in a dataset made with ByteLevelTokenizer."""
     index, tokens = (pathlib.Path(f"{prefix}_{key}_document.{end}").read_bytes() for end in ("idx", "bin"))
     sequences, entries = struct.unpack_from("<QQ", index, 18)
     ends = [0]
@@ -43,14 +43,14 @@ def preprocess(*files, options=(), expect=0):
 
 
 def refuses(words, parts, stdin=None):
-    """A user error that has these parts."""
+    """Checks that a command ends with a user error whose message has these parts."""
     done = subprocess.run([PROGRAM, *map(str, words)], stdin=stdin, capture_output=True, text=True,
                           errors="replace", timeout=60)
     assert done.returncode == 2 and all(part in done.stderr for part in parts), (words, parts, done)
 
 
 def commands(file, line):
-    """Every command that reads texts from a file. In JSON Lines an earlier line may be refused first."""
+    """Yields every command that reads texts from a file. With JSON Lines, an earlier line may be refused first."""
     for options in FORMATS[:3 if line == 1 else 2]:
         yield ["preprocess", "--input", file, "--output-prefix", WORK / "refused", *TOKENIZER, *options]
         yield ["train-tokenizer", "--input", file, "--output", WORK / "refused.json", *options]
@@ -62,10 +62,10 @@ def commands(file, line):
            "--vocab-file", ROOT / "tests/data/tokenizer/gpt2/vocab.json", "--merge-file", file]
 
 
-# ---- bytes that are no text ----
+# ---- bytes that are not text ----
 
 def fault(data):
-    """Offset of the first byte that is not UTF-8, or NUL."""
+    """Offset of the first byte that is NUL or not UTF-8."""
     try:
         data.decode()
         return data.index(0)
@@ -108,7 +108,7 @@ BAD |= {f"{name}{mark}": (TEXT.encode(code), [f"looks like {named}:"]) for name,
     ("utf-16be", "utf-16be", "utf-16be", ""), ("utf-32le", "utf-32le", "utf-32le", ""),
     ("utf-32be", "utf-32be", "utf-32be", "")]}
 BAD["utf-16be with a mark"] = b"\xfe\xff" + TEXT.encode("utf-16be"), ["looks like utf-16:"]
-# U+4E00 is N in the other order
+# with swapped bytes, U+4E00 is N
 BAD["Chinese utf-16be"] = "\u4e00 \u4eba \u53e3\n".encode("utf-16be"), ["looks like utf-16be:"]
 BAD["NUL"] = BAD["NUL"][0], ["must not contain NUL"]
 RUSSIAN = "\u043f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440\n"
@@ -160,7 +160,7 @@ ENCODED = {"latin1": "caf\u00e9 \u00ff", "latin-1": "na\u00efve", "iso8859_15": 
            "cp1251": "\u043f", "shift-jis": "\u65e5\u672c", "euc_jp": "\u65e5", "euc-kr": "\ud55c",
            "gbk": "\u4e2d\u6587", "gb18030": "\U0001f600", "big5": "\u4e2d", "utf-16": "\u4e2d\U0001f600",
            "utf_16_le": "\u0159", "utf-16be": "\u0159", "utf-32": "\u0159", "UTF-32LE": "\U0001f600", "cp437": "\u2592",
-           # the last two letters may begin a pair, so iconv holds them until the end
+           # the last two letters may begin a combining pair, so iconv outputs them only at the end
            "iso2022_jp": "\u65e5a", "utf-7": "\u00e9", "cp1258": "\u00ea", "big5hkscs": "\u00ca"}
 for name, text in ENCODED.items():
     text = "one\n" + text + "\nend " + text * 30000
@@ -199,7 +199,8 @@ def skippable(kind, data=b""):
 
 
 def lzip(data):
-    """A member of lzip, by its manual: a header, LZMA without a header, and checksum and sizes."""
+    """A member of an lzip file, according to its manual: a header, an LZMA stream without its header, a checksum and
+    sizes."""
     packed = lzma.compress(data, lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA1, "dict_size": 1 << 20}])
     return b"LZIP\1\x14" + packed + struct.pack("<IQQ", zlib.crc32(data), len(data), len(packed) + 26)
 
@@ -258,7 +259,7 @@ LINES += ['{"text": "a", "x": ' + '{"y":' * 900 + "NaN" + "}" * 900 + "}", '{"te
 
 
 def oracle(line):
-    """The text that preprocess_data.py reads from a line; None: an error."""
+    """The text that preprocess_data.py reads from a line; None if it fails."""
     try:
         value = json.loads(line)["text"]
         return b"".join(s.encode() for s in (value if isinstance(value, list) else [value]))
@@ -290,7 +291,7 @@ for text, part in ("Once upon a time\n", "for plain text set --input-format text
     said = preprocess(write("line.jsonl", text.encode()), expect=2)
     assert "line 1 of '" in said and part in said, (text, said)
     assert ("--input-format" in said) == ("--input-format" in part), (text, said)
-# blank lines count; \r ends a block
+# blank lines are counted; a block ends with \r
 for before, line in ("\n \t\n\n", 4), ('{"text": "' + "a" * (BLOCK - 13) + '"}\r\n', 2):
     said = preprocess(write("line.jsonl", f"{before}x\n".encode()), expect=2)
     assert f"line {line} of '" in said, said

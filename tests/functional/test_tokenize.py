@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tokenize: ids and spans of the original libraries (tests/data/tokenizer/cases.json), from lines, from --text, and
-mistakes."""
+"""tokenize prints the ids and spans of the original libraries (tests/data/tokenizer/cases.json), for lines and for
+--text, and reports errors."""
 import base64
 import json
 import shutil
@@ -67,7 +67,7 @@ isotron("preprocess", "--input", WORK / "x.jsonl", "--output-prefix", WORK / "x"
         "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", ROOT / "tests/data/cases/added-tokens")
 assert (WORK / "x_text_document.bin").read_bytes() == struct.pack("<2H", 302, 332)
 
-# Only the SentencePiece model itself is read, so files next to it must not contradict it.
+# Only the SentencePiece model itself is read, so other files in the folder must not contradict it.
 (WORK / "model").mkdir()
 shutil.copy(FOLDER / "bpe.model", WORK / "model")
 for name, content, part in [("added_tokens.json", {"<x>": 700}, "added_tokens.json' gives '<x>' the id 700"),

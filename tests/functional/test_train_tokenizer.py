@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""train-tokenizer: the vocabulary, merges and scores of Hugging Face's tokenizers for the same text, files that
-preprocess reads, mistakes."""
+"""train-tokenizer computes the same vocabulary, merges and scores as Hugging Face's tokenizers for the same text,
+writes files that preprocess can read, and reports errors."""
 import json
 
 from harness import ROOT, WORK, isotron
@@ -16,9 +16,9 @@ for part in theirs:
     if part != "decoder":  # options of offsets differ, and they have no effect here
         assert ours[part] == theirs[part], part
 
-# Unigram: the library sums expected counts in an order of chance, so rounding differs. It decides whether the series
-# for digamma begins below or above 7, where it jumps by 4e-11; a score is the difference of two. Chance also orders the
-# characters that were dropped, which get the last scores.
+# Unigram: the library sums expected counts in random order, so rounding differs. Rounding decides whether its series
+# for digamma begins below or above 7, where it is discontinuous by 4e-11; a score is the difference of two values. The
+# order of the dropped characters, which get the last scores, is random too.
 said = isotron(*words[:9], "--model", "unigram", "--overwrite")
 assert said.startswith("600 tokens of "), said
 ours = json.loads(made.read_text())
@@ -31,7 +31,7 @@ assert all(abs(ours_vocab[t] - theirs_vocab[t]) < 8e-11 for t in theirs_vocab if
 assert [*ours_vocab][:3] == ["<pad>", "</s>", "<unk>"]
 assert [*ours_vocab.values()][3:] == sorted([*ours_vocab.values()][3:], reverse=True)
 
-# Documents of JSON Lines are separate texts: no word crosses from one to the next, and blank lines count for nothing.
+# Documents of JSON Lines are separate texts: no word spans two documents, and blank lines are ignored.
 lines = WORK / "lines.jsonl"
 lines.write_text('{"body": "ab"}\n\n{"body": "ab"}\n{"body": " ab"}\n')
 few = ["train-tokenizer", "--input", lines, "--json-key", "body", "--output", made, "--overwrite", "--vocab-size", 300]
@@ -43,7 +43,7 @@ assert " 3 tokens in " in isotron("preprocess", "--input", lines, "--json-keys",
                                   "--output-prefix", WORK / "out", "--tokenizer-type", "HuggingFaceTokenizer",
                                   "--tokenizer-model", made)
 
-# A special token that the text spells is in the vocabulary once, and <unk> is there without being asked for.
+# A special token that occurs in the text is in the vocabulary once, and <unk> is added without a request.
 lines.write_text('{"body": "ab <s> ab <s>"}\n' * 3)
 isotron("train-tokenizer", "--model", "unigram", "--input", lines, "--json-key", "body", "--output", made,
         "--overwrite", "--vocab-size", 12, "--special-tokens", "<s>")

@@ -1,5 +1,5 @@
-"""isotron validate: a clean machine passes, reports and exit statuses agree, a signal writes the reports and leaves no
-process, and wrong arguments are refused."""
+"""isotron validate: a machine without faults passes, reports and exit statuses agree, a run that a signal ends writes
+its reports and leaves no process, and invalid arguments are refused."""
 import signal
 import time
 
@@ -7,7 +7,8 @@ from validating import *
 
 MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
 
-# Clean runs, on threads and with NCCL's code path; what one rank cannot show is listed, and does not fail.
+# Runs without faults, with threads and with NCCL's code path. Stages that need several ranks are listed on one rank,
+# but do not fail.
 stages, said = validate("--ranks", 4, "--seconds", 4)
 assert "verdict: PASS, 8 of 9 stages; roofs: not certified because there is too little time (4 ranks, " in said, said
 assert "because of the time, --memory-share or the limit of a host, 1 GiB for each rank" in said, said
@@ -24,12 +25,12 @@ assert "verdict: PASS, 5 of 9 stages; " in said, said
 assert "; collectives, speed, hang: not run because it needs 2 ranks, and there is 1 (" in said, said
 if shutil.which("mpirun"):
     run = [*MPI, PROGRAM, "validate", "--seconds", "1"]
-    # mpirun gives ranks a terminal
+    # mpirun connects the ranks to a terminal
     done = subprocess.run(run, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"})
     assert done.returncode == 0 and "verdict: PASS, 6 of 9 stages; " in done.stdout, done
     assert "suspect" not in done.stdout, done
 
-# A signal writes the reports, with the stages that have ended and the one that it interrupted, and leaves no process.
+# After a signal, the reports contain the completed stages and the interrupted one, and no process remains.
 
 
 def family(pid):
@@ -68,7 +69,7 @@ for number, processes, ended, stage, later, launcher in (  # processes: that are
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     row, status = (number, stage, launcher, out, err), 128 + number
-    # mpirun does not wait for the end of its processes
+    # mpirun exits without waiting for its processes
     while launcher and any(os.path.exists(f"/proc/{p}") for p in pids):
         time.sleep(0.01)
     assert process.returncode == status or launcher, (row, process.returncode)
@@ -82,7 +83,8 @@ for number, processes, ended, stage, later, launcher in (  # processes: that are
     assert f"; {stage}: not certified because it was interrupted" in out, row
 assert "has the verdict INTERRUPTED" in isotron("validate", "--good", WORK / "v.json", "--only", "inventory", expect=2)
 
-# A second signal ends the process immediately: here it waits for the reader of a report, after it has written another.
+# A second signal ends the process immediately: here it has written one report, and waits for a reader of another (a
+# pipe).
 os.mkfifo(WORK / "pipe")
 (WORK / "v.json").unlink()
 process = start(["--only", "compute", "--junit", WORK / "pipe"])
@@ -102,7 +104,7 @@ while not family(process.pid):
 process.send_signal(signal.SIGHUP)
 assert "verdict: PASS" in process.communicate()[0] and process.returncode == 0
 
-# A library of another version than in the good run.
+# A library has another version than in the good run.
 ONLY = ["--ranks", 4, "--seconds", 1, "--only"]
 validate(*ONLY, "inventory", *NCCL)
 good.write_text((WORK / "v.json").read_text())
@@ -111,7 +113,7 @@ named(validate(*older, HOST_NCCL_VERSION="22703", expect=1)[0]["inventory"], "NC
       "it is '2.27.3', but was '2.28.9'", "DEGRADED")
 validate(*older, "--allow-changes", HOST_NCCL_VERSION="22703")
 
-# A stage that cannot run is a fault, and the others are reported.
+# A stage that cannot run counts as a fault, and the other stages are still reported.
 CASES = ("llama-layouts", "gpt2-layouts", "mixtral-layouts")
 for case in CASES:
     shutil.copytree(ROOT / "golden" / case, WORK / "broken" / case)
@@ -120,7 +122,7 @@ stages, said = validate(*ONLY, "inventory", "parity", "--golden", WORK / "broken
 named(stages["parity"], "not known", "it could not run: ")
 assert stages["inventory"]["verdict"] == "PASS", said
 
-# A program without golden cases runs the stages that do not need them.
+# Without golden cases, the program runs the stages that do not need them.
 (WORK / "bin").mkdir()
 lone = shutil.copy(PROGRAM, WORK / "bin")
 for stages, status, words in ("inventory,compute", 0,
@@ -129,17 +131,17 @@ for stages, status, words in ("inventory,compute", 0,
                           text=True, cwd=WORK)
     assert done.returncode == status and words in done.stdout + done.stderr, done
 
-# A stage that judges nothing is inconclusive; a single stage gets all of the time.
+# A stage that judges nothing is inconclusive. A single stage gets all of the time.
 stages, said = validate("--seconds", 1, "--only", "speed", expect=4)
 stages, said = validate("--ranks", 1, "--seconds", 2, "--only", "collectives", "compute")
 assert 1.9 < stages["compute"]["seconds"] < 10, said
 
-# No stage measures the algorithms of GEMMs, unless it is told to: this would take its time.
+# No stage tunes GEMMs unless that is requested, because tuning would use up its time.
 GEMMS = ["--ranks", 2, "--seconds", 1, "--only", "compute", "roofs", "speed", "parity", "training"]
 validate(*GEMMS, program=FAULTY, FAULTY="tuning 0 2")
 validate(*GEMMS, "--gemm-tuning", "fastest", program=FAULTY, FAULTY="tuning 0 1")
 
-# All layouts run if there is time, and the report has their number if there is not.
+# All layouts run if there is time; otherwise the report states how many ran.
 for ranks, cells in ((4, 26), (3, 19)):
     stages, said = validate("--ranks", ranks, "--seconds", 60, "--only", "parity")
     assert f"{cells} of {cells} cells pass, of {cells} for " in stages["parity"]["summary"], said
@@ -150,7 +152,7 @@ ran = int(stages["parity"]["summary"].split()[0])
 assert ran >= 2, said
 assert (ran == 26 or f"parity: {26 - ran} of the 26 cells for 4 ranks, for which there was no time" in said), said
 
-# A device that takes longer to open than the drills wait for an operation.
+# Opening a device takes longer than the deadline for an operation in the drills.
 validate("--ranks", 2, "--seconds", 1, "--only", "hang", program=FAULTY, FAULTY="open 0 4000")
 
 # Wrong arguments.

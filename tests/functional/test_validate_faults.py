@@ -1,4 +1,4 @@
-"""isotron validate names every planted fault, with its suspect."""
+"""isotron validate names every planted fault and its suspect."""
 from validating import *
 
 ONLY = ["--ranks", 4, "--seconds", 1, "--only"]
@@ -8,7 +8,7 @@ named(validate(*ONLY, "compute", program=FAULTY, FAULTY="count 2 5", expect=1)[0
       "but right according to the host")
 named(validate(*ONLY, "compute", program=FAULTY, FAULTY="gemm 2 2", expect=1)[0]["compute"], "rank 2",
       "the block of rank 3 differs from the host's, but that rank's own result does not")
-# The GEMMs of a type take longer than a rank may wait for the others.
+# The GEMMs of one dtype take longer than a rank may wait for the others.
 LONG = ["--ranks", 4, "--seconds", 12, "--distributed-timeout-seconds-after-init", 2, "--only"]
 named(validate(*LONG, "compute", program=FAULTY, FAULTY="gemm 2 7", expect=1)[0]["compute"], "rank 2",
       "one bit flipped")
@@ -29,25 +29,25 @@ named(validate(*ONLY, "memory", program=FAULTY, FAULTY="count 2 5", expect=1)[0]
       "but right according to the host")
 named(validate(*ONLY, "training", program=FAULTY, FAULTY="gemm 1 101", expect=1)[0]["training"], "rank or transport",
       "two equal runs differ")
-# It makes no file that could remain.
+# validate needs no temporary folder, so it leaves no temporary files.
 named(validate(*ONLY, "parity", program=FAULTY, FAULTY="gemm 0 7", TMPDIR=str(WORK / "none"), expect=1)[0]["parity"],
       "", "llama-layouts fp64, tp4 sp")
-# The rates that a stage measured before its process ended are in the report.
+# If the process of a stage ends, the rates that it measured before are in the report.
 lost = validate(*ONLY, "speed", *NCCL, HOST_NCCL_FAULT="error:100", expect=1)[0]["speed"]
 named(lost, "NCCL 2.28.9", "planted fault in operation 100")
 assert {m["name"] for m in lost["metrics"] if m["samples"]} >= {"all_reduce 4096 KiB", "link 0-1"}, lost
 assert lost["transport"] == "NCCL 2.28.9" and not lost["summary"], lost
 
-# The stage after one whose process has ended runs in a new process, and passes.
+# If the process of a stage ends, the next stage runs in a new process and passes.
 stages, said = validate(*ONLY, "compute", "memory", program=FAULTY, FAULTY="crash 2 3", expect=1)
 named(stages["compute"], "", "its process ended during: ")
 assert stages["memory"]["verdict"] == "PASS", said
 
-# A world that ends before the drill begins.
+# The ranks end before the drill begins.
 named(validate(*ONLY, "hang", *NCCL, HOST_NCCL_FAULT="error:0", expect=1)[0]["hang"], "transport",
       "did not begin: COMM FAULT")
 
-# A fault in one protocol of NCCL, which it reads once in a process.
+# A fault occurs in only one protocol of NCCL, which NCCL reads from the environment once per process.
 proto = {"HOST_NCCL_FAULT": "drop_tail", "HOST_NCCL_FAULT_PROTO": "LL128"}
 stages, said = validate(*ONLY, "collectives", *NCCL, "--seconds", 6, **proto, expect=1)
 named(stages["collectives"], "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL128", "the last 8 elements are missing")

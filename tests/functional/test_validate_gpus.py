@@ -1,4 +1,5 @@
-"""isotron validate on GPUs: a clean run passes, and each planted fault is named. Prints how long --quick takes."""
+"""isotron validate on GPUs: a run without faults passes, and each planted fault is named. The test prints how long
+--quick takes."""
 import os
 import re
 import time
@@ -38,11 +39,11 @@ if GPUS > 1:
     assert [e["suspect"] for e in slow["evidence"]] == ["link 0-1"], slow
     named(validate(*BRIEF, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "GPU 1 ",
           "late" if GPUS > 2 else "", "DEGRADED")
-    # Another version than that of the good run.
+    # A library has another version than in the good run.
     named(validate(*BRIEF, "inventory", *FAULTY_NCCL, "--good", WORK / "good.json", FAULTY_NCCL="version:22707",
                    expect=1)[0]["inventory"],
           "NCCL", "it is '2.27.7'", "DEGRADED")
-    # Another process works on the last GPU: many findings, and one conclusion.
+    # If another process uses the last GPU, there are many findings but only one conclusion.
     neighbour = [PROGRAM, "bench", "ops", "--device", "cuda", "--filter", "^linear/", "--dtype", "bf16",
                  "--seconds", "60"]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(GPUS)))).split(",")[last]
@@ -56,7 +57,7 @@ if GPUS > 1:
     assert f"conclusion: GPU {last} (rank {last}) explains " in said, said
     others = stages["inventory"]["state"].get(f"other processes of rank {last}")
     assert not others or f"another process holds it: {others}" in said, said
-    # A library is equal to itself.
+    # A library that is compared with itself is equal.
     begin = time.monotonic()
     stages, said = validate(*ALL, "--quick", "--nccl-b", "libnccl.so.2")
     print(said)

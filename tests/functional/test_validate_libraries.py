@@ -1,9 +1,10 @@
-"""isotron validate compares two NCCL libraries: one with another order of sums, one that is wrong, one that is slow."""
+"""isotron validate compares NCCL libraries: with one that sums in another order, one that is wrong, and one that is
+slow."""
 import re
 
 from validating import *
 
-# Two libraries: B is another file with a fault.
+# Library B is a copy of library A in another file, with a fault.
 OTHER = WORK / "libother.so"
 shutil.copy(LIBRARY, OTHER)
 BOTH = ["--ranks", 3, "--seconds", 3, "--nccl-a", LIBRARY, "--nccl-b", OTHER, "--only"]
@@ -28,12 +29,12 @@ assert any("slower than A at all_to_all" in e["text"] for e in b["evidence"]) an
 assert re.search(r"^\w+ +B is [0-9.]+ % slower than A; B / A = 0\.", said, re.M), said
 assert "A: libhost_nccl.so      B: libother.so" in said, said
 
-# Each library has one process, so that neither is opened in every stage, and its rates are measured in two turns of it.
+# Each library has one process for all stages, so that it is opened only once. Its rates are measured in two turns.
 log = WORK / "communicators"
 stages, said = validate(*BOTH, "speed,training", HOST_NCCL_LOG=str(log))
 processes = [line.split("\t")[0] for line in {*log.read_text().splitlines()}]
 assert sorted(processes) == sorted(map(str, (LIBRARY, OTHER))), processes
-# Equal libraries are equal, within what the samples can tell: one line for each class of rates.
+# For equal libraries, all rates are equal within the uncertainty of the samples, with one line for each class of rates.
 for stage, names in (("speed", {"all_reduce", "link", "arrival"}), ("training", {"training"})):
     ratios = {r["name"]: r for r in stages[stage]["b"]["ratios"]}
     assert names <= {*ratios}, ratios
@@ -41,7 +42,7 @@ for stage, names in (("speed", {"all_reduce", "link", "arrival"}), ("training", 
                for r in ratios.values()), ratios
     assert all(re.search(rf"^{name} +(equal within|B is) [0-9.e+]+ %", said, re.M) for name in names), said
 
-# A library on which a stage does not end gets no second turn. The suspect is the library, by its version.
+# If a stage hangs with a library, it gets no second turn. The suspect is the library, named by its version.
 log.unlink()
 FAULT = {"HOST_NCCL_FAULT": "error:100", "HOST_NCCL_FAULT_IN": "libother"}
 b = validate(*BOTH, "speed", expect=1, HOST_NCCL_LOG=str(log), **FAULT)[0]["speed"]["b"]

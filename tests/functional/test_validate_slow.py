@@ -1,4 +1,4 @@
-"""isotron validate may wait for longer than --seconds: for a device to open, and for a very slow rank. The runs wait
+"""isotron validate may take longer than --seconds if a device opens slowly or a rank is very slow. The runs wait
 together."""
 from concurrent.futures import ThreadPoolExecutor
 
@@ -6,7 +6,7 @@ from validating import *
 
 
 def slow_start():
-    """The drills may take as long to open a device as they allow, which is longer than other stages may take."""
+    """The drills allow more time to open a device than other stages may take."""
     soon = ["--distributed-timeout-seconds-after-init", 1]
     validate("--ranks", 2, "--seconds", 1, "--only", "hang", *soon, program=FAULTY, name="start", FAULTY="open 0 35000")
 
@@ -18,7 +18,7 @@ def very_slow_rank():
 
 
 def too_slow_rank():
-    """The first round, which is not judged, takes all of the time."""
+    """The first round, which is not judged, uses up all of the time."""
     options = ["--ranks", 3, "--seconds", 1, "--only", "speed", "compute", "memory", "roofs", *NCCL]
     stages, said = validate(*options, name="round", HOST_NCCL_FAULT="rank:0:400")
     named(stages["speed"], "", "nothing could be judged", "INCONCLUSIVE")

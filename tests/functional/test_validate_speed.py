@@ -1,4 +1,4 @@
-"""isotron validate names a slow link, a slow rank, a late rank, and a rate that was higher in the good run."""
+"""isotron validate names a slow link, a slow rank, a late rank, and rates that were higher in the good run."""
 from validating import *
 
 ONLY = ["--ranks", 3, "--seconds", 1, "--only"]
@@ -6,7 +6,7 @@ only("link 1-2", "it is slow", *ONLY, "speed", *NCCL, HOST_NCCL_FAULT="link:1:2:
 only("rank 2", "all of its links are slow", *ONLY, "speed", *NCCL, HOST_NCCL_FAULT="rank:2:4")
 only("rank 1", "it arrives late", *ONLY, "speed", program=FAULTY, FAULTY="slow 1 2")
 
-# A good run that was a hundred times faster. A CPU may be busy, so this is no verdict.
+# The good run was a hundred times faster. A CPU may be busy, so this does not change the verdict.
 report = json.loads((WORK / "v.json").read_text())
 report["verdict"] = "PASS"
 for metric in report["stages"][0]["metrics"]:
@@ -15,7 +15,7 @@ for metric in report["stages"][0]["metrics"]:
 stages, said = validate(*ONLY, "speed", "--good", WORK / "good.json", "--allow", "50%", expect=4)
 named(stages["speed"], "all_reduce 4096 KiB", "less than", "INCONCLUSIVE")
 
-# The good run had other ranks, or another transport: what is slower then is not the machine.
+# The good run had another number of ranks or another transport, so lower rates do not indicate a fault of the machine.
 report["ranks"] = 2
 (WORK / "good.json").write_text(json.dumps(report))
 stages, said = validate(*ONLY, "speed", "--good", WORK / "good.json", expect=4)
@@ -27,7 +27,7 @@ for stage in ("speed", "training"):
     assert (f"{stage}: rates, because the ranks of the good run communicated with NCCL, and those of this one "
             "through host memory") in said, said
 
-# With two ranks, one is the sibling of the other, and so are the directions of their link.
+# With two ranks, each is compared with the other, and so are the two directions of their link.
 TWO = ["--ranks", 2, "--seconds", 1, "--only", "speed"]
 stages, said = validate(*TWO, *NCCL)
 assert "whether link 0-1 is slow in both directions" in said, said

@@ -15,7 +15,7 @@ def git(folder, *words):
 
 
 def commit(source):
-    """The commit that a build of that folder names."""
+    """The commit that a build from that folder reports."""
     subprocess.run(["cmake", f"-DSOURCE={source}", f"-DOUT={WORK}/commit.c", "-P", ROOT / "cmake/commit.cmake"],
                    check=True)
     return re.search('return "(.*)";', (WORK / "commit.c").read_text())[1]
@@ -34,7 +34,7 @@ assert (built_from == "unknown") == (commit(ROOT) == "unknown"), (built_from, co
 assert "'now'" in isotron("version", "now", expect=2)
 assert isotron("help") == isotron("--help") and isotron("help", "merge") == isotron("merge", "--help")
 
-# A measurement names the commit of the program, wherever it runs.
+# A measurement names the commit of the program, regardless of the current folder.
 bench = [pathlib.Path(PROGRAM).resolve(), "bench", "ops", "--filter", "^norm/rms$", "--seconds", "1e-9",
          "--json", "ops.json"]
 done = subprocess.run(bench, cwd=WORK, capture_output=True, text=True)
@@ -56,6 +56,6 @@ assert commit(WORK / "other") == short
 (tree / "a").write_text("2")
 assert commit(tree) == f"{short}-dirty" and commit(WORK / "other") == short
 
-# A release has no repository, even if it lies inside of one.
+# A release has no commit, even if its folder is inside another repository.
 (tree / "release").mkdir()
 assert commit(tree / "release") == "unknown" and commit("/") == "unknown"

@@ -1,6 +1,6 @@
-"""A wrong command line ends with a message that says what is wrong, and changes no file. A row is the command, what the
-message must contain (parts are separated by |), and the exit status if it is not 2. Also the help that a message points
-to."""
+"""An invalid command line ends with a message that names the error, and changes no file. A row has the command, the
+parts that the message must contain (separated by |), and the exit status if it is not 2. The help that a message points
+to is tested too."""
 import os
 import re
 import signal
@@ -331,7 +331,7 @@ version --now => '--now' is not an option
 
 
 def prepare():
-    """Everything that the rows name."""
+    """Makes all files that the rows name."""
     data = corpus()
     for folder in ("deep", "bert", "pairs", "half", "released", "megatron/iter_0000003/mp_rank_00"):
         (WORK / folder).mkdir(parents=True)
@@ -392,7 +392,7 @@ def check_rows(names):
 
 
 def check_options(names):
-    """The banner of a run; no file changes, and no folder or index appears."""
+    """--check-options prints the banner of a run, but changes no files and makes no folder or index."""
     before, pair = files(), "{work}/pairs/a".format(**names)
     for words in ("{conf} --data-path 3 {data} 1 {work}/pairs/a --split 80,20,0 --eval-iters 1 --data-cache-path "
                   "{work}/new/cache",
@@ -410,7 +410,7 @@ def check_options(names):
 
 
 def check_full_output(names):
-    """Output that cannot be written is an error of every command."""
+    """If standard output cannot be written, every command fails."""
     for command in ("help", "version", "docs", "inspect --checkpoint {saved}", "plan {run}",
                     "generate {ask} --tokens-to-generate 1", "compare {saved} {saved}",
                     "bench ops --filter ^add$ --dtype fp32 --seconds 1e-9"):
@@ -424,8 +424,8 @@ def check_full_output(names):
 
 
 def check_shared_file():
-    """The options of other commands in a file are skipped; those of Megatron-LM that have no effect are noted by
-    pretrain."""
+    """Options of other commands in a file are skipped. pretrain prints notes about Megatron-LM's options that have no
+    effect."""
     (WORK / "shared.conf").write_text(CONF + "temperature = 0\ntokens-to-generate = 2\nrotary-base = 5\nwandb-project "
                                       "= x\n")
     isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi",
@@ -437,13 +437,13 @@ def check_shared_file():
     said = isotron("generate", "--load", WORK / "saved", "--prompt", "hi", "--tokens-to-generate", 2,
                    "--inference-rng-tracker", "--dist-ckpt-strictness", "log_unexpected")
     assert "--inference-rng-tracker has no effect" in said and "--dist-ckpt-strictness has no effect" in said, said
-    # without the file nothing else is known
+    # if the file cannot be read, no other errors are reported
     assert isotron("pretrain", "--config", WORK / "absent.conf", "--nonsense", expect=2).count("\n") == 1
 
 
 def check_training_words(names):
-    """generate accepts the options of the training command, like Megatron-LM's inference scripts, and notes those that
-    have no effect."""
+    """Like Megatron-LM's inference scripts, generate accepts the options of the training command; it prints notes about
+    those that have no effect."""
     ask = "generate {ask} --tokens-to-generate 1 --temperature 0 --wandb-project x".format(**names).split()
     options = dict(line.split(" = ") for line in CONF.strip().splitlines())
     more = ["--data-path", names["data"], "--split", "100,0,0", "--lane", "fp32", "--loss-scale", "2",
@@ -473,8 +473,9 @@ def check_help():
 
 
 def check_tokenizer_of_checkpoint():
-    """A checkpoint stores where its tokenizer is for processes in other folders. One that has moved is named with its
-    origin. A path may hold any character, and an import whose tokenizer cannot be read says that it stores none."""
+    """A checkpoint stores the absolute path of its tokenizer. If the tokenizer has moved, the message names it and the
+    checkpoint. A path may contain any character. An import whose tokenizer cannot be read reports that it stores
+    none."""
     folder = WORK / "odd \n \"name\""
     shutil.copytree(WORK / "hf", folder)
     made = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": []}
@@ -503,7 +504,7 @@ def check_overwrite():
 
 
 def check_interrupt():
-    """A signal ends preprocess at once, also while it waits for input, and it leaves no file."""
+    """A signal ends preprocess immediately, even while it waits for input, and no files remain."""
     pipe, prefix = WORK / "pipe", WORK / "stopped"
     os.mkfifo(pipe)
     words = ["preprocess", "--input", pipe, "--output-prefix", prefix, *TOKENIZER]

@@ -1,4 +1,4 @@
-"""Runs isotron validate for the tests of it."""
+"""Functions for the tests of isotron validate."""
 import html
 import os
 import xml.etree.ElementTree
@@ -14,12 +14,12 @@ HEADINGS = {"PASS": "accepted", "FAIL": "not accepted", "DEGRADED": "not accepte
 
 
 def reports(name="v"):
-    """Options that write NAME.json, .xml and .html."""
+    """The options that write NAME.json, NAME.xml and NAME.html."""
     return ["--json", WORK / f"{name}.json", "--junit", WORK / f"{name}.xml", "--html", WORK / f"{name}.html"]
 
 
 def validate(*options, expect=0, program=PROGRAM, name="v", **environment):
-    """The stages of the report, and the output."""
+    """Runs validate. Returns the stages of the report, and the output."""
     words = [program, "validate", *reports(name), *options]
     done = subprocess.run([str(w) for w in words], capture_output=True, text=True, env={**os.environ, **environment})
     said = done.stdout + done.stderr
@@ -30,7 +30,8 @@ def validate(*options, expect=0, program=PROGRAM, name="v", **environment):
 
 
 def read_reports(status, said, name="v"):
-    """The stages of the report, which agrees with the exit status, the output and the other reports."""
+    """Returns the stages of the report, after checking that it agrees with the exit status, the output and the other
+    reports."""
     text, suite, page = (WORK / f"{name}.{kind}" for kind in ("json", "xml", "html"))
     report, page = json.loads(text.read_text()), html.unescape(page.read_text())
     assert report["verdict"] in VERDICTS[status] and f"verdict: {report['verdict']}" in said, said
@@ -53,7 +54,8 @@ def named(stage, suspect, words, verdict="FAIL"):
 
 
 def only(suspect, words, *options, **fault):
-    """A planted fault is the only evidence. A busy machine may hide it, so there are up to three runs."""
+    """Asserts that validate finds only the planted fault. A busy machine may cause other findings, so there are up to
+    three runs."""
     for last in (False, False, True):
         try:
             stages, said = validate(*options, expect=1, **fault)

@@ -1,4 +1,4 @@
-"""The options of src/config/options.def, and those that change no number."""
+"""Reads the options from src/config/options.def, and lists those that change no number."""
 import pathlib
 import re
 
@@ -8,7 +8,7 @@ from trainer import Options, Trainer
 
 OPTIONS_DEF = pathlib.Path(__file__).resolve().parents[3] / "src/config/options.def"
 
-# (fields, words, reason): the run is bitwise equal to one with `like`.
+# (fields, words, like, reason): a run with `words` must be bitwise equal to a run with `like`.
 UNCHANGED = [
     ("exit_duration_in_mins exit_signal_handler exit_signal", "--exit-duration-in-mins 60 --exit-signal-handler --exit-signal SIGUSR1", "",
      "affects only when a run ends, by time or signal: functional/interrupt"),
@@ -27,7 +27,8 @@ UNCHANGED = [
 REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
            ("task class_labels classifier_dropout train_data valid_data epochs keep_last", "--task RACE --epochs 1")]  # of finetune: functional/finetune
 
-# Options that a family does not read: with these words its run is refused, or it is bitwise equal to one without them.
+# (field, words) of options that a family does not read: a run with these words must be refused, or be bitwise equal to
+# a run without them.
 NOT_GPT = [("model", "--model gpt"), ("bert_binary_head", "--bert-no-binary-head"), ("num_token_types", "--num-token-types 3"),
            ("decoder_num_layers", "--decoder-num-layers 3"), ("decoder_seq_length", "--decoder-seq-length 48"), ("mask_prob", "--mask-prob 0.3"),
            ("short_seq_prob", "--short-seq-prob 0.3"), ("relative_attention_num_buckets", "--relative-attention-num-buckets 8"),
@@ -57,7 +58,7 @@ UNREAD = {
 
 
 def declared():
-    """{field: (group, class, type, name of the option)}"""
+    """Returns {field: (group, class, type, name of the option)}."""
     group, found = None, {}
     row = r'^OPTGROUP\((\w+)|^OPT(?:NUM|ENUM)?\((\w+), (\w+),[^"]* ([A-Z]+)(?: \| \w+\(\w+\))*,\s+"([^"|]+)'
     for title, kind, field, class_, name in re.findall(row, OPTIONS_DEF.read_text(), re.M):
@@ -68,14 +69,15 @@ def declared():
 
 
 def tables_of(field):
-    """The tables of src/config that have the option; the files of rules are one."""
+    """The tables in src/config that mention the option. The files of rules count as one table."""
     config = OPTIONS_DEF.parent
     return {path.relative_to(config).parts[0].removesuffix(".def") for path in config.rglob("*.def")
             if re.search(rf"(->|, |\(){field}\b", path.read_text())}
 
 
 def check_complete(program, quick):
-    """Options without a row or a reason for a family, rows or reasons without an option, and facts about an option in many tables."""
+    """Reports options that have neither a row nor a reason for a family, rows or reasons without an option, and options
+    that are mentioned in too many tables."""
     options, found = declared(), []
     exempt = {f for fields, *_ in [*UNCHANGED, *REFUSED] for f in fields.split()}
     for family in BASES:
@@ -103,7 +105,7 @@ def check_unread(program, quick):
 
 
 def check_unchanged(program, quick):
-    """Tests all together, grouped by `like`."""
+    """Checks all options of UNCHANGED with the same `like` in one run."""
     for like in sorted({like for _, _, like, _ in UNCHANGED}):
         plain = program.words(like)
         run = program.pretrain(program.words(like + " " + " ".join(words for _, words, of, _ in UNCHANGED if of == like)))

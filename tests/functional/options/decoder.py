@@ -1,4 +1,5 @@
-"""The forward of the decoder selected by the options, for [b, s] tokens in float64: GPT-2, Llama, Mixtral and combinations.
+"""The forward pass of the decoder that the options select, for [b, s] tokens in float64: GPT-2, Llama, Mixtral and
+combinations.
 
 The formulas are from the papers, the meaning of the options from Megatron-LM (megatron/training/arguments.py, core/transformer)."""
 import ast
@@ -12,7 +13,7 @@ from gradients import Var, cdf, concatenate, exp, log, of, relu, sigmoid, tanh
 
 
 def pattern(text, layers, of_number):
-    """Parses N, or an expression of lists."""
+    """Parses a layer pattern: N, or an expression of lists."""
     return [of_number(i, int(text)) for i in range(layers)] if re.fullmatch(r"\d+", text) else [bool(x) for x in eval_lists(text)]
 
 
@@ -64,7 +65,7 @@ class Shape:
 
 
 class Tensors(dict):
-    """{name: (shape, standard deviation or (constant,))}"""
+    """The parameters of a model: {name: (shape, standard deviation or (constant,))}."""
     def __init__(self, m):
         super().__init__()
         self.m, self.o, self.std = m, m.o, m.o.float("init-method-std", 0.02)
@@ -167,7 +168,7 @@ class Tensors(dict):
 
 
 def branches(crosses):
-    """[(norm of the input, scope, norm of the output, dropout)] of a layer."""
+    """The branches of a layer: [(norm of the input, scope, norm of the output, dropout)]."""
     cross = ("pre_cross_attn_layernorm", "cross_attention", "post_cross_attn_layernorm", "cross_attention_dropout")
     return [("input_layernorm", "self_attention", "post_self_attn_layernorm", "attention_dropout"), *[cross] * crosses,
             ("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", "mlp_dropout")]
@@ -182,7 +183,7 @@ def tensors(m):
 
 
 def initial(tensors, seed):
-    """Weights are drawn in float64 and rounded to float32 in every precision."""
+    """Draws initial weights in float64 and rounds them to float32, as the program does in every precision."""
     made = {}
     for name, (shape, how) in tensors.items():
         z = np.full(shape, how[0]) if isinstance(how, tuple) else how * draws.normals(seed, name, int(np.prod(shape))).reshape(shape)
@@ -251,7 +252,7 @@ def logsumexp(x):
 
 
 def limit_of(x):
-    """A limit as a factor of a mask that is empty if there is none."""
+    """Returns x, or 0 if it is infinite, so that it can be multiplied by a mask (which is empty then)."""
     return 0.0 if math.isinf(x) else x
 
 
@@ -261,7 +262,8 @@ def best(scores, k):
 
 
 class Pass:
-    """One forward pass. seed None: evaluation, without random numbers. samples [b]: their indices in the run."""
+    """One forward pass. Without a seed it is an evaluation, which uses no random numbers. samples [b]: indices of the
+    samples in the run."""
     def __init__(self, m, weights, batch, samples=None, seed=None, counts=None):
         self.m, self.o, self.w, self.batch, self.samples, self.seed = m, m.o, weights, batch, samples, seed
         self.router_losses = []  # (kind, layer, Var)
@@ -282,7 +284,8 @@ class Pass:
         return y if self.m.rms else y + self.w[f"{name}.bias"]
 
     def dropped(self, x, name, option):
-        """Draws are counted over the elements of a sample; attention probabilities [b, heads, query, key] are part of a square."""
+        """Applies dropout. A random number is identified by the index of its element in the run; the attention
+        probabilities [b, heads, query, key] of a sample are indexed as part of a square matrix."""
         rate, shape = self.o.float(option, 0.1), x.shape[1:]
         if self.seed is None or rate == 0:
             return x
@@ -294,7 +297,7 @@ class Pass:
         return x * draws.dropout(self.seed, name, rate, index)
 
     def rotated(self, x, layer, positions):
-        """[b, s, heads, d]: pairs are rotated by position * frequency."""
+        """Rotates pairs of channels of x [b, s, heads, d] by position * frequency."""
         windowed = self.m.reach[layer] is not None
         f = frequencies(self.o, self.m.turned if self.m.latent else self.m.head, windowed)
         n, together = len(f), self.m.latent or "rotary-interleaved" in self.o
@@ -318,7 +321,7 @@ class Pass:
         return (seen & (np.arange(s) >= self.batch.first_key[:, :, None]))[:, None]
 
     def latent_heads(self, x, name, layer, positions):
-        """As heads. The rotated part of a key is that of all heads."""
+        """The same as heads, with MLA: all heads share the rotated part of the key."""
         m, rank = self.m, self.o.int("kv-lora-rank", 32)
         epsilon = self.o.float("latent-norm-epsilon", 0.0)
         normed = lambda x, which: self.norm(x, f"{name}.{which}_layernorm", epsilon) if "qk-layernorm" in self.o else x
@@ -331,7 +334,7 @@ class Pass:
         return q, concatenate([kv[..., :m.plain], turned]), kv[..., m.plain:]
 
     def heads(self, x, name, layer, positions):
-        """Queries, keys and values, [b, s, heads, d]."""
+        """Returns queries, keys and values, each [b, s, heads, d]."""
         m = self.m
         if m.latent:
             return self.latent_heads(x, name, layer, positions)
@@ -348,7 +351,7 @@ class Pass:
         return q, k[:, :, group], v[:, :, group]
 
     def attended(self, name, q, k, v, seen, bias=None):
-        """seen: [b, 1, query, key]; bias: what is added to the scores"""
+        """Attention. seen [b, 1, query, key]: the visible keys; bias: added to the scores."""
         m = self.m
         b, s = q.shape[:2]
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
@@ -388,7 +391,7 @@ class Pass:
     # ---- experts: tokens [t, h], ordered by position, then by sample ----
 
     def router_loss(self, logits, layer, kind, chosen, b):
-        """The loss without its coefficient. chosen [t, experts]: the choices by scores alone."""
+        """A router loss without its coefficient. chosen [t, experts]: the choices by scores alone (without biases)."""
         experts, t = self.m.experts, len(logits.value)
         if kind == "z_loss":
             return (logsumexp(logits) ** 2).mean(0)
@@ -405,7 +408,8 @@ class Pass:
         return sigmoid(logits) if kind == "sigmoid" else log(exp(logits) + 1.0) ** 0.5 if kind == "sqrtsoftplus" else softmax(logits)
 
     def route(self, logits, layer):
-        """Probabilities [t, experts], 0 for experts that are not chosen, and the mask of chosen experts."""
+        """Returns probabilities [t, experts], which are 0 for experts that are not chosen, and the mask of chosen
+        experts."""
         o, k = self.o, self.o.int("moe-router-topk", 2)
         scaling, kinds = o.float("moe-router-topk-scaling-factor", 1.0), o.list("moe-router-load-balancing-type")
         bias = self.w.get(f"decoder.layers.{layer}.mlp.router.expert_bias")
@@ -441,7 +445,8 @@ class Pass:
         return -np.sort(above, axis=0)[t - 1 - t * k // n]
 
     def forced(self, logits, site, s):
-        """Logits that are random or have random biases; the gradient is that of the logits."""
+        """Replaces logits by random numbers or adds random biases to them. The gradient passes to the logits
+        unchanged."""
         bias, n = self.o.float("moe-router-force-biased", 0.0), self.m.experts
         replaced = "moe-router-force-load-balancing" in self.o
         if self.seed is None or not (bias or replaced):
@@ -452,7 +457,7 @@ class Pass:
         return logits + draws.normals(self.seed, site, index.max() + 1)[index] * (abs(bias) or 1.0) - (logits.value if replaced else 0.0)
 
     def kept(self, p, chosen):
-        """The choices that fit into the capacity of each expert."""
+        """The mask of the choices that fit into the capacity of each expert."""
         factor = self.o.float("moe-expert-capacity-factor", 0.0)
         if factor == 0:
             return chosen
@@ -507,7 +512,7 @@ class Pass:
         return self.dropped(self.norm(x, "embedding.layernorm") if m.norms_sum else x, site, "hidden-dropout")
 
     def stack(self, x, name, layers, positions, seen, bias=None, across=None):
-        """seen: of each layer; across(x, scope): the cross-attention"""
+        """Runs the layers. seen: the visible keys for each layer; across(x, scope): the cross-attention."""
         m, residual = self.m, self.o.float("residual-multiplier", 1.0)
         for i in range(layers):
             layer, below, normed = f"{name}.layers.{i}", x, None
@@ -541,18 +546,18 @@ class Pass:
         return self.output(self.stack(x, "decoder", self.m.layers, batch.positions, self.visible))
 
     def losses(self):
-        """For each loss its sums over the tokens of each sample that the mask counts."""
+        """For each loss: its sum over the tokens of each sample that the mask counts."""
         return [nll(self.logits(), self.batch.labels, self.batch.mask)]
 
 
 def nll(z, labels, weights):
-    """The weighted sum of cross-entropies of each sample. z: [b, s, classes]"""
+    """The weighted sum of the cross-entropies of each sample. z: logits [b, s, classes]."""
     b, s = np.indices(labels.shape)
     return ((logsumexp(z) - z[b, s, labels].reshape(*b.shape, 1)) * weights[:, :, None]).sum((1, 2))
 
 
 def router_losses(o):
-    """[(name, coefficient)] of the enabled losses."""
+    """Returns (name, coefficient) of each enabled router loss."""
     coefficients = [float(x) for x in o.list("moe-aux-loss-coeff")]
     found = [(kind, c) for kind, c in zip(o.list("moe-router-load-balancing-type", ["aux_loss"]), coefficients) if c]
     z = o.float("moe-z-loss-coeff", 0.0)

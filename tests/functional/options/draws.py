@@ -1,7 +1,7 @@
 """Random numbers as functions of (seed, name, index): the words of Philox4x32-10 (Salmon et al., SC11) in order.
 
-Names are hashed with XXH3, which the program links too, and so are lists of tensors of checkpoints. The generator and the distributions are
-independent code."""
+Names and lists of tensors of checkpoints are hashed with the XXH3 library that the program links too. The generator and
+the distributions are independent code."""
 import ctypes
 import ctypes.util
 import functools
@@ -27,13 +27,13 @@ def site(name):
 
 
 def digest(data):
-    """The hash that ends a checkpoint's list of tensors."""
+    """The hash at the end of a checkpoint's list of tensors."""
     found = XXHASH.XXH3_128bits(data, ctypes.c_size_t(len(data)))
     return f"{found.high:016x}{found.low:016x}"
 
 
 def philox(seed, name, block):
-    """block [n] -> words [n, 4]"""
+    """Returns the words [n, 4] of the blocks [n]."""
     key = [seed & 0xFFFFFFFF, seed >> 32]
     c = [block & LOW, block >> HALF, np.full_like(block, site(name) & 0xFFFFFFFF), np.full_like(block, site(name) >> 32)]
     for _ in range(10):
@@ -44,13 +44,13 @@ def philox(seed, name, block):
 
 
 def words(seed, name, index):
-    """32 random bits for each element of an array of indices."""
+    """Returns 32 random bits for each element of an array of indices."""
     blocks, which = np.unique(index.astype(np.uint64).ravel() // np.uint64(4), return_inverse=True)
     return philox(seed, name, blocks)[which, (index.ravel() % 4)].reshape(index.shape)
 
 
 def normals(seed, name, n):
-    """n standard normals, by Box-Muller: two per block."""
+    """Returns n standard normal numbers by Box-Muller, two per block."""
     w = philox(seed, name, np.arange((n + 1) // 2, dtype=np.uint64))
     u, v = (((w[:, i] << HALF | w[:, i + 1]) >> np.uint64(11)).astype(np.float64) for i in (0, 2))
     radius, angle = np.sqrt(-2 * np.log((u + 0.5) * 2.0**-53)), 2 * np.pi * v * 2.0**-53
@@ -66,6 +66,6 @@ def jitter(seed, name, eps, index):
 
 
 def elements(samples, shape):
-    """Indices of the elements of [samples, *shape], counted over all samples of the run."""
+    """Indices of the elements of an array [samples, *shape], numbered over all samples of the run."""
     size = int(np.prod(shape))
     return (samples.reshape(-1, *[1] * len(shape)) * size + np.arange(size).reshape(shape)).astype(np.int64)

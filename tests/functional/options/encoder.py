@@ -1,4 +1,5 @@
-"""The forward of BERT and T5 for the options, in float64: the layers of decoder.py, with every key of a sample in sight.
+"""The forward passes of BERT and T5 for the options, in float64: the layers of decoder.py, but queries see all keys of
+a sample.
 
 BERT: Devlin et al., 2018, and Megatron-LM core/models/bert. T5: Raffel et al., 2020, and Megatron-LM core/models/T5."""
 import math
@@ -14,7 +15,7 @@ def has_pairs(o):
 
 
 def stack_tensors(m):
-    """A BERT without its heads."""
+    """The parameters of a BERT without its heads."""
     o, h, out = m.o, m.hidden, Tensors(m)
     types = o.int("num-token-types", 2 if has_pairs(o) else 0)
     out.embeddings()
@@ -70,7 +71,7 @@ class Bert(Pass):
         return self.stack(x, "encoder", self.m.layers, positions, lambda layer: seen)
 
     def losses(self):
-        """The loss of the masked tokens, and that of the pairs of segments."""
+        """The loss of the masked tokens, and the loss of the next-sentence task."""
         m, batch, x = self.m, self.batch, self.hidden()
         curve = "gelu-erf" if m.gated or m.named == "gelu" else m.named
         y = self.norm(self.curve(self.linear(x, "lm_head.dense"), curve), "lm_head.layer_norm")
@@ -101,7 +102,7 @@ class T5(Pass):
         return [nll(self.output(x), batch.labels, batch.mask)]
 
     def bias(self, stack, length, both):
-        """[1, heads, query, key]: of each head, for the range of distances that the distance is in"""
+        """The relative bias [1, heads, query, key] of each head, by the bucket of the distance."""
         if self.m.position != "relative":
             return None
         o, place = self.o, np.arange(length)

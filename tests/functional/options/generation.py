@@ -1,4 +1,5 @@
-"""The tokens that `isotron generate` must choose. The model processes the whole text again for each token, without a cache."""
+"""Computes the tokens that `isotron generate` must choose. There is no cache: the model processes the whole text again
+for each token."""
 import numpy as np
 
 import draws
@@ -8,7 +9,7 @@ from trainer import batch_of
 
 
 def uniform(seed, index):
-    """A uniform number in (0, 1) with 53 bits; two per block."""
+    """A uniform random number in (0, 1) with 53 bits; a block of random words yields two."""
     w = [int(x) for x in draws.philox(seed, "generate", np.array([index // 2], np.uint64))[0]]
     high, low = w[index % 2 * 2:index % 2 * 2 + 2]
     return (((high << 32 | low) >> 11) + 0.5) * 2.0**-53
@@ -29,7 +30,8 @@ def choose(o, logits, u):
 
 
 def generate(o, shape, weights, prompts, stop=()):
-    """-> for each prompt [(token, log-probability)] of all tokens but the first; stop: words that end a text."""
+    """Returns for each prompt the (token, log-probability) pairs of all tokens except the first. stop: words that end a
+    text."""
     w, texts = {name: Var(x) for name, x in weights.items()}, []
     for number, prompt in enumerate(prompts):
         tokens, told = list(prompt), []

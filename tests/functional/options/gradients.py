@@ -8,7 +8,7 @@ ORDER = itertools.count()
 
 
 def fit(gradient, shape):
-    """The gradient of a broadcast operand: summed over the copies."""
+    """The gradient of a broadcast operand: the sum over its copies."""
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
     return gradient.sum(axis=tuple(i for i, n in enumerate(shape) if n == 1 and gradient.shape[i] != 1), keepdims=True)
 
@@ -54,7 +54,7 @@ class Var:
     __radd__, __rmul__ = __add__, __mul__
 
     def sum(self, axis=None):
-        """Keeps the summed axes, with size 1."""
+        """Sums over an axis, which is kept with size 1."""
         return Var(self.value.sum(axis=axis, keepdims=True), (self, lambda g: np.broadcast_to(g, self.shape)))
 
     def mean(self, axis):
@@ -72,7 +72,7 @@ def of(x):
 
 
 def elementwise(function, slope):
-    """slope: the derivative, as a function of x and function(x)."""
+    """Makes an elementwise operation. slope: its derivative, as a function of x and function(x)."""
     def op(x):
         y = function(x.value)
         return Var(y, (x, lambda g: g * slope(x.value, y)))
@@ -95,7 +95,7 @@ def concatenate(parts, axis=-1):
 
 
 def backward(sums):
-    """Adds the gradients of the weighted scalars, [(Var, weight)], to everything they depend on."""
+    """Adds the gradients of a weighted sum of scalars, [(Var, weight)], to all variables on which they depend."""
     seen, todo = {}, []
     for y, weight in sums:
         y.gradient = np.full(y.shape, weight) + (0 if y.gradient is None else y.gradient)

@@ -2,10 +2,10 @@
 
 usage: PROGRAM [--only FIELD...] [--ignore] [--thorough]
 
-  --only FIELD   the rows of these options (fields of options.def)
-  --ignore       judges the rows: PROGRAM is isotron_mutants, which ignores one option after the other, and the first row of each option
-                 and family has to notice
-  --thorough     more layouts (table.py), and with --ignore all rows of an option"""
+  --only FIELD   only the rows of these options (fields of options.def)
+  --ignore       tests the rows: PROGRAM is isotron_mutants, which ignores one option after the other, and the first row
+                 of each option and family must fail
+  --thorough     more layouts (table.py); with --ignore, all rows of an option must fail"""
 import argparse
 import os
 import pathlib
@@ -23,7 +23,7 @@ from program import Program, Wrong
 
 
 def meet(row, command, base, quick):
-    """The error that the row reports, None if there is none. A value that the row reads may be absent."""
+    """Runs a row. Returns the error that it reports, or None. A missing value that the row reads is an error too."""
     try:
         row.check(Program(command, base), quick)
     except Wrong as e:
@@ -34,7 +34,8 @@ def meet(row, command, base, quick):
 
 
 def judge(rows, binary, bases, ignored):
-    """ignored: the fields of a row that the program ignores, one after the other, and None for a program that ignores none. -> complaints"""
+    """Runs rows and returns complaints. ignored: for a row, the fields that the program ignores, one after the other;
+    None means that it ignores none."""
     complaints = []
     for row, field in [(row, field) for row in rows for field in ignored(row)]:
         begin = time.time()
@@ -46,7 +47,8 @@ def judge(rows, binary, bases, ignored):
 
 
 def main(doc, rows, bases, write_files, more):
-    """bases: the words of each family. more: rows that judge the table, if all its rows are judged. -> the exit status"""
+    """bases: the words of each family. more: rows that check the table itself, if all of its rows run. -> the exit
+    status"""
     parser = argparse.ArgumentParser(description=doc, epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--only", nargs="*", default=[])

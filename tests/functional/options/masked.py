@@ -1,4 +1,4 @@
-"""The samples of sentences that a BERT and a T5 read: Megatron-LM's masked datasets, with numpy's generators.
+"""The masked samples that a BERT and a T5 read: Megatron-LM's masked datasets, with numpy's random generators.
 
 See Megatron-LM core/datasets (masked_dataset.py, bert_dataset.py, t5_dataset.py, build_mapping of helpers.cpp)."""
 import dataclasses
@@ -19,7 +19,8 @@ def lines_of(path):
 
 
 class Vocabulary:
-    """The ids that samples need: from vocab.txt, to which sentinels are appended; of mock data the last ones before the end, and no padding."""
+    """The special ids that samples need: from vocab.txt, to which sentinels are appended. With mock data, they are the
+    last ids of the vocabulary, without padding."""
     pad = -1
 
     def __init__(self, o):
@@ -52,7 +53,8 @@ def words64(seed):
 
 
 def mapping(text, begin, end, wanted, longest, least, short, seed):
-    """[(first sentence, end, target length)] of all samples, shuffled. least: sentences of a sample."""
+    """Returns (first sentence, end, target length) of all samples, shuffled. least: minimum number of sentences in a
+    sample."""
     random, ratio, rows = np.random.RandomState(seed), int(1 / short + 0.5) if short > 0 else 0, []
 
     def target():
@@ -79,7 +81,7 @@ def mapping(text, begin, end, wanted, longest, least, short, seed):
 
 
 class Sentences:
-    """A range of documents as samples: [(sentences, target length, generator)]"""
+    """The samples of a range of documents: (sentences, target length, random generator)."""
     def __init__(self, o, source, begin, end, wanted, reserved, least):
         self.o, self.source, self.words, self.seed = o, source, Vocabulary(o), o.int("seed", 1234)
         short = o.float("short-seq-prob", 0.1)
@@ -93,7 +95,8 @@ class Sentences:
         return [self.source[k].tolist() for k in range(first, end)], target, np.random.RandomState((self.seed + i) % 2**32)
 
     def spans(self, ids, target, random, longest, geometric, replaced=None):
-        """The masked spans of positions, in the order of the text. replaced(i): draws what replaces position i."""
+        """Returns the masked spans of positions, in the order of the text. replaced(i): draws the token that replaces
+        position i."""
         words, share = [], self.o.float("mask-prob", 0.15)
         for i, token in enumerate(ids):
             if token in (self.words.cls, self.words.sep):
@@ -123,13 +126,14 @@ class Sentences:
 
 
 def padded(tokens, length, pad=-1):
-    """Padding is 0, also inside a text."""
+    """Pads tokens with 0. Padding tokens inside the text become 0 too."""
     return np.array([*(0 if token == pad else token for token in tokens), *[0] * (length - len(tokens))])
 
 
 class BertSamples(Sentences):
     def __getitem__(self, i):
-        """(tokens, labels, mask, token types, 1 if the segments are swapped, number of tokens)"""
+        """Returns tokens, labels, mask, token types, whether the segments are swapped (1 if so), and the number of
+        tokens."""
         sentences, target, random = self.text(i)
         v, pivot, swapped = self.words, len(sentences), False
         if "bert-no-binary-head" not in self.o:
@@ -158,7 +162,7 @@ class BertSamples(Sentences):
 
 class T5Samples(Sentences):
     def __getitem__(self, i):
-        """(encoder tokens, their number, decoder tokens, labels, their number)"""
+        """Returns encoder tokens, their number, decoder tokens, labels, and the number of labels."""
         sentences, target, random = self.text(i)
         ids, v, end = sum(sentences, [])[:target], self.words, 0
         encoder, decoder = [], [v.cls]
@@ -199,7 +203,7 @@ class BertBatch:
 
 @dataclasses.dataclass
 class T5Batch:
-    """Tokens [b, t] of the encoder, [b, s] of the decoder; lengths [b]"""
+    """Tokens [b, t] of the encoder and [b, s] of the decoder; lengths [b]."""
     encoder_tokens: np.ndarray
     encoder_lengths: np.ndarray
     tokens: np.ndarray

@@ -13,9 +13,10 @@ import samples
 from trainer import Options
 
 U = {"fp64": 2.0**-53, "exact": 2.0**-20, "fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8, "fp8": 2.0**-4}
-# If only arithmetic rounds, docs/reference/numerics.md gives 8 u max(kappa, sqrt(K)): K is the length of the longest sum, the square of a norm;
-# kappa is less than sqrt(K) (test_options.py measures it). If storage rounds every activation, a loss is a mean over tokens of numbers
-# with errors of a few u, and the error of a norm is that of its largest parts.
+# If only arithmetic rounds, the bound is 8 u max(kappa, sqrt(K)) (docs/reference/numerics.md). K is the length of the
+# longest sum, the one in the gradient norm; kappa is less than sqrt(K), which test_options.py measures. If every stored
+# activation is rounded, a loss is a mean of numbers with errors of a few u, and the error of a norm is that of its
+# largest elements.
 TERMS = 2**13
 ARITHMETIC = 8 * math.sqrt(TERMS)
 BOUND = {"fp64": ARITHMETIC, "fp32": ARITHMETIC, "exact": 64, "fp16": 8, "bf16": 8, "fp8": 1}
@@ -26,7 +27,7 @@ DEADLINE_S = 60
 
 
 class Wrong(Exception):
-    """A run does not do what its options say."""
+    """A run did not do what its options specify."""
 
 
 def expect(true, what):
@@ -48,7 +49,8 @@ class Run:
 
 
 def write_datasets():
-    """Writes sequences of 2 to 12 tokens, each ending with 39, in documents of none to five, and their vocabulary."""
+    """Writes datasets of sequences of 2 to 12 tokens, each ending with token 39, in documents of 0 to 5 sequences, and
+    their vocabulary."""
     rng = np.random.default_rng(7)
     for name, n in (("text", 60), ("more", 40), ("third", 30)):
         sequences = [np.append(rng.integers(0, 39, k), 39) for k in rng.integers(2, 12, n)]
@@ -60,7 +62,8 @@ def write_datasets():
 
 
 class Program:
-    """command: the program, with arguments that plant a bug. Runs in the working folder, which has the datasets."""
+    """Runs the program in the working folder, which contains the datasets. command: the program, possibly with
+    arguments that plant a bug."""
     def __init__(self, command, base):
         self.command, self.base = tuple(map(str, command)), base
 
@@ -85,7 +88,7 @@ class Program:
         return merged(self.base, words.split(), without)
 
     def logged(self, command, *words, status=0, log="log.jsonl"):
-        """-> the records of the log, the output"""
+        """Returns the records of the log, and the output."""
         log = pathlib.Path(log)
         log.unlink(missing_ok=True)
         text = self.call(command, *words, "--log-jsonl", log, status=status)
@@ -102,12 +105,12 @@ class Program:
         return Run(records, evaluations, text)
 
     def fresh(self):
-        """A new folder for checkpoints."""
+        """Makes a new folder for checkpoints."""
         return tempfile.mkdtemp(dir=".", prefix="save-")
 
 
 def told_losses(record):
-    """The losses of an evaluation. `loss` is their sum; a single one has no other key."""
+    """The losses of an evaluation record. `loss` is their sum; if there is only one loss, it has no separate key."""
     found = {key: x for key, x in record.items() if key.endswith("_loss")} or {"lm_loss": record["loss"]}
     expect(math.isclose(sum(found.values()), record["loss"], rel_tol=1e-15), f"a loss of {record['loss']} is not the sum of {found}")
     expect(math.isclose(math.exp(found["lm_loss"]), record["perplexity"], rel_tol=1e-14), f"another perplexity: {record}")

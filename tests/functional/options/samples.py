@@ -1,4 +1,5 @@
-"""The tokens that a run reads: Megatron-LM's dataset index, splits, blends and samplers, with numpy's generators.
+"""The tokens that a run reads: Megatron-LM's dataset index, splits, blends and samplers, with numpy's random
+generators.
 
 See Megatron-LM core/datasets (gpt_dataset.py, blended_dataset.py, helpers.cpp) and training/datasets/data_samplers.py."""
 import functools
@@ -12,7 +13,8 @@ SPLITS = "train", "valid", "test"
 
 
 def write_dataset(prefix, sequences, first=None):
-    """Writes a .bin/.idx pair of 16-bit tokens. first: the number of sequences before each document and at the end; None: a document each."""
+    """Writes a .bin/.idx pair of 16-bit tokens. first: the number of sequences before each document, and in total;
+    None: each sequence is a document."""
     first = np.arange(len(sequences) + 1) if first is None else np.array(first)
     lengths = np.array([len(d) for d in sequences], np.int32)
     starts = 2 * (np.cumsum(lengths, dtype=np.int64) - lengths)
@@ -24,7 +26,7 @@ def write_dataset(prefix, sequences, first=None):
 
 
 class Text:
-    """A .bin/.idx pair: sequences, and the first one of each document."""
+    """A .bin/.idx pair: the sequences, and the index of the first sequence of each document."""
     def __init__(self, prefix):
         raw = open(f"{prefix}.idx", "rb").read()
         sequences, documents = struct.unpack_from("<QQ", raw, 18)
@@ -37,7 +39,8 @@ class Text:
 
 
 class Mock:
-    """Megatron-LM's MockGPTLowLevelDataset; the sequences of masked datasets are at most 128 long, eight to a document."""
+    """Megatron-LM's MockGPTLowLevelDataset. For masked datasets, sequences have at most 128 tokens, and a document has
+    eight of them."""
     def __init__(self, o):
         self.vocab, self.eod, masked = o.int("vocab-size"), o.int("sep", o.eod), o.text("model", "gpt") != "gpt"
         self.lengths = np.random.default_rng(0).integers(1, 128 if masked else 4096, size=100000, dtype=np.int32)
@@ -48,7 +51,7 @@ class Mock:
 
 
 class Samples:
-    """One split of one dataset: the order of documents and samples, shuffled with the seed."""
+    """The samples of one split of one dataset. The order of documents and samples is shuffled with the seed."""
     def __init__(self, documents, begin, end, wanted, length, seed):
         self.documents, self.length, sizes = documents, length, documents.lengths
         tokens = int(sizes[begin:end].sum())
@@ -71,7 +74,7 @@ class Samples:
         return len(self.shuffle)
 
     def __getitem__(self, i):
-        """length + 1 tokens of the concatenated documents."""
+        """Returns length + 1 tokens of the concatenated documents."""
         at = int(self.shuffle[i]) * self.length
         first, last = (int(np.searchsorted(self.ends, t, side="right")) for t in (at, at + self.length))
         text = np.concatenate([self.documents[d] for d in self.order[first:last + 1]])
@@ -96,7 +99,7 @@ class Blend:
 
 
 def ranges(text):
-    """[(low, high)] of the splits, as fractions."""
+    """Returns the (low, high) fractions of each split."""
     parts = [float(x) for x in re.findall(r"[.0-9]+", text)]
     parts = np.array(parts + [0.0] * (3 - len(parts)))
     ends = np.concatenate([[0.0], np.cumsum(parts / parts.sum())])
@@ -136,7 +139,7 @@ def open_split(sources, weights, share, wanted, surplus, opened):
 
 
 def open_data(o, part, wanted):
-    """{split: samples or None}; part: opens a range of documents; wanted: {split: number of samples}."""
+    """Returns {split: samples or None}. part: opens a range of documents; wanted: {split: number of samples}."""
     surplus, opened = o.float("mid-level-dataset-surplus", 0.005), {}
     for split, share in zip(SPLITS, ranges("1,1,1" if "mock-data" in o else o.text("split", "969, 30, 1"))):
         if "mock-data" in o:
@@ -153,7 +156,7 @@ def open_data(o, part, wanted):
 
 
 def permutation(seed, n):
-    """torch.randperm with a generator of this seed, for fewer than 2^32 / 20 elements."""
+    """Computes torch.randperm with a generator of this seed, for fewer than 2^32 / 20 elements."""
     words = np.random.RandomState(seed)
     order = list(range(n))
     for i in range(n - 1):
@@ -163,7 +166,7 @@ def permutation(seed, n):
 
 
 def cyclic(total, consumed, micro, ranks, sharded):
-    """Yields the indices of successive micro-steps, in the order of the ranks, forever."""
+    """Yields the sample indices of successive microbatches of all ranks, in the order of ranks, forever."""
     step = micro * ranks
     active = total // step * step
     while True:

@@ -1,7 +1,7 @@
 """How the rows of the table (rows.py) are declared.
 
-A row is a function that runs a Program and raises Wrong; `fields` are the options that it tests, `families` the models whose
-reading of them it tests. Four kinds take one line each:
+A row is a function that runs a Program and raises Wrong on an error. `fields` are the options that it tests, `families`
+the models with which it tests them. Four kinds take one line each:
 
   witnessed  a run has the numbers of the reference trainer (trainer.py): it begins in one layout and is resumed in another
   scheduled  the same, for rates and updates, which do not depend on the family: BERT and T5 run on one rank, without a break
@@ -70,20 +70,21 @@ def half(records):
 
 
 def resumed(program, words, steps, first, second):
-    """A run saved after this number of steps and resumed in another layout."""
+    """Runs `steps` steps in one layout, saves, and resumes in another layout."""
     save = program.fresh()
     before = program.pretrain(words, *first.split(), "--save", save, "--save-interval", 1000, "--exit-interval", steps)
     return joined(before, program.pretrain(words, *second.split(), "--load", save))
 
 
 def check_read(fields, run):
-    """No note says that an option of the row has no effect."""
+    """Raises Wrong if a note says that an option of the row has no effect."""
     names = fields.replace("_", "-").replace(" ", "|")
     expect(not re.search(rf"^note: .*--({names})\b.* no effect", run.text, re.M), "a note says that an option of the row has no effect")
 
 
 def legs(layouts):
-    """-> the layouts of the two halves of a run (None: it is not resumed), and those of whole runs; no layouts: any."""
+    """Returns the layouts of the two halves of a resumed run (None: no run is resumed), and the layouts of whole runs.
+    Without `layouts`, any may be used."""
     if layouts == (ONE,):
         return None, layouts
     first, second, *more = layouts * 2 if len(layouts) == 1 else layouts or (CUT, STAGES)
@@ -91,8 +92,8 @@ def legs(layouts):
 
 
 def witnessed(fields, words="", without="", layouts=(), witness="", families=ALL, steps=3):
-    """layouts: see legs. witness: options for the reference trainer only, which the program derives itself. steps: the second half has
-    two steps at least, for what a step may leave to the next one."""
+    """layouts: see legs. witness: options for the reference trainer only, which the program derives itself. steps:
+    steps before the resume; at least two must follow, because a step may leave state to the next one."""
     def check(program, quick):
         o = program.words(f"--train-iters {steps} {words}", without)
         expected, (halves, whole) = reference(*o, *witness.split()), legs(layouts)
@@ -106,13 +107,13 @@ def witnessed(fields, words="", without="", layouts=(), witness="", families=ALL
 
 
 def scheduled(fields, words, without=""):
-    """As witnessed, for options with one code for all families: only GPT runs in layouts."""
+    """Like witnessed, for options whose code is shared by all families: only GPT runs in several layouts."""
     witnessed(fields, words, without, families=GPT, steps=4)
     witnessed(fields, words, without, (ONE,), families=ENCODERS, steps=4)
 
 
 def rounded(fields, words, like="", without="", families=ALL):
-    """like: the options of the run that must not be bitwise equal."""
+    """like: options of a second run, to which the results must not be bitwise equal."""
     def check(program, quick):
         o = program.words(words, without)
         run = program.pretrain(o)
@@ -122,7 +123,7 @@ def rounded(fields, words, like="", without="", families=ALL):
 
 
 def shown(fields, words, pattern, count=None, families=ALL):
-    """pattern: a regular expression for the output; count: the number of matches."""
+    """pattern: a regular expression that must match the output; count: the number of matches."""
     def check(program, quick):
         run = program.pretrain(program.words(words))
         expect(bits(run) == plain(program, *program.words()), "numbers change")
@@ -137,7 +138,7 @@ FP8 = "--num-layers 3 --lane fp32 --lr 1e-3 --fp8-format hybrid "
 
 
 def low_precision(rounded, fp8=FP8):
-    """rounded: declares a row of the command."""
+    """rounded: the function that declares such a row for the command."""
     tensorwise = fp8 + "--fp8-recipe tensorwise "
     ends = tensorwise + "--first-last-layers-bf16"
     rounded("lane", "--lane fp32")

@@ -25,7 +25,7 @@ CHOICES, LONGEST_QUESTION = 4, 128
 # ---- files ----
 
 class Vocabulary:
-    """A vocab.txt of word pieces, and the tokens of the options after them."""
+    """The word pieces of a vocab.txt, followed by the tokens of the options."""
     def __init__(self, o):
         pieces = pathlib.Path(o.text("vocab-file", "pieces.txt")).read_text().split("\n")[:-1]
         extra = [f"<extra_id_{i}>" for i in range(o.int("vocab-extra-ids", 0))]
@@ -39,7 +39,7 @@ class Vocabulary:
         return [i for word in re.findall(r"\w+|[^\w\s]", text if self.cased else text.lower()) for i in self.pieces(word)]
 
     def pieces(self, word):
-        """The longest piece first."""
+        """Splits a word into pieces, each the longest that matches."""
         found, begin = [], 0
         while begin < len(word):
             ends = (end for end in range(len(word), begin, -1) if ("##" if begin else "") + word[begin:end] in self.ids)
@@ -52,7 +52,7 @@ class Vocabulary:
 
 
 def read_lines(task, path):
-    """[(label, texts)] of a file: one text or two, or of RACE the two texts of each choice."""
+    """Returns (label, texts) for each sample of a file: one or two texts, or for RACE two texts per choice."""
     lines = [line.split("\t") for line in pathlib.Path(path).read_text().splitlines()]
     if task == "MNLI":
         return [(c[-1].strip(), c[8:10]) for c in lines[1:]]
@@ -71,7 +71,7 @@ def read_questions(path):
 
 @dataclasses.dataclass
 class Batch:
-    """[rows, s]; lengths, labels and weights: [rows]. A question has a row for each choice."""
+    """Tokens and types are [rows, s]; lengths, labels and weights are [rows]. A question has a row for each choice."""
     tokens: np.ndarray
     types: np.ndarray
     positions: np.ndarray
@@ -81,7 +81,8 @@ class Batch:
 
 
 def row_of(v, o, texts):
-    """-> tokens, types, length: [CLS] a [SEP] or [CLS] a [SEP] b [SEP]; a longer one loses its end, except for the last [SEP]."""
+    """Returns tokens, types and length of [CLS] a [SEP] or [CLS] a [SEP] b [SEP]. A text that is too long is truncated
+    before the last [SEP]."""
     ids, s = [v.encode(t) for t in texts], o.int("seq-length")
     if o.text("task") == "RACE":
         ids[0] = ids[0][:LONGEST_QUESTION]
@@ -95,7 +96,7 @@ def row_of(v, o, texts):
 
 
 class Set:
-    """The samples of files."""
+    """The samples of several files."""
     def __init__(self, o, v, paths, classes):
         task = o.text("task")
         self.samples = []
@@ -107,7 +108,7 @@ class Set:
         return len(self.samples)
 
     def batch(self, samples):
-        """None: padding, of weight 0."""
+        """Makes a batch. A sample None is padding, whose weight is 0."""
         rows = [(*row, self.samples[i or 0][0], float(i is not None)) for i in samples for row in self.samples[i or 0][1]]
         tokens, types, lengths, labels, weights = map(np.array, zip(*rows))
         return Batch(tokens, types, np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape), lengths, labels, weights)
@@ -124,9 +125,9 @@ def tensors(m, classes):
 
 
 class Pass(encoder.Bert):
-    """samples: the numbers of the rows in the run."""
+    """samples: the indices of the rows in the run."""
     def scores(self):
-        """[samples, classes or choices]"""
+        """Returns logits [samples, classes or choices]."""
         head = "classification_head" if "classification_head.weight" in self.w else "multichoice_head"
         option = "classifier-dropout" if "classifier-dropout" in self.o else "hidden-dropout"
         x = self.dropped(tanh(self.linear(self.hidden()[:, 0], "pooler.dense")), head, option)
@@ -134,7 +135,7 @@ class Pass(encoder.Bert):
         return z.reshape(-1, CHOICES) if head == "multichoice_head" else z
 
     def loss(self):
-        """The weighted loss of each label, the number of right answers, and the weights."""
+        """Returns the weighted loss of each sample, the number of right answers, and the weights."""
         z, each = self.scores(), len(self.batch.labels)
         each //= len(z.value)
         labels, weights = self.batch.labels[::each], self.batch.weights[::each]
@@ -145,7 +146,7 @@ class Pass(encoder.Bert):
 # ---- the trainer ----
 
 class TaskTrainer(Trainer):
-    """Batches, epochs and schedules count rows: a question has four."""
+    """Trains on a task. Batches, epochs and schedules count rows, of which a question has four."""
     def __init__(self, words, state=None):
         o = self.o = Options(words)
         v = Vocabulary(o)
@@ -171,7 +172,8 @@ class TaskTrainer(Trainer):
         return tensors(self.m, len(self.classes))
 
     def samples(self, begin, n):
-        """Samples of all epochs. Each is a permutation drawn with the seed + its number."""
+        """Yields samples across epochs. The order of each epoch is a permutation of the training set, seeded with seed
+        + the epoch's number."""
         for k in range(begin, begin + n):
             epoch, at = divmod(k, len(self.epoch))
             order = permutation(self.seed + epoch & 0xFFFFFFFF, len(self.train))  # as torch.manual_seed
@@ -189,7 +191,7 @@ class TaskTrainer(Trainer):
         return found, {"lm_loss": y.value.sum() / max(total, 1)}, {}
 
     def accuracy(self):
-        """-> {path: (loss, right answers, samples)}"""
+        """Returns {path: (loss, right answers, samples)}."""
         w, found = self.variables(), {}
         for path, each in zip(self.o.list("valid-data"), self.valid):
             y, right, weights = Pass(self.m, w, each.batch(range(len(each)))).loss()
@@ -197,7 +199,7 @@ class TaskTrainer(Trainer):
         return found
 
     def run(self, until=None, overflows=()):
-        """-> records of the steps, [(step, epoch, accuracy)]"""
+        """Returns the records of the steps, and [(step, epoch, accuracy)]."""
         records, evaluations = [], []
         while self.state.iteration < self.steps and self.state.iteration != until:
             records.append(self.step(self.state.iteration + 1 in overflows))

@@ -1,4 +1,4 @@
-"""The rows of `isotron finetune`: the numbers of its steps and epochs are those of the reference trainer (task.py)."""
+"""The rows for `isotron finetune`: the numbers of its steps and epochs must match the reference trainer (task.py)."""
 import dataclasses
 import functools
 import json
@@ -29,7 +29,8 @@ def row(fields, words=""):
 
 
 def write_files():
-    """Texts of 1 to 14 words, so that some pairs are too long. The special tokens have the ids of no other vocabulary."""
+    """Writes texts of 1 to 14 words, so that some pairs are too long. The special tokens have other ids than in any
+    other vocabulary of the tests."""
     rng = np.random.default_rng(5)
     plain = [chr(c) for c in range(ord("a"), ord("p"))]
     pieces = [*plain[:4], "[SEP]", *plain[4:9], "[MASK]", "[PAD]", *plain[9:], ".", "[UNK]", "##x", "##xy", "[CLS]", "_", "?"]
@@ -88,7 +89,7 @@ def tune(program, words, *more):
 
 
 def compare_task(run, wanted, words):
-    """The accuracy of each file, and of all: in the log, and printed."""
+    """Compares the accuracy on each file and on all files, as logged and as printed."""
     compare(dataclasses.replace(run, evaluations=[]), (wanted[0], []), words)
     found = [(e["iteration"], e["epoch"]) for e in run.evaluations]
     expect(found == [(i, epoch) for i, epoch, _ in wanted[1]], f"accuracies at (step, epoch) {found}")
@@ -120,7 +121,7 @@ def plain(program, *words):
 
 
 def tuned(fields, words="", without="", layouts=()):
-    """The last step, in the middle of an epoch, is resumed in another layout."""
+    """A row whose run is saved in the middle of an epoch, before its last step, and resumed in another layout."""
     def check(program, quick):
         o = program.words(words, without)
         wanted, (halves, whole) = expected(tuple(o)), legs(layouts)
@@ -134,7 +135,8 @@ def tuned(fields, words="", without="", layouts=()):
 
 
 def rounded(fields, words, like=""):
-    """Other arithmetic: close to the reference trainer, and not bitwise equal to a run with the options `like`."""
+    """A row for options that change only rounding: the run must be close to the reference trainer, but not bitwise
+    equal to a run with the options `like`."""
     def check(program, quick):
         o = program.words(words)
         run = tune(program, o)
@@ -224,7 +226,7 @@ low_precision(rounded, "--init-method-std 0.1 " + FP8)
 
 
 def scaled(fields, words, overflowing=True):
-    """The run reports which steps overflowed; from these the reference trainer computes the rest."""
+    """A row in fp16. The run reports which steps overflowed, and the reference trainer computes the rest from these."""
     def check(program, quick):
         o = program.words("--lane fp16 --epochs 6 --lr 1e-3 " + words)
         run = tune(program, o)
@@ -245,7 +247,8 @@ TASK = "task train-data valid-data epochs"
 
 
 def pretrained(program, words, *more):
-    """A checkpoint of pretraining whose weights are those of --seed 5: it has made one step with a learning rate of 0."""
+    """Makes a pretraining checkpoint whose weights are the initial ones of --seed 5, because its only step has a
+    learning rate of 0."""
     save = program.fresh()
     program.call("pretrain", *program.words(words, TASK), *more, *"--mock-data --seed 5 --lr 0 --train-iters 1 --eval-iters 0 --save-interval 1".split(),
                  "--save", save)
@@ -253,13 +256,13 @@ def pretrained(program, words, *more):
 
 
 def head_of(trainer, names, other):
-    """The state of a new head in front of the other weights."""
+    """Combines the state of a new head with the weights of another trainer."""
     trainer.state.weights |= {n: w for n, w in other.state.weights.items() if not n.startswith(names)}
     return trainer.state
 
 
 def continued(program, words, state, *more, without="", layouts=(ONE, STAGES)):
-    """A run that loads has the numbers of the reference trainer, started from `state`."""
+    """Compares a run that loads a checkpoint with the reference trainer, started from `state`."""
     o = program.words(words)
     for layout in layouts:
         compare_task(tune(program, program.words(words, without), *layout.split(), *more), TaskTrainer(o, state).run(), o)
@@ -268,7 +271,7 @@ def continued(program, words, state, *more, without="", layouts=(ONE, STAGES)):
 for words, new in (("", "classification_head"), ("--bert-no-binary-head", ("classification_head", "pooler"))):
     @row("pretrained_checkpoint use_checkpoint_args", words)
     def new_head(program, quick, words=words, new=new):
-        """A head that the checkpoint lacks is drawn with --seed."""
+        """A head that the checkpoint lacks is initialized with --seed."""
         save, o = pretrained(program, words), program.words(words)
         state = head_of(TaskTrainer(o), new, TaskTrainer([*o, "--seed", 5]))
         continued(program, words, state, "--pretrained-checkpoint", save)
@@ -282,7 +285,7 @@ for fields, words, more in (
          " --tokenizer-special-tokens <a> <b>", [])):
     @row(f"tokenizer_type use_checkpoint_args {fields}", words)
     def tokenizer_of_the_checkpoint(program, quick, words=words, more=more):
-        """A text is between the checkpoint's [CLS] and [SEP], each once."""
+        """A text is surrounded by the checkpoint's [CLS] and [SEP], exactly once."""
         o, files = program.words(words), "tokenizer-type tokenizer-model vocab-file vocab-extra-ids tokenizer-special-tokens"
         save = pretrained(program, words, *more)
         state = head_of(TaskTrainer(o), "classification_head", TaskTrainer([*o, "--seed", 5]))
@@ -291,7 +294,7 @@ for fields, words, more in (
 
 @row("class_labels classifier_dropout pretrained_checkpoint use_checkpoint_args")
 def other_classes(program, quick):
-    """The weights of another task, and neither the names of its classes nor its dropout."""
+    """A run can load the weights of another task, but takes neither its class names nor its dropout."""
     save, words, o = program.fresh(), "--train-data other.tsv --valid-data other.tsv", program.words("--classifier-dropout 0.4")
     first = TaskTrainer(o)
     tune(program, o, "--save", save)
@@ -301,7 +304,8 @@ def other_classes(program, quick):
 
 
 def saved(program, words="--save-interval 1"):
-    """A run that saves every step -> folder, state of the reference trainer after step 3, in the middle of an epoch."""
+    """Runs and saves every step. Returns the folder, and the state of the reference trainer after step 3, which is in
+    the middle of an epoch."""
     save, o = program.fresh(), program.words(words)
     trainer = TaskTrainer(o)
     tune(program, o, "--save", save)
@@ -326,7 +330,8 @@ def loaded(program, quick):
 
 
 def lose_weights(folder, name):
-    """Removes the weights whose names begin so from a checkpoint's list of tensors, and leaves their moments."""
+    """Removes the weights whose names begin with `name` from a checkpoint's list of tensors, but keeps their
+    moments."""
     path = pathlib.Path(folder) / "manifest.json"
     lines = path.read_text().splitlines(True)[:-1]
     kept = "".join(line for line in lines if f'"name":"{name}' not in line or '"suffix":""' not in line)
@@ -335,7 +340,8 @@ def lose_weights(folder, name):
 
 @row("load finetune")
 def lost_head(program, quick):
-    """A run that continues needs the head of its task. One that loads only weights draws a new head."""
+    """A run that resumes needs the head of its task in the checkpoint. A run that loads only weights initializes a new
+    head."""
     save, state = saved(program)
     lose_weights(f"{save}/iter_0000003", "classification_head.")
     begin = ("--load", save, "--ckpt-step", 3)
@@ -360,7 +366,7 @@ def without_optimizer(program, quick):
 
 @row("epochs")
 def evaluated(program, quick):
-    """--epochs 0 evaluates a checkpoint; so does a run that has no epoch left."""
+    """--epochs 0 only evaluates a checkpoint, and so does a run that has no epochs left."""
     save, o = program.fresh(), program.words()
     trainer = TaskTrainer(o)
     tune(program, o, "--save", save)
@@ -374,7 +380,7 @@ def evaluated(program, quick):
 
 @row("most_recent_k save_retain_interval")
 def retained(program, quick):
-    """Each epoch ends with a checkpoint, before its evaluation, which may take long."""
+    """Each epoch ends with a checkpoint, which is saved before the evaluation, because that may take long."""
     for words, steps in (("", [2, 4, 6]), ("--most-recent-k 2", [4, 6]), ("--save-interval 1 --save-retain-interval 3", [3, 6])):
         save = program.fresh()
         text = tune(program, program.words("--epochs 3 " + words), "--save", save).text
@@ -395,7 +401,7 @@ def schedules_of_the_checkpoint(program, quick):
 
 @row("check_for_nan_in_loss_and_grad")
 def not_finite(program, quick):
-    """Each step multiplies the weights by -1e12, until float overflows."""
+    """A loss that is not finite: each step multiplies the weights by -1e12, until float overflows."""
     o = program.words("--lane fp32 --lr 1e6 --weight-decay 1e6 --lr-decay-style constant --epochs 4")
     expect("is not finite" in program.call("finetune", *o, status=1), "the run does not say why it stops")
     run = tune(program, o, "--no-check-for-nan-in-loss-and-grad")
@@ -405,7 +411,8 @@ def not_finite(program, quick):
 # ---- logs ----
 
 def shown(fields, words, pattern, count):
-    """The output has so many matches of the pattern, and the numbers are bitwise equal to those of a run without the options."""
+    """A row whose output must match the pattern `count` times, and whose numbers must be bitwise equal to those of a
+    run without the options."""
     def check(program, quick):
         run, save = tune(program, program.words(words), "--save", program.fresh()), program.fresh()
         expect(bits(run) == bits(tune(program, program.words(), "--save", save)), "numbers change")
@@ -432,7 +439,7 @@ def log_progress(program, quick):
 @row("tensorboard_dir tensorboard_log_interval log_timers_to_tensorboard log_loss_scale_to_tensorboard log_world_size_to_tensorboard"
      " log_memory_to_tensorboard")
 def tensorboard(program, quick):
-    """Every tag has the values of the log, against the step and against the samples."""
+    """Every tag has the values of the log, once by step and once by samples."""
     folder, plain = program.fresh(), program.fresh()
     words = ("--tensorboard-log-interval 2 --log-timers-to-tensorboard --timing-log-level 2 --no-log-loss-scale-to-tensorboard --ranks 2"
              " --log-world-size-to-tensorboard --log-memory-to-tensorboard --valid-data valid.tsv more.tsv")
