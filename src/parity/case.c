@@ -22,8 +22,6 @@
 /* The oracle skips no steps, but a dynamic loss scale would skip steps while it decreases from 2^32. */
 static const double DEFAULT_LOSS_SCALE = 64;
 
-int64_t case_count(const HfTensor *t) { return t->dim[0] * (t->ndim == 2 ? t->dim[1] : 1); }
-
 /* ---- cases ---- */
 
 static Err case_check(const Config *c, const Golden *g) {
@@ -100,7 +98,7 @@ Err case_open(const Golden *g, const Config *c, Case *out) {
     out->at = arena_alloc(out->arena, (size_t)(out->map.count + 1) * sizeof *out->at);
     for (int64_t i = 0; i < out->map.count; i++) {
         out->at[i] = out->total;
-        out->total += case_count(&out->map.tensors[i]);
+        out->total += hf_count(&out->map.tensors[i]);
     }
     return ERR_OK;
 }

@@ -27,8 +27,6 @@ typedef struct Case {
 Err case_open(const Golden *, const Config *, Case *out);
 void case_close(Case *); /* also after an error */
 
-int64_t case_count(const HfTensor *); /* elements */
-
 /* The results of a run as doubles, with tensors in the oracle's layouts: tensor i of the map begins at
  * case->at[i]. The memory is shared with processes that are forked later. */
 typedef struct Trace {

@@ -18,7 +18,7 @@ static void judge_bits(const Case *c, const char *quantity, const double *x, con
                        const double *ranks, Report *report) {
     Row *row = report_row(report, quantity);
     for (int64_t i = 0; i < c->map.count; i++) {
-        const int64_t at = c->at[i], n = case_count(&c->map.tensors[i]);
+        const int64_t at = c->at[i], n = hf_count(&c->map.tensors[i]);
         TensorError e = {.relative = distance_of(x + at, y + at, n)};
         while (e.worst < n - 1 && x[at + e.worst] == y[at + e.worst]) e.worst++; /* the first difference */
         if (!isfinite(e.relative)) e.relative = INFINITY;

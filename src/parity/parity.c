@@ -108,13 +108,13 @@ static Err judge_tensors(const Judge *j, const char *quantity, const char *prefi
         else
             e = oracle_tensor(j->of->golden, name, t->ndim, t->dim, &oracle[i]);
         free(name);
-        if (!e.code) scale_add(&scale, oracle[i], case_count(t));
+        if (!e.code) scale_add(&scale, oracle[i], hf_count(t));
     }
     Row *row = e.code ? NULL : new_row(j, quantity);
     for (int64_t i = 0; row && i < map->count; i++) {
         const HfTensor *t = &map->tensors[i];
         if (!oracle[i]) continue;
-        int64_t n = case_count(t), width = t->dim[t->ndim - 1];
+        int64_t n = hf_count(t), width = t->dim[t->ndim - 1];
         TensorError moved = {0};
         for (int k = 0; k < j->report->draws; k++)
             widen(&moved, tensor_error(AT(j->noisy[k]), AT(j->exact), n, width, &scale));

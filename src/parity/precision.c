@@ -428,10 +428,8 @@ static void judge_types(Judge *p) {
 }
 
 static Magnitudes sample_of(const Judge *p, const HfTensor *t, int64_t at, bool update) {
-    Magnitudes s = {.n = case_count(t),
-                    .width = t->dim[t->ndim - 1],
-                    .draws = p->out->draws,
-                    .arithmetic = p->arithmetic};
+    Magnitudes s = {
+        .n = hf_count(t), .width = t->dim[t->ndim - 1], .draws = p->out->draws, .arithmetic = p->arithmetic};
     for (int k = 0; k < s.draws; k++) {
         const Draw *d = &p->draw[k];
         s.x[k] = (update ? d->x->parameters : d->x->gradients) + at;

@@ -38,8 +38,12 @@ UNCHANGED = [
     ("moe_layer_freq moe_ffn_hidden_size moe_router_topk moe_router_score_function moe_router_pre_softmax "
      "moe_router_topk_scaling_factor moe_router_bias_update_rate moe_router_load_balancing_type moe_aux_loss_coeff "
      "moe_z_loss_coeff moe_input_jitter_eps moe_expert_capacity_factor moe_token_drop_policy "
-     "moe_shared_expert_intermediate_size moe_router_num_groups moe_router_group_topk",
-     "--moe-router-num-groups 2 --moe-router-group-topk 1 --moe-layer-freq 2 --moe-ffn-hidden-size 8"
+     "moe_shared_expert_intermediate_size moe_router_num_groups moe_router_group_topk moe_router_group_score_topk "
+     "moe_router_quantile_balancing_ema moe_router_force_load_balancing moe_apply_probs_on_input moe_latent_size "
+     "moe_per_layer_logging",
+     "--moe-router-group-score-topk 1 --moe-router-quantile-balancing-ema 0.5 --moe-router-force-load-balancing"
+     " --moe-apply-probs-on-input --moe-latent-size 4 --moe-per-layer-logging"
+     " --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-layer-freq 2 --moe-ffn-hidden-size 8"
      " --moe-router-topk 1 --moe-router-score-function sigmoid --moe-router-pre-softmax "
      "--moe-router-topk-scaling-factor 2"
      " --moe-router-bias-update-rate 0.1 --moe-router-load-balancing-type none --moe-aux-loss-coeff 0.1 "
@@ -47,6 +51,9 @@ UNCHANGED = [
      " --moe-input-jitter-eps 0.1 --moe-expert-capacity-factor 2 --moe-token-drop-policy position "
      "--moe-shared-expert-intermediate-size 8", "",
      "no effect"),
+    ("moe_router_force_biased", "--moe-router-force-biased 1", "", "no effect"),
+    ("q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim",
+     "--q-lora-rank 4 --kv-lora-rank 4 --qk-head-dim 4 --qk-pos-emb-head-dim 4 --v-head-dim 4", "", "no effect"),
     ("calculate_per_token_loss", "--calculate-per-token-loss", "",
      "each sample counts the same, and --keep-last has it anyway"),
     ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "as in pretrain"),
@@ -56,7 +63,9 @@ UNCHANGED = [
      "as in pretrain"),
 ]
 REFUSED = [
-    ("num_experts", "--num-experts 4"), ("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias"),
+    ("multi_latent_attention", "--multi-latent-attention"),
+    ("latent_norm_epsilon", "--latent-norm-epsilon 1e-3"),
+    ("rope_type", "--rope-type yarn"), ("num_experts", "--num-experts 4"), ("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias"),
     ("moe_shared_expert_gate", "--moe-shared-expert-gate"),
     ("window_size", "--window-size 3,0"), ("window_attn_skip_freq", "--window-attn-skip-freq 2"),
     ("rope_local_base_freq", "--position-embedding-type rope --rope-local-base-freq 30"),

@@ -51,8 +51,9 @@ def initialise(model, rng, zero_centred, dtype):
     """Random weights; biases and norm gains at least 0.05 away from 0 and from 1, so that leaving one out shows."""
     with torch.no_grad():
         for name, p in [*model.named_parameters(), *moe.biases(model).items()]:
-            if p.dim() > 1:
-                value = rng.normal(0, moe.ROUTER_STD if name.endswith("mlp.gate.weight") else 0.1, tuple(p.shape))
+            if not moe.is_vector(name, p):
+                std = moe.ROUTER_STD if name.endswith(("mlp.gate.weight", "mlp.router.weight")) else 0.1
+                value = rng.normal(0, std, tuple(p.shape))
             else:
                 value = rng.uniform(0.05, 0.3, tuple(p.shape)) * rng.choice([-1, 1], tuple(p.shape))
                 if any(word in name.lower() for word in ("norm", ".ln_", ".ln.")):
@@ -102,7 +103,7 @@ def train(model, o, conf, batches, losses):
     m, v, peer = ({n: f(p.detach()) for n, p in params.items()} for f in (torch.zeros_like,
                                                                           torch.zeros_like, torch.clone))
     torch_adamw = torch.optim.AdamW(
-        [{"params": [p for p in peer.values() if (p.dim() > 1) == decayed], "weight_decay": wd * decayed}
+        [{"params": [p for n, p in peer.items() if moe.is_vector(n, p) != decayed], "weight_decay": wd * decayed}
          for decayed in (True, False)], betas=(b1, b2), eps=o["adam-eps"], foreach=False)
     curve, first, routers = [], None, moe.Routers(model, o)
     for k in range(o["train-iters"]):
@@ -125,7 +126,7 @@ def train(model, o, conf, batches, losses):
                 m[n] = b1 * m[n] + (1 - b1) * g
                 v[n] = b2 * v[n] + (1 - b2) * g * g
                 m_hat, v_hat = m[n] / (1 - b1 ** (k + 1)), v[n] / (1 - b2 ** (k + 1))
-                p -= lr * (m_hat / (v_hat.sqrt() + o["adam-eps"]) + (wd * p if p.dim() > 1 else 0))
+                p -= lr * (m_hat / (v_hat.sqrt() + o["adam-eps"]) + (0 if moe.is_vector(n, p) else wd * p))
                 peer[n].grad = g
         for group in torch_adamw.param_groups:
             group["lr"] = lr

@@ -9,12 +9,19 @@ CLEAR = 1e-6  # a choice between scores closer than this would be one of roundin
 EXPERT_NAMES = (".mlp.", "gate_proj", "up_proj", "down_proj")
 
 
+def is_vector(name, p):
+    """Biases of packed experts are a matrix, but not decayed."""
+    return p.dim() < 2 or name.endswith("_proj_bias")
+
+
 def biases(model):
     return {n: b for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
 
 
 def on_disk(family, tensors):
     """The tensors under the names and in the shapes in which save_pretrained writes them: an expert at a time."""
+    if getattr(family, "packed", False):
+        return tensors
     block, gate, up, down = getattr(family, "expert_names", EXPERT_NAMES)
     result, names = {}, getattr(family, "file_names", {})
     for name, x in tensors.items():
@@ -37,7 +44,8 @@ class Routers:
     def __init__(self, model, o):
         self.o, self.margin, self.seen = o, float("inf"), []
         self.sigmoid = o.get("moe-router-score-function") == "sigmoid"
-        self.modules = [m for n, m in model.named_modules() if n.endswith("mlp.gate") and hasattr(m, "top_k")]
+        self.modules = [m for n, m in model.named_modules()
+                        if n.endswith(("mlp.gate", "mlp.router")) and hasattr(m, "top_k")]
         for m in self.modules:
             m.register_forward_hook(lambda m, args, out: self.seen.append((m, out[0], out[2])))
 

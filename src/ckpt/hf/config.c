@@ -212,10 +212,6 @@ static Err write_first_fit(const Config *c, DType dtype, const json_t *tokens, S
 
 /* Refuses options that no type can express. */
 static Err check_exportable(const Config *c) {
-    if (c->softmax_type != SOFTMAX_VANILLA)
-        return err_user("no Hugging Face model that can be written has attention sinks, as --softmax-type %s "
-                        "gives this one; it cannot be exported",
-                        SoftmaxType_spellings[c->softmax_type]);
     if (c->model == MODEL_bert && c->task == TASK_NONE && c->activation == MLP_GELU &&
         c->derived.activation != MLP_GELU_ERF)
         return err_user(

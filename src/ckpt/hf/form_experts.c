@@ -25,6 +25,13 @@ static void several_experts_read(HfReader *r, const HfRow *row) {
         hf_refuse(r, "num_experts_per_tok", "but this type of model needs two or more here");
 }
 
+/* The factor of quick GELU is fixed here. */
+static void quick_gate_read(HfReader *r, const HfRow *row) {
+    (void)row;
+    if (hf_get_real(r, NULL, "swiglu_alpha", 1.702) != 1.702)
+        hf_refuse(r, "swiglu_alpha", "not 1.702, the only value that is supported");
+}
+
 static void router_groups_read(HfReader *r, const HfRow *row) {
     const int64_t groups = hf_get_size(r, row->key, (int64_t)row->fallback),
                   best = hf_get_size(r, "topk_group", row->choice),
@@ -131,6 +138,7 @@ static void sparse_layers_write(HfWriter *w, const HfRow *row) {
 const HfForm hf_form_experts = {experts_read, hf_value_write},
              hf_form_expert_width = {hf_value_read, expert_width_write},
              hf_form_several_experts = {several_experts_read, NULL},
+             hf_form_quick_gate = {quick_gate_read, NULL},
              hf_form_router_groups = {router_groups_read, router_groups_write},
              hf_form_best_groups = {best_groups_read, best_groups_write},
              hf_form_shared_experts = {shared_experts_read, shared_experts_write},

@@ -16,7 +16,7 @@ static bool has_objects(const json_t *in) {
 }
 
 static const char SCALING[] = "rope_scaling", PARAMETERS[] = "rope_parameters", FULL[] = "full_attention",
-                  SLIDING[] = "sliding_attention";
+                  SLIDING[] = "sliding_attention", ORIGINAL[] = "original_max_position_embeddings";
 
 /* The object with this key; NULL: none. */
 static const json_t *get_object(HfReader *r, const char *key) {
@@ -140,8 +140,6 @@ static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key
     if (!hf_member(r, in, key)) hf_refuse(r, in_key, "which lacks a number that its rope_type needs");
     hf_set_real(r, option, hf_get_real(r, in, key, 1));
 }
-
-static const char ORIGINAL[] = "original_max_position_embeddings";
 
 /* The original length; the default is the model's length. A number outside the object takes precedence over a
  * number inside, unless layers have two kinds of rotation. */
@@ -372,6 +370,25 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
+/* Reads the scaling of GPT-OSS, which has YaRN if there is neither of the objects. */
+static void yarn_by_default_read(HfReader *r, const HfRow *row) {
+    if (hf_member(r, NULL, SCALING) || hf_member(r, NULL, PARAMETERS)) {
+        rope_scaling_read(r, row);
+        return;
+    }
+    json_t *yarn = json_pack("{s:f, s:f, s:f, s:b, s:i}", "factor", 32.0, "beta_fast", 32.0, "beta_slow", 1.0,
+                             "truncate", 0, ORIGINAL, 4096);
+    set_type(r, POSITION_YARN);
+    set_yarn(r, yarn, PARAMETERS);
+    json_decref(yarn);
+}
+
+static void yarn_by_default_write(HfWriter *w, const HfRow *row) {
+    rope_scaling_write(w, row);
+    if (json_is_null(json_object_get(w->out, row->key)))
+        hf_put(w, PARAMETERS, json_pack("{s:s}", "rope_type", "default"));
+}
+
 /* Reads LongRoPE, Phi-3's only scaling. The original length is read only from outside the object. */
 static void long_rope_read(HfReader *r, const HfRow *row) {
     const char *key;
@@ -389,5 +406,6 @@ const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
              hf_form_local_base = {local_base_read, local_base_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
+             hf_form_yarn_by_default = {yarn_by_default_read, yarn_by_default_write},
              hf_form_rotated_layers = {rotated_layers_read, rotated_layers_write},
              hf_form_long_rope = {long_rope_read, rope_scaling_write};

@@ -55,24 +55,30 @@ static const Rule *find_rule(HfFamily family, const char *module, size_t n, cons
 /* ---- map ---- */
 
 static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t group, HfLayout layout) {
-    const bool transposed = layout == IN_OUT && p->spec.ndim == 2;
+    const bool transposed =
+        (layout == IN_OUT || layout == PACKED_IN_OUT || layout == PACKED_PAIRS) && p->spec.ndim == 2;
     int64_t rows = part == HF_ALL_PARTS ? p->spec.dim[0] : param_part_rows(p, part);
     if (group != HF_ALL_GROUPS) rows /= p->spec.groups;
     int64_t columns = p->spec.ndim == 2 ? p->spec.dim[1] : 1;
     const int64_t unused = layout == AFTER_PADDING ? HF_PADDING_ROWS : 0;
     rows += unused;
+    const bool packed = layout == PACKED || layout == PACKED_IN_OUT || layout == PACKED_PAIRS;
+    const int64_t matrix = packed ? rows / p->spec.groups : rows, a = transposed ? columns : matrix,
+                  b = transposed ? matrix : columns;
     m->tensors = mem_grow(m->tensors, (size_t)m->count + 1, sizeof *m->tensors);
     m->tensors[m->count++] = (HfTensor){
         .name = name,
-        .ndim = p->spec.ndim,
-        .dim = {transposed ? columns : rows, transposed ? rows : columns},
+        .ndim = p->spec.ndim + packed,
+        .dim = {packed ? p->spec.groups : a, packed ? a : b, b},
         .param = p,
         .part = part,
         .group = group,
+        .rows = matrix,
+        .columns = columns,
         .transposed = transposed,
         .unused = unused,
-        .packed = layout == PACKED ? p->spec.groups : 0,
-        .by_group = layout == BY_GROUP || layout == PACKED,
+        .by_group = layout == BY_GROUP || packed,
+        .pairs = layout == PACKED_PAIRS,
     };
 }
 
@@ -220,13 +226,15 @@ typedef struct Copying {
     char *scratch; /* one row of the parameter, for transposed tensors */
 } Copying;
 
-/* Copies one row of the parameter to or from row `row` of the tensor. */
+/* Copies one row of the parameter to or from row `row` of all matrices of the tensor. */
 static void copy_row(const Copying *w, int64_t row, void *flat) {
     const HfTensor *t = w->of;
     const size_t size = dtype_size(w->hf_type);
-    const int64_t rows = t->dim[t->transposed], columns = t->dim[!t->transposed];
-    char *column = (char *)w->hf + (size_t)row * size,
-         *line = t->transposed ? w->scratch : (char *)w->hf + (size_t)(row * columns) * size;
+    const int64_t rows = t->rows, columns = t->columns, half = rows / 2, in = row % rows,
+                  place_in = t->pairs ? in % half * 2 + in / half : in;
+    char *matrix = (char *)w->hf + (size_t)((row - in) * columns) * size,
+         *column = matrix + (size_t)place_in * size,
+         *line = t->transposed ? w->scratch : matrix + (size_t)(place_in * columns) * size;
     if (w->gather) dtype_convert(line, w->hf_type, flat, w->flat_type, (size_t)columns);
     for (int64_t c = 0; t->transposed && c < columns; c++) {
         char *element = column + (size_t)(c * rows) * size, *place = line + (size_t)c * size;
@@ -236,13 +244,13 @@ static void copy_row(const Copying *w, int64_t row, void *flat) {
 }
 
 static int64_t place_of(const HfTensor *t, int part, int64_t row) {
-    return t->param->offset + param_memory_row(t->param, part, row) * t->dim[!t->transposed];
+    return t->param->offset + param_memory_row(t->param, part, row) * t->columns;
 }
 
 /* Copies the rows of a part that are contiguous in memory, starting at `row` and ending before `end`. `to` is
  * the first row in the tensor. Returns the number of copied rows. */
 static int64_t copy_run(const Copying *c, int part, int64_t row, int64_t end, int64_t to) {
-    const int64_t columns = c->of->dim[!c->of->transposed], at = place_of(c->of, part, row);
+    const int64_t columns = c->of->columns, at = place_of(c->of, part, row);
     const size_t bytes = (size_t)columns * dtype_size(c->flat_type);
     int64_t n = 1;
     while (row + n < end && (size_t)(n + 1) * bytes <= VIEW_BYTES &&
@@ -258,7 +266,7 @@ static int64_t copy_run(const Copying *c, int part, int64_t row, int64_t end, in
 static void hf_copy(Copying c) {
     const HfTensor *t = c.of;
     const Param *p = t->param;
-    c.scratch = t->transposed ? mem_alloc((size_t)t->dim[0] * dtype_size(c.hf_type)) : NULL;
+    c.scratch = t->transposed ? mem_alloc((size_t)t->columns * dtype_size(c.hf_type)) : NULL;
     const int first = t->part == HF_ALL_PARTS ? 0 : t->part,
               last = t->part == HF_ALL_PARTS ? p->spec.n_parts : t->part + 1;
     const bool one_group = t->group != HF_ALL_GROUPS;
@@ -275,7 +283,7 @@ static void hf_copy(Copying c) {
 }
 
 void hf_gather(const HfTensor *t, Device *d, const void *flat, DType flat_type, void *hf, DType hf_type) {
-    memset(hf, 0, (size_t)(t->unused * t->dim[1]) * dtype_size(hf_type));
+    memset(hf, 0, (size_t)(t->unused * t->columns) * dtype_size(hf_type));
     hf_copy((Copying){t, d, (char *)flat, flat_type, hf, hf_type, true, NULL});
 }
 
@@ -287,9 +295,7 @@ void hf_scatter(const HfTensor *t, const void *hf, DType hf_type, Device *d, voi
 
 /* The tensor of a file, without content. */
 static Tensor file_tensor(const HfTensor *t, DType dtype) {
-    const int64_t rows = t->packed ? t->dim[0] / t->packed : 0;
-    return t->packed ? tensor_make(NULL, dtype, 3, (int64_t[]){t->packed, rows, t->dim[1]})
-                     : tensor_make(NULL, dtype, t->ndim, t->dim);
+    return tensor_make(NULL, dtype, t->ndim, t->dim);
 }
 
 bool hf_is_copy(const Tensor *x, const Tensor *of) {
@@ -456,12 +462,16 @@ typedef struct Export {
     void *bytes;
 } Export;
 
-static int64_t count_of(const HfTensor *t) { return t->dim[0] * t->dim[1]; }
+int64_t hf_count(const HfTensor *t) {
+    int64_t n = 1;
+    for (int i = 0; i < t->ndim; i++) n *= t->dim[i];
+    return n;
+}
 
 /* The tensor's values as `dtype`; valid until the next call. */
 static const void *gather_tensor(Export *x, const HfTensor *t, DType dtype) {
     free(x->bytes);
-    x->bytes = mem_alloc((size_t)count_of(t) * dtype_size(dtype));
+    x->bytes = mem_alloc((size_t)hf_count(t) * dtype_size(dtype));
     hf_gather(t, x->registry->device, x->registry->masters, x->registry->precise, x->bytes, dtype);
     return x->bytes;
 }
@@ -476,7 +486,7 @@ static Err check_master_values(Export *x) {
     HfValues values = {0};
     for (int64_t i = 0; i < x->map->count; i++) {
         const HfTensor *t = &x->map->tensors[i];
-        hf_values_check(&values, t->name, gather_tensor(x, t, precise), precise, x->dtype, count_of(t));
+        hf_values_check(&values, t->name, gather_tensor(x, t, precise), precise, x->dtype, hf_count(t));
     }
     Str text = {0};
     char too_large[100];

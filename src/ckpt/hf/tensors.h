@@ -15,7 +15,15 @@ typedef enum HfFamily {
 } HfFamily;
 
 /* The order of a parameter's rows in a tensor (names.def). */
-typedef enum HfLayout { OUT_IN, IN_OUT, BY_GROUP, PACKED, AFTER_PADDING } HfLayout;
+typedef enum HfLayout {
+    OUT_IN,
+    IN_OUT,
+    BY_GROUP,
+    AFTER_PADDING,
+    PACKED,
+    PACKED_IN_OUT,
+    PACKED_PAIRS
+} HfLayout;
 
 /* RoBERTa's first position is 1 + the id of its padding token, which is 1. */
 enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1, HF_PADDING_TOKEN = 1, HF_PADDING_ROWS = HF_PADDING_TOKEN + 1 };
@@ -23,14 +31,16 @@ enum { HF_ALL_PARTS = -1, HF_ALL_GROUPS = -1, HF_PADDING_TOKEN = 1, HF_PADDING_R
 typedef struct HfTensor {
     const char *name;
     int ndim;
-    int64_t dim[2];
+    int64_t dim[3];
     const Param *param;
-    int part;        /* part of the parameter; HF_ALL_PARTS: all parts, in order */
-    int64_t group;   /* expert; HF_ALL_GROUPS: all experts */
-    bool transposed; /* [in, out] */
-    int64_t unused;  /* number of rows before the parameter's rows; written as zeros */
-    int64_t packed;  /* number of groups that the file's first dimension counts; 0: dim is the file's shape */
-    bool by_group;   /* whether rows have the order of the parameter; otherwise part by part */
+    int part;      /* part of the parameter; HF_ALL_PARTS: all parts, in order */
+    int64_t group; /* expert; HF_ALL_GROUPS: all experts */
+    /* The tensor is a list of matrices of `rows` rows of the parameter, or [in, out] if they are transposed. */
+    int64_t rows, columns;
+    bool transposed;
+    int64_t unused; /* number of rows before the parameter's rows; written as zeros */
+    bool by_group;  /* whether rows have the order of the parameter; otherwise part by part */
+    bool pairs;     /* rows of the two parts of a group alternate */
 } HfTensor;
 
 typedef struct HfMap {
@@ -51,6 +61,7 @@ Err hf_detect(const Safetensors *, HfFamily *out);
 /* The file's tensor, with or without the leading "transformer." or "model."; NULL if there is none. */
 const Tensor *hf_find(const Safetensors *, const HfMap *, const HfTensor *);
 
+int64_t hf_count(const HfTensor *); /* number of elements */
 /* Whether x has the type, shape and values of `of`; false if `of` is NULL. */
 bool hf_is_copy(const Tensor *x, const Tensor *of);
 

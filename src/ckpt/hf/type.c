@@ -207,6 +207,10 @@ static const HfRow ROWS_vaultgemma[] = {
 #include "ckpt/hf/vaultgemma.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_gpt_oss[] = {
+#include "ckpt/hf/gpt_oss.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/bert.def"

@@ -10,7 +10,8 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
     const struct {
         const char *architecture;
         HfFamily family;
-    } OTHERS[] = {{"GlmForCausalLM", HF_GLM},
+    } OTHERS[] = {{"GptOssForCausalLM", HF_GPT_OSS},
+                  {"GlmForCausalLM", HF_GLM},
                   {"Olmo3ForCausalLM", HF_OLMO2},
                   {"FlexOlmoForCausalLM", HF_OLMO2},
                   {"Dots1ForCausalLM", HF_GLM_MOE},
@@ -119,7 +120,7 @@ static void expect_no_export(const char *conf, const char *why) {
 /* Golden cases of models that transformers does not have: the oracle modifies a model of transformers. */
 static const char *not_exported(const char *dir) {
     static const char *const CASES[][2] = {
-        {"mistral-sinks", "--softmax-type"},        {"mla-yarn", "latent attention without experts"},
+        {"mistral-sinks", "softmax_type is"},       {"mla-yarn", "latent attention without experts"},
         {"bert-layouts", "gelu-erf in its head"},   {"bert-rope", "as bert, the nearest type"},
         {"bert-no-binary-head", "type_vocab_size"}, {"t5-megatron", "as t5, the nearest type"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
@@ -234,9 +235,9 @@ TEST(models_that_hf_lacks_are_refused) {
         {BASE LLAMA EXPERTS "moe-shared-expert-intermediate-size = 40\nadd-qkv-bias = true\n",
          "nearest type"},
         {BASE "num-experts = 4\ndisable-bias-linear = true\n", "nearest type"},
-        {BASE LLAMA "softmax-type = learnable\n", "--softmax-type learnable"},
-        {BASE LLAMA "softmax-type = off-by-one\n", "--softmax-type off-by-one"},
-        {BASE "softmax-type = learnable\n", "--softmax-type learnable"},
+        {BASE LLAMA "softmax-type = learnable\n", "softmax_type is \"learnable\""},
+        {BASE LLAMA "softmax-type = off-by-one\n", "softmax_type is \"off-by-one\""},
+        {BASE "softmax-type = learnable\n", "softmax_type is \"learnable\""},
         {BASE "model = t5\ndecoder-seq-length = 8\n", "as t5, the nearest type"},
     };
     for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) expect_no_export(confs[i][0], confs[i][1]);
@@ -254,7 +255,8 @@ TEST(a_type_of_another_kind_is_refused) {
                                                            : "gpt";
         const bool mixture = strstr(architecture, "Moe") || strstr(architecture, "Mixtral") ||
                              strstr(architecture, "FlexOlmo") || strstr(architecture, "Dots1") ||
-                             strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek");
+                             strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek") ||
+                             strstr(architecture, "GptOss");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
@@ -383,6 +385,8 @@ static const struct {
     {"moe_token_drop_policy", CAPACITY, "moe-token-drop-policy = position"},
     {"moe_shared_expert_intermediate_size", MIXTURE, "moe-shared-expert-intermediate-size = 40"},
     {"moe_shared_expert_gate", WITH_SHARE, "moe-shared-expert-gate = true"},
+    {"activation_func_clamp_value", MIXTURE, "activation-func-clamp-value = 7"},
+    {"glu_linear_offset", BASE "activation = quick-geglu\n", "glu-linear-offset = 1"},
     {"moe_apply_probs_on_input", MIXTURE, "moe-apply-probs-on-input = true"},
     {"moe_latent_size", MIXTURE, "moe-latent-size = 16"},
 };
@@ -478,6 +482,10 @@ TEST(what_says_the_same_in_other_words_is_equal) {
     "true\nnum-token-types = "                                                                               \
     "1\nhf-model-type = " type "\n"
 
+#define GPT_OSS                                                                                              \
+    "activation = quick-geglu\nglu-linear-offset = 1\nactivation-func-clamp-value = 7\nsoftmax-type = "      \
+    "learnable\n"
+
 /* --hf-model-type with the name of the type that is tried: an earlier type may fit too. */
 #define NAMED "hf-model-type = %s\n"
 
@@ -489,7 +497,7 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      "position-embedding-type = yarn\n", LLAMA_POSITIONS "rope-dynamic-factor = 2\n",
      LLAMA_POSITIONS "rotary-interleaved = true\n"},
     {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n"},
-    {"", "swiglu = true\n", "squared-relu = true\n"},
+    {"", "swiglu = true\n", "squared-relu = true\n", GPT_OSS},
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
     {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
          "untie-embeddings-and-output-weights = true\n"},
@@ -556,6 +564,7 @@ static const int MODEL[][N_CHOICES] = {
     {1, 1, 1, 1, 0, 2, 0, 0, 0, 6, 0, 0, 1},
     {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {1, 1, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 1},
+    {7, 1, 3, 0, 1, 0, 0, 0, 2, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},

@@ -4,6 +4,7 @@ CASES         golden cases: name -> (Megatron-LM options, {init: type of the ini
               loss mask})
 config(o)     the type's config.json for Megatron-LM options
 expert_names  (optional) how files name an expert's block, gate, up and down projection
+packed        (optional) True if files have all experts in one tensor
 llama(w, o)   (optional) weights on disk -> the same under Llama's names and in its layout, for the witness
 file_names    (optional) names in files, of tensors that have other names in the model
 model(o), batches(o, rng, tokens), losses(model, batch), witness(o, init, batch)
@@ -16,6 +17,6 @@ import importlib
 NAMES = """gpt2 llama mistral qwen2 qwen3 stablelm nemotron mixtral qwen2_moe qwen3_moe glm4_moe deepseek_v2
   deepseek_v3 starcoder2 granite gemma2 gemma3_text gpt_neox falcon olmo2 phi3 arcee seed_oss smollm3 glm glm4 helium ernie4_5
   gemma exaone4 olmo3 flex_olmo dots1 minimax_m2 granitemoe granitemoeshared ministral
-  vaultgemma bert megatron_bert roberta t5""".split()
+  vaultgemma gpt_oss bert megatron_bert roberta t5""".split()
 FAMILIES = {name: importlib.import_module(f"families.{name}") for name in NAMES}
 CASES = {case: (family, *what) for family, module in FAMILIES.items() for case, what in module.CASES.items()}
