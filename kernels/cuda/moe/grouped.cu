@@ -7,6 +7,7 @@
  * multiply-adds (ordered_gemm.cuh). Written: y, including zeros for the rows after the last expert; written or
  * added to: dx, dw. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
+#include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/moe/tensor_tile.cuh"
 
 #include <algorithm>
