@@ -87,7 +87,7 @@ typedef struct Derived {
     double aux_loss_coeff[BALANCE_SINKHORN];                      /* [LoadBalancing]; 0: no such loss */
     bool sinkhorn, quantile;                                      /* --moe-router-load-balancing-type */
     double logits_scaling;
-    bool output_bias;                                     /* whether a T5's output layer has a bias */
+    bool output_bias; /* whether the output layer has a bias; not BERT's */
     double init_std, output_init_std, embedding_init_std; /* output: init_std / sqrt(2 * num_layers) */
     unsigned recompute_modules; /* one bit per RecomputeModule; 0 unless recomputation is selective */
 

@@ -212,7 +212,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     const bool tied_t5 = c->model == MODEL_t5 && !c->untie_embeddings_and_output_weights;
     const bool scaled = tied_t5 && config_is_hf_t5(c);
     d->logits_scaling = f64_or(c->logits_scaling, scaled ? sqrt((double)c->hidden_size) : 1);
-    d->output_bias = tied_t5 && !scaled;
+    d->output_bias = c->add_output_layer_bias || (tied_t5 && !scaled);
     d->init_std = c->init_method_std;
     d->output_init_std = c->init_method_std / sqrt(2.0 * (double)c->num_layers);
     d->embedding_init_std = f64_or(c->embedding_init_method_std, c->init_method_std);

@@ -15,8 +15,10 @@ ActivationAttr spec_activation(const Config *c, bool routed) {
 }
 
 NormAttr spec_norm(const Config *c) {
-    return (NormAttr){
-        .rms = c->normalization == NORM_RMS, .one_plus = c->apply_layernorm_1p, .eps = c->norm_epsilon};
+    return (NormAttr){.rms = c->normalization == NORM_RMS,
+                      .no_bias = !c->norm_bias,
+                      .one_plus = c->apply_layernorm_1p,
+                      .eps = c->norm_epsilon};
 }
 
 bool spec_recomputes(const Config *c, RecomputeModule module) {

@@ -13,7 +13,7 @@ Norm norm_new(Registry *r, const char *name, int64_t width, NormAttr attr) {
         .invariant = !r->layout.sequence_parallel,
     };
     Norm n = {.gain = param_add(r, gain), .attr = attr};
-    if (!attr.rms) {
+    if (!attr.rms && !attr.no_bias) {
         ParamSpec bias = gain;
         bias.name = arena_printf(r->arena, "%s.bias", name);
         bias.init.value = 0;

@@ -62,7 +62,8 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "exaone4": "Exaone4ForCausalLM", "olmo3": "Olmo3ForCausalLM", "flex_olmo": "FlexOlmoForCausalLM",
            "dots1": "Dots1ForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
            "granitemoeshared": "GraniteMoeSharedForCausalLM", "ministral": "MinistralForCausalLM",
-           "vaultgemma": "VaultGemmaForCausalLM", "gpt_oss": "GptOssForCausalLM",
+           "vaultgemma": "VaultGemmaForCausalLM", "gpt_oss": "GptOssForCausalLM", "cohere": "CohereForCausalLM",
+           "cohere2": "Cohere2ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM", "opt": "OPTForCausalLM",
            "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
 DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "float16": "F16"}
 

@@ -173,6 +173,19 @@ static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
 }
 
+/* The option divides by what the key multiplies by. */
+static void reciprocal_read(HfReader *r, const HfRow *row) {
+    const double factor = hf_get_real(r, NULL, row->key, row->fallback);
+    const ConfigRange range = config_range(row->option);
+    if (!(1 / factor >= range.low && 1 / factor <= range.high))
+        hf_refuse(r, row->key, "a number that this model cannot have");
+    hf_set_real(r, row->option, 1 / factor);
+}
+
+static void reciprocal_write(HfWriter *w, const HfRow *row) {
+    hf_put(w, row->key, json_real(1 / *(const double *)config_value(w->config, row->option)));
+}
+
 /* A null key means no cap. A missing key means the fallback, and a fallback of 0 means no cap. */
 static void softcap_read(HfReader *r, const HfRow *row) {
     const json_t *cap = json_object_get(r->root, row->key);
@@ -251,6 +264,7 @@ const HfForm hf_form_query_groups = {query_groups_read, hf_value_write},
              hf_form_gemma_gate = {gemma_gate_read, activation_write},
              hf_form_pre_attention_scalar = {pre_attention_scalar_read, pre_attention_scalar_write},
              hf_form_softcap = {softcap_read, softcap_write},
+             hf_form_reciprocal = {reciprocal_read, reciprocal_write},
              hf_form_scaled_head = {scaled_head_read, scaled_head_write},
              hf_form_attention_biases = {attention_biases_read, attention_biases_write},
              hf_form_both_biases = {both_biases_read, both_biases_write};

@@ -211,6 +211,26 @@ static const HfRow ROWS_gpt_oss[] = {
 #include "ckpt/hf/gpt_oss.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_cohere[] = {
+#include "ckpt/hf/cohere.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_cohere2[] = {
+#include "ckpt/hf/cohere2.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_olmoe[] = {
+#include "ckpt/hf/olmoe.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_phi[] = {
+#include "ckpt/hf/phi.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_opt[] = {
+#include "ckpt/hf/opt.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/bert.def"

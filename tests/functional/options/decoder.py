@@ -74,7 +74,7 @@ class Tensors(dict):
 
     def norm(self, name, width):
         self[f"{name}.weight"] = (width,), (0.0 if "apply-layernorm-1p" in self.o else 1.0,)
-        if not self.m.rms:
+        if not self.m.rms and "disable-norm-bias" not in self.o:
             self[f"{name}.bias"] = (width,), (0.0,)
 
     def linear(self, name, rows, columns, std, biased):
@@ -165,6 +165,8 @@ class Tensors(dict):
     def output(self):
         if not self.m.tied:
             self["output_layer.weight"] = (self.o.int("vocab-size"), self.m.hidden), self.std
+        if "add-output-layer-bias" in self.o:
+            self["output_layer.bias"] = (self.o.int("vocab-size"),), (0.0,)
 
 
 def branches(crosses):
@@ -281,7 +283,7 @@ class Pass:
             x = x - x.mean(-1)
         gain = self.w[f"{name}.weight"] + (1.0 if "apply-layernorm-1p" in o else 0.0)
         y = x * ((x * x).mean(-1) + epsilon) ** -0.5 * gain
-        return y if self.m.rms else y + self.w[f"{name}.bias"]
+        return y if self.m.rms or "disable-norm-bias" in o else y + self.w[f"{name}.bias"]
 
     def dropped(self, x, name, option):
         """Applies dropout. A random number is identified by the index of its element in the run; the attention

@@ -113,6 +113,11 @@ witnessed("norm_placement", "--norm-placement post --hidden-dropout 0.1", famili
 witnessed("norm_placement", "--norm-placement sandwich --normalization RMSNorm --residual-multiplier 0.5", families=NOT_T5)
 witnessed("parallel_residual", "--parallel-residual two-norms --hidden-dropout 0.1", families=NOT_T5)
 witnessed("parallel_residual", "--parallel-residual one-norm --disable-bias-linear", families=NOT_T5)
+witnessed("norm_bias", "--disable-norm-bias --qk-layernorm", families=GPT)
+witnessed("norm_bias parallel_residual", "--disable-norm-bias --parallel-residual one-norm", layouts=(ONE, STAGES), families=NOT_T5)
+witnessed("add_output_layer_bias", "--add-output-layer-bias --weight-decay 0.1", families=GPT)
+witnessed("add_output_layer_bias untie_embeddings_and_output_weights", "--add-output-layer-bias --untie-embeddings-and-output-weights"
+          " --final-logit-softcapping 0.7", families=GPT, layouts=(ONE, CUT, STAGES))
 witnessed("scale_embedding", "--scale-embedding --hidden-dropout 0.1")
 MULTIPLIED = "--embedding-multiplier 3 --residual-multiplier 0.3 --softmax-scale 0.3 --hidden-dropout 0.1"
 witnessed("embedding_multiplier residual_multiplier softmax_scale", MULTIPLIED, families=BERT)

@@ -12,6 +12,9 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
         HfFamily family;
     } OTHERS[] = {{"GptOssForCausalLM", HF_GPT_OSS},
                   {"GlmForCausalLM", HF_GLM},
+                  {"OlmoeForCausalLM", HF_QWEN_MOE},
+                  {"PhiForCausalLM", HF_PHI},
+                  {"OPTForCausalLM", HF_OPT},
                   {"Olmo3ForCausalLM", HF_OLMO2},
                   {"FlexOlmoForCausalLM", HF_OLMO2},
                   {"Dots1ForCausalLM", HF_GLM_MOE},
@@ -256,7 +259,7 @@ TEST(a_type_of_another_kind_is_refused) {
         const bool mixture = strstr(architecture, "Moe") || strstr(architecture, "Mixtral") ||
                              strstr(architecture, "FlexOlmo") || strstr(architecture, "Dots1") ||
                              strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek") ||
-                             strstr(architecture, "GptOss");
+                             strstr(architecture, "GptOss") || strstr(architecture, "Olmoe");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
@@ -330,6 +333,8 @@ static const struct {
     {"normalization", BASE, "normalization = RMSNorm"},
     {"norm_epsilon", ROPE, "norm-epsilon = 1.001e-5"},
     {"apply_layernorm_1p", BASE, "apply-layernorm-1p = true"},
+    {"norm_bias", BASE, "disable-norm-bias = true"},
+    {"add_output_layer_bias", BASE, "add-output-layer-bias = true"},
     {"activation", BASE, "activation = gelu-erf"},
     {"activation_func_clamp_value", MIXTURE, "activation-func-clamp-value = 7"},
     {"glu_linear_offset", BASE "activation = quick-geglu\n", "glu-linear-offset = 1"},
@@ -489,15 +494,17 @@ TEST(what_says_the_same_in_other_words_is_equal) {
 /* --hf-model-type with the name of the type that is tried: an earlier type may fit too. */
 #define NAMED "hf-model-type = %s\n"
 
-enum { MOST_CHOICES = 10 };
+enum { MOST_CHOICES = 12 };
 static const char *const CHOICES[][MOST_CHOICES] = {
     {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
      LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n", LLAMA_POSITIONS "use-rope-scaling = true\n",
      LLAMA_POSITIONS "parallel-residual = two-norms\n", LLAMA_POSITIONS "parallel-residual = one-norm\n",
      "position-embedding-type = yarn\n", LLAMA_POSITIONS "rope-dynamic-factor = 2\n",
-     LLAMA_POSITIONS "rotary-interleaved = true\n"},
+     LLAMA_POSITIONS "rotary-interleaved = true\n",
+     LLAMA_POSITIONS "rotary-interleaved = true\ndisable-norm-bias = true\nparallel-residual = one-norm\n",
+     LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n"},
     {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n"},
-    {"", "swiglu = true\n", "squared-relu = true\n", GPT_OSS},
+    {"", "swiglu = true\n", "squared-relu = true\n", GPT_OSS, "activation = relu\n"},
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
     {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
          "untie-embeddings-and-output-weights = true\n"},
@@ -506,7 +513,7 @@ static const char *const CHOICES[][MOST_CHOICES] = {
     {"", "qk-layernorm = true\n", "qk-layernorm = true\nqk-layernorm-whole = true\nnorm-placement = post\n",
      "qk-layernorm = true\nnorm-placement = post\n", "norm-placement = sandwich\n",
      "qk-layernorm = true\nqk-layernorm-whole = true\n"},
-    {"", "no-rope-freq = 2\n"},
+    {"", "no-rope-freq = 2\n", "no-rope-freq = [1,1,1]\n"},
     {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
      "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
     {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
@@ -565,6 +572,11 @@ static const int MODEL[][N_CHOICES] = {
     {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {1, 1, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 1},
     {7, 1, 3, 0, 1, 0, 0, 0, 2, 1},
+    {10, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {10, 0, 1, 1, 0, 0, 0, 2, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 5, 0, 0, 1, 0, 0, 1},
+    {11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
@@ -651,19 +663,13 @@ TEST(every_pair_of_changes_reads_back_or_is_refused) {
 /* Keys that change no function, or are read only together with other keys: a size of the window, or the first layer of
  * several if there is a list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
-    static const char *const IDLE[] = {"pad_token_id",
-                                       "architectures",
-                                       "torch_dtype",
-                                       "bos_token_id",
-                                       "eos_token_id",
-                                       "attention_dropout",
-                                       "hidden_dropout",
-                                       "residual_dropout",
-                                       "embedding_dropout",
-                                       "embd_pdrop",
-                                       "resid_pdrop",
-                                       "attn_pdrop",
-                                       "num_nextn_predict_layers"};
+    static const char *const IDLE[] = {"pad_token_id",      "architectures",
+                                       "torch_dtype",       "bos_token_id",
+                                       "eos_token_id",      "dropout",
+                                       "attention_dropout", "hidden_dropout",
+                                       "residual_dropout",  "embedding_dropout",
+                                       "embd_pdrop",        "resid_pdrop",
+                                       "attn_pdrop",        "num_nextn_predict_layers"};
     for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
         if (!strcmp(key, IDLE[i])) return true;
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
@@ -703,55 +709,62 @@ static void alter_each_key(const char *path, const char *conf) {
     arena_free(m.arena);
 }
 
+/* Each has the keys of a type that other models lack. */
+static const char *const KEYED[] = {
+    BASE,
+    ROPE "use-rope-scaling = true\n",
+    ROPE "rotary-seq-len-interpolation-factor = 2\n",
+    WINDOWS,
+    WINDOWS "add-qkv-bias = true\nwindow-attn-skip-freq = [0,0,1,1]\n",
+    WINDOWS "qk-layernorm = true\nwindow-attn-skip-freq = [0,1,0,1]\n",
+    MIXTURE "window-size = 7,0\nmoe-ffn-hidden-size = 40\n",
+    MIXTURE "window-size = 7,0\nqk-layernorm = true\nmoe-layer-freq = [0,1,1,1]\n",
+    WITH_SHARE
+    "window-size = 7,0\nadd-qkv-bias = true\nmoe-shared-expert-gate = true\nmoe-layer-freq = [0,1,1,1]\n"
+    "window-attn-skip-freq = [0,1,1,1]\n",
+    WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
+    WITH_BIAS LATENT
+    "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\nrope-type = rope\n",
+    IN_GROUPS LATENT "moe-shared-expert-intermediate-size = 40\nq-lora-rank = 8\nrotary-scaling-factor = 2\n"
+                     "moe-layer-freq = [0,1,1,1]\nmscale = 0.5\nmscale-all-dim = 2\n",
+    WITH_SHARE LATENT "moe-router-pre-softmax = true\nmoe-layer-freq = [0,1,1,1]\nrotary-scaling-factor = 2\n"
+                      "rope-attention-factor = 1.5\nmscale-all-dim = 2\n",
+    ROPE "normalization = LayerNorm\n",
+    BASE LLAMA_POSITIONS "window-size = 7,0\n",
+    ROPE "embedding-multiplier = 12\n",
+    ROPE GEMMA2 "swiglu = false\nwindow-size = 7,0\nattn-logit-softcapping = 50\n",
+    ROPE GEMMA2 "swiglu = false\nqk-layernorm = true\nfinal-logit-softcapping = 30\nwindow-size = 7,0\n"
+                "window-attn-skip-freq = [1,1,0,1]\nrope-local-base-freq = 100\n"
+                "rotary-seq-len-interpolation-factor = 2\n",
+    BASE LLAMA_POSITIONS "parallel-residual = two-norms\n",
+    WINDOWS "kv-channels = 8\nrotary-percent = 0.5\n",
+    LONG "rope-attention-factor = 2\n",
+    LONG "window-size = 7,0\nhf-model-type = phi3\n",
+    ROPE "norm-placement = post\nqk-layernorm = true\nqk-layernorm-whole = true\n",
+    BASE LLAMA_POSITIONS
+    "parallel-residual = two-norms\ngroup-query-attention = true\nnum-query-groups = 2\n",
+    BASE LLAMA_POSITIONS "parallel-residual = one-norm\ngroup-query-attention = true\n",
+    BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
+    BASE LLAMA_POSITIONS "rotary-interleaved = true\ndisable-norm-bias = true\nparallel-residual = one-norm\n"
+                         "swiglu = true\ndisable-bias-linear = true\nlogits-scaling = 4\n",
+    WINDOWS "rotary-interleaved = true\ndisable-norm-bias = true\nparallel-residual = one-norm\n"
+            "normalization = LayerNorm\nwindow-attn-skip-freq = [1,0,1,1]\nno-rope-freq = [0,1,0,0]\n",
+    MIXTURE "qk-layernorm = true\nqk-layernorm-whole = true\nmoe-ffn-hidden-size = 40\n",
+    BASE LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n",
+    BASE "activation = relu\nhf-model-type = opt\n",
+    ROPE "hf-model-type = seed_oss\n",
+    WINDOWS "window-attn-skip-freq = [0,1,1,0]\nno-rope-freq = [0,1,1,0]\nhf-model-type = smollm3\n",
+    ROPE "rotary-interleaved = true\nkv-channels = 8\nrotary-percent = 0.5\n",
+    ROPE "rotary-interleaved = true\nhf-model-type = helium\n",
+    ROPE "swiglu = false\nactivation = geglu-tanh\napply-layernorm-1p = true\nscale-embedding = true\n",
+    WINDOWS
+    "window-attn-skip-freq = [1,1,1,0]\nno-rope-freq = 4\nqk-layernorm = true\nnorm-placement = post\n",
+};
+
 TEST(a_change_of_any_key_is_seen) {
-    static const char *const confs[] = {
-        BASE,
-        ROPE "use-rope-scaling = true\n",
-        ROPE "rotary-seq-len-interpolation-factor = 2\n",
-        WINDOWS,
-        WINDOWS "add-qkv-bias = true\nwindow-attn-skip-freq = [0,0,1,1]\n",
-        WINDOWS "qk-layernorm = true\nwindow-attn-skip-freq = [0,1,0,1]\n",
-        MIXTURE "window-size = 7,0\nmoe-ffn-hidden-size = 40\n",
-        MIXTURE "window-size = 7,0\nqk-layernorm = true\nmoe-layer-freq = [0,1,1,1]\n",
-        WITH_SHARE
-        "window-size = 7,0\nadd-qkv-bias = true\nmoe-shared-expert-gate = true\nmoe-layer-freq = [0,1,1,1]\n"
-        "window-attn-skip-freq = [0,1,1,1]\n",
-        WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
-        WITH_BIAS LATENT
-        "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\nrope-type = rope\n",
-        IN_GROUPS LATENT
-        "moe-shared-expert-intermediate-size = 40\nq-lora-rank = 8\nrotary-scaling-factor = 2\n"
-        "moe-layer-freq = [0,1,1,1]\nmscale = 0.5\nmscale-all-dim = 2\n",
-        WITH_SHARE LATENT
-        "moe-router-pre-softmax = true\nmoe-layer-freq = [0,1,1,1]\nrotary-scaling-factor = 2\n"
-        "rope-attention-factor = 1.5\nmscale-all-dim = 2\n",
-        ROPE "normalization = LayerNorm\n",
-        BASE LLAMA_POSITIONS "window-size = 7,0\n",
-        ROPE "embedding-multiplier = 12\n",
-        ROPE GEMMA2 "swiglu = false\nwindow-size = 7,0\nattn-logit-softcapping = 50\n",
-        ROPE GEMMA2 "swiglu = false\nqk-layernorm = true\nfinal-logit-softcapping = 30\nwindow-size = 7,0\n"
-                    "window-attn-skip-freq = [1,1,0,1]\nrope-local-base-freq = 100\n"
-                    "rotary-seq-len-interpolation-factor = 2\n",
-        BASE LLAMA_POSITIONS "parallel-residual = two-norms\n",
-        WINDOWS "kv-channels = 8\nrotary-percent = 0.5\n",
-        LONG "rope-attention-factor = 2\n",
-        LONG "window-size = 7,0\nhf-model-type = phi3\n",
-        ROPE "norm-placement = post\nqk-layernorm = true\nqk-layernorm-whole = true\n",
-        BASE LLAMA_POSITIONS
-        "parallel-residual = two-norms\ngroup-query-attention = true\nnum-query-groups = 2\n",
-        BASE LLAMA_POSITIONS "parallel-residual = one-norm\ngroup-query-attention = true\n",
-        BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
-        ROPE "hf-model-type = seed_oss\n",
-        WINDOWS "window-attn-skip-freq = [0,1,1,0]\nno-rope-freq = [0,1,1,0]\nhf-model-type = smollm3\n",
-        ROPE "rotary-interleaved = true\nkv-channels = 8\nrotary-percent = 0.5\n",
-        ROPE "rotary-interleaved = true\nhf-model-type = helium\n",
-        ROPE "swiglu = false\nactivation = geglu-tanh\napply-layernorm-1p = true\nscale-embedding = true\n",
-        WINDOWS
-        "window-attn-skip-freq = [1,1,1,0]\nno-rope-freq = 4\nqk-layernorm = true\nnorm-placement = post\n",
-    };
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
-    for (size_t i = 0; i < sizeof confs / sizeof *confs; i++) {
-        char *conf = last_lines(confs[i]);
+    for (size_t i = 0; i < sizeof KEYED / sizeof *KEYED; i++) {
+        char *conf = last_lines(KEYED[i]);
         alter_each_key(path, conf);
         free(conf);
     }

@@ -253,6 +253,8 @@ static const char *const GPT[][2] = {
     {"--cross-entropy-chunk-size 64",
      "add --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear, or remove it"},
     {"--cross-entropy-fusion-impl linear", "add --cross-entropy-loss-fusion, or remove it"},
+    {"--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear --add-output-layer-bias",
+     "does not support a bias in the output layer: remove it or --add-output-layer-bias"},
     {"--cross-entropy-loss-fusion --cross-entropy-chunk-size 64",
      "--cross-entropy-fusion-impl linear, or remove it"},
     {EXPERTS " --expert-model-parallel-size 3 --ranks 3",

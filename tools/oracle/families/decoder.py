@@ -115,7 +115,7 @@ EVERY = {
     "unknown layer type": {"layer_types": [FULL, FULL, "odd"]}, "few layer types": {"layer_types": [FULL, FULL]},
 }
 # for types whose every other key is read as by another type
-FEW = {name: EVERY[name] for name in ("", "theta", "linear", "tied", "gelu")} | {"unknown layer type": {"layer_types": ["odd"]}}
+FEW = {name: EVERY[name] for name in ("", "linear", "gelu")}
 BY_LAYER = {
     "window": ON, "window from layer 0": ON | {"max_window_layers": 0},
     "window from layer 2": ON | {"max_window_layers": 2},
