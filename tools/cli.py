@@ -15,12 +15,13 @@ import tempfile
 
 
 class Failed(Exception):
-    """The words are right, but the work cannot be done. The text says why."""
+    """The arguments are valid, but the work cannot be done; the text states the reason."""
 
 
 class Command(argparse.ArgumentParser):
-    """description: the script's docstring. packages: modules outside the standard library that the script needs. A
-    script parses before it imports them, so that --help and invalid arguments need none."""
+    """The parser of a script's command line. description: the script's docstring. packages: modules outside the
+    standard library that the script needs. A script must parse its arguments before it imports these, so that --help
+    and messages about invalid arguments work without them."""
 
     def __init__(self, description, packages=""):
         super().__init__(description=description, allow_abbrev=False)
@@ -43,7 +44,7 @@ class Command(argparse.ArgumentParser):
         return options
 
     def run(self, main):
-        """Calls main(options) and exits with the status that it returns."""
+        """Parses the arguments, calls main(options) and exits with the status that it returns."""
         options = self.parse_args()
         try:
             sys.exit(main(options))
@@ -54,7 +55,7 @@ class Command(argparse.ArgumentParser):
 
 
 def words_of(error):
-    """The message of an OSError, without its number."""
+    """The message of an OSError, without the error number."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
@@ -98,7 +99,7 @@ def positive(text):
 
 
 def program(text):
-    """A program that is there, perhaps with words for it."""
+    """An argument type: a program that exists, optionally followed by arguments."""
     if not shutil.which((shlex.split(text) or [""])[0]):
         raise argparse.ArgumentTypeError(f"there is no program '{text}': build it (ci/build), or name another")
     return text
@@ -107,7 +108,7 @@ def program(text):
 # ---- results ----
 
 def result_file(text):
-    """Checked before minutes of measuring."""
+    """An argument type: a file for results that can be written, which is checked before minutes of measuring."""
     path = pathlib.Path(os.path.realpath(text))
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"'{text}' cannot be written")
@@ -115,14 +116,14 @@ def result_file(text):
 
 
 def has_records(value):
-    """Whether a value has a list of objects somewhere inside."""
+    """Whether a value contains a list of objects at any depth."""
     if isinstance(value, dict):
         return any(map(has_records, value.values()))
     return isinstance(value, list) and any(isinstance(x, dict) for x in value)
 
 
 def compact(value, indent="\n"):
-    """JSON in which what has no list of objects inside takes one line: a record a line."""
+    """Formats JSON so that a value without lists of objects is on one line, which puts each record on a line."""
     if not has_records(value):
         return json.dumps(value)
     inner = indent + " "
@@ -132,7 +133,7 @@ def compact(value, indent="\n"):
 
 
 def markdown(head, rows):
-    """A table."""
+    """Formats a Markdown table."""
     return "\n".join("| " + " | ".join(map(str, row)) + " |" if row else "|" + "---|" * len(head)
                      for row in [head, None, *rows])
 
@@ -148,7 +149,7 @@ def read_json(path):
 
 
 def write_json(path, result):
-    """A reader never sees half of a file. A symlink stays."""
+    """Replaces the file atomically, so that readers never see a part of it. A symlink is kept."""
     path = pathlib.Path(os.path.realpath(path))
     temporary = path.with_name(path.name + ".part")
     temporary.write_text(compact(result) + "\n")

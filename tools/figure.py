@@ -1,5 +1,5 @@
-"""The style of all gnuplot figures: a palette for colour-blind readers, on white, so that the text is legible on a dark
-page."""
+"""The style of all gnuplot figures: a palette for colour-blind readers, and a white background, so that text is legible
+on a dark page."""
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#8c6d31")
 
 

@@ -14,19 +14,19 @@
 /* Defined by the target: runs one input and returns whether the reader accepted it. */
 bool fuzz_one(const uint8_t *bytes, size_t n);
 
-/* Defined by the target: valid files to start from, which fuzz_one accepts. */
+/* Defined by the target: adds valid files to start from, which fuzz_one must accept. */
 typedef struct Corpus {
     Str *seeds;
     int n;
 } Corpus;
 void fuzz_seeds(Corpus *);
 void corpus_add(Corpus *, const void *bytes, size_t n);
-void corpus_add_file(Corpus *, const char *path);    /* a file of the repository: its absence is a fault */
+void corpus_add_file(Corpus *, const char *path);    /* a file of the repository, which must exist */
 void corpus_add_glob(Corpus *, const char *pattern); /* at least one file must match */
 
-/* Path of a file with this name in this process's scratch folder; release with free(). */
+/* Path of a file with this name in the scratch folder of this process. The caller frees it. */
 char *fuzz_path(const char *name);
-/* Writes such a file and returns its path. */
+/* Writes a file in the scratch folder and returns its path. */
 char *fuzz_file(const char *name, const void *bytes, size_t n);
-/* Aborts on an error without a message; true if there is no error. */
+/* Whether there is no error. Aborts if an error has no message. */
 bool fuzz_ok(Err);

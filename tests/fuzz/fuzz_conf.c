@@ -1,5 +1,5 @@
-/* Configurations: a run.conf with all rules and everything that follows from it, or, if it begins with {, the
- * options of a checkpoint as JSON. */
+/* Configurations. The input is a run.conf, for which all rules are checked and all derived values are
+ * computed; or, if it begins with {, the options of a checkpoint as JSON. */
 #include "fuzz/fuzz.h"
 
 #include <glob.h>

@@ -1,4 +1,5 @@
-/* Reports of a good run for `validate --good`: what is accepted can be compared, and has finite rates. */
+/* Reports of a good run for `validate --good`. An accepted report must have finite rates and be
+ * comparable. */
 #include "fuzz/fuzz.h"
 
 #include <jansson.h>

@@ -1,5 +1,5 @@
-/* config.json of a Hugging Face model. An accepted file becomes options, which satisfy the rules or break
- * them with error messages, and a config.json again, which reads back as the same model. */
+/* config.json of a Hugging Face model. The options from an accepted file must satisfy the rules or break them
+ * with error messages. Their export must be a config.json that is read as the same model. */
 #include "fuzz/fuzz.h"
 
 #include <glob.h>
@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "ckpt/hf/config.h"
 
-/* The options of a run.conf; false if they break a rule. */
+/* Parses a run.conf; returns false if its options break a rule. */
 static bool read_options(const char *conf, Arena *arena, Config *config) {
     Args args;
     args_init(&args, arena, "fuzz", NULL);

@@ -1,5 +1,5 @@
-/* Indexed datasets: the input is the size of the .bin (u16) and an .idx file. The target reads the whole opened dataset
- * and makes a masked dataset's samples from it. */
+/* Indexed datasets. The input is the size of the .bin file (u16) and an .idx file. If the dataset can be
+ * opened, the target reads all of it, and makes the samples of a masked dataset from it. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void read_all(const IndexedDataset *d) {
     }
 }
 
-/* Sentences of the samples are inside the dataset. */
+/* Checks that the sentences of all samples are inside the dataset. */
 static void make_samples(const char *prefix) {
     TokenSource source;
     CHECK(fuzz_ok(source_open(prefix, (MockShape){0}, 1, 0, &source)), "it cannot be opened again");

@@ -1,5 +1,5 @@
-/* Index caches: the input is one .npy file, read separately, as each of the three indices of a small dataset whose
- * other two are correct, and as the index of a masked dataset. */
+/* Index caches. The input is an .npy file. It is read alone, then as each of the three indices of a small
+ * dataset whose other two are correct, and as the index of a masked dataset. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

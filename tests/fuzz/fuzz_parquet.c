@@ -1,5 +1,5 @@
-/* Parquet files, read by row and as JSON Lines. A damaged file may claim any number of rows: only
- * the first are read. */
+/* Parquet files, read by row and as JSON Lines. Only the first rows are read, because a damaged file may
+ * claim any number of rows. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static const char *const NAMES[] = {"nulls",      "plain",    "lengths",     "de
                                     "dictionary", "overflow", "null_lengths"};
 enum { COLUMNS = sizeof NAMES / sizeof *NAMES, ROWS = 200 };
 
-/* One column, so that damage of other columns is not an error. */
+/* Reads only one column, so that damage in other columns is not an error. */
 static bool read_column(const char *path, const char *const *name) {
     Parquet *p;
     ParquetText text;
@@ -22,7 +22,7 @@ static bool read_column(const char *path, const char *const *name) {
     for (int i = 0; i < ROWS && ok && more; i++) {
         ok = fuzz_ok(parquet_next(p, &text, &more));
         str_clear(&read);
-        if (ok && more) str_add(&read, text.bytes, text.n); /* a sanitizer sees each byte */
+        if (ok && more) str_add(&read, text.bytes, text.n); /* a sanitizer checks each byte */
     }
     str_free(&read);
     parquet_close(p);

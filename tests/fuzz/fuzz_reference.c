@@ -1,4 +1,5 @@
-/* Reference logits of `convert --check`: what is accepted has tokens of the vocabulary and finite logits. */
+/* Reference logits for `convert --check`. In an accepted file, tokens must be in the vocabulary and logits
+ * finite. */
 #include "fuzz/fuzz.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Weights: a .safetensors file or, if it begins with {, the index of a folder whose only file is correct. Every byte of
- * every tensor is read. */
+/* Weights. The input is a .safetensors file or, if it begins with {, the index of a folder whose only file is
+ * correct. The target reads every byte of every tensor. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>

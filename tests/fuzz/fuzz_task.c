@@ -1,4 +1,5 @@
-/* Task files; the content selects the format. The target reads samples and, if there are any, batches. */
+/* Files of fine-tuning tasks. The first bytes select the format. The target reads the samples and, if there
+ * are any, batches. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static const char LABELS[] = "good\ta text\nbad\ta text\tand another\n",
                       "{\"article\": \"a b\", \"questions\": [\"is _ it\", \"who\"], \"options\": [[\"1\", "
                       "\"2\", \"3\", \"4\"], [\"a\", \"b\", \"c\", \"d\"]], \"answers\": [\"A\", \"D\"]}\n";
 
-/* A token for each byte. */
+/* A tokenizer that has one token for each byte. */
 static Err encode(void *ctx, const char *text, size_t n, int32_t **ids, size_t *count) {
     (void)ctx;
     *ids = mem_zero(n + 1, sizeof **ids);

@@ -1,4 +1,5 @@
-/* Input files of preprocess: plain or compressed, the sentences of their paragraphs, and their lines as JSON. */
+/* Input files of preprocess, plain or compressed. The target splits their paragraphs into sentences, and
+ * parses their lines as JSON. */
 #include "fuzz/fuzz.h"
 
 #include <stdlib.h>
@@ -19,7 +20,8 @@ static const char TEXT[] = "One sentence. Mr. Two, and\nthe next line!\n\nA titl
 static const char JSON[] = "{\"a\": [1.5e3, {\"b\": NaN}], \"te\\u0078t\": \"\\ud83d\\ude00\\n\"}\n\n"
                            "{\"text\": [\"a\", \"\"], \"x\": {}}\r{\"text\": \"\\u0000\"}";
 
-/* Sentences are in order and inside of the text; with white space kept they are all of it. */
+/* Checks that sentences are in order and inside the text, and that they cover all of it if white space is
+ * kept. */
 static void split(Sentences *s, const char *text, size_t n, bool keep) {
     size_t begin, end, last = 0;
     if (fuzz_ok(sentences_begin(s, text, n)))
@@ -31,7 +33,7 @@ static void split(Sentences *s, const char *text, size_t n, bool keep) {
     CHECK(!keep || last == n, "%zu of %zu bytes", last, n);
 }
 
-/* json_line accepts every object that jansson reads, with the same string. */
+/* Checks that json_line accepts every object that jansson reads, and finds the same string. */
 static void read_json(const char *line, size_t n) {
     static const char *const KEY[] = {"text"};
     JsonText value, element;

@@ -1,4 +1,5 @@
-/* Hugging Face tokenizers: a tokenizer.json, which then encodes and decodes awkward text. */
+/* Hugging Face tokenizers. The input is a tokenizer.json; if it is accepted, the target encodes and decodes
+ * awkward text with it. */
 #include "fuzz/tokenizer_file.h"
 
 bool fuzz_one(const uint8_t *bytes, size_t n) {

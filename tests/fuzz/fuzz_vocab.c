@@ -1,4 +1,4 @@
-/* Vocabularies without structure: BERT's vocab.txt, .tiktoken and .vocab.json of tiktoken. */
+/* Plain vocabularies: BERT's vocab.txt, and tiktoken's .tiktoken and .vocab.json. */
 #include "fuzz/tokenizer_file.h"
 
 bool fuzz_one(const uint8_t *bytes, size_t n) {

@@ -1,4 +1,4 @@
-/* The entry that libFuzzer calls. */
+/* The entry point that libFuzzer calls. */
 #include "fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);

@@ -69,7 +69,7 @@ enum {
     COUNT_INTEGERS = sizeof INTEGERS / sizeof *INTEGERS
 };
 
-/* Replaces `length` bytes at `at` by the n given ones. */
+/* Replaces `length` bytes at `at` by the n given bytes. */
 static void splice(Str *s, size_t at, size_t length, const void *bytes, size_t n) {
     Str made = {0};
     str_add(&made, s->s, at);
@@ -93,7 +93,7 @@ typedef struct Token {
     size_t at, end;
 } Token;
 
-/* The next number, word or quoted string after a random place; empty if there is none near. */
+/* Returns the next number, word or quoted string after a random position; empty if there is none nearby. */
 static Token find_token(const Str *s, Dice *d) {
     size_t at = roll(d, s->len), limit = at + 400 < s->len ? at + 400 : s->len;
     while (at < limit && !isalnum((unsigned char)s->s[at]) && s->s[at] != '"') at++;
@@ -116,8 +116,8 @@ static void change_token(Str *s, Dice *d) {
     if (t.end > t.at) splice(s, t.at, t.end - t.at, word, strlen(word));
 }
 
-/* A number for a number, a neighbouring string for a string: well-formed input stays well-formed and passes the
- * parser. */
+/* Replaces a number by a number, or a string by a neighbouring one, so that well-formed input stays
+ * well-formed and gets past the parser. */
 static void change_value(Str *s, Dice *d) {
     Token t = find_token(s, d), other = find_token(s, d);
     if (t.end == t.at || other.end == other.at) return;
@@ -135,7 +135,7 @@ static void change_value(Str *s, Dice *d) {
     }
 }
 
-/* Repeats, moves or drops a range; the range may be a line. */
+/* Repeats, moves or deletes a range, which may be a line. */
 static void change_range(Str *s, Dice *d, const Str *other) {
     size_t at = roll(d, s->len), length = 1 + roll(d, 1 + roll(d, 1 + roll(d, s->len - at)));
     if (at + length > s->len) length = s->len - at;

@@ -3,7 +3,7 @@
  *   fuzz_replay_<what> --corpus FOLDER        writes the seeds, as a corpus for libFuzzer
  *
  * The inputs run in a child process with limited memory and time. A crash, a sanitizer report or a hang is
- * reported with the number and a copy of its input, and the sequence continues after it. */
+ * reported with the number and a copy of the input, and the sequence continues with the next input. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,13 +22,13 @@
 enum { SECONDS_PER_INPUT = 20, MAX_CRASHES = 5 };
 enum { MEMORY_BYTES = 1 << 30 };
 
-/* Shared with the parent, which reads it after a crash. */
+/* Memory that the child shares with the parent, which reads it after a crash. */
 typedef struct Progress {
-    uint64_t next; /* the input that runs */
+    uint64_t next; /* number of the current input */
     uint64_t accepted, refused;
 } Progress;
 
-/* The address sanitizer reserves terabytes, so its own limits replace the process's limit. */
+/* AddressSanitizer reserves terabytes of addresses, so its own limits replace the limit of the process. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "max_allocation_size_mb=2304:hard_rss_limit_mb=2048:allocator_may_return_null=0";
@@ -53,8 +53,8 @@ static void run_one(const Str *input, Progress *p) {
     free(bytes);
 }
 
-/* The child: a wrong verdict on an unchanged seed is a failure too, because a target that refuses its seeds tests
- * nothing. */
+/* Runs in the child. A wrong verdict on an unchanged seed also counts as a failure, because a target that
+ * refuses its seeds tests nothing. */
 static int run_range(const Corpus *c, uint64_t seed, uint64_t end, Progress *p) {
     if (LIMIT_MEMORY) setrlimit(RLIMIT_AS, &(struct rlimit){MEMORY_BYTES, MEMORY_BYTES});
     for (int i = 0; i < c->n; i++) {
@@ -83,7 +83,7 @@ static void report(const Corpus *c, const char *what, uint64_t seed, uint64_t nu
     free(name), str_free(&input);
 }
 
-/* The folder of fuzz_path in process `pid`. */
+/* The scratch folder of process `pid`. */
 static void remove_scratch(pid_t pid) {
     char *folder = mem_printf("/tmp/isotron-fuzz-%d", (int)pid);
     if (file_is_dir(folder)) file_remove_tree(folder);

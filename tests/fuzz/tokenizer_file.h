@@ -1,4 +1,4 @@
-/* Opens a tokenizer's file, then encodes and decodes awkward text. */
+/* Opens a tokenizer's file and, if it is accepted, encodes and decodes awkward text. */
 #pragma once
 
 #include "fuzz/fuzz.h"
@@ -14,7 +14,7 @@ static const char FUZZ_TEXT[] =
     "\xe4\xb8\xad\xe6\x96\x87 "
     "\xff\xc3 \xd8\xb3\xd9\x84 <|endoftext|><s>aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa  \xe2\x80\xa8 DON'T";
 
-/* name: of the file, "tokenizer.json". */
+/* name: name of the file, such as "tokenizer.json". */
 static bool fuzz_tokenizer_file(const char *type, const char *name, const uint8_t *bytes, size_t n) {
     char *path = fuzz_file(name, bytes, n);
     TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;

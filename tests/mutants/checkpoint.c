@@ -1,4 +1,4 @@
-/* Bugs in the content that a checkpoint restores. */
+/* Planted bugs in what a checkpoint saves and restores. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +39,7 @@ HOOK(Err, trainer_load, Trainer *r, bool *loaded) {
     return e;
 }
 
-/* Saves the masters rounded to 16 bits. */
+/* Saves main weights that are rounded to 16 bits. */
 HOOK(Err, ckpt_save, const char *dir, const CkptSaveOptions *o, Comm *comm, const Registry *r,
      const CkptItem *items, int n, const json_t *state) {
     if (mutant_is(M_ckpt_saves_rounded)) {

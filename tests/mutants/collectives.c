@@ -1,5 +1,5 @@
-/* Bugs in communication between ranks: an operation is skipped, repeated, or has a corrupted result. All members do so
- * consistently, so the watchdog reports nothing. */
+/* Planted bugs in communication between ranks: an operation is skipped, repeated, or has a corrupted result.
+ * All members of the group do this consistently, so the watchdog reports nothing. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "comm/transport.h"
 #include "mutants/mutants.h"
 
-/* Elements that the operation leaves in `out`. */
+/* Number of elements that the operation writes to `out`. */
 static int64_t received(const CommCall *c) {
     int64_t n = 0;
     switch (c->kind) {
@@ -26,7 +26,7 @@ static int64_t received(const CommCall *c) {
     }
 }
 
-/* Corrupts the n elements in c->out. */
+/* A function that corrupts the n elements in c->out. */
 typedef void Spoil(const CommCall *c, int64_t n);
 
 static void scale(const CommCall *c, int64_t n, double factor) {
@@ -47,7 +47,7 @@ static void last_eight_zero(const CommCall *c, int64_t n) {
     memset((char *)c->out + ((size_t)n - last) * size, 0, last * size);
 }
 
-/* Swaps the members' parts: the first half with the second half. */
+/* Swaps the first half of the members' parts with the second half. */
 static void permuted(const CommCall *c, int64_t n) {
     const size_t half = (size_t)(n / 2) * dtype_size(c->dtype);
     char *first = c->out, *second = first + (size_t)n * dtype_size(c->dtype) - half,
@@ -58,7 +58,7 @@ static void permuted(const CommCall *c, int64_t n) {
     free(kept);
 }
 
-/* Replaces every member's part by this member's. */
+/* Replaces every member's part by the part of this member. */
 static void own_part(const CommCall *c, int64_t n) {
     const size_t part = (size_t)(n / c->group.size) * dtype_size(c->dtype);
     for (int i = 0; i < c->group.size; i++)
@@ -66,8 +66,8 @@ static void own_part(const CommCall *c, int64_t n) {
             memcpy((char *)c->out + (size_t)i * part, (char *)c->out + (size_t)c->group.rank * part, part);
 }
 
-/* The gradients of a T5's last flow, the output of the encoder, follow those of the decoder's stream; they are twice as
- * long in the cell. */
+/* Zeroes the gradients of a T5's encoder output. They follow the gradients of the decoder's stream, and in
+ * the cell that tests this bug they are twice as long. */
 static void encoded_zero(const CommCall *c, int64_t n) {
     const int64_t decoder = n / 3;
     if (c->dtype == F64) memset((double *)c->out + decoder, 0, (size_t)(n - decoder) * sizeof(double));
@@ -88,7 +88,8 @@ static void one_element(const CommCall *c, int64_t n) {
     if (c->dtype == F64 && n > SOME_ELEMENT) ((double *)c->out)[SOME_ELEMENT] *= 1 + mutant_value(1e-7);
 }
 
-/* AT_ONCE: an operation ends when it starts, so that data that is read too early does not depend on thread timing. */
+/* AT_ONCE: an operation completes when it is started, so that the data that is read too early does not depend
+ * on the timing of threads. */
 typedef enum Change { NOT_DONE, DONE_TWICE, AT_ONCE, SPOILT } Change;
 
 static const struct {
@@ -131,7 +132,8 @@ static const struct {
     {M_gradient_element, "grad_sum", SPOILT, one_element},
 };
 
-/* Tables of relative biases are the smallest tied parameters. */
+/* Whether the call is for another tied parameter than a table of relative biases, which is the smallest
+ * kind. */
 static bool is_other_table(const CommCall *c, MutantId id) {
     enum { ELEMENTS = 256 };
     return id == M_relative_not_summed && c->n > ELEMENTS;
@@ -150,7 +152,7 @@ static void spoil(const CommCall *c, int i, int64_t n) {
 
 void __real_comm_run(Comm *, const CommCall *);
 
-/* Runs before an operation; true: skip the operation. */
+/* Is called before an operation; returns true if the operation must be skipped. */
 static bool before(Comm *comm, const CommCall *c, int i) {
     if (i < 0) return false;
     const Change change = TABLE[i].change;
@@ -163,7 +165,7 @@ HOOK(CommWork *, comm_start, Comm *comm, const CommCall *c) {
 }
 
 HOOK(void, comm_wait, Comm *comm, CommWork *work) {
-    const CommCall c = work->call; /* the caller's counts are not valid after the wait */
+    const CommCall c = work->call; /* a copy, because the caller's counts are not valid after the wait */
     const int64_t n = received(&c);
     __real_comm_wait(comm, work);
     spoil(&c, planted(&c), n);

@@ -1,5 +1,5 @@
-/* Bugs in datasets, in every run: unit/data/test_masked.c, which compares with Megatron-LM's samples, has to find those
- * of masked text. */
+/* Planted bugs in datasets, which affect every run. unit/data/test_masked.c, which compares with
+ * Megatron-LM's samples, must find those in masked datasets. */
 #include "data/data.h"
 #include "data/masked_dataset.h"
 #include "mutants/mutants.h"

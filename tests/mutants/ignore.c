@@ -1,5 +1,6 @@
-/* isotron_mutants --ignore-option FIELD COMMAND ...: the rules see the user's value, and the run sees the default. One
- * bug for each option, so that the table of options (tests/functional/options) can be judged row by row. */
+/* isotron_mutants --ignore-option FIELD COMMAND ...: the rules check the user's value, but the run uses the
+ * default. This is a planted bug for each option, with which each row of the table of options
+ * (tests/functional/options) is tested. */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ Err ignore_option(const char *field) {
 }
 
 static void forget(Config *c) {
-    static Arena *arena; /* of default texts, until the process ends */
+    static Arena *arena; /* holds texts of defaults until the process ends */
     Config fresh;
     if (!arena) arena = arena_new();
     config_defaults(&fresh, arena);
@@ -27,8 +28,8 @@ static void forget(Config *c) {
 #include "config/options.def"
 }
 
-/* Commands call it without rules when they have parsed their words, and with rules when the options are
- * complete. Between the two a checkpoint's options are read. */
+/* Commands call config_check without rules after parsing their arguments, and with rules when the options are
+ * complete. A checkpoint's options are read between these calls. */
 HOOK(void, config_check, const Config *c, unsigned checks, Args *args) {
     __real_config_check(c, checks, args);
     const bool reads_checkpoint = ignored && !strncmp(ignored, "use_checkpoint_", strlen("use_checkpoint_"));

@@ -1,5 +1,5 @@
-/* Bugs in the judge, which must find all other bugs. Each bug is tested with a fault that only the broken part can
- * detect. */
+/* Planted bugs in the comparison that must find all other bugs. Each is tested together with a fault that
+ * only the broken part of the comparison can detect. */
 #include <math.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ HOOK(TensorError, tensor_error, const double *x, const double *oracle, int64_t n
     return e;
 }
 
-/* One quantity is never judged, or one tensor of each. */
+/* Whether the bug makes the comparison skip this quantity or this tensor. */
 static bool is_skipped(const Row *r, const char *tensor) {
     return (mutant_is_named(M_judge_skips_loss) && !strcmp(r->quantity, "loss")) ||
            (mutant_is_named(M_judge_skips_norm) && !strcmp(r->quantity, "grad norm")) ||

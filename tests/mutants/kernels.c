@@ -1,4 +1,5 @@
-/* Bugs in the arguments or the results of a kernel: all kernels of all ranks pass call_run. */
+/* Planted bugs in the arguments or the results of a kernel. Every kernel of every rank is called through
+ * call_run. */
 #include <math.h>
 #include <string.h>
 
@@ -49,7 +50,7 @@ static void same_heads_drop(const OpDef *op, const Call *c) {
     with(op, c, &a);
 }
 
-/* Row i of the table is that of bucket i + 1. */
+/* Shifts the table by one row, so that row i has the bias of bucket i + 1. */
 static void bias_of_next_bucket(const OpDef *op, const Call *c) {
     const Tensor *bias = c->in[5];
     Call x = *c;
@@ -66,14 +67,14 @@ static void bias_of_next_bucket(const OpDef *op, const Call *c) {
     __real_call_run(op, &x);
 }
 
-/* As if no heads had been exchanged for rows. */
+/* Uses the sinks of the first heads, as if the all-to-all had not exchanged heads for rows. */
 static void sinks_of_first_heads(const OpDef *op, const Call *c) {
     AttentionAttr a = attention(c);
     a.first_local = 0;
     with(op, c, &a);
 }
 
-/* Discards the merged log-sums, so that the backward weighs by old ones. */
+/* Discards the merged log-sum-exps, so that the backward uses the old ones. */
 static void merge_keeps_lse(const OpDef *op, const Call *c) {
     Tensor *lse = c->out[1];
     double kept[4096];
@@ -143,7 +144,7 @@ static void first_samples_drop(const OpDef *op, const Call *c) {
     with(op, c, &a);
 }
 
-/* In blocks that are run again: the forward has drawn with the run's seed. */
+/* Changes the seed of dropout in recomputed blocks; the forward has used the run's seed. */
 static void seed_of_recompute(const OpDef *op, const Call *c) {
     DropoutAttr a = *(const DropoutAttr *)c->attr;
     a.seed += (uint64_t)mutant_place()->blocks;
@@ -152,7 +153,7 @@ static void seed_of_recompute(const OpDef *op, const Call *c) {
 
 /* ---- optimizer ---- */
 
-/* The attributes with the numbers of the step. */
+/* Returns the attributes, including the values that change in each step. */
 static AdamAttr adam(const Call *c) {
     AdamAttr a = *(const AdamAttr *)c->attr;
     const StepNumbers *s = c->in[2]->data;
@@ -237,7 +238,7 @@ static void first_token_elsewhere(const OpDef *op, const Call *c) {
 
 /* ---- hardware ---- */
 
-/* One bit of one element in one step: 63 sign, 62..52 exponent, 51..0 mantissa. */
+/* Flips one bit of one element in one step: 63 is the sign, 62..52 the exponent, 51..0 the mantissa. */
 static void flip(const Call *c, int bit) {
     Tensor *y = c->out[0];
     if (mutant_place()->step != 2 || !y || y->dtype != F64 || tensor_count(y) < 6) return;

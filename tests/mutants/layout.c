@@ -1,4 +1,4 @@
-/* Bugs in the placement of parameters, in groups of ranks, and in schedules. */
+/* Planted bugs in the placement of parameters, in groups of ranks, and in schedules. */
 #include <string.h>
 
 #include "data/data.h"
@@ -28,7 +28,7 @@ HOOK(unsigned, param_sum_axes, const Param *p) {
     return axes;
 }
 
-/* Which rank counts a parameter in norms. */
+/* Decides which rank counts a parameter in norms. */
 HOOK(bool, param_is_primary, const Registry *r, const Param *p) {
     const bool speaks = __real_param_is_primary(r, p);
     if (!mutant_place()->lays_norms) return speaks;
@@ -76,7 +76,7 @@ static void drop_last(RankSchedule *s, ActionKind kind) {
         }
 }
 
-/* Swaps microbatches 0 and 1 in the passes of one kind. */
+/* Swaps microbatches 0 and 1 in all passes of one kind. */
 static void swap_microbatches(RankSchedule *s, ActionKind kind) {
     Action *a = find(s, kind, 0), *b = find(s, kind, 1);
     if (a && b) a->microbatch = 1, b->microbatch = 0;
@@ -89,7 +89,7 @@ static void swap_slots(RankSchedule *s, ActionKind kind) {
     a->slot = b->slot, b->slot = slot;
 }
 
-/* As if a message were needed only until the next action. */
+/* Alternates between two buffers, as if a message were needed only until the next action. */
 static void alternate_buffers(RankSchedule *s, ActionKind kind) {
     for (int64_t i = 0; i < s->count; i++)
         if (s->actions[i].kind == kind) s->actions[i].buffer %= 2;
@@ -106,7 +106,7 @@ HOOK(RankSchedule, pipeline_schedule, const PipelineSpec *spec, int rank, Arena 
     return s;
 }
 
-/* Virtual stages dealt out in blocks instead of in turn: rank 0 gets the first chunks. */
+/* Assigns virtual stages to ranks in blocks instead of round-robin: rank 0 gets the first chunks. */
 HOOK(Err, pipeline_layout, const Config *c, Arena *arena, PipelineLayout *out) {
     const Err e = __real_pipeline_layout(c, arena, out);
     if (e.code || !mutant_is(M_chunks_in_blocks) || out->chunks != 2 || out->ranks != 2) return e;

@@ -1,5 +1,5 @@
-/* The words --mutant ID or --ignore-option FIELD come first and are removed; the remaining words are a command of the
- * program. */
+/* The first arguments, --mutant ID or --ignore-option FIELD, are removed; the remaining arguments are a
+ * command of the program. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

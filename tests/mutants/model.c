@@ -1,4 +1,4 @@
-/* Bugs in how modules use ops and collectives. */
+/* Planted bugs in how modules use ops and collectives. */
 #include <string.h>
 
 #include "kernels/ops.h"
@@ -14,12 +14,12 @@
 
 /* ---- sums over tensor-parallel ranks ---- */
 
-/* Keeps this rank's part instead of the sum of all parts. */
+/* Keeps this rank's partial result instead of the sum of all. */
 static void keep_own(Tape *t, Tensor *in, Tensor *out) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {in}, .out = {out}});
 }
 
-/* Row-parallel linear layers: the output. */
+/* The output of row-parallel linear layers. */
 HOOK(void, redistribute_run, Tape *t, Tensor *in, Tensor *out, Axis axis, ReshardKind move, int dim) {
     const bool sums = move == MOVE_REDUCE, scatters = move == MOVE_REDUCE_SCATTER;
     if (mutant_is(M_row_output_not_summed) && sums) {
@@ -31,7 +31,7 @@ HOOK(void, redistribute_run, Tape *t, Tensor *in, Tensor *out, Axis axis, Reshar
     if (mutant_is(M_row_output_summed_twice) && sums) __real_redistribute_run(t, out, out, axis, move, dim);
 }
 
-/* Column-parallel linear layers: the gradient of the input. */
+/* The input gradient of column-parallel linear layers. */
 HOOK(PendingReshard, redistribute_start, Tape *t, Tensor *in, Tensor *out, Axis axis, ReshardKind move,
      int dim) {
     if (mutant_is(M_column_gradient_sliced) && move == MOVE_REDUCE_SCATTER) move = MOVE_SLICE;
@@ -50,14 +50,14 @@ HOOK(Tensor *, op_redistribute, Tape *t, Tensor *x, Axis axis, Spmd to, int dim)
     return y;
 }
 
-/* More ranks than groups: a rank takes the key and value of the next group. */
+/* With more ranks than query groups, a rank uses the key and value of the next group. */
 HOOK(Tensor *, op_take_heads, Tape *t, Tensor *x, Axis axis, int64_t first, int64_t heads, int64_t d,
      Spmd to) {
     if (mutant_is(M_other_group) && heads == 1) first = (first + x->dim[2] / 2) % x->dim[2];
     return __real_op_take_heads(t, x, axis, first, heads, d, to);
 }
 
-/* The pooler takes the first position of the last rank. */
+/* The pooler reads the first position of the last rank instead of that of the first rank. */
 HOOK(Tensor *, op_take_row, Tape *t, Tensor *x, int64_t row) {
     const bool gathered = spmd_on(x->spmd, AXIS_TP) == SPMD_I && x->dim[0] == tape_axis(t, AXIS_TP);
     if (mutant_is(M_pooler_of_other_rank) && gathered) row = x->dim[0] - 1;
@@ -66,7 +66,7 @@ HOOK(Tensor *, op_take_row, Tape *t, Tensor *x, int64_t row) {
 
 /* ---- flows ---- */
 
-/* Applies where the encoder ends with a stage. */
+/* Skips the final norm if the encoder ends at the end of a stage. */
 HOOK(Tensor *, stack_end, Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s) {
     const bool encoder = !strcmp(m->spec->name, "encoder");
     return mutant_is(M_encoded_not_normed) && encoder ? stack_output(t, m, first, n, feed, s)
@@ -96,7 +96,8 @@ HOOK(Tensor *, op_cross_entropy_of, Tape *t, Tensor *logits, Tensor *label, int6
 
 /* ---- experts ---- */
 
-/* The gradient of an auxiliary loss, which every tensor-parallel rank has. */
+/* Multiplies the gradient of an auxiliary loss, which every tensor-parallel rank computes, by the number of
+ * these ranks. */
 HOOK(void, tape_seed, Tape *t, Tensor *y, double dy) {
     if (mutant_is(M_moe_aux_times_tp)) dy *= tape_axis(t, AXIS_TP);
     __real_tape_seed(t, y, dy);
@@ -116,7 +117,7 @@ typedef struct Again {
     int runs;
 } Again;
 
-/* In the second run of the block the first rows of its input replace the last ones. */
+/* In the recomputation of a block, the first half of its input replaces the second half. */
 static Tensor *run_again(Tape *t, void *self, Tensor *x) {
     Again *a = self;
     Place *place = mutant_place();

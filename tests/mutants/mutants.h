@@ -1,10 +1,10 @@
-/* Planted bugs: the program with one of its functions replaced (ld --wrap), to judge the test suite that must
- * find them. The program's sources contain no hook. `isotron_mutants --mutant ID COMMAND ...` runs a command
- * with the bug, in the environment variable ISOTRON_MUTANT; --mutant list prints all bugs.
+/* Planted bugs, which the test suite must find. A bug replaces a function of the program (ld --wrap), so the
+ * program's sources contain no hooks. `isotron_mutants --mutant ID COMMAND ...` runs a command with the bug,
+ * as does ISOTRON_MUTANT=ID in the environment; --mutant list prints all bugs.
  *
- * A bug is only in ranks of a layout: runs on one rank, the reference, are correct. Bugs of the family
- * "comparator" are in the judge, and those of "option" and "dataset" are judged by a separate witness; all
- * of them are in every run. Calls inside one object file are not replaced. */
+ * Most bugs affect only runs on several ranks: the reference run on one rank is correct. Bugs of the family
+ * "comparator" are in the comparison itself, and those of "option" and "dataset" are found by independent
+ * references; these three kinds affect every run. Calls inside one object file are not replaced. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,8 +25,9 @@ typedef enum MutantId {
     M_NONE = -1
 } MutantId;
 
-/* A row of mutants.def: the rank that has the bug; the op that a report should name; reports like it;
- * the cells (cells.list) that look for it, of the judge's bugs as probe@cell. */
+/* A row of mutants.def. rank: the rank that has the bug; op: the op that a report must name; issues: similar
+ * bugs that were reported; cells: the cells (cells.list) that test for it, for bugs in the comparison as
+ * probe@cell. */
 typedef struct Mutant {
     const char *id;
     int rank;
@@ -34,29 +35,29 @@ typedef struct Mutant {
 } Mutant;
 extern const Mutant MUTANT_TABLE[MUTANTS];
 
-/* The current activity of the calling thread. */
+/* The rank, the step and the bug of the calling thread. */
 typedef struct Place {
-    Mesh mesh;              /* world 0: no rank of a layout */
+    Mesh mesh;              /* world is 0 outside of ranks */
     int64_t step;           /* from 1 */
-    const OptimStep *optim; /* the update that is running, or NULL */
-    bool lays_norms;        /* what norms count is being decided */
-    int64_t blocks;         /* recomputed so far */
-    MutantId planted[2];    /* on this rank */
+    const OptimStep *optim; /* the optimizer step in progress, or NULL */
+    bool lays_norms;        /* whether the program is deciding which parameters a norm counts */
+    int64_t blocks;         /* number of blocks recomputed so far */
+    MutantId planted[2];    /* the bugs of this rank */
 } Place;
 Place *mutant_place(void);
 
 /* Whether this rank has the bug. */
 bool mutant_is(MutantId);
-/* Whether the bug was requested, on any rank. */
+/* Whether the bug was requested, regardless of the rank. */
 bool mutant_is_named(MutantId);
-/* The number after the colon of ID:NUMBER, or `otherwise`. */
+/* The number in --mutant ID:NUMBER, or `otherwise` if there is none. */
 double mutant_value(double otherwise);
 
-/* ignore.c: from now on no command receives this option, a field of options.def. */
+/* ignore.c: makes all commands ignore this option (a field of options.def). */
 Err ignore_option(const char *field);
 
-/* Declares a replacement and the function that it replaces, both with the header's type. CMake reads the names for the
- * linker. */
+/* Declares a replacement and the function that it replaces, both with the type in the header. CMake extracts
+ * the names for the linker. */
 #define HOOK(type, name, ...)                                                                                \
     extern __typeof__(name) __real_##name, __wrap_##name;                                                    \
     type __wrap_##name(__VA_ARGS__)

@@ -1,4 +1,4 @@
-/* The calling thread's rank, step and bug. */
+/* Keeps track of the calling thread's rank, step and bug. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -65,7 +65,8 @@ HOOK(void, comm_threads, int world, const CommOptions *options, CommMain *fn, vo
     __real_comm_threads(world, options, rank_main, &s);
 }
 
-/* The first one of a thread is its rank's; with pipeline stages, a model looks at those of other ranks too. */
+/* The first mesh that a thread makes is that of its rank; with pipeline stages, a model also makes meshes of
+ * other ranks. */
 HOOK(Mesh, mesh_make, int world, int rank, const int size[AXES]) {
     const Mesh m = __real_mesh_make(world, rank, size);
     if (world > 1 && !now.mesh.world) now.mesh = m;

@@ -1,5 +1,5 @@
-/* Bugs in how `pretrain` and `generate` apply their options, on every number of ranks: the table of
- * options has to find them (tests/functional/options). */
+/* Planted bugs in how `pretrain` and `generate` apply their options, on any number of ranks. The table of
+ * options (tests/functional/options) must find them. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,7 +59,7 @@ HOOK(Tensor *, op_dropout, Tape *t, Tensor *x, double rate, uint64_t site) {
     return __real_op_dropout(t, x, left_out ? 0 : rate, site);
 }
 
-/* As if the padding of a sample came before its tokens. */
+/* Masks keys as if the padding of a sample preceded its tokens. */
 static AttentionInputs hides_on_the_left(Tape *t, const AttentionInputs *inputs) {
     AttentionInputs x = *inputs;
     const int64_t s = x.q->dim[0], b = x.q->dim[1], *lengths = x.lengths->data;
@@ -97,7 +97,8 @@ HOOK(void, microbatches_add, Microbatches *m, int64_t number, const Batch *b, Lo
     __real_microbatches_add(m, number, b, weights, first_sample);
 }
 
-/* A layer counts tokens that chose each expert, tokens that would have by the scores alone, and losses. */
+/* The counters of a layer are the tokens that chose each expert, the tokens that would have chosen it by
+ * scores alone, and the losses. */
 HOOK(void, states_begin_step, Registry *r) {
     const Tensor *t = states_counters(r);
     if (!mutant_is_named(M_counts_of_earlier_steps) || !t->ndim || !running) {
@@ -125,7 +126,8 @@ HOOK(Err, train_log_step, TrainLog *log, const Trainer *r, const StepReport *s, 
     return __real_train_log_step(log, r, &told, ns, times);
 }
 
-/* No bug: time for a step to change what an asynchronous save must have copied. */
+/* Not a bug, but a delay, so that the next steps change the values that an asynchronous save must have
+ * copied. */
 HOOK(Err, sink_open, Sink *s, const char *path) {
     enum { LONGER_THAN_A_STEP_US = 200000 };
     if (mutant_is_named(M_writes_slowly) && strstr(path, "/shard_")) usleep(LONGER_THAN_A_STEP_US);

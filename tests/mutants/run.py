@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Judges the judge: runs every planted bug (mutants.def) in the cells that look for it (cells.list) until one of them
-notices.
+"""Tests the test suite: runs every planted bug (mutants.def) in the cells that test for it (cells.list), until one of
+them fails.
 
 usage: tests/mutants/run.py PROGRAM [--only ID...] [--kinds] [--matrix] [--sensitivity] [--jobs N] [--json FILE]
 
-  --kinds         one bug for each family and op
-  --matrix        also which cells of each kind notice it
-  --sensitivity   also the smallest factor on a gradient, and the lowest bit, that each lane sees
-  --json FILE     for table.py, which writes docs/mutation.md
+  --kinds         only one bug for each family and op
+  --matrix        also shows which cells of each kind detect it
+  --sensitivity   also shows the smallest factor on a gradient, and the lowest bit, that each lane detects
+  --json FILE     writes a report, from which table.py updates docs/mutation.md
 
-Exit status 1 if a bug survives, if a cell fails without one, or if a report does not name the op and a rank of the bug
-(except UNNAMED). Also prints what Megatron-LM's own rule would have noticed in the same runs: the loss alone, within
-5 %, in steps 1 and every 5th, of which one may fail (tests/functional_tests)."""
+Exit status 1 if a bug survives, if a cell fails without a bug, or if a report does not name the op and a rank of the
+bug (except UNNAMED). Also prints which bugs Megatron-LM's own rule (tests/functional_tests) would have detected in the
+same runs: the loss alone must agree to 5 % in step 1 and every 5th step, of which one may fail."""
 import concurrent.futures
 import dataclasses
 import json
@@ -34,7 +34,8 @@ STEPS, HALF = 12, 6  # of a training cell
 APART = "comparator", "option", "dataset"  # families that have no curve to compare with that of a sound run
 DEADLINE_S = 60
 KEYS = ["id", "family", "rank", "op", "issues", "cells", "what"]  # of mutants.def
-# Bugs whose op the report does not name: a later op is the first that can be compared, or the run crashes.
+# Bugs whose op the report cannot name, because a later op is the first that can be compared, or because the run
+# crashes.
 UNNAMED = {"summed_too_early", "cp_heads_permuted", "other_group", "moe_tail_dropped", "moe_sent_permuted",
            "moe_returned_permuted", "moe_counts_of_own_rank", "moe_aux_times_tp", "labels_of_other_microbatch",
            "encoded_gradient_lost", "flip_mantissa"}
@@ -45,11 +46,13 @@ TRAIN = f"""--num-layers 2 --hidden-size 32 --num-attention-heads 4 --group-quer
   --tokenizer-type NullTokenizer --vocab-size 60 --train-iters {STEPS}""".split()
 MODEL = {"-": [], "moe": "--num-experts 4 --moe-expert-capacity-factor 0.75 --moe-aux-loss-coeff 0.01 "
          "--disable-bias-linear".split()}
-# Runs that are equal up to rounding: parity measures that 20 steps of models of this size amplify it by less than 1e3.
+# The bound for runs that are equal up to rounding. According to parity, 20 steps of models of this size amplify
+# rounding errors by less than 1e3.
 TRAIN_BOUND = 1e4 * 2.0**-53
 MATRIX = ["gpt2/tp2dp2", "gpt2/tp2sp", "llama/cp2", "gpt2/pp2", "gpt2/zero1", "moe/ep2", "gpt2/zero1-exact",
           "gpt2/zero1-bf16", "train/tp2", "resume/tp2"]
-# The report on bugs that scale gradients by a known factor, and the layers of BERT and T5 that have a bug first.
+# Details that a report must contain: the factor of bugs that scale gradients, and the first layers of BERT and T5 that
+# have a bug.
 REPORTED = {"gradient_over_cp": {"signature": "scaled by 0.5", "slice": "[0:61, 0:32]"},
             "gradient_over_tp": {"signature": "scaled by 0.5"}, "dp_averaged": {"signature": "scaled by 0.5"},
             "gradient_times_dp": {"signature": "scaled by 2", "slice": "[0:61, 0:32]"},
@@ -64,13 +67,13 @@ OF_A_STEP = "parameter before the step", "gradient sum", "update", "end of the s
 
 
 class Fault(Exception):
-    """A run without results."""
+    """A run ended without results."""
 
 
 @dataclasses.dataclass
 class Outcome:
-    """The outcome of one cell. rows: the quantities out of bound; excess: the largest error over its bound; megatron:
-    what its rule says."""
+    """The outcome of one cell. rows: the quantities out of bounds; excess: the largest ratio of an error to its bound;
+    megatron: the verdict of Megatron-LM's rule."""
     killed: bool
     why: str = ""
     excess: float = 0.0
@@ -103,21 +106,22 @@ def megatron_notices(losses, golden):
 
 
 def excess(row):
-    """The larger error over its bound. null: not finite; a bound that is not finite binds nothing."""
+    """The larger of the two ratios of error to bound. An error of null is not finite; a bound that is not finite is
+    ignored."""
     pairs = [(row["relative"], row["relative_bound"]), (row["elementwise"], row["elementwise_bound"])]
     return max(math.inf if e is None else e / b for e, b in pairs if b is not None)
 
 
 def first_words(text):
-    """The message of a fault."""
+    """The first line of a fault's message."""
     lines = [line for line in text.splitlines() if line.strip()]
     fault = [line for line in lines if re.search(r"CHECK|fault|^isotron", line)]
     return (fault or lines or ["no output"])[0].strip()[:160]
 
 
 def is_localised(row, found):
-    """Whether a report names the op and a rank that have the bug, a sample if the phase has one, and what REPORTED
-    demands."""
+    """Whether a report names the op and a rank that have the bug, a sample if the phase has one, and the details in
+    REPORTED."""
     if not found:
         return False
     ranks = set()
@@ -133,7 +137,7 @@ class Suite:
         self.program, self.cells, self.reference = program, read_cells(), {}
 
     def run(self, mutant, *words, curve=None):
-        """-> exit status (None: it hung) and what was printed."""
+        """Runs the program. Returns the exit status (None: it hung) and the output."""
         command = [self.program, *(["--mutant", mutant] if mutant else []), *map(str, words)]
         env = os.environ | ({"ISOTRON_CURVE": str(curve)} if curve else {})
         try:
@@ -144,7 +148,7 @@ class Suite:
         return done.returncode, done.stdout + done.stderr
 
     def parity(self, cell, mutant, folder):
-        """A cell of a sweep: judged against the oracle and against one rank, in a separate process."""
+        """Runs a cell of a sweep, which compares with the oracle and with one rank, in a separate process."""
         report, curve, cells = folder / "report.json", folder / "curve", folder / "cells"
         case = ROOT / "golden" / cell["case"]
         cells.write_text(" ".join([cell["lane"], *cell["options"]]) + "\n")
@@ -186,13 +190,13 @@ class Suite:
         return Outcome(bool(far), why, worst, rows, megatron_notices(losses, golden))
 
     def same(self, cell, mutant, folder):
-        """Sharing out the optimizer's state changes no bit."""
+        """Checks that results with and without sharded optimizer state are bitwise equal."""
         apart, shared = (self.losses(mutant, folder, cell, *cell["options"], *more)
                          for more in ([], ["--use-distributed-optimizer"]))
         return self.compared(apart, shared, 0)
 
     def train(self, cell, mutant, folder):
-        """A layout's losses against those of one rank; "resume": saved and loaded half-way."""
+        """Compares a layout's losses with those of one rank; with "resume", the run saves and resumes half-way."""
         key = cell["lane"], cell["case"]
         if key not in self.reference:
             self.reference[key] = self.losses(None, folder, cell)
@@ -204,17 +208,17 @@ class Suite:
         return self.compared(losses, self.reference[key], TRAIN_BOUND)
 
     def options(self, cell, mutant, folder):
-        """Rows of the table of options."""
+        """Runs rows of the table of options."""
         env = os.environ | ({"ISOTRON_MUTANT": mutant} if mutant else {})
         done = subprocess.run([sys.executable, ROOT / "tests/functional/test_options.py", self.program, "--only",
                                *cell["options"]],
                               capture_output=True, text=True, errors="replace", env=env)
-        # without the name of the row
+        # the message without the name of the row
         why = (done.stdout.splitlines() or [first_words(done.stderr)])[-1].split(": ", 1)[-1]
         return Outcome(done.returncode != 0, why, math.inf if done.returncode else 0.0, megatron=done.returncode != 0)
 
     def unit(self, cell, mutant, folder):
-        """A unit test of which a second program has the bugs."""
+        """Runs a unit test that is also built with the planted bugs."""
         env = os.environ | ({"ISOTRON_MUTANT": mutant} if mutant else {})
         done = subprocess.run(pathlib.Path(self.program).parent / cell["options"][0], capture_output=True, text=True,
                               env=env, cwd=ROOT)
@@ -232,7 +236,8 @@ class Suite:
             return Outcome(True, str(fault), math.inf, ("fault",))
 
     def notices(self, name, mutant):
-        """As meet, but by the oracle alone: without the run on one rank and without a search for the place."""
+        """The same as meet, but compares only with the oracle, without the run on one rank and the search for the first
+        wrong op."""
         cell = self.cells[name]
         if cell["kind"] != "parity" or cell["lane"] == "exact":
             return self.meet(name, mutant).killed
@@ -240,8 +245,8 @@ class Suite:
                         *cell["options"])[0] != 0
 
     def judge_of_judges(self, row):
-        """A bug in the judge is found if a fault that the sound judge reports is not reported, or not in the same
-        quantities."""
+        """A bug in the comparison is found if a fault that the correct comparison reports is not reported, or not in
+        the same quantities."""
         probe, cell = row["cells"].split("@")
         sound, spoilt = self.meet(cell, probe), self.meet(cell, f"{row['id']},{probe}")
         if not sound.killed:
@@ -251,7 +256,7 @@ class Suite:
                              tuple(missed), bool(missed))
 
     def hunt(self, row, matrix):
-        """-> record of the first cell that notices, or of the last that did not."""
+        """Returns the record of the first cell that detects the bug, or else of the last cell."""
         begin, of_judge = time.time(), row["family"] == "comparator"
         if of_judge:
             by, outcome = self.judge_of_judges(row)
@@ -261,7 +266,7 @@ class Suite:
                 if outcome.killed:
                     break
         cell = self.cells[by]
-        # A report has to say where the bug is if there is no rounding noise.
+        # A report must localize the bug if there is no rounding noise.
         traced = not of_judge and cell["kind"] == "parity" and cell["lane"] in ("fp64", "exact")
         noticed = {c: self.notices(c, row["id"]) for c in MATRIX} if matrix and not of_judge else {}
         return row | {"killed": outcome.killed, "matrix": noticed, "by": by, "why": outcome.why,
@@ -270,7 +275,7 @@ class Suite:
                       "seconds": round(time.time() - begin, 2)}
 
     def least(self, cell, low, high, step, mutant):
-        """The smallest x between two numbers, to a step, for which the cell notices mutant(x)."""
+        """The smallest x between two numbers, to within `step`, for which the cell detects mutant(x)."""
         while high - low > step:
             middle = (low + high) / 2 if step < 1 else (low + high) // 2
             low, high = (low, middle) if self.meet(cell, mutant(middle)).killed else (middle, high)
@@ -290,8 +295,8 @@ def say(record):
 
 
 def sensitivity(suite):
-    """In each lane the smallest factor, to 10^(1/4), on a gradient of one rank; the lowest bit of a float64 in one
-    element of one step."""
+    """For each lane, the smallest detected factor (to within 10^(1/4)) on a gradient of one rank, and the lowest
+    detected bit of one float64 element in one step."""
     found = {}
     for cell in ("gpt2/zero1", "gpt2/zero1-exact", "gpt2/zero1-fp32", "gpt2/zero1-bf16"):
         lane = suite.cells[cell]["lane"]

@@ -1,4 +1,4 @@
-/* Bugs in a step: scales, what is summed when, what is published, schedules. */
+/* Planted bugs in a step: scales, the timing of sums, published values, schedules. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,8 +9,8 @@
 
 static int size(Axis axis) { return mutant_place()->mesh.size[axis]; }
 
-/* The facts that a judge of curves alone would have: the layout's losses, a line each, in the file that
- * $ISOTRON_CURVE names. */
+/* Appends each loss of a layout as a line to the file $ISOTRON_CURVE, for comparison with a check that uses
+ * only the loss curve. */
 static void tell(const StepReport *s) {
     const char *path = getenv("ISOTRON_CURVE");
     FILE *f = path && mutant_place()->mesh.world && mutant_place()->mesh.rank == 0 ? fopen(path, "a") : NULL;
@@ -61,7 +61,7 @@ HOOK(void, grad_mark_unwritten, Param *p) {
 
 /* ---- parameters ---- */
 
-/* 16-bit storage: the masters lose the bits that the parameters lose. */
+/* With 16-bit storage, rounds the main weights like the parameters. */
 HOOK(void, registry_round_values, Registry *r) {
     __real_registry_round_values(r);
     if (!mutant_is(M_masters_rounded) || r->masters == r->values || r->layout.data.stage) return;

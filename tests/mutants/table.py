@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a section of docs/mutation.md from a report of run.py --json or of source/run.py --json. The bugs of the first
-go to bench/results/planted-bugs.json, the mutants of the second are kept as bench/results/mutants.json.
+"""Writes a section of docs/mutation.md from a report of run.py --json or of source/run.py --json. The planted bugs of
+the former are stored in bench/results/planted-bugs.json, the mutants of the latter in bench/results/mutants.json.
 
 usage: tests/mutants/table.py REPORT"""
 import collections

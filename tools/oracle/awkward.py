@@ -1,6 +1,6 @@
-"""The tokenizers library's results for texts that tokenizers get wrong: emoji sequences, combining marks, CJK,
-right-to-left, NULs, invalid UTF-8, line ends, blanks, contractions in odd cases, digits, and tokens spelled out in the
-text."""
+"""Texts that tokenizers often get wrong, and the original libraries' results for them: emoji sequences, combining
+marks, CJK, right-to-left text, NULs, invalid UTF-8, line ends, blanks, contractions in unusual case, digits,
+spelled-out tokens."""
 import base64
 import json
 
@@ -53,8 +53,8 @@ def theirs(tok, raw, flags):
 
 
 def original(path):
-    """(the types and files of tests/compare/tokenize, what the library makes of a text, special tokens) for a file of
-    any kind."""
+    """Returns for a tokenizer file of any kind: the arguments of tests/compare/tokenize, a function that tokenizes with
+    the original library, and the special tokens."""
     if path.endswith(".model"):
         import sentencepiece
         model = sentencepiece.SentencePieceProcessor(model_file=path)
@@ -62,7 +62,7 @@ def original(path):
             ids = model.encode_as_ids(raw.decode("utf-8", errors="replace"))
             return ids, model.decode_ids(ids)
         def offsets(raw, ids):
-            # in bytes; Megatron-LM's are those of older versions, in characters
+            # positions are in bytes here; Megatron-LM's are in characters, as in older versions
             proto = model.decode(ids, return_type="proto")
             return [len(proto.text.encode()[:piece.begin].decode()) for piece in proto.pieces]
         run.offsets = offsets
@@ -92,7 +92,7 @@ def original(path):
 
 
 def hf_spans(tok, text, flags):
-    """The characters that each token stands for."""
+    """The spans of characters that the tokens stand for."""
     tok.encode_special_tokens = bool(flags & AS_TEXT)
     return tok.encode(text, add_special_tokens=bool(flags & ADD_SPECIAL)).offsets
 
@@ -104,8 +104,8 @@ def spm_spans(model, text):
 
 
 def begins(tok, raw, ids):
-    """The character at which each token begins; none if the ids are not those of the text, or the text is not what they
-    decode to."""
+    """The index of the character at which each token begins; nothing if encoding gives other ids, or if the ids decode
+    to another text."""
     s = raw.decode("utf-8", errors="replace")
     tok.encode_special_tokens = False
     encoding = tok.encode(s, add_special_tokens=False)
@@ -122,7 +122,7 @@ def gpt2(vocab, merges):
 
 
 def fnv(data):
-    """FNV-1a, 64 bits."""
+    """The 64-bit FNV-1a hash."""
     h = 0xCBF29CE484222325
     for byte in data: h = (h ^ byte) * 0x100000001B3 % 2**64
     return f"{h:016x}"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Random and awkward texts through the library of a tokenizer's file (tokenizers, sentencepiece or tiktoken) and
-through build/<preset>/tests/tokenize: every id, every decoded byte and the characters that each id stands for must be
-equal. tiktoken does not say the last.
+"""Encodes random and awkward texts with the library of a tokenizer's file (tokenizers, sentencepiece or tiktoken) and
+with build/<preset>/tests/tokenize. Every id, every decoded byte and, except with tiktoken, the characters that each id
+stands for must be equal.
 
 usage: tools/oracle/compare_tokenizer.py --program build/cpu/tests/tokenize FILE... [--count 10000] [--seed 1]
 
-Ends with status 1 and the first differing texts if anything differs. A FILE is a tokenizer.json, a .model, a
+If anything differs, prints the first such texts and exits with status 1. A FILE is a tokenizer.json, a .model, a
 .tiktoken, or GPT-2's pair as "vocab.json,merges.txt"."""
 import random, struct, subprocess
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/unit/data/vectors.h: what Megatron-LM's own data code, numpy and torch give for the cases of the unit
-tests.
+"""Writes tests/unit/data/vectors.h: the results of Megatron-LM's own data code, numpy and torch for the cases of the
+unit tests.
 
 usage: tools/oracle/data_vectors.py MEGATRON_LM > tests/unit/data/vectors.h
 
@@ -40,7 +40,7 @@ with contextlib.redirect_stdout(io.StringIO()):
     from megatron.core.datasets.utils import get_blend_from_list, normalize
     from megatron.core.datasets import helpers
 
-# data_samplers.py alone, without the trainer that it imports its arguments from.
+# Loads only data_samplers.py, without the trainer from which it imports the arguments.
 training = types.ModuleType("megatron.training")
 training.get_args = training.mpu = None
 sys.modules["megatron.training"] = training
@@ -70,7 +70,8 @@ def text(name, value):
     print(f'static const char {name}[] = "{value}";')
 
 
-# The three datasets: sequence i of length l holds 10*(i+1), 10*(i+1)+1, ..., and ends with the end-of-document token 0.
+# The sequence lengths of the three datasets. Sequence i contains 10*(i+1), 10*(i+1)+1, ..., and ends with the
+# end-of-document token 0.
 LENGTHS = {
     "toy": [5, 7, 3, 11, 2, 8],
     "more": [(i * 7) % 13 + 1 for i in range(1000)],
@@ -116,7 +117,7 @@ def case(name, sizes, seq=4, blend=None, per_split=None, split=None, flags=False
 
 
 class MaskedTokenizer(Tokenizer):
-    """1000 ids: the multiples of 3 from 200 on continue a word, and the last 100 are sentinels."""
+    """A tokenizer with 1000 ids: multiples of 3 from 200 on continue a word, and the last 100 ids are sentinels."""
     cls, sep, mask, bos, eos = 101, 102, 103, 101, 102
 
     def __init__(self, pad):
@@ -126,8 +127,8 @@ class MaskedTokenizer(Tokenizer):
 
 
 def write_sentences(name, documents):
-    """Document i has 3 * i % 7 sentences, sentence j of the dataset 5 * j % 23 + 1 tokens (512 and 513 in two), token k
-    the id 1 + 31 * k % 899."""
+    """Writes a dataset in which document i has 3 * i % 7 sentences, sentence j of the dataset has 5 * j % 23 + 1 tokens
+    (two have 512 and 513), and token k has the id 1 + 31 * k % 899."""
     builder = IndexedDatasetBuilder(name + ".bin", dtype=numpy.uint16)
     sentence = token = 0
     for i in range(documents):

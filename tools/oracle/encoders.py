@@ -1,5 +1,5 @@
-"""Support of golden.py for encoders: batches of masked text in two sentences, and BERT's two losses; batches and losses
-of tasks."""
+"""Support for encoders in golden.py: batches of masked sentence pairs, and BERT's two losses; batches and losses of
+fine-tuning tasks."""
 import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -11,7 +11,7 @@ MASK = 3  # the id that replaces a masked token
 
 
 def rotated(module, q, k, *args, **kwargs):
-    """Attention with RoPE, which transformers' BERT does not have."""
+    """Attention with RoPE, which transformers' BERT lacks."""
     dim = q.shape[-1]
     frequencies = 10000.0 ** (-torch.arange(0, dim, 2) / dim)
     angles = (torch.arange(q.shape[2])[:, None] * frequencies).repeat(1, 2)[None]
@@ -23,7 +23,7 @@ AttentionMaskInterface.register("rotated", eager_mask)
 
 
 class Nothing(torch.nn.Module):
-    """An embedding that the model does not have."""
+    """Replaces an embedding that the model must not have."""
 
     def __init__(self, hidden):
         super().__init__()
@@ -48,7 +48,7 @@ def adapt(model, o):
 
 
 def clear_padding(model):
-    """The positions up to that of padding, which no token of a text has."""
+    """Zeroes the positions up to that of padding, because no token of a text has them."""
     positions = model.base_model.embeddings.position_embeddings
     if getattr(positions, "padding_idx", None) is not None:
         with torch.no_grad():
@@ -56,7 +56,7 @@ def clear_padding(model):
 
 
 def make_batches(o, rng, pad):
-    """Tokens that depend on those before them. Samples end in padding, the token `pad`; one has none."""
+    """Makes tokens that depend on the previous ones. Samples end with padding (the token `pad`), except for one."""
     steps, batch, seq, vocab = o["train-iters"], o["global-batch-size"], o["seq-length"], o["vocab-size"]
     successors, shape = rng.integers(MASK + 1, vocab, (vocab, 3)), (steps, batch, seq)
     labels = rng.integers(MASK + 1, vocab, shape)
@@ -78,8 +78,8 @@ def make_batches(o, rng, pad):
 
 
 def task_batches(o, rng):
-    """Samples whose class is about that of their second token. A question has a sample for each choice, and their class
-    is the right one."""
+    """Makes samples whose class mostly depends on their second token. A question has a sample for each choice; their
+    class is the index of the right choice."""
     choices = 4 if o["task"] == "RACE" else 1
     steps, questions, seq, vocab = o["train-iters"], o["global-batch-size"], o["seq-length"], o["vocab-size"]
     classes = choices if choices > 1 else len(o["class-labels"].split())
@@ -96,7 +96,7 @@ def task_batches(o, rng):
 
 
 def task_losses(model, x):
-    """No logits of tokens, and the loss."""
+    """Returns no token logits, and the loss."""
     inputs = {"input_ids": x["tokens"], "attention_mask": x["padding_mask"], "token_type_ids": x["types"]}
     choices = 4 if "MultipleChoice" in type(model).__name__ else 1
     if choices > 1:
@@ -106,12 +106,12 @@ def task_losses(model, x):
 
 
 def without_effect(model):
-    """Parameters whose gradient is zero up to rounding, as standalone tensors: the bias that all choices share."""
+    """Names of separate parameters whose gradient is zero up to rounding: the bias that all choices share."""
     return ["classifier.bias"] if "MultipleChoice" in type(model).__name__ else []
 
 
 def losses(model, x):
-    """The logits, and the losses by Megatron-LM's names."""
+    """Returns the logits, and the losses under Megatron-LM's names."""
     out = model(input_ids=x["tokens"], attention_mask=x["padding_mask"], token_type_ids=x["types"])
     logits = out.logits if hasattr(out, "logits") else out.prediction_logits
     each = torch.nn.functional.cross_entropy(logits.transpose(1, 2), x["labels"], reduction="none")

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/unit/base/exact_sum_vectors.def: sums of doubles, exact in Python's fractions and rounded once.
+"""Makes tests/unit/base/exact_sum_vectors.def: sums of doubles that are computed exactly with Python's fractions and
+rounded once.
 
 usage: tools/oracle/exact_sum.py > tests/unit/base/exact_sum_vectors.def"""
 import random

@@ -1,7 +1,8 @@
-"""Runs PyTorch code in float64 throughout, whatever precision its author wrote down, and proves it.
+"""Runs PyTorch code in float64 throughout, even if the code requests another precision, and verifies this.
 
-Hugging Face models ask for float32 by name in places (norms, softmax, rotary tables). `Float64` answers each such
-request with float64, and raises on any operation, forward or backward, whose result is of another floating type. """
+Hugging Face models request float32 explicitly in some places (norms, softmax, rotary tables). `Float64` answers each
+such request with float64, and raises an error if the result of any operation, forward or backward, has another
+floating-point dtype."""
 import platform
 
 import numpy
@@ -33,7 +34,7 @@ class _Refuse(TorchDispatchMode):
 
 
 class Float64:
-    """Context manager. Also fixes the thread count and the algorithms, so that a second run gives the same bytes."""
+    """Context manager. Also fixes the number of threads and the algorithms, so that a second run is bitwise equal."""
 
     def __enter__(self):
         torch.set_num_threads(1)
@@ -50,7 +51,7 @@ class Float64:
 
 
 def kind(config):
-    """The class of transformers whose logits are compared."""
+    """The class in transformers whose logits are compared."""
     if "bert" in config.model_type:
         return getattr(transformers, config.architectures[0])
     return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
@@ -65,7 +66,8 @@ def make(config, **how):
 
 
 def load(folder):
-    """A saved model in float64 throughout, tables included, and the type of its weights."""
+    """Loads a saved model in float64 throughout, including its tables. Returns the model and the dtype of its saved
+    weights."""
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     stored = kind(config).from_pretrained(folder, dtype="auto", local_files_only=True)
     weights = stored.state_dict()
@@ -77,14 +79,14 @@ def load(folder):
 
 
 def narrowest(tensors):
-    """The name of the first type that holds every number."""
+    """The name of the narrowest dtype that can represent every number."""
     def holds(name):
         return all(torch.equal(t.to(getattr(torch, name)).double(), t.double()) for t in tensors)
     return next(name for name in ("bfloat16", "float16", "float32", "float64") if holds(name))
 
 
 def logits(model, tokens, **encoder):
-    """encoder: of an encoder-decoder, whose decoder reads the tokens."""
+    """encoder: the encoder inputs of an encoder-decoder model, whose decoder reads the tokens."""
     name = "decoder_input_ids" if encoder else "input_ids"
     with Float64(), torch.no_grad():
         if "bert" not in model.config.model_type:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/data/fp8.txt: scales of FP8 by an own model of Transformer Engine's recipes.
+"""Writes tests/data/fp8.txt: FP8 scales according to an independent implementation of Transformer Engine's recipes.
 
 usage: tools/oracle/fp8.py
 

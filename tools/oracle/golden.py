@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes golden cases: what PyTorch and Hugging Face transformers compute in float64 for 20 training steps.
+"""Makes golden cases: the results of PyTorch and Hugging Face transformers in float64 for 20 training steps.
 
 usage: tools/oracle/golden.py [--out golden] [--set KEY=VALUE ...] [CASE ...]
        tools/oracle/golden.py --check FOLDER ...
 
-Without a CASE all are made; families/*.py has them. --set overrides an option of run.conf, to make cases of other
-shapes. The optimizer step and the learning-rate schedule follow Megatron-LM (per-token loss; see `train`). A case must
-pass witness.py; --check says how well cases on disk do."""
+Without CASE, all cases in families/*.py are made. --set overrides an option of run.conf, to make cases of other shapes.
+The optimizer step and the learning-rate schedule follow Megatron-LM (per-token loss; see `train`). A case must pass
+witness.py; --check prints how closely existing cases agree with it."""
 import copy
 import datetime
 import hashlib
@@ -48,7 +48,8 @@ TRAINING = {
 
 
 def initialise(model, rng, zero_centred, dtype):
-    """Random weights; biases and norm gains at least 0.05 away from 0 and from 1, so that leaving one out shows."""
+    """Draws random weights. Biases and norm gains are at least 0.05 away from 0 and from 1, so that omitting one has an
+    effect."""
     with torch.no_grad():
         for name, p in [*model.named_parameters(), *moe.biases(model).items()]:
             if not moe.is_vector(name, p):
@@ -62,8 +63,8 @@ def initialise(model, rng, zero_centred, dtype):
 
 
 def language(o, rng):
-    """Tokens of a Markov chain with a few likely successors, so that there is something to learn: a function of their
-    number."""
+    """Returns a function that draws sequences of a given length from a Markov chain in which each token has a few
+    likely successors, so that there is something to learn."""
     steps, batch, vocab = o["train-iters"], o["global-batch-size"], o["vocab-size"]
     successors = rng.integers(0, vocab, (vocab, 3))
 
@@ -87,17 +88,18 @@ def make_batches(o, rng, masked):
 
 
 def losses(model, x):
-    """The logits of a decoder, and its loss."""
+    """Returns the logits of a decoder and its loss."""
     logits = model(input_ids=x["tokens"][:, :-1], use_cache=False).logits
     each = torch.nn.functional.cross_entropy(logits.transpose(1, 2), x["tokens"][:, 1:], reduction="none")
     return logits, {"lm loss": (each * x["loss_mask"]).sum() / x["loss_mask"].sum()}
 
 
 def train(model, o, conf, batches, losses):
-    """AdamW as Megatron-LM runs it: p -= lr * (m_hat / (sqrt(v_hat) + eps) + wd * p), wd on tensors of 2 or more dims.
+    """Trains with AdamW as in Megatron-LM: p -= lr * (m_hat / (sqrt(v_hat) + eps) + wd * p), with weight decay on
+    tensors of two or more dimensions.
 
-    Returns the curve, the gradients and logits of the first step, and the parameters PyTorch's own AdamW makes of
-    the same gradients."""
+    Returns the curve, the gradients and logits of the first step, and the parameters that PyTorch's own AdamW computes
+    from the same gradients."""
     b1, b2, wd = o["adam-beta1"], o["adam-beta2"], o["weight-decay"]
     params = dict(model.named_parameters())
     m, v, peer = ({n: f(p.detach()) for n, p in params.items()} for f in (torch.zeros_like,
@@ -110,7 +112,7 @@ def train(model, o, conf, batches, losses):
         x = {name: values[k] for name, values in batches.items()}
         logits, parts = losses(model, x)
         loss, mask = sum(parts.values()), x["loss_mask"]
-        # Megatron-LM's weight of router losses: as if all positions counted, over the tokens that do count.
+        # Megatron-LM's weight of router losses: the number of all positions divided by the number of counted tokens.
         balance = routers.losses(*mask.shape) * (mask.numel() / mask.sum())
         grads = dict(zip(params, torch.autograd.grad(loss + balance, list(params.values()))))
         grads |= {n: torch.zeros_like(params[n]) for n in encoders.without_effect(model)}
@@ -174,7 +176,7 @@ def make(name, out, overrides, arguments):
     params = {n: p.detach() for n, p in model.named_parameters()}
     oracle = {"grad/" + n: g for n, g in moe.on_disk(FAMILIES[family], grads).items()} | {
         "param/" + n: p for n, p in moe.on_disk(FAMILIES[family], params | moe.biases(model)).items()}
-    # RoBERTa gives all padding the same position, and nothing else depends on it
+    # RoBERTa's logits are not stored, because it gives all padding the same position
     if 0 < logits.nbytes <= 64 << 10 and not files.get("pad"):
         oracle["logits"] = logits.contiguous()
     safetensors.torch.save_file(batches, folder / "batches.safetensors", {"format": "pt"})
@@ -209,8 +211,8 @@ def provenance(family, model, arguments):
 
 
 def save_init(family, model, folder, dtype):
-    """Exactly the file that save_pretrained writes. From a copy: a model cast to float32 and back has lost its rotary
-    table."""
+    """Writes exactly the file that save_pretrained writes. It uses a copy, because casting a model to float32 and back
+    would change its rotary table."""
     dtype = getattr(torch, dtype)
     if not hasattr(model, "save_pretrained"):
         weights = {n: p.detach().to(dtype) for n, p in model.named_parameters()}

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Makes tests/data/hf: what transformers computes for many spellings of config.json, and small models as it saves them.
+"""Makes tests/data/hf: logits of transformers for many variants of config.json, and small models as transformers saves
+them.
 
 usage: tools/oracle/hf_configs.py [--round-trip PROGRAM]
 
-Each case is a config.json (families/*.py); its weights follow from the tensors' names and shapes (tensors.py), and its
-logits are those that transformers computes from the two, in float64, or it is an error. The test functional/convert
+Each case is a config.json (families/*.py). Its weights are a function of the tensors' names and shapes (tensors.py).
+Its logits are computed by transformers in float64, unless transformers fails on the case. The test functional/convert
 imports every case with `isotron convert` and compares logits. --round-trip instead imports and exports each case with
-PROGRAM and has transformers compute the logits of what was exported."""
+PROGRAM, and lets transformers compute the logits of the exported model."""
 import copy
 import datetime
 import json
@@ -44,7 +45,7 @@ def cases():
 
 
 def collapse(found):
-    """{name: shape} as {name with * for the layer and # for the expert: [shape, layers, number of experts]}"""
+    """Turns {name: shape} into {name with * for the layer and # for the expert: [shape, layers, number of experts]}."""
     result = {}
     for name, shape in found.items():
         layer, expert = re.search(r"(?<=\.layers\.|.....\.h\.|.\.block\.)\d+",
@@ -70,7 +71,7 @@ def compute(folder):
 
 
 def answer(config):
-    """(shapes, logits), or (why not, None)"""
+    """Returns (shapes, logits), or (error, None)."""
     try:
         found = shapes(config)
         with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +85,8 @@ def answer(config):
 
 
 def make_models():
-    """As save_pretrained writes them: windows that the sequence exceeds, weights large enough to show every term."""
+    """Makes models as save_pretrained writes them. Sequences are longer than windows, and weights are so large that
+    every term matters."""
     moe = SIZES | EXPERTS | ON | {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4,
                                      "vocab_size": 37, "intermediate_size": 32, "moe_intermediate_size": 8,
                                   "norm_topk_prob": True,
@@ -94,7 +96,7 @@ def make_models():
           "num_decoder_layers": 2, "num_heads": 3, "relative_attention_num_buckets": 8,
           "relative_attention_max_distance": 12, "decoder_start_token_id": 0}
     v1_1 = t5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
-    # with these seeds, one sample of t5-original and t5-v1_1 generates its end
+    # with these seeds, one sample of t5-original and of t5-v1_1 generates an end token
     for name, kind, config, seed, samples in (
             ("qwen3-moe-windows", "qwen3_moe", moe, 1, 2), ("t5-original", "t5", t5, 2, 4),
             ("t5-v1_1", "t5", v1_1, 2, 4), ("t5-tied", "t5", v1_1, 2, 1)):

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes tests/data/hf/encoder-*: small models of each class of BERT, Megatron-BERT and RoBERTa that can be read, as
-transformers saves them.
+"""Makes tests/data/hf/encoder-*: a small model of each supported class of BERT, Megatron-BERT and RoBERTa, as
+transformers saves it.
 
 usage: tools/oracle/hf_encoders.py
 
-reference.safetensors has the logits of some texts (hf_logits.py), of a class with a head that has logits."""
+If a class has a head with logits, reference.safetensors has its logits for some texts (hf_logits.py)."""
 import shutil
 import subprocess
 import sys

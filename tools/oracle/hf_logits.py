@@ -4,9 +4,9 @@ takes.
 
 usage: tools/oracle/hf_logits.py MODEL_DIR OUT.safetensors [--samples 2] [--length N] [--seed 1]
 
-Tokens are drawn at random. --length is the tokens of a sample: 32, or what the model has room for. Samples longer than
-the model's sliding window are needed to see the window at all. The encoder of a T5 reads texts of several lengths, and
-its decoder the tokens that generate() of transformers chooses greedily."""
+Tokens are drawn at random. --length is the number of tokens per sample (default: 32, or the model's maximum if that is
+smaller). To test a sliding window, samples must be longer than the window. The encoder of a T5 reads texts of different
+lengths, and its decoder reads the tokens that generate() of transformers chooses greedily."""
 import hashlib
 import platform
 from pathlib import Path
@@ -31,15 +31,15 @@ LEAST_MARGIN = 1e-9
 
 
 def read(model, args, length, random):
-    """The inputs of an encoder-decoder: the encoder's tokens and their number, and the tokens that it generates from
-    them."""
+    """Draws the inputs of an encoder-decoder model: the encoder's tokens and their number, and the tokens that the
+    model generates from them."""
     ends = torch.randint(1, length + 1, (args.samples,), generator=random)
     ends[0] = length
     mask = (torch.arange(length) < ends[:, None]).long()
     ids = torch.randint(model.config.vocab_size, (args.samples, length), generator=random) * mask
     with torch.no_grad():
         tokens = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=length - 1,
-                                # the cache has layers for the encoder only
+                                # transformers' cache would have layers for the encoder only
                                 do_sample=False, num_beams=1, use_cache=False)
     logits = float64.logits(model, tokens, input_ids=ids, attention_mask=mask)
     first, second = logits.topk(2).values.unbind(-1)

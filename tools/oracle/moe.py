@@ -1,5 +1,5 @@
-"""Support of golden.py for mixtures of experts: Hugging Face's file layout, and features of Megatron-LM that
-transformers lacks (losses of the router: megatron/core/transformer/moe/moe_utils.py; biases that balance:
+"""Support for mixtures of experts in golden.py: Hugging Face's file layout, and features of Megatron-LM that
+transformers lacks (router losses: megatron/core/transformer/moe/moe_utils.py; balancing biases:
 finalize_model_grads.py)."""
 
 import torch
@@ -19,7 +19,8 @@ def biases(model):
 
 
 def on_disk(family, tensors):
-    """The tensors under the names and in the shapes in which save_pretrained writes them: an expert at a time."""
+    """The tensors under the names and in the shapes that save_pretrained writes: with separate tensors for each expert,
+    unless the family packs them."""
     if getattr(family, "packed", False):
         return tensors
     block, gate, up, down = getattr(family, "expert_names", EXPERT_NAMES)
@@ -38,8 +39,7 @@ def on_disk(family, tensors):
 
 
 class Routers:
-    """Listens to the routers of a model: their losses, the tokens that each expert got, and how clear the choices
-    were."""
+    """Records a model's routers: their losses, the number of tokens of each expert, and the margin of the choices."""
 
     def __init__(self, model, o):
         self.o, self.margin, self.seen = o, float("inf"), []
@@ -50,7 +50,7 @@ class Routers:
             m.register_forward_hook(lambda m, args, out: self.seen.append((m, out[0], out[2])))
 
     def losses(self, b, s):
-        """The losses of the last pass, with [b, s] tokens; also checks its choices."""
+        """The losses of the last pass, which had [b, s] tokens. Also checks its choices."""
         o, total = self.o, 0.0
         for m, logits, chosen in self.seen:
             self.look(m, logits.detach())
@@ -80,7 +80,7 @@ class Routers:
             raise SystemExit(f"a choice of experts hangs on {self.margin:.1e}: take another seed")
 
     def update_biases(self):
-        """After a step: towards experts with fewer tokens than the mean."""
+        """Updates the biases after a step, in favour of experts with fewer tokens than the mean."""
         for m, logits, chosen in self.seen:
             if self.o.get("moe-router-enable-expert-bias"):
                 tokens = torch.bincount(chosen.flatten(), minlength=logits.shape[-1]).to(logits.dtype)

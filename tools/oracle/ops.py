@@ -4,10 +4,11 @@
 usage: tools/oracle/ops.py [FILE]
 
 Tensors are named <case>/in/<operand>, <case>/out/<operand> and <case>/grad/<operand>; operands and shapes are those of
-kernels/ops.def, <case>/in/d<y> is the gradient that comes in. Float tensors are F64, positions, ids and labels I64. The
-metadata entry "cases" is a JSON object: for each case "op" (name in kernels/ops.def) and its attributes (names as in
-kernels/attr.h). Optimizers (adamw, sgd) have grad [steps, n], and as outputs their state after every step [steps, n].
-Rotary cases also have in/inv_freq [dim/2] as transformers computes it from the case's base, dim and scaling."""
+kernels/ops.def, and <case>/in/d<y> is the gradient of the output y. Float tensors are F64, positions, ids and labels
+I64. The metadata entry "cases" is a JSON object: for each case "op" (name in kernels/ops.def) and its attributes (names
+as in kernels/attr.h). Optimizers (adamw, sgd) have the input grad [steps, n], and as outputs their state after every
+step [steps, n]. Rotary cases also have in/inv_freq [dim/2] as transformers computes it from the case's base, dim and
+scaling."""
 import json
 import math
 from pathlib import Path
@@ -38,7 +39,7 @@ def draw(*shape, mean=0.0, std=1.0):
 
 
 def record(case, op, attributes, inputs, outputs, incoming=None):
-    """Stores a case; with `incoming` (output name: gradient) also the gradients of all float inputs."""
+    """Stores a case. With `incoming` {output name: gradient}, also stores the gradients of all float inputs."""
     CASES[case] = {"op": op, **attributes}
     for name, x in inputs.items():
         TENSORS[f"{case}/in/{name}"] = x
@@ -99,7 +100,7 @@ def rope():
         init = ROPE_INIT_FUNCTIONS["llama3"] if scaled else LlamaRotaryEmbedding.compute_default_rope_parameters
         inv_freq, _ = init(config)
         angle = torch.arange(positions).double()[:, None] * inv_freq
-        # the second sample: no order at all
+        # the second sample has random positions
         position = torch.stack([torch.arange(s), torch.randint(0, positions, (s,))])
         x = draw(s, b, g, r, d)
         heads = x.permute(1, 0, 2, 3, 4).reshape(b, s, g * r, d)
@@ -140,7 +141,8 @@ def attention():
 
 
 def padded():
-    """Queries see the keys before the length of their sample, in both directions or those that are not later."""
+    """Attention with padding: queries see the keys within the length of their sample, either all of these or only those
+    that are not later."""
     for case, (s, t, g, r, right) in {"attention_padded": (6, 6, 2, 1, -1), "attention_padded_causal": (7, 7, 1, 2, 0),
                                       "attention_padded_cross": (4, 7, 1, 2, -1)}.items():
         b, d, lengths = 3, 4, torch.tensor([t, 1, t // 2])
@@ -158,8 +160,8 @@ def padded():
 
 
 def attention_sink():
-    """Ordinary attention to one key more, whose logit is the sink of the head (as a mask: queries see nothing of it)
-    and whose value is 0. The window leaves some queries without another key."""
+    """A sink is computed as ordinary attention with an additional key, whose value is 0 and whose score is the sink of
+    the head (added through the mask). With the window, some queries see no other key."""
     for case, (s, g, r, left, right) in {"attention_sink": (7, 2, 3, -1, 0),
                                          "attention_sink_window": (9, 1, 4, 2, -2)}.items():
         b, d = 2, 5
@@ -183,8 +185,8 @@ def buckets_of(distance, buckets, max_distance, bidirectional):
 
 
 def relative_buckets():
-    """In the original's float32, so outside of Float64. Distances at which a bucket begins, with the bucket; in some of
-    these forms a distance is exactly on the boundary between two buckets."""
+    """Stores the distances at which a bucket begins, and the buckets. They are computed in float32 as in the original,
+    so outside Float64. In some cases, a distance is exactly on the boundary between two buckets."""
     for buckets, max_distance, bidirectional in ((32, 128, True), (32, 128, False), (64, 1000, True),
                                                  (8, 64, False), (4, 18, False),
                                                  (6, 24, False), (10, 1215, False), (20, 1215, True),
@@ -226,7 +228,7 @@ def embedding():
 
 
 def cross_entropy():
-    """dloss is a mask over the number of counted tokens; the columns from `vocab` on are padding."""
+    """dloss is the mask divided by the number of counted tokens. The columns from `vocab` on are padding."""
     for case, vocab in (("cross_entropy", 16), ("cross_entropy_padded", 13)):
         logits, label = draw(7, 2, 16, std=3.0), torch.randint(0, vocab, (2, 7))
         real = logits[..., :vocab].transpose(0, 1)
@@ -241,13 +243,14 @@ def topk_map(scores, k):
 
 
 def clear_choice(scores, k):
-    """No near tie may decide between two experts."""
+    """Asserts that no choice between two experts is a near tie."""
     best = scores.sort(dim=-1, descending=True).values
     assert k == scores.shape[-1] or (best[..., k - 1] - best[..., k]).min() > 1e-6
 
 
 def route():
-    """Dense: all scores, times a map of the chosen; then the chosen in the order of the experts."""
+    """Computes routing densely: all scores are multiplied by a mask of the choices; then the chosen experts are listed
+    in order."""
     cases = {  # score, experts, k, groups, group_topk, group_scores, scaling, bias
         "route_topk_softmax": ("topk_softmax", 8, 2, 0, 0, 0, 1.0, False),
         "route_softmax": ("softmax", 7, 3, 0, 0, 0, 2.5, False),
@@ -285,8 +288,8 @@ def route():
 
 
 def router_loss():
-    """Megatron-LM's formulas: experts / (k T^2) * sum_e tokens_e * sum_t p_te, tokens by a top-k of the scores
-    alone."""
+    """Megatron-LM's formula: experts / (k T^2) * sum_e tokens_e * sum_t p_te, where tokens are counted by the top k of
+    the scores alone."""
     s, b, experts, k = 6, 3, 8, 2
     scores = {"softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid, "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}
     for case, score, per_sample in (("balance", "softmax", False), ("balance_sigmoid", "sigmoid", False),
@@ -307,8 +310,8 @@ def router_loss():
 
 
 def sinkhorn():
-    """Knight, "The Sinkhorn-Knopp algorithm", 2008, with the start, the constants and the end of Megatron-LM's
-    moe_utils.py."""
+    """Knight, "The Sinkhorn-Knopp algorithm", 2008, with the initial values, constants and stopping criterion of
+    Megatron-LM's moe_utils.py."""
     logits = torch.randn(5, 3, 4) * 2
     cost = logits.flatten(0, 1).exp()
     rows, columns, change = None, torch.ones(4), 1.0
@@ -321,7 +324,8 @@ def sinkhorn():
 
 
 def experts():
-    """Every expert computes every token; a mask says what counts."""
+    """Every expert processes every token; the result is weighted by probabilities that are zero for experts that were
+    not chosen or dropped the token."""
     s, b, h, f, n, k = 9, 2, 6, 5, 4, 2
     for case, capacity, pad, by_position in (("experts", 0, False, False), ("experts_drop", 7, False, False),
                                              ("experts_drop_last", 7, False, True), ("experts_pad", 10, True, False)):

@@ -3,10 +3,10 @@
 
 usage: tools/oracle/parquet_files.py
 
-CODEC-v1.parquet and -v2 have data pages of that version, several pages in each of several row groups, and a column for
-each encoding. The column `overflow` begins with a dictionary and continues in encoding PLAIN. rows.jsonl has the same
-rows; a null is a missing key. empty-groups.parquet has them with row groups of 0 rows at the beginning, between others
-and at the end; the files in empty/ have no rows, in N row groups."""
+CODEC-v1.parquet and CODEC-v2.parquet have data pages of that version, several row groups with several pages each, and a
+column for each encoding. The column `overflow` begins with a dictionary and continues in encoding PLAIN. rows.jsonl has
+the same rows; a null is a missing key. empty-groups.parquet has these rows, and row groups without rows at the
+beginning, between others and at the end. The files in empty/ have N row groups without rows."""
 import json
 from pathlib import Path
 
@@ -26,7 +26,7 @@ AWKWARD = ["", "\0", "a\tb\r\n\"c\\", "\x7f\x1f", "\u00e9 \u4e2d\u6587", "\U0001
 
 
 def text(i):
-    """A common prefix, then something that differs, at times awkward or long."""
+    """A text with a common prefix and a different rest, which is sometimes awkward or long."""
     if i % 6 == 5:
         return AWKWARD[i // 6 % len(AWKWARD)]
     return f"row {'abcde'[:i % 6]}{i * i}" + " and so on" * (9 if i % 20 == 3 else 0)

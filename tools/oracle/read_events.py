@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Checks with TensorBoard's own reader what the program writes.
+"""Checks the program's event files with TensorBoard's own reader.
 
 usage: tools/oracle/read_events.py PROGRAM
 
-PROGRAM is that of tests/unit/train/test_events.c, which writes an event file.
+PROGRAM is the test program of tests/unit/train/test_events.c, which writes an event file.
 
 Exit status 77: tensorboard is not installed (pip install tensorboard)."""
 import math
@@ -23,7 +23,7 @@ except ImportError as missing:
     print(f"skipped: {missing}; pip install tensorboard", file=sys.stderr)
     sys.exit(77)
 
-# The content of WRITTEN in tests/unit/train/test_events.c, as float32 prints it.
+# The content of WRITTEN in tests/unit/train/test_events.c, rounded to float32.
 WRITTEN = {
     "lm loss": [[1, 10.5], [127, 0.10000000149011612], [128, -3.0000000095132306e-30]],
     "lm loss vs samples": [[300000000000, 1.0]],

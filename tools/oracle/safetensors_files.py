@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/data/safetensors: small files as the safetensors library writes them, good ones and one it would not
-read.
+"""Makes tests/data/safetensors: small files as the safetensors library writes them, and one that it never writes.
 
 usage: tools/oracle/safetensors_files.py"""
 import json
@@ -17,7 +16,7 @@ import torch
 
 OUT = Path("tests/data/safetensors")
 
-# Element i of every tensor is i - 3 (unsigned: i); exact in every dtype.
+# Element i of every tensor is i - 3 (of unsigned tensors: i), which is exact in every dtype.
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i64": torch.int64,
           "i32": torch.int32, "u8": torch.uint8}
 
@@ -34,7 +33,7 @@ every |= {"name with \"quotes\" and \u00e9": ramp((1,), torch.float32)}
 safetensors.torch.save_file(every, OUT / "every_dtype.safetensors", {"format": "pt"})
 safetensors.torch.save_file({"scalar": ramp((), torch.float32)}, OUT / "scalar.safetensors")
 safetensors.torch.save_file({"flag": torch.tensor([True])}, OUT / "bool.safetensors")
-# Legal, but the library does not write it: data that is not aligned to its elements.
+# A valid file that the library does not write: the data is not aligned to its elements.
 data = struct.pack("<B2d", 7, 0.5, -2.0)
 header = json.dumps({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
                      "b": {"dtype": "F64", "shape": [2], "data_offsets": [1, 17]}}).encode()

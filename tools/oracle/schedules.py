@@ -5,7 +5,7 @@ usage: tools/oracle/schedules.py > tests/unit/optim/schedule_vectors.def
        tools/oracle/schedules.py --upstream FOLDER
 
 The formulas are those of the reference trainer (tests/functional/options). --upstream compares the values with those of
-the OptimizerParamScheduler of a Megatron-LM source tree, which must agree to the last bit."""
+OptimizerParamScheduler in a Megatron-LM source tree, which must be bitwise equal."""
 import math
 import sys
 import types
@@ -20,7 +20,7 @@ command.parse_args()
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests/functional/options"))
 from trainer import Options, learning_rate, length, weight_decay
 
-# Option words and the samples at which to look: boundaries, their neighbours, the middle and beyond the end.
+# Options, and the samples at which values are computed: boundaries, their neighbours, the middle, and beyond the end.
 BASE = "--lr 0.01 --global-batch-size 4"
 LOOK = [0, 1, 4, 39, 40, 41, 200, 299, 300, 301, 399, 400, 401, 4000]
 CASES = [
@@ -56,7 +56,7 @@ def values(o, n):
 
 
 def check_upstream(folder, cases):
-    """Compares with Megatron-LM's own class, whose only import of the rest of Megatron-LM is a logger."""
+    """Compares with Megatron-LM's own class, which imports only a logger from the rest of Megatron-LM."""
     sys.modules |= {name: types.ModuleType(name) for name in ("megatron", "megatron.core", "megatron.core.utils")}
     sys.modules["megatron.core.utils"].log_single_rank = lambda *a, **k: None
     sys.path.append(f"{folder}/megatron/core")

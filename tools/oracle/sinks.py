@@ -1,4 +1,4 @@
-"""Support of golden.py for attention sinks: the attention of transformers' gpt-oss in models of other families."""
+"""Support for attention sinks in golden.py: uses the attention of transformers' gpt-oss in models of other families."""
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -14,7 +14,7 @@ def implementation(o):
 
 
 def add(model, o):
-    """Each layer's sinks, under the name that they have in gpt-oss: parameters, or zeros."""
+    """Adds sinks to each layer, as parameters or zeros, under their name in gpt-oss."""
     if o.get("softmax-type", "vanilla") == "vanilla":
         return
     for layer in model.model.layers:

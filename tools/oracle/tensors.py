@@ -1,5 +1,5 @@
-"""Safetensors files, and weights that every machine makes alike. Standard library only: the test of convert uses them
-too.
+"""Reads and writes safetensors files, and makes weights that are equal on every machine. Standard library only, because
+the test of convert uses this file too.
 
 A tensor is (type, shape, bytes)."""
 
@@ -31,7 +31,7 @@ def read(path):
 
 
 def weight(name, shape):
-    """Numbers in [-0.5, 0.5), around 1 for the gain of a norm. Each is exact in float32."""
+    """Pseudorandom numbers in [-0.5, 0.5), or around 1 for the gain of a norm. Each is exact in float32."""
     seed, mask = zlib.crc32(name.encode()), 2**32 - 1
     middle = 0.5 if name.endswith("weight") and ("norm" in name or ".ln_" in name) else -0.5
     numbers = array.array("f")

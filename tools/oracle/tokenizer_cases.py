@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizer/: small tokenizers trained with the `tokenizers` library, and what it makes of awkward
-texts.
+"""Writes tests/data/tokenizer/: small tokenizers that are trained with the `tokenizers` library, and its results for
+awkward texts.
 
 usage: tools/oracle/tokenizer_cases.py tests/data/tokenizer [FILE...]
-       FILE: only these files and their cases are written, the others stay
+       FILE: only these files and their cases are rewritten
 
 Deterministic for given versions of Python (its pydoc topics are the training text) and tokenizers; cases.json names
 both. A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text
@@ -33,8 +33,8 @@ CORPUS = [topics.topics[k] for k in sorted(topics.topics)] + [p + q for p in PIE
 
 
 def train(tok, size, byte_level=True, **options):
-    """jansson reads no key that holds a NUL; limit_alphabet would leave ties to chance, so characters come from ASCII
-    text."""
+    """Trains a tokenizer. jansson rejects keys that contain NUL, and limit_alphabet would break ties at random, so all
+    characters come from ASCII text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet()) if byte_level else []
     corpus = [t.replace("\0", "") for t in CORPUS if byte_level or t.isascii()]
     tok.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size, show_progress=False,
@@ -82,7 +82,7 @@ def qwen2():
 def sentencepiece():
     tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tok.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    # keeps training fast; published files have none
+    # to keep training fast; published files have no pre-tokenizer
     tok.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     tok.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
                                      decoders.Strip(" ", 1, 0)])
@@ -106,7 +106,8 @@ def metaspace(scheme, fuse):
 
 
 def splits():
-    """Every other pre-tokenizer and behaviour, and regexes on which Oniguruma and PCRE2 differ."""
+    """A tokenizer with all other pre-tokenizers and behaviours, and with regexes on which Oniguruma and PCRE2
+    differ."""
     return byte_level(
         500, pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.Punctuation("contiguous"),
         split(Regex(r"[A-Z]"), "merged_with_next"), split("e", "merged_with_previous"), split(Regex(r"\w{2,3}+")),
@@ -116,7 +117,7 @@ def splits():
 
 
 def prefix():
-    """GPT-2's own regex with a blank put in front, the way RoBERTa has it."""
+    """A tokenizer with GPT-2's own regex and add_prefix_space, as in RoBERTa."""
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tok.normalizer = normalizers.NFD()
@@ -150,7 +151,7 @@ def word_level():
 
 
 def unigram(folder):
-    """SentencePiece's scores and charsmap, as in the tokenizer.json of T5 and XLM-R."""
+    """A tokenizer with SentencePiece's scores and charsmap, as in the tokenizer.json of T5 and XLM-R."""
     model = sentencepiece_model(f"{folder}/unigram.model")
     tok = Tokenizer(models.Unigram([(p.piece, p.score) for p in model.pieces], unk_id=0, byte_fallback=True))
     tok.normalizer = normalizers.Sequence([normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap),
@@ -163,7 +164,7 @@ def unigram(folder):
 
 
 def first(folder):
-    """The beginning of a text, which gets a metaspace, where it is changed or deleted. Tokens are characters."""
+    """A tokenizer that prepends a metaspace to a text whose beginning is changed or deleted. Tokens are characters."""
     model = sentencepiece_model(f"{folder}/unigram.model")
     tok = Tokenizer(models.Unigram([("<unk>", -9.0), ("\u2581", -1.0),
                                     *((chr(c), -1.0 - c % 7) for c in range(33, 127))], unk_id=0))
@@ -210,7 +211,7 @@ def sentencepiece_model(path):
 
 
 def tiktoken(folder):
-    """The ranks of GPT-2's files, where <|endoftext|> comes first."""
+    """tiktoken files with the ranks of GPT-2's files, in which <|endoftext|> comes first."""
     with open(f"{folder}/gpt2/vocab.json") as f: vocab = json.load(f)
     spelled = {c: b for b, c in zip([*range(33, 127), *range(161, 173), *range(174, 256)],
                                     map(chr, [*range(33, 127), *range(161, 173), *range(174, 256)]))}
@@ -229,7 +230,7 @@ def gpt2_files(folder):
 
 
 def trained(folder):
-    """The result of the library for tests/data/corpus.txt, which isotron train-tokenizer must write too."""
+    """The library's result of training on tests/data/corpus.txt, which isotron train-tokenizer must write too."""
     with open(f"{folder}/../corpus.txt") as f: text = f.read()
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -253,7 +254,7 @@ def save(tok, path):
 
 
 def write(folder, only):
-    """Names of files, in the order of the cases."""
+    """Writes the tokenizer files. Returns their names in the order of the cases."""
     made = {"llama3.json": llama3, "qwen2.json": qwen2, "sentencepiece.json": sentencepiece,
             "metaspace.json": lambda: metaspace("first", False), "fuse_unk.json": lambda: metaspace("always", True),
             "splits.json": splits, "prefix.json": prefix, "bert.json": bert, "wordlevel.json": word_level,
@@ -282,10 +283,10 @@ def cases(name, theirs, added):
                                         "aa\u000baaa? \u4e2d\u3042\u0436 \u0436", "\U00031350 \U0001fae8!")]
     short += [(b, 0) for b in (b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x91", b"\xf4\x90\x80\x80",
                                b"a\xc0\xafb\xf8\x88\x80\x80\x80c", b"\xe0\x9f\xbf\xe0\xa0")]
-    # One megabyte on one line, as one word, as blanks, as blanks before a word, and as letters that never merge.
+    # Texts of one megabyte on one line: one word, blanks, blanks before a word, and letters that never merge.
     long = [(b"a", 1 << 20), (b" ", 1 << 20), ("\u4e2d".encode(), 1 << 18), (b"the quick 'S 1234 ", 1 << 16),
             (b"!?", 1 << 19), ("\u0301\u0323".encode(), 1 << 16), (b"0", 1 << 18)]
-    # these libraries have no flags
+    # the other libraries have no flags
     if not name.endswith(("json", "gpt2")): short, long = [(r, 0) for r, f in [*short, (b"x___ the-----", 0)]
                                                            if f in (0, ADD_SPECIAL)], []
     for raw, flags, times in [(r, f, 1) for r, f in short] + [(r, 0, t) for r, t in long]:
@@ -301,8 +302,8 @@ def cases(name, theirs, added):
 
 
 def regexes():
-    """Where Oniguruma and PCRE2 differ, or nearly: the pieces, and the matches among them (the matches alone, if the
-    rest is removed)."""
+    """Regexes on which Oniguruma and PCRE2 differ or nearly differ: the pieces, and which of them match (only the
+    matches, if the rest is removed)."""
     patterns = [r"(?m:a.b)", r"a.b", r"(?=z)", r"x*", r"\w{2,3}+", r"a{2}?", r"a{,2}b", r"a{,}", r"^.", r".$", r"\Ab",
                 r"c\z", r"\bb", r"\Bz", r"[\w-]+", r"[\s-]", r"[a-c-e]", r"(?m)a.b", r"[]a]",
                 r"[^]a]+", r"[\]\[]", r" ?[^(\s|[.,!?\u3002])]+", r"[[ab]x[\s1-3]z]+", r"\p{Han}+", r"\p{^Han}",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizer/folders.json: small folders of Hugging Face tokenizers, and what transformers'
-AutoTokenizer makes of them.
+"""Writes tests/data/tokenizer/folders.json: small folders of Hugging Face tokenizers, and the results of transformers'
+AutoTokenizer for them.
 
 usage: tools/oracle/tokenizer_folders.py tests/data/tokenizer
 
@@ -77,7 +77,7 @@ def bert():
 
 
 def sentencepiece():
-    """Llama-2's tokenizer.json: byte fallback after a Prepend."""
+    """A tokenizer.json like Llama-2's: byte fallback after a Prepend."""
     tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tok.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     tok.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
@@ -128,7 +128,7 @@ def files(tok): return {"tokenizer.json": tok}
 
 
 def tekken(tok, numbered):
-    """Mistral's format: special tokens have the first ids, the ranks of the bytes and merges follow."""
+    """Mistral's format, in which special tokens have the first ids, followed by the ranks of bytes and merges."""
     byte = {c: b for b, c in zip([*range(33, 127), *range(161, 173), *range(174, 256)],
                                  map(chr, [*range(33, 127), *range(161, 173), *range(174, 256)]))}
     byte.update({chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in byte.values())})
@@ -144,7 +144,7 @@ def tekken(tok, numbered):
 
 
 def signs():
-    """A SentencePiece model whose user-defined pieces have signs of regular expressions."""
+    """A SentencePiece model whose user-defined pieces contain special characters of regular expressions."""
     from sentencepiece import sentencepiece_model_pb2 as pb
     model = pb.ModelProto()
     model.trainer_spec.model_type, model.normalizer_spec.name = 2, "identity"
@@ -155,8 +155,8 @@ def signs():
 
 
 def spaces(first, second, text):
-    """A tokenizer with the added tokens <x> and `text`, which begins with a space. first, second: their flags, 1
-    lstrip, 2 rstrip."""
+    """A tokenizer with the added tokens <x> and `text`, where `text` begins with a space. first, second: their flags
+    (1: lstrip, 2: rstrip)."""
     tok = Tokenizer(models.WordLevel({"u": 0, "a": 1, "b": 2, "c": 3, " ": 4}, unk_token="u"))
     tok.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tok.add_tokens([AddedToken(t, normalized=False, lstrip=bool(f & 1), rstrip=bool(f & 2))
@@ -191,14 +191,15 @@ def config(**keys): return {"tokenizer_config.json": {**FAST, **keys}}
 
 
 def cases():
-    """Name, base, files, and the message of a refusal."""
+    """Yields name, base, files and, for a case that must be refused, the message."""
     size = 300
     for first in range(4):
         for second in 0, 2, 3: yield f"stripped space {first} {second}", None, spaces(first, second, "  ")
         for second in 0, 1, 2, 3: yield f"stripped space and b {first} {second}", None, spaces(first, second, " b")
     yield "nothing else", "gpt2", {}
     yield "class only", "gpt2", config()
-    # Tokens of added_tokens_decoder: new, of the vocabulary, known; with each flag; after a gap; with a taken id.
+    # Tokens of added_tokens_decoder: new, in the vocabulary, already added; with each flag; after a gap; with an id
+    # that is in use.
     yield "decoder", "gpt2", config(added_tokens_decoder={"300": token("<x>"),
                                                           "301": token("<y>", special=False, normalized=True)})
     for flag in "lstrip", "rstrip", "single_word", "normalized": yield f"decoder with {flag}", "gpt2", config(added_tokens_decoder={"300": token("<x>", **{flag: True})})
@@ -216,7 +217,7 @@ def cases():
     yield "decoder hides the other files", "gpt2", {**config(added_tokens_decoder={"300": token("<x>")}),
                                                     "added_tokens.json": {"<y>": 301},
                                                     "special_tokens_map.json": {"eos_token": "<z>"}}
-    # Named tokens: text or object, known or new, none.
+    # Named tokens: as text or object, known or new, or null.
     yield "eos in the vocabulary", "gpt2", config(eos_token="er")
     yield "eos is new", "gpt2", config(eos_token="<|end|>", pad_token="<pad>", bos_token=None)
     yield "names in one order", "gpt2", config(mask_token="<mask>", cls_token="<x>", pad_token="<pad>",

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizer/text/ages_table.h: where the `tokenizers` library and the Unicode tables of Debian 12 disagree.
+"""Writes src/tokenizer/text/ages_table.h: the characters on which the `tokenizers` library and the Unicode tables of
+Debian 12 disagree.
 
-Its regexes know Unicode 16, PCRE2 10.42 and this Python (3.11) know 14: each newer character, and each that has another
-general category now, gets an older stand-in of the same general category, script and UTF-8 length. Its normalizers know
-Unicode 9, utf8proc 2.8 knows 15: the newer characters that utf8proc decomposes, composes or orders are listed. Its
-lower case knows letters that utf8proc does not. Its classes of characters for BERT and accents come from Unicode 8 and
-9, so they are listed whole.
+The library's regexes use Unicode 16, but PCRE2 10.42 and this Python (3.11) use 14. Each newer character, and each
+whose general category has changed, is mapped to an older one with the same general category, script and UTF-8 length.
+Its normalizers use Unicode 9, but utf8proc 2.8 uses 15: the newer characters that utf8proc decomposes, composes or
+reorders are listed. Its lower-casing covers letters that utf8proc does not know. Its character classes for BERT and
+accents come from Unicode 8 and 9, so they are listed completely.
 
 usage: tools/oracle/unicode_ages.py > src/tokenizer/text/ages_table.h"""
 import ctypes, unicodedata

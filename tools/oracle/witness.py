@@ -1,8 +1,8 @@
 """A second, independent computation of a golden case: the reference trainer of tests/functional/options, in numpy and
 float64, with neither PyTorch nor Hugging Face code.
 
-It reads only the files of the case. So its agreement with the oracle proves three things: the oracle computed in
-float64, the weights on disk are the ones it used, and the options in run.conf describe the model it built."""
+It reads only the files of the case. Therefore its agreement with the oracle proves three things: the oracle computed in
+float64, it used the weights on disk, and the options in run.conf describe its model."""
 import collections
 import json
 import re
@@ -32,7 +32,7 @@ PARTS = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "fc1", "up": "fc1"}
 
 
 def value_of(text):
-    """The value of an option: a number, a truth value, or else a text."""
+    """Parses the value of an option as a number, a boolean, or else a text."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -40,14 +40,14 @@ def value_of(text):
 
 
 def read_conf(path):
-    """The options of a run.conf, as words."""
+    """The options of a run.conf, as command-line arguments."""
     pairs = (line.split(" = ") for line in path.read_text().splitlines())
     return trainer.Options(word for key, value in pairs
                            for word in [f"--{key}", *([] if value == "true" else value.split())])
 
 
 def megatron(tensors, m):
-    """Tensors under Llama's names -> under Megatron-LM's names and in its layout."""
+    """Converts tensors from Llama's names to Megatron-LM's names and layout."""
     pieces = collections.defaultdict(dict)
     after_attention = "post_self_attn_layernorm" if m.norms_output else "pre_mlp_layernorm"
     for name, x in renamed(tensors, NAMES | {"post_attention_layernorm": after_attention}).items():
@@ -70,7 +70,7 @@ def relative(pairs, by):
 
 
 def check_with_torch(family, folder):
-    """The same by the family's own model, which is the oracle itself where transformers has no such model."""
+    """Checks with the family's own model, which is the oracle itself if transformers has no such model."""
     import safetensors.torch
     import torch
     from float64 import Float64
@@ -93,7 +93,7 @@ def check_with_torch(family, folder):
 
 
 def check(folder):
-    """Relative differences between the reference trainer and the oracle at step 1, by name."""
+    """Returns the relative differences between the reference trainer and the oracle at step 1, by name."""
     if hasattr(FAMILIES[CASES[folder.name][0]], "witness"):
         return check_with_torch(FAMILIES[CASES[folder.name][0]], folder)
     o, llama = read_conf(folder / "run.conf"), getattr(FAMILIES[CASES[folder.name][0]], "llama", lambda w, o: w)

@@ -1,4 +1,4 @@
-"""Generates all mutants of the sources under test with universalmutator's rules for C; each changes one line."""
+"""Generates all mutants of the sources under test with universalmutator's rules for C. Each mutant changes one line."""
 import collections
 import contextlib
 import hashlib
@@ -22,12 +22,12 @@ Mutant = collections.namedtuple("Mutant", "id file line rule was new")
 
 
 def without_comments(source):
-    """Replaces comments by spaces: line numbers do not change, and code next to a comment is mutated too."""
+    """Replaces comments by spaces, so that line numbers do not change, and code next to a comment is mutated too."""
     return TEXT.sub(lambda m: m.group(1) or re.sub(r"[^\n]", " ", m.group()), source)
 
 
 def changes_code(was, new):
-    """Whether the change affects more than the text of a message."""
+    """Whether the change affects more than the text of string literals."""
     return re.sub(STRING, '""', was) != re.sub(STRING, '""', new)
 
 
@@ -36,7 +36,7 @@ def mutants_of(file, source, mutator):
     with contextlib.redirect_stdout(io.StringIO()):
         found = mutator.mutants_regexp(lines, RULES, ignorePatterns=[PREPROCESSOR])
     for number, new, (rule, _), _ in found:
-        # keep the line numbers of later lines (__LINE__)
+        # without newlines, so that the numbers of later lines (__LINE__) do not change
         was, new = lines[number - 1].rstrip(), new.rstrip().replace("\n", " ")
         if changes_code(was, new):
             name = hashlib.sha256("\0".join([file, str(number), was, new]).encode()).hexdigest()[:10]
@@ -44,7 +44,7 @@ def mutants_of(file, source, mutator):
 
 
 def sample(tree, seed):
-    """All mutants of the tree, shuffled by the seed: every prefix is a uniform sample."""
+    """All mutants of the tree, shuffled with the seed, so that every prefix is a uniform sample."""
     sys.path.insert(0, str(TOOLS))
     try:
         from universalmutator import mutator

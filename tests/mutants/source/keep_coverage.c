@@ -1,4 +1,4 @@
-/* Linked into the instrumented programs: what has run is also written when a process ends by _exit() or
+/* Linked into the instrumented programs, so that coverage is also written if a process ends with _exit() or
  * abort(). */
 void __gcov_dump(void);
 _Noreturn void __real__exit(int status);

@@ -16,10 +16,9 @@ usage: tests/mutants/source/run.py [--seed N] [--count N] [--jobs N] [--time-lim
   --json FILE           writes the report, from which tests/mutants/table.py updates docs/mutation.md
 
 A mutant changes one line (candidates.py). It counts if it compiles with the project's flags and its object code differs
-from the original. Every test of CI's ctest that executes the line then runs, until one fails or takes 10 times as long
-as usual. After that come those of the tests that CI also runs under AddressSanitizer. A mutant whose tests take two
-minutes in either form counts as a survivor, which can only lower the score. Exit status 1 if the score is below the
-floor."""
+from the original. Then every test of CI's ctest that executes the line runs, until one fails or takes 10 times as long
+as usual. The tests that CI also runs under AddressSanitizer follow. A mutant whose tests take two minutes in either
+build counts as a survivor, which can only lower the score. Exit status 1 if the score is below the floor."""
 import concurrent.futures
 import hashlib
 import json
@@ -45,7 +44,8 @@ def say(text):
 
 
 def sources():
-    """Identifies the state of the mutated sources: a sample belongs to one state."""
+    """Identifies the sources that are mutated (file names and hashes), because a sample of mutants is valid only for
+    unchanged sources."""
     state = [checked(["git", *words, "--", "src", "kernels/cpu"], cwd=ROOT) for words in (["ls-files", "-s"],
                                                                                           ["diff", "HEAD"])]
     return {"commit": checked(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT).strip(),
@@ -53,7 +53,7 @@ def sources():
 
 
 class Records:
-    """One line for each mutant, written when it is done."""
+    """The file of records, with one line for each mutant, which is written when the mutant is done."""
 
     def __init__(self, path, seed, again):
         self.path, self.lock, now = path, threading.Lock(), sources()
@@ -79,7 +79,8 @@ class Records:
 
 
 class Worker:
-    """Two copies of the tree: one built like CI's tests, one like CI's AddressSanitizer step."""
+    """Runs mutants in two copies of the tree: one is built like CI's tests, the other like CI's AddressSanitizer
+    step."""
 
     def __init__(self, folder, coverage):
         self.coverage = coverage
@@ -122,7 +123,7 @@ class Worker:
 
 
 def found_again(record):
-    """The mutant at the current position of its line."""
+    """Finds the mutant of a record again at the current position of its line."""
     mutant = Mutant(*(record[key] for key in Mutant._fields))
     lines = [line.rstrip() for line in without_comments((ROOT / mutant.file).read_text()).splitlines()]
     places = [i for i, line in enumerate(lines, 1) if line == mutant.was]
@@ -133,7 +134,7 @@ def found_again(record):
 
 
 def queue_of(options, records):
-    """The mutants to run, one after the other."""
+    """Yields the mutants to run."""
     end = time.monotonic() + 60 * options.time_limit if options.time_limit else float("inf")
     if options.again:
         last = {r["id"]: r for r in records.all}

@@ -1,4 +1,4 @@
-"""The score of a sample of source mutants, with its confidence interval."""
+"""Computes the score of a sample of source mutants, with its confidence interval."""
 import collections
 import json
 import math
@@ -8,12 +8,12 @@ COUNTED = ("killed", "survived")
 
 
 def explained():
-    """Id of a survivor -> [equivalent or open, reason]"""
+    """Returns {id of a survivor: ["equivalent" or "open", reason]}."""
     return json.loads(pathlib.Path(__file__).with_name("explained.json").read_text())
 
 
 def wilson(k, n, z=1.96):
-    """95 % interval of a proportion."""
+    """The 95 % confidence interval of a proportion k / n."""
     if not n:
         return 0.0, 1.0
     middle, half = k / n + z * z / (2 * n), z * math.sqrt(k / n * (1 - k / n) / n + z * z / (4 * n * n))
@@ -21,7 +21,7 @@ def wilson(k, n, z=1.96):
 
 
 def report(head, records):
-    """The first verdict on each mutant, which the sample measures, and the last one, after --again."""
+    """Combines the first verdict on each mutant, which the sample measures, and the last verdict, after --again."""
     first, last = {r["id"]: r for r in reversed(records)}, {r["id"]: r for r in records}
     mutants = [{**first[i], "last": last[i]["status"], "last_by": last[i]["by"]} for i in last]
     return {**head, "mutants": [m for m in mutants if m["status"] in COUNTED],
@@ -33,19 +33,20 @@ def killed(mutants, key):
 
 
 def real(mutants):
-    """Without those that are known to be equivalent."""
+    """The mutants that are not known to be equivalent."""
     known = explained()
     return [m for m in mutants if known.get(m["id"], [""])[0] != "equivalent"]
 
 
 def best(report):
-    """The upper end of the interval for the score of the current suite."""
+    """The upper end of the confidence interval for the score of the current suite."""
     differ = real(report["mutants"])
     return wilson(killed(differ, "last"), len(differ))[1]
 
 
 def scores(report):
-    """Name -> score: of the suite as sampled, without equivalent mutants, and with the tests written since."""
+    """Returns {name: score}: of the suite as sampled, without equivalent mutants, and with the tests written since
+    then."""
     every, differ = report["mutants"], real(report["mutants"])
     found = {}
     for name, mutants, key in (("killed", every, "status"), ("killed, without equivalent mutants", differ, "status"),

@@ -15,9 +15,9 @@ import time
 from cli import Failed
 from tree import Tree, checked, run
 
-# A mutant may delete any file, kill any process (kill(-1, ...)) and fill memory or disk. A test therefore runs in
-# private namespaces, in which only the tree, a private /tmp and /run are writable. File size is limited, the OOM killer
-# takes the test first, and the test ends with this program.
+# A mutant may delete any file, kill any process (kill(-1, ...)) and fill memory or disk. Therefore a test runs in
+# private namespaces, in which only the tree, a private /tmp and /run are writable. The size of files is limited, the
+# OOM killer selects the test first, and the test is killed when this program ends.
 NAMESPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 INSIDE = """
 exec 9<"$1" && mount --bind "$2" /tmp && mkdir -p "$1" && mount -c --bind /proc/self/fd/9 "$1" && mount -t tmpfs tmpfs /run || exit 125
@@ -61,7 +61,8 @@ def sandbox_works():
 
 
 def execute(test, tree, timeout, **environment):
-    """Returns the exit status (None: timeout), seconds and coverage. A scratch folder is mounted as /tmp."""
+    """Runs a test in the sandbox, with a scratch folder as /tmp. Returns the exit status (None: timeout), seconds and
+    coverage."""
     with tempfile.TemporaryDirectory(dir=tree.root.parent, ignore_cleanup_errors=True) as scratch:
         words = dict(e.split("=", 1) for e in test.environment)
         command = [*NAMESPACES, "bash", "-c", INSIDE, "bash", tree.root, scratch, test.cwd, *test.command]
@@ -82,7 +83,8 @@ def execute(test, tree, timeout, **environment):
 
 
 def executed(scratch, tree):
-    """File -> [executed lines, other lines], and file -> [[first, last line] of each function], from gcov's counts."""
+    """Returns {file: [executed lines, other lines]} and {file: [first and last line of each function]}, from gcov's
+    counts."""
     counts = sorted((scratch / "counts").rglob("*.gcda"))
     for path in counts:
         notes = pathlib.Path("/", path.relative_to(scratch / "counts")).with_suffix(".gcno")
@@ -107,7 +109,8 @@ def executed(scratch, tree):
 
 
 class Coverage:
-    """Line -> tests. Measured once for the unmodified sources and cached in a folder."""
+    """Line -> tests. The tests that execute each line. This is measured once for the unmodified sources and cached in a
+    folder."""
 
     def __init__(self, folder, jobs, say):
         (folder / "tests").mkdir(parents=True, exist_ok=True)
@@ -161,9 +164,9 @@ class Coverage:
                 self.by_line[name, line].add(test.name)
 
     def reach(self, file, line):
-        """Names of the tests that can detect a change of this line. A line without code (a table, the rest of a
-        statement, an 'else') counts as the nearest lines with code; a file without code counts as the files that
-        include it."""
+        """The names of the tests that can detect a change of this line. A line without code (a table, the rest of a
+        statement, an 'else') is treated as the nearest lines with code; a file without code is treated as the files
+        that include it."""
         if not self.lines.get(file):
             objects = set(self.tree.objects.get(file, []))
             including = {name for name in self.lines if objects & set(self.tree.objects.get(name, []))
@@ -179,15 +182,14 @@ class Coverage:
         return set().union(*(self.by_line[file, n] for n in near)) if near else set()
 
     def order(self, file, line):
-        """Tests in the order that kills most mutants in the least time: those of the same folder first, then by
-        duration."""
+        """Sorts tests so that they kill mutants fast: tests of the same folder first, then by duration."""
         folder = pathlib.Path(file).parent.name if not file.startswith("kernels") else "ops"
         return sorted(self.reach(file, line),
                       key=lambda name: (self.tests[name].folder != folder, self.seconds[name], name))
 
 
 def notices(test, tree, seconds):
-    """How a test detects the mutant in the tree, or None. A failure must occur twice, a timeout once."""
+    """Returns how a test detects the mutant in the tree, or None. A failure must occur twice, a timeout only once."""
     if not tree.make(tree.programs_of([*test.command, *test.environment])):
         return "does not link"
     for attempt in range(2):

@@ -25,7 +25,7 @@ def checked(command, **options):
 
 
 def copy_checkout(to):
-    """Copies tracked and new files. Equal files keep their time stamp, so that they are not rebuilt."""
+    """Copies tracked and new files. Unchanged files keep their time stamps, so that they are not rebuilt."""
     listed = checked(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT).split("\0")
     wanted = {name for name in listed if name and (ROOT / name).is_file()}
     for path in list(to.rglob("*")) if to.exists() else []:
@@ -40,7 +40,7 @@ def copy_checkout(to):
 
 
 class Tree:
-    """A copy and its build, in which at most one line differs from the checkout."""
+    """A copy of the repository and its build, in which at most one line differs from the checkout."""
 
     def __init__(self, root, flags, *settings):
         self.root, self.build = pathlib.Path(root), pathlib.Path(root) / "build/cpu"
@@ -57,7 +57,7 @@ class Tree:
         self.current = set()  # targets that are up to date
 
     def _objects(self):
-        """File -> the objects of the program (not of tests) that are compiled from it or include it."""
+        """Returns {file: objects of the program (not of tests) that are compiled from it or include it}."""
         found, name = {}, None
         for line in checked(["ninja", "-C", self.build, "-t", "deps"], env=self.environment).splitlines():
             if line and not line.startswith(" "):
@@ -77,7 +77,7 @@ class Tree:
         return listed["tests"]
 
     def programs_of(self, words):
-        """The ninja names of the programs in a test's command and environment."""
+        """The ninja targets of the programs in a test's command and environment."""
         return sorted(self.programs & {word.split("=")[-1].removeprefix(f"{self.build}/") for word in words})
 
     def make(self, targets):
@@ -90,7 +90,8 @@ class Tree:
 
     @contextlib.contextmanager
     def mutated(self, mutant):
-        """Yields None if the program builds and differs, else why the mutant does not count; then restores the line."""
+        """A context with the mutated line. Yields None if the program builds and its code differs, otherwise the reason
+        why the mutant does not count."""
         path = self.root / mutant.file
         original = path.read_text()
         lines = original.splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""Common parts of decoders similar to Llama."""
+"""Functions shared by decoders that are similar to Llama."""
 import copy
 
 import numpy as np
@@ -36,7 +36,7 @@ def config(o, eps="rms_norm_eps", **more):
     return {"vocab_size": o["vocab-size"], "hidden_size": hidden, "intermediate_size": o["ffn-hidden-size"],
             "num_hidden_layers": o["num-layers"], "num_attention_heads": heads,
             "num_key_value_heads": o["num-query-groups"] if o.get("group-query-attention") else heads,
-            # no table depends on it
+            # no table depends on this value
             "head_dim": o.get("kv-channels", hidden // heads), "max_position_embeddings": 2 * LLAMA3_CONTEXT,
             "tie_word_embeddings": not o.get("untie-embeddings-and-output-weights", False), "rope_parameters": rope,
             "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, eps: o["norm-epsilon"]} | more
@@ -48,12 +48,13 @@ def biases(o):
 
 
 def window(o):
-    """Hugging Face counts the token itself, Megatron-LM the tokens before it."""
+    """Converts --window-size: Hugging Face counts the token itself, Megatron-LM only the tokens before it."""
     return {"sliding_window": int(o["window-size"].split(",")[0]) + 1}
 
 
 def split_qkv(x, o, by_group):
-    """The rows of q, k and v in one matrix or vector: all of each part, or by group of heads [its queries, k, v]."""
+    """Splits a matrix or vector into the rows of q, k and v, which are stored part by part, or by group of heads [its
+    queries, k, v]."""
     heads = o["num-attention-heads"]
     groups = o["num-query-groups"] if o.get("group-query-attention") else heads
     pieces = groups if by_group else 1
@@ -62,7 +63,7 @@ def split_qkv(x, o, by_group):
 
 
 def with_parts(w, o, names, fused, by_group=True):
-    """Weights with parts of their names replaced, and the matrix of q, k and v as three."""
+    """Returns weights with parts of their names replaced, and with the fused matrix of q, k and v split into three."""
     found = {}
     for name, x in renamed(w, names).items():
         parts = zip("qkv", split_qkv(x, o, by_group)) if fused in name else []
@@ -75,7 +76,7 @@ def experts(o):
 
 
 def renamed(w, parts):
-    """Weights with parts of their names replaced."""
+    """Returns weights with parts of their names replaced."""
     found = {}
     for name, x in w.items():
         for old, new in parts.items():
@@ -130,5 +131,5 @@ BY_LAYER = {
 
 
 def spelled(family, base, keys):
-    """The config.json of a spelling."""
+    """The config.json of a variant."""
     return copy.deepcopy({k: v for k, v in ({"model_type": family} | base | keys).items() if v is not MISSING})

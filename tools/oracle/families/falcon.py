@@ -1,4 +1,5 @@
-"""Falcon: attention and MLP read the same sum, with one norm or two; q, k and v lie in one matrix, group by group."""
+"""Falcon: attention and MLP read the same residual, with one norm or two; q, k and v are in one matrix, group by
+group."""
 from families import decoder
 from families.decoder import EVERY, MISSING, SIZES, UNTIED, shape
 

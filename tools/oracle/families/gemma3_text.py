@@ -1,5 +1,5 @@
-"""Gemma 3: Gemma 2 without soft caps, with norms of heads, five layers with a window to one without, and another
-rotation in the five."""
+"""Gemma 3: Gemma 2 without soft caps, with norms of heads, and with five windowed layers, which have another rotary
+base, for each full one."""
 from families import decoder, gemma2
 from families.decoder import FULL, MISSING, SLIDING, shape
 

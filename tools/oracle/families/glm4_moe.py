@@ -15,7 +15,7 @@ CASES = {
 def config(o):
     dense, ffn, shared = decoder.dense_layers(o), o["moe-ffn-hidden-size"], o["moe-shared-expert-intermediate-size"]
     assert dense == list(range(len(dense))) and shared % ffn == 0
-    # transformers always adds up the best two of a group
+    # transformers always adds up the best two scores of a group
     assert o.get("moe-router-group-score-topk", o["moe-router-topk"] / o["moe-router-group-topk"]) == 2
     return decoder.config(
         o, **decoder.experts(o), moe_intermediate_size=ffn, n_routed_experts=o["num-experts"],

@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, LayerNorm, and linear layers that are stored transposed."""
+"""GPT-2: learned positions, LayerNorm, and linear layers whose weights are stored transposed."""
 import numpy as np
 
 from families.decoder import renamed, shape
@@ -8,7 +8,7 @@ CASES = {
     "gpt2-awkward": (shape(5, 30, 3, 41, 37, 131) | {
         "max-position-embeddings": 40, "make-vocab-size-divisible-by": 128, "micro-batch-size": 1,
         "global-batch-size": 3, "adam-beta2": 0.999, "clip-grad": 0.5, "seed": 7}, {"mask": True}),
-    # for sweeps over layouts: sizes that 2, 4 and 8 divide, but not the vocabulary
+    # for sweeps over layouts: all sizes except the vocabulary are divisible by 2, 4 and 8
     "gpt2-layouts": (shape(4, 32, 4, 48, 16, 61) | {"micro-batch-size": 1, "global-batch-size": 8, "clip-grad": 1.0},
                      {"mask": True}),
 }

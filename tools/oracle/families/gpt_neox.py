@@ -1,5 +1,5 @@
-"""GPT-NeoX: attention and MLP read the same sum, each with its own norm; q, k and v of a head are in one matrix, head
-by head."""
+"""GPT-NeoX: attention and MLP read the same residual, each with its own norm; q, k and v are in one matrix, head by
+head."""
 from families import decoder
 from families.decoder import EVERY, MISSING, SIZES, UNTIED, shape
 

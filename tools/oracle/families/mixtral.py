@@ -1,4 +1,4 @@
-"""Mixtral: every layer is a mixture of experts; with separate names in files."""
+"""Mixtral: every layer is an MoE layer; tensors have other names in files."""
 from families import decoder
 from families.decoder import EVERY, LLAMA, MISSING, NO_SIZE, SIZES, UNTIED, shape
 
@@ -28,7 +28,7 @@ def llama(w, o):
 
 
 BASE = SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}
-# transformers computes these scalings only with the size of a head
+# transformers computes these scalings only if head_dim is given
 SPELLINGS = EVERY | {name: EVERY[name] | {"head_dim": 4} for name in ("yarn", "dynamic")} | {
     "window": {"sliding_window": 3}, "no window": {"sliding_window": None}, "second name": {"num_experts": 5},
     "groups by default": {"num_attention_heads": 8, "num_key_value_heads": MISSING},

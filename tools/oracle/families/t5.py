@@ -24,7 +24,7 @@ def shape(encoder, decoder, hidden, heads, ffn, encoder_seq, decoder_seq, vocab,
 
 
 CASES = {
-    # sizes that 2 and 4 divide, for layouts, but not the vocabulary
+    # for sweeps over layouts: sizes except the vocabulary are divisible by 2 and 4
     "t5-original": (shape(2, 2, 32, 4, 48, 16, 8, 61, kv=6, buckets=8,
                           distance=12) | ORIGINAL | {"micro-batch-size": 1}, {}),
     "t5-v1_1": (shape(3, 5, 24, 4, 40, 24, 16, 53, kv=8, buckets=10, distance=14) | V1_1 | {"micro-batch-size": 2,
@@ -44,7 +44,7 @@ def is_hugging_face(o):
 
 
 def buckets(o, queries, keys, bidirectional):
-    """The bucket of the distance of each pair of positions (Raffel et al. 2020; mesh_tensorflow)."""
+    """The bucket for the distance of each pair of positions (Raffel et al. 2020; mesh_tensorflow)."""
     n, most = o.get("relative-attention-num-buckets", 32), o.get("relative-attention-max-distance", 128)
     found = torch.zeros(queries, keys, dtype=torch.int64)
     if bidirectional:
@@ -63,7 +63,7 @@ def buckets(o, queries, keys, bidirectional):
 
 
 class T5(torch.nn.Module):
-    """Parameters have Hugging Face's names; `lm_head.bias` and `position_embeddings` are Megatron-LM's only."""
+    """Parameters have Hugging Face's names; only Megatron-LM's T5 has `lm_head.bias` and `position_embeddings`."""
 
     def __init__(self, o):
         super().__init__()
@@ -132,7 +132,7 @@ class T5(torch.nn.Module):
                                                                                             self.o["norm-epsilon"])
 
     def attend(self, name, x, source, scores):
-        """scores [b or 1, heads, queries, keys]: what is added to the scaled products."""
+        """scores [b or 1, heads, queries, keys]: added to the scaled products of queries and keys."""
         split = lambda y: y.unflatten(-1, (self.heads(), -1)).transpose(1, 2)
         q, k, v = (split(self.project(f"{name}.{part}", y)) for part, y in (("q", x), ("k", source), ("v", source)))
         scale = self.o.get("softmax-scale", self.width() ** -0.5)
@@ -147,7 +147,7 @@ class T5(torch.nn.Module):
         return self.project(f"{name}.wo", act(self.project(f"{name}.wi", x)))
 
     def stack(self, name, ids, hidden_keys, encoded=None, hidden_encoded=None):
-        """hidden_*: what is added to the scores, 0 or -inf."""
+        """hidden_*: masks that are added to the scores, 0 or -inf."""
         x = self.get("shared.weight")[ids]
         if self.hugging_face:
             table = self.get(f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight")
@@ -196,7 +196,7 @@ def model(o):
 
 
 def batches(o, rng, tokens):
-    """tokens(positions): ids of a language. Padding on the right; one sample is full, one has a single token."""
+    """tokens(positions): draws token ids. Padding is on the right; one sample is full, one has a single token."""
     steps, batch, s, t = o["train-iters"], o["global-batch-size"], o["encoder-seq-length"], o["decoder-seq-length"]
     lengths, ends = rng.integers(1, s + 1, (steps, batch)), rng.integers(0, t + 1, (steps, batch))
     lengths[0, :2], ends[0, :2], ends[:, -1] = (s, 1), (t, 1), t
@@ -216,7 +216,7 @@ def losses(model, x):
 
 
 def witness(o, init, x):
-    """Loss, gradients and logits of the first step, by the model above."""
+    """Computes loss, gradients and logits of the first step with the model above."""
     found = T5(o)
     with torch.no_grad():
         for name, p in found.named_parameters():
