@@ -1,4 +1,4 @@
-"""Code that all scripts share: the command line, errors, and the form of a file of results.
+"""Code that all Python scripts share: the command line, errors, and the format of files of results.
 
 --help prints the script's docstring. An invalid argument ends with an error message and exit status 2, a failure with
 an error message and exit status 1."""
@@ -60,8 +60,8 @@ def words_of(error):
 
 
 def self_test(check, cases):
-    """Tests a checker. cases: the files of a tree, {name: text}, and the number of errors that check(tree) must find
-    there."""
+    """Tests a checker. cases: pairs of a tree's files, {name: text}, and the number of errors that check(tree) must
+    find in it."""
     for files, expected in cases:
         with tempfile.TemporaryDirectory() as folder:
             for path, text in ((pathlib.Path(folder, name), text) for name, text in files.items()):

@@ -88,7 +88,7 @@ typedef struct Match {
 
 static char dashed(char c) { return c == '_' ? '-' : c; }
 
-/* Megatron-LM uses both num-layers (option) and num_layers (argument). */
+/* Compares names in both of Megatron-LM's spellings: num-layers (option) and num_layers (argument). */
 bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len) {
     size_t i = 0;
     while (i < a_len && i < b_len && dashed(a[i]) == dashed(b[i])) i++;
@@ -174,7 +174,7 @@ static bool add_line(Str *lines, const char *fmt, va_list args) {
 
 void args_check_texts(Args *a, const char *name, const TextList *list) {
     for (int64_t i = 0; i < list->count; i++) {
-        if (!list->at[i]) continue; /* no value: already reported as a problem */
+        if (!list->at[i]) continue; /* a missing value was already reported as a problem */
         Str where = {0};
         str_printf(&where, "text %lld of --%s", (long long)i + 1, name);
         const Err e = text_check(where.s, list->at[i], strlen(list->at[i]));

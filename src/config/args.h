@@ -25,7 +25,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-/* Lists live in the arena of the parse. */
+/* Lists of values are allocated in the arena of the parse. */
 typedef struct TextList {
     const char **at;
     int64_t count;
@@ -72,8 +72,8 @@ typedef struct Arg {
     bool required;
 } Arg;
 
-/* A row for a field of a struct. Further members of Arg may follow: ARG_ROW(Options, input, "input",
- * ARG_TEXT, "none", "A file.", .required = true). */
+/* Declares an option whose value is stored in a field of a struct. Further members of Arg may follow:
+ * ARG_ROW(Options, input, "input", ARG_TEXT, "none", "A file.", .required = true). */
 #define ARG_ROW(struct_, field, name, kind, otherwise, text, ...)                                            \
     {                                                                                                        \
         .names = name, .type = kind, .offset = offsetof(struct_, field), .fallback = otherwise,              \
@@ -111,7 +111,7 @@ typedef struct ArgTable {
     struct Choice *chosen; /* [count], set by the parser: the last spelling of each option */
 } ArgTable;
 
-/* A table of rows for a struct. Further members of ArgTable may follow. */
+/* Declares a table of options for a struct. Further members of ArgTable may follow. */
 #define ARG_TABLE(rows_, target_, ...)                                                                       \
     ((ArgTable){.rows = rows_, .count = sizeof rows_ / sizeof *rows_, .target = target_, __VA_ARGS__})
 
@@ -142,7 +142,7 @@ typedef struct Args {
     TextList configs; /* the paths given with --config */
     bool help;
     const char *help_word; /* show only options that contain this word; NULL: all options */
-    bool unreadable;       /* a file of options could not be read, so missing options are not reported */
+    bool unreadable;       /* a file of options could not be read, so no further problems are reported */
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */
     Str notes;    /* messages that are not errors, one per line */
@@ -173,9 +173,9 @@ void args_check_texts(Args *, const char *name, const TextList *);
 void args_refuse(Args *, const char *name, const char *why);
 /* Calls args_refuse for every option of the table with this target. */
 void args_refuse_all(Args *, const void *target, const char *why);
-/* Ends the parse: call it after all sources and before any value is used. Reports missing required options,
- * and returns one Err for all problems. The message of the Err is a summary; the separate messages are in
- * `problems`. */
+/* Ends the parse. Must be called after all sources and before any value is used. Reports missing required
+ * options, and returns one Err for all problems. The message of the Err is a summary; the separate messages
+ * are in `problems`. */
 Err args_end(Args *);
 /* Adds the messages of the remarks; called by args_end. */
 void args_print_remarks(Args *);

@@ -1,4 +1,4 @@
-/* Parsing and printing of option values, for every type. */
+/* Parses and prints option values of every type. */
 #include "config/args.h"
 
 #include <ctype.h>

@@ -29,7 +29,7 @@ static const Foreign MEGATRON[] = {
 #include "config/rules.def"
 };
 
-/* The parser stores a choice as an int, so every enum must have the size of an int. */
+/* every enum must have the size of an int, because the parser stores choices as int */
 #define OPT(type, field, fallback, class, names, help)
 #define OPTENUM(enumeration, field, fallback, class, names, help)                                            \
     _Static_assert(sizeof(((Config *)0)->field) == sizeof(int), #field);

@@ -22,7 +22,7 @@ static void aliases(const Arg *row, Str *out) {
 }
 
 static void range(ConfigRange r, Str *out) {
-    if (r.low == r.high || isinf(r.low)) return; /* not a number, or no limits */
+    if (r.low == r.high || isinf(r.low)) return; /* the option is not a number, or has no limits */
     if (isinf(r.high))
         str_printf(out, ", at least %.16g", r.low);
     else

@@ -1,5 +1,5 @@
-/* Layer patterns of Megatron-LM's --window-attn-skip-freq and --moe-layer-freq. A pattern is a number N, or
- * an expression over lists of 0 and 1:
+/* Parses layer patterns of Megatron-LM's --window-attn-skip-freq and --moe-layer-freq. A pattern is a number
+ * N, or an expression over lists of 0 and 1:
  *
  *   sum := product { "+" product }    product := item { "*" count }    item := "[" bits "]" | "(" sum ")"
  *

@@ -1,5 +1,5 @@
 """compare finds runs equal that must be equal: another layout in the exact lane, and a resumed run. It names the first
-difference of a run with another seed, and its exit status is the verdict."""
+difference from a run with another seed, and its exit status is the verdict."""
 import re
 
 from harness import *

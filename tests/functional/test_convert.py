@@ -81,7 +81,7 @@ def judge_export(name, folder, family, dtype, vocab_size, ids):
     assert found == ids, f"{name}: {found} and not {ids}"
 
 
-# ---- every spelling of config.json ----
+# ---- every variant of config.json ----
 
 table, answers = json.loads((DATA / "configs.json").read_text()), tensors.read(DATA / "logits.safetensors")
 for number, case in enumerate(table["cases"]):
@@ -352,7 +352,7 @@ for i, (family, options) in enumerate({"gpt2": "", "llama": LLAMA, "qwen2": f"{L
             *options.split(), "--save", WORK / f"own-{family}", "--save-interval", 1)
     said = convert("--load", WORK / f"own-{family}", "--to-hf", WORK / f"own-{family}-out",
                    *(["--hf-dtype", dtype] if i else []))
-    # the first type that fits
+    # among the types that fit, the export chooses the first
     assert ("reads every tokenizer of a qwen2 model as a Qwen2Tokenizer" in said) == (family == "qwen2"), said
     judge_export(family, WORK / f"own-{family}-out", family, dtype, len(words),
                  IDS | ({"decoder_start_token_id": 6} if family == "t5" else {}))

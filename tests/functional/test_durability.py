@@ -5,7 +5,8 @@ remain after a crash (crash.py) is written to a folder. In it, the program must 
 the one that was just being published. A failing call (full disk, I/O error) must end the run with an error message, and
 the previous checkpoint must load. The same is tested for datasets and exported models.
 
-DURABILITY=all in the environment: all states and faults (nightly). DURABILITY_SEED: the seed of the samples."""
+With DURABILITY=all in the environment, all states and faults are tested (nightly). DURABILITY_SEED is the seed of the
+samples."""
 import fnmatch
 import os
 import random

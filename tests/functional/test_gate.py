@@ -63,7 +63,7 @@ assert [f"{faster} first" in line for line in out.splitlines() if line.startswit
 result = json.loads((WORK / "gate.json").read_text())
 row, = result["rows"]
 assert result["verdict"] == row["verdict"] == "REGRESS" and len(row["pairs"]) == 6 and result["allow"] == 0.03, result
-# of 6 pairs, at 95 %
+# with 6 pairs, the interval at 95 % is their whole range
 assert row["ratio"]["low"] == min(row["pairs"]) and row["ratio"]["high"] == max(row["pairs"]), row
 assert result["against_provenance"]["commit"] == result["provenance"]["commit"], result
 case, = xml.dom.minidom.parse(str(WORK / "gate.xml")).getElementsByTagName("testcase")

@@ -32,7 +32,7 @@ def by_srun(rank, ranks, port):
             "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": 1, "MASTER_PORT": port}
 
 
-# ---- the same curve and checkpoint
+# ---- the curve and the checkpoint equal those of threads
 isotron(*BASE, *data, *LAYOUT, "--ranks", 4, "--save", WORK / "threads", "--log-jsonl", WORK / "threads.jsonl")
 for name, variables in {"torchrun": launcher.variables, "srun": by_srun}.items():
     out = assert_quiet(world([*RUN, "--save", WORK / name, "--log-jsonl", WORK / f"{name}.jsonl"], variables), 0, name)

@@ -89,7 +89,7 @@ for words, moments in ([], 2), (["--no-save-optim"], 0):
     assert 1 <= beside["memory"][0]["bytes"]["checkpoint copy"] / (4 * beside["parameters"]
                                                                    * (1 + moments)) < 1.01, beside
 
-# 6,144 ranks of a model of 458 billion parameters.
+# A model of 458 billion parameters on 6,144 ranks.
 L, H, S, V, P = 112, 18432, 4096, 51200, 16
 whole = plan("--num-layers", L, "--hidden-size", H, "--num-attention-heads", 128, "--seq-length", S,
              "--vocab-size", V, "--bf16", "--micro-batch-size", 1, "--global-batch-size", 1536, "--ranks", 6144,

@@ -1,4 +1,5 @@
-"""Bad input of every kind ends with an error message that names it and a non-zero status; nothing is overwritten."""
+"""For every kind of invalid input, the program ends with an error message that names it and a non-zero status, and
+overwrites nothing."""
 import fcntl
 import os
 

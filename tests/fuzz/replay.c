@@ -43,7 +43,7 @@ const char *__asan_default_options(void) {
 
 static void run_one(const Str *input, Progress *p) {
     alarm(SECONDS_PER_INPUT);
-    /* An exact copy, so that reading one byte past the end is detected. */
+    /* Copies the input to a block of its exact size, so that reading one byte past the end is detected. */
     uint8_t *bytes = mem_alloc(input->len + !input->len);
     memcpy(bytes, input->len ? input->s : "", input->len);
     if (fuzz_one(bytes, input->len))

@@ -270,7 +270,7 @@ def cases():
                                                                    bos_token="<s>", eos_token="</s>")
     yield "keys without effect", "gpt2", config(add_prefix_space=True, do_lower_case=True, strip_accents=True,
                                                 add_bos_token=True, bos_token="<s>", model_max_length=5)
-    # Classes that build their own tokenizer.
+    # Classes that do not read tokenizer.json, but build their own tokenizer.
     for name, base, keys in [
         ("GPT2Tokenizer", "gpt2", {}), ("GPT2TokenizerFast", "gpt2", {"add_prefix_space": True}),
         ("GPT2Tokenizer", "gpt2", {"eos_token": "<|end|>", "unk_token": None, "bos_token": "<s>"}),

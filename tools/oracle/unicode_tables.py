@@ -3,7 +3,7 @@
 
 usage: tools/oracle/unicode_tables.py tests/data/tokenizer/unicode.json
 
-"matches" has the characters that a regex matches, as pairs (gap since the last one, how many in a row). "word" and
+"matches" has the characters that a regex matches, as pairs (gap since the previous run, length of the run). "word" and
 "space" have the characters that count as a letter next to a single_word token and as a space next to an lstrip token.
 "forms" has, for each normalizer and each block of 4096 characters in the planes that have any, FNV-1a (64 bits) of what
 becomes of the texts of `around`, a line each."""

@@ -440,7 +440,7 @@ class Pass:
         return np.where(best(totals, keep)[..., None], parts, -np.inf).reshape(choice.shape)
 
     def quantiles(self, logits, layer):
-        """The biases with which these logits would give each expert its share of the tokens."""
+        """The biases with which these logits would give each expert an equal share of the tokens."""
         t, n, k = *logits.shape, self.o.int("moe-router-topk", 2)
         biased = logits + self.w[f"decoder.layers.{layer}.mlp.router.expert_bias"].value
         above = logits - np.sort(biased, axis=1)[:, n - k - 1, None]
@@ -567,7 +567,8 @@ def router_losses(o):
 
 
 def sinkhorn_shares(logits):
-    """exp(logits), with rows and columns scaled alternately until each token and each expert has its share."""
+    """Returns exp(logits), with rows and columns scaled alternately until all row sums and all column sums are equal
+    (Sinkhorn)."""
     cost, tolerance, epsilon = np.exp(logits), 1e-4, 1e-8
     t, n = cost.shape
     d1 = np.ones(n)

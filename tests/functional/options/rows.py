@@ -1,5 +1,5 @@
-"""The table: for each option of options.def that changes numbers, a row that exercises it and checks the numbers, with each
-family of models that reads it. table.py defines the kinds of rows that take one line; the others are functions."""
+"""The table: for each option of options.def that changes numbers, and for each model family that reads it, a row that
+uses the option and checks the numbers. Rows of the kinds in table.py take one line; the other rows are functions."""
 import base64
 import copy
 import functools
@@ -245,7 +245,8 @@ witnessed("freeze_parameters", "--freeze-parameters embedding encoder decoder.la
 
 @row("use_checkpoint_opt_param_scheduler")
 def schedules_of_the_checkpoint(program, quick):
-    """All of them, in steps and in samples."""
+    """A resumed run takes all settings of schedules from the checkpoint, both with schedules in steps and in
+    samples."""
     both = "--lr-decay-style cosine --min-lr 1e-3 --decoupled-lr 2e-2 --decoupled-min-lr 4e-3"
     other = "--lr 1 --min-lr 0.5 --lr-decay-style constant --decoupled-lr 1 --decoupled-min-lr 0.5"
     for words, less, changes in (("--weight-decay 0.1 --lr-warmup-fraction 0.6", "", "--lr-decay-iters 9 --lr-warmup-iters 1"
@@ -336,7 +337,7 @@ experts("moe_aux_loss_coeff moe_expert_capacity_factor moe_input_jitter_eps",
 
 def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel"),
            overflowing=True, families=ALL):
-    """A run in fp16. It reports which steps overflowed; from these the reference trainer computes the rest."""
+    """A run in fp16. The run reports which steps overflowed, and the reference trainer computes the rest from these."""
     def check(program, quick):
         o = program.words("--lane fp16 --eval-iters 0 --train-iters 12 " + words, without)
         expected = functools.cache(lambda overflows: Trainer(o).run(overflows=overflows))
@@ -352,7 +353,7 @@ def scaled(fields, words, without="", layouts=(ONE, "--ranks 2 --tensor-model-pa
 
 
 def scaled_alike(fields, words, without="", overflowing=True):
-    """One code for all families, so only GPT runs in layouts."""
+    """Like scaled, for options whose code is shared by all families, so only GPT runs in layouts."""
     scaled(fields, words, without, overflowing=overflowing, families=GPT)
     scaled(fields, words, without, (ONE,), overflowing, ENCODERS)
 
@@ -382,7 +383,7 @@ SAVES = "--save-interval 1"
 
 
 def saved(program, words=SAVES):
-    """A run that saves every step -> folder, state of the reference trainer after two steps."""
+    """Runs and saves every step. Returns the folder, and the state of the reference trainer after two steps."""
     save, o = program.fresh(), program.words(words)
     program.pretrain(o, "--save", save)
     trainer = Trainer(o)
@@ -391,7 +392,7 @@ def saved(program, words=SAVES):
 
 
 def continued(program, words, state, *options, without=""):
-    """A run that loads with `words` matches the reference trainer started from `state`."""
+    """Compares a run that loads a checkpoint with `words` with the reference trainer, started from `state`."""
     o = program.words(words, without)
     compare(program.pretrain(o, *options), Trainer(program.words(words), state).run(), program.words(words))
 
@@ -404,7 +405,7 @@ def load(program, quick):
 
 @row("eval_interval")
 def validation_begins_again(program, quick):
-    """The resumed run has validated on more samples than its new options provide."""
+    """The saved run has read more validation samples than the resumed run builds with its options."""
     save, o, more = program.fresh(), program.words("--eval-interval 1 --save-interval 1000"), program.words("--train-iters 5", "eval-interval")
     trainer = Trainer(o)
     compare(program.pretrain(o, "--save", save), trainer.run(), o)
@@ -422,7 +423,7 @@ def no_load_optim(program, quick):
 
 @row("load_optim lane")
 def no_load_optim_of_half(program, quick):
-    """The loss scale is part of the optimizer's state."""
+    """The loss scale restarts with --no-load-optim, because it is part of the optimizer's state."""
     save, words = program.fresh(), "--lane fp16 --initial-loss-scale 64 --loss-scale-window 2 "
     program.pretrain(program.words(words + "--save-interval 2"), "--save", save)
     run = program.pretrain(program.words(words + "--ckpt-step 2 --no-load-optim"), "--load", save)
@@ -431,7 +432,8 @@ def no_load_optim_of_half(program, quick):
 
 @row("override_opt_param_scheduler")
 def schedules_count_all_samples(program, quick):
-    """After --no-load-optim the schedules are behind the samples; this option sets them to the samples."""
+    """After --no-load-optim, the schedules lag behind the consumed samples; this option advances them to these
+    samples."""
     save, again = program.fresh(), program.fresh()
     program.pretrain(program.words(SAVES), "--save", save)
     program.pretrain(program.words(SAVES + " --ckpt-step 2 --no-load-optim --exit-interval 3"), "--load", save, "--save", again)
@@ -491,7 +493,7 @@ def missing(program, quick):
 
 @row("lane initial_loss_scale")
 def other_lane(program, quick):
-    """A run in another precision continues with a new loss scale."""
+    """A run that is resumed in another precision starts with a new loss scale."""
     save, state = saved(program, SAVES + " --lane fp32")
     state.scale = 1024.0
     continued(program, "--ckpt-step 2 --lane fp16 --initial-loss-scale 1024", state, "--load", save)
@@ -499,7 +501,7 @@ def other_lane(program, quick):
 
 @row("hidden_dropout finetune")
 def other_dropout(program, quick):
-    """Dropout can change in a continued run, and if only weights are loaded."""
+    """Dropout may change in a resumed run, and if only weights are loaded."""
     save, state = saved(program)
     o = "--ckpt-step 2 --hidden-dropout 0.2"
     continued(program, o, state, "--load", save)
@@ -534,14 +536,14 @@ def exit_interval(program, quick):
 
 @row("skip_train")
 def skip_train(program, quick):
-    """Evaluates the checkpoint without training, on the next samples."""
+    """A run that only evaluates a checkpoint reads the next samples."""
     save, state = saved(program)
     continued(program, "--ckpt-step 2 --skip-train", state, "--load", save)
 
 
 @row("check_for_nan_in_loss_and_grad")
 def not_finite(program, quick):
-    """Each step multiplies the weights by -1e12, until float overflows."""
+    """A loss that is not finite: each step multiplies the weights by -1e12, until float overflows."""
     o = program.words("--lane fp32 --lr 1e6 --weight-decay 1e6 --lr-decay-style constant --train-iters 8 --eval-iters 0 --log-interval 8")
     expect("is not finite" in program.pretrain(o, status=1).text, "the run does not say why it stops")
     run = program.pretrain(o, "--no-check-for-nan-in-loss-and-grad")
@@ -562,7 +564,7 @@ witnessed("tokenizer_type", "--tokenizer-type ByteLevelTokenizer --eod-mask-loss
 
 @row("tokenizer_model allow_ambiguous_pad_tokens", families=GPT)
 def hugging_face(program, quick):
-    """The tokenizer uses token 39, which ends the documents, as padding too."""
+    """In this tokenizer, token 39 is both the end of documents and the padding."""
     folder = pathlib.Path(program.fresh())
     made = json.loads((TOKENIZERS / "qwen2.json").read_text())
     token = next(t for t, i in made["model"]["vocab"].items() if i == 39)
@@ -577,7 +579,7 @@ def hugging_face(program, quick):
 
 @row("vocab_file merge_file vocab_extra_ids tokenizer_special_tokens", families=GPT)
 def gpt2_bpe(program, quick):
-    """Two special tokens of three are new, and so are both extra ids."""
+    """The options add two of three special tokens, because one exists already, and both extra ids."""
     vocab = json.loads((TOKENIZERS / "gpt2/vocab.json").read_text())
     o = program.words("--tokenizer-type GPT2BPETokenizer", "vocab-size")
     more = "--vocab-extra-ids 2 --tokenizer-special-tokens <a> the <b>".split()
@@ -589,7 +591,7 @@ def gpt2_bpe(program, quick):
 
 @row("tokenizer_hf_include_special_tokens", families=GPT)
 def special_tokens(program, quick):
-    """A text of preprocess gets [CLS] and [SEP]."""
+    """preprocess adds [CLS] and [SEP] to a text."""
     folder, ids = pathlib.Path(program.fresh()), []
     (folder / "in.txt").write_text("the text")
     for words in [], ["--tokenizer-hf-include-special-tokens"]:
@@ -601,8 +603,8 @@ def special_tokens(program, quick):
 
 @row("tiktoken_pattern tiktoken_num_special_tokens", families=GPT)
 def tiktoken(program, quick):
-    """All bytes and aB, after ten special tokens of which </s> is the third and <pad> the fifth. v1 does not split a word
-    where its case changes, v2 does."""
+    """The vocabulary: ten special tokens (</s> is the third, <pad> the fifth), then all single bytes and "aB". The
+    pattern v2 splits a word where its case changes; v1 does not."""
     folder = pathlib.Path(program.fresh())
     path, pieces = folder / "bytes.vocab.json", [*(bytes([i]) for i in range(256)), b"aB"]
     path.write_text(json.dumps([{"rank": i, "token_bytes": base64.b64encode(p).decode(), "token_str": ""} for i, p in enumerate(pieces)]))
@@ -620,7 +622,8 @@ def tiktoken(program, quick):
 
 @row("make_vocab_size_divisible_by padded_vocab_size", families=GPT)
 def throughput(program, quick):
-    """Speeds follow Megatron-LM's formula for the FLOPs of a step, the only number that depends on the padded vocabulary."""
+    """Speeds follow Megatron-LM's formula for the FLOPs of a step, which are the only number that depends on the padded
+    vocabulary."""
     for words, ranks in ((" --make-vocab-size-divisible-by 64", 1), (" --swiglu --ffn-hidden-size 24 --ranks 2", 2),
                          (" --padded-vocab-size 50 --ranks 2 --tensor-model-parallel-size 2", 2)):
         o = Options(program.words(words))
@@ -643,8 +646,8 @@ BALANCE = "load_balancing_loss"
 
 @row("log_interval log_num_zeros_in_grad")
 def lines(program, quick):
-    """A line has the mean losses since the previous line and the other numbers of its step. The first step has a separate line, and
-    counts again in the next one."""
+    """A line has the mean losses since the previous line, and the other numbers of the current step. The first step has a
+    separate line, and is also included in the means of the next one."""
     gpt = "--model" not in program.base
     words = f"{EXPERTS + '--moe-aux-loss-coeff 0.3' if gpt else ''} --train-iters 6 --log-num-zeros-in-grad"
     run = program.pretrain(program.words(words + " --log-interval 3"))
@@ -686,7 +689,8 @@ def log_progress(program, quick):
 
 
 def scalars(folder):
-    """{tag: {step: value}} from TensorBoard's event files. A record is a length, its checksum, an event and its checksum."""
+    """Returns {tag: {step: value}} from TensorBoard's event files. A record is a length, its checksum, an event and its
+    checksum."""
     found = {}
     for path in glob.glob(f"{folder}/events.*"):
         data = open(path, "rb").read()
@@ -698,7 +702,8 @@ def scalars(folder):
 
 
 def read_scalar(event, found):
-    """An event: the wall time, the step as a varint (field 2), and a summary (5) of one value (1) with tag (1) and float (2)."""
+    """Parses an event: the wall time, the step as a varint (field 2), and a summary (field 5) of one value (1) with a
+    tag (1) and a float (2)."""
     at, step = 9, 0
     if event[at:at + 1] == b"\x10":
         shift, at = 0, at + 1
@@ -731,8 +736,8 @@ def more_tags(program, quick):
 
 @row("log_memory_to_tensorboard", families=GPT)
 def memory_tags(program, quick):
-    """A run takes its memory before the first step: what was planned. A tensor fills whole blocks of 64 elements. A piece of the optimizer has 24
-    bytes, and the state of a step 1360."""
+    """A run allocates the planned memory before the first step. A tensor occupies whole blocks of 64 elements. The
+    optimizer also allocates a FlatPiece of 24 bytes for each parameter and an OptimState of 1360 bytes."""
     plain = program.fresh()
     program.pretrain(program.words(), "--tensorboard-dir", plain)
     for words, sizes in (("--lane fp32", (4, 4, 8)), ("--lane bf16", (2, 4, 12)), ("--lane fp64", (8, 8, 16)), ("--lane fp32 --optimizer sgd", (4, 4, 4)),
@@ -765,7 +770,8 @@ def memory_tags(program, quick):
 
 
 def same_scalars(found, wanted, steps):
-    """A tag has these values, {tag: {step: value}}, and against the samples too; steps: {step: its record}."""
+    """Compares tags with {tag: {step: value}}. Each tag also exists with the samples instead of the steps; steps:
+    {step: its record}."""
     for tag, values in wanted.items():
         for name, points in ((tag, values), (f"{tag} vs samples", {steps[i]["consumed_samples"]: x for i, x in values.items()})):
             got = found.get(name, {})
@@ -792,7 +798,8 @@ def tensorboard(program, quick):
 
 
 def several(words, losses, without=""):
-    """Each loss has its own values in the event files, and prints them: in steps, and in evaluations if there are several."""
+    """A row for several losses: each has its own values in the event files and in the printed lines of steps, and, if
+    there are several, of evaluations."""
     def check(program, quick):
         folder, o = program.fresh(), program.words(words + " --eval-iters 1 --eval-interval 2 --log-validation-ppl-to-tensorboard", without)
         rows, text = program.logged("pretrain", *o, "--tensorboard-dir", folder)
@@ -819,7 +826,7 @@ def several(words, losses, without=""):
 
 @row("moe_per_layer_logging", EXPERTS, GPT)
 def layers_of_routers(program, quick):
-    """The losses of each layer are the witness's."""
+    """The router losses of each layer match the reference trainer."""
     words = EXPERTS + ("--moe-per-layer-logging --num-layers 4 --moe-layer-freq [1,0,1,1] --moe-aux-loss-coeff 0.3 --moe-z-loss-coeff 0.1"
                        " --ranks 2 --pipeline-model-parallel-size 2")
     folder, o = program.fresh(), program.words(words)
@@ -845,7 +852,8 @@ several(EXPERTS + "--moe-router-load-balancing-type global_aux_loss --moe-aux-lo
 # ---- generation ----
 
 def generated(fields, options, prompts=("1 2 3 4 5 6 7", "8 9"), model="", more=lambda folder: []):
-    """Tokens and log-probabilities of a model after four steps; more: arguments that name files in a folder."""
+    """A row that compares tokens and log-probabilities of a model after four steps. more: a function that returns
+    arguments with files in a folder."""
     def check(program, quick):
         o, save = program.words("--init-method-std 0.6 --save-interval 1000 " + model), program.fresh()
         program.pretrain(o, "--save", save)

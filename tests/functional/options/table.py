@@ -1,4 +1,4 @@
-"""How the rows of the table (rows.py) are declared.
+"""Functions that declare the rows of the table (rows.py).
 
 A row is a function that runs a Program and raises Wrong on an error. `fields` are the options that it tests, `families`
 the models with which it tests them. Four kinds take one line each:

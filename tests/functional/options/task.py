@@ -1,7 +1,8 @@
-"""The reference trainer for `isotron finetune`: samples of a task from its files, a BERT with a head for classes or choices, epochs, accuracy.
+"""The reference trainer for `isotron finetune`: reads a task's samples from files, trains a BERT with a head for
+classes or choices over epochs, and computes accuracies.
 
-Formats, clean-up of texts and the order of samples: Megatron-LM tasks/{glue,race}, tasks/{data_utils,finetune_utils}.py; the model: Devlin et al.,
-2018, and Megatron-LM core/models/bert."""
+Formats, clean-up of texts and the order of samples follow Megatron-LM's tasks/{glue,race} and
+tasks/{data_utils,finetune_utils}.py; the model follows Devlin et al., 2018, and Megatron-LM's core/models/bert."""
 import copy
 import dataclasses
 import glob

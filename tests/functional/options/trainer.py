@@ -1,6 +1,6 @@
 """The reference trainer: computes the numbers that `isotron pretrain` must log and print for its options, in float64 on one rank.
 
-Data order, batch sizes, schedules, clipping, optimizers, evaluation and resuming as Megatron-LM defines them
+Data order, batch sizes, schedules, clipping, optimizers, evaluation and resuming follow Megatron-LM
 (megatron/training/training.py, core/optimizer_param_scheduler.py, core/num_microbatches_calculator.py)."""
 import copy
 import dataclasses
@@ -44,7 +44,8 @@ class Options(dict):
 
     @property
     def eod(self):
-        """The id for NullTokenizer. For others a row of the table gives it as --null-tokenizer-eod-id, and the id of the padding as --pad."""
+        """The end-of-document id of NullTokenizer. With other tokenizers, a row of the table sets it with
+        --null-tokenizer-eod-id, and the padding id with --pad."""
         return self.int("null-tokenizer-eod-id", self.int("vocab-size") - 1)
 
 
@@ -59,7 +60,7 @@ class Batch:
 
     @property
     def weights(self):
-        """The sum of the weights of each loss."""
+        """The sums of the weights of tokens, one for each loss."""
         return np.array([self.mask.sum()])
 
 
@@ -96,7 +97,7 @@ class State:
 # ---- schedules: in samples ----
 
 def batch_sizes(o):
-    """[(number of samples from which it applies, size)]"""
+    """Returns (number of samples from which it applies, size) of each batch size."""
     if "step-batch-size-schedule" in o:
         scale = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
         number = lambda s: int(float(s[:-1]) * scale[s[-1].upper()]) if s[-1].upper() in scale else int(float(s))
@@ -118,7 +119,7 @@ def largest_batch(o):
 
 
 def unit(o):
-    """The number of samples per unit of schedule lengths."""
+    """The number of samples per unit of schedule lengths (a step or a sample)."""
     return 1 if "train-samples" in o else largest_batch(o)
 
 
@@ -224,7 +225,7 @@ class Trainer:
         return w | {f"decoder.layers.{i}.mlp.router.expert_bias": Var(x) for i, x in self.state.biases.items()}
 
     def microbatch(self):
-        """The samples of the next microbatch."""
+        """Returns the samples of the next microbatch."""
         if self.o.text("dataloader-type", "single") == "cyclic":
             if self.stream is None:
                 ranks = self.o.int("data-parallel-ranks", 1)
@@ -238,8 +239,9 @@ class Trainer:
         return range(begin, begin + self.micro)
 
     def passes(self, size):
-        """The batches of single passes: [(samples, their indices, for each sample the weights of its microbatch's losses)]. Experts see
-        a microbatch together, or one sample. Other models do not, so a pass has all samples of the step."""
+        """Divides a step into passes. Returns for each pass its samples, their indices, and for each sample the weights
+        of its microbatch's losses. With experts, a pass is one microbatch or one sample, because its tokens affect each
+        other. Other models run all samples of the step in one pass."""
         o, batch_of, count = self.o, self.family.batch_of, size // self.micro
         microbatches = [[self.data["train"][i] for i in self.microbatch()] for _ in range(count)]
         weights = np.repeat([batch_of(o, texts).weights for texts in microbatches], self.micro, axis=0)
@@ -250,7 +252,8 @@ class Trainer:
             yield batch_of(o, texts[k:k + together]), place, weights[k:k + together]
 
     def gradients(self, size):
-        """For one global batch -> {name: gradient}, logged values, number of tokens of each expert."""
+        """Computes one global batch. Returns {name: gradient}, logged values, and the number of tokens of each
+        expert."""
         o, w, counts = self.o, self.variables(), {}
         per_token, n = "calculate-per-token-loss" in o, size // self.micro
         router, chosen, runs = {}, {}, list(self.passes(size))  # router: {(kind, layer): loss}
@@ -279,7 +282,7 @@ class Trainer:
         return {name: w for name, w in self.state.weights.items() if not f"{name}.".startswith(frozen)}
 
     def collected(self, w):
-        """The gradients of these weights after a backward, from the variables."""
+        """Collects the gradients of the trained weights from the variables after a backward."""
         zero_if_none = lambda x: np.zeros(x.shape) if x.gradient is None else x.gradient
         return {name: zero_if_none(w[name]) for name in self.trained()}
 
@@ -323,7 +326,8 @@ class Trainer:
             s.growth, s.hysteresis, s.scale = 0, o.int("hysteresis", 2), s.scale * 2
 
     def step(self, overflow=False):
-        """overflow: the step has non-finite gradients, as happens in 16 bits, and changes no weight."""
+        """Runs a step. With `overflow`, the gradients are not finite, as can happen in 16 bits, so no weight
+        changes."""
         o, s = self.o, self.state
         size = batch_size(o, s.consumed)
         gradients, told, chosen = self.gradients(size)
@@ -372,8 +376,8 @@ class Trainer:
         return loss
 
     def run(self, until=None, overflows=()):
-        """-> records of the steps, [(iteration, "validation" or "test", {name: loss})]; until: the step after which --exit-interval ends the run;
-        overflows: the steps with an overflow."""
+        """Returns the records of steps, and [(iteration, "validation" or "test", {name: loss})] of evaluations. until:
+        the step after which --exit-interval ends the run; overflows: the steps with an overflow."""
         o, records, evaluations = self.o, [], []
         evaluates = o.int("eval-iters", 100) > 0
         while self.state.iteration < self.steps and "skip-train" not in o:

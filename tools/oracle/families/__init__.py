@@ -1,4 +1,4 @@
-"""The Hugging Face model types that the oracle knows, a module each. A module has
+"""The Hugging Face model types that the oracle supports. Each has a module. A module has
 
 CASES         golden cases: name -> (Megatron-LM options, {init: type of the initial weights, mask: whether there is a
               loss mask})

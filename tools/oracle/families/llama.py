@@ -1,4 +1,4 @@
-"""Llama, and other models under its name."""
+"""Llama, and other models with the model type "llama"."""
 from families import decoder
 from families.decoder import EVERY, LLAMA, MISSING, NO_SIZE, SIZES, UNTIED, shape
 

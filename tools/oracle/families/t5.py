@@ -1,8 +1,8 @@
 """T5: Hugging Face's original and v1.1, and Megatron-LM's, which transformers does not have: learned positions,
 LayerNorm and biases.
 
-`T5` is an independent model of all three, written from the papers. It is the oracle of Megatron-LM's, and the witness
-of the others."""
+`T5` is an independent model of all three, written from the papers. It is the oracle for Megatron-LM's T5, and an
+independent check of the others."""
 import math
 
 import torch
