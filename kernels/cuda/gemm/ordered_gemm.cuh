@@ -6,10 +6,11 @@
 #include "kernels/cuda/common.cuh"
 
 /* c [m,n] = a b (+ c, or + bias). Element (i,p) of a is at a_at + i * a_row + p * a_col, (p,j) of b at b_at +
- * p * b_row + j * b_col. Each of a and b must have a stride of 1. */
+ * p * b_row + j * b_col. Each of a and b must have a stride of 1. Row i multiplies the bias, which begins at bias_at, by
+ * element scale_at + i of `scale`. */
 struct OrderedGemm {
-    Cells a, b, c, bias; /* without a bias, bias.data is NULL */
-    int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col;
+    Cells a, b, c, bias, scale; /* bias.data NULL: no bias; scale.data NULL: the factors are 1 */
+    int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col, bias_at, scale_at;
     int64_t m, n, k;
     bool add, bias_of_rows; /* bias_of_rows: the bias has one element per row of c, else per column */
 };
@@ -85,7 +86,10 @@ __device__ __forceinline__ void ordered_tile(const OrderedGemm &g, int64_t i0, i
         for (int q = 0; q < COLUMNS; q++) {
             const int64_t i = i0 + row + r, j = j0 + column + q;
             if (i >= g.m || j >= g.n) continue;
-            const R x = g.bias.data ? sum[r][q] + g.bias.get<R>(g.bias_of_rows ? i : j) : sum[r][q];
+            const R bias = g.bias.data ? g.bias.get<R>(g.bias_at + (g.bias_of_rows ? i : j)) : (R)0;
+            const R x = !g.bias.data   ? sum[r][q]
+                        : g.scale.data ? sum[r][q] + g.scale.get<R>(g.scale_at + i) * bias
+                                       : sum[r][q] + bias;
             g.c.put_or_add(g.c_at + i * g.c_row + j * g.c_col, x, g.add);
         }
 }

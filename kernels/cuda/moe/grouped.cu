@@ -73,11 +73,31 @@ static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t
 
 /* ---- kernels ---- */
 
-/* y = x w_e^T (w_e [n,k] along the terms) or x w_e (w_e [k,n]). */
+/* The biases of all experts, and the factors of the rows. */
+struct Biases {
+    Cells bias, scale; /* bias.data NULL: none; scale.data NULL: 1 */
+};
+
+/* Adds the bias of an expert to a tile of its rows from `first` on and its columns from `column` on. */
+static __device__ __forceinline__ void add_biases(float (&sum)[TENSOR_SUMS][4], const Biases &b,
+                                                  int64_t first, int64_t column, int64_t rows,
+                                                  int64_t columns) {
+#pragma unroll
+    for (int q = 0; q < TENSOR_SUMS; q++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int i = tensor_row(q) + k / 2 * 8, j = tensor_column(q) + k % 2;
+            if (i < rows && j < columns)
+                sum[q][k] +=
+                    (b.scale.data ? b.scale.get<float>(first + i) : 1.0f) * b.bias.get<float>(column + j);
+        }
+}
+
+/* y = x w_e^T (w_e [n,k] along the terms) or x w_e (w_e [k,n]); plus biases. */
 template <typename T, bool along>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
-    tensor_rows(const T *x, const T *w, T *y, Experts e, int64_t n, int64_t k, int64_t down, int64_t across,
-                bool add) {
+    tensor_rows(const T *x, const T *w, T *y, Experts e, Biases biases, int64_t n, int64_t k, int64_t down,
+                int64_t across, bool add) {
     int64_t row, column;
     in_bands(blockIdx.x, down, across, &row, &column);
     const RowTile t = find_tile(e, row, TENSOR_TILE);
@@ -89,6 +109,7 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
         const TensorSide<T> a = {x + t.first * k, k, t.rows};
         const TensorSide<T> b = {w + t.expert * n * k + (along ? j * k : j), along ? k : n, n - j};
         tensor_tile<T, true, along>(sum, a, b, k);
+        if (biases.bias.data) add_biases(sum, biases, t.first, t.expert * n + j, t.rows, n - j);
     }
     tensor_put(sum, y + t.first * n + j, n, t.rows, n - j, add);
 }
@@ -121,7 +142,8 @@ static __global__ void __launch_bounds__(ORDERED_THREADS)
     if (t.expert < 0 || (tail && g.add)) return;
     g.a_at = t.first * g.a_row, g.b_at = t.expert * step, g.c_at = t.first * g.c_row;
     g.m = t.rows;
-    if (tail) g.k = 0;
+    g.bias_at = t.expert * g.n, g.scale_at = t.first;
+    if (tail) g.k = 0, g.bias.data = NULL;
     ordered_tile<R, ORDERED_TILE, ORDERED_TILE, 4, 4>(g, 0, blockIdx.x % across * ORDERED_TILE);
 }
 
@@ -162,13 +184,19 @@ static unsigned blocks(int64_t tiles) {
 /* An upper bound for any offsets: each expert, and the rows after the last one, may begin a partial tile. */
 static int64_t row_tiles(const Experts &e, int64_t height) { return e.rows / height + e.count + 1; }
 
+/* The biases of a call of grouped_linear; grouped_linear_dgrad has none. */
+static Biases biases_of(const Call *c) {
+    const Biases b = {cells(c->in[3]), cells(c->in[4])};
+    return b;
+}
+
 template <typename T, bool along> static void launch_tensor_rows(const Call *c, const Experts &e) {
     const Tensor *x = c->in[0], *y = c->out[0];
     const int64_t n = tensor_width(y), down = row_tiles(e, TENSOR_TILE), across = ceil_div(n, TENSOR_TILE);
     CUDA_CHECK(cudaFuncSetAttribute(tensor_rows<T, along>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     TENSOR_ROOM));
     tensor_rows<T, along><<<blocks(down * across), TENSOR_THREADS, TENSOR_ROOM, stream_of(c)>>>(
-        data_of<T>(x), data_of<T>(c->in[1]), data_of<T>(y), e, n, tensor_width(x), down, across,
+        data_of<T>(x), data_of<T>(c->in[1]), data_of<T>(y), e, biases_of(c), n, tensor_width(x), down, across,
         accumulates(y));
     LAUNCHED();
 }
@@ -196,6 +224,7 @@ static OrderedGemm grouped_gemm_of(const Call *c, int64_t m, int64_t n, int64_t 
 static void launch_ordered_rows(const Call *c, const Experts &e, bool along) {
     const int64_t n = tensor_width(c->out[0]), k = tensor_width(c->in[0]), across = ceil_div(n, ORDERED_TILE);
     OrderedGemm g = grouped_gemm_of(c, 0, n, k);
+    g.bias = biases_of(c).bias, g.scale = biases_of(c).scale;
     g.a_row = k, g.a_col = 1;
     g.b_row = along ? 1 : n, g.b_col = along ? k : 1;
     REAL_SWITCH(c->in[0]->dtype, ordered_rows<R>
@@ -231,6 +260,8 @@ static void run_rows(const Call *c, bool along) {
         along ? launch_tensor_rows<fp16, true>(c, e) : launch_tensor_rows<fp16, false>(c, e);
 }
 
+extern "C" void cuda_grouped_linear(const Call *c) { run_rows(c, true); }
+
 /* The expert of a row; e.count: the row is after those of the last expert. */
 static __device__ __forceinline__ int64_t expert_of(const Experts &e, int64_t row) {
     int64_t low = 0, high = e.count;
@@ -242,18 +273,6 @@ static __device__ __forceinline__ int64_t expert_of(const Experts &e, int64_t ro
             low = middle + 1;
     }
     return low;
-}
-
-/* One row per block. */
-template <typename R>
-static __global__ void add_biases(Cells y, Cells bias, Cells scale, Experts e, int64_t n) {
-    for (int64_t row = blockIdx.x; row < e.rows; row += gridDim.x) {
-        const int64_t expert = expert_of(e, row);
-        if (expert == e.count) return;
-        const R by = scale.data ? scale.get<R>(row) : (R)1;
-        for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
-            y.put(row * n + i, y.get<R>(row * n + i) + by * bias.get<R>(expert * n + i));
-    }
 }
 
 /* One column of one expert per thread. */
@@ -281,16 +300,6 @@ static __global__ void scale_gradients(Cells dy, Cells bias, Cells dscale, Exper
 }
 
 enum { BIAS_THREADS = 256 };
-
-extern "C" void cuda_grouped_linear(const Call *c) {
-    const Experts e = experts_of(c);
-    run_rows(c, true);
-    if (!c->in[3] || !tensor_count(c->out[0])) return;
-    REAL_SWITCH(lead_type(c),
-                add_biases<R><<<grid_for(c, e.rows, 1), BIAS_THREADS, 0, stream_of(c)>>>(
-                    cells(c->out[0]), cells(c->in[3]), cells(c->in[4]), e, tensor_width(c->out[0])));
-    LAUNCHED();
-}
 
 extern "C" void cuda_grouped_bias_grad(const Call *c) {
     const Experts e = experts_of(c);
