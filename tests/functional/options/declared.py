@@ -36,6 +36,7 @@ NOT_GPT = [("model", "--model gpt"), ("bert_binary_head", "--bert-no-binary-head
 ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope_local_base_freq", "--window-size 3,0"),
             ("multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim latent_norm_epsilon rope_type",
              "--multi-latent-attention"),
+            ("add_output_layer_bias", "--add-output-layer-bias"),
             ("eod_mask_loss", "--eod-mask-loss"), ("reset_position_ids", "--reset-position-ids"), ("reset_attention_mask", "--reset-attention-mask"),
             ("null_tokenizer_eod_id null_tokenizer_pad_id", "--null-tokenizer-eod-id 5 --null-tokenizer-pad-id 5"),
             ("allow_ambiguous_pad_tokens", "--allow-ambiguous-pad-tokens"), ("make_vocab_size_divisible_by", "--make-vocab-size-divisible-by 64"),

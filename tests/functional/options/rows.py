@@ -114,6 +114,7 @@ witnessed("norm_placement", "--norm-placement sandwich --normalization RMSNorm -
 witnessed("parallel_residual", "--parallel-residual two-norms --hidden-dropout 0.1", families=NOT_T5)
 witnessed("parallel_residual", "--parallel-residual one-norm --disable-bias-linear", families=NOT_T5)
 witnessed("norm_bias", "--disable-norm-bias --qk-layernorm", families=GPT)
+witnessed("norm_bias", "--disable-norm-bias", families=T5)
 witnessed("norm_bias parallel_residual", "--disable-norm-bias --parallel-residual one-norm", layouts=(ONE, STAGES), families=NOT_T5)
 witnessed("add_output_layer_bias", "--add-output-layer-bias --weight-decay 0.1", families=GPT)
 witnessed("add_output_layer_bias untie_embeddings_and_output_weights", "--add-output-layer-bias --untie-embeddings-and-output-weights"
