@@ -149,7 +149,7 @@ def read_json(path):
 
 
 def write_json(path, result):
-    """Replaces the file atomically, so that readers never see a part of it. A symlink is kept."""
+    """Replaces the file atomically, so that readers never see a partially written file. A symlink is kept."""
     path = pathlib.Path(os.path.realpath(path))
     temporary = path.with_name(path.name + ".part")
     temporary.write_text(compact(result) + "\n")

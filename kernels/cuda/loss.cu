@@ -35,7 +35,7 @@ template <typename T> __device__ __forceinline__ Real<T> growth(Real<T> differen
 template <typename T> __device__ __forceinline__ Real<T> power(Real<T> x, Real<T> shift) {
     return growth<T>(sizeof(T) > 2 ? x - shift : fma(x, (Real<T>)LOG2_E, -shift));
 }
-/* N elements of a row: a vector, or one element. */
+/* A piece of a row: one element, or a Run of several. */
 template <typename T> struct Single {
     T x;
     __device__ __forceinline__ Real<T> get(int) const { return to_real<Real<T>>(x); }

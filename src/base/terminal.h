@@ -14,7 +14,7 @@ int terminal_columns(FILE *);
 /* The number of bytes of `text` that fit into `columns`, in whole characters. A wide character takes two
  * columns, and the escape sequence of a colour none. A byte that is not UTF-8 counts as one column. */
 size_t terminal_fit(const char *text, int columns);
-/* Replaces the line of the cursor by `text`, truncated to the width of the live terminal; terminal_hide
+/* Replaces the cursor's line with `text`, truncated to the width of the live terminal; terminal_hide
  * clears the line. */
 void terminal_show(FILE *, const char *text);
 void terminal_hide(FILE *);

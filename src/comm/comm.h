@@ -182,7 +182,7 @@ typedef struct CommProfile {
     double bytes; /* bytes that this rank would send in a ring algorithm: nccl-tests' bus bytes */
 } CommProfile;
 
-/* Adds the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph
+/* Starts to add the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph
  * are not counted. After device_wait the sums are complete. NULL: stops. An operation in host memory first
  * waits for the device `computes` (NULL: none), so that its exposed time excludes the work of this device. */
 enum { COMM_PROFILE = 1 << AXES };

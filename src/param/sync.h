@@ -9,9 +9,9 @@
  *
  * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore
  * bitwise equal for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum
- * each microbatch over the ranks, then add the microbatches; the other stages do the reverse. Both orders are
- * bitwise equal with one microbatch or with exact sums (the exact lane), else equal up to rounding. This also
- * applies to `instances`, which sum inside an instance and then over instances.
+ * each microbatch over the ranks, then add the microbatches; the other stages do the reverse. The results of
+ * both orders are bitwise equal with one microbatch or exact sums (the exact lane); otherwise they differ by
+ * rounding. This also applies to `instances`, which sum inside an instance and then over instances.
  *
  * All ranks of the world must call the same functions in the same order. A step:
  *

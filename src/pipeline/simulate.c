@@ -136,7 +136,7 @@ static Err ready_at(const Player *p, int rank, const Action *a, double *ready, c
         if (!(*last)->received) *waits_for = "the last message from its buffer to be received";
         *ready = fmax(*ready, (*last)->receipt);
     }
-    if (*waits_for || source.rank < 0) return ERR_OK; /* an action receives its message when it can run */
+    if (*waits_for || source.rank < 0) return ERR_OK; /* a message is received only when its action can run */
     Message *m = &cell_of(p, source.rank, source.chunk, a->microbatch)->message[pipeline_way(a)];
     if (!m->sent) *waits_for = "a message to be sent";
     if (!m->sent) return ERR_OK;

@@ -29,7 +29,7 @@ void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* Gives the outputs their types, as tape_run does. */
 void tape_check(Tape *, const OpDef *, const Call *);
-/* Records an op with communication that the builder has run itself, through tape_call and tape_comm. The builder must
+/* Records a communicating op that the builder has already run, through tape_call and tape_comm. The builder must
  * have set the types of its outputs. */
 void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* For an op that adds to the main gradients of its parameters before it is recorded. Call

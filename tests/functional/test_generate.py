@@ -28,7 +28,7 @@ assert "text 2 of --stop, line 1: byte 0xe9 at offset 1" in generate("--prompt",
                                                                      "c\udce9", status=2)[1]
 
 # The text ends before the first stop text, even if that consists of several tokens: a token of this tokenizer is at
-# most one byte, and a stop text has two. The drawn text must not contain the stop texts earlier.
+# most one byte, and a stop text has two. No stop text may occur earlier in the drawn text.
 for seed in itertools.count():
     draw = ["--prompt", "The ", *LENGTH, "--temperature", 0.3, "--random-seed", seed]
     new = generate(*draw)[0][4:-1]

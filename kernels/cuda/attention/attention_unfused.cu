@@ -76,7 +76,7 @@ template <typename R> __device__ static R dot(const View &a, int64_t a_at, const
     return sum;
 }
 
-/* The scaled score of query and key, before the cap. */
+/* The scaled score of a query and a key, before the cap. */
 template <typename R> __device__ static R raw_score(const Problem &p, const Query &q, int64_t key) {
     return (R)p.attr.scale * dot<R>(p.q, q.in(p.q), p.k, q.key(p.k, key));
 }

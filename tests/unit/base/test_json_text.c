@@ -1,4 +1,4 @@
-/* Tests that text is printed as by repr() and json.dumps() of Python 3.11. */
+/* Tests that the output equals that of repr() and json.dumps() in Python 3.11. */
 #include <math.h>
 
 #include "base/json_text.h"
