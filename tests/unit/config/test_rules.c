@@ -432,7 +432,14 @@ static const char *const GPT[][2] = {
      "(--expert-model-parallel-size 1 --expert-tensor-parallel-size 1)"},
     {"--device cuda --cuda-graph-impl local",
      "replays the random numbers of one microbatch: it needs --hidden-dropout 0, --attention-dropout 0, no "
-     "--classifier-dropout above 0 and no --moe-input-jitter-eps"},
+     "--classifier-dropout above 0, no --moe-input-jitter-eps, no --moe-router-force-load-balancing and no "
+     "--moe-router-force-biased"},
+    {"--device cuda --cuda-graph-impl local --hidden-dropout 0 --attention-dropout 0 " EXPERTS
+     " --moe-router-force-biased 1",
+     "no --moe-router-force-load-balancing and no --moe-router-force-biased"},
+    {"--device cuda --cuda-graph-impl local --hidden-dropout 0 --attention-dropout 0 " EXPERTS
+     " --moe-router-force-load-balancing",
+     "no --moe-router-force-load-balancing and no --moe-router-force-biased"},
     {"--micro-batch-size none", "Training needs --micro-batch-size"},
     {"--train-iters none", "Training needs --train-iters or --train-samples"},
     {"--global-batch-size 5", "--global-batch-size 5 must be a multiple of --micro-batch-size 2 times the "
