@@ -223,8 +223,9 @@ static bool has_loss(const Config *c, LoadBalancing type) {
 }
 
 static bool divides_quantiles(const Config *c) {
-    return c->moe_router_topk < c->num_experts &&
-           i64_or(c->micro_batch_size, 1) * c->seq_length * c->moe_router_topk % c->num_experts == 0;
+    const int64_t n = c->num_experts; /* the factors are reduced, because their product can exceed 63 bits */
+    return c->moe_router_topk < n &&
+           i64_or(c->micro_batch_size, 1) % n * (c->seq_length % n) % n * c->moe_router_topk % n == 0;
 }
 
 static bool balances_over_samples(const Config *c) {
@@ -256,9 +257,7 @@ static bool known_modules(const Config *c) {
 }
 
 static bool recomputes(const Config *c, RecomputeModule module) {
-    for (int64_t i = 0; i < c->recompute_modules.count; i++)
-        if (enum_find(RecomputeModule_spellings, c->recompute_modules.at[i]) == (int)module) return true;
-    return false;
+    return config_lists(&c->recompute_modules, RecomputeModule_spellings, (int)module);
 }
 
 static bool valid_batch_steps(const Config *c) { return config_batch_steps(c, NULL, 0) > 0; }

@@ -202,6 +202,8 @@ ConfigRange config_range(int option);
 const void *config_value(const Config *, int option);
 int config_find(const char *name, size_t n); /* row of the option whose first spelling is `name`; -1: none */
 
+/* Whether one of the words is a spelling of this choice (enum_find). */
+bool config_lists(const TextList *words, const char *const *spellings, int choice);
 /* Whether --moe-router-load-balancing-type names this type. */
 bool config_balances_by(const Config *, LoadBalancing);
 /* How many of its best scores a group of experts adds up to its own score. The options of groups must be
@@ -214,6 +216,8 @@ bool config_rotated_layers(const Config *, bool *out);
  * "([1,1,0]+[1])*2" with exactly n entries. Returns false if the text is neither. */
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
 /* Like config_layer_pattern, except that "N" sets layers 0, N, 2N, ... to true (--moe-layer-freq). */
+/* The inverse of config_layer_pattern: "[1,0,1]", in the arena. */
+const char *config_pattern_text(Arena *, const bool *layer, int64_t n);
 bool config_moe_pattern(const char *text, int64_t n, bool *out);
 /* batch.c: writes the steps of a run's batch-size schedule, at most `capacity`, and returns their number;
  * with capacity 0, it returns an upper bound on that number. Returns -1 if step-batch-size-schedule or

@@ -164,11 +164,14 @@ static void context(const Config *c, Arena *arena, Derived *d) {
     d->layer_context_comm = comm;
 }
 
-bool config_balances_by(const Config *c, LoadBalancing type) {
-    const TextList *types = &c->moe_router_load_balancing_type;
-    for (int64_t i = 0; i < types->count; i++)
-        if (enum_find(LoadBalancing_spellings, types->at[i]) == (int)type) return true;
+bool config_lists(const TextList *words, const char *const *spellings, int choice) {
+    for (int64_t i = 0; i < words->count; i++)
+        if (enum_find(spellings, words->at[i]) == choice) return true;
     return false;
+}
+
+bool config_balances_by(const Config *c, LoadBalancing type) {
+    return config_lists(&c->moe_router_load_balancing_type, LoadBalancing_spellings, (int)type);
 }
 
 int64_t config_group_scores(const Config *c) {

@@ -1,4 +1,4 @@
-/* Parses layer patterns of Megatron-LM's --window-attn-skip-freq and --moe-layer-freq. A pattern is a number
+/* Parses and prints layer patterns of Megatron-LM's --window-attn-skip-freq and --moe-layer-freq. A pattern is a number
  * N, or an expression over lists of 0 and 1:
  *
  *   sum := product { "+" product }    product := item { "*" count }    item := "[" bits "]" | "(" sum ")"
@@ -87,4 +87,11 @@ bool config_moe_pattern(const char *text, int64_t n, bool *out) {
     const long every = frequency(text);
     for (int64_t i = 0; i < n && every > 0; i++) out[i] = i % every == 0;
     return every > 0 || expression(text, n, out);
+}
+
+const char *config_pattern_text(Arena *arena, const bool *layer, int64_t n) {
+    char *text = arena_alloc(arena, (size_t)(2 * n + 2));
+    for (int64_t i = 0; i < n; i++) text[2 * i] = i ? ',' : '[', text[2 * i + 1] = layer[i] ? '1' : '0';
+    memcpy(text + 2 * n, "]", 2);
+    return text;
 }

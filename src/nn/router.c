@@ -25,22 +25,18 @@ double router_loss_sum(const double *counters, int64_t experts, int loss) {
 
 static void router_end_step(void *self, const StateContext *c) {
     const Router *r = self;
-    const ExpertBiasAttr attr = {r->spec->bias_rate};
-    Tensor count = chosen(r), *bias = &r->bias->master;
-    call_run(&OPS[OP_expert_bias],
-             &(Call){.in = {bias, &count}, .out = {bias}, .attr = &attr, .device = c->device});
+    const bool quantile = r->spec->quantile;
+    const ExpertBiasAttr rate = {r->spec->bias_rate};
+    const QuantileBiasAttr ema = {r->spec->ema};
+    Tensor sum = quantile ? quantiles(r) : chosen(r), *bias = &r->bias->master;
+    call_run(&OPS[quantile ? OP_quantile_bias : OP_expert_bias],
+             &(Call){.in = {bias, &sum},
+                     .out = {bias},
+                     .attr = quantile ? (const void *)&ema : &rate,
+                     .device = c->device});
 }
 
-static void quantile_end_step(void *self, const StateContext *c) {
-    const Router *r = self;
-    const QuantileBiasAttr attr = {r->spec->ema};
-    Tensor sum = quantiles(r), *bias = &r->bias->master;
-    call_run(&OPS[OP_quantile_bias],
-             &(Call){.in = {bias, &sum}, .out = {bias}, .attr = &attr, .device = c->device});
-}
-
-static const StateKind ROUTER_BIAS = {.end_step = router_end_step},
-                       ROUTER_QUANTILE = {.end_step = quantile_end_step};
+static const StateKind ROUTER_BIAS = {.end_step = router_end_step};
 
 void router_init(Router *r, Registry *reg, const char *name, const RouterSpec *s, Tensor *counters) {
     const bool invariant = !reg->layout.sequence_parallel;
@@ -66,7 +62,7 @@ void router_init(Router *r, Registry *reg, const char *name, const RouterSpec *s
     r->bias =
         state_buffer(reg, arena_printf(reg->arena, "%s.%s_bias", name, s->quantile ? "quantile" : "expert"),
                      1, &s->experts);
-    state_add(reg, s->quantile ? &ROUTER_QUANTILE : &ROUTER_BIAS, r);
+    state_add(reg, &ROUTER_BIAS, r);
 }
 
 /* ---- balance ---- */

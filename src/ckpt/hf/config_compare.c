@@ -21,14 +21,6 @@ static TextList plain_numbers(Arena *arena, const TextList *list) {
     return plain;
 }
 
-/* The pattern as text: "[1,0,1]". */
-static const char *plain_pattern(Arena *arena, const bool *layer, int64_t n) {
-    char *text = arena_alloc(arena, (size_t)(2 * n + 2));
-    for (int64_t i = 0; i < n; i++) text[2 * i] = i ? ',' : '[', text[2 * i + 1] = layer[i] ? '1' : '0';
-    memcpy(text + 2 * n, "]", 2);
-    return text;
-}
-
 /* The options of latent attention have no effect on other models. */
 static void plain_latents(Config *c, const Config *fresh) {
     if (!c->multi_latent_attention) {
@@ -52,7 +44,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
         c->rotary_interleaved = false;
     }
     if (c->model == MODEL_gpt && rope)
-        c->no_rope_freq = plain_pattern(arena, c->derived.layer_rotated, c->num_layers);
+        c->no_rope_freq = config_pattern_text(arena, c->derived.layer_rotated, c->num_layers);
     if (!c->use_rope_scaling) {
         c->rope_scaling_factor = fresh->rope_scaling_factor;
         c->rope_scaling_low_freq_factor = fresh->rope_scaling_low_freq_factor;
@@ -89,7 +81,7 @@ static void plain_windows(Config *c, Arena *arena) {
     reach[0] = d->window_left, reach[1] = 0;
     const bool any = windowed && d->window_left >= 0;
     c->window_size = (I64List){any ? reach : NULL, any ? 2 : 0};
-    c->window_attn_skip_freq = any ? plain_pattern(arena, d->layer_windowed, c->num_layers) : NULL;
+    c->window_attn_skip_freq = any ? config_pattern_text(arena, d->layer_windowed, c->num_layers) : NULL;
 }
 
 /* Tasks with classes have the same head. Only pretraining needs the head for sentence pairs. */
@@ -108,7 +100,8 @@ static void plain_experts(Config *c, const Config *fresh, Arena *arena) {
     }
     const bool routed = d->num_moe_layers > 0, softmax = c->moe_router_score_function == SCORE_SOFTMAX,
                groups = routed && i64_is_set(c->moe_router_num_groups) && c->moe_router_num_groups > 1;
-    c->moe_layer_freq = routed ? plain_pattern(arena, d->layer_moe, c->num_layers) : fresh->moe_layer_freq;
+    c->moe_layer_freq =
+        routed ? config_pattern_text(arena, d->layer_moe, c->num_layers) : fresh->moe_layer_freq;
     if (!routed) c->moe_ffn_hidden_size = I64_UNSET;
     if (!routed) c->moe_router_score_function = fresh->moe_router_score_function;
     c->moe_router_pre_softmax = routed && softmax && c->moe_router_pre_softmax;

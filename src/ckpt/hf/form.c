@@ -92,6 +92,12 @@ void hf_set_text(HfReader *r, int option, const char *value) {
     str_printf(r->out, "%.*s = %s\n", (int)arg_name_len(o), o->names, value);
 }
 
+void hf_set_pattern(HfReader *r, int option, const bool *layer, int64_t layers) {
+    Arena *arena = arena_new();
+    hf_set_text(r, option, config_pattern_text(arena, layer, layers));
+    arena_free(arena);
+}
+
 void hf_set_size(HfReader *r, int option, int64_t v) {
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)v);

@@ -95,6 +95,8 @@ void hf_set_size(HfReader *, int option, int64_t);
 void hf_set_real(HfReader *, int option, double);
 /* Sets the option so that its field has this value, even if the option names the opposite. */
 void hf_set_flag(HfReader *, int option, bool);
+/* Sets an option to a pattern of layers such as "[1,0,1]". */
+void hf_set_pattern(HfReader *, int option, const bool *layer, int64_t layers);
 void hf_set_text(HfReader *, int option, const char *);
 
 /* The text of the value that a FIX or LACK row sets. */

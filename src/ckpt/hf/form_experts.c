@@ -91,24 +91,18 @@ static void shared_width_read(HfReader *r, const HfRow *row) {
  * multiple of `step`, or `dense` contains i. */
 static void set_moe_layers(HfReader *r, int64_t first_dense, int64_t step, const json_t *dense) {
     const int64_t layers = hf_get_layers(r);
-    bool *is_dense = mem_zero((size_t)layers, sizeof *is_dense);
+    bool *moe = mem_zero((size_t)layers, sizeof *moe); /* first whether `dense` has the layer */
     for (size_t k = 0; k < json_array_size(dense); k++) {
         const json_t *layer = json_array_get(dense, k);
         const int64_t i = json_is_integer(layer) ? json_integer_value(layer) : -1;
         if (i < 0)
             hf_refuse(r, "mlp_only_layers", "not a list of numbers of layers");
         else if (i < layers)
-            is_dense[i] = true;
+            moe[i] = true;
     }
-    Str pattern = {0};
-    for (int64_t i = 0; i < layers; i++) {
-        const bool moe = i >= first_dense && (i + 1) % step == 0 && !is_dense[i];
-        str_printf(&pattern, "%s%d", i ? "," : "[", moe);
-    }
-    str_puts(&pattern, "]");
-    hf_set_text(r, OPTION_moe_layer_freq, pattern.s);
-    str_free(&pattern);
-    free(is_dense);
+    for (int64_t i = 0; i < layers; i++) moe[i] = i >= first_dense && (i + 1) % step == 0 && !moe[i];
+    hf_set_pattern(r, OPTION_moe_layer_freq, moe, layers);
+    free(moe);
 }
 
 static void first_dense_read(HfReader *r, const HfRow *row) {

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/json_text.h"
+#include "base/mem.h"
 #include "ckpt/hf/form.h"
 
 static bool has_objects(const json_t *in) {
@@ -118,12 +119,10 @@ bool hf_is_rotated(HfReader *r, int64_t i) {
 
 static void rotated_layers_read(HfReader *r, const HfRow *row) {
     const int64_t layers = hf_get_layers(r);
-    Str unrotated = {0};
-    for (int64_t i = 0; i < layers && !r->err.code; i++)
-        str_printf(&unrotated, "%s%d", i ? "," : "[", !hf_is_rotated(r, i));
-    str_puts(&unrotated, "]");
-    hf_set_text(r, row->option, unrotated.s);
-    str_free(&unrotated);
+    bool *unrotated = mem_zero((size_t)layers, sizeof *unrotated);
+    for (int64_t i = 0; i < layers && !r->err.code; i++) unrotated[i] = !hf_is_rotated(r, i);
+    hf_set_pattern(r, row->option, unrotated, layers);
+    free(unrotated);
 }
 
 static void rotated_layers_write(HfWriter *w, const HfRow *row) {

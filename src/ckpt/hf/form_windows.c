@@ -1,7 +1,9 @@
 /* The form of sliding windows: sliding_window, use_sliding_window, max_window_layers, sliding_window_pattern
  * and layer_types. */
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "ckpt/hf/form.h"
 
 /* Whether max_window_layers has an effect. */
@@ -82,7 +84,8 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
 static void windows_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
     const int64_t layers = hf_get_layers(r), size = get_window(r, row), number = get_number(r, row);
-    Str pattern = {0}, unrotated = {0};
+    bool *windowed = mem_zero((size_t)layers, sizeof *windowed),
+         *full = mem_zero((size_t)layers, sizeof *full);
     if (types && (!json_is_array(types) || json_array_size(types) != (size_t)layers))
         hf_refuse(r, "layer_types", "not a list with one entry for each layer");
     for (int64_t i = 0; i < layers && !r->err.code; i++) {
@@ -93,14 +96,13 @@ static void windows_read(HfReader *r, const HfRow *row) {
             hf_refuse(r, "layer_types",
                       "but transformers gives every layer of this type of model the window");
         r->windowed += named;
-        str_printf(&pattern, "%s%d", i ? "," : "[", named);
-        str_printf(&unrotated, "%s%d", i ? "," : "[", !named);
+        windowed[i] = named, full[i] = !named;
     }
-    str_puts(&pattern, "]"), str_puts(&unrotated, "]");
     if (r->windowed) str_printf(r->out, "window-size = %lld,0\n", (long long)size - 1);
-    if (r->windowed && r->windowed < layers) hf_set_text(r, OPTION_window_attn_skip_freq, pattern.s);
-    if (size && only_windows_rotate(row)) hf_set_text(r, OPTION_no_rope_freq, unrotated.s);
-    str_free(&pattern), str_free(&unrotated);
+    if (r->windowed && r->windowed < layers)
+        hf_set_pattern(r, OPTION_window_attn_skip_freq, windowed, layers);
+    if (size && only_windows_rotate(row)) hf_set_pattern(r, OPTION_no_rope_freq, full, layers);
+    free(windowed), free(full);
 }
 
 /* The window of Hugging Face includes the token itself; the window of Megatron-LM counts only the tokens
