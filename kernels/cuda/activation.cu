@@ -244,16 +244,18 @@ __global__ void __launch_bounds__(THREADS) gated_grad(const T *dy, const T *x, T
 
 static Activation kind_of(const Call *c) { return ((const ActivationAttr *)c->attr)->kind; }
 
-/* The instance of a kernel for the kind of gate. */
+static bool is_limited(const Call *c) {
+    const ActivationAttr *a = (const ActivationAttr *)c->attr;
+    return a->limit > 0 || a->offset != 0;
+}
+
+/* The instance of a kernel for the kind of gate. GeGLU has no limits (op_activation). */
 #define GATED(c, kernel, T)                                                                                  \
-    (limits_of<T>(c).limit < INFINITY || limits_of<T>(c).offset != 0 || kind_of(c) == ACT_QUICK_GEGLU        \
-         ? (kind_of(c) == ACT_QUICK_GEGLU  ? kernel<ACT_QUICK_GELU, true, T>                                 \
-            : kind_of(c) == ACT_SWIGLU     ? kernel<ACT_SWIGLU, true, T>                                     \
-            : kind_of(c) == ACT_GEGLU_TANH ? kernel<ACT_GELU_TANH, true, T>                                  \
-                                           : kernel<ACT_GELU_ERF, true, T>)                                  \
-     : kind_of(c) == ACT_SWIGLU     ? kernel<ACT_SWIGLU, false, T>                                           \
+    (kind_of(c) == ACT_QUICK_GEGLU  ? kernel<ACT_QUICK_GELU, true, T>                                        \
      : kind_of(c) == ACT_GEGLU_TANH ? kernel<ACT_GELU_TANH, false, T>                                        \
-                                    : kernel<ACT_GELU_ERF, false, T>)
+     : kind_of(c) == ACT_GEGLU_ERF  ? kernel<ACT_GELU_ERF, false, T>                                         \
+     : is_limited(c)                ? kernel<ACT_SWIGLU, true, T>                                            \
+                                    : kernel<ACT_SWIGLU, false, T>)
 
 static void same_type(const Tensor *a, const Tensor *b) {
     CHECK(a->dtype == b->dtype, "activation: operands of %s and %s", dtype_name((DType)a->dtype),

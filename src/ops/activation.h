@@ -4,7 +4,8 @@
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* Elementwise on contiguous x [...,f] -> same shape; a gated one maps [..., gate | up] to [..., f/2]. */
+/* Elementwise on contiguous x [...,f] -> same shape; a gated one maps [..., gate | up] to [..., f/2]. Only SwiGLU and
+ * quick GeGLU can have limits and an offset. */
 Tensor *op_activation(Tape *, Tensor *x, ActivationAttr);
 /* An activation that the kernel of a linear layer has computed together with the GEMM. The only op that reads the
  * result also records it. */

@@ -206,23 +206,22 @@ extern "C" void cuda_route_grad(const Call *c) {
 
 /* ---- random logits ---- */
 
+template <typename R>
 static __global__ void random_logits(Cells x, Cells y, int64_t rows, int64_t samples, int64_t n,
                                      const __grid_constant__ RandomLogitsAttr a) {
     GRID_LOOP(i, rows * n) {
         const int64_t index = random_logits_first(&a, i / n, samples, n) + i % n;
         const double draw = a.std * philox_normal(a.index.seed, a.index.site, (uint64_t)index);
-        if (x.dtype == F64)
-            y.put(i, (a.kind == RANDOM_REPLACES ? 0 : x.get<double>(i)) + draw);
-        else
-            y.put(i, (a.kind == RANDOM_REPLACES ? 0 : x.get<float>(i)) + (float)draw);
+        y.put(i, (a.kind == RANDOM_REPLACES ? (R)0 : x.get<R>(i)) + (R)draw);
     }
 }
 
 extern "C" void cuda_random_logits(const Call *c) {
     const int64_t rows = tensor_rows(c->in[0]), n = tensor_width(c->in[0]);
     if (!rows) return;
-    random_logits<<<grid_for(c, rows * n, THREADS), THREADS, 0, stream_of(c)>>>(
-        cells(c->in[0]), cells(c->out[0]), rows, c->in[0]->dim[1], n, *(const RandomLogitsAttr *)c->attr);
+    REAL_SWITCH(lead_type(c), random_logits<R><<<grid_for(c, rows * n, THREADS), THREADS, 0, stream_of(c)>>>(
+                                  cells(c->in[0]), cells(c->out[0]), rows, c->in[0]->dim[1], n,
+                                  *(const RandomLogitsAttr *)c->attr));
     LAUNCHED();
 }
 
