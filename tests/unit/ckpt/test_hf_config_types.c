@@ -1,0 +1,301 @@
+/* config.json of a model of each type: combinations of options, and changes of each key. */
+#include "unit/cmocka_all.h"
+
+#include <jansson.h>
+
+#include "ckpt/hf/config.h"
+#include "ckpt/hf/type.h"
+#include "unit/ckpt/hf_models.h"
+#include "unit/ckpt/model.h"
+
+/* ---- combinations of options ---- */
+
+#define ROBERTA(type)                                                                                        \
+    "model = bert\nactivation = gelu-erf\nnorm-placement = post\nbert-no-binary-head = "                     \
+    "true\nnum-token-types = "                                                                               \
+    "1\nhf-model-type = " type "\n"
+
+#define GPT_OSS                                                                                              \
+    "activation = quick-geglu\nglu-linear-offset = 1\nactivation-func-clamp-value = 7\nsoftmax-type = "      \
+    "learnable\n"
+
+/* --hf-model-type with the name of the type that is tried: an earlier type may fit too. */
+#define NAMED "hf-model-type = %s\n"
+
+enum { MOST_CHOICES = 12 };
+static const char *const CHOICES[][MOST_CHOICES] = {
+    {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
+     LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n", LLAMA_POSITIONS "use-rope-scaling = true\n",
+     LLAMA_POSITIONS "parallel-residual = two-norms\n", LLAMA_POSITIONS "parallel-residual = one-norm\n",
+     "position-embedding-type = yarn\n", LLAMA_POSITIONS "rope-dynamic-factor = 2\n",
+     LLAMA_POSITIONS "rotary-interleaved = true\n",
+     LLAMA_POSITIONS "rotary-interleaved = true\ndisable-norm-bias = true\nparallel-residual = one-norm\n",
+     LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n"},
+    {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n"},
+    {"", "swiglu = true\n", "squared-relu = true\n", GPT_OSS, "activation = relu\n"},
+    {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
+    {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
+         "untie-embeddings-and-output-weights = true\n"},
+    {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n", GEMMA2,
+     "activation = geglu-tanh\napply-layernorm-1p = true\nscale-embedding = true\n"},
+    {"", "qk-layernorm = true\n", "qk-layernorm = true\nqk-layernorm-whole = true\nnorm-placement = post\n",
+     "qk-layernorm = true\nnorm-placement = post\n", "norm-placement = sandwich\n",
+     "qk-layernorm = true\nqk-layernorm-whole = true\n"},
+    {"", "no-rope-freq = 2\n", "no-rope-freq = [1,1,1]\n"},
+    {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
+     "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
+    {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
+     EXPERTS
+     "moe-layer-freq = [1,0,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-shared-expert-gate = true\n",
+     EXPERTS GLM "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\n", EXPERTS GLM,
+     EXPERTS "moe-shared-expert-intermediate-size = 30\n",
+     EXPERTS
+     "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-router-pre-softmax = true\n"},
+    {"", "model = bert\nactivation = gelu-erf\n",
+     "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5, ROBERTA("roberta"),
+     ROBERTA("xlm-roberta")},
+    {"", LATENT},
+    {"", NAMED},
+};
+enum { N_CHOICES = sizeof CHOICES / sizeof *CHOICES };
+
+/* A model of each type, in the order of hf_types.def: the choice from each row of CHOICES. */
+static const int MODEL[][N_CHOICES] = {
+    {0},
+    {1, 1, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 1},
+    {1, 1, 1, 2},
+    {1, 1, 1, 1, 0, 1},
+    {1, 0, 1, 1},
+    {1, 2},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 3},
+    {1, 1, 1, 1, 0, 1, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 4},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 7, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 4, 0, 1},
+    {1},
+    {1, 1, 1, 0, 0, 2},
+    {1, 1, 0, 1, 0, 3},
+    {1, 1, 0, 1, 0, 3, 1},
+    {5},
+    {6},
+    {1, 1, 1, 1, 0, 0, 2},
+    {2, 1, 1, 1, 1},
+    {1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 4, 0, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {9, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 3, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 2, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 2, 0, 0, 1, 0, 0, 1},
+    {1, 1, 1, 1, 0, 1, 0, 0, 0, 4, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 5, 0, 0, 5, 0, 0, 1},
+    {1, 1, 1, 1, 0, 2, 0, 0, 0, 1, 0, 0, 1},
+    {1, 1, 1, 1, 0, 2, 0, 0, 0, 6, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 0, 1, 0, 4, 0, 0, 0, 0, 0, 0, 1},
+    {7, 1, 3, 0, 1, 0, 0, 0, 2, 1},
+    {10, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {10, 0, 1, 1, 0, 0, 0, 2, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 5, 0, 0, 1, 0, 0, 1},
+    {11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3},
+};
+_Static_assert(sizeof MODEL / sizeof *MODEL == HF_TYPES, "one for each type");
+
+static int type_in(const Str *json) {
+    for (int i = 0; i < HF_TYPES; i++) {
+        char line[60];
+        snprintf(line, sizeof line, "\"model_type\": \"%s\"", HF_TYPE[i].name);
+        if (strstr(json->s, line)) return i;
+    }
+    fail_msg("%s", json->s);
+    return 0;
+}
+
+/* The type, HF_TYPES if the export is refused, or -1 if the options break a rule. */
+static int try_export(const char *path, const char *conf) {
+    TestModel m = {.arena = arena_new()};
+    Str json = {0}, notes = {0};
+    HfFamily family;
+    int type = -1;
+    args_init(&m.args, m.arena, "test", NULL);
+    args_use(&m.args, config_table(&m.config, USE_ALL));
+    args_bytes(&m.args, "run.conf", conf, strlen(conf));
+    config_check(&m.config, CHECK_MODEL, &m.args);
+    if (!args_end(&m.args).code) {
+        config_finish(&m.config, m.arena, 0);
+        type = hf_config_export(&m.config, F32, NULL, &json, &family).code ? HF_TYPES : type_in(&json);
+    }
+    if (json.len) {
+        write_text(path, json.s);
+        const Err e = hf_config_read_back(path, &m.config, &notes);
+        if (e.code) fail_msg("%s\n%s\n%s", e.msg, conf, json.s);
+    }
+    str_free(&json), str_free(&notes);
+    args_free(&m.args);
+    arena_free(m.arena);
+    return type;
+}
+
+static int try_choices(const char *path, const HfType *type, const int at[N_CHOICES]) {
+    Str conf = {0};
+    str_puts(&conf, BASE "num-layers = 3\n");
+    for (int i = 0; i + 1 < N_CHOICES; i++) str_puts(&conf, CHOICES[i][at[i]]);
+    if (at[N_CHOICES - 1]) str_printf(&conf, NAMED, type->name);
+    char *options = last_lines(conf.s);
+    const int exported = try_export(path, options);
+    free(options);
+    str_free(&conf);
+    return exported;
+}
+
+/* Tries every change of up to `changes` choices among those from `first` on. Counts the refused exports. */
+static int try_changes(const char *path, const HfType *type, int at[N_CHOICES], int first, int changes) {
+    int refused = try_choices(path, type, at) == HF_TYPES;
+    for (int i = first; i < N_CHOICES && changes; i++) {
+        const int old = at[i];
+        for (at[i] = 0; at[i] < MOST_CHOICES && CHOICES[i][at[i]]; at[i]++)
+            if (at[i] != old) refused += try_changes(path, type, at, i + 1, changes - 1);
+        at[i] = old;
+    }
+    return refused;
+}
+
+/* Covers, for each type, every model that differs from MODEL by one or two choices. So every type is tried with every
+ * choice, and with every pair of choices if it is exported without its name; the others have the same forms. */
+TEST(every_pair_of_changes_reads_back_or_is_refused) {
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    for (int type = 0; type < HF_TYPES; type++) {
+        int at[N_CHOICES];
+        memcpy(at, MODEL[type], sizeof at);
+        assert_int_equal(try_choices(path, &HF_TYPE[type], at), type);
+        assert_true(try_changes(path, &HF_TYPE[type], at, 0, at[N_CHOICES - 1] ? 1 : 2) > 0);
+    }
+    free(path);
+    scratch_remove(scratch);
+}
+
+/* ---- every key counts ---- */
+
+/* Keys that change no function, or are read only together with other keys: a size of the window, or the first layer of
+ * several if there is a list of layers. */
+static bool is_idle(const json_t *root, const char *key) {
+    static const char *const IDLE[] = {"pad_token_id",      "architectures",
+                                       "torch_dtype",       "bos_token_id",
+                                       "eos_token_id",      "dropout",
+                                       "attention_dropout", "hidden_dropout",
+                                       "residual_dropout",  "embedding_dropout",
+                                       "embd_pdrop",        "resid_pdrop",
+                                       "attn_pdrop",        "num_nextn_predict_layers"};
+    for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
+        if (!strcmp(key, IDLE[i])) return true;
+    return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
+}
+
+static json_t *altered(const json_t *v) {
+    if (json_is_boolean(v)) return json_boolean(!json_is_true(v));
+    if (json_is_integer(v)) return json_integer(json_integer_value(v) + 1);
+    if (json_is_real(v)) return json_real(json_real_value(v) * 1.5 + 0.25);
+    if (json_is_string(v)) return json_string("other");
+    if (json_is_array(v)) return json_pack("[s]", "other");
+    return json_integer(7);
+}
+
+static void alter_each_key(const char *path, const char *conf) {
+    TestModel m = {0};
+    Str json = {0}, notes = {0};
+    HfFamily family;
+    test_model_parse(&m, conf);
+    assert_ok(hf_config_export(&m.config, F32, NULL, &json, &family));
+    json_t *root = json_loadb(json.s, json.len, 0, NULL), *value;
+    const char *key;
+    json_object_foreach(root, key, value) {
+        json_t *other = json_copy(root);
+        json_object_set_new(other, key, altered(value));
+        char *text = json_dumps(other, 0);
+        write_text(path, text);
+        const Err e = hf_config_read_back(path, &m.config, &notes);
+        if (!e.code != is_idle(root, key))
+            fail_msg("%s: %s\n%s", key, e.code ? e.msg : "reads back as equal", text);
+        json_decref(other);
+        free(text);
+    }
+    json_decref(root);
+    str_free(&json), str_free(&notes);
+    args_free(&m.args);
+    arena_free(m.arena);
+}
+
+/* Each has the keys of a type that other models lack. */
+static const char *const KEYED[] = {
+    BASE,
+    ROPE "use-rope-scaling = true\n",
+    ROPE "rotary-seq-len-interpolation-factor = 2\n",
+    WINDOWS,
+    WINDOWS "add-qkv-bias = true\nwindow-attn-skip-freq = [0,0,1,1]\n",
+    WINDOWS "qk-layernorm = true\nwindow-attn-skip-freq = [0,1,0,1]\n",
+    MIXTURE "window-size = 7,0\nmoe-ffn-hidden-size = 40\n",
+    MIXTURE "window-size = 7,0\nqk-layernorm = true\nmoe-layer-freq = [0,1,1,1]\n",
+    WITH_SHARE
+    "window-size = 7,0\nadd-qkv-bias = true\nmoe-shared-expert-gate = true\nmoe-layer-freq = [0,1,1,1]\n"
+    "window-attn-skip-freq = [0,1,1,1]\n",
+    WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\n",
+    WITH_BIAS LATENT
+    "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,1,1]\nrope-type = rope\n",
+    IN_GROUPS LATENT "moe-shared-expert-intermediate-size = 40\nq-lora-rank = 8\nrotary-scaling-factor = 2\n"
+                     "moe-layer-freq = [0,1,1,1]\nmscale = 0.5\nmscale-all-dim = 2\n",
+    WITH_SHARE LATENT "moe-router-pre-softmax = true\nmoe-layer-freq = [0,1,1,1]\nrotary-scaling-factor = 2\n"
+                      "rope-attention-factor = 1.5\nmscale-all-dim = 2\n",
+    ROPE "normalization = LayerNorm\n",
+    BASE LLAMA_POSITIONS "window-size = 7,0\n",
+    ROPE "embedding-multiplier = 12\n",
+    ROPE GEMMA2 "swiglu = false\nwindow-size = 7,0\nattn-logit-softcapping = 50\n",
+    ROPE GEMMA2 "swiglu = false\nqk-layernorm = true\nfinal-logit-softcapping = 30\nwindow-size = 7,0\n"
+                "window-attn-skip-freq = [1,1,0,1]\nrope-local-base-freq = 100\n"
+                "rotary-seq-len-interpolation-factor = 2\n",
+    BASE LLAMA_POSITIONS "parallel-residual = two-norms\n",
+    WINDOWS "kv-channels = 8\nrotary-percent = 0.5\n",
+    LONG "rope-attention-factor = 2\n",
+    LONG "window-size = 7,0\nhf-model-type = phi3\n",
+    ROPE "norm-placement = post\nqk-layernorm = true\nqk-layernorm-whole = true\n",
+    BASE LLAMA_POSITIONS
+    "parallel-residual = two-norms\ngroup-query-attention = true\nnum-query-groups = 2\n",
+    BASE LLAMA_POSITIONS "parallel-residual = one-norm\ngroup-query-attention = true\n",
+    BASE LLAMA_POSITIONS "apply-layernorm-1p = true\nsquared-relu = true\nkv-channels = 8\n",
+    BASE LLAMA_POSITIONS "rotary-interleaved = true\ndisable-norm-bias = true\nparallel-residual = one-norm\n"
+                         "swiglu = true\ndisable-bias-linear = true\nlogits-scaling = 4\n",
+    WINDOWS "rotary-interleaved = true\ndisable-norm-bias = true\nparallel-residual = one-norm\n"
+            "normalization = LayerNorm\nwindow-attn-skip-freq = [1,0,1,1]\nno-rope-freq = [0,1,0,0]\n",
+    MIXTURE "qk-layernorm = true\nqk-layernorm-whole = true\nmoe-ffn-hidden-size = 40\n",
+    BASE LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n",
+    BASE "activation = relu\nhf-model-type = opt\n",
+    ROPE "hf-model-type = seed_oss\n",
+    WINDOWS "window-attn-skip-freq = [0,1,1,0]\nno-rope-freq = [0,1,1,0]\nhf-model-type = smollm3\n",
+    ROPE "rotary-interleaved = true\nkv-channels = 8\nrotary-percent = 0.5\n",
+    ROPE "rotary-interleaved = true\nhf-model-type = helium\n",
+    ROPE "swiglu = false\nactivation = geglu-tanh\napply-layernorm-1p = true\nscale-embedding = true\n",
+    WINDOWS
+    "window-attn-skip-freq = [1,1,1,0]\nno-rope-freq = 4\nqk-layernorm = true\nnorm-placement = post\n",
+};
+
+TEST(a_change_of_any_key_is_seen) {
+    char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
+    for (size_t i = 0; i < sizeof KEYED / sizeof *KEYED; i++) {
+        char *conf = last_lines(KEYED[i]);
+        alter_each_key(path, conf);
+        free(conf);
+    }
+    free(path);
+    scratch_remove(scratch);
+}
