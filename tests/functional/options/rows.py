@@ -11,7 +11,7 @@ import re
 import struct
 
 from generation import generate
-from program import bits, compare, expect, joined
+from program import bits, compare, expect, joined, lane, same_number
 from table import (ALL, BERT, CUT, ENCODERS, FP8, GPT, NOT_BERT, NOT_T5, ONE, STAGES, T5, legs, low_precision, resumed, rounded, row, scheduled,
                    shown, witnessed)
 from trainer import Options, Trainer, iterations
@@ -92,18 +92,24 @@ witnessed("qk_layernorm", "--qk-layernorm", families=NOT_T5)
 witnessed("qk_layernorm_whole", "--qk-layernorm --qk-layernorm-whole --group-query-attention --num-query-groups 2 --normalization RMSNorm",
           layouts=(ONE, "--ranks 4 --context-parallel-size 4", STAGES), families=NOT_T5)
 witnessed("apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1", families=NOT_T5)
-LATENT = ("--multi-latent-attention --kv-lora-rank 6 --qk-head-dim 5 --qk-pos-emb-head-dim 4 --v-head-dim 7 --disable-bias-linear"
+LATENT = ("--multi-latent-attention --kv-lora-rank 6 --qk-head-dim 5 --qk-pos-emb-head-dim 4 --v-head-dim 7"
+          " --disable-bias-linear"
           " --position-embedding-type rope --rotary-base 20 ")
 LONGER = "--rotary-scaling-factor 3 --yarn-original-max-position-embeddings 40 --mscale 0.7 --mscale-all-dim 1.6 "
-witnessed("multi_latent_attention kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rope_type", families=GPT, layouts=LAYOUTS,
+witnessed("multi_latent_attention kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rope_type", families=GPT,
+          layouts=LAYOUTS,
           words=LATENT + "--rope-type rope --rotary-percent 0.5")
 witnessed("q_lora_rank qk_layernorm latent_norm_epsilon rope_type", families=GPT, layouts=(*LAYOUTS, RING, GATHER),
-          words=LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --latent-norm-epsilon 1e-2 --normalization RMSNorm --attention-dropout 0.2")
+          words=LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --latent-norm-epsilon 1e-2 --normalization RMSNorm"
+                                  " --attention-dropout 0.2")
 witnessed("qk_layernorm rotary_scaling_factor mscale mscale_all_dim", families=GPT,
-          words=LATENT + LONGER + "--qk-layernorm --softmax-type learnable --window-size 5,0 --add-attn-proj-bias --init-method-std 0.3")
-witnessed("reset_position_ids reset_attention_mask eod_mask_loss", LATENT + LONGER + "--qk-layernorm --reset-position-ids --reset-attention-mask"
+          words=LATENT + LONGER + "--qk-layernorm --softmax-type learnable --window-size 5,0 --add-attn-proj-bias"
+                                  " --init-method-std 0.3")
+witnessed("reset_position_ids reset_attention_mask eod_mask_loss",
+          LATENT + LONGER + "--qk-layernorm --reset-position-ids --reset-attention-mask"
           " --eod-mask-loss", families=GPT)
-witnessed("softmax_scale attn_logit_softcapping", LATENT + "--softmax-scale 0.3 --attn-logit-softcapping 0.05", families=GPT)
+witnessed("softmax_scale attn_logit_softcapping", LATENT + "--softmax-scale 0.3 --attn-logit-softcapping 0.05",
+          families=GPT)
 witnessed("window_size", "--window-size 3,0", families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-attn-skip-freq 2", layouts=(ONE, CUT), families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 4 --window-size 3,0 --window-attn-skip-freq [1,0]*2", families=GPT)
@@ -115,9 +121,11 @@ witnessed("parallel_residual", "--parallel-residual two-norms --hidden-dropout 0
 witnessed("parallel_residual", "--parallel-residual one-norm --disable-bias-linear", families=NOT_T5)
 witnessed("norm_bias", "--disable-norm-bias --qk-layernorm", families=GPT)
 witnessed("norm_bias", "--disable-norm-bias", families=T5)
-witnessed("norm_bias parallel_residual", "--disable-norm-bias --parallel-residual one-norm", layouts=(ONE, STAGES), families=NOT_T5)
+witnessed("norm_bias parallel_residual", "--disable-norm-bias --parallel-residual one-norm", layouts=(ONE, STAGES),
+          families=NOT_T5)
 witnessed("add_output_layer_bias", "--add-output-layer-bias --weight-decay 0.1", families=GPT)
-witnessed("add_output_layer_bias untie_embeddings_and_output_weights", "--add-output-layer-bias --untie-embeddings-and-output-weights"
+witnessed("add_output_layer_bias untie_embeddings_and_output_weights",
+          "--add-output-layer-bias --untie-embeddings-and-output-weights"
           " --final-logit-softcapping 0.7", families=GPT, layouts=(ONE, CUT, STAGES))
 witnessed("scale_embedding", "--scale-embedding --hidden-dropout 0.1")
 MULTIPLIED = "--embedding-multiplier 3 --residual-multiplier 0.3 --softmax-scale 0.3 --hidden-dropout 0.1"
@@ -136,7 +144,8 @@ witnessed("bert_binary_head num_token_types", "--bert-no-binary-head --num-token
 witnessed("num_token_types", "--num-token-types 4", families=BERT)
 witnessed("embedding_init_method_std", "--embedding-init-method-std 0.1 --untie-embeddings-and-output-weights")
 GATED = "--quick-geglu --ffn-hidden-size 16 --init-method-std 0.3 "
-witnessed("activation glu_linear_offset activation_func_clamp_value", GATED + "--glu-linear-offset 1 --activation-func-clamp-value 0.5")
+witnessed("activation glu_linear_offset activation_func_clamp_value",
+          GATED + "--glu-linear-offset 1 --activation-func-clamp-value 0.5")
 witnessed("activation", GATED)
 witnessed("hidden_dropout", "--hidden-dropout 0.2")
 witnessed("attention_dropout", "--attention-dropout 0.3")
@@ -159,35 +168,47 @@ experts("parallel_residual", "--parallel-residual one-norm")
 experts("moe_layer_freq", "--moe-layer-freq [0,1]")
 BIASED = "--num-experts 4 --moe-ffn-hidden-size 8 --weight-decay 0.1 "
 RANKS = "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 "
-witnessed("add_bias_linear weight_decay", BIASED, layouts=(CUT, TOGETHER, RANKS, RANKS + "--moe-token-dispatcher-type alltoall"), families=GPT)
+witnessed("add_bias_linear weight_decay", BIASED,
+          layouts=(CUT, TOGETHER, RANKS, RANKS + "--moe-token-dispatcher-type alltoall"), families=GPT)
 witnessed("add_bias_linear moe_latent_size", BIASED + "--moe-latent-size 6 --swiglu --ffn-hidden-size 16", families=GPT,
-          layouts=(RANKS.replace("expert-model", "expert-tensor"), "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel"
-                   " --expert-tensor-parallel-size 2 --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall"))
-witnessed("add_bias_linear moe_apply_probs_on_input", BIASED + "--moe-apply-probs-on-input --moe-expert-capacity-factor 0.7", families=GPT,
+          layouts=(RANKS.replace("expert-model", "expert-tensor"),
+                   "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel"
+                   " --expert-tensor-parallel-size 2 --expert-model-parallel-size 2"
+                   " --moe-token-dispatcher-type alltoall"))
+witnessed("add_bias_linear moe_apply_probs_on_input",
+          BIASED + "--moe-apply-probs-on-input --moe-expert-capacity-factor 0.7", families=GPT,
           layouts=(CUT, "--moe-pad-expert-input-to-capacity"))
 experts("moe_router_topk", "--moe-router-topk 3")
 experts("moe_router_pre_softmax", "--moe-router-pre-softmax")
 experts("moe_router_score_function moe_router_topk_scaling_factor", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 1.5")
-experts("moe_router_num_groups moe_router_group_topk moe_aux_loss_coeff", "--moe-router-num-groups 2 --moe-router-group-topk 1 --moe-aux-loss-coeff 0.3")
-experts("moe_router_group_score_topk", "--num-experts 8 --moe-router-topk 3 --moe-router-num-groups 4 --moe-router-group-topk 2 --moe-router-group-score-topk 2")
-experts("moe_router_group_score_topk", "--num-experts 8 --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-router-group-score-topk 1")
-experts("moe_router_score_function", "--moe-router-score-function sqrtsoftplus --moe-aux-loss-coeff 0.3 --moe-router-enable-expert-bias"
+experts("moe_router_num_groups moe_router_group_topk moe_aux_loss_coeff",
+        "--moe-router-num-groups 2 --moe-router-group-topk 1 --moe-aux-loss-coeff 0.3")
+experts("moe_router_group_score_topk", "--num-experts 8 --moe-router-topk 3 --moe-router-num-groups 4"
+                                       " --moe-router-group-topk 2 --moe-router-group-score-topk 2")
+experts("moe_router_group_score_topk", "--num-experts 8 --moe-router-num-groups 2 --moe-router-group-topk 1"
+                                       " --moe-router-group-score-topk 1")
+experts("moe_router_score_function", "--moe-router-score-function sqrtsoftplus --moe-aux-loss-coeff 0.3"
+                                     " --moe-router-enable-expert-bias"
         " --moe-router-bias-update-rate 0.05")
 experts("moe_router_score_function", "--moe-router-score-function sqrtsoftplus --moe-router-topk 1")
 experts("moe_apply_probs_on_input", "--moe-apply-probs-on-input --moe-router-topk 1 --moe-router-pre-softmax")
-experts("moe_apply_probs_on_input", "--moe-apply-probs-on-input --swiglu --ffn-hidden-size 16", (TOGETHER, "--ranks 2 --tensor-model-parallel-size 2"
+experts("moe_apply_probs_on_input", "--moe-apply-probs-on-input --swiglu --ffn-hidden-size 16",
+        (TOGETHER, "--ranks 2 --tensor-model-parallel-size 2"
         " --sequence-parallel --expert-tensor-parallel-size 2"))
 experts("moe_latent_size", "--moe-latent-size 6")
 experts("activation_func_clamp_value", GATED + "--glu-linear-offset -0.5 --activation-func-clamp-value 0.1")
-experts("activation_func_clamp_value", "--swiglu --ffn-hidden-size 16 --moe-layer-freq [0,1] --init-method-std 0.3 --activation-func-clamp-value 0.2"
+experts("activation_func_clamp_value", "--swiglu --ffn-hidden-size 16 --moe-layer-freq [0,1] --init-method-std 0.3"
+                                       " --activation-func-clamp-value 0.2"
         " --moe-shared-expert-intermediate-size 8")
 experts("moe_latent_size", "--moe-latent-size 6 --moe-shared-expert-intermediate-size 8", (
-    "--ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 --moe-token-dispatcher-type alltoall",
+    RANKS + "--moe-token-dispatcher-type alltoall",
     "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel"))
 experts("moe_router_enable_expert_bias moe_router_bias_update_rate", "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
         " --moe-router-bias-update-rate 0.05 --hidden-dropout 0.1")
-experts("moe_router_enable_expert_bias moe_aux_loss_coeff moe_router_load_balancing_type", "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
-        " --moe-router-bias-update-rate 0.05 --moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.3", (CUT, ALONE))
+experts("moe_router_enable_expert_bias moe_aux_loss_coeff moe_router_load_balancing_type",
+        "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
+        " --moe-router-bias-update-rate 0.05 --moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.3",
+        (CUT, ALONE))
 experts("moe_aux_loss_coeff", "--moe-aux-loss-coeff 0.3")
 experts("moe_aux_loss_coeff calculate_per_token_loss", "--moe-aux-loss-coeff 0.3 --moe-z-loss-coeff 0.1 --calculate-per-token-loss --eod-mask-loss")
 experts("moe_aux_loss_coeff", "--moe-aux-loss-coeff 0.3 --moe-router-score-function sigmoid")
@@ -196,8 +217,10 @@ experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type glob
 experts("moe_router_load_balancing_type moe_aux_loss_coeff",
         "--moe-router-load-balancing-type aux_loss seq_aux_loss --moe-aux-loss-coeff 0.3 0.2")
 experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type sinkhorn", (CUT, ALONE))
-experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type quantile_balancing --moe-router-score-function sigmoid")
-experts("moe_router_quantile_balancing_ema", "--moe-router-load-balancing-type quantile_balancing --moe-router-quantile-balancing-ema 0.3"
+experts("moe_router_load_balancing_type", "--moe-router-load-balancing-type quantile_balancing"
+                                          " --moe-router-score-function sigmoid")
+experts("moe_router_quantile_balancing_ema",
+        "--moe-router-load-balancing-type quantile_balancing --moe-router-quantile-balancing-ema 0.3"
         " --moe-z-loss-coeff 0.1")
 experts("moe_z_loss_coeff", "--moe-z-loss-coeff 0.1")
 experts("moe_input_jitter_eps", "--moe-input-jitter-eps 0.2")
@@ -237,7 +260,8 @@ witnessed("weight_decay", "--weight-decay 0.3")
 witnessed("freeze_parameters", "--hidden-dropout 0.1 --freeze-parameters embedding decoder.layers.0",
           families=GPT, steps=4)
 witnessed("freeze_parameters", "--untie-embeddings-and-output-weights --freeze-parameters output_layer"
-          " decoder.layers.0.input_layernorm.bias decoder.layers.1.self_attention.linear_qkv.weight", families=GPT, layouts=(CUT + CHUNKED, ONE))
+          " decoder.layers.0.input_layernorm.bias decoder.layers.1.self_attention.linear_qkv.weight", families=GPT,
+          layouts=(CUT + CHUNKED, ONE))
 experts("freeze_parameters", "--freeze-parameters decoder.layers.0.mlp.experts decoder.layers.1.mlp.router")
 witnessed("freeze_parameters", "--freeze-parameters embedding encoder.layers.0 lm_head.dense", families=BERT)
 witnessed("freeze_parameters", "--freeze-parameters embedding encoder decoder.layers.1", families=T5)
@@ -647,8 +671,8 @@ BALANCE = "load_balancing_loss"
 
 @row("log_interval log_num_zeros_in_grad")
 def lines(program, quick):
-    """A line has the mean losses since the previous line, and the other numbers of the current step. The first step has a
-    separate line, and is also included in the means of the next one."""
+    """A line has the mean losses since the previous line, and the other numbers of the current step. The first step
+    has a separate line, and is also included in the means of the next one."""
     gpt = "--model" not in program.base
     words = f"{EXPERTS + '--moe-aux-loss-coeff 0.3' if gpt else ''} --train-iters 6 --log-num-zeros-in-grad"
     run = program.pretrain(program.words(words + " --log-interval 3"))
@@ -828,19 +852,22 @@ def several(words, losses, without=""):
 @row("moe_per_layer_logging", EXPERTS, GPT)
 def layers_of_routers(program, quick):
     """The router losses of each layer match the reference trainer."""
-    words = EXPERTS + ("--moe-per-layer-logging --num-layers 4 --moe-layer-freq [1,0,1,1] --moe-aux-loss-coeff 0.3 --moe-z-loss-coeff 0.1"
-                       " --ranks 2 --pipeline-model-parallel-size 2")
+    words = EXPERTS + ("--moe-per-layer-logging --num-layers 4 --moe-layer-freq [1,0,1,1] --moe-aux-loss-coeff 0.3"
+                       " --moe-z-loss-coeff 0.1 --ranks 2 --pipeline-model-parallel-size 2")
     folder, o = program.fresh(), program.words(words)
     rows, found = program.logged("pretrain", *o, "--tensorboard-dir", folder)[0], scalars(folder)
-    witness = Trainer(o)
-    for x in (x for x in rows if "iteration" in x and "kind" not in x):
+    witness, steps = Trainer(o), [x for x in rows if "iteration" in x and "kind" not in x]
+    expect(steps, "no step is logged")
+    for x in steps:
         witness.step()
         for name in ("load_balancing_loss", "z_loss"):
-            layers = x[name + "_by_layer"]
-            expect(layers[1] is None and len(layers) == 4, f"{name}: {layers}")
-            for i, y in witness.layer_losses[name].items():
-                expect(math.isclose(layers[i], y, rel_tol=1e-12), f"{name} of layer {i} is {layers[i]}, not {y}")
-                expect(math.isclose(found[f"moe/{name}_layer_{i}"][x["iteration"]], y, rel_tol=2.0**-24), f"{name} of layer {i} in the event file")
+            layers, own = x[name + "_by_layer"], witness.layer_losses[name]
+            expect(layers[1] is None and own.keys() == {0, 2, 3} and len(layers) == 4, f"{name}: {layers}")
+            for i, y in own.items():
+                expect(same_number(name, layers[i], y, lane(o)), f"{name} of layer {i} is {layers[i]}, not {y}")
+                in_events = found[f"moe/{name}_layer_{i}"][x["iteration"]]
+                expect(math.isclose(in_events, y, rel_tol=2.0**-24),
+                       f"{name} of layer {i} is {in_events} in the event file")
 
 
 several("--model bert --mock-data", ["lm loss", "sop loss"], "data-path split")
@@ -883,7 +910,8 @@ def prompts_file(folder):
 generated("prompt tokens_to_generate temperature logprobs window_size", "--tokens-to-generate 8 --temperature 0", model="--window-size 3,0")
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model="--position-embedding-type rope --group-query-attention"
           " --num-query-groups 2 --swiglu --ffn-hidden-size 24 --normalization RMSNorm --qk-layernorm --softmax-type learnable")
-generated("prompt", "--tokens-to-generate 7 --temperature 0", model=LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --normalization RMSNorm")
+generated("prompt", "--tokens-to-generate 7 --temperature 0",
+          model=LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --normalization RMSNorm")
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model=EXPERTS + "--untie-embeddings-and-output-weights --hidden-dropout 0.1")
 generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)
 generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
