@@ -23,7 +23,7 @@
 #include "kernels/relative_buckets.h"
 
 enum { LANES = 2 * TILE_WIDTH, KEYS = 64 };
-_Static_assert((int)KEYS <= DROPOUT_CHUNK, "the factors of a tile's row are drawn at once");
+_Static_assert((int)KEYS <= DROPOUT_CHUNK, "the factors of a tile's row are drawn together");
 
 typedef struct Problem {
     const Call *call;

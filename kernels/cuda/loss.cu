@@ -284,7 +284,7 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
                    else run_grad<T, 1>(c, o));
 }
 
-/* ---- both at once ---- */
+/* ---- loss and gradient in one kernel ---- */
 
 /* A block processes several rows sequentially. The first `held` vectors of a row are in shared memory; only
  * one thread copies and reads each of them. After the gradient of a vector has been written, the same vector

@@ -246,7 +246,7 @@ struct GradPlan {
 /* Chooses vectors per thread and threads per row so that as many threads of a block as possible have a part
  * of a row, because their slots are the bytes in flight. In a tie, rows of several warps get the fewest
  * vectors per thread, which shortens the end of the kernel. Smaller rows get the most, because a warp then
- * adds more rows at once. */
+ * adds more rows per pass. */
 static void choose_team(int64_t vectors, GradPlan *p) {
     int64_t best = 0;
     for (int held = 4; held >= 2; held--) {

@@ -80,7 +80,7 @@ int command_pretrain(int argc, char **argv) {
         NULL);
     args_use(&args, ARG_TABLE(ROWS, &o));
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
-    /* The checks continue after a problem on the command line, so that all problems are reported at once. */
+    /* The checks continue after a problem on the command line, so that one run reports all problems. */
     Err loaded = ERR_OK;
     if (!args.help && s.config.use_checkpoint_args) loaded = source_args(&s.config, s.arena, &args.notes);
     if (!args.help && !loaded.code && s.config.use_checkpoint_opt_param_scheduler)

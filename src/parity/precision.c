@@ -576,7 +576,7 @@ static bool judge_all(Judge *p) {
     return pass;
 }
 
-/* With several processes, all draws are made at once: only one process has the verdict, so they cannot agree
+/* With several processes, all draws are made in advance: only one process has the verdict, so they cannot agree
  * to add draws. */
 static int first_draws(void) { return comm_processes() > 1 ? 16 : 4; }
 

@@ -63,7 +63,8 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "dots1": "Dots1ForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
            "granitemoeshared": "GraniteMoeSharedForCausalLM", "ministral": "MinistralForCausalLM",
            "vaultgemma": "VaultGemmaForCausalLM", "gpt_oss": "GptOssForCausalLM", "cohere": "CohereForCausalLM",
-           "cohere2": "Cohere2ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM", "opt": "OPTForCausalLM",
+           "cohere2": "Cohere2ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM",
+           "opt": "OPTForCausalLM",
            "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
 DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "float16": "F16"}
 
@@ -100,7 +101,8 @@ for number, case in enumerate(table["cases"]):
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in case["drop"]}))
     shapes = expand(table["shapes"][case["shapes"]]) if "shapes" in case else []
     predicts = case["name"] == "prediction of more tokens"
-    more = {f"model.layers.{config.get('num_hidden_layers')}.enorm.weight": ("F8_E5M2", [3], bytes(3))} if predicts else {}
+    more = {f"model.layers.{config.get('num_hidden_layers')}.enorm.weight": ("F8_E5M2", [3],
+                                                                             bytes(3))} if predicts else {}
     tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes} | IGNORED | more,
                   {"format": "pt"})
     if case["refused"]:

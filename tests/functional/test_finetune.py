@@ -198,7 +198,8 @@ for words in ["--load"], ["--pretrained-checkpoint"], ["--use-checkpoint-args", 
     out = isotron("finetune", *words, WORK / "gpt", expect=2)
     assert out == (f"isotron: '{WORK / 'gpt'}' holds a 'gpt' model, but a task fine-tunes a BERT model: "
                    "load a checkpoint of --model bert\n"), out
-assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: isotron finetune trains a "
+assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: isotron finetune"
+                                                " trains a "
                                                 "BERT: set --model bert instead of gpt.\n")
 refused("needs the tokens [CLS] and [SEP]", *LABELS, *SIZES, "--tokenizer-type", "ByteLevelTokenizer", "--epochs", 1)
 refused("lower --global-batch-size, or add --keep-last", *LABELS[:3], write("few.tsv", ["a\tword", "b\tword"]),

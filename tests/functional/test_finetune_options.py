@@ -65,7 +65,8 @@ UNCHANGED = [
 REFUSED = [
     ("multi_latent_attention", "--multi-latent-attention"),
     ("latent_norm_epsilon", "--latent-norm-epsilon 1e-3"),
-    ("add_output_layer_bias", "--add-output-layer-bias"), ("rope_type", "--rope-type yarn"), ("num_experts", "--num-experts 4"), ("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias"),
+    ("add_output_layer_bias", "--add-output-layer-bias"), ("rope_type", "--rope-type yarn"),
+    ("num_experts", "--num-experts 4"), ("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias"),
     ("moe_shared_expert_gate", "--moe-shared-expert-gate"),
     ("window_size", "--window-size 3,0"), ("window_attn_skip_freq", "--window-attn-skip-freq 2"),
     ("rope_local_base_freq", "--position-embedding-type rope --rope-local-base-freq 30"),

@@ -32,11 +32,14 @@ says("--position-embedding-type rope --no-position-embedding --use-mcore-models 
 says("--qk-clip --qk-clip-alpha 0.4 --qk-l2-norm", "--qk-clip, --qk-clip-alpha and --qk-l2-norm are not supported",
      "Choose a model without it.", expect=2)
 # Options in a script for DeepSeek-V3.
-says("--multi-latent-attention --q-lora-rank 8 --kv-lora-rank 6 --qk-head-dim 8 --qk-pos-emb-head-dim 4 --v-head-dim 4 --qk-layernorm"
-     " --rotary-scaling-factor 40 --mscale 1.0 --mscale-all-dim 1.0 --position-embedding-type rope --no-rope-fusion --kv-channels 8"
+says("--multi-latent-attention --q-lora-rank 8 --kv-lora-rank 6 --qk-head-dim 8 --qk-pos-emb-head-dim 4 --v-head-dim 4"
+     " --qk-layernorm"
+     " --rotary-scaling-factor 40 --mscale 1.0 --mscale-all-dim 1.0 --position-embedding-type rope --no-rope-fusion"
+     " --kv-channels 8"
      " --mla-down-proj-fusion --recompute-granularity selective --recompute-modules mla_up_proj",
      "--mla-down-proj-fusion has no effect: ", "--kv-channels has no effect without ")
-says("--multi-latent-attention --group-query-attention --num-query-groups 2", "remove --group-query-attention", expect=2)
+says("--multi-latent-attention --group-query-attention --num-query-groups 2", "remove --group-query-attention",
+     expect=2)
 says("--spec local", "--spec has no effect: ")
 says("--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec",
      "--spec megatron.core.models.mamba.mamba_layer_specs is not supported",

@@ -291,7 +291,8 @@ def router_loss():
     """Megatron-LM's formula: experts / (k T^2) * sum_e tokens_e * sum_t p_te, where tokens are counted by the top k of
     the scores alone."""
     s, b, experts, k = 6, 3, 8, 2
-    scores = {"softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid, "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}
+    scores = {"softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid,
+              "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}
     for case, score, per_sample in (("balance", "softmax", False), ("balance_sigmoid", "sigmoid", False),
                                     ("balance_seq", "softmax", True), ("balance_sqrtsoftplus", "sqrtsoftplus", False)):
         logits = draw(s, b, experts)

@@ -34,7 +34,8 @@ NOT_GPT = [("model", "--model gpt"), ("bert_binary_head", "--bert-no-binary-head
            ("short_seq_prob", "--short-seq-prob 0.3"), ("relative_attention_num_buckets", "--relative-attention-num-buckets 8"),
            ("relative_attention_max_distance", "--relative-attention-max-distance 30")]
 ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope_local_base_freq", "--window-size 3,0"),
-            ("multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim latent_norm_epsilon rope_type",
+            ("multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim"
+             " latent_norm_epsilon rope_type",
              "--multi-latent-attention"),
             ("add_output_layer_bias", "--add-output-layer-bias"),
             ("eod_mask_loss", "--eod-mask-loss"), ("reset_position_ids", "--reset-position-ids"), ("reset_attention_mask", "--reset-attention-mask"),

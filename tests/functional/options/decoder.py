@@ -33,11 +33,13 @@ class Shape:
         self.family, self.depth = o.text("model", "gpt"), o.int("decoder-num-layers", self.layers)  # of the decoder
         self.head = o.int("kv-channels", self.hidden // self.heads)
         self.latent = "multi-latent-attention" in o
-        self.plain, self.turned = o.int("qk-head-dim", 128), o.int("qk-pos-emb-head-dim", 64)  # parts of a head, if latent
+        # the parts of a head in latent attention
+        self.plain, self.turned = o.int("qk-head-dim", 128), o.int("qk-pos-emb-head-dim", 64)
         self.head = self.plain + self.turned if self.latent else self.head
         self.value = o.int("v-head-dim", 128) if self.latent else self.head
         self.groups = o.int("num-query-groups", 1) if "group-query-attention" in o else self.heads
-        self.named = next((x for x in ("swiglu", "squared-relu", "quick-geglu") if x in o), o.text("activation", "gelu"))
+        short = "swiglu", "squared-relu", "quick-geglu"
+        self.named = next((x for x in short if x in o), o.text("activation", "gelu"))
         self.biased = "disable-bias-linear" not in o
         fused = self.biased and "no-bias-gelu-fusion" not in o
         self.activation = self.named if self.named != "gelu" else "gelu-tanh" if fused else "gelu-erf"
@@ -94,8 +96,9 @@ class Tensors(dict):
         self[f"{name}.experts.linear_fc1.weight"] = (m.experts * ffn * (1 + m.gated), latent), self.std
         self[f"{name}.experts.linear_fc2.weight"] = (m.experts * latent, ffn), self.small
         if m.biased:
-            for bias, size in ("router", m.experts), ("experts.linear_fc1", m.experts * ffn * (1 + m.gated)), ("experts.linear_fc2", m.experts * latent):
-                self[f"{name}.{bias}.bias"] = (size,), (0.0,)
+            sizes = {"router": 1, "experts.linear_fc1": ffn * (1 + m.gated), "experts.linear_fc2": latent}
+            for bias, size in sizes.items():
+                self[f"{name}.{bias}.bias"] = (m.experts * size,), (0.0,)
         if shared:
             self.mlp(f"{name}.shared_experts", shared, False)
         if "moe-shared-expert-gate" in o:
@@ -128,14 +131,16 @@ class Tensors(dict):
         if m.latent:
             self.latents(name)
         else:
-            self.linear(f"{name}.linear_qkv", (m.heads + 2 * m.groups) * m.head, m.hidden, self.std, m.biased or "add-qkv-bias" in o)
+            self.linear(f"{name}.linear_qkv", (m.heads + 2 * m.groups) * m.head, m.hidden, self.std,
+                        m.biased or "add-qkv-bias" in o)
         if "qk-layernorm" in o and not m.latent:
             whole = "qk-layernorm-whole" in o
             self.norm(f"{name}.q_layernorm", m.head * (m.heads if whole else 1))
             self.norm(f"{name}.k_layernorm", m.head * (m.groups if whole else 1))
         if o.text("softmax-type", "vanilla") == "learnable":
             self[f"{name}.core_attention.softmax_offset"] = (m.heads,), self.std
-        self.linear(f"{name}.linear_proj", m.hidden, m.heads * m.value, self.small, m.biased or "add-attn-proj-bias" in o)
+        self.linear(f"{name}.linear_proj", m.hidden, m.heads * m.value, self.small,
+                    m.biased or "add-attn-proj-bias" in o)
 
     def cross_attention(self, name):
         m, width = self.m, self.m.heads * self.m.head
@@ -194,7 +199,9 @@ def initial(tensors, seed):
 
 
 def is_yarn(o):
-    return o.text("rope-type", "yarn") == "yarn" if "multi-latent-attention" in o else o.text("position-embedding-type", "") == "yarn"
+    if "multi-latent-attention" in o:
+        return o.text("rope-type", "yarn") == "yarn"
+    return o.text("position-embedding-type", "") == "yarn"
 
 
 def frequencies(o, head, windowed):
@@ -328,10 +335,14 @@ class Pass:
         epsilon = self.o.float("latent-norm-epsilon", 0.0)
         normed = lambda x, which: self.norm(x, f"{name}.{which}_layernorm", epsilon) if "qk-layernorm" in self.o else x
         down = self.linear(x, f"{name}.linear_kv_down_proj")
-        q = (self.linear(normed(self.linear(x, f"{name}.linear_q_down_proj"), "q"), f"{name}.linear_q_up_proj")
-             if "q-lora-rank" in self.o else self.linear(x, f"{name}.linear_q_proj")).reshape(*x.shape[:2], m.heads, m.head)
+        if "q-lora-rank" in self.o:
+            q = self.linear(normed(self.linear(x, f"{name}.linear_q_down_proj"), "q"), f"{name}.linear_q_up_proj")
+        else:
+            q = self.linear(x, f"{name}.linear_q_proj")
+        q = q.reshape(*x.shape[:2], m.heads, m.head)
         kv = self.linear(normed(down[..., :rank], "kv"), f"{name}.linear_kv_up_proj").reshape(*x.shape[:2], m.heads, -1)
-        turned = self.rotated(down[..., rank:].reshape(*x.shape[:2], 1, m.turned), layer, positions)[:, :, np.zeros(m.heads, int)]
+        turned = self.rotated(down[..., rank:].reshape(*x.shape[:2], 1, m.turned), layer, positions)
+        turned = turned[:, :, np.zeros(m.heads, int)]
         q = concatenate([q[..., :m.plain], self.rotated(q[..., m.plain:], layer, positions)])
         return q, concatenate([kv[..., :m.plain], turned]), kv[..., m.plain:]
 
@@ -407,7 +418,9 @@ class Pass:
 
     def scores(self, logits):
         kind = self.o.text("moe-router-score-function", "softmax")
-        return sigmoid(logits) if kind == "sigmoid" else log(exp(logits) + 1.0) ** 0.5 if kind == "sqrtsoftplus" else softmax(logits)
+        if kind == "sqrtsoftplus":
+            return log(exp(logits) + 1.0) ** 0.5
+        return sigmoid(logits) if kind == "sigmoid" else softmax(logits)
 
     def route(self, logits, layer):
         """Returns probabilities [t, experts], which are 0 for experts that are not chosen, and the mask of chosen
@@ -456,7 +469,8 @@ class Pass:
         index = draws.elements(self.samples, (s, n)).transpose(1, 0, 2).reshape(-1, n)
         if not replaced:
             index = index // (s * n) * n * (bias > 0) + np.arange(n)
-        return logits + draws.normals(self.seed, site, index.max() + 1)[index] * (abs(bias) or 1.0) - (logits.value if replaced else 0.0)
+        drawn = draws.normals(self.seed, site, index.max() + 1)[index] * (abs(bias) or 1.0)
+        return logits + drawn - (logits.value if replaced else 0.0)
 
     def kept(self, p, chosen):
         """The mask of the choices that fit into the capacity of each expert."""
@@ -481,7 +495,8 @@ class Pass:
         logits = flat(self.linear(noisy, f"{name}.router"))
         logits = self.forced(logits, f"{name}.router.random", s)
         p, chosen = self.route(logits, layer)
-        self.chosen[layer] = self.quantiles(logits.value, layer) if "quantile_balancing" in o.list("moe-router-load-balancing-type") else chosen.sum(0)
+        quantile = "quantile_balancing" in o.list("moe-router-load-balancing-type")
+        self.chosen[layer] = self.quantiles(logits.value, layer) if quantile else chosen.sum(0)
         alone = best(logits.value, o.int("moe-router-topk", 2))
         for kind, _ in router_losses(o):
             self.router_losses.append((kind, layer, self.router_loss(logits, layer, kind, alone, b)))
@@ -492,7 +507,8 @@ class Pass:
         rows = flat(self.linear(x, f"{name}.fc1_latent_proj") if narrow != h else x).reshape(1, s * b, narrow)
         p = p.transpose(1, 0).reshape(m.experts, s * b, 1)
         before, after = (p, p.value > 0) if "moe-apply-probs-on-input" in o else (1.0, p)
-        b1, b2 = (self.w[f"{name}.experts.linear_{fc}.bias"].reshape(m.experts, 1, -1) if m.biased else 0.0 for fc in ("fc1", "fc2"))
+        b1, b2 = (self.w[f"{name}.experts.linear_{fc}.bias"].reshape(m.experts, 1, -1) if m.biased else 0.0
+                  for fc in ("fc1", "fc2"))
         rows = (self.activated(rows * before @ fc1.transpose(0, 2, 1) + b1, True) @ fc2.transpose(0, 2, 1) + b2) * after
         y = rows.sum(0).reshape(s, b, narrow).transpose(1, 0, 2)
         y = self.linear(y, f"{name}.fc2_latent_proj") if narrow != h else y

@@ -204,7 +204,8 @@ tuned("rope_dynamic_factor", "--position-embedding-type rope --rope-dynamic-fact
       " --rope-scaling-original-max-position-embeddings 9", layouts=(ONE,))
 tuned("qk_layernorm apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1")
 tuned("norm_bias", "--disable-norm-bias")
-tuned("activation glu_linear_offset activation_func_clamp_value", "--quick-geglu --ffn-hidden-size 16 --init-method-std 0.3"
+tuned("activation glu_linear_offset activation_func_clamp_value",
+      "--quick-geglu --ffn-hidden-size 16 --init-method-std 0.3"
       " --glu-linear-offset 1 --activation-func-clamp-value 0.5")
 tuned("qk_layernorm_whole", "--qk-layernorm --qk-layernorm-whole --normalization RMSNorm", layouts=(ONE, STAGES))
 tuned("softmax_type attn_logit_softcapping softmax_scale", "--softmax-type learnable --attn-logit-softcapping 0.3 --softmax-scale 0.4")

@@ -204,6 +204,7 @@ class Trainer:
         self.data = samples.open_data(o, self.family.open_part, {
             "train": o.int("train-samples", self.steps * self.global_batch), "valid": evaluations * each, "test": each})
         self.fp16 = o.text("lane", "fp32") == "fp16"
+        self.quantile = "quantile_balancing" in o.list("moe-router-load-balancing-type")
         self.state = copy.deepcopy(state) if state else self.fresh()
         self.stream = None
 
@@ -212,7 +213,7 @@ class Trainer:
 
     def fresh(self):
         weights, biases = decoder.initial(self.tensors(), self.seed), {}
-        if "moe-router-enable-expert-bias" in self.o or "quantile_balancing" in self.o.list("moe-router-load-balancing-type"):
+        if "moe-router-enable-expert-bias" in self.o or self.quantile:
             biases = {i: np.zeros(self.m.experts) for i in range(self.m.layers) if self.m.has_experts[i]}
         scale = self.o.float("loss-scale", self.o.float("initial-loss-scale", 2.0**32)) if self.fp16 else 1.0
         return State(weights, self.no_moments(weights), biases, scale=scale, hysteresis=self.o.int("hysteresis", 2))
@@ -266,7 +267,8 @@ class Trainer:
             weights = 1 / np.maximum(total + 0 * of_microbatch if per_token else of_microbatch * n, 1)
             share = batch.mask.size / max(total[0], 1) if per_token else 1 / len(runs)
             coefficient = dict(decoder.router_losses(o))
-            backward([*zip(sums, weights.T[:, :, None, None]), *((x, coefficient[kind] * share) for kind, _, x in p.router_losses)])
+            backward([*zip(sums, weights.T[:, :, None, None]),
+                      *((x, coefficient[kind] * share) for kind, _, x in p.router_losses)])
             for kind, layer, x in p.router_losses:
                 router[kind, layer] = router.get((kind, layer), 0) + x.value.item() / len(runs)
             for layer, count in p.chosen.items():
@@ -332,7 +334,7 @@ class Trainer:
         size = batch_size(o, s.consumed)
         gradients, told, chosen = self.gradients(size)
         for layer, bias in s.biases.items():
-            if "quantile_balancing" in o.list("moe-router-load-balancing-type"):
+            if self.quantile:
                 ema = o.float("moe-router-quantile-balancing-ema", 0.0)
                 moved = ema * bias + (1 - ema) * chosen[layer] / (size // self.micro)
                 bias[:] = moved - moved.mean()

@@ -58,7 +58,7 @@ static void forward(TestModel *m, const Inputs *x, double *logits) {
         memcpy(logits + i * vocab, (double *)y->data + i * y->dim[2], (size_t)vocab * sizeof *logits);
 }
 
-/* Computes the logits [n, vocab] of all decoder tokens at once, without a cache. */
+/* Computes the logits [n, vocab] of all decoder tokens in one pass, without a cache. */
 static void plain_logits(TestModel *m, const Prompt *p, const int32_t *tokens, int64_t n, double *logits) {
     Inputs x;
     inputs_fill(&x, p, 0, tokens, 0, n);

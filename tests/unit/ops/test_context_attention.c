@@ -346,7 +346,7 @@ static void check_ways(Case c, void (*with)(Case)) {
         c.s = c.cp *
               (c.cp == 3 ? 26 : 96 / c.cp); /* chunks of 6 to 24 positions, which are smaller than tiles */
         if (c.unfused && c.plan.exchange < c.cp && !c.plan.gather)
-            continue; /* unfused attention needs all keys at once */
+            continue; /* unfused attention needs all keys in memory */
         with(c);
     }
 }

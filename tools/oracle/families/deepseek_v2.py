@@ -18,7 +18,8 @@ def config(o):
 
 BASE = {k: v for k, v in V3.items() if "group" not in k}
 SPELLINGS = LATENT_SPELLINGS | {
-    "greedy": {"topk_method": "greedy", "n_group": 2, "topk_group": 1}, "normalised, not read": {"norm_topk_prob": True},
+    "greedy": {"topk_method": "greedy", "n_group": 2, "topk_group": 1},
+    "normalised, not read": {"norm_topk_prob": True},
     "groups": {"topk_method": "group_limited_greedy", "n_routed_experts": 12, "n_group": 4, "topk_group": 2,
                "num_experts_per_tok": 3}, "!other method": {"topk_method": "noaux_tc", "n_group": 2, "topk_group": 1},
     "one expert of each token": {"num_experts_per_tok": 1}, "!biases of MLPs": {"mlp_bias": True},

@@ -4,7 +4,8 @@ from families.decoder import EVERY, LLAMA, MISSING, SIZES, UNTIED, shape
 from families.glm4_moe import llama as glm4_llama
 
 # The parts of a query or key head are 24 without position and 8 rotated channels; a value head has 20.
-LATENT = LLAMA | UNTIED | {"multi-latent-attention": True, "kv-lora-rank": 12, "qk-head-dim": 24, "qk-pos-emb-head-dim": 8,
+LATENT = LLAMA | UNTIED | {"multi-latent-attention": True, "kv-lora-rank": 12, "qk-head-dim": 24,
+                           "qk-pos-emb-head-dim": 8,
                            "v-head-dim": 20, "qk-layernorm": True, "latent-norm-epsilon": 1e-6}
 YARN = {"rope-type": "yarn", "yarn-original-max-position-embeddings": 64, "yarn-beta-fast": 32, "yarn-beta-slow": 1}
 ROUTER = {"moe-router-score-function": "sigmoid", "moe-router-enable-expert-bias": True,
@@ -27,8 +28,10 @@ CASES = {
 
 def latent(o):
     """Latent attention, and no bias anywhere."""
-    return {"kv_lora_rank": o["kv-lora-rank"], "q_lora_rank": o.get("q-lora-rank"), "qk_nope_head_dim": o["qk-head-dim"],
-            "qk_rope_head_dim": o["qk-pos-emb-head-dim"], "head_dim": o["qk-pos-emb-head-dim"], "v_head_dim": o["v-head-dim"], "attention_bias": False}
+    return {"kv_lora_rank": o["kv-lora-rank"], "q_lora_rank": o.get("q-lora-rank"),
+            "qk_nope_head_dim": o["qk-head-dim"],
+            "qk_rope_head_dim": o["qk-pos-emb-head-dim"], "head_dim": o["qk-pos-emb-head-dim"],
+            "v_head_dim": o["v-head-dim"], "attention_bias": False}
 
 
 def experts(o):
@@ -51,7 +54,8 @@ def llama(w, o):
     return decoder.renamed(glm4_llama(w, o), {"self_attn.q_proj": "self_attn.linear_q_proj"})
 
 
-LATENTS = {"num_key_value_heads": None, "q_lora_rank": 6, "kv_lora_rank": 6, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4,
+LATENTS = {"num_key_value_heads": None, "q_lora_rank": 6, "kv_lora_rank": 6, "qk_nope_head_dim": 6,
+           "qk_rope_head_dim": 4,
            "v_head_dim": 7}  # transformers needs even ranks for DeepSeek-V2's complex rotation
 BASE = SIZES | LATENTS | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6, "n_group": 1,
                           "topk_group": 1, "first_k_dense_replace": 1}
