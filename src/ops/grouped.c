@@ -52,7 +52,7 @@ Tensor *op_grouped_linear(Tape *t, Tensor *x, Tensor *w, GroupedBias b, Tensor *
           (long long)tensor_width(x), (long long)experts, (long long)w->dim[0], (long long)w->dim[1]);
     const LinearAttr attr = {.fixed_order = tape_context(t)->batch_invariant};
     if (w->cut == 2 && tape_axis(t, AXIS_ETP) > 1 && tape_group(t, 1u << AXIS_ETP).rank > 0)
-        b = (GroupedBias){NULL};
+        b = (GroupedBias){.bias_eo = NULL};
     Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){x->dim[0], 1, w->dim[0] / experts});
     tape_run(
         t, &OPS[OP_grouped_linear],
