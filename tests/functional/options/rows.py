@@ -98,14 +98,15 @@ LATENT = ("--multi-latent-attention --kv-lora-rank 6 --qk-head-dim 5 --qk-pos-em
 LONGER = "--rotary-scaling-factor 3 --yarn-original-max-position-embeddings 40 --mscale 0.7 --mscale-all-dim 1.6 "
 witnessed("multi_latent_attention kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim rope_type", families=GPT,
           layouts=LAYOUTS,
-          words=LATENT + "--rope-type rope --rotary-percent 0.5")
-witnessed("q_lora_rank qk_layernorm latent_norm_epsilon rope_type", families=GPT, layouts=(*LAYOUTS, RING, GATHER),
+          words=LATENT + "--rope-type rope --rotary-percent 0.5 --rotary-scaling-factor 3")
+witnessed("q_lora_rank qk_layernorm latent_norm_epsilon", families=GPT, layouts=(*LAYOUTS, RING, GATHER),
           words=LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --latent-norm-epsilon 1e-2 --normalization RMSNorm"
                                   " --attention-dropout 0.2")
 witnessed("qk_layernorm rotary_scaling_factor mscale mscale_all_dim", families=GPT,
           words=LATENT + LONGER + "--qk-layernorm --softmax-type learnable --window-size 5,0 --add-attn-proj-bias"
                                   " --init-method-std 0.3")
-witnessed("reset_position_ids reset_attention_mask eod_mask_loss",
+witnessed("reset_position_ids", LATENT + LONGER + "--reset-position-ids", families=GPT)
+witnessed("reset_attention_mask eod_mask_loss",
           LATENT + LONGER + "--qk-layernorm --reset-position-ids --reset-attention-mask"
           " --eod-mask-loss", families=GPT)
 witnessed("softmax_scale attn_logit_softcapping", LATENT + "--softmax-scale 0.3 --attn-logit-softcapping 0.05",
