@@ -495,8 +495,7 @@ class Pass:
         logits = flat(self.linear(noisy, f"{name}.router"))
         logits = self.forced(logits, f"{name}.router.random", s)
         p, chosen = self.route(logits, layer)
-        quantile = "quantile_balancing" in o.list("moe-router-load-balancing-type")
-        self.chosen[layer] = self.quantiles(logits.value, layer) if quantile else chosen.sum(0)
+        self.chosen[layer] = self.quantiles(logits.value, layer) if o.quantile_balancing else chosen.sum(0)
         alone = best(logits.value, o.int("moe-router-topk", 2))
         for kind, _ in router_losses(o):
             self.router_losses.append((kind, layer, self.router_loss(logits, layer, kind, alone, b)))

@@ -48,6 +48,10 @@ class Options(dict):
         --null-tokenizer-eod-id, and the padding id with --pad."""
         return self.int("null-tokenizer-eod-id", self.int("vocab-size") - 1)
 
+    @property
+    def quantile_balancing(self):
+        return "quantile_balancing" in self.list("moe-router-load-balancing-type")
+
 
 @dataclasses.dataclass
 class Batch:
@@ -204,7 +208,6 @@ class Trainer:
         self.data = samples.open_data(o, self.family.open_part, {
             "train": o.int("train-samples", self.steps * self.global_batch), "valid": evaluations * each, "test": each})
         self.fp16 = o.text("lane", "fp32") == "fp16"
-        self.quantile = "quantile_balancing" in o.list("moe-router-load-balancing-type")
         self.state = copy.deepcopy(state) if state else self.fresh()
         self.stream = None
 
@@ -213,7 +216,7 @@ class Trainer:
 
     def fresh(self):
         weights, biases = decoder.initial(self.tensors(), self.seed), {}
-        if "moe-router-enable-expert-bias" in self.o or self.quantile:
+        if "moe-router-enable-expert-bias" in self.o or self.o.quantile_balancing:
             biases = {i: np.zeros(self.m.experts) for i in range(self.m.layers) if self.m.has_experts[i]}
         scale = self.o.float("loss-scale", self.o.float("initial-loss-scale", 2.0**32)) if self.fp16 else 1.0
         return State(weights, self.no_moments(weights), biases, scale=scale, hysteresis=self.o.int("hysteresis", 2))
@@ -334,7 +337,7 @@ class Trainer:
         size = batch_size(o, s.consumed)
         gradients, told, chosen = self.gradients(size)
         for layer, bias in s.biases.items():
-            if self.quantile:
+            if self.o.quantile_balancing:
                 ema = o.float("moe-router-quantile-balancing-ema", 0.0)
                 moved = ema * bias + (1 - ema) * chosen[layer] / (size // self.micro)
                 bias[:] = moved - moved.mean()
