@@ -1,5 +1,4 @@
-/* Shapes: s sequence, b samples, h hidden, g kv groups, r query heads per group, d head dim, t keys,
- * w = g*r*d. */
+/* Shapes: s positions, b samples, h hidden, g key/value groups, r query heads per group, d head width, w = g*r*d. */
 #include "nn/attention.h"
 
 #include "base/fault.h"
@@ -10,12 +9,12 @@
 #include "ops/rope.h"
 #include "tape/tape_ops.h"
 
-/* One norm for each of `heads` heads, or one for all heads together. */
+/* A norm that is applied to each head separately, or with qk_norm_whole to all `heads` heads together. */
 static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which,
                        int64_t heads) {
     const int64_t width = s->qk_norm_whole ? heads * s->head_dim : s->head_dim;
     Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", name, which), width, s->norm);
-    n.gain->spec.invariant = s->qk_norm_whole; /* else each tensor-parallel rank norms its heads */
+    n.gain->spec.invariant = s->qk_norm_whole; /* else each tensor-parallel rank normalizes its heads */
     if (n.bias) n.bias->spec.invariant = s->qk_norm_whole;
     if (!s->qk_norm_decays) return n;
     n.gain->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
@@ -34,7 +33,7 @@ Param *attention_offset_new(Registry *r, const AttentionSpec *s, const char *nam
                         });
 }
 
-/* The first layer of the stack on this rank registers the bias; later layers find it. */
+/* The stack's first layer on this rank registers the bias, and later layers look it up. */
 static Param *relative_of(Registry *r, const AttentionSpec *s) {
     Param *shared = registry_find(r, s->relative.name);
     if (shared) return shared;
@@ -141,8 +140,8 @@ static int64_t first_head(const Tape *t, const AttentionSpec *p) {
     return tp > 1 ? tape_group(t, 1 << AXIS_TP).rank * p->heads / tp : 0;
 }
 
-/* With more tensor-parallel ranks than groups, each rank has a piece of a group's rows. The rows of all ranks
- * are gathered, and a rank takes its queries and their group's key and value (Megatron-LM
+/* If there are more tensor-parallel ranks than groups, each rank computes only a part of a group. Therefore the ranks
+ * gather qkv, and each selects its query heads and the key and value of their group (Megatron-LM
  * core/transformer/attention.py, num_query_groups < world_size). */
 static AttentionInputs share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
     const int64_t d = p->head_dim, r = p->heads / p->groups, mine = p->heads / tape_axis(t, AXIS_TP);
@@ -154,7 +153,7 @@ static AttentionInputs share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv
                              .v = op_take_heads(t, qkv, AXIS_TP, at_k + d, 1, d, SPMD_R)};
 }
 
-/* As share_groups, but queries and keys are normed over all heads before a rank takes its heads. */
+/* Like share_groups, but queries and keys are normalized over all heads before each rank selects its heads. */
 static AttentionInputs share_normed_groups(Tape *t, const Attention *a, Tensor *qkv) {
     const AttentionSpec *p = a->spec;
     const int64_t d = p->head_dim, mine = p->heads / tape_axis(t, AXIS_TP);
@@ -170,7 +169,7 @@ static AttentionInputs share_normed_groups(Tape *t, const Attention *a, Tensor *
                              .v = op_take_heads(t, v, AXIS_TP, at, 1, d, SPMD_R)};
 }
 
-/* This rank's queries, keys and values, with their norms. */
+/* Returns this rank's queries, keys and values, after the norms of queries and keys if there are any. */
 static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
     const AttentionSpec *p = a->spec;
     const bool shares = p->groups < tape_axis(t, AXIS_TP);
@@ -179,7 +178,7 @@ static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
     if (!p->qk_norm) return x;
     x.q = normed_heads(t, p, &a->q_norm, x.q);
     x.k = normed_heads(t, p, &a->k_norm, x.k);
-    tape_grad_off_grid(x.k); /* the gradient is a summand if ranks share groups */
+    tape_grad_off_grid(x.k); /* if ranks share groups, this gradient is a partial sum */
     return x;
 }
 
@@ -200,7 +199,7 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
 
 static int64_t own_groups(const Tape *t, const AttentionSpec *p) { return p->groups / tape_axis(t, AXIS_TP); }
 
-/* Queries and keys, rotated into new memory, because the backward needs qkv again to recompute the rotation. */
+/* Rotates queries and keys into new memory, because recomputation in the backward reads qkv again. */
 static AttentionInputs rotated_together(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     const int64_t d = p->head_dim, g = own_groups(t, p), r = p->heads / p->groups;
@@ -230,7 +229,7 @@ static AttentionInputs prepare_in_place(Tape *t, const Core *c, Tensor *qkv) {
     return x;
 }
 
-/* The inputs of attention: split, normed, rotated. */
+/* Returns the inputs of attention: splits qkv, then normalizes and rotates queries and keys. */
 static AttentionInputs prepare(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     if (stay_in_place(t, p)) return prepare_in_place(t, c, qkv);
@@ -290,7 +289,7 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     x.bias = c->attention->relative ? &c->attention->relative->value : NULL;
     x.lengths = c->feed->lengths;
     x.sink = attention_sinks(t, p, c->attention->softmax_offset, (DType)qkv->dtype);
-    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else the attention waits for other ranks */
+    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else attention itself waits for other ranks */
     return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
 }
 

@@ -7,7 +7,7 @@ const char *const BERT_HEADS[] = {
     "lm_head.", "output_layer.", "pooler.", "binary_head.", "classification_head.", "multichoice_head.",
     NULL};
 
-/* A copy of the word table is registered first. */
+/* A tied output layer registers the word table (on the last pipeline stage, a copy) before the other parameters. */
 static void bert_head_init(void *self, Registry *r, const void *spec) {
     BertHead *m = self;
     const BertHeadSpec *s = spec;
@@ -20,7 +20,7 @@ static void bert_head_init(void *self, Registry *r, const void *spec) {
     lm_head.init(&m->output, r, output);
 }
 
-/* Types over tp: x is V along the sequence with sequence parallelism, else I. */
+/* SPMD types over TP: x is V along the sequence with sequence parallelism, else I. */
 static void bert_head_forward(Tape *t, const void *self, const Feed *feed, Tensor *x, Tensor *const *dloss,
                               Tensor **out) {
     const BertHead *m = self;

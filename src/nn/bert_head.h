@@ -1,4 +1,4 @@
-/* BERT's head, a masked language model: dense, activation, norm, output layer with bias. Megatron-LM
+/* BERT's head for masked language modelling: dense layer, activation, norm, output layer with bias. Megatron-LM
  * core/models/bert/bert_lm_head.py. */
 #pragma once
 

@@ -1,5 +1,5 @@
-/* The table of residual branches (branches.def). A layer is a list of branches: norm, branch, dropout, add
- * (models/stack.h). */
+/* The table of residual branches (branches.def). A layer is a list of branches. For each branch, the layer applies a
+ * norm, the branch and dropout, and adds the result to the residual stream (models/stack.h). */
 #pragma once
 
 #include "nn/feed.h"
@@ -17,14 +17,14 @@ typedef struct CacheSpec {
 enum { BRANCH_CACHES = 2 };
 
 typedef struct BranchOps {
-    size_t size; /* of the branch's module */
-    /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not
-     * move. counters: F64, with as many elements as `counters` returns; NULL if there is no `counters`. */
+    size_t size; /* size of the branch's module */
+    /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not move.
+     * counters: F64, with as many elements as the function `counters` returns; NULL if that function is NULL. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
-    /* x [s, b, h] -> [s, b, h] of the same type. The feed must live until the tape ends. cache: the branch's tensors in
+    /* x [s, b, h] -> [s, b, h] of the same SPMD type. The feed must live until tape_end. cache: the branch's tensors in
      * Feed.cache, [positions, b, dim...] or [b, dim...]; NULL if Feed.cache is NULL. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *, Tensor *cache, Tensor *x_sbh);
-    /* Fills `out` and returns the number of tensors; NULL: none. */
+    /* Describes the branch's cached tensors in `out` and returns their number. NULL: nothing is cached. */
     int (*caches)(const void *spec, const Layout *, CacheSpec out[BRANCH_CACHES]);
     /* Model FLOPs of the forward and backward of one sample of s positions (Megatron-LM training.py
      * num_floating_point_operations: causal attention counts half). */

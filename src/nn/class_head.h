@@ -1,5 +1,5 @@
-/* BERT's head for the label of a sample: pooler, dropout, linear layer. It classifies each sample, for example by the
- * order of its sentences, or selects one of a question's choices, each of which is a sample. Megatron-LM
+/* BERT's classification head: pooler, dropout, linear layer. It either classifies each sample (for example, whether its
+ * sentences are in order) or chooses one of the answers to a question, each of which is a sample. Megatron-LM
  * core/models/bert/bert_model.py; Megatron-LM's tasks: model/classification.py, multiple_choice.py. */
 #pragma once
 
@@ -9,10 +9,10 @@
 typedef struct ClassHeadSpec {
     const char *name; /* name of the linear layer */
     int64_t hidden;
-    int64_t classes; /* classes per sample; unused with choices */
-    int64_t choices; /* choices (samples) per question; 1: samples have classes */
+    int64_t classes; /* number of classes; unused with choices */
+    int64_t choices; /* choices (samples) per question; 1: each sample is classified */
     double init_std, dropout;
-    bool counts; /* counts right answers in an evaluation */
+    bool counts; /* evaluation also counts the correct answers */
 } ClassHeadSpec;
 
 typedef struct ClassHead {
@@ -22,7 +22,7 @@ typedef struct ClassHead {
 } ClassHead;
 
 /* The module is a ClassHead, the spec a ClassHeadSpec. The loss has one value per sample, [b, 1], or per question, [b /
- * choices, 1]. Labels are sentence_labels; the label of a question is that of the first choice. The count has the
- * loss's shape: 1 where the largest logit is the label's, else 0. Logits: [1, b, classes] or [1, b / choices, choices].
+ * choices, 1]. Labels come from sentence_labels; a question's label is that of its first choice. The count has the
+ * loss's shape: 1 where the label has the largest logit, else 0. Logits: [1, b, classes] or [1, b / choices, choices].
  * With context parallelism only the first rank's results are valid. */
 extern const HeadOps class_head;

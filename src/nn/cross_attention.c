@@ -62,11 +62,10 @@ static Tensor *core(Tape *t, void *self, Tensor *q_sbw) {
     return attention_flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
 }
 
-/* Keys and values [t, b, 2*w] of the encoder's output, computed now or stored by an earlier forward of the generation.
- * */
+/* Returns keys and values [t, b, 2*w] of the encoder's output: computed now, or cached earlier in the generation. */
 static Tensor *encoded_kv(Tape *t, const CrossAttention *m, const Feed *feed, Tensor *cached) {
     if (cached && !feed->encoded) return cached;
-    CHECK(feed->encoded, "cross-attention has no output of an encoder");
+    CHECK(feed->encoded, "cross-attention needs the output of an encoder");
     Tensor *kv = linear_forward(t, &m->kv, feed->encoded);
     if (cached) tape_call(t, &OPS[OP_copy], (Call){.in = {kv}, .out = {cached}});
     if (cached) cached->spmd = kv->spmd;
@@ -89,7 +88,7 @@ static int cross_attention_caches(const void *spec, const Layout *l, CacheSpec o
     return 1;
 }
 
-/* Every query sees all keys. */
+/* Every query attends to all keys. */
 static double cross_attention_flops(const void *spec, double s) {
     const CrossAttentionSpec *m = spec;
     const AttentionSpec *a = &m->attention;

@@ -1,13 +1,13 @@
-/* Cross-attention: queries from the stream, keys and values from an encoder's output. Megatron-LM
- * core/transformer/attention.py, CrossAttention: the rows of linear_kv are grouped by head, each [k, v]. It has
- * no positions, and every query sees all keys of its sample. */
+/* Cross-attention: queries come from the residual stream, keys and values from an encoder's output. As in Megatron-LM
+ * core/transformer/attention.py, CrossAttention, the rows of linear_kv are sorted by head: [k, v]. Positions are not
+ * encoded, and every query attends to all keys of its sample. */
 #pragma once
 
 #include "nn/attention.h"
 
 typedef struct CrossAttentionSpec {
     AttentionSpec
-        attention; /* one group for each head; without rotation, norms of heads, sinks and windows */
+        attention; /* one group per head; no rotation, norms of queries and keys, sinks or windows */
     int64_t encoder_positions;
 } CrossAttentionSpec;
 

@@ -22,7 +22,7 @@ Param *embedding_words(Registry *r, const EmbeddingSpec *s) {
                                  .flags = PARAM_EMBEDDING});
 }
 
-/* A table that every rank has. --decoupled-lr does not apply to it, as in Megatron-LM. */
+/* A table that is replicated on all tensor-parallel ranks. As in Megatron-LM, --decoupled-lr does not apply to it. */
 static Param *table(Registry *r, const EmbeddingSpec *s, const char *name, int64_t rows) {
     return shared(r, (ParamSpec){.name = name,
                                  .ndim = 2,
@@ -58,7 +58,7 @@ static Tensor *embedding_forward(Tape *t, const void *self, const Feed *feed) {
     const Embedding *e = self;
     const RunContext *run = tape_context(t);
     const Spmd stream = layout_is_sequence_parallel(run->layout) ? SPMD_V : SPMD_I;
-    Tensor *x = op_embedding(t, feed->tokens, &e->words->value); /* P: each rank has some rows of the table */
+    Tensor *x = op_embedding(t, feed->tokens, &e->words->value); /* P: each rank has part of the table */
     x = op_redistribute(t, x, AXIS_TP, stream, 0);               /* V or I */
     x = op_scale(t, x, multiplier(e->spec, (DType)x->dtype));
     if (e->positions) x = add_rows(t, x, feed->position_ids, e->positions, stream);

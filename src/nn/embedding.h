@@ -9,10 +9,10 @@ typedef struct EmbeddingSpec {
     int64_t vocab, padded_vocab, hidden;
     int64_t positions; /* number of learned positions; 0: none */
     int64_t types;     /* number of token types; 0: none */
-    bool normed;       /* the sum is normed: the original BERT */
+    bool normed;       /* the sum is normalized, as in the original BERT */
     NormAttr norm;
     double init_std, dropout;
-    double multiplier; /* scales the embeddings of tokens */
+    double multiplier; /* multiplies the token embeddings */
     const char *dropout_site;
     bool rounded; /* the multiplier is rounded to the type of activations */
 } EmbeddingSpec;
@@ -23,8 +23,9 @@ typedef struct Embedding {
     Norm norm;
 } Embedding;
 
-/* The word table, which is registered once. A tied head uses the table or a copy of it. */
+/* Returns the word embeddings, and registers them on the first call. A tied output layer uses the same parameter, or a
+ * copy of it on another pipeline stage. */
 Param *embedding_words(Registry *, const EmbeddingSpec *);
-/* The module is an Embedding, the spec an EmbeddingSpec. Reads tokens, position_ids if there are learned positions, and
- * token_types if there are types. */
+/* The module is an Embedding, the spec an EmbeddingSpec. It reads the fields tokens, position_ids (if positions are
+ * learned) and token_types (if there are types). */
 extern const InputOps words_input;

@@ -20,7 +20,8 @@ size_t feed_bytes(const Batch *b) {
 void feed_write(Feed *feed, Tensor field[FIELDS], Device *device, const Batch *b, char *memory) {
     for (int f = 0; f < FIELDS; f++) {
         if (!fields_have(b->shape.fields, f)) continue;
-        CHECK(field_info((FieldId)f)->is_integer, "%s has no integers", field_info((FieldId)f)->name);
+        CHECK(field_info((FieldId)f)->is_integer, "the field %s is not an integer field",
+              field_info((FieldId)f)->name);
         field[f] = tensor_of(b, f, memory);
         feed->field[f] = &field[f];
         device_write(device, memory, b->field[f], tensor_bytes(&field[f]));

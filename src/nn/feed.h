@@ -7,7 +7,7 @@
 
 enum { MODEL_LOSSES = 8 }; /* maximum number of losses and counts */
 
-/* The tensors of earlier positions that branches keep in generation, in the order of layers (BranchOps.caches). */
+/* The tensors that branches keep during generation (BranchOps.caches), in the order of the layers. */
 typedef struct Cache {
     Tensor *tensor;
     int n;
@@ -19,25 +19,26 @@ typedef struct Cache {
 typedef struct Feed {
     union {
         struct {
-/* The fields of a batch with their extents as dimensions (data/fields.def), I64 for integers; NULL: not given.
- * document_start defaults to 0. position_ids and labels have no defaults. */
+/* The fields of a batch (data/fields.def), whose extents are the tensors' dimensions. Integer fields are I64. NULL: not
+ * given. document_start defaults to 0; position_ids and labels have no defaults. */
 #define FIELD(name, ...) Tensor *name;
 #include "data/fields.def"
 #undef FIELD
         };
         Tensor *field[FIELDS];
     };
-    /* For each of the model's losses (ModelPlan), [b, s] or [b, 1]: the gradient of each token's or sample's
-     * loss; NULL: not known. */
+    /* dloss[i], [b, s] or [b, 1], is the gradient with respect to loss i of the model (ModelPlan) for each token or
+     * sample; NULL: not known. */
     Tensor *dloss[MODEL_LOSSES];
     Tensor *encoded; /* [s, b, h]: the output of the previous stack, such as an encoder; NULL: none */
-    /* NULL in training. Otherwise branches append rows of new positions at `length`, which the caller advances. A
-     * forward with encoder_tokens stores the rows of the encoder's positions; later forwards read these rows. */
+    /* NULL in training. Otherwise branches append the rows of new positions at `length`, and the caller then advances
+     * `length`. A forward with encoder_tokens stores the rows of the encoder's positions; later forwards read these
+     * rows. */
     Cache *cache;
     bool releases; /* no backward follows: each layer releases its activations (generation) */
 } Feed;
 
-/* Copies a batch's fields, which are all integers, to feed_bytes(batch) bytes of device memory. The feed points to
- * `field`. */
+/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of device memory. The feed then
+ * points to the tensors of `field`. */
 size_t feed_bytes(const Batch *);
 void feed_write(Feed *, Tensor field[FIELDS], Device *, const Batch *, char *memory);

@@ -5,13 +5,13 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* A loss of a model. The training loss is the sum of the losses' means. */
+/* A loss of a model. The training loss is the sum of the means of all losses. */
 typedef struct LossSpec {
-    const char *name;   /* Megatron-LM's */
+    const char *name;   /* the name that Megatron-LM uses */
     FieldExtent extent; /* POSITIONS: one value per token, [b, s]; SAMPLES: one per sample, [b, 1] */
-    int weights;        /* the field with the values' weights; FIELDS: all weights are 1 */
-    /* With SAMPLES: the number of choices per question. Its consecutive samples share one loss, [b / choices, 1], which
-     * has the weight of the first sample. 0: each sample has a loss. */
+    int weights;        /* the field that has the weight of each value; FIELDS: all weights are 1 */
+    /* With SAMPLES: the number of choices per question. The choices of a question are consecutive samples with one
+     * loss, [b / choices, 1], whose weight is that of the first sample. 0: each sample has a loss. */
     int64_t choices;
 } LossSpec;
 
@@ -21,10 +21,10 @@ typedef struct HeadOps {
     size_t size; /* of the head's module */
     /* Registers parameters and states. `self` and `spec` must outlive the registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
-    /* h [s, b, h] is the output of the last stack. With labels in the feed, out[i] is the head's loss i in
-     * nats, and dloss[i] is that loss's gradient, or NULL if unknown; in an evaluation the head's counts follow in
-     * `out`. Without labels, out[0] contains logits [s, b, HeadSpec.width], V along the last dimension over
-     * tensor-parallel ranks if they share it. */
+    /* h [s, b, h] is the output of the last stack. If the feed has labels, out[i] is the head's loss i in nats.
+     * dloss[i] is the gradient with respect to that loss, or NULL if unknown. In an evaluation, the head's counts
+     * follow the losses in `out`. Without labels, out[0] is the logits [s, b, HeadSpec.width]. If tensor-parallel ranks
+     * split the last dimension, the logits are V along it. */
     void (*forward)(Tape *, const void *self, const Feed *, Tensor *h_sbh, Tensor *const *dloss,
                     Tensor **out);
     /* Number of positions in a chunk of logits, for b samples of s positions; 0, or a NULL function: all logits in one
@@ -40,6 +40,6 @@ typedef struct HeadSpec {
     const void *spec;
     int64_t outputs, width; /* logits per row, without and with padding */
     LossSpec loss
-        [HEAD_LOSSES]; /* then counts: numbers that only evaluations compute and sum, such as right answers */
+        [HEAD_LOSSES]; /* losses, then counts, which only evaluations compute and sum (such as correct answers) */
     int n_losses, n_counts;
 } HeadSpec;

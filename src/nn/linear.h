@@ -1,5 +1,5 @@
-/* A linear layer y = x W^T + b. Megatron-LM core/tensor_parallel/layers.py: how the weight is split makes the layer
- * column- or row-parallel. */
+/* A linear layer y = x W^T + b. As in Megatron-LM core/tensor_parallel/layers.py, the dimension along which the weight
+ * is split makes the layer column-parallel or row-parallel. */
 #pragma once
 
 #include "ops/activation.h"
@@ -20,7 +20,7 @@ typedef struct LinearSpec {
     int64_t in, out;
     bool bias;
     int tp_split;   /* 0: column-parallel, 1: row-parallel; SPLIT_NONE: every rank has the whole layer */
-    bool invariant; /* for a weight without a split: see param.h */
+    bool invariant; /* for a weight that is not split; see param.h */
     double init_std;
     bool fixed_bias; /* the bias is not trained (PARAM_BUFFER) */
     QuantSpec quant;
@@ -32,6 +32,7 @@ typedef struct LinearSpec {
 
 Linear linear_new(Registry *, LinearSpec);
 Tensor *linear_forward(Tape *, const Linear *, Tensor *x_sbi);
-/* As linear_forward, and also computes the activation, for linear_on_activated. halfway: see op_linear_activated. */
+/* Like linear_forward, but also computes the activation. Only linear_on_activated may read the result. halfway: see
+ * op_linear_activated. */
 Activated linear_activated(Tape *, const Linear *, Tensor *x_sbi, ActivationAttr, bool halfway);
 Tensor *linear_on_activated(Tape *, const Linear *, Activated x_sbi);

@@ -28,7 +28,7 @@ static int64_t lm_head_chunk(const void *spec, const Layout *l, int64_t s, int64
     const LmHeadSpec *h = spec;
     if (!h->chunked) return 0;
     const int64_t columns = h->padded_vocab / (l ? l->mesh.size[AXIS_TP] : 1);
-    const size_t copies = h->softcap ? 2 : 1; /* the backward of a cap also needs the uncapped logits */
+    const size_t copies = h->softcap ? 2 : 1; /* the backward of the softcap also needs the uncapped logits */
     return linear_loss_positions(s, b, h->chunk, copies * (size_t)columns * dtype_size(storage));
 }
 
@@ -38,11 +38,11 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
     const RunContext *run = tape_context(t);
     const bool sequence = layout_is_sequence_parallel(run->layout);
     Tensor *w = &m->output->value, *labels = feed->labels;
-    h_sbh = op_scale(t, h_sbh, 1 / m->spec->scaling); /* far narrower than the logits, so scaling it is
-                                                         cheaper */
+    h_sbh =
+        op_scale(t, h_sbh, 1 / m->spec->scaling); /* cheaper than scaling the logits, which are much wider */
     const int64_t positions =
         labels ? lm_head_chunk(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
-    /* Chunks of logits need the gradient of their losses in the forward. */
+    /* While recording, chunks of logits need the gradient of the losses already in the forward. */
     if (positions && (*dloss || !tape_is_recording(t))) {
         const LinearLoss loss = {m->spec->vocab, positions, m->spec->softcap, sequence, *dloss};
         *out = op_linear_cross_entropy(t, h_sbh, w, labels, loss);

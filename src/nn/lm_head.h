@@ -7,13 +7,13 @@
 
 typedef struct LmHeadSpec {
     int64_t vocab, padded_vocab, hidden;
-    const EmbeddingSpec *words; /* the word table is also the output layer; NULL: not tied */
+    const EmbeddingSpec *words; /* the output layer shares these word embeddings; NULL: not tied */
     double init_std;            /* for an untied output layer */
     bool chunked;               /* logits are computed in chunks (--cross-entropy-fusion-impl linear) */
-    int64_t chunk;              /* positions of a chunk; 0: chosen by size */
+    int64_t chunk;              /* tokens per chunk; 0: chosen by the chunk's memory */
     double scaling;             /* divisor of the logits */
     bool bias;                  /* the output layer has a bias; not with `chunked` */
-    double softcap;             /* bound of the divided logits (ops/softcap.h); 0: none */
+    double softcap;             /* softcap of the divided logits (ops/softcap.h); 0: none */
 } LmHeadSpec;
 
 typedef struct LmHead {

@@ -61,7 +61,7 @@ typedef struct Core {
     Tensor *latent_sbl, *key_sb11p, *kv_sbw; /* the latent of keys and values; the shared part of the keys */
 } Core;
 
-/* n columns, from column `first` on, of each of g heads of x [s, b, g*width]. */
+/* A view of columns [first, first + n) of each of the g heads of x [s, b, g*width]. */
 static Tensor *columns_of(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t n) {
     const int64_t width = tensor_width(x) / g;
     return tape_view(t, x, first, 5, (int64_t[]){x->dim[0], x->dim[1], g, 1, n},
@@ -99,7 +99,7 @@ static Tensor *core(Tape *t, void *self, Tensor *q) {
     return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
 }
 
-/* x: the queries' latent, or the stream */
+/* x: the latent of the queries, or the residual stream if queries have no latent */
 static Tensor *from_latents(Tape *t, void *self, Tensor *x) {
     const Mla *m = ((const Core *)self)->module;
     const MlaSpec *s = m->spec;
@@ -110,7 +110,7 @@ static Tensor *from_latents(Tape *t, void *self, Tensor *x) {
     return s->attention.recompute && !s->recompute_up ? tape_block(t, core, c, q) : core(t, c, q);
 }
 
-/* Every tensor-parallel rank's heads use the shared part of the keys at all positions. */
+/* The heads of every tensor-parallel rank need the shared part of the keys, at all positions. */
 static Tensor *shared_key(Tape *t, Tensor *x_sb11p) {
     if (layout_is_sequence_parallel(tape_context(t)->layout)) x_sb11p = op_contiguous(t, x_sb11p);
     return op_redistribute(t, x_sb11p, AXIS_TP, SPMD_R, 0);
@@ -143,7 +143,7 @@ static int mla_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CA
     return 2;
 }
 
-/* Megatron-LM counts one more column of a latent, for its norm. */
+/* As in Megatron-LM, a latent counts as one column wider, because of its norm. */
 static double mla_flops(const void *spec, double n) {
     const MlaSpec *s = spec;
     const AttentionSpec *a = &s->attention;

@@ -1,25 +1,27 @@
-/* Multi-head latent attention (DeepSeek-V2, 2024). Megatron-LM core/transformer/multi_latent_attention.py. Keys and
- * values are projected up from one latent vector of a token, and queries from another one, or directly from the
- * stream. A query head and a key head have a part without position and a rotated part, in this order. All heads share
- * the rotated part of the key. */
+/* Multi-head latent attention (DeepSeek-V2, 2024). Megatron-LM core/transformer/multi_latent_attention.py. Each token
+ * has a latent vector, from which its keys and values are projected up. Its queries come from another latent vector, or
+ * directly from the residual stream. Each query head and key head has a part without positions, then a rotated part.
+ * All heads share the rotated part of the key. */
 #pragma once
 
 #include "nn/attention.h"
 
 typedef struct MlaSpec {
-    /* One group for each head; head_dim: of both parts together. qk_norm: norms of the latents. rope: of the rotated
-     * part, in pairs of neighbours. recompute: the rotation and attention. No biases of q, k and v. */
+    /* Each head is a group. head_dim is the width of both parts together. qk_norm normalizes the latents. rope applies
+     * to the rotated part, whose pairs are adjacent channels. recompute includes the rotation and attention. qkv_bias
+     * is false. */
     AttentionSpec attention;
-    int64_t q_rank; /* width of the queries' latent; 0: queries without a latent, which have no norm */
-    int64_t kv_rank, rotated, value; /* width of the other latent; of the rotated part; of a value head */
-    bool recompute_up; /* recompute the projections from the latents, the rotation and attention */
+    int64_t q_rank;                  /* width of the queries' latent; 0: queries have no latent and no norm */
+    int64_t kv_rank, rotated, value; /* widths of the other latent, the rotated part and a value head */
+    bool recompute_up;               /* recompute the up-projections, the rotation and attention */
 } MlaSpec;
 
 typedef struct Mla {
     const MlaSpec *spec;
     const RopeTable *rope;
     uint64_t dropout_site;
-    Linear q_down, q, kv_down, kv, proj; /* q, kv: up from the latents. Without a latent q_down is unused */
+    Linear q_down, q, kv_down, kv,
+        proj; /* q, kv: up-projections. q_down is unused if queries have no latent */
     Norm q_norm, kv_norm;
     Param *softmax_offset; /* as in Attention */
 } Mla;

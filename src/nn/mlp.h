@@ -1,5 +1,5 @@
-/* The feed-forward branch of a layer: fc1, activation, fc2. Megatron-LM core/transformer/mlp.py; with a gated
- * activation the rows of fc1 are [gate; up]. */
+/* The feed-forward branch of a layer: fc1, activation, fc2. As in Megatron-LM core/transformer/mlp.py, the rows of fc1
+ * are [gate; up] if the activation is gated. */
 #pragma once
 
 #include "kernels/attr.h"

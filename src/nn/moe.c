@@ -8,7 +8,7 @@
 #include "ops/redistribute.h"
 #include "ops/residual.h"
 
-/* in 0: the biases instead of the weights. */
+/* Registers a weight of all experts, or if `in` is 0, a bias. */
 static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const char *which, int64_t out,
                           int64_t in, int tp_split, double std) {
     const bool gated = tp_split == 0 && activation_is_gated(s->activation.kind);
@@ -83,7 +83,7 @@ static int64_t moe_counters(const void *spec) {
 
 /* ---- capacity ---- */
 
-/* The capacity of an expert: its share of the copies of all tokens of a microbatch, times the factor; at most
+/* The capacity of an expert: tokens * topk / experts of a microbatch, times the capacity factor, rounded up; at most
  * the number of tokens. */
 static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     if (s->capacity_factor == 0) return 0;
@@ -92,8 +92,8 @@ static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     return (int64_t)fmin(ceil(share * s->capacity_factor), (double)tokens);
 }
 
-/* The maximum number of rows of one expert: the capacity times the number of microbatches in the expert's group. A
- * group has consecutive ranks of a stage, as has a microbatch. */
+/* The maximum number of rows of one expert: the capacity times the number of microbatches whose ranks (TP x CP) overlap
+ * the expert's group (ETP x EP). Both are consecutive ranks of a pipeline stage. */
 static int64_t room(const Tape *t, int64_t capacity) {
     const int group = tape_axis(t, AXIS_ETP) * tape_axis(t, AXIS_EP),
               each = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP),
@@ -108,8 +108,9 @@ static GroupedBias biases(const Param *p, Tensor *scale) {
     return (GroupedBias){p ? (Tensor *)&p->value : NULL, scale};
 }
 
-/* Maps rows grouped by expert, their probabilities, and each expert's first row to the experts' outputs. The
- * probabilities are applied before the second GEMM, which is linear, and to its bias. */
+/* Returns the experts' outputs for rows that are grouped by expert. `offset` has the first row of each expert. By
+ * default the probabilities multiply the second GEMM's input and bias. This equals multiplying its output, because the
+ * GEMM is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     if (m->spec->probs_on_input) rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);
     Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, biases(m->fc1_bias, NULL), offset),
@@ -119,8 +120,8 @@ static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *
     return op_grouped_linear(t, h, &m->fc2->value, biases(m->fc2_bias, scale), offset);
 }
 
-/* As experts_forward, if expert-tensor-parallel ranks have different rows. All rows are gathered and grouped; then each
- * rank multiplies all rows by its part of the weights. */
+/* Like experts_forward, for expert-tensor-parallel ranks that have different rows. Each rank gathers all rows, groups
+ * them by expert and multiplies them by its part of the weights. */
 static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *probs, const Dispatch *sort) {
     rows = op_permute(t, op_redistribute(t, rows, AXIS_ETP, SPMD_R, 0), sort);
     probs = op_permute(t, op_redistribute(t, probs, AXIS_ETP, SPMD_R, 0), sort);
@@ -128,7 +129,7 @@ static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *pro
     return op_redistribute(t, y, AXIS_ETP, SPMD_V, 0);
 }
 
-/* The input of the routed experts, and their output at the width of the layer. */
+/* With a latent width, these project the routed experts' input down and their output up again. */
 static Tensor *narrowed(Tape *t, const Moe *m, Tensor *x) {
     return m->spec->latent ? linear_forward(t, &m->to_latent, x) : x;
 }
@@ -142,8 +143,9 @@ static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden)
     return m->shared_gate ? op_scale_rows(t, y, op_gate_logits(t, x, &m->shared_gate->value, NULL), true) : y;
 }
 
-/* An all-to-all brings rows from the ranks that have the tokens, while the first GEMM of the shared expert
- * runs. A second all-to-all returns the rows while the second GEMM runs; then they are summed. */
+/* An all-to-all sends the rows to the ranks of their experts while the shared expert's first GEMM runs. A second
+ * all-to-all returns the experts' outputs while the shared expert's second GEMM runs. Then each token's outputs are
+ * summed. */
 static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
     const bool shares = m->spec->shared_ffn;
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
@@ -165,7 +167,8 @@ static Tensor *gather(Tape *t, Tensor *x) {
     return op_redistribute(t, op_to_expert_view(t, x), AXIS_EP, SPMD_R, 0);
 }
 
-/* All expert-parallel ranks get all tokens. Each rank sums its experts' outputs. */
+/* Each expert-parallel rank gathers all tokens and computes the outputs of its experts. A reduce-scatter sums the
+ * outputs of all ranks. */
 static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
     const bool alone = tape_axis(t, AXIS_ETP) == 1;
     const Routing all = {gather(t, r->probs), gather(t, r->expert)};
@@ -197,7 +200,7 @@ static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *
     (void)feed, (void)cache;
     const Moe *m = self;
     const MoeSpec *s = m->spec;
-    const int64_t experts = m->fc2->rows / width(s); /* of this rank */
+    const int64_t experts = m->fc2->rows / width(s); /* on this rank */
     const bool ranks = tape_context(t)->layout;
     Routing r = router_forward(t, &m->router, x);
     DispatchAttr a = {.capacity = capacity(t, s, x), .pad = s->pad, .by_position = s->drop_by_position};

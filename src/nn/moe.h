@@ -1,7 +1,7 @@
-/* A layer of experts, instead of an MLP: router, dispatch, experts, combine; with a latent width also a projection
- * before the dispatch and one after the sum. Megatron-LM
- * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. Routed experts use the expert view of the mesh
- * (ops/expert_parallel.h); the router and the shared expert use the dense view. */
+/* An MoE layer: router, dispatch, experts, combine. With a latent width, tokens are projected down before the
+ * dispatch and up after the combine. Megatron-LM core/transformer/moe/moe_layer.py, experts.py, shared_experts.py.
+ * Routed experts use the expert view of the mesh (ops/expert_parallel.h); the router and the shared expert use the
+ * dense view. */
 #pragma once
 
 #include "nn/mlp.h"

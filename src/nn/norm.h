@@ -10,8 +10,8 @@ typedef struct Norm {
     NormAttr attr;
 } Norm;
 
-/* Gains begin without effect: 1, or 0 when they are applied as 1 + w. */
+/* Gains are initialized to 1, or to 0 if they are applied as 1 + w. */
 Norm norm_new(Registry *, const char *name, int64_t width, NormAttr);
 Tensor *norm_forward(Tape *, const Norm *, Tensor *x);
-/* The norm of *x + branch; *x becomes that sum. */
+/* Returns the norm of *x + branch, and sets *x to that sum. */
 Tensor *norm_forward_sum(Tape *, const Norm *, Tensor **x, Tensor *branch);

@@ -5,12 +5,12 @@
 
 #include "base/fault.h"
 
-/* The channel that turns this many times in the original length, as a real number. */
+/* The index of the channel, as a real number, that rotates `turns` times over the original context length. */
 static double yarn_channel(const RopeSpec *s, double turns) {
     return (double)s->dim * log(s->yarn.original / (turns * 2 * M_PI)) / (2 * log(s->base));
 }
 
-/* The degree to which channel i's frequency is divided: 0 not at all, 1 fully. */
+/* How much of channel i's frequency is divided by the YaRN factor: from 0 (nothing) to 1 (all). */
 static double yarn_ramp(const RopeSpec *s, int64_t i) {
     double low = yarn_channel(s, s->yarn.fast), high = yarn_channel(s, s->yarn.slow);
     if (s->yarn.rounds) low = floor(low), high = ceil(high);
@@ -41,7 +41,7 @@ static void put(void *table, DType dtype, int64_t i, double x) {
         ((float *)table)[i] = (float)x;
 }
 
-/* Rows [first, first + n) of both tables. */
+/* Computes rows [first, first + n) of both tables. */
 static void fill(Device *d, const RopeTable *t, const RopeSpec *s, int64_t first, int64_t n) {
     const DType dtype = (DType)t->cos.dtype;
     const int64_t half = s->dim / 2;
@@ -97,7 +97,7 @@ static void rope_release(void *self, Device *d) { rope_table_free(d, &((SharedTa
 
 static const StateKind ROPE_TABLE = {.allocate = rope_allocate, .release = rope_release};
 
-/* Specs are compared byte by byte. */
+/* rope_table compares specs byte by byte. */
 _Static_assert(sizeof(RopeSpec) == 2 * sizeof(int64_t) + sizeof(double *) + 11 * sizeof(double),
                "RopeSpec has no padding");
 

@@ -3,10 +3,11 @@
  *
  *   inv_freq_i = base^(-2i/dim),  dim = head_dim * percent
  *
- * Positions are divided by the interpolation factor. Llama-3 scaling divides the frequencies of wavelengths
- * above original/low by `factor`, keeps those below original/high and blends in between. YaRN (Peng et al., 2023;
- * yarn_rotary_pos_embedding.py) divides the frequencies of channels that turn less than `slow` times in the original
- * length. It keeps the frequencies of channels that turn more than `fast` times, and blends linearly in between. */
+ * Positions are divided by the interpolation factor. Llama-3 scaling divides frequencies by `factor` if their
+ * wavelength is above original/low, keeps them if it is below original/high, and blends in between. YaRN (Peng et al.,
+ * 2023; yarn_rotary_pos_embedding.py) divides the frequencies of channels that rotate fewer than `slow` times over the
+ * original context length. It keeps the frequencies of channels that rotate more than `fast` times, and blends linearly
+ * in between. */
 #pragma once
 
 #include "param/state.h"
@@ -16,8 +17,9 @@
 typedef struct RopeSpec {
     int64_t dim; /* number of rotated channels of a head, even */
     double base, interpolation;
-    const double *divisor; /* [dim/2], divide the frequencies (Ding et al., LongRoPE, 2024); NULL: none */
-    double amplitude;      /* scales the rotated channels */
+    const double
+        *divisor;     /* [dim/2], divisors of the frequencies (Ding et al., LongRoPE, 2024); NULL: none */
+    double amplitude; /* scales the rotated channels */
     struct {
         double factor; /* 0: no Llama-3 scaling */
         double low, high, original;
@@ -36,8 +38,7 @@ typedef struct RopeTable {
     Tensor cos, sin; /* [positions, dim/2], F64 or F32; persistent on the device */
 } RopeTable;
 
-/* positions: the number of rows. */
 RopeTable rope_table_new(Device *, DType, const RopeSpec *, int64_t positions);
 void rope_table_free(Device *, RopeTable *);
-/* The registry's table for this spec; equal specs share one table. Tables have data after states_allocate. */
+/* Returns the registry's table for this spec; equal specs share one table. states_allocate computes the tables. */
 const RopeTable *rope_table(Registry *, RopeSpec);

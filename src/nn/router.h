@@ -1,11 +1,11 @@
-/* The router of a layer of experts. Megatron-LM core/transformer/moe/router.py TopKRouter. */
+/* The router of an MoE layer. Megatron-LM core/transformer/moe/router.py TopKRouter. */
 #pragma once
 
 #include "ops/router.h"
 #include "param/state.h"
 
-/* The balancing losses (over a microbatch, each sample, and the step so far), and the z-loss, which limits the logits.
- * */
+/* The balancing losses (over a microbatch, each sample, and the step so far), and the z-loss, which keeps logits
+ * small. */
 typedef enum RouterLoss {
     ROUTER_LOSS_AUX,
     ROUTER_LOSS_SEQ_AUX,
@@ -17,11 +17,11 @@ typedef enum RouterLoss {
 typedef struct RouterSpec {
     int64_t hidden, experts, topk;
     RouteAttr route;
-    bool linear_bias;    /* the logits have biases that are trained */
-    bool bias;           /* a bias is added to the scores in the choice of experts */
-    bool quantile;       /* the bias is added to the logits, and quantiles determine it */
-    double ema;          /* weight of the old bias in a step of the quantiles */
-    bool sinkhorn;       /* training chooses experts by balanced scores */
+    bool linear_bias;    /* the logits have a trained bias */
+    bool bias;           /* a bias is added to the scores only to choose the experts */
+    bool quantile;       /* the bias is added to the logits and follows from quantiles */
+    double ema;          /* weight of the old bias when quantiles update it */
+    bool sinkhorn;       /* training chooses experts by Sinkhorn-balanced scores */
     double jitter;       /* 0: none */
     RandomLogits random; /* for benchmarks: the choice of experts is random */
     double random_std;
@@ -38,12 +38,12 @@ typedef struct Router {
     Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
 } Router;
 
-/* `self` must not move: with a bias the registry points to it as a state. At the end of a step the bias moves towards
- * equal shares, according to the tokens counted in the step. With quantiles it becomes the mean of the biases that would
- * have balanced the step's microbatches. */
+/* `self` must not move, because the registry keeps a pointer to a router that has a bias. At the end of a step, the
+ * bias changes by bias_rate so that experts with few tokens get more. With `quantile`, the update averages the biases
+ * that would have balanced each microbatch of the step. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
-/* Number of counters of a router with this many experts. The last ROUTER_LOSSES counters sum the losses without
- * coefficients. */
+/* Number of counters of a router with this many experts. The last ROUTER_LOSSES counters are sums of the losses,
+ * without their coefficients. */
 int64_t router_counters(int64_t experts);
 /* The sum of a loss since the step began; `counters` is a copy of the router's counters in host memory. */
 double router_loss_sum(const double *counters, int64_t experts, int loss);

@@ -1,4 +1,4 @@
-/* The residual stream. The last sum is delayed, so that the kernel of the next norm can also compute the sum. */
+/* The residual stream. Its last addition is delayed, so that the kernel of the next norm can also compute it. */
 #pragma once
 
 #include "nn/norm.h"
