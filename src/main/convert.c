@@ -147,7 +147,7 @@ static Err read_weights(const Job *j, const Safetensors *file, const Model *m) {
     Err e = hf_match(file, m->registry, &source, &map);
     if (!e.code) e = hf_import(file, &map, m->registry);
     for (int64_t i = 0; i < map.count && !e.code; i++)
-        if (!hf_find(file, &map, &map.tensors[i])) hf_problem_add(&missing, map.tensors[i].name, "");
+        if (!hf_find(file, &map, &map.tensors[i]).values) hf_problem_add(&missing, map.tensors[i].name, "");
     hf_problem_report(&note, &missing, "missing");
     if (note.len) fprintf(stderr, "note: heads are initialised from --seed %lld, tensors %s\n", seed, note.s);
     if (!e.code && hf_leaves_pooler(file, &map))

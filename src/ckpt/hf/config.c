@@ -8,14 +8,19 @@
 #include "base/file.h"
 #include "base/json_text.h"
 #include "ckpt/hf/form.h"
+#include "ckpt/hf/quantized.h"
 
 /* ---- import ---- */
 
 static Err import_root(HfReader *r) {
     if (!json_is_object(r->root)) return err_user("'%s' is not a JSON object; download it again", r->path);
-    if (json_object_get(r->root, "quantization_config"))
-        return err_user("'%s': the model is quantized (quantization_config); use the original weights",
-                        r->path);
+    const json_t *quantized = json_object_get(r->root, "quantization_config");
+    const char *method = json_string_value(json_object_get(quantized, "quant_method"));
+    if (quantized && !hf_reads_quantized(method))
+        return err_user(
+            "'%s': the model is quantized (quantization_config) by a method that cannot be read, %s; "
+            "use the original weights",
+            r->path, quote(method ? method : "unknown").s);
     const char *name = json_string_value(json_object_get(r->root, "model_type"));
     const HfType *type = hf_type_find(name ? name : "");
     if (!type) {

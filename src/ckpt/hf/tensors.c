@@ -6,6 +6,7 @@
 
 #include "base/str.h"
 #include "ckpt/hf/problems.h"
+#include "ckpt/hf/quantized.h"
 #include "ckpt/hf/type.h"
 #include "nn/bert_head.h"
 
@@ -206,10 +207,38 @@ Err hf_detect(const Safetensors *s, HfFamily *out) {
     return e;
 }
 
-const Tensor *hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {
+/* The tensor whose name is `name` and `end`. */
+static const Tensor *find_named(const Safetensors *s, const HfMap *m, const char *name, const char *end) {
     const char *base = FAMILIES[m->family].prefix;
-    size_t n = strlen(base);
-    return strncmp(t->name, base, n) ? find_any_age(s, t->name) : find_either(s, base, t->name + n);
+    const size_t n = strlen(base);
+    char full[NAME_BYTES];
+    snprintf(full, sizeof full, "%s%s", name, end);
+    return strncmp(full, base, n) ? find_any_age(s, full) : find_either(s, base, full + n);
+}
+
+/* The tensor of a file, without content. */
+static Tensor file_tensor(const HfTensor *t, DType dtype) {
+    return tensor_make(NULL, dtype, t->ndim, t->dim);
+}
+
+/* The tensor with the rows of each matrix in order, as quantized weights are stored. */
+static HfTensor in_rows(const HfTensor *t) {
+    HfTensor x = *t;
+    x.transposed = false;
+    if (t->transposed) x.dim[t->ndim - 2] = t->rows, x.dim[t->ndim - 1] = t->columns;
+    return x;
+}
+
+HfStored hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {
+    const HfTensor rows = in_rows(t);
+    const Tensor weight = file_tensor(&rows, F32);
+    for (int i = 0; i < HF_QUANTIZATIONS; i++) {
+        const HfQuantization *q = &HF_QUANTIZATION[i];
+        Tensor numbers, scales;
+        HfStored x = {find_named(s, m, t->name, q->numbers), find_named(s, m, t->name, q->scales), q};
+        if ((x.scales || (*q->numbers && x.values)) && q->describe(&weight, &numbers, &scales)) return x;
+    }
+    return (HfStored){.values = find_named(s, m, t->name, "")};
 }
 
 /* ---- layout ---- */
@@ -293,11 +322,6 @@ void hf_scatter(const HfTensor *t, const void *hf, DType hf_type, Device *d, voi
 
 /* ---- import ---- */
 
-/* The tensor of a file, without content. */
-static Tensor file_tensor(const HfTensor *t, DType dtype) {
-    return tensor_make(NULL, dtype, t->ndim, t->dim);
-}
-
 bool hf_is_copy(const Tensor *x, const Tensor *of) {
     return of && of->dtype == x->dtype && tensor_same_shape(of, x) &&
            !memcmp(of->data, x->data, tensor_bytes(of));
@@ -357,15 +381,18 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
         return hf_is_copy(&t->tensor, safetensors_find(s, "lm_head.bias"));
     /* the first parameter of the registry is the embedding */
     return (!strcmp(t->name, output_name(m->family)) || ends_with(t->name, "coder.embed_tokens.weight")) &&
-           hf_is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]));
+           hf_is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]).values);
 }
 
+enum { MISSING, UNEXPECTED, SHAPE, TYPE, QUANTIZED, PROBLEMS };
+
 /* `headless`: whether tensors of heads are missing. */
-static Err report(const char *path, HfProblem problem[4], bool headless) {
-    static const char *const WHAT[] = {"missing", "unexpected", "of another shape",
-                                       "of a dtype that is not F64, F32, BF16 or F16"};
+static Err report(const char *path, HfProblem problem[PROBLEMS], bool headless) {
+    static const char *const WHAT[PROBLEMS] = {"missing", "unexpected", "of another shape",
+                                               "of a dtype that is not F64, F32, BF16 or F16",
+                                               "of a quantized weight with another shape or dtype"};
     Str text = {0};
-    for (int i = 0; i < 4; i++) hf_problem_report(&text, &problem[i], WHAT[i]);
+    for (int i = 0; i < PROBLEMS; i++) hf_problem_report(&text, &problem[i], WHAT[i]);
     const Err e =
         text.len
             ? err_user("'%s' does not fit the model that config.json or the options describe: tensors %s%s",
@@ -376,34 +403,66 @@ static Err report(const char *path, HfProblem problem[4], bool headless) {
     return e;
 }
 
+static void check_plain(const HfTensor *want, const Tensor *has, HfProblem problem[PROBLEMS]) {
+    const Tensor shape = file_tensor(want, F32);
+    char described[100], detail[240];
+    if (!dtype_is_float((DType)has->dtype)) {
+        snprintf(detail, sizeof detail, " (%.90s)", quote(safetensors_dtype(has)).s);
+        hf_problem_add(&problem[TYPE], want->name, detail);
+    } else if (!tensor_same_shape(has, &shape)) {
+        snprintf(detail, sizeof detail, " (%s, the model has %s)",
+                 tensor_describe(has, described, sizeof described),
+                 tensor_describe(&shape, (char[60]){0}, 60) + strlen("F32 "));
+        hf_problem_add(&problem[SHAPE], want->name, detail);
+    }
+}
+
+static void check_quantized(const HfTensor *want, const HfStored *found, HfProblem problem[PROBLEMS]) {
+    const HfQuantization *q = found->how;
+    const HfTensor rows = in_rows(want);
+    const Tensor weight = file_tensor(&rows, F32), *has[] = {found->values, found->scales};
+    const char *ends[] = {q->numbers, q->scales};
+    Tensor shape[2];
+    q->describe(&weight, &shape[0], &shape[1]);
+    for (int i = 0; i < 2; i++) {
+        char name[NAME_BYTES], described[100], detail[240];
+        snprintf(name, sizeof name, "%s%s", want->name, ends[i]);
+        if (!has[i]) {
+            hf_problem_add(&problem[MISSING], name, "");
+        } else if (has[i]->dtype != shape[i].dtype || !tensor_same_shape(has[i], &shape[i])) {
+            snprintf(detail, sizeof detail, " (%.20s%s, %s has %s)", safetensors_dtype(has[i]),
+                     strchr(tensor_describe(has[i], described, sizeof described), ' '), q->method,
+                     tensor_describe(&shape[i], (char[80]){0}, 80));
+            hf_problem_add(&problem[QUANTIZED], name, detail);
+        }
+    }
+}
+
 Err hf_check(const Safetensors *s, const HfMap *m) {
-    enum { MISSING, UNEXPECTED, SHAPE, TYPE, PROBLEMS };
     HfProblem problem[PROBLEMS] = {{.count = 0}};
     bool headless = false;
-    const Tensor **used = mem_zero((size_t)m->count + 1, sizeof *used);
+    const Tensor **used = mem_zero(3 * (size_t)m->count + 1, sizeof *used);
+    int64_t n = 0;
     for (int64_t i = 0; i < m->count; i++) {
         const HfTensor *want = &m->tensors[i];
-        const Tensor shape = file_tensor(want, F32);
-        used[i] = hf_find(s, m, want);
-        if (!used[i]) {
-            if (is_of_head(want) && m->init_heads) continue;
+        const HfStored found = hf_find(s, m, want);
+        const Tensor *plain = find_named(s, m, want->name, "");
+        used[n++] = plain, used[n++] = found.values, used[n++] = found.scales;
+        if (found.how) {
+            check_quantized(want, &found, problem);
+            if (plain && plain != found.values)
+                hf_problem_add(&problem[UNEXPECTED], want->name,
+                               " (the file has this weight quantized too: remove one of the two)");
+        } else if (plain) {
+            check_plain(want, plain, problem);
+        } else if (!is_of_head(want) || !m->init_heads) {
             headless |= is_of_head(want);
             hf_problem_add(&problem[MISSING], want->name, "");
-        } else if (!dtype_is_float((DType)used[i]->dtype)) {
-            char detail[100];
-            snprintf(detail, sizeof detail, " (%.90s)", quote(safetensors_dtype(used[i])).s);
-            hf_problem_add(&problem[TYPE], want->name, detail);
-        } else if (!tensor_same_shape(used[i], &shape)) {
-            char has[100], detail[240];
-            snprintf(detail, sizeof detail, " (%s, the model has %s)",
-                     tensor_describe(used[i], has, sizeof has),
-                     tensor_describe(&shape, (char[60]){0}, 60) + strlen("F32 "));
-            hf_problem_add(&problem[SHAPE], want->name, detail);
         }
     }
     for (int64_t i = 0; i < s->count; i++) {
         bool is_used = false;
-        for (int64_t k = 0; k < m->count && !is_used; k++) is_used = used[k] == &s->tensors[i].tensor;
+        for (int64_t k = 0; k < n && !is_used; k++) is_used = used[k] == &s->tensors[i].tensor;
         if (!is_used && !is_expected_extra(s, m, &s->tensors[i]))
             hf_problem_add(&problem[UNEXPECTED], s->tensors[i].name, "");
     }
@@ -421,12 +480,30 @@ Err hf_match(const Safetensors *s, const Registry *r, const HfSource *source, Hf
     return hf_check(s, out);
 }
 
+/* The values of a weight of a file, in the order of `layout`. */
+typedef struct Weight {
+    HfTensor layout;
+    const void *values;
+    DType dtype;
+    float *decoded; /* NULL: the values are in the file */
+} Weight;
+
+/* Decodes the weight if it is quantized. free(decoded) ends the use of the values. */
+static Weight read_weight(const HfTensor *t, const HfStored *x) {
+    if (!x->how) return (Weight){*t, x->values->data, (DType)x->values->dtype, NULL};
+    float *decoded = mem_alloc((size_t)hf_count(t) * sizeof *decoded);
+    x->how->decode(x->values, x->scales, decoded);
+    return (Weight){in_rows(t), decoded, F32, decoded};
+}
+
 static Err check_file_values(const Safetensors *s, const HfMap *m, DType precise) {
     HfValues values = {0};
     for (int64_t i = 0; i < m->count; i++) {
-        const Tensor *t = hf_find(s, m, &m->tensors[i]);
-        if (!t) continue;
-        hf_values_check(&values, m->tensors[i].name, t->data, (DType)t->dtype, precise, tensor_count(t));
+        const HfStored found = hf_find(s, m, &m->tensors[i]);
+        if (!found.values) continue;
+        const Weight w = read_weight(&m->tensors[i], &found);
+        hf_values_check(&values, m->tensors[i].name, w.values, w.dtype, precise, hf_count(&w.layout));
+        free(w.decoded);
     }
     Str text = {0};
     hf_problem_report(&text, &values.infinite, "with NaN or infinity (download them again)");
@@ -439,9 +516,11 @@ static Err check_file_values(const Safetensors *s, const HfMap *m, DType precise
 Err hf_import(const Safetensors *s, const HfMap *m, Registry *r) {
     ERR_RETURN(check_file_values(s, m, r->precise));
     for (int64_t i = 0; i < m->count; i++) {
-        const Tensor *t = hf_find(s, m, &m->tensors[i]);
-        if (!t) continue; /* a head keeps its initial values */
-        hf_scatter(&m->tensors[i], t->data, (DType)t->dtype, r->device, r->masters, r->precise);
+        const HfStored found = hf_find(s, m, &m->tensors[i]);
+        if (!found.values) continue; /* a head keeps its initial values */
+        const Weight w = read_weight(&m->tensors[i], &found);
+        hf_scatter(&w.layout, w.values, w.dtype, r->device, r->masters, r->precise);
+        free(w.decoded);
     }
     registry_round_values(r);
     return ERR_OK;

@@ -58,8 +58,14 @@ Err hf_map(const Registry *, HfFamily, HfMap *out);
 void hf_map_free(HfMap *);
 /* Finds the family from the names of the tensors in a file. */
 Err hf_detect(const Safetensors *, HfFamily *out);
-/* The file's tensor, with or without the leading "transformer." or "model."; NULL if there is none. */
-const Tensor *hf_find(const Safetensors *, const HfMap *, const HfTensor *);
+/* The tensors of a file that store a weight. */
+typedef struct HfStored {
+    const Tensor *values;             /* NULL: missing */
+    const Tensor *scales;             /* NULL: missing, or the weight is not quantized */
+    const struct HfQuantization *how; /* NULL: the weight is not quantized */
+} HfStored;
+/* Finds a weight, with or without the leading "transformer." or "model.". */
+HfStored hf_find(const Safetensors *, const HfMap *, const HfTensor *);
 
 int64_t hf_count(const HfTensor *); /* number of elements */
 /* Whether x has the type, shape and values of `of`; false if `of` is NULL. */

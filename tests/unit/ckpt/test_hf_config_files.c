@@ -14,7 +14,8 @@ static const struct {
 } REFUSED[] = {
     {"bloom", "", "model_type is \"bloom\", but only gpt2"},
     {"llama", "'num_hidden_layers': 70000", "more layers than"},
-    {"llama", "'quantization_config': {}", "quantized"},
+    {"llama", "'quantization_config': {}", "by a method that cannot be read, 'unknown'"},
+    {"llama", "'quantization_config': {'quant_method': 'awq'}", "cannot be read, 'awq'; use the original"},
     {"llama", "'hidden_act': 'relu2'", "hidden_act is \"relu2\""},
     {"llama", "'rms_norm_eps': 'small'", "rms_norm_eps is \"small\", not a number"},
     {"llama", "'mlp_bias': true", "no biases in MLPs alone"},

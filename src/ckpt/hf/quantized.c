@@ -1,0 +1,43 @@
+#include "ckpt/hf/quantized.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- MXFP4: OCP Microscaling Formats (MX) Specification 1.0 ---- */
+
+enum { MX_GROUP = 32, MX_BYTES = MX_GROUP / 2, E8M0_BIAS = 127 };
+
+/* [experts, out, in] becomes [experts, out, in / 32, 16] and [experts, out, in / 32]. */
+static bool mxfp4_describe(const Tensor *weight, Tensor *numbers, Tensor *scales) {
+    if (weight->ndim != 3 || weight->dim[2] % MX_GROUP) return false;
+    const int64_t dim[] = {weight->dim[0], weight->dim[1], weight->dim[2] / MX_GROUP, MX_BYTES};
+    *numbers = tensor_make(NULL, U8, 4, dim);
+    *scales = tensor_make(NULL, U8, 3, dim);
+    return true;
+}
+
+/* A byte holds two numbers, the first in its low half. The scale 255, which means NaN, becomes infinity here, and
+ * then every value of its group is infinite or NaN. */
+static void mxfp4_decode(const Tensor *numbers, const Tensor *scales, float *out) {
+    static const float E2M1[16] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6, -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
+    const uint8_t *byte = numbers->data, *scale = scales->data;
+    for (int64_t g = 0, groups = tensor_count(scales); g < groups; g++) {
+        const float factor = ldexpf(1, scale[g] - E8M0_BIAS);
+        for (int i = 0; i < MX_BYTES; i++, byte++) {
+            *out++ = factor * E2M1[*byte & 15];
+            *out++ = factor * E2M1[*byte >> 4];
+        }
+    }
+}
+
+/* ---- formats ---- */
+
+const HfQuantization HF_QUANTIZATION[HF_QUANTIZATIONS] = {
+    {"mxfp4", "_blocks", "_scales", mxfp4_describe, mxfp4_decode},
+};
+
+bool hf_reads_quantized(const char *method) {
+    int i = 0;
+    while (i < HF_QUANTIZATIONS && method && strcmp(HF_QUANTIZATION[i].method, method)) i++;
+    return method && i < HF_QUANTIZATIONS;
+}

@@ -1,0 +1,23 @@
+/* Weights that a Hugging Face file stores quantized: small numbers in one tensor, their scales in another. A format is
+ * a row of the table in quantized.c. Only the import reads them: an export writes plain weights. */
+#pragma once
+
+#include <stdbool.h>
+
+#include "tensor/tensor.h"
+
+typedef struct HfQuantization {
+    const char *method;           /* quant_method in the quantization_config of config.json */
+    const char *numbers, *scales; /* the tensors' names are that of the weight and these ends */
+    /* Sets the two tensors, without content, that store a weight of this shape: [.., out, in]. Returns false if
+     * the format cannot store it. */
+    bool (*describe)(const Tensor *weight, Tensor *numbers, Tensor *scales);
+    /* Sets all values of the weight, in order. A value can be NaN or infinite. */
+    void (*decode)(const Tensor *numbers, const Tensor *scales, float *out);
+} HfQuantization;
+
+enum { HF_QUANTIZATIONS = 1 };
+extern const HfQuantization HF_QUANTIZATION[HF_QUANTIZATIONS];
+
+/* Whether weights that were quantized by this method can be read. NULL: unknown method. */
+bool hf_reads_quantized(const char *method);

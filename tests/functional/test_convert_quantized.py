@@ -1,0 +1,60 @@
+"""Weights in MXFP4 give the model of the same weights in bfloat16, and transformers' logits. An export writes plain
+weights. Tensors of a quantized weight that do not fit are refused by name."""
+from harness import *
+
+sys.path.insert(0, str(ROOT / "tools" / "oracle"))
+import tensors
+
+DATA = ROOT / "tests" / "data" / "hf"
+PLAIN, PACKED = DATA / "gpt-oss-bf16", DATA / "gpt-oss-mxfp4"
+GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
+BLOCKS, SCALES = f"{GATE_UP}_blocks", f"{GATE_UP}_scales"
+
+
+def convert(*words, expect=0):
+    return isotron("convert", *words, "--cpu-threads", 1, expect=expect)
+
+
+for folder in PLAIN, PACKED:
+    saved, out = WORK / folder.name, WORK / f"{folder.name}-out"
+    convert("--from-hf", folder, "--save", saved, "--check", PLAIN / "reference.safetensors")
+    convert("--load", saved, "--to-hf", out, "--hf-dtype", "bfloat16")
+    assert tensors.read(out / "model.safetensors") == tensors.read(PLAIN / "model.safetensors"), folder
+    assert "quantization_config" not in json.loads((out / "config.json").read_text())
+assert_same_bytes(WORK / PLAIN.name, WORK / PACKED.name, 0, "quantized or not")
+
+weights, plain = (tensors.read(folder / "model.safetensors") for folder in (PACKED, PLAIN))
+kind, (experts, rows, groups, size), content = weights[BLOCKS]
+scales = weights[SCALES][2]
+
+
+def refuses(edit, *parts, quantization={"quant_method": "mxfp4"}):
+    """The import refuses the quantized folder with these other tensors, and writes nothing."""
+    folder = WORK / "edited"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(PACKED, folder)
+    config = json.loads((PACKED / "config.json").read_text()) | {"quantization_config": quantization}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors.write(folder / "model.safetensors", {n: t for n, t in (weights | edit).items() if t}, {"format": "pt"})
+    said = convert("--from-hf", folder, "--save", WORK / "refused", expect=2)
+    for part in parts:
+        assert part in said, f"'{part}' is missing in: {said}"
+    assert not (WORK / "refused").exists(), said
+
+
+refuses({SCALES: None}, f"tensors 1 missing: '{SCALES}'")
+refuses({BLOCKS: None}, f"tensors 1 missing: '{BLOCKS}'")
+refuses({GATE_UP: plain[GATE_UP]},
+        f"1 unexpected: '{GATE_UP}' (the file has this weight quantized too: remove one of the two)")
+refuses({BLOCKS: (kind, [experts, rows, groups * size], content)},
+        f"1 of a quantized weight with another shape or dtype: '{BLOCKS}' (U8 [{experts}, {rows}, {groups * size}], "
+        f"mxfp4 has U8 [{experts}, {rows}, {groups}, {size}])")
+refuses({SCALES: (kind, [experts, rows - 1, groups], scales[:experts * (rows - 1) * groups])}, f"'{SCALES}' (U8 [")
+refuses({SCALES: ("F16", [experts, rows, groups], 2 * scales)}, f"'{SCALES}' (F16 [")
+refuses({SCALES: ("F8_E8M0", [experts, rows, groups], scales)}, f"'{SCALES}' (F8_E8M0 [")
+refuses({SCALES: (kind, [experts, rows, groups], scales[:5] + b"\xff" + scales[6:])},
+        f"1 with NaN or infinity (download them again): '{GATE_UP}' (32 of {experts * rows * groups * 32} values)")
+refuses({f"{GATE_UP}_bias": None, f"{GATE_UP}_bias_scales": weights[SCALES]}, f"1 missing: '{GATE_UP}_bias'",
+        f"1 unexpected: '{GATE_UP}_bias_scales'")
+for method in ({"quant_method": "fp4"}, {}, None):
+    refuses({}, "the model is quantized (quantization_config) by a method that cannot be read", quantization=method)
