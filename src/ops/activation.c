@@ -1,4 +1,4 @@
-/* y = act(x), formulas in kernels/cpu/activation.c. dx is written or added to. */
+/* y = act(x); kernels/cpu/activation.c has the formulas. The backward overwrites dx or adds to it. */
 #include "ops/activation.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* y = softmax(scale * q k^T + mask) v. Formulas are in kernels/cpu/attention.c. Sinks are added after
- * attention to the keys; formulas in kernels/cpu/attention_sink.c. dq, dk, dv, dbias and dsink are written or
- * added to. */
+/* y = softmax(scale * q k^T + mask) v. The formulas are in kernels/cpu/attention.c. A separate kernel then adds the
+ * sinks to the result (kernels/cpu/attention_sink.c). The backward overwrites dq, dk, dv, dbias and dsink, or adds to
+ * them. */
 #include "ops/attention.h"
 
 #include "base/fault.h"
@@ -22,7 +22,7 @@ void attention_outputs(Tape *t, Call *c, int64_t keys, bool unfused) {
                             (int64_t[]){b, g, r, s, keys + (c->in[SINK] != NULL)});
 }
 
-/* x: [h] or [..,h], with an element for each head of the rank; NULL: none. */
+/* Checks that x, [h] or [..,h], has an element for each head of q. NULL: no such operand. */
 static void check_heads(const Call *c, const Tensor *x, int ndim, const char *what) {
     const Tensor *q = c->in[Q];
     const int64_t first = ((const AttentionAttr *)c->attr)->first_local, end = first + q->dim[2] * q->dim[3];

@@ -1,7 +1,8 @@
-/* Numbers of the choices of questions. */
+/* Groups samples by question. */
 #pragma once
 
 #include "tape/tape.h"
 
-/* A contiguous x [1,b,1] with one number per choice; the n choices of a question are adjacent -> [1,b/n,n], a copy. */
+/* Copies contiguous x [1,b,1] to [1,b/n,n]. x has one number per choice, and the n choices of a question are
+ * adjacent. */
 Tensor *op_choices(Tape *, Tensor *x_1b1, int64_t n);

@@ -5,8 +5,7 @@
 #include "ops/ulysses.h"
 #include "tape/tape_ops.h"
 
-/* Attention between the blocks. The ranks have q, k and v of a zigzag slice of `group` in the order of
- * positions. */
+/* Attention between the blocks. Each rank of `group` has q, k and v of its zigzag slice, in the order of positions. */
 static Tensor *between(Tape *t, const AttentionInputs *x, AttentionAttr attr, Group group, bool gather,
                        bool unfused) {
     if (group.size == 1) return op_attention(t, x, attr, unfused);
@@ -17,13 +16,14 @@ static Tensor *between(Tape *t, const AttentionInputs *x, AttentionAttr attr, Gr
     return context_ring(t, x, attr, group);
 }
 
-/* An exchange changes which dimension is sharded; the type stays V. */
+/* Checks sizes, because the SPMD type does not show which dimension is sharded: it is V before and after an
+ * exchange. */
 static void check_rows(const Tensor *x, int dim, int64_t rows) {
     CHECK(x->dim[dim] == rows, "op 'attention', axis cp: an operand has %lld rows, not %lld",
           (long long)x->dim[dim], (long long)rows);
 }
 
-/* The block of this rank. *blocks: the ranks at the same index of each block. */
+/* Returns the block of this rank. *blocks becomes the group of ranks that have the same index in their blocks. */
 static Group block_of(const Tape *t, ContextPlan plan, Group *blocks) {
     const Group cp = tape_group(t, 1 << AXIS_CP);
     *blocks = group_outer(&cp, plan.exchange);

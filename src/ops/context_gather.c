@@ -1,7 +1,7 @@
-/* All keys and values are gathered, and each rank attends from its own rows (Transformer Engine
- * AttnFuncWithCPAndKVAllGather). In the order of positions the gathered keys equal the keys of a run on one rank, so y
- * and dq are bitwise equal to that run's. The backward gathers again and adds the gradients rank by rank. For the
- * backward only this rank's rows are kept. */
+/* Each rank gathers all keys and values, and computes attention for its queries (Transformer Engine
+ * AttnFuncWithCPAndKVAllGather). The gathered keys are sorted by position, as on one rank, so y and dq are bitwise
+ * equal to those of one rank. Only this rank's rows are kept for the backward. It gathers keys and values again, and
+ * sums the ranks' gradients with a reduce-scatter. */
 #include "kernels/ops.h"
 #include "ops/context_attention.h"
 #include "ops/ulysses.h"
@@ -14,7 +14,7 @@ typedef struct GatherAttr {
     bool unfused;
 } GatherAttr;
 
-/* A tensor for all rows of x. This rank's x has a part of the rows. */
+/* Returns a tensor for all rows. This rank's x has a part of them. */
 static Tensor *whole(Tape *t, const Tensor *x, int ranks, DType dtype, Spmd cp) {
     Tensor *y =
         tape_scratch(t, dtype, 5, (int64_t[]){ranks * x->dim[0], x->dim[1], x->dim[2], x->dim[3], x->dim[4]});
@@ -48,7 +48,7 @@ static Whole gather(Tape *t, Tensor *k, Tensor *v, const Group *g) {
     return all;
 }
 
-/* Adds the ranks' gradients of all keys and values; each rank gets the sum for its own rows. */
+/* Sums the ranks' gradients of all keys and values. Each rank receives the sums for its rows. */
 static void scatter(Tape *t, Whole d, const Group *g, Tensor *dk, Tensor *dv) {
     const int64_t nk = tensor_count(d.k) / g->size, n = nk + tensor_count(d.v) / g->size;
     const DType dtype = (DType)d.k->dtype;

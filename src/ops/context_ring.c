@@ -1,11 +1,11 @@
-/* Keys and values travel around the ring while each rank attends to the ones that it holds (Liu et al., "Ring
+/* Keys and values are passed around the ring, and each rank attends to those that it holds (Liu et al., "Ring
  * Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds the keys and values of rank r -
- * i. Partial results are merged by their log-sums; the order depends on the rank only. The backward sends keys and
- * values around again, followed by their gradients, to which each rank adds. So the gradients for rank j are summed in
- * the order j, j+1, ..., j-1. q, k, v, y and lse of this rank's rows are kept for the backward.
+ * i. Partial results are merged by their log-sums, in an order that depends only on the rank. The backward passes keys
+ * and values around again, followed by their gradients, to which each rank adds its part. So the gradients for rank j
+ * are summed in the order j, j+1, ..., j-1. For the backward, each rank keeps q, k, v, y and lse of its rows.
  *
- * A step computes y, dq, dk and dv in the type of the operands, as a fused kernel does. Their sums over steps
- * are in the arithmetic's type. The gradients of a step are exact parts of the whole, because they are
+ * A step computes y, dq, dk and dv in the type of the operands, as a fused kernel does. Their sums over steps are in
+ * the arithmetic type. The gradients of a step are parts of the total gradients, not approximations, because they are
  * computed from the final y and lse. */
 #include "base/fault.h"
 #include "kernels/ops.h"
@@ -85,7 +85,7 @@ static Sight sight(const AttentionAttr *a, int i, int j) {
                : SEES_SOME;
 }
 
-/* Whether the mask is causal, of one sequence with itself, and without an effective window. */
+/* Whether this is causal self-attention whose window excludes no key. */
 static bool is_causal(const AttentionAttr *a) {
     const SequenceSlice *q = &a->query, *k = &a->key;
     const bool same = q->chunk == k->chunk && q->at[0] == k->at[0] && q->at[1] == k->at[1],
@@ -155,8 +155,8 @@ static Result result_new(Tape *t, const Call *c, DType dtype) {
     return (Result){partial(t, c->out[0], dtype), partial(t, c->out[1], (DType)c->out[1]->dtype)};
 }
 
-/* Attends to the held keys, without the sinks; `part` has room for the result, which is merged with `sum` or becomes
- * it. */
+/* Attends to the held keys, without the sinks. `part` is memory for the result, which is merged into `sum`, or copied
+ * to it unless `merge` is set. */
 static void attend(Tape *t, const Call *c, const RingStep *s, const Tensor *held, Result part, Result sum,
                    bool merge) {
     Tensor q = queries_of(c->in[0], s), k = keys_of(pair_keys(held, c), s),
@@ -195,8 +195,8 @@ static void forward(Tape *t, const Call *c) {
 
 /* ---- backward ---- */
 
-/* Memory for the gradients of a step's rows; the last two share one message. dbias is a sum
- * over steps; NULL: not needed. */
+/* Memory for the gradients of a step's rows: dq, and dk and dv together in `pair`. dbias is summed over the steps;
+ * NULL: not needed. */
 typedef struct Parts {
     Tensor *dq, *pair, *dbias;
 } Parts;
@@ -218,7 +218,7 @@ static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy
            dq = tensor_slice(parts->dq, 0, 0, s->queries), dk = part_keys(parts->pair, c, s),
            dv = part_values(parts->pair, c, s), lse_rows = tensor_slice(c->out[1], 3, s->query, s->queries);
     Tensor *lse = c->out[1];
-    if (s->queries < c->in[0]->dim[0]) { /* kernels need it in one piece */
+    if (s->queries < c->in[0]->dim[0]) { /* kernels need a contiguous lse */
         lse = tape_scratch(t, (DType)lse->dtype, 4, lse_rows.dim);
         lse->spmd = c->out[1]->spmd;
         copy_to(t, &lse_rows, lse);
@@ -228,7 +228,7 @@ static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy
     tape_drop_unless(t, lse, c->out[1]);
 }
 
-/* Adds the part to the sum. The first part becomes the sum, with zeros in missing rows. */
+/* Adds the step's part to the sum. The first part is copied, and rows that it does not cover are set to zero. */
 static void add_queries(Tape *t, const RingStep *s, const Parts *parts, Tensor *sum, bool first) {
     const bool whole = s->queries == sum->dim[0];
     if (first && !whole) fill(t, sum, 0);

@@ -1,4 +1,4 @@
-/* Permuting and summing are each other's gradients. dx and dp are written or added to. */
+/* op_permute and op_unpermute are each other's backward. The backward overwrites dx and dp, or adds to them. */
 #include "ops/dispatch.h"
 
 #include "base/fault.h"
@@ -7,8 +7,9 @@
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 
-/* The number of copies for experts [first, first + experts). Expert-tensor-parallel ranks use the maximum over these
- * ranks, because rows are gathered. A dry run assumes balance. */
+/* The number of copies for experts [first, first + experts). If expert-tensor-parallel ranks have different tokens,
+ * each uses the largest count in the group, because the all-gather of their rows needs equal sizes. A dry run assumes
+ * that all experts get equally many tokens. */
 static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
     const RunContext *run = tape_context(t);
     const int64_t copies = tensor_count(expert);
@@ -32,7 +33,7 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
                          : attr.local && !attr.capacity ? taken(t, r->expert, attr.first, experts)
                                                         : copies;
     CHECK(attr.capacity > 0 || !attr.pad, "dispatch: nothing to pad to without a capacity");
-    if (attr.capacity) { /* dropping depends on all tokens */
+    if (attr.capacity) { /* which copies are dropped depends on all tokens */
         tokens_check_whole(t, "dispatch", r->expert);
         if (r->probs) tokens_check_whole(t, "dispatch", r->probs);
     }
@@ -43,14 +44,14 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
     tape_call(t, &OPS[OP_dispatch],
               (Call){.in = {r->probs, r->expert}, .out = {d.row, d.copy, d.offset}, .attr = &attr});
     d.row->spmd = r->expert->spmd;
-    if (spmd_on(d.tokens, AXIS_EP) == SPMD_R) /* ranks with the same tokens take different rows */
+    if (spmd_on(d.tokens, AXIS_EP) == SPMD_R) /* ranks with the same tokens compute different rows */
         d.copy->spmd = spmd_with(0, AXIS_EP, SPMD_V);
     return d;
 }
 
 /* ---- rows ---- */
 
-/* Refuses a type other than `want`. `spread`: accepts V instead of a partial sum over EP. */
+/* Checks that the SPMD type of x is `want`. spread: over EP, V is also accepted instead of P. */
 static void check_type(const Tape *t, const char *op, const Tensor *x, SpmdType want, bool spread) {
     for (int a = 0; a < AXES; a++) {
         const Spmd s = spmd_on(x->spmd, a), w = spmd_on(want, a);

@@ -1,5 +1,5 @@
-/* y[s,b] = w[id[b,s]]. Backward: row v of dw gets the sum of dy over the tokens with id v, in the canonical
- * order of kernels/ops.def. dw is written or added to. */
+/* y[s,b] = w[id[b,s]]. In the backward, row v of dw is the sum of dy over the tokens with id v, in the canonical order
+ * of kernels/ops.def. The backward overwrites dw or adds to it. */
 #include "ops/embedding.h"
 
 #include "kernels/attr.h"

@@ -1,4 +1,4 @@
-/* The gradient moves in the reverse direction, with `sent` and `received` swapped. */
+/* Gradients move in the reverse direction, with `sent` and `received` swapped. */
 #include "ops/expert_parallel.h"
 
 #include "base/fault.h"
@@ -41,15 +41,15 @@ Tensor *op_to_dense_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_dense_
 
 /* ---- all-to-all ---- */
 
-/* Rows that move, in the forward or in the backward. Two nodes of the tape share an Exchange. In the first, the forward
- * starts and the backward ends; in the second, the forward ends and the backward starts. Observers do not see the first
- * node. */
+/* An all-to-all of rows, and later of their gradients. Two nodes of the tape share an Exchange. The first node starts
+ * the all-to-all in the forward, and finishes that of the gradients in the backward. The second node finishes the
+ * all-to-all in the forward, and starts that of the gradients. Observers of the tape do not see the first node. */
 struct Exchange {
     const OpDef *op;
     Group group;
     const int64_t *out, *in; /* rows to and from each rank */
     TapeComm comm;
-    Tensor *dy; /* must live while the gradient moves */
+    Tensor *dy; /* must live until the gradients have been sent */
 };
 
 static void exchange_start(Tape *t, Exchange *e, const int64_t *out, const int64_t *in, Tensor *from,
@@ -125,7 +125,8 @@ Tensor *op_arrive(Tape *t, Moving m) {
 
 /* ---- plan ---- */
 
-/* Counts the rows from each source, and the maximum that a rank receives, over all ranks that will gather rows. */
+/* Counts the rows to and from each rank of EP. Without a capacity, a->arriving becomes the maximum number of rows that
+ * any rank of this rank's expert-tensor-parallel group receives, because these ranks will gather their rows. */
 static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     const Mesh *m = &tape_context(t)->layout->mesh;
     const int etp = m->size[AXIS_ETP], ep = m->size[AXIS_EP], me = m->coordinate[AXIS_EP];
@@ -151,7 +152,7 @@ static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     if (!a->arriving) a->arriving = most;
 }
 
-/* Gathers the row offsets of the experts from all ranks. */
+/* Gathers the experts' row offsets from all ranks of the axes. */
 static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     const Group g = tape_group(t, axes);
     Tensor *all = tape_scratch(t, I64, 2, (int64_t[]){g.size, d->offset->dim[0]});
@@ -159,7 +160,8 @@ static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     return all;
 }
 
-/* `rows`: the number of rows of each expert-tensor-parallel rank. Frees the offsets. */
+/* Plans the grouping of gathered rows by expert. rows: the number of rows of each expert-tensor-parallel rank. Frees
+ * `offset`. */
 static Dispatch sort_gathered(Tape *t, Tensor *offset, int64_t rows, ArrivalAttr a, DispatchAttr room) {
     a.etp = tape_axis(t, AXIS_ETP);
     Tensor *expert = tape_tensor(t, I64, 3, (int64_t[]){a.etp * rows, 1, 1});
@@ -181,7 +183,7 @@ Arrival op_plan_arrival(Tape *t, const Dispatch *from, int64_t experts, Dispatch
     Arrival a = {.ep = tape_group(t, 1u << AXIS_EP), .rows = from->copy->dim[0]};
     const int64_t limit = experts * room.capacity, all = a.ep.size * a.rows;
     if (limit) a.arriving = limit < all ? limit : all;
-    if (!limit && run->device->kind == DEVICE_NULL) a.arriving = a.rows; /* in balance */
+    if (!limit && run->device->kind == DEVICE_NULL) a.arriving = a.rows; /* all ranks receive equally many */
     Tensor *offset = gather_offsets(t, from, 1u << AXIS_ETP | 1u << AXIS_EP);
     count_rows(t, offset, experts, &a);
     const ArrivalAttr mine = {.first = a.ep.rank * experts, .experts = experts};

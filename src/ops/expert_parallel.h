@@ -1,15 +1,15 @@
 /* Moves rows of tokens to the ranks that have their experts, and back. Megatron-LM
  * core/transformer/moe/token_dispatcher.py.
  *
- * The same ranks have two views (comm/mesh.h). Outside a layer of experts, tensors have types on the dense axes and are
- * I on the expert axes. Inside it, the reverse holds. If each rank has different tokens, x is V on every axis of both
- * views, so crossing moves no data. Crossing is the only way between the views. A tensor that does not cross, or that
- * crosses back as a partial sum, is refused by the next op. */
+ * The mesh has two views of the same ranks (comm/mesh.h). Outside an MoE layer, tensors have types on the dense axes
+ * and are I on the expert axes. Inside it, the reverse holds. If each rank has different tokens, x is V on all axes of
+ * either view, so a change of view moves no data. Only the ops of this file change the view, and they reject partial
+ * sums. Other ops reject a tensor that is in the wrong view. */
 #pragma once
 
 #include "ops/dispatch.h"
 
-/* V everywhere -> the same bytes, V everywhere in the other view; x itself on one rank. */
+/* x, V on all axes of one view -> the same data, V on all axes of the other view. On one rank they return x itself. */
 Tensor *op_to_expert_view(Tape *, Tensor *x);
 Tensor *op_to_dense_view(Tape *, Tensor *x);
 
@@ -18,17 +18,17 @@ typedef struct Arrival {
     Group ep;
     const int64_t *sent, *received; /* rows to and from each rank of the group; [ep.size], memory of the
                                        tape */
-    /* Number of rows before and after. The received rows are padded, so that all expert-tensor-parallel ranks have
-     * equal numbers. */
+    /* Number of rows before and after the all-to-all. The received rows are padded, so that all expert-tensor-parallel
+     * ranks have equally many. */
     int64_t rows, arriving;
     Dispatch sort; /* sorts the gathered rows by this rank's experts */
 } Arrival;
-/* `from` groups the rows by expert, over all experts; `experts` experts are on this rank. `room` has the capacity (the
- * maximum number of rows of one expert from all ranks) and the padding. With a capacity, sizes do not depend on the
- * data. */
+/* `from` groups the rows by expert, for all experts. `experts` is the number of experts on this rank. `room` has the
+ * capacity (the maximum number of rows of one expert from all ranks) and the padding. With a capacity, the sizes of
+ * tensors do not depend on the data. */
 Arrival op_plan_arrival(Tape *, const Dispatch *from, int64_t experts, DispatchAttr room);
-/* As op_plan_arrival, if all expert-parallel ranks share the tokens. `own` has the rows of this rank's
- * experts, without padding. */
+/* Like op_plan_arrival, for tokens that all expert-parallel ranks share. `own` has the rows of this rank's experts,
+ * without padding. */
 Dispatch op_plan_gathered(Tape *, const Dispatch *own, DispatchAttr room);
 /* Rows in transit, which only op_arrive may read. exchange NULL: y has arrived. */
 typedef struct Exchange Exchange;
@@ -36,13 +36,13 @@ typedef struct Moving {
     Tensor *from, *y;
     Exchange *exchange;
 } Moving;
-/* x_r1w [rows,1,w] in the dense view -> [arriving,1,w] in the expert view, with zeros where no row is
- * received; and back. The rows move while the ops before op_arrive run, and their gradients while the backward
- * of these ops runs. */
+/* x_r1w [rows,1,w] in the dense view -> [arriving,1,w] in the expert view, with zeros where no row is received.
+ * op_return_from_experts is the reverse. The transfer of rows overlaps the ops that run before op_arrive. The transfer
+ * of gradients overlaps the backward of these ops. */
 Moving op_send_to_experts(Tape *, Tensor *x_r1w, const Arrival *);
 Moving op_return_from_experts(Tape *, Tensor *x_r1w, const Arrival *);
 Tensor *op_arrive(Tape *, Moving);
 
-/* Drops the copies that exceed an expert's capacity, and sets their expert to -1. The whole microbatch decides, as on
- * one rank. */
+/* Drops the copies that exceed an expert's capacity, and sets their expert to -1. All tokens of the microbatch compete,
+ * as on one rank. */
 Routing op_drop(Tape *, const Routing *, int64_t experts, DispatchAttr);

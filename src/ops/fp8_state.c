@@ -40,8 +40,7 @@ static void all_reduce_max(const StateContext *c, Group group, const char *site,
 
 const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
     const bool blocks = spec.recipe == QUANT_BLOCKWISE;
-    const int64_t unit =
-        blocks ? FP8_BLOCK : 16; /* unit of dimensions, for tensor cores or blockwise GEMMs */
+    const int64_t unit = blocks ? FP8_BLOCK : 16; /* dimensions must be multiples of this */
     if (spec.emulated) return "--fp8-emulated requests it";
     if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
         return blocks ? "the device has no GEMMs with a scale for every 128 terms"
@@ -59,7 +58,7 @@ static void fp8_end_step(void *self, const StateContext *c) {
     const Quantiser *q = self;
     if (!q->state) return;
     const Tensor *all = &q->state->master;
-    /* Scales and older amaxes are equal on all ranks already. */
+    /* Scales and older amaxes are equal on all ranks, so the maximum changes only the newest amaxes. */
     if (c->comm)
         all_reduce_max(c, mesh_group(&c->layout->mesh, MASK_DENSE & ~(1u << AXIS_PP)), "fp8_state", all);
     for (QuantRole role = 0; role < QUANT_ROLES; role++) {
@@ -88,7 +87,7 @@ static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PA
     return total;
 }
 
-/* Values cannot be kept if other ranks hold a part of the weight. */
+/* Values are not kept if the GEMMs are emulated. */
 static size_t fp8_prepare(void *self, const StateContext *c) {
     const Quantiser *q = self;
     const Param *w = q->weight;
@@ -119,7 +118,7 @@ static void fp8_release(void *self, Device *device) {
     q->kept->block = NULL;
 }
 
-/* The scale of a tensorwise weight, outside of a tape: see own_state in fp8.c. */
+/* Computes the scale of a weight for the tensorwise recipe without a tape. Compare own_state in fp8.c. */
 static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c) {
     const FillAttr zero = {0};
     const Fp8ScaleAttr attr = quantize_scale_attr(q, QUANT_W, 0);

@@ -8,7 +8,8 @@ typedef struct GroupedBias {
     Tensor *bias_eo, *scale_r11;
 } GroupedBias;
 
-/* x_r1i [r,1,i], rows grouped by expert: rows offset[e] to offset[e+1] belong to e, I64 [e+1]; w_eoi [e*o,i]
- * -> [r,1,o], with zeros after the last expert's rows. GEMMs have a fixed order in batch-invariant mode. If the weight is
- * split by input, the first of its ranks adds the bias, whose gradient is 0 on the others. */
+/* x_r1i [r,1,i], rows grouped by expert: rows offset[e] to offset[e+1] belong to e, I64 [e+1]; w_eoi [e*o,i] ->
+ * [r,1,o], with zeros after the last expert's rows. In batch-invariant mode GEMMs sum in a fixed order. If the
+ * weight is split by input, only the first of the ranks that share it adds the bias. On the others the bias has no
+ * gradient. */
 Tensor *op_grouped_linear(Tape *, Tensor *x_r1i, Tensor *w_eoi, GroupedBias, Tensor *offset);

@@ -1,4 +1,4 @@
-/* The parts of the gradient return to a and b. */
+/* The backward splits the gradient into those of a and b. */
 #include "ops/join_heads.h"
 
 #include "base/fault.h"
@@ -6,7 +6,7 @@
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 
-/* Elements [first, first + width) of the heads of y. */
+/* Elements [first, first + width) of each head of y. */
 static Tensor part_of(const Tensor *y, int64_t first, int64_t width) {
     Tensor v = *y;
     v.data = tensor_at(y, first);

@@ -1,4 +1,4 @@
-/* Heads from two parts. */
+/* Concatenates two parts of each head. */
 #pragma once
 
 #include "tape/tape.h"

@@ -1,6 +1,6 @@
-/* y = x w^T + bias: the GEMMs of ops/linear_gemm.h and the communication around them. dbias is summed in the
- * canonical order of kernels/ops.def. If x is an activation that no other op reads, dx is the gradient before
- * that activation. dx, dw and dbias are written or added to. */
+/* y = x w^T + bias: the GEMMs of ops/linear_gemm.h and the communication around them. dbias is summed in the canonical
+ * order of kernels/ops.def. If x is an activation that no other op reads, the backward directly computes the gradient
+ * of the activation's input. The backward overwrites dx, dw and dbias, or adds to them. */
 #include "ops/linear.h"
 
 #include "base/fault.h"
@@ -16,7 +16,7 @@ typedef struct LayerAttr {
     Tensor *all_x;                   /* the gathered input, if it is kept; else NULL */
 } LayerAttr;
 
-enum { PRE = 3 }; /* an operand of the node: gemm.pre */
+enum { PRE = 3 }; /* the index of gemm.pre in the node's operands */
 
 typedef Tensor *TakeTensor(Tape *, DType, int ndim, const int64_t *dim);
 
@@ -32,7 +32,8 @@ static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Sp
 
 /* ---- over tensor-parallel ranks ---- */
 
-/* x or dy in the form that the GEMMs need: the full sequence, R. `kept`: until the backward. */
+/* Starts the all-gather of x or dy along the sequence, because the GEMMs need R. kept: the result lives until the
+ * backward. */
 static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *moving) {
     const int64_t s = x->dim[0] * tape_axis(t, AXIS_TP);
     Tensor *whole = sized_by(kept ? tape_tensor : tape_scratch, t, x, s, x->dim[2], SPMD_R);
@@ -40,7 +41,7 @@ static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *movin
     return whole;
 }
 
-/* The forward's input to the GEMM; x itself if x is not sharded. */
+/* Returns the input of the forward's GEMM: x itself if it is not sharded. */
 static Tensor *gathered(Tape *t, Tensor *x, LayerAttr *a) {
     PendingReshard m;
     if (!a->gemm.gathers_x) return x;
@@ -51,7 +52,7 @@ static Tensor *gathered(Tape *t, Tensor *x, LayerAttr *a) {
     return whole;
 }
 
-/* Builds the gradient of x (or of pre) from a partial sum. */
+/* The gradient of x (or of pre), during the reduction of the ranks' partial sums. */
 typedef struct InputGradient {
     Tensor *dx, *partial, *sum;
     PendingReshard moving;
@@ -116,8 +117,8 @@ static void scattered_backward(Tape *t, const Node *n, Need need) {
         weight_gradient(t, &rest);
 }
 
-/* On several ranks x is gathered while dx is computed, and dx is reduced while dw is computed. On one rank dx
- * is computed last, so that the next op finds part of it in a cache. */
+/* On several ranks x is gathered while dx is computed, and dx is reduced while dw is computed. On one rank dx is
+ * computed last, so that part of it is still in the cache when the next op reads it. */
 static void linear_backward(Tape *t, const Node *n, Need need) {
     const LayerAttr *a = n->call.attr;
     if (a->reduces && a->sequence) {
@@ -148,7 +149,7 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
           "IRVP"[want]);
 }
 
-/* *act becomes the activation of the result, which is not recorded. act NULL: no activation. */
+/* Sets *act to the activation of the result, without recording the activation. act NULL: no activation. */
 static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gemm.gathers_x) check_type(x, "input", SPMD_V);
     Tensor *all_x = gathered(t, x, a);
@@ -230,7 +231,7 @@ Tensor *op_linear_on_activated(Tape *t, Activated x, const LinearLayer *l) {
     return record_with_bias(t, x.act, l, &attr);
 }
 
-/* The exact lane computes the activation separately, from values on the grid. */
+/* The exact lane computes the activation separately, because its input must first be rounded to the grid. */
 Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, ActivationAttr activation,
                               bool halfway) {
     LayerAttr attr = layer_attr(t, x, l);

@@ -1,5 +1,5 @@
-/* Linear layer. Megatron-LM core/tensor_parallel/layers.py: sharding the weight over the tensor-parallel
- * ranks makes it column-parallel (by output) or row-parallel (by input). */
+/* A linear layer. As in Megatron-LM core/tensor_parallel/layers.py, a weight that is sharded over the tensor-parallel
+ * ranks makes it column-parallel (sharded by output) or row-parallel (sharded by input). */
 #pragma once
 
 #include "ops/activation.h"
@@ -7,9 +7,9 @@
 
 typedef enum LinearFlags {
     LINEAR_GATHER_IN =
-        /* Column-parallel: x is I, or V along the sequence; the op makes it R. Only the shard is kept, unless
-         * RunContext.keeps_gathered is set. The backward gathers x again while it computes dx, and reduces dx while it
-         * computes dw. */
+        /* Column-parallel: x is I, or V along the sequence; the op makes it R. Only the shard is kept for the backward,
+         * unless RunContext.keeps_gathered is set. The backward gathers x again while it computes dx, and reduces dx
+         * while it computes dw. */
     1,
     LINEAR_REDUCE_OUT =
         /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE; then the bias is added. */
@@ -27,14 +27,14 @@ typedef struct LinearLayer {
     const Quantiser *quantiser; /* quantises the operands of the GEMMs; NULL: none */
 } LinearLayer;
 
-/* x_sbi [s,b,i] -> [s,b,o] = x w^T + bias; the flags determine s. Computed sample by sample in
- * batch-invariant mode. */
+/* x_sbi [s,b,i] -> [s,b,o] = x w^T + bias; the flags determine the result's s. In batch-invariant mode, each sample is
+ * computed separately. */
 Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
-/* As op_linear, and also computes the activation, [s,b,o] or with SwiGLU [s,b,o/2]; in one kernel if that saves memory
- * traffic. Not for LINEAR_REDUCE_OUT. Only op_linear_on_activated may read the result. `halfway`: calls
- * tape_pause_halfway before a separate activation, so that both halves of an MLP take about as long. */
+/* Like op_linear, but also computes the activation, [s,b,o] or if gated [s,b,o/2], in the same kernel if that saves
+ * memory traffic. Not for LINEAR_REDUCE_OUT. Only op_linear_on_activated may read the result. `halfway`: calls
+ * tape_pause_halfway before a separate activation, so that both halves of an MLP need about the same time. */
 Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, ActivationAttr, bool halfway);
-/* op_linear of an activation [s,b,i]. Without a quantiser and without a sum over ranks in between, the backward
- * directly computes the gradient of the activation's input. The gradient of the activation itself is then never stored.
- * */
+/* Like op_linear, for an activation [s,b,i]. Unless the layer has a quantiser or dx is a sum over ranks, the
+ * backward directly computes the gradient of the activation's input. The gradient of the activation itself is then
+ * never stored. */
 Tensor *op_linear_on_activated(Tape *, Activated x_sbi, const LinearLayer *);

@@ -1,6 +1,6 @@
-/* The backward computes the FP8 values of x's transpose again from x, unless the quantiser keeps inputs.
- * Keeping the values needs one more byte per element for as long as x is kept. It saves one read of x (two bytes per
- * element), and about 0.5 % of a step with long rows. */
+/* The backward computes the FP8 values of x's transpose again from x, unless the quantiser keeps inputs. Keeping the
+ * values needs one more byte per element for as long as x is kept. It saves one read of x (two bytes per element), and
+ * about 0.5 % of a step if rows are long. */
 #include "ops/linear_gemm.h"
 
 #include "kernels/ops.h"
@@ -90,7 +90,7 @@ void linear_gemm_dx(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor 
     tape_drop_unless(t, dy_q, dy);
 }
 
-/* dbias needs no GEMM: it sums dy itself. */
+/* dbias is a sum of dy before quantization, without a GEMM. */
 void linear_gemm_dw(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *x, Tensor *dw,
                     Tensor *dbias) {
     const Quantiser *q = dw && quantises_dw(a) ? a->quantiser : NULL;

@@ -3,7 +3,7 @@
  *   forward   y = x w^T + bias
  *   backward  dx = dy w,  dw = dy^T x,  dbias = sum of dy
  *
- * op_linear (ops/linear.c) adds the communication. y is written; dx, dw and dbias are written or added to. */
+ * op_linear (ops/linear.c) adds the communication. y is overwritten; dx, dw and dbias are overwritten or added to. */
 #pragma once
 
 #include "kernels/attr.h"
@@ -14,23 +14,23 @@ typedef struct LinearGemm {
     LinearAttr linear;          /* first: the kernels read it */
     const Quantiser *quantiser; /* NULL: plain operands */
     bool gathers_x;             /* the backward gathers x again, so the forward keeps no FP8 values of it */
-    Tensor *pre;                /* x is the activation of pre, dx the gradient of pre; NULL: dx is of x */
+    Tensor *pre; /* x is the activation of pre, and dx is pre's gradient; NULL: dx is x's gradient */
     /* Set by the forward: */
     bool is_fp8;               /* the device multiplies FP8 values */
     Tensor *x_state, *w_state; /* states that quantised the operands */
-    QuantOperand x_rows;       /* FP8 values of x's transpose, kept for the backward; else none */
+    QuantOperand x_rows;       /* FP8 values of x's transpose, if kept for the backward */
 } LinearGemm;
 
-/* The call has in: x, w, bias; out: y, act (NULL: none). */
+/* call.in has x, w and bias; call.out has y and act (NULL: none). */
 void linear_gemm_forward(Tape *, LinearGemm *, Call);
 
-/* dy and, for FP8 GEMMs, its FP8 values for dx and dw, from one pass over dy. Free the values with quantize_drop.
- * `type` is the type of the full gradient. */
+/* dy and, for FP8 GEMMs, its FP8 values for dx and dw, from one pass over dy. Free the values with quantize_drop. type:
+ * the SPMD type of the full gradient. */
 typedef struct GemmGradient {
     Tensor *dy, *state;
     QuantValues values;
 } GemmGradient;
 GemmGradient linear_gemm_gradient(Tape *, const LinearGemm *, Tensor *dy, SpmdType type, bool dx, bool dw);
 void linear_gemm_dx(Tape *, const LinearGemm *, const GemmGradient *, Tensor *w, Tensor *dx);
-/* Either of dw and dbias can be NULL. */
+/* dw or dbias can be NULL. */
 void linear_gemm_dw(Tape *, const LinearGemm *, const GemmGradient *, Tensor *x, Tensor *dw, Tensor *dbias);

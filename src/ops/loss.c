@@ -1,6 +1,6 @@
-/* Cross-entropy per token; formulas in kernels/cpu/loss.c. Over tensor-parallel ranks the logits are sharded
- * by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py) and the loss is invariant. dlogits
- * overwrites the logits, the largest tensor of a step unless it is computed in chunks. */
+/* Cross-entropy per token; kernels/cpu/loss.c has the formulas. Tensor-parallel ranks have logits that are sharded by
+ * vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and a loss that is I. dlogits overwrites the logits,
+ * which are the largest tensor of a step unless they are computed in chunks. */
 #include "ops/loss.h"
 
 #include "base/fault.h"
@@ -19,7 +19,7 @@ static void loss_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* The backward has no work: the first operand's memory already contains its gradient. */
+/* The backward has nothing to compute: the memory of the first operand already contains its gradient. */
 static void backward_done(Tape *t, const Node *n, Need need) {
     const Tensor *dloss = n->call.in[2];
     CHECK(tape_grad(t, n->call.out[0])->data == dloss->data,
@@ -27,8 +27,8 @@ static void backward_done(Tape *t, const Node *n, Need need) {
     tape_grad_in_place(t, n->call.in[0], need);
 }
 
-/* Each rank has some columns. The ranks' log-sums and label logits are gathered, and merged in one order on all ranks.
- * */
+/* Each rank has some columns of the logits. Every rank gathers the log-sums and label logits of all ranks, and merges
+ * them in the same order. */
 static void forward_shards(Tape *t, Call call, Group tp) {
     Tensor *logits = call.in[0], *loss = call.out[0], *lse = call.out[1];
     const int64_t b = loss->dim[0], s = loss->dim[1];
@@ -77,7 +77,7 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
         tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, loss_backward);
     } else if (tape_is_recording(t) && at_once(t, dloss)) {
         const Call both = {.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr};
-        Call node = both; /* the recorded node, if there are several ranks */
+        Call node = both; /* is recorded: the output that overwrites the logits is left out */
         tape_check(t, &OPS[OP_cross_entropy_with_grad], &both);
         tape_call(t, &OPS[OP_cross_entropy_with_grad], both);
         node.out[2] = NULL;
@@ -97,15 +97,15 @@ Tensor *op_correct(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
     return y;
 }
 
-/* ---- after a linear layer, in chunks ---- A chunk is some positions of all samples, so that its rows of x
- * are contiguous. A chunk's gradients are computed while its logits exist. The gradient of w is summed over the chunks;
- * the gradient of x overwrites its rows. */
+/* ---- after a linear layer, in chunks ---- A chunk consists of consecutive positions of all samples, so that its rows
+ * of x are contiguous. A chunk's gradients are computed while its logits are in memory. The gradient of w is summed
+ * over the chunks; the gradient of x overwrites the rows of x. */
 
 typedef struct Chunks {
     Tensor *x, *w; /* x: R over tensor-parallel ranks */
     Tensor *label, *dloss, *loss;
     Tensor dx; /* x's memory: this rank's summand of the gradient */
-    Tensor dw; /* without memory: not needed; the second and later chunks add to it */
+    Tensor dw; /* data NULL: not needed; the second and later chunks add to it */
     LossAttr attr;
     SoftcapAttr softcap; /* 0: none */
     LinearAttr gemm;
@@ -119,7 +119,8 @@ static Tensor part_of(const Tensor *x, int axis, int64_t first, int64_t n) {
     return part;
 }
 
-/* A contiguous tensor for the ops. It has x's memory or, with several samples, new memory for tape_drop. */
+/* Returns a contiguous tensor for the ops: x itself, or if x is not contiguous, new memory that the caller must free
+ * with tape_drop. */
 static Tensor *packed(Tape *t, Tensor *x) {
     if (tensor_is_contiguous(x)) return x;
     Tensor *copy = tape_scratch(t, (DType)x->dtype, x->ndim, x->dim);
@@ -133,7 +134,7 @@ static Tensor *packed_copy(Tape *t, Tensor *x) {
     return copy;
 }
 
-/* Computes the losses of logits, which become their gradient unless dloss is NULL. */
+/* Computes the losses of logits. Unless dloss is NULL, their gradient then overwrites the logits. */
 static void losses(Tape *t, Call call, Tensor *dloss) {
     Tensor *logits = call.in[0], *label = call.in[1], *lse = call.out[1];
     if (tape_axis(t, AXIS_TP) == 1 && at_once(t, dloss)) {
@@ -170,7 +171,7 @@ static void chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int6
     tape_drop_unless(t, own_label, &label);
 }
 
-/* As chunk_losses, with capped logits. The memory of the uncapped logits gets their gradient. */
+/* Like chunk_losses, but caps the logits first. The gradient of the uncapped logits overwrites them. */
 static void capped_chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int64_t n) {
     if (c->softcap.cap == 0) {
         chunk_losses(t, c, logits, first, n);
@@ -187,7 +188,7 @@ static void capped_chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t firs
     tape_drop(t, capped);
 }
 
-/* This is the last use of x's rows before their gradient overwrites them. */
+/* The gradient of w comes first, because the gradient of x overwrites the rows of x. */
 static void chunk_gradients(Tape *t, Chunks *c, Tensor *dlogits, Tensor *x, int64_t first, int64_t n) {
     if (c->dw.data) {
         tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dlogits, x}, .out = {&c->dw}, .attr = &c->gemm});
@@ -208,7 +209,7 @@ static void run_chunk(Tape *t, Chunks *c, int64_t first, int64_t n) {
     tape_drop(t, logits);
 }
 
-/* All positions of x, R. */
+/* Returns all positions of x, R. */
 static Tensor *gathered(Tape *t, Tensor *x, bool is_cut) {
     if (!is_cut) return x;
     Tensor *all = tape_scratch(t, (DType)x->dtype, 3,
@@ -218,7 +219,7 @@ static Tensor *gathered(Tape *t, Tensor *x, bool is_cut) {
     return all;
 }
 
-/* Sums the ranks' gradients of x, in x's memory. */
+/* Sums the ranks' gradients of x into x's memory. */
 static void sum_gradient(Tape *t, Tensor *x, Tensor *summands, bool is_cut) {
     Tensor dx = *x;
     dx.spmd = spmd_dual_type(x->spmd);

@@ -3,33 +3,33 @@
 
 #include "tape/tape.h"
 
-/* logits_sbv [s,b,v], a contiguous tensor that no other op reads, because its memory becomes its gradient;
- * label_bs I64 [b,s] in [0, vocab), vocab <= v -> loss [b,s], natural log, in the arithmetic's type. */
+/* logits_sbv [s,b,v], a contiguous tensor that no other op may read, because its gradient overwrites it; label_bs I64
+ * [b,s] in [0, vocab), vocab <= v -> loss [b,s], natural log, in the arithmetic type. */
 Tensor *op_cross_entropy(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
-/* op_cross_entropy with a known gradient of each loss, dloss_bs [b,s] (NULL: not known). The forward then
- * computes the logits' gradient, unless the tape does not record. */
+/* Like op_cross_entropy, but the gradient of each loss may be known already: dloss_bs [b,s] (NULL: not known). If the
+ * tape records, the forward can then also compute the logits' gradient. */
 Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab, Tensor *dloss_bs);
 
-/* logits_sbv and label_bs as for op_cross_entropy, not sharded over tensor-parallel ranks -> [b,s]: 1 if the label's
- * logit is the first of the largest ones, else 0. No gradient. */
+/* logits_sbv and label_bs as for op_cross_entropy, not sharded over tensor-parallel ranks -> [b,s]: 1 if the label is
+ * the first of the columns with the largest logit, else 0. No gradient. */
 Tensor *op_correct(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
 
 /* Attributes of op_linear_cross_entropy. */
 typedef struct LinearLoss {
-    int64_t vocab; /* later columns are padding */
+    int64_t vocab; /* columns from `vocab` on are padding */
     int64_t
         positions; /* positions per chunk, > 0; the logits of a chunk, for all samples, are in memory together */
     double softcap; /* cap of op_softcap; 0: no cap */
     bool sequence;  /* over tensor-parallel ranks x is V along the sequence, else I */
-    Tensor *dloss;  /* [b,s]: the gradient of each loss; known if the tape records */
+    Tensor *dloss;  /* [b,s]: the gradient of each loss; must be known if the tape records */
 } LinearLoss;
 
 /* op_cross_entropy of op_softcap of op_linear(x, w). Logits and their gradients exist only in chunks of
  * positions. If the tape records, the forward also computes the gradient of x and adds that of w to its
  * main gradient.
  *
- * x_sbh: a contiguous tensor that no other op reads, because its memory becomes its gradient; w_vh [v,h] a
- * parameter; label_bs I64 [b,s] with the positions of all tensor-parallel ranks -> loss [b,s].
+ * x_sbh: a contiguous tensor that no other op may read, because its gradient overwrites it; w_vh [v,h] a parameter;
+ * label_bs I64 [b,s] with the positions of all tensor-parallel ranks -> loss [b,s].
  *
  * Bitwise equal to the separate ops with two exceptions: w's gradient is summed in a different order, and the order of
  * summation in a GEMM may depend on the number of rows. */

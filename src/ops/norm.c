@@ -1,5 +1,5 @@
-/* y = (x - mean) * rstd * g + bias; formulas in kernels/cpu/norm.c. mean and rstd are kept in the
- * arithmetic's type for the backward. dx, dgain and dbias are written or added to. */
+/* y = (x - mean) * rstd * g + bias; kernels/cpu/norm.c has the formulas. mean and rstd are kept in the arithmetic type
+ * for the backward. The backward overwrites dx, dgain and dbias, or adds to them. */
 #include "ops/norm.h"
 
 #include "base/fault.h"
@@ -19,8 +19,8 @@ static void norm_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* Makes new outputs with their types. The types are checked first, because a missing all-gather of x also makes the
- * width wrong. */
+/* Creates the outputs and their SPMD types. Types are checked before the width, because a missing all-gather of x also
+ * makes the width wrong. */
 static Call norm_call(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, const NormAttr *attr) {
     DType precise = x->dtype == F64 ? F64 : F32;
     int64_t rows = tensor_rows(x);
@@ -41,7 +41,7 @@ Tensor *op_norm(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, NormAttr attr) {
     return call.out[0];
 }
 
-/* The exact lane runs two ops, so that the norm reads a sum on the grid. */
+/* The exact lane runs two ops, because the sum must be rounded to the grid before the norm. */
 Tensor *op_add_norm(Tape *t, Tensor *a, Tensor *b, Tensor *gain, Tensor *bias, NormAttr attr, Tensor **sum) {
     if (tape_context(t)->exact) {
         *sum = op_add(t, a, b);

@@ -8,5 +8,6 @@
  * gain_h [h]; bias_h [h], or NULL (always for RMSNorm). */
 Tensor *op_norm(Tape *, Tensor *x, Tensor *gain_h, Tensor *bias_h, NormAttr);
 
-/* The norm of *sum = a + b: two nodes, one kernel. a and b contiguous; otherwise as op_add and op_norm. */
+/* Returns the norm of *sum = a + b. There are two nodes as for op_add and op_norm, but only one kernel. a and b must be
+ * contiguous. */
 Tensor *op_add_norm(Tape *, Tensor *a, Tensor *b, Tensor *gain_h, Tensor *bias_h, NormAttr, Tensor **sum);

@@ -29,7 +29,7 @@ static const OpNumber OP_OF[] = {
     [MOVE_SLICE] = OP_slice,       [MOVE_PAD] = OP_pad,
 };
 
-/* A tensor as [outer, ranks, inner]: each rank has runs of `inner` contiguous elements. */
+/* A tensor seen as [outer, ranks, inner]: each rank has runs of `inner` contiguous elements. */
 typedef struct Pieces {
     int64_t outer, inner;
     int ranks;
@@ -44,7 +44,8 @@ static Pieces pieces(const Tensor *whole, int dim, int ranks) {
     return p;
 }
 
-/* `whole` as [ranks, outer, inner]. member_major: memory has this order too; else the order of `whole`. */
+/* A view of `whole` as [ranks, outer, inner]. member_major: its memory has this order too; else it has the order of
+ * `whole`. */
 static Tensor by_rank(const Tensor *whole, Pieces p, bool member_major) {
     Tensor v = tensor_make(whole->data, (DType)whole->dtype, 3, (int64_t[]){p.ranks, p.outer, p.inner});
     if (!member_major) v.stride[0] = p.inner, v.stride[1] = p.ranks * p.inner;

@@ -1,5 +1,5 @@
-/* Collectives that change what a tensor is along one axis of the mesh (tensor/spmd.h). Source and destination
- * determine both directions:
+/* Collectives that change the SPMD type of a tensor along one axis of the mesh (tensor/spmd.h). The two types determine
+ * the forward and the backward:
  *
  *   from to   forward          backward         Megatron-LM core/tensor_parallel/mappings.py
  *   I    R    -                all-reduce       copy_to_tensor_model_parallel_region
@@ -25,27 +25,28 @@ typedef enum ReshardKind {
     MOVE_PAD
 } ReshardKind;
 
-/* x converted to type `to` along the axis. V shards dimension `dim` into equal parts, in the order of the
- * ranks. Returns x itself if the axis has size 1. A pair that is not in the table is a fault. */
+/* Converts x to type `to` along the axis. V shards dimension `dim` into equal parts, in the order of the ranks. Returns
+ * x itself if the axis has size 1. A conversion that is not in the table fails a CHECK. */
 Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
 
-/* Columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]; `first` differs by rank.
- * Backward: zeros elsewhere. `to` V: no two ranks share columns; R: ranks may share columns, and each rank has a
- * summand of the gradient. */
+/* Returns columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]. `first` may differ
+ * between ranks. The gradient of other columns is zero. `to` is V if no two ranks share columns, R if they may. With R,
+ * each rank has a summand of the gradient. */
 Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d, Spmd to);
 
-/* For builders that communicate inside an op: moves `in` into `out`. The movement implies the shape of `out` (`dim` is
- * multiplied or divided by the number of ranks); the builder has set its type. start returns immediately. After finish
- * the result may be read and `in` may be overwritten. Both are contiguous. */
+/* For ops that communicate inside: moves `in` to `out`. The caller must have created `out` with the right SPMD type and
+ * with the shape that the movement implies: `dim` is multiplied or divided by the number of ranks. Both must be
+ * contiguous. redistribute_start returns immediately. After redistribute_finish, `out` may be read and `in` may be
+ * overwritten. */
 typedef struct PendingReshard {
     TapeComm comm;
-    Tensor *packed, *out; /* packed: member-major copy for a shard of an inner dimension; NULL: none */
+    Tensor *packed, *out; /* packed: a copy sorted by rank, if an inner dimension is sharded; NULL: none */
     ReshardKind move;
     int dim, ranks;
 } PendingReshard;
 PendingReshard redistribute_start(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
 void redistribute_finish(Tape *, PendingReshard);
-/* redistribute_start and redistribute_finish. */
+/* redistribute_start, then redistribute_finish. */
 void redistribute_run(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
 /* Moves g and adds it to the gradient of x: the last step of a backward function. */
 void redistribute_grad(Tape *, Tensor *x, Tensor *g, Axis, ReshardKind, int dim, Need);

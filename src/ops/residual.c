@@ -1,4 +1,4 @@
-/* y = a + b. Backward: both inputs share dy without a copy. The gradient of a copy is copied or added. */
+/* y = a + b. In the backward, both inputs share dy without a copy. The gradient of op_contiguous is copied or added. */
 #include "ops/residual.h"
 
 #include "base/fault.h"
@@ -17,7 +17,7 @@ void residual_record(Tape *t, Tensor *a, Tensor *b, Tensor *sum) {
 }
 
 Tensor *residual_sum(Tape *t, Tensor *a, Tensor *b) {
-    /* first, because a missing collective may also cause a wrong shape */
+    /* precedes the shape check, because a missing collective may also cause a wrong shape */
     tape_check(t, &OPS[OP_add], &(Call){.in = {a, b}});
     CHECK(tensor_same_shape(a, b), "add: the operands differ in shape");
     Tensor *y = tape_tensor(t, (DType)a->dtype, a->ndim, a->dim);

@@ -1,5 +1,5 @@
-/* Rotation by position; formula in kernels/cpu/rope.c. A rotation is orthogonal, so the gradient is dy
- * rotated back. dx is written or added to. */
+/* Rotation by position; kernels/cpu/rope.c has the formula. A rotation is orthogonal, so the gradient is dy rotated
+ * back. The backward overwrites dx or adds to it. */
 #include "ops/rope.h"
 
 #include "base/fault.h"

@@ -4,10 +4,10 @@
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* x [s,b,g,r,d], may be strided; cos and sin [positions,dim/2] in the arithmetic's type; position I64 [b,s]
+/* x [s,b,g,r,d], may be strided; cos and sin [positions,dim/2] in the arithmetic type; position I64 [b,s]
  * -> contiguous, same shape. */
 Tensor *op_rope(Tape *, Tensor *x_sbgrd, Tensor *cos, Tensor *sin, Tensor *position_bs, RopeAttr);
-/* Rotates the first n of every `all` heads of x [s,b,groups*all*d] in place. No other op may read x, in the forward or
- * in a backward. The backward rotates the gradient in place too. */
+/* Rotates heads of x [s,b,groups*all*d] in place: the first n of the `all` heads of each group. No other op may read x,
+ * in the forward or in a backward. The backward also rotates the gradient in place. */
 Tensor *op_rope_in_place(Tape *, Tensor *x_sbw, int64_t groups, int64_t all, int64_t n, Tensor *cos,
                          Tensor *sin, Tensor *position_bs, RopeAttr);

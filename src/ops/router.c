@@ -1,5 +1,5 @@
-/* The choice of experts has no gradient; the probabilities of the chosen ones do (kernels/cpu/router.c). dx,
- * dlogits and dw are written or added to. */
+/* The choice of experts has no gradient, but the probabilities of the chosen experts have (kernels/cpu/router.c). The
+ * backward overwrites dx, dlogits and dw, or adds to them. */
 #include "ops/router.h"
 
 #include "base/fault.h"
@@ -120,7 +120,7 @@ Tensor *op_router_loss(Tape *t, Tensor *logits, Tensor *count, RouterLossAttr at
     CHECK((attr.kind == ROUTER_Z) == !count, "router_loss: a balance needs counts, the z-loss takes none");
     attr.ranks = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
     Tensor *loss = tape_tensor(t, F64, 1, (int64_t[]){1});
-    tape_grad_off_grid(loss); /* the loss is only reported, and rounded once, after all summands are added */
+    tape_grad_off_grid(loss); /* the loss is only reported; the sum of all its parts is rounded once */
     tape_run(t, &OPS[OP_router_loss], (Call){.in = {logits, count}, .out = {loss}, .attr = &attr},
              sizeof attr, loss_backward);
     return loss;

@@ -1,4 +1,4 @@
-/* y = factor * x. dx = factor * dy is written or added to. */
+/* y = factor * x. The backward overwrites dx with factor * dy, or adds it to dx. */
 #include "ops/scale.h"
 
 #include "kernels/attr.h"

@@ -1,5 +1,5 @@
-/* y = cap * tanh(x / cap). dx overwrites x: the loss writes its gradient over y, so the backward has
- * only x. */
+/* y = cap * tanh(x / cap). dx overwrites x. The backward needs only x, because the loss overwrites y with its
+ * gradient. */
 #include "ops/softcap.h"
 
 #include "kernels/attr.h"

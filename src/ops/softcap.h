@@ -1,8 +1,8 @@
-/* A smooth bound of the logits. Gemma 2 (2024), final_logit_softcapping. */
+/* A smooth bound on the logits (Gemma 2, 2024: final_logit_softcapping). */
 #pragma once
 
 #include "tape/tape.h"
 
-/* cap * tanh(x / cap) of x, a contiguous tensor that no other op reads, because its memory becomes its
- * gradient; x itself if cap is 0. */
+/* cap * tanh(x / cap). x must be contiguous, and no other op may read it, because its gradient overwrites it. Returns x
+ * itself if cap is 0. */
 Tensor *op_softcap(Tape *, Tensor *x, double cap);

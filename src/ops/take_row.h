@@ -3,5 +3,5 @@
 
 #include "tape/tape.h"
 
-/* Row `row` of a contiguous x [s,b,h] as [1,b,h], a copy. Backward: zeros elsewhere. */
+/* Returns a copy of row `row` of contiguous x [s,b,h], as [1,b,h]. The gradient of other rows is zero. */
 Tensor *op_take_row(Tape *, Tensor *x_sbh, int64_t row);

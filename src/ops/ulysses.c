@@ -83,7 +83,8 @@ static Tensor heads_of(const Tensor *x, int members, int m) {
 
 static bool is_shared(const Tensor *x, int members) { return x->dim[3] == 1 && x->dim[2] < members; }
 
-/* The heads of every member as [n,s*b,g/n,r*d]; false: the strides of x do not allow it. */
+/* Sets *out to the heads of every member, as [n,s*b,g/n,r*d]. Returns false if the strides of x do not allow this
+ * view. */
 static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
     const int64_t s = x->dim[0], b = x->dim[1], g = x->dim[2], r = x->dim[3], d = x->dim[4];
     if (g % n || (b > 1 && s > 1 && x->stride[0] != b * x->stride[1]) || (r > 1 && x->stride[3] != d))
@@ -94,7 +95,7 @@ static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
     return true;
 }
 
-/* When heads return, the gradients of shared heads are summed. */
+/* On the way back, the gradients of shared heads are summed. */
 static void exchange_heads(Tape *t, Tensor *x, Tensor *packed, bool pack) {
     const int n = (int)packed->dim[0];
     Tensor all;
@@ -160,7 +161,7 @@ Tensor *op_seq_to_heads(Tape *t, Tensor *x, Group g) {
     Tensor *y = tape_tensor(t, (DType)x->dtype, 5,
                             (int64_t[]){x->dim[0] * g.size, x->dim[1], mine.dim[2], mine.dim[3], x->dim[4]});
     y->spmd = spmd_with(x->spmd, AXIS_CP, is_shared(x, g.size) ? SPMD_R : SPMD_V);
-    if (tape_grad_is_off_grid(x)) tape_grad_off_grid(y); /* data only moves */
+    if (tape_grad_is_off_grid(x)) tape_grad_off_grid(y); /* the op only moves data */
     exchange(t, &g, x, y, true);
     tape_record(t, &OPS[OP_seq_to_heads], (Call){.in = {x}, .out = {y}, .attr = &g}, sizeof g,
                 to_heads_backward);
@@ -177,7 +178,7 @@ Tensor *op_heads_to_seq(Tape *t, Tensor *x, Group group, int64_t g, int64_t r) {
     return y;
 }
 
-/* [b,s] seen as rows of the sequence. */
+/* A view of [b,s] whose first dimension is the sequence. */
 static Tensor by_position(const Tensor *id) {
     Tensor v = tensor_make(id->data, I64, 3, (int64_t[]){id->dim[1], id->dim[0], 1});
     v.stride[0] = 1, v.stride[1] = id->dim[1];

@@ -1,5 +1,5 @@
 /* The op of kernels/cpu/attention_merge.c, with the same formula. y is in any type. Updated in place: sum_y,
- * sum_lse, which are in the arithmetic's type. */
+ * sum_lse, which are in the arithmetic type. */
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256 };

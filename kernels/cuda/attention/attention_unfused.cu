@@ -279,7 +279,7 @@ template <typename R> static void gradients(const Call *c, const Problem &p) {
     LAUNCHED();
 }
 
-/* ds, in the arithmetic's type */
+/* ds, in the arithmetic type */
 extern "C" size_t cuda_plans_attention_unfused_grad(const Call *c) {
     return (size_t)tensor_count(c->in[4]) * (c->in[1]->dtype == F64 ? sizeof(double) : sizeof(float));
 }
