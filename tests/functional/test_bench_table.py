@@ -72,6 +72,7 @@ RESULTS = {f"gpu-layout-{name}.json": layout | {"roof_gflops": 1208e3} for name 
     "gpu-race.json": {"rows": [row, failed, other]}, "gpu-fp8.json": against, "gpu-deterministic.json": against,
     "gpu-ops.json": {"roofs": {"copy_gbytes": 4000.0, "bf16": 7e5}, "rows": [
         {"name": "adamw/large", "type": "bf16", "us": 10.0, "gbytes": 3700.0, "of_roof": 0.925},
+        {"name": "add/large", "type": "bf16", "us": 20.0, "gbytes": 3950.0, "of_roof": 0.9875},
         {"name": "add", "type": "bf16", "us": 10.0, "gbytes": 3900.0, "of_roof": 0.975},
         {"name": "linear/fc1", "type": "bf16", "us": 10.0, "gflops": 6.5e5, "of_roof": 0.93}]},
     "gpu-attention.json": {"rows": [{"name": "attention/short", "shape": [2, 1, 1, 1, 8], "gflop": 1.0,
@@ -122,7 +123,7 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "604 | - | - | +3.0% |",
              "| all_reduce | 256 | 1 | 1 | 1.2 | 1.250 (1.200 to 1.300) |", "2 ranks on a GPU, a NCCL, 3 rounds."):
     assert part in text, (part, text)
-assert "llama3-8b" not in text
+assert "llama3-8b" not in text and "`add/large`" not in text  # `add` is slower relative to its roof
 assert all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling"))
 
 # The options of each row in the table of layouts are listed in bench/train/layouts.list.

@@ -43,7 +43,7 @@ def matrix(records):
             families[record["family"]].append(record["matrix"])
     cells = list(next(iter(families.values()), [{}])[0])
     return markdown(["family", "bugs", *cells],
-                    [[family, len(found), *(share([m[c] for m in found]) for c in cells)]
+                    [[family, len(found), *(sum(m[c] for m in found) or "-" for c in cells)]
                      for family, found in families.items()])
 
 
@@ -55,7 +55,7 @@ def bugs(records):
 
 
 def planted(report):
-    parts = {"Score": summary(report), "Which cells detect which bugs": matrix(report["records"])}
+    parts = {"Score": summary(report), "Bugs that each cell detects": matrix(report["records"])}
     return "".join(f"\n## {title}\n\n{part}\n" for title, part in parts.items())
 
 
