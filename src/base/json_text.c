@@ -93,7 +93,7 @@ static void print_string(Str *out, const char *text) {
         else if (c < 0x20 || c >= 0x7f)
             str_printf(out, "\\u%04x", c);
         else
-            str_printf(out, "%c", (int)c);
+            str_add(out, (const char *)p, 1);
         p += n ? n : 1;
     }
     str_puts(out, "\"");

@@ -179,8 +179,10 @@ void config_on_one_rank(Config *, Arena *);
 /* The global batch size after `consumed` samples. */
 int64_t config_batch_size(const Config *, int64_t consumed);
 
-/* Appends the options in `classes` as {"field": value, ...}, in the order of options.def. An unset value is
- * null. */
+/* The options in `classes` as {"field": value, ...}, in the order of options.def. An unset value is null. The
+ * caller frees the object. */
+struct json_t *config_object(const Config *, unsigned classes);
+/* Appends the text of config_object. */
 void config_json(const Config *, unsigned classes, Str *out);
 /* Sets options in `classes` from the JSON text of a checkpoint (config_json). Unknown names are ignored. An
  * option that the user gave keeps its value, and a note reports a different value in the text. An invalid

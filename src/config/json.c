@@ -58,7 +58,7 @@ static json_t *to_json(const Arg *row, const void *value) {
     }
 }
 
-void config_json(const Config *c, unsigned classes, Str *out) {
+json_t *config_object(const Config *c, unsigned classes) {
     json_t *root = json_object();
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP || !(config_option_class(i) & classes)) continue;
@@ -66,6 +66,11 @@ void config_json(const Config *c, unsigned classes, Str *out) {
                                            to_json(&CONFIG_ROWS[i], config_value(c, i))),
               "%s has no JSON value", config_field_name(i));
     }
+    return root;
+}
+
+void config_json(const Config *c, unsigned classes, Str *out) {
+    json_t *root = config_object(c, classes);
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_ENSURE_ASCII);
     CHECK(text, "the configuration has no JSON text");
     str_puts(out, text);

@@ -156,14 +156,6 @@ static Config plain(const Config *config, Arena *arena) {
     return c;
 }
 
-static json_t *json_of(const Config *c) {
-    Str text = {0};
-    config_json(c, CLASS_ARCH, &text);
-    json_t *root = json_loadb(text.s, text.len, 0, NULL);
-    str_free(&text);
-    return root;
-}
-
 static Quoted shown(const json_t *value) {
     Str text = {0};
     json_print(&text, value, 0, 0);
@@ -181,7 +173,7 @@ static bool is_dropout(const char *field) {
 Err hf_config_compare(const Config *a, const Config *b, Str *notes, int *differences) {
     Arena *arena = arena_new();
     const Config x = plain(a, arena), y = plain(b, arena);
-    json_t *ours = json_of(&x), *theirs = json_of(&y), *value;
+    json_t *ours = config_object(&x, CLASS_ARCH), *theirs = config_object(&y, CLASS_ARCH), *value;
     const char *field;
     Err e = ERR_OK;
     *differences = 0;
