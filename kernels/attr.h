@@ -38,6 +38,11 @@ typedef struct LinearAttr {
     Activation activation; /* the activation that gives `act` from y, or x from `pre`; not gated */
 } LinearAttr;
 
+typedef struct LinearHeadsAttr {
+    bool fixed_order; /* as in LinearAttr */
+    bool transposed;  /* the weights are [h,i,o] */
+} LinearHeadsAttr;
+
 typedef struct Fp8ScaleAttr {
     double largest; /* the value that an amax is scaled to */
     /* fp8_scale: the scale follows from this step's amax; if false, from the largest of all n. An amax that is 0
@@ -167,6 +172,8 @@ typedef struct ExpertBiasAttr {
     double rate;
 } ExpertBiasAttr;
 
+/* The widest head of the fused kernels of a GPU. */
+enum { ATTENTION_WIDEST = 256 };
 enum { WINDOW_OFF = -1 };
 typedef struct AttentionAttr {
     double scale;             /* scale of q.k before the softmax */

@@ -3,9 +3,11 @@
 
 #include "base/hash.h"
 #include "ops/join_heads.h"
+#include "ops/linear_heads.h"
 #include "ops/redistribute.h"
 #include "ops/residual.h"
 #include "ops/rope.h"
+#include "tape/tape_ops.h"
 
 typedef struct Size {
     int64_t out, in;
@@ -57,8 +59,10 @@ static void mla_init(void *self, Registry *r, const char *name, const void *spec
 typedef struct Core {
     const Mla *module;
     const Feed *feed;
-    Tensor *cache;                           /* keys, values */
-    Tensor *latent_sbl, *key_sb11p, *kv_sbw; /* the latent of keys and values; the shared part of the keys */
+    Tensor *cache;      /* keys, values; or latents with the shared part of the keys */
+    Tensor *latent_sbl; /* of keys and values */
+    Tensor *key_sb11p;  /* the shared part of the keys; rotated if it comes from a cache */
+    Tensor *kv_sbw;
 } Core;
 
 /* A view of columns [first, first + n) of each of the g heads of x [s, b, g*width]. */
@@ -74,29 +78,35 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
     return op_rope(t, x, (Tensor *)&rope->cos, (Tensor *)&rope->sin, c->feed->position_ids, attr);
 }
 
-/* q [s, b, g*d], kv [s, b, g*(d-rotated+e)] -> context [s, b, g*e] of this rank's heads */
+static int64_t positions_before(const Core *c) { return c->cache ? c->feed->cache->length : 0; }
+
+/* Adds masks and sinks to x. Returns the context [s, b, g, r, e]. */
+static Tensor *attend(Tape *t, const Core *c, AttentionInputs x, bool unfused) {
+    const AttentionSpec *p = &c->module->spec->attention;
+    x.first_key = c->feed->document_start;
+    x.lengths = c->feed->lengths;
+    x.sink = attention_sinks(t, p, c->module->softmax_offset, (DType)x.q->dtype);
+    AttentionAttr attr = attention_attr(t, p, c->module->dropout_site, x.q->dim[0]);
+    attr.query.first = positions_before(c);
+    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else the attention waits for other ranks */
+    return op_context_attention(t, &x, attr, p->context, p->unfused || unfused);
+}
+
+/* q [s, b, g*d], kv [t, b, g*(d-rotated+e)] -> context [s, b, g*e] of this rank's heads */
 static Tensor *core(Tape *t, void *self, Tensor *q) {
     const Core *c = self;
     const MlaSpec *s = c->module->spec;
-    const AttentionSpec *p = &s->attention;
-    const int64_t g = tensor_width(q) / p->head_dim, plain = p->head_dim - s->rotated;
-    const int64_t first = c->cache ? c->feed->cache->length : 0;
-    Tensor *turned = rotated(t, c, columns_of(t, q, g, plain, s->rotated));
-    AttentionInputs x = {
-        .q = op_join_heads(t, columns_of(t, q, g, 0, plain), turned),
-        .k = op_join_heads(t, columns_of(t, c->kv_sbw, g, 0, plain), rotated(t, c, c->key_sb11p)),
-        .v = columns_of(t, c->kv_sbw, g, plain, s->value),
-        .first_key = c->feed->document_start,
-        .lengths = c->feed->lengths,
-        .sink = attention_sinks(t, p, c->module->softmax_offset, (DType)q->dtype)};
-    if (c->cache) {
-        x.k = attention_append(t, &c->cache[0], first, x.k);
-        x.v = attention_append(t, &c->cache[1], first, x.v);
+    const int64_t d = s->attention.head_dim, g = tensor_width(q) / d, plain = d - s->rotated;
+    Tensor *turned = rotated(t, c, columns_of(t, q, g, plain, s->rotated)),
+           *key = s->caches_latents && c->cache ? c->key_sb11p : rotated(t, c, c->key_sb11p);
+    AttentionInputs x = {.q = op_join_heads(t, columns_of(t, q, g, 0, plain), turned),
+                         .k = op_join_heads(t, columns_of(t, c->kv_sbw, g, 0, plain), key),
+                         .v = columns_of(t, c->kv_sbw, g, plain, s->value)};
+    if (c->cache && !s->caches_latents) {
+        x.k = attention_append(t, &c->cache[0], positions_before(c), x.k);
+        x.v = attention_append(t, &c->cache[1], positions_before(c), x.v);
     }
-    AttentionAttr attr = attention_attr(t, p, c->module->dropout_site, q->dim[0]);
-    attr.query.first = first;
-    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else the attention waits for other ranks */
-    return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
+    return attention_flat_heads(t, attend(t, c, x, false));
 }
 
 /* x: the latent of the queries, or the residual stream if queries have no latent */
@@ -110,6 +120,59 @@ static Tensor *from_latents(Tape *t, void *self, Tensor *x) {
     return s->attention.recompute && !s->recompute_up ? tape_block(t, core, c, q) : core(t, c, q);
 }
 
+/* ---- a cache of latents ---- */
+
+/* The weights that project latents to columns [first, first + n) of each head's key and value: [g, n, l] */
+static Tensor *head_weights(Tape *t, const Mla *m, int64_t g, int64_t first, int64_t n) {
+    const Tensor *w = &m->kv.weight->value;
+    Tensor *part = tape_alloc(t, sizeof *part);
+    *part = tensor_make(tensor_at(w, first * w->dim[1]), (DType)w->dtype, 3, (int64_t[]){g, n, w->dim[1]});
+    part->stride[0] = w->dim[0] / g * w->dim[1];
+    part->spmd = w->spmd;
+    return part;
+}
+
+/* Columns of x as heads of one group, which share keys and values. */
+static Tensor *one_group(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t n) {
+    const int64_t width = tensor_width(x) / g;
+    return tape_view(t, x, first, 5, (int64_t[]){x->dim[0], x->dim[1], 1, g, n},
+                     (int64_t[]){x->stride[0], x->stride[1], g * width, width, 1});
+}
+
+/* Computes the result of core without keys and values. A key is W_k l, and its product with q is that of the latent l
+ * and W_k^T q. A weighted sum of values is W_v times the sum of latents. rows: the latents, each with its rotated part. */
+static Tensor *absorbed(Tape *t, const Core *c, Tensor *rows, Tensor *q) {
+    const Mla *m = c->module;
+    const MlaSpec *s = m->spec;
+    const int64_t d = s->attention.head_dim, g = tensor_width(q) / d, plain = d - s->rotated;
+    Tensor *latent_q =
+        op_linear_heads(t, one_group(t, q, g, 0, plain), head_weights(t, m, g, 0, plain), true);
+    const AttentionInputs x = {
+        .q = op_join_heads(t, latent_q, rotated(t, c, one_group(t, q, g, plain, s->rotated))),
+        .k = rows,
+        .v = columns_of(t, rows, 1, 0, s->kv_rank)};
+    const bool wide = tensor_width(rows) > ATTENTION_WIDEST && device_is_discrete(tape_context(t)->device);
+    Tensor *values = op_linear_heads(t, attend(t, c, x, wide), head_weights(t, m, g, plain, s->value), false);
+    return attention_flat_heads(t, values);
+}
+
+/* As from_latents. A single position is not worth projecting all latents up. */
+static Tensor *from_cache(Tape *t, Core *c, Tensor *x) {
+    const Mla *m = c->module;
+    const MlaSpec *s = m->spec;
+    Tensor *latent = columns_of(t, c->latent_sbl, 1, 0, s->kv_rank),
+           *fresh = op_join_heads(t, latent, rotated(t, c, c->key_sb11p)),
+           *rows = attention_append(t, c->cache, positions_before(c), fresh);
+    if (x->dim[0] == 1) {
+        rows = op_redistribute(t, rows, AXIS_TP, SPMD_R, 0);
+        return absorbed(t, c, rows, linear_forward(t, &m->q, x));
+    }
+    latent = op_contiguous(t, columns_of(t, rows, 1, 0, s->kv_rank));
+    c->latent_sbl = attention_flat_heads(t, latent);
+    c->key_sb11p = op_redistribute(t, columns_of(t, rows, 1, s->kv_rank, s->rotated), AXIS_TP, SPMD_R, 0);
+    return from_latents(t, c, x);
+}
+
 /* The heads of every tensor-parallel rank need the shared part of the keys, at all positions. */
 static Tensor *shared_key(Tape *t, Tensor *x_sb11p) {
     if (layout_is_sequence_parallel(tape_context(t)->layout)) x_sb11p = op_contiguous(t, x_sb11p);
@@ -121,22 +184,30 @@ static Tensor *mla_forward(Tape *t, const void *self, const Feed *feed, Tensor *
     const MlaSpec *s = m->spec;
     const bool norms = s->attention.qk_norm;
     Tensor *kv = linear_forward(t, &m->kv_down, x);
-    Tensor *latent = tape_view(t, kv, 0, 3, (int64_t[]){kv->dim[0], kv->dim[1], s->kv_rank}, kv->stride);
+    Tensor *latent = tape_view(t, kv, 0, 3, (int64_t[]){kv->dim[0], kv->dim[1], s->kv_rank}, kv->stride),
+           *key = columns_of(t, kv, 1, s->kv_rank, s->rotated);
     Core *c = tape_alloc(t, sizeof *c);
     *c = (Core){.module = m,
                 .feed = feed,
                 .cache = cache,
-                .latent_sbl = norms ? norm_forward(t, &m->kv_norm, latent) : op_contiguous(t, latent),
-                .key_sb11p = shared_key(t, columns_of(t, kv, 1, s->kv_rank, s->rotated))};
+                .latent_sbl = norms ? norm_forward(t, &m->kv_norm, latent) : op_contiguous(t, latent)};
     Tensor *q = s->q_rank ? linear_forward(t, &m->q_down, x) : x;
     if (s->q_rank && norms) q = norm_forward(t, &m->q_norm, q);
-    Tensor *context = s->recompute_up ? tape_block(t, from_latents, c, q) : from_latents(t, c, q);
+    const bool latents = cache && s->caches_latents;
+    c->key_sb11p = latents ? key : shared_key(t, key);
+    Tensor *context = latents           ? from_cache(t, c, q)
+                      : s->recompute_up ? tape_block(t, from_latents, c, q)
+                                        : from_latents(t, c, q);
     return linear_forward(t, &m->proj, context);
 }
 
-/* The keys and values of this rank's heads. */
+/* The latents with the shared part of the keys, or the keys and values of this rank's heads. */
 static int mla_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
     const MlaSpec *s = spec;
+    if (s->caches_latents) {
+        out[0] = (CacheSpec){EXTENT_POSITIONS, 3, {1, 1, s->kv_rank + s->rotated}};
+        return 1;
+    }
     const int64_t heads = s->attention.heads / l->mesh.size[AXIS_TP];
     out[0] = (CacheSpec){EXTENT_POSITIONS, 3, {heads, 1, s->attention.head_dim}};
     out[1] = (CacheSpec){EXTENT_POSITIONS, 3, {heads, 1, s->value}};

@@ -14,6 +14,8 @@ typedef struct MlaSpec {
     int64_t q_rank;                  /* width of the queries' latent; 0: queries have no latent and no norm */
     int64_t kv_rank, rotated, value; /* widths of the other latent, the rotated part and a value head */
     bool recompute_up;               /* recompute the up-projections, the rotation and attention */
+    bool
+        caches_latents; /* a cache has latents with the shared part of keys, not the keys and values of each head */
 } MlaSpec;
 
 typedef struct Mla {

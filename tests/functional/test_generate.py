@@ -64,18 +64,22 @@ for prompts, said in (["a"], "1 sequence"), (["a", "b"], "2 sequences"):
     assert "available" in told, told
 
 # Generation keeps only parameters in memory: no gradients, optimizer state or main weights. The remaining memory is the
-# KV cache (2 tensors, 2 layers, half of the hidden size) and 5 %.
-large = WORK / "large"
-pretrain(data, large, "--hidden-size", 256, "--train-iters", 1, "--lr-warmup-iters", 0,
-         "--log-jsonl", WORK / "large.jsonl")
-parameters = json.loads(open(WORK / "large.jsonl").readline())["parameters"]
-assert parameters > 1e6, parameters
-for lane, each in ("fp32", 4), ("bf16", 2), ("fp64", 8):
-    told = isotron("generate", "--load", large, "--prompt", "The ", *LENGTH, "--lane", lane)
-    took = float(re.search(r"a rank allocated at most ([\d.]+) MiB", told)[1])
-    least = (parameters + 2 * 2 * 28 * 128) * each / 2**20
-    scratch = 64 if "cuda" in OPTIONS else 0  # of GEMMs, for any model
-    assert least - 0.1 <= took <= 1.05 * least + scratch + 0.1, (lane, took, least)
+# cache of 28 positions in 2 layers, and 5 %: 2 tensors of half of the hidden size, or a latent and a rotated part.
+large, latents = WORK / "large", WORK / "latents"
+(WORK / "latents.conf").write_text("".join(line for line in CONF.splitlines(keepends=True) if "group" not in line))
+latent_model = ["--config", WORK / "latents.conf", "--multi-latent-attention", "--kv-lora-rank", 64, "--qk-head-dim", 16,
+          "--qk-pos-emb-head-dim", 32, "--v-head-dim", 16, "--disable-bias-linear"]
+for folder, width, model, more in (large, 2 * 128, BASE[1:], []), (latents, 64 + 32, latent_model, ["--cache-mla-latents"]):
+    isotron("pretrain", *model, *data, "--save", folder, "--hidden-size", 256, "--train-iters", 1,
+            "--lr-warmup-iters", 0, "--log-jsonl", f"{folder}.jsonl")
+    parameters = json.loads(open(f"{folder}.jsonl").readline())["parameters"]
+    assert parameters > 1e6, parameters
+    for lane, each in ("fp32", 4), ("bf16", 2), ("fp64", 8):
+        told = isotron("generate", "--load", folder, "--prompt", "The ", *LENGTH, "--lane", lane, *more)
+        took = float(re.search(r"a rank allocated at most ([\d.]+) MiB", told)[1])
+        least = (parameters + 2 * 28 * width) * each / 2**20
+        scratch = 64 if "cuda" in OPTIONS else 0  # of GEMMs, for any model
+        assert least - 0.1 <= took <= 1.05 * least + scratch + 0.1, (lane, took, least)
 told = isotron("generate", "--load", large, "--prompt", "a", "--max-position-embeddings", 2**30,
                "--lane", "fp64", expect=2)
 assert re.search(r"the parameters of the model take [\d.]+ MiB and its tables take 512.0 GiB, but", told), told

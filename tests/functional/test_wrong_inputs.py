@@ -71,6 +71,7 @@ pretrain --config {work} => Is a directory
 pretrain --config {data}.bin => .bin:1: the line holds a NUL byte
 pretrain --prompt hi => --prompt is not used in pretrain: remove it
 pretrain --top-k 3 => --top-k is not used in pretrain
+pretrain --cache-mla-latents => --cache-mla-latents is not used in pretrain
 pretrain --input x => '--input' is not an option
 pretrain {run} --add-attn-proj-bias => --add-attn-proj-bias has no effect without --disable-bias-linear: remove it
 pretrain {run} --rope-scaling-low-freq-factor 2 => has no effect without --use-rope-scaling: remove it
@@ -437,8 +438,9 @@ def check_shared_file():
     said = isotron("generate", "--config", WORK / "shared.conf", "--load", WORK / "saved", "--prompt", "hi")
     assert "hi" in said and "wandb" not in said, said
     said = isotron("generate", "--load", WORK / "saved", "--prompt", "hi", "--tokens-to-generate", 2,
-                   "--inference-rng-tracker", "--dist-ckpt-strictness", "log_unexpected")
+                   "--inference-rng-tracker", "--dist-ckpt-strictness", "log_unexpected", "--cache-mla-latents")
     assert "--inference-rng-tracker has no effect" in said and "--dist-ckpt-strictness has no effect" in said, said
+    assert "--cache-mla-latents has no effect without --multi-latent-attention" in said, said
     # if the file cannot be read, no other errors are reported
     assert isotron("pretrain", "--config", WORK / "absent.conf", "--nonsense", expect=2).count("\n") == 1
 

@@ -11,7 +11,7 @@
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/relative_buckets.h"
 
-enum { HEAD_MOST = 256 };
+enum { HEAD_MOST = ATTENTION_WIDEST };
 
 /* [rows,b,g,r,width], strides in elements */
 struct Heads {

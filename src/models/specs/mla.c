@@ -12,6 +12,7 @@ void mla_spec(const LayerPlace *p, BranchSpec *out) {
         .rotated = c->qk_pos_emb_head_dim,
         .value = c->v_head_dim,
         .recompute_up = spec_recomputes(c, RECOMPUTE_MLA_UP_PROJ),
+        .caches_latents = c->cache_mla_latents,
     };
     s->attention.norm.eps = f64_or(c->latent_norm_epsilon, c->norm_epsilon);
     out->spec = s;

@@ -262,6 +262,7 @@ static const struct {
     {"cuda-graph-impl", "none"},
     {"temperature", "1"},
     {"top-p", "0"},
+    {"cache-mla-latents", "false"},
 };
 /* The defaults of these options differ from Megatron-LM's, because runs are deterministic here, and
  * generation samples from all tokens. */

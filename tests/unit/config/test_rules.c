@@ -563,6 +563,11 @@ static const char *const GENERATION[][2] = {
      "BERT predicts masked tokens and cannot generate text: load the checkpoint of a GPT or a T5"},
     {"--load x --prompt a --ranks 2 --tensor-model-parallel-size 2 --sequence-parallel " EXPERTS,
      "A model with experts can generate on one rank only: remove --tensor-model-parallel-size 2"},
+    {"--load x --prompt a --multi-latent-attention --position-embedding-type rope --disable-bias-linear "
+     "--cache-mla-latents "
+     "--bf16 --fp8-format hybrid",
+     "--cache-mla-latents multiplies queries by weights that FP8 would quantize differently: remove "
+     "--fp8-format"},
     {"--load x --prompt a --top-k 3 --top-p 0.5",
      "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one"},
 };
