@@ -201,6 +201,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     if (a->e > a->d) return "values that are wider than keys";
     if (at->dropout.rate > 0) return "dropout";
     if (at->softcap != 0) return "a soft cap of the scores";
+    /* As ragged sequences, they would need a limit on their number, which only the GPU knows. */
     if (o.first_key) return "documents packed into a sequence";
     if (o.bias) return "a relative position bias";
     const char *why = refuse_tensors(&o, a);
