@@ -29,6 +29,10 @@ from awkward import ADD_SPECIAL, AS_TEXT, PIECES, SKIP_SPECIAL, fnv, original, t
 
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 QWEN2 = LLAMA3.replace("{1,3}", "")
+CASED = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]%s[\p{Ll}\p{Lm}\p{Lo}\p{M}]%s(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = "|".join([CASED % ("*", "+"), CASED % ("+", "*"),
+                  r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"])
+HARMONY = {2: "return", 3: "constrain", 5: "channel", 6: "start", 7: "end", 8: "message", 12: "call"}
 CORPUS = [topics.topics[k] for k in sorted(topics.topics)] + [p + q for p in PIECES for q in PIECES]
 
 
@@ -65,6 +69,15 @@ def llama3():
     tok.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>"])
     tok.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False),
                                               template(tok, ["<|begin_of_text|>"])])
+    return tok
+
+
+def harmony():
+    """A tokenizer.json like that of GPT-OSS, whose special tokens separate the parts of a conversation."""
+    tok = byte_level(900, split(Regex(O200K)))
+    tok.post_processor = processors.ByteLevel(trim_offsets=True)
+    tok.add_special_tokens(["<|startoftext|>", "<|endoftext|>",
+                            *(f"<|{HARMONY.get(i, f'reserved_20{i:04}')}|>" for i in range(18)), "<|endofprompt|>"])
     return tok
 
 
@@ -255,7 +268,7 @@ def save(tok, path):
 
 def write(folder, only):
     """Writes the tokenizer files. Returns their names in the order of the cases."""
-    made = {"llama3.json": llama3, "qwen2.json": qwen2, "sentencepiece.json": sentencepiece,
+    made = {"llama3.json": llama3, "qwen2.json": qwen2, "harmony.json": harmony, "sentencepiece.json": sentencepiece,
             "metaspace.json": lambda: metaspace("first", False), "fuse_unk.json": lambda: metaspace("always", True),
             "splits.json": splits, "prefix.json": prefix, "bert.json": bert, "wordlevel.json": word_level,
             "unigram.json": lambda: unigram(folder), "first.json": lambda: first(folder)}

@@ -270,6 +270,15 @@ def cases():
                                                                    bos_token="<s>", eos_token="</s>")
     yield "keys without effect", "gpt2", config(add_prefix_space=True, do_lower_case=True, strip_accents=True,
                                                 add_bos_token=True, bos_token="<s>", model_max_length=5)
+    harmony = ["<|startoftext|>", "<|return|>", "<|constrain|>", "<|channel|>", "<|start|>", "<|end|>", "<|message|>",
+               "<|call|>", "<|reserved_200013|>"]
+    yield "as GPT-OSS", "gpt2", {"config.json": {"model_type": "gpt_oss"},
+                                 **config(added_tokens_decoder={"0": token("<|endoftext|>"),
+                                                                **{str(size + i): token(t)
+                                                                   for i, t in enumerate(harmony)}},
+                                          bos_token="<|startoftext|>", eos_token="<|return|>",
+                                          pad_token="<|endoftext|>", clean_up_tokenization_spaces=False,
+                                          model_input_names=["input_ids", "attention_mask"])}
     # Classes that do not read tokenizer.json, but build their own tokenizer.
     for name, base, keys in [
         ("GPT2Tokenizer", "gpt2", {}), ("GPT2TokenizerFast", "gpt2", {"add_prefix_space": True}),

@@ -1,5 +1,6 @@
 """Weights in MXFP4 give the model of the same weights in bfloat16, and transformers' logits. An export writes plain
-weights. Tensors of a quantized weight that do not fit are refused by name."""
+weights. Tensors of a quantized weight that do not fit are refused by name. A tokenizer with the special tokens of
+Harmony, its template and the list of end tokens are exported as they were imported."""
 from harness import *
 
 sys.path.insert(0, str(ROOT / "tools" / "oracle"))
@@ -58,3 +59,36 @@ refuses({f"{GATE_UP}_bias": None, f"{GATE_UP}_bias_scales": weights[SCALES]}, f"
         f"1 unexpected: '{GATE_UP}_bias_scales'")
 for method in ({"quant_method": "fp4"}, {}, None):
     refuses({}, "the model is quantized (quantization_config) by a method that cannot be read", quantization=method)
+
+# ---- tokenizer: the embedding has more rows than there are tokens ----
+
+harmony = json.loads((DATA.parent / "tokenizer" / "harmony.json").read_text())
+ids = {t["content"]: t["id"] for t in harmony["added_tokens"]}
+HARMONY = {"tokenizer.json": harmony, "chat_template.jinja": "{{ '<|start|>' }}\n",
+           "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|startoftext|>",
+                                     "eos_token": "<|return|>", "pad_token": "<|endoftext|>",
+                                     "added_tokens_decoder": {str(t["id"]): {k: v for k, v in t.items() if k != "id"}
+                                                              for t in harmony["added_tokens"]}},
+           "generation_config.json": {"bos_token_id": ids["<|startoftext|>"], "pad_token_id": ids["<|endoftext|>"],
+                                      "eos_token_id": [ids[f"<|{t}|>"] for t in ("return", "endoftext", "call")]}}
+source, saved, out = WORK / "harmony", WORK / "harmony-saved", WORK / "harmony-out"
+rows = max(ids.values()) + 7
+shutil.copytree(PACKED, source)
+(source / "config.json").write_text(json.dumps(json.loads((PACKED / "config.json").read_text()) | {"vocab_size": rows}))
+tensors.write(source / "model.safetensors",
+              weights | {n: tensors.weight(n, [rows, weights[n][1][1]])
+                         for n in ("model.embed_tokens.weight", "lm_head.weight")}, {"format": "pt"})
+for name, content in HARMONY.items():
+    (source / name).write_text(content if isinstance(content, str) else json.dumps(content))
+convert("--from-hf", source, "--save", saved)
+convert("--load", saved, "--to-hf", out)
+for name in HARMONY.keys() - {"generation_config.json"}:
+    assert (out / name).read_bytes() == (source / name).read_bytes(), name
+for name in "config.json", "generation_config.json":
+    assert HARMONY["generation_config.json"].items() <= json.loads((out / name).read_text()).items(), name
+parts = ["<|start|>", "system", "<|message|>", "You", "<|end|>", "<|start|>", "assistant", "<|channel|>", "final",
+         "<|constrain|>", "json", "<|message|>", "<|reserved_200013|>", "<|return|>"]
+told = json.loads(isotron("tokenize", "--text", "".join(parts), "--tokenizer-type", "HuggingFaceTokenizer",
+                          "--tokenizer-model", out))
+assert [i for i in told["ids"] if i in ids.values()] == [ids[p] for p in parts if p in ids], told
+assert "".join(told["tokens"]) == "".join(parts), told
