@@ -1,4 +1,4 @@
-/* Reads and writes config.json, row by row of a type (type.h). */
+/* Reads and writes config.json according to the rows of a model type (type.h). */
 #include "ckpt/hf/config.h"
 
 #include <jansson.h>
@@ -93,8 +93,8 @@ void hf_config_fit_heads(Config *c, const Safetensors *weights, bool init_missin
 
 /* ---- reading an export back ---- */
 
-/* Imports the text and compares the result with c. *differences is that of hf_config_compare, or INT_MAX if
- * the text is refused. */
+/* Imports the text and compares the result with c. Sets *differences as hf_config_compare does, or to INT_MAX if the
+ * text is refused. */
 static Err read_text_back(const char *path, const Str *text, const Config *c, Str *notes, int *differences) {
     Str conf = {0};
     Config config = {0};
@@ -120,7 +120,7 @@ Err hf_config_read_back(const char *path, const Config *c, Str *notes) {
 
 /* ---- export ---- */
 
-/* Writes the text of config.json; returns the family of the tensors' names. */
+/* Writes the text of config.json, and returns the family of the tensors' names. */
 static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, const json_t *tokens,
                            Str *out) {
     const HfRow *rows[HF_MOST_ROWS];
@@ -141,8 +141,8 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
     return w.family;
 }
 
-/* The number of values that the type implies and that differ from the model's. A different family counts more
- * than all values together. A type without a family row is a GPT. */
+/* Returns how many of the values that the type implies differ from the model's. A different model family counts more
+ * than all values together. A type without a row for --model is a GPT. */
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
@@ -161,7 +161,8 @@ static int count_unlike(const HfType *t, const Config *filled) {
     return unlike;
 }
 
-/* Returns an error if the type is of another family than the model, or if only one of them has experts. */
+/* Returns an error if the type belongs to another model family, or if only one of the type and the model has
+ * experts. */
 static Err check_kind(const HfType *t, const Config *c) {
     const HfRow *rows[HF_MOST_ROWS];
     const char *family = ModelFamily_spellings[MODEL_gpt], *own = ModelFamily_spellings[c->model];
@@ -220,16 +221,16 @@ static Err check_exportable(const Config *c) {
     if (c->model == MODEL_bert && c->task == TASK_NONE && c->activation == MLP_GELU &&
         c->derived.activation != MLP_GELU_ERF)
         return err_user(
-            "no Hugging Face BERT has gelu-tanh in its layers and gelu-erf in its head, as this one "
-            "by Megatron-LM's --activation gelu; it cannot be exported. Train with --activation "
-            "gelu-tanh or --no-bias-gelu-fusion");
+            "this model cannot be exported: Megatron-LM's --activation gelu means gelu-tanh in its layers "
+            "and gelu-erf in its head, which no Hugging Face BERT has. Train with --activation gelu-tanh or "
+            "--no-bias-gelu-fusion");
     if (c->multi_latent_attention && !i64_is_set(c->num_experts))
         return err_user(
-            "no Hugging Face model that can be written has latent attention without experts, as "
-            "--multi-latent-attention without --num-experts gives this one; it cannot be exported");
+            "this model cannot be exported: no type of Hugging Face model that can be written has latent "
+            "attention without experts (--multi-latent-attention without --num-experts)");
     if (c->derived.num_moe_layers && (c->derived.sinkhorn || c->derived.quantile))
-        return err_user("no Hugging Face model that can be written balances its experts as "
-                        "--moe-router-load-balancing-type %s does; this model cannot be exported",
+        return err_user("this model cannot be exported: no Hugging Face model that can be written balances "
+                        "its experts as --moe-router-load-balancing-type %s does",
                         c->derived.sinkhorn ? "sinkhorn" : "quantile_balancing");
     return ERR_OK;
 }
@@ -241,7 +242,7 @@ Err hf_config_export(const Config *c, DType dtype, const json_t *tokens, Str *js
     if (!e.code) ERR_RETURN(check_exportable(c));
     if (!type) return write_first_fit(c, dtype, tokens, json, family);
     if (!e.code) e = write_type(type, c, dtype, tokens, json, family, &differences);
-    return e.code ? err_user("this model cannot be exported as %s: %s; --hf-model-type none takes any type "
+    return e.code ? err_user("this model cannot be exported as %s: %s; --hf-model-type none allows any type "
                              "that fits",
                              type->name, e.msg)
                   : ERR_OK;

@@ -1,5 +1,5 @@
-/* Converts the config.json of a Hugging Face model to and from our options, for the model types of type.h.
- * The import reads every key that transformers reads for that type of model, or refuses the file. */
+/* Converts the config.json of a Hugging Face model to and from Isotron's options, for the model types of type.h. The
+ * import reads every key that transformers reads for that type of model, or refuses the file. */
 #pragma once
 
 #include <jansson.h>
@@ -12,8 +12,8 @@
 /* Appends the model's options as `name = value` lines. An unsupported feature is an error, which names the
  * key. */
 Err hf_config_import(const char *path, Str *conf);
-/* Sets the options that hf_config_import has read from `path`. If no model has these options, the error names
- * the file. */
+/* Sets the options that hf_config_import has read from `path`. If no model can have these options, the error names the
+ * file. */
 Err hf_config_parse(const char *path, const Str *conf, Arena *, Config *);
 /* Sets whether the output layer of a T5 with unscaled logits is tied to the embedding: it is tied unless the
  * weights contain an output layer that is not a copy of the embedding. The config.json of transformers 5 does
@@ -22,9 +22,9 @@ void hf_config_fit(Config *, const Safetensors *weights);
 /* Sets whether a pretrained BERT has the head for sentence pairs. It does if its type has this head, and the
  * weights contain the head or init_missing is set. The options of other models are unchanged. */
 void hf_config_fit_heads(Config *, const Safetensors *weights, bool init_missing);
-/* Writes the text of config.json, and sets the family of the tensors' names. The type is hf_model_type if
- * given, otherwise the first type that fits. It is an error if the type, or every type, lacks this
- * combination of options. `tokens` contains the ids of tokens.h; NULL: all ids are null in the file. */
+/* Writes the text of config.json, and sets the family of the tensors' names. The type is hf_model_type if given,
+ * otherwise the first type that fits. It is an error if this type cannot express the options or, without hf_model_type,
+ * if no type can. `tokens` contains the ids of tokens.h; NULL: all ids are null in the file. */
 Err hf_config_export(const Config *, DType dtype, const json_t *tokens, Str *json, HfFamily *family);
 /* The name of the type that an export writes; NULL: no type fits. */
 const char *hf_config_type(const Config *);
@@ -35,7 +35,7 @@ Err hf_config_check_type(const Config *);
  * *differences is the number of differing options. A different dropout is only a note, because some types of
  * models have no key for dropout. */
 Err hf_config_compare(const Config *a, const Config *b, Str *notes, int *differences);
-/* Calls hf_config_compare; hf_config_import reads b from the config.json at `path`. */
+/* Imports the config.json at `path`, and calls hf_config_compare with the result. */
 Err hf_config_read_back(const char *path, const Config *, Str *notes);
 
 /* A copy of the configuration in which Derived provides the values of options that are not given. */

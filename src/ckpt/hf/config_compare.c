@@ -1,5 +1,5 @@
-/* Compares configurations in canonical form. Options that have no effect, or that describe the same model
- * differently, become equal. */
+/* Compares configurations in a canonical form, in which options that have no effect are equal, and each model has only
+ * one description. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "ckpt/hf/config.h"
 #include "ckpt/hf/form.h"
 
-/* The numbers of the list, each printed with the fewest digits. */
+/* A copy of the list in which each number is printed with the fewest digits. */
 static TextList plain_numbers(Arena *arena, const TextList *list) {
     TextList plain = {arena_alloc(arena, (size_t)list->count * sizeof *plain.at), list->count};
     for (int64_t i = 0; i < list->count; i++) {
@@ -84,7 +84,7 @@ static void plain_windows(Config *c, Arena *arena) {
     c->window_attn_skip_freq = any ? config_pattern_text(arena, d->layer_windowed, c->num_layers) : NULL;
 }
 
-/* Tasks with classes have the same head. Only pretraining needs the head for sentence pairs. */
+/* All classification tasks have the same head. Only pretraining needs the head for sentence pairs. */
 static void plain_heads(Config *c) {
     if (c->task == TASK_MNLI || c->task == TASK_QQP) c->task = TASK_LABELS;
     if (c->task != TASK_LABELS) c->class_labels = (TextList){0};

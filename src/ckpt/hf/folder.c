@@ -41,7 +41,7 @@ static bool is_tokenizer(const char *name) {
     return is_like(name, PATTERNS);
 }
 
-/* Whether this is the folder of an export that has not ended or was killed. */
+/* Whether this is the temporary folder of an export that is still running or was killed. */
 static bool is_partial(const char *name) { return !strncmp(name, PARTIAL, sizeof PARTIAL - 1); }
 
 /* Returns an error for an entry that prevents the export. A tokenizer file that remains would be read
@@ -53,15 +53,16 @@ static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
                         "the model in it",
                         dir, quote(name).s);
     if (is_tokenizer(name) && !is_written(name, x))
-        return err_user("'%s' holds %s, which this export does not replace and which would be read with it: "
-                        "use an empty folder, or remove that file",
-                        dir, quote(name).s);
+        return err_user(
+            "'%s' holds %s, which this export does not replace, so programs would read it with the "
+            "new files: use an empty folder, or remove that file",
+            dir, quote(name).s);
     if (!is_written(name, x) && !is_weights(name)) return ERR_OK;
     char *path = mem_printf("%s/%s", dir, name);
     const bool is_dir = file_is_dir(path);
     free(path);
-    return is_dir ? err_user("'%s/%s' is a folder, where this export writes a file: use an empty folder, or "
-                             "remove it",
+    return is_dir ? err_user("'%s/%s' is a folder, but this export writes a file of that name: use an empty "
+                             "folder, or remove it",
                              dir, name)
                   : ERR_OK;
 }

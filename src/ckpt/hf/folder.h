@@ -1,4 +1,4 @@
-/* A model as a folder that transformers reads. */
+/* Writes a model as a folder that transformers can read. */
 #pragma once
 
 #include <jansson.h>
@@ -30,10 +30,9 @@ typedef struct HfModel {
     const Registry *registry;
 } HfModel;
 
-/* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's
- * files. The files are first written to a folder inside `dir`. The model is read back and compared
- * (hf_config_read_back), and if there is no difference, the files are moved to `dir`. A non-empty folder is
- * an error unless `overwrite` is set. With `overwrite`, other weights in the folder are removed, and a
- * tokenizer file that would remain is an error. After an error before the files are moved, `dir` is
- * unchanged. */
+/* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's files. The
+ * files are first written to a folder inside `dir`. The model is read back and compared (hf_config_read_back), and if
+ * there is no difference, the files are moved to `dir`. A non-empty folder is an error unless `overwrite` is set. With
+ * `overwrite`, other weights in the folder are removed, and a tokenizer file that would remain is an error. If an error
+ * occurs before the files are moved, `dir` is left unchanged. */
 Err hf_folder_write(const char *dir, const HfModel *, DType dtype, const HfExtras *, Str *notes);

@@ -1,4 +1,4 @@
-/* Forms of rows (type.h). A form reads the key of a row from config.json into options, and writes the key. */
+/* Forms of rows (type.h). A form converts the key of a row in config.json to options, and options to the key. */
 #pragma once
 
 #include <jansson.h>
@@ -15,7 +15,7 @@ typedef struct HfReader {
     const HfRow *const *rows;
     int num_rows;
     Str *out;         /* `name = value` lines */
-    int64_t windowed; /* number of layers with a window; set by the row of windows */
+    int64_t windowed; /* number of layers with a window; set by the WINDOWS row */
     Err err;
 } HfReader;
 
@@ -45,7 +45,7 @@ typedef enum HfWindows {
     HF_WINDOWS_LISTED,          /* layers of layer_types; default: all */
     HF_WINDOWS_LAST, /* layers of layer_types; default: from max_window_layers on, if sliding_window is a number */
     HF_WINDOWS_SWITCHED, /* like ALL, if use_sliding_window is true */
-    HF_WINDOWS_LATE,     /* like SWITCHED: layers of layer_types; default: from max_window_layers on */
+    HF_WINDOWS_LATE,     /* like SWITCHED, but layers of layer_types; default: from max_window_layers on */
     HF_WINDOWS_EVEN,     /* like LATE; default: 0, 2, ... below max_window_layers */
 } HfWindows;
 
@@ -86,9 +86,9 @@ int64_t hf_get_option(HfReader *, int option);
 /* n times the size that hf_get_option returns. The product must be in the range of the row's option. An error
  * names the row's key if the key is present, otherwise the key of the size. */
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
-/* The number of layers; above the largest --num-layers is an error. */
+/* The number of layers. It is an error if the number exceeds the maximum of --num-layers. */
 int64_t hf_get_layers(HfReader *);
-/* Whether layer i has a rotation; true if the type has no row of rotated_layers. */
+/* Whether layer i has a rotation; true if the type has no rotated_layers row. */
 bool hf_is_rotated(HfReader *, int64_t i);
 /* Sets an option: appends `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
@@ -107,7 +107,7 @@ void hf_value_write(HfWriter *, const HfRow *);
 
 /* ---- writing ---- */
 
-/* The part of a BERT's class name after the name of the model: "ForMaskedLM". */
+/* The part of a BERT's class name after the model's name, such as "ForMaskedLM". */
 const char *hf_bert_head(const Config *);
 
 void hf_put(HfWriter *, const char *key, json_t *value); /* steals the reference */

@@ -10,7 +10,7 @@ static const char PRETRAINING[] = "ForPreTraining", MASKED[] = "ForMaskedLM",
                   CLASSES[] = "ForSequenceClassification", CHOICES[] = "ForMultipleChoice";
 enum { MOST_CLASSES = 65536 };
 
-/* The class name of the file from "For" on: "ForMaskedLM"; "" if the class has no head or the file names no
+/* The file's class name from "For" on, such as "ForMaskedLM"; "" if the class has no head or the file names no
  * class. */
 static const char *head_of(const HfReader *r) {
     const char *name = json_string_value(json_array_get(hf_member(r, NULL, "architectures"), 0));
@@ -23,7 +23,7 @@ const char *hf_bert_head(const Config *c) {
     return c->bert_binary_head ? PRETRAINING : MASKED;
 }
 
-/* Sets the option from the class name; hf_config_fit_heads corrects it with the tensors. */
+/* Sets the option according to the class name; hf_config_fit_heads later corrects it according to the tensors. */
 static void bert_heads_read(HfReader *r, const HfRow *row) {
     hf_set_flag(r, row->option, strcmp(head_of(r), MASKED) != 0);
 }
@@ -62,7 +62,7 @@ static void read_labels(HfReader *r, const char *key, Str *labels) {
 static void classes_read(HfReader *r, const HfRow *row) {
     const char *head = head_of(r);
     if (!strcmp(head, CHOICES)) hf_set_text(r, row->option, TaskKind_spellings[TASK_RACE]);
-    const bool dropout = hf_member(r, NULL, "classifier_dropout") != NULL; /* null: hidden_dropout */
+    const bool dropout = hf_member(r, NULL, "classifier_dropout") != NULL; /* null means hidden_dropout */
     if (dropout && (!strcmp(head, CHOICES) || !strcmp(head, CLASSES)))
         hf_set_real(r, OPTION_classifier_dropout, hf_get_real(r, NULL, "classifier_dropout", 0));
     if (!*head || !strcmp(head, CHOICES) || !strcmp(head, PRETRAINING) || !strcmp(head, MASKED)) return;

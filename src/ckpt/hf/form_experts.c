@@ -1,4 +1,4 @@
-/* Forms of mixtures of experts. */
+/* Forms for the experts of MoE models. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,15 +17,15 @@ static void expert_width_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->moe_ffn_hidden_size);
 }
 
-/* Refuses one expert per token. transformers then divides the expert's sigmoid by itself, which gives 1, and
+/* Refuses one expert per token. With one expert, transformers would divide its sigmoid by itself, which gives 1, but
  * Isotron keeps the sigmoid. */
 static void several_experts_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hf_get_option(r, OPTION_moe_router_topk) == 1)
-        hf_refuse(r, "num_experts_per_tok", "but this type of model needs two or more here");
+        hf_refuse(r, "num_experts_per_tok", "but this type of model needs two or more");
 }
 
-/* The factor of quick GELU is fixed here. */
+/* Isotron supports only the usual factor of quick GELU. */
 static void quick_gate_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hf_get_real(r, NULL, "swiglu_alpha", 1.702) != 1.702)
@@ -40,7 +40,7 @@ static void router_groups_read(HfReader *r, const HfRow *row) {
     if (groups == 1) return;
     hf_set_size(r, row->option, groups);
     hf_set_size(r, OPTION_moe_router_group_topk, best);
-    /* transformers adds the two best scores of a group; the default of Isotron is topk / group-topk. */
+    /* transformers adds the two best scores of a group; Isotron adds topk / group-topk scores by default. */
     if (topk % best || topk / best != 2) hf_set_size(r, OPTION_moe_router_group_score_topk, 2);
 }
 
@@ -50,13 +50,13 @@ static void router_groups_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, "topk_group", groups ? w->config->moe_router_group_topk : 1);
 }
 
-/* DeepSeek-V2's topk_method, by which groups have the scores of their best experts. */
+/* DeepSeek-V2's topk_method. With group_limited_greedy, the score of a group is that of its best expert. */
 static void best_groups_read(HfReader *r, const HfRow *row) {
     const char *method = hf_get_text(r, NULL, row->key, "greedy");
     const int64_t groups = hf_get_size(r, "n_group", 1), best = hf_get_size(r, "topk_group", 1);
     if (!strcmp(method, "greedy")) return;
     if (strcmp(method, "group_limited_greedy"))
-        hf_refuse(r, row->key, "a choice of experts that this model does not have");
+        hf_refuse(r, row->key, "which is not supported (greedy and group_limited_greedy are)");
     if (best > groups) hf_refuse(r, "topk_group", "more than n_group");
     hf_set_size(r, row->option, groups);
     hf_set_size(r, OPTION_moe_router_group_topk, best);
@@ -87,11 +87,11 @@ static void shared_width_read(HfReader *r, const HfRow *row) {
 
 /* ---- layers with experts ---- */
 
-/* Sets moe-layer-freq to a pattern such as "[0,1,1]". Layer i is 0 if i < first_dense, i + 1 is not a
- * multiple of `step`, or `dense` contains i. */
+/* Sets moe-layer-freq to a pattern such as "[0,1,1]". Layer i is dense (0) if i < first_dense, i + 1 is not a multiple
+ * of `step`, or `dense` contains i. */
 static void set_moe_layers(HfReader *r, int64_t first_dense, int64_t step, const json_t *dense) {
     const int64_t layers = hf_get_layers(r);
-    bool *moe = mem_zero((size_t)layers, sizeof *moe); /* first whether `dense` has the layer */
+    bool *moe = mem_zero((size_t)layers, sizeof *moe); /* at first: whether `dense` contains the layer */
     for (size_t k = 0; k < json_array_size(dense); k++) {
         const json_t *layer = json_array_get(dense, k);
         const int64_t i = json_is_integer(layer) ? json_integer_value(layer) : -1;

@@ -1,4 +1,4 @@
-/* Forms of rotary positions. */
+/* Forms of rotary position embeddings. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +43,8 @@ static bool has_row(const HfReader *r, int option) {
 static bool has_two_rotations(const HfReader *r) { return has_row(r, OPTION_rope_local_base_freq); }
 static bool has_latents(const HfReader *r) { return has_row(r, OPTION_multi_latent_attention); }
 
-/* The object of rope_parameters for this kind of layer. In older files, rope_scaling applies to layers of
- * full attention. */
+/* The object of rope_parameters for this kind of layer. In older files, rope_scaling applies to layers with full
+ * attention. */
 static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char **key) {
     const json_t *scaling = get_flat(r, SCALING), *kinds = get_object(r, PARAMETERS), *item;
     const char *name;
@@ -82,7 +82,7 @@ static void rope_number_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, get_rope_number(r, row, &place));
 }
 
-/* Without the row's key, rotary_dim is the number of rotated channels. */
+/* If the row's key is missing, rotary_dim is read instead: the number of rotated channels. */
 static void rotary_dim_read(HfReader *r, const HfRow *row) {
     HfRow with = *row;
     if (hf_member(r, NULL, "rotary_dim"))
@@ -106,7 +106,7 @@ static int find_rotated_layers(const HfReader *r) {
     return i;
 }
 
-/* The list has 1 for a layer with rotation. Without a list, every n-th layer has none. */
+/* The list has a 1 for each layer with rotation. Without a list, every n-th layer has no rotation. */
 bool hf_is_rotated(HfReader *r, int64_t i) {
     const int at = find_rotated_layers(r);
     if (at == r->num_rows) return true;
@@ -140,8 +140,8 @@ static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key
     hf_set_real(r, option, hf_get_real(r, in, key, 1));
 }
 
-/* The original length; the default is the model's length. A number outside the object takes precedence over a
- * number inside, unless layers have two kinds of rotation. */
+/* Returns the original context length, which is the model's length by default. A number outside the object takes
+ * precedence over a number inside, unless layers have two kinds of rotation. */
 static double get_original_length(HfReader *r, const json_t *in) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  inside = hf_get_real(r, in, ORIGINAL, positions);
@@ -197,8 +197,8 @@ static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
     set_long_rope_of(r, in, in_key, get_original_length(r, in));
 }
 
-/* If the factor is null, its value is the model's length divided by the original length. transformers reads
- * mscale only together with mscale_all_dim, by which latent attention always scales its scores. */
+/* If the factor is null, its value is the model's length divided by the original length. transformers reads mscale only
+ * if mscale_all_dim is set too. Latent attention always scales its scores by mscale_all_dim. */
 static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  original = get_original_length(r, in),
@@ -234,7 +234,8 @@ static void local_base_read(HfReader *r, const HfRow *row) {
     if (r->windowed) hf_set_real(r, row->option, base);
 }
 
-/* Without a key, rope_parameters replaces the keys of both kinds of layers, unless older files imply the base. */
+/* If the type has no key for the base, rope_parameters replaces the keys of both kinds of layers, unless the base is
+ * the type's default. */
 static void local_base_write(HfWriter *w, const HfRow *row) {
     const double base = w->config->rope_local_base_freq;
     if (!f64_is_set(base) || (!row->key && base == row->fallback)) return;
@@ -247,7 +248,7 @@ static void local_base_write(HfWriter *w, const HfRow *row) {
            json_pack("{s:o, s:{s:s, s:f}}", FULL, full, SLIDING, "rope_type", "default", "rope_theta", base));
 }
 
-/* Dynamic NTK: the frequencies depend on the length of samples that are longer than the model's length. */
+/* Dynamic NTK: in a sample that is longer than the model's length, the frequencies depend on the sample's length. */
 static void set_dynamic(HfReader *r, const json_t *in, const char *in_key) {
     set_scaling_number(r, in, in_key, "factor", OPTION_rope_dynamic_factor);
     hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings,
@@ -312,8 +313,8 @@ static json_t *factors_json(const TextList *factors) {
     return list;
 }
 
-/* For Phi-3, whose row has a fallback, the original length is written outside the object. Older versions of
- * transformers accept only three keys in that object. */
+/* For Phi-3, whose row has a fallback, the original length is written outside the object, because older versions of
+ * transformers accept only three keys in the object. */
 static void long_rope_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const bool outside = row->fallback != 0;
@@ -369,7 +370,7 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
-/* Reads the scaling of GPT-OSS, which has YaRN if there is neither of the objects. */
+/* Reads the scaling of GPT-OSS, which is YaRN if the file has neither rope_scaling nor rope_parameters. */
 static void yarn_by_default_read(HfReader *r, const HfRow *row) {
     if (hf_member(r, NULL, SCALING) || hf_member(r, NULL, PARAMETERS)) {
         rope_scaling_read(r, row);

@@ -27,7 +27,7 @@ static void query_groups_read(HfReader *r, const HfRow *row) {
 static void own_keys_read(HfReader *r, const HfRow *row) {
     const int64_t heads = hf_get_option(r, OPTION_num_attention_heads);
     if (get_or_usual(r, row, heads) != heads)
-        hf_refuse(r, row->key, "but in this type of model each head has a key");
+        hf_refuse(r, row->key, "but in this type of model each query head has a key head");
 }
 
 /* A missing key means the fallback. */
@@ -56,8 +56,9 @@ static void head_size_is_usual_read(HfReader *r, const HfRow *row) {
 static void hidden_size_divides_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hf_get_option(r, OPTION_hidden_size) % hf_get_option(r, OPTION_num_attention_heads))
-        hf_refuse(r, "hidden_size",
-                  "not a multiple of num_attention_heads, as transformers wants it of this type of model");
+        hf_refuse(
+            r, "hidden_size",
+            "not a multiple of num_attention_heads, which transformers requires for this type of model");
 }
 
 static void heads_fill_hidden_read(HfReader *r, const HfRow *row) {
@@ -66,7 +67,7 @@ static void heads_fill_hidden_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hidden % heads || hidden / heads != hf_get_option(r, OPTION_kv_channels))
         hf_refuse(r, "hidden_size",
-                  "not num_attention_heads * head_dim, as transformers wants it of this type of model");
+                  "not num_attention_heads * head_dim, which transformers requires for this type of model");
 }
 
 static void fourfold_read(HfReader *r, const HfRow *row) {
@@ -119,7 +120,7 @@ static void read_activation(HfReader *r, const HfRow *row, bool is_gate) {
 static void activation_read(HfReader *r, const HfRow *row) { read_activation(r, row, false); }
 static void gate_read(HfReader *r, const HfRow *row) { read_activation(r, row, true); }
 
-/* The first files of Gemma have "gelu", which transformers takes for the tanh approximation. */
+/* The first files of Gemma have "gelu", but transformers uses the tanh approximation for them. */
 static void gemma_gate_read(HfReader *r, const HfRow *row) {
     if (!strcmp(hf_get_text(r, NULL, row->key, row->word), "gelu"))
         hf_set_text(r, row->option, MlpActivation_spellings[MLP_GEGLU_TANH]);
@@ -130,7 +131,8 @@ static void gemma_gate_read(HfReader *r, const HfRow *row) {
 static void activation_write(HfWriter *w, const HfRow *row) {
     int i = 0;
     while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != w->config->activation) i++;
-    if (i == N_ACTIVATIONS) return; /* read back without the key, the file is another model and is refused */
+    if (i == N_ACTIVATIONS)
+        return; /* without the key, the file describes another model, and reading it back fails */
     hf_put(w, row->key, json_string(ACTIVATIONS[i].name));
 }
 
@@ -173,7 +175,7 @@ static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
 }
 
-/* The option divides by what the key multiplies by. */
+/* The key is a factor, and the option is a divisor. */
 static void reciprocal_read(HfReader *r, const HfRow *row) {
     const double factor = hf_get_real(r, NULL, row->key, row->fallback);
     const ConfigRange range = config_range(row->option);

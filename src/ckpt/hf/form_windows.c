@@ -46,7 +46,7 @@ static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise
     return false;
 }
 
-/* The value of max_window_layers, or the period of is_periodic. */
+/* The value of max_window_layers or, if is_periodic, the period. */
 static int64_t get_number(HfReader *r, const HfRow *row) {
     const bool has_list = hf_member(r, NULL, "layer_types") != NULL;
     if (row->choice == HF_WINDOWS_PERIOD) return hf_get_size(r, "sliding_window_pattern", 6);

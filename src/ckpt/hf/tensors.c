@@ -126,9 +126,10 @@ static Err add_param(HfMap *m, const Param *p) {
         const Rule *rule =
             whole ? whole : find_rule(m->family, module, (size_t)(kind - module), name_of_part);
         if (!rule)
-            return err_user("parameter '%s' (%s) has no counterpart in Hugging Face's %s models, whose names "
-                            "the weights here have: remove the option that adds it",
-                            name, name_of_part, FAMILIES[m->family].title);
+            return err_user(
+                "parameter '%s' (%s) has no counterpart in Hugging Face's %s models, and the weights "
+                "have the names of such a model: remove the option that adds it",
+                name, name_of_part, FAMILIES[m->family].title);
         add_by_rule(m, rule, base, whole ? "" : kind, p, part);
         if (!rule->part) break;
     }
@@ -200,8 +201,8 @@ Err hf_detect(const Safetensors *s, HfFamily *out) {
     }
     Str types = {0};
     hf_type_names(&types);
-    const Err e = err_user("the tensors in '%s' have the names of no model that can be read (%s); the first "
-                           "is %s; specify the weights of one of these models",
+    const Err e = err_user("the names of the tensors in '%s' match no model that can be read (%s); the "
+                           "first is %s; specify the weights of one of these models",
                            s->path, types.s, s->count ? quote(s->tensors[0].name).s : "missing");
     str_free(&types);
     return e;
@@ -216,7 +217,7 @@ static const Tensor *find_named(const Safetensors *s, const HfMap *m, const char
     return strncmp(full, base, n) ? find_any_age(s, full) : find_either(s, base, full + n);
 }
 
-/* The tensor of a file, without content. */
+/* The tensor of a file, without data. */
 static Tensor file_tensor(const HfTensor *t, DType dtype) {
     return tensor_make(NULL, dtype, t->ndim, t->dim);
 }
@@ -255,7 +256,7 @@ typedef struct Copying {
     char *scratch; /* one row of the parameter, for transposed tensors */
 } Copying;
 
-/* Copies one row of the parameter to or from row `row` of all matrices of the tensor. */
+/* Copies one row of the parameter to or from the tensor. `row` counts the rows of all matrices of the tensor. */
 static void copy_row(const Copying *w, int64_t row, void *flat) {
     const HfTensor *t = w->of;
     const size_t size = dtype_size(w->hf_type);
@@ -359,9 +360,9 @@ static bool is_of_head(const HfTensor *t) {
     return BERT_HEADS[i] != NULL;
 }
 
-/* Whether a file may contain the tensor although the model has no such parameter. Such tensors are buffers
- * that older transformers saved, T5's unused table of cross-attention, unused poolers, and copies of tied
- * parameters. */
+/* Whether a file may contain the tensor although the model has no such parameter. Such tensors are buffers that older
+ * transformers saved, T5's unused table of cross-attention, unused poolers, layers of multi-token prediction, and
+ * copies of tied parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
     static const char *const BUFFERS[] = {"attn.bias",
                                           "attention.bias",

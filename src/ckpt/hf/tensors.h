@@ -35,7 +35,7 @@ typedef struct HfTensor {
     const Param *param;
     int part;      /* part of the parameter; HF_ALL_PARTS: all parts, in order */
     int64_t group; /* expert; HF_ALL_GROUPS: all experts */
-    /* The tensor is a list of matrices of `rows` rows of the parameter, or [in, out] if they are transposed. */
+    /* The tensor is a list of matrices, each with `rows` rows of the parameter. Transposed matrices are [in, out]. */
     int64_t rows, columns;
     bool transposed;
     int64_t unused; /* number of rows before the parameter's rows; written as zeros */
