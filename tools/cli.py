@@ -1,7 +1,7 @@
 """Code that all Python scripts share: the command line, errors, and the format of files of results.
 
---help prints the script's docstring. An invalid argument ends with an error message and exit status 2, a failure with
-an error message and exit status 1."""
+--help prints the script's docstring. A script that gets an invalid argument prints an error message and exits with
+status 2; a script that fails exits with status 1."""
 import argparse
 import importlib.util
 import json
@@ -108,7 +108,7 @@ def program(text):
 # ---- results ----
 
 def result_file(text):
-    """An argument type: a file for results that can be written, which is checked before minutes of measuring."""
+    """An argument type: a file for results. Checks that it can be written before minutes of measuring, not after."""
     path = pathlib.Path(os.path.realpath(text))
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"'{text}' cannot be written")

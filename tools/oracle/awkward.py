@@ -62,7 +62,7 @@ def original(path):
             ids = model.encode_as_ids(raw.decode("utf-8", errors="replace"))
             return ids, model.decode_ids(ids)
         def offsets(raw, ids):
-            # positions are in bytes here; Megatron-LM's are in characters, as in older versions
+            # this version counts bytes; Megatron-LM counts characters, as older versions do
             proto = model.decode(ids, return_type="proto")
             return [len(proto.text.encode()[:piece.begin].decode()) for piece in proto.pieces]
         run.offsets = offsets

@@ -23,7 +23,7 @@ AttentionMaskInterface.register("rotated", eager_mask)
 
 
 class Nothing(torch.nn.Module):
-    """Replaces an embedding that the model must not have."""
+    """Replaces an embedding that the model must not have: all its rows are zero."""
 
     def __init__(self, hidden):
         super().__init__()
@@ -48,7 +48,7 @@ def adapt(model, o):
 
 
 def clear_padding(model):
-    """Zeroes the positions up to that of padding, because no token of a text has them."""
+    """Zeroes the rows of positions up to that of padding, because no other token uses them."""
     positions = model.base_model.embeddings.position_embeddings
     if getattr(positions, "padding_idx", None) is not None:
         with torch.no_grad():
@@ -96,7 +96,7 @@ def task_batches(o, rng):
 
 
 def task_losses(model, x):
-    """Returns no token logits, and the loss."""
+    """Returns an empty tensor, because a task has no logits of tokens, and the loss."""
     inputs = {"input_ids": x["tokens"], "attention_mask": x["padding_mask"], "token_type_ids": x["types"]}
     choices = 4 if "MultipleChoice" in type(model).__name__ else 1
     if choices > 1:

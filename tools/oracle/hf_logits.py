@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the logits that transformers computes in float64 for a model folder: the file that `isotron convert --check`
-takes.
+reads.
 
 usage: tools/oracle/hf_logits.py MODEL_DIR OUT.safetensors [--samples 2] [--length N] [--seed 1]
 

@@ -1,6 +1,5 @@
-"""Support for mixtures of experts in golden.py: Hugging Face's file layout, and features of Megatron-LM that
-transformers lacks (router losses: megatron/core/transformer/moe/moe_utils.py; balancing biases:
-finalize_model_grads.py)."""
+"""Support for MoE models in golden.py: Hugging Face's file layout, and features of Megatron-LM that transformers lacks
+(router losses: megatron/core/transformer/moe/moe_utils.py; balancing biases: finalize_model_grads.py)."""
 
 import torch
 
@@ -10,7 +9,7 @@ EXPERT_NAMES = (".mlp.", "gate_proj", "up_proj", "down_proj")
 
 
 def is_vector(name, p):
-    """Biases of packed experts are a matrix, but not decayed."""
+    """The biases of packed experts form a matrix, but have no weight decay."""
     return p.dim() < 2 or name.endswith("_proj_bias")
 
 

@@ -141,8 +141,8 @@ def attention():
 
 
 def padded():
-    """Attention with padding: queries see the keys within the length of their sample, either all of these or only those
-    that are not later."""
+    """Attention with padding: queries see the keys within the length of their sample, either all of these, or only
+    those that are not later than the query."""
     for case, (s, t, g, r, right) in {"attention_padded": (6, 6, 2, 1, -1), "attention_padded_causal": (7, 7, 1, 2, 0),
                                       "attention_padded_cross": (4, 7, 1, 2, -1)}.items():
         b, d, lengths = 3, 4, torch.tensor([t, 1, t // 2])
@@ -186,7 +186,7 @@ def buckets_of(distance, buckets, max_distance, bidirectional):
 
 def relative_buckets():
     """Stores the distances at which a bucket begins, and the buckets. They are computed in float32 as in the original,
-    so outside Float64. In some cases, a distance is exactly on the boundary between two buckets."""
+    so not inside Float64. In some cases, a distance is exactly on the boundary between two buckets."""
     for buckets, max_distance, bidirectional in ((32, 128, True), (32, 128, False), (64, 1000, True),
                                                  (8, 64, False), (4, 18, False),
                                                  (6, 24, False), (10, 1215, False), (20, 1215, True),

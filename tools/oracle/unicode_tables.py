@@ -50,7 +50,7 @@ def runs(members):
 
 
 def beside(token, text, begins):
-    """The characters for which the token begins at that position in a text with the character."""
+    """The characters with which the token begins at position `begins` of the text that contains them."""
     tokenizer = Tokenizer(models.BPE(vocab={"u": 0}, merges=[], unk_token="u"))
     tokenizer.add_tokens([token])
     found = []

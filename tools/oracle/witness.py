@@ -70,7 +70,7 @@ def relative(pairs, by):
 
 
 def check_with_torch(family, folder):
-    """Checks with the family's own model, which is the oracle itself if transformers has no such model."""
+    """Compares with the family's own model, which is the oracle itself if transformers has no such model."""
     import safetensors.torch
     import torch
     from float64 import Float64

@@ -1,4 +1,5 @@
-"""Cohere: attention and MLP read one norm without biases; pairs of neighbours rotate, and logits are multiplied."""
+"""Cohere: attention and MLP read the same norm, which has no bias; RoPE rotates adjacent channels, and logits are
+scaled."""
 from families.decoder import FEW, MISSING, SIZES
 
 CASES = {}

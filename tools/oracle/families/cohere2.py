@@ -1,4 +1,4 @@
-"""Cohere 2: Cohere with a window in the layers that have rotation."""
+"""Cohere 2: Cohere with a sliding window in the layers that have RoPE."""
 from families.decoder import FEW, FULL, MISSING, SIZES, SLIDING
 
 CASES = {}

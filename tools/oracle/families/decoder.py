@@ -36,7 +36,7 @@ def config(o, eps="rms_norm_eps", **more):
     return {"vocab_size": o["vocab-size"], "hidden_size": hidden, "intermediate_size": o["ffn-hidden-size"],
             "num_hidden_layers": o["num-layers"], "num_attention_heads": heads,
             "num_key_value_heads": o["num-query-groups"] if o.get("group-query-attention") else heads,
-            # no table depends on this value
+            # the rotary tables do not depend on max_position_embeddings
             "head_dim": o.get("kv-channels", hidden // heads), "max_position_embeddings": 2 * LLAMA3_CONTEXT,
             "tie_word_embeddings": not o.get("untie-embeddings-and-output-weights", False), "rope_parameters": rope,
             "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, eps: o["norm-epsilon"]} | more
@@ -115,7 +115,7 @@ EVERY = {
     "all layers full": {"layer_types": [FULL] * 3}, "gelu": {"hidden_act": "gelu"},
     "unknown layer type": {"layer_types": [FULL, FULL, "odd"]}, "few layer types": {"layer_types": [FULL, FULL]},
 }
-# for types whose every other key is read as by another type
+# for types that read all other keys like a type with full tests
 FEW = {name: EVERY[name] for name in ("", "linear", "gelu")}
 BY_LAYER = {
     "window": ON, "window from layer 0": ON | {"max_window_layers": 0},

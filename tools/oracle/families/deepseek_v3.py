@@ -3,7 +3,7 @@ from families import decoder
 from families.decoder import EVERY, LLAMA, MISSING, SIZES, UNTIED, shape
 from families.glm4_moe import llama as glm4_llama
 
-# The parts of a query or key head are 24 without position and 8 rotated channels; a value head has 20.
+# A query or key head has 24 channels without position and 8 rotated channels; a value head has 20.
 LATENT = LLAMA | UNTIED | {"multi-latent-attention": True, "kv-lora-rank": 12, "qk-head-dim": 24,
                            "qk-pos-emb-head-dim": 8,
                            "v-head-dim": 20, "qk-layernorm": True, "latent-norm-epsilon": 1e-6}
@@ -35,7 +35,7 @@ def latent(o):
 
 
 def experts(o):
-    """A model without experts has only dense layers before those of the experts that a file must name."""
+    """Returns the keys of experts. Without experts, first_k_dense_replace makes all layers dense."""
     if "num-experts" not in o:
         return {"first_k_dense_replace": o["num-layers"], "n_group": 1, "topk_group": 1}
     dense, ffn = decoder.dense_layers(o), o["moe-ffn-hidden-size"]

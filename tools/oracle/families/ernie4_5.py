@@ -1,4 +1,4 @@
-"""Ernie 4.5: Llama with pairs of neighbours rotated."""
+"""Ernie 4.5: Llama whose RoPE rotates adjacent channels."""
 from families.decoder import FEW, MISSING, SIZES
 
 CASES = {}

@@ -1,4 +1,4 @@
-"""EXAONE 4: OLMo 2 with a norm of each head, and a window in the layers that have rotation."""
+"""EXAONE 4: OLMo 2 with norms of each query and key head, and a sliding window in the layers that have RoPE."""
 from families.decoder import FEW, FULL, MISSING, SIZES, SLIDING
 
 CASES = {}

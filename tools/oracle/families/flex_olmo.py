@@ -1,4 +1,4 @@
-"""FlexOlmo: OLMo 2 with a mixture of experts."""
+"""FlexOlmo: OLMo 2 with MoE layers."""
 from families.decoder import FEW, MISSING, SIZES
 
 CASES = {}

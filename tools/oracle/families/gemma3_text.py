@@ -1,5 +1,5 @@
-"""Gemma 3: Gemma 2 without soft caps, with norms of heads, and with five windowed layers, which have another rotary
-base, for each full one."""
+"""Gemma 3: Gemma 2 without soft caps and with norms of each query and key head. Five layers with a window, which have
+another rotary base, precede each layer of full attention."""
 from families import decoder, gemma2
 from families.decoder import FULL, MISSING, SLIDING, shape
 

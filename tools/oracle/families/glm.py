@@ -1,4 +1,4 @@
-"""GLM-4 9B: Llama with pairs of neighbours rotated, and gate and up in one matrix."""
+"""GLM-4 9B: Llama whose RoPE rotates adjacent channels, with gate and up in one matrix."""
 from families.decoder import FEW, MISSING, SIZES
 
 CASES = {}

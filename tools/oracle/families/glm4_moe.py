@@ -1,4 +1,4 @@
-"""GLM-4-MoE: DeepSeek's router, with sigmoids, groups of experts and biases that balance."""
+"""GLM-4-MoE: DeepSeek's router, with sigmoid scores, groups of experts and balancing biases."""
 from families import decoder
 from families.decoder import EVERY, LLAMA, MISSING, SIZES, UNTIED, shape
 

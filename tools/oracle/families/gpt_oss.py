@@ -22,7 +22,7 @@ def config(o):
 
 
 def llama(w, o):
-    """One tensor per expert, [out, in], with the rows of gate and up apart."""
+    """Splits packed experts into one tensor per expert, [out, in], with separate rows of gate and up."""
     found = {}
     for name, x in w.items():
         layer, experts, which = name.partition(".mlp.experts.")

@@ -1,4 +1,4 @@
-"""Helium: Llama with pairs of neighbours rotated."""
+"""Helium: Llama whose RoPE rotates adjacent channels."""
 from families.decoder import FEW, MISSING, SIZES
 
 CASES = {}

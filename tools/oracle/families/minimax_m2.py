@@ -1,4 +1,5 @@
-"""MiniMax-M2: Mixtral with sigmoids and biases that balance, and a norm over all heads of q and one of k."""
+"""MiniMax-M2: Mixtral with sigmoid scores and balancing biases, a norm over all heads of q, and a norm over all heads
+of k."""
 from families.decoder import FEW, MISSING, SIZES
 
 CASES = {}

@@ -1,4 +1,5 @@
-"""OLMo 2: Llama with norms after attention and MLP instead of before them, and a norm over all heads of q and of k."""
+"""OLMo 2: Llama with norms after attention and MLP instead of before them, a norm over all heads of q, and a norm over
+all heads of k."""
 from families.decoder import EVERY, LLAMA, MISSING, SIZES, UNTIED, config, shape
 
 CASES = {

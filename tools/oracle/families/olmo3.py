@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with windows, and a scaling of positions in only the layers without one."""
+"""OLMo 3: OLMo 2 with sliding windows; RoPE is scaled only in layers without a window."""
 from families.decoder import FEW, FULL, MISSING, SIZES, SLIDING
 
 LINEAR = {"rope_type": "linear", "factor": 2.0}

@@ -1,4 +1,4 @@
-"""OLMoE: Llama with experts, and a norm over all heads of q and one of k."""
+"""OLMoE: Llama with experts, a norm over all heads of q, and a norm over all heads of k."""
 from families.decoder import FEW, MISSING, SIZES
 
 CASES = {}

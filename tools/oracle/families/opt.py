@@ -1,4 +1,4 @@
-"""OPT: GPT-2 with ReLU, and a table of positions that begins with two rows that are not read."""
+"""OPT: GPT-2 with ReLU, and a table of positions that begins with two unused rows."""
 from families.decoder import SIZES
 
 CASES = {}

@@ -1,4 +1,4 @@
-"""Phi-3: Llama with q, k and v in one matrix, gate and up in another, and, in later ones, a rotated part of each
+"""Phi-3: Llama with q, k and v in one matrix, gate and up in another, and, in later models, RoPE on a part of each
 head."""
 import numpy as np
 

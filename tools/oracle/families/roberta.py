@@ -1,4 +1,4 @@
-"""RoBERTa: a BERT without sentences, one token type, positions that are counted from the padding token, and another
+"""RoBERTa: a BERT without sentence pairs, with one token type, positions counted from the padding token, and another
 head."""
 from families import bert
 from families.decoder import shape

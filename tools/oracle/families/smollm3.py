@@ -1,4 +1,4 @@
-"""SmolLM3: Llama with layers that have no rotation, and a window only in these."""
+"""SmolLM3: Llama in which some layers have no RoPE, and only these layers can have a sliding window."""
 from families.decoder import FEW, FULL, MISSING, ON, SIZES, SLIDING
 
 CASES = {}

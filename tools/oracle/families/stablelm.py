@@ -1,4 +1,4 @@
-"""StableLM: LayerNorm with SwiGLU, and a rotated part of each head."""
+"""StableLM: LayerNorm with SwiGLU, and RoPE on a part of each head."""
 from families import decoder
 from families.decoder import EVERY, LLAMA, MISSING, SIZES, UNTIED, WIDE, shape
 

@@ -1,4 +1,4 @@
-"""T5: Hugging Face's original and v1.1, and Megatron-LM's, which transformers does not have: learned positions,
+"""T5: Hugging Face's original and v1.1, and Megatron-LM's T5, which transformers does not have, with learned positions,
 LayerNorm and biases.
 
 `T5` is an independent model of all three, written from the papers. It is the oracle for Megatron-LM's T5, and an

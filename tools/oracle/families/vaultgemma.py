@@ -1,4 +1,4 @@
-"""VaultGemma: Gemma 2 with norms of only the inputs."""
+"""VaultGemma: Gemma 2 with norms only at the inputs of attention and MLP."""
 from families import gemma2
 from families.decoder import FEW, FULL, MISSING, SLIDING
 
