@@ -182,6 +182,9 @@ typedef struct AttentionAttr {
     /* The query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit on that side. Causal is
      * window_right = 0. */
     int64_t window_left, window_right;
+    /* Keys form chunks of this many positions, counted from first_key. A query sees no earlier chunk than its
+     * position's. 0: none. */
+    int64_t chunk_size;
     int64_t first_head, heads; /* index of q's head 0 among all heads of the model, for dropout */
     int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */
     /* A score gets the bias of its bucket (kernels/relative_buckets.h), after the scale. */
@@ -191,6 +194,14 @@ typedef struct AttentionAttr {
      * is at least the length of both sequences. */
     DropoutAttr dropout;
 } AttentionAttr;
+
+/* The first position that the query at p sees. first_key: where its document begins. */
+HOST_DEVICE static inline int64_t attention_begin(int64_t window_left, int64_t chunk_size, int64_t p,
+                                                  int64_t first_key) {
+    const int64_t window = window_left == WINDOW_OFF ? 0 : p - window_left,
+                  chunk = chunk_size && p > first_key ? p - (p - first_key) % chunk_size : first_key;
+    return window > chunk ? window : chunk;
+}
 
 typedef struct EmbeddingAttr {
     int64_t first, total; /* the table has rows [first, first + its rows) of `total`; other ids give zeros */

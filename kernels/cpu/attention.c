@@ -86,8 +86,9 @@ static Block block(const Problem *p, int64_t sample, int64_t group, int64_t inde
     for (int64_t l = 0; l < rows.n; l++) {
         const int64_t i = (rows.first_row + l) % p->s, at = slice_position(&a->query, i);
         const int64_t first = p->first_key ? int64s(p->first_key)[sample * p->s + i] : 0;
-        int64_t lo = a->window_left == WINDOW_OFF ? 0 : at - a->window_left, hi = last;
-        lo = slice_before(&a->key, p->t, lo > first ? lo : first);
+        const int64_t lo =
+            slice_before(&a->key, p->t, attention_begin(a->window_left, a->chunk_size, at, first));
+        int64_t hi = last;
         if (a->window_right != WINDOW_OFF) hi = slice_before(&a->key, last, at + a->window_right + 1);
         if (lo >= hi) continue;
         rows.lo[l] = (int32_t)lo, rows.hi[l] = (int32_t)hi;

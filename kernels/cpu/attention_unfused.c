@@ -42,11 +42,13 @@ static real *probs_row(const Operands *o, Query q) {
 
 static bool visible(const Operands *o, Query q, int64_t key) {
     const AttentionAttr *a = o->attr;
-    const int64_t at = slice_position(&a->key, key), distance = at - slice_position(&a->query, q.i);
+    const int64_t at = slice_position(&a->key, key), query = slice_position(&a->query, q.i),
+                  distance = at - query;
     if (a->window_left != WINDOW_OFF && distance < -a->window_left) return false;
     if (a->window_right != WINDOW_OFF && distance > a->window_right) return false;
     if (o->lengths && at >= int64s(o->lengths)[q.sample]) return false;
-    return !o->first_key || at >= int64s(o->first_key)[q.sample * o->first_key->dim[1] + q.i];
+    const int64_t first = o->first_key ? int64s(o->first_key)[q.sample * o->first_key->dim[1] + q.i] : 0;
+    return at >= first && (!a->chunk_size || (at - first) / a->chunk_size >= (query - first) / a->chunk_size);
 }
 
 static real keep(const Operands *o, Query q, int64_t key) {

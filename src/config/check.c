@@ -57,18 +57,34 @@ static int64_t expert_width_unit(const Config *c) {
     return i64_or(c->moe_ffn_hidden_size, i64_or(c->ffn_hidden_size, ffn_default_unit(c)));
 }
 
-/* Number of rotated channels of a head; -1 if it is undefined because another rule is broken. */
-static int64_t rotary_dim(const Config *c) {
+/* Size of a head, of its rotated part in latent attention; -1 if it is undefined because another rule is broken. */
+static int64_t head_size(const Config *c) {
     int64_t head = c->multi_latent_attention ? c->qk_pos_emb_head_dim : c->kv_channels;
     if (!i64_is_set(head)) {
         if (c->hidden_size <= 0 || c->num_attention_heads <= 0) return -1;
         head = c->hidden_size / c->num_attention_heads;
     }
-    if (!(head > 0 && head <= 65536 && c->rotary_percent >= 0 && c->rotary_percent <= 1)) return -1;
+    return head > 0 && head <= 65536 ? head : -1;
+}
+
+/* Number of rotated channels of a head; -1 if it is undefined. */
+static int64_t rotary_dim(const Config *c) {
+    const int64_t head = head_size(c);
+    if (head < 0 || !(c->rotary_percent >= 0 && c->rotary_percent <= 1)) return -1;
     return (int64_t)((double)head * c->rotary_percent);
 }
 
 static bool is_plain_rope(const Config *c) { return config_rotates(c) && !config_is_yarn(c); }
+
+static bool even_head(const Config *c) {
+    const int64_t head = head_size(c);
+    return head < 0 || head % 2 == 0;
+}
+
+/* Whether layers may have rotary positions, which other options of attention then distinguish. */
+static bool has_rope_layers(const Config *c) {
+    return c->model == MODEL_gpt && config_rotates(c) && !c->multi_latent_attention;
+}
 
 static bool even_rotary(const Config *c) {
     const int64_t dim = rotary_dim(c);

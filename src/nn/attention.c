@@ -12,6 +12,7 @@
 /* A norm that is applied to each head separately, or with qk_norm_whole to all `heads` heads together. */
 static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which,
                        int64_t heads) {
+    if (s->qk_norm_plain) return (Norm){.attr = {.rms = true, .eps = s->norm.eps}};
     const int64_t width = s->qk_norm_whole ? heads * s->head_dim : s->head_dim;
     Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", name, which), width, s->norm);
     n.gain->spec.invariant = s->qk_norm_whole; /* else each tensor-parallel rank normalizes its heads */
@@ -182,10 +183,12 @@ static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
     return x;
 }
 
+static bool rotates_keys(const AttentionSpec *p) { return p->rope.dim && p->rope.temperature.scale == 0; }
+
 /* Whether one call rotates both queries and keys, which are adjacent in qkv. The exact lane needs two calls, because it
  * rounds the queries' gradient but not the keys'. */
 static bool rotates_together(const Tape *t, const AttentionSpec *p) {
-    return p->rope.dim && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
+    return rotates_keys(p) && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
 }
 
 static RopeAttr rope_attr(const AttentionSpec *p) {
@@ -235,8 +238,8 @@ static AttentionInputs prepare(Tape *t, const Core *c, Tensor *qkv) {
     if (stay_in_place(t, p)) return prepare_in_place(t, c, qkv);
     if (rotates_together(t, p)) return rotated_together(t, c, qkv);
     AttentionInputs x = split(t, c->attention, qkv);
-    if (p->rope.dim) {
-        x.q = rotated(t, c, x.q);
+    if (p->rope.dim) x.q = rotated(t, c, x.q);
+    if (rotates_keys(p)) {
         x.k = rotated(t, c, x.k);
         tape_grad_off_grid(x.k);
     }
@@ -251,6 +254,7 @@ AttentionAttr attention_attr(const Tape *t, const AttentionSpec *p, uint64_t dro
         .softcap = p->softcap,
         .window_left = p->window_left,
         .window_right = p->window_right,
+        .chunk_size = p->chunk_size,
         .first_head = first_head(t, p),
         .bias_max_distance = p->relative.max_distance,
         .bias_bidirectional = p->relative.bidirectional,

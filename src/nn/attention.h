@@ -29,12 +29,13 @@ typedef struct RelativeSpec {
 typedef struct AttentionSpec {
     int64_t hidden, heads, groups, head_dim;
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
+    bool qk_norm_plain; /* an RMSNorm without a gain */
     bool qk_norm_whole; /* one norm over all heads, which tensor-parallel ranks gather first */
     NormAttr norm;
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
-    RopeSpec rope;       /* dim 0: no rotation */
+    RopeSpec rope;       /* dim 0: no rotation; with a temperature, only queries are multiplied */
     RelativeSpec relative;
-    int64_t window_left, window_right;
+    int64_t window_left, window_right, chunk_size; /* AttentionAttr */
     AttentionSink sink;
     double scale;   /* multiplies the scores */
     double softcap; /* softcap of the scaled scores; 0: none */

@@ -1,6 +1,8 @@
 #include "nn/norm.h"
 
+#include "kernels/ops.h"
 #include "ops/norm.h"
+#include "tape/tape_ops.h"
 
 Norm norm_new(Registry *r, const char *name, int64_t width, NormAttr attr) {
     ParamSpec gain = {
@@ -22,12 +24,20 @@ Norm norm_new(Registry *r, const char *name, int64_t width, NormAttr attr) {
     return n;
 }
 
+static Tensor *gain_of(Tape *t, const Norm *n, const Tensor *x) {
+    if (n->gain) return &n->gain->value;
+    const int64_t width = tensor_width(x);
+    Tensor *ones = tape_tensor(t, (DType)x->dtype, 1, &width);
+    tape_call(t, &OPS[OP_fill], (Call){.out = {ones}, .attr = &(FillAttr){1}});
+    return ones;
+}
+
 static Tensor *bias_of(const Norm *n) { return n->bias ? &n->bias->value : NULL; }
 
 Tensor *norm_forward(Tape *t, const Norm *n, Tensor *x) {
-    return op_norm(t, x, &n->gain->value, bias_of(n), n->attr);
+    return op_norm(t, x, gain_of(t, n, x), bias_of(n), n->attr);
 }
 
 Tensor *norm_forward_sum(Tape *t, const Norm *n, Tensor **x, Tensor *branch) {
-    return op_add_norm(t, *x, branch, &n->gain->value, bias_of(n), n->attr, x);
+    return op_add_norm(t, *x, branch, gain_of(t, n, *x), bias_of(n), n->attr, x);
 }

@@ -41,6 +41,11 @@ static void put(void *table, DType dtype, int64_t i, double x) {
         ((float *)table)[i] = (float)x;
 }
 
+static double amplitude(const RopeSpec *s, double position) {
+    if (s->temperature.scale == 0) return s->amplitude;
+    return s->amplitude * (1 + s->temperature.scale * log1p(floor((position + 1) / s->temperature.floor)));
+}
+
 /* Computes rows [first, first + n) of both tables. */
 static void fill(Device *d, const RopeTable *t, const RopeSpec *s, int64_t first, int64_t n) {
     const DType dtype = (DType)t->cos.dtype;
@@ -49,11 +54,11 @@ static void fill(Device *d, const RopeTable *t, const RopeSpec *s, int64_t first
     DeviceView c = device_view(d, (char *)t->cos.data + at, (size_t)n * row, VIEW_WRITE),
                v = device_view(d, (char *)t->sin.data + at, (size_t)n * row, VIEW_WRITE);
     for (int64_t i = 0; i < half; i++) {
-        const double f = rope_frequency(s, i);
+        const double f = s->temperature.scale == 0 ? rope_frequency(s, i) : 0;
         for (int64_t p = 0; p < n; p++) {
-            const double angle = (double)(first + p) / s->interpolation * f;
-            put(c.data, dtype, p * half + i, s->amplitude * cos(angle));
-            put(v.data, dtype, p * half + i, s->amplitude * sin(angle));
+            const double at = (double)(first + p), angle = at / s->interpolation * f, size = amplitude(s, at);
+            put(c.data, dtype, p * half + i, size * cos(angle));
+            put(v.data, dtype, p * half + i, size * sin(angle));
         }
     }
     device_view_end(&c);
@@ -98,7 +103,7 @@ static void rope_release(void *self, Device *d) { rope_table_free(d, &((SharedTa
 static const StateKind ROPE_TABLE = {.allocate = rope_allocate, .release = rope_release};
 
 /* rope_table compares specs byte by byte. */
-_Static_assert(sizeof(RopeSpec) == 2 * sizeof(int64_t) + sizeof(double *) + 11 * sizeof(double),
+_Static_assert(sizeof(RopeSpec) == 2 * sizeof(int64_t) + sizeof(double *) + 13 * sizeof(double),
                "RopeSpec has no padding");
 
 const RopeTable *rope_table(Registry *r, RopeSpec spec) {

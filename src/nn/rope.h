@@ -7,7 +7,10 @@
  * wavelength is above original/low, keeps them if it is below original/high, and blends in between. YaRN (Peng et al.,
  * 2023; yarn_rotary_pos_embedding.py) divides the frequencies of channels that rotate fewer than `slow` times over the
  * original context length. It keeps the frequencies of channels that rotate more than `fast` times, and blends linearly
- * in between. */
+ * in between.
+ *
+ * For a layer without rotation, a table can contain the temperatures of Llama 4 (transformers, models/llama4): the
+ * cosines of position p are 1 + scale ln(1 + floor((p + 1) / floor)), and the sines are 0. */
 #pragma once
 
 #include "param/state.h"
@@ -29,6 +32,10 @@ typedef struct RopeSpec {
         double fast, slow, original;
         int64_t rounds; /* whether the bounds of the blended channels are rounded to integers */
     } yarn;
+    struct {
+        double scale; /* 0: rotation, no temperatures */
+        double floor;
+    } temperature;
 } RopeSpec;
 
 /* inv_freq_i for i in [0, dim/2), without interpolation. */

@@ -73,23 +73,25 @@ static Tensor *partial(Tape *t, const Tensor *like, DType dtype) {
 
 typedef enum Sight { SEES_NONE, SEES_SOME, SEES_ALL } Sight;
 
+static int64_t first_seen(const AttentionAttr *a, int64_t query) {
+    return attention_begin(a->window_left, a->chunk_size, query, 0);
+}
+
 /* The queries are those of chunk i, the keys those of chunk j. */
 static Sight sight(const AttentionAttr *a, int i, int j) {
     const int64_t query = a->query.at[i], last_query = query + a->query.chunk - 1, key = a->key.at[j],
                   last_key = key + a->key.chunk - 1;
-    const bool ends = a->window_right != WINDOW_OFF, begins = a->window_left != WINDOW_OFF;
-    if ((ends && last_query + a->window_right < key) || (begins && query - a->window_left > last_key))
-        return SEES_NONE;
-    return (!ends || query + a->window_right >= last_key) && (!begins || last_query - a->window_left <= key)
-               ? SEES_ALL
-               : SEES_SOME;
+    const bool ends = a->window_right != WINDOW_OFF;
+    if ((ends && last_query + a->window_right < key) || first_seen(a, query) > last_key) return SEES_NONE;
+    return (!ends || query + a->window_right >= last_key) && first_seen(a, last_query) <= key ? SEES_ALL
+                                                                                              : SEES_SOME;
 }
 
-/* Whether this is causal self-attention whose window excludes no key. */
+/* Whether this is causal self-attention whose window or chunks exclude no key. */
 static bool is_causal(const AttentionAttr *a) {
     const SequenceSlice *q = &a->query, *k = &a->key;
     const bool same = q->chunk == k->chunk && q->at[0] == k->at[0] && q->at[1] == k->at[1],
-               begins = a->window_left != WINDOW_OFF && q->at[1] + q->chunk - 1 - a->window_left > k->at[0];
+               begins = first_seen(a, q->at[1] + q->chunk - 1) > k->at[0];
     return same && !begins && a->window_right == 0;
 }
 
@@ -97,9 +99,12 @@ RingStep context_ring_step(const AttentionAttr *a, bool by_position) {
     const int64_t rows = a->query.chunk, keys = a->key.chunk;
     RingStep step = {.attr = *a, .queries = 2 * rows, .keys = 2 * keys};
     bool sees[2] = {false, false}, seen[2] = {false, false}, all = true;
+    AttentionAttr widest = *a;
+    if (by_position && a->chunk_size) /* where chunks begin depends on the document */
+        widest.chunk_size = 0, widest.window_left = a->chunk_size - 1;
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 2; j++)
-            if (sight(a, i, j) != SEES_NONE) sees[i] = seen[j] = true;
+            if (sight(&widest, i, j) != SEES_NONE) sees[i] = seen[j] = true;
     if (!sees[0] && !sees[1]) step.queries = step.keys = 0;
     if (!step.queries || by_position) return step;
     for (int i = 0; i < 2; i++)
@@ -107,7 +112,7 @@ RingStep context_ring_step(const AttentionAttr *a, bool by_position) {
             if (sees[i] && seen[j]) all = all && sight(a, i, j) == SEES_ALL;
     if (!all && !is_causal(a)) return step;
     step.attr.query = step.attr.key = (SequenceSlice){0};
-    step.attr.window_left = WINDOW_OFF;
+    step.attr.window_left = WINDOW_OFF, step.attr.chunk_size = 0;
     if (all) step.attr.window_right = WINDOW_OFF;
     step.query = sees[0] ? 0 : rows, step.queries = (sees[0] + sees[1]) * rows;
     step.key = seen[0] ? 0 : keys, step.keys = (seen[0] + seen[1]) * keys;

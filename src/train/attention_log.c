@@ -25,6 +25,7 @@ void attention_log(void *log, const OpDef *op, const Call *c) {
     const AttentionAttr *a = c->attr;
     if (a->window_left != WINDOW_OFF)
         snprintf(window, sizeof window, " in a window of %lld keys", (long long)a->window_left + 1);
+    if (a->chunk_size) snprintf(window, sizeof window, " in chunks of %lld keys", (long long)a->chunk_size);
     const int n = snprintf(
         line, sizeof line, "attention%s, %s: %s%s\n", window, is_backward(op) ? "backward" : "forward", path,
         is_unfused(op) ? ", which keep all probabilities in memory: --attention-backend unfused" : "");

@@ -146,6 +146,9 @@ static const char *refuse_tensors(const Operands *o, AttentionShape *a) {
 static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
     if (at->query.chunk || at->key.chunk) return "positions in chunks (context parallelism)";
     const int64_t shift = at->query.first - at->key.first;
+    const int64_t last_query = at->query.first + a->s - 1;
+    if (at->chunk_size && attention_begin(WINDOW_OFF, at->chunk_size, last_query, 0) > at->key.first)
+        return "keys in chunks (--attention-chunk-size)";
     const int64_t last = shift + at->window_right;            /* the first query's last key */
     const int64_t first = a->s - 1 + shift - at->window_left; /* the last query's first key */
     const bool ends = at->window_right != WINDOW_OFF && last < a->t - 1,

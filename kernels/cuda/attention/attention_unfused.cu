@@ -53,11 +53,13 @@ struct Query {
 
 __device__ static bool visible(const Problem &p, const Query &q, int64_t key) {
     const AttentionAttr &a = p.attr;
-    const int64_t at = slice_position(&a.key, key), distance = at - slice_position(&a.query, q.i);
+    const int64_t at = slice_position(&a.key, key), query = slice_position(&a.query, q.i),
+                  distance = at - query;
     if (a.window_left != WINDOW_OFF && distance < -a.window_left) return false;
     if (a.window_right != WINDOW_OFF && distance > a.window_right) return false;
     if (p.lengths && at >= p.lengths[q.sample]) return false;
-    return !p.first_key || at >= p.first_key[q.sample * p.q.dim[0] + q.i];
+    const int64_t first = p.first_key ? p.first_key[q.sample * p.q.dim[0] + q.i] : 0;
+    return at >= first && (!a.chunk_size || (at - first) / a.chunk_size >= (query - first) / a.chunk_size);
 }
 
 template <typename R> __device__ static R keep(const Problem &p, const Query &q, int64_t key) {

@@ -41,7 +41,7 @@ struct Flash {
     double scale, cap;                    /* cap 0: none */
     float unit;                           /* attention_mma.cu */
     SequenceSlice query, key;
-    int64_t left, right;
+    int64_t left, right, chunk_size;
     const int64_t *first_key, *lengths;
     bool drops;
     Drop<double> drop; /* its scale is 1 without dropout */
@@ -61,9 +61,8 @@ struct Flash {
 
 __device__ static inline Range visible_keys(const Flash &p, int64_t sample, int i) {
     const int64_t at = slice_position(&p.query, i), first = p.first_key ? p.first_key[sample * p.s + i] : 0;
-    int64_t lo = p.left == WINDOW_OFF ? 0 : at - p.left,
-            hi = p.lengths ? slice_before(&p.key, p.t, p.lengths[sample]) : p.t;
-    lo = slice_before(&p.key, p.t, lo > first ? lo : first);
+    const int64_t lo = slice_before(&p.key, p.t, attention_begin(p.left, p.chunk_size, at, first));
+    int64_t hi = p.lengths ? slice_before(&p.key, p.t, p.lengths[sample]) : p.t;
     if (p.right != WINDOW_OFF) hi = slice_before(&p.key, hi, at + p.right + 1);
     Range x = {0, 0};
     if (lo < hi) x.lo = (int)lo, x.hi = (int)hi;
@@ -161,7 +160,7 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     p.d = (int)q->dim[4];
     p.t = (int)k->dim[0], p.e = (int)v->dim[4], p.rows = (int)rows;
     p.scale = a->scale, p.cap = a->softcap, p.query = a->query, p.key = a->key, p.left = a->window_left,
-    p.right = a->window_right;
+    p.right = a->window_right, p.chunk_size = a->chunk_size;
     p.first_key = ids_of(first_key), p.lengths = ids_of(lengths);
     const DropoutAttr *d = &a->dropout;
     p.drops = d->rate > 0, p.drop.scale = 1;

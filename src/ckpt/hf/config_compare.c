@@ -74,6 +74,18 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     }
 }
 
+/* Some options affect only layers with rotation, others only layers without it. */
+static void plain_layers(Config *c, const Config *fresh) {
+    int64_t rotated = 0;
+    for (int64_t i = 0; i < c->num_layers; i++) rotated += c->derived.layer_rotated[i];
+    if (rotated == c->num_layers)
+        c->no_rope_temperature_scale = fresh->no_rope_temperature_scale,
+        c->qk_l2_norm_rope_layers_only = false;
+    if (!f64_is_set(c->no_rope_temperature_scale))
+        c->no_rope_temperature_floor = fresh->no_rope_temperature_floor;
+    if (!rotated) c->attention_chunk_size = I64_UNSET;
+}
+
 static void plain_windows(Config *c, Arena *arena) {
     const Derived *d = &c->derived;
     int64_t windowed = 0, *reach = arena_alloc(arena, 2 * sizeof *reach);
@@ -150,6 +162,7 @@ static Config plain(const Config *config, Arena *arena) {
     c.hf_model_type = fresh.hf_model_type;
     plain_latents(&c, &fresh);
     plain_positions(&c, &fresh, arena);
+    plain_layers(&c, &fresh);
     plain_windows(&c, arena);
     plain_heads(&c);
     plain_experts(&c, &fresh, arena);

@@ -1,8 +1,16 @@
 #include "models/option_map.h"
 #include "models/specs.h"
 
+static RopeSpec temperature_spec(const Config *c) {
+    if (!f64_is_set(c->no_rope_temperature_scale)) return (RopeSpec){0};
+    return (RopeSpec){.dim = c->derived.kv_channels,
+                      .interpolation = 1,
+                      .amplitude = 1,
+                      .temperature = {c->no_rope_temperature_scale, c->no_rope_temperature_floor}};
+}
+
 static RopeSpec rope_spec(const Config *c, int64_t layer) {
-    if (!c->derived.layer_rotated[layer]) return (RopeSpec){0};
+    if (!c->derived.layer_rotated[layer]) return temperature_spec(c);
     if (f64_is_set(c->rope_local_base_freq) && c->derived.layer_windowed[layer])
         return (RopeSpec){.dim = c->derived.rotary_dim,
                           .base = c->rope_local_base_freq,
@@ -49,6 +57,8 @@ static RelativeSpec relative_spec(const Config *c, const StackShape *s) {
 AttentionSpec spec_attention(const LayerPlace *p) {
     const Config *c = p->config;
     const Derived *d = &c->derived;
+    const bool rotated = d->layer_rotated[p->layer],
+               l2 = c->qk_l2_norm && (rotated || !c->qk_l2_norm_rope_layers_only);
     return (AttentionSpec){
         .hidden = c->hidden_size,
         .heads = c->num_attention_heads,
@@ -56,7 +66,8 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .head_dim = d->kv_channels,
         .qkv_bias = c->add_bias_linear || c->add_qkv_bias,
         .proj_bias = c->add_bias_linear || c->add_attn_proj_bias,
-        .qk_norm = c->qk_layernorm,
+        .qk_norm = c->qk_layernorm || l2,
+        .qk_norm_plain = l2,
         .qk_norm_whole = c->qk_layernorm_whole,
         .norm = spec_norm(c),
         .qk_norm_decays = c->apply_wd_to_qk_layernorm,
@@ -65,6 +76,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .relative = relative_spec(c, p->stack),
         .window_left = d->layer_windowed[p->layer] ? d->window_left : WINDOW_OFF,
         .window_right = p->stack->causal ? 0 : WINDOW_OFF, /* the right part of --window-size has no effect */
+        .chunk_size = rotated ? i64_or(c->attention_chunk_size, 0) : 0,
         .sink = map_softmax(c->softmax_type),
         .softcap = f64_or(c->attn_logit_softcapping, 0),
         .scale = d->softmax_scale,

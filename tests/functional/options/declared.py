@@ -38,6 +38,9 @@ ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope
              " latent_norm_epsilon rope_type",
              "--multi-latent-attention"),
             ("add_output_layer_bias", "--add-output-layer-bias"),
+            ("attention_chunk_size", "--position-embedding-type rope --attention-chunk-size 4"),
+            ("no_rope_temperature_scale no_rope_temperature_floor",
+             "--position-embedding-type rope --no-rope-freq 2 --no-rope-temperature-scale 0.1"),
             ("eod_mask_loss", "--eod-mask-loss"), ("reset_position_ids", "--reset-position-ids"), ("reset_attention_mask", "--reset-attention-mask"),
             ("null_tokenizer_eod_id null_tokenizer_pad_id", "--null-tokenizer-eod-id 5 --null-tokenizer-pad-id 5"),
             ("allow_ambiguous_pad_tokens", "--allow-ambiguous-pad-tokens"), ("make_vocab_size_divisible_by", "--make-vocab-size-divisible-by 64"),
@@ -55,6 +58,7 @@ UNREAD = {
     "t5": [CONVERTED, *ENCODERS, *(pair for pair in NOT_GPT if pair[0] in ("bert_binary_head", "num_token_types")), ("GENERATE", "--top-k 2"),
            ("group_query_attention num_query_groups", "--group-query-attention --num-query-groups 2"),
            ("qk_layernorm qk_layernorm_whole apply_wd_to_qk_layernorm", "--qk-layernorm"), ("softmax_type", "--softmax-type off-by-one"),
+           ("qk_l2_norm qk_l2_norm_rope_layers_only", "--qk-l2-norm"),
            ("norm_placement", "--norm-placement sandwich"), ("parallel_residual", "--parallel-residual two-norms"),
            ("no_rope_freq", "--position-embedding-type rope --no-rope-freq 2")]}
 

@@ -327,6 +327,10 @@ class Pass:
         distance = np.arange(s)[:, None] - np.arange(s)[None, :]
         reach = self.m.reach[layer]
         seen = (distance >= 0) & (distance <= (s if reach is None else reach))
+        if "attention-chunk-size" in self.o and self.m.rotated[layer]:
+            inside = np.arange(s) - self.batch.first_key[:, :, None]  # [b, query, key]
+            chunk = inside // self.o.int("attention-chunk-size")
+            seen = seen & (chunk == np.diagonal(chunk, axis1=1, axis2=2)[:, :, None])
         return (seen & (np.arange(s) >= self.batch.first_key[:, :, None]))[:, None]
 
     def latent_heads(self, x, name, layer, positions):
@@ -358,8 +362,14 @@ class Pass:
             together = lambda x: x.reshape(b, s, -1) if "qk-layernorm-whole" in self.o else x
             q = self.norm(together(q), f"{name}.q_layernorm").reshape(b, s, m.heads, m.head)
             k = self.norm(together(k), f"{name}.k_layernorm").reshape(b, s, m.groups, m.head)
-        if m.position in ("rope", "yarn") and m.rotated[layer]:
+        turns = m.position in ("rope", "yarn") and m.rotated[layer]
+        if "qk-l2-norm" in self.o and (turns or "qk-l2-norm-rope-layers-only" not in self.o):
+            q, k = (x / ((x * x).mean(-1) + self.o.float("norm-epsilon", 1e-5)) ** 0.5 for x in (q, k))
+        if turns:
             q, k = self.rotated(q, layer, positions), self.rotated(k, layer, positions)
+        elif "no-rope-temperature-scale" in self.o:
+            steps = np.floor((positions + 1) / self.o.float("no-rope-temperature-floor", 8192.0))
+            q = q * (1 + self.o.float("no-rope-temperature-scale") * np.log(1 + steps))[:, :, None, None]
         group = np.arange(m.heads) // per
         return q, k[:, :, group], v[:, :, group]
 

@@ -91,6 +91,19 @@ witnessed("norm_epsilon apply_layernorm_1p", "--norm-epsilon 1e-2 --apply-layern
 witnessed("qk_layernorm", "--qk-layernorm", families=NOT_T5)
 witnessed("qk_layernorm_whole", "--qk-layernorm --qk-layernorm-whole --group-query-attention --num-query-groups 2 --normalization RMSNorm",
           layouts=(ONE, "--ranks 4 --context-parallel-size 4", STAGES), families=NOT_T5)
+MIXED = "--num-layers 3 --position-embedding-type rope --rotary-interleaved --no-rope-freq 3 "  # a layer has no rotation
+SELECTED = "--ranks 2 --recompute-granularity selective"
+witnessed("qk_l2_norm norm_epsilon", "--qk-l2-norm --norm-epsilon 1e-2", families=NOT_T5)
+witnessed("qk_l2_norm", MIXED + "--qk-l2-norm", families=GPT, layouts=(ONE, CUT, SELECTED))
+witnessed("qk_l2_norm qk_l2_norm_rope_layers_only norm_epsilon", families=NOT_T5, layouts=(
+    ONE, CUT, "--ranks 4 --tensor-model-parallel-size 4"), words=MIXED + "--qk-l2-norm --qk-l2-norm-rope-layers-only"
+    " --norm-epsilon 1e-2 --normalization RMSNorm --group-query-attention --num-query-groups 2")
+witnessed("attention_chunk_size", MIXED + "--attention-chunk-size 5 --attention-dropout 0.2", families=GPT,
+          layouts=(ONE, CUT, SELECTED, LAYOUTS[-1], RING, GATHER))
+witnessed("no_rope_temperature_scale", MIXED + "--no-rope-temperature-scale 0.4 --no-rope-temperature-floor 3", families=GPT,
+          layouts=(ONE, CUT, SELECTED, RING))
+witnessed("no_rope_temperature_floor", MIXED + "--no-rope-temperature-scale 0.4 --no-rope-temperature-floor 4.5 --qk-layernorm"
+          " --softmax-type learnable", families=GPT, layouts=(ONE, CUT))
 witnessed("apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1", families=NOT_T5)
 LATENT = ("--multi-latent-attention --kv-lora-rank 6 --qk-head-dim 5 --qk-pos-emb-head-dim 4 --v-head-dim 7"
           " --disable-bias-linear"
@@ -317,6 +330,11 @@ witnessed("reset_position_ids", "--reset-position-ids --position-embedding-type 
 witnessed("reset_attention_mask", "--reset-attention-mask", layouts=RINGS, families=GPT)
 witnessed("reset_attention_mask reset_position_ids eod_mask_loss", "--reset-attention-mask --reset-position-ids --eod-mask-loss"
           " --window-size 4,0", families=GPT)
+witnessed("attention_chunk_size reset_attention_mask", MIXED + "--attention-chunk-size 4 --reset-attention-mask", families=GPT,
+          layouts=(ONE, CUT, RING))
+witnessed("attention_chunk_size no_rope_temperature_floor reset_position_ids", families=GPT, layouts=(*RINGS[3:], RING),
+          words=MIXED + "--attention-chunk-size 5 --no-rope-temperature-scale 0.4 --no-rope-temperature-floor 3 --qk-l2-norm"
+          " --reset-attention-mask --reset-position-ids --eod-mask-loss")
 witnessed("mock_data", "--mock-data", "data-path split")
 witnessed("data_path", "--data-path 0.3 text 0.5 more 0.2 third")
 witnessed("data_path", "--data-path more third text --split 50,30,20")
@@ -934,6 +952,8 @@ for layout in "", " --tensor-model-parallel-size 2 --lane fp32", " --tensor-mode
 generated("cache_mla_latents", LATENTS, model=LATENT + "--softmax-type learnable --attn-logit-softcapping 2")
 generated("cache_mla_latents", LATENTS + " --lane bf16", model=SIZES + " --init-method-std 0.15 --lr 0.05")  # tokens 0.37 apart
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model=EXPERTS + "--untie-embeddings-and-output-weights --hidden-dropout 0.1")
+generated("attention_chunk_size no_rope_temperature_floor", "--tokens-to-generate 7 --temperature 0", model=MIXED + "--qk-l2-norm"
+          " --attention-chunk-size 3 --no-rope-temperature-scale 0.4 --no-rope-temperature-floor 2 --qk-l2-norm-rope-layers-only")
 generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)
 generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
 generated("top_k", "--tokens-to-generate 8 --top-k 3")

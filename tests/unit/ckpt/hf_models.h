@@ -26,6 +26,7 @@
 #define LONG       ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
 #define YARN       BASE "position-embedding-type = yarn\nmscale = 0.5\nmscale-all-dim = 2\n"
 #define DYNAMIC    ROPE "rope-dynamic-factor = 2\n"
+#define MIXED      ROPE "no-rope-freq = 2\nno-rope-temperature-scale = 0.1\n"
 #define WINDOWS    ROPE "window-size = 7,0\n"
 #define MIXTURE    BASE LLAMA EXPERTS
 #define BERT       BASE "model = bert\nactivation = gelu-erf\n"

@@ -46,6 +46,7 @@ static const struct {
     {"glu-linear-offset", "0"},
     {"add-qkv-bias", "false"},
     {"qk-layernorm", "false"},
+    {"qk-l2-norm", "false"},
     {"multi-latent-attention", "false"},
     {"q-lora-rank", "none"},
     {"kv-lora-rank", "32"},

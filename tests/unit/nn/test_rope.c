@@ -57,6 +57,28 @@ TEST(llama3_scaling_matches_transformers) {
     }
 }
 
+/* transformers, models/llama4: log1p(floor((position + 1) / floor_scale)) * attn_scale + 1 */
+TEST(tables_hold_temperatures) {
+    Device *d = device_cpu(1);
+    const RopeSpec s = {.dim = 4, .interpolation = 1, .amplitude = 1, .temperature = {0.5, 3}};
+    RopeTable t = rope_table_new(d, F64, &s, 9);
+    static const double factor[] = {1,
+                                    1,
+                                    1.3465735902799727,
+                                    1.3465735902799727,
+                                    1.3465735902799727,
+                                    1.5493061443340548,
+                                    1.5493061443340548,
+                                    1.5493061443340548,
+                                    1.6931471805599454};
+    for (int i = 0; i < 18; i++) {
+        assert_true(fabs(((const double *)t.cos.data)[i] - factor[i / 2]) <= 2 * DBL_EPSILON);
+        assert_true(((const double *)t.sin.data)[i] == 0);
+    }
+    rope_table_free(d, &t);
+    device_free(d);
+}
+
 /* Su et al.: the angle of position p and pair i is p * base^(-2i/dim). Positions are divided by the
  * interpolation factor. */
 TEST(tables_hold_cosines_and_sines) {

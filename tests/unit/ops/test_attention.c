@@ -153,6 +153,9 @@ TEST(fused_is_the_definition) {
             p.attr.window_left = p.attr.window_right = WINDOW_OFF;
             p.first_key = 30;
             check_fused(p);
+            p.attr.window_right = 0, p.attr.chunk_size = 9 + j;
+            check_fused(p);
+            p.attr.window_right = WINDOW_OFF, p.attr.chunk_size = 0;
             p.attr.heads = p.g * p.r;
             p.attr.dropout =
                 (DropoutAttr){.rate = 0.4, .seed = 3, .site = 4, .first_sample = 7, .seq_total = 131};
@@ -234,12 +237,12 @@ static void same_rows(const Run *a, int64_t a_row, const Run *b, int64_t b_row, 
 TEST(later_positions_change_nothing) {
     const int64_t lengths[] = {1, 5, 31, 32, 33, 63, 64, 65, 100, 129};
     /* the windows: none; smaller than a tile; one such that tiles relative to the window would begin
-     * elsewhere */
-    const int64_t windows[] = {WINDOW_OFF, 20, 70};
-    for (int w = 0; w < 3; w++)
+     * elsewhere; and chunks */
+    const int64_t windows[] = {WINDOW_OFF, 20, 70, WINDOW_OFF};
+    for (int w = 0; w < 4; w++)
         for (DType dtype = F64; dtype <= F32; dtype++) {
             Shape p = {.s = 130, .t = 130, .b = 2, .g = 2, .r = 2, .d = 10, .e = 12, .attr = CAUSAL};
-            p.attr.window_left = windows[w];
+            p.attr.window_left = windows[w], p.attr.chunk_size = w == 3 ? 50 : 0;
             Run whole = run_new(p, dtype);
             compute(&whole, 1, false);
             for (int i = 0; i < 10; i++) {

@@ -28,6 +28,7 @@ typedef struct Case {
     int64_t values;      /* width of the values; 0: as the keys */
     int64_t keys;        /* length of the other sequence that has the keys and values; 0: self-attention */
     int64_t left, right; /* window; 0: none, causal */
+    int64_t chunk;       /* keys per chunk; 0: none */
     bool packed;         /* documents of 23 positions, marked by first_key */
     bool full;           /* not causal */
     double dropout;
@@ -152,6 +153,7 @@ static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *kv, Attention
         .scale = 0.4,
         .window_left = c->left ? c->left : WINDOW_OFF,
         .window_right = c->full ? WINDOW_OFF : c->right,
+        .chunk_size = c->chunk,
         .first_head = k->tp_rank * g * r,
         .heads = c->g * c->r,
         .bias_max_distance = 30,
@@ -268,12 +270,12 @@ static Outcome run_single(Case c) {
 static void outcome_free(Outcome *o) { free(o->y), free(o->dqkv), free(o->dkv), free(o->dheads); }
 
 static void describe(const Case *c, const char *what, char *out, size_t n) {
-    snprintf(out, n, "cp %d tp %d exchange %d %s s %d keys %d g %d r %d%s%s%s%s%s%s%s%s%s %s, %s", c->cp,
+    snprintf(out, n, "cp %d tp %d exchange %d %s s %d keys %d g %d r %d%s%s%s%s%s%s%s%s%s%s %s, %s", c->cp,
              c->tp, c->plan.exchange, c->plan.gather ? "gather" : "ring", (int)c->s, (int)c->keys, (int)c->g,
-             (int)c->r, c->left ? " window" : "", c->packed ? " packed" : "", c->full ? " full" : "",
-             c->sinks ? " sinks" : "", c->padded ? " padded" : "", c->bias ? " bias" : "",
-             c->dropout > 0 ? " dropout" : "", c->unfused ? " unfused" : "", c->twice ? " twice" : "",
-             dtype_name(c->dtype), what);
+             (int)c->r, c->left ? " window" : "", c->chunk ? " chunks" : "", c->packed ? " packed" : "",
+             c->full ? " full" : "", c->sinks ? " sinks" : "", c->padded ? " padded" : "",
+             c->bias ? " bias" : "", c->dropout > 0 ? " dropout" : "", c->unfused ? " unfused" : "",
+             c->twice ? " twice" : "", dtype_name(c->dtype), what);
 }
 
 /* The bound: sums have at most s r + s + d + e terms, which are at most 1. The softmax also turns the
@@ -361,6 +363,17 @@ TEST(masks_are_of_the_whole_sequence) {
     check_ways((Case){.g = 4, .left = 40}, check);
     check_ways((Case){.g = 2, .left = 2, .right = 7}, check);
     check_ways((Case){.g = 4, .full = true, .packed = true}, check);
+}
+
+/* Chunks that are smaller than those of context parallelism, that are equal to them, and that end elsewhere. Chunks
+ * count from the beginning of a document. */
+TEST(chunks_are_of_the_whole_sequence) {
+    check_ways((Case){.g = 4, .chunk = 5}, check);
+    check_ways((Case){.g = 2, .chunk = 12}, check);
+    check_ways((Case){.g = 8, .chunk = 41}, check);
+    check_ways((Case){.g = 4, .chunk = 9, .packed = true}, check);
+    check_ways((Case){.g = 2, .chunk = 7, .dropout = 0.3, .sinks = true}, check);
+    check_ways((Case){.g = 1, .chunk = 31, .padded = true, .unfused = true}, check);
 }
 
 TEST(dropout_is_of_the_whole_sequence) {
@@ -484,12 +497,14 @@ TEST(twice_is_the_same) {
 
 static bool sees(const AttentionAttr *a, int64_t query, int64_t key) {
     return (a->window_left == WINDOW_OFF || key >= query - a->window_left) &&
-           (a->window_right == WINDOW_OFF || key <= query + a->window_right);
+           (a->window_right == WINDOW_OFF || key <= query + a->window_right) &&
+           (!a->chunk_size || key / a->chunk_size >= query / a->chunk_size);
 }
 
 static bool same_mask(const AttentionAttr *a, const AttentionAttr *b) {
     return !memcmp(&a->query, &b->query, sizeof a->query) && !memcmp(&a->key, &b->key, sizeof a->key) &&
-           a->window_left == b->window_left && a->window_right == b->window_right;
+           a->window_left == b->window_left && a->window_right == b->window_right &&
+           a->chunk_size == b->chunk_size;
 }
 
 /* Checks that a pair of a query and a key is visible in the step exactly if it is visible in the whole
@@ -509,8 +524,10 @@ static bool check_step(const AttentionAttr *a) {
             visible += want;
         }
     assert_int_equal(s.queries > 0, visible > 0);
-    assert_int_equal(whole.queries, visible ? queries : 0);
-    assert_int_equal(whole.keys, visible ? keys : 0);
+    /* Other documents may have other chunks. */
+    const bool all = visible || (a->chunk_size && whole.queries);
+    assert_int_equal(whole.queries, all ? queries : 0);
+    assert_int_equal(whole.keys, all ? keys : 0);
     assert_true(same_mask(&whole.attr, a));
     if (!s.attr.query.chunk) return true;
     assert_true(same_mask(&s.attr, a));
@@ -560,6 +577,30 @@ TEST(steps_compute_what_is_visible) {
                             rectangles += is_rectangle, others += !is_rectangle;
                         }
     assert_true(rectangles > 1000 && others > 1000);
+}
+
+/* A step that has no work for any query also has none for documents that begin anywhere. */
+TEST(steps_of_chunks) {
+    int64_t rectangles = 0, others = 0, none = 0;
+    for (int n = 2; n <= 5; n++)
+        for (int r = 0; r < n; r++)
+            for (int from = 0; from < n; from++)
+                for (int64_t chunk = 1; chunk <= 45; chunk++) {
+                    AttentionAttr a = attr_of_step(n, r, from, 4, 4, WINDOW_OFF, 0);
+                    a.chunk_size = chunk;
+                    const bool is_rectangle = check_step(&a);
+                    rectangles += is_rectangle, others += !is_rectangle;
+                    if (context_ring_step(&a, true).queries) continue;
+                    none++;
+                    for (int64_t i = 0; i < 8; i++)
+                        for (int64_t j = 0; j < 8; j++) {
+                            const int64_t query = slice_position(&a.query, i),
+                                          key = slice_position(&a.key, j);
+                            for (int64_t first = 0; first <= key && key <= query; first++)
+                                assert_true(attention_begin(WINDOW_OFF, chunk, query, first) > key);
+                        }
+                }
+    assert_true(rectangles > 100 && others > 100 && none > 100);
 }
 
 /* Number of steps in which a query of rank 0 sees a key. */

@@ -150,6 +150,9 @@ TEST(masks) {
     check(p);
     p.attr.window_left = 19; /* the window contains all earlier keys */
     check(p);
+    p.attr.window_left = WINDOW_OFF, p.attr.chunk_size = 20; /* all keys are in the first chunk */
+    check(p);
+    p.attr.chunk_size = 0;
     p.any_order = true;
     for (p.attr.window_left = 1; p.attr.window_left < 5; p.attr.window_left++)
         check_form(p); /* these windows are too narrow for the deterministic form */
@@ -300,9 +303,11 @@ TEST(refused_by_all) {
 
 TEST(refused_masks_and_versions) {
     AttentionAttr chunks = CAUSAL, dropout = CAUSAL, open = ALL, ahead = CAUSAL, late = CAUSAL,
-                  narrow = CAUSAL, most = CAUSAL;
+                  narrow = CAUSAL, most = CAUSAL, short_chunks = CAUSAL;
     chunks.query.chunk = 4;
-    refused("chunks", with(chunks, 8), Q, AS_IT_IS, 0);
+    refused("positions in chunks", with(chunks, 8), Q, AS_IT_IS, 0);
+    short_chunks.chunk_size = 7;
+    refused("keys in chunks", with(short_chunks, 8), Q, AS_IT_IS, 0);
     dropout.dropout.rate = 0.1;
     refused("dropout", with(dropout, 8), Q, AS_IT_IS, 0);
     refused("packed into a sequence", with(CAUSAL, 8), 6, OPERAND, 0);

@@ -11,7 +11,8 @@
 
 #define OWN "own kernels, which keep all probabilities in memory: --attention-backend unfused\n"
 
-static const AttentionAttr WHOLE = {.window_left = WINDOW_OFF}, WINDOW = {.window_left = 127};
+static const AttentionAttr WHOLE = {.window_left = WINDOW_OFF}, WINDOW = {.window_left = 127},
+                           CHUNKS = {.window_left = WINDOW_OFF, .chunk_size = 64};
 
 static const char *own_kernels(const OpDef *op, const Call *c) {
     (void)op, (void)c;
@@ -35,10 +36,12 @@ TEST(lines_for_kinds_and_directions) {
         hear(&log, gpu, OP_attention_unfused, &WINDOW);
         hear(&log, gpu, OP_add, NULL);
     }
+    hear(&log, gpu, OP_attention_unfused_grad, &CHUNKS);
     hear(&log, gpu, OP_attention_unfused_grad, &WINDOW);
     hear(&log, gpu, OP_attention_unfused_grad, &WHOLE);
     assert_string_equal(log.text,
                         "attention, forward: " OWN "attention in a window of 128 keys, forward: " OWN
+                        "attention in chunks of 64 keys, backward: " OWN
                         "attention in a window of 128 keys, backward: " OWN "attention, backward: " OWN);
     device_free(gpu);
 }
