@@ -107,13 +107,13 @@ typedef struct RouteAttr {
 
 typedef enum RandomLogits {
     RANDOM_NONE,
-    RANDOM_REPLACES,      /* every logit becomes a draw */
-    RANDOM_BIASES_SAMPLE, /* adds one vector to the logits of a sample */
-    RANDOM_BIASES_LAYER,  /* adds one vector to all logits of a layer, in every step */
+    RANDOM_REPLACES,      /* replaces every logit with a random number */
+    RANDOM_BIASES_SAMPLE, /* adds one random vector to all logits of a sample */
+    RANDOM_BIASES_LAYER,  /* adds the same random vector to all logits of a layer, in every step */
 } RandomLogits;
 typedef struct RandomLogitsAttr {
     RandomLogits kind;
-    double std;        /* of the normal distribution that is drawn from */
+    double std;        /* standard deviation of the normal distribution of the draws */
     DropoutAttr index; /* what a draw depends on; `rate` is not used */
 } RandomLogitsAttr;
 
@@ -137,7 +137,7 @@ typedef struct DispatchAttr {
     int64_t capacity; /* rows per expert; 0: no limit (dropless) */
     bool pad;         /* every expert gets exactly `capacity` rows */
     bool by_position; /* copies beyond the capacity are dropped from the end; else by smallest probability */
-    bool local;       /* only copies for experts from `first` on are taken; other ranks take the rest */
+    bool local; /* only copies for experts from `first` on are dispatched; other ranks dispatch the rest */
     int64_t first;
 } DispatchAttr;
 

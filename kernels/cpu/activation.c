@@ -7,7 +7,7 @@
  *     see ActivationAttr. The derivative of a limited operand is 0 outside of the limits, and 1 at them.
  *   GELU erf: x Phi(x); ReLU: max(x, 0); squared ReLU (So et al. 2021): max(x, 0)^2; tanh (BERT's pooler)
  *
- * y is written. dx is written or added to, and may share the memory of dy unless there is a gate. */
+ * y is written. dx is written or accumulated, and may share the memory of dy unless there is a gate. */
 #include "kernels/cpu/vector_math.h"
 
 #define INLINE                                                                                               \

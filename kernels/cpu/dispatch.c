@@ -1,7 +1,7 @@
-/* Permutes tokens to experts and back, as Megatron-LM core/transformer/moe/moe_utils.py (permute, unpermute,
- * apply_router_token_dropping). Rows are grouped by expert, and the tokens of an expert keep their order.
- * Copies of a token are summed in the order of its experts, so the order of summation is fixed. row, copy and
- * offset are written; y, x, dx and dp are written or added to. */
+/* Permutes tokens to experts and back, like Megatron-LM core/transformer/moe/moe_utils.py (permute, unpermute,
+ * apply_router_token_dropping). Rows are grouped by expert, and the tokens of an expert keep their order. Copies of a
+ * token are summed in the order of its experts, so the order of summation is fixed. row, copy and offset are written;
+ * y, x, dx and dp are written or accumulated. */
 #include <stdlib.h>
 #include <string.h>
 

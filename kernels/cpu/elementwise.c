@@ -1,6 +1,6 @@
-/* copy: y = x, between any two float types or between integers (only F64 can be added to F64); add: y = a +
- * b; scale: y = factor * x; fill: y = value; snap: y = the nearest multiple of 2^-bits. Operands may be
- * strided. The y of add, fill and snap is written; the y of copy and scale is written or added to. */
+/* copy: y = x, between any two float types or between integers (only F64 can be added to F64); add: y = a + b; scale: y
+ * = factor * x; fill: y = value; snap: y = the nearest multiple of 2^-bits. Operands may be strided. The y of add, fill
+ * and snap is written; the y of copy and scale is written or accumulated. */
 #include <stdlib.h>
 #include <string.h>
 

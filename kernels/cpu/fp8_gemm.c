@@ -1,5 +1,5 @@
-/* GEMMs of FP8 operands, which are first expanded to the numbers that they represent. c is written or added
- * to; act is written. */
+/* GEMMs of FP8 operands, which are first expanded to the numbers that they represent. c is written or accumulated; act
+ * is written. */
 #include "base/mem.h"
 #include "kernels/cpu/gemm.h"
 

@@ -1,7 +1,7 @@
-/* The linear layers of all experts as one grouped GEMM (Megatron-LM core/transformer/moe/experts.py). The
- * rows of expert e are [offset[e], offset[e+1]); they are multiplied by its block of the weight. Each
- * expert's GEMM has the order of summation of a linear layer. y is written; dx and dw are written or added
- * to. An expert without rows contributes 0 to dw. */
+/* The linear layers of all experts as one grouped GEMM (Megatron-LM core/transformer/moe/experts.py). The rows of
+ * expert e are [offset[e], offset[e+1]); they are multiplied by its block of the weight. Each expert's GEMM has the
+ * order of summation of a linear layer. y is written; dx and dw are written or accumulated. An expert without rows
+ * contributes 0 to dw. */
 #include <stdlib.h>
 #include <string.h>
 

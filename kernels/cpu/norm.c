@@ -6,8 +6,8 @@
  *   dx    = rstd * (dy g - mean(dy g) - xhat * mean(dy g xhat))
  *   dgain = sum of dy xhat,  dbias = sum of dy
  *
- * For RMSNorm, mean and bias are 0, and dx lacks the second term. The op add_norm normalizes a + b. sum, y,
- * rstd and mean are written; dx, dgain and dbias are written or added to. */
+ * For RMSNorm, mean and bias are 0, and dx lacks the second term. The op add_norm normalizes a + b. sum, y, rstd and
+ * mean are written; dx, dgain and dbias are written or accumulated. */
 #include "kernels/cpu/real.h"
 
 static real sum_of(const real *x, int64_t n) {

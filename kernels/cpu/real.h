@@ -33,7 +33,6 @@ static inline int64_t *int64s(const Tensor *t) {
 
 static inline bool accumulates(const Tensor *t) { return t->flags & TENSOR_ACCUM; }
 
-/* The least number of elements per thread: for shorter ranges, a second thread costs more time than it
- * saves. */
+/* The minimum number of elements per thread: for shorter ranges, a second thread costs more time than it saves. */
 enum { GRAIN = 16 * 1024 };
 static inline int64_t grain_rows(int64_t width) { return 1 + GRAIN / (width > 0 ? width : 1); }

@@ -1,6 +1,6 @@
-/* The router of a mixture of experts: the experts of each token, their probabilities, and the gradient.
- * Megatron-LM core/transformer/moe/moe_utils.py (topk_routing_with_score_function, group_limited_topk,
- * sinkhorn). Written: probs, expert, scores, bias; written or added to: dlogits, count. */
+/* The router of an MoE layer: the experts of each token, their probabilities, and the gradient. Megatron-LM
+ * core/transformer/moe/moe_utils.py (topk_routing_with_score_function, group_limited_topk, sinkhorn). Written: probs,
+ * expert, scores, bias; written or accumulated: dlogits, count. */
 #include "kernels/cpu/router.h"
 
 #include <stdlib.h>

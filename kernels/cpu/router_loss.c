@@ -7,7 +7,7 @@
  *   z        mean_t logsumexp(logits_t)^2 (Zoph et al., "ST-MoE", 2022)
  *
  * If tokens are sharded over ranks, each rank computes its summand of the loss. One thread computes the loss, because a
- * sum over tokens has one order. Written: loss; written or added to: dlogits. */
+ * sum over tokens has one order. Written: loss; written or accumulated: dlogits. */
 #include <stdlib.h>
 
 #include "base/mem.h"

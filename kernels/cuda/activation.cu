@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/activation.c; see there for the formulas. y is written. dx is written or added to,
- * and may share the memory of dy unless there is a gate. */
+/* The ops of kernels/cpu/activation.c; see there for the formulas. y is written. dx is written or accumulated, and may
+ * share the memory of dy unless there is a gate. */
 #include <math.h>
 
 #include "kernels/cuda/pdl.cuh"

@@ -371,7 +371,7 @@ template <typename R>
 static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_t width) {
     const Tensor *dgain = c->out[1], *dbias = c->out[2];
     const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), dbias ? 2 : 1), block(SUM_COLUMNS, SUM_PARTS);
-    /* Otherwise a multiprocessor would first reassign shared memory to its L1 cache. */
+    /* Without this, a multiprocessor would first have to give shared memory back to its L1 cache. */
     CUDA_CHECK(cudaFuncSetAttribute(sum_columns<R>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
     launch_pdl(c, grid, block, 0, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),

@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/optimizer.c. Each op is one launch for all pieces. A thread block or a warp
- * processes a piece. The steps update their operands in place; the sums are written or added to. */
+/* The ops of kernels/cpu/optimizer.c. Each op is one launch for all pieces. A thread block or a warp processes a piece.
+ * The steps update their operands in place; the sums are written or accumulated. */
 #include <stddef.h>
 
 #include "kernels/cuda/pdl.cuh"

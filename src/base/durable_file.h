@@ -23,7 +23,7 @@ Err sink_flush(Sink *); /* makes all bytes so far readable in the file, not dura
  * first error. On success the content is durable; the name is durable once the folder is synced (file_rename,
  * file_sync_dir). */
 Err sink_close(Sink *, Err so_far);
-/* As sink_close, then renames the file to `path`, atomically and durably. */
+/* Like sink_close, then renames the file to `path`, atomically and durably. */
 Err sink_replace(Sink *, Err so_far, const char *path);
 /* Closes and removes the file. */
 void sink_discard(Sink *);

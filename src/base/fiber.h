@@ -14,6 +14,5 @@ void fiber_free(Fiber *);
 void fiber_begin(Fiber *, FiberFn *, void *arg);
 /* Runs the function until it pauses or returns. Returns whether it is paused. */
 bool fiber_resume(Fiber *);
-/* The fiber's function calls it: fiber_resume returns to its caller, and the next fiber_resume continues
- * here. */
+/* Pauses the calling fiber: fiber_resume returns to its caller, and the next fiber_resume continues here. */
 void fiber_pause(Fiber *);

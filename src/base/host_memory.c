@@ -77,8 +77,8 @@ static size_t left_of(const char *folder, const Version *v) {
     return limit > used ? limit - used : 0;
 }
 
-/* The least memory left under the limits of a group and its ancestors, up to the mount point, whose path has
- * length `top`. */
+/* The minimum memory left under the limits of a group and its ancestors, up to the mount point, whose path has length
+ * `top`. */
 static size_t left_above(char *folder, size_t top, const Version *v) {
     size_t least = left_of(folder, v);
     for (char *slash; (slash = strrchr(folder + top, '/'));) {

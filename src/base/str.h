@@ -17,12 +17,12 @@ void str_quote(Str *, const char *bytes, size_t n);
 void str_clear(Str *); /* length 0; keeps the memory */
 void str_free(Str *);
 
-/* As str_quote, for an argument of a call: quote(name).s is valid until the end of the full expression. */
+/* Like str_quote, for an argument of a call: quote(name).s is valid until the end of the full expression. */
 typedef struct Quoted {
     char s[256];
 } Quoted;
 Quoted quote(const char *text);
-/* As quote, for the text of a JSON value, whose strings already have quotes. */
+/* Like quote, for the text of a JSON value, whose strings already have quotes. */
 Quoted quote_json(const char *text);
 
 /* The candidate nearest to `word` by edit distance; NULL if none is within a third of its length. */

@@ -145,8 +145,8 @@ static void reduce(Exchange *x) {
     comm_reduce(call->reduction, call->dtype, in, size, 0, out.elements, out.at);
 }
 
-/* Computes this rank's part of the result after all parts have arrived. No member reads `in` any more, so `out` may
- * alias it. */
+/* Computes this rank's part of the result after all parts have arrived. No member still reads `in`, so `out` may alias
+ * it. */
 static void compute(Exchange *x) {
     const CommWork *w = x->work;
     const CommKind kind = w->call.kind;

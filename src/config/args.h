@@ -160,11 +160,11 @@ void args_line(Args *, int argc, char **argv);
 void args_file(Args *, const char *path);
 /* Like args_file, but reads bytes from memory. Messages show `name` instead of a path. */
 void args_bytes(Args *, const char *name, const char *bytes, size_t n);
-/* Each adds a message, unless it was added before. */
+/* Each of these functions adds a message, unless an equal one was added before. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Adds a remark. Its text must not be empty; it is printed directly after "has no effect" or similar:
- * ": reason", " without --x." */
+/* Adds a remark. Its text must not be empty. The text is printed directly after "has no effect" or similar: ": reason",
+ * " without --x." */
 void args_remark(Args *, RemarkKind, const char *option, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Reports a problem for each value of --name that is not UTF-8 text. */

@@ -87,7 +87,7 @@ typedef struct Derived {
     double aux_loss_coeff[BALANCE_SINKHORN];                      /* [LoadBalancing]; 0: no such loss */
     bool sinkhorn, quantile;                                      /* --moe-router-load-balancing-type */
     double logits_scaling;
-    bool output_bias; /* whether the output layer has a bias; not BERT's */
+    bool output_bias; /* whether the output layer has a bias; BERT's always has one */
     double init_std, output_init_std, embedding_init_std; /* output: init_std / sqrt(2 * num_layers) */
     unsigned recompute_modules; /* one bit per RecomputeModule; 0 unless recomputation is selective */
 
@@ -100,7 +100,7 @@ typedef struct Derived {
     const BatchStep *batch_steps; /* [num_batch_steps], ascending; the first applies from 0 samples */
     int64_t num_batch_steps;
     int64_t train_iters, train_samples; /* 0 if neither is given */
-    int64_t samples_needed;             /* above train_samples if the last step exceeds them */
+    int64_t samples_needed; /* samples to train; more than train_samples if the last step exceeds them */
     double lr_warmup_steps;
     int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps; /* in samples; wsd: 0 if not given */
     double start_weight_decay, end_weight_decay;
@@ -208,8 +208,8 @@ int config_find(const char *name, size_t n); /* row of the option whose first sp
 bool config_lists(const TextList *words, const char *const *spellings, int choice);
 /* Whether --moe-router-load-balancing-type names this type. */
 bool config_balances_by(const Config *, LoadBalancing);
-/* How many of its best scores a group of experts adds up to its own score. The options of groups must be
- * set. */
+/* The number of experts whose scores are summed to the score of a group (RouteAttr.group_scores). The options of groups
+ * must be set. */
 int64_t config_group_scores(const Config *);
 /* Sets out[i] to whether layer i has rotary embeddings, according to --no-rope-freq. Returns false if that
  * option's text is not a pattern. */

@@ -248,7 +248,7 @@ static const Arg SCALING_ROWS[] = {
             "the smallest run."),
     ARG_ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "Keep the global batch constant."),
     ARG_ROW(ScalingWords, bench.axis, "over", ARG_ENUM, "data",
-            "The kind of parallelism that takes the additional ranks.", .choices = SCALING_AXES),
+            "The kind of parallelism that uses the additional ranks.", .choices = SCALING_AXES),
     ARG_ROW(ScalingWords, least, "min-ranks", ARG_I64, "none",
             "Smallest number of ranks, which is the reference for the efficiency; none = the product of the "
             "tensor, pipeline and context parallel sizes. The number then doubles up to --ranks."),

@@ -81,7 +81,7 @@ typedef struct QuantWanted {
 QuantValues quantize_values(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantWanted);
 void quantize_drop(Tape *, QuantValues *);
 
-/* c = a b^T + bias [n] (or NULL), and its activation (or NULL); c is overwritten or added to. fast: sums may be less
+/* c = a b^T + bias [n] (or NULL), and its activation (or NULL); c is overwritten or accumulated. fast: sums may be less
  * precise than fp32, as in Transformer Engine's forward. */
 typedef struct QuantGemm {
     QuantOperand a, b;

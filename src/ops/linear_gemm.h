@@ -3,7 +3,8 @@
  *   forward   y = x w^T + bias
  *   backward  dx = dy w,  dw = dy^T x,  dbias = sum of dy
  *
- * op_linear (ops/linear.c) adds the communication. y is overwritten; dx, dw and dbias are overwritten or added to. */
+ * op_linear (ops/linear.c) adds the communication. y is overwritten; dx, dw and dbias are overwritten or
+ * accumulated. */
 #pragma once
 
 #include "kernels/attr.h"

@@ -41,7 +41,7 @@ const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
 /* Elements [at, at + n) as a tensor; `flat` is the buffer's memory. */
 Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
-/* As registry_slice, for a buffer of another type. */
+/* Like registry_slice, for a buffer of another type. */
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
 /* The elements of a parameter that this rank updates, without padding rows; may be empty (end <= begin). */
 FlatRange param_part_held(const Registry *, const Param *);

@@ -185,7 +185,7 @@ DType registry_dtype(const Registry *, FlatBuffer);
 void registry_init(Registry *, uint64_t seed);
 /* Rounds values from masters. Call it after masters have changed. No-op unless storage is 16-bit. */
 void registry_round_values(Registry *);
-/* As registry_round_values, but only for buffers (PARAM_BUFFER). */
+/* Like registry_round_values, but only for buffers (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
 /* Fills x with zeros. x is in memory of the registry's device. */
 void registry_zero(const Registry *, Tensor *x);
@@ -212,8 +212,8 @@ int64_t param_filled_rows(const Param *);
 unsigned param_sum_axes(const Param *);
 /* Whether this rank is primary for its elements (norms, checkpoints): the first of the ranks that hold them. */
 bool param_is_owned(const Registry *, const Param *);
-/* As param_is_owned, but compares only ranks that differ on these axes (a mask). For elements that are
- * sharded over the other axes. */
+/* Like param_is_owned, but compares only ranks that differ on these axes (a mask). For elements that are sharded over
+ * the other axes. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
 
 /* ---- parts: the units of checkpoints and of export ---- */

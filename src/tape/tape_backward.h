@@ -6,7 +6,7 @@
 
 /* The gradient that has arrived at y. */
 Tensor *tape_grad(Tape *, Tensor *y);
-/* As tape_grad, for an operation that reads the gradient after the node's backward. Free it with tape_grad_drop. */
+/* Like tape_grad, for an operation that reads the gradient after the node's backward. Free it with tape_grad_drop. */
 Tensor *tape_grad_keep(Tape *, Tensor *y);
 void tape_grad_drop(Tape *, Tensor *grad);
 /* The memory for the gradient of x; NULL if `need` excludes it. It is new memory or, with TENSOR_ACCUM set,
@@ -20,7 +20,7 @@ void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
 /* Passes the gradient g to x unchanged, as for y = x + ...: x shares g if it is its first gradient, else g is
  * added. */
 void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
-/* As tape_grad_out, but in x's own memory: for an x that no other node reads again. */
+/* Like tape_grad_out, but in x's own memory: for an x that no other node reads again. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
 /* Postpones the rest of a node's backward, which computes gradients of parameters. The rest runs in

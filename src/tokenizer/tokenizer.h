@@ -5,8 +5,8 @@
  *   GPT2BPETokenizer        vocab.json + merges.txt, byte-level BPE; "<|endoftext|>" ends a document
  *   BertWordPieceLowerCase  vocab.txt, WordPiece; lower case without accents; "[SEP]" ends a document
  *   BertWordPieceCase       like BertWordPieceLowerCase, but keeps case and accents
- *   HuggingFaceTokenizer    a tokenizer.json, or the folder of a model's tokenizer, read as by AutoTokenizer
- *                           (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
+ *   HuggingFaceTokenizer    a tokenizer.json, or the folder of a model's tokenizer, read like AutoTokenizer
+ *                           reads it (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
  *                           post-processor and decoder work as in version 0.23 of the `tokenizers` library.
  *                           Unsupported parts are refused by name. "truncation" and "padding" are ignored,
  *                           because Megatron-LM encodes whole documents.

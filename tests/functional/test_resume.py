@@ -17,7 +17,7 @@ for lane, extra in {"fp64": [], "fp32": [], "bf16": [],
         assert got == {i: expected[i] for i in range(k + 1, 13)}, f"{lane}, resumed at {k}: the losses differ"
     print(f"{lane}: resumed = straight")
 
-# In a mixture of experts, the routers' biases are state that is not in the optimizer.
+# In an MoE model, the routers' biases are state that is not in the optimizer.
 moe = ["--num-experts", 4, "--disable-bias-linear", "--moe-router-score-function", "sigmoid",
        "--moe-router-enable-expert-bias", "--moe-router-bias-update-rate", 0.01,
        "--moe-router-load-balancing-type", "global_aux_loss", "--moe-aux-loss-coeff", 0.01,

@@ -73,7 +73,7 @@ __device__ static void dot(Shared<R> &m, const Lines &a, const Lines &b, int wid
     }
 }
 
-/* m.weight = x; its old content must not be needed any more */
+/* m.weight = x; no thread may still need its old content */
 template <typename R> __device__ static void put_weight(Shared<R> &m, const Scores<R> &x) {
     const Place at = place();
 #pragma unroll

@@ -274,7 +274,8 @@ static const char *arrange(const Call *c, bool make, Work *w) {
 
 /* ---- running ---- */
 
-/* cuDNN's workspace, delta, the sums of dq, which cuDNN clears itself from version 9.6 on, lengths. */
+/* Byte offsets of the parts of the scratch memory: cuDNN's workspace at 0, then delta, the sums of dq, and the lengths.
+ * cuDNN itself clears the sums of dq from version 9.6 on. */
 typedef struct Scratch {
     size_t delta, dq_sums, lengths, bytes;
 } Scratch;

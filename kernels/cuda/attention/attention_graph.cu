@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Score: [batch, heads, s, t]. Row: one number for each row of a score. */
+/* `score` is [batch, heads, s, t]. `row` has one number for each row of the scores. */
 typedef struct Builder {
     const AttentionShape *a;
     Graph *g;
@@ -85,7 +85,7 @@ static Descriptor condition(const Builder *b, cudnnPointwiseMode_t mode, Descrip
     graph_pointwise(b->g, mode, CUDNN_DATA_BOOLEAN, p, q, NULL, seen);
     return seen;
 }
-/* x where it is seen, else -inf */
+/* x where `seen` is true, else `hidden` */
 static Descriptor selected(const Builder *b, Descriptor x, Descriptor seen, AttentionTensor hidden) {
     Descriptor y = score(b);
     graph_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, REAL, x, number(b, hidden), seen, y);

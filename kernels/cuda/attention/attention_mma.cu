@@ -78,7 +78,7 @@ __device__ __noinline__ static uint32_t kept_by_key(const Flash &p, const Run &r
                     << i;
         return kept;
     }
-    uint32_t drawn = 0; /* for element `one` of every n, of four keys */
+    uint32_t drawn = 0; /* bits of four keys, for element `one` of each n */
 #pragma unroll 1
     for (int n = 0; n < 8; n++) {
         const int key = own + one / 2 * 8 + lane / 16 * 4;
@@ -200,7 +200,7 @@ __device__ __forceinline__ void add_biases(const Flash &p, const BiasLines &at, 
         }
 }
 
-/* Scores [key,row], keys from key0 on; line [64]: of the rows */
+/* Scores [key,row], keys from key0 on; line [64]: the start of each row's biases */
 __device__ __forceinline__ void add_biases_by_key(const Flash &p, const int *line, int key0,
                                                   float (&score)[OTHERS / 8][4]) {
     const int lane = threadIdx.x % 32;
@@ -243,7 +243,7 @@ __device__ __forceinline__ void add_to_bins(const Flash &p, const BiasLines &at,
     }
 }
 
-/* Four lanes have a row. */
+/* Four lanes share a row, so their bins are summed. */
 __device__ static void store_bins(const Flash &p, const RowBlock &x, int own, const float *bins) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1

@@ -69,9 +69,9 @@ int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
  * their number. Afterwards, the plan's descriptors are those for these epilogues. The order of summation of
  * each algorithm is fixed. */
 int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CANDIDATES]);
-/* Lists the algorithms for all sets of epilogues, in order. For each set, algorithms follow that cuBLASLt
- * proposes only for a different set, or without epilogues, but that also work for this set. At the end, all
- * of these follow with the other order of tiles. */
+/* Lists the algorithms for all sets of epilogues, in order. Each set's own algorithms come first. They are followed by
+ * those that cuBLASLt proposes only for another set or without epilogues, but that also work for this set. At the end,
+ * all of these are listed again with the other order of tiles. */
 int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo[GEMM_ALGOS]);
 /* Whether this version of cuBLASLt supports the algorithm. Afterwards, the plan's descriptors are those for
  * the algorithm. */

@@ -1,7 +1,7 @@
-/* The ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w (or
- * that of pre), dw = dy^T x, dbias = sum of dy. The op `bias` is y = x + bias. y and act are written; dx
- * (without pre), dw and dbias are written or added to. dbias is summed in two stages: over chunks of rows,
- * then over the chunks in order. If the order is fixed, it is summed as on the CPU. */
+/* The ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w (or that of
+ * pre), dw = dy^T x, dbias = sum of dy. The op `bias` is y = x + bias. y and act are written; dx (without pre), dw and
+ * dbias are written or accumulated. dbias is summed in two stages: over chunks of rows, then over the chunks in order.
+ * If the order is fixed, it is summed as on the CPU. */
 #include "kernels/cuda/gemm/gemm.cuh"
 extern "C" {
 #include "kernels/cuda/gemm/linear_algos.h"

@@ -1,7 +1,6 @@
-/* The ops of kernels/cpu/dispatch.c. The plan is a counting sort of the copies by expert. Warps count the
- * copies in their chunks, prefix sums over chunks and experts give the first place of each, and the warps
- * write the copies there in order. Written: row, copy, offset, expert, and the y of a scaling; written or
- * added to: y, x, dx, dp. */
+/* The ops of kernels/cpu/dispatch.c. The plan is a counting sort of the copies by expert. Warps count the copies in
+ * their chunks, prefix sums over chunks and experts give the first place of each, and the warps write the copies there
+ * in order. Written: row, copy, offset, expert, and the y of a scaling; written or accumulated: y, x, dx, dp. */
 #include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/vector_store.cuh"
 

@@ -2,10 +2,10 @@
  * weight. Only the GPU knows the offsets. There are as many tiles as any offsets may need; each finds its
  * expert, and unneeded tiles end immediately.
  *
- * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the operands'
- * type, and dw has it or is F32. All other GEMMs, and all GEMMs in batch-invariant mode, are chains of
- * multiply-adds (ordered_gemm.cuh). Written: y, including zeros for the rows after the last expert; written or
- * added to: dx, dw. */
+ * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the operands' type,
+ * and dw has it or is F32. All other GEMMs, and all GEMMs in batch-invariant mode, are chains of multiply-adds
+ * (ordered_gemm.cuh). Written: y, including zeros for the rows after the last expert; written or accumulated: dx,
+ * dw. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 #include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/moe/tensor_tile.cuh"
@@ -78,7 +78,7 @@ struct Biases {
     Cells bias, scale; /* bias.data NULL: none; scale.data NULL: 1 */
 };
 
-/* Adds the bias of an expert to a tile of its rows from `first` on and its columns from `column` on. */
+/* Adds an expert's bias to a tile, which begins at row `first` and column `column`. */
 static __device__ __forceinline__ void add_biases(float (&sum)[TENSOR_SUMS][4], const Biases &b,
                                                   int64_t first, int64_t column, int64_t rows,
                                                   int64_t columns) {

@@ -1,6 +1,6 @@
-/* The ops of kernels/cpu/router.c, one token per warp. Experts and probabilities are bitwise equal to the
- * CPU's, because a choice that depends on a last bit would change the loss curve. Written: probs, expert,
- * scores, bias; written or added to: dlogits, count. */
+/* The ops of kernels/cpu/router.c, one token per warp. Experts and probabilities are bitwise equal to the CPU's,
+ * because a choice that depends on a last bit would change the loss curve. Written: probs, expert, scores, bias;
+ * written or accumulated: dlogits, count. */
 #include <cooperative_groups.h>
 
 #include "base/philox.h"

@@ -1,6 +1,6 @@
-/* Code that the kernels of a mixture of experts share: work for warps, and the scores of a router. Functions for
- * scores process one token per warp, with its experts in shared memory; all lanes call them. Every lane computes
- * the full sums over experts, in the order of kernels/cpu/router.h. */
+/* Code that the kernels of MoE layers share: work for warps, and the scores of a router. Functions for scores process
+ * one token per warp, with its experts in shared memory; all lanes call them. Every lane computes the full sums over
+ * experts, in the order of kernels/cpu/router.h. */
 #pragma once
 
 #include "kernels/cuda/vector_math.cuh"

@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/router_loss.c, one token per warp. The loss is the sum, in double, of the sums over
- * blocks of tokens. Written: loss; written or added to: dlogits. */
+/* The ops of kernels/cpu/router_loss.c, one token per warp. The loss is the sum, in double, of the sums over blocks of
+ * tokens. Written: loss; written or accumulated: dlogits. */
 #include "kernels/cuda/moe/router.cuh"
 
 enum { THREADS = 256, PARTS = 1024 };

@@ -78,8 +78,8 @@ static Err check_folder(const char *dir, const HfExtras *x) {
 
 /* ---- the files ---- */
 
-/* Checks that an import finds every parameter in the file. The file may have the names of another family: a
- * mixture of experts whose layers are all dense has the names of a dense model. */
+/* Checks that an import finds every parameter in the file. The file may have the names of another family: an MoE model
+ * whose layers are all dense has the names of a dense model. */
 static Err read_weights_back(const char *path, const Registry *r) {
     Safetensors *file;
     ERR_RETURN(safetensors_open(path, &file));
