@@ -1,8 +1,8 @@
-# cmake -DSOURCE=FOLDER -DOUT=FILE.c -P commit.cmake: writes isotron_commit() (src/base/version.h) of a working tree, if it has changed.
-# ISOTRON_COMMIT in the environment is that of a tree that was copied away from its repository.
+# cmake -DSOURCE=FOLDER -DOUT=FILE.c -P commit.cmake: writes a file that defines isotron_commit() (src/base/version.h), unless the commit of
+# the working tree is unchanged. For a tree that was copied without its repository, set ISOTRON_COMMIT in the environment.
 set(commit "$ENV{ISOTRON_COMMIT}")
 set(git git --no-optional-locks -C ${SOURCE})
-# A release that was unpacked inside of another repository has no commit.
+# A release has no commit, even if it was unpacked inside another repository.
 execute_process(COMMAND ${git} rev-parse --show-prefix OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE
   RESULT_VARIABLE status ERROR_QUIET)
 if(NOT commit AND status EQUAL 0 AND prefix STREQUAL "")

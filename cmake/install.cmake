@@ -1,8 +1,8 @@
-# cmake --install: the program, the golden cases of `isotron validate`, libisotron.a, its headers, and packages for CMake
+# cmake --install installs the program, the golden cases of `isotron validate`, libisotron.a, its headers, and packages for CMake
 # (find_package(isotron)) and pkg-config.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-add_dependencies(isotron libisotron) # what is installed is built by one target
+add_dependencies(isotron libisotron) # so that the target isotron builds everything that is installed
 set(headers ${CMAKE_INSTALL_INCLUDEDIR}/isotron)
 set(packages ${CMAKE_INSTALL_LIBDIR}/cmake/isotron)
 target_include_directories(libisotron INTERFACE $<INSTALL_INTERFACE:${headers}>)

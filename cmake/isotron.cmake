@@ -1,6 +1,6 @@
-# isotron_layer(name [USES layers...] [LIBS imported...]): the C files below src/<name>/ as a static library. A folder without sources
-# is an interface, so that the list in CMakeLists.txt can state the whole design. isotron_library() collects what ISOTRON_OBJECTS and
-# ISOTRON_LIBS name.
+# isotron_layer(name [USES layers...] [LIBS imported...]): builds the C files below src/<name>/ as a static library. A folder without
+# sources becomes an interface library, so that CMakeLists.txt can list all layers of the design. isotron_library() collects the layers and
+# libraries in ISOTRON_OBJECTS and ISOTRON_LIBS.
 function(isotron_layer name)
   cmake_parse_arguments(A "" "" "USES;LIBS" ${ARGN})
   set_property(GLOBAL APPEND PROPERTY ISOTRON_OBJECTS ${name})
@@ -17,7 +17,7 @@ function(isotron_layer name)
   target_link_libraries(${name} ${kind} ${A_USES} ${A_LIBS})
 endfunction()
 
-# isotron_kernels(cpu ...): kernels/cpu/*.c, compiled once for float and once for double (REAL_IS_DOUBLE).
+# isotron_kernels(cpu ...): compiles kernels/cpu/*.c once for float and once for double (REAL_IS_DOUBLE).
 function(isotron_kernels device)
   cmake_parse_arguments(A "" "" "USES;LIBS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/${device}/*.c)
@@ -46,7 +46,7 @@ function(isotron_kernels device)
   endif()
 endfunction()
 
-# isotron_without(layer file...): leaves files of a layer's folder out of this build.
+# isotron_without(layer file...): excludes files of a layer's folder from this build.
 function(isotron_without name)
   get_target_property(sources ${name} SOURCES)
   foreach(file ${ARGN})
@@ -55,7 +55,7 @@ function(isotron_without name)
   set_target_properties(${name} PROPERTIES SOURCES "${sources}")
 endfunction()
 
-# isotron_cuda_kernels(...): kernels/cuda/*.cu and those of its folders.
+# isotron_cuda_kernels(...): compiles kernels/cuda/*.cu and the files in its subfolders.
 function(isotron_cuda_kernels)
   cmake_parse_arguments(A "" "" "USES;LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
@@ -68,8 +68,8 @@ function(isotron_cuda_kernels)
   target_link_libraries(kernels_cuda PUBLIC ${A_USES} ${A_LIBS})
 endfunction()
 
-# isotron_program(name [SOURCES ...]): src/main/*.c, one file per command, compiled once for all programs; SOURCES: more files, of a
-# program with test hooks.
+# isotron_program(name [SOURCES ...]): links a program from src/main/*.c, which has one file per command and is compiled once for all
+# programs. SOURCES are the additional files of a program with test hooks.
 function(isotron_program name)
   cmake_parse_arguments(A "" "" "SOURCES" ${ARGN})
   if(NOT TARGET commands)
@@ -81,7 +81,7 @@ function(isotron_program name)
   target_link_libraries(${name} PRIVATE commands)
 endfunction()
 
-# isotron_library(): libisotron.a, the layers so far as one library, for other projects.
+# isotron_library(): makes libisotron.a, a library for other projects that contains all layers declared before this call.
 function(isotron_library)
   get_property(layers GLOBAL PROPERTY ISOTRON_OBJECTS)
   get_property(libs GLOBAL PROPERTY ISOTRON_LIBS)
@@ -93,8 +93,8 @@ function(isotron_library)
   target_link_libraries(libisotron PUBLIC ${libs})
 endfunction()
 
-# isotron_unit_tests(layer): each tests/unit/<layer>/test_*.c is one program of unit_main and one CTest test "unit/<layer>/<what>", run from
-# the repository's root. Targets unit_<layer>, unit_cuda and unit_tests build some or all of them. Only builds with CUDA have
+# isotron_unit_tests(layer): makes one program and one CTest test "unit/<layer>/<what>" from each tests/unit/<layer>/test_*.c. Tests run in
+# the repository's root. The targets unit_<layer>, unit_cuda and unit_tests build some or all of them. Only builds with CUDA have
 # test_cuda_*.c and .cu, which are skipped without a GPU.
 function(isotron_unit_tests layer)
   cmake_parse_arguments(A "" "" "LIBS" ${ARGN})
@@ -121,13 +121,13 @@ function(isotron_unit_tests layer)
   endforeach()
 endfunction()
 
-# isotron_waits(TEST...): these tests wait most of the time. They run one after the other, in the slot of ctest that ci/run has in addition
-# to one for each core.
+# isotron_waits(TEST...): marks tests that spend most of their time waiting. They run one after the other. ci/run gives ctest one slot more
+# than there are cores, and these tests use it.
 function(isotron_waits)
   set_tests_properties(${ARGN} PROPERTIES RESOURCE_LOCK waits COST 1000 PROCESSOR_AFFINITY OFF)
 endfunction()
 
-# isotron_version(): what src/base/version.h says about this build. The commit is looked up in each build.
+# isotron_version(): defines the facts about this build that src/base/version.h returns. Each build looks up the commit.
 function(isotron_version)
   string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
   set(flags "${CMAKE_C_FLAGS} ${CMAKE_C_FLAGS_${type}}")

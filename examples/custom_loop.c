@@ -1,11 +1,11 @@
-/* A training loop of your own on the installed library: options, model, batches, forward and backward, the
- * sum of the gradients over the ranks, the optimizer, a checkpoint. Ranks are threads (--ranks) or processes
- * (mpirun), in every layout.
+/* An example of a separate training loop that uses the installed library. It shows options, model, batches, forward and
+ * backward, the reduction of gradients, the optimizer and a checkpoint. It supports every layout; ranks are threads
+ * (--ranks) or processes (mpirun).
  *
  *     custom_loop --config tiny.conf --ranks 2 --save checkpoints
  *
- * It takes the options of `isotron pretrain` about model, training and layout. Its losses are bitwise equal
- * to those of that command. --load resumes from a checkpoint. */
+ * The program accepts the options of `isotron pretrain` for the model, training and layout. Its losses are bitwise
+ * equal to those of that command. --load resumes from a checkpoint. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,10 +19,10 @@
 
 typedef struct Run {
     Config config; /* the options */
-    Data *data;    /* of all ranks of this process */
+    Data *data;    /* shared by all ranks of this process */
 } Run;
 
-/* Generated samples. For your own text fill .paths instead; for any other source fill a Batch. */
+/* Opens generated samples. To read your own text, set .paths instead; for any other source, fill a Batch. */
 static Err open_data(Run *run) {
     const Config *c = &run->config;
     const Derived *d = &run->config.derived;
@@ -37,7 +37,7 @@ static Err open_data(Run *run) {
     return data_open(&data, &run->data);
 }
 
-/* Deals samples to the data-parallel ranks, and reads them ahead. */
+/* Starts a thread that prefetches the samples of this data-parallel rank. */
 static Err open_stream(const Run *run, const Trainer *t, Prefetch **stream) {
     const Dataset *dataset = data_split(run->data, SPLIT_TRAIN);
     const SamplerConfig s = {.kind = SAMPLER_SINGLE,
@@ -52,7 +52,7 @@ static Err open_stream(const Run *run, const Trainer *t, Prefetch **stream) {
     return ERR_OK;
 }
 
-/* The microbatches of this rank: of each sample the positions that its context-parallel rank holds. */
+/* Returns the next n microbatches of this rank, with the positions of its context-parallel rank. */
 static Err take_batches(const Trainer *t, Prefetch *stream, int64_t n, Arena *arena, Batch *out) {
     const Mesh *mesh = &t->run.layout.mesh;
     for (int64_t i = 0; i < n; i++) {
@@ -70,13 +70,13 @@ static Err step(Trainer *t, Prefetch *stream, StepReport *report) {
         config_batch_size(t->run.config, t->consumed_samples) / (d->micro_batch_size * d->data_parallel_size);
     Arena *arena = arena_new();
     Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches);
-    Err e =
-        comm_agree(t->run.comm, take_batches(t, stream, n, arena, batches)); /* all ranks go on, or none */
+    Err e = comm_agree(t->run.comm,
+                       take_batches(t, stream, n, arena, batches)); /* an error on one rank stops all ranks */
     if (!e.code) {
-        *report = trainer_begin_step(t);                /* gradients are zero */
+        *report = trainer_begin_step(t);                /* clears the gradients */
         trainer_microbatches(t, batches, n, n, report); /* forward and backward */
-        trainer_reduce(t, report);                      /* gradients and losses of all ranks */
-        trainer_update(t, report);                      /* clips, updates, moves the schedules */
+        trainer_reduce(t, report);                      /* sums gradients and losses over the ranks */
+        trainer_update(t, report);                      /* clips, updates, advances the schedules */
     }
     arena_free(arena);
     return e;
@@ -95,7 +95,7 @@ static Err train_steps(const Run *run, Trainer *t) {
     prefetch_stop(stream);
     if (e.code || !run->config.save) return e;
     ERR_RETURN(trainer_save(t));
-    return trainer_finish_save(t, true, &(int64_t){0}); /* what --async-save has only started */
+    return trainer_finish_save(t, true, &(int64_t){0}); /* waits for the save that --async-save has started */
 }
 
 /* The main function of each rank. */
@@ -117,11 +117,11 @@ static Err train_rank(void *arg, Comm *comm) {
     return e;
 }
 
-/* Options into a Config, what follows from them, and the data. */
+/* Parses and checks the options, derives values from them, and opens the data. */
 static Err prepare(Run *run, Args *args, int argc, char **argv) {
     ERR_RETURN(config_parse(&run->config, args, USE_TRAINING_LOOP, 0, argc, argv));
     if (args->help) return ERR_OK;
-    ERR_RETURN(world_size(&run->config)); /* under mpirun */
+    ERR_RETURN(world_size(&run->config)); /* the number of processes under mpirun */
     config_check(&run->config, CHECK_MODEL | CHECK_TRAIN, args);
     ERR_RETURN(args_end(args));
     config_finish(&run->config, args->arena, 0);
@@ -138,7 +138,7 @@ int main(int argc, char **argv) {
     Err e = prepare(&run, &args, argc - 1, argv + 1);
     if (args.help) args_help(&args, HELP_WIDTH, &help), fputs(help.s, stdout);
     if (!e.code && !args.help) e = world_run(&run.config, train_rank, &run);
-    if (e.code) /* of several problems the message has the first */
+    if (e.code) /* if there are several problems, e.msg contains only the first */
         fprintf(stderr, "custom_loop: %s\n%s", e.msg,
                 args.num_problems > 1 ? strchr(args.problems.s, '\n') + 1 : "");
     data_close(run.data);

@@ -247,9 +247,9 @@ void KERNEL(quantile_bias)(const Call *c) {
 
 /* ---- sinkhorn ---- */
 
-/* d0_t d1_e exp(logits_te): scaled alternately until every token has the share 1/tokens, every expert has 1/experts,
- * and the mean change of d1 is below the tolerance. Computed in double, because the number of iterations must not
- * depend on the lane's precision. */
+/* Computes d0_t d1_e exp(logits_te). The factors are scaled alternately, so that every row sums to 1/tokens and every
+ * column to 1/experts, until the mean change of d1 is below the tolerance. Computed in double, because the number of
+ * iterations must not depend on the lane's precision. */
 void KERNEL(sinkhorn)(const Call *c) {
     const double tolerance = 1e-4, epsilon = 1e-8;
     const Tensor *logits = c->in[0];

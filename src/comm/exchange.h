@@ -88,7 +88,7 @@ typedef struct Exchange {
     bool *arrived;         /* [members] */
     int *tag_in, *tag_out; /* [members] */
     char *parts;           /* reductions: this rank's share, from each member */
-    WireMessage **message; /* [capacity]; those below `done` are done */
+    WireMessage **message; /* [capacity]; the first `done` of them have completed */
     int *peer;             /* the member of each message */
     int messages, done, capacity;
     bool warned; /* a warning about late members was printed */

@@ -151,8 +151,8 @@ static void listen_for(Comm *c, bool answers, int64_t ns) {
     }
 }
 
-/* Asks all other ranks for their state: stopped and lost ranks do not answer. If several ranks do this, the first
- * rank to ask reports; if they ask at the same time, the lowest rank. Its report ends the others. */
+/* Asks all other ranks for their state: stopped and lost ranks do not answer. If several ranks ask, the first of them
+ * writes the report; if they ask at the same time, the lowest rank does. The report ends the other ranks. */
 static _Noreturn void end_world(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
                                 bool *arrived, const char *why) {
     Processes *p = c->host_state;

@@ -92,7 +92,7 @@ typedef struct Foreign {
      * values this and that are accepted. Otherwise `words` are foreign values of our option `option`, and are
      * translated to `ours` ("": ignored). */
     const char *option, *ours, *words;
-    const char *reason; /* in complete sentences; for a refused option, including the remedy */
+    const char *reason; /* complete sentences, which include the remedy if the option is refused */
 } Foreign;
 
 struct Choice;

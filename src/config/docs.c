@@ -62,7 +62,7 @@ static void foreign(const ArgTable *t, ForeignKind kind, bool values, Str *out) 
             if (*s) str_puts(out, ", ");
         }
         if (values && row->ours && *row->ours)
-            str_printf(out, " of `--%s`: `%s`", row->option, row->ours);
+            str_printf(out, " of `--%s` (read as `%s`)", row->option, row->ours);
         else if (values)
             str_printf(out, " of `--%s`", row->option);
         str_printf(out, ": %s\n", row->reason);
@@ -72,14 +72,16 @@ static void foreign(const ArgTable *t, ForeignKind kind, bool values, Str *out) 
 static void megatron(Str *out) {
     Config c;
     const ArgTable t = config_table(&c, 0);
-    str_puts(out, "\n## Megatron-LM's other options\n\n"
-                  "Megatron-LM has more options than those above. Each is noted or refused, as listed here. "
-                  "The last of a repeated\n"
-                  "option holds, as in argparse. Two switches that contradict each other are an error.\n\n"
-                  "These are accepted and noted, because they would change no result:\n\n");
+    str_puts(
+        out,
+        "\n## Megatron-LM's other options\n\n"
+        "Megatron-LM has more options than those above. Isotron accepts them with a note, or refuses them, "
+        "as listed here.\nIf an option is repeated, the last one counts, as in argparse. Two switches that "
+        "contradict each other are an error.\n\n"
+        "These options are accepted with a note, because they would not change results:\n\n");
     foreign(&t, FOREIGN_NOTED, false, out);
     foreign(&t, FOREIGN_NOTED, true, out);
-    str_puts(out, "\nThese are not supported, and are an error:\n\n");
+    str_puts(out, "\nThese options are not supported. Each is an error:\n\n");
     foreign(&t, FOREIGN_REFUSED, false, out);
     foreign(&t, FOREIGN_REFUSED, true, out);
 }

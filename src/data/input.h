@@ -26,8 +26,8 @@ Err input_check_encoding(const char *encoding);
 /* A path that is a folder or cannot be opened is a user error, as is a Parquet file that cannot be read or is
  * a pipe. */
 Err input_open(const char *path, InputOptions, Input **out);
-/* input_text and input_line append text to `out`; *more is false at the end. Errors: damaged or truncated
- * data, text that is not valid in its encoding, and system errors. */
+/* input_text and input_line append text to `out`; *more is false at the end. They return an error if the data is
+ * damaged or truncated, if the text is not valid in its encoding, or if reading fails. */
 Err input_text(Input *, Str *out, bool *more); /* the next part of the text */
 /* The next line without its newline. A newline is \n, or with any_newline \n, \r\n or \r, as in Python's text
  * files. */

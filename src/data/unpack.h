@@ -18,7 +18,8 @@ Err unpack_open(const char *path, Unpack **out);
 /* Whether the file is a Parquet file. It cannot be read as a stream, because its index is at the end. */
 bool unpack_is_parquet(const Unpack *);
 bool unpack_is_pipe(const Unpack *);
-/* Reads 1 to `n` bytes; *got is 0 at the end. Errors: damaged or truncated data, and system errors. */
+/* Reads 1 to `n` bytes; *got is 0 at the end. Returns an error if the data is damaged or truncated, or if reading
+ * fails. */
 Err unpack_read(Unpack *, void *out, size_t n, size_t *got);
 int64_t unpack_bytes(const Unpack *); /* bytes of the file read so far */
 void unpack_close(Unpack *);

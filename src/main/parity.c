@@ -20,9 +20,9 @@ typedef struct Options {
 
 static const Arg ROWS[] = {
     ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Write the report to this file as JSON."),
-    ARG_ROW(
-        Options, sweep, "sweep", ARG_TEXT, "none",
-        "List of cells to run instead, one a line: [case] lane options...; several folders may be given."),
+    ARG_ROW(Options, sweep, "sweep", ARG_TEXT, "none",
+            "List of cells to run instead, one per line: [case] lane options...; then several folders may be "
+            "given."),
     ARG_ROW(Options, junit, "junit", ARG_TEXT, "none", "Write the sweep's report to this file as JUnit XML."),
     ARG_ROW(Options, html, "html", ARG_TEXT, "none",
             "Write the sweep's report to this file as a page with figures."),
@@ -31,7 +31,7 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, deadline, "sweep-deadline", ARG_F64, "60",
             "Seconds after which a cell is stopped and counts as failed."),
     ARG_ROW(Options, dry_run, "sweep-dry-run", ARG_FLAG, "off",
-            "Only say which cells would run and which rules forbid the others."),
+            "Only print which cells would run, and which rules forbid the others."),
 };
 
 /* ---- sweeps ---- */

@@ -26,7 +26,7 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
     return state;
 }
 
-/* Whether the history gets x's amax. If a block is recomputed, the history gets it only in the second run. */
+/* Whether x's amax is added to the history. If a block is recomputed, only the second run adds it. */
 static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_is_recording(t); }
 
 Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool values) {

@@ -1,6 +1,6 @@
-/* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only.
- * F8E4M3 and F8E5M2 hold FP8 values (fp8.h) of scaled numbers. Only the ops of src/ops/fp8.c use them, and
- * they do not count as float types. */
+/* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only. F8E4M3 and
+ * F8E5M2 store scaled numbers in FP8 (fp8.h). Only the ops of src/ops/fp8.c use them, and they do not count as float
+ * types. */
 #pragma once
 
 #include <stdbool.h>

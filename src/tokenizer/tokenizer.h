@@ -55,7 +55,7 @@ typedef struct TokenizerConfig {
 
 #define TOKENIZER_CONFIG_DEFAULT ((TokenizerConfig){.eod_id = -1, .pad_id = -1, .tiktoken_num_special = -1})
 
-/* Errors: an unknown type, a missing or malformed file, unsupported content. */
+/* Returns an error for an unknown type, a missing or malformed file, and unsupported content. */
 Err tokenizer_open(const TokenizerConfig *, Tokenizer **out);
 void tokenizer_free(Tokenizer *); /* NULL is fine */
 /* The path of the vocabulary that HuggingFaceTokenizer reads in a folder; NULL: none. The caller frees the
@@ -70,9 +70,9 @@ typedef enum TokenizerFlags {
     TOKENIZER_SKIP_SPECIAL = 4     /* decode: omit special tokens (skip_special_tokens) */
 } TokenizerFlags;
 
-/* Encodes `n` bytes of text, at most 1 GiB, as `*count` ids. The caller frees `*ids`, which is never NULL on
- * success. Errors: a text that NullTokenizer cannot read, a regex of tokenizer.json that exceeds its
- * backtracking limit on this text. */
+/* Encodes `n` bytes of text, at most 1 GiB, as `*count` ids. The caller frees `*ids`, which is never NULL on success.
+ * Returns an error if NullTokenizer cannot read the text, or if a regex of tokenizer.json exceeds its backtracking
+ * limit on this text. */
 Err tokenizer_encode(const Tokenizer *, const char *text, size_t n, int32_t **ids, size_t *count);
 Err tokenizer_encode_with(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
                           size_t *count);
@@ -88,17 +88,17 @@ typedef struct TokenSpan {
 Err tokenizer_encode_spans(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
                            TokenSpan **spans, size_t *count);
 
-/* Decodes ids as `*bytes` bytes of text and a NUL. The caller frees `*text`, which is never NULL on success.
- * Byte-level tokens return their bytes unchanged, so a character may be split over two calls. An id that the
- * vocabulary skips has no text. Errors: an id outside [0, vocab_size). */
+/* Decodes ids as `*bytes` bytes of text and a NUL. The caller frees `*text`, which is never NULL on success. Byte-level
+ * tokens return their bytes unchanged, so a character may be split over two calls. An id that the vocabulary skips has
+ * no text. An id outside [0, vocab_size) is an error. */
 Err tokenizer_decode(const Tokenizer *, const int32_t *ids, size_t n, char **text, size_t *bytes);
 Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, char **text,
                           size_t *bytes);
 
-/* Sets offsets[n] to the index of the character of the decoded text in which each token begins. The offsets
- * equal offsets() of Megatron-LM's tokenizers and, if the text decodes to itself, the beginnings in
- * Encoding.offsets of the `tokenizers` library. Errors: a tokenizer.json whose decoder is not ByteLevel, an
- * id outside [0, vocab_size). */
+/* Sets offsets[n] to the index of the character of the decoded text in which each token begins. The offsets equal
+ * offsets() of Megatron-LM's tokenizers and, if the text decodes to itself, the beginnings in Encoding.offsets of the
+ * `tokenizers` library. Returns an error if the decoder of tokenizer.json is not ByteLevel, or if an id is outside [0,
+ * vocab_size). */
 Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);
 
 /* The largest id, including added tokens, plus one: the number of rows of an embedding before padding. */

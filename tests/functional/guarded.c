@@ -8,8 +8,7 @@
  * such memory arrives only then. The program itself needs no hook, because device_open is replaced with ld
  * --wrap.
  *
- * GUARDED_SKIPS=op: rank 1 of a layout skips that op, as a bug that the search for the first wrong op must
- * find. */
+ * GUARDED_SKIPS=op: rank 1 of a layout skips that op. The search for the first wrong op must find this bug. */
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

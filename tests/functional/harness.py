@@ -1,6 +1,6 @@
 """Functions that run the program on a small corpus and compare the files that it writes. Standard library only.
 
-usage of a test: test_NAME.py [PROGRAM [options for all that computes, as --device cuda]]"""
+usage of a test: test_NAME.py [PROGRAM [options for all runs, such as --device cuda]]"""
 import atexit
 import filecmp
 import json

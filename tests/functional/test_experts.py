@@ -1,7 +1,7 @@
 """An MoE model does not depend on its layout. In the exact lane, layouts of up to 64 virtual ranks (TP4 PP4 CP2 EP2
 DP2) are bitwise equal to one rank and log the same losses. This includes dropout, jitter, dropped tokens, biases and
-all losses except the global one. The global loss counts tokens over data-parallel ranks, which equal one rank with the
-microbatches of all; other axes do not change it."""
+all losses except the global one. The global loss counts the tokens of all data-parallel ranks, so these ranks equal one
+rank that processes all of their microbatches. Other axes do not change this loss."""
 from harness import *
 
 data = corpus()

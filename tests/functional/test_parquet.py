@@ -22,7 +22,7 @@ assert len(files) == 13, files
 preprocess([rows, rows], "lines", "--json-keys", *KEYS, "--workers", 2)
 empty = sorted(FILES.glob("empty/*.parquet"))
 assert len(empty) == 3, empty
-for file in files:  # columns in another order than in the file, and files without rows
+for file in files:  # columns in a different order from that in the file, and files without rows
     preprocess([empty[0], rows, empty[1], file, empty[2]], "rows", "--overwrite", "--json-keys",
                *KEYS[::-1], "--workers", 2)
     assert_same([f"{{}}_{key}_document.{end}" for key in KEYS for end in ("bin", "idx")], file.name)

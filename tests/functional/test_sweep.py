@@ -95,7 +95,7 @@ page = (WORK / "fail.html").read_text()
 assert page.index("<h2>Failures") < page.index("learning rate of step 2: 0.5") < page.index("<summary>Layouts"), page
 assert page.count("<svg") == 1 and "llama-layouts" not in page.partition("</table>")[2], page
 
-# ---- cells with the same layout but other different options: each has a name, and the grid shows the worst
+# ---- cells with the same layout that differ in other options: each has a name, and the grid shows the worst
 out = sweep(["fp64 --ranks 2", "fp64 --ranks 2 --lr 0.02", "fp64 --ranks 2 --seed 5"], "--clip-grad", 1,
             "--html", WORK / "r.html",
       "--junit", WORK / "r.xml", expect=1)

@@ -104,7 +104,7 @@ while not family(process.pid):
 process.send_signal(signal.SIGHUP)
 assert "verdict: PASS" in process.communicate()[0] and process.returncode == 0
 
-# A library has another version than in the good run.
+# A library has a different version from that in the good run.
 ONLY = ["--ranks", 4, "--seconds", 1, "--only"]
 validate(*ONLY, "inventory", *NCCL)
 good.write_text((WORK / "v.json").read_text())

@@ -39,7 +39,7 @@ if GPUS > 1:
     assert [e["suspect"] for e in slow["evidence"]] == ["link 0-1"], slow
     named(validate(*BRIEF, "speed", program=FAULTY, FAULTY="slow 1 2", expect=1)[0]["speed"], "GPU 1 ",
           "late" if GPUS > 2 else "", "DEGRADED")
-    # A library has another version than in the good run.
+    # A library has a different version from that in the good run.
     named(validate(*BRIEF, "inventory", *FAULTY_NCCL, "--good", WORK / "good.json", FAULTY_NCCL="version:22707",
                    expect=1)[0]["inventory"],
           "NCCL", "it is '2.27.7'", "DEGRADED")

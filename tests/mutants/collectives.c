@@ -132,8 +132,7 @@ static const struct {
     {M_gradient_element, "grad_sum", SPOILT, one_element},
 };
 
-/* Whether the call is for another tied parameter than a table of relative biases, which is the smallest
- * kind. */
+/* Whether the call is for a tied parameter that is not a table of relative biases, the smallest kind. */
 static bool is_other_table(const CommCall *c, MutantId id) {
     enum { ELEMENTS = 256 };
     return id == M_relative_not_summed && c->n > ELEMENTS;

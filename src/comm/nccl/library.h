@@ -77,7 +77,7 @@ typedef struct Nccl {
  * buffers directly, which fails because a Space (tensor/device.h) is mapped for one GPU only. Between
  * processes, NCCL copies through its own buffers. */
 bool nccl_shares_a_process(const Nccl *);
-/* Whether copies between windows can run on copy engines: since 2.28. */
+/* Whether copies between windows can run on copy engines, as in version 2.28 and later. */
 bool nccl_has_windows(const Nccl *);
 /* Loads a library; NULL: libnccl.so.2 on the loader's search path. Returns a user error if the library cannot be
  * used. The library stays loaded until the process ends. */

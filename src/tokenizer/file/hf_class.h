@@ -25,14 +25,14 @@ typedef struct HfClass {
     bool own_post, forgets_post, plain;
 } HfClass;
 
-/* Sets *out to the class that AutoTokenizer chooses; NULL: tokenizer.json is used unchanged. `tokenizer` is
- * NULL if there is no tokenizer.json. Errors: a class that is not supported. */
+/* Sets *out to the class that AutoTokenizer chooses; NULL: tokenizer.json is used unchanged. `tokenizer` is NULL if
+ * there is no tokenizer.json. Returns an error if the class is not supported. */
 Err hf_class_find(const HfConfig *, const json_t *tokenizer, const HfClass **out);
 /* The class with this name; NULL: the class is not supported. */
 const HfClass *hf_class(const char *name);
 
-/* Builds a tokenizer.json from the vocabulary of `root`, and sets the default tokens of the class in the
- * settings. Errors: the vocabulary is that of another kind of model. */
+/* Builds a tokenizer.json from the vocabulary of `root`, and sets the default tokens of the class in the settings.
+ * Returns an error if the vocabulary is that of another kind of model. */
 Err hf_class_build(const HfClass *, HfConfig *, const json_t *root, json_t **out);
 
 /* A boolean of the settings; null means the fallback. */

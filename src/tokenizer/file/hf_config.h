@@ -17,8 +17,8 @@ typedef struct HfConfig {
     json_t *model_type, *tokenizer_class; /* the values in config.json and tokenizer_config.json, or NULL */
 } HfConfig;
 
-/* Fills `out`, which must be zero; call hf_config_free even after an error. tokenizer: the tokenizer.json;
- * NULL: none. Errors: a malformed file, two tokens with the same id. */
+/* Fills `out`, which must be zero; call hf_config_free even after an error. tokenizer: the tokenizer.json; NULL: none.
+ * Returns an error if a file is malformed or two tokens have the same id. */
 Err hf_config_read(const char *dir, const json_t *tokenizer, HfConfig *out);
 void hf_config_free(HfConfig *);
 

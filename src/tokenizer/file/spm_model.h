@@ -44,7 +44,7 @@ typedef struct SpmModel {
     SpmNormalizer normalizer, denormalizer;
 } SpmModel;
 
-/* Fills `out`, which must be zero; call spm_model_free even after an error. Errors: a damaged message, a
- * piece or a kind of model that SentencePiece refuses or that is not supported. */
+/* Fills `out`, which must be zero; call spm_model_free even after an error. Returns an error for a damaged message, and
+ * for a piece or a kind of model that SentencePiece refuses or that is not supported. */
 Err spm_model_read(const char *bytes, size_t n, SpmModel *out);
 void spm_model_free(SpmModel *);

@@ -7,10 +7,10 @@
 #include "base/err.h"
 #include "tokenizer/model/token_model.h"
 
-/* Sets *out to the regex of v1, v2 (Megatron-LM), cl100k or o200k (OpenAI). Errors: another name. */
+/* Sets *out to the regex of v1, v2 (Megatron-LM), cl100k or o200k (OpenAI). Any other name is an error. */
 Err tiktoken_pattern(const char *name, const char **out);
 /* Whether a JSON file is Mistral's tekken.json. */
 bool tekken_is(const json_t *file);
-/* Converts the file to a tokenizer.json without a model; the model is `made`. Special tokens have the first
- * ids, followed by the ranks. Errors: a malformed file. */
+/* Converts the file to a tokenizer.json without a model; the model is `made`. Special tokens have the first ids,
+ * followed by the ranks. A malformed file is an error. */
 Err tekken_load(const json_t *file, json_t **root, TokenModel *made);

@@ -15,10 +15,9 @@
 
 typedef struct Added Added;
 
-/* Loads the list. A token without an "id" gets the next id. extra: special tokens that are appended if the
- * list lacks them. free_ids: tokens without "from" may have ids that the `tokenizers` library would not
- * assign. Errors: an id that contradicts the model's vocabulary or that the library would not assign, a
- * duplicate token. */
+/* Loads the list. A token without an "id" gets the next id. extra: special tokens that are appended if the list lacks
+ * them. free_ids: tokens without "from" may have ids that the `tokenizers` library would not assign. It is an error if
+ * an id contradicts the model's vocabulary, if the library would not assign it, or if a token occurs twice. */
 typedef struct AddedOptions {
     const char *const *extra;
     size_t num_extra;

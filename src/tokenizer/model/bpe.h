@@ -25,8 +25,8 @@ void ids_free(Ids *);
 
 typedef struct Bpe Bpe;
 
-/* Loads the "model" object of a tokenizer.json, with unk_token, fuse_unk, byte_fallback and ignore_merges.
- * Errors: dropout, subword affixes, a merge of tokens that are not in the vocabulary. */
+/* Loads the "model" object of a tokenizer.json, with unk_token, fuse_unk, byte_fallback and ignore_merges. Returns an
+ * error for dropout, subword affixes, and a merge of tokens that are not in the vocabulary. */
 Err bpe_load(const json_t *model, Bpe **out);
 void bpe_free(Bpe *);
 const Vocab *bpe_vocab(const Bpe *);

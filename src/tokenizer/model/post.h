@@ -18,7 +18,7 @@ typedef struct Post {
     size_t n_trims;
 } Post;
 
-/* Fills `out`, which must be zero; release both lists with ids_free. NULL or null: no ids are added. Errors:
- * another kind, a template without exactly one text, an id outside [0, limit), more than POST_TRIMS
- * processors that trim spans. */
+/* Fills `out`, which must be zero; release both lists with ids_free. NULL or null: no ids are added. Returns an error
+ * for an unknown kind, a template that does not have exactly one text, an id outside [0, limit), and more than
+ * POST_TRIMS processors that trim spans. */
 Err post_load(const json_t *, int32_t limit, Post *out);

@@ -14,7 +14,7 @@
 
 typedef struct Unigram Unigram;
 
-/* Loads the "model" object of a tokenizer.json. Errors: no unk_id, a token without a score. */
+/* Loads the "model" object of a tokenizer.json. Returns an error if there is no unk_id, or if a token has no score. */
 Err unigram_load(const json_t *model, Unigram **out);
 /* Creates a SentencePiece model, which sums scores in single precision. `vocab` is borrowed. `unk` is the id
  * of unknown characters, and `unk_score` their score. */

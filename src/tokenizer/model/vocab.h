@@ -13,7 +13,7 @@ typedef struct Vocab Vocab;
 
 Vocab *vocab_new(void);
 void vocab_free(Vocab *);
-/* Adds a token. Errors: an id outside [0, VOCAB_ID_LIMIT), a text or an id that exists already. */
+/* Adds a token. Returns an error if the id is outside [0, VOCAB_ID_LIMIT), or if the text or the id already exists. */
 Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
 /* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Errors: those of vocab_add, an id that is not
  * an integer. */

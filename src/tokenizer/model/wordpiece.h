@@ -12,7 +12,7 @@
 
 typedef struct WordPiece WordPiece;
 
-/* Loads the "model" object of a tokenizer.json. Errors: an unk_token that is not in the vocabulary. */
+/* Loads the "model" object of a tokenizer.json. Returns an error if unk_token is not in the vocabulary. */
 Err wordpiece_load(const json_t *model, WordPiece **out);
 /* Loads a WordLevel model, with the same errors. */
 Err wordlevel_load(const json_t *model, WordPiece **out);

@@ -9,8 +9,8 @@
 
 #include "base/err.h"
 
-/* Reads a JSON file; release with json_decref. Real numbers have the values that serde_json reads
- * (serde_number.h). Errors: a file that is unreadable, malformed, or nested too deeply; duplicate keys. */
+/* Reads a JSON file; release with json_decref. Real numbers have the values that serde_json reads (serde_number.h).
+ * Returns an error if the file is unreadable, malformed, or nested too deeply, or if it has duplicate keys. */
 Err json_file(const char *path, json_t **out);
 
 Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);

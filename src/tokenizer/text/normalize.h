@@ -12,14 +12,14 @@
 
 typedef struct Normalizer Normalizer;
 
-/* Loads a normalizer. NULL or null: a normalizer without effect. Errors: a kind that is not in the list
+/* Loads a normalizer. NULL or null: a normalizer without effect. Returns an error if the kind is not in the list
  * above. */
 Err normalizer_load(const json_t *, Normalizer **out);
 void normalizer_free(Normalizer *);
 
-/* Sets `out` to the normalized text. `text` is valid UTF-8, and begins at byte `at` of the original text.
- * Errors: a regex that exceeds its limits, a text that grows without bound. */
+/* Sets `out` to the normalized text. `text` is valid UTF-8, and begins at byte `at` of the original text. Returns an
+ * error if a regex exceeds its limits, or if the text grows without bound. */
 Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, size_t at, Aligned *out);
 
-/* Appends `text` with every match of the regex replaced by `content`. Errors: those of normalizer_run. */
+/* Appends `text` with every match of the regex replaced by `content`. Returns the same errors as normalizer_run. */
 Err replace_all(const Regex *, const Str *content, Matcher *, View text, Aligned *out);

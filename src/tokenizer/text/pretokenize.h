@@ -17,8 +17,8 @@
 typedef struct PreTokenizer PreTokenizer;
 typedef struct PreTokenizerWork PreTokenizerWork; /* one per thread */
 
-/* Loads a pre-tokenizer. NULL or null: a text is one piece. Errors: a kind that is not in the list above,
- * several ByteLevels. */
+/* Loads a pre-tokenizer. NULL or null: a text is one piece. Returns an error if a kind is not in the list above, or if
+ * there are several ByteLevels. */
 Err pretokenizer_load(const json_t *, PreTokenizer **out);
 void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
@@ -27,7 +27,7 @@ void pretokenizer_work_free(PreTokenizerWork *);
 /* Whether the pieces depend on the origins of the text, because a Metaspace prefixes only the beginning of
  * the original text. */
 bool pretokenizer_needs_origins(const PreTokenizer *);
-/* Calls fn for each non-empty piece, in order. Errors: those of a regex. */
+/* Calls fn for each non-empty piece, in order. Returns an error only if a regex fails. */
 typedef void PieceFn(void *arg, View piece);
 Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View text, PieceFn *fn, void *arg);
 

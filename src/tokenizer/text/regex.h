@@ -13,7 +13,7 @@
 
 typedef struct Regex Regex;
 
-/* Compiles a pattern. literal: the pattern is plain text. Errors: a syntax error, unsupported syntax. */
+/* Compiles a pattern. literal: the pattern is plain text. Returns an error if the syntax is wrong or not supported. */
 Err regex_compile(const char *pattern, size_t n, bool literal, Regex **out);
 /* Compiles the "pattern" of a Replace or Split: {"String": s} or {"Regex": r}. */
 Err pattern_load(const json_t *object, const char *where, Regex **out);
@@ -34,6 +34,6 @@ typedef struct Spans {
 } Spans;
 void spans_add(Spans *, size_t begin, size_t end, bool match);
 
-/* Sets `out` to the matches and the text between them, which together cover text[0, n) in order. An empty
- * match directly after a match is ignored. Errors: a match exceeds the backtracking limit. */
+/* Sets `out` to the matches and the text between them, which together cover text[0, n) in order. An empty match
+ * directly after a match is ignored. Returns an error if a match exceeds the backtracking limit. */
 Err regex_spans(const Regex *, Matcher *, const char *text, size_t n, Spans *out);

@@ -4,10 +4,10 @@
 
 #include "tokenizer/train/training.h"
 
-/* Creates Words whose bytes are spelled as characters. The pattern that splits texts is gpt2, v1, v2, cl100k
- * or o200k. Errors: another pattern. */
+/* Creates Words whose bytes are spelled as characters. The pattern that splits texts is gpt2, v1, v2, cl100k or o200k.
+ * Any other pattern is an error. */
 Err bpe_words(const char *pattern, Words **out);
-/* Trains until the vocabulary of special tokens, 256 bytes and merged tokens is full, or until no pair is
- * frequent enough. *out: a tokenizer.json, which the caller releases. *tokens: the size of its vocabulary.
- * Errors: a vocabulary that is too small for special tokens and bytes. */
+/* Trains until the vocabulary of special tokens, 256 bytes and merged tokens is full, or until no pair is frequent
+ * enough. *out: a tokenizer.json, which the caller releases. *tokens: the size of its vocabulary. Returns an error if
+ * the vocabulary is too small for special tokens and bytes. */
 Err bpe_train(const Words *, const Training *, json_t **out, int64_t *tokens);

@@ -15,7 +15,7 @@ typedef struct Words Words;
  * normalizer NULL: none. */
 Err words_new(json_t *normalizer, json_t *pre_tokenizer, Words **out);
 void words_free(Words *); /* NULL is fine */
-/* Counts the words of a text. Errors: those of a regex, more than 2^24 different words. */
+/* Counts the words of a text. Returns an error if a regex fails, or if there are more than 2^24 different words. */
 Err words_add(Words *, const char *text, size_t n);
 int32_t words_number(const Words *);
 const char *words_text(const Words *, int32_t word, size_t *n); /* borrowed, not NUL-terminated */

@@ -11,8 +11,8 @@
 /* Creates Words as SentencePieceUnigramTokenizer of tokenizers does: NFKC, without control characters, with
  * runs of blanks reduced to one, and a metaspace before each word. */
 Err unigram_words(Words **out);
-/* Trains a model. The vocabulary begins with "<unk>" if this is not a special token, then has the special
- * tokens, and then pieces by score. *out: a tokenizer.json, which the caller releases. *tokens: the size of
- * its vocabulary, which is smaller than requested if the text has too few substrings. Errors: a vocabulary
- * that is too small for special tokens and characters, a word of more than 4 MiB. */
+/* Trains a model. The vocabulary begins with "<unk>" if this is not a special token, then has the special tokens, and
+ * then pieces by score. *out: a tokenizer.json, which the caller releases. *tokens: the size of its vocabulary, which
+ * is smaller than requested if the text has too few substrings. Returns an error if the vocabulary is too small for
+ * special tokens and characters, or if a word has more than 4 MiB. */
 Err unigram_train(const Words *, const Training *, json_t **out, int64_t *tokens);

@@ -29,8 +29,8 @@ def row(fields, words=""):
 
 
 def write_files():
-    """Writes texts of 1 to 14 words, so that some pairs are too long. The special tokens have other ids than in any
-    other vocabulary of the tests."""
+    """Writes texts of 1 to 14 words, so that some pairs are too long. The ids of the special tokens differ from those
+    in all other vocabularies of the tests."""
     rng = np.random.default_rng(5)
     plain = [chr(c) for c in range(ord("a"), ord("p"))]
     pieces = [*plain[:4], "[SEP]", *plain[4:9], "[MASK]", "[PAD]", *plain[9:], ".", "[UNK]", "##x", "##xy", "[CLS]", "_", "?"]

@@ -81,8 +81,8 @@ static void print_manifest(const Manifest *m, Str *out) {
     str_free(&entries);
 }
 
-/* Writes a checkpoint with other shards than Isotron would: the gate of fc1 in three row shards in two files,
- * its up projection in two column shards. */
+/* Writes a checkpoint whose shards differ from those that Isotron would write: the gate of fc1 in three row shards in
+ * two files, its up projection in two column shards. */
 TEST(shards_of_any_cut_load) {
     Fixture f = setup();
     const Param *fc1 = registry_find(f.r, "decoder.layers.0.mlp.linear_fc1.weight");

@@ -35,7 +35,7 @@ static void run_rank(void *arg, Comm *comm) {
     device_free(d);
 }
 
-/* Whether the reason for not using cuDNN is accepted: another GPU than sm_90, or too old a version. */
+/* Whether the reason for not using cuDNN is accepted: the GPU is not an sm_90, or cuDNN is too old. */
 static bool is_known(const char *path) {
     return strstr(path, "only on sm_90") || strstr(path, "cuDNN is older");
 }

@@ -77,7 +77,7 @@ static Registry *registry(const World *w, int rank, DataParallel data, Device *d
                              .parts = {{"whole", 6}}});
     registry_begin_unit(r);
     add(r, "final_norm", 6, 0, SPLIT_NONE, 0);
-    if (!first) add_tied(r, w, "positions", 7, 6, 1); /* in another order than on the first rank */
+    if (!first) add_tied(r, w, "positions", 7, 6, 1); /* in a different order from that on the first rank */
     if (!first) add_tied(r, w, "embedding", 12, 6, 0);
     registry_allocate(r, d, storage, true);
     return r;
