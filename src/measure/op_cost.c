@@ -2,17 +2,11 @@
 
 #include "kernels/attr.h"
 
-static bool is_grouped(OpNumber op) { return op >= OP_grouped_linear && op <= OP_grouped_linear_wgrad; }
-
 bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
     if (OPS[op].family != OP_FAMILY_GEMM || !c->out[0]) return false;
-    const Tensor *x = c->in[0], *w = c->in[1];
-    /* in a grouped GEMM, the weights of all experts are contiguous */
-    const int64_t experts = is_grouped(op) ? tensor_count(c->in[2]) - 1 : 1;
-    const int64_t rows = tensor_rows(x), wide = tensor_width(x);
-    *p = (GemmShape){rows, tensor_width(w), wide};
-    if (op == OP_linear || op == OP_grouped_linear || op == OP_fp8_gemm) p->n = w->dim[0] / experts;
-    if (op == OP_linear_wgrad || op == OP_grouped_linear_wgrad) p->m = wide, p->k = rows;
+    const int64_t rows = tensor_rows(c->in[0]), wide = tensor_width(c->in[0]), n = tensor_width(c->out[0]);
+    const bool sums_rows = op == OP_linear_wgrad || op == OP_grouped_linear_wgrad;
+    *p = sums_rows ? (GemmShape){wide, n, rows} : (GemmShape){rows, n, wide};
     return true;
 }
 

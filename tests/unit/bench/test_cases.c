@@ -121,6 +121,17 @@ TEST(of_experts_all_rows_count) {
     GemmShape p;
     assert_true(work_gemm(OP_grouped_linear, &c, &p));
     assert_true(p.m == 24 && p.n == 5 && p.k == 4);
+    Tensor bias = tensor_make(NULL, F32, 1, (int64_t[]){3 * 5});
+    const Call grad = {.in = {&y, &bias, &offset}, .out = {&bias}};
+    assert_false(work_gemm(OP_grouped_bias_grad, &grad, &p)); /* not a GEMM, and without its attributes */
+}
+
+TEST(the_work_of_a_gemm_of_each_head) {
+    Tensor x = tensor_make(NULL, F32, 5, (int64_t[]){1, 6, 1, 3, 4}),
+           w = tensor_make(NULL, F32, 3, (int64_t[]){3, 4, 7}),
+           y = tensor_make(NULL, F32, 5, (int64_t[]){1, 6, 1, 3, 7});
+    const Call c = call_of(&x, &w, &y);
+    assert_true(work_flops(OP_linear_heads, &c) == 2.0 * 6 * 3 * 4 * 7);
 }
 
 TEST(peaks_are_of_the_longest_name) {
