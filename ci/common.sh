@@ -64,6 +64,6 @@ print_verdicts() {
 }
 
 # built FILE: fails with a message if the build that a step needs is missing.
-built() { [ -e "$1" ] || { echo "there is no $1: $script build comes first"; return 1; }; }
+built() { [ -e "$1" ] || { echo "there is no $1: run $script build first"; return 1; }; }
 
 case ${1:-} in -h | --help) usage && exit ;; esac

@@ -53,7 +53,7 @@ typedef struct Fp8ScaleAttr {
 typedef struct QuantizeAttr {
     Fp8Type type;
     int64_t rows,
-        columns; /* of a block, if each block has a scale (a power of two); rows as in tensor_rows */
+        columns; /* size of a block, if each block has a scale (a power of two); rows as in tensor_rows */
 } QuantizeAttr;
 
 typedef struct Fp8CastAttr {

@@ -77,8 +77,9 @@ typedef struct Steps {
     unsigned group[COMM_GROUPS];  /* masks of axes */
     int64_t comm_calls[COMM_GROUPS];
     int groups;
-    CommProfile *comm_profile; /* [COMM_PROFILE] of the current step; NULL if it is not profiled */
-    double bubble; /* idle time of the schedule / time of all passes, if passes take equal times */
+    CommProfile
+        *comm_profile; /* [COMM_PROFILE]; profile of the current step, or NULL if it is not profiled */
+    double bubble;     /* idle time of the schedule / time of all passes, if passes take equal times */
     Recorder recorder;
     StepGemms gemms;
     double roof_gemm, roof_copy; /* GFLOP/s and GB/s, summed over ranks; 0: not measured */

@@ -338,7 +338,7 @@ void KERNEL(attention)(const Call *c) {
 typedef struct Gradient {
     Problem p;
     const Tensor *dy, *y, *lse;
-    int64_t k_stride, v_stride; /* of dk and dv below */
+    int64_t k_stride, v_stride; /* strides of dk and dv below */
     RelativeBuckets buckets;
     int64_t n_buckets;
     real *shares; /* [b,g,r,buckets]: each sample's share of dbias; NULL: not needed */

@@ -21,7 +21,7 @@ template <typename T> struct Rope {
     int64_t table;                     /* number of positions */
     int64_t x_stride[4], y_stride[4];  /* between positions, samples, groups, heads */
     uint32_t tokens, samples, length;  /* length: tokens per sample */
-    uint32_t heads, per_group, shares; /* of a token; share i begins at head i * HEADS */
+    uint32_t heads, per_group, shares; /* heads and shares of a token; share i begins at head i * HEADS */
     int half, rest;                    /* per head: pairs, then elements after the pairs */
     int pair_runs, rest_runs;
     Real<T> sign;

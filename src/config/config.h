@@ -104,7 +104,7 @@ typedef struct Derived {
     double lr_warmup_steps;
     int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps; /* in samples; wsd: 0 if not given */
     double start_weight_decay, end_weight_decay;
-    double decoupled_lr, decoupled_min_lr; /* of the embedding and output layer; default: lr, min_lr */
+    double decoupled_lr, decoupled_min_lr; /* for the embedding and the output layer; default: lr, min_lr */
     const char *split;                     /* NULL with per-split paths */
     uint64_t random_seed;                  /* seed of sampling */
 } Derived;

@@ -62,7 +62,7 @@ static Err read_header(IndexedDataset *d) {
                         d->prefix, p[17]);
     uint64_t rest = size - INDEXED_HEADER;
     if (n < 1 || s > rest / 12 || n > (rest - 12 * s) / 8)
-        return err_user("'%s.idx' promises %" PRIu64 " sequences and %" PRIu64
+        return err_user("'%s.idx' claims to have %" PRIu64 " sequences and %" PRIu64
                         " document entries, which do not fit its %" PRIu64 " bytes; make the dataset again",
                         d->prefix, s, n, size);
     uint64_t modes = rest - 12 * s - 8 * n;

@@ -89,7 +89,7 @@ static Err read_header(const char *path, NpyArray *a) {
             "'%s' does not hold an array of int16, int32, uint32 or int64 in row order; delete it", path);
     if (__builtin_mul_overflow((size_t)a->rows, (size_t)(a->columns ? a->columns : 1), &bytes) ||
         __builtin_mul_overflow(bytes, TYPES[a->type].size, &bytes) || bytes != size - start || start % 8)
-        return err_user("'%s' is damaged: its header promises %" PRId64
+        return err_user("'%s' is damaged: its header claims %" PRId64
                         " rows, but the file has %zu bytes; delete it",
                         path, a->rows, size);
     a->data = (void *)(p + start);

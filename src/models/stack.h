@@ -87,7 +87,7 @@ typedef struct Stack {
     Layer *layer; /* [spec->n] */
     /* [spec->n * LAYER_BRANCHES]: step counters of each branch, including those on other ranks; NULL: none */
     Tensor **counters;
-    Norm final; /* on the rank of the last layer */
+    Norm final; /* exists only on the rank of the last layer */
 } Stack;
 
 /* Registers the step counters of all layers. The spec must outlive the registry. */

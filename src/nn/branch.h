@@ -11,7 +11,7 @@
 typedef struct CacheSpec {
     FieldExtent extent;
     int ndim;
-    int64_t dim[3]; /* of a row, or of the block, on this rank */
+    int64_t dim[3]; /* shape of a row, or of the block, on this rank */
 } CacheSpec;
 
 enum { BRANCH_CACHES = 2 };

@@ -35,7 +35,7 @@ typedef struct Trace {
     double *gradients, *parameters;
     double *weights; /* the initial parameters of the run */
     double *ranks;   /* the rank that updates each element of `parameters` */
-    double *logits;  /* [samples, seq, vocab] of step 1; valid if has_logits */
+    double *logits;  /* the logits of step 1, [samples, seq, vocab]; valid if has_logits */
     Choices choices;
     bool has_steps, has_logits; /* has_steps: false in MPI processes other than rank 0 */
     size_t bytes;

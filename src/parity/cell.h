@@ -18,7 +18,7 @@ enum { LANES = LANE_EXACT + 1 };
 typedef struct Shared {
     Trace *alone[LANES];               /* [LANE_FP64] is always set, other elements if a cell uses the lane */
     Trace *noisy[LANES][PARITY_DRAWS]; /* for fp64 and fp32 */
-    Report *exact;                     /* of the one-rank run in the exact lane */
+    Report *exact;                     /* the report of the one-rank run in the exact lane */
     PrecisionShared precision[LANES];  /* for lanes below fp32, if precision_shares() */
 } Shared;
 

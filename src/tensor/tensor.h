@@ -23,8 +23,7 @@ typedef struct Tensor {
     void *data; /* on the null device an address that must not be dereferenced */
     int64_t dim[TENSOR_DIMS], stride[TENSOR_DIMS]; /* in elements */
     uint8_t ndim, dtype, flags;
-    int8_t cut;          /* of a parameter that is V on an axis: 1 + the dimension that is sharded over the
-                            axis; else 0 */
+    int8_t cut;          /* 1 + the sharded dimension of a parameter that is V on an axis; else 0 */
     SpmdType spmd;       /* type along each axis of the mesh */
     int32_t refs;        /* a gradient: number of tensors that share it; managed by the tape */
     struct Tensor *grad; /* NULL until a gradient has arrived; for a parameter its main gradient */

@@ -16,7 +16,7 @@
 
 typedef struct Trainer {
     ModelRun run;
-    const char *data_fingerprint; /* for checkpoints, borrowed; NULL: unknown */
+    const char *data_fingerprint; /* stored in checkpoints; borrowed; NULL: unknown */
     Sync *sync;                   /* NULL: one rank */
     Optimizer *optimizer;
     Scaler scaler;

@@ -73,12 +73,12 @@ typedef struct World {
     struct World *next;
     unsigned delay_us;
     Fault fault;
-    pthread_mutex_t lock; /* guards what follows, the meetings and `pending` */
+    pthread_mutex_t lock; /* guards the following fields, the meetings and `pending` */
     pthread_cond_t changed;
-    Meeting *open;         /* those that wait for members */
+    Meeting *open;         /* meetings that wait for members */
     int begun;             /* members that have called a collective */
-    int64_t window_number; /* of the registration that members are in, or were in last */
-    int registering;       /* members that have come to it */
+    int64_t window_number; /* number of the current or last registration of a window */
+    int registering;       /* members that have entered this registration */
     size_t window_bytes;
     bool *
         asked; /* [members, members, 2]: the sender, the receiver has called a message from one to the other */
@@ -103,7 +103,7 @@ struct ncclComm {
     int64_t collectives, operations, *sent, *received; /* counts; [members] */
     int pending;                                       /* operations that are not done */
     bool has_begun;                                    /* has called a collective */
-    NcclComm next;                                     /* in the group in which it joined */
+    NcclComm next; /* the next communicator of the group in which this one was created */
 };
 
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
@@ -395,7 +395,7 @@ static void launch(Op *ops) {
     }
     while (ops) {
         HostStream *stream = ops->stream;
-        Op *list[2], **end[2] = {&list[0], &list[1]}; /* of this stream, of others */
+        Op *list[2], **end[2] = {&list[0], &list[1]}; /* ops of this stream, ops of other streams */
         for (Op *op = ops; op; op = op->next) {
             const bool other = op->stream != stream;
             *end[other] = op;

@@ -19,25 +19,27 @@ typedef struct Op {
     void *out;
     size_t n;
     int type, reduction;
-    int peer;       /* of a message; the root of a broadcast */
-    int slot;       /* its place in the meeting: the member's number; 0 for a SEND and 1 for a RECV */
-    int src, dst;   /* the members of a message; -1, -1 for a collective */
-    int64_t seq;    /* among the collectives of the communicator, or the messages from src to dst */
-    int64_t number; /* among all operations of this member */
-    int64_t place;  /* in a window, of the buffer that other members access (place_of); -1: in none */
+    int peer;     /* the other member of a message, or the root of a broadcast */
+    int slot;     /* its index in Meeting.op: the member's number, or 0 for a SEND and 1 for a RECV */
+    int src, dst; /* the members of a message; -1, -1 for a collective */
+    int64_t
+        seq; /* its number among the collectives of the communicator, or among the messages from src to dst */
+    int64_t number; /* its number among all operations of this member */
+    int64_t
+        place; /* offset in a window of the buffer that other members access (place_of); -1: it is in no window */
     NcclComm comm;
     HostStream *stream;
     struct Meeting *meeting;
-    struct Op *next; /* in the same group */
+    struct Op *next; /* the next op of the same group */
 } Op;
 
 typedef struct Meeting {
-    Op first; /* a copy of the part of the member that came first; the others must agree with it */
-    Op **op;  /* [members]; NULL: has not come yet */
+    Op first; /* a copy of the op of the first member; the ops of the other members must agree with it */
+    Op **op;  /* [members]; NULL: the member has not arrived */
     int members, arrived, moved, left;
     bool drop_tail, half_sum, reverse; /* planted faults */
     pthread_cond_t changed;
-    struct Meeting *next; /* in the list of those that wait for members */
+    struct Meeting *next; /* the next meeting that waits for members */
 } Meeting;
 
 size_t in_count(const Op *, int members);

@@ -306,7 +306,7 @@ extern "C" void cuda_expert_count(const Call *c) {
 template <typename R>
 static __global__ void expert_bias(Cells bias, const double *count, Cells out, int64_t n, double rate) {
     __shared__ double room[32];
-    double sum = 0; /* of integers, so it is exact */
+    double sum = 0; /* a sum of integers, so it is exact */
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += count[i];
     const double mean = block_sum(sum, room) / (double)n;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)

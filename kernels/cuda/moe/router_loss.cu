@@ -37,7 +37,7 @@ static size_t share_bytes(const Tensor *count) {
 static __global__ void shares(Loss l, double *share) {
     __shared__ double room[32];
     const int64_t from = (int64_t)blockIdx.x * l.experts;
-    double sum = 0; /* of integers, so it is exact */
+    double sum = 0; /* a sum of integers, so it is exact */
     for (int e = threadIdx.x; e < l.experts; e += blockDim.x) sum += l.count[from + e];
     sum = block_sum(sum, room);
     for (int e = threadIdx.x; e < l.experts; e += blockDim.x)

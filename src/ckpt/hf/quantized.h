@@ -7,8 +7,9 @@
 #include "tensor/tensor.h"
 
 typedef struct HfQuantization {
-    const char *method;           /* quant_method in the quantization_config of config.json */
-    const char *numbers, *scales; /* the tensors' names are that of the weight and these ends */
+    const char *method; /* quant_method in the quantization_config of config.json */
+    const char *numbers,
+        *scales; /* suffixes that, appended to the name of the weight, give the names of its two tensors */
     /* Sets the two tensors, without content, that store a weight of this shape: [.., out, in]. Returns false if
      * the format cannot store it. */
     bool (*describe)(const Tensor *weight, Tensor *numbers, Tensor *scales);

@@ -90,7 +90,7 @@ static Err read_lines(const char *path, Vocab *v) {
 Err tiktoken_pattern(const char *name, const char **out) {
     for (size_t i = 0; i < sizeof PATTERNS / sizeof *PATTERNS; i++)
         if (!strcmp(name, PATTERNS[i][0])) return *out = PATTERNS[i][1], ERR_OK;
-    return err_user("pattern '%.60s' is not known; there are v1, v2, cl100k and o200k", name);
+    return err_user("pattern '%.60s' is not known; use v1, v2, cl100k or o200k", name);
 }
 
 static void add_special(json_t *list, const char *text, int64_t id) {

@@ -68,7 +68,7 @@ Err post_load(const json_t *object, int32_t limit, Post *out) {
         return ERR_OK;
     }
     if (out->before.n || out->after.n)
-        return err_user("post_processor: only one of a Sequence may add tokens");
+        return err_user("post_processor: only one step of a Sequence may add tokens");
     if (!strcmp(type, "TemplateProcessing")) return template(object, limit, out);
     if (!strcmp(type, "RobertaProcessing") || !strcmp(type, "BertProcessing")) {
         const json_t *cls, *sep; /* ["<s>", 0] */

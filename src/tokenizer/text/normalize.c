@@ -201,7 +201,7 @@ Err replace_all(const Regex *pattern, const Str *content, Matcher *m, View text,
         else
             aligned_add(out, view_slice(text, s->begin, s->end));
         if (out->text.len > limit)
-            e = err_user("a Replace of the tokenizer makes more than %d times its input", MAX_GROWTH);
+            e = err_user("a Replace of the tokenizer makes a text more than %d times as long", MAX_GROWTH);
     }
     free(spans.v);
     return e;
@@ -300,7 +300,7 @@ Err normalizer_run(const Normalizer *z, Matcher *m, const char *text, size_t n, 
         aligned_clear(&next);
         e = run_step(&z->steps[i], m, aligned_view(out), &next);
         if (!e.code && next.text.len > n * MAX_GROWTH + FREE_GROWTH)
-            e = err_user("the normalizer makes more than %d times its input", MAX_GROWTH);
+            e = err_user("the normalizer makes a text more than %d times as long", MAX_GROWTH);
         const Aligned swap = *out;
         *out = next;
         next = swap;

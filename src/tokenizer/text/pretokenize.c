@@ -118,7 +118,7 @@ static Err load_byte_level(PreTokenizer *p, const json_t *object) {
     ERR_RETURN(field_bool(object, "pre_tokenizer", "add_prefix_space", true, &prefix));
     ERR_RETURN(field_bool(object, "pre_tokenizer", "use_regex", true, &regex));
     for (size_t i = 0; i < p->n; i++)
-        if (p->steps[i].kind == BYTES) return err_user("pre_tokenizer: ByteLevel can be there only once");
+        if (p->steps[i].kind == BYTES) return err_user("pre_tokenizer: ByteLevel may occur only once");
     if (prefix) ERR_RETURN(new_step(p, PREFIX, &step));
     if (regex) ERR_RETURN(add_split(p, GPT2, false, ISOLATED, false));
     return new_step(p, BYTES, &step);

@@ -119,7 +119,7 @@ TEST(damage_is_named) {
         {9, 8, 2, "version 2"},
         {17, 1, 9, "unknown dtype code 9"},
         {17, 1, 0, "unknown dtype code 0"},
-        {18, 8, 7, "promises 7 sequences"},
+        {18, 8, 7, "claims to have 7 sequences"},
         {18, 8, UINT64_MAX / 12 + 2, "which do not fit"},
         {26, 8, 0, "0 document entries"},
         {26, 8, UINT64_MAX / 8 + 8, "which do not fit"},

@@ -21,7 +21,7 @@ static struct {
     size_t backed, most_backed; /* bytes of reserved addresses that have memory; maximum */
     size_t room;                /* size of the largest available block */
     int secluded;               /* a GPU that GPU 0 cannot access; 0: none */
-    int priority;               /* of the last stream that was created with a priority */
+    int priority;               /* priority of the last stream that was created with one */
     int compute_mode;           /* cudaComputeMode of all GPUs */
 } gpu;
 

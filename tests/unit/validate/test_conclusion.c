@@ -12,7 +12,7 @@ typedef struct Case {
     struct {
         int stage;
         const char *suspect;
-    } found[MOST]; /* of library A, or of B if it begins with '*' */
+    } found[MOST]; /* findings about library A, or about B if the suspect begins with '*' */
     DeviceOption device;
     const char *wanted;
 } Case;
