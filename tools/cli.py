@@ -69,7 +69,7 @@ def self_test(check, cases):
                 path.write_text(text)
             errors = check(pathlib.Path(folder))
         assert len(errors) == expected, (files, errors)
-    print(f"{len(cases)} planted trees judged rightly")
+    print(f"{len(cases)} planted trees judged correctly")
 
 
 def number(text, kind, least, what):

@@ -11,8 +11,8 @@
  * does not depend on other rows or later keys. Keys have ascending positions (AttentionAttr.key), so a row always sees
  * a range of rows of k.
  *
- * Written: y, lse. Written or added to: dq, dk, dv, dbias; dk and dv sum the rows of a group in order, dbias
- * the samples. */
+ * Written: y, lse. Written or accumulated: dq, dk, dv, dbias; dk and dv sum the rows of a group in order, dbias the
+ * samples. */
 #include <stdlib.h>
 #include <string.h>
 

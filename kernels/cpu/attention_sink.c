@@ -2,10 +2,9 @@
  * --softmax-type; Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2024). With y and lse
  * of attention without the sink,
  *   lse' = log(exp(lse) + exp(sink)),  y' = exp(lse - lse') y,
- * and the gradient of attention at (y', lse') is that of attention with the sink. The gradient of the sink is
- *   dsink = - sum over its head's rows of exp(sink - lse') sum(dy * y').
- * A row that sees no key has y = 0 and lse = -inf, and then y' = 0 and lse' = sink. Sinks are finite.
- * Written: y', lse'. Written or added to: dsink. */
+ * and the gradient of attention at (y', lse') is that of attention with the sink. The gradient of the sink is dsink = -
+ * sum over its head's rows of exp(sink - lse') sum(dy * y'). A row that sees no key has y = 0 and lse = -inf, and then
+ * y' = 0 and lse' = sink. Sinks are finite. Written: y', lse'. Written or accumulated: dsink. */
 #include "kernels/cpu/real.h"
 
 typedef struct Rows {

@@ -1,6 +1,6 @@
-/* Rotary position embedding (Su et al. 2021; Megatron-LM rope_utils.py). The first `dim` elements of a head
- * are pairs (a, b), which become (a cos - b sin, b cos + a sin) with the angle of their token's position. The
- * rest is copied. Written or added to: y, which may be x. */
+/* Rotary position embedding (Su et al. 2021; Megatron-LM rope_utils.py). The first `dim` elements of a head are pairs
+ * (a, b), which become (a cos - b sin, b cos + a sin) with the angle of their token's position. The rest is copied.
+ * Written or accumulated: y, which may be x. */
 #include "kernels/cpu/real.h"
 
 typedef struct Rope {

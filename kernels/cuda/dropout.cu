@@ -1,4 +1,4 @@
-/* The ops of kernels/cpu/dropout.c, with the same random numbers. The ops write or add to y. */
+/* The ops of kernels/cpu/dropout.c, with the same random numbers. y is written or accumulated. */
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/vectors.cuh"
 

@@ -1,4 +1,4 @@
-/* The op of kernels/cpu/rope.c. Written or added to: y, which may be x.
+/* The op of kernels/cpu/rope.c. Written or accumulated: y, which may be x.
  *
  * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the
  * first rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block

@@ -1,4 +1,4 @@
-/* The op of kernels/cpu/sum_heads.c. The op writes or adds to y. */
+/* The op of kernels/cpu/sum_heads.c. y is written or accumulated. */
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256 };

@@ -1,4 +1,4 @@
-/* Circle with durable_file.c: file_write_atomic replaces a file through a Sink, and the Sink writes and renames with
+/* Call cycle with durable_file.c: file_write_atomic replaces a file through a Sink, and the Sink writes and renames with
  * functions of this file. */
 #include "base/file.h"
 

@@ -2,7 +2,7 @@
  * previous rank and watches the next rank. If some processes run and others do not, at least one running
  * process watches a stopped one. This process asks all others for their state and prints a report.
  *
- * Circle with exchange.c: the watch also receives the announcements of operations, and waiting operations
+ * Call cycle with exchange.c: the watch also receives the announcements of operations, and waiting operations
  * call the watch. */
 #include <errno.h>
 #include <sched.h>

@@ -1,7 +1,7 @@
 /* The option parser: finds the option that an argument or a line of a file names, finds where its values end,
  * and reports errors. Files are untrusted bytes, so they are read by length, never as C strings.
  *
- * Circle with foreign.c: args.c calls foreign.c (options of other programs) and remarks.c (messages), and
+ * Call cycle with foreign.c: args.c calls foreign.c (options of other programs) and remarks.c (messages), and
  * both report problems through args.c. */
 #include "config/args.h"
 

@@ -1,4 +1,4 @@
-/* Circle with check.c: check.c reads the rows of options in this file, and config_parse calls check.c. */
+/* Call cycle with check.c: check.c reads the rows of options in this file, and config_parse calls check.c. */
 #include "config/config.h"
 
 #include <string.h>

@@ -1,10 +1,10 @@
 /* The ops of kernels/cpu/attention.c, with the same formulas, for calls that cuDNN does not support: F64 and
  * F32 with multiply-adds here, 16-bit storage in attention_mma.cu.
  *
- * The backward has no sums across blocks: one pass over tiles of rows for dq, one over tiles of keys for dk
- * and dv. Each recomputes the probabilities from lse. A block of the second pass processes the rows of its
- * group's heads in order. Before both passes, sum(dy * y) and the keys that each row sees are written to
- * scratch memory. Written: y, lse. Written or added to: dq, dk, dv, dbias. */
+ * The backward has no sums across blocks: one pass over tiles of rows for dq, one over tiles of keys for dk and dv.
+ * Each recomputes the probabilities from lse. A block of the second pass processes the rows of its group's heads in
+ * order. Before both passes, sum(dy * y) and the keys that each row sees are written to scratch memory. Written: y,
+ * lse. Written or accumulated: dq, dk, dv, dbias. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/flash.cuh"
 

@@ -1,7 +1,7 @@
-/* The ops of kernels/cpu/attention_sink.c; formulas there. attention_sink reads and writes y once, in place
- * if the tensors are the same. attention_sink_grad reads dy and y once. Each of n blocks sums some heads'
- * rows at every n-th position of a sample; then the blocks' sums are added in order, sample by sample.
- * Written: y, lse. Written or added to: dsink. */
+/* The ops of kernels/cpu/attention_sink.c; see there for the formulas. attention_sink reads and writes y once, in place
+ * if the tensors are the same. attention_sink_grad reads dy and y once. Each of n blocks sums some heads' rows at every
+ * n-th position of a sample; then the blocks' sums are added in order, sample by sample. Written: y, lse. Written or
+ * accumulated: dsink. */
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32, UNROLL = 4 /* rows of a thread in flight */ };

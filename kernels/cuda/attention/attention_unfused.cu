@@ -1,6 +1,6 @@
-/* The ops of kernels/cpu/attention_unfused.c: attention by its definition, with all probabilities in memory.
- * It is the reference of attention.cu, shares no code with it, and is not optimised. Written: y, probs.
- * Written or added to: dq, dk, dv, dsink, dbias. */
+/* The ops of kernels/cpu/attention_unfused.c: attention by its definition, with all probabilities in memory. It is the
+ * reference of attention.cu, shares no code with it, and is not optimised. Written: y, probs. Written or accumulated:
+ * dq, dk, dv, dsink, dbias. */
 #include "kernels/cuda/common.cuh"
 
 #include "base/philox.h"
