@@ -185,10 +185,10 @@ static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
 
 static bool rotates_keys(const AttentionSpec *p) { return p->rope.dim && p->rope.temperature.scale == 0; }
 
-/* Whether one call rotates both queries and keys, which are adjacent in qkv. The exact lane needs two calls, because it
+/* Whether one call rotates heads of qkv: queries, and the keys next to them. The exact lane needs two calls, because it
  * rounds the queries' gradient but not the keys'. */
-static bool rotates_together(const Tape *t, const AttentionSpec *p) {
-    return rotates_keys(p) && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
+static bool rotates_in_one_call(const Tape *t, const AttentionSpec *p) {
+    return p->rope.dim && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
 }
 
 static RopeAttr rope_attr(const AttentionSpec *p) {
@@ -215,7 +215,7 @@ static AttentionInputs rotated_together(Tape *t, const Core *c, Tensor *qkv) {
 
 /* Whether queries and keys stay in qkv's memory. */
 static bool stay_in_place(const Tape *t, const AttentionSpec *p) {
-    if (p->rope.dim) return rotates_together(t, p) && !p->recompute;
+    if (p->rope.dim) return rotates_in_one_call(t, p) && !p->recompute;
     return !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP);
 }
 
@@ -224,8 +224,8 @@ static AttentionInputs prepare_in_place(Tape *t, const Core *c, Tensor *qkv) {
     const RopeTable *rope = c->attention->rope;
     const int64_t g = own_groups(t, p), r = p->heads / p->groups;
     if (p->rope.dim)
-        qkv = op_rope_in_place(t, qkv, g, r + 2, r + 1, (Tensor *)&rope->cos, (Tensor *)&rope->sin,
-                               c->feed->position_ids, rope_attr(p));
+        qkv = op_rope_in_place(t, qkv, g, r + 2, r + rotates_keys(p), (Tensor *)&rope->cos,
+                               (Tensor *)&rope->sin, c->feed->position_ids, rope_attr(p));
     const bool exchanged = context_exchange(t, &qkv, g, p->head_dim, p->context);
     AttentionInputs x = split_groups(t, p, qkv);
     x.exchanged = exchanged;
@@ -236,7 +236,7 @@ static AttentionInputs prepare_in_place(Tape *t, const Core *c, Tensor *qkv) {
 static AttentionInputs prepare(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     if (stay_in_place(t, p)) return prepare_in_place(t, c, qkv);
-    if (rotates_together(t, p)) return rotated_together(t, c, qkv);
+    if (rotates_in_one_call(t, p) && rotates_keys(p)) return rotated_together(t, c, qkv);
     AttentionInputs x = split(t, c->attention, qkv);
     if (p->rope.dim) x.q = rotated(t, c, x.q);
     if (rotates_keys(p)) {

@@ -6,7 +6,7 @@ static RopeSpec temperature_spec(const Config *c) {
     return (RopeSpec){.dim = c->derived.kv_channels,
                       .interpolation = 1,
                       .amplitude = 1,
-                      .temperature = {c->no_rope_temperature_scale, c->no_rope_temperature_floor}};
+                      .temperature = {c->no_rope_temperature_scale, (double)c->no_rope_temperature_floor}};
 }
 
 static RopeSpec rope_spec(const Config *c, int64_t layer) {

@@ -102,7 +102,7 @@ witnessed("attention_chunk_size", MIXED + "--attention-chunk-size 5 --attention-
           layouts=(ONE, CUT, SELECTED, LAYOUTS[-1], RING, GATHER))
 witnessed("no_rope_temperature_scale", MIXED + "--no-rope-temperature-scale 0.4 --no-rope-temperature-floor 3", families=GPT,
           layouts=(ONE, CUT, SELECTED, RING))
-witnessed("no_rope_temperature_floor", MIXED + "--no-rope-temperature-scale 0.4 --no-rope-temperature-floor 4.5 --qk-layernorm"
+witnessed("no_rope_temperature_floor", MIXED + "--no-rope-temperature-scale 0.4 --no-rope-temperature-floor 5 --qk-layernorm"
           " --softmax-type learnable", families=GPT, layouts=(ONE, CUT))
 witnessed("apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1", families=NOT_T5)
 LATENT = ("--multi-latent-attention --kv-lora-rank 6 --qk-head-dim 5 --qk-pos-emb-head-dim 4 --v-head-dim 7"
