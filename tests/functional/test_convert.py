@@ -64,7 +64,7 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "granitemoeshared": "GraniteMoeSharedForCausalLM", "ministral": "MinistralForCausalLM",
            "vaultgemma": "VaultGemmaForCausalLM", "gpt_oss": "GptOssForCausalLM", "cohere": "CohereForCausalLM",
            "cohere2": "Cohere2ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM",
-           "opt": "OPTForCausalLM",
+           "opt": "OPTForCausalLM", "llama4_text": "Llama4ForCausalLM",
            "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
 DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "float16": "F16"}
 

@@ -32,6 +32,12 @@ static void window_one_wider(const OpDef *op, const Call *c) {
     with(op, c, &a);
 }
 
+static void chunk_one_longer(const OpDef *op, const Call *c) {
+    AttentionAttr a = attention(c);
+    if (a.chunk_size) a.chunk_size++;
+    with(op, c, &a);
+}
+
 static void scale_by_local_heads(const OpDef *op, const Call *c) {
     AttentionAttr a = attention(c);
     a.scale *= sqrt(mutant_place()->mesh.size[AXIS_TP]);
@@ -281,6 +287,7 @@ static const struct {
 } TABLE[] = {
     {M_causal_leak, OP_attention, leak_next_key},
     {M_window_wider, OP_attention, window_one_wider},
+    {M_chunk_longer, OP_attention, chunk_one_longer},
     {M_softmax_scale, OP_attention, scale_by_local_heads},
     {M_scores_of_low_precision, OP_attention, scores_too_large},
     {M_scores_of_low_precision, OP_attention_grad, scores_too_large},

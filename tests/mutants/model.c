@@ -86,6 +86,9 @@ HOOK(Tensor *, op_rope, Tape *t, Tensor *x, Tensor *cos, Tensor *sin, Tensor *po
 
 HOOK(Tensor *, op_rope_in_place, Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t n, Tensor *cos,
      Tensor *sin, Tensor *position, RopeAttr a) {
+    const bool computes = tape_context(t)->device->kind != DEVICE_NULL && sin->dtype == F64;
+    if (mutant_is(M_temperature_of_keys) && computes && ((double *)sin->data)[tensor_count(sin) - 1] == 0)
+        n = all - 1;
     return __real_op_rope_in_place(t, x, groups, all, n, cos, sin, position, rope_attr(a));
 }
 

@@ -53,7 +53,7 @@ def initialise(model, rng, zero_centred, dtype):
     with torch.no_grad():
         for name, p in [*model.named_parameters(), *moe.biases(model).items()]:
             if not moe.is_vector(name, p):
-                std = moe.ROUTER_STD if name.endswith(("mlp.gate.weight", "mlp.router.weight")) else 0.1
+                std = moe.ROUTER_STD if name.removesuffix(".weight").endswith(moe.ROUTERS) else 0.1
                 value = rng.normal(0, std, tuple(p.shape))
             else:
                 value = rng.uniform(0.05, 0.3, tuple(p.shape)) * rng.choice([-1, 1], tuple(p.shape))

@@ -5,6 +5,7 @@ import torch
 
 ROUTER_STD = 0.5  # of the initial weights: clear choices
 CLEAR = 1e-6  # a choice between scores closer than this would be one of rounding, and the case no oracle
+ROUTERS = ("mlp.gate", "mlp.router", "feed_forward.router")  # the ends of their names
 EXPERT_NAMES = (".mlp.", "gate_proj", "up_proj", "down_proj")
 
 
@@ -43,10 +44,10 @@ class Routers:
     def __init__(self, model, o):
         self.o, self.margin, self.seen = o, float("inf"), []
         self.sigmoid = o.get("moe-router-score-function") == "sigmoid"
-        self.modules = [m for n, m in model.named_modules()
-                        if n.endswith(("mlp.gate", "mlp.router")) and hasattr(m, "top_k")]
+        self.modules = [m for n, m in model.named_modules() if n.endswith(ROUTERS) and hasattr(m, "top_k")]
         for m in self.modules:
-            m.register_forward_hook(lambda m, args, out: self.seen.append((m, out[0], out[2])))
+            m.register_forward_hook(lambda m, args, out: self.seen.append((m, out[0], out[2]) if len(out) > 2 else (
+                m, out[1], out[1].topk(m.top_k).indices)))
 
     def losses(self, b, s):
         """The losses of the last pass, which had [b, s] tokens. Also checks its choices."""
@@ -66,7 +67,7 @@ class Routers:
             best = scores.sort(dim=-1, descending=True).values
             self.margin = min(self.margin, (best[..., k - 1] - best[..., k]).min().item())
         k = self.o["moe-router-topk"]
-        scores = logits.sigmoid() + m.e_score_correction_bias if self.sigmoid else logits
+        scores = logits.sigmoid() + getattr(m, "e_score_correction_bias", 0) if self.sigmoid else logits
         groups = self.o.get("moe-router-num-groups")
         if groups:
             each, keep = scores.unflatten(-1, (groups, -1)), self.o["moe-router-group-topk"]

@@ -87,19 +87,27 @@ static void shared_width_read(HfReader *r, const HfRow *row) {
 
 /* ---- layers with experts ---- */
 
-/* Sets moe-layer-freq to a pattern such as "[0,1,1]". Layer i is dense (0) if i < first_dense, i + 1 is not a multiple
- * of `step`, or `dense` contains i. */
-static void set_moe_layers(HfReader *r, int64_t first_dense, int64_t step, const json_t *dense) {
-    const int64_t layers = hf_get_layers(r);
-    bool *moe = mem_zero((size_t)layers, sizeof *moe); /* at first: whether `dense` contains the layer */
-    for (size_t k = 0; k < json_array_size(dense); k++) {
-        const json_t *layer = json_array_get(dense, k);
+/* For each layer: whether the key's list of numbers contains it. Without a key or a list: false. */
+static bool *listed_layers(HfReader *r, const char *key, int64_t layers) {
+    bool *found = mem_zero((size_t)layers, sizeof *found);
+    const json_t *list = key ? hf_member(r, NULL, key) : NULL;
+    if (list && !json_is_array(list)) hf_refuse(r, key, "not a list");
+    for (size_t k = 0; k < json_array_size(list); k++) {
+        const json_t *layer = json_array_get(list, k);
         const int64_t i = json_is_integer(layer) ? json_integer_value(layer) : -1;
         if (i < 0)
-            hf_refuse(r, "mlp_only_layers", "not a list of numbers of layers");
+            hf_refuse(r, key, "not a list of numbers of layers");
         else if (i < layers)
-            moe[i] = true;
+            found[i] = true;
     }
+    return found;
+}
+
+/* Sets moe-layer-freq to a pattern such as "[0,1,1]". Layer i is dense (0) if i < first_dense, i + 1 is not a multiple
+ * of `step`, or the list of the key `dense` contains i. */
+static void set_moe_layers(HfReader *r, int64_t first_dense, int64_t step, const char *dense) {
+    const int64_t layers = hf_get_layers(r);
+    bool *moe = listed_layers(r, dense, layers);
     for (int64_t i = 0; i < layers; i++) moe[i] = i >= first_dense && (i + 1) % step == 0 && !moe[i];
     hf_set_pattern(r, OPTION_moe_layer_freq, moe, layers);
     free(moe);
@@ -116,17 +124,37 @@ static void first_dense_write(HfWriter *w, const HfRow *row) {
 }
 
 static void sparse_layers_read(HfReader *r, const HfRow *row) {
-    const json_t *dense = hf_member(r, NULL, "mlp_only_layers");
-    if (dense && !json_is_array(dense)) hf_refuse(r, "mlp_only_layers", "not a list");
-    set_moe_layers(r, 0, hf_get_size(r, row->key, (int64_t)row->fallback), dense);
+    set_moe_layers(r, 0, hf_get_size(r, row->key, (int64_t)row->fallback), "mlp_only_layers");
+}
+
+/* The layers with experts, or those without. */
+static json_t *layer_numbers(const Config *c, bool moe) {
+    json_t *list = json_array();
+    for (int64_t i = 0; i < c->num_layers; i++)
+        if (c->derived.layer_moe[i] == moe) json_array_append_new(list, json_integer(i));
+    return list;
 }
 
 static void sparse_layers_write(HfWriter *w, const HfRow *row) {
-    json_t *dense = json_array();
-    for (int64_t i = 0; i < w->config->num_layers; i++)
-        if (!w->config->derived.layer_moe[i]) json_array_append_new(dense, json_integer(i));
     hf_put_size(w, row->key, 1);
-    hf_put(w, "mlp_only_layers", dense);
+    hf_put(w, "mlp_only_layers", layer_numbers(w->config, false));
+}
+
+/* The key lists the layers with experts. Without a list, these are those at a regular interval. */
+static void moe_layers_read(HfReader *r, const HfRow *row) {
+    static const char step[] = "interleave_moe_layer_step";
+    const bool listed = hf_member(r, NULL, row->key) != NULL;
+    const int64_t layers = hf_get_layers(r), each = listed ? 1 : hf_get_size(r, step, (int64_t)row->fallback);
+    bool *moe = listed_layers(r, row->key, layers);
+    int64_t n = 0;
+    for (int64_t i = 0; i < layers; i++) n += moe[i] = listed ? moe[i] : (i + 1) % each == 0;
+    if (!n) hf_refuse(r, listed ? row->key : step, "but a layer of this type of model must have experts");
+    hf_set_pattern(r, row->option, moe, layers);
+    free(moe);
+}
+
+static void moe_layers_write(HfWriter *w, const HfRow *row) {
+    hf_put(w, row->key, layer_numbers(w->config, true));
 }
 
 const HfForm hf_form_experts = {experts_read, hf_value_write},
@@ -138,4 +166,5 @@ const HfForm hf_form_experts = {experts_read, hf_value_write},
              hf_form_shared_experts = {shared_experts_read, shared_experts_write},
              hf_form_shared_width = {shared_width_read, hf_value_write},
              hf_form_first_dense = {first_dense_read, first_dense_write},
-             hf_form_sparse_layers = {sparse_layers_read, sparse_layers_write};
+             hf_form_sparse_layers = {sparse_layers_read, sparse_layers_write},
+             hf_form_moe_layers = {moe_layers_read, moe_layers_write};

@@ -17,7 +17,8 @@ static bool has_objects(const json_t *in) {
 }
 
 static const char SCALING[] = "rope_scaling", PARAMETERS[] = "rope_parameters", FULL[] = "full_attention",
-                  SLIDING[] = "sliding_attention", ORIGINAL[] = "original_max_position_embeddings";
+                  SLIDING[] = "sliding_attention", CHUNKED[] = "chunked_attention",
+                  ORIGINAL[] = "original_max_position_embeddings";
 
 /* The object with this key; NULL: none. */
 static const json_t *get_object(HfReader *r, const char *key) {
@@ -130,6 +131,63 @@ static void rotated_layers_write(HfWriter *w, const HfRow *row) {
     for (int64_t i = 0; i < w->config->num_layers; i++)
         json_array_append_new(list, json_integer(w->config->derived.layer_rotated[i]));
     hf_put(w, row->key, list);
+}
+
+/* The key says whether layers with rotation norm their heads without a gain. */
+static void rotated_norm_read(HfReader *r, const HfRow *row) {
+    if (!hf_get_flag(r, NULL, row->key, row->fallback != 0)) return;
+    hf_set_flag(r, row->option, true);
+    hf_set_flag(r, OPTION_qk_l2_norm_rope_layers_only, true);
+}
+
+/* Reads Llama 4's attn_temperature_tuning, which is 4 instead of true in a released file, and its numbers. */
+static void temperature_read(HfReader *r, const HfRow *row) {
+    static const char tuned[] = "attn_temperature_tuning";
+    const json_t *flag = hf_member(r, NULL, tuned);
+    const double scale = hf_get_real(r, NULL, row->key, row->fallback);
+    const int64_t floor = hf_get_size(r, "floor_scale", 8192);
+    if (!(json_is_integer(flag) ? json_integer_value(flag) != 0 : hf_get_flag(r, NULL, tuned, true)) ||
+        scale == 0)
+        return;
+    hf_set_real(r, row->option, scale);
+    hf_set_size(r, OPTION_no_rope_temperature_floor, floor);
+}
+
+static void temperature_write(HfWriter *w, const HfRow *row) {
+    const bool tuned = f64_is_set(w->config->no_rope_temperature_scale);
+    hf_put_flag(w, "attn_temperature_tuning", tuned);
+    if (!tuned) return;
+    hf_value_write(w, row);
+    hf_put_size(w, "floor_scale", w->config->no_rope_temperature_floor);
+}
+
+/* Reads the size of attention's chunks; null means none. If layer_types is there, either all layers with rotation have
+ * chunks or no layer. */
+static void chunks_read(HfReader *r, const HfRow *row) {
+    const json_t *types = hf_member(r, NULL, "layer_types");
+    const bool none = json_is_null(json_object_get(r->root, row->key));
+    const int64_t size = none ? 0 : hf_get_size(r, row->key, (int64_t)row->fallback),
+                  layers = hf_get_layers(r);
+    int64_t chunked = 0, wrong = 0;
+    for (int64_t i = 0; i < layers && !r->err.code; i++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        const bool usual = size && hf_is_rotated(r, i);
+        if (types && (!type || (strcmp(type, CHUNKED) && strcmp(type, FULL))))
+            hf_refuse(r, "layer_types", "not a list of chunked_attention or full_attention for each layer");
+        const bool named = type ? !strcmp(type, CHUNKED) : usual;
+        chunked += named, wrong += named != usual;
+    }
+    if (chunked && wrong)
+        hf_refuse(r, "layer_types",
+                  "but exactly the layers with rotation must have chunked_attention, or none");
+    if (chunked) hf_set_size(r, row->option, size);
+}
+
+static void chunks_write(HfWriter *w, const HfRow *row) {
+    if (i64_is_set(w->config->attention_chunk_size))
+        hf_value_write(w, row);
+    else
+        hf_put(w, row->key, json_null());
 }
 
 /* ---- scaling ---- */
@@ -408,4 +466,7 @@ const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
              hf_form_yarn_by_default = {yarn_by_default_read, yarn_by_default_write},
              hf_form_rotated_layers = {rotated_layers_read, rotated_layers_write},
+             hf_form_rotated_norm = {rotated_norm_read, hf_value_write},
+             hf_form_temperature = {temperature_read, temperature_write},
+             hf_form_chunks = {chunks_read, chunks_write},
              hf_form_long_rope = {long_rope_read, rope_scaling_write};

@@ -211,6 +211,10 @@ static const HfRow ROWS_gpt_oss[] = {
 #include "ckpt/hf/gpt_oss.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_llama4_text[] = {
+#include "ckpt/hf/llama4_text.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_cohere[] = {
 #include "ckpt/hf/cohere.def"
 #include "ckpt/hf/all.def"

@@ -27,6 +27,12 @@
 #define YARN       BASE "position-embedding-type = yarn\nmscale = 0.5\nmscale-all-dim = 2\n"
 #define DYNAMIC    ROPE "rope-dynamic-factor = 2\n"
 #define MIXED      ROPE "no-rope-freq = 2\nno-rope-temperature-scale = 0.1\n"
+#define LLAMA4                                                                                               \
+    "moe-ffn-hidden-size = 40\nmoe-shared-expert-intermediate-size = 40\nmoe-router-topk = 1\n"              \
+    "moe-router-score-function = sigmoid\nmoe-apply-probs-on-input = true\n"
+#define IN_CHUNKS                                                                                            \
+    "no-rope-freq = 2\nqk-l2-norm = true\nqk-l2-norm-rope-layers-only = true\nattention-chunk-size = 5\n"    \
+    "no-rope-temperature-scale = 0.2\nno-rope-temperature-floor = 3\n"
 #define WINDOWS    ROPE "window-size = 7,0\n"
 #define MIXTURE    BASE LLAMA EXPERTS
 #define BERT       BASE "model = bert\nactivation = gelu-erf\n"

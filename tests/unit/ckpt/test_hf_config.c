@@ -13,6 +13,7 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
         HfFamily family;
     } OTHERS[] = {{"GptOssForCausalLM", HF_GPT_OSS},
                   {"GlmForCausalLM", HF_GLM},
+                  {"Llama4ForCausalLM", HF_LLAMA4},
                   {"OlmoeForCausalLM", HF_QWEN_MOE},
                   {"PhiForCausalLM", HF_PHI},
                   {"OPTForCausalLM", HF_OPT},
@@ -245,7 +246,8 @@ TEST(a_type_of_another_kind_is_refused) {
         const bool mixture = strstr(architecture, "Moe") || strstr(architecture, "Mixtral") ||
                              strstr(architecture, "FlexOlmo") || strstr(architecture, "Dots1") ||
                              strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek") ||
-                             strstr(architecture, "GptOss") || strstr(architecture, "Olmoe");
+                             strstr(architecture, "GptOss") ||
+                             strstr(architecture, "Llama4") || strstr(architecture, "Olmoe");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
