@@ -246,8 +246,8 @@ TEST(a_type_of_another_kind_is_refused) {
         const bool mixture = strstr(architecture, "Moe") || strstr(architecture, "Mixtral") ||
                              strstr(architecture, "FlexOlmo") || strstr(architecture, "Dots1") ||
                              strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek") ||
-                             strstr(architecture, "GptOss") ||
-                             strstr(architecture, "Llama4") || strstr(architecture, "Olmoe");
+                             strstr(architecture, "GptOss") || strstr(architecture, "Llama4") ||
+                             strstr(architecture, "Olmoe");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
