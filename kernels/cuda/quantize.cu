@@ -192,8 +192,8 @@ __device__ __forceinline__ float block_scale(const Rounding &f, float amax) {
     return power_of_two_scale(amax, f.most);
 }
 
-/* For blocks whose height and width are 1 or TILE. In a tile of TILE by TILE elements, a warp processes every
- * TILE_WARPS-th row and a lane four columns, so that x is read only once. */
+/* This code supports blocks whose height and width are 1 or TILE. In a tile of TILE by TILE elements, a warp processes
+ * every TILE_WARPS-th row and a lane four columns, so that x is read only once. */
 enum { TILE = 128, TILE_WARPS = 16, HELD = TILE / TILE_WARPS };
 
 __device__ __forceinline__ float largest_of(const float (&v)[4]) {

@@ -16,12 +16,12 @@ void interrupt_release(Interrupt *);
 /* Ends the watch, which the caller must hold. A signal that waited ends the process here. */
 void interrupt_end(Interrupt *);
 
-/* Blocks the signals until interrupt_poll reads them. For a command that starts processes and must therefore
- * have only one thread. */
+/* Blocks the signals until interrupt_poll reads them. Use it in a command that starts processes and must therefore have
+ * only one thread. */
 void interrupt_block(void);
 /* The number of the signal that has arrived; 0: none. After this first signal, another one ends the process
  * immediately. */
 int interrupt_poll(void);
-/* Restores the signals' default action, which ends the process. For processes started by a command that
+/* Restores the signals' default action, which ends the process. Call it in a process that was started by a command that
  * watches signals. */
 void interrupt_restore(void);

@@ -1,6 +1,6 @@
-/* The positions of a sequence that a context-parallel rank holds. The sequence is split into 2n chunks; rank
- * r of n holds chunks r and 2n-1-r, in this order. Under a causal mask all ranks then have equal work
- * (Megatron-LM core/utils.py get_batch_on_this_cp_rank). */
+/* The positions of a sequence that a context-parallel rank holds. The sequence is split into 2n chunks; rank r of n
+ * holds chunks r and 2n-1-r, in this order. Under a causal mask, all ranks then have equal work (Megatron-LM
+ * core/utils.py get_batch_on_this_cp_rank). */
 #pragma once
 
 #include <stdint.h>

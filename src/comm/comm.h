@@ -64,9 +64,9 @@ typedef struct CommCall {
 typedef struct Comm Comm;
 typedef struct CommWork CommWork;
 
-/* Starts an operation. Usually returns before the operation is done; the wait may finish it. On a device it
- * runs after all earlier calls on that device. The rank that started an operation must wait for it exactly
- * once. A rank may wait for its operations in any order. */
+/* Starts an operation. Usually returns before the operation is done; the wait may finish it. On a device, it runs after
+ * all earlier calls on that device. The rank that started an operation must wait for it exactly once. A rank may wait
+ * for its operations in any order. */
 CommWork *comm_start(Comm *, const CommCall *);
 /* For host memory: returns when the result is available. For a device: later calls on it run after the operation,
  * and the host reads the result through device_read or device_view, which wait for the device. */
@@ -183,15 +183,15 @@ typedef struct CommProfile {
 } CommProfile;
 
 /* Starts to add the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph
- * are not counted. After device_wait the sums are complete. NULL: stops. An operation in host memory first
- * waits for the device `computes` (NULL: none), so that its exposed time excludes the work of this device. */
+ * are not counted. After device_wait, the sums are complete. NULL: stops. An operation in host memory first waits for
+ * the device `computes` (NULL: none), so that its exposed time excludes the work of this device. */
 enum { COMM_PROFILE = 1 << AXES };
 void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
 /* ---- planning ---- */
 
-/* Records the communicators that NCCL would open on this rank for an operation on GPU memory, without
- * starting the operation. Only for a Comm of comm_null. */
+/* Records the communicators that NCCL would open on this rank for an operation on GPU memory, without starting the
+ * operation. The Comm must be from comm_null. */
 void comm_plan(Comm *, const CommCall *);
 /* The number of open communicators or, if `open` is false, of recorded ones. */
 int comm_communicators(const Comm *, bool open);

@@ -277,7 +277,7 @@ static bool set_value(Args *a, Source src, const Match *m, void *field, const ch
     return good;
 }
 
-/* Handles an option that occurs twice in one source. On the command line the last value applies; in a file a
+/* Handles an option that occurs twice in one source. On the command line, the last value applies; in a file, a
  * repetition is an error. Contradictory flags are an error in both. */
 static void repeated(Args *a, Source src, const Spelling *old, const Spelling *now, const char *before,
                      const char *after) {

@@ -9,8 +9,8 @@
  * File: each line is `name = value`, without leading dashes; a flag is `name = true`. `#` at the start of a
  * line or after a blank starts a comment. A value may be in double quotes. A repeated option is an error.
  *
- * In names `_` is equivalent to `-`. Python's True and False are read as true and false. The value `none`
- * unsets a number, and an empty value unsets a text. A file may contain any bytes.
+ * In names, `_` is equivalent to `-`. Python's True and False are read as true and false. The value `none` unsets a
+ * number, and an empty value unsets a text. A file may contain any bytes.
  *
  * On the command line, an option that the command does not read is an error, or only a note (see
  * notes_unread). In a file such an option is skipped, so that commands can share a file. */

@@ -31,9 +31,8 @@ const Dataset *data_split(const Data *, DataSplit);
 int data_files(const Data *);
 const Dataset *data_file(const Data *, int file);
 
-/* A hash of the data, as 32 hexadecimal digits. For token data it covers the content of each .idx and the
- * size of each .bin, in the order of the paths, but neither tokens nor file names. For records it covers all
- * tokens and labels. */
+/* A hash of the data, as 32 hexadecimal digits. For token data, it covers the content of each .idx and the size of each
+ * .bin, in the order of the paths, but neither tokens nor file names. For records, it covers all tokens and labels. */
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* number of samples */

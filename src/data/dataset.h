@@ -100,7 +100,7 @@ struct DatasetKind {
     const char *const *array_names; /* file names of the cached arrays, NULL-terminated */
     Err (*open)(DatasetPart *);     /* called after the request's fields and the shape are set */
     void (*close)(DatasetPart *);   /* frees what open allocated; also called if open fails */
-    /* Fills the fields that are not NULL. Before the call they have the values that batch_reset sets. */
+    /* Fills the fields that are not NULL. Before the call, they have the values that batch_reset sets. */
     Err (*get)(const DatasetPart *, int64_t, Sample *);
     /* Adds the kind's members to the description, after the common members. */
     void (*describe)(const DatasetPart *, json_t *members); /* may be NULL */

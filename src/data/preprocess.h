@@ -12,11 +12,11 @@
  * With split_sentences each sentence of a string is a sequence (data/sentences.h), and the names end with
  * _sentence. A list of strings is not split further.
  *
- * Sequences without tokens are dropped. With append_eod the end-of-document token is appended to the last
- * sequence. A document without tokens has an entry in the document index and no sequence. Ids are written as
- * u16 if the vocabulary is below 65500, else as i32. Within a partition, documents keep the order of the
- * input for any number of workers. The files get their final names only when all files are complete. An input
- * without any text is a user error. After an error, SIGINT, SIGTERM or SIGHUP, no unfinished file is left. */
+ * Sequences without tokens are dropped. With append_eod, the end-of-document token is appended to the last sequence. A
+ * document without tokens has an entry in the document index and no sequence. Ids are written as u16 if the vocabulary
+ * is below 65500, else as i32. Within a partition, documents keep the order of the input for any number of workers. The
+ * files get their final names only when all files are complete. An input without any text is a user error. After an
+ * error, SIGINT, SIGTERM or SIGHUP, no unfinished file is left. */
 #pragma once
 
 #include <stdbool.h>

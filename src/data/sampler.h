@@ -35,13 +35,12 @@ typedef struct SamplerConfig {
 
 typedef struct Sampler Sampler;
 
-/* It is a user error if no sample is left. With `cyclic` it is also a user error if consumed_samples is not a
- * multiple of mbs * dp (deal > 0: of deal * dp). */
+/* It is a user error if no sample is left. With `cyclic`, it is also a user error if consumed_samples is not a multiple
+ * of mbs * dp (deal > 0: of deal * dp). */
 Err sampler_open(const SamplerConfig *, Sampler **out);
 void sampler_free(Sampler *); /* NULL is fine */
-/* Returns the next micro-batch of this rank, of up to micro_batch_size indices, or false at the end of the
- * data. A cyclic sampler has no end. With keep_last the last micro-batch of a rank may be shorter or
- * empty. */
+/* Returns the next micro-batch of this rank, of up to micro_batch_size indices, or false at the end of the data. A
+ * cyclic sampler has no end. With keep_last, the last micro-batch of a rank may be shorter or empty. */
 bool sampler_next(Sampler *, int64_t *indices, int64_t *count);
 /* The number of samples that all ranks have consumed, including those of a partial micro-step. A resumed run
  * starts from this number. */

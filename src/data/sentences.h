@@ -13,8 +13,8 @@
 
 typedef struct Sentences Sentences; /* only one thread at a time may use it */
 
-/* lang: the name of a Punkt model ("english") or an ICU locale ("en", "pt_BR"). With keep_newlines a sentence
- * keeps the white space that follows it; otherwise it is trimmed at both ends. */
+/* lang: the name of a Punkt model ("english") or an ICU locale ("en", "pt_BR"). With keep_newlines, a sentence keeps
+ * the white space that follows it; otherwise it is trimmed at both ends. */
 Err sentences_open(const char *lang, bool keep_newlines, Sentences **out);
 Sentences *sentences_clone(const Sentences *);
 void sentences_close(Sentences *); /* NULL is fine */

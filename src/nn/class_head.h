@@ -24,5 +24,5 @@ typedef struct ClassHead {
 /* The module is a ClassHead, the spec a ClassHeadSpec. The loss has one value per sample, [b, 1], or per question, [b /
  * choices, 1]. Labels come from sentence_labels; a question's label is that of its first choice. The count has the
  * loss's shape: 1 where the label has the largest logit, else 0. Logits: [1, b, classes] or [1, b / choices, choices].
- * With context parallelism only the first rank's results are valid. */
+ * With context parallelism, only the first rank's results are valid. */
 extern const HeadOps class_head;

@@ -20,8 +20,8 @@ typedef struct ContextPlan {
  *   lengths, sink, bias: R over CP
  *
  * The op sets attr.query and attr.key; attr.first_head must be that of q. For an exchange over n ranks, g must be a
- * multiple of n, or n a multiple of g and r a multiple of n / g. A ring needs the fused kernel. On one rank this equals
- * op_attention. */
+ * multiple of n, or n a multiple of g and r a multiple of n / g. A ring needs the fused kernel. On one rank, this
+ * equals op_attention. */
 Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, ContextPlan, bool unfused);
 /* Exchanges queries, keys and values in one operation instead of three, before op_context_attention. qkv [s,b,w] has
  * g groups of heads, each with its queries, key and value, and becomes [n*s,b,g/n,w/(g*d),d]. Returns false and leaves

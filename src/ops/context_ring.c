@@ -1,5 +1,5 @@
 /* Keys and values are passed around the ring, and each rank attends to those that it holds (Liu et al., "Ring
- * Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i rank r holds the keys and values of rank r -
+ * Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i, rank r holds the keys and values of rank r -
  * i. Partial results are merged by their log-sums, in an order that depends only on the rank. The backward passes keys
  * and values around again, followed by their gradients, to which each rank adds its part. So the gradients for rank j
  * are summed in the order j, j+1, ..., j-1. For the backward, each rank keeps q, k, v, y and lse of its rows.

@@ -9,7 +9,7 @@
 
 #include "ops/dispatch.h"
 
-/* x, V on all axes of one view -> the same data, V on all axes of the other view. On one rank they return x itself. */
+/* x, V on all axes of one view -> the same data, V on all axes of the other view. On one rank, they return x itself. */
 Tensor *op_to_expert_view(Tape *, Tensor *x);
 Tensor *op_to_dense_view(Tape *, Tensor *x);
 

@@ -56,7 +56,7 @@ int64_t quantize_layers(const Registry *, int64_t tokens, const char **emulation
  * step, x's amax is added to the history; with `native`, quantize_values does that. */
 Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type, bool native);
 /* Returns x as an operand of an emulated FP8 GEMM, which sums over x's rows (tokens) or columns. This is an fp32
- * tensor, which the caller must free with tape_drop. Without a quantiser it is x itself. */
+ * tensor, which the caller must free with tape_drop. Without a quantiser, it is x itself. */
 typedef enum QuantSum { QUANT_OVER_COLUMNS, QUANT_OVER_ROWS } QuantSum;
 Tensor *quantize_run(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantSum);
 

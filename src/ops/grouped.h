@@ -9,7 +9,7 @@ typedef struct GroupedBias {
 } GroupedBias;
 
 /* x_r1i [r,1,i], rows grouped by expert: rows offset[e] to offset[e+1] belong to e, I64 [e+1]; w_eoi [e*o,i] ->
- * [r,1,o], with zeros after the last expert's rows. In batch-invariant mode GEMMs sum in a fixed order. If the
- * weight is split by input, only the first of the ranks that share it adds the bias. On the others the bias has no
+ * [r,1,o], with zeros after the last expert's rows. In batch-invariant mode, GEMMs sum in a fixed order. If the
+ * weight is split by input, only the first of the ranks that share it adds the bias. On the others, the bias has no
  * gradient. */
 Tensor *op_grouped_linear(Tape *, Tensor *x_r1i, Tensor *w_eoi, GroupedBias, Tensor *offset);

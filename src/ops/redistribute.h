@@ -34,10 +34,9 @@ Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
  * each rank has a summand of the gradient. */
 Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d, Spmd to);
 
-/* For ops that communicate inside: moves `in` to `out`. The caller must have created `out` with the right SPMD type and
- * with the shape that the movement implies: `dim` is multiplied or divided by the number of ranks. Both must be
- * contiguous. redistribute_start returns immediately. After redistribute_finish, `out` may be read and `in` may be
- * overwritten. */
+/* Moves `in` to `out`, for ops that communicate. The caller must have created `out` with the right SPMD type and with
+ * the shape that the movement implies: `dim` is multiplied or divided by the number of ranks. Both must be contiguous.
+ * redistribute_start returns immediately. After redistribute_finish, `out` may be read and `in` may be overwritten. */
 typedef struct PendingReshard {
     TapeComm comm;
     Tensor *packed, *out; /* packed: a copy sorted by rank, if an inner dimension is sharded; NULL: none */

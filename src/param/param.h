@@ -170,8 +170,8 @@ Param *registry_find(const Registry *, const char *name); /* NULL if there is no
  * before registry_allocate. Every data-parallel rank then holds their values and masters, and no rank has memory for
  * their gradients and optimizer state. Returns the number of these weights. */
 int registry_freeze(Registry *, const char *name);
-/* Begins a unit: parameters that are used together, such as a layer. At stage 3 the values of a unit are
- * gathered together. */
+/* Begins a unit: parameters that are used together, such as a layer. At stage 3, the values of a unit are gathered
+ * together. */
 void registry_begin_unit(Registry *);
 /* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if the storage type
  * is F64, else F32; with DataParallel.bf16_grads main gradients are BF16. If `trains` is false, there are
@@ -212,8 +212,8 @@ int64_t param_filled_rows(const Param *);
 unsigned param_sum_axes(const Param *);
 /* Whether this rank is primary for its elements (norms, checkpoints): the first of the ranks that hold them. */
 bool param_is_owned(const Registry *, const Param *);
-/* Like param_is_owned, but compares only ranks that differ on these axes (a mask). For elements that are sharded over
- * the other axes. */
+/* Like param_is_owned, but compares only ranks that differ on these axes (a mask). Use it for elements that are sharded
+ * over the other axes. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
 
 /* ---- parts: the units of checkpoints and of export ---- */

@@ -33,7 +33,7 @@ static void judge(const Judge *j, Row *row, const char *name, TensorError error,
     row_add(row, name, error, bound(j, moved.relative), bound(j, moved.elementwise), rank);
 }
 
-/* Unlike fmax this propagates NaN. */
+/* Unlike fmax, this propagates NaN. */
 static void raise_to(double *x, double y) {
     if (!(y <= *x)) *x = y;
 }

@@ -238,8 +238,8 @@ static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, 
 
 static bool is_null(const Executor *e) { return e->context->device->kind == DEVICE_NULL; }
 
-/* Opens the channels in advance. A group opens its channels at its first message, and all ranks must open
- * groups in the same order, which receives that start early would violate. */
+/* Opens the channels in advance. A group opens its channels at its first message. All ranks must open groups in the
+ * same order, but receives that start early would violate this order. */
 static void open_channels(Executor *e) {
     char none;
     for (int way = 0; way < PIPELINE_WAYS; way++) {

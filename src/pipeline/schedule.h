@@ -15,8 +15,8 @@
  * p is the number of ranks, r this rank, v the number of chunks per rank, M the number of microbatches, and G
  * the number of microbatches that one chunk processes before the next chunk.
  *
- * In every schedule the backwards and the weight gradients of a chunk run in the order of the microbatches.
- * Gradients are therefore summed in a fixed order and are bitwise equal for all schedules.
+ * In every schedule, the backwards and the weight gradients of a chunk run in the order of the microbatches. Gradients
+ * are therefore summed in a fixed order and are bitwise equal for all schedules.
  *
  * Messages are not actions: pipeline_source and pipeline_target derive them from an action. To run an action,
  * wait for the source's message, compute, and start to send the result to the target. A forward carries the

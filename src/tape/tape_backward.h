@@ -13,8 +13,8 @@ void tape_grad_drop(Tape *, Tensor *grad);
  * memory to add to. Parameters belong to NEED_DW, all other tensors to NEED_DX. Call it once per use of x,
  * then write or add every element exactly once: unwritten memory (grads_mark_unwritten) may hold anything. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
-/* For a backward that cannot always add to the gradient dx of x. Returns the tensor to write: dx or, if
- * `apart`, scratch memory that tape_grad_sum_end adds to dx. */
+/* Use these in a backward that cannot always add to the gradient dx of x. The first returns the tensor to write: dx or,
+ * if `apart`, scratch memory that tape_grad_sum_end adds to dx. */
 Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
 void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
 /* Passes the gradient g to x unchanged, as for y = x + ...: x shares g if it is its first gradient, else g is
@@ -23,10 +23,9 @@ void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 /* Like tape_grad_out, but in x's own memory: for an x that no other node reads again. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
-/* Postpones the rest of a node's backward, which computes gradients of parameters. The rest runs in
- * tape_run_postponed, overlapped with an operation that a later backward has started, or at the end of the
- * sweep, block or offloaded layer. Only one call can be postponed at a time: to postpone a second one runs
- * the first. arg is copied. */
+/* Postpones the rest of a node's backward, which computes gradients of parameters. The rest runs in tape_run_postponed,
+ * overlapped with an operation that a later backward has started, or at the end of the sweep, block or offloaded layer.
+ * Only one call can be postponed at a time: postponing a second one runs the first. arg is copied. */
 typedef void Postponed(Tape *, void *arg);
 void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
 void tape_run_postponed(Tape *);

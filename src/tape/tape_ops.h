@@ -32,8 +32,8 @@ void tape_check(Tape *, const OpDef *, const Call *);
 /* Records a communicating op that the builder has already run, through tape_call and tape_comm. The builder must
  * have set the types of its outputs. */
 void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* For an op that adds to the main gradients of its parameters before it is recorded. Call
- * tape_early_grads_begin before the op adds, and tape_early_grads_end instead of tape_record. */
+/* An op that adds to the main gradients of its parameters before it is recorded calls tape_early_grads_begin before it
+ * adds, and tape_early_grads_end instead of tape_record. */
 void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Whether the op that runs now is part of a backward, because a block is recomputed. */
@@ -64,7 +64,7 @@ void tape_comm_finish(Tape *, TapeComm);
 /* Waits if the operation must not overlap with others. tape_comm_start calls this for collectives. For
  * messages, the builder must call it after it has started all messages that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
-/* Sets every element of the gradient of y to dy before the backward. For an auxiliary loss, which no other op
+/* Sets every element of the gradient of y to dy before the backward. Use it for an auxiliary loss, which no other op
  * reads. No-op unless the tape records. */
 void tape_seed(Tape *, Tensor *y, double dy);
 /* Whether operations along the axis may overlap with others. */

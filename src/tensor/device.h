@@ -132,9 +132,9 @@ void device_span_end(Device *, DeviceStream *, int64_t begin, OpProfile *);
 /* Whether calls are being recorded into a graph. */
 bool device_is_recording(const Device *);
 
-/* A graph (CUDA graph) records the calls between begin and end, without running them. Each launch runs them
- * with the recorded operands and attributes. During recording the host must not read or write device memory.
- * To begin a graph on a device without graphs is a fault. */
+/* A graph (CUDA graph) records the calls between begin and end, without running them. Each launch runs them with the
+ * recorded operands and attributes. During recording, the host must not read or write device memory. It is a fault to
+ * begin a graph on a device without graphs. */
 typedef struct DeviceGraph DeviceGraph;
 void device_graph_begin(Device *);
 DeviceGraph *device_graph_end(Device *);
@@ -142,7 +142,7 @@ void device_graph_launch(Device *, DeviceGraph *);
 void device_graph_free(Device *, DeviceGraph *); /* NULL is allowed */
 
 /* Work that is run repeatedly. The first time it runs op by op, so that ops create their plans and other state. The
- * second time it is recorded as a graph. From then on the graph is launched. {0}: new. */
+ * second time it is recorded as a graph. From then on, the graph is launched. {0}: new. */
 typedef struct DeviceRecording {
     bool warm;
     DeviceGraph *graph;

@@ -19,8 +19,8 @@ Err checkpoint_check_folders(const Config *);
  * options describe, and that --save is writable. Loads nothing and changes no file. */
 Err checkpoint_check_files(const Config *);
 bool checkpoint_saves_where_it_loads(const Config *);
-/* Saves to --save under the current iteration and applies retention. With --async-save only starts the save.
- * No other save may be in progress. */
+/* Saves to --save under the current iteration and applies retention. With --async-save, it only starts the save. No
+ * other save may be in progress. */
 Err trainer_save(Trainer *);
 /* Finishes the save in progress, if there is one and its files are written. With `wait`, waits for the files.
  * *iteration: the step of the finished save; -1: no save has finished. */

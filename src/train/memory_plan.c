@@ -78,8 +78,7 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     part[MEMORY_scratch] = r->run.device->scratch;
     part[MEMORY_snapshot] = snapshot_bytes(r);
     part[MEMORY_offloaded] = plan.unit.offload.host;
-    /* With equal shares, a rank receives as many rows as it sends. At most it receives the rows of all
-     * ranks. */
+    /* With equal shares, a rank receives as many rows as it sends. At most, it receives the rows of all ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
     if (notes) plan_communicators(r, target, comm, &plan);
     trainer_free(r);
@@ -106,8 +105,8 @@ size_t memory_plan_state(const MemoryPlan *p) {
     return p->part[MEMORY_parameters] + p->part[MEMORY_gradients] + p->part[MEMORY_optimizer];
 }
 
-/* Ranks that are threads share this machine's devices, with at most `sharing` ranks per device. The sum is
- * exact for host memory. For a discrete device it assumes that all its ranks need as much as this rank. */
+/* Ranks that are threads share this machine's devices, with at most `sharing` ranks per device. The sum is exact for
+ * host memory. For a discrete device, it assumes that all its ranks need as much as this rank. */
 MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Comm *comm) {
     const int64_t sharing = rank_sharing(comm, device);
     MemoryPlan p = *own;

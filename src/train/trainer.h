@@ -58,7 +58,7 @@ Device *trainer_free_but_device(Trainer *);
  * valid. The spec is that of the full step. */
 RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 
-/* The report on a step of the global batch. Before trainer_reduce it covers only this rank's part. */
+/* The report on a step of the global batch. Before trainer_reduce, it covers only this rank's part. */
 typedef struct StepReport {
     LossSum sum[MODEL_LOSSES]; /* sums of each loss of the model */
     double loss;               /* the sum of the losses' means */

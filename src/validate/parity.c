@@ -1,7 +1,7 @@
 /* Runs golden cases over the transport, in the layouts that fit the world, as a sweep of `isotron parity`
- * (parity/sweep.h). On a CPU each cell runs in a separate process. On GPUs all cells run in the process of
- * the stage, because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order,
- * so results over NCCL must be bitwise equal to those of one rank. */
+ * (parity/sweep.h). On a CPU, each cell runs in a separate process. On GPUs all cells run in the process of the stage,
+ * because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so results over NCCL
+ * must be bitwise equal to those of one rank. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -228,7 +228,7 @@ static Err check_golden(const char *root) {
     return e;
 }
 
-/* In an installation the program is in bin/; in the source tree it is in build/PRESET/ or a subfolder. */
+/* In an installation, the program is in bin/; in the source tree it is in build/PRESET/ or a subfolder. */
 static char *near_program(void) {
     static const char *const PLACES[] = {"../share/isotron/golden", "../../golden", "../../../golden"};
     char program[PATH_MAX];

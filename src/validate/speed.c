@@ -2,9 +2,9 @@
  * directions, and how long each rank needs for equal work before it arrives. Each round samples all of these, so that
  * slow changes of the machine affect all equally. A pair or a rank is slow if the whole confidence interval of its
  * median (base/statistics.h) is below a fraction of its siblings' upper quartile. In a world of two, each has one
- * sibling: the other direction of the link, the arrival of the other rank. The interval then has to be below a
- * fraction of the sibling's whole interval. If all links of a rank are slow, the rank is the suspect, else the link.
- * If all links of the world are slow, the comparison with their roof (links_roof.h) detects it. */
+ * sibling: the other direction of the link, or the arrival of the other rank. The interval then has to be below a
+ * fraction of the sibling's whole interval. If all links of a rank are slow, the rank is the suspect, else the link. If
+ * all links of the world are slow, the comparison with their roof (links_roof.h) detects it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -285,8 +285,8 @@ template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t
     }
 }
 
-/* score -> probability; ds: dy . v -> gradient of the score without its scale. With dropout prob is the
- * factor in the sum of y. */
+/* score -> probability; ds: dy . v -> gradient of the score without its scale. With dropout, prob is the factor in the
+ * sum of y. */
 template <typename R>
 __device__ static void gradient_of_scores(const Flash &p, const Shared<R> &m, const RowSums<R> *sums,
                                           int rows, int key0, Scores<R> &prob, Scores<R> &ds) {

@@ -1,5 +1,5 @@
 /* A relative position bias in our own kernels. The kernels read two tables that are indexed by distance: each head's
- * bias, and the bucket. In the backward they sum the gradients of the scores by row and bucket. The code below then
+ * bias, and the bucket. In the backward, they sum the gradients of the scores by row and bucket. The code below then
  * sums the rows in a fixed order. */
 #include "kernels/cuda/attention/flash.cuh"
 

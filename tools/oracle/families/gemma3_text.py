@@ -1,5 +1,5 @@
-"""Gemma 3: Gemma 2 without soft caps and with norms of each query and key head. Five layers with a window, which have
-another rotary base, precede each layer of full attention."""
+"""Gemma 3: Gemma 2 without soft caps and with norms of each query and key head. Five layers with a window, which have a
+different rotary base, precede each layer of full attention."""
 from families import decoder, gemma2
 from families.decoder import FULL, MISSING, SLIDING, shape
 
