@@ -124,7 +124,8 @@ static bool countable(const Config *c) {
                   rows = 2 * (i64_or(c->vocab_size, 1) + c->make_vocab_size_divisible_by) +
                          i64_or(c->padded_vocab_size, 0),
                   positions = i64_or(c->max_position_embeddings, s);
-    const double layers = (double)i64_or(c->num_layers, 1) + (double)i64_or(c->decoder_num_layers, 1),
+    const double layers = (double)i64_or(c->num_layers, 1) + (double)i64_or(c->decoder_num_layers, 1) +
+                          (double)(2 * c->mtp_num_layers),
                  tokens = (double)i64_or(c->micro_batch_size, 1) * (double)s,
                  parameters = (layers * (double)width + (double)(rows + positions)) * (double)h,
                  activations = tokens * (layers * (double)(width + scores) + (double)rows);
@@ -163,7 +164,7 @@ static bool valid_context_comm(const Config *c) {
     const TextList *types = &c->cp_comm_type;
     for (int64_t i = 0; i < types->count; i++)
         if (enum_find(ContextComm_spellings, types->at[i]) < 0) return false;
-    return types->count == 1 || types->count == config_layers(c);
+    return types->count == 1 || types->count == config_main_layers(c);
 }
 
 static bool communicates_by(const Config *c, ContextComm type) {

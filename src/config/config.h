@@ -83,9 +83,10 @@ typedef struct Derived {
     double rope_base, rope_amplitude;      /* base of the rotary frequencies; factor on rotated channels */
     const bool *layer_moe;                 /* [config_layers] */
     const ContextComm *layer_context_comm; /* [config_layers] */
-    int64_t num_moe_layers, moe_ffn_hidden_size, moe_shared_size; /* shared: 0 without shared experts */
-    double aux_loss_coeff[BALANCE_SINKHORN];                      /* [LoadBalancing]; 0: no such loss */
-    bool sinkhorn, quantile;                                      /* --moe-router-load-balancing-type */
+    int64_t num_moe_layers;                /* without those of --mtp-num-layers */
+    int64_t moe_ffn_hidden_size, moe_shared_size; /* shared: 0 without shared experts */
+    double aux_loss_coeff[BALANCE_SINKHORN];      /* [LoadBalancing]; 0: no such loss */
+    bool sinkhorn, quantile;                      /* --moe-router-load-balancing-type */
     double logits_scaling;
     bool output_bias; /* whether the output layer has a bias; BERT's always has one */
     double init_std, output_init_std, embedding_init_std; /* output: init_std / sqrt(2 * num_layers) */
@@ -108,6 +109,9 @@ typedef struct Derived {
     const char *split;                     /* NULL with per-split paths */
     uint64_t random_seed;                  /* seed of sampling */
 } Derived;
+
+/* The largest --mtp-num-layers. */
+enum { MTP_LAYERS = 7 };
 
 /* A field without a value is I64_UNSET, NaN, NULL or an empty list (args.h). */
 typedef struct Config {
@@ -161,6 +165,7 @@ void config_finish(Config *, Arena *, int64_t vocab_size);
 bool config_rotates(const Config *);           /* whether queries and keys are rotated (RoPE) */
 bool config_is_yarn(const Config *);           /* whether the rotary frequencies are YaRN's */
 int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
+int64_t config_main_layers(const Config *);    /* the same without the last --mtp-num-layers */
 int64_t config_decoder_layers(const Config *); /* number of layers of a T5's decoder */
 int64_t config_token_types(const Config *);    /* number of token types of a BERT; 0: no embedding */
 /* Whether a T5 is Hugging Face's variant (ckpt/hf/t5.def) instead of Megatron-LM's. With tied embeddings,

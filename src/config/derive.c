@@ -41,9 +41,11 @@ bool config_is_hf_t5(const Config *c) {
            c->normalization == NORM_RMS && !c->add_bias_linear && c->softmax_scale == 1;
 }
 
-int64_t config_layers(const Config *c) {
+int64_t config_main_layers(const Config *c) {
     return c->num_layers + (c->model == MODEL_t5 ? config_decoder_layers(c) : 0);
 }
+
+int64_t config_layers(const Config *c) { return config_main_layers(c) + c->mtp_num_layers; }
 
 static AmountText stacks_text(const Config *c, int64_t first, int64_t decoder, const char *noun) {
     if (c->model != MODEL_t5) return amount(first, noun);
@@ -54,7 +56,11 @@ static AmountText stacks_text(const Config *c, int64_t first, int64_t decoder, c
 }
 
 AmountText config_layers_text(const Config *c) {
-    return stacks_text(c, c->num_layers, config_decoder_layers(c), "layer");
+    AmountText text = stacks_text(c, c->num_layers, config_decoder_layers(c), "layer");
+    const size_t n = strlen(text.s);
+    if (c->mtp_num_layers)
+        snprintf(text.s + n, sizeof text.s - n, " and %s", amount(c->mtp_num_layers, "MTP layer").s);
+    return text;
 }
 
 AmountText config_tokens_text(const Config *c) {
@@ -85,14 +91,20 @@ static int64_t ffn_default(const Config *c) {
     return c->activation == MLP_SWIGLU ? c->hidden_size * 8 / 3 / 64 * 64 : 4 * c->hidden_size;
 }
 
+/* A layer that predicts further tokens is of the kind of the last main layer. */
+static void set_mtp_layers(const Config *c, bool *layer) {
+    for (int64_t i = config_main_layers(c); i < config_layers(c); i++) layer[i] = layer[i - 1];
+}
+
 static void windows(const Config *c, Arena *arena, Derived *d) {
     bool *windowed = arena_alloc(arena, (size_t)config_layers(c) * sizeof *windowed);
     bool any = c->window_size.count == 2;
     d->window_left = any ? c->window_size.at[0] : -1;
     for (int64_t i = 0; i < config_layers(c); i++) windowed[i] = any;
     if (any && c->window_attn_skip_freq)
-        CHECK(config_layer_pattern(c->window_attn_skip_freq, config_layers(c), windowed), "'%s'",
+        CHECK(config_layer_pattern(c->window_attn_skip_freq, config_main_layers(c), windowed), "'%s'",
               c->window_attn_skip_freq);
+    set_mtp_layers(c, windowed);
     d->layer_windowed = windowed;
 }
 
@@ -107,11 +119,11 @@ bool config_is_yarn(const Config *c) {
 }
 
 bool config_rotated_layers(const Config *c, bool *out) {
-    for (int64_t i = 0; i < config_layers(c); i++) out[i] = config_rotates(c);
+    for (int64_t i = 0; i < config_main_layers(c); i++) out[i] = config_rotates(c);
     if (!config_rotates(c) || !c->no_rope_freq) return true;
-    if (!config_layer_pattern(c->no_rope_freq, config_layers(c), out)) return false;
+    if (!config_layer_pattern(c->no_rope_freq, config_main_layers(c), out)) return false;
     const bool is_list = strpbrk(c->no_rope_freq, "[(");
-    for (int64_t i = 0; i < config_layers(c); i++) out[i] ^= is_list;
+    for (int64_t i = 0; i < config_main_layers(c); i++) out[i] ^= is_list;
     return true;
 }
 
@@ -137,6 +149,7 @@ static double dynamic_base(const Config *c, int64_t dim) {
 static void rotations(const Config *c, Arena *arena, Derived *d) {
     bool *rotated = arena_alloc(arena, (size_t)config_layers(c) * sizeof *rotated);
     CHECK(config_rotated_layers(c, rotated), "'%s'", c->no_rope_freq);
+    set_mtp_layers(c, rotated);
     d->layer_rotated = rotated;
     d->rope_amplitude =
         config_is_yarn(c)
@@ -160,7 +173,8 @@ static void context(const Config *c, Arena *arena, Derived *d) {
     const TextList *types = &c->cp_comm_type;
     ContextComm *comm = arena_alloc(arena, (size_t)config_layers(c) * sizeof *comm);
     for (int64_t i = 0; i < config_layers(c); i++)
-        comm[i] = (ContextComm)enum_find(ContextComm_spellings, types->at[types->count == 1 ? 0 : i]);
+        comm[i] =
+            (ContextComm)enum_find(ContextComm_spellings, types->at[i < types->count ? i : types->count - 1]);
     d->layer_context_comm = comm;
 }
 
@@ -182,8 +196,9 @@ static void experts(const Config *c, Arena *arena, Derived *d) {
     bool *moe = arena_alloc(arena, (size_t)config_layers(c) * sizeof *moe);
     d->layer_moe = moe;
     if (!i64_is_set(c->num_experts)) return;
-    CHECK(config_moe_pattern(c->moe_layer_freq, config_layers(c), moe), "'%s'", c->moe_layer_freq);
-    for (int64_t i = 0; i < config_layers(c); i++) d->num_moe_layers += moe[i];
+    CHECK(config_moe_pattern(c->moe_layer_freq, config_main_layers(c), moe), "'%s'", c->moe_layer_freq);
+    set_mtp_layers(c, moe);
+    for (int64_t i = 0; i < config_main_layers(c); i++) d->num_moe_layers += moe[i];
     d->moe_ffn_hidden_size = i64_or(c->moe_ffn_hidden_size, d->ffn_hidden_size);
     d->moe_shared_size = i64_or(c->moe_shared_expert_intermediate_size, 0);
     for (int64_t i = 0; i < c->moe_router_load_balancing_type.count && i < c->moe_aux_loss_coeff.count; i++) {

@@ -38,7 +38,7 @@ bool extent_is_cut(FieldExtent extent) {
 FieldSet fields_inputs(FieldSet fields) {
     for (int f = 0; f < FIELDS; f++) {
         const FieldValue value = field_info((FieldId)f)->value;
-        if (value == VALUE_LABEL || value == VALUE_CLASS || value == VALUE_WEIGHT)
+        if (value == VALUE_LABEL || value == VALUE_CLASS || value >= VALUE_WEIGHT)
             fields &= ~(UINT32_C(1) << f);
     }
     return fields;
@@ -59,6 +59,8 @@ SampleShape shape_slice(SampleShape s, int ranks) {
         if (extent_is_cut((FieldExtent)e)) s.extent[e] /= ranks;
     return s;
 }
+
+int64_t batch_width(const Batch *b, FieldId field) { return width_of(&b->shape, field); }
 
 int batch_dims(const Batch *b, FieldId field, int64_t dim[3]) {
     const FieldExtent extent = field_info(field)->extent;
@@ -97,6 +99,17 @@ void batch_reset(const Batch *b) {
     }
 }
 
+void batch_look_ahead(const Batch *b) {
+    const int64_t s = b->shape.positions, n = width_of(&b->shape, FIELD_tokens_ahead);
+    for (int64_t i = 0; b->tokens_ahead && i < b->b * s * n; i++) {
+        const int64_t at = i / n, ahead = at + i % n + 1;
+        const bool inside = ahead / s == at / s && !(b->document_start && b->document_start[ahead] > at % s);
+        b->tokens_ahead[i] = inside ? b->tokens[ahead] : 0;
+        b->labels_ahead[i] = inside ? b->labels[ahead] : 0;
+        b->loss_mask_ahead[i] = inside ? b->loss_mask[ahead] : 0;
+    }
+}
+
 /* Returns number i of a field that batch_draw fills. The number belongs to sample i / columns. */
 static int64_t drawn(FieldValue value, const Philox4 *p, int64_t i, int64_t columns, int64_t vocab) {
     return value == VALUE_ID      ? p->v[0] % vocab
@@ -116,6 +129,7 @@ void batch_draw(const Batch *b, uint64_t key, uint64_t number, int64_t vocab) {
             ((int64_t *)b->field[f])[i] = drawn(value, &p, i, columns, vocab);
         }
     }
+    batch_look_ahead(b);
 }
 
 void batch_free(Batch *x) {
@@ -132,7 +146,7 @@ static void *row(const Batch *b, int field, int64_t i) {
 
 void batch_copy(const Batch *b, int64_t i, const Batch *from, int64_t k) {
     for (int f = 0; f < FIELDS; f++)
-        if (fields_have(b->shape.fields, f))
+        if (fields_have(b->shape.fields & ~AHEAD_FIELDS, f))
             memcpy(row(b, f, i), row(from, f, k),
                    (size_t)shape_columns(&b->shape, (FieldId)f) * field_info((FieldId)f)->bytes);
 }

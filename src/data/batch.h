@@ -31,9 +31,10 @@ typedef enum FieldValue {
     VALUE_LABEL,
     VALUE_TYPE,
     VALUE_CLASS,
-    VALUE_INDEX, /* batch_draw does not fill this value and the next two */
+    VALUE_INDEX, /* batch_draw does not fill this value and the next three */
     VALUE_START,
-    VALUE_WEIGHT
+    VALUE_WEIGHT,
+    VALUE_AHEAD
 } FieldValue;
 
 /* A row of fields.def. */
@@ -55,6 +56,8 @@ typedef uint32_t FieldSet;
 #define GPT_FIELDS                                                                                           \
     (FIELD_SET(tokens) | FIELD_SET(labels) | FIELD_SET(position_ids) | FIELD_SET(document_start) |           \
      FIELD_SET(loss_mask))
+/* The fields that batch_look_ahead fills. */
+#define AHEAD_FIELDS (FIELD_SET(tokens_ahead) | FIELD_SET(labels_ahead) | FIELD_SET(loss_mask_ahead))
 static inline bool fields_have(FieldSet fields, int field) { return fields >> field & 1; }
 
 /* The fields of the set that a forward pass without losses reads. */
@@ -113,10 +116,16 @@ void batch_reset(const Batch *);
 /* Like batch_reset, but with random ids and labels below `vocab`, and with both token types and both classes.
  * The values depend only on key, number and shape. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
-/* Copies sample k of `from` to row i of a batch of the same shape; `from` may have more fields. */
+/* Fills the fields of elements ahead, if the batch has them, from tokens, labels and loss_mask. Elements that are
+ * past the end of the position's document (document_start) are 0. */
+void batch_look_ahead(const Batch *);
+/* Copies sample k of `from` to row i of a batch of the same shape, except elements ahead; `from` may have more
+ * fields. */
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
 /* The index of the first number of an integer field that is outside [low, end), or -1. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
+/* The number of numbers per element of a field. */
+int64_t batch_width(const Batch *, FieldId);
 /* Writes the dimensions of a field: b, the extent unless it is SAMPLES, and the width if it exceeds 1.
  * Returns the number of dimensions. */
 int batch_dims(const Batch *, FieldId, int64_t dim[3]);

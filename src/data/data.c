@@ -207,7 +207,8 @@ DataFacts data_facts(const Dataset *d) {
 }
 
 static void check_shape(const DatasetPart *p, const Batch *b) {
-    CHECK(!(b->shape.fields & ~p->shape.fields), "a batch has a field that a %s lacks", p->kind->class_name);
+    CHECK(!(b->shape.fields & ~(p->shape.fields | AHEAD_FIELDS)), "a batch has a field that a %s lacks",
+          p->kind->class_name);
     CHECK(!memcmp(b->shape.extent, p->shape.extent, sizeof p->shape.extent),
           "a batch of %" PRId64 " and %" PRId64 " positions", b->shape.positions, b->shape.encoder);
 }
@@ -221,5 +222,6 @@ Err data_batch(const Dataset *d, const int64_t *indices, int64_t n, Batch *out) 
         out->indices[i] = indices[i];
         ERR_RETURN(blended_get(d, indices[i], &row));
     }
+    batch_look_ahead(out);
     return ERR_OK;
 }

@@ -167,7 +167,11 @@ static Err import_model(Job *j, const Ckpt *none) {
     Safetensors *file;
     if (j->setup.config.save) ERR_RETURN(check_save_folder(j->setup.config.save, j->options.overwrite));
     ERR_RETURN(safetensors_open(j->options.from_hf, &file));
+    const int64_t depths = j->setup.config.mtp_num_layers;
     hf_config_fit(&j->setup.config, file);
+    if (j->setup.config.mtp_num_layers != depths)
+        fputs("note: the file lacks the layers that predict further tokens (MTP), so the model has none\n",
+              stderr);
     if (j->setup.config.given[OPTION_bert_binary_head] != j->args.line)
         hf_config_fit_heads(&j->setup.config, file, j->options.init_missing_heads);
     Model *m = new_model(&j->setup, 0, j->setup.config.lane == LANE_FP64 ? F64 : F32);

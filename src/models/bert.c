@@ -41,7 +41,8 @@ static HeadSpec class_head_spec(const Config *c, ClassHeadSpec spec, LossSpec lo
 static HeadSpec sentence_head(const Config *c, Arena *arena) {
     const ClassHeadSpec spec = {
         .name = "binary_head", .classes = 2, .choices = 1, .init_std = c->derived.init_std};
-    return class_head_spec(c, spec, (LossSpec){"sop loss", EXTENT_SAMPLES, FIELDS, 0}, arena);
+    const LossSpec loss = {.name = "sop loss", .extent = EXTENT_SAMPLES, .weights = FIELDS};
+    return class_head_spec(c, spec, loss, arena);
 }
 
 /* The head and loss of --task replace those of pretraining. The loss has the same name as in Megatron-LM. */
@@ -52,8 +53,11 @@ static HeadSpec task_head(const Config *c, Arena *arena) {
                                 .init_std = c->derived.init_std,
                                 .dropout = f64_or(c->classifier_dropout, c->hidden_dropout),
                                 .counts = true};
-    HeadSpec head = class_head_spec(
-        c, spec, (LossSpec){"lm loss", EXTENT_SAMPLES, FIELD_sample_weights, c->derived.choices}, arena);
+    const LossSpec loss = {.name = "lm loss",
+                           .extent = EXTENT_SAMPLES,
+                           .weights = FIELD_sample_weights,
+                           .choices = c->derived.choices};
+    HeadSpec head = class_head_spec(c, spec, loss, arena);
     head.loss[1].name = "correct";
     head.n_counts = 1;
     return head;

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-static const StackSpec *generates(const Model *m) { return &m->plan.stack[m->plan.n_stacks - 1]; }
+static const StackSpec *generates(const Model *m) { return &m->plan.stack[m->plan.head[0].stack]; }
 
 static int64_t rows(const CacheShape *shape, FieldExtent extent) {
     return extent == EXTENT_POSITIONS ? shape->capacity : extent == EXTENT_ENCODER ? shape->encoder : 1;

@@ -1,8 +1,11 @@
 /* The decoder-only transformer. GPT-2, Llama, Mixtral and similar models differ only in the settings of one
  * plan. Megatron-LM core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm,
  * mlp, residual] -> final norm -> output layer without bias. */
+#include <string.h>
+
 #include "models/model.h"
 #include "models/specs.h"
+#include "nn/mtp_input.h"
 
 /* ---- one layer ---- stack.c runs the branches of a layer as calls of ops. This is a layer of Llama, with d
  * = width of a head, g = query groups, r = query heads per group, f = width of the MLP. The last column is
@@ -17,6 +20,53 @@
  *   u = op_linear(y, linear_fc1)            [s, b, 2*f]          V: rows of gate and of up; the op gathers y
  *   z = op_activation(u, ACT_SWIGLU)        [s, b, f]            V
  *   x = op_add(x, op_linear(z, linear_fc2)) [s, b, h]            V or I; the op sums over tp */
+
+/* ---- further tokens (MTP) ---- Megatron-LM core/transformer/multi_token_prediction.py: stack k >= 1 predicts the token
+ * k + 1 positions ahead from the output of stack k - 1 and the token k positions ahead. */
+
+/* The fields of depth k: `name` is the number k - 1 of `field`. */
+static const FeedField *fields_ahead(FieldId name, FieldId field, int k, Arena *arena) {
+    const FeedField fields[] = {{name, field, k - 1},
+                                {FIELD_position_ids, FIELD_position_ids, 0},
+                                {FIELD_document_start, FIELD_document_start, 0}};
+    return memcpy(arena_alloc(arena, sizeof fields), fields, sizeof fields);
+}
+
+static StackSpec stack_ahead(const Config *c, int k, Arena *arena) {
+    EmbeddingSpec *words = spec_words(c, arena);
+    MtpInputSpec *input = arena_alloc(arena, sizeof *input);
+    const int64_t layer = c->num_layers + k - 1;
+    const char *name = arena_printf(arena, "mtp.layers.%d", k - 1);
+    words->dropout_site = arena_printf(arena, "%s.embedding.dropout", name);
+    *input = (MtpInputSpec){.name = name,
+                            .words = words,
+                            .norm = spec_norm(c),
+                            .init_std = c->derived.init_std,
+                            .quant = spec_quant(c, layer)};
+    const StackShape shape = {.name = name,
+                              .input = {&mtp_input, input},
+                              .positions = c->seq_length,
+                              .layers = 1,
+                              .below = layer,
+                              .causal = true};
+    StackSpec s = spec_stack(c, &shape, arena);
+    s.only = "transformer_layer";
+    s.fields = fields_ahead(FIELD_tokens, FIELD_tokens_ahead, k, arena), s.n_fields = 3;
+    return s;
+}
+
+static HeadSpec head_ahead(const Config *c, const EmbeddingSpec *words, int k, Arena *arena) {
+    HeadSpec head = spec_lm_head(c, words, arena);
+    head.stack = k;
+    head.fields = fields_ahead(FIELD_labels, FIELD_labels_ahead, k, arena), head.n_fields = 1;
+    head.loss[0] = (LossSpec){.name = arena_printf(arena, "mtp_%d loss", k),
+                              .extent = EXTENT_POSITIONS,
+                              .weights = FIELD_loss_mask_ahead,
+                              .column = k - 1,
+                              .auxiliary = true,
+                              .factor = c->mtp_loss_scaling_factor / (double)c->mtp_num_layers};
+    return head;
+}
 
 void plan_gpt(const Config *c, Arena *arena, ModelPlan *plan) {
     const EmbeddingSpec *words = spec_words(c, arena);
@@ -33,4 +83,12 @@ void plan_gpt(const Config *c, Arena *arena, ModelPlan *plan) {
         .head = {spec_lm_head(c, words, arena)},
         .n_heads = 1,
     };
+    const int depths = (int)c->mtp_num_layers;
+    if (depths) plan->sample.fields |= AHEAD_FIELDS;
+    for (int f = 0; f < FIELDS; f++)
+        if (fields_have(AHEAD_FIELDS, f)) plan->sample.width[f] = depths;
+    for (int k = 1; k <= depths; k++) {
+        plan->stack[plan->n_stacks++] = stack_ahead(c, k, arena);
+        plan->head[plan->n_heads++] = head_ahead(c, words, k, arena);
+    }
 }

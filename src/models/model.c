@@ -11,16 +11,31 @@
 
 /* ---- plan ---- */
 
-/* Lists the flows. The stream of a stack crosses the stage borders inside the stack; the output of a stack
- * crosses the borders up to the end of the next stack. */
+static int64_t layers_of(const ModelPlan *p) {
+    const StackSpec *last = &p->stack[p->n_stacks - 1];
+    return last->below + last->n;
+}
+
+static bool head_reads(const ModelPlan *p, int stack) {
+    int i = 0;
+    while (i < p->n_heads && p->head[i].stack != stack) i++;
+    return i < p->n_heads;
+}
+
+/* Lists the flows. The stream of a stack crosses the stage borders inside the stack. The output of a stack crosses the
+ * borders up to the end of the next stack, or of the last one if a head reads the output. */
 static void add_flows(ModelPlan *p) {
+    const int64_t all = layers_of(p);
     p->n_flows = 2 * p->n_stacks - 1;
     for (int i = 0; i < p->n_stacks; i++) {
         const StackSpec *s = &p->stack[i], *next = s + 1;
         const bool last = i + 1 == p->n_stacks;
         const int64_t end = s->below + s->n;
-        p->flow[i] = (FlowSpec){i, i ? s->below + 1 : 0, last ? end : end - 1};
-        if (!last) p->flow[p->n_stacks + i] = (FlowSpec){i, end, next->below + next->n - 1};
+        const bool auxiliary = i > p->head[0].stack;
+        p->flow[i] = (FlowSpec){i, i ? s->below + 1 : 0, last ? end : end - 1, auxiliary};
+        if (!last)
+            p->flow[p->n_stacks + i] =
+                (FlowSpec){i, end, head_reads(p, i) ? all : next->below + next->n - 1, auxiliary};
     }
 }
 
@@ -32,6 +47,7 @@ static void add_losses(ModelPlan *p) {
         CHECK(p->n_losses + n <= MODEL_LOSSES, "the model has more than %d losses", MODEL_LOSSES);
         memcpy(&p->loss[p->n_losses], head->loss, (size_t)n * sizeof *p->loss);
         p->n_losses += head->n_losses, p->n_counts += head->n_counts;
+        if (!head->loss[0].auxiliary) p->n_main = p->n_losses;
     }
 }
 
@@ -54,17 +70,12 @@ ModelPlan model_plan(const Config *c, Arena *arena) {
 double model_flops(const ModelPlan *p, int64_t samples) {
     double sum = 0;
     for (int i = 0; i < p->n_heads; i++)
-        sum += p->head[i].ops->flops(p->head[i].spec, (double)p->stack[p->n_stacks - 1].positions);
+        sum += p->head[i].ops->flops(p->head[i].spec, (double)p->stack[p->head[i].stack].positions);
     for (int i = 0; i < p->n_stacks; i++) sum += stack_flops(&p->stack[i]);
     return (double)samples * sum;
 }
 
 /* ---- stages ---- */
-
-static int64_t layers_of(const ModelPlan *p) {
-    const StackSpec *last = &p->stack[p->n_stacks - 1];
-    return last->below + last->n;
-}
 
 /* The part of a stack that a stage computes: layers [first, first + layers). If these include the stack's
  * first layer, the part also has the input; if they include the last layer, it also has the final norm. A
@@ -226,21 +237,22 @@ void model_free(Model *m) {
 
 /* Returns the feed of stack i. `encoded` is the output of the previous stack. */
 static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *feed, Tensor *encoded) {
-    const StackSpec *s = &p->stack[i];
-    Feed *own = tape_alloc(t, sizeof *own);
-    *own = *feed;
-    if (s->fields) memset(own->field, 0, sizeof own->field);
-    for (int k = 0; k < s->n_fields; k++) own->field[s->fields[k].name] = feed->field[s->fields[k].field];
+    Feed *own = feed_fields(t, feed, p->stack[i].fields, p->stack[i].n_fields);
     own->encoded = encoded;
-    if (i + 1 < p->n_stacks) own->cache = NULL; /* the cache belongs to the last stack */
+    if (i != p->head[0].stack) own->cache = NULL;
     return own;
 }
 
-static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *h) {
+/* `output` contains the outputs of the stacks. */
+static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *const *output) {
     Flow out = {{NULL}};
     const int n = feed->labels ? m->plan.n_heads : 1;
-    for (int i = 0, loss = 0; i < n; loss += m->plan.head[i++].n_losses)
-        m->plan.head[i].ops->forward(t, m->head[i], feed, h, feed->dloss + loss, out.at + loss);
+    for (int i = 0, loss = 0; i < n; loss += m->plan.head[i++].n_losses) {
+        const HeadSpec *head = &m->plan.head[i];
+        if (!output[head->stack]) continue;
+        head->ops->forward(t, m->head[i], feed_fields(t, feed, head->fields, head->n_fields),
+                           output[head->stack], feed->dloss + loss, out.at + loss);
+    }
     return out;
 }
 
@@ -252,27 +264,24 @@ Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) 
     const ModelPlan *p = &m->plan;
     const int last = p->n_stacks - 1;
     Flow out = {{NULL}};
-    Tensor *h = NULL; /* the output of the previous stack */
+    Tensor *output[MODEL_STACKS] = {NULL};
     for (int i = 0; i <= last; i++) {
         const Stack *stack = &m->stack[i];
         const StackPart part = stack_part(p, i, &m->stages[stage]);
-        const Feed *own = stack_feed(t, p, i, feed, h);
+        const Feed *own = stack_feed(t, p, i, feed, i ? output[i - 1] : NULL);
         Stream s = {.x = in.at[i]}; /* [s, b, h]   V or I */
         if (part.begins && (!stack->spec->fields || own->field[stack->spec->fields->name]))
             s.x = stack->spec->input.ops->forward(t, stack->input, own);
         if (s.x && !part.ends) {
             out.at[i] = stack_output(t, stack, part.first, part.layers, own, s);
-            return out;
+            break;
         }
-        Tensor *output = s.x        ? stack_end(t, stack, part.first, part.layers, own, s)
-                         : i < last ? in.at[p->n_stacks + i]
-                                    : NULL;
-        if (!output) continue;
-        if (i == last) return heads_forward(t, m, feed, output);
-        h = output;
-        out = (Flow){{NULL}};
-        out.at[p->n_stacks + i] = h;
+        output[i] = s.x        ? stack_end(t, stack, part.first, part.layers, own, s)
+                    : i < last ? in.at[p->n_stacks + i]
+                               : NULL;
     }
+    if (m->stages[stage].head) return heads_forward(t, m, feed, output);
+    memcpy(&out.at[p->n_stacks], output, (size_t)last * sizeof *output);
     return out;
 }
 

@@ -7,7 +7,7 @@
 #include "nn/head.h"
 #include "nn/moe.h"
 
-enum { MODEL_STACKS = 4, MODEL_HEADS = 4, MODEL_FLOWS = 2 * MODEL_STACKS };
+enum { MODEL_STACKS = 1 + MTP_LAYERS, MODEL_HEADS = MODEL_STACKS, MODEL_FLOWS = 2 * MODEL_STACKS };
 _Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow has all losses of a model");
 
 /* A tensor of a microbatch that one pipeline stage sends to the next. The layers of all stacks are numbered
@@ -16,6 +16,7 @@ _Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow has all losses of 
 typedef struct FlowSpec {
     int stack; /* the index of the stack that has this stream or output */
     int64_t first_border, last_border;
+    bool auxiliary; /* the stack computes only auxiliary losses, which evaluations skip */
 } FlowSpec;
 
 static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
@@ -25,11 +26,11 @@ static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
 /* A pure value. A family lists stacks and heads; model_plan derives the rest from these and the options. */
 typedef struct ModelPlan {
     SampleShape sample; /* what the model reads */
-    /* A forward computes the stacks in order. Each may read the output of the one before (Feed.encoded). */
+    /* A forward computes the stacks in order. Each may read the output of the one before (Feed.encoded). Stacks after
+     * that of the first head are only for auxiliary losses. */
     StackSpec stack[MODEL_STACKS];
     int n_stacks;
-    /* All heads read the output of the last stack. Without labels, only the first head runs. Only the last
-     * head may have counts. */
+    /* Without labels, only the first head runs, whose stack generates. Only the last head may have counts. */
     HeadSpec head[MODEL_HEADS];
     int n_heads;
 
@@ -40,6 +41,7 @@ typedef struct ModelPlan {
     int n_flows;
     LossSpec loss[MODEL_LOSSES]; /* the losses of all heads, then the counts */
     int n_losses, n_counts;
+    int n_main; /* number of losses before the auxiliary ones */
 } ModelPlan;
 
 static inline int model_sums(const ModelPlan *p) { return p->n_losses + p->n_counts; }

@@ -43,8 +43,9 @@ EmbeddingSpec *spec_words(const Config *c, Arena *arena) {
 
 /* Megatron-LM core/fp8_utils.py is_first_last_bf16_layer. */
 QuantSpec spec_quant(const Config *c, int64_t layer) {
-    const bool bf16 = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
-                                                    layer >= config_layers(c) - c->num_layers_at_end_in_bf16);
+    const int64_t all = config_main_layers(c), at_end = c->num_layers_at_end_in_bf16;
+    const bool bf16 = c->first_last_layers_bf16 && layer < all &&
+                      (layer < c->num_layers_at_start_in_bf16 || layer >= all - at_end);
     return (QuantSpec){.format = bf16 ? QUANT_OFF : map_fp8_format(c->fp8_format),
                        .recipe = map_fp8_recipe(c->fp8_recipe),
                        .margin = c->fp8_margin,
@@ -125,6 +126,7 @@ HeadSpec spec_lm_head(const Config *c, const EmbeddingSpec *words, Arena *arena)
         .words = c->untie_embeddings_and_output_weights ? NULL : words,
         .init_std = c->derived.init_std,
         .chunked = c->cross_entropy_loss_fusion && c->cross_entropy_fusion_impl == CROSS_ENTROPY_LINEAR,
+        .shared = c->mtp_num_layers > 0,
         .chunk = c->cross_entropy_chunk_size,
         .scaling = c->derived.logits_scaling,
         .bias = c->derived.output_bias,
@@ -134,6 +136,6 @@ HeadSpec spec_lm_head(const Config *c, const EmbeddingSpec *words, Arena *arena)
                       .spec = h,
                       .outputs = h->vocab,
                       .width = h->padded_vocab,
-                      .loss = {{"lm loss", EXTENT_POSITIONS, FIELD_loss_mask, 0}},
+                      .loss = {{.name = "lm loss", .extent = EXTENT_POSITIONS, .weights = FIELD_loss_mask}},
                       .n_losses = 1};
 }

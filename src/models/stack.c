@@ -30,10 +30,15 @@ static bool norms_output(const BranchSpec *s) { return s->norms == NORM_OUTPUT |
 
 static bool norms_sum(const BranchSpec *s) { return s->norms == NORM_SUM; }
 
+static const char *layer_scope(const StackSpec *s, int64_t layer, Arena *arena) {
+    return s->only ? arena_printf(arena, "%s.%s", s->name, s->only)
+                   : arena_printf(arena, "%s.layers.%lld", s->name, (long long)layer);
+}
+
 static void branch_init(const Stack *m, Registry *r, int64_t layer, int k, Branch *b) {
     const BranchSpec *s = &m->spec->layer[layer].branch[k];
     const BranchKind *kind = &BRANCHES[s->kind];
-    const char *scope = arena_printf(r->arena, "%s.layers.%lld", m->spec->name, (long long)layer);
+    const char *scope = layer_scope(m->spec, layer, r->arena);
     *b = (Branch){.spec = s,
                   .self = arena_alloc(r->arena, kind->ops->size),
                   .cache = stack_caches(m->spec, &r->layout, layer, k, NULL)};
@@ -192,7 +197,8 @@ int stack_caches(const StackSpec *m, const Layout *l, int64_t layer, int k, Cach
 }
 
 double stack_flops(const StackSpec *m) {
-    double sum = 0;
+    const InputSpec *input = &m->input;
+    double sum = input->ops->flops ? input->ops->flops(input->spec, (double)m->positions) : 0;
     for (int64_t i = 0; i < m->n; i++)
         for (int k = 0; k < m->layer[i].n; k++)
             sum += BRANCHES[m->layer[i].branch[k].kind].ops->flops(m->layer[i].branch[k].spec,

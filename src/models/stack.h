@@ -43,17 +43,13 @@ typedef enum StackRecompute {
     RECOMPUTES_FIRST,  /* the first `recomputed` layers of each stage, one by one */
 } StackRecompute;
 
-/* A field of a microbatch, and the name under which a stack reads it. */
-typedef struct StackField {
-    FieldId name, field;
-} StackField;
-
 typedef struct StackSpec {
     const char *name; /* "decoder": the scope of its parameters' names */
+    const char *only; /* the name of the only layer in this scope; NULL: layers.0, layers.1, ... */
     InputSpec input;
     /* [n_fields]: all fields that the stack's input and branches read. A forward without the first field
      * skips the stack. NULL: the stack reads the microbatch's fields under the same names. */
-    const StackField *fields;
+    const FeedField *fields;
     int n_fields;
     int64_t positions, hidden; /* positions: length of a full sequence */
     LayerSpec *layer;          /* [n] */

@@ -6,9 +6,9 @@
 
 enum { ENCODER, DECODER }; /* stacks */
 
-static const StackField ENCODER_FIELDS[] = {{FIELD_tokens, FIELD_encoder_tokens},
-                                            {FIELD_position_ids, FIELD_encoder_position_ids},
-                                            {FIELD_lengths, FIELD_encoder_lengths}};
+static const FeedField ENCODER_FIELDS[] = {{FIELD_tokens, FIELD_encoder_tokens, 0},
+                                           {FIELD_position_ids, FIELD_encoder_position_ids, 0},
+                                           {FIELD_lengths, FIELD_encoder_lengths, 0}};
 
 static const char *decoder_letters(const Config *c, int64_t layer) {
     (void)c, (void)layer;
@@ -46,6 +46,7 @@ void plan_t5(const Config *c, Arena *arena, ModelPlan *plan) {
         .head = {spec_lm_head(c, words, arena)},
         .n_heads = 1,
     };
+    plan->head[0].stack = DECODER;
     plan->stack[ENCODER].fields = ENCODER_FIELDS;
     plan->stack[ENCODER].n_fields = sizeof ENCODER_FIELDS / sizeof *ENCODER_FIELDS;
 }

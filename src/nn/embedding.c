@@ -7,32 +7,27 @@
 #include "ops/residual.h"
 #include "ops/scale.h"
 
-static Param *shared(Registry *r, ParamSpec s) {
-    Param *p = registry_find(r, s.name);
-    return p ? p : param_add(r, s);
-}
-
 Param *embedding_words(Registry *r, const EmbeddingSpec *s) {
-    return shared(r, (ParamSpec){.name = "embedding.word_embeddings.weight",
-                                 .ndim = 2,
-                                 .dim = {s->vocab, s->hidden},
-                                 .padded = s->padded_vocab,
-                                 .tp_split = 0,
-                                 .init = {INIT_NORMAL, s->init_std},
-                                 .flags = PARAM_EMBEDDING});
+    return param_share(r, (ParamSpec){.name = "embedding.word_embeddings.weight",
+                                      .ndim = 2,
+                                      .dim = {s->vocab, s->hidden},
+                                      .padded = s->padded_vocab,
+                                      .tp_split = 0,
+                                      .init = {INIT_NORMAL, s->init_std},
+                                      .flags = PARAM_EMBEDDING});
 }
 
 /* A table that is replicated on all tensor-parallel ranks. As in Megatron-LM, --decoupled-lr does not apply to it. */
 static Param *table(Registry *r, const EmbeddingSpec *s, const char *name, int64_t rows) {
-    return shared(r, (ParamSpec){.name = name,
-                                 .ndim = 2,
-                                 .dim = {rows, s->hidden},
-                                 .tp_split = SPLIT_NONE,
-                                 .invariant = true,
-                                 .init = {INIT_NORMAL, s->init_std}});
+    return param_share(r, (ParamSpec){.name = name,
+                                      .ndim = 2,
+                                      .dim = {rows, s->hidden},
+                                      .tp_split = SPLIT_NONE,
+                                      .invariant = true,
+                                      .init = {INIT_NORMAL, s->init_std}});
 }
 
-static void embedding_init(void *self, Registry *r, const void *spec) {
+void embedding_init(void *self, Registry *r, const void *spec) {
     Embedding *e = self;
     const EmbeddingSpec *s = spec;
     *e = (Embedding){.spec = s, .words = embedding_words(r, s)};
@@ -54,7 +49,7 @@ static Tensor *add_rows(Tape *t, Tensor *x, Tensor *ids, const Param *table, Spm
     return op_add(t, x, stream == SPMD_V ? op_redistribute(t, rows, AXIS_TP, SPMD_V, 0) : rows);
 }
 
-static Tensor *embedding_forward(Tape *t, const void *self, const Feed *feed) {
+Tensor *embedding_forward(Tape *t, const void *self, const Feed *feed) {
     const Embedding *e = self;
     const RunContext *run = tape_context(t);
     const Spmd stream = layout_is_sequence_parallel(run->layout) ? SPMD_V : SPMD_I;
@@ -67,4 +62,5 @@ static Tensor *embedding_forward(Tape *t, const void *self, const Feed *feed) {
     return op_dropout(t, x, e->spec->dropout, hash_name(e->spec->dropout_site));
 }
 
-const InputOps words_input = {sizeof(Embedding), embedding_init, embedding_forward};
+const InputOps words_input = {
+    .size = sizeof(Embedding), .init = embedding_init, .forward = embedding_forward};

@@ -1,6 +1,28 @@
 #include "nn/feed.h"
 
+#include <string.h>
+
 #include "base/fault.h"
+#include "ops/residual.h"
+
+/* Number `column` of each element of a field [b, s, n] -> [b, s] */
+static Tensor *column_of(Tape *t, Tensor *field, int64_t column) {
+    if (!field || field->ndim < 3) return field;
+    Tensor *out = tape_alloc(t, sizeof *out), *x = tape_alloc(t, sizeof *x);
+    *x = tensor_slice(field, 2, column, 1);
+    *out = *op_contiguous(t, x);
+    out->ndim = 2;
+    return out;
+}
+
+Feed *feed_fields(Tape *t, const Feed *feed, const FeedField *fields, int n) {
+    Feed *own = tape_alloc(t, sizeof *own);
+    *own = *feed;
+    if (n) memset(own->field, 0, sizeof own->field);
+    for (int i = 0; i < n; i++)
+        own->field[fields[i].name] = column_of(t, feed->field[fields[i].field], fields[i].column);
+    return own;
+}
 
 static Tensor tensor_of(const Batch *b, int field, char *memory) {
     int64_t dim[3];

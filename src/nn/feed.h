@@ -2,10 +2,11 @@
 #pragma once
 
 #include "data/batch.h"
+#include "tape/tape.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-enum { MODEL_LOSSES = 8 }; /* maximum number of losses and counts */
+enum { MODEL_LOSSES = 16 }; /* maximum number of losses and counts */
 
 /* The tensors that branches keep during generation (BranchOps.caches), in the order of the layers. */
 typedef struct Cache {
@@ -37,6 +38,15 @@ typedef struct Feed {
     Cache *cache;
     bool releases; /* no backward follows: each layer releases its activations (generation) */
 } Feed;
+
+/* A field of a microbatch, and the name under which a part of a model reads it. */
+typedef struct FeedField {
+    FieldId name, field;
+    int64_t column; /* of a field with several numbers per element, the number that is read */
+} FeedField;
+
+/* A copy of the feed with only these fields, under the names by which they are read; n 0: all fields. */
+Feed *feed_fields(Tape *, const Feed *, const FeedField *, int n);
 
 /* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of device memory. The feed then
  * points to the tensors of `field`. */

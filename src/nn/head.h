@@ -1,4 +1,4 @@
-/* A model's head: turns the output of the last stack into losses or logits. A family's plan lists its heads. */
+/* A model's head: turns the output of a stack into losses or logits. A family's plan lists its heads. */
 #pragma once
 
 #include "nn/feed.h"
@@ -10,10 +10,17 @@ typedef struct LossSpec {
     const char *name;   /* the name that Megatron-LM uses */
     FieldExtent extent; /* POSITIONS: one value per token, [b, s]; SAMPLES: one per sample, [b, 1] */
     int weights;        /* the field that has the weight of each value; FIELDS: all weights are 1 */
+    int64_t column;     /* the number of each element of that field */
     /* With SAMPLES: the number of choices per question. The choices of a question are consecutive samples with one
      * loss, [b / choices, 1], whose weight is that of the first sample. 0: each sample has a loss. */
     int64_t choices;
+    /* An auxiliary loss adds `factor` times its mean to the gradient. Reports of the training loss and evaluations
+     * exclude it. */
+    bool auxiliary;
+    double factor;
 } LossSpec;
+
+static inline double loss_factor(const LossSpec *l) { return l->auxiliary ? l->factor : 1; }
 
 static inline int64_t loss_samples(const LossSpec *l) { return l->choices ? l->choices : 1; }
 
@@ -21,7 +28,7 @@ typedef struct HeadOps {
     size_t size; /* of the head's module */
     /* Registers parameters and states. `self` and `spec` must outlive the registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
-    /* h [s, b, h] is the output of the last stack. If the feed has labels, out[i] is the head's loss i in nats.
+    /* h [s, b, h] is the output of the head's stack. If the feed has labels, out[i] is the head's loss i in nats.
      * dloss[i] is the gradient with respect to that loss, or NULL if unknown. In an evaluation, the head's counts
      * follow the losses in `out`. Without labels, out[0] is the logits [s, b, HeadSpec.width]. If tensor-parallel ranks
      * split the last dimension, the logits are V along it. */
@@ -38,6 +45,9 @@ enum { HEAD_LOSSES = 2 };
 typedef struct HeadSpec {
     const HeadOps *ops;
     const void *spec;
+    int stack;               /* the stack whose output it reads */
+    const FeedField *fields; /* [n_fields]: the fields that it reads; n_fields 0: all, under their names */
+    int n_fields;
     int64_t outputs, width; /* logits per row, without and with padding */
     LossSpec loss
         [HEAD_LOSSES]; /* losses, then counts, which only evaluations compute and sum (such as correct answers) */

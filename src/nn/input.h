@@ -13,6 +13,7 @@ typedef struct InputOps {
     void (*init)(void *self, Registry *, const void *spec);
     /* Returns [s, b, h]. Over tensor-parallel ranks it is V along the sequence with sequence parallelism, else I. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *);
+    double (*flops)(const void *spec, double s); /* as BranchOps.flops; NULL: 0 */
 } InputOps;
 
 typedef struct InputSpec {

@@ -2,6 +2,7 @@
 
 #include "ops/linear.h"
 #include "ops/loss.h"
+#include "ops/residual.h"
 #include "ops/scale.h"
 #include "ops/softcap.h"
 
@@ -15,13 +16,13 @@ static void lm_head_init(void *self, Registry *r, const void *spec) {
                         .tp_split = 0,
                         .init = {INIT_NORMAL, s->init_std},
                         .flags = PARAM_EMBEDDING};
-    *m = (LmHead){.spec = s, .output = s->words ? embedding_words(r, s->words) : param_add(r, output)};
+    *m = (LmHead){.spec = s, .output = s->words ? embedding_words(r, s->words) : param_share(r, output)};
     if (!s->bias) return;
     output.name = "output_layer.bias";
     output.ndim = 1;
     output.init = (Init){INIT_CONSTANT, 0};
     output.flags = PARAM_NO_DECAY;
-    m->bias = param_add(r, output);
+    m->bias = param_share(r, output);
 }
 
 static int64_t lm_head_chunk(const void *spec, const Layout *l, int64_t s, int64_t b, DType storage) {
@@ -45,6 +46,7 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
     /* While recording, chunks of logits need the gradient of the losses already in the forward. */
     if (positions && (*dloss || !tape_is_recording(t))) {
         const LinearLoss loss = {m->spec->vocab, positions, m->spec->softcap, sequence, *dloss};
+        if (m->spec->shared) h_sbh = op_contiguous(t, h_sbh);
         *out = op_linear_cross_entropy(t, h_sbh, w, labels, loss);
         return;
     }

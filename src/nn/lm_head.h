@@ -10,6 +10,7 @@ typedef struct LmHeadSpec {
     const EmbeddingSpec *words; /* the output layer shares these word embeddings; NULL: not tied */
     double init_std;            /* for an untied output layer */
     bool chunked;               /* logits are computed in chunks (--cross-entropy-fusion-impl linear) */
+    bool shared;                /* other parts of the model also read the input */
     int64_t chunk;              /* tokens per chunk; 0: chosen by the chunk's memory */
     double scaling;             /* divisor of the logits */
     bool bias;                  /* the output layer has a bias; not with `chunked` */

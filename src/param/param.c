@@ -137,6 +137,11 @@ Param *param_add(Registry *r, ParamSpec spec) {
     return p;
 }
 
+Param *param_share(Registry *r, ParamSpec spec) {
+    Param *p = registry_find(r, spec.name);
+    return p ? p : param_add(r, spec);
+}
+
 void param_add_holder(Registry *r, Param *p, int rank) {
     CHECK(!r->device, "a holder of parameter '%s' comes after registry_allocate", p->spec.name);
     if (!p->holders)

@@ -161,6 +161,8 @@ void registry_free(Registry *);
 /* Registers a parameter. The returned address is stable. The tensors have data after registry_allocate. A repeated
  * name is a fault. */
 Param *param_add(Registry *, ParamSpec);
+/* As param_add, but returns the registered parameter if the name is repeated. */
+Param *param_share(Registry *, ParamSpec);
 /* Adds a pipeline rank that holds a copy of the parameter. If several ranks hold copies, call it for each of
  * them, in ascending order. */
 void param_add_holder(Registry *, Param *, int rank);

@@ -324,4 +324,5 @@ void golden_refuse(Args *args) {
 
 void golden_batch(const Golden *g, int64_t step, Batch *b) {
     for (int64_t i = 0; i < b->b; i++) batch_copy(b, i, &g->all, step * g->samples + b->indices[i]);
+    batch_look_ahead(b);
 }

@@ -50,6 +50,7 @@ struct Executor {
     int64_t most[2]; /* [forward_only]: largest number of microbatches of a run so far; its kernels are
                         loaded */
     bool staged;     /* messages go through host memory */
+    bool evaluates;  /* the run has no backward */
     bool is_open;    /* the pipeline's channels are open */
     bool own_transients;
     int64_t allocations;
@@ -64,7 +65,8 @@ static Tensor flow_tensor(const Executor *e, int flow, void *data) {
 }
 
 static bool crosses(const Executor *e, int flow, int64_t border) {
-    return flow_crosses(&e->model->plan.flow[flow], border);
+    const FlowSpec *f = &e->model->plan.flow[flow];
+    return flow_crosses(f, border) && !(e->evaluates && f->auxiliary);
 }
 
 /* The number of elements in the message at a border. */
@@ -509,6 +511,7 @@ void executor_run(Executor *e, const PipelineSpec *spec, const RankSchedule *sch
     CHECK(!e->offload || spec->forward_only || (schedule->slots == 1 && e->interleaved == 1),
           "two microbatches offload their activations");
     executor_provide(e, spec, schedule);
+    e->evaluates = spec->forward_only;
     if (spec->ranks > 1 && !e->is_open && !is_null(e)) open_channels(e);
     e->staged = executor_loads(e, spec, n);
     for (int64_t i = 0, next; i < schedule->count; i = next) {

@@ -27,7 +27,7 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
     return ERR_OK;
 }
 
-static bool has_two_stacks(const Config *c) { return config_layers(c) > c->num_layers; }
+static bool has_two_stacks(const Config *c) { return c->model == MODEL_t5; }
 
 /* The additional option that sets the number of layers of a model with two stacks, for a list of options in a
  * message. */
@@ -42,7 +42,7 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
     bool embedding = c->account_for_embedding_in_pipeline_split, loss = c->account_for_loss_in_pipeline_split;
     bool first = i64_is_set(c->decoder_first_pipeline_num_layers),
          last = i64_is_set(c->decoder_last_pipeline_num_layers);
-    int64_t p = c->pipeline_model_parallel_size, layers = config_layers(c) + embedding + loss, chunks;
+    int64_t p = c->pipeline_model_parallel_size, layers = config_main_layers(c) + embedding + loss, chunks;
     int64_t rest = layers - (first ? c->decoder_first_pipeline_num_layers : 0) -
                    (last ? c->decoder_last_pipeline_num_layers : 0);
     int64_t sharers = p - first - last;
@@ -72,12 +72,12 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
         for (int64_t chunk = 0; chunk < chunks; chunk++) out->stages[chunk * p + rank].layers = n / chunks;
     }
     out->stages[0].layers -= embedding;
-    out->stages[p * chunks - 1].layers -= loss;
+    out->stages[p * chunks - 1].layers += c->mtp_num_layers - loss;
     return ERR_OK;
 }
 
 /* ---- the layout string ----
- *   sequence := { item [ "*" count ] }    item := "E" | "t" | "L" | "|" | "(" sequence ")"
+ *   sequence := { item [ "*" count ] }    item := "E" | "t" | "m" | "L" | "|" | "(" sequence ")"
  * Commas are ignored. */
 
 enum { DEPTH = 16, SYMBOLS = 1 << 18 };
@@ -119,8 +119,8 @@ static Err repeat(Reader *r, size_t begin) {
 static Err sequence(Reader *r, int depth) {
     for (char c; (c = next(r)) && c != ')';) {
         size_t begin = r->length;
-        if (c == 'm') return wrong(r, "multi-token prediction (m) is not supported; remove it");
-        if (!strchr("EtL|(", c)) return wrong(r, "give E, t, L, | or a group (...), each with *count or not");
+        if (!strchr("EtmL|(", c))
+            return wrong(r, "give E, t, m, L, | or a group (...), each with *count or not");
         if (c != '(') ERR_RETURN(append(r, &c, 1));
         if (c == '(') {
             if (depth == DEPTH) return wrong(r, "groups are nested too deeply; write some of them out");
@@ -144,12 +144,20 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
         return err_user("--pipeline-model-parallel-layout '%.200s' must begin with its only E, the "
                         "embedding, and end with its only L, the loss",
                         r.text);
-    if (count['t'] != config_layers(c))
+    if (count['t'] != config_main_layers(c))
         return err_user("--pipeline-model-parallel-layout '%.200s' has %lld layers (t), but the model has "
                         "%lld%s: change --num-layers%s or the layout",
-                        r.text, (long long)count['t'], (long long)config_layers(c),
+                        r.text, (long long)count['t'], (long long)config_main_layers(c),
                         has_two_stacks(c) ? ", those of the encoder and then those of the decoder" : "",
                         decoder_depth(c));
+    const char *first = memchr(r.out, 'm', r.length), *last = memrchr(r.out, 't', r.length);
+    if (count['m'] != c->mtp_num_layers)
+        return err_user("--pipeline-model-parallel-layout '%.200s' has %lld layers that predict further "
+                        "tokens (m), but --mtp-num-layers is %lld: change one of them",
+                        r.text, (long long)count['m'], (long long)c->mtp_num_layers);
+    if (first && first < last)
+        return err_user("--pipeline-model-parallel-layout '%.200s' must have each m after the last t",
+                        r.text);
     int64_t stages = count['|'] + 1, stage = 0;
     if (stages % p)
         return err_user("--pipeline-model-parallel-layout '%.200s' has %lld stages, which is not a multiple "
@@ -158,7 +166,7 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
     *out = stages_new(p, stages / p, arena);
     for (size_t i = 0; i < r.length; i++) {
         stage += r.out[i] == '|';
-        out->stages[stage].layers += r.out[i] == 't';
+        out->stages[stage].layers += r.out[i] == 't' || r.out[i] == 'm';
     }
     return ERR_OK;
 }

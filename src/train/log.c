@@ -164,6 +164,9 @@ static const char *clock_text(int64_t seconds, char out[32]) {
 
 static int n_losses(const Trainer *r) { return r->run.model->plan.n_losses; }
 
+/* The number of losses that an evaluation computes. */
+static int n_main(const Trainer *r) { return r->run.model->plan.n_main; }
+
 static const char *loss_name(const Trainer *r, int i) { return r->run.model->plan.loss[i].name; }
 
 static double perplexity(double loss) { return exp(fmin(20, loss)); }
@@ -314,11 +317,11 @@ static json_t *evaluation_record(const Trainer *r, const char *kind) {
  * name. */
 static Err write_evaluation(TrainLog *log, const Trainer *r, const char *kind, const double *loss) {
     double total = 0;
-    for (int i = 0; i < n_losses(r); i++) total += loss[i];
+    for (int i = 0; i < n_main(r); i++) total += loss[i];
     json_t *record = evaluation_record(r, kind);
     put_number(record, "loss", total);
     put_number(record, "perplexity", perplexity(loss[0]));
-    for (int i = 0; n_losses(r) > 1 && i < n_losses(r); i++) put_loss(record, r, i, loss[i]);
+    for (int i = 0; n_main(r) > 1 && i < n_main(r); i++) put_loss(record, r, i, loss[i]);
     return write_record(log, r, record);
 }
 
@@ -443,7 +446,7 @@ Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t
 static void print_megatron_evaluation(const Trainer *r, const char *where, const double *loss) {
     char line[320], rule[320];
     int n = snprintf(line, sizeof line, " validation loss at %s | ", where);
-    for (int i = 0; i < n_losses(r) && n < (int)sizeof line; i++)
+    for (int i = 0; i < n_main(r) && n < (int)sizeof line; i++)
         n += snprintf(line + n, sizeof line - (size_t)n, "%s value: %.6E | %s PPL: %.6E | ", loss_name(r, i),
                       loss[i], loss_name(r, i), perplexity(loss[i]));
     const int width = n < (int)sizeof rule ? n : (int)sizeof rule - 1;
@@ -455,13 +458,13 @@ static void print_megatron_evaluation(const Trainer *r, const char *where, const
 static void print_short_evaluation(const Trainer *r, const char *where, const char *name,
                                    const double *loss) {
     printf("%s loss at %s %.4f | perplexity %.4g", name, where, loss[0], perplexity(loss[0]));
-    for (int i = 1; i < n_losses(r); i++) printf(" | %s %.4f", loss_name(r, i), loss[i]);
+    for (int i = 1; i < n_main(r); i++) printf(" | %s %.4f", loss_name(r, i), loss[i]);
     printf("\n");
 }
 
 static Err evaluation_scalars(TrainLog *log, const Trainer *r, const char *name, const double *loss) {
     char tag[64];
-    for (int i = 0; i < n_losses(r); i++) {
+    for (int i = 0; i < n_main(r); i++) {
         snprintf(tag, sizeof tag, "%s %s", loss_name(r, i), name);
         ERR_RETURN(scalar_twice(log, r, tag, loss[i]));
         snprintf(tag, sizeof tag, "%s %s ppl", loss_name(r, i), name);

@@ -146,7 +146,7 @@ enum { BLOCK_PARTS = FIELDS + 2 * MODEL_LOSSES };
 /* Whether a field is equal to the weights of a loss. */
 static bool weights_are_field(const Microbatches *m, int loss) {
     const LossSpec *l = &m->plan->loss[loss];
-    return l->weights < FIELDS && loss_samples(l) == 1;
+    return l->weights < FIELDS && loss_samples(l) == 1 && m->plan->sample.width[l->weights] <= 1;
 }
 
 /* The parts of a microbatch's block, in order. Weights that are equal to a field are not a part. */
@@ -223,7 +223,9 @@ static void write_part(const Microbatches *m, const BlockPart *p, const Batch *b
     if (p->loss >= 0) {
         const LossSpec *l = &m->plan->loss[p->loss];
         const double scale = p->gradient ? weights.loss[p->loss] : 1;
-        write_scaled(m, l->weights < FIELDS ? b->field[l->weights] : NULL, n, loss_samples(l),
+        const bool all_one = l->weights == FIELDS;
+        const float *x = all_one ? NULL : (const float *)b->field[l->weights] + l->column;
+        write_scaled(m, x, n, all_one ? 1 : loss_samples(l) * batch_width(b, (FieldId)l->weights),
                      weight_of(m, l->extent) * scale, out);
     } else if (field_info((FieldId)p->field)->is_integer) {
         memcpy(out, b->field[p->field], tensor_bytes(p->tensor));
@@ -305,7 +307,10 @@ static void execute(Microbatches *m, Microbatch *list, int64_t n, bool trains, b
     RankSchedule schedule = schedule_of(m, n, !trains, false, &spec);
     Tensor *loss = counts_loss ? m->loss : NULL;
     int64_t done = 0;
-    for (int64_t i = 0; i < n; i++) list[i].context.recording = list[i].context.training = trains;
+    for (int64_t i = 0; i < n; i++) {
+        list[i].context.recording = list[i].context.training = trains;
+        if (!trains) list[i].feed.tokens_ahead = NULL; /* no auxiliary losses */
+    }
     if (executor_loads(m->executor, &spec, n)) {
         executor_provide(m->executor, &spec, &schedule);
         const int64_t allocations = executor_allocations(m->executor);

@@ -10,13 +10,14 @@
 static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss) {
     const int64_t each = loss_samples(loss);
     if (loss->weights == FIELDS) return (double)(b->b / each);
-    const float *weights = b->field[loss->weights];
+    const int64_t width = batch_width(b, (FieldId)loss->weights);
+    const float *weights = (const float *)b->field[loss->weights] + loss->column;
     double sum = 0;
     if (loss->extent == EXTENT_SAMPLES) {
         for (int64_t i = 0; i < b->b; i += each) sum += (double)weights[i];
         return sum;
     }
-    for (int64_t i = 0; i < b->b * b->shape.positions; i++) sum += (double)weights[i];
+    for (int64_t i = 0; i < b->b * b->shape.positions; i++) sum += (double)weights[i * width];
     if (r->run.layout.mesh.size[AXIS_CP] > 1)
         comm_all_reduce(r->run.comm, mesh_group(&r->run.layout.mesh, 1 << AXIS_CP), "loss_mask", COMM_SUM,
                         F64, &sum, 1);
@@ -206,7 +207,8 @@ static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, con
     LossWeights w;
     for (int i = 0; i < n_losses(r); i++) {
         const double sum = weight_sum(r, b, &r->run.model->plan.loss[i]);
-        w.loss[i] = per_token ? scale * ratio[i] : scale / (fmax(sum, 1) * (double)n);
+        w.loss[i] = loss_factor(&r->run.model->plan.loss[i]) *
+                    (per_token ? scale * ratio[i] : scale / (fmax(sum, 1) * (double)n));
         report->sum[i].weight += sum;
     }
     /* Every position of the pass counts, regardless of the mask, as in Megatron-LM's MoEAuxLossAutoScaler. */
@@ -293,9 +295,12 @@ static void reduce_counters(Trainer *r, StepReport *report) {
 }
 
 static void report_loss(const Trainer *r, StepReport *report) {
-    report->loss = 0;
-    for (int i = 0; i < n_losses(r); i++) report->loss += trainer_mean(report->sum[i]);
-    report->loss_is_nan = !isfinite(report->loss);
+    double all = report->loss = 0;
+    for (int i = 0; i < n_losses(r); i++) {
+        const double mean = trainer_mean(report->sum[i]);
+        all += mean, report->loss += r->run.model->plan.loss[i].auxiliary ? 0 : mean;
+    }
+    report->loss_is_nan = !isfinite(all);
     report->is_read = true;
 }
 

@@ -61,7 +61,7 @@ RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 /* The report on a step of the global batch. Before trainer_reduce, it covers only this rank's part. */
 typedef struct StepReport {
     LossSum sum[MODEL_LOSSES]; /* sums of each loss of the model */
-    double loss;               /* the sum of the losses' means */
+    double loss;               /* the sum of the losses' means, without auxiliary losses */
     int64_t samples;           /* number of samples of all ranks */
     int64_t microbatches;      /* number of this rank's microbatches (--batch-invariant-mode: samples) */
     unsigned router_losses;    /* a bit for each loss that is enabled */

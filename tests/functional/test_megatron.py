@@ -49,14 +49,14 @@ says("--fp8-param-gather", "isotron: --fp8-param-gather is not supported: ", exp
 says("--tokenizer-type SFTTokenizer",
      "--tokenizer-type SFTTokenizer is not supported", "HuggingFaceTokenizer", expect=2)
 says("--swiglu --squared-relu", "--swiglu and --squared-relu contradict each other", expect=2)
-for what in ("mtp-num-layers", "main-params-dtype"):
+for what in ("mtp-hsm", "main-params-dtype"):
     assert "did you mean" not in says(f"--{what} 1", f"--{what}", "is not supported", expect=2)
 everything = says("--foo --lr x --min-lr 1 --hidden-dropout 2 --muon-momentum 1", "4 problems",
                   "'--foo' is not an option", "--lr expects a number", "--hidden-dropout must be from 0 to 1, not 2",
                   "--muon-momentum is not supported", expect=2)
 assert everything.count("--foo") == 1, everything
 
-assert "Not supported: Heads that predict" in isotron("pretrain", "--help", "mtp-num")
+assert "Not supported: This option changes the layers" in isotron("pretrain", "--help", "mtp-hsm")
 assert "--tokenizer-type SFTTokenizer" in isotron("pretrain", "--help", "sfttokenizer")
 without = says("--sequence-parallel --no-load-rng --no-mmap-bin-files", "--sequence-parallel has no effect",
                "--no-load-rng has no effect", "--no-mmap-bin-files has no effect")

@@ -137,5 +137,6 @@ HOOK(Batch, batch_slice, const Batch *b, int ranks, int rank, Arena *arena) {
         if (mutant_is(M_cp_boundary_label) && i % x.shape.positions == x.shape.positions / 2 - 1)
             x.labels[i] = x.tokens[i + 1];
     }
+    if (mutant_is(M_cp_ahead_of_own_tokens)) batch_look_ahead(&x);
     return x;
 }

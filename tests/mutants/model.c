@@ -5,6 +5,7 @@
 #include "models/stack.h"
 #include "mutants/mutants.h"
 #include "ops/expert_parallel.h"
+#include "ops/join_heads.h"
 #include "ops/loss.h"
 #include "ops/redistribute.h"
 #include "ops/rope.h"
@@ -71,6 +72,13 @@ HOOK(Tensor *, stack_end, Tape *t, const Stack *m, int64_t first, int64_t n, con
     const bool encoder = !strcmp(m->spec->name, "encoder");
     return mutant_is(M_encoded_not_normed) && encoder ? stack_output(t, m, first, n, feed, s)
                                                       : __real_stack_end(t, m, first, n, feed, s);
+}
+
+/* ---- further tokens ---- */
+
+HOOK(Tensor *, op_join_heads, Tape *t, Tensor *a, Tensor *b) {
+    const bool swaps = mutant_is(M_mtp_state_first) && a->dim[2] * a->dim[3] == 1;
+    return __real_op_join_heads(t, swaps ? b : a, swaps ? a : b);
 }
 
 /* ---- formulas ---- */

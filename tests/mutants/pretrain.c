@@ -94,6 +94,7 @@ HOOK(void, microbatches_add, Microbatches *m, int64_t number, const Batch *b, Lo
     if (mutant_is_named(M_router_losses_per_microbatch) && running &&
         !running->run.config->calculate_per_token_loss)
         weights.aux = running->scaler.scale;
+    for (int i = 1; mutant_is(M_mtp_loss_not_averaged) && i < MODEL_LOSSES; i++) weights.loss[i] *= 2;
     __real_microbatches_add(m, number, b, weights, first_sample);
 }
 

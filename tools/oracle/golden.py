@@ -33,6 +33,7 @@ import transformers
 
 import encoders
 import moe
+import mtp
 import sinks
 import witness
 from families import CASES, FAMILIES
@@ -111,10 +112,12 @@ def train(model, o, conf, batches, losses):
     for k in range(o["train-iters"]):
         x = {name: values[k] for name, values in batches.items()}
         logits, parts = losses(model, x)
-        loss, mask = sum(parts.values()), x["loss_mask"]
+        ahead = [part for n, part in parts.items() if n.startswith("mtp_")]
+        loss, mask = sum(parts.values()) - sum(ahead), x["loss_mask"]
         # Megatron-LM's weight of router losses: the number of all positions divided by the number of counted tokens.
         balance = routers.losses(*mask.shape) * (mask.numel() / mask.sum())
-        grads = dict(zip(params, torch.autograd.grad(loss + balance, list(params.values()))))
+        total = loss + balance + (mtp.factor(o) * sum(ahead) if ahead else 0)
+        grads = dict(zip(params, torch.autograd.grad(total, list(params.values()))))
         grads |= {n: torch.zeros_like(params[n]) for n in encoders.without_effect(model)}
         norm = math.sqrt(sum((g * g).sum().item() for g in grads.values()))
         clip = min(1.0, o["clip-grad"] / (norm + 1e-6))
@@ -159,17 +162,20 @@ def make(name, out, overrides, arguments):
             "MaskedLM" if o.get("bert-no-binary-head") else "PreTraining" if encoder else "CausalLM")
     with Float64():
         model = module.model(o) if own else getattr(transformers, "AutoModelFor" + kind).from_config(
-            transformers.AutoConfig.for_model(family.replace("_bert", "-bert"), **module.config(o)),
+            transformers.AutoConfig.for_model(family.replace("_bert", "-bert"), **module.config(mtp.layers(o))),
             attn_implementation=encoders.implementation(o) if encoder else sinks.implementation(o),
             dtype=torch.float64).train()
         encoders.adapt(model, o) if encoder else None if own else sinks.add(model, o)
         if not own:
             model.config._experts_implementation = "eager"
+        if "mtp-num-layers" in o:
+            mtp.add(model, o)
         initialise(model, rng, o.get("apply-layernorm-1p"), dtype)
         encoders.clear_padding(model) if encoder else None
     save_init(family, model, folder, dtype)
     masks = (batches["loss_mask"] if "loss_mask" in batches else torch.ones(batches["tokens"][..., 1:].shape)).double()
-    task = module.losses if own else encoders.task_losses if o.get("task") else encoders.losses if encoder else losses
+    task = (module.losses if own else encoders.task_losses if o.get("task") else encoders.losses if encoder else
+            mtp.losses(o) if "mtp-num-layers" in o else losses)
     with Float64():
         curve, grads, logits, peer, margin = train(model, o, witness.read_conf(folder / "run.conf"),
                                                    batches | {"loss_mask": masks}, task)
@@ -201,7 +207,7 @@ def make(name, out, overrides, arguments):
 
 
 def provenance(family, model, arguments):
-    sources = [HERE / f"{f}.py" for f in ("golden", f"families/{family}", "families/decoder", "moe", "sinks",
+    sources = [HERE / f"{f}.py" for f in ("golden", f"families/{family}", "families/decoder", "moe", "mtp", "sinks",
                                           "encoders", "witness", "float64")]
     sources += [Path(trainer.__file__), Path(trainer.decoder.__file__)]
     return {"generator": "tools/oracle/golden.py", "arguments": arguments, "model": model,
@@ -229,6 +235,8 @@ def save_init(family, model, folder, dtype):
     for name, x in saved.items():
         if not torch.equal(x, mine[name].to(x.dtype)):
             raise Failed(f"{folder.name}: save_pretrained and we disagree about {name}")
+    if copies := mtp.copies(saved):
+        safetensors.torch.save_file(saved | copies, folder / "init.safetensors", {"format": "pt"})
 
 
 def main(a):

@@ -46,11 +46,28 @@ def read_conf(path):
                            for word in [f"--{key}", *([] if value == "true" else value.split())])
 
 
+AHEAD = {"shared_head.norm": "final_layernorm", "enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj"}
+
+
+def numbered(tensors, m):
+    """Renames the layers after those of the decoder, which predict further tokens."""
+    found = {}
+    for name, x in tensors.items():
+        if name.endswith(("shared_head.head.weight", ".embed_tokens.weight")) and ".layers." in name:
+            continue  # a copy
+        layer = re.match(r"model\.layers\.(\d+)\.(.*)\.(\w+)$", name)
+        if layer and int(layer[1]) >= m.layers:
+            module = AHEAD.get(layer[2], f"transformer_layer.{layer[2]}")
+            name = f"mtp.layers.{int(layer[1]) - m.layers}.{module}.{layer[3]}"
+        found[name] = x
+    return found
+
+
 def megatron(tensors, m):
     """Converts tensors from Llama's names to Megatron-LM's names and layout."""
     pieces = collections.defaultdict(dict)
     after_attention = "post_self_attn_layernorm" if m.norms_output else "pre_mlp_layernorm"
-    for name, x in renamed(tensors, NAMES | {"post_attention_layernorm": after_attention}).items():
+    for name, x in renamed(numbered(tensors, m), NAMES | {"post_attention_layernorm": after_attention}).items():
         expert, part = re.search(r"experts\.(\d+)\.", name), re.search(r"\.(q|k|v|gate|up)_proj", name)
         whole = re.sub(r"experts\.\d+\.", "experts.", name)
         if part:
@@ -109,9 +126,12 @@ def check(folder):
     text = batches["tokens"][0]
     place = np.broadcast_to(np.arange(text.shape[1] - 1), text[:, 1:].shape)
     mask = batches["loss_mask"][0].astype(np.float64) if "loss_mask" in batches else np.ones(place.shape)
-    run = decoder.Pass(m, w, trainer.Batch(text[:, :-1], text[:, 1:], mask, place, np.zeros_like(place)))
-    (total,), weigh = run.losses(), dict(decoder.router_losses(o))
-    backward([(total, 1.0)] + [(x, weigh[kind] * mask.size) for kind, _, x in run.router_losses])
+    batch = trainer.Batch(text[:, :-1], text[:, 1:], mask, place, np.zeros_like(place), m.ahead)
+    run = decoder.Pass(m, w, batch)
+    (total, *ahead), weigh, n = run.losses(), dict(decoder.router_losses(o)), batch.weights
+    factor = o.float("mtp-loss-scaling-factor", 0.1) / max(m.ahead, 1) * n[0]
+    backward([(total, 1.0), *((x, factor / k) for x, k in zip(ahead, n[1:]))]
+             + [(x, weigh[kind] * mask.size) for kind, _, x in run.router_losses])
     loss = json.loads((folder / "curve.json").read_text())["steps"][0]["loss"]
     flat = lambda arrays: np.concatenate([x.ravel() for x in arrays])
     pairs = {"loss": (total.value.sum() / mask.sum(), np.array(loss)),

@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -74,7 +75,14 @@ Err hf_config_parse(const char *path, const Str *conf, Arena *arena, Config *con
     return e.code ? err_user("'%s' gives a model that cannot be: %s", path, e.msg) : ERR_OK;
 }
 
+static bool has_mtp(const Config *c, const Safetensors *weights) {
+    char name[64];
+    snprintf(name, sizeof name, "model.layers.%lld.eh_proj.weight", (long long)c->num_layers);
+    return safetensors_find(weights, name) || safetensors_find(weights, name + strlen("model."));
+}
+
 void hf_config_fit(Config *c, const Safetensors *weights) {
+    if (c->mtp_num_layers && !has_mtp(c, weights)) c->mtp_num_layers = 0;
     const bool unscaled = c->untie_embeddings_and_output_weights || c->logits_scaling == 1;
     if (!config_is_hf_t5(c) || !unscaled) return;
     const Tensor *output = safetensors_find(weights, "lm_head.weight"),

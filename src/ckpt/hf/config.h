@@ -15,9 +15,10 @@ Err hf_config_import(const char *path, Str *conf);
 /* Sets the options that hf_config_import has read from `path`. If no model can have these options, the error names the
  * file. */
 Err hf_config_parse(const char *path, const Str *conf, Arena *, Config *);
-/* Sets whether the output layer of a T5 with unscaled logits is tied to the embedding: it is tied unless the
- * weights contain an output layer that is not a copy of the embedding. The config.json of transformers 5 does
- * not specify this. The options of other models are unchanged. */
+/* Sets options for which config.json is not sufficient:
+ * - whether the output layer of a T5 with unscaled logits is tied to the embedding: it is tied unless the weights contain
+ *   an output layer that is not a copy of the embedding;
+ * - whether there are layers that predict further tokens (MTP): transformers never writes their weights. */
 void hf_config_fit(Config *, const Safetensors *weights);
 /* Sets whether a pretrained BERT has the head for sentence pairs. It does if its type has this head, and the
  * weights contain the head or init_missing is set. The options of other models are unchanged. */

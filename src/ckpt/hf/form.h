@@ -52,10 +52,10 @@ typedef enum HfWindows {
 extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_token, hf_form_fixed,
     hf_form_lacking, hf_form_required, hf_form_stated, hf_form_must, hf_form_refused, hf_form_alias;
 /* Forms of heads, sizes, activations, scores and biases. */
-extern const HfForm hf_form_query_groups, hf_form_own_keys, hf_form_nullable, hf_form_head_size,
-    hf_form_head_size_is_usual, hf_form_hidden_size_divides, hf_form_heads_fill_hidden, hf_form_fourfold,
-    hf_form_decoder_layers, hf_form_feed_forward, hf_form_positions, hf_form_activation, hf_form_gate,
-    hf_form_gemma_gate, hf_form_pre_attention_scalar, hf_form_softcap, hf_form_reciprocal,
+extern const HfForm hf_form_count, hf_form_query_groups, hf_form_own_keys, hf_form_nullable,
+    hf_form_head_size, hf_form_head_size_is_usual, hf_form_hidden_size_divides, hf_form_heads_fill_hidden,
+    hf_form_fourfold, hf_form_decoder_layers, hf_form_feed_forward, hf_form_positions, hf_form_activation,
+    hf_form_gate, hf_form_gemma_gate, hf_form_pre_attention_scalar, hf_form_softcap, hf_form_reciprocal,
     hf_form_scaled_head, hf_form_attention_biases, hf_form_both_biases, hf_form_same_rate, hf_form_two_norms,
     hf_form_falcon_layers, hf_form_falcon_heads;
 extern const HfForm hf_form_bert_heads, hf_form_classes, hf_form_padding, hf_form_positions_after_padding,

@@ -19,6 +19,10 @@ static int64_t get_or_usual(HfReader *r, const HfRow *row, int64_t usual) {
     return hf_get_size(r, row->key, is_there || row->fallback == HF_USUAL ? usual : (int64_t)row->fallback);
 }
 
+static void count_read(HfReader *r, const HfRow *row) {
+    hf_set_size(r, row->option, hf_get_count(r, row->key, (int64_t)row->fallback));
+}
+
 static void query_groups_read(HfReader *r, const HfRow *row) {
     hf_set_flag(r, OPTION_group_query_attention, true);
     hf_set_size(r, row->option, get_or_usual(r, row, hf_get_option(r, OPTION_num_attention_heads)));
@@ -250,7 +254,8 @@ static void both_biases_write(HfWriter *w, const HfRow *row) {
 }
 
 const HfForm hf_form_same_rate = {hf_value_read, NULL}; /* another row writes the key */
-const HfForm hf_form_query_groups = {query_groups_read, hf_value_write},
+const HfForm hf_form_count = {count_read, hf_value_write},
+             hf_form_query_groups = {query_groups_read, hf_value_write},
              hf_form_own_keys = {own_keys_read, hf_value_write},
              hf_form_nullable = {nullable_read, nullable_write},
              hf_form_head_size = {head_size_read, hf_value_write},

@@ -40,7 +40,9 @@ static const Rule RULES[] = {
 };
 enum { N_RULES = sizeof RULES / sizeof *RULES };
 
-static const char LAYERS[] = ".layers.", OUTPUT[] = "output_layer.weight";
+static const char LAYERS[] = ".layers.", OUTPUT[] = "output_layer.weight", MTP[] = "mtp.layers.",
+                  MTP_LAYER[] = "transformer_layer.", MTP_WORDS[] = ".embed_tokens.weight",
+                  MTP_OUTPUT[] = ".shared_head.head.weight";
 
 static const Rule *find_rule(HfFamily family, const char *module, size_t n, const char *part) {
     for (int i = 0; i < N_RULES; i++) {
@@ -103,6 +105,9 @@ static const char *output_name(HfFamily family) {
     return rule ? rule->hf : "lm_head.weight";
 }
 
+static bool starts_with(const char *name, const char *begin) { return !strncmp(name, begin, strlen(begin)); }
+
+/* The layers of the decoder come before those that predict further tokens. */
 static Err add_param(HfMap *m, const Param *p) {
     const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].prefix;
     if (!strcmp(name, OUTPUT))
@@ -113,8 +118,13 @@ static Err add_param(HfMap *m, const Param *p) {
         const char *layers = FAMILIES[m->family].layers, *star = strchr(layers, '*');
         char *end;
         long layer = strtol(in_layer + sizeof LAYERS - 1, &end, 10);
+        if (starts_with(name, MTP))
+            layer += m->main_layers;
+        else if (layer >= m->main_layers)
+            m->main_layers = layer + 1;
         if (layer >= m->layers) m->layers = layer + 1;
         module = star ? arena_printf(m->arena, "%.*s:%s", stack, name, end + 1) : end + 1;
+        if (starts_with(module, MTP_LAYER)) module += sizeof MTP_LAYER - 1;
         base = arena_printf(m->arena, "%s%.*s%s.%ld.", base, star ? stack : 0, name, star ? star + 1 : layers,
                             layer);
     }
@@ -340,12 +350,26 @@ bool hf_leaves_pooler(const Safetensors *s, const HfMap *m) {
     return false;
 }
 
-static bool is_of_later_layer(const HfMap *m, const char *name) {
+/* The number of the tensor's layer; -1: none. */
+static int64_t layer_of(const HfMap *m, const char *name) {
     const Family *f = &FAMILIES[m->family];
     const size_t base = strlen(f->prefix), n = strlen(f->layers);
-    if (m->family != HF_GLM_MOE && f->base != HF_GLM_MOE) return false;
     if (!strncmp(name, f->prefix, base)) name += base;
-    return !strncmp(name, f->layers, n) && name[n] == '.' && strtol(name + n + 1, NULL, 10) >= m->layers;
+    return !strncmp(name, f->layers, n) && name[n] == '.' ? strtol(name + n + 1, NULL, 10) : -1;
+}
+
+static bool is_of_later_layer(const HfMap *m, const char *name) {
+    const bool predicts = m->family == HF_GLM_MOE || FAMILIES[m->family].base == HF_GLM_MOE;
+    return predicts && layer_of(m, name) >= m->layers;
+}
+
+/* Whether the tensor is one that add_mtp_copies adds to an export. */
+static bool is_mtp_copy(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
+    if (layer_of(m, t->name) < m->main_layers) return false;
+    const Tensor *words = hf_find(s, m, &m->tensors[0]).values,
+                 *output = safetensors_find(s, output_name(m->family));
+    return (ends_with(t->name, MTP_WORDS) && hf_is_copy(&t->tensor, words)) ||
+           (ends_with(t->name, MTP_OUTPUT) && hf_is_copy(&t->tensor, output ? output : words));
 }
 
 bool hf_leaves_layers(const Safetensors *s, const HfMap *m) {
@@ -362,7 +386,7 @@ static bool is_of_head(const HfTensor *t) {
 
 /* Whether a file may contain the tensor although the model has no such parameter. Such tensors are buffers that older
  * transformers saved, T5's unused table of cross-attention, unused poolers, layers of multi-token prediction, and
- * copies of tied parameters. */
+ * copies of parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
     static const char *const BUFFERS[] = {"attn.bias",
                                           "attention.bias",
@@ -375,7 +399,7 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
         const size_t n = strlen(t->name), k = strlen(BUFFERS[i]);
         if (ends_with(t->name, BUFFERS[i]) && (n == k || t->name[n - k - 1] == '.')) return true;
     }
-    if (is_pooler(t->name) || is_of_later_layer(m, t->name)) return true;
+    if (is_pooler(t->name) || is_of_later_layer(m, t->name) || is_mtp_copy(s, m, t)) return true;
     if (!strcmp(t->name, "cls.predictions.decoder.bias"))
         return hf_is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
     if (!strcmp(t->name, "lm_head.decoder.bias"))
@@ -581,10 +605,26 @@ static Err check_master_values(Export *x) {
     return e;
 }
 
+/* Adds the copies of the embedding and of the output layer in each layer that predicts further tokens. */
+static void add_mtp_copies(HfMap *m) {
+    const Param *words = m->tensors[0].param, *output = words; /* the first parameter is the embedding */
+    for (int64_t i = 0; i < m->count; i++)
+        if (!strcmp(m->tensors[i].param->spec.name, OUTPUT)) output = m->tensors[i].param;
+    const Family *f = &FAMILIES[m->family];
+    for (int64_t i = m->main_layers; i < m->layers; i++) {
+        const char *base = arena_printf(m->arena, "%s%s.%lld", f->prefix, f->layers, (long long)i);
+        hf_add(m, arena_printf(m->arena, "%s%s", base, MTP_WORDS), words, HF_ALL_PARTS, HF_ALL_GROUPS,
+               OUT_IN);
+        hf_add(m, arena_printf(m->arena, "%s%s", base, MTP_OUTPUT), output, HF_ALL_PARTS, HF_ALL_GROUPS,
+               OUT_IN);
+    }
+}
+
 Err hf_export(const Registry *r, HfFamily family, const char *path, DType dtype) {
     HfMap map;
     Err e = hf_map(r, family, &map);
     if (!e.code) {
+        add_mtp_copies(&map);
         Export x = {r, &map, dtype, NULL};
         SafeTensor *headers = mem_zero((size_t)map.count + 1, sizeof *headers);
         for (int64_t i = 0; i < map.count; i++)

@@ -47,8 +47,9 @@ typedef struct HfMap {
     HfTensor *tensors; /* order of the registry; a tied output layer is excluded */
     int64_t count;
     HfFamily family;
-    int64_t layers;  /* number of layers of the longest stack */
-    bool init_heads; /* tensors of heads may be missing */
+    int64_t layers;      /* number of layers of the longest stack, with those that predict further tokens */
+    int64_t main_layers; /* the same without the latter */
+    bool init_heads;     /* tensors of heads may be missing */
     Arena *arena;
 } HfMap;
 
@@ -91,7 +92,7 @@ Err hf_match(const Safetensors *, const Registry *, const HfSource *, HfMap *out
 /* Whether the file has a pooler that the model does not use. hf_check accepts such a pooler. */
 bool hf_leaves_pooler(const Safetensors *, const HfMap *);
 /* Whether the file has layers after the model's last, which predict further tokens (MTP) in DeepSeek-V3 and GLM-4.5.
- * Like transformers, hf_check accepts and ignores them. */
+ * Like transformers, hf_check accepts and ignores them if the model has no such layers. */
 bool hf_leaves_layers(const Safetensors *, const HfMap *);
 /* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted,
  * except heads that the file lacks. Values that are NaN or infinite, in the file or after conversion to the

@@ -55,6 +55,7 @@ class Shape:
         self.scales_output = self.family == "t5" and self.tied and self.rms and not self.biased and (
             self.position == "relative" and o.float("softmax-scale", 0) == 1)  # Hugging Face's T5
         self.experts = o.int("num-experts", 0)
+        self.ahead = o.int("mtp-num-layers", 0)  # layers that predict further tokens, of the kind of the last layer
         layers = max(self.layers, self.depth)
 
         def each(option, otherwise, of_number):
@@ -64,6 +65,13 @@ class Shape:
         self.rotated = [not x for x in each("no-rope-freq", f"[0]*{layers}", lambda i, n: (i + 1) % n == 0)]
         reach = int(o.text("window-size", "-1,0").split(",")[0])
         self.reach = [reach if w and reach >= 0 else None for w in windowed]
+        for each_layer in (self.has_experts, self.rotated, self.reach):
+            each_layer += each_layer[-1:] * self.ahead
+
+    def scope(self, layer):
+        """The scope of a decoder's layer, or of one that predicts further tokens."""
+        ahead = layer - self.layers
+        return f"decoder.layers.{layer}" if ahead < 0 else f"mtp.layers.{ahead}.transformer_layer"
 
 
 class Tensors(dict):
@@ -149,23 +157,33 @@ class Tensors(dict):
         self.linear(f"{name}.linear_kv", 2 * width, m.hidden, self.std, biased)
         self.linear(f"{name}.linear_proj", m.hidden, width, self.small, m.biased or "add-attn-proj-bias" in self.o)
 
-    def stack(self, name, layers, crosses=False):
+    def layer(self, layer, i, crosses):
         m = self.m
+        for before, scope, after, _ in branches(crosses):
+            if m.norms_input and not (before == "pre_mlp_layernorm" and m.parallel == "one-norm"):
+                self.norm(f"{layer}.{before}", m.hidden)
+            if m.norms_output or m.norms_sum:
+                self.norm(f"{layer}.{after}", m.hidden)
+            if scope != "mlp":
+                (self.cross_attention if scope == "cross_attention" else self.attention)(f"{layer}.{scope}")
+            elif m.has_experts[i]:
+                self.experts(f"{layer}.mlp")
+            else:
+                self.mlp(f"{layer}.mlp", m.ffn, m.biased)
+
+    def stack(self, name, layers, crosses=False):
         for i in range(layers):
-            layer = f"{name}.layers.{i}"
-            for before, scope, after, _ in branches(crosses):
-                if m.norms_input and not (before == "pre_mlp_layernorm" and m.parallel == "one-norm"):
-                    self.norm(f"{layer}.{before}", m.hidden)
-                if m.norms_output or m.norms_sum:
-                    self.norm(f"{layer}.{after}", m.hidden)
-                if scope != "mlp":
-                    (self.cross_attention if scope == "cross_attention" else self.attention)(f"{layer}.{scope}")
-                elif m.has_experts[i]:
-                    self.experts(f"{layer}.mlp")
-                else:
-                    self.mlp(f"{layer}.mlp", m.ffn, m.biased)
-        if not m.norms_sum:
-            self.norm(f"{name}.final_layernorm", m.hidden)
+            self.layer(f"{name}.layers.{i}", i, crosses)
+        if not self.m.norms_sum:
+            self.norm(f"{name}.final_layernorm", self.m.hidden)
+
+    def layer_ahead(self, i):
+        m, name = self.m, f"mtp.layers.{i}"
+        self.norm(f"{name}.enorm", m.hidden)
+        self.norm(f"{name}.hnorm", m.hidden)
+        self.linear(f"{name}.eh_proj", m.hidden, 2 * m.hidden, self.std, False)
+        self.layer(m.scope(m.layers + i), m.layers + i, False)
+        self.norm(f"{name}.final_layernorm", m.hidden)
 
     def output(self):
         if not self.m.tied:
@@ -185,6 +203,8 @@ def tensors(m):
     out = Tensors(m)
     out.embeddings()
     out.stack("decoder", m.layers)
+    for i in range(m.ahead):
+        out.layer_ahead(i)
     out.output()
     return out
 
@@ -437,7 +457,7 @@ class Pass:
         experts."""
         o, k = self.o, self.o.int("moe-router-topk", 2)
         scaling, kinds = o.float("moe-router-topk-scaling-factor", 1.0), o.list("moe-router-load-balancing-type")
-        bias = self.w.get(f"decoder.layers.{layer}.mlp.router.expert_bias")
+        bias = self.w.get(f"{self.m.scope(layer)}.mlp.router.expert_bias")
         bias = 0 if bias is None else bias.value
         sinkhorn = "sinkhorn" in kinds
         if sinkhorn:
@@ -465,7 +485,7 @@ class Pass:
     def quantiles(self, logits, layer):
         """The biases with which these logits would give each expert an equal share of the tokens."""
         t, n, k = *logits.shape, self.o.int("moe-router-topk", 2)
-        biased = logits + self.w[f"decoder.layers.{layer}.mlp.router.expert_bias"].value
+        biased = logits + self.w[f"{self.m.scope(layer)}.mlp.router.expert_bias"].value
         above = logits - np.sort(biased, axis=1)[:, n - k - 1, None]
         return -np.sort(above, axis=0)[t - 1 - t * k // n]
 
@@ -495,7 +515,7 @@ class Pass:
         return chosen & (rank < room)
 
     def moe(self, x, layer):
-        o, m, name = self.o, self.m, f"decoder.layers.{layer}.mlp"
+        o, m, name = self.o, self.m, f"{self.m.scope(layer)}.mlp"
         b, s, h = x.shape
         eps = o.float("moe-input-jitter-eps", 0.0)
         noisy = x
@@ -540,25 +560,28 @@ class Pass:
 
     def stack(self, x, name, layers, positions, seen, bias=None, across=None):
         """Runs the layers. seen: the visible keys for each layer; across(x, scope): the cross-attention."""
-        m, residual = self.m, self.o.float("residual-multiplier", 1.0)
         for i in range(layers):
-            layer, below, normed = f"{name}.layers.{i}", x, None
+            x = self.layer(x, f"{name}.layers.{i}", i, positions, seen, bias, across)
+        return x if self.m.norms_sum else self.norm(x, f"{name}.final_layernorm")
 
-            def sublayer(y, scope):
-                if scope == "cross_attention":
-                    return across(y, f"{layer}.{scope}")
-                if scope == "self_attention":
-                    return self.attended(f"{layer}.{scope}", *self.heads(y, f"{layer}.{scope}", i, positions), seen(i), bias)
-                return self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
-            for before, scope, after, dropout in branches(across is not None):
-                y = x if m.parallel == "none" else below
-                if m.norms_input and not (m.parallel == "one-norm" and normed):
-                    normed = self.norm(y, f"{layer}.{before}")
-                y = sublayer(normed if m.norms_input else y, scope)
-                y = self.norm(y, f"{layer}.{after}") if m.norms_output else y
-                x = x + self.dropped(y * residual, f"{layer}.{dropout}", "hidden-dropout")
-                x = self.norm(x, f"{layer}.{after}") if m.norms_sum else x
-        return x if m.norms_sum else self.norm(x, f"{name}.final_layernorm")
+    def layer(self, x, layer, i, positions, seen, bias=None, across=None):
+        m, residual, below, normed = self.m, self.o.float("residual-multiplier", 1.0), x, None
+
+        def sublayer(y, scope):
+            if scope == "cross_attention":
+                return across(y, f"{layer}.{scope}")
+            if scope == "self_attention":
+                return self.attended(f"{layer}.{scope}", *self.heads(y, f"{layer}.{scope}", i, positions), seen(i), bias)
+            return self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
+        for before, scope, after, dropout in branches(across is not None):
+            y = x if m.parallel == "none" else below
+            if m.norms_input and not (m.parallel == "one-norm" and normed):
+                normed = self.norm(y, f"{layer}.{before}")
+            y = sublayer(normed if m.norms_input else y, scope)
+            y = self.norm(y, f"{layer}.{after}") if m.norms_output else y
+            x = x + self.dropped(y * residual, f"{layer}.{dropout}", "hidden-dropout")
+            x = self.norm(x, f"{layer}.{after}") if m.norms_sum else x
+        return x
 
     def output(self, x):
         w, cap = self.w, self.o.float("final-logit-softcapping", math.inf)
@@ -567,14 +590,32 @@ class Pass:
         z = z if "output_layer.bias" not in w else z + w["output_layer.bias"]
         return z if cap == math.inf else tanh(z / cap) * cap
 
-    def logits(self):
+    def states(self):
         batch = self.batch
         x = self.embedded(batch.tokens, batch.positions)
-        return self.output(self.stack(x, "decoder", self.m.layers, batch.positions, self.visible))
+        return self.stack(x, "decoder", self.m.layers, batch.positions, self.visible)
+
+    def logits(self):
+        return self.output(self.states())
+
+    def state_ahead(self, x, k):
+        """The states that predict the token k + 1 positions ahead. x: those that predict the token k positions
+        ahead."""
+        m, batch, name = self.m, self.batch, f"mtp.layers.{k - 1}"
+        token = self.embedded(batch.later(batch.tokens, k), batch.positions, site=f"{name}.embedding.dropout")
+        x = concatenate([self.norm(token, f"{name}.enorm"), self.norm(x, f"{name}.hnorm")])
+        layer = m.layers + k - 1
+        x = self.layer(self.linear(x, f"{name}.eh_proj"), m.scope(layer), layer, batch.positions, self.visible)
+        return self.norm(x, f"{name}.final_layernorm")
 
     def losses(self):
         """For each loss: its sum over the tokens of each sample that the mask counts."""
-        return [nll(self.logits(), self.batch.labels, self.batch.mask)]
+        batch, x = self.batch, self.states()
+        found = [nll(self.output(x), batch.labels, batch.mask)]
+        for k in range(1, self.m.ahead + 1):
+            x = self.state_ahead(x, k)
+            found.append(nll(self.output(x), batch.later(batch.labels, k), batch.later(batch.mask, k)))
+        return found
 
 
 def nll(z, labels, weights):

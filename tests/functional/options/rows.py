@@ -124,6 +124,14 @@ witnessed("reset_attention_mask eod_mask_loss",
           " --eod-mask-loss", families=GPT)
 witnessed("softmax_scale attn_logit_softcapping", LATENT + "--softmax-scale 0.3 --attn-logit-softcapping 0.05",
           families=GPT)
+AHEAD = "--position-embedding-type rope --mtp-num-layers 2 --init-method-std 0.2 "
+AHEAD_LAYOUTS = (*LAYOUTS, RING, CUT + CHUNKED, "--ranks 8 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|mm|L",
+                 "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|m|mL", "--ranks 2 --use-megatron-fsdp")
+witnessed("mtp_num_layers", AHEAD + "--hidden-dropout 0.1 --attention-dropout 0.1", layouts=AHEAD_LAYOUTS, families=GPT)
+witnessed("mtp_num_layers mtp_loss_scaling_factor", AHEAD + "--mtp-loss-scaling-factor 0.7 --calculate-per-token-loss --reset-position-ids"
+          " --reset-attention-mask --eod-mask-loss --untie-embeddings-and-output-weights", layouts=AHEAD_LAYOUTS, families=GPT)
+witnessed("mtp_num_layers mtp_loss_scaling_factor", AHEAD + "--mtp-loss-scaling-factor 2 --mtp-num-layers 3 --normalization RMSNorm"
+          " --window-size 3,0 --window-attn-skip-freq [0,1] --no-rope-freq [0,1] --reset-attention-mask", layouts=LAYOUTS, families=GPT)
 witnessed("window_size", "--window-size 3,0", families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-attn-skip-freq 2", layouts=(ONE, CUT), families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 4 --window-size 3,0 --window-attn-skip-freq [1,0]*2", families=GPT)
@@ -193,6 +201,13 @@ witnessed("add_bias_linear moe_apply_probs_on_input",
           BIASED + "--moe-apply-probs-on-input --moe-expert-capacity-factor 0.7", families=GPT,
           layouts=(CUT, "--moe-pad-expert-input-to-capacity"))
 experts("moe_router_topk", "--moe-router-topk 3")
+# a layer of experts that predicts further tokens is alone on its stage
+AHEAD_ALONE = "--ranks 8 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|m|L --expert-model-parallel-size 2 "
+experts("mtp_num_layers", "--position-embedding-type rope --mtp-num-layers 1 --mtp-loss-scaling-factor 0.7"
+        " --moe-aux-loss-coeff 0.3 --moe-z-loss-coeff 0.1 --moe-router-score-function sigmoid --moe-router-enable-expert-bias",
+        layouts=(AHEAD_ALONE + "--context-parallel-size 2", TOGETHER, CUT, AHEAD_ALONE +
+                 "--tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 2"))
+experts("mtp_num_layers moe_layer_freq", LATENT + "--mtp-num-layers 2 --moe-layer-freq [0,1]")
 experts("moe_router_pre_softmax", "--moe-router-pre-softmax")
 experts("moe_router_score_function moe_router_topk_scaling_factor", "--moe-router-score-function sigmoid --moe-router-topk-scaling-factor 1.5")
 experts("moe_router_num_groups moe_router_group_topk moe_aux_loss_coeff",

@@ -61,11 +61,18 @@ class Batch:
     mask: np.ndarray
     positions: np.ndarray
     first_key: np.ndarray
+    ahead: int = 0  # number of further tokens that are predicted
+
+    def later(self, x, k):
+        """The elements k positions ahead, or 0 if they are outside the document."""
+        place = np.arange(x.shape[1])
+        to = np.minimum(place + k, len(place) - 1)
+        return np.where((place + k < len(place)) & (self.first_key[:, to] <= place), x[:, to], 0)
 
     @property
     def weights(self):
         """The sums of the weights of tokens, one for each loss."""
-        return np.array([self.mask.sum()])
+        return np.array([self.later(self.mask, k).sum() for k in range(self.ahead + 1)])
 
 
 def batch_of(o, texts):
@@ -79,7 +86,7 @@ def batch_of(o, texts):
     if pad != o.eod or "allow-ambiguous-pad-tokens" in o:
         mask, tokens, labels = np.where(labels == pad, 0.0, mask), np.where(tokens == pad, 0, tokens), np.where(labels == pad, 0, labels)
     return Batch(tokens, labels, mask, place - start if "reset-position-ids" in o else place,
-                 start if "reset-attention-mask" in o else np.zeros_like(start))
+                 start if "reset-attention-mask" in o else np.zeros_like(start), o.int("mtp-num-layers", 0))
 
 
 @dataclasses.dataclass
@@ -217,7 +224,7 @@ class Trainer:
     def fresh(self):
         weights, biases = decoder.initial(self.tensors(), self.seed), {}
         if "moe-router-enable-expert-bias" in self.o or self.o.quantile_balancing:
-            biases = {i: np.zeros(self.m.experts) for i in range(self.m.layers) if self.m.has_experts[i]}
+            biases = {i: np.zeros(self.m.experts) for i, moe in enumerate(self.m.has_experts) if moe}
         scale = self.o.float("loss-scale", self.o.float("initial-loss-scale", 2.0**32)) if self.fp16 else 1.0
         return State(weights, self.no_moments(weights), biases, scale=scale, hysteresis=self.o.int("hysteresis", 2))
 
@@ -226,7 +233,7 @@ class Trainer:
 
     def variables(self):
         w = {name: Var(x) for name, x in self.state.weights.items()}
-        return w | {f"decoder.layers.{i}.mlp.router.expert_bias": Var(x) for i, x in self.state.biases.items()}
+        return w | {f"{self.m.scope(i)}.mlp.router.expert_bias": Var(x) for i, x in self.state.biases.items()}
 
     def microbatch(self):
         """Returns the samples of the next microbatch."""
@@ -262,12 +269,13 @@ class Trainer:
         per_token, n = "calculate-per-token-loss" in o, size // self.micro
         router, chosen, runs = {}, {}, list(self.passes(size))  # router: {(kind, layer): loss}
         total = sum(batch.weights for batch, _, _ in runs)
-        loss = np.zeros(len(total))
+        loss, ahead = np.zeros(len(total)), self.m.ahead
+        factors = np.array([1.0] * len(self.family.losses) + [o.float("mtp-loss-scaling-factor", 0.1) / max(ahead, 1)] * ahead)
         for batch, place, of_microbatch in runs:
             p = self.family.model(self.m, w, batch, place, self.seed, counts)
             sums = p.losses()
             loss += [y.value.sum() for y in sums]
-            weights = 1 / np.maximum(total + 0 * of_microbatch if per_token else of_microbatch * n, 1)
+            weights = factors / np.maximum(total + 0 * of_microbatch if per_token else of_microbatch * n, 1)
             share = batch.mask.size / max(total[0], 1) if per_token else 1 / len(runs)
             coefficient = dict(decoder.router_losses(o))
             backward([*zip(sums, weights.T[:, :, None, None]),
@@ -277,7 +285,8 @@ class Trainer:
             for layer, count in p.chosen.items():
                 chosen[layer] = chosen.get(layer, 0) + count
         found = self.collected(w)
-        told = dict(zip(self.family.losses, loss / np.maximum(total, 1)))
+        names = self.family.losses + [f"mtp_{k + 1}_loss" for k in range(ahead)]
+        told = dict(zip(names, loss / np.maximum(total, 1)))
         self.layer_losses = {LOGGED[kind]: {l: x for (k, l), x in router.items() if k == kind} for kind, _ in router}
         return found, told | {name: sum(x.values()) / len(x) for name, x in self.layer_losses.items()}, chosen
 

@@ -85,9 +85,9 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
     test_model_parse(&b, back.s);
     const Config *c = &a.config, *d = &b.config;
 #define SAME(field) assert_true(c->field == d->field)
-    SAME(num_layers), SAME(hidden_size), SAME(num_attention_heads), SAME(position_embedding_type),
-        SAME(rotary_base), SAME(rotary_percent), SAME(normalization), SAME(norm_epsilon),
-        SAME(apply_layernorm_1p), SAME(add_bias_linear), SAME(qk_layernorm),
+    SAME(num_layers), SAME(mtp_num_layers), SAME(hidden_size), SAME(num_attention_heads),
+        SAME(position_embedding_type), SAME(rotary_base), SAME(rotary_percent), SAME(normalization),
+        SAME(norm_epsilon), SAME(apply_layernorm_1p), SAME(add_bias_linear), SAME(qk_layernorm),
         SAME(untie_embeddings_and_output_weights), SAME(hidden_dropout), SAME(attention_dropout),
         SAME(use_rope_scaling), SAME(rope_scaling_factor), SAME(rope_scaling_low_freq_factor),
         SAME(rope_scaling_high_freq_factor), SAME(rope_scaling_original_max_position_embeddings);
@@ -127,6 +127,7 @@ static const char *not_exported(const char *dir) {
     static const char *const CASES[][2] = {
         {"mistral-sinks", "softmax_type is"},       {"mla-yarn", "latent attention without experts"},
         {"bert-layouts", "gelu-erf in its head"},   {"bert-rope", "as bert, the nearest type"},
+        {"llama-mtp", "mtp_num_layers is"},         {"mtp-layouts", "mtp_num_layers is"},
         {"bert-no-binary-head", "type_vocab_size"}, {"t5-megatron", "as t5, the nearest type"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         if (strstr(dir, CASES[i][0])) return CASES[i][1];
@@ -268,6 +269,7 @@ static const struct {
     const char *field, *base, *change;
 } DIFFERENCES[] = {
     {"num_layers", ROPE, "num-layers = 5"},
+    {"mtp_num_layers", ROPE, "mtp-num-layers = 1"},
     {"hidden_size", ROPE "kv-channels = 6\n", "hidden-size = 48"},
     {"ffn_hidden_size", ROPE, "ffn-hidden-size = 41"},
     {"num_attention_heads", ROPE "kv-channels = 6\ngroup-query-attention = true\n",

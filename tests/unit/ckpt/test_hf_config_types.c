@@ -215,13 +215,10 @@ TEST(every_pair_of_changes_reads_back_or_is_refused) {
 /* Keys that change no function, or are read only together with other keys: a size of the window, or the first layer of
  * several if there is a list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
-    static const char *const IDLE[] = {"pad_token_id",      "architectures",
-                                       "torch_dtype",       "bos_token_id",
-                                       "eos_token_id",      "dropout",
-                                       "attention_dropout", "hidden_dropout",
-                                       "residual_dropout",  "embedding_dropout",
-                                       "embd_pdrop",        "resid_pdrop",
-                                       "attn_pdrop",        "num_nextn_predict_layers"};
+    static const char *const IDLE[] = {
+        "pad_token_id", "architectures",     "torch_dtype",    "bos_token_id",     "eos_token_id",
+        "dropout",      "attention_dropout", "hidden_dropout", "residual_dropout", "embedding_dropout",
+        "embd_pdrop",   "resid_pdrop",       "attn_pdrop"};
     for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
         if (!strcmp(key, IDLE[i])) return true;
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");

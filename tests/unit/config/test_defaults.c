@@ -17,6 +17,8 @@ static const struct {
     {"decoder-seq-length", "none"},
     {"num-attention-heads", "none"},
     {"kv-channels", "none"},
+    {"mtp-num-layers", "0"},
+    {"mtp-loss-scaling-factor", "0.1"},
     {"group-query-attention", "false"},
     {"num-query-groups", "1"},
     {"seq-length", "none"},

@@ -52,6 +52,7 @@ static const char *const NOTED[][2] = {
     {"--first-last-layers-bf16", "--first-last-layers-bf16 has no effect without --fp8-format"},
     {"--num-layers-at-start-in-bf16 1", "has no effect without --first-last-layers-bf16"},
     {"--bf16 --fp8-format e4m3 --num-layers-at-end-in-bf16 1", "no effect without --first-last-layers-bf16"},
+    {"--mtp-loss-scaling-factor 0.2", "--mtp-loss-scaling-factor has no effect without --mtp-num-layers"},
     {"--recompute-num-layers 1", "--recompute-num-layers has no effect without --recompute-granularity full"},
     {"--async-save", "--async-save has no effect without --save"},
     {"--log-progress", "--log-progress has no effect without --save"},
@@ -132,7 +133,7 @@ TEST(unknown_options_do_not_hide_the_rules) {
     Parsed p;
     parse(&p, CHECK_MODEL | CHECK_TRAIN,
           "--hiden-size 64 --num-attention-heads x --kv-channels 0 --num-layers 2 --seq-length 16 "
-          "--mock-data --foo 1 --micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-num-layers 1 "
+          "--mock-data --foo 1 --micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-hsm "
           "--qk-clip --qk-clip-alpha 0.4");
     assert_string_equal(p.args.problems.s,
                         "'--hiden-size' is not an option: did you mean --hidden-size?\n"
@@ -140,8 +141,8 @@ TEST(unknown_options_do_not_hide_the_rules) {
                         "'--foo' is not an option: see --help for the list.\n"
                         "--kv-channels must be from 1 to 65536, not 0.\n"
                         "--min-lr 2 is above --lr 1: lower it.\n"
-                        "--mtp-num-layers is not supported: Heads that predict further "
-                        "tokens (MTP) change the model and its loss. Remove them.\n"
+                        "--mtp-hsm is not supported: This option changes the layers that predict "
+                        "further tokens. Remove it.\n"
                         "--qk-clip and --qk-clip-alpha are not supported: This changes the scores or "
                         "outputs of attention. Choose a model without it.\n");
     done(&p);

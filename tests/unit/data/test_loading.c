@@ -344,4 +344,31 @@ TEST(context_ranks_hold_two_chunks) {
     batch_free(&whole);
 }
 
+/* Two documents: positions 0 to 2 and 3 to 4. */
+TEST(elements_ahead_are_those_of_the_document) {
+    enum { B = 2, S = 5, AHEAD = 3 };
+    Batch b = batch_new(B, (SampleShape){.positions = S,
+                                         .fields = GPT_FIELDS | AHEAD_FIELDS,
+                                         .width = {[FIELD_tokens_ahead] = AHEAD,
+                                                   [FIELD_labels_ahead] = AHEAD,
+                                                   [FIELD_loss_mask_ahead] = AHEAD}});
+    static const int64_t WHOLE[S][AHEAD] = {{1, 2, 3}, {2, 3, 4}, {3, 4}, {4}, {0}},
+                         SPLIT[S][AHEAD] = {{1, 2}, {2}, {0}, {4}, {0}};
+    for (int documents = 1; documents <= 2; documents++) {
+        for (int64_t i = 0; i < B * S; i++) {
+            b.tokens[i] = i, b.labels[i] = 100 + i, b.loss_mask[i] = (float)i / 2;
+            b.document_start[i] = documents == 2 && i % S >= 3 ? 3 : 0;
+        }
+        batch_look_ahead(&b);
+        for (int64_t i = 0; i < B * S * AHEAD; i++) {
+            const int64_t to = (documents == 2 ? SPLIT : WHOLE)[i / AHEAD % S][i % AHEAD],
+                          from = i / AHEAD / S * S + to;
+            assert_int_equal(b.tokens_ahead[i], to ? from : 0);
+            assert_int_equal(b.labels_ahead[i], to ? 100 + from : 0);
+            assert_true(b.loss_mask_ahead[i] == (to ? (float)from / 2 : 0));
+        }
+    }
+    batch_free(&b);
+}
+
 int main(void) { return run_all_tests(write_datasets, leave_folder); }

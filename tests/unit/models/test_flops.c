@@ -72,6 +72,20 @@ TEST(flops_of_a_bert) {
     setup_free(a);
 }
 
+/* Megatron-LM's num_floating_point_operations: each layer that predicts further tokens counts as a layer of the kind of
+ * the last one, with an output layer, a projection of 2h to h, and three norms. */
+TEST(flops_of_layers_that_predict_further_tokens) {
+    const char *words = "--vocab-size 128 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --swiglu "
+                        "--position-embedding-type rope --num-experts 8 --moe-layer-freq";
+    Setup *two = setup_new("%s [0,1] --num-layers 2", words),
+          *four = setup_new("%s [0,1,1,1] --num-layers 4", words),
+          *ahead = setup_new("%s [0,1] --num-layers 2 --mtp-num-layers 2", words);
+    const double h = 64, heads = 6 * 32 * (h * 128 + 2 * h * h + 3 * h),
+                 layers = flops(four, &four->config, 1) - flops(two, &two->config, 1);
+    assert_true(flops(ahead, &ahead->config, 1) == flops(two, &two->config, 1) + layers + 2 * heads);
+    setup_free(two), setup_free(four), setup_free(ahead);
+}
+
 /* An MoE layer counts as a dense layer whose MLP is as wide as the experts of a token and the shared expert
  * together. */
 TEST(flops_count_the_experts_of_a_token) {

@@ -66,6 +66,12 @@ TEST(worked_examples) {
     assert_layout("--num-layers 5 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 2 "
                   "--decoder-last-pipeline-num-layers 3",
                   "E2 3L");
+    /* Layers that predict further tokens are on the last stage. */
+    assert_layout("--num-layers 8 --mtp-num-layers 2 --pipeline-model-parallel-size 4", "E2 2 2 4L");
+    assert_layout("--num-layers 6 --mtp-num-layers 1 --pipeline-model-parallel-size 2 "
+                  "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split "
+                  "--num-layers-per-virtual-pipeline-stage 1",
+                  "E0+1+1+1 1+1+1+1L");
     /* The layers of the encoder precede those of the decoder. */
     assert_layout("--model t5 --num-layers 2 --decoder-num-layers 4 --pipeline-model-parallel-size 3",
                   "E2 2 2L");
@@ -86,6 +92,8 @@ TEST(layout_strings) {
         {2, 3, "E,t,|,t,t,L", "E1 2L"},
         {2, 2, "E|*3,t,*,2,L", "E0+0 0+2L"},
         {2, 1, "(E(t))|((L))", "E1 0L"},
+        {4, 3, "Ett|t|m*2|L --mtp-num-layers 2", "E2 1 2 0L"},
+        {2, 3, "Ett|t|m|mL --mtp-num-layers 2", "E2+1 1+1L"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Arena *arena = arena_new();
@@ -178,8 +186,12 @@ TEST(bad_splits_are_sentences) {
 
 TEST(bad_strings_name_the_place) {
     static const char *const cases[][2] = {
-        {"Et|tLx", "'Et|tLx', character 6: give E, t, L, | or a group"},
-        {"Et|m|tL", "character 4: multi-token prediction (m) is not supported"},
+        {"Et|tLx", "'Et|tLx', character 6: give E, t, m, L, | or a group"},
+        {"Et|tm|L", "has 1 layers that predict further tokens (m), but --mtp-num-layers is 0"},
+        {"Et|tL --mtp-num-layers 2",
+         "has 0 layers that predict further tokens (m), but --mtp-num-layers is 2"},
+        {"Em|tt|L|| --mtp-num-layers 1", "end with its only L"},
+        {"Etm|tL --mtp-num-layers 1", "must have each m after the last t"},
         {"Et|tL)", "character 6: no group is open here"},
         {"E(t|tL", "character 7: a group does not end; add ')'"},
         {"Et*|tL", "character 4: a positive count must follow '*'"},

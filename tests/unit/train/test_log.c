@@ -277,7 +277,7 @@ TEST(each_loss_has_its_name) {
     Logged l = logged("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4");
     l.run.run.model->plan.loss[1] =
         (LossSpec){.name = "sop loss", .extent = EXTENT_SAMPLES, .weights = FIELDS};
-    l.run.run.model->plan.n_losses = 2;
+    l.run.run.model->plan.n_losses = l.run.run.model->plan.n_main = 2;
     Str records = {0};
     StepReport first = report(8), second = report(6);
     first.sum[1] = (LossSum){3, 4}, second.sum[1] = (LossSum){1, 4};

@@ -16,6 +16,11 @@ CASES = {
         "q-lora-rank": 10, "rotary-scaling-factor": 40, "mscale": 1, "mscale-all-dim": 1, "num-experts": 8,
         "moe-router-topk": 2, "moe-layer-freq": "[0,1,1,1]", "moe-ffn-hidden-size": 12,
         "moe-shared-expert-intermediate-size": 12, "micro-batch-size": 1, "global-batch-size": 8, "seed": 11}, {}),
+    "deepseek-mtp": (shape(4, 32, 4, 24, 16, 61) | LATENT | YARN | ROUTER | {
+        "q-lora-rank": 10, "rotary-scaling-factor": 40, "mscale": 1, "mscale-all-dim": 1, "num-experts": 8,
+        "moe-router-topk": 2, "moe-layer-freq": "[0,1,1,1]", "moe-ffn-hidden-size": 12,
+        "moe-shared-expert-intermediate-size": 12, "mtp-num-layers": 1, "mtp-loss-scaling-factor": 0.4,
+        "micro-batch-size": 1, "global-batch-size": 8, "seed": 7}, {"mask": True}),
     "deepseek-v3-like": (shape(2, 28, 3, 40, 14, 51) | LATENT | YARN | ROUTER | {
         "q-lora-rank": 18, "rotary-scaling-factor": 40, "mscale": 1, "mscale-all-dim": 1, "num-experts": 7,
         "moe-router-topk": 3, "moe-layer-freq": "[0,1]", "moe-ffn-hidden-size": 12,

@@ -1,0 +1,23 @@
+/* The input of a layer that predicts further tokens (MTP): a projection of the embedding of a later token and of the
+ * output of the previous stack. Megatron-LM core/transformer/multi_token_prediction.py. */
+#pragma once
+
+#include "nn/embedding.h"
+#include "nn/linear.h"
+
+typedef struct MtpInputSpec {
+    const char *name; /* scope of the parameters' names */
+    const EmbeddingSpec *words;
+    NormAttr norm;
+    double init_std;
+    QuantSpec quant;
+} MtpInputSpec;
+
+typedef struct MtpInput {
+    Embedding words;
+    Norm token_norm, state_norm;
+    Linear proj; /* [hidden, 2 hidden]: the columns of the token, then those of the state */
+} MtpInput;
+
+/* The module is an MtpInput, the spec an MtpInputSpec. Reads what words_input reads, and Feed.encoded. */
+extern const InputOps mtp_input;

@@ -1,0 +1,69 @@
+"""Support for layers that predict further tokens (MTP) in golden.py. transformers drops these layers, so that they are
+built here from the layers of its models (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2)."""
+import torch
+from torch.nn.functional import cross_entropy
+from transformers.masking_utils import create_causal_mask
+
+
+def layers(o):
+    """The options for a model with layers for the further tokens after its own."""
+    more = o.get("mtp-num-layers", 0)
+    freq = o.get("moe-layer-freq")
+    return o | {"num-layers": o["num-layers"] + more} | (
+        {"moe-layer-freq": freq[:-1] + f",{freq[-2]}" * more + "]"} if freq and more else {})
+
+
+def add(model, o):
+    """Turns the last layers into those that predict further tokens: adds norms and the projection."""
+    h, last = o["hidden-size"], model.model.layers[o["num-layers"]:]
+    model.config.num_hidden_layers = o["num-layers"]
+    for layer in last:
+        norm = lambda: type(model.model.norm)(h, o["norm-epsilon"]).double()
+        layer.enorm, layer.hnorm = norm(), norm()
+        layer.eh_proj = torch.nn.Linear(2 * h, h, bias=False, dtype=torch.float64)
+        layer.shared_head = torch.nn.ModuleDict({"norm": norm()})
+
+
+def ahead(x, k):
+    """The elements k positions ahead, and zeros at the end."""
+    return torch.cat([x[:, k:], torch.zeros_like(x[:, :k])], dim=1)
+
+
+def losses(o):
+    """A function like golden.losses that also returns the losses of further tokens, without their factor."""
+    def of(model, x):
+        decoder, tokens, labels, mask = model.model, x["tokens"][:, :-1], x["tokens"][:, 1:], x["loss_mask"]
+        place = torch.arange(tokens.shape[1])[None]
+        state = decoder(input_ids=tokens, use_cache=False).last_hidden_state
+        visible = create_causal_mask(config=model.config, inputs_embeds=state, attention_mask=None, cache=None,
+                                     position_ids=place)
+        logits = model.lm_head(state)
+
+        def mean(z, k):
+            each = cross_entropy(z.transpose(1, 2), ahead(labels, k), reduction="none")
+            return (each * ahead(mask, k)).sum() / ahead(mask, k).sum()
+        found = {"lm loss": mean(logits, 0)}
+        for k in range(1, o["mtp-num-layers"] + 1):
+            layer = decoder.layers[o["num-layers"] + k - 1]
+            token = layer.enorm(decoder.embed_tokens(ahead(tokens, k)))
+            state = layer.eh_proj(torch.cat([token, layer.hnorm(state)], dim=-1))
+            state = layer(state, attention_mask=visible, position_ids=place,
+                          position_embeddings=decoder.rotary_emb(state, place))
+            state = layer.shared_head["norm"](state)
+            found[f"mtp_{k}_loss"] = mean(model.lm_head(state), k)
+        return logits, found
+    return of
+
+
+def factor(o):
+    """The factor of each loss of further tokens in the gradient."""
+    return o.get("mtp-loss-scaling-factor", 0.1) / o["mtp-num-layers"]
+
+
+def copies(saved):
+    """The copies of the embedding and of the output layer that files have for each of these layers."""
+    layers = [name.removesuffix("enorm.weight") for name in saved if name.endswith(".enorm.weight")]
+    words = saved["model.embed_tokens.weight"]
+    output = saved.get("lm_head.weight", words)
+    return {layer + name: x.clone() for layer in layers
+            for name, x in {"embed_tokens.weight": words, "shared_head.head.weight": output}.items()}
