@@ -1,7 +1,7 @@
-/* Runs the tokenizer as a filter on standard input, for tools/oracle/compare_tokenizer.py: tokenize TYPE
- * MODEL [VOCAB_FILE MERGE_FILE], or tokenize TikTokenizer MODEL PATTERN. All numbers are uint32 in host
- * order. Request: flags, bytes, text. Answer: number of ids, ids, starts of their spans, ends of their spans,
- * size of the decoded text, decoded text; or UINT32_MAX, size of the error message, error message. */
+/* Runs the tokenizer as a filter on standard input, for tools/oracle/compare_tokenizer.py: tokenize TYPE MODEL
+ * [VOCAB_FILE MERGE_FILE], or tokenize TikTokenizer MODEL PATTERN. All numbers are uint32 in host order. Request:
+ * flags, bytes, text. Answer: number of ids, ids, starts and ends of their spans, size of the decoded text, decoded
+ * text. After an error: UINT32_MAX, size of the error message, error message. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,15 +1,14 @@
-/* A faulty NCCL for GPUs: calls libnccl.so.2 of the loader's search path, and corrupts or delays its
- * operations.
+/* A faulty NCCL for GPUs: calls the libnccl.so.2 on the loader's search path, and corrupts or delays its operations.
  *   FAULTY_NCCL=drop_tail    all-reduce, all-gather and reduce-scatter lose their last 8 elements
  *               half_sum     sums of F32 have the bits of BF16
- *               link:A:B     messages from GPU A to GPU B take twice their time over NVLink
- *               version:N    it reports version N, in the encoding of ncclGetVersion
- *               lost:N       member 0 never starts collective N, and no later one
+ *               link:A:B     messages from GPU A to GPU B take twice their normal time over NVLink
+ *               version:N    ncclGetVersion reports version N
+ *               lost:N       member 0 starts neither collective N nor later ones
  *               error:N      collective N of any member is an asynchronous error, and does not end
  *               refuse:N     the call of collective N of any member returns an error
- * Faults apply only to communicators of more than one member. Collectives of a communicator are counted from 0. A slow
- * link needs both GPUs in one process.
- * Faults that act on the stream use functions of the driver, so they become part of a CUDA graph. */
+ * Faults apply only to communicators of more than one member. Collectives of a communicator are counted from 0. For a
+ * slow link, both GPUs must belong to one process. Faults that act on the stream use functions of the driver, so they
+ * become part of a CUDA graph. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -146,7 +145,7 @@ static void leave(NcclComm c) {
     pthread_mutex_unlock(&members.lock);
 }
 
-/* Whether a member is on this GPU. peer -1: this rank. */
+/* Whether member `peer` is on this GPU; -1: this rank. */
 static bool is_on(NcclComm c, int peer, int gpu) {
     const Member *own = NULL;
     bool found = false;
@@ -168,7 +167,7 @@ static Member *member_of(NcclComm c) {
     abort_on("a communicator", NULL);
 }
 
-/* Counts a collective. True: the caller does not start it, and returns *status. */
+/* Counts a collective. If the result is true, the caller must not start it, and returns *status. */
 static bool prevented(NcclComm c, void *stream, int *status) {
     const int kind = real.fault.kind;
     if (kind < LOST || !has_members(c)) return false;

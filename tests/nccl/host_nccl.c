@@ -2,21 +2,22 @@
  * library, a machine without GPUs runs Isotron's NCCL code: layouts, the order of operations, and faults. A
  * `stream` is a HostStream.
  *
- * Every operation runs in the thread of its stream, and waits there until all of its members have arrived.
- * The operations of a group that are on one stream are one task. The task first joins all of its meetings,
- * then moves its shares, then waits for the other members' shares. No step waits for a later one, so the
- * order inside a group does not matter. As in NCCL, a collective of no elements does nothing.
+ * Every operation runs in the thread of its stream, and waits there until all of its members have arrived. The
+ * operations of a group on one stream form one task. The task first joins all of its meetings, then moves its shares,
+ * and then waits for the other members' shares. No step waits for a later one, so the order inside a group does not
+ * matter. As in NCCL, a collective without elements does nothing.
  *
- * As in NCCL, members connect when they first use a communicator. The call of the first collective returns
- * when all members have made it. The call of the first message to a member returns when both sides have made
- * it. A group connects as a whole.
+ * As in NCCL, members connect when they first use a communicator. The call of the first collective returns when all
+ * members have called it. The call of the first message to a member returns when both sides have called it. All
+ * operations of a group connect together.
  *
  * It is an error if members disagree on the kind, type, count, root or place in a window of an operation.
- * ncclCommGetAsyncError returns it, ncclGetLastError describes it, and operations of the communicator for
- * which members are still missing never end.
+ * ncclCommGetAsyncError returns this error, and ncclGetLastError describes it. Operations of the communicator for which
+ * members are still missing never end.
  *
- * Environment variables, read when the first member of a communicator joins (the version, when it is asked for):
- *   HOST_NCCL_VERSION=N        the version that it reports (22703 is 2.27.3); default: 22809
+ * Environment variables, which are read when the first member of a communicator joins (the version: when it is
+ * requested):
+ *   HOST_NCCL_VERSION=N        the reported version (22703 is 2.27.3); default: 22809
  *   HOST_NCCL_DELAY_US=N       operations wait N microseconds before they read their inputs. Outputs that do
  *                              not overlap the input are filled with 0xFF bytes when the operation is added to
  *                              its stream, so earlier operations must be done with these buffers.
@@ -29,13 +30,12 @@
  *                   window     no member can register a window
  *                   link:A:B:N messages from rank A to rank B take N times their time
  *                   rank:A:MS  rank A sleeps MS milliseconds in every operation
- *                   reverse    sums are taken from the last member to the first
- *   HOST_NCCL_LOG=FILE         a communicator adds a line with the library's file name and the process to FILE
+ *                   reverse    sums are computed from the last member to the first
+ *   HOST_NCCL_LOG=FILE         each communicator appends the library's file name and the process to FILE
  *   HOST_NCCL_FAULT_IN=TEXT    the fault applies only to a library whose file name contains TEXT
- *   HOST_NCCL_FAULT_PROTO=TEXT the fault applies only to a process in which NCCL_PROTO is TEXT
- * Faults apply only to communicators of more than one member. Operations are counted from 0. A member is
- * numbered in its communicator, a rank in the first of the largest communicators that its thread has
- * joined. */
+ * HOST_NCCL_FAULT_PROTO=TEXT the fault applies only to a process in which NCCL_PROTO is TEXT Faults apply only to
+ * communicators of more than one member. Operations are counted from 0. Member numbers count in the communicator. Rank
+ * numbers count in the first of the largest communicators that the thread has joined. */
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -65,7 +65,7 @@ typedef struct Fault {
     int number, ms, receiver, times;
 } Fault;
 
-/* The shared side of a communicator. */
+/* The part of a communicator that its members share. */
 typedef struct World {
     NcclId id;
     int members, joined, destroyed; /* `registry` guards these and `next` */
@@ -80,17 +80,17 @@ typedef struct World {
     int64_t window_number; /* number of the current or last registration of a window */
     int registering;       /* members that have entered this registration */
     size_t window_bytes;
-    bool *
-        asked; /* [members, members, 2]: the sender, the receiver has called a message from one to the other */
+    /* [members, members, 2]: whether the sender and the receiver of a pair have called a message */
+    bool *asked;
     int error; /* NCCL_SUCCESS: none */
     char why[TEXT];
 } World;
 
-/* A member's side of memory that all members register together. */
+/* A member's part of a window, which all members register together. */
 struct NcclWindowState {
     const char *memory;
     size_t bytes;
-    int64_t number; /* all members' windows with this number belong together */
+    int64_t number; /* equal for the windows of all members that were registered together */
     NcclWindow next;
 };
 
@@ -98,7 +98,7 @@ struct ncclComm {
     World *world;
     NcclWindow windows;
     int64_t n_windows; /* registered so far */
-    bool copies;       /* between windows, without thread blocks */
+    bool copies;       /* operations between windows need no thread blocks */
     int rank, global;  /* global: its rank in the largest communicator that its thread has joined */
     int64_t collectives, operations, *sent, *received; /* counts; [members] */
     int pending;                                       /* operations that are not done */
@@ -142,7 +142,7 @@ static void free_ops(Op *op) {
     }
 }
 
-/* The process may end while a thread is here. */
+/* Never returns; the process may end while a thread is here. */
 static _Noreturn void hang(void) {
     for (;;) pause();
 }
@@ -163,7 +163,7 @@ static void log_communicator(void) {
     fclose(f);
 }
 
-/* Whether faults are meant for this library and this protocol. */
+/* Whether faults apply to this library and this protocol. */
 static bool is_meant(void) {
     const char *in = getenv("HOST_NCCL_FAULT_IN"), *proto = getenv("HOST_NCCL_FAULT_PROTO"),
                *now = getenv("NCCL_PROTO");
@@ -211,7 +211,7 @@ static unsigned planted_delay(void) {
     return us;
 }
 
-/* The first error of a communicator stays. Releases the lock. */
+/* Records the error, unless the communicator already has one, and releases the lock. */
 __attribute__((format(printf, 3, 4))) static _Noreturn void fail(World *w, int error, const char *why, ...) {
     if (w->error == NCCL_SUCCESS) {
         va_list args;
@@ -292,7 +292,7 @@ static int64_t now_ns(void) {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* On a slow link, moves and then sleeps until its multiple of that time has passed. */
+/* Moves a share. On a slow link, it then sleeps until a multiple of the time taken has passed. */
 static void move_at_speed(const World *w, const Meeting *m, int slot) {
     const int64_t start = now_ns();
     move_share(m, slot);
@@ -431,7 +431,7 @@ int ncclGroupEnd(void) {
     return group.error;
 }
 
-/* The number of the window and the offset in it; -1: it is in none. */
+/* The number of the window that contains p, combined with the offset in it; -1: no window contains p. */
 static int64_t place_of(const struct ncclComm *c, const void *p) {
     enum { LARGEST = 40 }; /* bits of an offset */
     for (NcclWindow w = c->windows; w; w = w->next)
@@ -450,13 +450,13 @@ static void find_place(Op *op) {
     pthread_mutex_unlock(&registry);
 }
 
-/* Floats have none: NCCL's drop NaN, so nothing should use them. */
+/* Maxima and minima of floats are not supported, because NCCL ignores NaN in them, so no code should use them. */
 static bool is_integer_extreme(const Op *op) {
     return (op->reduction == NCCL_MAX || op->reduction == NCCL_MIN) &&
            (op->type == NCCL_I64 || op->type == NCCL_I32 || op->type == NCCL_U8);
 }
 
-/* NULL, or why the operation cannot be. */
+/* The reason why the operation is not valid; NULL: it is valid. */
 static const char *bad_argument(const Op *op) {
     if (!op->comm) return "the communicator is NULL";
     if (!op->stream) return "the stream is NULL";
@@ -606,7 +606,7 @@ int ncclCommInitRankConfig(NcclComm *comm, int members, NcclId id, int rank, Ncc
                 c.version >= POLICY_VERSION && c.policy == NCCL_COPY_ENGINES);
 }
 
-/* Returns when all members have come. */
+/* Returns when all members have called it. */
 int ncclCommWindowRegister(NcclComm c, void *memory, size_t bytes, NcclWindow *window, int flags) {
     if (!c || !memory || !window || flags != NCCL_SYMMETRIC)
         return refuse(INVALID_ARGUMENT, "the memory is NULL, or the window is not symmetric");
@@ -641,7 +641,7 @@ int ncclCommWindowDeregister(NcclComm c, NcclWindow window) {
     return refuse(INVALID_ARGUMENT, "the communicator has no such window");
 }
 
-/* Waits for the operations of this member. After an error they never end, and the memory stays. */
+/* Waits for the operations of this member. After an error they never end, so the memory is not freed. */
 int ncclCommDestroy(NcclComm c) {
     if (!c) return NCCL_SUCCESS;
     World *w = c->world;

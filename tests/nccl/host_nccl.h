@@ -15,7 +15,7 @@ typedef enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, REC
  * an all-gather writes as many. */
 typedef struct Op {
     Kind kind;
-    const void *in; /* NULL: it has none, like the members of a broadcast except for the root */
+    const void *in; /* NULL: no input, as for all members of a broadcast except the root */
     void *out;
     size_t n;
     int type, reduction;
@@ -44,13 +44,13 @@ typedef struct Meeting {
 
 size_t in_count(const Op *, int members);
 size_t out_count(const Op *, int members);
-/* Moves one member's share of the data. All members have come. Each element of an output is in one share, and
- * an element that a share overwrites is read by that share only. */
+/* Moves one member's share of the data. All members must have arrived. Each element of an output is in exactly one
+ * share, and only that share reads an element that it overwrites. */
 void move_share(const Meeting *, int slot);
 
-/* Counts over all members: communicators that they have joined with a limit on the thread blocks of a kernel, and
- * without; windows that they have registered; gathers between windows, which NCCL runs on copy engines. most_blocks
- * is the last limit. The library exports it for tests as host_nccl_joined. */
+/* Counts over all members: communicators with and without a limit on the thread blocks of a kernel, registered windows,
+ * and gathers between windows, which NCCL runs on copy engines. most_blocks is the last limit. The library exports
+ * these counts for tests as host_nccl_joined. */
 typedef struct HostNcclJoined {
     int limited, unlimited, most_blocks, windows, on_copy_engines;
 } HostNcclJoined;

@@ -1,9 +1,9 @@
-/* A library with NVML's functions and two H100 GPUs, for machines without a GPU. Their UUIDs begin with a and b.
- * HOST_NVML_LINKS=N: N of the 18 NVLinks of the second GPU are up; else all.
- * HOST_NVML_LIMITS=N: the bits of what lowers the clocks of both; else nothing does.
- * HOST_NVML_PID=N: process N, "/usr/bin/neighbour --busy", computes on the second GPU.
- * HOST_NVML_VARIES=1: each reading of clock, temperature or power gives the next of three values, in a cycle; else the
- * first. */
+/* A library with NVML's functions that reports two H100 GPUs, for machines without a GPU. The UUIDs of the GPUs begin
+ * with a and b. Environment variables:
+ *   HOST_NVML_LINKS=N   N of the 18 NVLinks of the second GPU are up; default: all
+ *   HOST_NVML_LIMITS=N  bit mask of the reasons that lower the clocks of both GPUs; default: none
+ *   HOST_NVML_PID=N     process N, "/usr/bin/neighbour --busy", computes on the second GPU
+ *   HOST_NVML_VARIES=1  readings of clock, temperature and power cycle through three values; default: the first */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
