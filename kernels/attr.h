@@ -3,6 +3,7 @@
  * it. */
 #pragma once
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -252,6 +253,24 @@ typedef struct SgdAttr {
     StepGroup group[STEP_GROUPS];
     double momentum, grad_scale;
 } SgdAttr;
+
+/* The rows of a weight whose products are scores. Rows of `rows` each belong to a group of `heads` heads; rows [begin,
+ * end) of a group are multiplied. */
+typedef struct QkClipAttr {
+    int64_t first,
+        columns; /* index of the operand's first element in the whole weight; columns of the weight */
+    int64_t rows, begin, end, heads;
+    double threshold, exponent;
+} QkClipAttr;
+
+/* The factor of an element of the operand. max: the largest score of each head, at least 0. */
+HOST_DEVICE static inline double qk_clip_factor(const QkClipAttr *a, const double *max, int64_t element) {
+    const int64_t row = (a->first + element) / a->columns, group = row / a->rows, at = row % a->rows;
+    double most = 0;
+    if (at < a->begin || at >= a->end) return 1;
+    for (int64_t i = group * a->heads; i < (group + 1) * a->heads; i++) most = max[i] > most ? max[i] : most;
+    return most > a->threshold && most < HUGE_VAL ? pow(a->threshold / most, a->exponent) : 1;
+}
 
 enum { SUM_BLOCK = 64 }; /* shards of parameters begin at multiples of SUM_BLOCK */
 typedef struct SumAttr {

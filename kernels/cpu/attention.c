@@ -333,6 +333,44 @@ void KERNEL(attention)(const Call *c) {
     free(p.bias);
 }
 
+/* ---- the largest scores ---- */
+
+static void max_of_block(const Problem *p, const Block *rows, real *scratch) {
+    real *q = scratch, *score = q + p->d * LANES, max[LANES] = {0};
+    pack_lanes(p, rows, p->q, (real)p->attr->scale, q);
+    for (int64_t tile = rows->begin / KEYS; tile * KEYS < rows->end; tile++) {
+        const Range keys = tile_keys(rows, tile);
+        dot_keys(p->k, rows, keys, q, score);
+        mask(rows, keys, score);
+        for (int64_t j = 0; j < keys.end - keys.first; j++)
+            for (int l = 0; l < LANES; l++)
+                if (score[j * LANES + l] > max[l]) max[l] = score[j * LANES + l];
+    }
+    double *of = (double *)p->call->out[0]->data + p->attr->first_head + rows->group * p->r;
+    for (int64_t l = 0; l < rows->n; l++) {
+        double *head = of + (rows->first_row + l) / p->s;
+        if ((double)max[l] > *head) *head = (double)max[l];
+    }
+}
+
+/* Each unit of work is a group, because the samples share its maxima. */
+static void max_of_groups(void *arg, int64_t begin, int64_t end) {
+    const Problem *p = arg;
+    const size_t bytes = (size_t)((p->d + KEYS) * LANES) * sizeof(real);
+    real *scratch = mem_aligned(bytes);
+    for (int64_t i = begin * p->b; i < end * p->b; i++)
+        for (int64_t index = 0; index < p->blocks; index++) {
+            const Block rows = block(p, i % p->b, i / p->b, index);
+            max_of_block(p, &rows, scratch);
+        }
+    free(scratch);
+}
+
+void KERNEL(max_score)(const Call *c) {
+    Problem p = problem(c, c->in[0], c->in[1], c->in[1], c->in[2], c->in[3]);
+    pool_for(c->device->pool, p.g, 1, max_of_groups, &p);
+}
+
 /* ---- backward ---- */
 
 typedef struct Gradient {

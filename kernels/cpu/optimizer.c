@@ -189,3 +189,14 @@ void KERNEL(count_zeros)(const Call *c) {
         for (int64_t e = 0; e < piece.count; e++) *count += x[e] == 0;
     }
 }
+
+static void clip_elements(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const real *x = reals(c->in[0]);
+    real *y = reals(c->out[0]);
+    for (int64_t i = begin; i < end; i++) y[i] = x[i] * (real)qk_clip_factor(c->attr, c->in[1]->data, i);
+}
+
+void KERNEL(qk_clip)(const Call *c) {
+    pool_for(c->device->pool, tensor_count(c->out[0]), GRAIN, clip_elements, (void *)c);
+}

@@ -332,6 +332,25 @@ extern "C" void cuda_sgd(const Call *c) {
         REAL_SWITCH(c->in[0]->dtype, step_sgd<R, R>(c));
 }
 
+/* ---- clipping of scores ---- */
+
+template <typename R>
+static __global__ void qk_clip(const QkClipAttr a, const R *x, const double *max, R *y, int64_t n) {
+    GRID_LOOP(i, n) y[i] = x[i] * (R)qk_clip_factor(&a, max, i);
+}
+
+extern "C" void cuda_qk_clip(const Call *c) {
+    const Tensor *x = c->in[0], *y = c->out[0];
+    const int64_t n = tensor_count(y);
+    CHECK(x->dtype == y->dtype, "qk_clip: %s becomes %s", dtype_name((DType)x->dtype),
+          dtype_name((DType)y->dtype));
+    if (!n) return;
+    REAL_SWITCH(x->dtype, qk_clip<R><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(
+                              *(const QkClipAttr *)c->attr, (const R *)x->data,
+                              (const double *)c->in[1]->data, (R *)y->data, n));
+    LAUNCHED();
+}
+
 /* ---- clipping by the gradient's norm ---- */
 
 /* A single thread processes one limb after the other, like the host. */

@@ -164,6 +164,7 @@ void config_check_unused(const Config *, unsigned checks, Args *args);
 void config_finish(Config *, Arena *, int64_t vocab_size);
 bool config_rotates(const Config *);           /* whether queries and keys are rotated (RoPE) */
 bool config_is_yarn(const Config *);           /* whether the rotary frequencies are YaRN's */
+bool config_measures_scores(const Config *);   /* whether a step measures the largest attention scores */
 int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
 int64_t config_main_layers(const Config *);    /* the same without the last --mtp-num-layers */
 int64_t config_decoder_layers(const Config *); /* number of layers of a T5's decoder */

@@ -184,6 +184,8 @@ bool config_lists(const TextList *words, const char *const *spellings, int choic
     return false;
 }
 
+bool config_measures_scores(const Config *c) { return c->qk_clip || c->log_max_attention_logit; }
+
 bool config_balances_by(const Config *c, LoadBalancing type) {
     return config_lists(&c->moe_router_load_balancing_type, LoadBalancing_spellings, (int)type);
 }

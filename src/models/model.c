@@ -322,7 +322,7 @@ double model_router_loss_coeff(const Model *m, int loss) {
 }
 
 double model_router_loss(const Model *m, const double *counters, int loss, double *by_layer) {
-    const double *all = states_counters(m->registry)->data;
+    const double *all = states_counters(m->registry, COMM_SUM)->data;
     double sum = 0;
     int64_t layers = 0, layer = 0;
     for (const Stack *s = m->stack; s < m->stack + m->plan.n_stacks; s++)

@@ -18,8 +18,8 @@ void stack_init(Stack *m, Registry *r, const StackSpec *s) {
         for (int k = 0; k < s->layer[i].n; k++) {
             const BranchSpec *b = &s->layer[i].branch[k];
             const BranchOps *ops = BRANCHES[b->kind].ops;
-            m->counters[i * LAYER_BRANCHES + k] =
-                ops->counters ? state_counters(r, ops->counters(b->spec)) : NULL;
+            const int64_t n = ops->counters ? ops->counters(b->spec) : 0;
+            m->counters[i * LAYER_BRANCHES + k] = n ? state_counters(r, ops->reduction, n) : NULL;
         }
     }
 }

@@ -45,8 +45,21 @@ static Param *relative_of(Registry *r, const AttentionSpec *s) {
                                     .init = {INIT_NORMAL, s->relative.init_std}});
 }
 
+/* The rows of a group are those of its queries, then of its key. */
+static void clip_init(Attention *a, Registry *r) {
+    const AttentionSpec *s = a->spec;
+    const int64_t d = s->head_dim, per_group = s->heads / s->groups, q = per_group * d, rows = q + 2 * d;
+    if (!s->clip.clips) return;
+    a->clip = (QkClip){.threshold = s->clip.threshold,
+                       .max = a->max,
+                       .heads = per_group,
+                       .n = 2,
+                       .part = {{a->qkv.weight, rows, 0, q, s->clip.alpha},
+                                {a->qkv.weight, rows, q, q + d, 1 - s->clip.alpha}}};
+    qk_clip_add(r, &a->clip);
+}
+
 static void attention_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
-    (void)counters;
     Attention *a = self;
     const AttentionSpec *s = spec;
     const int64_t per_group = s->heads / s->groups;
@@ -71,7 +84,8 @@ static void attention_init(void *self, Registry *r, const char *name, const void
         .init_std = s->proj_init_std,
         .quant = s->quant,
     };
-    *a = (Attention){.spec = s, .dropout_site = hash_name(name), .qkv = linear_new(r, qkv)};
+    *a = (Attention){.spec = s, .dropout_site = hash_name(name), .qkv = linear_new(r, qkv), .max = counters};
+    clip_init(a, r);
     if (s->rope.dim) a->rope = rope_table(r, s->rope);
     if (s->qk_norm) {
         a->q_norm = heads_norm(r, s, name, "q", s->heads);
@@ -292,6 +306,7 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     x.first_key = c->feed->document_start;
     x.bias = c->attention->relative ? &c->attention->relative->value : NULL;
     x.lengths = c->feed->lengths;
+    x.max = c->attention->max;
     x.sink = attention_sinks(t, p, c->attention->softmax_offset, (DType)qkv->dtype);
     if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else attention itself waits for other ranks */
     return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
@@ -314,6 +329,10 @@ static int attention_caches(const void *spec, const Layout *l, CacheSpec out[BRA
     return 2;
 }
 
+int64_t attention_counters(const AttentionSpec *s) { return s->clip.measures ? s->heads : 0; }
+
+static int64_t branch_counters(const void *spec) { return attention_counters(spec); }
+
 static double attention_flops(const void *spec, double s) {
     const AttentionSpec *a = spec;
     const double h = (double)a->hidden, q = (double)(a->heads * a->head_dim),
@@ -326,4 +345,6 @@ const BranchOps attention_branch = {.size = sizeof(Attention),
                                     .init = attention_init,
                                     .forward = attention_forward,
                                     .caches = attention_caches,
-                                    .flops = attention_flops};
+                                    .flops = attention_flops,
+                                    .counters = branch_counters,
+                                    .reduction = COMM_MAX};

@@ -7,6 +7,7 @@
 #include "nn/branch.h"
 #include "nn/linear.h"
 #include "nn/norm.h"
+#include "nn/qk_clip.h"
 #include "nn/rope.h"
 #include "ops/context_attention.h"
 
@@ -39,6 +40,7 @@ typedef struct AttentionSpec {
     AttentionSink sink;
     double scale;   /* multiplies the scores */
     double softcap; /* softcap of the scaled scores; 0: none */
+    QkClipSpec clip;
     double dropout, qkv_init_std, proj_init_std, softmax_init_std;
     QuantSpec quant; /* for both projections */
     ContextPlan context;
@@ -54,6 +56,8 @@ typedef struct Attention {
     Norm q_norm, k_norm;
     Param *softmax_offset; /* one per query head; NULL unless the sinks are learned */
     Param *relative;       /* [buckets, query heads]; NULL: none */
+    Tensor *max;           /* counters: the largest score of each head of the model; NULL: not measured */
+    QkClip clip;
 } Attention;
 
 /* ---- shared with cross-attention and latent attention ---- */
@@ -72,6 +76,9 @@ Tensor *attention_flat_heads(Tape *, Tensor *x);
 /* The attributes for this rank's heads. positions: the number of queries or of keys on this rank, whichever is
  * larger. */
 AttentionAttr attention_attr(const Tape *, const AttentionSpec *, uint64_t dropout_site, int64_t positions);
+
+/* The branches' counters: the largest scores. */
+int64_t attention_counters(const AttentionSpec *);
 
 /* The branch's module is an Attention, its spec an AttentionSpec. */
 extern const BranchOps attention_branch;

@@ -19,7 +19,7 @@ enum { BRANCH_CACHES = 2 };
 typedef struct BranchOps {
     size_t size; /* size of the branch's module */
     /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not move.
-     * counters: F64, with as many elements as the function `counters` returns; NULL if that function is NULL. */
+     * counters: F64, with as many elements as the function `counters` returns; NULL if it has none. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
     /* x [s, b, h] -> [s, b, h] of the same SPMD type. The feed must live until tape_end. cache: the branch's tensors in
      * Feed.cache, [positions, b, dim...] or [b, dim...]; NULL if Feed.cache is NULL. */
@@ -30,6 +30,7 @@ typedef struct BranchOps {
      * num_floating_point_operations: causal attention counts half). */
     double (*flops)(const void *spec, double s);
     int64_t (*counters)(const void *spec); /* number of step counters (param/state.h); NULL: none */
+    CommReduction reduction;               /* of the counters */
 } BranchOps;
 
 typedef enum BranchId {

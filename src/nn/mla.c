@@ -29,15 +29,31 @@ static Linear mla_linear(Registry *r, const AttentionSpec *a, const char *name, 
                          });
 }
 
+/* The shared part of the keys cannot be clipped for a single head, so the rotated part of its queries is multiplied by
+ * the whole factor. */
+static void clip_init(Mla *m, Registry *r) {
+    const MlaSpec *s = m->spec;
+    const QkClipSpec *c = &s->attention.clip;
+    const int64_t d = s->attention.head_dim, plain = d - s->rotated;
+    if (!c->clips) return;
+    m->clip = (QkClip){.threshold = c->threshold,
+                       .max = m->max,
+                       .heads = 1,
+                       .n = 3,
+                       .part = {{m->q.weight, d, 0, plain, c->alpha},
+                                {m->q.weight, d, plain, d, 1},
+                                {m->kv.weight, plain + s->value, 0, plain, 1 - c->alpha}}};
+    qk_clip_add(r, &m->clip);
+}
+
 static void mla_init(void *self, Registry *r, const char *name, const void *spec, Tensor *counters) {
-    (void)counters;
     Mla *m = self;
     const MlaSpec *s = spec;
     const AttentionSpec *a = &s->attention;
     const int64_t h = a->hidden, q = a->heads * a->head_dim,
                   kv = a->heads * (a->head_dim - s->rotated + s->value);
     const double std = a->qkv_init_std;
-    *m = (Mla){.spec = s, .rope = rope_table(r, a->rope), .dropout_site = hash_name(name)};
+    *m = (Mla){.spec = s, .rope = rope_table(r, a->rope), .dropout_site = hash_name(name), .max = counters};
     if (s->q_rank) {
         m->q_down = mla_linear(r, a, name, "q_down_proj", (Size){s->q_rank, h, SPLIT_NONE, std});
         if (a->qk_norm)
@@ -51,6 +67,7 @@ static void mla_init(void *self, Registry *r, const char *name, const void *spec
         m->kv_norm = norm_new(r, arena_printf(r->arena, "%s.kv_layernorm", name), s->kv_rank, a->norm);
     m->kv = mla_linear(r, a, name, "kv_up_proj", (Size){kv, s->kv_rank, 0, std});
     if (a->sink == SINK_LEARNED) m->softmax_offset = attention_offset_new(r, a, name);
+    clip_init(m, r);
     m->proj = mla_linear(r, a, name, "proj", (Size){h, a->heads * s->value, 1, a->proj_init_std});
 }
 
@@ -85,6 +102,7 @@ static Tensor *attend(Tape *t, const Core *c, AttentionInputs x, bool unfused) {
     const AttentionSpec *p = &c->module->spec->attention;
     x.first_key = c->feed->document_start;
     x.lengths = c->feed->lengths;
+    x.max = c->module->max;
     x.sink = attention_sinks(t, p, c->module->softmax_offset, (DType)x.q->dtype);
     AttentionAttr attr = attention_attr(t, p, c->module->dropout_site, x.q->dim[0]);
     attr.query.first = positions_before(c);
@@ -225,5 +243,14 @@ static double mla_flops(const void *spec, double n) {
     return 6 * n * (q + kv + h * heads * e + n * heads * (d + e) / 2);
 }
 
-const BranchOps mla_branch = {
-    .size = sizeof(Mla), .init = mla_init, .forward = mla_forward, .caches = mla_caches, .flops = mla_flops};
+static int64_t mla_counters(const void *spec) {
+    return attention_counters(&((const MlaSpec *)spec)->attention);
+}
+
+const BranchOps mla_branch = {.size = sizeof(Mla),
+                              .init = mla_init,
+                              .forward = mla_forward,
+                              .caches = mla_caches,
+                              .flops = mla_flops,
+                              .counters = mla_counters,
+                              .reduction = COMM_MAX};

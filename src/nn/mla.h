@@ -26,6 +26,8 @@ typedef struct Mla {
         proj; /* q, kv: up-projections. q_down is unused if queries have no latent */
     Norm q_norm, kv_norm;
     Param *softmax_offset; /* as in Attention */
+    Tensor *max;           /* as in Attention */
+    QkClip clip;
 } Mla;
 
 /* The branch's module is an Mla, its spec an MlaSpec. */

@@ -8,10 +8,10 @@
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 
-enum { Q, K, V, FIRST_KEY, LENGTHS, BIAS, SINK };
+enum { Q, K, V, FIRST_KEY, LENGTHS, BIAS, SINK, MAX };
 
 Call attention_call(const AttentionInputs *x, const void *attr) {
-    return (Call){.in = {x->q, x->k, x->v, x->first_key, x->lengths, x->bias, x->sink}, .attr = attr};
+    return (Call){.in = {x->q, x->k, x->v, x->first_key, x->lengths, x->bias, x->sink, x->max}, .attr = attr};
 }
 
 void attention_outputs(Tape *t, Call *c, int64_t keys, bool unfused) {
@@ -39,14 +39,24 @@ void attention_add_sinks(Tape *t, const Call *c) {
               (Call){.in = {y, lse, c->in[SINK]}, .out = {y, lse}, .attr = c->attr});
 }
 
+/* A block that the backward recomputes does not measure again. */
+static void measure_scores(Tape *t, const Call *c) {
+    Tensor *const *in = c->in;
+    if (!in[MAX] || !tape_is_recording(t)) return;
+    tape_call(t, &OPS[OP_max_score],
+              (Call){.in = {in[Q], in[K], in[FIRST_KEY], in[LENGTHS]}, .out = {in[MAX]}, .attr = c->attr});
+}
+
 void attention_run(Tape *t, const Call *c, bool unfused) {
+    Call keys = *c;
+    keys.in[MAX] = NULL;
     check_heads(c, c->in[BIAS], 2, "biases");
+    measure_scores(t, c);
     if (unfused) {
         check_heads(c, c->in[SINK], 1, "sinks");
-        tape_call(t, &OPS[OP_attention_unfused], *c);
+        tape_call(t, &OPS[OP_attention_unfused], keys);
         return;
     }
-    Call keys = *c;
     keys.in[SINK] = NULL;
     tape_call(t, &OPS[OP_attention], keys);
     attention_add_sinks(t, c);

@@ -19,6 +19,9 @@ typedef struct AttentionInputs {
      * position (kernels/relative_buckets.h). The bias is a parameter; NULL: none. It cannot be combined with a
      * softcap. */
     Tensor *bias;
+    /* F64 [heads of the model]: a training step raises each head's element to its largest visible score before the cap,
+     * if that is larger. NULL: not needed. */
+    Tensor *max;
 } AttentionInputs;
 
 /* Returns [s,b,g,r,e]. AttentionAttr defines which keys a query sees. The result is 0 for a query that sees no key.

@@ -168,8 +168,10 @@ static void attend(Tape *t, const Call *c, const RingStep *s, const Tensor *held
            v = keys_of(pair_values(held, c), s), y = tensor_slice(part.y, 0, 0, s->queries),
            lse = lse_within(part.lse, s), sum_y = queries_of(sum.y, s),
            sum_lse = tensor_slice(sum.lse, 3, s->query, s->queries);
-    tape_call(t, &OPS[OP_attention],
-              (Call){.in = {&q, &k, &v, c->in[3], c->in[4], c->in[5]}, .out = {&y, &lse}, .attr = &s->attr});
+    const Call keys = {.in = {&q, &k, &v, c->in[3], c->in[4], c->in[5], NULL, c->in[7]},
+                       .out = {&y, &lse},
+                       .attr = &s->attr};
+    attention_run(t, &keys, false);
     if (merge)
         tape_call(t, &OPS[OP_attention_merge], (Call){.in = {&y, &lse}, .out = {&sum_y, &sum_lse}});
     else

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "param/bucket.h"
+#include "param/state.h"
 #include "tape/tape.h"
 
 static size_t buffer_bytes(const Optimizer *o, int i) {
@@ -146,9 +147,9 @@ static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat,
 /* ---- steps ---- */
 
 /* Whether the update op also rounds the values from the masters. This needs all masters on this rank, and no
- * rounding of masters to the exact grid after the update. */
+ * change of masters after the update. */
 static bool updates_values(const Optimizer *o, const OptimStep *s) {
-    return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact &&
+    return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact && !o->config->qk_clip &&
            o->registry->values != o->registry->masters;
 }
 
@@ -221,6 +222,7 @@ static void work(void *arg) {
     if (o->config->log_num_zeros_in_grad) total(o, OP_count_zeros, FLAT_GRADS, r->grads, &o->state->zeros, 1);
     clip(o);
     for (int k = 0; k < r->n_buckets; k++) update(o, k, w->step);
+    states_after_update(r);
     if (w->step->exact) registry_snap(r, FLAT_MASTERS, EXACT_GRID_BITS);
     if (o->config->log_params_norm)
         total(o, OP_sum_squares, FLAT_MASTERS, r->masters, &o->state->params, EXACT_WORDS);
@@ -253,7 +255,7 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
     const ClipOutcome *told = &o->host->outcome;
     const bool updates = told->updates != 0;
     o->step += updates;
-    if (o->sync && updates) sync_publish(o->sync);
+    if (o->sync && (updates || o->config->qk_clip)) sync_publish(o->sync);
     return (OptimResult){.grad_norm = told->norm,
                          .clip = told->clip,
                          .num_zeros = o->config->log_num_zeros_in_grad ? (double)o->host->zeros : -1,

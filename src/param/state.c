@@ -10,13 +10,20 @@ typedef struct State {
     size_t bytes; /* device memory that the state has allocated */
 } State;
 
+/* The counters with one reduction. */
+typedef struct Counters {
+    Tensor **part; /* in the order of registration */
+    int n_parts;
+    int64_t n;
+    Tensor all;
+} Counters;
+
+enum { REDUCTIONS = COMM_MAX + 1 };
+
 struct States {
     State *state;
     int n;
-    Tensor **part; /* the counters, in the order of registration */
-    int n_parts;
-    int64_t n_counters;
-    Tensor counters;
+    Counters counters[REDUCTIONS];
 };
 
 static struct States *states_of(Registry *r) {
@@ -35,14 +42,14 @@ Param *state_buffer(Registry *r, const char *name, int ndim, const int64_t *dim)
     return param_add(r, p);
 }
 
-Tensor *state_counters(Registry *r, int64_t n) {
-    struct States *s = states_of(r);
-    CHECK(!s->counters.ndim, "counters come after states_allocate");
+Tensor *state_counters(Registry *r, CommReduction reduction, int64_t n) {
+    Counters *c = &states_of(r)->counters[reduction];
+    CHECK(!c->all.ndim, "counters come after states_allocate");
     Tensor *t = arena_alloc(r->arena, sizeof *t);
     *t = tensor_make(NULL, F64, 1, &n);
-    s->part = mem_grow(s->part, (size_t)s->n_parts + 1, sizeof(Tensor *));
-    s->part[s->n_parts++] = t;
-    s->n_counters += n;
+    c->part = mem_grow(c->part, (size_t)c->n_parts + 1, sizeof(Tensor *));
+    c->part[c->n_parts++] = t;
+    c->n += n;
     return t;
 }
 
@@ -60,37 +67,44 @@ void *state_find(const Registry *r, const StateKind *kind, int i) {
 
 /* ---- memory ---- */
 
+static void counters_allocate(Counters *c, Device *d) {
+    if (!c->n) return;
+    c->all = tensor_make(NULL, F64, 1, &c->n);
+    c->all.data = device_alloc(d, tensor_bytes(&c->all), "step counters");
+    double *at = c->all.data;
+    for (int i = 0; i < c->n_parts; at += tensor_count(c->part[i++])) c->part[i]->data = at;
+}
+
 void states_allocate(Registry *r, int64_t positions) {
     struct States *s = states_of(r);
     for (int i = 0; i < s->n; i++)
         if (s->state[i].kind->allocate)
             s->state[i].bytes = s->state[i].kind->allocate(s->state[i].self, r, positions);
-    if (!s->n_counters) return;
-    s->counters = tensor_make(NULL, F64, 1, &s->n_counters);
-    s->counters.data = device_alloc(r->device, tensor_bytes(&s->counters), "step counters");
-    double *at = s->counters.data;
-    for (int i = 0; i < s->n_parts; at += tensor_count(s->part[i++])) s->part[i]->data = at;
+    for (int i = 0; i < REDUCTIONS; i++) counters_allocate(&s->counters[i], r->device);
 }
 
 void states_free(Registry *r) {
     struct States *s = states_of(r);
     for (int i = 0; i < s->n; i++)
         if (s->state[i].bytes) s->state[i].kind->release(s->state[i].self, r->device);
-    if (s->counters.data) device_release(r->device, s->counters.data, tensor_bytes(&s->counters));
+    for (Counters *c = s->counters; c < s->counters + REDUCTIONS; c++) {
+        if (c->all.data) device_release(r->device, c->all.data, tensor_bytes(&c->all));
+        free(c->part);
+    }
     free(s->state);
-    free(s->part);
     free(s);
     r->states = NULL;
 }
 
-const Tensor *states_counters(const Registry *r) {
+const Tensor *states_counters(const Registry *r, CommReduction reduction) {
     static const Tensor NONE = {0};
-    return r->states ? &r->states->counters : &NONE;
+    return r->states ? &r->states->counters[reduction].all : &NONE;
 }
 
 size_t states_bytes(const Registry *r) {
-    const Tensor *counters = states_counters(r);
-    size_t bytes = counters->ndim ? tensor_bytes(counters) : 0;
+    size_t bytes = 0;
+    for (int i = 0; r->states && i < REDUCTIONS; i++)
+        if (r->states->counters[i].all.ndim) bytes += tensor_bytes(&r->states->counters[i].all);
     for (int i = 0; r->states && i < r->states->n; i++) bytes += r->states->state[i].bytes;
     return bytes;
 }
@@ -98,8 +112,8 @@ size_t states_bytes(const Registry *r) {
 /* ---- events ---- */
 
 void states_begin_step(Registry *r) {
-    Tensor *counters = &states_of(r)->counters;
-    if (counters->data) registry_zero(r, counters);
+    for (Counters *c = states_of(r)->counters; c < states_of(r)->counters + REDUCTIONS; c++)
+        if (c->all.data) registry_zero(r, &c->all);
 }
 
 void states_prepare(Registry *r, const StateContext *c) {
@@ -118,4 +132,10 @@ void states_end_step(Registry *r, const StateContext *c) {
     struct States *s = states_of(r);
     for (int i = 0; i < s->n; i++)
         if (s->state[i].kind->end_step) s->state[i].kind->end_step(s->state[i].self, c);
+}
+
+void states_after_update(Registry *r) {
+    struct States *s = states_of(r);
+    for (int i = 0; i < s->n; i++)
+        if (s->state[i].kind->after_update) s->state[i].kind->after_update(s->state[i].self, r);
 }

@@ -10,11 +10,11 @@
  * whole buffer; its values are in `master`. It starts as zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
-/* F64 [n]. Passes add to the counters; they are zeroed when a step begins. All counters of a model are one
- * block, so that one all-reduce sums them over all ranks. Every rank must register the same counters in the
- * same order, including the counters of layers that it does not hold. The returned address is stable. The
- * tensor has data after states_allocate. */
-Tensor *state_counters(Registry *, int64_t n);
+/* F64 [n]. Passes add to the counters (COMM_SUM) or raise them (COMM_MAX); they are zeroed when a step begins. All
+ * counters of a model with the same reduction are one block, so that one all-reduce combines those of all ranks. Every
+ * rank must register the same counters in the same order, including the counters of layers that it does not hold. The
+ * returned address is stable. The tensor has data after states_allocate. */
+Tensor *state_counters(Registry *, CommReduction, int64_t n);
 
 /* The context in which an event happens. */
 typedef struct StateContext {
@@ -34,6 +34,8 @@ typedef struct StateKind {
     void (*refresh)(void *self, const StateContext *); /* called after parameters have changed */
     /* called after the last pass of a training step, before the update */
     void (*end_step)(void *self, const StateContext *);
+    /* called after the update of this rank's masters, before other ranks gather them */
+    void (*after_update)(void *self, Registry *);
     void (*release)(void *self, Device *); /* frees the memory */
 } StateKind;
 
@@ -47,10 +49,11 @@ void *state_find(const Registry *, const StateKind *, int i);
 void states_allocate(Registry *, int64_t positions);
 void states_free(Registry *); /* before registry_free */
 /* F64 [all counters]; ndim 0 if there are none. */
-const Tensor *states_counters(const Registry *);
+const Tensor *states_counters(const Registry *, CommReduction);
 size_t states_bytes(const Registry *); /* bytes of device memory */
 
 void states_prepare(Registry *, const StateContext *);
 void states_begin_step(Registry *); /* zeroes the counters */
 void states_refresh(Registry *, const StateContext *);
 void states_end_step(Registry *, const StateContext *);
+void states_after_update(Registry *);

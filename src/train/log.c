@@ -193,6 +193,7 @@ static void print_megatron_line(const TrainLog *log, const Trainer *r, const Ste
     if (!s->optim.found_inf) printf(" grad norm: %.3f |", s->optim.grad_norm);
     if (c->log_num_zeros_in_grad) printf(" num zeros: %.0f |", s->optim.num_zeros);
     if (c->log_params_norm) printf(" params norm: %.3f |", s->optim.params_norm);
+    if (config_measures_scores(c)) printf(" max attention logit: %.3f |", s->max_score);
     printf(" number of skipped iterations: %3lld | number of nan iterations: %3lld |",
            (long long)log->skipped, (long long)log->nan);
     printf(" tokens per second: %.0f | time left: %s |\n", rate.tokens_per_second,
@@ -299,6 +300,7 @@ static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int
         put_number(record, fields[i].name, fields[i].value);
     if (r->run.config->log_num_zeros_in_grad) put_number(record, "num_zeros", s->optim.num_zeros);
     if (r->run.config->log_params_norm) put_number(record, "params_norm", s->optim.params_norm);
+    if (config_measures_scores(r->run.config)) put_number(record, "max_attention_logit", s->max_score);
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (s->router_losses & 1u << i) put_number(record, ROUTER_LOSS_NAMES[i], s->router_loss[i]);
     for (int i = 0; s->layer_router_loss && i < ROUTER_LOSSES; i++)
@@ -361,6 +363,8 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
     if (!s->optim.found_inf) ERR_RETURN(scalar_twice(log, r, "grad-norm", s->optim.grad_norm));
     if (c->log_num_zeros_in_grad) ERR_RETURN(scalar_twice(log, r, "num-zeros", s->optim.num_zeros));
     if (c->log_params_norm) ERR_RETURN(scalar_twice(log, r, "params-norm", s->optim.params_norm));
+    if (c->log_max_attention_logit)
+        ERR_RETURN(events_scalar(log->events, "max_attention_logit", r->iteration, s->max_score));
     if (!c->log_memory_to_tensorboard) return ERR_OK;
     ERR_RETURN(
         events_scalar(log->events, "mem-allocated-bytes", r->iteration, (double)r->run.device->allocated));

@@ -60,9 +60,21 @@ Err trainer_check(const Config *c) {
     return e;
 }
 
+static const CommReduction REDUCTIONS[] = {COMM_SUM, COMM_MAX};
+enum { N_REDUCTIONS = sizeof REDUCTIONS / sizeof *REDUCTIONS };
+
+/* The step counters of the i-th reduction, if there are any. */
+static bool has_counters(const Trainer *r, int i, const Tensor **out) {
+    *out = states_counters(r->run.model->registry, REDUCTIONS[i]);
+    return (*out)->ndim;
+}
+
 static size_t result_bytes(const Trainer *r) {
-    const Tensor *counters = states_counters(r->run.model->registry);
-    return loss_bytes(r) + (counters->ndim ? tensor_bytes(counters) : 0);
+    const Tensor *counters;
+    size_t bytes = loss_bytes(r);
+    for (int i = 0; i < N_REDUCTIONS; i++)
+        if (has_counters(r, i, &counters)) bytes += tensor_bytes(counters);
+    return bytes;
 }
 
 /* Builds the trainer without random initial values. Allocates no memory on the null device. */
@@ -282,15 +294,24 @@ static void report_routers(Trainer *r, const double *counters, StepReport *repor
     report->layer_router_loss = r->layer_router_loss;
 }
 
-/* Sums the counters over all ranks. Each rank has counted only its tokens in its layers, and only its part of
+/* counters: those of the i-th reduction, combined over all ranks */
+static void report_counters(Trainer *r, int i, const double *counters, int64_t n, StepReport *report) {
+    if (REDUCTIONS[i] == COMM_SUM)
+        report_routers(r, counters, report);
+    else
+        for (int64_t k = 0; k < n; k++) report->max_score = fmax(report->max_score, counters[k]);
+}
+
+/* Combines the counters of all ranks. Each rank has counted only its tokens in its layers, and only its part of
  * the losses of its data-parallel rank's microbatches. */
-static void reduce_counters(Trainer *r, StepReport *report) {
-    const Tensor *counters = states_counters(r->run.model->registry);
-    if (!counters->ndim) return;
+static void reduce_counters(Trainer *r, int i, StepReport *report) {
+    const Tensor *counters;
+    if (!has_counters(r, i, &counters)) return;
+    const int64_t n = tensor_count(counters);
     DeviceView view =
         device_view(r->run.device, counters->data, tensor_bytes(counters), VIEW_READ | VIEW_WRITE);
-    trainer_sum(r, view.data, tensor_count(counters));
-    report_routers(r, view.data, report);
+    comm_all_reduce(r->run.comm, comm_everyone(r->run.comm), "report", REDUCTIONS[i], F64, view.data, n);
+    report_counters(r, i, view.data, n, report);
     device_view_end(&view);
 }
 
@@ -308,7 +329,7 @@ static void report_loss(const Trainer *r, StepReport *report) {
 static void reduce_report(Trainer *r, StepReport *report) {
     if (tells_loss(r)) read_losses(r, report->sum);
     trainer_total(r, report->sum);
-    reduce_counters(r, report);
+    for (int i = 0; i < N_REDUCTIONS; i++) reduce_counters(r, i, report);
     report_loss(r, report);
 }
 
@@ -327,16 +348,28 @@ void trainer_reduce(Trainer *r, StepReport *report) {
 
 /* Starts to copy one rank's results to the host. The copy is complete after the next wait. */
 static void start_read(Trainer *r) {
-    const Tensor *counters = states_counters(r->run.model->registry);
-    device_copy(r->run.device, r->results, microbatches_losses(r->microbatches), loss_bytes(r));
-    if (counters->ndim)
-        device_copy(r->run.device, r->results + n_sums(r), counters->data, tensor_bytes(counters));
+    const Tensor *counters;
+    double *to = r->results;
+    device_copy(r->run.device, to, microbatches_losses(r->microbatches), loss_bytes(r));
+    to += n_sums(r);
+    for (int i = 0; i < N_REDUCTIONS; i++) {
+        if (!has_counters(r, i, &counters)) continue;
+        device_copy(r->run.device, to, counters->data, tensor_bytes(counters));
+        to += tensor_count(counters);
+    }
 }
 
 static void finish_read(Trainer *r, StepReport *report) {
+    const Tensor *counters;
+    const double *from = r->results;
     microbatches_waited(r->microbatches);
-    for (int i = 0; i < n_losses(r); i++) report->sum[i].loss = r->results[i];
-    if (states_counters(r->run.model->registry)->ndim) report_routers(r, r->results + n_sums(r), report);
+    for (int i = 0; i < n_losses(r); i++) report->sum[i].loss = from[i];
+    from += n_sums(r);
+    for (int i = 0; i < N_REDUCTIONS; i++) {
+        if (!has_counters(r, i, &counters)) continue;
+        report_counters(r, i, from, tensor_count(counters), report);
+        from += tensor_count(counters);
+    }
     report_loss(r, report);
 }
 

@@ -69,6 +69,7 @@ typedef struct StepReport {
     /* With --moe-per-layer-logging: [ROUTER_LOSSES, layers], means over microbatches, NaN for a layer without experts.
      * Valid until the next step. NULL without the option. */
     const double *layer_router_loss;
+    double max_score; /* the largest score of attention, before its cap, or 0; with QkClipSpec.measures */
     bool loss_is_nan; /* the loss is NaN or infinite */
     bool is_reduced, is_read;
     double grad_scale; /* main gradient * grad_scale = gradient of the training loss */

@@ -54,6 +54,7 @@ UNCHANGED = [
     ("moe_router_force_biased", "--moe-router-force-biased 1", "", "no effect"),
     ("q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim",
      "--q-lora-rank 4 --kv-lora-rank 4 --qk-head-dim 4 --qk-pos-emb-head-dim 4 --v-head-dim 4", "", "no effect"),
+    ("qk_clip_alpha qk_clip_threshold", "--qk-clip-alpha 0.3 --qk-clip-threshold 0.1", "", "no effect"),
     ("calculate_per_token_loss", "--calculate-per-token-loss", "",
      "each sample counts the same, and --keep-last has it anyway"),
     ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "as in pretrain"),
@@ -64,6 +65,7 @@ UNCHANGED = [
 ]
 REFUSED = [
     ("multi_latent_attention", "--multi-latent-attention"),
+    ("qk_clip", "--qk-clip"), ("log_max_attention_logit", "--log-max-attention-logit"),
     ("latent_norm_epsilon", "--latent-norm-epsilon 1e-3"),
     ("add_output_layer_bias", "--add-output-layer-bias"), ("rope_type", "--rope-type yarn"),
     ("num_experts", "--num-experts 4"), ("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias"),

@@ -101,7 +101,7 @@ HOOK(void, microbatches_add, Microbatches *m, int64_t number, const Batch *b, Lo
 /* The counters of a layer are the tokens that chose each expert, the tokens that would have chosen it by
  * scores alone, and the losses. */
 HOOK(void, states_begin_step, Registry *r) {
-    const Tensor *t = states_counters(r);
+    const Tensor *t = states_counters(r, COMM_SUM);
     if (!mutant_is_named(M_counts_of_earlier_steps) || !t->ndim || !running) {
         __real_states_begin_step(r);
         return;

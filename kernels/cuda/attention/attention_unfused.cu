@@ -235,7 +235,7 @@ static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Te
     p.attr = *(const AttentionAttr *)c->attr;
     p.q = view_of(q), p.k = view_of(k), p.v = view_of(v);
     p.probs = cells(probs);
-    p.rows = tensor_rows(q), p.columns = tensor_width(probs);
+    p.rows = tensor_rows(q), p.columns = probs ? tensor_width(probs) : 0;
     return p;
 }
 
@@ -252,6 +252,35 @@ extern "C" void cuda_attention_unfused(const Call *c) {
     put_buckets(&p, c->in[5]);
     if (!p.rows) return;
     REAL_SWITCH(c->in[0]->dtype, forward<R><<<grid_for(c, p.rows, WARPS), THREADS, 0, stream_of(c)>>>(p));
+    LAUNCHED();
+}
+
+/* The maxima are at least 0, so their bits are in the order of their values. */
+template <typename R> static __global__ void max_scores(const Problem p, double *max) {
+    const int64_t lane = threadIdx.x % 32, t = p.k.dim[0], heads = p.q.dim[3];
+    QUERY_LOOP(n) {
+        const Query q(p, n);
+        R most = 0;
+        for (int64_t j = 0; j < t; j++) {
+            if (!visible(p, q, j)) continue;
+            R sum = 0;
+            for (int64_t c = lane; c < p.q.dim[4]; c += 32)
+                sum += p.q.cells.get<R>(q.in(p.q) + c) * p.k.cells.get<R>(q.key(p.k, j) + c);
+            sum = (R)p.attr.scale * warp_sum(sum);
+            most = sum > most ? sum : most;
+        }
+        if (lane == 0)
+            atomicMax((long long *)(max + p.attr.first_head + q.group * heads + q.head),
+                      __double_as_longlong((double)most));
+    }
+}
+
+extern "C" void cuda_max_score(const Call *c) {
+    Problem p = problem(c, c->in[0], c->in[1], c->in[1], NULL);
+    p.first_key = ids_of(c->in[2]), p.lengths = ids_of(c->in[3]);
+    if (!p.rows) return;
+    REAL_SWITCH(c->in[0]->dtype, max_scores<R>
+                <<<grid_for(c, p.rows, WARPS), THREADS, 0, stream_of(c)>>>(p, (double *)c->out[0]->data));
     LAUNCHED();
 }
 

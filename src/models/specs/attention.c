@@ -80,6 +80,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .sink = map_softmax(c->softmax_type),
         .softcap = f64_or(c->attn_logit_softcapping, 0),
         .scale = d->softmax_scale,
+        .clip = {config_measures_scores(c), c->qk_clip, c->qk_clip_threshold, c->qk_clip_alpha},
         .dropout = c->attention_dropout,
         .qkv_init_std = d->init_std,
         .proj_init_std = d->output_init_std,

@@ -297,6 +297,7 @@ class Pass:
         self.m, self.o, self.w, self.batch, self.samples, self.seed = m, m.o, weights, batch, samples, seed
         self.router_losses = []  # (kind, layer, Var)
         self.chosen = {}  # layer: number of tokens of each expert
+        self.most = {}  # name of attention: the largest score of each head, at least 0
         self.counts = counts if counts is not None else {}  # in the step so far, for global_aux_loss
 
     def linear(self, x, name):
@@ -400,6 +401,7 @@ class Pass:
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
         longer = mscale(self.o, "mscale-all-dim", 0.0) if m.latent else 1
         score = q @ k.transpose(0, 1, 3, 2) * self.o.float("softmax-scale", longer ** 2 / math.sqrt(m.head))
+        self.most[name] = np.where(seen, score.value, 0).max((0, 2, 3)).clip(0)  # [heads]
         cap = self.o.float("attn-logit-softcapping", math.inf)
         score = score if cap == math.inf else tanh(score / cap) * cap
         score = score if bias is None else score + bias

@@ -132,6 +132,21 @@ witnessed("mtp_num_layers mtp_loss_scaling_factor", AHEAD + "--mtp-loss-scaling-
           " --reset-attention-mask --eod-mask-loss --untie-embeddings-and-output-weights", layouts=AHEAD_LAYOUTS, families=GPT)
 witnessed("mtp_num_layers mtp_loss_scaling_factor", AHEAD + "--mtp-loss-scaling-factor 2 --mtp-num-layers 3 --normalization RMSNorm"
           " --window-size 3,0 --window-attn-skip-freq [0,1] --no-rope-freq [0,1] --reset-attention-mask", layouts=LAYOUTS, families=GPT)
+# The gradient of the keys' biases is 0, and Adam makes steps of the rounding errors of such a gradient.
+CLIPPED = "--qk-clip --qk-clip-threshold 0.7 --qk-clip-alpha 0.3 "
+QUERIES = "--group-query-attention --num-query-groups 2 "
+witnessed("qk_clip qk_clip_alpha qk_clip_threshold", CLIPPED + QUERIES + "--disable-bias-linear --window-size 6,0", families=GPT, steps=4,
+          layouts=(*LAYOUTS, RING, GATHER, "--ranks 4 --tensor-model-parallel-size 4", "--ranks 2 --use-distributed-optimizer",
+                   "--ranks 2 --data-parallel-sharding-strategy optim_grads_params --use-megatron-fsdp"))
+witnessed("qk_clip qk_clip_alpha qk_clip_threshold", CLIPPED + LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm", families=GPT, steps=4,
+          layouts=(*LAYOUTS, RING, GATHER, "--ranks 2 --use-distributed-optimizer"))
+witnessed("qk_clip", CLIPPED + LATENT + "--rope-type rope --attention-backend unfused --calculate-per-token-loss", families=GPT, layouts=(CUT + " --cp-comm-type allgather", ONE))
+witnessed("qk_clip", CLIPPED + QUERIES + EXPERTS + "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+          " --optimizer sgd --lane fp32", families=GPT, layouts=(STAGES, ONE))
+witnessed("qk_clip", CLIPPED + AHEAD + "--disable-bias-linear", families=GPT, layouts=(CUT, "--ranks 2 --pipeline-model-parallel-size 2"))
+witnessed("qk_clip lane", CLIPPED + QUERIES + "--disable-bias-linear --lane bf16", families=GPT,
+          layouts=(ONE, "--ranks 2 --use-distributed-optimizer", "--ranks 4 --tensor-model-parallel-size 2"))
+witnessed("log_max_attention_logit", "--log-max-attention-logit --disable-bias-linear", layouts=(ONE, CUT, STAGES), families=GPT)
 witnessed("window_size", "--window-size 3,0", families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-attn-skip-freq 2", layouts=(ONE, CUT), families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 4 --window-size 3,0 --window-attn-skip-freq [1,0]*2", families=GPT)
@@ -881,6 +896,18 @@ def several(words, losses, without=""):
                     expect(told, f"{tag} {x} of {kind} at step {i} is not printed")
             expect(len(own) == 1 or all(math.isclose(x["loss"], sum(x[tag.replace(" ", "_")] for tag in own), rel_tol=1e-14) for x in logged.values()), "no sum")
     row("tensorboard_dir log_validation_ppl_to_tensorboard", words, GPT)(check)
+
+
+@row("log_max_attention_logit qk_clip", "--tensorboard-dir", GPT)
+def largest_score(program, quick):
+    """The largest score is in the event file and in the printed lines."""
+    folder = program.fresh()
+    rows, text = program.logged("pretrain", *program.words("--qk-clip --log-max-attention-logit"), "--tensorboard-dir", folder)
+    logged, found = {x["iteration"]: x["max_attention_logit"] for x in rows if "grad_norm" in x}, scalars(folder)
+    expect(found["max_attention_logit"].keys() == logged.keys(), "steps are missing in the event file")
+    for i, x in logged.items():
+        expect(math.isclose(found["max_attention_logit"][i], x, rel_tol=2.0**-24), f"{x} of step {i} is not in the event file")
+        expect(f" max attention logit: {x:.3f} |" in text, f"{x} of step {i} is not printed")
 
 
 @row("moe_per_layer_logging", EXPERTS, GPT)

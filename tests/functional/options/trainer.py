@@ -267,7 +267,7 @@ class Trainer:
         expert."""
         o, w, counts = self.o, self.variables(), {}
         per_token, n = "calculate-per-token-loss" in o, size // self.micro
-        router, chosen, runs = {}, {}, list(self.passes(size))  # router: {(kind, layer): loss}
+        router, chosen, most, runs = {}, {}, {}, list(self.passes(size))  # router: {(kind, layer): loss}
         total = sum(batch.weights for batch, _, _ in runs)
         loss, ahead = np.zeros(len(total)), self.m.ahead
         factors = np.array([1.0] * len(self.family.losses) + [o.float("mtp-loss-scaling-factor", 0.1) / max(ahead, 1)] * ahead)
@@ -282,12 +282,17 @@ class Trainer:
                       *((x, coefficient[kind] * share) for kind, _, x in p.router_losses)])
             for kind, layer, x in p.router_losses:
                 router[kind, layer] = router.get((kind, layer), 0) + x.value.item() / len(runs)
+            for name, x in p.most.items():
+                most[name] = np.maximum(most.get(name, 0), x)
             for layer, count in p.chosen.items():
                 chosen[layer] = chosen.get(layer, 0) + count
         found = self.collected(w)
         names = self.family.losses + [f"mtp_{k + 1}_loss" for k in range(ahead)]
         told = dict(zip(names, loss / np.maximum(total, 1)))
         self.layer_losses = {LOGGED[kind]: {l: x for (k, l), x in router.items() if k == kind} for kind, _ in router}
+        if "qk-clip" in o or "log-max-attention-logit" in o:
+            told["max_attention_logit"] = max(x.max() for x in most.values())
+        self.most = most
         return found, told | {name: sum(x.values()) / len(x) for name, x in self.layer_losses.items()}, chosen
 
     def trained(self):
@@ -325,6 +330,23 @@ class Trainer:
             root = np.sqrt(v / (1 - beta2**s.optimizer_step)) + eps
             w -= rate * (m / (1 - beta1**s.optimizer_step) / root + decay * w)
 
+    def clip_scores(self):
+        """Multiplies the rows of queries and keys whose scores exceed the threshold."""
+        m, alpha = self.m, self.o.float("qk-clip-alpha", 0.5)
+        for name, most in self.most.items():
+            most = most.reshape(m.heads if m.latent else m.groups, -1).max(-1)
+            factor = (self.o.float("qk-clip-threshold", 100.0) / np.maximum(most, 1e-300)).clip(None, 1)[:, None, None]
+            rows = lambda which, n: self.state.weights[f"{name}.linear_{which}.weight"].reshape(len(most), n, -1)
+            if m.latent:
+                q, kv = rows("q_up_proj" if "q-lora-rank" in self.o else "q_proj", m.head), rows("kv_up_proj", m.plain + m.value)
+                q[:, :m.plain] *= factor**alpha
+                q[:, m.plain:] *= factor
+                kv[:, :m.plain] *= factor**(1 - alpha)
+            else:
+                qkv, end = rows("qkv", (m.heads // m.groups + 2) * m.head), -2 * m.head
+                qkv[:, :end] *= factor**alpha
+                qkv[:, end:end + m.head] *= factor**(1 - alpha)
+
     def rescale(self, overflow):
         """Updates the dynamic loss scale after a step (core/optimizer/grad_scaler.py)."""
         o, s = self.o, self.state
@@ -361,6 +383,8 @@ class Trainer:
         else:
             self.update({name: g * clip for name, g in gradients.items()})
             s.scheduled += size
+        if "qk-clip" in o:
+            self.clip_scores()
         self.rescale(overflow)
         s.iteration, s.consumed = s.iteration + 1, s.consumed + size
         told |= {"iteration": s.iteration, "consumed_samples": s.consumed, "consumed_tokens": s.consumed * o.int("seq-length")}

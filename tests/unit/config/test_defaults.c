@@ -266,6 +266,10 @@ static const struct {
     {"temperature", "1"},
     {"top-p", "0"},
     {"cache-mla-latents", "false"},
+    {"qk-clip", "false"},
+    {"qk-clip-alpha", "0.5"},
+    {"qk-clip-threshold", "100"},
+    {"log-max-attention-logit", "false"},
 };
 /* The defaults of these options differ from Megatron-LM's, because runs are deterministic here, and
  * generation samples from all tokens. */

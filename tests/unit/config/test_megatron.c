@@ -134,17 +134,18 @@ TEST(unknown_options_do_not_hide_the_rules) {
     parse(&p, CHECK_MODEL | CHECK_TRAIN,
           "--hiden-size 64 --num-attention-heads x --kv-channels 0 --num-layers 2 --seq-length 16 "
           "--mock-data --foo 1 --micro-batch-size 2 --train-iters 10 --lr 1 --min-lr 2 --mtp-hsm "
-          "--qk-clip --qk-clip-alpha 0.4");
-    assert_string_equal(p.args.problems.s,
-                        "'--hiden-size' is not an option: did you mean --hidden-size?\n"
-                        "--num-attention-heads expects a whole number, not 'x'.\n"
-                        "'--foo' is not an option: see --help for the list.\n"
-                        "--kv-channels must be from 1 to 65536, not 0.\n"
-                        "--min-lr 2 is above --lr 1: lower it.\n"
-                        "--mtp-hsm is not supported: This option changes the layers that predict "
-                        "further tokens. Remove it.\n"
-                        "--qk-clip and --qk-clip-alpha are not supported: This changes the scores or "
-                        "outputs of attention. Choose a model without it.\n");
+          "--export-qk-l2-norm --attention-output-gate");
+    assert_string_equal(
+        p.args.problems.s,
+        "'--hiden-size' is not an option: did you mean --hidden-size?\n"
+        "--num-attention-heads expects a whole number, not 'x'.\n"
+        "'--foo' is not an option: see --help for the list.\n"
+        "--kv-channels must be from 1 to 65536, not 0.\n"
+        "--min-lr 2 is above --lr 1: lower it.\n"
+        "--mtp-hsm is not supported: This option changes the layers that predict "
+        "further tokens. Remove it.\n"
+        "--export-qk-l2-norm and --attention-output-gate are not supported: This changes the scores or "
+        "outputs of attention. Choose a model without it.\n");
     done(&p);
 }
 

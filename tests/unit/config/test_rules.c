@@ -370,6 +370,11 @@ static const char *const GPT[][2] = {
     {"--step-batch-size-schedule 0:16,1K:8,1K:16",
      "such as '0:16 2.4B:320', whose thresholds start at 0 and increase by at least one sample"},
     {"--step-batch-size-schedule 0:16 --global-batch-size 16", "are mutually exclusive: remove one"},
+    {"--model bert --bert-no-binary-head --log-max-attention-logit",
+     "--qk-clip and --log-max-attention-logit need --model gpt, not bert"},
+    {"--qk-clip --attn-logit-softcapping 30", "--qk-clip and --log-max-attention-logit measure scores "
+                                              "without a cap: remove --attn-logit-softcapping 30"},
+    {"--qk-clip --qk-clip-alpha 1", "--qk-clip-alpha 1 must be between 0 and 1"},
     {"--lr-warmup-init 1", "above --lr 0.001: lower it"},
     {"--decoupled-min-lr 1", "needs --decoupled-lr"},
     {"--lr-decay-samples 5", "counts steps: use --lr-decay-iters, --lr-wsd-decay-iters and --lr-warmup-iters "

@@ -42,7 +42,8 @@ static double losses(const TestModel *m) {
     double sum = 0;
     for (int i = 0; i < ROUTER_LOSSES; i++)
         sum += model_router_loss_coeff(m->model, i) *
-               model_router_loss(m->model, states_counters(m->model->registry)->data, i, NULL) * LAYERS;
+               model_router_loss(m->model, states_counters(m->model->registry, COMM_SUM)->data, i, NULL) *
+               LAYERS;
     return sum;
 }
 
@@ -105,7 +106,8 @@ TEST(losses_differ_in_what_they_count) {
         pass(m, ids_new(m, samples[k], S, 1), 1);
         if (k == 2) pass(m, ids_new(m, samples[k], S, 5), 1);
         for (int i = 0; i < ROUTER_LOSSES; i++)
-            value[k][i] = model_router_loss(m->model, states_counters(m->model->registry)->data, i, NULL);
+            value[k][i] =
+                model_router_loss(m->model, states_counters(m->model->registry, COMM_SUM)->data, i, NULL);
     }
     const double near = 64 * dtype_roundoff(F64);
     assert_true(fabs(value[0][ROUTER_LOSS_GLOBAL_AUX] - value[0][ROUTER_LOSS_AUX]) < near);

@@ -116,7 +116,7 @@ static inline void moe_open(MoeRank *r, Device *device, size_t slot, size_t tran
                           .exact = r->c->exact};
     r->registry = registry_new(r->layout);
     r->spec = moe_spec(r->c);
-    r->counters = state_counters(r->registry, moe_branch.counters(&r->spec));
+    r->counters = state_counters(r->registry, COMM_SUM, moe_branch.counters(&r->spec));
     moe_branch.init(&r->moe, r->registry, "mlp", &r->spec, r->counters);
     registry_allocate(r->registry, device, r->c->dtype, true);
     states_allocate(r->registry, 0);

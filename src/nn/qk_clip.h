@@ -1,0 +1,34 @@
+/* QK clip (Kimi K2, 2025). Megatron-LM core/optimizer/qk_clip.py and attention.py, clip_qk. After an update, a head whose
+ * largest score in the step exceeds the threshold has the rows of its queries and keys multiplied by powers of threshold
+ * / score. Query heads of one group share the largest score and the key. */
+#pragma once
+
+#include "param/param.h"
+#include "param/state.h"
+
+typedef struct QkClipSpec {
+    bool measures; /* the largest scores of a step, for the log or for clipping */
+    bool clips;
+    double threshold;
+    double alpha; /* exponent for queries; that for keys is 1 - alpha */
+} QkClipSpec;
+
+/* Rows [begin, end) of the `rows` rows that a group of heads has in a weight. */
+typedef struct QkClipRows {
+    Param *weight;
+    int64_t rows, begin, end;
+    double exponent;
+} QkClipRows;
+
+enum { QK_CLIP_PARTS = 3 };
+
+typedef struct QkClip {
+    double threshold;
+    const Tensor *max; /* F64 [heads of the model] */
+    int64_t heads;     /* query heads per group */
+    int n;
+    QkClipRows part[QK_CLIP_PARTS];
+} QkClip;
+
+/* The clip must outlive the registry. */
+void qk_clip_add(Registry *, QkClip *);
