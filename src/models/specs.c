@@ -16,6 +16,7 @@ ActivationAttr spec_activation(const Config *c, bool routed) {
 
 NormAttr spec_norm(const Config *c) {
     return (NormAttr){.rms = c->normalization == NORM_RMS,
+                      .no_gain = !c->norm_weight,
                       .no_bias = !c->norm_bias,
                       .one_plus = c->apply_layernorm_1p,
                       .eps = c->norm_epsilon};

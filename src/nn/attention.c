@@ -15,11 +15,12 @@ static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, co
     if (s->qk_norm_plain) return (Norm){.attr = {.rms = true, .eps = s->norm.eps}};
     const int64_t width = s->qk_norm_whole ? heads * s->head_dim : s->head_dim;
     Norm n = norm_new(r, arena_printf(r->arena, "%s.%s_layernorm", name, which), width, s->norm);
-    n.gain->spec.invariant = s->qk_norm_whole; /* else each tensor-parallel rank normalizes its heads */
-    if (n.bias) n.bias->spec.invariant = s->qk_norm_whole;
-    if (!s->qk_norm_decays) return n;
-    n.gain->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
-    if (n.bias) n.bias->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
+    for (int i = 0; i < 2; i++) {
+        Param *p = i ? n.bias : n.gain;
+        if (!p) continue;
+        p->spec.invariant = s->qk_norm_whole; /* else each tensor-parallel rank normalizes its heads */
+        if (s->qk_norm_decays) p->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
+    }
     return n;
 }
 

@@ -14,7 +14,7 @@ Norm norm_new(Registry *r, const char *name, int64_t width, NormAttr attr) {
         .flags = PARAM_NO_DECAY,
         .invariant = !r->layout.sequence_parallel,
     };
-    Norm n = {.gain = param_add(r, gain), .attr = attr};
+    Norm n = {.gain = attr.no_gain ? NULL : param_add(r, gain), .attr = attr};
     if (!attr.rms && !attr.no_bias) {
         ParamSpec bias = gain;
         bias.name = arena_printf(r->arena, "%s.bias", name);

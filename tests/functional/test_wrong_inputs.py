@@ -77,6 +77,7 @@ pretrain {run} --add-attn-proj-bias => --add-attn-proj-bias has no effect withou
 pretrain {run} --rope-scaling-low-freq-factor 2 => has no effect without --use-rope-scaling: remove it
 pretrain {run} --window-attn-skip-freq 2 => has no effect without --window-size
 pretrain {run} --rope-attention-factor 2 => has no effect without --rope-short-factor
+pretrain {run} --disable-norm-weight --apply-layernorm-1p => --apply-layernorm-1p changes the weights of norms, which --disable-norm-weight removes: remove one of them.
 pretrain {run} --normalization RMSNorm --disable-norm-bias => --disable-norm-bias has no effect without --normalization LayerNorm
 pretrain {run} --add-output-layer-bias --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear => does not support a bias in the output layer
 pretrain {run} --qk-layernorm-whole => needs --qk-layernorm

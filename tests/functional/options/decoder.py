@@ -83,7 +83,8 @@ class Tensors(dict):
         self.embedding = m.o.float("embedding-init-method-std", self.std)
 
     def norm(self, name, width):
-        self[f"{name}.weight"] = (width,), (0.0 if "apply-layernorm-1p" in self.o else 1.0,)
+        if "disable-norm-weight" not in self.o:
+            self[f"{name}.weight"] = (width,), (0.0 if "apply-layernorm-1p" in self.o else 1.0,)
         if not self.m.rms and "disable-norm-bias" not in self.o:
             self[f"{name}.bias"] = (width,), (0.0,)
 
@@ -309,8 +310,9 @@ class Pass:
         o, epsilon = self.o, epsilon or self.o.float("norm-epsilon", 1e-5)
         if not self.m.rms:
             x = x - x.mean(-1)
-        gain = self.w[f"{name}.weight"] + (1.0 if "apply-layernorm-1p" in o else 0.0)
-        y = x * ((x * x).mean(-1) + epsilon) ** -0.5 * gain
+        y = x * ((x * x).mean(-1) + epsilon) ** -0.5
+        if "disable-norm-weight" not in o:
+            y = y * (self.w[f"{name}.weight"] + (1.0 if "apply-layernorm-1p" in o else 0.0))
         return y if self.m.rms or "disable-norm-bias" in o else y + self.w[f"{name}.bias"]
 
     def dropped(self, x, name, option):

@@ -158,6 +158,11 @@ witnessed("parallel_residual", "--parallel-residual two-norms --hidden-dropout 0
 witnessed("parallel_residual", "--parallel-residual one-norm --disable-bias-linear", families=NOT_T5)
 witnessed("norm_bias", "--disable-norm-bias --qk-layernorm", families=GPT)
 witnessed("norm_bias", "--disable-norm-bias", families=T5)
+witnessed("norm_weight", "--disable-norm-weight --qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1", families=GPT)
+witnessed("norm_weight", "--disable-norm-weight", families=ENCODERS)
+witnessed("norm_weight normalization", "--disable-norm-weight --normalization RMSNorm", layouts=(ONE, STAGES),
+          families=GPT)
+witnessed("norm_weight norm_bias", "--disable-norm-weight --disable-norm-bias", families=GPT)
 witnessed("norm_bias parallel_residual", "--disable-norm-bias --parallel-residual one-norm", layouts=(ONE, STAGES),
           families=NOT_T5)
 witnessed("add_output_layer_bias", "--add-output-layer-bias --weight-decay 0.1", families=GPT)

@@ -310,6 +310,7 @@ static const struct {
     {"normalization", BASE, "normalization = RMSNorm"},
     {"norm_epsilon", ROPE, "norm-epsilon = 1.001e-5"},
     {"apply_layernorm_1p", BASE, "apply-layernorm-1p = true"},
+    {"norm_weight", BASE, "disable-norm-weight = true"},
     {"norm_bias", BASE, "disable-norm-bias = true"},
     {"add_output_layer_bias", BASE, "add-output-layer-bias = true"},
     {"activation", BASE, "activation = gelu-erf"},
