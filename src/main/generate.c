@@ -22,7 +22,10 @@ typedef struct Job {
 } Job;
 
 static bool is_t5(const Job *j) { return j->setup.config.model == MODEL_t5; }
-static bool is_hf_t5(const Job *j) { return is_t5(j) && j->setup.config.hf_model_type == TYPE_t5; }
+static bool is_hf_t5(const Job *j) {
+    const HfModelType type = j->setup.config.hf_model_type;
+    return is_t5(j) && (type == TYPE_t5 || type == TYPE_mt5);
+}
 
 /* ---- prompts ---- */
 

@@ -65,6 +65,9 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "vaultgemma": "VaultGemmaForCausalLM", "gpt_oss": "GptOssForCausalLM", "cohere": "CohereForCausalLM",
            "cohere2": "Cohere2ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM",
            "opt": "OPTForCausalLM", "llama4_text": "Llama4ForCausalLM",
+           "opt": "OPTForCausalLM", "glm4_moe_lite": "Glm4MoeLiteForCausalLM", "solar_open": "SolarOpenForCausalLM",
+           "exaone_moe": "ExaoneMoeForCausalLM", "jais2": "Jais2ForCausalLM",
+           "internlm3": "LlamaForCausalLM", "olmo": "OlmoForCausalLM", "mt5": "MT5ForConditionalGeneration",
            "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}
 DTYPES = {"float32": "F32", "float64": "F64", "bfloat16": "BF16", "float16": "F16"}
 
@@ -94,15 +97,15 @@ for number, case in enumerate(table["cases"]):
            for i, kind in enumerate(("bos", "eos", "pad"))}
     if number % 4 == 1:
         ids["eos_token_id"] = [ids["eos_token_id"], ids["bos_token_id"]]
-    if case["family"] == "t5":
+    if case["family"] in ("t5", "mt5"):
         ids |= {"decoder_start_token_id": ids["pad_token_id"]}
     ids = {k: case["keys"].get(k, i) for k, i in ids.items() if k not in case["drop"]}
     config |= ids
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k not in case["drop"]}))
     shapes = expand(table["shapes"][case["shapes"]]) if "shapes" in case else []
     predicts = case["name"] == "prediction of more tokens"
-    more = {f"model.layers.{config.get('num_hidden_layers')}.enorm.weight": ("F8_E5M2", [3],
-                                                                             bytes(3))} if predicts else {}
+    later = "mtp" if case["family"] == "exaone_moe" else f"model.layers.{config.get('num_hidden_layers')}"
+    more = {f"{later}.norm.weight": ("F8_E5M2", [3], bytes(3))} if predicts else {}
     tensors.write(folder / "model.safetensors", {n: tensors.weight(n, s) for n, s in shapes} | IGNORED | more,
                   {"format": "pt"})
     if case["refused"]:
@@ -111,7 +114,7 @@ for number, case in enumerate(table["cases"]):
         assert ("config.json': " in said or "config.json' gives" in said) and not saved.exists(), f"{name}: {said}"
         continue
     check = reference("reference", i64(table["tokens"]), answers[str(number)],
-                      **(encoder(table["tokens"]) if case["family"] == "t5" else {}))
+                      **(encoder(table["tokens"]) if case["family"] in ("t5", "mt5") else {}))
     said = convert("--from-hf", folder, "--save", saved, "--check", check)
     assert ("they predict further tokens (MTP)" in said) == predicts, said
     dtype = [*DTYPES][number % 2]

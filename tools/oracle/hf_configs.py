@@ -2,7 +2,8 @@
 """Makes tests/data/hf: logits of transformers for many variants of config.json, and small models as transformers saves
 them.
 
-usage: tools/oracle/hf_configs.py [--round-trip PROGRAM]
+usage: tools/oracle/hf_configs.py [--round-trip PROGRAM] [FAMILY...]
+       FAMILY: only the cases of these families are run, and the others keep their answers
 
 Each case is a config.json (families/*.py). Its weights are a function of the tensors' names and shapes (tensors.py).
 Its logits are computed by transformers in float64, unless transformers fails on the case. The test functional/convert
@@ -23,7 +24,8 @@ from cli import Command, program
 
 command = Command(__doc__, "torch transformers safetensors numpy")
 command.add_argument("--round-trip", type=program)
-command.parse_args()
+command.add_argument("only", nargs="*")
+only = command.parse_args().only
 
 import numpy as np
 import torch
@@ -84,6 +86,19 @@ def answer(config):
     return (found, logits) if np.isfinite(logits).all() else ("logits that are not finite", None)
 
 
+def old_answers():
+    """The stored answers of the families that are not run; shapes are collapsed."""
+    table, stored = json.loads((OUT / "configs.json").read_text()), tensors.read(OUT / "logits.safetensors")
+    found = {}
+    for number, case in enumerate(table["cases"]):
+        values = stored.get(str(number))
+        if case["family"] not in only:
+            found[case["family"], case["name"]] = (
+                (table["shapes"][case["shapes"]], np.frombuffer(values[2]).reshape(values[1])) if values
+                else (case["error"], None))
+    return found
+
+
 def make_models():
     """Makes models as save_pretrained writes them. Sequences are longer than windows, and weights are so large that
     every term matters."""
@@ -116,6 +131,8 @@ def make_models():
 def round_trip(program):
     wrong = 0
     for family, name, _, config in cases():
+        if only and family not in only:
+            continue
         found, logits = answer(config)
         if logits is None or name.startswith("!"):
             continue
@@ -145,9 +162,10 @@ def main(a):
     if a.round_trip:
         return round_trip(a.round_trip)
     OUT.mkdir(parents=True, exist_ok=True)
-    table, sets, logits = [], [], {}
+    table, sets, logits, old = [], [], {}, old_answers() if only else {}
     for family, name, keys, config in cases():
-        found, values = answer(config)
+        kept = old.get((family, name.removeprefix("!")))
+        found, values = kept or answer(config)
         entry = {"family": family, "name": name.removeprefix("!"),
                  "keys": {k: v for k, v in keys.items() if v is not MISSING},
                  "drop": [k for k, v in keys.items() if v is MISSING],
@@ -155,12 +173,13 @@ def main(a):
         if values is None:
             entry["error"] = found
         else:
-            found = collapse(found)
+            found = found if kept else collapse(found)
             if found not in sets:
                 sets.append(found)
             entry["shapes"], logits[str(len(table))] = sets.index(found), values
         table.append(entry)
-        print(f"{family} {name}: {found if values is None else 'logits'}")
+        if not kept:
+            print(f"{family} {name}: {found if values is None else 'logits'}")
     provenance = {"generator": "tools/oracle/hf_configs.py", "date": datetime.date.today().isoformat(),
                   "versions": float64.versions()}
     def dump(x):
@@ -173,7 +192,8 @@ def main(a):
                                                                                       ("cases", table))]
     (OUT / "configs.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
     tensors.write(OUT / "logits.safetensors", {n: ("F64", x.shape, x.tobytes()) for n, x in logits.items()}, {})
-    make_models()
+    if not only:
+        make_models()
 
 
 command.run(main)

@@ -123,6 +123,33 @@ static void first_dense_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, i);
 }
 
+/* The key is a list that names each layer's MLP. Without it, first_k_dense_replace is the number of dense layers. */
+static void layers_by_name_read(HfReader *r, const HfRow *row) {
+    const json_t *names = hf_member(r, NULL, row->key);
+    const int64_t layers = hf_get_layers(r);
+    bool *moe = mem_zero((size_t)layers, sizeof *moe);
+    if (!names) {
+        set_moe_layers(r, hf_get_count(r, "first_k_dense_replace", (int64_t)row->fallback), 1, NULL);
+    } else {
+        bool known = json_array_size(names) == (size_t)layers;
+        for (int64_t i = 0; i < layers && known; i++) {
+            const char *name = json_string_value(json_array_get(names, (size_t)i));
+            moe[i] = name && !strcmp(name, "sparse");
+            known = moe[i] || (name && !strcmp(name, "dense"));
+        }
+        if (!known) hf_refuse(r, row->key, "not a list with dense or sparse for each layer");
+        hf_set_pattern(r, row->option, moe, layers);
+    }
+    free(moe);
+}
+
+static void layers_by_name_write(HfWriter *w, const HfRow *row) {
+    json_t *names = json_array();
+    for (int64_t i = 0; i < w->config->num_layers; i++)
+        json_array_append_new(names, json_string(w->config->derived.layer_moe[i] ? "sparse" : "dense"));
+    hf_put(w, row->key, names);
+}
+
 static void sparse_layers_read(HfReader *r, const HfRow *row) {
     set_moe_layers(r, 0, hf_get_size(r, row->key, (int64_t)row->fallback), "mlp_only_layers");
 }
@@ -166,5 +193,6 @@ const HfForm hf_form_experts = {experts_read, hf_value_write},
              hf_form_shared_experts = {shared_experts_read, shared_experts_write},
              hf_form_shared_width = {shared_width_read, hf_value_write},
              hf_form_first_dense = {first_dense_read, first_dense_write},
+             hf_form_layers_by_name = {layers_by_name_read, layers_by_name_write},
              hf_form_sparse_layers = {sparse_layers_read, sparse_layers_write},
              hf_form_moe_layers = {moe_layers_read, moe_layers_write};

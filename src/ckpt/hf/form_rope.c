@@ -339,15 +339,13 @@ static void set_type(HfReader *r, PositionEmbedding type) {
                     RopeType_spellings[type == POSITION_YARN ? ROPE_TYPE_YARN : ROPE_TYPE_ROPE]);
 }
 
-static void rope_scaling_read(HfReader *r, const HfRow *row) {
+/* `in` NULL: no scaling. */
+static void set_scaling(HfReader *r, const json_t *in, const char *key) {
     static const struct {
         const char *type;
         void (*set)(HfReader *, const json_t *in, const char *in_key);
     } TYPES[] = {{"default", set_default}, {"linear", set_linear},      {"dynamic", set_dynamic},
                  {"llama3", set_llama3},   {"longrope", set_long_rope}, {"yarn", set_yarn}};
-    (void)row;
-    const char *key;
-    const json_t *in = find_rope(r, &key);
     const char *type = get_rope_type(r, in);
     set_type(r, strcmp(type, "yarn") ? POSITION_ROPE : POSITION_YARN);
     if (in && has_latents(r) && strcmp(type, "yarn") && strcmp(type, "default") &&
@@ -362,6 +360,13 @@ static void rope_scaling_read(HfReader *r, const HfRow *row) {
               "a scaling of positions that this model does not have (default, linear, dynamic, llama3, "
               "longrope and "
               "yarn are known)");
+}
+
+static void rope_scaling_read(HfReader *r, const HfRow *row) {
+    (void)row;
+    const char *key;
+    const json_t *in = find_rope(r, &key);
+    set_scaling(r, in, key);
 }
 
 static json_t *factors_json(const TextList *factors) {
@@ -428,20 +433,18 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
-/* Reads the scaling of GPT-OSS, which is YaRN if the file has neither rope_scaling nor rope_parameters. */
-static void yarn_by_default_read(HfReader *r, const HfRow *row) {
+/* If there is neither of the objects, the row has the object. */
+static void scaled_by_default_read(HfReader *r, const HfRow *row) {
     if (hf_member(r, NULL, SCALING) || hf_member(r, NULL, PARAMETERS)) {
         rope_scaling_read(r, row);
         return;
     }
-    json_t *yarn = json_pack("{s:f, s:f, s:f, s:b, s:i}", "factor", 32.0, "beta_fast", 32.0, "beta_slow", 1.0,
-                             "truncate", 0, ORIGINAL, 4096);
-    set_type(r, POSITION_YARN);
-    set_yarn(r, yarn, PARAMETERS);
-    json_decref(yarn);
+    json_t *usual = json_loads(row->word, 0, NULL);
+    set_scaling(r, usual, PARAMETERS);
+    json_decref(usual);
 }
 
-static void yarn_by_default_write(HfWriter *w, const HfRow *row) {
+static void scaled_by_default_write(HfWriter *w, const HfRow *row) {
     rope_scaling_write(w, row);
     if (json_is_null(json_object_get(w->out, row->key)))
         hf_put(w, PARAMETERS, json_pack("{s:s}", "rope_type", "default"));
@@ -464,7 +467,7 @@ const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
              hf_form_local_base = {local_base_read, local_base_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
-             hf_form_yarn_by_default = {yarn_by_default_read, yarn_by_default_write},
+             hf_form_scaled_by_default = {scaled_by_default_read, scaled_by_default_write},
              hf_form_rotated_layers = {rotated_layers_read, rotated_layers_write},
              hf_form_rotated_norm = {rotated_norm_read, hf_value_write},
              hf_form_temperature = {temperature_read, temperature_write},

@@ -231,7 +231,7 @@ static void set_attention_biases(HfReader *r, bool biases) {
 }
 
 static void attention_biases_read(HfReader *r, const HfRow *row) {
-    set_attention_biases(r, hf_get_flag(r, NULL, row->key, false));
+    set_attention_biases(r, hf_get_flag(r, NULL, row->key, row->fallback != 0));
 }
 
 static void attention_biases_write(HfWriter *w, const HfRow *row) {
@@ -240,8 +240,8 @@ static void attention_biases_write(HfWriter *w, const HfRow *row) {
 }
 
 static void both_biases_read(HfReader *r, const HfRow *row) {
-    const bool attention = hf_get_flag(r, NULL, row->key, false),
-               mlp = hf_get_flag(r, NULL, "mlp_bias", false);
+    const bool usual = row->fallback != 0, attention = hf_get_flag(r, NULL, row->key, usual),
+               mlp = hf_get_flag(r, NULL, "mlp_bias", usual);
     if (mlp && !attention)
         hf_refuse(r, "mlp_bias", "but attention_bias is not: this model has no biases in MLPs alone");
     set_attention_biases(r, attention);

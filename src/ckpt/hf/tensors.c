@@ -360,7 +360,7 @@ static int64_t layer_of(const HfMap *m, const char *name) {
 
 static bool is_of_later_layer(const HfMap *m, const char *name) {
     const bool predicts = m->family == HF_GLM_MOE || FAMILIES[m->family].base == HF_GLM_MOE;
-    return predicts && layer_of(m, name) >= m->layers;
+    return predicts && (!strncmp(name, "mtp.", 4) || layer_of(m, name) >= m->layers);
 }
 
 /* Whether the tensor is one that add_mtp_copies adds to an export. */

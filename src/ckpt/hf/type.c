@@ -22,6 +22,7 @@
  *   SPECIAL(form, option, key, fallback)   the form reads and writes the key
  *   DEMAND(form)                           the form only checks
  *   ROPE(option, key, inside, fallback)    the key is called `inside` in rope_scaling and rope_parameters
+ *   SCALED(object)                         the scaling of RoPE; without its keys, it is this JSON object
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
  *   GROUPS(n, k)                           the keys n_group and topk_group; k is the fallback of topk_group
  *   NULLABLE(option, key, fallback)        like KEY, of a size; null means that the option is not set
@@ -44,7 +45,9 @@
 #define SPECIAL(f, o, k, otherwise) {OF(o), .key = k, .fallback = otherwise, .form = &hf_form_##f},
 #define DEMAND(f)                   {ALONE(#f), .form = &hf_form_##f},
 #define ROPE(o, k, inside, f)       {OF(o), .key = k, .word = inside, .fallback = f, .form = &hf_form_rope_number},
-#define ACTIVATION(f, k, w)         {OF(activation), .key = k, .word = w, .form = &hf_form_##f},
+#define SCALED(object)                                                                                       \
+    {OF(use_rope_scaling), .key = "rope_scaling", .word = object, .form = &hf_form_scaled_by_default},
+#define ACTIVATION(f, k, w) {OF(activation), .key = k, .word = w, .form = &hf_form_##f},
 #define EXPERTS(k, second, f)                                                                                \
     {OF(num_experts), .key = k, .word = second, .fallback = f, .form = &hf_form_experts},
 #define WINDOWS(which, size)                                                                                 \
@@ -235,6 +238,30 @@ static const HfRow ROWS_opt[] = {
 #include "ckpt/hf/opt.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_glm4_moe_lite[] = {
+#include "ckpt/hf/glm4_moe_lite.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_solar_open[] = {
+#include "ckpt/hf/solar_open.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_exaone_moe[] = {
+#include "ckpt/hf/exaone_moe.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_jais2[] = {
+#include "ckpt/hf/jais2.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_internlm3[] = {
+#include "ckpt/hf/internlm3.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_olmo[] = {
+#include "ckpt/hf/olmo.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/bert.def"
@@ -254,6 +281,10 @@ static const HfRow ROWS_xlm_roberta[] = {
 static const HfRow ROWS_t5[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/t5.def"
+};
+static const HfRow ROWS_mt5[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/mt5.def"
 };
 
 const HfType HF_TYPE[HF_TYPES] = {

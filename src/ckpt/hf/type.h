@@ -22,7 +22,7 @@ typedef struct HfRow {
     const HfForm *form; /* NULL (DROP): removes the earlier row with the same name */
 } HfRow;
 
-enum { HF_REQUIRED = -1, HF_USUAL = -2, HF_MOST_ROWS = 64 };
+enum { HF_REQUIRED = -1, HF_USUAL = -2, HF_MOST_ROWS = 80 };
 
 typedef struct HfType {
     const char *name, *architecture;

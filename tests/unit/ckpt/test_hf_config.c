@@ -14,6 +14,10 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
     } OTHERS[] = {{"GptOssForCausalLM", HF_GPT_OSS},
                   {"GlmForCausalLM", HF_GLM},
                   {"Llama4ForCausalLM", HF_LLAMA4},
+                  {"Glm4MoeLiteForCausalLM", HF_DEEPSEEK},
+                  {"SolarOpenForCausalLM", HF_GLM_MOE},
+                  {"ExaoneMoeForCausalLM", HF_EXAONE_MOE},
+                  {"MT5ForConditionalGeneration", HF_T5},
                   {"OlmoeForCausalLM", HF_QWEN_MOE},
                   {"PhiForCausalLM", HF_PHI},
                   {"OPTForCausalLM", HF_OPT},
@@ -241,14 +245,14 @@ TEST(a_type_of_another_kind_is_refused) {
                                             {"t5", "model = t5\ndecoder-seq-length = 8\n"}};
     for (int i = 0; i < HF_TYPES; i++) {
         const char *type = HF_TYPE[i].name, *architecture = HF_TYPE[i].architecture,
-                   *of = strcasestr(type, "bert")          ? "bert"
-                         : !strncmp(architecture, "T5", 2) ? "t5"
-                                                           : "gpt";
+                   *of = strcasestr(type, "bert")     ? "bert"
+                         : strstr(architecture, "T5") ? "t5"
+                                                      : "gpt";
         const bool mixture = strstr(architecture, "Moe") || strstr(architecture, "Mixtral") ||
                              strstr(architecture, "FlexOlmo") || strstr(architecture, "Dots1") ||
                              strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek") ||
                              strstr(architecture, "GptOss") || strstr(architecture, "Llama4") ||
-                             strstr(architecture, "Olmoe");
+                             strstr(architecture, "SolarOpen") || strstr(architecture, "Olmoe");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);

@@ -31,7 +31,8 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      LLAMA_POSITIONS "rotary-interleaved = true\n",
      LLAMA_POSITIONS "rotary-interleaved = true\ndisable-norm-bias = true\nparallel-residual = one-norm\n",
      LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n"},
-    {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n"},
+    {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n",
+     "disable-norm-weight = true\ndisable-norm-bias = true\n"},
     {"", "swiglu = true\n", "squared-relu = true\n", GPT_OSS, "activation = relu\n"},
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
     {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
@@ -51,10 +52,10 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      EXPERTS "moe-shared-expert-intermediate-size = 30\n",
      EXPERTS
      "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-router-pre-softmax = true\n",
-     EXPERTS LLAMA4 "moe-layer-freq = [0,1,1]\n"},
+     EXPERTS LLAMA4 "moe-layer-freq = [0,1,1]\n", EXPERTS GLM "moe-shared-expert-intermediate-size = 40\n"},
     {"", "model = bert\nactivation = gelu-erf\n",
      "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5, ROBERTA("roberta"),
-     ROBERTA("xlm-roberta")},
+     ROBERTA("xlm-roberta"), T5 "logits-scaling = 1\n"},
     {"", LATENT},
     {"", NAMED},
 };
@@ -107,11 +108,18 @@ static const int MODEL[][N_CHOICES] = {
     {1, 1, 1, 1, 0, 0, 5, 0, 0, 1, 0, 0, 1},
     {11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 4, 0, 1, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 9, 0, 0, 1},
+    {1, 1, 1, 1, 0, 1, 0, 2, 0, 4, 0, 0, 1},
+    {1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 3, 1, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3},
+    {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0, 1},
 };
 _Static_assert(sizeof MODEL / sizeof *MODEL == HF_TYPES, "one for each type");
 
@@ -302,6 +310,10 @@ static const char *const KEYED[] = {
     BASE LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n",
     BASE "activation = relu\nhf-model-type = opt\n",
     MIXTURE LLAMA4 IN_CHUNKS "rotary-interleaved = true\nmoe-layer-freq = [0,1,1,1]\n",
+    ROPE "normalization = LayerNorm\ndisable-norm-weight = true\ndisable-norm-bias = true\n",
+    WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,0,1]\nqk-layernorm = true\n"
+              "window-size = 7,0\nwindow-attn-skip-freq = [1,0,1,1]\nno-rope-freq = [0,1,0,0]\n"
+              "hf-model-type = exaone_moe\n",
     ROPE "hf-model-type = seed_oss\n",
     WINDOWS "window-attn-skip-freq = [0,1,1,0]\nno-rope-freq = [0,1,1,0]\nhf-model-type = smollm3\n",
     ROPE "rotary-interleaved = true\nkv-channels = 8\nrotary-percent = 0.5\n",
