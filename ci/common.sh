@@ -26,7 +26,7 @@ in_callers() { (cd "$called_from" && realpath -m "$1"); }
 at_most() {
   local count=$1
   shift
-  [ $# -le "$count" ] || refuse "'${*:count + 1:1}' is too much: $script --help says how it is called"
+  [ $# -le "$count" ] || refuse "unexpected argument '${*:count + 1:1}': see $script --help"
 }
 
 # whole NAME VALUE: refuses a value that is not a whole number of at least 1.

@@ -272,7 +272,7 @@ Err manifest_parse(Manifest *m, const char *path, const char *text, size_t n) {
     hash_hex(hash128(text, n - TAIL_BYTES), hex);
     snprintf(tail, sizeof tail, "%s%s%s", TAIL, hex, END);
     if (memcmp(text + n - TAIL_BYTES, tail, TAIL_BYTES))
-        return bad(path, "its bytes do not have the hash that it ends with");
+        return bad(path, "its bytes do not match the hash at its end");
     json_error_t where;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
     if (!root) return bad(path, "it is not JSON (line %d: %s)", where.line, quote(where.text).s);

@@ -119,7 +119,7 @@ static Err advise(Err e, const char *dir, int64_t damaged) {
                  dir);
     else
         snprintf(longer.msg, sizeof longer.msg,
-                 "%.800s; the newest other sound checkpoint is loaded with --ckpt-step %lld", e.msg,
+                 "%.800s; to load the newest other sound checkpoint, set --ckpt-step %lld", e.msg,
                  (long long)found);
     return longer;
 }

@@ -21,8 +21,8 @@ Mesh mesh_make(int world, int rank, const int size[AXES]) {
     for (int a = 0; a < AXES; a++) m.size[a] = size[a];
     int dense = size[AXIS_TP] * size[AXIS_CP] * size[AXIS_PP],
         expert = size[AXIS_ETP] * size[AXIS_EP] * size[AXIS_PP];
-    CHECK(dense > 0 && world % dense == 0, "%d ranks do not divide by tp*cp*pp = %d", world, dense);
-    CHECK(expert > 0 && world % expert == 0, "%d ranks do not divide by etp*ep*pp = %d", world, expert);
+    CHECK(dense > 0 && world % dense == 0, "%d ranks are not a multiple of tp*cp*pp = %d", world, dense);
+    CHECK(expert > 0 && world % expert == 0, "%d ranks are not a multiple of etp*ep*pp = %d", world, expert);
     CHECK(rank >= 0 && rank < world, "rank %d of %d", rank, world);
     m.size[AXIS_DP] = world / dense;
     m.size[AXIS_EDP] = world / expert;
@@ -93,7 +93,7 @@ Group group_simplify(const Group *g) {
 }
 
 static void cut(const Group *g, int size, Group *inner, Group *outer) {
-    CHECK(size > 0 && g->size % size == 0, "%d members do not divide into blocks of %d", g->size, size);
+    CHECK(size > 0 && g->size % size == 0, "%d members cannot be divided into blocks of %d", g->size, size);
     const Group s = group_simplify(g);
     *inner = (Group){.size = 1, .rank = g->rank % size, .first = mesh_member(g, g->rank - g->rank % size)};
     *outer = (Group){.size = 1, .rank = g->rank / size, .first = mesh_member(g, g->rank % size)};

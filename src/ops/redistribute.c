@@ -39,7 +39,8 @@ static Pieces pieces(const Tensor *whole, int dim, int ranks) {
     Pieces p = {1, 1, ranks};
     for (int i = 0; i < dim; i++) p.outer *= whole->dim[i];
     p.inner = tensor_count(whole) / p.outer / ranks;
-    CHECK(whole->dim[dim] % ranks == 0, "dimension %d of %lld elements does not divide by %d ranks", dim,
+    CHECK(whole->dim[dim] % ranks == 0,
+          "dimension %d of %lld elements cannot be divided evenly among %d ranks", dim,
           (long long)whole->dim[dim], ranks);
     return p;
 }

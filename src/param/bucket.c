@@ -22,8 +22,8 @@ static void set_groups(const Registry *r, Bucket *b, Kind kind) {
     const Group all = mesh_group(&r->layout.mesh, AXES_OF[kind]);
     b->trained = kind <= EXPERTS;
     const int instances = b->trained && d->instances > 1 ? d->instances : 1;
-    CHECK(all.size % instances == 0, "%d data-parallel ranks do not divide into %d instances", all.size,
-          instances);
+    CHECK(all.size % instances == 0, "%d data-parallel ranks cannot be divided into %d equal instances",
+          all.size, instances);
     b->inner = group_inner(&all, all.size / instances);
     b->outer = group_outer(&all, all.size / instances);
 }

@@ -80,7 +80,8 @@ static void append(Registry *r, Param *p) {
 }
 
 static void divisible(const Param *p, const char *what, int64_t n, int by) {
-    CHECK(n % by == 0, "'%s': %lld %s do not divide by %d ranks", p->spec.name, (long long)n, what, by);
+    CHECK(n % by == 0, "'%s': %lld %s cannot be divided evenly among %d ranks", p->spec.name, (long long)n,
+          what, by);
 }
 
 /* Computes this rank's part of the parameter. */

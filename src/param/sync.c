@@ -457,8 +457,8 @@ void sync_world_sum(Sync *s, DType type, void *x, int64_t n) {
 Sync *sync_new(Registry *r, Comm *comm) {
     Sync *s = mem_zero(1, sizeof *s);
     if (r->device->kind == DEVICE_NULL) comm = NULL;
-    CHECK(comm || r->layout.mesh.world == 1 || r->device->kind == DEVICE_NULL,
-          "%d ranks without a way to talk", r->layout.mesh.world);
+    CHECK(comm || r->layout.mesh.world == 1 || r->device->kind == DEVICE_NULL, "%d ranks have no Comm",
+          r->layout.mesh.world);
     *s = (Sync){.registry = r, .comm = comm, .gather = gather_new(r, comm), .due = -1, .finished = true};
     s->piece = mem_zero((size_t)r->n_buckets, sizeof *s->piece);
     s->adding = mem_zero((size_t)r->n + 1, sizeof *s->adding);

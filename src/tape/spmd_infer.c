@@ -70,7 +70,7 @@ static Spmd lookup(const Operands *o) {
     enum { ID, W };
     const Spmd id = spmd_on(o->call->in[ID]->spmd, o->axis), w = spmd_on(o->call->in[W]->spmd, o->axis);
     if (w != SPMD_V) return local(o, false);
-    if (id == SPMD_V) refuse(o, "every rank must look up every id, for each holds a part of the table");
+    if (id == SPMD_V) refuse(o, "every rank must look up every id, because each holds a part of the table");
     return SPMD_P;
 }
 

@@ -55,7 +55,7 @@ static int64_t between_heads(const Tensor *lse) {
     const int64_t head = dim[2] > 1 ? stride[2] : dim[1] > 1 ? stride[1] : stride[0];
     CHECK((dim[1] == 1 || stride[1] == dim[2] * head) &&
               (dim[0] == 1 || stride[0] == dim[1] * dim[2] * head) && (dim[3] == 1 || stride[3] == 1),
-          "attention_merge: the heads of sum_lse are not evenly apart");
+          "attention_merge: the heads of sum_lse are not evenly spaced");
     return head;
 }
 
