@@ -36,7 +36,7 @@ static StackSpec stack_ahead(const Config *c, int k, Arena *arena) {
     EmbeddingSpec *words = spec_words(c, arena);
     MtpInputSpec *input = arena_alloc(arena, sizeof *input);
     const int64_t layer = c->num_layers + k - 1;
-    const char *name = arena_printf(arena, "mtp.layers.%d", k - 1);
+    const char *name = arena_printf(arena, "mtp.layers.%d", c->mtp_use_repeated_layer ? 0 : k - 1);
     words->dropout_site = arena_printf(arena, "%s.embedding.dropout", name);
     *input = (MtpInputSpec){.name = name,
                             .words = words,
@@ -51,6 +51,7 @@ static StackSpec stack_ahead(const Config *c, int k, Arena *arena) {
                               .causal = true};
     StackSpec s = spec_stack(c, &shape, arena);
     s.only = "transformer_layer";
+    s.repeats = c->mtp_use_repeated_layer && k > 1;
     s.fields = fields_ahead(FIELD_tokens, FIELD_tokens_ahead, k, arena), s.n_fields = 3;
     return s;
 }

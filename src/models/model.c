@@ -108,11 +108,14 @@ static void heads_init(Model *m) {
 
 static void stack_part_init(Model *m, int stack, const StackPart *part) {
     Registry *r = m->registry;
+    r->repeats = m->plan.stack[stack].repeats;
     if (part->begins) stack_add_input(&m->stack[stack], r);
     stack_add_layers(&m->stack[stack], r, part->first, part->layers);
-    if (!part->ends) return;
-    registry_begin_unit(r);
-    stack_add_final_norm(&m->stack[stack], r);
+    if (part->ends) {
+        registry_begin_unit(r);
+        stack_add_final_norm(&m->stack[stack], r);
+    }
+    r->repeats = false;
 }
 
 static void stage_init(Model *m, const StagePart *stage) {

@@ -45,6 +45,7 @@ typedef enum StackRecompute {
 
 typedef struct StackSpec {
     const char *name; /* "decoder": the scope of its parameters' names */
+    bool repeats;     /* its parameters are those of an earlier stack of the same name */
     const char *only; /* the name of the only layer in this scope; NULL: layers.0, layers.1, ... */
     InputSpec input;
     /* [n_fields]: all fields that the stack's input and branches read. A forward without the first field

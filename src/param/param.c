@@ -116,7 +116,9 @@ bool param_is_fp8_state(const char *name) {
 }
 
 Param *param_add(Registry *r, ParamSpec spec) {
-    CHECK(!registry_find(r, spec.name), "parameter '%s' is registered twice", spec.name);
+    Param *same = registry_find(r, spec.name);
+    if (same && r->repeats) return same;
+    CHECK(!same, "parameter '%s' is registered twice", spec.name);
     CHECK(!r->device, "parameter '%s' comes after registry_allocate", spec.name);
     if (!spec.padded) spec.padded = spec.dim[0];
     if (!spec.groups) {

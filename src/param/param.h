@@ -138,6 +138,7 @@ typedef struct Registry {
     Layout layout;
     Param **params; /* in registration order */
     int n, unit;
+    bool repeats; /* a repeated name is not a fault: param_add returns the parameter that has it */
     Param **laid; /* parameters in the order of the flat layout */
     Bucket *buckets;
     int n_buckets;
@@ -159,7 +160,7 @@ typedef struct Registry {
 Registry *registry_new(const Layout *);
 void registry_free(Registry *);
 /* Registers a parameter. The returned address is stable. The tensors have data after registry_allocate. A repeated
- * name is a fault. */
+ * name is a fault, unless Registry.repeats is set. */
 Param *param_add(Registry *, ParamSpec);
 /* As param_add, but returns the registered parameter if the name is repeated. */
 Param *param_share(Registry *, ParamSpec);

@@ -140,6 +140,33 @@ assert sorted(p.name for p in out.iterdir()) == ["config.json", "generation_conf
 convert("--from-hf", out, "--save", again, "--check", check)
 assert_same_bytes(saved, again, 0, "exported and imported again")
 
+# ---- layers that predict further tokens (MTP): files have them, with copies of the embedding and the output layer, unless
+# transformers has written the files ----
+
+with_mtp, out, again, bare = (WORK / f"mtp-{name}" for name in ("saved", "out", "again", "bare"))
+isotron("pretrain", "--config", ROOT / "golden/deepseek-mtp/run.conf", "--mock-data", "--tokenizer-type",
+        "NullTokenizer", "--train-iters", 1, "--lr-decay-iters", 4, "--save", with_mtp, "--save-interval", 1)
+convert("--load", with_mtp, "--to-hf", out)
+assert "note" not in convert("--from-hf", out, "--save", again)
+convert("--load", again, "--to-hf", WORK / "mtp-twice")
+weights = tensors.read(out / "model.safetensors")
+assert weights == tensors.read(WORK / "mtp-twice/model.safetensors")
+ahead = "model.layers.4."
+for name, of in {"embed_tokens": "model.embed_tokens", "shared_head.head": "lm_head"}.items():
+    assert weights[f"{ahead}{name}.weight"] == weights[f"{of}.weight"], name
+assert weights[ahead + "eh_proj.weight"][1] == [32, 64] and ahead + "mlp.experts.7.up_proj.weight" in weights
+bare.mkdir()
+shutil.copy(out / "config.json", bare)
+main = {name: x for name, x in weights.items() if not name.startswith(ahead)}
+tensors.write(bare / "model.safetensors", main, {"format": "pt"})
+assert "the file lacks the layers that predict further tokens" in convert("--from-hf", bare, "--save", WORK / "mtp-none")
+convert("--load", WORK / "mtp-none", "--to-hf", WORK / "mtp-less")
+assert tensors.read(WORK / "mtp-less/model.safetensors") == main
+other = weights | {ahead + "shared_head.head.weight": weights["model.embed_tokens.weight"]}
+tensors.write(bare / "model.safetensors", other, {"format": "pt"})
+said = convert("--from-hf", bare, "--save", WORK / "mtp-bad", expect=2)
+assert "unexpected" in said and f"{ahead}shared_head.head.weight" in said, said
+
 # ---- padding is not part of a model: training with --padded-vocab-size on two ranks does not change its vocabulary
 # ----
 

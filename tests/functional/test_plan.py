@@ -89,6 +89,22 @@ for words, moments in ([], 2), (["--no-save-optim"], 0):
     assert 1 <= beside["memory"][0]["bytes"]["checkpoint copy"] / (4 * beside["parameters"]
                                                                    * (1 + moments)) < 1.01, beside
 
+# DeepSeek-V3: 671.0 billion parameters, and 11.6 billion of a layer that predicts further tokens, without the copies of
+# the embedding and of the output layer in its files.
+H, HEADS, FFN, V = 7168, 128, 2048, 129280
+latent = H * (1536 + 512 + 64) + 1536 + 512 + HEADS * (1536 * 192 + 512 * 256 + 128 * H)
+layer, shared = latent + 2 * H, 3 * H * FFN
+moe = layer + 257 * shared + 256 * H
+v3 = ["--num-layers", 61, "--hidden-size", H, "--ffn-hidden-size", 9 * FFN, "--num-attention-heads", HEADS, "--vocab-size", V,
+      "--seq-length", 4096, "--normalization", "RMSNorm", "--swiglu", "--disable-bias-linear", "--multi-latent-attention",
+      "--untie-embeddings-and-output-weights", "--position-embedding-type", "rope", "--q-lora-rank", 1536,
+      "--kv-lora-rank", 512, "--qk-layernorm", "--num-experts", 256, "--moe-layer-freq", "[0]*3+[1]*58",
+      "--moe-ffn-hidden-size", FFN, "--moe-shared-expert-intermediate-size", FFN, "--moe-router-topk", 8, "--bf16",
+      "--micro-batch-size", 1, "--global-batch-size", 64, "--ranks", 64, "--expert-model-parallel-size", 64]
+without, ahead = (plan(*v3, *words)["plan"] for words in ([], ["--mtp-num-layers", 1]))
+assert without["parameters"] == 2 * V * H + H + 3 * (layer + 9 * shared) + 58 * moe == 671026404352, without
+assert ahead["parameters"] - without["parameters"] == moe + 2 * H * H + 3 * H == 11610067968, ahead
+
 # A model of 458 billion parameters on 6,144 ranks.
 L, H, S, V, P = 112, 18432, 4096, 51200, 16
 whole = plan("--num-layers", L, "--hidden-size", H, "--num-attention-heads", 128, "--seq-length", S,

@@ -7,7 +7,7 @@ from transformers.masking_utils import create_causal_mask
 
 def layers(o):
     """The options for a model with layers for the further tokens after its own."""
-    more = o.get("mtp-num-layers", 0)
+    more = 1 if o.get("mtp-use-repeated-layer") else o.get("mtp-num-layers", 0)
     freq = o.get("moe-layer-freq")
     return o | {"num-layers": o["num-layers"] + more} | (
         {"moe-layer-freq": freq[:-1] + f",{freq[-2]}" * more + "]"} if freq and more else {})
@@ -44,7 +44,7 @@ def losses(o):
             return (each * ahead(mask, k)).sum() / ahead(mask, k).sum()
         found = {"lm loss": mean(logits, 0)}
         for k in range(1, o["mtp-num-layers"] + 1):
-            layer = decoder.layers[o["num-layers"] + k - 1]
+            layer = decoder.layers[o["num-layers"] + (0 if o.get("mtp-use-repeated-layer") else k - 1)]
             token = layer.enorm(decoder.embed_tokens(ahead(tokens, k)))
             state = layer.eh_proj(torch.cat([token, layer.hnorm(state)], dim=-1))
             state = layer(state, attention_mask=visible, position_ids=place,

@@ -56,6 +56,7 @@ class Shape:
             self.position == "relative" and o.float("softmax-scale", 0) == 1)  # Hugging Face's T5
         self.experts = o.int("num-experts", 0)
         self.ahead = o.int("mtp-num-layers", 0)  # layers that predict further tokens, of the kind of the last layer
+        self.repeated = "mtp-use-repeated-layer" in o
         layers = max(self.layers, self.depth)
 
         def each(option, otherwise, of_number):
@@ -68,10 +69,13 @@ class Shape:
         for each_layer in (self.has_experts, self.rotated, self.reach):
             each_layer += each_layer[-1:] * self.ahead
 
+    def scope_ahead(self, k):
+        return f"mtp.layers.{0 if self.repeated else k - 1}"
+
     def scope(self, layer):
         """The scope of a decoder's layer, or of one that predicts further tokens."""
-        ahead = layer - self.layers
-        return f"decoder.layers.{layer}" if ahead < 0 else f"mtp.layers.{ahead}.transformer_layer"
+        k = layer - self.layers + 1
+        return f"decoder.layers.{layer}" if k < 1 else f"{self.scope_ahead(k)}.transformer_layer"
 
 
 class Tensors(dict):
@@ -178,12 +182,12 @@ class Tensors(dict):
         if not self.m.norms_sum:
             self.norm(f"{name}.final_layernorm", self.m.hidden)
 
-    def layer_ahead(self, i):
-        m, name = self.m, f"mtp.layers.{i}"
+    def layer_ahead(self, k):
+        m, name = self.m, self.m.scope_ahead(k)
         self.norm(f"{name}.enorm", m.hidden)
         self.norm(f"{name}.hnorm", m.hidden)
         self.linear(f"{name}.eh_proj", m.hidden, 2 * m.hidden, self.std, False)
-        self.layer(m.scope(m.layers + i), m.layers + i, False)
+        self.layer(m.scope(m.layers + k - 1), m.layers + k - 1, False)
         self.norm(f"{name}.final_layernorm", m.hidden)
 
     def output(self):
@@ -204,8 +208,8 @@ def tensors(m):
     out = Tensors(m)
     out.embeddings()
     out.stack("decoder", m.layers)
-    for i in range(m.ahead):
-        out.layer_ahead(i)
+    for k in range(1, 2 if m.repeated else m.ahead + 1):
+        out.layer_ahead(k)
     out.output()
     return out
 
@@ -605,7 +609,7 @@ class Pass:
     def state_ahead(self, x, k):
         """The states that predict the token k + 1 positions ahead. x: those that predict the token k positions
         ahead."""
-        m, batch, name = self.m, self.batch, f"mtp.layers.{k - 1}"
+        m, batch, name = self.m, self.batch, self.m.scope_ahead(k)
         token = self.embedded(batch.later(batch.tokens, k), batch.positions, site=f"{name}.embedding.dropout")
         x = concatenate([self.norm(token, f"{name}.enorm"), self.norm(x, f"{name}.hnorm")])
         layer = m.layers + k - 1

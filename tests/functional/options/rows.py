@@ -132,6 +132,9 @@ witnessed("mtp_num_layers mtp_loss_scaling_factor", AHEAD + "--mtp-loss-scaling-
           " --reset-attention-mask --eod-mask-loss --untie-embeddings-and-output-weights", layouts=AHEAD_LAYOUTS, families=GPT)
 witnessed("mtp_num_layers mtp_loss_scaling_factor", AHEAD + "--mtp-loss-scaling-factor 2 --mtp-num-layers 3 --normalization RMSNorm"
           " --window-size 3,0 --window-attn-skip-freq [0,1] --no-rope-freq [0,1] --reset-attention-mask", layouts=LAYOUTS, families=GPT)
+witnessed("mtp_use_repeated_layer", AHEAD + "--mtp-use-repeated-layer --mtp-loss-scaling-factor 3 --hidden-dropout 0.1", families=GPT,
+          layouts=(*AHEAD_LAYOUTS, "--ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-num-buckets 4",
+                   "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble"))
 # The gradient of the keys' biases is 0, and Adam makes steps of the rounding errors of such a gradient.
 CLIPPED = "--qk-clip --qk-clip-threshold 0.7 --qk-clip-alpha 0.3 "
 QUERIES = "--group-query-attention --num-query-groups 2 "

@@ -129,10 +129,11 @@ static void expect_no_export(const char *conf, const char *why) {
 /* Golden cases of models that transformers does not have: the oracle modifies a model of transformers. */
 static const char *not_exported(const char *dir) {
     static const char *const CASES[][2] = {
-        {"mistral-sinks", "softmax_type is"},       {"mla-yarn", "latent attention without experts"},
-        {"bert-layouts", "gelu-erf in its head"},   {"bert-rope", "as bert, the nearest type"},
-        {"llama-mtp", "mtp_num_layers is"},         {"mtp-layouts", "mtp_num_layers is"},
-        {"bert-no-binary-head", "type_vocab_size"}, {"t5-megatron", "as t5, the nearest type"}};
+        {"mistral-sinks", "softmax_type is"},      {"mla-yarn", "latent attention without experts"},
+        {"bert-layouts", "gelu-erf in its head"},  {"bert-rope", "as bert, the nearest type"},
+        {"llama-mtp", "mtp_num_layers is"},        {"mtp-layouts", "mtp_num_layers is"},
+        {"mtp-repeated", "mtp_num_layers is"},     {"bert-no-binary-head", "type_vocab_size"},
+        {"t5-megatron", "as t5, the nearest type"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
         if (strstr(dir, CASES[i][0])) return CASES[i][1];
     return NULL;
@@ -274,6 +275,7 @@ static const struct {
 } DIFFERENCES[] = {
     {"num_layers", ROPE, "num-layers = 5"},
     {"mtp_num_layers", ROPE, "mtp-num-layers = 1"},
+    {"mtp_use_repeated_layer", ROPE "mtp-num-layers = 2\n", "mtp-use-repeated-layer = true"},
     {"hidden_size", ROPE "kv-channels = 6\n", "hidden-size = 48"},
     {"ffn_hidden_size", ROPE, "ffn-hidden-size = 41"},
     {"num_attention_heads", ROPE "kv-channels = 6\ngroup-query-attention = true\n",

@@ -19,6 +19,7 @@ static const struct {
     {"kv-channels", "none"},
     {"mtp-num-layers", "0"},
     {"mtp-loss-scaling-factor", "0.1"},
+    {"mtp-use-repeated-layer", "false"},
     {"group-query-attention", "false"},
     {"num-query-groups", "1"},
     {"seq-length", "none"},

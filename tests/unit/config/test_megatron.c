@@ -52,6 +52,8 @@ static const char *const NOTED[][2] = {
     {"--first-last-layers-bf16", "--first-last-layers-bf16 has no effect without --fp8-format"},
     {"--num-layers-at-start-in-bf16 1", "has no effect without --first-last-layers-bf16"},
     {"--bf16 --fp8-format e4m3 --num-layers-at-end-in-bf16 1", "no effect without --first-last-layers-bf16"},
+    {"--mtp-use-repeated-layer --mtp-num-layers 1 --position-embedding-type rope",
+     "--mtp-use-repeated-layer has no effect without --mtp-num-layers above 1"},
     {"--mtp-loss-scaling-factor 0.2", "--mtp-loss-scaling-factor has no effect without --mtp-num-layers"},
     {"--recompute-num-layers 1", "--recompute-num-layers has no effect without --recompute-granularity full"},
     {"--async-save", "--async-save has no effect without --save"},
