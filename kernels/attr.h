@@ -184,8 +184,8 @@ typedef struct AttentionAttr {
     /* The query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit on that side. Causal is
      * window_right = 0. */
     int64_t window_left, window_right;
-    /* Keys form chunks of this many positions, counted from first_key. A query sees no earlier chunk than its
-     * position's. 0: none. */
+    /* Keys form chunks of this many positions, counted from first_key. A query does not see chunks before its own. 0:
+     * no chunks. */
     int64_t chunk_size;
     int64_t first_head, heads; /* index of q's head 0 among all heads of the model, for dropout */
     int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */

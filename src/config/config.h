@@ -166,7 +166,7 @@ bool config_rotates(const Config *);           /* whether queries and keys are r
 bool config_is_yarn(const Config *);           /* whether the rotary frequencies are YaRN's */
 bool config_measures_scores(const Config *);   /* whether a step measures the largest attention scores */
 int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
-int64_t config_main_layers(const Config *);    /* the same without the last --mtp-num-layers */
+int64_t config_main_layers(const Config *);    /* number of layers without the last --mtp-num-layers */
 int64_t config_decoder_layers(const Config *); /* number of layers of a T5's decoder */
 int64_t config_token_types(const Config *);    /* number of token types of a BERT; 0: no embedding */
 /* Whether a T5 is Hugging Face's variant (ckpt/hf/t5.def) instead of Megatron-LM's. With tied embeddings,

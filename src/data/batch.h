@@ -124,7 +124,7 @@ void batch_look_ahead(const Batch *);
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
 /* The index of the first number of an integer field that is outside [low, end), or -1. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
-/* The number of numbers per element of a field. */
+/* How many numbers each element of a field has. */
 int64_t batch_width(const Batch *, FieldId);
 /* Writes the dimensions of a field: b, the extent unless it is SAMPLES, and the width if it exceeds 1.
  * Returns the number of dimensions. */

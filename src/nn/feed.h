@@ -42,7 +42,7 @@ typedef struct Feed {
 /* A field of a microbatch, and the name under which a part of a model reads it. */
 typedef struct FeedField {
     FieldId name, field;
-    int64_t column; /* of a field with several numbers per element, the number that is read */
+    int64_t column; /* index of the number that is read, if the field has several numbers per element */
 } FeedField;
 
 /* A copy of the feed with only these fields, under the names by which they are read; n 0: all fields. */

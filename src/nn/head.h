@@ -10,7 +10,7 @@ typedef struct LossSpec {
     const char *name;   /* the name that Megatron-LM uses */
     FieldExtent extent; /* POSITIONS: one value per token, [b, s]; SAMPLES: one per sample, [b, 1] */
     int weights;        /* the field that has the weight of each value; FIELDS: all weights are 1 */
-    int64_t column;     /* the number of each element of that field */
+    int64_t column;     /* index of the number that is read in each element of that field */
     /* With SAMPLES: the number of choices per question. The choices of a question are consecutive samples with one
      * loss, [b / choices, 1], whose weight is that of the first sample. 0: each sample has a loss. */
     int64_t choices;

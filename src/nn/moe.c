@@ -114,8 +114,8 @@ static GroupedBias biases(const Param *p, Tensor *scale) {
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     if (m->spec->probs_on_input) {
         rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);
-        tape_grad_off_grid(
-            rows_r1h); /* its product with the rows is rounded, whose partial sums ranks may hold */
+        /* Ranks may hold partial sums of its gradient, which must not be rounded before they are added. */
+        tape_grad_off_grid(rows_r1h);
     }
     Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, biases(m->fc1_bias, NULL), offset),
            *scale = m->spec->probs_on_input ? NULL : probs_r11;

@@ -162,7 +162,7 @@ void registry_free(Registry *);
 /* Registers a parameter. The returned address is stable. The tensors have data after registry_allocate. A repeated
  * name is a fault, unless Registry.repeats is set. */
 Param *param_add(Registry *, ParamSpec);
-/* As param_add, but returns the registered parameter if the name is repeated. */
+/* Like param_add, but returns the registered parameter if the name is repeated. */
 Param *param_share(Registry *, ParamSpec);
 /* Adds a pipeline rank that holds a copy of the parameter. If several ranks hold copies, call it for each of
  * them, in ascending order. */

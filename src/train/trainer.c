@@ -208,9 +208,8 @@ static void step_ratios(const Trainer *r, const Batch *batches, int64_t count, i
     for (int i = 1; i < losses; i++) ratio[i] = fmax(sum[0], 1) / fmax(sum[i], 1);
 }
 
-/* The weights of the losses of one of n microbatches. Adds the sums of the losses' weights to the report.
- * As in Megatron-LM, a loss is the mean of the microbatches' means, unless --calculate-per-token-loss is
- * given. */
+/* Computes the loss weights of one of n microbatches. Adds the sums of the losses' weights to the report. As in
+ * Megatron-LM, a loss is the mean of the microbatches' means, unless --calculate-per-token-loss is given. */
 static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, const double *ratio,
                                 StepReport *report) {
     const bool per_token = r->run.config->calculate_per_token_loss;

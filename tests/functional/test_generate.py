@@ -56,7 +56,7 @@ assert "A model with experts can generate on one rank only: remove --tensor-mode
 assert "prompt 2, line 1: byte 0xe9 at offset 3" in generate("--prompt", "a", "caf\udce9", status=2)[1]
 assert "--ranks is not used in generate" in generate("--prompt", "a", "--ranks", 2, status=2)[1]
 
-# The KV cache has 2 tensors of half of the hidden size (24) in each of 2 layers.
+# In each of 2 layers, the KV cache has 2 tensors, each with half of the hidden size (24).
 for prompts, said in (["a"], "1 sequence"), (["a", "b"], "2 sequences"):
     out, told = generate("--prompt", *prompts, "--tokens-to-generate", 10**9, status=2)
     size = len(prompts) * 2 * 2 * (10**9 + 1) * 24 * 4 / 2**30

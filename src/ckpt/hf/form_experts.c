@@ -87,7 +87,7 @@ static void shared_width_read(HfReader *r, const HfRow *row) {
 
 /* ---- layers with experts ---- */
 
-/* For each layer: whether the key's list of numbers contains it. Without a key or a list: false. */
+/* Returns for each layer whether the key's list of numbers contains it; false without a key or a list. */
 static bool *listed_layers(HfReader *r, const char *key, int64_t layers) {
     bool *found = mem_zero((size_t)layers, sizeof *found);
     const json_t *list = key ? hf_member(r, NULL, key) : NULL;
@@ -167,7 +167,7 @@ static void sparse_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, "mlp_only_layers", layer_numbers(w->config, false));
 }
 
-/* The key lists the layers with experts. Without a list, these are those at a regular interval. */
+/* The key lists the layers with experts. Without a list, layers at a regular interval have experts. */
 static void moe_layers_read(HfReader *r, const HfRow *row) {
     static const char step[] = "interleave_moe_layer_step";
     const bool listed = hf_member(r, NULL, row->key) != NULL;

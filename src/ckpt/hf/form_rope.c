@@ -133,7 +133,7 @@ static void rotated_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, list);
 }
 
-/* The key says whether layers with rotation norm their heads without a gain. */
+/* The key states whether layers with rotation normalize their heads without a gain. */
 static void rotated_norm_read(HfReader *r, const HfRow *row) {
     if (!hf_get_flag(r, NULL, row->key, row->fallback != 0)) return;
     hf_set_flag(r, row->option, true);
@@ -161,8 +161,8 @@ static void temperature_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, "floor_scale", w->config->no_rope_temperature_floor);
 }
 
-/* Reads the size of attention's chunks; null means none. If layer_types is there, either all layers with rotation have
- * chunks or no layer. */
+/* Reads the size of attention's chunks; null means none. If layer_types exists, either all layers with rotation have
+ * chunks, or none of them has. */
 static void chunks_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
     const bool none = json_is_null(json_object_get(r->root, row->key));

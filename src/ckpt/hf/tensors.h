@@ -48,7 +48,7 @@ typedef struct HfMap {
     int64_t count;
     HfFamily family;
     int64_t layers;      /* number of layers of the longest stack, with those that predict further tokens */
-    int64_t main_layers; /* the same without the latter */
+    int64_t main_layers; /* number of these layers that do not predict further tokens */
     bool init_heads;     /* tensors of heads may be missing */
     Arena *arena;
 } HfMap;

@@ -365,8 +365,8 @@ TEST(masks_are_of_the_whole_sequence) {
     check_ways((Case){.g = 4, .full = true, .packed = true}, check);
 }
 
-/* Chunks that are smaller than those of context parallelism, that are equal to them, and that end elsewhere. Chunks
- * count from the beginning of a document. */
+/* Chunks that are smaller than those of context parallelism, that are equal to them, and that end elsewhere. Chunks are
+ * counted from the beginning of a document. */
 TEST(chunks_are_of_the_whole_sequence) {
     check_ways((Case){.g = 4, .chunk = 5}, check);
     check_ways((Case){.g = 2, .chunk = 12}, check);

@@ -1,5 +1,5 @@
-"""Llama 4 (text): layers with rotation attend in chunks and norm each head, and in the others queries grow with their
-position. The router multiplies the input of an expert, and all tokens have a shared expert."""
+"""Llama 4 (text): layers with rotation attend in chunks and normalize each head. In the other layers, queries grow with
+their position. The router multiplies the input of an expert, and all tokens have a shared expert."""
 import json
 
 from families import decoder
