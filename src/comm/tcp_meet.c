@@ -216,7 +216,10 @@ static void judge(const Meeting *m, const Hello *h, char *why, size_t size) {
                  m->own.world, h->rank, h->world);
     else if (h->run != m->own.run)
         snprintf(why, size, "process 0 belongs to another run: give each run its own MASTER_PORT");
-    else if (h->rank < 1 || h->rank >= m->own.world || m->socket[h->rank] >= 0)
+    else if (h->rank < 0 || h->rank >= m->own.world)
+        snprintf(why, size, "there is no process %d of %d: give each process a RANK from 0 to %d", h->rank,
+                 m->own.world, m->own.world - 1);
+    else if (h->rank == 0 || m->socket[h->rank] >= 0)
         snprintf(why, size, "two processes have the number %d: give each its own", h->rank);
 }
 
