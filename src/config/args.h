@@ -146,7 +146,7 @@ typedef struct Args {
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */
     Str notes;    /* messages that are not errors, one per line */
-    int64_t idle; /* given options that have no effect */
+    bool keeps_idle; /* args_end prints no notes about options that have no effect: args_print_idle prints them */
     Remark *remarks;
     int64_t num_remarks;
 } Args;
@@ -179,6 +179,8 @@ void args_refuse_all(Args *, const void *target, const char *why);
 Err args_end(Args *);
 /* Adds the messages of the remarks; called by args_end. */
 void args_print_remarks(Args *);
+/* Adds the notes that keeps_idle has deferred: all, or only the number of these options if there are several notes. */
+void args_print_idle(Args *, bool all);
 /* Appends the text of --help, in lines of at most `width` columns: usage, then the accepted options by group.
  * With help_word it lists only options whose name, values or help contain that word. */
 void args_help(const Args *, int width, Str *out);

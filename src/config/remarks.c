@@ -29,9 +29,8 @@ void args_remark(Args *a, RemarkKind kind, const char *option, const char *fmt, 
     a->remarks[a->num_remarks++] = made;
 }
 
-/* Appends "--a, --b and --c have no effect: reason" for all options with the same message as `first`; returns
- * their number. */
-static int64_t list(const Remark *first, const Remark *end, Str *out) {
+/* Appends "--a, --b and --c have no effect: reason" for all options with the same message as `first`. */
+static void list(const Remark *first, const Remark *end, Str *out) {
     enum { SHOWN = 8 };
     int64_t all = 0, n = 0;
     for (const Remark *r = first; r < end; r++) all += is_same(r, first);
@@ -40,20 +39,39 @@ static int64_t list(const Remark *first, const Remark *end, Str *out) {
             n++, str_printf(out, "%s%s", n == 1 ? "" : n < all ? ", " : " and ", r->option);
     if (all > n) str_printf(out, " and %lld more", (long long)(all - n));
     str_printf(out, "%s%s", VERDICTS[first->kind][all > 1], first->text);
-    return all;
+}
+
+/* Whether no earlier remark has the same message. */
+static bool is_first(const Args *a, int64_t i) {
+    int64_t before = 0;
+    while (!is_same(&a->remarks[before], &a->remarks[i])) before++;
+    return before == i;
+}
+
+static void print(Args *a, const Remark *r) {
+    Str message = {0};
+    list(r, a->remarks + a->num_remarks, &message);
+    (r->kind == REMARK_REFUSED ? args_problem : args_note)(a, "%s", message.s);
+    str_free(&message);
 }
 
 void args_print_remarks(Args *a) {
-    for (int64_t i = 0; i < a->num_remarks; i++) {
-        const Remark *r = &a->remarks[i];
-        int64_t before = 0;
-        while (!is_same(&a->remarks[before], r)) before++;
-        if (before < i) continue;
-        Str message = {0};
-        const int64_t n = list(r, a->remarks + a->num_remarks, &message);
-        if (r->kind == REMARK_IDLE) a->idle += n;
-        (r->kind == REMARK_REFUSED ? args_problem : args_note)(a, "%s", message.s);
-        str_free(&message);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < a->num_remarks; i++)
+        if (is_first(a, i) && !(a->keeps_idle && a->remarks[i].kind == REMARK_IDLE)) print(a, &a->remarks[i]);
+    for (int64_t i = 0; i < a->num_remarks; i++)
+        if (a->keeps_idle && a->remarks[i].kind == REMARK_IDLE) a->remarks[kept++] = a->remarks[i];
+    a->num_remarks = kept;
+}
+
+void args_print_idle(Args *a, bool all) {
+    enum { LINES = 3 };
+    int64_t lines = 0;
+    for (int64_t i = 0; i < a->num_remarks; i++) lines += is_first(a, i);
+    if (!all && lines > LINES) {
+        args_note(a, "%lld options have no effect; --check-options lists them.", (long long)a->num_remarks);
+        return;
     }
-    a->num_remarks = 0;
+    for (int64_t i = 0; i < a->num_remarks; i++)
+        if (is_first(a, i)) print(a, &a->remarks[i]);
 }

@@ -78,6 +78,7 @@ int command_pretrain(int argc, char **argv) {
         "Trains a model, from scratch or from a checkpoint (--load).\n\n"
         "example: isotron pretrain --config run.conf --data-path corpus_text_document --save checkpoints",
         NULL);
+    args.keeps_idle = true;
     args_use(&args, ARG_TABLE(ROWS, &o));
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
     /* The checks continue after a problem on the command line, so that one run reports all problems. */
@@ -93,7 +94,8 @@ int command_pretrain(int argc, char **argv) {
         e = loaded;
     }
     int status;
-    if (command_ready(&args, e, &status)) status = o.check_options ? check(&s, args.idle) : run(&s);
+    args_print_idle(&args, o.check_options);
+    if (command_ready(&args, e, &status)) status = o.check_options ? check(&s, args.num_remarks) : run(&s);
     args_free(&args);
     setup_free(&s);
     return status;

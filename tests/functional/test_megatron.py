@@ -60,6 +60,14 @@ assert "--tokenizer-type SFTTokenizer" in isotron("pretrain", "--help", "sfttoke
 without = says("--sequence-parallel --no-load-rng --no-mmap-bin-files", "--sequence-parallel has no effect",
                "--no-load-rng has no effect", "--no-mmap-bin-files has no effect")
 assert "--no-save-rng" not in without, without
+# A run with several notes about options without effect prints only the number of these options.
+idle = "--use-mcore-models --no-rope-fusion --rotary-base 5 --no-load-rng".split()
+several = [line for line in isotron("pretrain", *LAUNCHER, *NULL, *idle, "--split", "1,1,1").splitlines() if "note" in line]
+assert several == ["note: 5 options have no effect; --check-options lists them."], several
+three = isotron("pretrain", *LAUNCHER, *NULL, *idle[:4])
+assert three.count("note: ") == 3 and "--rotary-base has no effect without" in three, three
+says(" ".join(idle) + " --split 1,1,1", "options are valid, 5 have no effect", "--use-mcore-models has no effect: ",
+     "--split has no effect with --mock-data: the three splits are equal")
 for theirs, ours in {"nproc_per_node": "ranks", "tp": "tensor-model-parallel-size", "learning-rate": "lr",
                      "resume": "load"}.items():
     says(f"--{theirs} 8", f"did you mean --{ours}?", expect=2)
