@@ -146,7 +146,8 @@ typedef struct Args {
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */
     Str notes;    /* messages that are not errors, one per line */
-    bool keeps_idle; /* args_end prints no notes about options that have no effect: args_print_idle prints them */
+    bool
+        keeps_idle; /* args_end prints no notes about options that have no effect: args_print_idle prints them */
     Remark *remarks;
     int64_t num_remarks;
 } Args;

@@ -76,6 +76,17 @@ static int64_t rotary_dim(const Config *c) {
 
 static bool is_plain_rope(const Config *c) { return config_rotates(c) && !config_is_yarn(c); }
 
+static bool sums_to_pairs(const Config *c) {
+    const int64_t dim = rotary_dim(c);
+    int64_t sum = 0;
+    for (int64_t i = 0; i < c->mrope_section.count; i++) {
+        const int64_t n = c->mrope_section.at[i];
+        if (n < 1 || n > 65536) return false;
+        sum += n;
+    }
+    return dim < 0 || 2 * sum == dim;
+}
+
 static bool even_head(const Config *c) {
     const int64_t head = head_size(c);
     return head < 0 || head % 2 == 0;

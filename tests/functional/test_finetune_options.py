@@ -60,6 +60,8 @@ UNCHANGED = [
     ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "as in pretrain"),
     ("add_position_embedding", "--position-embedding-type rope --no-position-embedding",
      "--position-embedding-type rope", "as in pretrain"),
+    ("mrope_section", "--position-embedding-type mrope --mrope-section 1 1", "--position-embedding-type rope",
+     "as in pretrain"),
     ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8,
      "as in pretrain"),
 ]

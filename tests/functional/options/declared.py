@@ -22,6 +22,7 @@ UNCHANGED = [
     ("distributed_timeout_seconds", "--distributed-timeout-seconds-after-init 300", "", "the same"),
     ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "only allows other types of moments"),
     ("add_position_embedding", "--position-embedding-type rope --no-position-embedding", "--position-embedding-type rope", "rope has none"),
+    ("mrope_section", "--position-embedding-type mrope --mrope-section 1 1", "--position-embedding-type rope", "text has equal positions"),
     ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "affects only GPU kernels"),
 ]
 REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2 --nccl-library no-such-file"),

@@ -36,6 +36,7 @@ static const struct {
     {"yarn-original-max-position-embeddings", "4096"},
     {"yarn-beta-fast", "32"},
     {"yarn-beta-slow", "1"},
+    {"mrope-section", "none"},
     {"no-yarn-correction-range-round-to-int", "false"},
     {"mscale", "1"},
     {"mscale-all-dim", "0"},
