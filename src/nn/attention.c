@@ -185,16 +185,19 @@ static AttentionInputs share_normed_groups(Tape *t, const Attention *a, Tensor *
                              .v = op_take_heads(t, v, AXIS_TP, at, 1, d, SPMD_R)};
 }
 
-/* Returns this rank's queries, keys and values, after the norms of queries and keys if there are any. */
+static void norm_heads(Tape *t, const Attention *a, AttentionInputs *x) {
+    x->q = normed_heads(t, a->spec, &a->q_norm, x->q);
+    x->k = normed_heads(t, a->spec, &a->k_norm, x->k);
+    tape_grad_off_grid(x->k); /* if ranks share groups, this gradient is a partial sum */
+}
+
+/* Returns this rank's queries, keys and values, after the norms that precede the rotation. */
 static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
     const AttentionSpec *p = a->spec;
     const bool shares = p->groups < tape_axis(t, AXIS_TP);
     if (shares && p->qk_norm_whole) return share_normed_groups(t, a, qkv);
     AttentionInputs x = shares ? share_groups(t, p, qkv) : split_groups(t, p, qkv);
-    if (!p->qk_norm) return x;
-    x.q = normed_heads(t, p, &a->q_norm, x.q);
-    x.k = normed_heads(t, p, &a->k_norm, x.k);
-    tape_grad_off_grid(x.k); /* if ranks share groups, this gradient is a partial sum */
+    if (p->qk_norm && !p->qk_norm_last) norm_heads(t, a, &x);
     return x;
 }
 
@@ -258,6 +261,7 @@ static AttentionInputs prepare(Tape *t, const Core *c, Tensor *qkv) {
         x.k = rotated(t, c, x.k);
         tape_grad_off_grid(x.k);
     }
+    if (p->qk_norm_last) norm_heads(t, c->attention, &x);
     return x;
 }
 

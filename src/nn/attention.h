@@ -31,6 +31,7 @@ typedef struct AttentionSpec {
     int64_t hidden, heads, groups, head_dim;
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
     bool qk_norm_plain; /* an RMSNorm without a gain */
+    bool qk_norm_last;  /* after the rotation */
     bool qk_norm_whole; /* one norm over all heads, which tensor-parallel ranks gather first */
     NormAttr norm;
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */

@@ -12,6 +12,17 @@ static void experts_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, hf_get_size(r, key, (int64_t)row->fallback));
 }
 
+/* The key is a number, or a list with the same number for each layer. */
+static void one_for_all_read(HfReader *r, const HfRow *row) {
+    const json_t *value = hf_member(r, NULL, row->key), *first = json_array_get(value, 0);
+    bool same = json_is_integer(first) && json_integer_value(first) > 0;
+    for (size_t i = 1; i < json_array_size(value) && same; i++)
+        same = json_equal(json_array_get(value, i), first);
+    if (!json_is_array(value)) return hf_value_read(r, row);
+    if (!same) hf_refuse(r, row->key, "not the same positive number for each layer");
+    hf_set_size(r, row->option, same ? json_integer_value(first) : 1);
+}
+
 /* The key is the width of the experts, and ffn_hidden_size is their default width. */
 static void expert_width_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->moe_ffn_hidden_size);
@@ -187,6 +198,7 @@ static void moe_layers_write(HfWriter *w, const HfRow *row) {
 const HfForm hf_form_experts = {experts_read, hf_value_write},
              hf_form_expert_width = {hf_value_read, expert_width_write},
              hf_form_several_experts = {several_experts_read, NULL},
+             hf_form_one_for_all = {one_for_all_read, hf_value_write},
              hf_form_quick_gate = {quick_gate_read, NULL},
              hf_form_router_groups = {router_groups_read, router_groups_write},
              hf_form_best_groups = {best_groups_read, best_groups_write},

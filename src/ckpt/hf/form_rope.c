@@ -433,6 +433,30 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
+/* The number `alpha` of a dynamic scaling, with which Hunyuan stretches the base for every length; 0: none. */
+static double get_alpha(HfReader *r, const char **key) {
+    const json_t *in = find_rope(r, key);
+    return in && !strcmp(get_rope_type(r, in), "dynamic") ? hf_get_real(r, in, "alpha", 0) : 0;
+}
+
+static void stretched_base_read(HfReader *r, const HfRow *row) {
+    const char *key;
+    const double alpha = get_alpha(r, &key);
+    if (alpha == 0) return rope_number_read(r, row);
+    const double width = (double)hf_get_size(r, "head_dim", HF_REQUIRED),
+                 base = get_rope_number(r, row, &key);
+    if (!(alpha > 0) || width <= 2) hf_refuse(r, key, "whose alpha this model cannot have");
+    hf_set_real(r, row->option, r->err.code ? 1 : base * pow(alpha, width / (width - 2)));
+}
+
+static void stretched_scaling_read(HfReader *r, const HfRow *row) {
+    const char *key;
+    if (get_alpha(r, &key) == 0)
+        rope_scaling_read(r, row);
+    else
+        set_type(r, POSITION_ROPE);
+}
+
 /* If there is neither of the objects, the row has the object. */
 static void scaled_by_default_read(HfReader *r, const HfRow *row) {
     if (hf_member(r, NULL, SCALING) || hf_member(r, NULL, PARAMETERS)) {
@@ -468,6 +492,8 @@ const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
              hf_form_scaled_by_default = {scaled_by_default_read, scaled_by_default_write},
+             hf_form_stretched_base = {stretched_base_read, hf_value_write},
+             hf_form_stretched_scaling = {stretched_scaling_read, rope_scaling_write},
              hf_form_rotated_layers = {rotated_layers_read, rotated_layers_write},
              hf_form_rotated_norm = {rotated_norm_read, hf_value_write},
              hf_form_temperature = {temperature_read, temperature_write},

@@ -262,6 +262,14 @@ static const HfRow ROWS_olmo[] = {
 #include "ckpt/hf/olmo.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_hunyuan_v1_dense[] = {
+#include "ckpt/hf/hunyuan_v1_dense.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_hunyuan_v1_moe[] = {
+#include "ckpt/hf/hunyuan_v1_moe.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/bert.def"

@@ -68,6 +68,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .proj_bias = c->add_bias_linear || c->add_attn_proj_bias,
         .qk_norm = c->qk_layernorm || l2,
         .qk_norm_plain = l2,
+        .qk_norm_last = c->qk_layernorm_after_rope,
         .qk_norm_whole = c->qk_layernorm_whole,
         .norm = spec_norm(c),
         .qk_norm_decays = c->apply_wd_to_qk_layernorm,

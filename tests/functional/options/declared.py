@@ -60,7 +60,7 @@ UNREAD = {
              ("cross_entropy_fusion_impl cross_entropy_chunk_size", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear")],
     "t5": [CONVERTED, *ENCODERS, *(pair for pair in NOT_GPT if pair[0] in ("bert_binary_head", "num_token_types")), ("GENERATE", "--top-k 2"),
            ("group_query_attention num_query_groups", "--group-query-attention --num-query-groups 2"),
-           ("qk_layernorm qk_layernorm_whole apply_wd_to_qk_layernorm", "--qk-layernorm"), ("softmax_type", "--softmax-type off-by-one"),
+           ("qk_layernorm qk_layernorm_whole qk_layernorm_after_rope apply_wd_to_qk_layernorm", "--qk-layernorm"), ("softmax_type", "--softmax-type off-by-one"),
            ("qk_l2_norm qk_l2_norm_rope_layers_only", "--qk-l2-norm"),
            ("norm_placement", "--norm-placement sandwich"), ("parallel_residual", "--parallel-residual two-norms"),
            ("no_rope_freq", "--position-embedding-type rope --no-rope-freq 2")]}

@@ -385,7 +385,8 @@ class Pass:
         b, s, per = *x.shape[:2], m.heads // m.groups
         qkv = self.linear(x, f"{name}.linear_qkv").reshape(b, s, m.groups, per + 2, m.head)
         q, k, v = qkv[:, :, :, :per].reshape(b, s, m.heads, m.head), qkv[:, :, :, per], qkv[:, :, :, per + 1]
-        if "qk-layernorm" in self.o:
+        last = "qk-layernorm-after-rope" in self.o
+        if "qk-layernorm" in self.o and not last:
             together = lambda x: x.reshape(b, s, -1) if "qk-layernorm-whole" in self.o else x
             q = self.norm(together(q), f"{name}.q_layernorm").reshape(b, s, m.heads, m.head)
             k = self.norm(together(k), f"{name}.k_layernorm").reshape(b, s, m.groups, m.head)
@@ -397,6 +398,8 @@ class Pass:
         elif "no-rope-temperature-scale" in self.o:
             steps = np.floor((positions + 1) / self.o.float("no-rope-temperature-floor", 8192.0))
             q = q * (1 + self.o.float("no-rope-temperature-scale") * np.log(1 + steps))[:, :, None, None]
+        if last:
+            q, k = self.norm(q, f"{name}.q_layernorm"), self.norm(k, f"{name}.k_layernorm")
         group = np.arange(m.heads) // per
         return q, k[:, :, group], v[:, :, group]
 

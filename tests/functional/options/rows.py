@@ -91,6 +91,9 @@ witnessed("norm_epsilon apply_layernorm_1p", "--norm-epsilon 1e-2 --apply-layern
 witnessed("qk_layernorm", "--qk-layernorm", families=NOT_T5)
 witnessed("qk_layernorm_whole", "--qk-layernorm --qk-layernorm-whole --group-query-attention --num-query-groups 2 --normalization RMSNorm",
           layouts=(ONE, "--ranks 4 --context-parallel-size 4", STAGES), families=NOT_T5)
+witnessed("qk_layernorm_after_rope", "--qk-layernorm --qk-layernorm-after-rope --position-embedding-type rope --rotary-base 30"
+          " --no-rope-freq [0,1] --group-query-attention --num-query-groups 2 --init-method-std 0.1",
+          layouts=(ONE, "--ranks 4 --tensor-model-parallel-size 4", STAGES), families=NOT_T5)
 MIXED = "--num-layers 3 --position-embedding-type rope --rotary-interleaved --no-rope-freq 3 "  # a layer has no rotation
 SELECTED = "--ranks 2 --recompute-granularity selective"
 witnessed("qk_l2_norm norm_epsilon", "--qk-l2-norm --norm-epsilon 1e-2", families=NOT_T5)

@@ -210,6 +210,7 @@ tuned("norm_weight", "--disable-norm-weight")
 tuned("activation glu_linear_offset activation_func_clamp_value",
       "--quick-geglu --ffn-hidden-size 16 --init-method-std 0.3"
       " --glu-linear-offset 1 --activation-func-clamp-value 0.5")
+tuned("qk_layernorm_after_rope", "--qk-layernorm --qk-layernorm-after-rope --position-embedding-type rope")
 tuned("qk_layernorm_whole", "--qk-layernorm --qk-layernorm-whole --normalization RMSNorm", layouts=(ONE, STAGES))
 tuned("softmax_type attn_logit_softcapping softmax_scale", "--softmax-type learnable --attn-logit-softcapping 0.3 --softmax-scale 0.4")
 tuned("embedding_multiplier residual_multiplier", "--embedding-multiplier 3 --residual-multiplier 0.3")

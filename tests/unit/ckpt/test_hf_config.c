@@ -13,6 +13,8 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
         HfFamily family;
     } OTHERS[] = {{"GptOssForCausalLM", HF_GPT_OSS},
                   {"GlmForCausalLM", HF_GLM},
+                  {"HunYuanDenseV1ForCausalLM", HF_HUNYUAN},
+                  {"HunYuanMoEV1ForCausalLM", HF_HUNYUAN_MOE},
                   {"Llama4ForCausalLM", HF_LLAMA4},
                   {"Glm4MoeLiteForCausalLM", HF_DEEPSEEK},
                   {"SolarOpenForCausalLM", HF_GLM_MOE},
@@ -253,7 +255,8 @@ TEST(a_type_of_another_kind_is_refused) {
                              strstr(architecture, "FlexOlmo") || strstr(architecture, "Dots1") ||
                              strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek") ||
                              strstr(architecture, "GptOss") || strstr(architecture, "Llama4") ||
-                             strstr(architecture, "SolarOpen") || strstr(architecture, "Olmoe");
+                             strstr(architecture, "SolarOpen") || strstr(architecture, "MoEV1") ||
+                             strstr(architecture, "Olmoe");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
@@ -327,6 +330,7 @@ static const struct {
     {"add_qkv_bias", ROPE, "add-qkv-bias = true"},
     {"add_attn_proj_bias", ROPE, "add-attn-proj-bias = true"},
     {"qk_layernorm", ROPE, "qk-layernorm = true"},
+    {"qk_layernorm_after_rope", ROPE "qk-layernorm = true\n", "qk-layernorm-after-rope = true"},
     {"qk_layernorm_whole", ROPE "qk-layernorm = true\n", "qk-layernorm-whole = true"},
     {"qk_l2_norm", ROPE, "qk-l2-norm = true"},
     {"qk_l2_norm_rope_layers_only", MIXED "qk-l2-norm = true\n", "qk-l2-norm-rope-layers-only = true"},

@@ -56,6 +56,8 @@ static const char *const GPT[][2] = {
     {"--window-size 3,0 --window-attn-skip-freq [1,0,1]", "2 layers"},
     {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
     {"--qk-l2-norm --qk-layernorm", "remove --qk-layernorm, --multi-latent-attention or --model t5"},
+    {"--qk-layernorm-after-rope --position-embedding-type rope",
+     "without --qk-layernorm-whole and --multi-latent-attention"},
     {"--disable-norm-weight --apply-layernorm-1p", "which --disable-norm-weight removes: remove one of them"},
     {"--qk-l2-norm-rope-layers-only --position-embedding-type rope",
      "set --qk-l2-norm, and --position-embedding-type rope or yarn"},
