@@ -69,7 +69,7 @@ typedef struct Fp8GemmAttr {
 
 typedef struct NormAttr {
     bool rms;      /* RMSNorm (no mean, no bias), else LayerNorm */
-    bool no_gain;  /* the gains are 1 and no parameter; the kernels get ones */
+    bool no_gain;  /* the gain is not a parameter; the kernels get ones */
     bool no_bias;  /* LayerNorm without bias; the kernels read only whether there is a bias */
     bool one_plus; /* the gain is stored as w and applied as 1 + w (--apply-layernorm-1p) */
     double eps;

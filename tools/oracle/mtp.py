@@ -6,7 +6,7 @@ from transformers.masking_utils import create_causal_mask
 
 
 def layers(o):
-    """The options for a model with layers for the further tokens after its own."""
+    """The options of a model that also has the layers for further tokens, after its own layers."""
     more = 1 if o.get("mtp-use-repeated-layer") else o.get("mtp-num-layers", 0)
     freq = o.get("moe-layer-freq")
     return o | {"num-layers": o["num-layers"] + more} | (
