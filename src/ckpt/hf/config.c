@@ -13,6 +13,22 @@
 
 /* ---- import ---- */
 
+static bool is_of_experts(const HfRow *row) {
+    return row->option > OPTION_GROUP_MOE && row->option < OPTION_GROUP_INIT;
+}
+
+/* The row for the number of first layers, which have no experts, of a type with latent attention. Without experts, such
+ * models have no other type; other types are not used for dense models. NULL: another type. */
+static const HfRow *dense_row(const HfRow *const *rows, int n) {
+    const HfRow *first = NULL;
+    bool latent = false;
+    for (int i = 0; i < n; i++) {
+        if (rows[i]->form == &hf_form_first_dense) first = rows[i];
+        latent |= rows[i]->option == OPTION_multi_latent_attention;
+    }
+    return latent ? first : NULL;
+}
+
 static Err import_root(HfReader *r) {
     if (!json_is_object(r->root)) return err_user("'%s' is not a JSON object; download it again", r->path);
     const json_t *quantized = json_object_get(r->root, "quantization_config");
@@ -34,8 +50,10 @@ static Err import_root(HfReader *r) {
     const HfRow *rows[HF_MOST_ROWS];
     r->rows = rows, r->num_rows = hf_type_rows(type, rows);
     hf_set_text(r, OPTION_hf_model_type, type->name);
+    const HfRow *first = dense_row(rows, r->num_rows);
+    const bool dense = first && hf_get_count(r, first->key, (int64_t)first->fallback) >= hf_get_layers(r);
     for (int i = 0; i < r->num_rows && !r->err.code; i++)
-        if (rows[i]->form->read) rows[i]->form->read(r, rows[i]);
+        if (rows[i]->form->read && !(dense && is_of_experts(rows[i]))) rows[i]->form->read(r, rows[i]);
     return r->err;
 }
 
@@ -128,11 +146,16 @@ Err hf_config_read_back(const char *path, const Config *c, Str *notes) {
 
 /* ---- export ---- */
 
+static bool lacks_experts(const HfRow *const *rows, int n, const Config *c) {
+    return dense_row(rows, n) && !c->derived.num_moe_layers;
+}
+
 /* Writes the text of config.json, and returns the family of the tensors' names. */
 static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, const json_t *tokens,
                            Str *out) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
+    const bool dense = lacks_experts(rows, n, filled);
     HfWriter w = {filled, tokens, NULL, t->family};
     const bool bert = filled->model == MODEL_bert;
     const size_t name = strcspn(t->architecture, "F"), length = strlen(t->architecture);
@@ -142,7 +165,9 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
                       "torch_dtype", hf_dtype_name(dtype));
     free(architecture);
     for (int i = 0; i < n; i++)
-        if (rows[i]->form->write) rows[i]->form->write(&w, rows[i]);
+        if (rows[i]->form->write &&
+            !(dense && is_of_experts(rows[i]) && rows[i]->form != &hf_form_first_dense))
+            rows[i]->form->write(&w, rows[i]);
     json_print(out, w.out, 2, 0);
     str_puts(out, "\n");
     json_decref(w.out);
@@ -154,10 +179,11 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
+    const bool dense = lacks_experts(rows, n, filled);
     int unlike = filled->model == MODEL_gpt ? 0 : HF_MOST_ROWS;
     for (int i = 0; i < n; i++) {
         Str value = {0};
-        if (rows[i]->form != &hf_form_fixed) continue;
+        if (rows[i]->form != &hf_form_fixed || (dense && is_of_experts(rows[i]))) continue;
         arg_print(&CONFIG_ROWS[rows[i]->option], config_value(filled, rows[i]->option), &value);
         const bool differs = strcmp(value.s, hf_fixed_text(rows[i])) != 0;
         if (rows[i]->option == OPTION_model)
@@ -174,14 +200,15 @@ static int count_unlike(const HfType *t, const Config *filled) {
 static Err check_kind(const HfType *t, const Config *c) {
     const HfRow *rows[HF_MOST_ROWS];
     const char *family = ModelFamily_spellings[MODEL_gpt], *own = ModelFamily_spellings[c->model];
+    const int n = hf_type_rows(t, rows);
     bool experts = false;
-    for (int n = hf_type_rows(t, rows), i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         if (rows[i]->option == OPTION_model) family = hf_fixed_text(rows[i]);
         experts |= rows[i]->option == OPTION_num_experts && rows[i]->form == &hf_form_experts;
     }
     if (strcmp(family, own))
         return err_user("it is a type of --model %s, and this model is a %s", family, own);
-    if (experts && !i64_is_set(c->num_experts))
+    if (experts && !i64_is_set(c->num_experts) && !(c->multi_latent_attention && dense_row(rows, n)))
         return err_user("it has experts, and this model has no --num-experts");
     if (!experts && c->derived.num_moe_layers)
         return err_user("it has no experts, and this model has --num-experts");
@@ -232,10 +259,6 @@ static Err check_exportable(const Config *c) {
             "this model cannot be exported: Megatron-LM's --activation gelu means gelu-tanh in its layers "
             "and gelu-erf in its head, which no Hugging Face BERT has. Train with --activation gelu-tanh or "
             "--no-bias-gelu-fusion");
-    if (c->multi_latent_attention && !i64_is_set(c->num_experts))
-        return err_user(
-            "this model cannot be exported: no type of Hugging Face model that can be written has latent "
-            "attention without experts (--multi-latent-attention without --num-experts)");
     if (c->derived.num_moe_layers && (c->derived.sinkhorn || c->derived.quantile))
         return err_user("this model cannot be exported: no Hugging Face model that can be written balances "
                         "its experts as --moe-router-load-balancing-type %s does",
