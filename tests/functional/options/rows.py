@@ -152,6 +152,8 @@ witnessed("qk_clip", CLIPPED + QUERIES + EXPERTS + "--recompute-granularity full
 witnessed("qk_clip", CLIPPED + AHEAD + "--disable-bias-linear", families=GPT, layouts=(CUT, "--ranks 2 --pipeline-model-parallel-size 2"))
 witnessed("qk_clip lane", CLIPPED + QUERIES + "--disable-bias-linear --lane bf16", families=GPT,
           layouts=(ONE, "--ranks 2 --use-distributed-optimizer", "--ranks 4 --tensor-model-parallel-size 2"))
+witnessed("qk_clip attention_chunk_size", CLIPPED + MIXED + "--disable-bias-linear --attention-chunk-size 5"
+          " --no-rope-temperature-scale 2 --no-rope-temperature-floor 3", families=GPT, layouts=(ONE, CUT, RING, GATHER))
 witnessed("log_max_attention_logit", "--log-max-attention-logit --disable-bias-linear", layouts=(ONE, CUT, STAGES), families=GPT)
 witnessed("window_size", "--window-size 3,0", families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-attn-skip-freq 2", layouts=(ONE, CUT), families=GPT)
