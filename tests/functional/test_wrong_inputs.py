@@ -73,6 +73,7 @@ pretrain --prompt hi => --prompt is not used in pretrain: remove it
 pretrain --top-k 3 => --top-k is not used in pretrain
 pretrain --cache-mla-latents => --cache-mla-latents is not used in pretrain
 pretrain --input x => '--input' is not an option
+pretrain {run} --add-mlp-bias => --add-mlp-bias has no effect without --disable-bias-linear: remove it
 pretrain {run} --add-attn-proj-bias => --add-attn-proj-bias has no effect without --disable-bias-linear: remove it
 pretrain {run} --rope-scaling-low-freq-factor 2 => has no effect without --use-rope-scaling: remove it
 pretrain {run} --window-attn-skip-freq 2 => has no effect without --window-size

@@ -159,6 +159,7 @@ static Config plain(const Config *config, Arena *arena) {
     c.group_query_attention = true;
     c.add_qkv_bias |= c.add_bias_linear;
     c.add_attn_proj_bias |= c.add_bias_linear;
+    c.add_mlp_bias |= c.add_bias_linear;
     c.hf_model_type = fresh.hf_model_type;
     plain_latents(&c, &fresh);
     plain_positions(&c, &fresh, arena);

@@ -60,9 +60,10 @@ extern const HfForm hf_form_count, hf_form_query_groups, hf_form_own_keys, hf_fo
     hf_form_falcon_layers, hf_form_falcon_heads;
 extern const HfForm hf_form_bert_heads, hf_form_classes, hf_form_padding, hf_form_positions_after_padding,
     hf_form_erf_activation;
-extern const HfForm hf_form_rope_number, hf_form_rotary_dim, hf_form_local_base, hf_form_whole_rotation,
-    hf_form_rope_scaling, hf_form_stretched_base, hf_form_stretched_scaling, hf_form_long_rope,
-    hf_form_rotated_layers, hf_form_windows, hf_form_rotated_norm, hf_form_chunks, hf_form_temperature;
+extern const HfForm hf_form_rope_number, hf_form_rotary_dim, hf_form_local_base, hf_form_rotated_channels,
+    hf_form_whole_rotation, hf_form_rope_scaling, hf_form_stretched_base, hf_form_stretched_scaling,
+    hf_form_long_rope, hf_form_rotated_layers, hf_form_windows, hf_form_rotated_norm, hf_form_chunks,
+    hf_form_temperature;
 extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_one_for_all,
     hf_form_quick_gate, hf_form_scaled_by_default, hf_form_router_groups, hf_form_best_groups,
     hf_form_shared_experts, hf_form_shared_width, hf_form_first_dense, hf_form_layers_by_name,

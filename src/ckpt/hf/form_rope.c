@@ -92,6 +92,19 @@ static void rotary_dim_read(HfReader *r, const HfRow *row) {
     rope_number_read(r, &with);
 }
 
+/* The key is the number of rotated channels of a head. */
+static void rotated_channels_read(HfReader *r, const HfRow *row) {
+    if (json_is_null(json_object_get(r->root, row->key)))
+        hf_refuse(r, row->key, "without which transformers cannot run this type of model");
+    const double width =
+        (double)hf_get_option(r, OPTION_hidden_size) / (double)hf_get_option(r, OPTION_num_attention_heads);
+    hf_set_real(r, row->option, (double)hf_get_size(r, row->key, (int64_t)row->fallback) / width);
+}
+
+static void rotated_channels_write(HfWriter *w, const HfRow *row) {
+    hf_put_size(w, row->key, w->config->derived.rotary_dim);
+}
+
 static void whole_rotation_read(HfReader *r, const HfRow *row) {
     const char *place;
     const double part = get_rope_number(r, row, &place);
@@ -489,6 +502,7 @@ static void long_rope_read(HfReader *r, const HfRow *row) {
 const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
              hf_form_rotary_dim = {rotary_dim_read, hf_value_write},
              hf_form_local_base = {local_base_read, local_base_write},
+             hf_form_rotated_channels = {rotated_channels_read, rotated_channels_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
              hf_form_scaled_by_default = {scaled_by_default_read, scaled_by_default_write},

@@ -242,15 +242,14 @@ static void attention_biases_write(HfWriter *w, const HfRow *row) {
 static void both_biases_read(HfReader *r, const HfRow *row) {
     const bool usual = row->fallback != 0, attention = hf_get_flag(r, NULL, row->key, usual),
                mlp = hf_get_flag(r, NULL, "mlp_bias", usual);
-    if (mlp && !attention)
-        hf_refuse(r, "mlp_bias", "but attention_bias is not: this model has no biases in MLPs alone");
     set_attention_biases(r, attention);
-    hf_set_flag(r, row->option, mlp);
+    hf_set_flag(r, OPTION_add_mlp_bias, mlp);
+    hf_set_flag(r, row->option, attention && mlp);
 }
 
 static void both_biases_write(HfWriter *w, const HfRow *row) {
     attention_biases_write(w, row);
-    hf_put_flag(w, "mlp_bias", w->config->add_bias_linear);
+    hf_put_flag(w, "mlp_bias", w->config->add_bias_linear || w->config->add_mlp_bias);
 }
 
 const HfForm hf_form_same_rate = {hf_value_read, NULL}; /* another row writes the key */

@@ -270,6 +270,10 @@ static const HfRow ROWS_hunyuan_v1_moe[] = {
 #include "ckpt/hf/hunyuan_v1_moe.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_gptj[] = {
+#include "ckpt/hf/gptj.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/bert.def"

@@ -11,7 +11,7 @@ void mlp_spec(const LayerPlace *p, BranchSpec *out) {
         .hidden = c->hidden_size,
         .ffn = d->ffn_hidden_size,
         .activation = spec_activation(c, false),
-        .bias = c->add_bias_linear,
+        .bias = c->add_bias_linear || c->add_mlp_bias,
         .fc1_init_std = d->init_std,
         .fc2_init_std = d->output_init_std,
         .quant = spec_quant(c, p->layer),

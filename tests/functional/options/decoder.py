@@ -174,7 +174,7 @@ class Tensors(dict):
             elif m.has_experts[i]:
                 self.experts(f"{layer}.mlp")
             else:
-                self.mlp(f"{layer}.mlp", m.ffn, m.biased)
+                self.mlp(f"{layer}.mlp", m.ffn, m.biased or "add-mlp-bias" in self.o)
 
     def stack(self, name, layers, crosses=False):
         for i in range(layers):

@@ -41,6 +41,7 @@ witnessed("bias_gelu_fusion", "--no-bias-gelu-fusion")
 witnessed("add_bias_linear", "--disable-bias-linear")
 witnessed("add_qkv_bias", "--disable-bias-linear --add-qkv-bias")
 witnessed("add_attn_proj_bias", "--disable-bias-linear --add-attn-proj-bias")
+witnessed("add_mlp_bias", "--disable-bias-linear --add-mlp-bias")
 witnessed("kv_channels", "--kv-channels 6")
 witnessed("group_query_attention num_query_groups", "--group-query-attention --num-query-groups 2", families=NOT_T5)
 witnessed("max_position_embeddings log_num_zeros_in_grad untie_embeddings_and_output_weights",

@@ -183,6 +183,7 @@ tuned("num_token_types embedding_init_method_std", "--num-token-types 5 --embedd
 tuned("activation ffn_hidden_size", "--swiglu --ffn-hidden-size 24")
 tuned("bias_gelu_fusion", "--no-bias-gelu-fusion --norm-placement post")
 tuned("add_bias_linear log_num_zeros_in_grad", "--disable-bias-linear --log-num-zeros-in-grad --num-token-types 3", layouts=(ONE,))
+tuned("add_mlp_bias", "--disable-bias-linear --add-mlp-bias")
 tuned("add_qkv_bias add_attn_proj_bias", "--disable-bias-linear --add-qkv-bias --add-attn-proj-bias")
 tuned("kv_channels group_query_attention num_query_groups", "--kv-channels 6 --group-query-attention --num-query-groups 2")
 tuned("max_position_embeddings scale_embedding", "--max-position-embeddings 17 --scale-embedding")

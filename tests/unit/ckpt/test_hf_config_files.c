@@ -18,7 +18,6 @@ static const struct {
     {"llama", "'quantization_config': {'quant_method': 'awq'}", "cannot be read, 'awq'; use the original"},
     {"llama", "'hidden_act': 'relu2'", "hidden_act is \"relu2\""},
     {"llama", "'rms_norm_eps': 'small'", "rms_norm_eps is \"small\", not a number"},
-    {"llama", "'mlp_bias': true", "no biases in MLPs alone"},
     {"llama", "'attention_bias': 1", "neither true nor false"},
     {"llama", "'head_dim': 0", "head_dim is '0', not a positive whole number"},
     {"llama", "'num_attention_heads': 3", "hidden_size is '8', not a multiple of num_attention_heads"},

@@ -22,7 +22,7 @@
 /* --hf-model-type with the name of the type that is tried: an earlier type may fit too. */
 #define NAMED "hf-model-type = %s\n"
 
-enum { MOST_CHOICES = 12 };
+enum { MOST_CHOICES = 13 };
 static const char *const CHOICES[][MOST_CHOICES] = {
     {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
      LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n", LLAMA_POSITIONS "use-rope-scaling = true\n",
@@ -30,11 +30,14 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      "position-embedding-type = yarn\n", LLAMA_POSITIONS "rope-dynamic-factor = 2\n",
      LLAMA_POSITIONS "rotary-interleaved = true\n",
      LLAMA_POSITIONS "rotary-interleaved = true\ndisable-norm-bias = true\nparallel-residual = one-norm\n",
-     LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n"},
+     LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n",
+     LLAMA_POSITIONS
+     "rotary-interleaved = true\nadd-output-layer-bias = true\nparallel-residual = one-norm\n"},
     {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n",
      "disable-norm-weight = true\ndisable-norm-bias = true\n"},
     {"", "swiglu = true\n", "squared-relu = true\n", GPT_OSS, "activation = relu\n"},
-    {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n"},
+    {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n",
+     "disable-bias-linear = true\nadd-mlp-bias = true\n"},
     {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
          "untie-embeddings-and-output-weights = true\n"},
     {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n", GEMMA2,
@@ -118,6 +121,7 @@ static const int MODEL[][N_CHOICES] = {
     {1, 3, 1, 1},
     {1, 1, 1, 1, 0, 0, 6},
     {1, 1, 1, 1, 0, 0, 6, 0, 0, 10},
+    {12, 0, 0, 3},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
@@ -313,6 +317,9 @@ static const char *const KEYED[] = {
     MIXTURE "qk-layernorm = true\nqk-layernorm-whole = true\nmoe-ffn-hidden-size = 40\n",
     BASE LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n",
     BASE "activation = relu\nhf-model-type = opt\n",
+    BASE LLAMA_POSITIONS
+    "rotary-interleaved = true\nadd-output-layer-bias = true\nparallel-residual = one-norm\n"
+    "disable-bias-linear = true\nadd-mlp-bias = true\n",
     ROPE "qk-layernorm = true\nqk-layernorm-after-rope = true\n",
     MIXTURE "qk-layernorm = true\nqk-layernorm-after-rope = true\nmoe-shared-expert-intermediate-size = 20\n",
     MIXTURE LLAMA4 IN_CHUNKS "rotary-interleaved = true\nmoe-layer-freq = [0,1,1,1]\n",

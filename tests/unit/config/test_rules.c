@@ -58,6 +58,7 @@ static const char *const GPT[][2] = {
     {"--qk-l2-norm --qk-layernorm", "remove --qk-layernorm, --multi-latent-attention or --model t5"},
     {"--qk-layernorm-after-rope --position-embedding-type rope",
      "without --qk-layernorm-whole and --multi-latent-attention"},
+    {EXPERTS " --disable-bias-linear --add-mlp-bias", "remove it or --num-experts"},
     {"--disable-norm-weight --apply-layernorm-1p", "which --disable-norm-weight removes: remove one of them"},
     {"--qk-l2-norm-rope-layers-only --position-embedding-type rope",
      "set --qk-l2-norm, and --position-embedding-type rope or yarn"},

@@ -65,7 +65,7 @@ SPELLINGS = EVERY | {
     "empty scaling": {"rope_scaling": {}, "rope_parameters": DEFAULT},
     "as many groups": {"num_key_value_heads": MISSING}, "head size": {"head_dim": 6}, "eps": {"rms_norm_eps": 1e-2},
     "all biases": {"attention_bias": True, "mlp_bias": True}, "attention biases": {"attention_bias": True},
-    "!MLP biases": {"mlp_bias": True}, "heads that do not divide": {"hidden_size": 18, "head_dim": 4},
+    "MLP biases": {"mlp_bias": True}, "heads that do not divide": {"hidden_size": 18, "head_dim": 4},
     "tanh": {"hidden_act": "gelu_pytorch_tanh"}, "!relu2": {"hidden_act": "relu2"},
     "!list that is not read": NO_SIZE,
 }
