@@ -70,6 +70,7 @@ static const struct {
     {OPTION_freeze_parameters, CHANGES_UPDATE},
     {OPTION_sgd_momentum, CHANGES_UPDATE},
     {OPTION_clip_grad, CHANGES_UPDATE},
+    {OPTION_mtp_loss_scaling_factor, CHANGES_UPDATE},
     {OPTION_qk_clip, CHANGES_UPDATE},
     {OPTION_qk_clip_alpha, CHANGES_UPDATE},
     {OPTION_qk_clip_threshold, CHANGES_UPDATE},

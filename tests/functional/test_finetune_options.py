@@ -90,7 +90,8 @@ UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train
   |--no-data-sharding|--reset-position-ids|--reset-attention-mask|--eod-mask-loss|--allow-ambiguous-pad-tokens
   |--mask-prob 0.2|--short-seq-prob 0.2|--mid-level-dataset-surplus 0.1|--eval-iters 5|--eval-interval 2
   |--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear|--cross-entropy-chunk-size 4
-  |--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens""".split("|")
+  |--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens|--mtp-num-layers 1|--mtp-use-repeated-layer
+  |--mtp-loss-scaling-factor 0.2""".split("|")
 
 
 def options_of(program, command):
