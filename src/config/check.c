@@ -302,6 +302,11 @@ static bool divisible_batches(const Config *c) {
     return divisible;
 }
 
+static bool divisible_evaluation(const Config *c) {
+    return !i64_is_set(c->eval_global_batch_size) || !i64_is_set(c->micro_batch_size) ||
+           divides(c->micro_batch_size * config_data_ranks(c), c->eval_global_batch_size);
+}
+
 static bool warmup_is_shorter(const Config *c, int64_t warmup, int64_t decay, int64_t train) {
     decay = i64_or(decay, train);
     return f64_is_set(c->lr_warmup_fraction) || decay <= 0 || warmup < decay;

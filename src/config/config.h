@@ -98,6 +98,7 @@ typedef struct Derived {
     /* Batch sizes and schedule lengths are in samples, as in Megatron-LM. The batch sizes are the options'
      * values times `choices`. global_batch_size is the final size of the schedule. */
     int64_t micro_batch_size, global_batch_size;
+    int64_t eval_samples;         /* per evaluation */
     const BatchStep *batch_steps; /* [num_batch_steps], ascending; the first applies from 0 samples */
     int64_t num_batch_steps;
     int64_t train_iters, train_samples; /* 0 if neither is given */

@@ -286,6 +286,8 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
     d->micro_batch_size =
         i64_is_set(c->micro_batch_size) ? c->micro_batch_size * d->choices : d->global_batch_size;
 
+    d->eval_samples = c->eval_iters * i64_or(c->eval_global_batch_size, d->global_batch_size);
+
     bool by_samples = i64_is_set(c->train_samples);
     int64_t batch = by_samples ? 1 : d->global_batch_size;
     d->train_samples = by_samples ? c->train_samples : i64_or(c->train_iters, 0) * batch;

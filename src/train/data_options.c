@@ -51,14 +51,11 @@ static Err open_kind(DataConfig *data, const Config *c, const TokenFacts *facts,
 static Err count_samples(const Config *c, int64_t samples[SPLIT_COUNT]) {
     const int64_t evaluations =
         i64_is_set(c->eval_interval) ? c->derived.train_iters / c->eval_interval + 1 : 1;
-    int64_t batches;
     samples[SPLIT_TRAIN] = c->derived.train_samples > 0
                                ? c->derived.train_samples
                                : c->derived.train_iters * c->derived.global_batch_size;
-    samples[SPLIT_TEST] = c->eval_iters * c->derived.global_batch_size;
-    if (!__builtin_mul_overflow(evaluations, c->eval_iters, &batches) &&
-        !__builtin_mul_overflow(batches, c->derived.global_batch_size, &samples[SPLIT_VALID]))
-        return ERR_OK;
+    samples[SPLIT_TEST] = c->derived.eval_samples;
+    if (!__builtin_mul_overflow(evaluations, c->derived.eval_samples, &samples[SPLIT_VALID])) return ERR_OK;
     return err_user("%lld evaluations of --eval-iters %lld batches are too many; lower --eval-iters",
                     (long long)evaluations, (long long)c->eval_iters);
 }

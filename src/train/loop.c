@@ -190,8 +190,7 @@ static Err evaluate_batches(Loop *l, Prefetch *stream, int64_t batches, LossSum 
 
 static Err evaluate(Loop *l, Prefetch *stream, double loss[MODEL_LOSSES]) {
     LossSum sum[MODEL_LOSSES] = {{0}};
-    const int64_t batches = l->config->eval_iters * microbatches(l, l->config->derived.global_batch_size);
-    ERR_RETURN(evaluate_batches(l, stream, batches, sum));
+    ERR_RETURN(evaluate_batches(l, stream, microbatches(l, l->config->derived.eval_samples), sum));
     for (int i = 0; i < MODEL_LOSSES; i++) loss[i] = trainer_mean(sum[i]);
     return ERR_OK;
 }
@@ -203,7 +202,7 @@ static Err evaluate_valid(Loop *l) {
     char where[64];
     /* The data has as many samples as the current options need, but a run continued with different options
      * may already have used more. It then begins again at the first sample. */
-    int64_t samples = l->config->eval_iters * l->config->derived.global_batch_size;
+    const int64_t samples = l->config->derived.eval_samples;
     if (r->consumed_valid_samples > data_length(data_split(l->session->data, SPLIT_VALID)) - samples) {
         prefetch_stop(l->valid);
         l->valid = NULL;

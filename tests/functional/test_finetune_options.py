@@ -83,13 +83,14 @@ REFUSED = [
     ("", "--model gpt"), ("", "--hf-model-type gpt2"),
 ]
 # Options that pretrain reads but finetune does not: an error must name each.
-UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--mtp-num-layers 1|--mtp-loss-scaling-factor 0.2
-  |--mtp-use-repeated-layer|--train-iters 5|--train-samples 8
+UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train-iters 5|--train-samples 8
+  |--mtp-num-layers 1|--mtp-loss-scaling-factor 0.2|--mtp-use-repeated-layer
   |--skip-train|--lr-decay-samples 4|--lr-wsd-decay-samples 4|--lr-warmup-samples 4|--decoder-num-layers 2
   |--decoder-seq-length 16|--data-path text|--split 1,0,0|--train-data-path text|--valid-data-path text
   |--test-data-path text|--mock-data|--data-cache-path cache|--no-mmap-bin-files|--dataloader-type cyclic
   |--no-data-sharding|--reset-position-ids|--reset-attention-mask|--eod-mask-loss|--allow-ambiguous-pad-tokens
   |--mask-prob 0.2|--short-seq-prob 0.2|--mid-level-dataset-surplus 0.1|--eval-iters 5|--eval-interval 2
+  |--eval-global-batch-size 8
   |--cross-entropy-loss-fusion|--cross-entropy-fusion-impl linear|--cross-entropy-chunk-size 4
   |--log-validation-ppl-to-tensorboard|--tokenizer-hf-include-special-tokens|--mtp-num-layers 1|--mtp-use-repeated-layer
   |--mtp-loss-scaling-factor 0.2""".split("|")

@@ -309,6 +309,7 @@ for more in (" --reset-attention-mask --reset-position-ids", " --calculate-per-t
 
 # ---- optimizer ----
 
+scheduled("eval_global_batch_size", "--eval-global-batch-size 8")
 scheduled("adam_beta1 adam_beta2 adam_eps", "--adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 1e-3")
 scheduled("optimizer", "--optimizer sgd")
 scheduled("sgd_momentum", "--optimizer sgd --sgd-momentum 0.5")

@@ -211,7 +211,7 @@ class Trainer:
         self.seed, self.micro = o.int("seed", 1234), o.int("micro-batch-size")
         self.global_batch, self.steps = largest_batch(o), iterations(o)
         evaluations = self.steps // o.int("eval-interval") + 1 if "eval-interval" in o else 1
-        each = o.int("eval-iters", 100) * self.global_batch
+        each = self.eval_samples = o.int("eval-iters", 100) * o.int("eval-global-batch-size", self.global_batch)
         self.data = samples.open_data(o, self.family.open_part, {
             "train": o.int("train-samples", self.steps * self.global_batch), "valid": evaluations * each, "test": each})
         self.fp16 = o.text("lane", "fp32") == "fp16"
@@ -397,16 +397,15 @@ class Trainer:
     def evaluate(self, split, begin):
         """{name: mean loss}"""
         w, total, weights = self.variables(), 0.0, 0.0
-        count = self.o.int("eval-iters", 100) * self.global_batch
-        together = self.micro if "num-experts" in self.o else count
-        for i in range(begin, begin + count, together):
+        together = self.micro if "num-experts" in self.o else self.eval_samples
+        for i in range(begin, begin + self.eval_samples, together):
             batch = self.family.batch_of(self.o, [self.data[split][k] for k in range(i, i + together)])
             total += np.array([y.value.sum() for y in self.family.model(self.m, w, batch).losses()])
             weights += batch.weights
         return dict(zip(self.family.losses, total / weights))
 
     def validate(self):
-        s, each = self.state, self.o.int("eval-iters", 100) * self.global_batch
+        s, each = self.state, self.eval_samples
         if s.consumed_valid > len(self.data["valid"]) - each:
             s.consumed_valid = 0
         loss = self.evaluate("valid", s.consumed_valid)

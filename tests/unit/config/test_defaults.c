@@ -174,6 +174,7 @@ static const struct {
     {"log-progress", "false"},
     {"timing-log-level", "0"},
     {"timing-log-option", "minmax"},
+    {"eval-global-batch-size", "none"},
     {"eval-iters", "100"},
     {"eval-interval", "none"},
     {"recompute-granularity", "none"},

@@ -478,6 +478,9 @@ static const char *const GPT[][2] = {
      "no --moe-router-force-load-balancing and no --moe-router-force-biased"},
     {"--micro-batch-size none", "Training needs --micro-batch-size"},
     {"--train-iters none", "Training needs --train-iters or --train-samples"},
+    {"--eval-global-batch-size 5",
+     "--eval-global-batch-size 5 must be a multiple of --micro-batch-size 2 times the "
+     "data-parallel size 1: change one of them"},
     {"--global-batch-size 5", "--global-batch-size 5 must be a multiple of --micro-batch-size 2 times the "
                               "data-parallel size 1: change one of them"},
     {"--train-iters none --train-samples 100 --step-batch-size-schedule 0:16 --rampup-batch-size 2 2 100",

@@ -89,8 +89,8 @@ static bool is_silent(int group, int option) {
                  OPTION_check_for_nan_in_loss_and_grad, OPTION_fp8_keep_weights, OPTION_fp8_keep_inputs,
                  OPTION_optimizer, OPTION_override_opt_param_scheduler,
                  OPTION_use_checkpoint_opt_param_scheduler, OPTION_data_cache_path, OPTION_mmap_bin_files,
-                 OPTION_num_workers, OPTION_tokenizer_hf_include_special_tokens,
-                 OPTION_moe_per_layer_logging);
+                 OPTION_num_workers, OPTION_tokenizer_hf_include_special_tokens, OPTION_moe_per_layer_logging,
+                 OPTION_mrope_section);
 }
 
 TEST(every_option_that_changes_coming_steps_has_a_note) {
