@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/data/hf/gpt-oss-mxfp4, a small GPT-OSS with weights in MXFP4, and gpt-oss-bf16, the same model in bfloat16.
+"""Makes tests/data/hf/gpt-oss-mxfp4, a small GPT-OSS with weights in MXFP4, and gpt-oss-bf16, the same model in bfloat16;
+and deepseek-fp8, a small DeepSeek-V3 with weights in blocks of FP8, with the logits of the decoded weights.
 
 usage: tools/oracle/hf_quantized.py
 
@@ -8,6 +9,7 @@ Specification 1.0. transformers must decode the same weights; its logits are in 
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -27,6 +29,12 @@ CONFIG = {"vocab_size": 37, "hidden_size": 32, "intermediate_size": 64, "num_hid
           "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2,
           "max_position_embeddings": 40, "sliding_window": 5, "initializer_range": 0.4,
           "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}
+DEEPSEEK = {"vocab_size": 37, "hidden_size": 140, "intermediate_size": 260, "moe_intermediate_size": 24, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 24,
+            "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+            "topk_group": 1, "first_k_dense_replace": 1, "max_position_embeddings": 40, "initializer_range": 0.1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}
+BLOCKS = {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3", "weight_block_size": [128, 128]}
 QUANTIZATION = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
 MAGNITUDES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 
@@ -50,9 +58,33 @@ def quantized(random, shape):
     return *as_bytes, values.bfloat16()
 
 
-def main(_):
-    transformers.utils.logging.disable_progress_bar()
-    torch.manual_seed(1)
+def deepseek():
+    """Blocks of 128 x 128, of which the last ones are smaller. torch converts the numbers."""
+    folder = OUT / "deepseek-fp8"
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("deepseek_v3", **DEEPSEEK))
+    with tempfile.TemporaryDirectory() as plain:
+        plain = Path(plain)
+        model.to(torch.float32).save_pretrained(plain)
+        weights = load_file(plain / "model.safetensors")
+        stored = dict(weights)
+        for name in [n for n in weights if n.endswith(("proj.weight", "_with_mqa.weight"))]:
+            rows, columns = weights[name].shape
+            scale = torch.rand(-(-rows // 128), -(-columns // 128)) / 2000 + 1e-4
+            spread = scale.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :columns]
+            stored[name] = (weights[name] / spread).clamp(-448, 448).to(torch.float8_e4m3fn)
+            stored[f"{name}_scale_inv"], weights[name] = scale, stored[name].float() * spread
+        save_file(weights, plain / "model.safetensors", {"format": "pt"})
+        folder.mkdir(exist_ok=True)
+        save_file(stored, folder / "model.safetensors", {"format": "pt"})
+        subprocess.run([sys.executable, HERE / "hf_logits.py", plain, folder / "reference.safetensors", "--length", "12"],
+                       check=True)
+        config = json.loads((plain / "config.json").read_text()) | {"quantization_config": BLOCKS}
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+
+def gpt_oss():
     random = np.random.default_rng(1)
     plain, packed = OUT / "gpt-oss-bf16", OUT / "gpt-oss-mxfp4"
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("gpt_oss", **CONFIG))
@@ -75,6 +107,13 @@ def main(_):
                    check=True)
     for file in (*plain.iterdir(), *packed.iterdir()):
         file.chmod(0o644)
+
+
+def main(_):
+    transformers.utils.logging.disable_progress_bar()
+    torch.manual_seed(1)
+    gpt_oss()
+    deepseek()
 
 
 command.run(main)

@@ -13,6 +13,24 @@
 
 /* ---- import ---- */
 
+static Err check_quantization(const char *path, const json_t *quantized) {
+    const char *method = json_string_value(json_object_get(quantized, "quant_method"));
+    const HfQuantization *q = hf_quantization(method);
+    if (quantized && !q)
+        return err_user(
+            "'%s': the model is quantized (quantization_config) by a method that cannot be read, %s; "
+            "use the original weights",
+            path, quote(method ? method : "unknown").s);
+    json_t *size = q && q->side ? json_pack("[i,i]", q->side, q->side) : NULL;
+    const bool fits = !size || json_equal(size, json_object_get(quantized, "weight_block_size"));
+    json_decref(size);
+    return fits ? ERR_OK
+                : err_user(
+                      "'%s': the weight_block_size of %s must be [%d, %d], the only size that can be read; "
+                      "use the original weights",
+                      path, quote(method).s, q->side, q->side);
+}
+
 static bool is_of_experts(const HfRow *row) {
     return row->option > OPTION_GROUP_MOE && row->option < OPTION_GROUP_INIT;
 }
@@ -31,13 +49,7 @@ static const HfRow *dense_row(const HfRow *const *rows, int n) {
 
 static Err import_root(HfReader *r) {
     if (!json_is_object(r->root)) return err_user("'%s' is not a JSON object; download it again", r->path);
-    const json_t *quantized = json_object_get(r->root, "quantization_config");
-    const char *method = json_string_value(json_object_get(quantized, "quant_method"));
-    if (quantized && !hf_reads_quantized(method))
-        return err_user(
-            "'%s': the model is quantized (quantization_config) by a method that cannot be read, %s; "
-            "use the original weights",
-            r->path, quote(method ? method : "unknown").s);
+    ERR_RETURN(check_quantization(r->path, json_object_get(r->root, "quantization_config")));
     const char *name = json_string_value(json_object_get(r->root, "model_type"));
     const HfType *type = hf_type_find(name ? name : "");
     if (!type) {

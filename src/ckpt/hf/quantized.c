@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "tensor/fp8.h"
+
 /* ---- MXFP4: OCP Microscaling Formats (MX) Specification 1.0 ---- */
 
 enum { MX_GROUP = 32, MX_BYTES = MX_GROUP / 2, E8M0_BIAS = 127 };
@@ -30,14 +32,39 @@ static void mxfp4_decode(const Tensor *numbers, const Tensor *scales, float *out
     }
 }
 
+/* ---- FP8 in blocks: DeepSeek-V3 ---- */
+
+enum { SIDE = 128 };
+
+static int64_t blocks(int64_t n) { return (n + SIDE - 1) / SIDE; }
+
+/* A scale multiplies a block of SIDE x SIDE values. The last blocks of a row and of a column may be smaller. */
+static bool fp8_describe(const Tensor *weight, Tensor *numbers, Tensor *scales) {
+    if (weight->ndim != 2) return false;
+    *numbers = tensor_make(NULL, F8E4M3, 2, weight->dim);
+    *scales = tensor_make(NULL, F32, 2, (int64_t[]){blocks(weight->dim[0]), blocks(weight->dim[1])});
+    return true;
+}
+
+static void fp8_decode(const Tensor *numbers, const Tensor *scales, float *out) {
+    const uint8_t *byte = numbers->data;
+    const float *scale = scales->data;
+    float value[256];
+    for (int i = 0; i < 256; i++) value[i] = fp8_to_float(E4M3, (uint8_t)i);
+    for (int64_t r = 0; r < numbers->dim[0]; r++)
+        for (int64_t c = 0; c < numbers->dim[1]; c++)
+            *out++ = value[*byte++] * scale[r / SIDE * scales->dim[1] + c / SIDE];
+}
+
 /* ---- formats ---- */
 
 const HfQuantization HF_QUANTIZATION[HF_QUANTIZATIONS] = {
-    {"mxfp4", "_blocks", "_scales", mxfp4_describe, mxfp4_decode},
+    {"mxfp4", "_blocks", "_scales", mxfp4_describe, mxfp4_decode, 0},
+    {"fp8", "", "_scale_inv", fp8_describe, fp8_decode, SIDE},
 };
 
-bool hf_reads_quantized(const char *method) {
-    int i = 0;
-    while (i < HF_QUANTIZATIONS && method && strcmp(HF_QUANTIZATION[i].method, method)) i++;
-    return method && i < HF_QUANTIZATIONS;
+const HfQuantization *hf_quantization(const char *method) {
+    for (int i = 0; method && i < HF_QUANTIZATIONS; i++)
+        if (!strcmp(HF_QUANTIZATION[i].method, method)) return &HF_QUANTIZATION[i];
+    return NULL;
 }

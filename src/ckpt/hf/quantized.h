@@ -15,10 +15,11 @@ typedef struct HfQuantization {
     bool (*describe)(const Tensor *weight, Tensor *numbers, Tensor *scales);
     /* Sets all values of the weight, in order. A value can be NaN or infinite. */
     void (*decode)(const Tensor *numbers, const Tensor *scales, float *out);
+    int side; /* weight_block_size in config.json must be [side, side]; 0: it has no such key */
 } HfQuantization;
 
-enum { HF_QUANTIZATIONS = 1 };
+enum { HF_QUANTIZATIONS = 2 };
 extern const HfQuantization HF_QUANTIZATION[HF_QUANTIZATIONS];
 
-/* Whether weights that were quantized by this method can be read. NULL: unknown method. */
-bool hf_reads_quantized(const char *method);
+/* The format of this quant_method. NULL: weights of this method cannot be read. */
+const HfQuantization *hf_quantization(const char *method);

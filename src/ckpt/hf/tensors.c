@@ -247,7 +247,8 @@ HfStored hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {
         const HfQuantization *q = &HF_QUANTIZATION[i];
         Tensor numbers, scales;
         HfStored x = {find_named(s, m, t->name, q->numbers), find_named(s, m, t->name, q->scales), q};
-        if ((x.scales || (*q->numbers && x.values)) && q->describe(&weight, &numbers, &scales)) return x;
+        if (!q->describe(&weight, &numbers, &scales)) continue;
+        if (x.scales || (x.values && (*q->numbers || x.values->dtype == numbers.dtype))) return x;
     }
     return (HfStored){.values = find_named(s, m, t->name, "")};
 }

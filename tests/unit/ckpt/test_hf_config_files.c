@@ -15,6 +15,8 @@ static const struct {
     {"bloom", "", "model_type is \"bloom\", but only gpt2"},
     {"llama", "'num_hidden_layers': 70000", "more layers than"},
     {"llama", "'quantization_config': {}", "by a method that cannot be read, 'unknown'"},
+    {"llama", "'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [128, 64]}",
+     "the weight_block_size of 'fp8' must be [128, 128]"},
     {"llama", "'quantization_config': {'quant_method': 'awq'}", "cannot be read, 'awq'; use the original"},
     {"llama", "'hidden_act': 'relu2'", "hidden_act is \"relu2\""},
     {"llama", "'rms_norm_eps': 'small'", "rms_norm_eps is \"small\", not a number"},
