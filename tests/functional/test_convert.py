@@ -144,20 +144,20 @@ assert_same_bytes(saved, again, 0, "exported and imported again")
 # ---- layers that predict further tokens (MTP): files have them, with copies of the embedding and the output layer, unless
 # transformers has written the files ----
 
-with_mtp, out, again, bare = (WORK / f"mtp-{name}" for name in ("saved", "out", "again", "bare"))
+with_mtp, sent, again, bare = (WORK / f"mtp-{name}" for name in ("saved", "out", "again", "bare"))
 isotron("pretrain", "--config", ROOT / "golden/deepseek-mtp/run.conf", "--mock-data", "--tokenizer-type",
         "NullTokenizer", "--train-iters", 1, "--lr-decay-iters", 4, "--save", with_mtp, "--save-interval", 1)
-convert("--load", with_mtp, "--to-hf", out)
-assert "note" not in convert("--from-hf", out, "--save", again)
+convert("--load", with_mtp, "--to-hf", sent)
+assert "note" not in convert("--from-hf", sent, "--save", again)
 convert("--load", again, "--to-hf", WORK / "mtp-twice")
-weights = tensors.read(out / "model.safetensors")
+weights = tensors.read(sent / "model.safetensors")
 assert weights == tensors.read(WORK / "mtp-twice/model.safetensors")
 ahead = "model.layers.4."
 for name, of in {"embed_tokens": "model.embed_tokens", "shared_head.head": "lm_head"}.items():
     assert weights[f"{ahead}{name}.weight"] == weights[f"{of}.weight"], name
 assert weights[ahead + "eh_proj.weight"][1] == [32, 64] and ahead + "mlp.experts.7.up_proj.weight" in weights
 bare.mkdir()
-shutil.copy(out / "config.json", bare)
+shutil.copy(sent / "config.json", bare)
 main = {name: x for name, x in weights.items() if not name.startswith(ahead)}
 tensors.write(bare / "model.safetensors", main, {"format": "pt"})
 assert "the file lacks the layers that predict further tokens" in convert("--from-hf", bare, "--save", WORK / "mtp-none")
