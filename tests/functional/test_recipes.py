@@ -10,7 +10,7 @@ RECIPES = {path.stem: path for path in sorted((ROOT / "bench/recipes").glob("*.c
 PARAMETERS = {"gpt-462b-h100": 462, "gpt-177b-h100": 177, "gpt-1t-a100": 1008.0, "gpt-145b-a100": 145.6,
               "llama3-8b": 8.03, "llama3-405b-fp8": 405.9, "mixtral-8x7b": 46.7, "bert-large": 0.336, "t5-11b": 11.0,
               "gpt3-175b": 174.6, "mixtral-8x22b": 140.6, "qwen3-8b": 8.19, "qwen3-30b-a3b-fp8": 30.53,
-              "qwen3-235b-a22b-fp8": 235.09, "gpt-oss-120b": 116.8, "deepseek-v3": 671.0}
+              "qwen3-235b-a22b-fp8": 235.09, "gpt-oss-120b": 116.8, "deepseek-v3": 682.6}
 # Ranks, and tensor-, pipeline-, context- and expert-parallel sizes, from Megatron-LM's parallelism guide and its
 # scaling tables.
 LAYOUTS = {"llama3-8b": (8, 1, 1, 2, 1), "llama3-70b": (64, 4, 4, 2, 1), "llama3-405b": (1024, 8, 8, 2, 1),
