@@ -84,7 +84,6 @@ REFUSED = [
 ]
 # Options that pretrain reads but finetune does not: an error must name each.
 UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train-iters 5|--train-samples 8
-  |--mtp-num-layers 1|--mtp-loss-scaling-factor 0.2|--mtp-use-repeated-layer
   |--skip-train|--lr-decay-samples 4|--lr-wsd-decay-samples 4|--lr-warmup-samples 4|--decoder-num-layers 2
   |--decoder-seq-length 16|--data-path text|--split 1,0,0|--train-data-path text|--valid-data-path text
   |--test-data-path text|--mock-data|--data-cache-path cache|--no-mmap-bin-files|--dataloader-type cyclic
