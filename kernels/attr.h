@@ -136,7 +136,7 @@ typedef struct RouterLossAttr {
 } RouterLossAttr;
 
 typedef struct DispatchAttr {
-    int64_t capacity; /* rows per expert; 0: no limit (dropless) */
+    int64_t capacity; /* rows per expert, or 0 if there is no limit (dropless) */
     bool pad;         /* every expert gets exactly `capacity` rows */
     bool by_position; /* copies beyond the capacity are dropped from the end; else by smallest probability */
     bool local; /* only copies for experts from `first` on are dispatched; other ranks dispatch the rest */
@@ -179,13 +179,13 @@ enum { ATTENTION_WIDEST = 256 };
 enum { WINDOW_OFF = -1 };
 typedef struct AttentionAttr {
     double scale;             /* scale of q.k before the softmax */
-    double softcap;           /* then a score x becomes softcap tanh(x / softcap); 0: none */
+    double softcap;           /* then a score x becomes softcap tanh(x / softcap); 0 means no softcap */
     SequenceSlice query, key; /* positions of the rows of q, and of k and v */
-    /* The query at p sees keys in [p - left, p + right]; WINDOW_OFF: no limit on that side. Causal is
+    /* The query at p sees keys in [p - left, p + right]; WINDOW_OFF means no limit on that side. Causal is
      * window_right = 0. */
     int64_t window_left, window_right;
-    /* Keys form chunks of this many positions, counted from first_key. A query does not see chunks before its own. 0:
-     * no chunks. */
+    /* Keys form chunks of this many positions, counted from first_key. A query does not see chunks before its
+     * own. 0 means that there are no chunks. */
     int64_t chunk_size;
     int64_t first_head, heads; /* index of q's head 0 among all heads of the model, for dropout */
     int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */
@@ -235,7 +235,7 @@ typedef struct StepNumbers {
 enum { STEP_WORDS = sizeof(StepNumbers) / sizeof(double) };
 
 typedef struct ClipAttr {
-    double most; /* bound of the norm of the scaled gradient; 0: none */
+    double most; /* bound of the norm of the scaled gradient, or 0 if there is none */
 } ClipAttr;
 typedef struct ClipOutcome {
     double norm, clip; /* norm of the scaled gradient; clipping coefficient */

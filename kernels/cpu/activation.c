@@ -62,7 +62,8 @@ INLINE real slope(Activation kind, real x) {
     }
 }
 
-typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing; /* how dx is stored; IN_PLACE: overwrites dy */
+/* how dx is stored; IN_PLACE means that it overwrites dy */
+typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing;
 
 /* Has no `omp simd`, because the compiler would warn that tanh and the double erf cannot be vectorised. */
 INLINE void map(Activation kind, const real *restrict x, real *restrict y, int64_t n) {

@@ -30,7 +30,7 @@ typedef struct Problem {
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *first_key, *lengths;
     int64_t s, b, g, r, t, d, dv, rows, blocks;
-    /* [g,r,span]: the bias of key - query = i - last_query; NULL: none */
+    /* [g,r,span]: the bias of key - query = i - last_query; NULL if there is no bias */
     real *bias;
     int64_t last_query, span;
 } Problem;
@@ -379,7 +379,7 @@ typedef struct Gradient {
     int64_t k_stride, v_stride; /* strides of dk and dv below */
     RelativeBuckets buckets;
     int64_t n_buckets;
-    real *shares; /* [b,g,r,buckets]: each sample's share of dbias; NULL: not needed */
+    real *shares; /* [b,g,r,buckets]: each sample's share of dbias; NULL if it is not needed */
 } Gradient;
 
 typedef struct Buffers {

@@ -14,10 +14,11 @@ typedef struct Operands {
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *probs, *dy;
     const Tensor *first_key, *lengths; /* only the forward needs them */
-    const real *sink;                  /* sink of the first head; NULL: no sinks, or in the backward */
+    const real *sink;                  /* sink of the first head; NULL in the backward, or if there are no
+                                          sinks */
     const Tensor *bias;
     RelativeBuckets buckets;
-    /* [b,g,r], [b,g,r,buckets]: each sample's share of dsink and dbias; NULL: not needed */
+    /* [b,g,r], [b,g,r,buckets]: each sample's share of dsink and dbias; NULL if it is not needed */
     real *sink_sum, *bias_sum;
     int64_t n_buckets;
 } Operands;

@@ -334,9 +334,9 @@ template <typename T, int N> struct RowHeld {
         add(all, last_stretch(), vectors);
         all->join(room);
     }
-    /* Computes the row's gradient. Meanwhile, the stretches of the row at `next` (NULL: none) are copied over those
-     * of this row. Each one except the last is added to the sum one stretch later, so copies overlap with the
-     * computation. */
+    /* Computes the row's gradient. Meanwhile, the stretches of the row at `next`, unless it is NULL, are
+     * copied over those of this row. Each one except the last is added to the sum one stretch later, so
+     * copies overlap with the computation. */
     __device__ __forceinline__ LogSum<T> gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int64_t width,
                                                   const T *next) const {
         const int vectors = (int)(width / N), of_next = next ? grad.columns / N : 0;

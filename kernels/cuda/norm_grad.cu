@@ -238,7 +238,7 @@ template <typename T, int K> static GradKernel<T> grad_kernel(const Norm<Real<T>
  * calls for single outputs are bitwise equal to one call for all. */
 struct GradPlan {
     TeamShape shape;
-    int held; /* vectors per thread; 0: rows do not fit into shared memory */
+    int held; /* vectors per thread, or 0 if rows do not fit into shared memory */
     int blocks, stages;
     int stage, most; /* bytes of a stage; largest total size of the stages of a block */
 };

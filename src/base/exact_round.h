@@ -32,7 +32,7 @@ HOST_DEVICE static inline double exact_take_sign(ExactSum *s) {
     return sign;
 }
 
-/* The number of the highest bit of a magnitude; -1: the magnitude is 0. */
+/* The number of the highest bit of a magnitude, or -1 if the magnitude is 0. */
 HOST_DEVICE static inline int exact_top_bit(const ExactSum *s) {
     int i = EXACT_LIMBS - 1, bit = 0;
     while (i >= 0 && !s->limb[i]) i--;

@@ -9,8 +9,8 @@
 _Noreturn void fault(const char *file, int line, const char *cond, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* The current activity of this thread, for the message of a fault. This is the program's only thread-local
- * state. It is needed because ranks can be threads, and a fault deep in a kernel must name the rank. */
+/* The current work of this thread, for the message of a fault. This is the program's only thread-local state.
+ * It is needed because ranks can be threads, and a fault deep in a kernel must name the rank. */
 typedef struct FaultScope {
     char where[120];    /* "rank 3 (tp 1 dp 1)" */
     char op[32];        /* the op that is running, empty between ops */
@@ -18,7 +18,8 @@ typedef struct FaultScope {
     char message[512];  /* filled before the jump */
 } FaultScope;
 
-/* Installs the scope of the calling thread (NULL: none) and returns the previous one. */
+/* Installs the scope of the calling thread, or removes it if the argument is NULL. Returns the previous
+ * scope. */
 FaultScope *fault_scope(FaultScope *scope);
 /* The scope of the calling thread, NULL if none is installed. */
 FaultScope *fault_scope_now(void);

@@ -96,7 +96,7 @@ Err file_remove(const char *path) {
 
 /* The destination of bytes that are written to a path. */
 typedef struct Target {
-    char *file; /* path to replace or create, not a symlink; NULL: write to the existing file */
+    char *file; /* path to replace or create, not a symlink; NULL to write to the existing file */
     int own;    /* the descriptor if this is the program's own output, else -1 */
 } Target;
 

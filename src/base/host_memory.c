@@ -97,7 +97,8 @@ static bool lists(const char *list, const char *word) {
     return false;
 }
 
-/* This process's group in a version's tree, from a line "number:controllers:path"; NULL: none. */
+/* This process's group in a version's tree, from a line "number:controllers:path", or NULL if there is
+ * none. */
 static char *own_group(const char *root, const Version *v) {
     Lines lines = lines_of(root, "proc/self/cgroup");
     char *found = NULL;

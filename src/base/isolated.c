@@ -113,7 +113,7 @@ void isolated_free(void *p, size_t bytes) {
     if (p) munmap(p, bytes);
 }
 
-/* The rank in "rank 3 has returned"; -1: the line does not contain the words. */
+/* The rank in "rank 3 has returned", or -1 if the line does not contain the words. */
 static int rank_before(const char *line, const char *words) {
     const char *at = strstr(line, words);
     int rank = -1;

@@ -30,7 +30,7 @@ void isolated_free(void *, size_t bytes);
 /* The parsed report of a fault. */
 typedef struct Blame {
     char line[300];  /* first line of the report */
-    int rank;        /* the missing or failed rank; -1: the report names none, or several */
+    int rank;        /* the missing or failed rank, or -1 if the report names none, or several */
     bool of_library; /* NCCL reported the fault, or it did not finish an operation that all ranks had
                         started */
 } Blame;

@@ -206,7 +206,7 @@ static void become(void *arg) {
     exit(127); /* as a shell does */
 }
 
-/* The last line of a text that is not blank; empty: there is none. */
+/* The last line of a text that is not blank, or an empty text if there is none. */
 static const char *last_line(char *text) {
     size_t n = strlen(text);
     while (n && strchr(" \t\n", text[n - 1])) text[--n] = 0;

@@ -52,7 +52,7 @@ typedef struct JobWatch {
 typedef struct JobPool JobPool;
 JobPool *job_pool_new(Job *, int64_t n, int at_once);
 void job_pool_run(JobPool *, double deadline_s, const JobWatch *watch);
-void job_pool_free(JobPool *); /* ends the processes; NULL: no-op */
+void job_pool_free(JobPool *); /* ends the processes; does nothing if it is NULL */
 
 /* Runs the program words[0], found as a shell finds it; words[1], ... up to NULL are its arguments. The program
  * inherits all descriptors that do not close on exec, and ends when this process ends. `name` is used in messages. A

@@ -16,7 +16,7 @@ size_t json_text_string(const char *s, size_t n) {
     return i < n ? i + 1 : n;
 }
 
-/* The length of the number, NaN, Infinity or -Infinity at s; 0: there is none. */
+/* The length of the number, NaN, Infinity or -Infinity at s, or 0 if there is none. */
 static size_t scalar_bytes(const char *s) {
     static const char *const WORDS[] = {"NaN", "Infinity", "-Infinity"};
     for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
@@ -24,7 +24,8 @@ static size_t scalar_bytes(const char *s) {
     return strspn(s, "+-.0123456789eE");
 }
 
-/* Writes the replacement of a value that jansson refuses to `text`; false: jansson accepts the value. */
+/* Writes the replacement of a value that jansson refuses to `text`; returns false if jansson accepts the
+ * value. */
 static bool replaced(const char *s, size_t n, char text[static 80]) {
     const double value = strtod(s, NULL);
     if (!isfinite(value)) return snprintf(text, 80, "\"%.*s\"", (int)(n < 60 ? n : 60), s), true;
@@ -58,7 +59,7 @@ void json_text_numbers(Str *json) {
 
 json_t *json_finite(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-/* Decodes the code point at p and returns its number of bytes; 0: p is not valid UTF-8. */
+/* Decodes the code point at p and returns its number of bytes, or 0 if p is not valid UTF-8. */
 static int decode(const unsigned char *p, uint32_t *code) {
     static const uint32_t LEAST[] = {0, 0, 0x80, 0x800, 0x10000};
     int n = *p < 0x80 ? 1 : *p >> 5 == 6 ? 2 : *p >> 4 == 14 ? 3 : *p >> 3 == 30 ? 4 : 0;

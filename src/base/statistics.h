@@ -33,8 +33,8 @@ typedef struct Interval {
 /* The probability that at least one interval of a report misses its median. */
 #define INTERVAL_ERROR 0.05
 
-/* The largest k such that the interval misses the median with a probability of at most `error`; 0: there are
- * too few samples. */
+/* The largest k such that the interval misses the median with a probability of at most `error`, or 0 if there
+ * are too few samples. */
 int64_t interval_rank(int64_t n, double error);
 /* The smallest n for which interval_rank is not 0. */
 int64_t interval_least(double error);

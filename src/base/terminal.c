@@ -139,7 +139,7 @@ void terminal_print(FILE *to, const char *text) {
     str_free(&folded);
 }
 
-/* The colour of a verdict; NULL: the word is not a verdict. */
+/* The colour of a verdict, or NULL if the word is not a verdict. */
 static const char *colour_of(const char *word, size_t n) {
     static const char GREEN[] = "\033[32m", YELLOW[] = "\033[33m", RED[] = "\033[31m";
     static const struct {

@@ -9,7 +9,7 @@
 
 /* Whether the stream is a terminal that can overwrite a line (with TERM=dumb it cannot). */
 bool terminal_is_live(FILE *);
-/* The current width: the terminal's width, else COLUMNS, else 80. */
+/* The current width: that of the terminal, or else the value of COLUMNS, or else 80. */
 int terminal_columns(FILE *);
 /* The number of bytes of `text` that fit into `columns`, in whole characters. A wide character takes two
  * columns, and the escape sequence of a colour none. A byte that is not UTF-8 counts as one column. */

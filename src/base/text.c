@@ -54,7 +54,7 @@ static bool is_ascii(const char *s, size_t n) {
     return 4 * nuls < n;
 }
 
-/* The encoding of a text with two or four bytes per character; NULL: none is recognized. This relies on
+/* The encoding of a text with two or four bytes per character, or NULL if none is recognized. This relies on
  * characters below U+0100, such as blanks, which almost all texts have. */
 static const char *wide_name(const char *s, size_t n) {
     const size_t even = n - n % 2, whole = n - n % 4;

@@ -28,23 +28,24 @@ typedef struct CkptItem {
     const char *suffix; /* "": parameters; ".exp_avg", ".exp_avg_sq", ...: optimizer state */
     void *flat;
     DType dtype;  /* a float type */
-    bool convert; /* loading: tensors stored in another dtype are converted; false: they are an error */
+    bool convert; /* loading: whether tensors stored in another dtype are converted; otherwise, they are an
+                     error */
     /* saving: `flat` is sharded over data-parallel ranks for trained parameters, not replicated */
     bool sharded;
-    /* [n_ranges] The elements that `flat` contains, ascending; NULL: all elements. */
+    /* [n_ranges] The elements that `flat` contains, ascending; NULL means all elements. */
     const FlatRange *ranges;
     int n_ranges;
-    /* Loading: NULL-terminated list of name prefixes of tensors that the model or the checkpoint may lack;
-     * NULL: none. A tensor that the checkpoint lacks keeps its values in the model. */
+    /* Loading: NULL-terminated list of name prefixes of tensors that the model or the checkpoint may lack, or
+     * NULL if neither may lack any. A tensor that the checkpoint lacks keeps its values in the model. */
     const char *const *optional;
 } CkptItem;
 
 typedef struct CkptSaveOptions {
     int64_t iteration; /* >= 0 */
-    /* number of newest checkpoints to keep; <= 0: nothing is deleted, unless retain_interval is set */
+    /* number of newest checkpoints to keep; if <= 0, nothing is deleted unless retain_interval is set */
     int64_t keep_newest;
-    /* checkpoints of iterations that are multiples of this are never deleted; <= 0: no such rule. If it is
-     * set, keep_newest counts as at least 1 */
+    /* checkpoints of iterations that are multiples of this are never deleted; a value <= 0 disables this
+     * rule. If it is set, keep_newest counts as at least 1 */
     int64_t retain_interval;
 } CkptSaveOptions;
 
@@ -73,7 +74,7 @@ Err ckpt_lock(const char *dir, int *lock);
 typedef struct Ckpt Ckpt;
 
 /* Sets *iteration to the iteration in the tracker file or, if there is no tracker file, to that of the newest
- * checkpoint; -1: there is no checkpoint. */
+ * checkpoint. If there is no checkpoint, it is set to -1. */
 Err ckpt_latest(const char *dir, int64_t *iteration);
 /* Resolves a path that names a folder of checkpoints or one checkpoint. For DIR/iter_N, *dir is DIR and
  * *iteration is N; otherwise they are the path and -1. Release *dir with free(). A checkpoint with another

@@ -20,7 +20,7 @@ char *folder_path(const char *dir, int64_t iteration, const char *suffix) {
     return mem_printf("%s/%s%0*lld%s", dir, PREFIX, DIGITS, (long long)iteration, suffix);
 }
 
-/* The iteration N of a folder named iter_N and this suffix; -1: the name has another form. */
+/* The iteration N of a folder named iter_N and this suffix, or -1 if the name has another form. */
 static int64_t iteration_of(const char *name, const char *suffix) {
     char *end, again[64];
     if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return -1;

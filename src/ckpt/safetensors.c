@@ -15,7 +15,7 @@
 enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* the format's limit */ };
 
 typedef struct SafeFile {
-    char *name; /* file name in the folder of the index; NULL: there is only one file */
+    char *name; /* file name in the folder of the index, or NULL if there is only one file */
     FileMap map;
 } SafeFile;
 

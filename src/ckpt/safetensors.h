@@ -36,7 +36,7 @@ typedef struct Safetensors {
  * safetensors_close. After an error, *out is NULL. */
 Err safetensors_open(const char *path, Safetensors **out);
 void safetensors_close(Safetensors *);
-/* The tensor with this name; NULL: none. */
+/* The tensor with this name, or NULL if there is none. */
 const Tensor *safetensors_find(const Safetensors *, const char *name);
 /* The name by which the file calls the dtype of a tensor that safetensors_find returned. */
 const char *safetensors_dtype(const Tensor *);

@@ -28,8 +28,8 @@ struct CkptSaving {
     Device *device;  /* device of the items */
     Manifest mine;   /* boxes of this rank's shard, and the state */
     Source *sources; /* [mine.count]; valid until ckpt_save_start returns */
-    int64_t bytes;   /* bytes of the shard; 0: this rank has no shard */
-    /* copy of the shard, for ckpt_save_start; NULL: the shard is written directly from the sources */
+    int64_t bytes;   /* bytes of the shard, or 0 if this rank has no shard */
+    /* copy of the shard, for ckpt_save_start, or NULL if the shard is written directly from the sources */
     char *image;
     pthread_t writer;
     bool in_thread;

@@ -8,6 +8,6 @@
  * Every rank must call it. A NULL Comm is one rank. */
 Err comm_agree(Comm *, Err);
 
-/* The index of the first of n numbers that differs between ranks; -1: none differs. Every rank must call it,
- * and all get the same result. A NULL Comm is one rank. */
+/* The index of the first of n numbers that differs between ranks, or -1 if none differs. Every rank must call
+ * it, and all get the same result. A NULL Comm is one rank. */
 int comm_first_difference(Comm *, const int64_t *x, int n);

@@ -56,7 +56,7 @@ typedef struct CommCall {
     int64_t n;                             /* elements, see CommKind; 0 is allowed */
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
     int peer;                              /* member number: SEND, RECV, BROADCAST */
-    Device *device;                        /* the device of in and out; NULL: the host */
+    Device *device;                        /* the device of in and out; NULL means the host */
     bool staged; /* goes through host memory even if the device has a transport; must be equal on all
                     members */
 } CommCall;
@@ -90,9 +90,9 @@ int comm_world(const Comm *);
 Group comm_everyone(const Comm *); /* all ranks, in order */
 
 typedef struct CommDeviceOptions {
-    const char *library; /* the file name of NCCL; NULL: the library that the loader finds */
+    const char *library; /* the file name of NCCL; NULL means the library that the loader finds */
     bool required;       /* returns a user error if GPU memory would have to be staged */
-    int most_blocks;     /* maximum number of thread blocks of an NCCL kernel; 0: NCCL chooses */
+    int most_blocks;     /* maximum number of thread blocks of an NCCL kernel; 0 if NCCL chooses it */
     bool registers;      /* comm_register will be called; it is a user error if the library has no windows */
 } CommDeviceOptions;
 
@@ -124,10 +124,10 @@ void comm_unregister(Comm *, const void *memory);
 /* ---- worlds ---- */
 
 typedef struct CommOptions {
-    double deadline_s; /* how long a member may be late; <= 0: 600 (--distributed-timeout-minutes 10). After a
-                          tenth of it, a warning names the member */
-    double meet_s;     /* time limit for all processes to connect at the start; <= 0: 600 */
-    const char *build; /* must be equal in all processes that TCP connects; NULL: not compared */
+    double deadline_s; /* how long a member may be late; <= 0 means 600 (--distributed-timeout-minutes 10).
+                          After a tenth of it, a warning names the member */
+    double meet_s;     /* time limit for all processes to connect at the start; <= 0 means 600 */
+    const char *build; /* must be equal in all processes that TCP connects; NULL disables the comparison */
 } CommOptions;
 
 /* Runs fn(arg, comm) as ranks 0..world-1, one thread each (the caller's thread is rank 0), and returns when all ranks
@@ -148,7 +148,7 @@ typedef enum CommLauncher { COMM_ALONE, COMM_MPI, COMM_TCP } CommLauncher;
 typedef struct CommLaunch {
     CommLauncher by;               /* COMM_ALONE: no launcher, or one process */
     int processes, process, local; /* number of processes; this one's index, in the world and on its host */
-    int of_host;                   /* number of processes on this host; 0: unknown */
+    int of_host;                   /* number of processes on this host, or 0 if it is unknown */
     char host[256];                /* COMM_TCP: where process 0 listens */
     int port;
     char run[128]; /* COMM_TCP: name of the run; empty if the launcher sets none */
@@ -183,8 +183,9 @@ typedef struct CommProfile {
 } CommProfile;
 
 /* Starts to add the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph
- * are not counted. After device_wait, the sums are complete. NULL: stops. An operation in host memory first waits for
- * the device `computes` (NULL: none), so that its exposed time excludes the work of this device. */
+ * are not counted. After device_wait, the sums are complete. NULL: stops. An operation in host memory first
+ * waits for the device `computes`, unless it is NULL, so that its exposed time excludes the work of this
+ * device. */
 enum { COMM_PROFILE = 1 << AXES };
 void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
@@ -214,6 +215,6 @@ void comm_dump(const Comm *, int64_t last, FILE *);
  * counted from 0. */
 typedef struct CommSabotage {
     int64_t nth;    /* -1: none */
-    double delay_s; /* > 0: delay; 0: the operation is skipped */
+    double delay_s; /* > 0: the operation is delayed; 0: it is skipped */
 } CommSabotage;
 void comm_sabotage(Comm *, CommSabotage);

@@ -287,7 +287,7 @@ static void wait_for(Comm *c, CommWork *w) {
 
 /* ---- the world ---- */
 
-/* The lowest other rank that has not announced that it has returned (RETURNED); -1: none. */
+/* The lowest other rank that has not announced that it has returned (RETURNED), or -1 if there is none. */
 static int still_running(const Comm *c) {
     const Processes *p = c->host_state;
     for (int r = 0; r < c->world; r++)

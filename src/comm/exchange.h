@@ -120,11 +120,11 @@ typedef struct Processes {
     bool *returned;         /* [world] */
     CommWitness *witness;   /* [world], states received from the ranks */
     bool *answered;         /* [world], whether the rank has answered ASKS */
-    int64_t heard_ns;       /* time of the last sign of life of the watched rank; 0: none yet */
-    int lost;               /* a rank that was lost before it returned; -1: none */
+    int64_t heard_ns;       /* time of the last sign of life of the watched rank; 0 if there was none yet */
+    int lost;               /* a rank that was lost before it returned, or -1 if there is none */
     int64_t lost_ns;        /* when */
     bool ending;            /* this rank is about to report */
-    const CommKey *end_key; /* the operation that it will report; NULL: none */
+    const CommKey *end_key; /* the operation that it will report, or NULL if there is none */
     int64_t end_seq;
     bool *end_arrived; /* [members] */
     bool yields;       /* another rank will report */
@@ -147,7 +147,7 @@ void watch_rest(Processes *, int tries);
 void watch_check_returned(Comm *, const Exchange *);
 /* Ends the world if an operation waits for a lost rank. */
 void watch_check_lost(Comm *, const Exchange *);
-/* Ends the world with a report about an operation; NULL: the report is not about an operation. */
+/* Ends the world with a report about an operation, or about none if the CommWork is NULL. */
 _Noreturn void watch_end_world(Comm *, const CommWork *, bool *arrived, const char *why);
 /* CommTransport.end */
 _Noreturn void watch_end(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);

@@ -20,7 +20,8 @@ typedef struct Group {
     int size, rank; /* number of members; index of this rank */
     int first, n_axes;
     int axis_size[4], axis_stride[4]; /* the group's ranks are first + sum of coordinate * stride */
-    unsigned axes; /* mask of the group's axes with more than one rank; 0: none, or simplified */
+    unsigned axes; /* mask of the group's axes with more than one rank; 0 if there are none, or if the group
+                      is simplified */
 } Group;
 
 /* world must be tp*cp*dp*pp = etp*ep*edp*pp; dp and edp are derived (0 in `size` is ignored). Other sizes are a

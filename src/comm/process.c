@@ -21,7 +21,7 @@ static const char *text_of(const char *name) {
     return text && *text ? text : NULL;
 }
 
-/* The value of the variable, a number >= 0; -1: not set or invalid. */
+/* The value of the variable, a number >= 0, or -1 if it is not set or invalid. */
 static int number_of(const char *name) {
     const char *text = text_of(name);
     char *end;
@@ -36,8 +36,8 @@ static int first_of(Names names) {
     return -1;
 }
 
-/* The number of processes on this host; 0: unknown. The first number of srun's list "8(x2),4" is that of the
- * first host. */
+/* The number of processes on this host, or 0 if it is unknown. The first number of srun's list "8(x2),4" is
+ * that of the first host. */
 static int processes_of_host(void) {
     static const Names NAMES = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
                                 "SLURM_STEP_TASKS_PER_NODE"};

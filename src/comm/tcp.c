@@ -80,7 +80,7 @@ static void append(List *l, WireMessage *m) {
     *at = m;
 }
 
-/* Removes the first message of this kind and tag from a list; NULL: none. */
+/* Removes the first message of this kind and tag from a list and returns it, or NULL if there is none. */
 static WireMessage *take_out(List *l, FrameKind kind, int32_t tag) {
     for (WireMessage **at = &l->first, *m; (m = *at); at = &m->next)
         if (m->head.kind == (int32_t)kind && m->head.tag == tag) {
@@ -214,7 +214,7 @@ static bool tcp_done(void *wire, WireMessage *m) {
     return done;
 }
 
-/* Handles the head of a frame; false: the head is not valid. */
+/* Handles the head of a frame; returns false if the head is not valid. */
 static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     Peer *p = &t->peer[rank];
     WireMessage *m;
@@ -273,7 +273,7 @@ static void read_buffer(Tcp *t, int rank) {
     }
 }
 
-/* Returns the number of bytes read; 0: none have arrived. Large data are received directly into their
+/* Returns the number of bytes read, or 0 if none have arrived. Large data are received directly into their
  * destination. */
 static size_t read_some(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];

@@ -95,7 +95,8 @@ static int ms_until(int64_t until) {
     return ms < 0 ? 0 : ms > 1000 ? 1000 : (int)ms;
 }
 
-/* Sends or receives all bytes before a point in time; false: the connection has ended, or time is up. */
+/* Sends or receives all bytes before a point in time; returns false if the connection has ended, or time is
+ * up. */
 static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until) {
     for (size_t at = 0; at < n;) {
         struct pollfd p = {.fd = socket, .events = out ? POLLOUT : POLLIN};
@@ -176,7 +177,7 @@ static bool is_own_end(int s) {
     return !getsockname(s, (void *)&a, &n) && !getpeername(s, (void *)&b, &m) && n == m && !memcmp(&a, &b, n);
 }
 
-/* Tries once to connect; -1: this failed, and errno is the reason. */
+/* Tries once to connect. Returns -1 and sets errno if this fails. */
 static int connect_to(const struct sockaddr *a, socklen_t size) {
     int s = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
     socklen_t n = sizeof error;
@@ -203,7 +204,7 @@ static int connect_to_place(const Place *p) {
 
 /* ---- guests ---- */
 
-/* The reason why a process may not join the run; empty: it may. */
+/* The reason why a process may not join the run, or an empty text if it may. */
 static void judge(const Meeting *m, const Hello *h, char *why, size_t size) {
     *why = 0;
     if (strncmp(h->build, m->own.build, sizeof h->build))
@@ -282,7 +283,7 @@ static void remove_guest(Meeting *m, int i, bool close_it) {
     m->guest[i] = m->guest[--m->guests];
 }
 
-/* Reads more of a guest's hello; false: the guest is no longer in the list. */
+/* Reads more of a guest's hello; returns false if the guest is no longer in the list. */
 static bool hear_guest(Meeting *m, int i) {
     Guest *g = &m->guest[i];
     const ssize_t got = recv(g->socket, (char *)&g->hello + g->have, sizeof g->hello - g->have, MSG_DONTWAIT);
@@ -320,7 +321,7 @@ static Err not_all_came(const Meeting *m, double waited_s) {
     return e;
 }
 
-/* A process that has already ended; -1: none. */
+/* A process that has already ended, or -1 if there is none. */
 static int who_left(const Meeting *m, struct pollfd *p) {
     int n = 0;
     for (int r = 0; r < m->own.world; r++)

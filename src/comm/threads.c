@@ -26,7 +26,7 @@ enum { GATHERING, READY, DONE }; /* states of a Meeting */
 typedef struct Meeting {
     int64_t seq;
     int arrived;
-    const CommWork **work;               /* [members]; NULL: has not arrived yet */
+    const CommWork **work;               /* [members]; NULL if the member has not arrived yet */
     int64_t units, grain;                /* a piece is `grain` units */
     atomic_int_fast64_t taken, finished; /* number of pieces */
     atomic_uint state;                   /* waiters sleep on it */

@@ -71,7 +71,8 @@ struct CommWork {
     const struct CommTransport *transport;
     void *state;            /* the transport's */
     bool open;              /* started and not waited for */
-    void *staging, *staged; /* copies of a GPU's buffers, and the address of the result; NULL: none */
+    void *staging, *staged; /* copies of a GPU's buffers, and the address of the result, or NULL if there is
+                               none */
     CommWork *next;         /* next in the list of unused works */
 };
 
@@ -104,7 +105,7 @@ void comm_record_print(const CommRecord *, FILE *);
 typedef struct CommTransport {
     void (*start)(Comm *, CommWork *);
     void (*wait)(Comm *, CommWork *);
-    void (*free)(Comm *); /* releases the transport's state; NULL: no state */
+    void (*free)(Comm *); /* releases the transport's state; NULL if it has no state */
     /* Device transports: whether the transport can run a call; other calls are staged. The operation may still run
      * after comm_wait, so the transport marks its record as done. */
     bool (*takes)(const Comm *, const CommCall *);
@@ -136,7 +137,7 @@ struct Comm {
     _Atomic double deadline_s; /* threads of the transports read it */
     CommSabotage sabotage;
     CommProfile *profile; /* [COMM_PROFILE]; NULL: none */
-    Device *computes;     /* device that the profile waits for; NULL: none */
+    Device *computes;     /* device that the profile waits for, or NULL if there is none */
     int64_t started;      /* number of operations that this rank has started */
     int open;             /* operations not yet waited for */
     CommTable channels;

@@ -52,8 +52,8 @@ static bool row_has_word(const Arg *row, const char *word) {
     return found;
 }
 
-/* Appends the help of a table's options that contain `word` (NULL: all); returns the number of these
- * options. */
+/* Appends the help of those options of a table that contain `word`, or of all options if it is NULL. Returns
+ * their number. */
 static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
     const Arg *title = NULL;
     bool titled = false;

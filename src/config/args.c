@@ -56,7 +56,7 @@ Err text_list_check(const TextList *list, const char *option, const char *const 
 
 /* One spelling inside Arg.names. */
 typedef struct Spelling {
-    const char *name, *implied; /* implied: the value that the spelling sets; NULL: none */
+    const char *name, *implied; /* implied: the value that the spelling sets, or NULL if there is none */
     size_t len, implied_len;
     bool noted; /* marked ~: a note reports its use */
 } Spelling;

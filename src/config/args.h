@@ -103,11 +103,12 @@ typedef struct ArgTable {
     int64_t num_foreign;
     ForeignPlace foreign_use;
     bool notes_unread; /* if the command does not read a Megatron-LM option: a note, not an error */
-    bool (*accepts)(int use, int64_t row); /* whether the command reads the option; NULL: it reads all */
+    bool (*accepts)(int use, int64_t row); /* whether the command reads the option; NULL if it reads all
+                                              options */
     int use;
     const char *command;   /* the name of the command in messages */
     void *target;          /* the struct that holds the fields */
-    unsigned char *given;  /* [count], 0 = default; NULL: the parser allocates it */
+    unsigned char *given;  /* [count], 0 = default; if this is NULL, the parser allocates it */
     struct Choice *chosen; /* [count], set by the parser: the last spelling of each option */
 } ArgTable;
 
@@ -133,15 +134,15 @@ typedef struct Remark {
  * belong to the arena. */
 typedef struct Args {
     const char *usage;        /* "isotron parity DIR [options]" */
-    const char *operand_name; /* name of operands ("DIR"); NULL: operands are not allowed */
+    const char *operand_name; /* name of operands ("DIR"), or NULL if operands are not allowed */
     Arena *arena;
     ArgTable tables[ARG_TABLES];
     int num_tables, sources;
-    int line; /* index (from 1) of the last source that was a command line; 0: none */
+    int line; /* index (from 1) of the last source that was a command line, or 0 if there is none */
     TextList operands;
     TextList configs; /* the paths given with --config */
     bool help;
-    const char *help_word; /* show only options that contain this word; NULL: all options */
+    const char *help_word; /* show only options that contain this word; NULL means all options */
     bool unreadable;       /* a file of options could not be read, so no further problems are reported */
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */

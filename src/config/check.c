@@ -438,7 +438,7 @@ static void check_rules(const Config *given, const Config *c, unsigned checks, A
     const struct {
         unsigned check;
         bool holds;
-        const char *idle; /* IDLE: the option without effect; NULL: a broken rule is an error */
+        const char *idle; /* IDLE: the option that has no effect; NULL if a broken rule is an error */
         const char *message;
     } rules[] = {
 #define RULE(check, condition, message)         {CHECK_##check, (condition), NULL, message},

@@ -76,16 +76,18 @@ typedef struct Derived {
     int64_t rotary_dim;                    /* rotated part of a head; 0 without rope */
     int64_t vocab_size, padded_vocab_size; /* 0: neither the options nor the tokenizer define a size */
     MlpActivation activation;              /* never MLP_GELU */
-    int64_t window_left;                   /* number of earlier tokens in a sliding window; -1: no limit */
+    int64_t window_left;                   /* number of earlier tokens in a sliding window, or -1 if there is
+                                              no limit */
     const bool *layer_windowed;            /* [config_layers] */
     const bool *layer_rotated;             /* [config_layers] */
-    const double *rope_divisor;            /* [rotary_dim / 2] divisors of frequencies; NULL: none */
+    const double *rope_divisor;            /* [rotary_dim / 2] divisors of frequencies, or NULL if there is
+                                              none */
     double rope_base, rope_amplitude;      /* base of the rotary frequencies; factor on rotated channels */
     const bool *layer_moe;                 /* [config_layers] */
     const ContextComm *layer_context_comm; /* [config_layers] */
     int64_t num_moe_layers;                /* without those of --mtp-num-layers */
     int64_t moe_ffn_hidden_size, moe_shared_size; /* shared: 0 without shared experts */
-    double aux_loss_coeff[BALANCE_SINKHORN];      /* [LoadBalancing]; 0: no such loss */
+    double aux_loss_coeff[BALANCE_SINKHORN];      /* [LoadBalancing]; 0 means that there is no such loss */
     bool sinkhorn, quantile;                      /* --moe-router-load-balancing-type */
     double logits_scaling;
     bool output_bias; /* whether the output layer has a bias; BERT's always has one */
@@ -94,7 +96,7 @@ typedef struct Derived {
 
     int64_t choices; /* samples per question, one for each choice; 1: not multiple choice */
     int64_t data_parallel_size;
-    int64_t cpu_threads; /* threads per rank; 0: one per core */
+    int64_t cpu_threads; /* threads per rank; 0 means one per core */
     /* Batch sizes and schedule lengths are in samples, as in Megatron-LM. The batch sizes are the options'
      * values times `choices`. global_batch_size is the final size of the schedule. */
     int64_t micro_batch_size, global_batch_size;
@@ -169,7 +171,8 @@ bool config_measures_scores(const Config *);   /* whether a step measures the la
 int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
 int64_t config_main_layers(const Config *);    /* number of layers without the last --mtp-num-layers */
 int64_t config_decoder_layers(const Config *); /* number of layers of a T5's decoder */
-int64_t config_token_types(const Config *);    /* number of token types of a BERT; 0: no embedding */
+int64_t config_token_types(const Config *);    /* number of token types of a BERT, or 0 if there is no
+                                                  embedding */
 /* Whether a T5 is Hugging Face's variant (ckpt/hf/t5.def) instead of Megatron-LM's. With tied embeddings,
  * this variant has no bias in the output layer and divides the logits by sqrt(hidden-size). No option selects
  * the variant; it follows from other options. */
@@ -209,7 +212,8 @@ typedef struct ConfigRange {
 } ConfigRange;
 ConfigRange config_range(int option);
 const void *config_value(const Config *, int option);
-int config_find(const char *name, size_t n); /* row of the option whose first spelling is `name`; -1: none */
+int config_find(const char *name, size_t n); /* row of the option whose first spelling is `name`, or -1 if
+                                                there is none */
 
 /* Whether one of the words is a spelling of this choice (enum_find). */
 bool config_lists(const TextList *words, const char *const *spellings, int choice);

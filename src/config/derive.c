@@ -304,8 +304,8 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
     d->wd_incr_steps = d->train_samples;
 }
 
-/* Host threads per rank; 0: all cores. Several ranks on GPUs divide the host's cores, because the parameters
- * are initialised on the host. Several ranks on the CPU have one thread each. */
+/* Host threads per rank; 0 means all cores. When several ranks use GPUs, they share the host's cores evenly,
+ * because parameters are initialised on the host. Several ranks on the CPU have one thread each. */
 static int64_t threads_of_rank(const Config *c) {
     if (config_ranks(c) == 1) return 0;
     const int64_t share = c->device == ON_CUDA ? machine_threads() / config_ranks(c) : 1;

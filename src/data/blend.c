@@ -154,7 +154,7 @@ int64_t blend_request(int64_t total, double weight, double surplus) {
     return (int64_t)ceil((double)blend_target(total, weight) * (1 + surplus));
 }
 
-/* `limits`: the number of samples to draw from each dataset; NULL: no limits. */
+/* `limits`: the number of samples to draw from each dataset, or NULL for no limits. */
 static void draw(const double *weights, const int64_t *limits, int n, int64_t size, int16_t *dataset,
                  int64_t *sample) {
     CHECK(n >= 1 && n <= BLEND_MAX, "%d datasets are blended", n);

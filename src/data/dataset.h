@@ -32,8 +32,8 @@ typedef struct DataConfig {
      * test. */
     const char *const *paths;
     int num_paths;
-    /* --split as the user wrote it; NULL: "969, 30, 1". In the copy that datasets read, NULL means that each
-     * split has separate data. */
+    /* --split as the user wrote it; NULL means "969, 30, 1". In the copy that datasets read, NULL means that
+     * each split has separate data. */
     const char *split;
     const SplitRange *ranges; /* [SPLIT_COUNT], set for datasets; NULL if split is NULL */
     /* --train-data-path, --valid-data-path and --test-data-path: each split has separate datasets. For a kind
@@ -41,7 +41,8 @@ typedef struct DataConfig {
     const char *const *split_paths[SPLIT_COUNT];
     int num_split_paths[SPLIT_COUNT];
     bool mock; /* --mock-data: no paths, and the split "1,1,1" */
-    /* Number of samples in the whole run. < 0: one epoch; 0: the split is not opened. */
+    /* Number of samples in the whole run; a negative number means one epoch. If it is 0, the split is not
+     * opened. */
     int64_t samples[SPLIT_COUNT];
     int64_t sequence_length; /* s */
     /* An id outside [0, vocab_size) is a user error; 0 disables this check. Mock data needs >= 1. */
@@ -86,13 +87,13 @@ typedef struct DatasetPart {
     int64_t samples; /* >= num_samples */
     int64_t epoch;   /* number of samples per epoch of records; else 0 */
     int64_t tokens;  /* number of tokens of the split */
-    double epochs;   /* number of epochs of num_samples; 0: one epoch was requested */
+    double epochs;   /* number of epochs in num_samples, or 0 if one epoch was requested */
 } DatasetPart;
 
 struct DatasetKind {
     const char *class_name; /* Megatron-LM's name of the class */
     size_t size;            /* size of the kind's struct */
-    size_t config_size;     /* size of DataConfig.kind_config; 0: none */
+    size_t config_size;     /* size of DataConfig.kind_config, or 0 if there is none */
     FieldSet fields;        /* fields that a sample can fill */
     MockShape mock;
     bool by_document;               /* splits divide documents, not sequences */

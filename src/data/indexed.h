@@ -51,7 +51,7 @@ typedef struct IndexedDataset {
     int64_t sequences;                               /* S */
     int64_t documents;                               /* D - 1 */
     const unsigned char *lengths, *offsets, *starts; /* in idx, unaligned: read with the functions below */
-    const int8_t *modes;                             /* [S]; NULL: the data has no modes */
+    const int8_t *modes;                             /* [S]; NULL if the data has no modes */
 } IndexedDataset;
 
 Err indexed_open(const char *prefix, IndexedDataset *out);

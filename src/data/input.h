@@ -18,7 +18,7 @@ typedef struct InputOptions {
      * without a value lacks the key. */
     const char *const *columns; /* borrowed */
     int num_columns;            /* 0: a Parquet file is a user error, because the text is not JSON Lines */
-    const char *encoding;       /* iconv's name of the encoding; NULL: UTF-8. Parquet is always UTF-8 */
+    const char *encoding;       /* iconv's name of the encoding; NULL means UTF-8. Parquet is always UTF-8 */
 } InputOptions;
 
 /* Returns a user error if iconv does not support the encoding. */

@@ -13,10 +13,10 @@ enum { LONG_SENTENCE = 512, COLUMNS = 3 };
 typedef struct Walk {
     const MaskedPlan *plan;
     Mt19937 rng;
-    uint32_t short_ratio; /* one in `short_ratio` targets is short; 0: none */
+    uint32_t short_ratio; /* one in `short_ratio` targets is short; 0 means that none is short */
     int64_t samples;
     uint64_t digest;
-    uint32_t *out; /* the samples; NULL: only count */
+    uint32_t *out; /* the samples, or NULL to count them only */
 } Walk;
 
 /* SplitMix64's final mix. The sum of the hashes of all samples does not depend on their order. */

@@ -15,14 +15,14 @@
 
 #include "data/random/mt19937.h"
 
-/* The special tokens that masked datasets need; -1: the vocabulary lacks the token. */
+/* The special tokens that masked datasets need. The id is -1 if the vocabulary lacks the token. */
 typedef struct MaskTokens {
     int64_t cls, sep, mask;   /* BERT */
     int64_t bos, eos;         /* T5 */
     const int64_t *sentinels; /* T5, in the order of their use */
     int64_t num_sentinels;
     int64_t vocab_size;             /* random replacement tokens are ids below it */
-    const unsigned char *continues; /* [vocab_size], 1: the token continues a word; NULL: no token does */
+    const unsigned char *continues; /* [vocab_size]: 1 if the token continues a word; NULL if no token does */
 } MaskTokens;
 
 typedef struct MaskingConfig {

@@ -46,8 +46,8 @@ typedef struct PreprocessConfig {
     PreprocessInput kind;
     const char *const *inputs; /* files, in this order; "-" is standard input */
     int num_inputs;
-    const char *encoding;    /* encoding of the inputs (data/input.h); NULL: UTF-8 */
-    const char *const *keys; /* JSON Lines only; NULL: "text" */
+    const char *encoding;    /* encoding of the inputs (data/input.h); NULL means UTF-8 */
+    const char *const *keys; /* JSON Lines only; NULL means "text" */
     int num_keys;
     const char *output_prefix;
     bool overwrite;     /* replace existing datasets; otherwise they are a user error */
@@ -64,7 +64,7 @@ typedef struct PreprocessConfig {
                                written */
     PreprocessEncode *encode;
     void *encode_ctx;
-    /* Called every few MiB from the calling thread; NULL: never. */
+    /* Called every few MiB from the calling thread, unless it is NULL. */
     void (*progress)(void *ctx, const PreprocessStats *);
     void *progress_ctx;
 } PreprocessConfig;

@@ -15,9 +15,9 @@ typedef struct MockShape {
 } MockShape;
 
 typedef struct TokenSource {
-    char *prefix;           /* owned, as the user wrote it; NULL: mock data */
+    char *prefix;           /* owned, as the user wrote it; NULL for mock data */
     IndexedDataset indexed; /* empty for mock data */
-    int32_t *mock_lengths;  /* owned; NULL: not mock data */
+    int32_t *mock_lengths;  /* owned; NULL unless the data is mock data */
     MockShape mock;
     int64_t sequences, documents, vocab_size, eod;
 } TokenSource;

@@ -12,7 +12,7 @@
 typedef struct TaskPart {
     DatasetPart part;
     TaskSet set;
-    int64_t *order; /* [epochs, samples]; NULL: the files' order */
+    int64_t *order; /* [epochs, samples]; NULL means the order of the files */
 } TaskPart;
 
 static const TaskConfig *task(const DatasetPart *p) { return p->config->kind_config; }

@@ -23,7 +23,7 @@ enum { BLOCK = 1 << 16, MAGIC = 10 };
 
 typedef struct Format {
     const char *name;
-    bool (*begin)(Unpack *); /* begins a compressed part; false: out of memory */
+    bool (*begin)(Unpack *); /* begins a compressed part; returns false if memory is exhausted */
     /* Decodes bytes of the block to `out`, which has room for *n bytes. Sets *n to the number of decoded
      * bytes, and *ended if the part is complete. Returns NULL, NO_MEMORY, TOO_LARGE or a description of the
      * damage. */

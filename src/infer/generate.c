@@ -21,7 +21,7 @@ typedef struct Session {
     char *ids; /* device memory: the fields of a forward pass */
     size_t ids_bytes;
     int64_t n, longest; /* number of samples; length of the decoder's longest prompt */
-    int64_t encoder;    /* length of the encoder's longest prompt; 0: no encoder */
+    int64_t encoder;    /* length of the encoder's longest prompt, or 0 if there is no encoder */
     int64_t capacity;   /* number of positions in the cache */
     Generated *out;
     bool *done;

@@ -34,7 +34,7 @@ typedef struct Generated {
     /* owned: log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..] */
     double *logprobs;
     int64_t n, n_prompt;
-    bool stopped; /* an end token or `stop` ended the sample; false: max_new_tokens did */
+    bool stopped; /* true if an end token or `stop` ended the sample, false if max_new_tokens did */
 } Generated;
 
 /* All ranks of the context must call it with the same arguments, and get the same texts. A prompt that is

@@ -100,7 +100,8 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
 typedef struct Bench {
     const char *name, *json;
     char **argv;
-    const char *more; /* an additional option for runs from which only the times are needed; NULL: none */
+    const char *more; /* an additional option for runs from which only the times are needed, or NULL if there
+                         is none */
     Err (*measure)(void *arg, const BenchGuard *guard, json_t **result);
     void *arg;
 } Bench;
@@ -456,7 +457,7 @@ static const Arg COMM_ROWS[] = {
     ARG_ROW(CommWords, bench.json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
-/* Converts "64M" to bytes; 0: the text is not a size. */
+/* Converts a size such as "64M" to bytes. Returns 0 if the text is not a size. */
 static int64_t parse_bytes(const char *text) {
     static const char SUFFIXES[] = "KMG";
     char *end;

@@ -68,8 +68,8 @@ static const struct {
     {" merge_datasets ", "use 'merge'"},
 };
 
-/* The answer for a command of another framework; NULL: none. The names of Megatron-LM's scripts may have a
- * folder and an extension. */
+/* The answer for a command of another framework, or NULL if there is none. The names of Megatron-LM's scripts
+ * may have a folder and an extension. */
 static const char *other_answer(const char *word) {
     const char *slash = strrchr(word, '/'), *name = slash ? slash + 1 : word;
     char padded[64];

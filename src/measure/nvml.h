@@ -20,16 +20,16 @@ typedef struct NvmlFacts {
     uint64_t uncorrected; /* ECC errors since the driver was loaded */
     /* nvlinks: number of NVLinks that are up; switched: how many of these lead to an NVSwitch */
     int nvlinks, switched;
-    int sm;          /* 90: compute capability 9.0; 0: not known */
+    int sm;          /* 90 means compute capability 9.0; 0 if it is unknown */
     int n_processes; /* number of compute processes; also 0 if the driver does not report it */
     NvmlProcess process[NVML_PROCESSES];
-    unsigned pcie; /* the highest generation that both the GPU and its slot support; 0: not known */
+    unsigned pcie; /* the highest generation that both the GPU and its slot support, or 0 if it is unknown */
 } NvmlFacts;
 
 /* Reads the GPU with this UUID. */
 void nvml_read(const unsigned char id[16], NvmlFacts *);
 
-/* The load of a GPU while it was busy. */
+/* Clocks, temperature and power of a GPU, measured while it was busy. */
 typedef struct NvmlLoad {
     bool known;
     unsigned sm_mhz;  /* lowest */

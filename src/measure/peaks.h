@@ -11,9 +11,9 @@ double bench_roof_copy(Device *);
  * F64: 4096^3). The CPU runs a multithreaded BLAS GEMM at 2048^3, in F64 or, for any other type, in F32. */
 double bench_roof_gemm(Device *, DType);
 
-/* Dense matrix TFLOP/s that the vendor states for the type; 0: unknown device. The rates of 16-bit types assume
- * accumulation in F32, those of F32 exclude TF32, and those of F64 use tensor cores. `described` is the text of
- * device_describe. */
+/* Dense matrix TFLOP/s that the vendor states for the type, or 0 if the device is unknown. The rates of
+ * 16-bit types assume accumulation in F32, those of F32 exclude TF32, and those of F64 use tensor cores.
+ * `described` is the text of device_describe. */
 double bench_peak(const char *described, DType);
-/* Memory bandwidth in GB/s that the vendor states; 0: unknown device. */
+/* Memory bandwidth in GB/s that the vendor states, or 0 if the device is unknown. */
 double bench_peak_copy(const char *described);

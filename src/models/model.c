@@ -308,7 +308,7 @@ SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {
 
 /* ---- router losses ---- */
 
-/* The index of the layer's MoE branch; -1: none. */
+/* The index of the layer's MoE branch, or -1 if there is none. */
 static int experts_at(const LayerSpec *l) {
     int k = l->n - 1;
     while (k >= 0 && l->branch[k].kind != BRANCH_moe) k--;

@@ -24,5 +24,5 @@ DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
 /* The device of a rank. */
 DeviceSpec map_device_spec(const Config *, int rank);
-/* --moe-aux-loss-coeff or --moe-z-loss-coeff; 0: the loss is off. */
+/* --moe-aux-loss-coeff or --moe-z-loss-coeff. If it is 0, the loss is off. */
 double map_loss_coeff(const Config *, RouterLoss);

@@ -26,7 +26,8 @@ typedef struct StackShape {
     /* with --position-embedding-type relative, the name of the stack's bias parameter */
     const char *relative;
     bool causal;
-    /* number of positions of the encoder's output, which cross-attention reads; 0: no cross-attention */
+    /* number of positions of the encoder's output, which cross-attention reads, or 0 if there is no
+     * cross-attention */
     int64_t encoder_positions;
 } StackShape;
 StackSpec spec_stack(const Config *, const StackShape *, Arena *);

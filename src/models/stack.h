@@ -1,7 +1,7 @@
 /* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def).
  * stack.c implements the parts that all layers share: norms, dropout, residual sums (fused into the next
- * norm), recomputation, offloading. Megatron-LM core/transformer/transformer_block.py, transformer_layer.py.
- * */
+ * norm), recomputation, offloading. Megatron-LM core/transformer/transformer_block.py,
+ * transformer_layer.py. */
 #pragma once
 
 #include "nn/branch.h"
@@ -32,7 +32,8 @@ typedef struct BranchSpec {
 typedef struct LayerSpec {
     BranchSpec branch[LAYER_BRANCHES];
     int n;
-    /* all branches read the input of the layer; false: each branch also reads the outputs of earlier branches */
+    /* all branches read the input of the layer; if false, each branch also reads the outputs of earlier
+     * branches */
     bool parallel;
 } LayerSpec;
 
@@ -46,7 +47,8 @@ typedef enum StackRecompute {
 typedef struct StackSpec {
     const char *name; /* "decoder": the scope of its parameters' names */
     bool repeats;     /* its parameters are those of an earlier stack of the same name */
-    const char *only; /* the name of the only layer in this scope; NULL: layers.0, layers.1, ... */
+    const char *only; /* the name of the only layer in this scope; NULL means that layers are named layers.0,
+                         layers.1, ... */
     InputSpec input;
     /* [n_fields]: all fields that the stack's input and branches read. A forward without the first field
      * skips the stack. NULL: the stack reads the microbatch's fields under the same names. */
@@ -74,7 +76,7 @@ typedef struct Branch {
 
 typedef struct Layer {
     Branch branch[LAYER_BRANCHES];
-    int n; /* number of branches; 0: the layer is on another rank */
+    int n; /* number of branches, or 0 if the layer is on another rank */
     bool parallel;
 } Layer;
 
@@ -82,7 +84,8 @@ typedef struct Stack {
     const StackSpec *spec;
     void *input;  /* module of the stack's input; NULL on ranks that do not have the beginning of the stack */
     Layer *layer; /* [spec->n] */
-    /* [spec->n * LAYER_BRANCHES]: step counters of each branch, including those on other ranks; NULL: none */
+    /* [spec->n * LAYER_BRANCHES]: step counters of each branch, including those on other ranks, or NULL if
+     * there is none */
     Tensor **counters;
     Norm final; /* exists only on the rank of the last layer */
 } Stack;

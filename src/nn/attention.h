@@ -21,7 +21,7 @@ typedef enum AttentionSink {
 /* T5's relative position bias: each bucket of distances has a bias that is added to the scores. All layers of a stack
  * share it. */
 typedef struct RelativeSpec {
-    const char *name; /* name of the bias parameter; NULL: no bias */
+    const char *name; /* name of the bias parameter, or NULL if there is no bias */
     int64_t buckets, max_distance;
     bool bidirectional; /* else all keys after the query share one bucket */
     double init_std;
@@ -40,7 +40,7 @@ typedef struct AttentionSpec {
     int64_t window_left, window_right, chunk_size; /* AttentionAttr */
     AttentionSink sink;
     double scale;   /* multiplies the scores */
-    double softcap; /* softcap of the scaled scores; 0: none */
+    double softcap; /* softcap of the scaled scores, or 0 if there is none */
     QkClipSpec clip;
     double dropout, qkv_init_std, proj_init_std, softmax_init_std;
     QuantSpec quant; /* for both projections */
@@ -56,8 +56,9 @@ typedef struct Attention {
     Linear qkv, proj;
     Norm q_norm, k_norm;
     Param *softmax_offset; /* one per query head; NULL unless the sinks are learned */
-    Param *relative;       /* [buckets, query heads]; NULL: none */
-    Tensor *max;           /* counters: the largest score of each head of the model; NULL: not measured */
+    Param *relative;       /* [buckets, query heads], or NULL if there is none */
+    Tensor *max;           /* counters: the largest score of each head of the model; NULL if it is not
+                              measured */
     QkClip clip;
 } Attention;
 

@@ -29,7 +29,8 @@ typedef struct BranchOps {
     /* Model FLOPs of the forward and backward of one sample of s positions (Megatron-LM training.py
      * num_floating_point_operations: causal attention counts half). */
     double (*flops)(const void *spec, double s);
-    int64_t (*counters)(const void *spec); /* number of step counters (param/state.h); NULL: none */
+    int64_t (*counters)(const void *spec); /* number of step counters (param/state.h); NULL if the branch has
+                                              none */
     CommReduction reduction;               /* of the counters */
 } BranchOps;
 

@@ -28,10 +28,11 @@ typedef struct Feed {
         };
         Tensor *field[FIELDS];
     };
-    /* dloss[i], [b, s] or [b, 1], is the gradient with respect to loss i of the model (ModelPlan) for each token or
-     * sample; NULL: not known. */
+    /* dloss[i], [b, s] or [b, 1], is the gradient with respect to loss i of the model (ModelPlan) for each
+     * token or sample. It is NULL if it is unknown. */
     Tensor *dloss[MODEL_LOSSES];
-    Tensor *encoded; /* [s, b, h]: the output of the previous stack, such as an encoder; NULL: none */
+    Tensor *encoded; /* [s, b, h]: the output of the previous stack, such as an encoder, or NULL if there is
+                        none */
     /* NULL in training. Otherwise branches append the rows of new positions at `length`, and the caller then advances
      * `length`. A forward with encoder_tokens stores the rows of the encoder's positions; later forwards read these
      * rows. */

@@ -7,14 +7,14 @@
 
 typedef struct LmHeadSpec {
     int64_t vocab, padded_vocab, hidden;
-    const EmbeddingSpec *words; /* the output layer shares these word embeddings; NULL: not tied */
+    const EmbeddingSpec *words; /* the output layer shares these word embeddings; NULL if they are not tied */
     double init_std;            /* for an untied output layer */
     bool chunked;               /* logits are computed in chunks (--cross-entropy-fusion-impl linear) */
     bool shared;                /* other parts of the model also read the input */
-    int64_t chunk;              /* tokens per chunk; 0: chosen by the chunk's memory */
+    int64_t chunk;              /* tokens per chunk; if 0, it is chosen by the chunk's memory */
     double scaling;             /* divisor of the logits */
     bool bias;                  /* the output layer has a bias; not with `chunked` */
-    double softcap;             /* softcap of the divided logits (ops/softcap.h); 0: none */
+    double softcap;             /* softcap of the divided logits (ops/softcap.h), or 0 if there is none */
 } LmHeadSpec;
 
 typedef struct LmHead {

@@ -11,7 +11,8 @@ typedef struct MlaSpec {
      * to the rotated part, whose pairs are adjacent channels. recompute includes the rotation and attention. qkv_bias
      * is false. */
     AttentionSpec attention;
-    int64_t q_rank;                  /* width of the queries' latent; 0: queries have no latent and no norm */
+    int64_t q_rank;                  /* width of the queries' latent, or 0 if queries have no latent and no
+                                        norm */
     int64_t kv_rank, rotated, value; /* widths of the other latent, the rotated part and a value head */
     bool recompute_up;               /* recompute the up-projections, the rotation and attention */
     bool

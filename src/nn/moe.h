@@ -10,10 +10,10 @@
 
 typedef struct MoeSpec {
     RouterSpec router;
-    int64_t ffn, shared_ffn; /* shared_ffn 0: no shared expert */
+    int64_t ffn, shared_ffn; /* shared_ffn 0 means that there is no shared expert */
     bool bias;               /* the linear layers have biases, except for those of the shared expert */
     bool shared_gate;
-    int64_t latent;      /* width of the routed experts' input and output; 0: hidden */
+    int64_t latent;      /* width of the routed experts' input and output; 0 means hidden */
     bool probs_on_input; /* the probabilities multiply the experts' input; else the second GEMM's input */
     ActivationAttr activation, shared_activation;
     double fc1_init_std, fc2_init_std;

@@ -6,7 +6,7 @@
 #include "tape/tape.h"
 
 typedef struct Norm {
-    Param *gain, *bias; /* [width]; gain NULL: ones; bias NULL: none */
+    Param *gain, *bias; /* [width]; NULL means a gain of ones, or no bias */
     NormAttr attr;
 } Norm;
 

@@ -21,7 +21,8 @@ typedef struct RopeSpec {
     int64_t dim; /* number of rotated channels of a head, even */
     double base, interpolation;
     const double
-        *divisor;     /* [dim/2], divisors of the frequencies (Ding et al., LongRoPE, 2024); NULL: none */
+        *divisor;     /* [dim/2], divisors of the frequencies (Ding et al., LongRoPE, 2024), or NULL if there
+                         is none */
     double amplitude; /* scales the rotated channels */
     struct {
         double factor; /* 0: no Llama-3 scaling */

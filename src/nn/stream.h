@@ -5,7 +5,7 @@
 
 typedef struct Stream {
     Tensor *x;      /* [s, b, h] */
-    Tensor *branch; /* still to be added to x; NULL: none */
+    Tensor *branch; /* still to be added to x; NULL if nothing is to be added */
 } Stream;
 
 /* Returns x + branch. */

@@ -9,15 +9,16 @@ typedef struct AttentionInputs {
     Tensor *q, *k, *v; /* [s,b,g,r,d], [t,b,g,1,d], [t,b,g,1,e] */
     bool
         exchanged; /* after context_exchange: q, k and v have all rows of the block, first_key has this rank's */
-    Tensor *first_key; /* I64 [b,s]: the query does not see keys before this position; NULL: none */
-    Tensor *lengths;   /* I64 [b]: number of keys; later ones are padding; NULL: no padding */
+    Tensor *first_key; /* I64 [b,s]: the query does not see keys before this position; NULL means no such
+                          limit */
+    Tensor *lengths;   /* I64 [b]: number of keys; later ones are padding; NULL if there is no padding */
     /* [h]: for each head, the logit of an additional key, which all queries see. Its value is 0, and it has no dropout.
      * q's heads begin at element attr.first_local. The sinks are a parameter, or a tensor without a gradient
      * (Megatron-LM --softmax-type). NULL: none. */
     Tensor *sink;
     /* [buckets,h], heads as for sinks: a bias is added to each score. Its bucket depends on key position minus query
-     * position (kernels/relative_buckets.h). The bias is a parameter; NULL: none. It cannot be combined with a
-     * softcap. */
+     * position (kernels/relative_buckets.h). The bias is a parameter, or NULL if there is no bias. It cannot
+     * be combined with a softcap. */
     Tensor *bias;
     /* F64 [heads of the model]: a training step raises each head's element to its largest visible score before the cap,
      * if that is larger. NULL: not needed. */
@@ -40,7 +41,7 @@ void attention_run(Tape *, const Call *call, bool unfused);
 /* Adds the sinks to y and lse, after a ring has merged its results for all keys. */
 void attention_add_sinks(Tape *, const Call *call);
 
-/* The destinations of the inputs' gradients; NULL: not needed. */
+/* The destinations of the inputs' gradients, or NULL for those that are not needed. */
 typedef struct AttentionGrads {
     Tensor *q, *k, *v, *bias, *sink;
 } AttentionGrads;

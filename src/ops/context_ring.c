@@ -202,8 +202,8 @@ static void forward(Tape *t, const Call *c) {
 
 /* ---- backward ---- */
 
-/* Memory for the gradients of a step's rows: dq, and dk and dv together in `pair`. dbias is summed over the steps;
- * NULL: not needed. */
+/* Memory for the gradients of a step's rows: dq, and dk and dv together in `pair`. dbias is summed over the
+ * steps; it is NULL if it is not needed. */
 typedef struct Parts {
     Tensor *dq, *pair, *dbias;
 } Parts;

@@ -24,7 +24,7 @@ typedef struct Quantiser Quantiser; /* ops/fp8.h */
 typedef struct LinearLayer {
     Tensor *w_oi, *bias_o;      /* [o,i], [o]; bias NULL: none */
     unsigned flags;             /* LinearFlags */
-    const Quantiser *quantiser; /* quantises the operands of the GEMMs; NULL: none */
+    const Quantiser *quantiser; /* quantises the operands of the GEMMs; NULL if they are not quantised */
 } LinearLayer;
 
 /* x_sbi [s,b,i] -> [s,b,o] = x w^T + bias; the flags determine the result's s. In batch-invariant mode, each sample is

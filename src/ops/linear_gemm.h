@@ -15,7 +15,8 @@ typedef struct LinearGemm {
     LinearAttr linear;          /* first: the kernels read it */
     const Quantiser *quantiser; /* NULL: plain operands */
     bool gathers_x;             /* the backward gathers x again, so the forward keeps no FP8 values of it */
-    Tensor *pre; /* x is the activation of pre, and dx is pre's gradient; NULL: dx is x's gradient */
+    Tensor *pre; /* x is the activation of pre, and dx is pre's gradient; if this is NULL, dx is x's
+                    gradient */
     /* Set by the forward: */
     bool is_fp8;               /* the device multiplies FP8 values */
     Tensor *x_state, *w_state; /* states that quantised the operands */

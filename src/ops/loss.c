@@ -209,7 +209,8 @@ static void run_chunk(Tape *t, Chunks *c, int64_t first, int64_t n) {
     tape_drop(t, logits);
 }
 
-/* Returns all positions of x, R. */
+/* Returns x gathered along its positions over the tensor-parallel ranks (SPMD type R), or x itself if it is
+ * not cut. */
 static Tensor *gathered(Tape *t, Tensor *x, bool is_cut) {
     if (!is_cut) return x;
     Tensor *all = tape_scratch(t, (DType)x->dtype, 3,

@@ -19,7 +19,7 @@ typedef struct LinearLoss {
     int64_t vocab; /* columns from `vocab` on are padding */
     int64_t
         positions; /* positions per chunk, > 0; the logits of a chunk, for all samples, are in memory together */
-    double softcap; /* cap of op_softcap; 0: no cap */
+    double softcap; /* cap of op_softcap; 0 means no cap */
     bool sequence;  /* over tensor-parallel ranks x is V along the sequence, else I */
     Tensor *dloss;  /* [b,s]: the gradient of each loss; must be known if the tape records */
 } LinearLoss;
@@ -37,6 +37,6 @@ Tensor *op_linear_cross_entropy(Tape *, Tensor *x_sbh, Tensor *w_vh, Tensor *lab
 
 enum { LINEAR_LOSS_BYTES = 1 << 30 };
 /* The number of positions per chunk, for s positions and b samples: `tokens` tokens, rounded down, but at least one
- * position. tokens 0: s is halved until the logits of a chunk, `token_bytes` per token, need at most LINEAR_LOSS_BYTES.
- * */
+ * position. tokens 0: s is halved until the logits of a chunk, `token_bytes` per token, need at most
+ * LINEAR_LOSS_BYTES. */
 int64_t linear_loss_positions(int64_t s, int64_t b, int64_t tokens, size_t token_bytes);

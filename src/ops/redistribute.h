@@ -39,7 +39,8 @@ Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int
  * redistribute_start returns immediately. After redistribute_finish, `out` may be read and `in` may be overwritten. */
 typedef struct PendingReshard {
     TapeComm comm;
-    Tensor *packed, *out; /* packed: a copy sorted by rank, if an inner dimension is sharded; NULL: none */
+    Tensor *packed, *out; /* packed: a copy sorted by rank, if an inner dimension is sharded, or NULL if there
+                             is none */
     ReshardKind move;
     int dim, ranks;
 } PendingReshard;

@@ -146,8 +146,8 @@ static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat,
 
 /* ---- steps ---- */
 
-/* Whether the update op also rounds the values from the masters. This needs all masters on this rank, and no
- * change of masters after the update. */
+/* Whether the update op also rounds the values from the masters. This requires that this rank holds all
+ * masters, and that nothing changes them after the update. */
 static bool updates_values(const Optimizer *o, const OptimStep *s) {
     return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact && !o->config->qk_clip &&
            o->registry->values != o->registry->masters;

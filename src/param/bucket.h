@@ -22,8 +22,8 @@ struct Bucket {
     bool trained; /* false: buffers or frozen weights, which have no gradients and are not sharded */
 };
 
-/* Divides the layout of all registered parameters into buckets and sets their offsets. The storage type must
- * be set. Called by registry_allocate. */
+/* Assigns all registered parameters to buckets, and sets the offsets of parameters and buckets in the flat
+ * layout. The storage type must be set. Called by registry_allocate. */
 void buckets_lay(Registry *);
 /* Whether the ranks of `inner` shard the bucket's elements of this buffer. */
 bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);

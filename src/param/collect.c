@@ -11,7 +11,7 @@ typedef struct Copying {
     FlatBuffer kind;
     void *flat;
     double *whole;
-    bool gathers; /* copies into the full model; false: from it */
+    bool gathers; /* true: copies into the full model; false: copies from it */
 } Copying;
 
 static const Param *counterpart(const Registry *whole, const Param *p) {
@@ -20,7 +20,7 @@ static const Param *counterpart(const Registry *whole, const Param *p) {
     return w;
 }
 
-/* The address in the full model of element e of this rank's flat layout; NULL: padding. */
+/* The address in the full model of element e of this rank's flat layout, or NULL if e is padding. */
 static double *place(const Copying *c, const Param *p, const Param *in_whole, int64_t e) {
     const int64_t local = e - p->offset, row = param_global_row(p, local / p->columns);
     if (row < 0) return NULL;

@@ -22,8 +22,8 @@ struct Gather {
     BucketPool slots;
     bool in_graph; /* a CUDA graph starts the gathers; gather_publish does not */
     int64_t now;   /* calls of gather_use */
-    int last, way; /* last used bucket; 1: bucket numbers rise (in a backward pass), -1: they fall */
-    int due;       /* the bucket whose gather starts at the next attention op; -1: none */
+    int last, way; /* last used bucket; 1 if bucket numbers rise (in a backward pass), -1 if they fall */
+    int due;       /* the bucket whose gather starts at the next attention op, or -1 if there is none */
 };
 
 static Bucket *bucket(const Gather *g, int k) { return &g->registry->buckets[k]; }

@@ -45,9 +45,9 @@ enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 typedef struct DataParallel {
     int stage;           /* 0: none, 1: masters and optimizer state, 2: also main gradients, 3: also values */
     int instances;       /* number of rank groups that each hold all shards (hybrid sharding); 0 means 1 */
-    int64_t bucket_size; /* number of elements after which a bucket ends; 0: see num_buckets */
-    int num_buckets;     /* number of buckets of about equal size; 0: one bucket, or one per unit at stages 2
-                            and 3 */
+    int64_t bucket_size; /* number of elements after which a bucket ends; if 0, num_buckets decides */
+    int num_buckets;     /* number of buckets of about equal size; 0 means one bucket, or one per unit at
+                            stages 2 and 3 */
     bool overlap_grads;  /* true: a bucket is summed as soon as its last gradient is complete; false: all
                             buckets are summed at the end */
     bool overlap_values; /* true: values are gathered during the next forward pass; false: before it */
@@ -73,7 +73,8 @@ typedef struct ParamSpec {
     const char *name; /* Megatron's state-dict name; must outlive the registry */
     int ndim;         /* 1 or 2 */
     int64_t dim[2];   /* global logical shape: no padding */
-    int64_t padded;   /* number of rows in memory; 0: dim[0]. Padding rows and their gradients are zero */
+    int64_t padded;   /* number of rows in memory; 0 means dim[0]. Padding rows and their gradients are
+                         zero */
     int tp_split;     /* dimension split over the tensor-parallel axis; SPLIT_NONE: replicated */
     bool split_parts; /* a split of rows splits each part of each group ([gate; up]), not all rows together */
     bool expert;      /* groups are experts, split over EP; tp_split then applies to ETP */
@@ -82,7 +83,7 @@ typedef struct ParamSpec {
     bool invariant;
     Init init; /* drawn at (seed, name, global element index), rounded to float */
     unsigned flags;
-    int64_t groups; /* number of groups of parts; 0: one part, the whole parameter */
+    int64_t groups; /* number of groups of parts; 0 means that the whole parameter is one part */
     int n_parts;
     ParamPart parts[PARAM_PARTS];
 } ParamSpec;
@@ -234,5 +235,5 @@ int param_boxes(const Param *, int part);
 Box param_box(const Param *, int part, int i);
 /* The row of this rank's memory that holds row `row` of the part. The row must be in a box. */
 int64_t param_memory_row(const Param *, int part, int64_t row);
-/* The row of the full parameter that memory row `row` holds; -1: padding. */
+/* The row of the full parameter that memory row `row` holds, or -1 if it is padding. */
 int64_t param_global_row(const Param *, int64_t row);

@@ -124,7 +124,7 @@ void registry_init(Registry *r, uint64_t seed) {
     registry_round_values(r);
 }
 
-/* `flags`: rounds only buckets of parameters with these flags; 0: all buckets. */
+/* `flags`: rounds only buckets of parameters with these flags; 0 means all buckets. */
 static void round_values(Registry *r, unsigned flags) {
     for (int k = 0; r->masters != r->values && k < r->n_buckets; k++) {
         if (flags && !(r->laid[r->buckets[k].first]->spec.flags & flags)) continue;

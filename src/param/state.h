@@ -41,7 +41,7 @@ typedef struct StateKind {
 
 /* Both arguments must outlive the registry. */
 void state_add(Registry *, const StateKind *, void *self);
-/* The i-th state of that kind in the order of registration; NULL: there are no more. */
+/* The i-th state of that kind in the order of registration, or NULL if there are no more. */
 void *state_find(const Registry *, const StateKind *, int i);
 
 /* Allocates the counters and the memory of all states, after registry_allocate. `positions` is the maximum

@@ -30,7 +30,8 @@ struct Sync {
                      sync_ready */
     BucketPool slots;
     int next;        /* stages 0 and 1: the first bucket whose sum has not been started */
-    int due;         /* stages 2 and 3: the bucket whose sum starts at the next attention op; -1: none */
+    int due;         /* stages 2 and 3: the bucket whose sum starts at the next attention op, or -1 if there
+                        is none */
     int64_t started; /* number of sums started */
     bool finished;   /* no step is in progress, or all of its sums are complete */
     void *message;   /* the gradients that are summed over tensor-parallel ranks */

@@ -302,8 +302,8 @@ static void share_weights(const CaseRun *c, Comm *comm) {
 static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
     Trace *heard = rank_is_printer(comm) ? c->trace : NULL;
     share_weights(c, comm);
-    /* With a memory plan, a GPU uses the same kernels as in training. Only one-rank runs have a plan, because each
-     * rank would need a separate plan. */
+    /* With a memory plan, a GPU uses the same kernels as in training. Only one-rank runs have a plan; with
+     * several ranks, each would need its own. */
     if (!comm) memory_plan_new(&c->config, comm, device);
     /* The trainer gets no memory plan, because one rank also computes whole logits, which need more memory
      * than a step. */

@@ -71,7 +71,7 @@ typedef struct CaseWatch {
     bool logits;
     bool quantises; /* --fp8-format also applies to an fp64 run, which otherwise ignores it */
     bool on_host;   /* the watch accesses tensors in place, so they must be in host memory */
-    int64_t steps;  /* number of steps to run; 0: all steps of the case */
+    int64_t steps;  /* number of steps to run; 0 means all steps of the case */
 } CaseWatch;
 
 /* Runs all steps in the lane and layout of the options (fp16 uses the loss scale 64 unless they set one). The

@@ -32,7 +32,7 @@ typedef struct CellResult {
 
 /* Judges `ours`, the run of the cell. `result` may be in shared memory. */
 Err cell_judge(const Case *, const Config *, const Trace *ours, const Shared *, CellResult *);
-/* The row with the largest ratio of error to bound; NULL: no rows. */
+/* The row with the largest ratio of error to bound, or NULL if there are no rows. */
 const Row *cell_worst(const CellResult *);
 /* The largest ratio of error to bound in a layer, an index of Row.layer. */
 double cell_layer(const CellResult *, int layer);

@@ -123,7 +123,7 @@ static double push_of(const Rows *r, const double *wanted, int64_t e, double bes
 
 /* The start of a push, and its effect on unwanted experts in a wanted expert's group. */
 typedef struct Direction {
-    const double *const *from; /* [n]: logits to start from; NULL: the router's own */
+    const double *const *from; /* [n]: logits to start from; NULL means the router's logits */
     double beside;             /* see push_of */
 } Direction;
 

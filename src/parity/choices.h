@@ -13,8 +13,8 @@
  * scores alone. */
 typedef struct Choices {
     int64_t steps, routers, samples, seq, topk, experts; /* routers 0: the case has no experts */
-    double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1: nothing was chosen */
-    double *logits; /* [steps, routers, samples, seq, experts]; -infinity: none */
+    double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1 if nothing was chosen */
+    double *logits; /* [steps, routers, samples, seq, experts]; -infinity if there is none */
     double *margin; /* [steps, routers]: the largest margin (choices_probe) of a choice that a following
                        run would have made differently */
     int64_t flips;  /* number of choices that a following run would have made differently */
@@ -37,7 +37,7 @@ typedef struct ChoiceRank {
 typedef struct ChoiceProbe {
     const Registry *whole; /* all routers, by name */
     Choices *record;
-    /* choices to follow, which is supported only on one rank in F64; NULL: choices are only recorded */
+    /* choices to follow, which is supported only on one rank in F64, or NULL if choices are only recorded */
     const Choices *follow;
     ChoiceRank *rank; /* [ranks] */
 } ChoiceProbe;

@@ -38,7 +38,7 @@ typedef struct Row {
     TensorError error; /* error of the worst tensor: the one with the largest ratio of error to bound */
     double bound, elementwise_bound;
     char worst[160]; /* name of the worst tensor */
-    int64_t rank;    /* rank that updates the worst element; NO_RANK: all ranks have equal values */
+    int64_t rank;    /* rank that updates the worst element, or NO_RANK if all ranks have equal values */
     int64_t tensors;
     float layer[ROW_LAYERS + 1]; /* error over bound of the layer's worst tensor */
     bool pass;
@@ -52,7 +52,8 @@ double row_excess(const Row *); /* error over bound; a row fails if it is above 
 /* The error and bound whose ratio row_excess returns. */
 typedef struct RowPair {
     double error, bound;
-    bool is_element; /* error of the worst element; false: of the whole tensor */
+    bool is_element; /* whether it is the error of the worst element; otherwise it is that of the whole
+                        tensor */
 } RowPair;
 RowPair row_pair(const Row *);
 /* Describes a row: "gradient of x: 3e-05, 12 times its bound of 2.5e-06". If the quantity must be equal, the
@@ -75,7 +76,8 @@ void report_print(const Report *, Str *out);
 void report_failures(const Report *, const char *prefix, Str *out);
 json_t *report_json(const Report *); /* a list */
 
-/* The layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3..."; -1: none. */
+/* The layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3...", or -1 if there is
+ * none. */
 int compare_layer(const char *tensor);
 
 /* A text of a report; a text that is not UTF-8 is quoted. */

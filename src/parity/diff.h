@@ -9,8 +9,8 @@
 
 typedef struct DiffOptions {
     double bound;     /* the largest relative difference that passes; NaN: only equal values pass */
-    bool common;      /* ignore items that only one side has; false: they are differences */
-    const char *only; /* compare only quantities or tensors whose names contain this; NULL: all */
+    bool common;      /* ignore items that only one side has; if false, they are differences */
+    const char *only; /* compare only quantities or tensors whose names contain this; NULL means all */
 } DiffOptions;
 
 typedef struct Diff {

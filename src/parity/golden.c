@@ -112,7 +112,7 @@ enum { N_TENSORS = sizeof TENSORS / sizeof *TENSORS };
 
 static bool is_length(FieldId field) { return (int)field_info(field)->value < EXTENTS; }
 
-/* Returns the number of tokens before the padding; -1: the mask is not ones followed by zeros. */
+/* Returns the number of tokens before the padding, or -1 if the mask is not ones followed by zeros. */
 static int64_t length_of(const int64_t *mask, int64_t positions) {
     int64_t n = 0;
     while (n < positions && mask[n] == 1) n++;

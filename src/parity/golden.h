@@ -25,7 +25,7 @@ typedef struct Golden {
     int64_t samples; /* of a step */
     /* the samples of all steps; fields that the file lacks have the values that batch_reset sets */
     Batch all;
-    const char *name_of[FIELDS]; /* name of the tensor that has the field; NULL: none */
+    const char *name_of[FIELDS]; /* name of the tensor that has the field, or NULL if there is none */
     bool shifted;                /* labels are the next tokens */
 } Golden;
 

@@ -120,7 +120,7 @@ static bool record_is_out(const Search *s, int rank, const Record *r, const Reco
     return out;
 }
 
-/* Returns the corresponding record of the one-rank run; NULL: the record is not compared. */
+/* Returns the corresponding record of the one-rank run, or NULL if the record is not compared. */
 static const Record *whole_of(const Search *s, const Record *r) {
     if (r->received) { /* the input of the op that consumes it */
         const Record *taker = log_find(s->ref, r + 1);
@@ -310,8 +310,8 @@ static bool was_right(const Search *s) {
     return m->size[AXIS_DP] * m->size[AXIS_CP] > 1;
 }
 
-/* Returns the kernel that computed a wrong gradient or, if the sum of the ranks' results is correct, the
- * collective after it; NULL: unknown. */
+/* Returns the kernel that computed a wrong gradient. If the sum of the ranks' results is correct, returns the
+ * collective after it; if the cause is unknown, returns NULL. */
 static const char *backward_part(const Search *s, const Record *whole) {
     const Record *r = s->found;
     const int64_t all = tensor_count(&whole->shape);

@@ -8,9 +8,9 @@ typedef struct Finding {
     /* confirmed: the step is within bound if the one-rank run's tensor replaces this tensor */
     bool found, confirmed;
     /* All ops agree until the update of this step (counted from 1), in which the one-rank run is wrong as
-     * well; 0: there is no such step. */
+     * well. It is 0 if there is no such step. */
     int64_t agrees_until;
-    /* step: counted from 0; sample: the first one of the microbatch, -1: the end of the step */
+    /* step: counted from 0; sample: the first one of the microbatch, or -1 at the end of the step */
     int64_t step, sample;
     char phase[32];      /* "forward", "backward", "gradient sum", ... */
     char op[40];         /* "linear", "redistribute" ... */

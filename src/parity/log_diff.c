@@ -29,12 +29,12 @@ typedef struct LogStep {
 
 typedef struct Log {
     const char *path;
-    json_t *options;     /* options of the last run in the log; NULL: it has no header */
+    json_t *options;     /* options of the last run in the log, or NULL if it has no header */
     LogStep *steps;      /* [n], ascending */
     int64_t n, replaced; /* replaced: number of records that were dropped because of a restart */
     int64_t incomplete;  /* number of lines that killed runs left incomplete */
-    /* number of a line that cannot be parsed: it is incomplete if a run's header follows, otherwise an error;
-     * 0: none */
+    /* number of a line that cannot be parsed: it is incomplete if a run's header follows, otherwise an error,
+     * or 0 if there is none */
     int64_t broken;
     json_error_t why; /* the parser's error in the line `broken` */
 } Log;
@@ -47,8 +47,8 @@ static bool is_time(const char *name) {
     return false;
 }
 
-/* Returns the index of the quantity with this name, and adds the quantity if it is new; -1: there are too
- * many. */
+/* Returns the index of the quantity with this name, and adds the quantity if it is new. Returns -1 if there
+ * are too many. */
 static int name_number(Names *names, const char *name) {
     for (int i = 0; i < names->n; i++)
         if (!strcmp(names->name[i], name)) return i;
@@ -57,7 +57,7 @@ static int name_number(Names *names, const char *name) {
     return names->n++;
 }
 
-/* Returns the prefix for the quantities of an evaluation, "" for a training step; NULL: another kind of
+/* Returns the prefix for the quantities of an evaluation, "" for a training step, or NULL for another kind of
  * record. */
 static const char *prefix_of(const json_t *record) {
     const json_t *kind = json_object_get(record, "kind");
@@ -258,7 +258,7 @@ static Err read_log(const char *path, Names *names, Log *log) {
 /* ---- comparing ---- */
 
 typedef struct Quantity {
-    int64_t steps, first, beyond, largest_at; /* first, beyond: a step, -1: none */
+    int64_t steps, first, beyond, largest_at; /* first, beyond: a step, or -1 if there is none */
     double largest;
 } Quantity;
 

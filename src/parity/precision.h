@@ -29,7 +29,7 @@ enum { PRECISION_DRAWS = 64 };
 #define PRECISION_POWER "power: gradient"
 
 typedef struct Precision {
-    int draws;     /* number of draws used; 0: the run was not judged here */
+    int draws;     /* number of draws used, or 0 if the run was not judged here */
     double dither; /* d */
     double ratio;  /* R of the gradient with the largest ratio of R to bound */
 } Precision;

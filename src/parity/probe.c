@@ -65,7 +65,7 @@ static bool has_value(const Log *log, const Record *r, const void *data) {
     return r->kind == RECORD_OUTPUT && r->sample == log->sample && at >= first && at < first + r->bytes;
 }
 
-/* Returns the last of the first n records that is an output of `op` (NULL: of any op) at this address,
+/* Returns the last of the first n records that is an output of `op` (or of any op, if NULL) at this address,
  * because in-place ops write several outputs to one address. Returns NULL if there is none in this step. */
 static const Record *value_of(const Log *log, int64_t n, const char *op, const void *data) {
     while (n-- > 0) {
@@ -473,7 +473,7 @@ static int64_t shared_head(const Tensor *here, const Tensor *whole, int d, int64
     return here->dim[3] == whole->dim[3] ? i : t % sharing * here->dim[3] + i;
 }
 
-/* The global index of index i of dimension d; -1: padding, -2: unknown. */
+/* The global index of index i of dimension d, or -1 if it is padding, or -2 if it is unknown. */
 static int64_t place(const Record *r, const Mesh *m, const Tensor *whole, int d, int64_t i, int tp, int cp) {
     const int64_t here = r->shape.dim[d], all = whole->dim[d], t = m->coordinate[AXIS_TP],
                   c = m->coordinate[AXIS_CP];

@@ -39,9 +39,9 @@ typedef struct Record {
     int64_t *map; /* [last dim of an output, or rows of a parameter]: global index, -1: padding; or NULL */
     int64_t n_map, first_column;
     int64_t begin, columns; /* for a parameter: offset of the record in this rank's part of it */
-    const char *inside;     /* the kernel or collective that last wrote the tensor; "": unknown */
-    int64_t from;           /* index of the output that this was computed from; -1: unknown */
-    int64_t partial;        /* index of the op's RECORD_PARTIAL; -1: none */
+    const char *inside;     /* the kernel or collective that last wrote the tensor, or "" if it is unknown */
+    int64_t from;           /* index of the output that this was computed from, or -1 if it is unknown */
+    int64_t partial;        /* index of the op's RECORD_PARTIAL, or -1 if there is none */
     const void *at;         /* address of the tensor */
     size_t bytes;
 } Record;
@@ -68,7 +68,8 @@ typedef struct Log {
     Writer writers[WRITERS];
     int64_t n_writers;
     double *before[OPERANDS]; /* the main gradients before the backward of a node */
-    int64_t pending;          /* index of the last RECORD_PARTIAL that no output refers to yet; -1: none */
+    int64_t pending;          /* index of the last RECORD_PARTIAL that no output refers to yet, or -1 if there
+                                 is none */
     double scale;             /* scale of RECORD_SUM */
     /* Called synchronously for every record, with the (strided) tensor that the record was copied from. */
     void (*seen)(void *arg, struct Log *, const Record *, Tensor *live);
@@ -86,8 +87,9 @@ DeviceView record_view(const Log *, const Tensor *live, unsigned mode);
 int64_t record_place(const Tensor *live, int64_t k);
 /* Builds the index for log_find; must be called after the run. */
 void log_index(Log *);
-/* Returns the record that has the same name, kind, step, ... as `like`; NULL: none. */
+/* Returns the record that has the same name, kind, step, ... as `like`, or NULL if there is none. */
 const Record *log_find(const Log *, const Record *like);
-/* Returns, for every element of `r`, its flat index in the one-rank run's record `whole`; -1: padding. The array has
- * tensor_count(&r->shape) elements, and the caller frees it. NULL if the indices cannot be determined. */
+/* Returns, for every element of `r`, its flat index in the one-rank run's record `whole`, or -1 if the
+ * element is padding. The array has tensor_count(&r->shape) elements, and the caller frees it. NULL if the
+ * indices cannot be determined. */
 int64_t *record_index(const Record *r, const Mesh *, const Record *whole);

@@ -7,7 +7,7 @@
 typedef struct Suspect {
     const double *x, *y; /* [n]: actual and expected values */
     int64_t n;
-    const double *summands; /* [ranks, n]: the summand of y from each rank; NULL: y is not a sum */
+    const double *summands; /* [ranks, n]: the summand of y from each rank, or NULL if y is not a sum */
     int ranks, rank;        /* rank: the rank that has x */
 } Suspect;
 

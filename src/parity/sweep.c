@@ -128,7 +128,7 @@ static const char *values_of(Sweep *s, Config *c) {
     return values;
 }
 
-/* An earlier cell with equal options; NULL: none. */
+/* An earlier cell with equal options, or NULL if there is none. */
 static const Cell *find_same(const Sweep *s, const Cell *cell) {
     for (const Cell *c = s->cells; c < cell; c++)
         if (is_like(c, cell) && !strcmp(c->values, cell->values)) return c;

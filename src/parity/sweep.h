@@ -35,7 +35,7 @@ typedef struct Cell {
     const char *name;   /* the layout, followed by the words if several cells of the lane have this layout */
     Lane lane;
     Config config;
-    const char *skipped; /* error messages of rules, one per line; NULL: not skipped */
+    const char *skipped; /* error messages of rules, one per line; NULL if the cell is not skipped */
     Trace *trace;
     CellResult *result; /* owned by the sweep */
     Job *job;
@@ -48,7 +48,7 @@ typedef struct Sweep {
     SweepCase *cases;
     int64_t n_cases;
     Cell *cells;
-    CellResult *results; /* [n_cells], shared with the jobs; NULL: not run yet */
+    CellResult *results; /* [n_cells], shared with the jobs; NULL before the run */
     int64_t n_cells, n_jobs;
     int64_t left_out; /* number of lines about cases that are not given */
     Job *jobs;

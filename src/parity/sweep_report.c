@@ -53,7 +53,7 @@ static void put_sweep(const SweepOptions *o, char *out, size_t n) {
     str_free(&text);
 }
 
-/* The number of words of this option if it belongs to the sweep itself; 0: it does not. */
+/* The number of words of this option if it belongs to the sweep itself, or 0 if it does not. */
 static int count_own(const SweepOptions *o, int at) {
     const char *word = o->words[at];
     const size_t n = strcspn(word, "=");

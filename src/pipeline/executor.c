@@ -20,7 +20,7 @@ typedef struct Slot {
 /* A contiguous buffer for the tensors that cross a border between stages, one for each flow. */
 typedef struct Message {
     char *data;
-    CommWork *work; /* the send or receive in progress; NULL: none */
+    CommWork *work; /* the send or receive in progress, or NULL if there is none */
 } Message;
 
 typedef struct Messages {

@@ -16,7 +16,8 @@
 #include "pipeline/schedule.h"
 #include "tape/tape.h"
 
-/* Bytes of one microbatch's activations, transient space and offloaded activations; 0: unplanned. */
+/* Bytes of one microbatch's activations, transient space and offloaded activations. They are 0 if there is no
+ * plan. */
 typedef struct ExecutorMemory {
     size_t slot, transient;
     OffloadMemory offload;

@@ -45,7 +45,8 @@ typedef struct Action {
     int chunk;
     int64_t microbatch;
     int64_t slot;   /* memory of the activations of (microbatch, chunk) until its last pass */
-    int64_t buffer; /* index of the buffer that receives the source's message, in its direction; -1: none */
+    int64_t buffer; /* index of the buffer that receives the source's message, in its direction, or -1 if
+                       there is none */
     bool pair;      /* runs interleaved with the next action */
 } Action;
 

@@ -24,7 +24,7 @@ typedef struct RankState {
                                                                    that have been received */
     int64_t *next_input, *next_weight;                          /* [chunks], the next microbatch */
     bool *taken;                                                /* [slots] */
-    int64_t *user[PIPELINE_WAYS];  /* [received]: 1 + the slot that uses the buffer, 0: none */
+    int64_t *user[PIPELINE_WAYS];  /* [received]: 1 + the slot that uses the buffer, or 0 if there is none */
     Message **from[PIPELINE_WAYS]; /* [sent]: the last message from the buffer, NULL at first */
 } RankState;
 
@@ -86,7 +86,7 @@ static Err judge(const Player *p, int rank, const Action *a) {
     return ERR_OK;
 }
 
-/* The last message sent from the action's send buffer; NULL: the action sends no message. */
+/* The last message sent from the action's send buffer, or NULL if the action sends no message. */
 static Message **buffer_of(const Player *p, int rank, const Action *a) {
     const RankState *state = &p->states[rank];
     const PipelineWay way = pipeline_way(a);
@@ -124,7 +124,8 @@ static void release_buffers(const Player *p, int rank, int64_t slot) {
             if (p->states[rank].user[way][i] == 1 + slot) p->states[rank].user[way][i] = 0;
 }
 
-/* The time at which the action can start. *waits_for: the reason why it must wait; NULL: none. */
+/* The time at which the action can start. *waits_for: the reason why it must wait, or NULL if there is
+ * none. */
 static Err ready_at(const Player *p, int rank, const Action *a, double *ready, const char **waits_for) {
     RankState *state = &p->states[rank];
     StageRef source = pipeline_source(p->spec, rank, a);

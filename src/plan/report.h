@@ -3,7 +3,8 @@
 
 #include "plan/search.h"
 
-/* `available`: the memory of the device in bytes, with which the plan is compared; 0: it is not known. */
+/* `available`: the memory of the device in bytes, with which the plan is compared, or 0 if it is not
+ * known. */
 void plan_print(const RunPlan *, size_t available, int width, Str *out);
 void search_print(const Search *, int64_t ranks, size_t available, int width, Str *out);
 /* `search` is NULL if there was no search. A file that cannot be written is an infrastructure error. */

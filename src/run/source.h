@@ -8,7 +8,7 @@
 #include "config/config.h"
 
 typedef struct Source {
-    char *dir;    /* owned; NULL: there is no checkpoint */
+    char *dir;    /* owned; NULL if there is no checkpoint */
     int64_t step; /* -1: the newest */
     bool weights_only;
 } Source;

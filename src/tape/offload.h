@@ -12,7 +12,7 @@
 
 enum { OFFLOAD_SLOTS = 2 };
 
-/* Bytes of one slot and of the host memory; 0: unplanned. */
+/* Bytes of one slot and of the host memory. They are 0 if there is no plan. */
 typedef struct OffloadMemory {
     size_t slot, host;
 } OffloadMemory;

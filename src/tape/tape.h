@@ -43,7 +43,7 @@ typedef struct RunContext {
     uint64_t seed;
     const Layout *layout; /* NULL: one rank */
     Comm *comm;           /* NULL if the layout is one rank */
-    Sync *sync;           /* is notified of parameters in use and of complete gradients; NULL: none */
+    Sync *sync;           /* is notified of parameters in use and of complete gradients; may be NULL */
     TapeProbe *probe;     /* NULL: none */
     void *probe_arg;
     bool exact;             /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */

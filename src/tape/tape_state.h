@@ -16,7 +16,7 @@ struct Tape {
                            transient space inside a block */
     Offload *offload;   /* NULL: nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
-    void *output;       /* memory of the stage's output; NULL: the slot */
+    void *output;       /* memory of the stage's output; NULL means the slot */
     bool output_next;   /* the next tensor of the slot is the stage's output */
     TensorList dropped; /* tensors of open blocks, in the transient space */
     Node *nodes;

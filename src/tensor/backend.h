@@ -15,7 +15,8 @@ typedef struct DeviceBackend {
     const char *(*path)(const OpDef *, const Call *);
     unsigned (*fp8_gemms)(const Device *); /* NULL: none */
     /* Memory. */
-    void *(*alloc)(Device *, size_t bytes);                           /* zeroed; NULL: out of memory */
+    void *(*alloc)(Device *, size_t bytes);                           /* zeroed; NULL if memory is
+                                                                         exhausted */
     void (*free)(Device *, void *, size_t bytes);                     /* NULL: no-op */
     void (*copy)(Device *, void *to, const void *from, size_t bytes); /* either may be in host memory */
     void (*wait)(Device *);                                           /* NULL: no-op */

@@ -35,7 +35,7 @@ typedef enum OpMatch {
 
 /* An operand of an op, as kernels/ops.def lists it. */
 typedef struct OpOperand {
-    const char *text; /* name and shape; NULL: the op has no such operand */
+    const char *text; /* name and shape, or NULL if the op has no such operand */
     bool optional;    /* may be NULL */
     bool adds;        /* an output that honours TENSOR_ACCUM */
     bool updated;     /* an output that is also read: changed in place */

@@ -16,7 +16,8 @@ typedef struct DeviceAssert {
     long long value[2];
 } DeviceAssert;
 
-/* State that a file of kernels attaches to a device (handles, plans). The file creates the state at first use. */
+/* State that a file of kernels attaches to a device (handles, plans). The state is created on first use, by
+ * the code in that file. */
 typedef enum CudaLibrary { CUDA_GEMM, CUDA_ATTENTION, CUDA_LIBRARIES } CudaLibrary;
 typedef struct CudaState {
     void *at; /* NULL until created */
@@ -25,7 +26,7 @@ typedef struct CudaState {
 
 typedef struct Cuda {
     int ordinal, capability, multiprocessors; /* capability: 90 for sm_90 */
-    int code; /* capability that the kernels in use were compiled for; 0: not queried yet */
+    int code; /* capability that the kernels in use were compiled for; 0 if it has not been queried yet */
     char name[64];
     size_t memory;
     bool has_neighbours; /* other ranks of this process use other GPUs */
@@ -36,7 +37,8 @@ typedef struct Cuda {
     cudaStream_t copies; /* stream of async copies */
     cudaEvent_t fork;    /* position in `stream` at which the last async copy began */
     DeviceAssert *failure;
-    struct CudaTimes *times;              /* times of ops that may still run; NULL: no profile yet */
+    struct CudaTimes *times;              /* times of ops that may still run, or NULL if there is no profile
+                                             yet */
     char *scratch;                        /* reserved addresses; the first scratch_backed bytes have memory */
     size_t scratch_bytes, scratch_backed; /* bytes that may be used; bytes that have memory */
     CudaState state[CUDA_LIBRARIES];

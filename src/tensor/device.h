@@ -28,7 +28,7 @@ typedef struct DeviceSpec {
     int rank;               /* opens the device with index `rank` modulo the number of devices */
     bool has_neighbours;    /* other ranks of this process may use other devices */
     bool exports;           /* other ranks can map memory of this GPU; comm_register needs it */
-    int threads;            /* number of host threads; <= 0: one per core that this process may use */
+    int threads;            /* number of host threads; <= 0 means one per core that this process may use */
     bool any_order;         /* sums may be taken in any order (--no-deterministic-mode) */
     GemmTuning gemm_tuning; /* for the GEMMs that a null device plans for a GPU */
     int64_t gemm_sm_margin; /* number of multiprocessors that GEMMs leave to other work */
@@ -116,7 +116,8 @@ void device_wait_event(Device *, DeviceEvent *);
  * with an event; calls after the event's device_wait_event begin when that work is done. A graph may contain such
  * work if it also waits for all of it. */
 typedef struct DeviceStream DeviceStream;
-DeviceStream *device_stream_new(Device *); /* with high priority; NULL: this kind of device has no streams */
+DeviceStream *device_stream_new(Device *); /* with high priority; NULL if this kind of device has no
+                                              streams */
 void device_stream_free(Device *, DeviceStream *);
 /* cudaStream_t; CPU: HostStream * (base/host_stream.h) */
 void *device_stream_handle(Device *, DeviceStream *);
@@ -133,8 +134,8 @@ void device_span_end(Device *, DeviceStream *, int64_t begin, OpProfile *);
 bool device_is_recording(const Device *);
 
 /* A graph (CUDA graph) records the calls between begin and end, without running them. Each launch runs them with the
- * recorded operands and attributes. During recording, the host must not read or write device memory. It is a fault to
- * begin a graph on a device without graphs. */
+ * recorded operands and attributes. During recording, the host must not read or write device memory. Calling
+ * device_graph_begin on a device that does not support graphs is a fault. */
 typedef struct DeviceGraph DeviceGraph;
 void device_graph_begin(Device *);
 DeviceGraph *device_graph_end(Device *);

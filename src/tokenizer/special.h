@@ -11,7 +11,7 @@ typedef enum SpecialToken {
     SPECIAL_EOS   /* the end-of-document token, else [SEP] or <sep> */
 } SpecialToken;
 
-/* The id of the token; -1: none. */
+/* The id of the token, or -1 if there is none. */
 int64_t tokenizer_special(const Tokenizer *, SpecialToken);
 /* Sets *ids to the ids of <extra_id_0>, <extra_id_1>, ..., with which T5 marks masked spans. Returns their
  * number; the caller frees *ids. */

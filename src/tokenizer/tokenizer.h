@@ -39,7 +39,7 @@ typedef struct TokenizerConfig {
      * special tokens; if none are given, they are those of Megatron-LM. */
     const char *const *extra_tokens;
     size_t num_extra_tokens;
-    const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL: v2 */
+    const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL means v2 */
     int64_t tiktoken_num_special; /* -1: 1000 */
     /* -1: the default of the type. NullTokenizer: vocab_size - 1 and none. ByteLevelTokenizer: 0 and 1.
      * HuggingFaceTokenizer: eos_token and pad_token of the tokenizer_config.json in the same folder or,
@@ -58,8 +58,8 @@ typedef struct TokenizerConfig {
 /* Returns an error for an unknown type, a missing or malformed file, and unsupported content. */
 Err tokenizer_open(const TokenizerConfig *, Tokenizer **out);
 void tokenizer_free(Tokenizer *); /* NULL is fine */
-/* The path of the vocabulary that HuggingFaceTokenizer reads in a folder; NULL: none. The caller frees the
- * path. */
+/* The path of the vocabulary that HuggingFaceTokenizer reads in a folder, or NULL if there is none. The
+ * caller frees the path. */
 char *tokenizer_find_vocabulary(const char *dir);
 
 typedef enum TokenizerFlags {
@@ -103,18 +103,20 @@ Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *o
 
 /* The largest id, including added tokens, plus one: the number of rows of an embedding before padding. */
 int32_t tokenizer_vocab_size(const Tokenizer *);
-/* Ids of the end-of-document, padding and beginning-of-sequence tokens; -1: none. */
+/* Each returns the id of the end-of-document, padding or beginning-of-sequence token, or -1 if there is
+ * none. */
 int32_t tokenizer_eod(const Tokenizer *);
 int32_t tokenizer_pad(const Tokenizer *);
 int32_t tokenizer_bos(const Tokenizer *);
-/* Ids of the tokens that BERT puts at the beginning, after each text, and instead of masked tokens; -1:
- * none. */
+/* Each returns the id of the token that BERT puts at the beginning, after each text, or instead of masked
+ * tokens, or -1 if there is none. */
 int32_t tokenizer_cls(const Tokenizer *);
 int32_t tokenizer_sep(const Tokenizer *);
 int32_t tokenizer_mask(const Tokenizer *);
-/* The id of the token spelled `token` ("<|im_start|>"); -1: none. */
+/* The id of the token spelled `token` ("<|im_start|>"), or -1 if there is none. */
 int32_t tokenizer_token_id(const Tokenizer *, const char *token);
-/* The spelling of a token in the vocabulary ("##ing"), borrowed and not NUL-terminated; NULL: none. */
+/* The spelling of a token in the vocabulary ("##ing"), borrowed and not NUL-terminated, or NULL if there is
+ * none. */
 const char *tokenizer_token_text(const Tokenizer *, int32_t id, size_t *n);
 /* Whether the id is a special added token, or the end-of-document or padding token. */
 bool tokenizer_is_special(const Tokenizer *, int32_t id);

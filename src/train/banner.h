@@ -6,7 +6,7 @@
 #include "models/model.h"
 
 /* Prints the facts that follow from the options, and the number of parameters of the full model. Call it
- * before slow work. tokenizer_size: number of ids of the tokenizer; 0: no tokenizer. */
+ * before slow work. tokenizer_size is the number of ids of the tokenizer, or 0 if there is no tokenizer. */
 void banner_print(const Config *, int64_t tokenizer_size, const ModelCount *parameters);
 /* Prints the source of each split's samples. */
 void banner_print_data(const Config *, const Data *);

@@ -23,7 +23,7 @@ bool checkpoint_saves_where_it_loads(const Config *);
  * other save may be in progress. */
 Err trainer_save(Trainer *);
 /* Finishes the save in progress, if there is one and its files are written. With `wait`, waits for the files.
- * *iteration: the step of the finished save; -1: no save has finished. */
+ * *iteration: the step of the finished save, or -1 if no save has finished. */
 Err trainer_finish_save(Trainer *, bool wait, int64_t *iteration);
 /* Loads from --load (or --pretrained-checkpoint) if given. *loaded: whether there was a checkpoint. */
 Err trainer_load(Trainer *, bool *loaded);

@@ -10,7 +10,8 @@
 typedef struct TokenFacts {
     int64_t eod, pad, vocab_size; /* -1, -1 and 0: there is no tokenizer */
     MaskTokens mask;              /* for --model bert and t5; its arrays outlive the data */
-    const char *tokenizer_json;   /* identifies the tokenizer in the names of the index cache; NULL: none */
+    const char *tokenizer_json;   /* identifies the tokenizer in the names of the index cache, or NULL if
+                                     there is none */
     PreprocessEncode *encode;     /* for records: tokenizes texts */
     void *encode_ctx;
     TaskLabels *labels; /* for a task: set when the data is opened */

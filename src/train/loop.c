@@ -29,11 +29,11 @@ typedef struct Session {
     const TokenFacts *facts;
     int64_t start_ns;
     StopSignals *signals;
-    int save_lock;  /* descriptor of the lock of --save; -1: none */
+    int save_lock;  /* descriptor of the lock of --save, or -1 if there is none */
     bool read_only; /* the session only checks files and writes none */
     bool opens;     /* the first rank opens the data */
     Data *data;     /* read-only once it is open */
-    int stopped_by; /* the number of a signal; 0: none */
+    int stopped_by; /* the number of a signal, or 0 if there is none */
 } Session;
 
 typedef struct Loop {
@@ -145,8 +145,8 @@ static int64_t minutes(const Loop *l) {
     return (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
 }
 
-/* The reason to exit; NULL: none. All ranks combine their reasons, because a signal may reach any of the
- * processes. */
+/* The reason to exit, or NULL if there is none. All ranks combine their reasons, because a signal may reach
+ * any of the processes. */
 static const char *reason_to_exit(Loop *l, bool after_step) {
     enum { INTERRUPT, SIGNAL, DURATION, REASONS };
     const Config *c = l->config;
@@ -246,7 +246,7 @@ static Err evaluate_file(Loop *l, int file, Accuracy *out) {
     return e;
 }
 
-/* The number of steps per epoch of records; 0: the data has no epochs. */
+/* The number of steps per epoch of records, or 0 if the data has no epochs. */
 static int64_t epoch_steps(const Loop *l) {
     const Dataset *train = data_split(l->session->data, SPLIT_TRAIN);
     return train ? data_facts(train).epoch / l->config->derived.global_batch_size : 0;

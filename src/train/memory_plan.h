@@ -46,8 +46,8 @@ typedef struct MemoryPlan {
     bool balanced;
 } MemoryPlan;
 
-/* The plan of the rank of `comm`; NULL: one rank. `target` is the rank's device, and the plan includes the
- * needs of its kernels. NULL: the device of the options, without the needs of its kernels. */
+/* The plan of the rank of `comm`; NULL means a run on one rank. `target` is the rank's device, and the plan
+ * includes the needs of its kernels. NULL: the device of the options, without the needs of its kernels. */
 MemoryPlan memory_plan_new(const Config *, Comm *, const Device *target);
 /* Bytes of device memory, which is host memory on a CPU. memory_plan_host: bytes of host memory if the device
  * has separate memory, else 0. */

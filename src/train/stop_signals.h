@@ -13,7 +13,7 @@ StopSignals *stop_signals_new(const Config *);
  * signal ends the process. A launcher may repeat signals, and kills its processes itself, so under a launcher
  * a second signal is ignored. */
 void stop_signals_defer(StopSignals *);
-/* The number of the signal that this process has received; 0: none. Any thread may call it. */
+/* The number of the signal that this process has received, or 0 if there is none. Any thread may call it. */
 int stop_signals_seen(const StopSignals *);
 /* The number of --exit-signal. */
 int stop_signals_number(const Config *);

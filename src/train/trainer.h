@@ -16,7 +16,7 @@
 
 typedef struct Trainer {
     ModelRun run;
-    const char *data_fingerprint; /* stored in checkpoints; borrowed; NULL: unknown */
+    const char *data_fingerprint; /* stored in checkpoints; borrowed; NULL if it is unknown */
     Sync *sync;                   /* NULL: one rank */
     Optimizer *optimizer;
     Scaler scaler;
@@ -31,7 +31,7 @@ typedef struct Trainer {
     int64_t consumed_valid_samples;
     int64_t schedule_samples;   /* number of samples for the schedules, without skipped steps */
     int64_t skipped_iterations; /* number of steps of the whole run whose gradient was not finite */
-    /* --async-save: the checkpoint that is being written, and its step; NULL: none. */
+    /* With --async-save: the checkpoint that is being written (NULL if there is none), and its step. */
     struct CkptSaving *saving;
     int64_t saving_iteration;
 } Trainer;
@@ -40,10 +40,10 @@ typedef struct Trainer {
  * The options' rules cannot express these checks. */
 Err trainer_check(const Config *);
 /* Allocates the planned memory. A NULL plan reserves address space that gets memory when it is first used.
- * Parameters are zero until registry_init or a load. Takes ownership of the device; NULL: the CPU. */
+ * Parameters are zero until registry_init or a load. Takes ownership of the device; NULL means the CPU. */
 Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
-/* The number of tokens per chunk in which a pass computes its losses, and the number of chunks; 0: no
- * chunks. */
+/* The number of tokens per chunk in which a pass computes its losses, and the number of chunks. Both are 0 if
+ * there are no chunks. */
 int64_t trainer_loss_chunk(const Trainer *, int64_t *chunks);
 /* Calls quantize_layers (ops/fp8.h) for the tokens of a pass. */
 int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
@@ -95,7 +95,7 @@ void trainer_read(Trainer *, StepReport *);
 /* Calls trainer_reduce if necessary, clips, updates, and advances the schedules. If the gradient is not
  * finite, no parameter changes and the step counts as skipped. */
 void trainer_update(Trainer *, StepReport *);
-/* Runs forward only, and adds this rank's sums of each loss. */
+/* Runs only the forward pass, and adds this rank's sum of each loss to the given LossSum array. */
 void trainer_evaluate(Trainer *, const Batch *, LossSum[MODEL_LOSSES]);
 /* Sums the results of trainer_evaluate over all ranks. */
 void trainer_total(const Trainer *, LossSum[MODEL_LOSSES]);

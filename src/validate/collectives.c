@@ -228,8 +228,8 @@ static void check_first(Check *c) {
     for (int s = 0; s < c->n_splits; s++) check_size(c, &c->split[s], FIRST_COUNT, true);
 }
 
-/* Checks the other sizes, again and again while there is time. Returns the first size that was left out; -1:
- * none. */
+/* Checks the other sizes, again and again while there is time. Returns the first size that was left out, or
+ * -1 if there is none. */
 static int64_t check_sizes(Check *c) {
     bool again = false;
     for (; stage_has_time(c->r, 0.9); again = true)

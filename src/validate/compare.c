@@ -208,7 +208,7 @@ static Rates compare_speed(const Validation *a, Outcome *r, const json_t *good) 
     return rates;
 }
 
-/* The kind of an Outcome's transport; NULL: none. */
+/* The kind of an Outcome's transport, or NULL if there is none. */
 static const char *kind_of(const char *transport) {
     if (!transport || !*transport) return NULL;
     return stage_is_nccl(transport) ? "with NCCL" : "through host memory";

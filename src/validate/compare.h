@@ -10,7 +10,7 @@ Err compare_open_good(const char *path, struct json_t **out);
 /* No-op without a good run. Rates that cannot be compared are added to the limits (outcome_limit). */
 void compare_with_good(const Validation *, ValidateRow *);
 void compare_libraries(const Validation *, ValidateRow *);
-/* The median of a rate in the good run; 0: the good run has no comparable rate. */
+/* The median of a rate in the good run, or 0 if the good run has no comparable rate. */
 double compare_good_median(const Validation *, const ValidateRow *, const char *rate);
 /* Number of samples that each of n rates needs in both runs. */
 int compare_least(int n_rates);

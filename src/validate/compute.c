@@ -201,7 +201,8 @@ typedef struct Found {
     /* hashes of results. other: the neighbour's block, computed by this device; host: this rank's block,
      * computed by the host */
     uint64_t other, host;
-    /* number of wrong elements in a result, and index of the first; -1: the host found no wrong element */
+    /* number of wrong elements in a result, and index of the first, which is -1 if the host found no wrong
+     * element */
     int64_t wrong, at;
     uint64_t got, wanted; /* bits of the first wrong element */
     int64_t repetition;

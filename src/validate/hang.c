@@ -18,7 +18,7 @@ enum { LIMIT_S = 10, START_S = 60, DEADLINE_S = 3, ELEMENTS = 64, OPERATIONS = 4
 
 typedef struct Drill {
     const char *what;
-    bool dies; /* the victim exits; false: it sleeps */
+    bool dies; /* whether the victim exits; otherwise, it sleeps */
     Config config;
     int victim;
     int64_t start_ns; /* start of the process */

@@ -14,9 +14,9 @@ typedef struct LinksRoof {
     /* GB/s in each direction, the highest of all ranks; 0: not known. of_pair: the rate between two ranks,
      * which can use all links of a GPU only through switches or in a world of two. */
     double rate, of_pair;
-    int weakest;     /* the rank with the lowest rate; -1: all have the same rate */
+    int weakest;     /* the rank with the lowest rate, or -1 if all have the same rate */
     char of[80];     /* "18 NVLinks of 25 GB/s" */
-    const char *why; /* the reason why the rate is not known; NULL: it is known */
+    const char *why; /* the reason why the rate is not known, or NULL if it is known */
 } LinksRoof;
 
 /* facts: [n], one per rank. all_linked: the result of nvml_all_linked. devices: the number of GPUs that the process

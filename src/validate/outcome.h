@@ -36,7 +36,7 @@ typedef struct Evidence {
 /* A rate: larger is better. */
 typedef struct Metric {
     char name[80], unit[16];
-    double roof; /* the hardware's limit, in `unit`; 0: not known */
+    double roof; /* the hardware's limit, in `unit`, or 0 if it is unknown */
     int n;
     double sample[OUTCOME_SAMPLES];
 } Metric;
@@ -60,7 +60,7 @@ typedef struct Outcome {
     Err error; /* why the stage could not run */
     double seconds;
     char doing[160], summary[240];
-    char transport[200]; /* the transport that the result depends on; empty: none */
+    char transport[200]; /* the transport that the result depends on, or an empty text if there is none */
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost; /* n_lost: evidence that did not fit */
     int devices;    /* inventory: number of devices of the kind --device that this process sees */
     bool exclusive; /* no other process can use the devices until this one has ended */
@@ -86,7 +86,7 @@ bool outcome_has_limit(const Outcome *, const char *limit);
 /* Adds a sample to the metric with this name; creates the metric if necessary. Samples beyond OUTCOME_SAMPLES are
  * dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
-/* Sets the roof of a metric that has samples; 0: it is not known. */
+/* Sets the roof of a metric that has samples; 0 means that it is unknown. */
 void outcome_roof(Outcome *, double roof, const char *name);
 const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
 /* Merges the results of another run of the same stage. Repeated evidence is stored once. */

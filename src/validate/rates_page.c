@@ -15,7 +15,7 @@ static const double MOST_SHARE = 2;
 
 typedef struct Rate {
     const ValidateRow *row;
-    const Metric *of[2]; /* rates with library A and library B; NULL: none */
+    const Metric *of[2]; /* rates with library A and library B; NULL if there is no rate */
     double roof, good;   /* 0: not known */
 } Rate;
 
@@ -33,7 +33,7 @@ static Rate rate_of(const Validation *a, const ValidateRow *row, int i) {
                   compare_good_median(a, row, m->name)};
 }
 
-/* The rate that counts as 100 %; 0: there is no bar. */
+/* The rate that counts as 100 %. If it is 0, there is no bar. */
 static double whole(const Rate *r) { return r->roof > 0 ? r->roof : r->good; }
 
 static void each_rate(RatesPage *p, Str *out, void (*fn)(RatesPage *, const Rate *, Str *out)) {

@@ -131,7 +131,8 @@ static void print_libraries(const Validation *a, Str *out) {
     for (int i = 0; i < STAGES; i++) print_classes(&a->row[i], out);
 }
 
-/* Why a stage has no verdict; NULL: it has one. A stage states the reason in evidence without a suspect. */
+/* Returns why a stage has no verdict, or NULL if it has one. A stage states the reason in evidence without a
+ * suspect. */
 static const char *why_none(const ValidateRow *row) {
     if (!row->a) return "--only leaves it out";
     const StageVerdict v = verdict_of(row);

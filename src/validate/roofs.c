@@ -61,7 +61,7 @@ void roofs_judge(Outcome *out, const Roof *roof, const double *best, const Suspe
     }
 }
 
-/* The vendor's rate; 0: not known. */
+/* The vendor's rate, or 0 if it is unknown. */
 static double stated(const StageRank *r, int item) {
     return ITEMS[item].copy ? bench_peak_copy(r->described)
                             : 1e3 * bench_peak(r->described, ITEMS[item].type);

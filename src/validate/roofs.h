@@ -7,7 +7,7 @@
 typedef struct Roof {
     const char *name, *unit;
     DType type;  /* type of a GEMM */
-    bool copy;   /* a copy; false: a GEMM */
+    bool copy;   /* true: a copy; false: a GEMM */
     bool on_cpu; /* also measured on a CPU */
 } Roof;
 

@@ -50,17 +50,18 @@ typedef struct Runner {
     const ValidateOptions *options;
     Turn *turn[2];      /* current turns of library A and library B */
     bool exclusive;     /* as in StageInput */
-    Isolation *kept[2]; /* processes kept from earlier stages, with open devices and library; NULL: none */
+    Isolation *kept[2]; /* processes kept from earlier stages, with open devices and library, or NULL if there
+                           is none */
     JobWatch watch;     /* watches all processes */
     Validation *a;
     bool is_live;     /* stderr is a terminal, which shows a line about the current stage */
-    int64_t shown_ns; /* when the line was written; 0: the line is hidden */
+    int64_t shown_ns; /* when the line was written, or 0 if the line is hidden */
 } Runner;
 
 /* ---- while a process runs ---- */
 
-/* "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The stage's process may be writing its activity
- * concurrently. */
+/* "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The stage's process may be updating the activity
+ * text (`doing`) while it is read here. */
 static void show(Runner *x) {
     enum { INTERVAL_NS = 200000000 };
     const Validation *a = x->a;
@@ -380,7 +381,7 @@ static Err check_names(const ValidateOptions *o) {
     return text_list_check(&o->only, "only", names, STAGES);
 }
 
-/* Why a stage cannot run here; NULL: it can. */
+/* Why a stage cannot run here, or NULL if it can. */
 static const char *obstacle(const ValidateOptions *o, const ValidateRow *row) {
     if (config_ranks(o->config) < row->least_ranks) return "it needs 2 ranks, and there is 1";
     if (comm_processes() > 1 && row->starts_processes)
@@ -417,8 +418,8 @@ static double budget(const Runner *x, const Validation *a, int stage, double gon
 
 /* ---- a signal ---- */
 
-/* Marks a stage as interrupted, and keeps its findings. `doing`: what the signal interrupted; NULL: the stage
- * had not begun. */
+/* Marks a stage as interrupted, and keeps its findings. `doing`: what the signal interrupted, or NULL if the
+ * stage had not begun. */
 static void note_interrupt(ValidateRow *row, const char *doing) {
     if (!row->a) row->a = isolated_memory(sizeof *row->a);
     outcome_add(row->a, VALIDATE_INTERRUPTED, "", doing ? "it was interrupted" : "the run was interrupted");

@@ -203,7 +203,7 @@ static bool is_slow(const Metric *m, double of, double fraction, int siblings) {
     return m && interval_of_median(m->sample, m->n, INTERVAL_ERROR / siblings, &i) && i.high < fraction * of;
 }
 
-/* The lower end of the interval of the faster one of two siblings; 0: there are too few samples. */
+/* The lower end of the interval of the faster one of two siblings, or 0 if there are too few samples. */
 static double faster_of_two(const Metric *a, const Metric *b) {
     Interval x = {0}, y = {0};
     if (a) interval_of_median(a->sample, a->n, INTERVAL_ERROR / 2, &x);
@@ -310,7 +310,7 @@ static void find_roof(Speed *s) {
     free(ids), free(all);
 }
 
-/* The rank whose links are slower than all other links; -1: none or unknown. */
+/* The rank whose links are slower than all other links, or -1 if there is none or it is unknown. */
 static int slowest_rank(const Speed *s) {
     static const double LEAST = 0.8;
     const int n = s->r->world;

@@ -10,7 +10,7 @@ typedef struct StageInput {
     Config config; /* options, with this run's number of ranks, library and deadline */
     double seconds;
     Outcome *out;
-    const char *variant; /* collectives: algorithm and protocol of NCCL; NULL: its choice */
+    const char *variant; /* collectives: algorithm and protocol of NCCL; NULL if NCCL chooses them */
     bool exclusive;      /* only one process at a time can use a device */
     void *state;         /* owned by the stage, shared by all its worlds in this process */
 } StageInput;

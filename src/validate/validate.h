@@ -33,9 +33,11 @@ typedef struct ValidateOptions {
     const Config *config; /* ranks, device, transport, deadlines */
     TextList only;        /* names of stages; none: all */
     double seconds;       /* for all stages */
-    const char *nccl_b;   /* the NCCL library to compare with config->nccl_library; NULL: none */
-    const char *good;     /* report file (--json) of the last good run; NULL: none */
-    const char *golden;   /* folder of golden cases; NULL: folder of the installation or the source tree */
+    const char *nccl_b;   /* the NCCL library to compare with config->nccl_library, or NULL if there is
+                             none */
+    const char *good;     /* report file (--json) of the last good run, or NULL if there is none */
+    const char *golden;   /* folder of golden cases; NULL means the folder of the installation or the source
+                             tree */
     double memory_share;  /* share of the free memory of a device */
     double allow;         /* 0.05: a rate that is up to 5 % lower is not degraded */
     bool allow_changes;   /* versions may differ from those of the good run */
@@ -51,19 +53,20 @@ typedef struct ValidateRow {
     double share, least_seconds;
     int least_ranks;
     bool on_library, starts_processes, selected;
-    Outcome *a, *b; /* b: with nccl_b; NULL: not run */
+    Outcome *a, *b; /* b: with nccl_b; NULL if the stage was not run */
     bool once;      /* rates were measured only once with each library, because time was short */
 } ValidateRow;
 
 typedef struct Validation {
     const ValidateOptions *options;
     ValidateRow row[STAGES];
-    char nccl_name[2][64]; /* names of the compared libraries: "NCCL 2.28.9"; empty: there is one */
-    struct json_t *good;   /* the earlier report; NULL: none */
+    char nccl_name[2][64]; /* names of the compared libraries: "NCCL 2.28.9"; empty if only one library is
+                              tested */
+    struct json_t *good;   /* the earlier report, or NULL if there is none */
     bool is_heard;         /* whether this process prints; false in MPI processes other than rank 0 */
     int ranks;
     double seconds;
-    int signal;         /* the signal that ended the run; 0: none */
+    int signal;         /* the signal that ended the run, or 0 if there is none */
     int stage;          /* the current stage; STAGES: the run has ended */
     const Outcome *now; /* outcome of the current turn */
     int64_t start_ns, stage_ns;

@@ -83,7 +83,7 @@ def process_of(launcher, rank):
 
 
 def processes(name, number, rank, *parts, launcher=MPIRUN, options=(), **expected):
-    """Sends a signal to the process of a rank (None: to the launcher)."""
+    """Sends a signal to the process of a rank, or to the launcher if the rank is None."""
     folder = WORK / name
     hit = lambda p: os.kill(p.pid if rank is None else process_of(p, rank), number)
     ends(name, disturbed([*RUN, "--save", folder, *options], hit, [*launcher, PROGRAM]), *parts, **expected)

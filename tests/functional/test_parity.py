@@ -68,7 +68,7 @@ wrong("gpt2-tiny", "--adam-eps", 1.01e-8)
 wrong("gpt2-awkward", "--clip-grad", 0, lanes=("fp64", "fp32"))
 wrong("gpt2-tiny", "--lr-warmup-iters", 2, lanes=ALL)
 
-# ---- errors that are smaller than the rounding of a low precision
+# ---- errors smaller than the rounding error of a low-precision lane must fail too
 LOW = ("bf16", "fp16", "exact")
 for options in (["--lr", 0.0112], ["--adam-beta2", 0.9], ["--activation", "quick-gelu"], ["--weight-decay", 0]):
     wrong("gpt2-tiny", *options, lanes=LOW)

@@ -137,7 +137,7 @@ class Suite:
         self.program, self.cells, self.reference = program, read_cells(), {}
 
     def run(self, mutant, *words, curve=None):
-        """Runs the program. Returns the exit status (None: it hung) and the output."""
+        """Runs the program. Returns the exit status (None if the run hung) and the output."""
         command = [self.program, *(["--mutant", mutant] if mutant else []), *map(str, words)]
         env = os.environ | ({"ISOTRON_CURVE": str(curve)} if curve else {})
         try:

@@ -12,7 +12,7 @@ NCCL_WINDOW_FUNCTIONS(FUNCTION)
 const char *ncclGetErrorString(int error);
 const char *ncclGetLastError(NcclComm);
 
-/* Bytes of an element; 0: a type that Isotron does not use. */
+/* Bytes of an element, or 0 for a type that Isotron does not use. */
 static inline size_t type_size(int type) {
     static const uint8_t SIZE[] = {[NCCL_U8] = 1,  [NCCL_I32] = 4, [NCCL_I64] = 8, [NCCL_F16] = 2,
                                    [NCCL_F32] = 4, [NCCL_F64] = 8, [NCCL_BF16] = 2};

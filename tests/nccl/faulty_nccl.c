@@ -145,7 +145,7 @@ static void leave(NcclComm c) {
     pthread_mutex_unlock(&members.lock);
 }
 
-/* Whether member `peer` is on this GPU; -1: this rank. */
+/* Whether member `peer` is on this GPU; -1 means this rank. */
 static bool is_on(NcclComm c, int peer, int gpu) {
     const Member *own = NULL;
     bool found = false;

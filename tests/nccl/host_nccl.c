@@ -69,7 +69,7 @@ typedef struct Fault {
 typedef struct World {
     NcclId id;
     int members, joined, destroyed; /* `registry` guards these and `next` */
-    NcclComm *comm;                 /* [members]; NULL: has not joined */
+    NcclComm *comm;                 /* [members]; NULL if the member has not joined */
     struct World *next;
     unsigned delay_us;
     Fault fault;
@@ -431,7 +431,7 @@ int ncclGroupEnd(void) {
     return group.error;
 }
 
-/* The number of the window that contains p, combined with the offset in it; -1: no window contains p. */
+/* The number of the window that contains p, combined with the offset in it, or -1 if no window contains p. */
 static int64_t place_of(const struct ncclComm *c, const void *p) {
     enum { LARGEST = 40 }; /* bits of an offset */
     for (NcclWindow w = c->windows; w; w = w->next)
@@ -456,7 +456,7 @@ static bool is_integer_extreme(const Op *op) {
            (op->type == NCCL_I64 || op->type == NCCL_I32 || op->type == NCCL_U8);
 }
 
-/* The reason why the operation is not valid; NULL: it is valid. */
+/* The reason why the operation is not valid, or NULL if it is valid. */
 static const char *bad_argument(const Op *op) {
     if (!op->comm) return "the communicator is NULL";
     if (!op->stream) return "the stream is NULL";

@@ -26,7 +26,8 @@ typedef struct Op {
         seq; /* its number among the collectives of the communicator, or among the messages from src to dst */
     int64_t number; /* its number among all operations of this member */
     int64_t
-        place; /* offset in a window of the buffer that other members access (place_of); -1: it is in no window */
+        place; /* offset in a window of the buffer that other members access (place_of), or -1 if it is in no
+                  window */
     NcclComm comm;
     HostStream *stream;
     struct Meeting *meeting;
@@ -35,7 +36,7 @@ typedef struct Op {
 
 typedef struct Meeting {
     Op first; /* a copy of the op of the first member; the ops of the other members must agree with it */
-    Op **op;  /* [members]; NULL: the member has not arrived */
+    Op **op;  /* [members]; NULL if the member has not arrived */
     int members, arrived, moved, left;
     bool drop_tail, half_sum, reverse; /* planted faults */
     pthread_cond_t changed;

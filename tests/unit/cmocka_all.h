@@ -14,7 +14,7 @@ extern "C" {
 #endif
 void test_add(const char *name, CMUnitTestFunction test, int line);
 int run_all_tests(CMFixtureFunction set_up,
-                  CMFixtureFunction tear_down); /* set-up and tear-down of the file; NULL: none */
+                  CMFixtureFunction tear_down); /* set-up and tear-down of the file; NULL if it has none */
 #ifdef __cplusplus
 }
 #endif

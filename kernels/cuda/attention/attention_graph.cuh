@@ -19,7 +19,7 @@ typedef enum AttentionMask {
 typedef struct AttentionShape {
     int64_t backward, type;           /* type: a 16-bit cudnnDataType_t */
     int64_t batch, heads, s, t, d, e; /* s queries, t keys, d columns of q and k, e of v and y */
-    int64_t mask, window; /* window: number of keys that a query sees, itself included; 0: all up to the
+    int64_t mask, window; /* window: number of keys that a query sees, itself included; 0 means all up to the
                              mask */
     int64_t padded;       /* batch elements have lengths */
     int64_t any_order;    /* backward: dq may be summed in any order, in AT_DQ_SUMS */

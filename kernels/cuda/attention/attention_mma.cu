@@ -170,7 +170,7 @@ __device__ __forceinline__ int key_position(const Flash &p, const Run &run, int 
     return (int)(run.whole ? run.first + key : slice_position(&p.key, key0 + key));
 }
 
-/* line: the start of the biases of this thread's two rows */
+/* line[h]: the index in the bias table, for the key at position 0, of the h-th of this thread's two rows */
 struct BiasLines {
     int line[2];
 };

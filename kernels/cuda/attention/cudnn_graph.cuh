@@ -40,8 +40,8 @@ void graph_pointwise(Graph *, cudnnPointwiseMode_t, cudnnDataType_t precision, D
                      Descriptor t, Descriptor y);
 /* y: the index along an axis */
 void graph_index(Graph *, int64_t axis, cudnnDataType_t precision, Descriptor like, Descriptor y);
-/* c [m,n] = a [m,k] b [k,n]. Ignores rows and columns past the sizes of a batch element (INT32 [batch,1,1,1];
- * NULL: no limit). */
+/* c [m,n] = a [m,k] b [k,n]. Ignores rows and columns past the sizes of a batch element (INT32 [batch,1,1,1],
+ * or NULL if there is no limit). */
 typedef struct GraphSizes {
     Descriptor m, n, k;
 } GraphSizes;

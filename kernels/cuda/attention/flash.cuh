@@ -46,12 +46,12 @@ struct Flash {
     bool drops;
     Drop<double> drop; /* its scale is 1 without dropout */
     int64_t first_sample, heads, first_head, seq_total;
-    int buckets; /* buckets of a relative position bias; 0: none */
+    int buckets; /* buckets of a relative position bias, or 0 if there is none */
     int64_t distances, last_query;
     void *bias;      /* R [g,r,distances]: element i is for key - query = i - last_query */
     uint8_t *bucket; /* [g,r,distances] */
     /* backward */
-    void *bias_sums; /* R [b,g,rows,buckets]: sums of the gradients of scores; NULL: not needed */
+    void *bias_sums; /* R [b,g,rows,buckets]: sums of the gradients of scores; NULL if they are not needed */
     Range *range;    /* [b,rows] */
     Span *span;      /* [b,tiles] */
     void *sums;      /* RowSums [b,g,rows] */

@@ -21,7 +21,7 @@ typedef enum GemmEpilogue {
  * must be zeroed first. */
 typedef struct GemmKey {
     int64_t m, n, k;
-    int32_t multiprocessors; /* number of multiprocessors that the GEMM may use; 0: all */
+    int32_t multiprocessors; /* number of multiprocessors that the GEMM may use; 0 means all */
     uint8_t type, c_type;    /* types of a, and of c and the bias */
     bool transpose_a, transpose_b, accumulate;
     uint8_t epilogues; /* a mask of GemmEpilogue */
@@ -57,7 +57,8 @@ typedef struct GemmState {
     GemmPlan **plans;    /* a hash table with `room` entries, a power of two */
     size_t room, count;
     bool warned;    /* the user was warned that the store cannot be written */
-    int64_t hot_ns; /* clock_ns at the end of the last measurement that heated the GPU; 0: never */
+    int64_t hot_ns; /* clock_ns at the end of the last measurement that heated the GPU, or 0 if there was
+                       none */
 } GemmState;
 
 /* Initializes the descriptors of the plan for algorithms that fuse these epilogues. */
@@ -89,7 +90,7 @@ void gemm_tune(const Device *, GemmState *, GemmPlan *, const Gemm *);
  * GEMMs are measured again. */
 typedef struct GemmChoice {
     GemmAlgo algo;
-    double us; /* time per run under sustained load; 0: not measured */
+    double us; /* time per run under sustained load, or 0 if it was not measured */
 } GemmChoice;
 enum { GEMM_CHOICES = GEMM_TUNING_FASTEST + 1 };
 typedef struct GemmRecord {
@@ -98,7 +99,7 @@ typedef struct GemmRecord {
     double first_us;                 /* time of the algorithm that an unmeasured GEMM would use */
 } GemmRecord;
 typedef struct GemmStore {
-    int lock;   /* descriptor of the lock file; -1: none */
+    int lock;   /* descriptor of the lock file, or -1 if there is none */
     bool alone; /* the lock is held */
     char *path, *head;
     Str text;

@@ -9,7 +9,8 @@
  * p * b_row + j * b_col. Each of a and b must have a stride of 1. Row i multiplies the bias, which begins at bias_at, by
  * element scale_at + i of `scale`. */
 struct OrderedGemm {
-    Cells a, b, c, bias, scale; /* bias.data NULL: no bias; scale.data NULL: the factors are 1 */
+    Cells a, b, c, bias, scale; /* if bias.data is NULL, there is no bias; if scale.data is NULL, the factors
+                                   are 1 */
     int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col, bias_at, scale_at;
     int64_t m, n, k;
     bool add, bias_of_rows; /* bias_of_rows: the bias has one element per row of c, else per column */

@@ -49,7 +49,8 @@ static void take_scratch(const Call *c, Plan *p) {
     p->list = p->start + (int64_t)p->experts * p->chunks;
 }
 
-/* The places of the experts of AHEAD copies per lane, starting at `at`; -1: not among them. */
+/* The places of the experts of AHEAD copies per lane, starting at `at`, or -1 for an expert that is not among
+ * them. */
 __device__ __forceinline__ void load_places(const Plan &p, int64_t at, int64_t end, int *place) {
     int64_t expert[AHEAD];
 #pragma unroll

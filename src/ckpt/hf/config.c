@@ -227,8 +227,8 @@ static Err check_kind(const HfType *t, const Config *c) {
     return ERR_OK;
 }
 
-/* Writes the text for a type and reads it back. If the result is another model, returns an error and no
- * text. */
+/* Writes the config.json of a Hugging Face model type, and reads it back to check it. If the result is
+ * another model, returns an error and no text. */
 static Err write_type(const HfType *t, const Config *c, DType dtype, const json_t *tokens, Str *out,
                       HfFamily *family, int *differences) {
     *differences = INT_MAX;

@@ -25,9 +25,9 @@ void hf_config_fit(Config *, const Safetensors *weights);
 void hf_config_fit_heads(Config *, const Safetensors *weights, bool init_missing);
 /* Writes the text of config.json, and sets the family of the tensors' names. The type is hf_model_type if given,
  * otherwise the first type that fits. It is an error if this type cannot express the options or, without hf_model_type,
- * if no type can. `tokens` contains the ids of tokens.h; NULL: all ids are null in the file. */
+ * if no type can. `tokens` contains the ids of tokens.h; if it is NULL, all ids are null in the file. */
 Err hf_config_export(const Config *, DType dtype, const json_t *tokens, Str *json, HfFamily *family);
-/* The name of the type that an export writes; NULL: no type fits. */
+/* The name of the type that an export writes, or NULL if no type fits. */
 const char *hf_config_type(const Config *);
 /* Returns an error if hf_model_type is given and cannot describe the model. */
 Err hf_config_check_type(const Config *);

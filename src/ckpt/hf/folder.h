@@ -9,7 +9,7 @@
 
 /* A file of the tokenizer: a copy of `from`, or the given content. */
 typedef struct HfFile {
-    char *from;       /* path of the original; NULL: write `content` */
+    char *from;       /* path of the original, or NULL to write `content` */
     const char *name; /* name in the folder */
     char *content;
 } HfFile;

@@ -20,7 +20,7 @@ static const char SCALING[] = "rope_scaling", PARAMETERS[] = "rope_parameters", 
                   SLIDING[] = "sliding_attention", CHUNKED[] = "chunked_attention",
                   ORIGINAL[] = "original_max_position_embeddings";
 
-/* The object with this key; NULL: none. */
+/* The object with this key, or NULL if there is none. */
 static const json_t *get_object(HfReader *r, const char *key) {
     const json_t *v = hf_member(r, NULL, key);
     if (v && !json_is_object(v)) hf_refuse(r, key, "not an object");
@@ -60,8 +60,8 @@ static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char
     return !scaling ? kinds ? hf_member(r, kinds, kind) : NULL : kind == FULL ? scaling : NULL;
 }
 
-/* The object with the parameters of rotation; NULL: none. In transformers, rope_scaling (older files) takes
- * precedence over rope_parameters. An empty object counts as absent. */
+/* The object with the parameters of rotation, or NULL if there is none. In transformers, rope_scaling (older
+ * files) takes precedence over rope_parameters. An empty object counts as absent. */
 static const json_t *find_rope(HfReader *r, const char **key) {
     if (has_two_rotations(r)) return find_rope_of_kind(r, FULL, key);
     const json_t *scaling = get_flat(r, *key = SCALING);
@@ -268,8 +268,8 @@ static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
     set_long_rope_of(r, in, in_key, get_original_length(r, in));
 }
 
-/* If the factor is null, its value is the model's length divided by the original length. transformers reads mscale only
- * if mscale_all_dim is set too. Latent attention always scales its scores by mscale_all_dim. */
+/* A null factor defaults to max_position_embeddings divided by the original length. transformers reads mscale
+ * only if mscale_all_dim is set too. Latent attention always scales its scores by mscale_all_dim. */
 static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  original = get_original_length(r, in),
@@ -446,7 +446,8 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
-/* The number `alpha` of a dynamic scaling, with which Hunyuan stretches the base for every length; 0: none. */
+/* The number `alpha` of a dynamic scaling, with which Hunyuan stretches the base for every length, or 0 if
+ * there is none. */
 static double get_alpha(HfReader *r, const char **key) {
     const json_t *in = find_rope(r, key);
     return in && !strcmp(get_rope_type(r, in), "dynamic") ? hf_get_real(r, in, "alpha", 0) : 0;

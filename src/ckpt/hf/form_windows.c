@@ -65,7 +65,7 @@ static bool is_windowed(HfReader *r, const HfRow *row, int64_t i, int64_t number
     return is_periodic(row) ? (i + 1) % number != 0 : row->choice != HF_WINDOWS_NONE;
 }
 
-/* The size of the window, which in Hugging Face includes the token itself; 0: no window. */
+/* The size of the window, which in Hugging Face includes the token itself. 0 means no window. */
 static int64_t get_window(HfReader *r, const HfRow *row) {
     const json_t *size = json_object_get(r->root, row->key);
     if (row->choice == HF_WINDOWS_NONE) return 0;

@@ -15,7 +15,7 @@ typedef struct HfQuantization {
     bool (*describe)(const Tensor *weight, Tensor *numbers, Tensor *scales);
     /* Sets all values of the weight, in order. A value can be NaN or infinite. */
     void (*decode)(const Tensor *numbers, const Tensor *scales, float *out);
-    int side; /* weight_block_size in config.json must be [side, side]; 0: it has no such key */
+    int side; /* weight_block_size in config.json must be [side, side]; 0 if config.json has no such key */
 } HfQuantization;
 
 enum { HF_QUANTIZATIONS = 2 };

@@ -351,7 +351,7 @@ bool hf_leaves_pooler(const Safetensors *s, const HfMap *m) {
     return false;
 }
 
-/* The number of the tensor's layer; -1: none. */
+/* The number of the tensor's layer, or -1 if there is none. */
 static int64_t layer_of(const HfMap *m, const char *name) {
     const Family *f = &FAMILIES[m->family];
     const size_t base = strlen(f->prefix), n = strlen(f->layers);

@@ -33,7 +33,7 @@ typedef struct HfTensor {
     int ndim;
     int64_t dim[3];
     const Param *param;
-    int part;      /* part of the parameter; HF_ALL_PARTS: all parts, in order */
+    int part;      /* part of the parameter; HF_ALL_PARTS means all parts, in order */
     int64_t group; /* expert; HF_ALL_GROUPS: all experts */
     /* The tensor is a list of matrices, each with `rows` rows of the parameter. Transposed matrices are [in, out]. */
     int64_t rows, columns;

@@ -14,8 +14,8 @@ typedef struct HfForm HfForm; /* form.h */
  * row. */
 typedef struct HfRow {
     const char *name;   /* name of the option; without an option, "key " and the key */
-    int option;         /* row of options.def; -1: none */
-    const char *key;    /* key of config.json; NULL: none */
+    int option;         /* row of options.def, or -1 if there is none */
+    const char *key;    /* key of config.json, or NULL if there is none */
     double fallback;    /* value of a missing key */
     const char *word;   /* a text whose use depends on the form: fallback, second key, reason or value */
     int choice;         /* HfWindows, or the second number of GROUPS */
@@ -33,7 +33,7 @@ typedef struct HfType {
 
 extern const HfType HF_TYPE[HF_TYPES];
 
-/* The type with this name; NULL: none. */
+/* The type with this name, or NULL if there is none. */
 const HfType *hf_type_find(const char *name);
 /* Sets out[] to the effective rows, in the order of the keys in an exported file; returns their number. */
 int hf_type_rows(const HfType *, const HfRow *out[HF_MOST_ROWS]);

@@ -13,7 +13,7 @@ static bool find(void *library, const char *name, void *function) {
     return at;
 }
 
-/* The name of a function that the library lacks; NULL: none. */
+/* The name of a function that the library lacks, or NULL if there is none. */
 static const char *find_functions(Nccl *n) {
 #define FUNCTION(name, parameters)                                                                           \
     if (!find(n->library, "nccl" #name, &n->name)) return "nccl" #name;

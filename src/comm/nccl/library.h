@@ -79,8 +79,8 @@ typedef struct Nccl {
 bool nccl_shares_a_process(const Nccl *);
 /* Whether copies between windows can run on copy engines, as in version 2.28 and later. */
 bool nccl_has_windows(const Nccl *);
-/* Loads a library; NULL: libnccl.so.2 on the loader's search path. Returns a user error if the library cannot be
- * used. The library stays loaded until the process ends. */
+/* Loads a library; NULL means libnccl.so.2 on the loader's search path. Returns a user error if the library
+ * cannot be used. The library stays loaded until the process ends. */
 Err nccl_load(const char *file, Nccl *);
 /* A configuration in which NCCL chooses all other values and, if most_blocks is 0, the number of blocks. */
 NcclConfig nccl_config(int most_blocks, bool copy_engines);

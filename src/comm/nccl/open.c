@@ -27,7 +27,7 @@ static bool same_gpu(const Facts *a, const Facts *b) {
     return !memcmp(a->device, b->device, sizeof a->device);
 }
 
-/* Sets `why` to the reason why NCCL cannot be used; empty: it can be used. */
+/* Sets `why` to the reason why NCCL cannot be used, or to an empty text if it can. */
 static Err agree_on(const Comm *c, const Facts *all, char why[200]) {
     enum { SIZE = 200 };
     char a[32], b[32];

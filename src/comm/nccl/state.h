@@ -27,7 +27,8 @@ typedef struct NcclLink {
     DeviceStream *stream;
     NcclFlight *first, **last; /* oldest first */
     int64_t swept_ns;          /* when the operation before `first` ended */
-    uint64_t places;           /* hash of operations' offsets in windows since the last comparison; 0: none */
+    uint64_t places;           /* hash of operations' offsets in windows since the last comparison, or 0 if
+                                  there is none */
     struct NcclLink *next;
 } NcclLink;
 
@@ -45,12 +46,13 @@ typedef struct NcclState {
     Nccl nccl;
     Comm *comm;
     Device *device;
-    int most_blocks;          /* maximum number of thread blocks per kernel; 0: NCCL chooses */
+    int most_blocks;          /* maximum number of thread blocks per kernel; 0 if NCCL chooses it */
     bool registers;           /* memory is registered as windows */
     NcclLink *links, *graphs; /* graphs: the link for graph launches, or NULL */
     NcclMemory *windows;
     NcclFlight *spare;
-    NcclFlight *calling; /* the operation in an NCCL call, which may wait for other members; NULL: none */
+    NcclFlight *calling; /* the operation in an NCCL call, which may wait for other members, or NULL if there
+                            is none */
     CommKey calling_key;
     int64_t calling_ns;   /* start of the call; INT64_MAX: a host operation runs and prints warnings */
     char *greeting;       /* device memory [NCCL_PAIRS] that neighbours send when they connect */

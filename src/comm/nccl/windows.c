@@ -13,7 +13,7 @@ static bool is_same_on_all(Comm *c, Group g, const char *site, int64_t value, in
     return range[0] == range[1];
 }
 
-/* The link's window that contains the address; NULL: none. */
+/* The link's window that contains the address, or NULL if there is none. */
 static const NcclMemory *window_of(const NcclState *s, const NcclLink *l, const void *p) {
     const NcclMemory *w = s->windows;
     while (w && (w->of != l || (const char *)p < w->memory || (const char *)p >= w->memory + w->bytes))

@@ -13,8 +13,8 @@ enum { REQUIRED, OPTIONAL, REPEATED };
 
 typedef struct Wanted {
     const char *name;
-    int64_t leaf;        /* index among the columns of a row group; -1: not found */
-    const char *problem; /* why the column cannot be read; NULL: no problem */
+    int64_t leaf;        /* index among the columns of a row group, or -1 if the column was not found */
+    const char *problem; /* why the column cannot be read, or NULL if it can */
 } Wanted;
 
 typedef struct Reader {

@@ -20,7 +20,7 @@
 typedef struct Parquet Parquet;
 
 typedef struct ParquetText {
-    const char *bytes; /* any bytes, not NUL-terminated; NULL: the row has no value */
+    const char *bytes; /* any bytes, not NUL-terminated; NULL if the row has no value */
     size_t n;
 } ParquetText;
 

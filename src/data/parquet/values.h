@@ -16,7 +16,7 @@ typedef struct Runs {
     Bytes in;
     unsigned width;            /* bits per value */
     uint64_t left;             /* number of unread values of the run */
-    const unsigned char *bits; /* bytes of a bit-packed run; NULL: all values are `value` */
+    const unsigned char *bits; /* bytes of a bit-packed run, or NULL if all values are `value` */
     uint64_t bit;              /* position of the next value in `bits` */
     uint32_t value;
 } Runs;
@@ -44,7 +44,7 @@ typedef struct Strings {
     Runs indices;
     Deltas prefixes, lengths;
     Str previous;            /* owned: the last string of DELTA_BYTE_ARRAY */
-    ParquetText *dictionary; /* owned; NULL: the chunk has none */
+    ParquetText *dictionary; /* owned; NULL if the chunk has no dictionary */
     size_t dictionary_size;
 } Strings;
 
@@ -52,6 +52,7 @@ typedef struct Strings {
  * strings in encoding PLAIN. */
 const char *strings_dictionary(Strings *, Bytes page, int64_t encoding, int64_t n);
 const char *strings_open(Strings *, Bytes page, int64_t encoding);
-/* The next string, valid until the next call; false: no string is left, or it is damaged. */
+/* Reads the next string, which is valid until the next call. Returns false if no string is left, or if it is
+ * damaged. */
 bool strings_next(Strings *, ParquetText *out);
 void strings_free(Strings *); /* resets the value to {0} */

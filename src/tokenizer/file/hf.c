@@ -83,7 +83,8 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *c
     return post_load(post, t->vocab_size, &h->post);
 }
 
-/* Returns the id of the first of these names that is a special token; -1: none. The list ends with NULL. */
+/* Returns the id of the first of these names that is a special token, or -1 if there is none. The list ends
+ * with NULL. */
 static int32_t usual(const Tokenizer *t, const char *const *names) {
     for (; *names; names++) {
         const int32_t id = hf_token_id(t, *names);

@@ -10,13 +10,13 @@
 /* Sets impl and vocab_size. If `made` is not NULL, it replaces "model", and the tokenizer takes ownership of
  * it. */
 Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *, Tokenizer *);
-/* The first special token that has a usual name of an end-of-text token; -1: none. */
+/* The first special token that has a usual name of an end-of-text token, or -1 if there is none. */
 int32_t hf_usual_eod(const Tokenizer *);
 
 /* If the beginning-of-sequence or the padding token is missing, sets it to a special token with a usual
  * name. */
 void hf_take_usual(Tokenizer *);
-/* Replaces the tokens that TOKENIZER_ADD_SPECIAL adds before and after a text; -1: none. */
+/* Replaces the tokens that TOKENIZER_ADD_SPECIAL adds before and after a text; -1 means no token. */
 void hf_put_around(Tokenizer *, int32_t before, int32_t after);
 /* Makes the tokenizer encode every text with TOKENIZER_SPECIAL_AS_TEXT. */
 void hf_split_special(Tokenizer *);

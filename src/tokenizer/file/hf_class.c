@@ -360,7 +360,7 @@ static void set_defaults(const HfClass *class, HfConfig *c) {
     }
 }
 
-/* The charsmap of a Precompiled normalizer, which may be part of a Sequence; NULL: none. */
+/* The charsmap of a Precompiled normalizer, which may be part of a Sequence, or NULL if there is none. */
 static json_t *charsmap_of(const json_t *normalizer) {
     const json_t *list = json_object_get(normalizer, "normalizers");
     json_t *found = json_object_get(normalizer, "precompiled_charsmap");

@@ -25,10 +25,10 @@ typedef struct HfClass {
     bool own_post, forgets_post, plain;
 } HfClass;
 
-/* Sets *out to the class that AutoTokenizer chooses; NULL: tokenizer.json is used unchanged. `tokenizer` is NULL if
- * there is no tokenizer.json. Returns an error if the class is not supported. */
+/* Sets *out to the class that AutoTokenizer chooses, or to NULL if tokenizer.json is used unchanged.
+ * `tokenizer` is NULL if there is no tokenizer.json. Returns an error if the class is not supported. */
 Err hf_class_find(const HfConfig *, const json_t *tokenizer, const HfClass **out);
-/* The class with this name; NULL: the class is not supported. */
+/* The class with this name, or NULL if the class is not supported. */
 const HfClass *hf_class(const char *name);
 
 /* Builds a tokenizer.json from the vocabulary of `root`, and sets the default tokens of the class in the settings.

@@ -17,12 +17,12 @@ typedef struct HfConfig {
     json_t *model_type, *tokenizer_class; /* the values in config.json and tokenizer_config.json, or NULL */
 } HfConfig;
 
-/* Fills `out`, which must be zero; call hf_config_free even after an error. tokenizer: the tokenizer.json; NULL: none.
- * Returns an error if a file is malformed or two tokens have the same id. */
+/* Fills `out`, which must be zero; call hf_config_free even after an error. tokenizer: the tokenizer.json, or
+ * NULL if there is none. Returns an error if a file is malformed or two tokens have the same id. */
 Err hf_config_read(const char *dir, const json_t *tokenizer, HfConfig *out);
 void hf_config_free(HfConfig *);
 
-/* The text of a token of the settings, such as "eos_token"; NULL: none. */
+/* The text of a token of the settings, such as "eos_token", or NULL if there is none. */
 const char *hf_config_token(const HfConfig *, const char *key);
 /* Sets *out to the "added_tokens" of a tokenizer: the tokens of `start`, then the declared tokens by id, then
  * named and additional tokens that are missing. A token without an "id" gets the next id. If `plain` is set,

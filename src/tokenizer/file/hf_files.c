@@ -178,7 +178,7 @@ static void replace_step(json_t *steps, const char *kind, const char *pattern, c
                                            "content", content));
 }
 
-/* A regex that matches the user-defined pieces, the longest first; NULL: there are none. */
+/* A regex that matches the user-defined pieces, the longest first, or NULL if there are none. */
 static json_t *user_regex(const SpmModel *m) {
     Str regex = {0};
     size_t longest = 0, n;

@@ -27,7 +27,7 @@ typedef struct Set {
 struct Added {
     Vocab *vocab;
     Set sets[2];         /* index: whether tokens are normalized */
-    const Token **by_id; /* [vocab_limit]; NULL: not an added token */
+    const Token **by_id; /* [vocab_limit]; NULL if the id is not an added token */
 };
 
 void added_free(Added *a) {
@@ -181,8 +181,8 @@ const char *added_text(const Added *a, int32_t id, size_t *n) {
     return t ? (*n = t->pattern.len, t->pattern.s) : NULL;
 }
 
-/* The longest pattern at the beginning of the text; NULL: none. The patterns [low, high) share the first
- * `depth` bytes with the text. */
+/* The longest pattern at the beginning of the text, or NULL if there is none. The patterns [low, high) share
+ * the first `depth` bytes with the text. */
 static const Token *longest(const Set *set, const char *text, size_t n) {
     size_t low = set->first[(unsigned char)*text], high = set->first[(unsigned char)*text + 1];
     const Token *best = NULL;

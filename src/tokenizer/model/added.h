@@ -29,7 +29,7 @@ void added_free(Added *);
 /* The vocabulary of added tokens. */
 const Vocab *added_vocab(const Added *);
 bool added_is_special(const Added *, int32_t id);
-/* The decoded text of an added token (borrowed); NULL: the id is not an added token. */
+/* The decoded text of an added token (borrowed), or NULL if the id is not an added token. */
 const char *added_text(const Added *, int32_t id, size_t *n);
 
 /* Calls fn for each added token (with its id) and each non-empty stretch of text between them (with id -1),

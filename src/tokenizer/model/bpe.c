@@ -14,7 +14,7 @@ enum { DIRECT = 512, NONE = -1 }; /* the characters that spell bytes are below D
 typedef struct Merge {
     uint64_t pair; /* left id << 32 | right id */
     uint32_t rank;
-    int32_t id; /* the merged token; NONE: a free slot */
+    int32_t id; /* the merged token; NONE if the slot is free */
 } Merge;
 
 struct Bpe {

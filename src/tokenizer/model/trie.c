@@ -6,7 +6,7 @@
 #include "base/mem.h"
 
 typedef struct Edge {
-    uint64_t key;  /* (node << 8 | byte) + 1; 0: free */
+    uint64_t key;  /* (node << 8 | byte) + 1; 0 if the slot is free */
     int32_t child; /* never the root */
 } Edge;
 

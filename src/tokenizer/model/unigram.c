@@ -21,7 +21,7 @@ struct Unigram {
     double *scores; /* by id */
     double unk_score;
     int32_t unk;
-    int32_t bytes[256]; /* ids of <0x00> ... <0xFF>; NONE: no byte_fallback */
+    int32_t bytes[256]; /* ids of <0x00> ... <0xFF>, or NONE if there is no byte_fallback */
     bool single;        /* SentencePiece: scores are summed in single precision */
 };
 

@@ -19,9 +19,9 @@ struct Vocab {
     Str bytes;
     Entry *entries;
     size_t count, cap;
-    uint32_t *slots; /* entry + 1; 0: free */
+    uint32_t *slots; /* entry + 1; 0 if the slot is free */
     size_t mask;     /* slots - 1; slots: a power of two >= 2 * count */
-    uint32_t *by_id; /* entry + 1; 0: the id has no token */
+    uint32_t *by_id; /* entry + 1, or 0 if the id has no token */
     size_t limit, by_id_cap;
 };
 

@@ -18,9 +18,9 @@ Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
 /* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Errors: those of vocab_add, an id that is not
  * an integer. */
 Err vocab_load(Vocab *, const json_t *model);
-/* The id of a text; -1: none. */
+/* The id of a text, or -1 if there is none. */
 int32_t vocab_id(const Vocab *, const char *text, size_t n);
-/* The text of an id (borrowed, not NUL-terminated); NULL: none. */
+/* The text of an id (borrowed, not NUL-terminated), or NULL if there is none. */
 const char *vocab_text(const Vocab *, int32_t id, size_t *n);
 size_t vocab_count(const Vocab *);
 int32_t vocab_limit(const Vocab *); /* largest id + 1 */

@@ -32,7 +32,7 @@ typedef void PieceFn(void *arg, View piece);
 Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View text, PieceFn *fn, void *arg);
 
 /* byte_to_char returns the character that spells a byte in byte-level vocabularies. char_to_byte is the
- * inverse; -1: the character spells no byte. */
+ * inverse, and returns -1 if the character spells no byte. */
 uint32_t byte_to_char(unsigned char byte);
 int char_to_byte(uint32_t character);
 /* Appends the characters that spell the bytes of a text. */

@@ -26,7 +26,7 @@ typedef struct Pair {
     uint64_t key; /* left id << 32 | right id */
     int64_t count;
     Places fresh;   /* words that gained this pair after it was last queued */
-    int64_t merged; /* index in the list of merges + 1; 0: not merged */
+    int64_t merged; /* index in the list of merges + 1; 0 if the pair is not merged */
 } Pair;
 
 typedef struct Queued {
@@ -47,7 +47,7 @@ typedef struct Trainer {
     int32_t *ids;
     Pair *pairs;
     size_t num_pairs, pairs_cap;
-    uint32_t *slots; /* pair + 1; 0: free */
+    uint32_t *slots; /* pair + 1; 0 if the slot is free */
     size_t mask;
     uint32_t *touched; /* pairs with fresh words */
     size_t num_touched, touched_cap;

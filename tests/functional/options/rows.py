@@ -625,7 +625,7 @@ def exit_interval(program, quick):
 
 @row("skip_train")
 def skip_train(program, quick):
-    """A run that only evaluates a checkpoint reads the next samples."""
+    """With --skip-train, evaluation starts at the first validation sample that the saved run has not yet read."""
     save, state = saved(program)
     continued(program, "--ckpt-step 2 --skip-train", state, "--load", save)
 

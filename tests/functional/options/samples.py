@@ -13,8 +13,8 @@ SPLITS = "train", "valid", "test"
 
 
 def write_dataset(prefix, sequences, first=None):
-    """Writes a .bin/.idx pair of 16-bit tokens. first: the number of sequences before each document, and in total;
-    None: each sequence is a document."""
+    """Writes a .bin/.idx pair of 16-bit tokens. first: the number of sequences before each document, and in total; None
+    means that each sequence is a document."""
     first = np.arange(len(sequences) + 1) if first is None else np.array(first)
     lengths = np.array([len(d) for d in sequences], np.int32)
     starts = 2 * (np.cumsum(lengths, dtype=np.int64) - lengths)

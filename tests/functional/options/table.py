@@ -83,8 +83,8 @@ def check_read(fields, run):
 
 
 def legs(layouts):
-    """Returns the layouts of the two halves of a resumed run (None: no run is resumed), and the layouts of whole runs.
-    Without `layouts`, any may be used."""
+    """Returns the layouts of the two halves of a resumed run (None if no run is resumed), and the layouts of whole
+    runs. Without `layouts`, any may be used."""
     if layouts == (ONE,):
         return None, layouts
     first, second, *more = layouts * 2 if len(layouts) == 1 else layouts or (CUT, STAGES)

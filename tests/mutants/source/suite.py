@@ -61,8 +61,8 @@ def sandbox_works():
 
 
 def execute(test, tree, timeout, **environment):
-    """Runs a test in the sandbox, with a scratch folder as /tmp. Returns the exit status (None: timeout), seconds and
-    coverage."""
+    """Runs a test in the sandbox, with a scratch folder as /tmp. Returns the exit status (None after a timeout), the
+    seconds and the coverage."""
     with tempfile.TemporaryDirectory(dir=tree.root.parent, ignore_cleanup_errors=True) as scratch:
         words = dict(e.split("=", 1) for e in test.environment)
         command = [*NAMESPACES, "bash", "-c", INSIDE, "bash", tree.root, scratch, test.cwd, *test.command]

@@ -185,7 +185,7 @@ TEST(a_folder_without_files_is_said_before) {
     assert_non_null(strstr(e.msg, "cannot create a file in '/proc'"));
 }
 
-static int of_unnamed; /* errno of O_TMPFILE, as on NFS or an old kernel; 0: it succeeds */
+static int of_unnamed; /* errno of O_TMPFILE, as on NFS or an old kernel, or 0 if it succeeds */
 
 int __real_open(const char *path, int flags, ...);
 int __wrap_open(const char *path, int flags, ...);

@@ -9,7 +9,7 @@
 #include "unit/ckpt/model.h"
 
 static const char *planted_from, *planted_to; /* a line of config.json, and its replacement */
-static const Registry *planted_weights;       /* the tensors that are written; NULL: the correct ones */
+static const Registry *planted_weights;       /* the tensors that are written; NULL means the correct ones */
 
 Err __real_hf_config_export(const Config *, DType, const json_t *, Str *json, HfFamily *);
 Err __wrap_hf_config_export(const Config *c, DType dtype, const json_t *tokens, Str *json, HfFamily *family);

@@ -74,7 +74,7 @@ static bool same_key(Group a, Group b) {
     return !memcmp(&a, &b, sizeof a);
 }
 
-/* Checks for all pairs of groups of a mesh that groups with equal lists of ranks have equal simplified
+/* Checks, for every pair of groups of a mesh, that groups with equal rank lists have equal simplified
  * forms. */
 TEST(equal_lists_have_one_simplified_form) {
     enum { WORLD = 24, GROUPS = 2 * WORLD * 16 };

@@ -267,7 +267,7 @@ TEST(faults_are_reported) {
     static const struct {
         CommMain *program;
         double deadline_s;
-        const char *planted; /* fault of the library; NULL: none */
+        const char *planted; /* fault of the library, or NULL if there is none */
         const char *says[SAYS];
     } CASES[] = {
         {one_is_dropped,
@@ -371,7 +371,7 @@ static void all_are_equally_slow(void *arg, Comm *c) {
 TEST(a_slow_rank_is_named_once) {
     static const struct {
         CommMain *program;
-        const char *operation; /* the late operation; NULL: none */
+        const char *operation; /* the late operation, or NULL if there is none */
     } CASES[] = {{one_is_slow, "all_reduce sum of 3 F32 at 'slow', operation 1"},
                  {one_connects_slowly, "all_to_all at 'first', operation 1"},
                  {one_opens_slowly, "broadcast of 128 U8 at 'nccl_id', operation 2"},
@@ -504,7 +504,7 @@ TEST(other_libraries_are_refused) {
 }
 
 /* Linked with --wrap=nccl_load: loads the NCCL for host memory, and claims that it works on GPU memory. */
-static int gpu_version; /* version for GPU memory; 0: only host memory */
+static int gpu_version; /* version for GPU memory; 0 means that only host memory is used */
 Err __real_nccl_load(const char *file, Nccl *);
 Err __wrap_nccl_load(const char *file, Nccl *);
 Err __wrap_nccl_load(const char *file, Nccl *n) {

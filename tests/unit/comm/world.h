@@ -12,7 +12,7 @@
 #include "base/philox.h"
 #include "comm/comm.h"
 
-/* The device whose memory this rank communicates; NULL: host memory. */
+/* The device whose memory this rank communicates; NULL means host memory. */
 static _Thread_local Device *world_device;
 
 static inline Group world_group(const Comm *c) {

@@ -132,7 +132,7 @@ TEST(the_output_layer_of_a_t5) {
 TEST(experts_follow_the_pattern) {
     static const char MODEL[] = "num-experts = 8\ndisable-bias-linear = true\nffn-hidden-size = 48\n";
     static const struct {
-        const char *freq, *layers; /* for 12 layers; NULL: the value is refused */
+        const char *freq, *layers; /* for 12 layers, or NULL if the value is refused */
     } cases[] = {{"1", "111111111111"},
                  {"2", "101010101010"},
                  {"5", "100001000010"},
@@ -176,7 +176,7 @@ TEST(each_balancing_type_has_its_coefficient) {
 
 TEST(windows_follow_the_pattern) {
     static const struct {
-        const char *pattern, *layers; /* for 12 layers; NULL: no pattern for 12 layers */
+        const char *pattern, *layers; /* for 12 layers, or NULL if there is no pattern for 12 layers */
     } cases[] = {
         {"4", "111011101110"},
         {"1", "000000000000"},

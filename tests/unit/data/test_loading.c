@@ -191,7 +191,7 @@ typedef struct Traced {
     DatasetPart part;
     atomic_int n;
     int64_t sample[200];
-    int readable; /* number of samples before one that cannot be read; 0: all can be read */
+    int readable; /* number of samples before one that cannot be read; 0 if all can be read */
     atomic_bool failed;
 } Traced;
 

@@ -309,7 +309,7 @@ TEST(each_encoding_is_checked) {
         int64_t encoding, repetition;
         const char *body;
         size_t n;
-        const char *says; /* expected error; NULL: it can be read */
+        const char *says; /* expected error, or NULL if it can be read */
     } CASES[] = {
 #define CASE(encoding, repetition, body, says) {encoding, repetition, body, sizeof body - 1, says}
         CASE(6, 0, "\x08\x01\x02\0\x02\0x", NULL),

@@ -15,7 +15,7 @@ typedef struct Shape {
     AttentionAttr attr;
     DType dtype;
     bool packed;    /* each group's q, k and v are adjacent, as in Megatron-LM; s = t, d = e */
-    size_t memory;  /* memory of the GPU; 0: enough */
+    size_t memory;  /* memory of the GPU; 0 means enough */
     bool any_order; /* the GPU may sum in any order */
     bool padded;    /* samples have decreasing lengths: t, ..., 0 */
 } Shape;

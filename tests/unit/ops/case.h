@@ -47,7 +47,7 @@ typedef struct OpCase {
 typedef struct OpLane {
     DType dtype;
     Device *device;        /* NULL: a new CPU device, with: */
-    int threads;           /* 0 means 1; -1: all cores */
+    int threads;           /* 0 means 1; -1 means all cores */
     bool split;            /* the backward is a DX sweep, then a DW sweep */
     bool sample_by_sample; /* each sample on a separate tape */
     bool batch_invariant;

@@ -20,7 +20,7 @@ typedef struct Values {
 typedef struct Grid {
     uint64_t seed, tensor;
     int bits;
-    uint64_t next; /* 1 + the block of `words`; 0: none */
+    uint64_t next; /* 1 + the block of `words`; 0 if there is none */
     Philox4 words;
 } Grid;
 

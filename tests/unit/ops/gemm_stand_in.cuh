@@ -19,13 +19,13 @@ extern "C" {
 typedef struct Timing {
     double burst, sustained; /* milliseconds; negative: the algorithm does not run */
     bool other_bits;
-    double later[3]; /* sustained time in later blocks; 0: as in the first */
+    double later[3]; /* sustained time in later blocks; 0 means as in the first */
 } Timing;
 
 static struct {
     const Timing *algos;
     int n, at, blocks[GEMM_ALGOS];
-    int lost;       /* number of an algorithm that the library no longer has; 0: none */
+    int lost;       /* number of an algorithm that the library no longer has, or 0 if there is none */
     bool no_memory; /* there is no memory for measurements */
     double ms;      /* time that the GPU has been busy */
 } gpu;

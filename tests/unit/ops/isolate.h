@@ -20,7 +20,7 @@ typedef enum TestEnd { TEST_NOT_BEGUN, TEST_STARTED, TEST_PASSED, TEST_LEFT_OUT,
 
 /* State in memory that the processes share. */
 typedef struct Isolated {
-    int begun; /* the test that runs or ran last; -1: none */
+    int begun; /* the test that runs or ran last, or -1 if there is none */
     bool done; /* there are no more tests */
     unsigned char end[ISOLATE_TESTS];
 } Isolated;

@@ -10,7 +10,7 @@
 
 typedef struct DirectCall {
     KernelCase row;
-    void (*arrange)(Call *); /* changes values of operands; NULL: no change */
+    void (*arrange)(Call *); /* changes values of operands; NULL if nothing is changed */
 } DirectCall;
 
 /* ---- arrangements ---- */

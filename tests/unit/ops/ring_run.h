@@ -112,7 +112,7 @@ static inline void ring_run(const RingRank *k) {
 typedef struct RingPaths {
     int64_t calls;
     size_t scratch;  /* largest scratch memory of an op */
-    char other[300]; /* the first path that does not use cuDNN; "": none */
+    char other[300]; /* the first path that does not use cuDNN, or "" if there is none */
 } RingPaths;
 
 /* A TapeTrace whose arg is a RingPaths. */

@@ -15,9 +15,9 @@
 typedef struct Shape {
     int64_t s, t, b, g, r, d, e;
     AttentionAttr attr;
-    int64_t first_key; /* row i has first key i % (first_key + 1); 0: no operand */
-    int64_t length;    /* sample i has length i * length; 0: no operand */
-    int64_t buckets;   /* number of buckets of the bias; 0: no operand */
+    int64_t first_key; /* row i has first key i % (first_key + 1); 0 if the operand is absent */
+    int64_t length;    /* sample i has length i * length; 0 if the operand is absent */
+    int64_t buckets;   /* number of buckets of the bias, or 0 if there is no operand */
 } Shape;
 
 enum { Q, K, V, DY, BIAS, Y, DQ, DK, DV, DBIAS, TENSORS };

@@ -25,10 +25,11 @@ typedef struct Case {
     int cp, tp;
     ContextPlan plan;
     int64_t s, g, r;     /* length of the whole sequence, kv groups of all ranks, heads per group */
-    int64_t values;      /* width of the values; 0: as the keys */
-    int64_t keys;        /* length of the other sequence that has the keys and values; 0: self-attention */
+    int64_t values;      /* width of the values; 0 means that of the keys */
+    int64_t keys;        /* length of the other sequence that has the keys and values; 0 means
+                            self-attention */
     int64_t left, right; /* window; 0: none, causal */
-    int64_t chunk;       /* keys per chunk; 0: none */
+    int64_t chunk;       /* keys per chunk, or 0 if there is none */
     bool packed;         /* documents of 23 positions, marked by first_key */
     bool full;           /* not causal */
     double dropout;

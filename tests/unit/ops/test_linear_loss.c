@@ -22,7 +22,7 @@ typedef struct LossLane {
 } LossLane;
 
 typedef struct How {
-    int64_t positions; /* positions per chunk; 0: the two separate ops */
+    int64_t positions; /* positions per chunk; 0 means that the two separate ops are used */
     bool fresh;        /* w's main gradient is unwritten */
     bool split;        /* a DX sweep, then a DW sweep */
     bool evaluates;

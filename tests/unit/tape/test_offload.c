@@ -70,7 +70,7 @@ static LateDevice *late_device(void) {
 
 /* ---- the network ---- */
 
-/* A network in which `layers` of the four layers are offloaded; 0: without an Offload. */
+/* A network in which `layers` of the four layers are offloaded; 0 means without an Offload. */
 typedef struct Chain {
     Net net;
     Offload *offload;

@@ -20,7 +20,7 @@ static struct {
     unsigned waited;            /* mask of the copies that the host has waited for */
     size_t backed, most_backed; /* bytes of reserved addresses that have memory; maximum */
     size_t room;                /* size of the largest available block */
-    int secluded;               /* a GPU that GPU 0 cannot access; 0: none */
+    int secluded;               /* a GPU that GPU 0 cannot access, or 0 if there is none */
     int priority;               /* priority of the last stream that was created with one */
     int compute_mode;           /* cudaComputeMode of all GPUs */
 } gpu;
