@@ -18,7 +18,7 @@ typedef enum Activation {
     ACT_SQUARED_RELU,
     ACT_RELU,
     ACT_TANH,
-    /* Gated: the input is [..., gate | up], the output act(gate) * up has half its width. */
+    /* Gated: the input is [..., gate | up], and the output act(gate) * up has half its width. */
     ACT_SWIGLU, /* act is SiLU */
     ACT_GEGLU_TANH,
     ACT_GEGLU_ERF,
@@ -33,8 +33,8 @@ typedef struct ActivationAttr {
 } ActivationAttr;
 
 typedef struct LinearAttr {
-    /* Every element is one chain of multiply-adds over its terms in order, so it does not depend on the numbers of rows
-     * and columns. (BLAS chooses its order by shape.) */
+    /* Every element is one chain of multiply-adds over its terms in order, so it does not depend on the
+     * number of rows or columns. (BLAS chooses its order by shape.) */
     bool fixed_order;
     Activation activation; /* the activation that gives `act` from y, or x from `pre`; not gated */
 } LinearAttr;
@@ -46,8 +46,8 @@ typedef struct LinearHeadsAttr {
 
 typedef struct Fp8ScaleAttr {
     double largest; /* the value that an amax is scaled to */
-    /* fp8_scale: the scale follows from this step's amax; if false, from the largest of all n. An amax that is 0
-     * or not finite leaves the scale unchanged. */
+    /* fp8_scale: if true, the scale is computed from this step's amax; if false, from the largest of all n.
+     * An amax that is 0 or not finite leaves the scale unchanged. */
     bool most_recent;
 } Fp8ScaleAttr;
 
@@ -68,7 +68,7 @@ typedef struct Fp8GemmAttr {
 } Fp8GemmAttr;
 
 typedef struct NormAttr {
-    bool rms;      /* RMSNorm (no mean, no bias), else LayerNorm */
+    bool rms;      /* true: RMSNorm (no mean, no bias); false: LayerNorm */
     bool no_gain;  /* the gain is not a parameter; the kernels get ones */
     bool no_bias;  /* LayerNorm without bias; the kernels read only whether there is a bias */
     bool one_plus; /* the gain is stored as w and applied as 1 + w (--apply-layernorm-1p) */
@@ -77,7 +77,7 @@ typedef struct NormAttr {
 
 typedef struct RopeAttr {
     int32_t dim;      /* rotated leading part of each head, even */
-    bool interleaved; /* pairs (2i, 2i+1), else (i, i + dim/2) */
+    bool interleaved; /* true: the pairs are (2i, 2i+1); false: they are (i, i + dim/2) */
     bool inverse;     /* rotate back: the backward */
 } RopeAttr;
 
@@ -119,7 +119,7 @@ typedef struct RandomLogitsAttr {
     DropoutAttr index; /* what a draw depends on; `rate` is not used */
 } RandomLogitsAttr;
 
-/* The index of the draw for the first expert of a row of logits [s, samples, experts]. */
+/* The index of the random draw for the first expert of a row of the logits [s, samples, experts]. */
 HOST_DEVICE static inline int64_t random_logits_first(const RandomLogitsAttr *a, int64_t row, int64_t samples,
                                                       int64_t experts) {
     const int64_t sample = a->index.first_sample + row % samples;
@@ -138,7 +138,8 @@ typedef struct RouterLossAttr {
 typedef struct DispatchAttr {
     int64_t capacity; /* rows per expert, or 0 if there is no limit (dropless) */
     bool pad;         /* every expert gets exactly `capacity` rows */
-    bool by_position; /* copies beyond the capacity are dropped from the end; else by smallest probability */
+    bool by_position; /* true: copies beyond the capacity are dropped from the end; false: those with the
+                         smallest probabilities are dropped */
     bool local; /* only copies for experts from `first` on are dispatched; other ranks dispatch the rest */
     int64_t first;
 } DispatchAttr;
@@ -174,7 +175,7 @@ typedef struct ExpertBiasAttr {
     double rate;
 } ExpertBiasAttr;
 
-/* The widest head of the fused kernels of a GPU. */
+/* The width of the widest head that the fused kernels of a GPU support. */
 enum { ATTENTION_WIDEST = 256 };
 enum { WINDOW_OFF = -1 };
 typedef struct AttentionAttr {
@@ -191,13 +192,13 @@ typedef struct AttentionAttr {
     int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */
     /* A score gets the bias of its bucket (kernels/relative_buckets.h), after the scale. */
     int64_t bias_max_distance;
-    bool bias_bidirectional; /* else all later keys share bucket 0 */
+    bool bias_bidirectional; /* otherwise, all later keys share bucket 0 */
     /* Probabilities are dropped by the index ((sample*heads + head)*S + query)*S + key. S, which is seq_total,
      * is at least the length of both sequences. */
     DropoutAttr dropout;
 } AttentionAttr;
 
-/* The first position that the query at p sees. first_key: where its document begins. */
+/* The first position that the query at p sees. first_key is the position at which its document begins. */
 HOST_DEVICE static inline int64_t attention_begin(int64_t window_left, int64_t chunk_size, int64_t p,
                                                   int64_t first_key) {
     const int64_t window = window_left == WINDOW_OFF ? 0 : p - window_left,
@@ -211,7 +212,7 @@ typedef struct EmbeddingAttr {
 
 typedef struct LossAttr {
     int64_t vocab; /* later columns are padding: not part of the softmax, gradient zero */
-    int64_t first; /* column 0 of the tensor in the full vocabulary */
+    int64_t first; /* index, in the full vocabulary, of the tensor's column 0 */
 } LossAttr;
 
 /* A piece of a flat buffer that an op works on: a row of an I64 tensor. */

@@ -1,6 +1,6 @@
-/* Computes the numbers of an optimizer step, and applies clipping to them. CPU and GPU share this code, so
- * that they are bitwise equal. As in Megatron-LM (core/optimizer/clip_grads.py), the clipping coefficient is
- * most / (norm + 1e-6) if that is less than 1. */
+/* Computes the numbers of an optimizer step, and includes the clipping coefficient in them. CPU and GPU share
+ * this code, so that they are bitwise equal. As in Megatron-LM (core/optimizer/clip_grads.py), the clipping
+ * coefficient is most / (norm + 1e-6), or 1 if that is smaller. */
 #pragma once
 
 #include <math.h>
@@ -36,8 +36,8 @@ HOST_DEVICE static inline double clip_product(double a, double b) {
 #endif
 }
 
-/* Clips: multiplies step->grad_scale by the coefficient. `squares` is the sum of squares of the main
- * gradients. */
+/* Clips the gradient: multiplies step->grad_scale by the clipping coefficient. `squares` is the sum of
+ * squares of the main gradients. */
 HOST_DEVICE static inline ClipOutcome clip_numbers(double squares, double most, StepNumbers *step) {
     const double norm = clip_product(sqrt(squares), fabs(step->grad_scale));
     ClipOutcome o = {norm, 1, isfinite(norm) ? 1.0 : 0.0};

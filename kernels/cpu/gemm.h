@@ -1,4 +1,4 @@
-/* GEMMs through CBLAS, split over the threads of the pool. */
+/* Runs GEMMs with CBLAS, split over the threads of the pool. */
 #pragma once
 
 #include "kernels/cpu/real.h"

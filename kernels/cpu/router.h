@@ -1,4 +1,4 @@
-/* The scores of a router, shared by its choice and its losses. */
+/* Computes the scores of a router, for its choice of experts and for its losses. */
 #pragma once
 
 #include "kernels/cpu/vector_math.h"

@@ -1,5 +1,5 @@
-/* Small GEMMs inside a kernel. Each element of c is a single chain of multiply-adds in the order of k, so
- * that it does not depend on the number of rows and columns. The loop over n is vectorised. */
+/* Computes small GEMMs inside a kernel. Each element of c is a single chain of multiply-adds in the order of
+ * k, so that it does not depend on the number of rows and columns. The loop over n is vectorised. */
 #pragma once
 
 #include "kernels/cpu/real.h"

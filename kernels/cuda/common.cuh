@@ -178,7 +178,8 @@ static inline Rows rows_of(const Tensor *t) {
     r.width = tensor_width(t);
     return r;
 }
-/* Whether every row of t begins at a multiple of 16 bytes and is a multiple of 16 bytes long. */
+/* Whether every row of t begins at an address that is a multiple of 16 bytes, and is a multiple of 16 bytes
+ * long. */
 static inline bool rows_are_aligned(const Tensor *t) {
     const int64_t n = 16 / (int64_t)dtype_size((DType)t->dtype);
     bool yes = aligned_16(t->data) && tensor_width(t) % n == 0;
@@ -204,8 +205,8 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
          i += (int64_t)gridDim.x * blockDim.x)
 
 /* Records an error. The first error of a device becomes a fault when the host next waits for the device
- * (tensor/cuda.h). `message` is a string in host memory with two %lld, so the kernel must get it as an
- * argument. */
+ * (tensor/cuda.h). `message` is a string in host memory that contains two %lld. The kernel must therefore get
+ * it as an argument. */
 __device__ __forceinline__ void raise_assert(DeviceAssert *c, const char *message, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
     c->message = message;

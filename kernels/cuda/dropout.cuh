@@ -1,5 +1,5 @@
-/* The factors of dropout, drawn as in kernels/cpu/dropout.h: element i of a site uses philox_u32(seed, site,
- * i). */
+/* Computes the factors of dropout as kernels/cpu/dropout.h does: element i of a site uses philox_u32(seed,
+ * site, i). */
 #pragma once
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Code shared by norm.cu and norm_grad.cu: the parameters of their kernels, the conditions for vector access,
- * and the number of blocks. */
+/* Code that norm.cu and norm_grad.cu share: the parameters of their kernels, the conditions for vector
+ * access, and the number of blocks. */
 #pragma once
 
 #include "kernels/cuda/row_team.cuh"
@@ -27,7 +27,7 @@ static inline bool matches(const Tensor *t, const Tensor *x) {
     return !t || (t->dtype == x->dtype && aligned_16(t->data));
 }
 
-/* Number of blocks if each team processes one row. */
+/* The number of blocks if each team processes one row. */
 static inline unsigned team_grid(int64_t rows, TeamShape shape) {
     const int64_t blocks = ceil_div(rows, shape.count);
     return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);

@@ -1,4 +1,4 @@
-/* The scales of FP8 operands, bitwise equal to those of kernels/cpu/quantize.c. */
+/* Computes the scales of FP8 operands. They are bitwise equal to those of kernels/cpu/quantize.c. */
 #pragma once
 
 #include <float.h>

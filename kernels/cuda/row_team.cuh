@@ -1,5 +1,5 @@
-/* Teams are groups of threads that process a row together. This header has their reductions, and computes
- * where rows of a strided tensor begin. It is intended for kernels that read each row once. */
+/* Teams are groups of threads that process a row together. This header contains their reductions, and
+ * computes where the rows of a strided tensor begin. It is intended for kernels that read each row once. */
 #pragma once
 
 #include <string.h>
@@ -15,7 +15,8 @@ enum { TEAM_LARGEST = 1024, TEAM_BLOCK = 256 /* threads per block if teams are s
 
 /* The shape of teams for rows of `parts` parts, with at most one part per thread; `parts` must be at most
  * TEAM_LARGEST. A block has at most `block` threads (a multiple of 32 up to 512), or is one larger team.
- * Teams of several warps share a block only if `many`; otherwise they synchronize by the block's barrier. */
+ * Teams of several warps share a block only if `many` is set; otherwise, they synchronise with the block's
+ * barrier. */
 static inline TeamShape team_for(int64_t parts, int block, bool many) {
     TeamShape t = {1, 1};
     if (parts > 32)

@@ -1,7 +1,7 @@
-/* exp, the logistic function and softplus, bitwise equal to those of kernels/cpu/vector_math.h, which
- * describes the method. Equality matters because a router compares scores, so that a difference in the last
- * bit can change the experts of a token. Intrinsics prevent the compiler from fusing multiplications with
- * additions. */
+/* Computes exp, the logistic function and softplus. The results are bitwise equal to those of
+ * kernels/cpu/vector_math.h, which describes the method. Equality matters because a router compares scores,
+ * so that a difference in the last bit can change the experts of a token. Intrinsics prevent the compiler
+ * from fusing multiplications with additions. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"

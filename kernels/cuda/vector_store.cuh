@@ -1,5 +1,6 @@
 /* Stores of whole vectors in asm statements, which the compiler cannot split. It may split an ordinary vector
- * store into stores of elements if a kernel has several of them, or also stores single elements. */
+ * store into stores of elements if a kernel contains several vector stores, or also stores single
+ * elements. */
 #pragma once
 
 #include <string.h>

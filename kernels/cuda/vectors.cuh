@@ -73,7 +73,7 @@ template <typename T, int N> struct Run {
             for (int k = 0; k < N; k++) put(k, x[k]);
         }
     }
-    /* The largest element, ignoring NaN; NaN if all elements are NaN. */
+    /* The largest element that is not NaN, or NaN if all elements are NaN. */
     __device__ __forceinline__ Real<T> largest() const {
         if constexpr (sizeof(T) == 2) {
             Run<T, 2> best;

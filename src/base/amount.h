@@ -8,7 +8,7 @@ typedef struct AmountText {
     char s[96];
 } AmountText;
 
-/* Meant as an argument of a call: the text amount(n, "step").s is valid until the end of the full
+/* Use it as an argument of a call: the text amount(n, "step").s is valid until the end of the full
  * expression. */
 AmountText amount(int64_t n, const char *noun);
 

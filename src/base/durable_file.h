@@ -18,7 +18,7 @@ typedef struct Sink {
 /* Creates or truncates the file. Call sink_close, sink_replace or sink_discard after it, even on error. */
 Err sink_open(Sink *, const char *path);
 Err sink_add(Sink *, const void *bytes, size_t n);
-Err sink_flush(Sink *); /* makes all bytes so far readable in the file, not durable */
+Err sink_flush(Sink *); /* makes all bytes written so far readable in the file, but not durable */
 /* Calls fsync and close. If `so_far` is an error or one of these calls fails, removes the file. Returns the
  * first error. On success the content is durable; the name is durable once the folder is synced (file_rename,
  * file_sync_dir). */

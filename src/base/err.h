@@ -6,12 +6,13 @@
 /* Every exit status of the program; docs/ci.md has the same table. A fault (fault.h) ends the program by
  * SIGABRT, which a shell reports as 134. */
 typedef enum ErrCode {
-    ERR_NONE = 0,         /* success; if a verdict was requested, it is PASS */
+    ERR_NONE = 0,         /* success; a requested verdict is PASS */
     ERR_FAILED = 1,       /* a requested check did not hold, or training diverged */
     ERR_USER = 2,         /* options, paths or input files are wrong */
     ERR_INFRA = 3,        /* the machine failed: disk full, no permission, a lost rank */
     ERR_INCONCLUSIVE = 4, /* measurements vary too much for a verdict */
-    ERR_SIGNAL = 128      /* plus the number of the signal that stopped the run, after it saved or reported */
+    ERR_SIGNAL = 128      /* this, plus the number of the signal that stopped the run after it had saved or
+                             reported */
 } ErrCode;
 
 typedef struct Err {

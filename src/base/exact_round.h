@@ -1,4 +1,4 @@
-/* The rounding of an ExactSum. Host and GPU share this code. */
+/* Rounds an ExactSum to a double. Host and GPU share this code. */
 #pragma once
 
 #include "base/exact_sum.h"

@@ -7,7 +7,7 @@
 
 enum { EXACT_LIMBS = 68 }; /* 2^-1074 .. 2^1024 and 78 bits for carries */
 
-/* Normal sums of several ranks may be added field by field (as int64_t[EXACT_WORDS]). */
+/* The normal sums of several ranks may be added field by field, as int64_t[EXACT_WORDS]. */
 typedef struct ExactSum {
     int64_t limb[EXACT_LIMBS]; /* limb i counts 2^(32 i - 1074) */
     int64_t plus_infinities, minus_infinities, nans;

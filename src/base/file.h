@@ -8,12 +8,12 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* The error of a failed system call: "cannot <verb> '<path>'" with errno's reason. A user error if the path
- * is wrong or forbidden, else an infra error. */
+/* The error of a failed system call: "cannot <verb> '<path>'" with errno's reason. It is a user error if the
+ * path is wrong or forbidden, otherwise an infra error. */
 Err file_failed(const char *verb, const char *path);
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
-/* Bytes in the file, -1 if it cannot be read. */
+/* The number of bytes in the file, or -1 if it cannot be read. */
 int64_t file_size(const char *path);
 /* Appends the content of the file to `out`. */
 Err file_read(const char *path, Str *out);
@@ -23,8 +23,8 @@ Err file_read(const char *path, Str *out);
  * file to which this program's stdout or stderr is redirected is also written to directly, after the earlier
  * output. A folder is a user error. */
 Err file_write_atomic(const char *path, const void *bytes, size_t n);
-/* Whether both paths lead to the same file. If it or its folder does not exist yet, names are compared
- * after links are resolved. */
+/* Whether both paths lead to the same file. If the file or its folder does not exist yet, the names are
+ * compared after links are resolved. */
 bool file_is_same(const char *a, const char *b);
 /* Whether file_write_atomic appends to the path instead of replacing it. */
 bool file_is_stream(const char *path);
@@ -35,15 +35,15 @@ Err file_check_target(const char *path);
 Err file_check_folder(const char *path);
 /* Writes all bytes to an open descriptor; a full disk is an infra error that names `path`. */
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n);
-/* mkdir -p; the new folders are durable. */
+/* Makes a folder and its parents, like mkdir -p. The new folders are durable. */
 Err file_mkdirs(const char *path);
 /* Calls fsync on the folder, so that names created, changed or removed in it survive a power failure. */
 Err file_sync_dir(const char *dir);
-/* Renames within a folder, durably; a file at `to` is replaced atomically. */
+/* Renames a file within a folder durably. A file at `to` is replaced atomically. */
 Err file_rename(const char *from, const char *to);
-/* Removes a file, durably; a missing file is not an error. */
+/* Removes a file durably. A missing file is not an error. */
 Err file_remove(const char *path);
-/* rm -r of a folder that this program wrote. */
+/* Removes a folder that this program wrote, and all files in it. */
 Err file_remove_tree(const char *path);
 
 /* A read-only memory map. An empty file maps to {NULL, 0}. */

@@ -12,7 +12,7 @@ struct HostStream {
 
 HostStream *host_stream_new(void);
 void host_stream_free(HostStream *); /* runs all tasks first; NULL is allowed */
-/* The stream's current end: the number of tasks added so far. */
+/* The current end of the stream, which is the number of tasks added so far. */
 int64_t host_stream_end(HostStream *);
 /* Test whether the first `position` tasks are done, and wait until they are done. Any thread may call them. */
 bool host_stream_passed(HostStream *, int64_t position);

@@ -10,10 +10,10 @@ typedef struct Interrupt Interrupt;
  * different thread. `done` is then printed on stderr, unless it is NULL. Call it before other threads start,
  * so that they inherit the blocked signals. If SIGHUP is ignored, as under nohup, it remains ignored. */
 Interrupt *interrupt_watch(void (*undo)(void *arg), void *arg, const char *done);
-/* Between hold and release a signal waits, so the caller may change the data that `undo` reads. */
+/* Between hold and release, signals are delayed, so the caller may change the data that `undo` reads. */
 void interrupt_hold(Interrupt *);
 void interrupt_release(Interrupt *);
-/* Ends the watch, which the caller must hold. A signal that waited ends the process here. */
+/* Ends the watch, which the caller must hold. A delayed signal ends the process here. */
 void interrupt_end(Interrupt *);
 
 /* Blocks the signals until interrupt_poll reads them. Use it in a command that starts processes and must therefore have

@@ -5,7 +5,7 @@
 
 #include "base/str.h"
 
-/* The length of the string at s, including quotes; at most n. */
+/* The length of the string at s, including its quotes. It is at most n. */
 size_t json_text_string(const char *s, size_t n);
 
 /* Replaces numbers that Python's json accepts and jansson refuses. An integer of more than 64 bits, such as
@@ -17,8 +17,8 @@ void json_text_numbers(Str *json);
  * json.dumps(json), on one line. jansson prints 17 digits of every real number, and different escapes. Bytes
  * that are not UTF-8 (json_string_nocheck) are printed as \udcXX, as Python prints them in file names. */
 void json_print(Str *, const json_t *, int indent, int depth);
-/* As Python's repr(float): the fewest digits that read back as the same number, with an exponent if the
- * magnitude is below 1e-4 or at least 1e16. */
+/* Formats a number like Python's repr(float): with the fewest digits that read back as the same number, and
+ * with an exponent if the magnitude is below 1e-4 or at least 1e16. */
 void json_print_real(Str *, double);
 /* A number; null for a NaN or an infinity, which JSON does not have. */
 json_t *json_finite(double);

@@ -15,6 +15,6 @@ char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 typedef struct Arena Arena;
 Arena *arena_new(void);
 void arena_free(Arena *);
-void arena_reset(Arena *);                /* drops all allocations, keeps the memory */
+void arena_reset(Arena *);                /* drops all allocations, but keeps the memory */
 void *arena_alloc(Arena *, size_t bytes); /* zeroed, 16-byte aligned, valid until reset or free */
 char *arena_printf(Arena *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

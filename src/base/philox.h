@@ -16,7 +16,7 @@ typedef struct Philox4 {
 
 HOST_DEVICE static inline uint64_t philox_product(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__
-    uint64_t ab; /* because nvcc compiles a plain product to needless additions of zero */
+    uint64_t ab; /* avoids a plain product, which nvcc compiles to needless additions of zero */
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(ab) : "r"(a), "r"(b));
     return ab;
 #else
@@ -43,14 +43,14 @@ HOST_DEVICE static inline uint32_t philox_u32(uint64_t seed, uint64_t site, uint
     return philox4x32(seed, site, index / 4).v[index % 4];
 }
 
-/* Uniform in (0, 1), 53 bits, never 0 or 1. */
+/* A uniform random number in (0, 1) with 53 bits. It is never 0 or 1. */
 HOST_DEVICE static inline double philox_uniform(uint64_t seed, uint64_t site, uint64_t index) {
     Philox4 p = philox4x32(seed, site, index / 2);
     uint64_t bits = (uint64_t)p.v[index % 2 * 2] << 32 | p.v[index % 2 * 2 + 1];
     return ((double)(bits >> 11) + 0.5) * 0x1p-53;
 }
 
-/* Standard normals by Box-Muller: elements 2 * pair and 2 * pair + 1. */
+/* Two standard normal random numbers by the Box-Muller method: elements 2 * pair and 2 * pair + 1. */
 HOST_DEVICE static inline void philox_normal_pair(uint64_t seed, uint64_t site, uint64_t pair,
                                                   double out[2]) {
     Philox4 p = philox4x32(seed, site, pair);

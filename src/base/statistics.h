@@ -5,11 +5,11 @@
 #include <stdint.h>
 
 double mean_of(const double *x, int64_t n);
-/* The square root of the sum of squares; 0 for n = 0. */
+/* The square root of the sum of squares, or 0 if n = 0. */
 double norm_of(const double *x, int64_t n);
 /* The norm of x - y. */
 double distance_of(const double *x, const double *y, int64_t n);
-/* The root mean square; 0 for n = 0. */
+/* The root mean square, or 0 if n = 0. */
 double rms_of(const double *x, int64_t n);
 
 typedef struct Range {
@@ -38,8 +38,8 @@ typedef struct Interval {
 int64_t interval_rank(int64_t n, double error);
 /* The smallest n for which interval_rank is not 0. */
 int64_t interval_least(double error);
-/* False: too few samples; the interval is then from 0 to infinity. */
+/* Returns false if there are too few samples; the interval is then from 0 to infinity. */
 bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
-/* An interval for the quotient of two positive medians. The probability that it misses is at most the
- * probability that at least one of the two intervals misses. */
+/* An interval for the quotient of two positive medians. It misses the quotient with at most the probability
+ * that at least one of the two intervals misses its median. */
 Interval interval_ratio(Interval of, Interval to);

@@ -1,4 +1,4 @@
-/* A growable byte string, always NUL-terminated. It may also contain NULs: use len. */
+/* A growable byte string, always NUL-terminated. It may also contain NULs, so use len. */
 #pragma once
 
 #include <stddef.h>
@@ -14,7 +14,7 @@ void str_printf(Str *, const char *fmt, ...) __attribute__((format(printf, 2, 3)
 /* Appends at most 60 bytes of untrusted text in quotes, with unprintable bytes as \xNN. A message with such
  * text remains one short line. */
 void str_quote(Str *, const char *bytes, size_t n);
-void str_clear(Str *); /* length 0; keeps the memory */
+void str_clear(Str *); /* sets the length to 0, but keeps the memory */
 void str_free(Str *);
 
 /* Like str_quote, for an argument of a call: quote(name).s is valid until the end of the full expression. */
@@ -25,5 +25,6 @@ Quoted quote(const char *text);
 /* Like quote, for the text of a JSON value, whose strings already have quotes. */
 Quoted quote_json(const char *text);
 
-/* The candidate nearest to `word` by edit distance; NULL if none is within a third of its length. */
+/* The candidate that is nearest to `word` by edit distance, or NULL if no distance is within a third of its
+ * length. */
 const char *str_nearest(const char *word, const char *const *candidates, size_t n);

@@ -1,4 +1,4 @@
-/* Output to a terminal, with line widths and coloured verdicts. Other output is plain. */
+/* Prints to a terminal, with limited line widths and coloured verdicts. Other output is plain. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,8 +11,9 @@
 bool terminal_is_live(FILE *);
 /* The current width: that of the terminal, or else the value of COLUMNS, or else 80. */
 int terminal_columns(FILE *);
-/* The number of bytes of `text` that fit into `columns`, in whole characters. A wide character takes two
- * columns, and the escape sequence of a colour none. A byte that is not UTF-8 counts as one column. */
+/* The number of bytes of `text` that fit into `columns`, in whole characters. A wide character occupies two
+ * columns, and the escape sequence of a colour occupies none. A byte that is not UTF-8 counts as one
+ * column. */
 size_t terminal_fit(const char *text, int columns);
 /* Replaces the cursor's line with `text`, truncated to the width of the live terminal; terminal_hide
  * clears the line. */

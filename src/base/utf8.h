@@ -9,14 +9,15 @@
 
 /* Reads one character of valid UTF-8 at s and returns its number of bytes. */
 size_t utf8_next(const char *s, uint32_t *character);
-/* Start of the character that ends just before `at` (valid UTF-8, at > 0). */
+/* Returns the start of the character that ends just before `at`, in valid UTF-8 and for at > 0. */
 size_t utf8_prev(const char *s, size_t at);
 /* Whether a byte of valid UTF-8 is the first of its character. */
 static inline bool utf8_begins(char byte) { return ((unsigned char)byte & 0xC0) != 0x80; }
 size_t utf8_count(const char *s, size_t n); /* characters of valid UTF-8 */
 void utf8_put(Str *, uint32_t character);
 bool utf8_valid(const char *s, size_t n);
-/* The number of bytes before the first invalid one; n: all are valid. *cut: the text ends inside a character. */
+/* The number of bytes before the first invalid one, or n if all are valid. *cut is set if the text ends
+ * inside a character. */
 size_t utf8_prefix(const char *s, size_t n, bool *cut);
 /* Appends the text with each maximal invalid subpart replaced by one U+FFFD (Unicode 3.9, as Python's
  * errors="replace"). */

@@ -25,7 +25,7 @@ HOST_DEVICE static inline int64_t slice_position(const SequenceSlice *s, int64_t
     return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
 }
 
-/* How many of `n` rows from `row` on are consecutive positions. */
+/* The number of the `n` rows from `row` on whose positions are consecutive. */
 HOST_DEVICE static inline int64_t slice_run(const SequenceSlice *s, int64_t row, int64_t n) {
     const int64_t left = s->chunk ? s->chunk - (s->first + row) % s->chunk : n;
     return left < n ? left : n;
@@ -35,7 +35,7 @@ HOST_DEVICE static inline int64_t slice_clamp(int64_t x, int64_t high) {
     return x < 0 ? 0 : x < high ? x : high;
 }
 
-/* How many of the first `rows` rows are before a position. */
+/* The number of the first `rows` rows that are before a position. */
 HOST_DEVICE static inline int64_t slice_before(const SequenceSlice *s, int64_t rows, int64_t position) {
     int64_t before = position;
     if (s->chunk)

@@ -2,9 +2,9 @@
  * tracker file next to the folders, latest_checkpointed_iteration.txt, contains the iteration of the newest
  * checkpoint. The names are those of Megatron-LM (training/checkpointing.py).
  *
- * A checkpoint appears complete or not at all. It is written into iter_N.tmp, every file and the folder are
- * synced, the folder is renamed, and only then is the tracker changed. The hash of every tensor is checked
- * before the tensor's bytes are copied.
+ * A checkpoint never appears incomplete. It is written into iter_N.tmp, every file and the folder are synced,
+ * the folder is renamed, and only then is the tracker changed. The hash of every tensor is checked before the
+ * tensor's bytes are copied.
  *
  * The tensors of each parameter and part are stored as boxes of global rows and columns. Each box is written
  * by one of the ranks that hold it. A load copies the intersections of the stored boxes with the boxes that
@@ -66,8 +66,8 @@ Err ckpt_save_start(const char *dir, const CkptSaveOptions *, Comm *, const Regi
 bool ckpt_save_is_written(const CkptSaving *);
 Err ckpt_save_finish(CkptSaving *);
 
-/* Creates the folder, checks that the folder is writable, and locks it against saves of other runs. *lock is
- * a file descriptor to close() at the end; -1 after an error. */
+/* Creates the folder, checks that it is writable, and locks it against saves of other runs. *lock is a file
+ * descriptor, which the caller must close at the end. It is -1 after an error. */
 Err ckpt_lock(const char *dir, int *lock);
 
 /* An open checkpoint: its manifest is valid, and its files exist with the right sizes. */
@@ -82,9 +82,9 @@ Err ckpt_latest(const char *dir, int64_t *iteration);
 Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
 /* Lists the iterations of all checkpoints that look complete, ascending. Release with free(). */
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
-/* Opens the checkpoint of `iteration` (-1: ckpt_latest). If a checkpoint is damaged, the error of this
- * function and of ckpt_verify, ckpt_load and ckpt_digest names the newest other checkpoint that is intact,
- * and the option that loads it. After an error, *out is NULL. */
+/* Opens the checkpoint of `iteration`, or that of ckpt_latest if it is -1. If a checkpoint is damaged, the
+ * error of this function and of ckpt_verify, ckpt_load and ckpt_digest names the newest other checkpoint that
+ * is intact, and the option that loads it. After an error, *out is NULL. */
 Err ckpt_open(const char *dir, int64_t iteration, Comm *, Ckpt **out);
 void ckpt_close(Ckpt *);
 /* The manifest, with the iteration, the state and all tensors. The checkpoint owns the manifest. */
@@ -97,10 +97,10 @@ bool ckpt_has_fp8_state(const Ckpt *);
 Err ckpt_verify(const Ckpt *);
 /* Fills this rank's part of the items, and reads no other data. The registries of all ranks together must
  * have exactly the stored parameters, except for optional tensors of the items. The state of FP8's delayed
- * scaling may be missing on either side: stored scales that the registry lacks are ignored, and scales of the
- * registry that are not stored keep their values. Padding rows also keep their values. After an error, no
- * item of any rank has changed. After the load, the caller must round values that are kept in 16-bit storage
- * (registry_round_values). */
+ * scaling may be missing in the checkpoint or in the registry. Stored scales that the registry lacks are
+ * ignored, and scales of the registry that are not stored keep their values. Padding rows also keep their
+ * values. After an error, no item of any rank has changed. After the load, the caller must round values that
+ * are kept in 16-bit storage (registry_round_values). */
 Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
 /* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape and name.
  * The last line is the hash of all lines. Equal content gives equal lines, however the content is sharded. */

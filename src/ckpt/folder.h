@@ -1,4 +1,4 @@
-/* The folders of a checkpoint directory: names, publication, retention. */
+/* Names, publishes and deletes the folders of a checkpoint directory. */
 #pragma once
 
 #include <stdint.h>
@@ -6,11 +6,11 @@
 #include "base/err.h"
 #include "ckpt/ckpt.h"
 
-/* Returns "DIR/iter_0000020" + suffix; release with free(). */
+/* Returns "DIR/iter_0000020" + suffix, which the caller must free. */
 char *folder_path(const char *dir, int64_t iteration, const char *suffix);
-/* The error for a folder that Megatron-LM wrote. */
+/* Returns the error for a folder that Megatron-LM wrote. */
 Err folder_of_megatron(const char *folder);
-/* Deletes what is left of a replaced checkpoint, an interrupted save or an interrupted deletion. */
+/* Deletes the remains of a replaced checkpoint, an interrupted save or an interrupted deletion. */
 Err folder_clean(const char *dir);
 /* Renames the complete, synced folder iter_N.tmp to iter_N, replacing an older iter_N, and then writes N into
  * the tracker. Both changes are durable. */

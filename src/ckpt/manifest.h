@@ -26,7 +26,7 @@ bool box_intersect(const Box *, const Box *, Box *out);
 typedef struct CkptTensor {
     const char *name, *suffix, *part; /* parameter; "" or optimizer state (".exp_avg"); "whole", "q", ... */
     int ndim;                         /* 1 or 2 */
-    int64_t global[2];                /* shape of the full part; [1] is 1 for a vector */
+    int64_t global[2];                /* shape of the full part; shape[1] is 1 for a vector */
     Box box;                          /* the stored box, row-major */
     DType dtype;                      /* a float type */
     int file;
@@ -64,10 +64,10 @@ void manifest_print(const Manifest *, const char *entries, size_t n, Str *out);
  * even after an error. */
 Err manifest_parse(Manifest *out, const char *path, const char *text, size_t n);
 
-/* Compares by (suffix, name, part, offset). */
+/* Compares two tensors by (suffix, name, part, offset), for qsort. */
 int ckpt_tensor_order(const void *, const void *);
 bool ckpt_same_part(const CkptTensor *, const CkptTensor *);
-/* "'decoder.final_layernorm.weight.exp_avg' (whole)", for error messages. */
+/* Describes a tensor in error messages: "'decoder.final_layernorm.weight.exp_avg' (whole)". */
 typedef struct TensorTitle {
     char s[360];
 } TensorTitle;

@@ -11,8 +11,8 @@
 typedef struct SafeTensor {
     const char *name;
     Tensor tensor; /* contiguous; read-only after safetensors_open. A scalar has the shape [1] */
-    /* The name of the dtype if it is not supported; `tensor` then has the raw bytes. NULL: the dtype is
-     * supported. */
+    /* The name of the dtype if it is not supported; `tensor` then has the raw bytes. It is NULL if the dtype
+     * is supported. */
     const char *unread;
 } SafeTensor;
 
@@ -41,8 +41,8 @@ const Tensor *safetensors_find(const Safetensors *, const char *name);
 /* The name by which the file calls the dtype of a tensor that safetensors_find returned. */
 const char *safetensors_dtype(const Tensor *);
 
-/* Returns the bytes of tensors[i], valid until the next call. It is needed if all tensors together do not fit
- * in memory. */
+/* Returns the bytes of tensors[i], valid until the next call. Use it if all tensors together do not fit in
+ * memory. */
 typedef const void *SafeBytesFn(void *arg, int64_t i);
 /* Replaces `path` atomically. Tensors must be contiguous. If `bytes` is given, this function provides the
  * data of the tensors. Tensors are written in the order of the safetensors library: widest dtype first, then

@@ -1,10 +1,12 @@
-/* The boxes of a parameter's part that this rank stores: its shard, limited to the ranges of the item. */
+/* Computes the boxes of a parameter's part that this rank stores, which are its shard, limited to the ranges
+ * of the item. */
 #pragma once
 
 #include "ckpt/ckpt.h"
 
-/* Sets *boxes to the boxes, and returns their number; release with free(). Every row of a box is contiguous
- * in item->flat. If a range begins or ends inside a row, that piece of the row is a separate box. */
+/* Sets *boxes to the boxes, which the caller must free, and returns their number. Every row of a box is
+ * contiguous in item->flat. If a range begins or ends inside a row, that piece of the row is a separate
+ * box. */
 int64_t held_boxes(const Param *, int part, const CkptItem *, Box **boxes);
 /* The index in item->flat of the part's element [row, column], which must be in one of the boxes. */
 int64_t held_at(const Param *, int part, const CkptItem *, int64_t row, int64_t column);

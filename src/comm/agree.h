@@ -1,4 +1,4 @@
-/* Decisions that must be equal on all ranks of a world. */
+/* Makes decisions that must be equal on all ranks of a world. */
 #pragma once
 
 #include "base/err.h"

@@ -1,7 +1,8 @@
 /* Communication between ranks. A Comm is the endpoint of one rank. It has two transports. The memory of a
  * call's buffers selects the transport:
  *
- *   host     the ranks of a world are threads of this process, or processes that MPI or TCP connects. In comm_null, this rank runs alone and no data arrive, as in a dry run
+ *   host the ranks of a world are threads of this process, or processes that MPI or TCP connects. With
+ *   comm_null, this rank runs alone and no data arrive, as in a dry run
  *   device   for memory of a discrete device: NCCL, or staging through host memory and the host transport
  *
  * Order of sums: a host transport, and so staging, adds in the order of the group's members, element by
@@ -16,7 +17,7 @@
  * message of a group block until all members have started them, so all ranks must do these in the same order.
  * Messages may be sent only between neighbours in the group; its last and first members are neighbours.
  *
- * An operation is a fault if a member does not start it within the deadline, or starts it with a different
+ * It is a fault if a member does not start an operation within the deadline, or starts it with a different
  * kind, count, dtype or site. If ranks are processes, a process that ends early or does not run is also a
  * fault. The fault report contains the group, the sequence number, the state of each rank, and this rank's
  * flight recorder. The whole world then ends (exit status 3, ERR_INFRA). */
@@ -57,16 +58,16 @@ typedef struct CommCall {
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
     int peer;                              /* member number: SEND, RECV, BROADCAST */
     Device *device;                        /* the device of in and out; NULL means the host */
-    bool staged; /* goes through host memory even if the device has a transport; must be equal on all
-                    members */
+    bool staged; /* whether data go through host memory even if the device has a transport; must be equal on
+                    all members */
 } CommCall;
 
 typedef struct Comm Comm;
 typedef struct CommWork CommWork;
 
-/* Starts an operation. Usually returns before the operation is done; the wait may finish it. On a device, it runs after
- * all earlier calls on that device. The rank that started an operation must wait for it exactly once. A rank may wait
- * for its operations in any order. */
+/* Starts an operation. Usually returns before the operation is done; comm_wait may then do the rest of it. On
+ * a device, it runs after all earlier calls on that device. The rank that started an operation must wait for
+ * it exactly once. A rank may wait for its operations in any order. */
 CommWork *comm_start(Comm *, const CommCall *);
 /* For host memory: returns when the result is available. For a device: later calls on it run after the operation,
  * and the host reads the result through device_read or device_view, which wait for the device. */
@@ -99,9 +100,9 @@ typedef struct CommDeviceOptions {
 /* "through host memory", followed by MPI or TCP if the ranks are processes. A NULL Comm is one rank. */
 void comm_describe_host(const Comm *, char text[200]);
 /* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, staging
- * otherwise. All ranks must call it with the same options. All get the same result. It is a user error if a named
- * library cannot be used or if versions differ between ranks. `text` describes the transport and the reason. Call
- * comm_close_device before the device is freed. A NULL Comm is one rank. */
+ * otherwise. All ranks must call it with the same options. All get the same result. Returns a user error if a
+ * named library cannot be used, or if its version differs between ranks. `text` describes the transport and
+ * the reason. Call comm_close_device before the device is freed. A NULL Comm is one rank. */
 Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]);
 /* Checks that comm_open_device accepts this library for discrete devices or, if `discrete` is false, for
  * other devices. The library stays loaded. */
@@ -111,9 +112,9 @@ void comm_close_device(Comm *);
 /* Registers memory of the device with the communicator of the group as a symmetric window of NCCL.
  * All-gathers and sums whose input and output are registered then need fewer thread blocks. All-gathers run
  * on copy engines, without thread blocks, unless the group is the tensor-parallel group. All members must
- * call it together, with the same number of bytes, and must use the same offsets in their windows for an
- * operation. The device must be opened with DeviceSpec.exports. No-op unless the transport is NCCL and was
- * opened with `registers`, or if the group has one member. */
+ * call it together, with the same number of bytes. For each operation, all members must use the same offsets
+ * in their windows. The device must be opened with DeviceSpec.exports. Does nothing if the group has one
+ * member, or unless the transport is NCCL and was opened with `registers`. */
 void comm_register(Comm *, const Group *, void *memory, size_t bytes);
 /* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL
  * does not check the offsets; if they differ, it writes data to wrong addresses. All ranks must call it. */
@@ -130,8 +131,8 @@ typedef struct CommOptions {
     const char *build; /* must be equal in all processes that TCP connects; NULL disables the comparison */
 } CommOptions;
 
-/* Runs fn(arg, comm) as ranks 0..world-1, one thread each (the caller's thread is rank 0), and returns when all ranks
- * have returned. A rank that returns while another waits for it is a fault immediately. */
+/* Runs fn(arg, comm) as ranks 0..world-1, each in a separate thread (rank 0 in the caller's), and returns
+ * when all ranks have returned. A rank that returns while another waits for it is a fault immediately. */
 typedef void CommMain(void *arg, Comm *);
 void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 
@@ -146,29 +147,31 @@ typedef enum CommLauncher { COMM_ALONE, COMM_MPI, COMM_TCP } CommLauncher;
 
 /* The environment variables of a launcher: mpirun, srun, torchrun, or a compatible launcher. */
 typedef struct CommLaunch {
-    CommLauncher by;               /* COMM_ALONE: no launcher, or one process */
-    int processes, process, local; /* number of processes; this one's index, in the world and on its host */
+    CommLauncher by;               /* COMM_ALONE if there is no launcher, or only one process */
+    int processes, process, local; /* number of processes; index of this process, in the world and on its
+                                      host */
     int of_host;                   /* number of processes on this host, or 0 if it is unknown */
-    char host[256];                /* COMM_TCP: where process 0 listens */
+    char host[256];                /* with COMM_TCP: the address at which process 0 listens */
     int port;
-    char run[128]; /* COMM_TCP: name of the run; empty if the launcher sets none */
+    char run[128]; /* with COMM_TCP: the name of the run; empty if the launcher sets none */
 } CommLaunch;
 
 /* Returns a user error if variables are missing, or if the launcher needs MPI and this program was built without it. */
 Err comm_launch(CommLaunch *);
-/* The number of processes and the index of this process. Without a launcher: 1 and 0. -1: unknown. */
+/* The number of processes and the index of this process. Without a launcher, they are 1 and 0. -1:
+ * unknown. */
 int comm_processes(void);
 int comm_process(void);
 
 /* The world of all MPI processes. The first call initialises MPI; the end of the process finalises it. */
 Comm *comm_mpi(const CommOptions *);
-bool comm_mpi_built(void); /* if false, comm_mpi is a fault */
+bool comm_mpi_built(void); /* if this is false, calling comm_mpi is a fault */
 /* The world of processes that meet at a TCP address. Returns an error if a process does not connect in time, or if
  * the processes run different builds. */
 Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
 /* A process must call this before it ends with an error, so that processes that are still connecting end too.
- * Returns true if process 0 prints an error, its own or this one; *error then has the code of the printed
- * error. */
+ * Returns true if process 0 prints this error or an error that occurred there; *error then has the code of
+ * the printed error. */
 bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
 
 /* ---- exposed communication ---- */
@@ -179,7 +182,8 @@ bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
  * operation's stream, otherwise from comm_start to the end of comm_wait. */
 typedef struct CommProfile {
     OpProfile exposed, flight;
-    double bytes; /* bytes that this rank would send in a ring algorithm: nccl-tests' bus bytes */
+    double bytes; /* number of bytes that this rank would send in a ring algorithm (the bus bytes of
+                     nccl-tests) */
 } CommProfile;
 
 /* Starts to add the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph
@@ -196,18 +200,18 @@ void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 void comm_plan(Comm *, const CommCall *);
 /* The number of open communicators or, if `open` is false, of recorded ones. */
 int comm_communicators(const Comm *, bool open);
-/* The number of ranks on a host: all ranks if they are threads, else the number that the launcher reports. If it is
- * unknown, and in comm_null: 8, the usual number of GPUs per host. */
+/* The number of ranks on a host: all ranks if they are threads, otherwise the number that the launcher
+ * reports. If that is unknown, and with comm_null, it is 8, the usual number of GPUs per host. */
 int comm_ranks_of_host(const Comm *);
-/* Bytes of device memory of the buffers of all recorded communicators, if an operation has at most `most_blocks` thread
- * blocks (CommDeviceOptions) and a host has `ranks_of_host` ranks. */
+/* The number of bytes of device memory that the buffers of all recorded communicators need, if an operation
+ * has at most `most_blocks` thread blocks (CommDeviceOptions) and a host has `ranks_of_host` ranks. */
 size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */
 
-/* Prints the last `last` operations of this rank, newest last; the recorder keeps COMM_RECORDS. An operation
- * has one line: its sequence number in its group, kind, site, group, count, dtype, state (started, done) and
- * time. */
+/* Prints the last `last` operations of this rank, newest last. The recorder keeps COMM_RECORDS operations.
+ * Each operation is one line: its sequence number in its group, kind, site, group, count, dtype, state
+ * (started, done) and time. */
 enum { COMM_RECORDS = 1024 };
 void comm_dump(const Comm *, int64_t last, FILE *);
 

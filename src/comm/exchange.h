@@ -1,6 +1,6 @@
 /* The transport between ranks that are processes. A wire (MPI or TCP) carries bytes between them. Every
  * operation consists of messages between pairs. Each member first announces its operation to every other
- * member, and then sends its data. A report can therefore name a member that is late or that starts a
+ * member, and then sends its data. A report can therefore name a member that is late, or that starts a
  * different operation. Sums are computed here, in member order: a member receives its share from all members,
  * adds these parts and, in an all-reduce, sends the result to all members.
  *
@@ -16,14 +16,14 @@
 typedef enum Say {
     STARTS,   /* an operation */
     RETURNED, /* the sender starts no more operations */
-    ASKS,     /* asks for the receiver's state before the sender ends the world; key, seq: a device
+    ASKS,     /* asks for the receiver's state before the sender ends the world; key and seq name a device
                  operation, which members do not announce */
     TELLS,    /* the sender's state: its last operation */
     WONDERS,  /* asks, for a warning, whether the receiver has started a device operation; key, seq */
     REPLIES,  /* the answer to WONDERS */
     BEATS,    /* the sender is alive */
-    ENDS,     /* the sender has printed a report: the receiver ends without one */
-    LOST,     /* from the wire itself, after the sender's last announcement: the sender can no longer be
+    ENDS,     /* the sender has printed a report, so the receiver ends without one */
+    LOST,     /* sent by the wire itself, after the sender's last announcement: the sender can no longer be
                  reached */
     SAYS
 } Say;
@@ -36,16 +36,16 @@ typedef struct Announcement {
     int32_t member;  /* STARTS: the sender */
     int32_t tag;     /* STARTS: the tag of the data to this receiver */
     int32_t started; /* TELLS, REPLIES: 1: the sender has started the operation in question */
-    int64_t started_ago, finished_ago; /* TELLS: age in ns, because clocks differ between machines; -1: not
-                                          started or not finished */
+    int64_t started_ago, finished_ago; /* TELLS: age in ns, because clocks differ between machines; -1 if it
+                                          has not started or has not finished */
 } Announcement;
 
 /* A message that is being sent or received. */
 typedef struct WireMessage WireMessage;
 
-/* Carries bytes between processes. `wire` is its state. Only one thread may call it at a time. No call waits
- * for another process. Announcements between two processes arrive in order, and so do messages with the same
- * tag. */
+/* Carries bytes between processes. `wire` is its state. Only one thread may call the wire at a time. No call
+ * waits for another process. Announcements between two processes arrive in order, and so do messages with the
+ * same tag. */
 typedef struct Wire {
     const char *name;
     void (*say)(void *wire, const Announcement *, int to);
@@ -57,10 +57,11 @@ typedef struct Wire {
     /* Waits a short time for a message, after `tries` attempts to receive one. Another thread may call the
      * wire meanwhile. */
     void (*rest)(void *wire, int tries);
-    /* The time (clock_ns) at which the last bytes of a rank arrived. NULL: only announcements are known. */
+    /* The time (clock_ns) at which the last bytes of a rank arrived. If it is NULL, only the times of
+     * announcements are known. */
     int64_t (*heard)(void *wire, int rank);
     const char *(*lost)(void *wire, int rank); /* why a rank is LOST */
-    void (*end)(void *wire);                   /* ends all processes, this one with ERR_INFRA */
+    void (*end)(void *wire);                   /* ends all processes; this one ends with ERR_INFRA */
     void (*free)(void *wire);                  /* called when all ranks have returned */
 } Wire;
 
@@ -74,7 +75,7 @@ typedef struct Early { /* an operation announced before this rank has started it
     struct Early *next;
 } Early;
 
-/* The value of a key in `early` (comm_lookup): a list, which may be empty. */
+/* The value of a key in `early` (comm_lookup), which is a list and may be empty. */
 typedef struct EarlyList {
     Early *first;
 } EarlyList;
@@ -87,7 +88,7 @@ typedef struct Exchange {
     int heard;             /* members whose announcement has arrived, this one included */
     bool *arrived;         /* [members] */
     int *tag_in, *tag_out; /* [members] */
-    char *parts;           /* reductions: this rank's share, from each member */
+    char *parts;           /* in reductions: this rank's share, received from each member */
     WireMessage **message; /* [capacity]; the first `done` of them have completed */
     int *peer;             /* the member of each message */
     int messages, done, capacity;
@@ -95,7 +96,7 @@ typedef struct Exchange {
     struct Exchange *next;
 } Exchange;
 
-/* A question to all members: which of them have started a device operation that is late? */
+/* Asks all members which of them have started a device operation that is late. */
 typedef struct Question {
     CommKey key;
     int64_t seq;
@@ -110,7 +111,7 @@ typedef struct Processes {
     const Wire *wire;
     void *line;           /* the wire's state */
     pthread_mutex_t lock; /* protects all fields and the wire. Only the rank's thread changes `active` and
-                             advances exchanges; the other thread changes an exchange only when a member
+                             advances exchanges. The other thread changes an exchange only when a member
                              announces its operation */
     pthread_cond_t closing;
     pthread_t watcher;
@@ -134,12 +135,12 @@ typedef struct Processes {
     FaultScope scope, *outer;
 } Processes;
 
-/* A member's announcement of its operation. */
+/* Handles a member's announcement of its operation. */
 void exchange_take_start(Comm *, const Announcement *);
 
 void watch_start(Comm *);
 void watch_stop(Comm *);
-bool watch_take_announcements(Comm *); /* true if there were any */
+bool watch_take_announcements(Comm *); /* returns true if there were any */
 void watch_say(const Comm *, Say, int to);
 /* Waits. Releases the lock, which the caller must hold, during the wait. */
 void watch_rest(Processes *, int tries);

@@ -13,26 +13,26 @@ enum {
 
 typedef struct Mesh {
     int world, rank;
-    int size[AXES], coordinate[AXES]; /* [axis]: number of ranks; this rank's coordinate */
+    int size[AXES], coordinate[AXES]; /* [axis]: the number of ranks, and this rank's coordinate */
 } Mesh;
 
 typedef struct Group {
-    int size, rank; /* number of members; index of this rank */
+    int size, rank; /* the number of members, and the index of this rank */
     int first, n_axes;
     int axis_size[4], axis_stride[4]; /* the group's ranks are first + sum of coordinate * stride */
     unsigned axes; /* mask of the group's axes with more than one rank; 0 if there are none, or if the group
                       is simplified */
 } Group;
 
-/* world must be tp*cp*dp*pp = etp*ep*edp*pp; dp and edp are derived (0 in `size` is ignored). Other sizes are a
- * fault; the option rules reject them earlier. */
+/* The world must have tp*cp*dp*pp = etp*ep*edp*pp ranks. dp and edp are derived, and may be 0 in `size`.
+ * Other sizes are a fault, because the option rules reject them earlier. */
 Mesh mesh_make(int world, int rank, const int size[AXES]);
-/* The ranks that differ from this one only in the axes of the mask, in axis order. */
+/* Returns the group of the ranks that differ from this one only in the axes of the mask, in axis order. */
 Group mesh_group(const Mesh *, unsigned mask);
 const char *axis_name(Axis); /* "tp" */
-/* "tp", "tp-cp"; "world" without axes. */
+/* Formats a mask as "tp" or "tp-cp", or as "world" if it has no axes. */
 const char *mesh_axes_text(unsigned axes, char text[32]);
-/* Global rank of member `i`. */
+/* Returns the global rank of member `i`. */
 int mesh_member(const Group *, int i);
 
 /* Describes the same members in the same order with the fewest axes. Two groups have equal member lists if and only
@@ -40,7 +40,7 @@ int mesh_member(const Group *, int i);
 Group group_simplify(const Group *);
 /* Splits a group into consecutive blocks of `size` members. group_inner is this rank's block; group_outer has the
  * ranks with this rank's index in each block (hierarchical context parallelism, hybrid sharding). Every member
- * computes the same blocks. `size` must divide the group and, if the members are not evenly spaced, each axis that it
- * splits. Otherwise it is a fault. */
+ * computes the same blocks. `size` must divide the group's size and, if the members are not evenly spaced,
+ * that of each axis that it splits. Any other size is a fault. */
 Group group_inner(const Group *, int size);
 Group group_outer(const Group *, int size);

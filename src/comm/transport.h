@@ -1,4 +1,4 @@
-/* Shared by the transports only: the endpoint, its channels, works, records and reports.
+/* Code that only the transports share: the endpoint, its channels, works, records and reports.
  *
  * A channel is one sequence of operations: the collectives of a group, or the messages from one member of a
  * group to another. Its members are numbered 0 .. members-1; in a channel of messages the sender is 0 and the
@@ -9,10 +9,10 @@
 
 #include "comm/comm.h"
 
-/* Compared and hashed as bytes, so it must not have padding: all fields are int. */
+/* It is compared and hashed as bytes, so it must not have padding. All fields are therefore int. */
 typedef struct CommKey {
     Group group;  /* simplified, and `rank` is 0, so that it is equal on all members */
-    int src, dst; /* members of the group; -1, -1: the channel of its collectives */
+    int src, dst; /* members of the group; -1, -1 means the channel of its collectives */
     int device;   /* 0: host transport; 1: device transport, numbered separately; 2: graphs of the device
                      transport */
 } CommKey;
@@ -25,7 +25,7 @@ typedef struct CommTable {
 
 typedef struct CommEntry {
     CommKey key;
-    void *value; /* NULL: the entry is free */
+    void *value; /* NULL if the entry is free */
 } CommEntry;
 
 /* The value of the key. The value of a new key is NULL. The caller must replace it before the next look-up. */
@@ -33,44 +33,46 @@ void **comm_lookup(CommTable *, const CommKey *);
 
 typedef struct CommChannel {
     CommKey key;
-    int members, member; /* number of members; this rank's member index */
+    int members, member; /* number of members, and this rank's index among them */
     int64_t next;        /* sequence number of this rank's next operation */
     bool all_to_all;     /* an all-to-all is planned */
     void *state;         /* the transport's */
 } CommChannel;
 
-/* Global rank of member `i` of a channel. */
+/* Returns the global rank of member `i` of a channel. */
 int comm_member(const CommKey *, int i);
 int comm_members(const CommKey *);
 
 enum { COMM_GRAPH = COMM_KINDS }; /* a CommFacts.kind: the launch of a graph that has operations */
 
-/* The facts about an operation that a member sends to other members. Processes exchange them as raw bytes. */
+/* The description of an operation that a member sends to other members. Processes exchange them as raw
+ * bytes. */
 typedef struct CommFacts {
     int32_t kind, reduction, dtype; /* reduction: 0 if the kind has none; dtype: 0 for a barrier */
-    int32_t peer;                   /* the root of a broadcast, else 0 */
+    int32_t peer;                   /* the root of a broadcast; 0 for other kinds */
     int64_t n;                      /* 0 for a barrier and for an all-to-all */
     int64_t sends, expects;         /* ALL_TO_ALL: elements to and from the other member */
     char site[48];                  /* truncated */
 } CommFacts;
 
-/* The facts that the rank of the CommWork sends to a member of the channel. */
+/* Returns the description that the rank of the CommWork sends to a member of the channel. */
 CommFacts comm_facts_to(const CommWork *, int member);
-/* True if two members contradict each other; writes the error message to `why`. */
+/* Returns true if the descriptions from two members contradict each other, and writes the error message to
+ * `why`. */
 bool comm_mismatch(const CommFacts *mine, int my_rank, const CommFacts *theirs, int their_rank,
                    char why[512]);
 
 struct CommWork {
     CommCall call; /* counts: copies */
     CommFacts facts;
-    CommChannel *channel; /* NULL: nothing to wait for */
+    CommChannel *channel; /* NULL if there is nothing to wait for */
     int64_t seq;
     int64_t record;          /* number of its record */
     int64_t begin_ns;        /* start time, by the host's clock */
     int64_t *in_at, *out_at; /* ALL_TO_ALL: where each member's part begins, in elements */
     const struct CommTransport *transport;
     void *state;            /* the transport's */
-    bool open;              /* started and not waited for */
+    bool open;              /* the operation was started and has not been waited for */
     void *staging, *staged; /* copies of a GPU's buffers, and the address of the result, or NULL if there is
                                none */
     CommWork *next;         /* next in the list of unused works */
@@ -80,7 +82,7 @@ struct CommWork {
 
 typedef struct CommRecord {
     CommKey key;
-    int64_t seq, started_ns, done_ns; /* done_ns: 0 until it is done */
+    int64_t seq, started_ns, done_ns; /* done_ns: 0 until the operation is done */
     CommFacts facts;
 } CommRecord;
 
@@ -106,20 +108,21 @@ typedef struct CommTransport {
     void (*start)(Comm *, CommWork *);
     void (*wait)(Comm *, CommWork *);
     void (*free)(Comm *); /* releases the transport's state; NULL if it has no state */
-    /* Device transports: whether the transport can run a call; other calls are staged. The operation may still run
-     * after comm_wait, so the transport marks its record as done. */
+    /* For device transports: whether the transport can run a call. Other calls are staged. The operation may
+     * still run after comm_wait, so the transport marks its record as done. */
     bool (*takes)(const Comm *, const CommCall *);
     /* Device transports: implements comm_launched. */
     void (*launched)(Comm *, const char *site);
-    /* Device transports: implement comm_register and comm_unregister for groups of several members. */
+    /* For device transports: these implement comm_register and comm_unregister for groups of several
+     * members. */
     void (*attach)(Comm *, const Group *, void *memory, size_t bytes);
     void (*compare)(Comm *); /* implements comm_compare_places */
     void (*detach)(Comm *, const void *memory);
-    /* Host transports: reports a failed operation of the device transport and ends the world. May be called
-     * on any thread. */
+    /* For host transports: reports a failed operation of the device transport and ends the world. It may be
+     * called on any thread. */
     void (*end)(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
-    /* Host transports: finds out which members have started a device operation, then calls comm_warn. Returns
-     * immediately. May be called on any thread. */
+    /* For host transports: finds out which members have started a device operation, then calls comm_warn. Returns
+     * immediately. It may be called on any thread. */
     void (*warn)(Comm *, const CommKey *, int64_t seq, const CommFacts *);
 } CommTransport;
 
@@ -130,9 +133,10 @@ extern const CommTransport COMM_STAGING;
 struct Comm {
     const CommTransport *host; /* NULL: no data moves */
     void *host_state;
-    const CommTransport *device; /* NULL: memory of a discrete device is staged */
+    const CommTransport *device; /* if this is NULL, memory of a discrete device is staged */
     void *device_state;
-    const char *processes_by; /* what connects the ranks, if they are processes: "MPI", "TCP"; else NULL */
+    const char *processes_by; /* what connects the ranks if they are processes: "MPI" or "TCP"; otherwise
+                                 NULL */
     int rank, world;
     _Atomic double deadline_s; /* threads of the transports read it */
     CommSabotage sabotage;
@@ -163,7 +167,7 @@ void comm_reduce(CommReduction, DType, const void *const *in, int members, int64
 /* The number of units of an operation whose buffers are all in this process. Any thread can move units, in any order.
  * A unit is an element of the larger buffer or, in an all-to-all, a receiver. work [members]. */
 int64_t comm_units(const CommWork *const *work, int members);
-/* Bytes read and written by all units together. */
+/* The number of bytes that all units together read and write. */
 int64_t comm_traffic(const CommWork *const *work, int members);
 void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t end);
 
@@ -175,13 +179,14 @@ typedef struct CommWitness {
     bool any;           /* it has started an operation; `last` is the last one */
     CommRecord last;
     bool is_in;  /* the last operation is not done */
-    bool silent; /* the rank has not answered a query: reported even if it has started the operation */
+    bool silent; /* the rank has not answered a query; it is reported even if it has started the operation */
 } CommWitness;
 
 /* Prints a report with one write, so that reports of several processes do not mix. It contains the error, the
  * ranks that have started the operation (`arrived` [members]), the state of the others (`witness` [world]),
- * and this rank's flight recorder. key NULL: the error is not about an operation. */
+ * and this rank's flight recorder. If key is NULL, the error is not about an operation. */
 void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
                  const bool *arrived, const CommWitness *witness);
-/* Prints that the operation waits for members that are late. Only the first member that waits prints. */
+/* Prints a warning that the operation waits for members that are late. Only the first member that waits
+ * prints it. */
 void comm_warn(const Comm *, const CommKey *, int64_t seq, const CommFacts *, const bool *arrived);

@@ -1,5 +1,5 @@
-/* The program's option parser. Options are rows of tables; their values come from a command line and from
- * `name = value` files. The parser reports all problems, not only the first.
+/* The program's option parser. Reads options. They are rows of tables, and their values come from a command
+ * line and from `name = value` files. The parser reports all problems, not only the first.
  *
  * Command line: `--name value` or `--name=value`. A flag is `--name` or `--name=true|false`. The values of a
  * list are all words up to the next `--name`. `--config FILE` may be anywhere and is read first, so the
@@ -40,7 +40,8 @@ typedef struct I64List {
     int64_t count;
 } I64List;
 
-/* The value of an unset I64. An unset F64 is NaN, an unset TEXT is NULL, and an unset list is empty. */
+/* The value of an I64 option that is not set. If they are not set, an F64 is NaN, a TEXT is NULL, and a list
+ * is empty. */
 #define I64_UNSET INT64_MIN
 static inline bool i64_is_set(int64_t v) { return v != I64_UNSET; }
 static inline bool f64_is_set(double v) { return !isnan(v); }
@@ -50,7 +51,7 @@ static inline double f64_or(double v, double fallback) { return f64_is_set(v) ? 
 typedef enum ArgType {
     ARG_GROUP, /* not an option: starts a group with the title `names` */
     ARG_FLAG,  /* bool, off unless given */
-    ARG_OFF,   /* bool, on unless given: Megatron-LM's --no-... and --disable-... */
+    ARG_OFF,   /* a bool that is on unless the option is given: Megatron-LM's --no-... and --disable-... */
     ARG_I64,
     ARG_F64,
     ARG_TEXT,  /* const char * */
@@ -66,13 +67,13 @@ typedef struct Arg {
     const char *names;
     ArgType type;
     size_t offset;        /* offset of the field in the target */
-    const char *fallback; /* the default, in a user's spelling; "none": unset */
+    const char *fallback; /* the default, as a user would write it; "none" means that the option is not set */
     const char *const *choices;
     const char *help;
     bool required;
 } Arg;
 
-/* Declares an option whose value is stored in a field of a struct. Further members of Arg may follow:
+/* Declares an option whose value is stored in a field of a struct. Further members of Arg may follow, as in
  * ARG_ROW(Options, input, "input", ARG_TEXT, "none", "A file.", .required = true). */
 #define ARG_ROW(struct_, field, name, kind, otherwise, text, ...)                                            \
     {                                                                                                        \
@@ -83,8 +84,8 @@ typedef struct Arg {
 /* Options of another program (Megatron-LM) that are accepted or refused with a reason, so that its command
  * lines run unchanged. They set no field. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
-/* Where foreign options are accepted. READ: on the command line and in a file; ON_LINE: only on the command
- * line; UNUSED: nowhere. In a file, foreign options that are not accepted are skipped. */
+/* Where foreign options are accepted: on the command line and in a file (READ), only on the command line
+ * (ON_LINE), or nowhere (UNUSED). In a file, foreign options that are not accepted are skipped. */
 typedef enum ForeignPlace { FOREIGN_READ, FOREIGN_ON_LINE, FOREIGN_UNUSED } ForeignPlace;
 typedef struct Foreign {
     ForeignKind kind;
@@ -102,11 +103,12 @@ typedef struct ArgTable {
     const Foreign *foreign;
     int64_t num_foreign;
     ForeignPlace foreign_use;
-    bool notes_unread; /* if the command does not read a Megatron-LM option: a note, not an error */
+    bool notes_unread; /* whether a Megatron-LM option that the command does not read causes a note instead of
+                          an error */
     bool (*accepts)(int use, int64_t row); /* whether the command reads the option; NULL if it reads all
                                               options */
     int use;
-    const char *command;   /* the name of the command in messages */
+    const char *command;   /* the name of the command, for messages */
     void *target;          /* the struct that holds the fields */
     unsigned char *given;  /* [count], 0 = default; if this is NULL, the parser allocates it */
     struct Choice *chosen; /* [count], set by the parser: the last spelling of each option */
@@ -116,7 +118,7 @@ typedef struct ArgTable {
 #define ARG_TABLE(rows_, target_, ...)                                                                       \
     ((ArgTable){.rows = rows_, .count = sizeof rows_ / sizeof *rows_, .target = target_, __VA_ARGS__})
 
-/* ARG_BAD in `given`: the option was given, but its value could not be read. */
+/* ARG_BAD in `given` means that the option was given, but its value could not be read. */
 enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };
 
 /* A message about a given option. args_end reports options with the same kind and text in one message. */
@@ -145,10 +147,10 @@ typedef struct Args {
     const char *help_word; /* show only options that contain this word; NULL means all options */
     bool unreadable;       /* a file of options could not be read, so no further problems are reported */
     int64_t num_problems;
-    Str problems; /* one message per line, at most ARG_PROBLEMS */
-    Str notes;    /* messages that are not errors, one per line */
-    bool
-        keeps_idle; /* args_end prints no notes about options that have no effect: args_print_idle prints them */
+    Str problems;    /* one message per line, at most ARG_PROBLEMS */
+    Str notes;       /* messages that are not errors, one per line */
+    bool keeps_idle; /* true: args_print_idle, not args_end, prints the notes about options that have no
+                       effect */
     Remark *remarks;
     int64_t num_remarks;
 } Args;
@@ -162,7 +164,7 @@ void args_line(Args *, int argc, char **argv);
 void args_file(Args *, const char *path);
 /* Like args_file, but reads bytes from memory. Messages show `name` instead of a path. */
 void args_bytes(Args *, const char *name, const char *bytes, size_t n);
-/* Each of these functions adds a message, unless an equal one was added before. */
+/* Each of these functions adds a message, unless it has already been added. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Adds a remark. Its text must not be empty. The text is printed directly after "has no effect" or similar: ": reason",
@@ -175,13 +177,14 @@ void args_check_texts(Args *, const char *name, const TextList *);
 void args_refuse(Args *, const char *name, const char *why);
 /* Calls args_refuse for every option of the table with this target. */
 void args_refuse_all(Args *, const void *target, const char *why);
-/* Ends the parse. Must be called after all sources and before any value is used. Reports missing required
- * options, and returns one Err for all problems. The message of the Err is a summary; the separate messages
- * are in `problems`. */
+/* Ends the parse. Call it after all sources have been read, and before any value is used. Reports missing
+ * required options, and returns one Err for all problems. The message of the Err is a summary; the separate
+ * messages are in `problems`. */
 Err args_end(Args *);
-/* Adds the messages of the remarks; called by args_end. */
+/* Adds the messages of the remarks. It is called by args_end. */
 void args_print_remarks(Args *);
-/* Adds the notes that keeps_idle has deferred: all, or only the number of these options if there are several notes. */
+/* Adds the notes that keeps_idle has deferred. It adds all of them or, if there are several, only the number
+ * of these options. */
 void args_print_idle(Args *, bool all);
 /* Appends the text of --help, in lines of at most `width` columns: usage, then the accepted options by group.
  * With help_word it lists only options whose name, values or help contain that word. */
@@ -191,9 +194,9 @@ void args_help(const Args *, int width, Str *out);
 
 typedef struct ForeignOption {
     const Foreign *row;
-    const char *name, *only; /* only: NULL, or the accepted values, "this,that" */
+    const char *name, *only; /* only: the accepted values, such as "this,that", or NULL */
     size_t len, only_len;
-    char arity; /* 0: a flag; '=': one value; '+': any number */
+    char arity; /* 0 for a flag, '=' for one value, '+' for any number of values */
 } ForeignOption;
 bool foreign_find(const ArgTable *, const char *key, size_t len, ForeignOption *out);
 bool foreign_allows(const ForeignOption *, const char *value);
@@ -205,14 +208,14 @@ bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len);
 
 /* ---- values of options (argvalue.c), spelled the same in defaults, command lines, files, help and documents
  * ---- */
-/* Parses n words into the field. On failure, returns false and appends "a whole number, not 'x'" to
- * `expected`. */
+/* Parses n words into the field. On failure, returns false and appends a text such as "a whole number, not
+ * 'x'" to `expected`. */
 bool arg_parse(const Arg *, void *field, Arena *, const char *const *words, int64_t n, Str *expected);
 /* Sets the field to the default. */
 void arg_default(const Arg *, void *field, Arena *);
-/* Appends the value: "1e-05", "RMSNorm", "none". */
+/* Appends the value as text, such as "1e-05", "RMSNorm" or "none". */
 void arg_print(const Arg *, const void *field, Str *out);
-/* Appends the placeholder for a value: "N", "NUMBER", "TEXT ...", "{a|b}"; nothing for flags. */
+/* Appends the placeholder for a value: "N", "NUMBER", "TEXT ..." or "{a|b}". For flags, appends nothing. */
 void arg_metavar(const Arg *, Str *out);
-/* Length of the option's first spelling in `names`. */
+/* Returns the length of the option's first spelling in `names`. */
 size_t arg_name_len(const Arg *);

@@ -366,8 +366,8 @@ static void clamp_to_range(Config *c, int option) {
         *whole = (int64_t)r.high;
 }
 
-/* The smallest number of ranks that is a multiple of the ranks per copy of the dense parameters and of the
- * experts. */
+/* The smallest number of ranks that is a multiple both of the number of ranks that share one copy of the
+ * dense parameters and of the number that share one copy of the experts. */
 static int64_t fitting_ranks(const Config *c) {
     const int64_t dense = config_model_ranks(c), experts = expert_ranks(c);
     int64_t a = dense, b = experts;

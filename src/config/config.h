@@ -46,7 +46,7 @@ typedef enum ConfigUse {
     USE_ALL
 } ConfigUse;
 bool config_uses(int use, int64_t option);
-/* The name of the command in messages: "bench train". */
+/* The name of the command, such as "bench train", for messages. */
 const char *config_use_name(ConfigUse);
 
 typedef enum ConfigClass {
@@ -57,8 +57,8 @@ typedef enum ConfigClass {
     CLASS_ALL = 15
 } ConfigClass;
 
-/* Flags that are OR-ed to the class of an option. ALSO: the command reads this option but not the others of
- * its group. EXCEPT: the command reads the group but not this option. */
+/* Flags that are combined with the class of an option. ALSO means that the command reads this option, but not
+ * the others of its group. EXCEPT means that it reads the group, but not this option. */
 #define CLASS_ALSO(use)   (UINT64_C(1) << (8 + (use)))
 #define CLASS_EXCEPT(use) (UINT64_C(1) << (32 + (use)))
 #define ALSO(command)     CLASS_ALSO(USE_##command)
@@ -74,7 +74,7 @@ typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
     double softmax_scale;                  /* factor of the scores */
     int64_t rotary_dim;                    /* rotated part of a head; 0 without rope */
-    int64_t vocab_size, padded_vocab_size; /* 0: neither the options nor the tokenizer define a size */
+    int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer define a size */
     MlpActivation activation;              /* never MLP_GELU */
     int64_t window_left;                   /* number of earlier tokens in a sliding window, or -1 if there is
                                               no limit */
@@ -82,7 +82,8 @@ typedef struct Derived {
     const bool *layer_rotated;             /* [config_layers] */
     const double *rope_divisor;            /* [rotary_dim / 2] divisors of frequencies, or NULL if there is
                                               none */
-    double rope_base, rope_amplitude;      /* base of the rotary frequencies; factor on rotated channels */
+    double rope_base, rope_amplitude;      /* base of the rotary frequencies; factor by which rotated channels
+                                              are multiplied */
     const bool *layer_moe;                 /* [config_layers] */
     const ContextComm *layer_context_comm; /* [config_layers] */
     int64_t num_moe_layers;                /* without those of --mtp-num-layers */
@@ -90,15 +91,15 @@ typedef struct Derived {
     double aux_loss_coeff[BALANCE_SINKHORN];      /* [LoadBalancing]; 0 means that there is no such loss */
     bool sinkhorn, quantile;                      /* --moe-router-load-balancing-type */
     double logits_scaling;
-    bool output_bias; /* whether the output layer has a bias; BERT's always has one */
+    bool output_bias; /* whether the output layer has a bias (that of BERT always has one) */
     double init_std, output_init_std, embedding_init_std; /* output: init_std / sqrt(2 * num_layers) */
     unsigned recompute_modules; /* one bit per RecomputeModule; 0 unless recomputation is selective */
 
-    int64_t choices; /* samples per question, one for each choice; 1: not multiple choice */
+    int64_t choices; /* samples per question, one for each choice; 1 if the task is not multiple choice */
     int64_t data_parallel_size;
     int64_t cpu_threads; /* threads per rank; 0 means one per core */
-    /* Batch sizes and schedule lengths are in samples, as in Megatron-LM. The batch sizes are the options'
-     * values times `choices`. global_batch_size is the final size of the schedule. */
+    /* Batch sizes and schedule lengths are in samples, as in Megatron-LM. The batch sizes are the values of
+     * the options, multiplied by `choices`. global_batch_size is the final size of the schedule. */
     int64_t micro_batch_size, global_batch_size;
     int64_t eval_samples;         /* per evaluation */
     const BatchStep *batch_steps; /* [num_batch_steps], ascending; the first applies from 0 samples */
@@ -106,7 +107,8 @@ typedef struct Derived {
     int64_t train_iters, train_samples; /* 0 if neither is given */
     int64_t samples_needed; /* samples to train; more than train_samples if the last step exceeds them */
     double lr_warmup_steps;
-    int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps; /* in samples; wsd: 0 if not given */
+    int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps; /* in samples; lr_wsd_decay_steps is 0 if it is
+                                                                  not given */
     double start_weight_decay, end_weight_decay;
     double decoupled_lr, decoupled_min_lr; /* for the embedding and the output layer; default: lr, min_lr */
     const char *split;                     /* NULL with per-split paths */
@@ -128,7 +130,7 @@ typedef struct Config {
 #define OPT(type, field, fallback, class, names, help)     CONFIG_##type field;
 #define OPTENUM(type, field, fallback, class, names, help) type field;
 #include "config/options.def"
-    unsigned char given[OPTIONS]; /* 0: the field has its default; other values: the user gave the option */
+    unsigned char given[OPTIONS]; /* 0 if the field has its default, not 0 if the user gave the option */
     Derived derived;
 } Config;
 
@@ -142,28 +144,28 @@ typedef enum ConfigCheck {
     CHECK_LAYOUT = 8, /* rules about how layers are split over ranks and about the pipeline's schedule */
     CHECK_MODEL = 16 | CHECK_LAYOUT,
     CHECK_TASK = 64,
-    CHECK_STRICT = 32, /* command-line options without effect are errors, even those of Megatron-LM */
+    CHECK_STRICT = 32, /* command-line options that have no effect are errors, even those of Megatron-LM */
     CHECK_ANY = 0,
 } ConfigCheck;
 
 void config_defaults(Config *, Arena *);
 /* The table of options whose target is the Config, for commands that add tables with further options. */
 ArgTable config_table(Config *, ConfigUse);
-/* Sets the defaults, reads `--config` files and then the command line, and checks the ranges and the rules of
- * `checks`. The caller initialises `args` and may have added tables. Afterwards `args` contains all problems
- * and notes. */
+/* Sets the defaults, reads the `--config` files and then the command line, and checks the ranges of numbers
+ * and the rules that `checks` selects. The caller initialises `args` and may have added tables. Afterwards
+ * `args` contains all problems and notes. */
 Err config_parse(Config *, Args *args, ConfigUse, unsigned checks, int argc, char **argv);
-/* Appends a message for each number out of its range, each broken rule, and each option without effect
- * (rules.def); none if `checks` is 0. */
+/* Appends a message for each number that is out of its range, each broken rule, and each option that has no
+ * effect (rules.def). If `checks` is 0, appends none. */
 void config_check(const Config *, unsigned checks, Args *args);
-/* Appends only the messages for numbers out of their range. */
+/* Appends only the messages for numbers that are out of their range. */
 void config_check_ranges(const Config *, Args *args);
-/* Appends only the messages for options without effect. */
+/* Appends only the messages for options that have no effect. */
 void config_check_unused(const Config *, unsigned checks, Args *args);
 
 /* Computes `derived`. The Config must satisfy the rules of CHECK_MODEL (and CHECK_TRAIN for training).
- * `vocab_size` is the tokenizer's, 0 if there is none; the option vocab-size takes precedence. Arrays belong
- * to the arena. */
+ * `vocab_size` is that of the tokenizer, or 0 if there is none. The option vocab-size takes precedence.
+ * Arrays belong to the arena. */
 void config_finish(Config *, Arena *, int64_t vocab_size);
 bool config_rotates(const Config *);           /* whether queries and keys are rotated (RoPE) */
 bool config_is_yarn(const Config *);           /* whether the rotary frequencies are YaRN's */
@@ -177,20 +179,22 @@ int64_t config_token_types(const Config *);    /* number of token types of a BER
  * this variant has no bias in the output layer and divides the logits by sqrt(hidden-size). No option selects
  * the variant; it follows from other options. */
 bool config_is_hf_t5(const Config *);
-AmountText config_layers_text(const Config *); /* "2 layers"; of a T5, "2 encoder and 3 decoder layers" */
+AmountText config_layers_text(const Config *); /* "2 layers" or, for a T5, "2 encoder and 3 decoder layers" */
 AmountText config_tokens_text(const Config *); /* "512 tokens": the length of a sample */
 int64_t config_ranks(const Config *);          /* number of ranks of the run */
 bool config_bf16_grads(const Config *);        /* whether main gradients are bf16 (in the bf16 lane) */
-int64_t config_model_ranks(const Config *);    /* ranks per copy of the dense parameters */
-int64_t config_data_ranks(const Config *);     /* data-parallel size; 1 if not a whole number */
-int64_t config_expert_tensor_ranks(const Config *); /* ranks that share one expert's weights */
-/* Resets all options about ranks to their defaults, which turns the Config into the same run on one rank. */
+int64_t config_model_ranks(const Config *);    /* number of ranks that share one copy of the dense
+                                                  parameters */
+int64_t config_data_ranks(const Config *);     /* data-parallel size, or 1 if it would not be a whole
+                                                  number */
+int64_t config_expert_tensor_ranks(const Config *); /* number of ranks that share the weights of one expert */
+/* Resets all options about ranks to their defaults, so that the Config describes the same run on one rank. */
 void config_on_one_rank(Config *, Arena *);
 /* The global batch size after `consumed` samples. */
 int64_t config_batch_size(const Config *, int64_t consumed);
 
-/* The options in `classes` as {"field": value, ...}, in the order of options.def. An unset value is null. The
- * caller frees the object. */
+/* Returns the options in `classes` as {"field": value, ...}, in the order of options.def. A value that is not
+ * set is null. The caller frees the object. */
 struct json_t *config_object(const Config *, unsigned classes);
 /* Appends the text of config_object. */
 void config_json(const Config *, unsigned classes, Str *out);
@@ -204,7 +208,8 @@ void config_options_md(Str *out);
 
 /* Rows of options.def, for loops over all options. */
 extern const Arg CONFIG_ROWS[OPTIONS];
-const char *config_field_name(int option); /* "num_layers"; NULL for a group row */
+const char *config_field_name(int option); /* the name of the field, such as "num_layers"; NULL for a group
+                                              row */
 ConfigClass config_option_class(int option);
 /* The allowed range [low, high] of a number; either end may be infinite. */
 typedef struct ConfigRange {
@@ -229,7 +234,7 @@ bool config_rotated_layers(const Config *, bool *out);
  * "([1,1,0]+[1])*2" with exactly n entries. Returns false if the text is neither. */
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
 /* Like config_layer_pattern, except that "N" sets layers 0, N, 2N, ... to true (--moe-layer-freq). */
-/* The inverse of config_layer_pattern: "[1,0,1]", in the arena. */
+/* The inverse of config_layer_pattern. It returns a text such as "[1,0,1]", which belongs to the arena. */
 const char *config_pattern_text(Arena *, const bool *layer, int64_t n);
 bool config_moe_pattern(const char *text, int64_t n, bool *out);
 /* batch.c: writes the steps of a run's batch-size schedule, at most `capacity`, and returns their number;

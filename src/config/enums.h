@@ -13,5 +13,5 @@
 #undef CHOICE
 #undef END
 
-/* Returns the constant with this spelling or synonym; -1 if there is none. */
+/* Returns the constant with this spelling or synonym, or -1 if there is none. */
 int enum_find(const char *const *spellings, const char *word);

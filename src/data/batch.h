@@ -1,4 +1,4 @@
-/* Samples and batches, with one array for each field of fields.def. */
+/* Samples and batches, which have one array for each field of fields.def. */
 #pragma once
 
 #include <stdbool.h>
@@ -60,7 +60,7 @@ typedef uint32_t FieldSet;
 #define AHEAD_FIELDS (FIELD_SET(tokens_ahead) | FIELD_SET(labels_ahead) | FIELD_SET(loss_mask_ahead))
 static inline bool fields_have(FieldSet fields, int field) { return fields >> field & 1; }
 
-/* The fields of the set that a forward pass without losses reads. */
+/* Returns those fields of the set that a forward pass without losses reads. */
 FieldSet fields_inputs(FieldSet);
 
 /* The fields of a sample and their sizes. */
@@ -116,23 +116,23 @@ void batch_reset(const Batch *);
 /* Like batch_reset, but with random ids and labels below `vocab`, and with both token types and both classes.
  * The values depend only on key, number and shape. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
-/* Fills the fields of elements ahead, if the batch has them, from tokens, labels and loss_mask. Elements that are
- * past the end of the position's document (document_start) are 0. */
+/* Fills the fields for look-ahead elements, if the batch has them, from tokens, labels and loss_mask.
+ * Elements that are past the end of the position's document (document_start) are 0. */
 void batch_look_ahead(const Batch *);
 /* Copies sample k of `from` to row i of a batch of the same shape, except elements ahead; `from` may have more
  * fields. */
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
 /* The index of the first number of an integer field that is outside [low, end), or -1. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
-/* How many numbers each element of a field has. */
+/* The number of numbers that each element of a field has. */
 int64_t batch_width(const Batch *, FieldId);
 /* Writes the dimensions of a field: b, the extent unless it is SAMPLES, and the width if it exceeds 1.
  * Returns the number of dimensions. */
 int batch_dims(const Batch *, FieldId, int64_t dim[3]);
-/* Samples [first, first + n), in the memory of the batch. */
+/* Returns samples [first, first + n), in the memory of the batch. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);
 Sample batch_sample(const Batch *, int64_t i);
-/* Copies the columns of context-parallel rank `rank` of `ranks` (base/zigzag.h) to the arena; do not free the
- * result. If ranks > 1, extents that are cut must be multiples of 2 * ranks. Each rank gets all columns of
- * the other extents. */
+/* Copies the columns of context-parallel rank `rank` of `ranks` (base/zigzag.h) to the arena. The caller must
+ * not free the result. If ranks > 1, extents that are cut must be multiples of 2 * ranks. Each rank gets all
+ * columns of the other extents. */
 Batch batch_slice(const Batch *, int ranks, int rank, Arena *);

@@ -1,4 +1,5 @@
-/* Splits of a dataset, blends of several datasets, and the number of samples that each dataset must provide.
+/* Computes the splits of a dataset, the blends of several datasets, and the number of samples that each
+ * dataset must provide.
  * Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py, utils.py and helpers.cpp.
  * The arithmetic is bitwise equal to the float64 arithmetic of Python and numpy in these files. */
 #pragma once
@@ -26,8 +27,8 @@ void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end)
 typedef struct Blend {
     int n;
     char **prefixes; /* owned, blanks trimmed */
-    /* weights: [n], normalised. NULL: the list has only prefixes, and the datasets' lengths are the
-     * weights. */
+    /* weights: [n], normalised. If it is NULL, the list has only prefixes, and the lengths of the datasets
+     * are the weights. */
     double *weights;
 } Blend;
 
@@ -46,7 +47,7 @@ int64_t blend_request(int64_t total, double weight, double surplus);
 enum { BLEND_MAX = 32766 }; /* dataset numbers are int16 */
 
 /* For each s from 0 to size - 1, draws the next sample of the dataset d with the largest weights[d] * max(s,
- * 1) - drawn[d]. A tie goes to the lowest d. */
+ * 1) - drawn[d]. If there is a tie, the lowest d is chosen. */
 void blend_indices(const double *weights, int n, int64_t size, int16_t *dataset, int64_t *sample);
 /* Draws exactly sizes[d] samples from each dataset by the same rule. The outputs must have room for all
  * samples. */

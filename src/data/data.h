@@ -24,10 +24,10 @@ typedef struct BlendedDataset Dataset; /* one split of one source, or a blend of
 /* Copies all strings, except the names of record files, which must outlive the data. */
 Err data_open(const DataConfig *, Data **out);
 void data_close(Data *); /* NULL is fine */
-/* NULL if the split has width zero, no paths, or 0 samples. */
+/* It is NULL if the split has width zero, no paths, or 0 samples. */
 const Dataset *data_split(const Data *, DataSplit);
-/* The number of validation files of records; 0 for token data. Each file is a dataset that is evaluated as a
- * whole after each epoch. */
+/* The number of validation files of records, or 0 for token data. Each file is a dataset that is evaluated as
+ * a whole after each epoch. */
 int data_files(const Data *);
 const Dataset *data_file(const Data *, int file);
 
@@ -36,13 +36,14 @@ const Dataset *data_file(const Data *, int file);
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* number of samples */
-/* The size of one split, and how often the requested samples read it. `epochs` of a blend is that of its most
- * repeated dataset. */
+/* The size of one split, and how often the requested samples read it. In a blend, `epochs` is that of its
+ * most repeated dataset. */
 typedef struct DataFacts {
     int64_t tokens, samples;
-    int64_t epoch; /* number of samples per epoch of records, with padding and choices; else 0 */
+    int64_t epoch; /* number of samples per epoch of records, including padding and choices; 0 for token
+                      data */
     double epochs;
-    const char *file; /* the first file of records; else NULL */
+    const char *file; /* the first file of records; NULL for token data */
 } DataFacts;
 DataFacts data_facts(const Dataset *);
 /* Fills the first n rows of `out` with the samples `indices`, which are in [0, length), and sets out->b to n.

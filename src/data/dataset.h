@@ -25,7 +25,8 @@ typedef enum DatasetId {
     DATASETS
 } DatasetId;
 
-/* The data that the options describe. Datasets read data.c's copy, which lives as long as the datasets. */
+/* The data that the options describe. Datasets read the copy in data.c, which lives as long as the
+ * datasets. */
 typedef struct DataConfig {
     DatasetId kind;
     /* --data-path, in the format of blend_parse. `split` divides these datasets into train, valid and
@@ -40,17 +41,17 @@ typedef struct DataConfig {
      * that reads records: the training and validation files, borrowed. */
     const char *const *split_paths[SPLIT_COUNT];
     int num_split_paths[SPLIT_COUNT];
-    bool mock; /* --mock-data: no paths, and the split "1,1,1" */
+    bool mock; /* --mock-data: there are no paths, and the split is "1,1,1" */
     /* Number of samples in the whole run; a negative number means one epoch. If it is 0, the split is not
      * opened. */
     int64_t samples[SPLIT_COUNT];
     int64_t sequence_length; /* s */
-    /* An id outside [0, vocab_size) is a user error; 0 disables this check. Mock data needs >= 1. */
+    /* An id outside [0, vocab_size) is a user error; 0 disables this check. Mock data needs at least 1. */
     int64_t vocab_size;
     int64_t eod, pad; /* -1: none */
     uint32_t seed;
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
-    /* false: a pad id equal to eod counts as -1, so that eod tokens are not masked. */
+    /* If false, a pad id that is equal to eod counts as -1, so that eod tokens are not masked. */
     bool allow_ambiguous_pad;
     bool keep_last_partial_validation; /* the negation of Megatron-LM's
                                           drop_last_partial_validation_sequence */
@@ -62,8 +63,8 @@ typedef struct DataConfig {
     const char *cache_dir;
     /* Missing indices are built in memory and not saved. The folder must still be writable. */
     bool read_only;
-    /* The tokenizer's identifiers, a JSON object, which is part of the hash in the names of cache files.
-     * NULL: the JSON value null. */
+    /* The tokenizer's identifiers, a JSON object, which is part of the hash in the names of cache files. NULL
+     * means the JSON value null. */
     const char *tokenizer_json;
 } DataConfig;
 
@@ -76,7 +77,7 @@ typedef struct DatasetPart {
     const DataConfig *config;  /* borrowed */
     DataSplit split;
     int64_t begin, end;  /* range of sequences, or of documents (by_document) */
-    int64_t num_samples; /* number requested; < 0: one epoch */
+    int64_t num_samples; /* number of samples requested; a negative number means one epoch */
     /* The files of a kind that reads records, borrowed. Such a kind has no source, and its open sets
      * num_samples to the number of records. */
     const char *const *files;
@@ -85,7 +86,7 @@ typedef struct DatasetPart {
     SampleShape shape;
     /* Set by the kind's open: */
     int64_t samples; /* >= num_samples */
-    int64_t epoch;   /* number of samples per epoch of records; else 0 */
+    int64_t epoch;   /* number of samples per epoch of records; 0 for token data */
     int64_t tokens;  /* number of tokens of the split */
     double epochs;   /* number of epochs in num_samples, or 0 if one epoch was requested */
 } DatasetPart;
@@ -96,16 +97,16 @@ struct DatasetKind {
     size_t config_size;     /* size of DataConfig.kind_config, or 0 if there is none */
     FieldSet fields;        /* fields that a sample can fill */
     MockShape mock;
-    bool by_document;               /* splits divide documents, not sequences */
-    bool split_in_names;            /* cache file names contain the split */
+    bool by_document;               /* whether splits divide documents instead of sequences */
+    bool split_in_names;            /* whether the names of cache files contain the split */
     const char *const *array_names; /* file names of the cached arrays, NULL-terminated */
-    Err (*open)(DatasetPart *);     /* called after the request's fields and the shape are set */
+    Err (*open)(DatasetPart *);     /* called after the fields of the request and the shape are set */
     void (*close)(DatasetPart *);   /* frees what open allocated; also called if open fails */
     /* Fills the fields that are not NULL. Before the call, they have the values that batch_reset sets. */
     Err (*get)(const DatasetPart *, int64_t, Sample *);
     /* Adds the kind's members to the description, after the common members. */
     void (*describe)(const DatasetPart *, json_t *members); /* may be NULL */
-    /* Adds records to the fingerprint of the data. NULL: the kind reads tokens of a source. */
+    /* Adds records to the fingerprint of the data. It is NULL if the kind reads the tokens of a source. */
     void (*hash)(const DatasetPart *, HashStream *);
 };
 
@@ -133,8 +134,8 @@ char *cache_path(const char *dir, const char *md5, const char *name, const char 
 /* Whether the content of the description file is exactly this text. */
 bool cache_describes(const char *path, const Str *description);
 
-/* For the code of the kinds: returns the error with the split and the source in front of its message. */
+/* For the code of the kinds: returns the error with the split and the source prepended to its message. */
 Err part_error(const DatasetPart *, Err);
-/* Returns a user error that names the source if an id is outside [0, vocab_size). vocab_size <= 0:
- * unknown. */
+/* Returns a user error that names the source if an id is outside [0, vocab_size). If vocab_size <= 0, the
+ * size is unknown and ids are not checked. */
 Err part_check_id(const DatasetPart *, int64_t id, int64_t vocab_size);

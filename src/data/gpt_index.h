@@ -32,13 +32,14 @@ typedef struct GptPlan {
     int64_t sequence_length;
     int64_t tokens, epochs; /* T and E */
     int64_t samples;
-    /* Number of samples that are shuffled together; less than `samples` if the last epoch is separate. */
+    /* The number of samples that are shuffled together. It is less than `samples` if the last epoch is
+     * shuffled separately. */
     int64_t joint_samples;
 } GptPlan;
 
 /* num_samples < 0 means one epoch. If drop_last is false, the last, shorter sample is kept; as in
  * Megatron-LM, the number of samples is then rounded in single precision. A split without tokens is a user
- * error, and so is an index that does not fit the machine's memory. */
+ * error, and so is an index that does not fit into the machine's memory. */
 Err gpt_plan(const TokenSource *, int64_t begin, int64_t end, int64_t num_samples, int64_t sequence_length,
              bool drop_last, GptPlan *out);
 GptIndex gpt_index_build(const GptPlan *, uint32_t seed);

@@ -38,8 +38,8 @@ typedef enum IndexedDtype {
 size_t indexed_dtype_size(IndexedDtype); /* bytes per item; 0 for an unknown code */
 const char *indexed_dtype_name(IndexedDtype);
 bool indexed_dtype_is_float(IndexedDtype);
-/* The dtype that preprocessing writes: u16 for a vocabulary below 65500 ids; i32 for a larger or unknown
- * vocabulary (<= 0). */
+/* The dtype that preprocessing writes: u16 for a vocabulary of fewer than 65500 ids, and i32 for a larger or
+ * unknown vocabulary (<= 0). */
 IndexedDtype indexed_dtype_for_vocab(int64_t vocab_size);
 
 /* A mapped dataset. It is read-only, so any number of threads may share it. Opening checks every length, offset and
@@ -58,9 +58,9 @@ Err indexed_open(const char *prefix, IndexedDataset *out);
 void indexed_close(IndexedDataset *);
 
 int32_t indexed_length(const IndexedDataset *, int64_t sequence); /* number of tokens */
-/* First sequence of `document`; for document == documents, the number of sequences. */
+/* The first sequence of `document` or, for document == documents, the number of sequences. */
 int64_t indexed_document(const IndexedDataset *, int64_t document);
-/* Items [begin, begin + count) of a sequence, in the file's dtype. They may be unaligned. */
+/* Returns items [begin, begin + count) of a sequence, in the dtype of the file. They may be unaligned. */
 const void *indexed_items(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count);
 /* Converts items to int64 token ids. The dtype must be an integer type. */
 void indexed_tokens(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);
@@ -72,7 +72,7 @@ typedef struct IndexedBuilder IndexedBuilder;
 Err indexed_builder_open(const char *prefix, IndexedDtype, IndexedBuilder **out);
 /* Appends a sequence of `count` items in the builder's dtype. */
 Err indexed_builder_add(IndexedBuilder *, const void *items, int64_t count);
-/* Appends a sequence of token ids. An id that does not fit the builder's dtype is a user error. */
+/* Appends a sequence of token ids. An id that does not fit into the dtype of the builder is a user error. */
 Err indexed_builder_add_tokens(IndexedBuilder *, const int32_t *tokens, int64_t count);
 /* Sets the mode of the last sequence; the default is 0. */
 void indexed_builder_set_mode(IndexedBuilder *, int8_t mode);
@@ -80,13 +80,13 @@ void indexed_builder_end_document(IndexedBuilder *);
 /* Appends all sequences, documents and modes of another dataset of the same dtype. */
 Err indexed_builder_add_index(IndexedBuilder *, const char *prefix);
 /* Appends the content of another builder, which has the same dtype and no modes. Frees the other builder,
- * also after an error. */
+ * even after an error. */
 Err indexed_builder_take(IndexedBuilder *, IndexedBuilder *from);
-/* Makes the files durable under their final names. Frees the builder, also after an error. */
+/* Renames the files to their final names, and makes them durable. Frees the builder, even after an error. */
 Err indexed_builder_finalize(IndexedBuilder *);
 /* Removes the temporary files and frees the builder. NULL is fine. */
 void indexed_builder_abort(IndexedBuilder *);
-/* Only removes the temporary files, so another thread may call it just before the process ends. NULL is
+/* Removes only the temporary files, so another thread may call it just before the process ends. NULL is
  * fine. */
 void indexed_builder_unlink(const IndexedBuilder *);
 /* An existing dataset is a user error unless `overwrite` is true. */

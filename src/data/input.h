@@ -17,7 +17,7 @@ typedef struct InputOptions {
     /* The columns of a Parquet file that become text, one JSON object per row: {"<name>": "<string>", ...}. A row
      * without a value lacks the key. */
     const char *const *columns; /* borrowed */
-    int num_columns;            /* 0: a Parquet file is a user error, because the text is not JSON Lines */
+    int num_columns;            /* if 0, a Parquet file is a user error, because the text is not JSON Lines */
     const char *encoding;       /* iconv's name of the encoding; NULL means UTF-8. Parquet is always UTF-8 */
 } InputOptions;
 
@@ -26,11 +26,11 @@ Err input_check_encoding(const char *encoding);
 /* A path that is a folder or cannot be opened is a user error, as is a Parquet file that cannot be read or is
  * a pipe. */
 Err input_open(const char *path, InputOptions, Input **out);
-/* input_text and input_line append text to `out`; *more is false at the end. They return an error if the data is
- * damaged or truncated, if the text is not valid in its encoding, or if reading fails. */
-Err input_text(Input *, Str *out, bool *more); /* the next part of the text */
-/* The next line without its newline. A newline is \n, or with any_newline \n, \r\n or \r, as in Python's text
- * files. */
+/* input_text and input_line append text to `out`, and set *more to false at the end. They return an error if
+ * the data is damaged or truncated, if the text is not valid in its encoding, or if reading fails. */
+Err input_text(Input *, Str *out, bool *more); /* appends the next part of the text */
+/* Appends the next line without its newline. A newline is \n or, with any_newline, also \r\n or \r, as in
+ * Python's text files. */
 Err input_line(Input *, bool any_newline, Str *out, bool *more);
 int64_t input_bytes(const Input *); /* bytes of the file read so far */
 void input_close(Input *);

@@ -10,14 +10,15 @@
 
 /* The text of a value, inside the line. */
 typedef struct JsonText {
-    const char *at; /* NULL: the object lacks the key */
+    const char *at; /* NULL if the object lacks the key */
     size_t n;
 } JsonText;
 
-/* Finds the values of `n` keys in a line, which must be one JSON object in valid UTF-8. is_first: the line is
- * the first of its file, so an error message suggests other formats of the file. */
+/* Finds the values of `n` keys in a line, which must be one JSON object in valid UTF-8. If is_first is set,
+ * the line is the first of its file, and an error message suggests other formats of the file. */
 Err json_line(const char *line, size_t size, bool is_first, const char *const *keys, int n, JsonText *out);
 /* Decodes the value of `key`, which must be a string without unpaired surrogates. The caller frees *out. */
 Err json_line_string(JsonText, const char *key, json_t **out);
-/* The next element of a list; false at the end. Before the first call, `rest` is the text of the list. */
+/* Sets the next element of a list, and returns false at the end. Before the first call, `rest` is the text of
+ * the list. */
 bool json_line_element(JsonText *rest, JsonText *element);

@@ -10,8 +10,8 @@
 typedef struct MaskedConfig {
     MaskTokens tokens;                /* its arrays are borrowed */
     double mask_prob, short_seq_prob; /* mask_prob in (0, 1), short_seq_prob in [0, 1] */
-    bool binary_head;                 /* BERT: a sample is a pair of sentences */
-    int64_t decoder_sequence_length;  /* T5 only; sequence_length is the encoder's */
+    bool binary_head;                 /* BERT: whether a sample is a pair of sentences */
+    int64_t decoder_sequence_length;  /* T5 only; sequence_length is that of the encoder */
 } MaskedConfig;
 
 typedef struct MaskedDataset {
@@ -29,7 +29,7 @@ void masked_describe(const DatasetPart *, json_t *members);
 /* Returns a user error that names the token if the tokenizer lacks it (-1). */
 Err masked_need(const DatasetPart *, int64_t token, const char *name);
 
-/* The sentences of a sample, one after the other. */
+/* The tokens of a sample's sentences, one sentence after the other. */
 typedef struct MaskedText {
     int64_t *tokens, *ends; /* owned; ends: the end of each sentence */
     int64_t sentences, target;

@@ -26,11 +26,12 @@ typedef struct MaskedPlan {
     double short_probability; /* [0, 1] */
     uint32_t seed;
     /* Computed by masked_plan: */
-    int64_t tokens, samples, samples_per_epoch; /* samples_per_epoch: of the first epoch */
+    int64_t tokens, samples, samples_per_epoch; /* samples_per_epoch: the number of samples of the first
+                                                   epoch */
     uint64_t digest;                            /* hash of the samples, regardless of their order */
 } MaskedPlan;
 
-/* It is a user error if no document has a sample, or if the index does not fit the machine's memory. */
+/* It is a user error if no document has a sample, or if the index does not fit into the machine's memory. */
 Err masked_plan(MaskedPlan *);
 NpyArray masked_index_build(const MaskedPlan *);
 /* Whether an array from disk consists of the plan's samples. The order is not checked. */

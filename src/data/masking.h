@@ -2,8 +2,8 @@
  * (core/datasets/masked_dataset.py, _create_masked_lm_predictions):
  *
  *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words
- *   are visited in random order. For each word a number n is drawn: the number of words to mask, starting
- *   with this word. The distribution of n is proportional to 1/n, or geometric (SpanBERT, Joshi et al., 2020,
+ *   are visited in random order. For each word, a number n of words to mask, starting with this word, is
+ *   drawn. The distribution of n is proportional to 1/n, or geometric (SpanBERT, Joshi et al., 2020,
  *   section 3.1). n is reduced until the n words have no more tokens than are still to be masked. An n-gram
  *   with a token that is already masked is skipped.
  *
@@ -21,14 +21,15 @@ typedef struct MaskTokens {
     int64_t bos, eos;         /* T5 */
     const int64_t *sentinels; /* T5, in the order of their use */
     int64_t num_sentinels;
-    int64_t vocab_size;             /* random replacement tokens are ids below it */
+    int64_t vocab_size;             /* random replacement tokens have ids below it */
     const unsigned char *continues; /* [vocab_size]: 1 if the token continues a word; NULL if no token does */
 } MaskTokens;
 
 typedef struct MaskingConfig {
     double probability; /* (0, 1) */
     int max_ngram;
-    bool geometric; /* n is geometric with p = 0.2; otherwise proportional to 1/n */
+    bool geometric; /* true: n has a geometric distribution with p = 0.2; false: its distribution is
+                       proportional to 1/n */
     /* 80 % of the masked tokens become [MASK], 10 % a random token, and 10 % stay. If false, the text
      * does not change. */
     bool random_words;

@@ -16,13 +16,13 @@ typedef enum NpyType { NPY_I16, NPY_I32, NPY_U32, NPY_I64 } NpyType;
 typedef struct NpyArray {
     void *data; /* row-major; read-only if it came from npy_open */
     NpyType type;
-    int64_t rows, columns; /* columns 0: the array has one dimension */
+    int64_t rows, columns; /* columns is 0 if the array has one dimension */
     unsigned char *image;  /* owned, NULL if mapped */
     size_t image_size;
     FileMap map;
 } NpyArray;
 
-/* Does not initialise the data. */
+/* Allocates an array, and does not initialise its data. */
 NpyArray npy_new(NpyType, int64_t rows, int64_t columns);
 /* Maps a file. A wrong magic, header, type or size is a user error. */
 Err npy_open(const char *path, NpyArray *out);

@@ -13,10 +13,11 @@
  * _sentence. A list of strings is not split further.
  *
  * Sequences without tokens are dropped. With append_eod, the end-of-document token is appended to the last sequence. A
- * document without tokens has an entry in the document index and no sequence. Ids are written as u16 if the vocabulary
- * is below 65500, else as i32. Within a partition, documents keep the order of the input for any number of workers. The
- * files get their final names only when all files are complete. An input without any text is a user error. After an
- * error, SIGINT, SIGTERM or SIGHUP, no unfinished file is left. */
+ * document without tokens has an entry in the document index and no sequence. Ids are written as u16 if the
+ * vocabulary has fewer than 65500 ids, otherwise as i32. Within a partition, documents keep the order of the
+ * input for any number of workers. The files are renamed to their final names only when all of them are
+ * complete. An input without any text is a user error. After an error, SIGINT, SIGTERM or SIGHUP, no
+ * unfinished file is left. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,7 +32,7 @@ typedef enum PreprocessInput {
     PREPROCESS_TEXT_PARAGRAPHS
 } PreprocessInput;
 
-/* The tokenizer: returns the tokens of `n` bytes of text in malloc'ed memory that the caller frees. Several
+/* The tokenizer. It returns the tokens of `n` bytes of text, in memory that the caller must free. Several
  * threads call it at the same time. The text is valid UTF-8; from JSON it may contain NULs. */
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
@@ -50,7 +51,7 @@ typedef struct PreprocessConfig {
     const char *const *keys; /* JSON Lines only; NULL means "text" */
     int num_keys;
     const char *output_prefix;
-    bool overwrite;     /* replace existing datasets; otherwise they are a user error */
+    bool overwrite;     /* whether existing datasets are replaced; otherwise, they are a user error */
     int64_t vocab_size; /* <= 0: unknown */
     bool append_eod;
     bool split_sentences, keep_newlines;
@@ -60,7 +61,7 @@ typedef struct PreprocessConfig {
     /* Document i goes to partition i modulo this number. As with Megatron-LM's --partitions, the dataset is
      * the concatenation of the partitions. 0 means 1. */
     int partitions;
-    int64_t most_documents; /* > 0: a benchmark reads at most this number of documents, and no dataset is
+    int64_t most_documents; /* if > 0, a benchmark reads at most this number of documents, and no dataset is
                                written */
     PreprocessEncode *encode;
     void *encode_ctx;

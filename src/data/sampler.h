@@ -28,15 +28,16 @@ typedef struct SamplerConfig {
     int64_t total_samples, consumed_samples; /* global numbers, not per rank */
     int64_t micro_batch_size;
     int dp_rank, dp_size;
-    bool keep_last;        /* single only: include the last, partial micro-step (drop_last=False) */
+    bool keep_last;        /* single only: whether to include the last, partial micro-step
+                              (drop_last=False) */
     bool no_data_sharding; /* cyclic only */
     int64_t deal;
 } SamplerConfig;
 
 typedef struct Sampler Sampler;
 
-/* It is a user error if no sample is left. With `cyclic`, it is also a user error if consumed_samples is not a multiple
- * of mbs * dp (deal > 0: of deal * dp). */
+/* It is a user error if no sample is left. With `cyclic`, it is also a user error if consumed_samples is not
+ * a multiple of mbs * dp or, if deal > 0, of deal * dp. */
 Err sampler_open(const SamplerConfig *, Sampler **out);
 void sampler_free(Sampler *); /* NULL is fine */
 /* Returns the next micro-batch of this rank, of up to micro_batch_size indices, or false at the end of the data. A

@@ -13,14 +13,15 @@
 
 typedef struct Sentences Sentences; /* only one thread at a time may use it */
 
-/* lang: the name of a Punkt model ("english") or an ICU locale ("en", "pt_BR"). With keep_newlines, a sentence keeps
- * the white space that follows it; otherwise it is trimmed at both ends. */
+/* lang is the name of a Punkt model ("english") or an ICU locale ("en", "pt_BR"). With keep_newlines, a
+ * sentence keeps the white space that follows it; otherwise it is trimmed at both ends. */
 Err sentences_open(const char *lang, bool keep_newlines, Sentences **out);
 Sentences *sentences_clone(const Sentences *);
 void sentences_close(Sentences *); /* NULL is fine */
 
-/* Begins to split n bytes of UTF-8. Invalid bytes are ordinary characters. The text is borrowed until
- * sentences_next returns false. */
+/* Begins to split n bytes of UTF-8. Invalid bytes are treated as ordinary characters. The text is borrowed
+ * until sentences_next returns false. */
 Err sentences_begin(Sentences *, const char *text, size_t n);
-/* The next sentence, as bytes [*begin, *end) of the text; false at the end. No sentence is empty. */
+/* Finds the next sentence, bytes [*begin, *end) of the text. Returns false at the end. No sentence is
+ * empty. */
 bool sentences_next(Sentences *, size_t *begin, size_t *end);

@@ -22,12 +22,12 @@ typedef struct TokenSource {
     int64_t sequences, documents, vocab_size, eod;
 } TokenSource;
 
-/* prefix NULL: mock data, which needs vocab_size >= 1 and eod. A source is read-only and shared by all splits
- * and threads. */
+/* If prefix is NULL, the source is mock data, which needs vocab_size >= 1 and eod. A source is read-only and
+ * shared by all splits and threads. */
 Err source_open(const char *prefix, MockShape, int64_t vocab_size, int64_t eod, TokenSource *out);
 void source_close(TokenSource *);
 const char *source_name(const TokenSource *); /* the prefix, or a name for messages */
 int32_t source_length(const TokenSource *, int64_t sequence);
-/* First sequence of `document`; for document == documents, the number of sequences. */
+/* The first sequence of `document` or, for document == documents, the number of sequences. */
 int64_t source_document(const TokenSource *, int64_t document);
 void source_tokens(const TokenSource *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);

@@ -14,7 +14,7 @@
  * attends to padding. */
 typedef struct TaskConfig {
     TaskFormat format;
-    int64_t choices;          /* number of choices per question; 1: samples have classes */
+    int64_t choices;          /* number of choices per question; 1 if samples have classes */
     const char *const *names; /* names of the classes, if the format does not define them */
     int num_names;
     int64_t epochs;
@@ -22,7 +22,7 @@ typedef struct TaskConfig {
     /* Number of samples per training step, and per validation microbatch of all data-parallel ranks. A
      * question counts once, not once per choice. */
     int64_t batch, valid_batch;
-    bool second_type; /* tokens of the second text have type 1; else all have type 0 */
+    bool second_type; /* whether tokens of the second text have type 1; otherwise, all tokens have type 0 */
     int64_t cls, sep;
     PreprocessEncode *encode;
     void *encode_ctx;

@@ -49,7 +49,7 @@ typedef enum TaskFormat {
     TASK_FORMAT_LABELS
 } TaskFormat;
 
-/* The classes of a format, NULL-terminated. NULL: the format does not define classes. */
+/* The classes of a format, as a NULL-terminated list, or NULL if the format does not define classes. */
 const char *const *task_format_labels(TaskFormat);
 /* Adds the samples of a file or folder. A malformed line is a user error that names the line. */
 Err task_read(TaskFormat, const char *path, PreprocessEncode *, void *ctx, TaskLabels *, TaskSet *);

@@ -26,7 +26,7 @@ typedef struct TextReader {
 /* Only PREPROCESS_JSONL can read Parquet files, in which each row is a line. Lines of PREPROCESS_JSONL end as
  * in Python's text files, and lines of other kinds at \n. */
 TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputOptions);
-/* Appends the next record to `out` and sets path and line; *more is false at the end. */
+/* Appends the next record to `out`, and sets its path and line. Sets *more to false at the end. */
 Err text_reader_next(TextReader *, Str *out, bool *more);
 int64_t text_reader_bytes(const TextReader *); /* bytes of all files read so far */
 void text_reader_close(TextReader *);

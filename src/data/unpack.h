@@ -1,7 +1,7 @@
 /* Reads files as streams of uncompressed bytes. A file is plain or compressed by gzip (RFC 1952), Zstandard
  * (RFC 8878), bzip2, xz, lzma or lzip, recognised by its first bytes; "-" is standard input. A file may
- * consist of several compressed parts. Windows and dictionaries may have at most 2 GiB. A build may lack
- * bzip2 and xz. */
+ * consist of several compressed parts. Windows and dictionaries may have at most 2 GiB. The program may have
+ * been built without bzip2 and xz. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,8 +18,8 @@ Err unpack_open(const char *path, Unpack **out);
 /* Whether the file is a Parquet file. It cannot be read as a stream, because its index is at the end. */
 bool unpack_is_parquet(const Unpack *);
 bool unpack_is_pipe(const Unpack *);
-/* Reads 1 to `n` bytes; *got is 0 at the end. Returns an error if the data is damaged or truncated, or if reading
- * fails. */
+/* Reads 1 to `n` bytes, and sets *got to their number, which is 0 at the end. Returns an error if the data is
+ * damaged or truncated, or if reading fails. */
 Err unpack_read(Unpack *, void *out, size_t n, size_t *got);
 int64_t unpack_bytes(const Unpack *); /* bytes of the file read so far */
 void unpack_close(Unpack *);

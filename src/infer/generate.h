@@ -1,8 +1,9 @@
-/* Text generation with a KV cache over a static batch of prompts. The random draws of a sample depend only on
+/* Generates text for a static batch of prompts, with a KV cache. The random draws of a sample depend only on
  * the seed, the number of the sample and the position.
  *
  * A decoder-only model continues its prompts, and shorter prompts are padded on the left. In an
- * encoder-decoder, the encoder reads each prompt once, and the decoder begins with GenerateOptions.start. */
+ * encoder-decoder model, the encoder reads each prompt once, and the decoder begins with
+ * GenerateOptions.start. */
 #pragma once
 
 #include "base/err.h"
@@ -24,20 +25,20 @@ typedef struct GenerateOptions {
     uint64_t seed;
     const int64_t *ends; /* [n_ends] tokens that end a sample and are not part of it */
     int64_t n_ends;
-    int64_t start; /* the first token of an encoder-decoder's decoder */
+    int64_t start; /* the first token of the decoder of an encoder-decoder model */
     GenerateStop *stop;
     void *stop_arg;
 } GenerateOptions;
 
 typedef struct Generated {
-    int32_t *tokens; /* owned: the prompt (encoder-decoder: `start`), then the new tokens */
+    int32_t *tokens; /* owned: the prompt (or, in an encoder-decoder model, `start`), then the new tokens */
     /* owned: log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..] */
     double *logprobs;
     int64_t n, n_prompt;
     bool stopped; /* true if an end token or `stop` ended the sample, false if max_new_tokens did */
 } Generated;
 
-/* All ranks of the context must call it with the same arguments, and get the same texts. A prompt that is
+/* All ranks of the context must call it with the same arguments, and all get the same texts. A prompt that is
  * empty or longer than the model's positions, or an id outside the vocabulary, is a user error. The model
  * must predict each token from the tokens before it, so it must not be a BERT model. out[n] is the caller's
  * array. Free each element with generated_free. */

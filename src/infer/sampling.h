@@ -1,4 +1,4 @@
-/* Chooses the next token, as Megatron-LM core/inference text_generation_controller.py does:
+/* Chooses the next token as Megatron-LM's core/inference/text_generation_controller.py does:
  *
  *  - divide the logits by the temperature;
  *  - keep the top k tokens and ties with the k-th, or the nucleus: the first token, and each token for which
@@ -11,10 +11,11 @@
 typedef struct Sampling {
     double temperature; /* 0: greedy */
     int64_t top_k;      /* 0: off; 1: greedy */
-    double top_p;       /* 0: off; must be 0 unless top_k is 0 */
+    double top_p;       /* 0 means off; it must be 0 unless top_k is 0 */
 } Sampling;
 
-/* Overwrites logits [vocab]. `uniform` in (0, 1) selects the token; greedy ties go to the lowest id. */
+/* Overwrites logits [vocab]. `uniform` in (0, 1) selects the token. If a greedy choice has ties, it selects
+ * the lowest id. */
 int64_t sampling_choose(const Sampling *, double *logits, int64_t vocab, double uniform);
-/* log softmax(logits)[id]; does not change the logits. */
+/* Returns log softmax(logits)[id], and does not change the logits. */
 double sampling_logprob(const double *logits, int64_t vocab, int64_t id);

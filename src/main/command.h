@@ -1,4 +1,5 @@
-/* The commands of the program, one file each. These files only parse arguments and call the modules. */
+/* The commands of the program. Each is in a separate file. These files only parse arguments and call the
+ * modules. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -38,7 +39,7 @@ COMMANDS
 
 /* ---- shared by several commands (common.c) ---- */
 
-/* The longest time that an option may give a command for measuring, in seconds. */
+/* The longest time, in seconds, for which an option may let a command measure. */
 enum { COMMAND_MOST_S = 1000000 };
 
 /* Prints the help, notes or problems that a parse produced. If the result is false, the command must return
@@ -48,10 +49,10 @@ bool command_ready(const Args *, Err, int *status);
  * Args, and returns the exit status. */
 typedef Err CommandRun(void *arg);
 int command_finish(Args *, Err, CommandRun *, void *arg);
-/* Prints an error message; returns the exit status. */
+/* Prints an error message, and returns its exit status. */
 int command_fail(Err);
 
-/* A file that an option names; path NULL: the option is not given. */
+/* A file that an option names. Its path is NULL if the option is not given. */
 typedef struct NamedFile {
     const char *option, *path;
 } NamedFile;
@@ -60,8 +61,8 @@ typedef struct NamedFile {
 void command_refuse_same_files(Args *, const NamedFile *outputs, int num_outputs, const NamedFile *inputs,
                                int num_inputs);
 
-/* Writes a report; path NULL: does nothing. If it cannot be written, the error is ERR_INFRA, because the
- * results are still valid. */
+/* Writes a report, or does nothing if the path is NULL. If it cannot be written, the error is ERR_INFRA,
+ * because the results are still valid. */
 Err command_write_report(const char *path, const Str *);
 
 /* --input-encoding of the commands that read texts: the help text, and a check that reports an unknown
@@ -79,18 +80,18 @@ extern const char *const command_input_formats[];
 typedef struct Setup {
     Arena *arena;
     Config config;
-    Tokenizer *tokenizer; /* NULL: the options name no tokenizer */
+    Tokenizer *tokenizer; /* NULL if the options name no tokenizer */
 } Setup;
 /* Opens the tokenizer and computes `derived`. A missing vocabulary is a user error. */
 Err setup_finish(Setup *);
-/* Returns an error if --hf-model-type names a type that does not fit the model. Must be called after the
- * classes of a task are known. */
+/* Returns an error if --hf-model-type names a type that does not fit the model. Call it after the classes of
+ * a task are known. */
 Err setup_check_type(const Setup *);
 /* Sets the special tokens for masked language modelling. If there is no mask token, mock data uses the last
  * ids of the vocabulary. */
 Err setup_mask_tokens(const Setup *, MaskTokens *out);
 void setup_free(Setup *);
-/* Opens the tokenizer that the options describe; *out is NULL if they describe none. */
+/* Opens the tokenizer that the options describe, and sets *out to NULL if they describe none. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
 /* Like setup_tokenizer, for the export of a model of type `model_type`. If transformers would read the
  * tokenizer's files as a different tokenizer, *json is set to the text of a tokenizer.json to export instead,

@@ -1,6 +1,6 @@
-/* Collectives on data whose exact result is known: integers whose sums are exact in their type. The integers
- * are as large as exact sums allow, so that a sum in a narrower type has a wrong result. `bench comm`
- * measures these collectives; `validate` certifies a transport with them. */
+/* Runs collectives on data whose exact result is known: integers whose sums are exact in their type. The
+ * integers are as large as exact sums allow, so that a sum in a narrower type has a wrong result. `bench
+ * comm` measures these collectives; `validate` certifies a transport with them. */
 #pragma once
 
 #include "comm/comm.h"
@@ -12,7 +12,7 @@ typedef struct Collective {
     CommKind kind;        /* COMM_SEND: each member sends to the next one */
     bool reduces, splits; /* splits: the larger of the two buffers has a part for each member */
     bool in_place, out_of_place;
-    double per_step; /* busbw / algbw is per_step * (n - 1) / n; 0: 1 */
+    double per_step; /* busbw / algbw is per_step * (n - 1) / n, or 1 if this is 0 */
 } Collective;
 
 typedef struct ExactType {
@@ -38,21 +38,21 @@ typedef struct Exact {
     bool in_place;
 } Exact;
 
-/* busbw / algbw in a group of `members` members. */
+/* Returns busbw / algbw for a group of `members` members. */
 double exact_bus_factor(const Collective *, int members);
 int64_t exact_in_count(const Exact *); /* number of elements in this rank's input and output */
 int64_t exact_out_count(const Exact *);
 CommCall exact_call(const Exact *);
-/* The exact value of an element of the output. */
+/* Returns the exact value of an element of the output. */
 double exact_expected(const Exact *, int64_t at);
 /* Writes this rank's input. */
 void exact_fill(const Exact *, const CommCall *);
 /* Runs one call. For COMM_SEND, the rank also receives. */
 void exact_run(const Exact *, CommCall);
 
-/* The wrong elements of an output. */
+/* Describes the wrong elements of an output. */
 typedef struct ExactWrong {
-    int64_t count, first, last; /* number of wrong elements; indices of the first and the last */
+    int64_t count, first, last; /* number of wrong elements, and indices of the first and the last of them */
     int64_t rounded;            /* number of wrong elements that summation in bf16 or fp16 could explain */
     double got, wanted;         /* of the first */
 } ExactWrong;

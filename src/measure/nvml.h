@@ -1,5 +1,5 @@
-/* The state of a GPU as reported by NVIDIA's management library (libnvidia-ml.so.1, part of the driver). It
- * is loaded at run time; the declarations follow NVML's API reference, whose ABI is stable. */
+/* Reads the state of a GPU with NVIDIA's management library (libnvidia-ml.so.1, part of the driver). It is
+ * loaded at run time; the declarations follow NVML's API reference, whose ABI is stable. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,18 +7,18 @@
 
 enum { NVML_PROCESSES = 8 };
 typedef struct NvmlProcess {
-    unsigned pid; /* process id as the driver numbers it, which differs inside a container */
+    unsigned pid; /* process id that the driver uses, which differs from the id inside a container */
     char name[40];
 } NvmlProcess;
 
 typedef struct NvmlFacts {
-    bool known; /* false: the library or the GPU was not found, and all other fields are 0 */
+    bool known; /* if false, the library or the GPU was not found, and all other fields are 0 */
     char driver[80], throttled[120];
     unsigned sm_mhz, sm_most_mhz, memory_mhz, celsius, width, most_width; /* width: PCIe lanes */
     double watts, limit_watts;
     bool ecc, remap_pending, remap_failed;
     uint64_t uncorrected; /* ECC errors since the driver was loaded */
-    /* nvlinks: number of NVLinks that are up; switched: how many of these lead to an NVSwitch */
+    /* nvlinks: number of NVLinks that are up; switched: number of these that lead to an NVSwitch */
     int nvlinks, switched;
     int sm;          /* 90 means compute capability 9.0; 0 if it is unknown */
     int n_processes; /* number of compute processes; also 0 if the driver does not report it */

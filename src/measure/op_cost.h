@@ -1,4 +1,4 @@
-/* The minimum work of a call of an op, computed from the operands' shapes. */
+/* Computes the minimum work of a call of an op from the shapes of its operands. */
 #pragma once
 
 #include "kernels/ops.h"
@@ -10,8 +10,8 @@ typedef struct GemmShape {
 } GemmShape;
 /* Returns false if the call is not a GEMM. The gradient of only a bias is not a GEMM. */
 bool work_gemm(OpNumber, const Call *, GemmShape *);
-/* Number of floating-point operations of a call that consists of GEMMs (a multiply-add counts as two); 0 for
- * any other call. */
+/* The number of floating-point operations of a call that consists of GEMMs (a multiply-add counts as two), or
+ * 0 for any other call. */
 double work_flops(OpNumber, const Call *);
-/* Number of bytes that the call must read or write. */
+/* The number of bytes that the call must at least read or write. */
 double work_bytes(OpNumber, const Call *);

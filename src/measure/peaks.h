@@ -1,14 +1,15 @@
-/* Measured upper limits of a device. */
+/* Measures the upper limits of a device. */
 #pragma once
 
 #include "tensor/device.h"
 #include "tensor/dtype.h"
 
-/* GB/s of a copy between arrays that are larger than any cache. Each byte counts twice, because it is read
- * and written. */
+/* Returns the rate, in GB/s, of a copy between arrays that are larger than any cache. Each byte counts twice,
+ * because it is read and written. */
 double bench_roof_copy(Device *);
-/* GFLOP/s of a square GEMM whose operands and result have this type. A GPU runs op_linear at 8192^3 (F32,
- * F64: 4096^3). The CPU runs a multithreaded BLAS GEMM at 2048^3, in F64 or, for any other type, in F32. */
+/* Returns the rate, in GFLOP/s, of a square GEMM whose operands and result have this type. A GPU runs
+ * op_linear at 8192^3, or at 4096^3 in F32 and F64. The CPU runs a multithreaded BLAS GEMM at 2048^3, in F64
+ * or, for any other type, in F32. */
 double bench_roof_gemm(Device *, DType);
 
 /* Dense matrix TFLOP/s that the vendor states for the type, or 0 if the device is unknown. The rates of

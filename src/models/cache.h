@@ -12,6 +12,6 @@ typedef struct CacheShape {
 /* Allocates a cache on the device of the model, which must be in one pipeline stage. Free it with
  * cache_free. */
 Cache cache_new(const Model *, const CacheShape *);
-/* The bytes that cache_new allocates. A double, because an integer could overflow. */
+/* The number of bytes that cache_new allocates. It is a double, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);
 void cache_free(const Model *, Cache *);

@@ -16,7 +16,7 @@ _Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow has all losses of 
 typedef struct FlowSpec {
     int stack; /* the index of the stack that has this stream or output */
     int64_t first_border, last_border;
-    bool auxiliary; /* the stack computes only auxiliary losses, which evaluations skip */
+    bool auxiliary; /* whether the stack computes only auxiliary losses, which evaluations skip */
 } FlowSpec;
 
 static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
@@ -46,8 +46,8 @@ typedef struct ModelPlan {
 
 static inline int model_sums(const ModelPlan *p) { return p->n_losses + p->n_counts; }
 
-/* The tensors of a plan's flows, which a stage passes to the next one; NULL: not at this border. After the
- * last stage, the losses or the logits. */
+/* The tensors of a plan's flows, which a stage passes to the next one. A tensor is NULL if its flow does not
+ * cross this border. After the last stage, they are the losses or the logits. */
 typedef struct Flow {
     Tensor *at[MODEL_FLOWS];
 } Flow;
@@ -81,11 +81,11 @@ struct Model {
 /* Returns the plan for these options, which must have passed the rules and config_finish. The arena owns the
  * memory of the plan's specs. Parts of a model read options only from these specs. */
 ModelPlan model_plan(const Config *, Arena *);
-/* Model FLOPs of the forward and backward of `samples` samples. */
+/* The model FLOPs of the forward and backward passes of `samples` samples. */
 double model_flops(const ModelPlan *, int64_t samples);
 
-/* Numbers of parameters of the whole model, without buffers and padding: all parameters, those of experts,
- * those that a token uses, and those that are trained. */
+/* The numbers of parameters of the whole model, excluding buffers and padding: of all parameters, of those of
+ * experts, of those that a token uses, and of those that are trained. */
 typedef struct ModelCount {
     int64_t all, experts, active, trained;
 } ModelCount;
@@ -93,8 +93,8 @@ ModelCount model_count(const Config *);
 /* Returns an error if --freeze-parameters names no parameter, or if no parameter is left to train. */
 Err model_check_frozen(const Config *);
 
-/* Registers this rank's parameters, and ties parameters that several pipeline ranks have. If `place` is NULL,
- * one rank has the whole model. Allocates no device memory. */
+/* Registers this rank's parameters, and ties the parameters of which several pipeline ranks have copies. If
+ * `place` is NULL, one rank has the whole model. Allocates no device memory. */
 Model *model_new(const Config *, const ModelPlace *);
 /* Allocates parameter buffers and tables. `positions` is the length of the longest sequence. Values are zero
  * until registry_init or a load. */
@@ -110,7 +110,7 @@ Tensor *model_forward(Tape *, const Model *, const Feed *);
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
 /* The coefficient of a router's loss (`loss` is a RouterLoss), and the loss itself: its mean over the MoE
- * layers, summed over microbatches. `counters`: a copy of all step counters in host memory. If by_layer is
- * not NULL, it receives the sum of each layer, NaN for a layer without experts. */
+ * layers, summed over microbatches. `counters` is a copy of all step counters in host memory. If by_layer is
+ * not NULL, it receives the sum of each layer, which is NaN for a layer without experts. */
 double model_router_loss_coeff(const Model *, int loss);
 double model_router_loss(const Model *, const double *counters, int loss, double *by_layer);

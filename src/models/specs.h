@@ -1,4 +1,4 @@
-/* Makes the specs of parts that all families of transformers share from the options. Only the plans of the
+/* Makes, from the options, the specs of parts that all families of transformers share. Only the plans of the
  * families call these functions. */
 #pragma once
 
@@ -21,7 +21,8 @@ typedef struct StackShape {
     InputSpec input;
     int64_t positions, layers, below; /* below: layers of the stacks before it */
     /* Returns the branches of a layer by their letters in nn/branches.def. `layer` counts the layers of all
-     * stacks. NULL: "*-", or "*E" in MoE layers, with "+" for "*" if --multi-latent-attention is given. */
+     * stacks. If the letters are NULL, they are "*-", or "*E" in MoE layers, with "+" instead of "*" if
+     * --multi-latent-attention is given. */
     const char *(*letters)(const Config *, int64_t layer);
     /* with --position-embedding-type relative, the name of the stack's bias parameter */
     const char *relative;

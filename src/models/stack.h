@@ -45,13 +45,13 @@ typedef enum StackRecompute {
 } StackRecompute;
 
 typedef struct StackSpec {
-    const char *name; /* "decoder": the scope of its parameters' names */
-    bool repeats;     /* its parameters are those of an earlier stack of the same name */
+    const char *name; /* the scope of its parameters' names, such as "decoder" */
+    bool repeats;     /* whether its parameters are those of an earlier stack of the same name */
     const char *only; /* the name of the only layer in this scope; NULL means that layers are named layers.0,
                          layers.1, ... */
     InputSpec input;
     /* [n_fields]: all fields that the stack's input and branches read. A forward without the first field
-     * skips the stack. NULL: the stack reads the microbatch's fields under the same names. */
+     * skips the stack. If it is NULL, the stack reads the microbatch's fields under the same names. */
     const FeedField *fields;
     int n_fields;
     int64_t positions, hidden; /* positions: length of a full sequence */
@@ -62,7 +62,7 @@ typedef struct StackSpec {
     StackRecompute recompute;
     int64_t recomputed;
     /* The number of layers, from the first one of all stacks, whose activations are offloaded to host memory
-     * (tape/offload.h). Must not be combined with recomputation or pipeline parallelism. */
+     * (tape/offload.h). It must not be combined with recomputation or pipeline parallelism. */
     int64_t offloaded;
 } StackSpec;
 

@@ -1,7 +1,7 @@
-/* Self-attention: fused QKV projection, optional norms of queries and keys, RoPE or relative positions, grouped-query
- * attention with optional sinks, output projection. As in Megatron-LM core/transformer/attention.py, the rows of
- * linear_qkv are sorted by key/value group: [query heads of the group, k, v]. The sinks are softmax_offset of
- * dot_product_attention.py. */
+/* Self-attention: a fused QKV projection, optional norms of queries and keys, RoPE or relative positions,
+ * grouped-query attention with optional sinks, and an output projection. As in Megatron-LM
+ * core/transformer/attention.py, the rows of linear_qkv are sorted by key/value group: [query heads of the
+ * group, k, v]. The sinks are softmax_offset of dot_product_attention.py. */
 #pragma once
 
 #include "nn/branch.h"
@@ -15,7 +15,7 @@
 typedef enum AttentionSink {
     SINK_NONE,
     SINK_ONE,    /* 1 */
-    SINK_LEARNED /* exp of a learned parameter, one for each query head */
+    SINK_LEARNED /* exp of a learned parameter, of which there is one for each query head */
 } AttentionSink;
 
 /* T5's relative position bias: each bucket of distances has a bias that is added to the scores. All layers of a stack
@@ -23,7 +23,7 @@ typedef enum AttentionSink {
 typedef struct RelativeSpec {
     const char *name; /* name of the bias parameter, or NULL if there is no bias */
     int64_t buckets, max_distance;
-    bool bidirectional; /* else all keys after the query share one bucket */
+    bool bidirectional; /* otherwise, all keys after the query share one bucket */
     double init_std;
 } RelativeSpec;
 
@@ -35,7 +35,8 @@ typedef struct AttentionSpec {
     bool qk_norm_whole; /* one norm over all heads, which tensor-parallel ranks gather first */
     NormAttr norm;
     bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
-    RopeSpec rope;       /* dim 0: no rotation; with a temperature, only queries are multiplied */
+    RopeSpec rope;       /* if its dim is 0, there is no rotation; with a temperature, only queries are
+                            multiplied */
     RelativeSpec relative;
     int64_t window_left, window_right, chunk_size; /* AttentionAttr */
     AttentionSink sink;
@@ -45,8 +46,8 @@ typedef struct AttentionSpec {
     double dropout, qkv_init_std, proj_init_std, softmax_init_std;
     QuantSpec quant; /* for both projections */
     ContextPlan context;
-    bool unfused;   /* stores all scores; the reference for the fused kernel */
-    bool recompute; /* recompute the core (norms, rotation, attention) in the backward */
+    bool unfused;   /* stores all scores; this is the reference for the fused kernel */
+    bool recompute; /* whether the core (norms, rotation, attention) is recomputed in the backward */
 } AttentionSpec;
 
 typedef struct Attention {
@@ -68,19 +69,20 @@ typedef struct Attention {
 Param *attention_offset_new(Registry *, const AttentionSpec *, const char *name);
 /* Returns the sinks of this rank's heads, or NULL if there are none. offset: the learned sinks, or NULL. */
 Tensor *attention_sinks(Tape *, const AttentionSpec *, Param *offset, DType);
-/* Writes x [s, b, ...] to a cache after its first `length` positions. Returns all length + s positions. */
+/* Writes x [s, b, ...] to a cache after its first `length` positions. Returns the first length + s positions
+ * of the cache. */
 Tensor *attention_append(Tape *, Tensor *cache, int64_t length, Tensor *x);
 
 /* A view of heads [first, first + n) of each group. A row of x has `groups` groups of `all` heads of width d. */
 Tensor *attention_heads(Tape *, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first, int64_t n);
 /* Contiguous x [s, b, g, r, d] -> [s, b, g*r*d] */
 Tensor *attention_flat_heads(Tape *, Tensor *x);
-/* The attributes for this rank's heads. positions: the number of queries or of keys on this rank, whichever is
- * larger. */
+/* Returns the attributes for this rank's heads. `positions` is the number of queries or of keys on this rank,
+ * whichever is larger. */
 AttentionAttr attention_attr(const Tape *, const AttentionSpec *, uint64_t dropout_site, int64_t positions);
 
-/* The branches' counters: the largest scores. */
+/* The counters of the branches, which are the largest scores. */
 int64_t attention_counters(const AttentionSpec *);
 
-/* The branch's module is an Attention, its spec an AttentionSpec. */
+/* The module of the branch is an Attention, and its spec is an AttentionSpec. */
 extern const BranchOps attention_branch;

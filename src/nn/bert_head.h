@@ -1,5 +1,5 @@
-/* BERT's head for masked language modelling: dense layer, activation, norm, output layer with bias. Megatron-LM
- * core/models/bert/bert_lm_head.py. */
+/* BERT's head for masked language modelling: a dense layer, an activation, a norm, and an output layer with a
+ * bias. Megatron-LM core/models/bert/bert_lm_head.py. */
 #pragma once
 
 #include "nn/linear.h"
@@ -21,5 +21,5 @@ typedef struct BertHead {
 
 /* Name prefixes of the parameters of all heads, including task heads (class_head.h). Ends with NULL. */
 extern const char *const BERT_HEADS[];
-/* The module is a BertHead, the spec a BertHeadSpec. The loss has one value per token, [b, s]. */
+/* The module is a BertHead, and the spec is a BertHeadSpec. The loss has one value per token, [b, s]. */
 extern const HeadOps bert_head;

@@ -19,15 +19,16 @@ enum { BRANCH_CACHES = 2 };
 typedef struct BranchOps {
     size_t size; /* size of the branch's module */
     /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not move.
-     * counters: F64, with as many elements as the function `counters` returns; NULL if it has none. */
+     * `counters` is F64 and has as many elements as the function `counters` returns. It is NULL if there are
+     * none. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
     /* x [s, b, h] -> [s, b, h] of the same SPMD type. The feed must live until tape_end. cache: the branch's tensors in
      * Feed.cache, [positions, b, dim...] or [b, dim...]; NULL if Feed.cache is NULL. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *, Tensor *cache, Tensor *x_sbh);
     /* Describes the branch's cached tensors in `out` and returns their number. NULL: nothing is cached. */
     int (*caches)(const void *spec, const Layout *, CacheSpec out[BRANCH_CACHES]);
-    /* Model FLOPs of the forward and backward of one sample of s positions (Megatron-LM training.py
-     * num_floating_point_operations: causal attention counts half). */
+    /* The model FLOPs of the forward and backward passes of one sample of s positions (as in Megatron-LM's
+     * training.py, num_floating_point_operations, causal attention counts half). */
     double (*flops)(const void *spec, double s);
     int64_t (*counters)(const void *spec); /* number of step counters (param/state.h); NULL if the branch has
                                               none */

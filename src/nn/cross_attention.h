@@ -17,5 +17,6 @@ typedef struct CrossAttention {
     Linear q, kv, proj;
 } CrossAttention;
 
-/* The branch's module is a CrossAttention, its spec a CrossAttentionSpec. It reads Feed.encoded. */
+/* The module of the branch is a CrossAttention, and its spec is a CrossAttentionSpec. It reads
+ * Feed.encoded. */
 extern const BranchOps cross_attention_branch;

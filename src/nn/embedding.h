@@ -29,6 +29,6 @@ Param *embedding_words(Registry *, const EmbeddingSpec *);
 /* The functions of words_input. */
 void embedding_init(void *self, Registry *, const void *spec);
 Tensor *embedding_forward(Tape *, const void *self, const Feed *);
-/* The module is an Embedding, the spec an EmbeddingSpec. It reads the fields tokens, position_ids (if positions are
- * learned) and token_types (if there are types). */
+/* The module is an Embedding, and the spec is an EmbeddingSpec. It reads the fields tokens, position_ids (if
+ * positions are learned) and token_types (if there are types). */
 extern const InputOps words_input;

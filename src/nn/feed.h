@@ -20,8 +20,9 @@ typedef struct Cache {
 typedef struct Feed {
     union {
         struct {
-/* The fields of a batch (data/fields.def), whose extents are the tensors' dimensions. Integer fields are I64. NULL: not
- * given. document_start defaults to 0; position_ids and labels have no defaults. */
+/* The fields of a batch (data/fields.def), whose extents are the tensors' dimensions. Integer fields are I64.
+ * A field that is not given is NULL. document_start defaults to 0; position_ids and labels have no
+ * defaults. */
 #define FIELD(name, ...) Tensor *name;
 #include "data/fields.def"
 #undef FIELD
@@ -37,7 +38,7 @@ typedef struct Feed {
      * `length`. A forward with encoder_tokens stores the rows of the encoder's positions; later forwards read these
      * rows. */
     Cache *cache;
-    bool releases; /* no backward follows: each layer releases its activations (generation) */
+    bool releases; /* no backward follows, as in generation, so each layer releases its activations */
 } Feed;
 
 /* A field of a microbatch, and the name under which a part of a model reads it. */
@@ -46,7 +47,8 @@ typedef struct FeedField {
     int64_t column; /* index of the number that is read, if the field has several numbers per element */
 } FeedField;
 
-/* A copy of the feed with only these fields, under the names by which they are read; n 0: all fields. */
+/* Returns a copy of the feed with only these fields, under the names by which they are read, or with all
+ * fields if n is 0. */
 Feed *feed_fields(Tape *, const Feed *, const FeedField *, int n);
 
 /* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of device memory. The feed then

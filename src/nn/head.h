@@ -1,4 +1,5 @@
-/* A model's head: turns the output of a stack into losses or logits. A family's plan lists its heads. */
+/* The head of a model computes losses or logits from the output of a stack. A family's plan lists its
+ * heads. */
 #pragma once
 
 #include "nn/feed.h"
@@ -8,11 +9,13 @@
 /* A loss of a model. The training loss is the sum of the means of all losses. */
 typedef struct LossSpec {
     const char *name;   /* the name that Megatron-LM uses */
-    FieldExtent extent; /* POSITIONS: one value per token, [b, s]; SAMPLES: one per sample, [b, 1] */
-    int weights;        /* the field that has the weight of each value; FIELDS: all weights are 1 */
+    FieldExtent extent; /* POSITIONS if there is one value per token, [b, s]; SAMPLES if there is one per
+                           sample, [b, 1] */
+    int weights;        /* the field that has the weight of each value; FIELDS if all weights are 1 */
     int64_t column;     /* index of the number that is read in each element of that field */
-    /* With SAMPLES: the number of choices per question. The choices of a question are consecutive samples with one
-     * loss, [b / choices, 1], whose weight is that of the first sample. 0: each sample has a loss. */
+    /* With SAMPLES: the number of choices per question. The choices of a question are consecutive samples
+     * with one loss, [b / choices, 1], whose weight is that of the first sample. 0 means that each sample has
+     * a loss. */
     int64_t choices;
     /* An auxiliary loss adds `factor` times its mean to the gradient. Reports of the training loss and evaluations
      * exclude it. */
@@ -34,8 +37,8 @@ typedef struct HeadOps {
      * split the last dimension, the logits are V along it. */
     void (*forward)(Tape *, const void *self, const Feed *, Tensor *h_sbh, Tensor *const *dloss,
                     Tensor **out);
-    /* Number of positions in a chunk of logits, for b samples of s positions; 0, or a NULL function: all logits in one
-     * chunk. */
+    /* The number of positions in a chunk of logits, for b samples of s positions. If it is 0 or the function
+     * is NULL, all logits are in one chunk. */
     int64_t (*chunk)(const void *spec, const Layout *, int64_t s, int64_t b, DType storage);
     double (*flops)(const void *spec, double s); /* as BranchOps.flops */
 } HeadOps;
@@ -46,7 +49,8 @@ typedef struct HeadSpec {
     const HeadOps *ops;
     const void *spec;
     int stack;               /* the stack whose output it reads */
-    const FeedField *fields; /* [n_fields]: the fields that it reads; n_fields 0: all, under their names */
+    const FeedField *fields; /* [n_fields]: the fields that it reads; if n_fields is 0, it reads all of them,
+                                under their names */
     int n_fields;
     int64_t outputs, width; /* logits per row, without and with padding */
     LossSpec loss

@@ -1,5 +1,5 @@
-/* The input of a stack: computes the residual stream from the fields of a microbatch. A family's plan names the input
- * of each stack. */
+/* The input of a stack computes the residual stream from the fields of a microbatch. A family's plan names
+ * the input of each stack. */
 #pragma once
 
 #include "nn/feed.h"
@@ -11,7 +11,8 @@ typedef struct InputOps {
     /* Registers parameters. The inputs of several stacks may share them. `self` and `spec` must outlive the
      * registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
-    /* Returns [s, b, h]. Over tensor-parallel ranks it is V along the sequence with sequence parallelism, else I. */
+    /* Returns [s, b, h]. Over tensor-parallel ranks, it is V along the sequence with sequence parallelism,
+     * otherwise I. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *);
     double (*flops)(const void *spec, double s); /* as BranchOps.flops; NULL: 0 */
 } InputOps;

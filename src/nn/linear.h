@@ -19,10 +19,11 @@ typedef struct LinearSpec {
     const char *name; /* ".weight" and ".bias" are appended */
     int64_t in, out;
     bool bias;
-    int tp_split;   /* 0: column-parallel, 1: row-parallel; SPLIT_NONE: every rank has the whole layer */
+    int tp_split;   /* 0 for a column-parallel layer, 1 for a row-parallel one, SPLIT_NONE if every rank has
+                       the whole layer */
     bool invariant; /* for a weight that is not split; see param.h */
     double init_std;
-    bool fixed_bias; /* the bias is not trained (PARAM_BUFFER) */
+    bool fixed_bias; /* whether the bias is not trained (PARAM_BUFFER) */
     QuantSpec quant;
     bool split_parts; /* see param.h */
     int64_t groups;   /* parts of the output rows, see param.h */

@@ -14,9 +14,10 @@ typedef struct MlaSpec {
     int64_t q_rank;                  /* width of the queries' latent, or 0 if queries have no latent and no
                                         norm */
     int64_t kv_rank, rotated, value; /* widths of the other latent, the rotated part and a value head */
-    bool recompute_up;               /* recompute the up-projections, the rotation and attention */
-    bool
-        caches_latents; /* a cache has latents with the shared part of keys, not the keys and values of each head */
+    bool recompute_up;               /* whether the up-projections, the rotation and attention are
+                                        recomputed */
+    bool caches_latents; /* whether a cache has latents with the shared part of keys, instead of the keys and
+                           values of each head */
 } MlaSpec;
 
 typedef struct Mla {
@@ -31,5 +32,5 @@ typedef struct Mla {
     QkClip clip;
 } Mla;
 
-/* The branch's module is an Mla, its spec an MlaSpec. */
+/* The module of the branch is an Mla, and its spec is an MlaSpec. */
 extern const BranchOps mla_branch;

@@ -21,11 +21,11 @@ typedef struct Mlp {
 
 Mlp mlp_new(Registry *, const char *name, const MlpSpec *);
 Tensor *mlp_forward(Tape *, const Mlp *, Tensor *x_sbh);
-/* The two halves of mlp_forward. */
+/* These functions are the two halves of mlp_forward. */
 Activated mlp_hidden(Tape *, const Mlp *, Tensor *x_sbh);
 Tensor *mlp_output(Tape *, const Mlp *, Activated hidden_sbf);
-/* Number of hidden x ffn matrices: 2, or 3 with a gated activation. */
+/* The number of hidden x ffn matrices, which is 2, or 3 with a gated activation. */
 int mlp_matrices(Activation);
 
-/* The branch's module is an Mlp, its spec an MlpSpec. */
+/* The module of the branch is an Mlp, and its spec is an MlpSpec. */
 extern const BranchOps mlp_branch;

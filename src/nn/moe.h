@@ -1,7 +1,7 @@
-/* An MoE layer: router, dispatch, experts, combine. With a latent width, tokens are projected down before the
- * dispatch and up after the combine. Megatron-LM core/transformer/moe/moe_layer.py, experts.py, shared_experts.py.
- * Routed experts use the expert view of the mesh (ops/expert_parallel.h); the router and the shared expert use the
- * dense view. */
+/* An MoE layer consists of the router, the dispatch, the experts and the combine. If there is a latent width,
+ * tokens are projected down before the dispatch, and up after the combine. Megatron-LM
+ * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. Routed experts use the expert view of the
+ * mesh (ops/expert_parallel.h); the router and the shared expert use the dense view. */
 #pragma once
 
 #include "nn/mlp.h"
@@ -14,12 +14,14 @@ typedef struct MoeSpec {
     bool bias;               /* the linear layers have biases, except for those of the shared expert */
     bool shared_gate;
     int64_t latent;      /* width of the routed experts' input and output; 0 means hidden */
-    bool probs_on_input; /* the probabilities multiply the experts' input; else the second GEMM's input */
+    bool probs_on_input; /* true: the probabilities multiply the input of the experts; false: that of the
+                            second GEMM */
     ActivationAttr activation, shared_activation;
     double fc1_init_std, fc2_init_std;
     double capacity_factor; /* 0: dropless */
     bool pad, drop_by_position;
-    bool all_to_all; /* all-to-all between expert-parallel ranks; else all-gather and reduce-scatter */
+    bool all_to_all; /* true: all-to-all between expert-parallel ranks; false: all-gather and
+                        reduce-scatter */
 } MoeSpec;
 
 typedef struct Moe {
@@ -32,5 +34,5 @@ typedef struct Moe {
     Param *shared_gate; /* [1, hidden], NULL: none */
 } Moe;
 
-/* The branch's module is a Moe, its spec a MoeSpec; its counters are the router's. */
+/* The module of the branch is a Moe, and its spec is a MoeSpec. Its counters are those of the router. */
 extern const BranchOps moe_branch;

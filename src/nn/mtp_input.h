@@ -19,5 +19,6 @@ typedef struct MtpInput {
     Linear proj; /* [hidden, 2 hidden]: the columns of the token, then those of the state */
 } MtpInput;
 
-/* The module is an MtpInput, the spec an MtpInputSpec. Reads what words_input reads, and Feed.encoded. */
+/* The module is an MtpInput, and the spec is an MtpInputSpec. It reads what words_input reads, and
+ * Feed.encoded. */
 extern const InputOps mtp_input;

@@ -3,10 +3,11 @@
 
 #include "nn/linear.h"
 
-/* A linear layer with bias that is not split over tensor-parallel ranks. invariant: all these ranks have equal
- * inputs. */
+/* A linear layer with a bias, which is not split over tensor-parallel ranks. If it is invariant, all these
+ * ranks have equal inputs. */
 Linear whole_layer(Registry *, const char *name, int64_t in, int64_t out, double init_std, bool invariant);
 Linear pooler_new(Registry *, int64_t hidden, double init_std);
-/* h [s,b,h], V along the sequence with sequence parallelism, else I. Returns [1,b,h], I. With context parallelism, only
- * the first rank has the first position of a sample; the others compute values that no loss may use. */
+/* h is [s,b,h], V along the sequence with sequence parallelism, otherwise I. Returns [1,b,h], I. With context
+ * parallelism, only the first rank has the first position of a sample; the others compute values that no loss
+ * may use. */
 Tensor *pooler_forward(Tape *, const Linear *, Tensor *h_sbh);

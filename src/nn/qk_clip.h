@@ -1,6 +1,7 @@
-/* QK clip (Kimi K2, 2025). Megatron-LM core/optimizer/qk_clip.py and attention.py, clip_qk. After an update, a head whose
- * largest score in the step exceeds the threshold has the rows of its queries and keys multiplied by powers of threshold
- * / score. Query heads of one group share the largest score and the key. */
+/* QK clip (Kimi K2, 2025). It follows Megatron-LM's core/optimizer/qk_clip.py, and clip_qk in attention.py.
+ * After an update, a head whose largest score in the step exceeds the threshold has the rows of its queries
+ * and keys multiplied by powers of threshold / score. Query heads of one group share the largest score and
+ * the key. */
 #pragma once
 
 #include "param/param.h"
@@ -13,7 +14,7 @@ typedef struct QkClipSpec {
     double alpha; /* exponent for queries; that for keys is 1 - alpha */
 } QkClipSpec;
 
-/* Rows [begin, end) of the `rows` rows that a group of heads has in a weight. */
+/* Rows [begin, end) of the `rows` rows that a weight has for each group of heads. */
 typedef struct QkClipRows {
     Param *weight;
     int64_t rows, begin, end;

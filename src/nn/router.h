@@ -17,16 +17,16 @@ typedef enum RouterLoss {
 typedef struct RouterSpec {
     int64_t hidden, experts, topk;
     RouteAttr route;
-    bool linear_bias;    /* the logits have a trained bias */
-    bool bias;           /* a bias is added to the scores only to choose the experts */
-    bool quantile;       /* the bias is added to the logits and follows from quantiles */
+    bool linear_bias;    /* whether the logits have a trained bias */
+    bool bias;           /* whether a bias is added to the scores, but only to choose the experts */
+    bool quantile;       /* whether a bias that is computed from quantiles is added to the logits */
     double ema;          /* weight of the old bias when quantiles update it */
-    bool sinkhorn;       /* training chooses experts by Sinkhorn-balanced scores */
+    bool sinkhorn;       /* whether training chooses experts by Sinkhorn-balanced scores */
     double jitter;       /* 0: none */
     RandomLogits random; /* for benchmarks: the choice of experts is random */
     double random_std;
     double bias_rate;                 /* change of the bias per step */
-    double loss_coeff[ROUTER_LOSSES]; /* 0: that loss is off */
+    double loss_coeff[ROUTER_LOSSES]; /* 0 means that the loss is off */
     double init_std;
 } RouterSpec;
 
@@ -38,15 +38,16 @@ typedef struct Router {
     Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
 } Router;
 
-/* `self` must not move, because the registry keeps a pointer to a router that has a bias. At the end of a step, the
- * bias changes by bias_rate so that experts with few tokens get more. With `quantile`, the update averages the biases
- * that would have balanced each microbatch of the step. */
+/* `self` must not move, because the registry keeps a pointer to a router that has a bias. At the end of a
+ * step, the bias changes by bias_rate, so that experts with few tokens get more tokens. With `quantile`, the
+ * update averages the biases that would have balanced each microbatch of the step. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
-/* Number of counters of a router with this many experts. The last ROUTER_LOSSES counters are sums of the losses,
- * without their coefficients. */
+/* The number of counters of a router with this many experts. The last ROUTER_LOSSES counters are sums of the
+ * losses, without their coefficients. */
 int64_t router_counters(int64_t experts);
 /* The sum of a loss since the step began; `counters` is a copy of the router's counters in host memory. */
 double router_loss_sum(const double *counters, int64_t experts, int loss);
-/* x_sbh [s,b,h] -> the routing of its tokens. While the tape records, the router counts tokens, adds the losses to the
- * counters, and adds the losses' gradients (times MicrobatchContext.aux_scale) to the logits' gradient. */
+/* x_sbh [s,b,h] -> the routing of its tokens. While the tape records, the router counts tokens, adds the
+ * losses to the counters, and adds the gradients of the losses, multiplied by MicrobatchContext.aux_scale, to
+ * the gradient of the logits. */
 Routing router_forward(Tape *, const Router *, Tensor *x_sbh);

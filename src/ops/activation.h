@@ -4,13 +4,14 @@
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* Elementwise on contiguous x [...,f] -> same shape; a gated activation maps [..., gate | up] to [..., f/2]. Only
- * SwiGLU and quick GeGLU can have limits and an offset. */
+/* Applies the activation to each element of contiguous x [...,f] -> same shape. A gated activation maps [...,
+ * gate | up] to [..., f/2]. Only SwiGLU and quick GeGLU can have limits and an offset. */
 Tensor *op_activation(Tape *, Tensor *x, ActivationAttr);
 /* An activation that the kernel of a linear layer has computed together with its GEMM. The op that reads it, which must
  * be the only one, also records it. */
 typedef struct Activated {
-    Tensor *act, *pre; /* act is the activation of pre; pre NULL: the activation is on the tape already */
+    Tensor *act, *pre; /* act is the activation of pre; if pre is NULL, the activation is already on the
+                          tape */
     Activation kind;   /* not gated, unless pre is NULL */
 } Activated;
 

@@ -20,13 +20,13 @@ typedef struct AttentionInputs {
      * position (kernels/relative_buckets.h). The bias is a parameter, or NULL if there is no bias. It cannot
      * be combined with a softcap. */
     Tensor *bias;
-    /* F64 [heads of the model]: a training step raises each head's element to its largest visible score before the cap,
-     * if that is larger. NULL: not needed. */
+    /* F64 [heads of the model]: a training step replaces each head's element by the head's largest visible
+     * score before the cap, if that is larger. NULL: not needed. */
     Tensor *max;
 } AttentionInputs;
 
 /* Returns [s,b,g,r,e]. AttentionAttr defines which keys a query sees. The result is 0 for a query that sees no key.
- * `unfused` stores all probabilities; it is slow, and serves as a reference. */
+ * With `unfused`, all probabilities are stored. This is slow, and serves as a reference. */
 Tensor *op_attention(Tape *, const AttentionInputs *, AttentionAttr, bool unfused);
 
 /* ---- for ops that contain attention ---- In a node's `call`, `in` has the inputs (attention_call), and `out` has y,

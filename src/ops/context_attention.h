@@ -13,27 +13,28 @@ typedef struct ContextPlan {
     bool gather;
 } ContextPlan;
 
-/* op_attention over all positions, which are sharded over the context-parallel ranks:
+/* Computes op_attention over all positions, which are sharded over the context-parallel ranks:
  *
  *   q, k, v, the result: V over CP. Queries and keys are slices of two sequences, whose lengths may differ.
  *   first_key: positions among all keys, V over CP with the queries
  *   lengths, sink, bias: R over CP
  *
- * The op sets attr.query and attr.key; attr.first_head must be that of q. For an exchange over n ranks, g must be a
- * multiple of n, or n a multiple of g and r a multiple of n / g. A ring needs the fused kernel. On one rank, this
- * equals op_attention. */
+ * The op sets attr.query and attr.key; attr.first_head must be that of q. For an exchange over n ranks, g
+ * must be a multiple of n; otherwise, n must be a multiple of g, and r a multiple of n / g. A ring needs the
+ * fused kernel. On one rank, this equals op_attention. */
 Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, ContextPlan, bool unfused);
 /* Exchanges queries, keys and values in one operation instead of three, before op_context_attention. qkv [s,b,w] has
  * g groups of heads, each with its queries, key and value, and becomes [n*s,b,g/n,w/(g*d),d]. Returns false and leaves
  * qkv unchanged if the plan has no exchange or n does not divide g. */
 bool context_exchange(Tape *, Tensor **qkv, int64_t g, int64_t d, ContextPlan);
 
-/* Attention between blocks. The inputs are as above, for this rank's zigzag slices in the group. */
+/* Attention between blocks. The inputs are those of op_context_attention, for this rank's zigzag slices in
+ * the group. */
 Tensor *context_ring(Tape *, const AttentionInputs *, AttentionAttr, Group);
 Tensor *context_gather(Tape *, const AttentionInputs *, AttentionAttr, Group, bool unfused);
 
 /* A rank's computation for the keys of one rank of the ring: attention from rows [query, query + queries) of q to rows
- * [key, key + keys) of k and v. queries = 0: no query sees a key. */
+ * [key, key + keys) of k and v. If `queries` is 0, no query sees a key. */
 typedef struct RingStep {
     AttentionAttr attr;
     int64_t query, queries, key, keys;

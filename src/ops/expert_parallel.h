@@ -16,10 +16,10 @@ Tensor *op_to_dense_view(Tape *, Tensor *x);
 /* The plan of an all-to-all over EP, followed by an all-gather of the rows over the expert-tensor-parallel ranks. */
 typedef struct Arrival {
     Group ep;
-    const int64_t *sent, *received; /* rows to and from each rank of the group; [ep.size], memory of the
-                                       tape */
-    /* Number of rows before and after the all-to-all. The received rows are padded, so that all expert-tensor-parallel
-     * ranks have equally many. */
+    const int64_t *sent, *received; /* number of rows to and from each rank of the group; [ep.size], in the
+                                       memory of the tape */
+    /* The number of rows before and after the all-to-all. The received rows are padded, so that all
+     * expert-tensor-parallel ranks have equally many. */
     int64_t rows, arriving;
     Dispatch sort; /* sorts the gathered rows by this rank's experts */
 } Arrival;
@@ -30,7 +30,7 @@ Arrival op_plan_arrival(Tape *, const Dispatch *from, int64_t experts, DispatchA
 /* Like op_plan_arrival, for tokens that all expert-parallel ranks share. `own` has the rows of this rank's experts,
  * without padding. */
 Dispatch op_plan_gathered(Tape *, const Dispatch *own, DispatchAttr room);
-/* Rows in transit, which only op_arrive may read. exchange NULL: y has arrived. */
+/* Rows in transit, which only op_arrive may read. If exchange is NULL, y has arrived. */
 typedef struct Exchange Exchange;
 typedef struct Moving {
     Tensor *from, *y;

@@ -6,7 +6,7 @@
 #include "ops/fp8.h"
 
 typedef struct QuantKept {
-    QuantValues values; /* data NULL if no values are kept */
+    QuantValues values; /* data is NULL if no values are kept */
     Tensor values_at[2], inverse_at[2], state;
     char *block;
     size_t bytes;

@@ -7,10 +7,11 @@
 /* x_sbw [s,b,w], floats or I64 -> [S,b,w], all tokens in the same order as on one rank. Returns x itself if it is not
  * sharded. */
 Tensor *tokens_whole(Tape *, Tensor *x_sbw);
-/* The rows of `whole` [S,b,w] that correspond to x_sb* [s,b,*]; `whole` itself if x is not sharded. */
+/* Returns the rows of `whole` [S,b,w] that correspond to x_sb* [s,b,*], or `whole` itself if x is not
+ * sharded. */
 Tensor *tokens_own(Tape *, Tensor *whole, const Tensor *x);
-/* tokens_check_whole fails with a message that names `op` if x is sharded; tokens_check_same, if x and y have different
- * tokens. */
+/* tokens_check_whole fails with a message that names `op` if x is sharded. tokens_check_same does so if x and
+ * y have different tokens. */
 void tokens_check_whole(const Tape *, const char *op, const Tensor *x);
 void tokens_check_same(const Tape *, const char *op, const Tensor *x, const Tensor *y);
 /* Sums x in place over the ranks of the axes (a mask). x becomes I on these axes. */

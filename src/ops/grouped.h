@@ -3,7 +3,8 @@
 
 #include "tape/tape.h"
 
-/* The biases of all experts [e*o]; scale_r11 [r,1,1] multiplies the bias of each row, NULL: 1. bias_eo NULL: none. */
+/* The biases of all experts [e*o], or NULL if there are none. scale_r11 [r,1,1] multiplies the bias of each
+ * row; if it is NULL, the factor is 1. */
 typedef struct GroupedBias {
     Tensor *bias_eo, *scale_r11;
 } GroupedBias;

@@ -12,17 +12,18 @@ typedef enum LinearFlags {
          * while it computes dw. */
     1,
     LINEAR_REDUCE_OUT =
-        /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE; then the bias is added. */
+        /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE, and then the bias is added. */
     2,
-    LINEAR_SEQUENCE = 4, /* the input of GATHER_IN, or output of REDUCE_OUT, is sharded along the sequence */
+    LINEAR_SEQUENCE = 4, /* the input of GATHER_IN, or the output of REDUCE_OUT, is sharded along the
+                            sequence */
 } LinearFlags;
 
 typedef struct Quantiser Quantiser; /* ops/fp8.h */
 
-/* A linear layer without its input. The flags have no effect on a weight that is not sharded, or on one
- * tensor-parallel rank. */
+/* The description of a linear layer, without its input. The flags have no effect on a weight that is not
+ * sharded, or on one tensor-parallel rank. */
 typedef struct LinearLayer {
-    Tensor *w_oi, *bias_o;      /* [o,i], [o]; bias NULL: none */
+    Tensor *w_oi, *bias_o;      /* [o,i], [o]; bias is NULL if there is none */
     unsigned flags;             /* LinearFlags */
     const Quantiser *quantiser; /* quantises the operands of the GEMMs; NULL if they are not quantised */
 } LinearLayer;
@@ -30,9 +31,10 @@ typedef struct LinearLayer {
 /* x_sbi [s,b,i] -> [s,b,o] = x w^T + bias; the flags determine the result's s. In batch-invariant mode, each sample is
  * computed separately. */
 Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
-/* Like op_linear, but also computes the activation, [s,b,o] or if gated [s,b,o/2], in the same kernel if that saves
- * memory traffic. Not for LINEAR_REDUCE_OUT. Only op_linear_on_activated may read the result. `halfway`: calls
- * tape_pause_halfway before a separate activation, so that both halves of an MLP need about the same time. */
+/* Like op_linear, but also computes the activation, which is [s,b,o] or, if gated, [s,b,o/2]. One kernel
+ * computes both if that saves memory traffic. Not for LINEAR_REDUCE_OUT. Only op_linear_on_activated may read
+ * the result. With `halfway`, calls tape_pause_halfway before a separate activation, so that both halves of
+ * an MLP need about the same time. */
 Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, ActivationAttr, bool halfway);
 /* Like op_linear, for an activation [s,b,i]. Unless the layer has a quantiser or dx is a sum over ranks, the
  * backward directly computes the gradient of the activation's input. The gradient of the activation itself is then

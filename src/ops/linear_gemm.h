@@ -14,20 +14,21 @@
 typedef struct LinearGemm {
     LinearAttr linear;          /* first: the kernels read it */
     const Quantiser *quantiser; /* NULL: plain operands */
-    bool gathers_x;             /* the backward gathers x again, so the forward keeps no FP8 values of it */
+    bool gathers_x;             /* whether the backward gathers x again, so that the forward keeps no FP8
+                                   values of it */
     Tensor *pre; /* x is the activation of pre, and dx is pre's gradient; if this is NULL, dx is x's
                     gradient */
     /* Set by the forward: */
-    bool is_fp8;               /* the device multiplies FP8 values */
+    bool is_fp8;               /* whether the device multiplies FP8 values */
     Tensor *x_state, *w_state; /* states that quantised the operands */
-    QuantOperand x_rows;       /* FP8 values of x's transpose, if kept for the backward */
+    QuantOperand x_rows;       /* FP8 values of the transpose of x, if they are kept for the backward */
 } LinearGemm;
 
-/* call.in has x, w and bias; call.out has y and act (NULL: none). */
+/* call.in has x, w and bias. call.out has y and act, which is NULL if there is no activation. */
 void linear_gemm_forward(Tape *, LinearGemm *, Call);
 
-/* dy and, for FP8 GEMMs, its FP8 values for dx and dw, from one pass over dy. Free the values with quantize_drop. type:
- * the SPMD type of the full gradient. */
+/* dy and, for FP8 GEMMs, its FP8 values for dx and dw, which one pass over dy computes. Free the values with
+ * quantize_drop. type: the SPMD type of the full gradient. */
 typedef struct GemmGradient {
     Tensor *dy, *state;
     QuantValues values;

@@ -1,4 +1,4 @@
-/* A linear layer for each head, for generation: the op has no gradient. */
+/* Applies a linear layer to each head. It is used in generation, so the op has no gradient. */
 #pragma once
 
 #include "tape/tape.h"

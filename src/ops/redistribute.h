@@ -26,7 +26,7 @@ typedef enum ReshardKind {
 } ReshardKind;
 
 /* Converts x to type `to` along the axis. V shards dimension `dim` into equal parts, in the order of the ranks. Returns
- * x itself if the axis has size 1. A conversion that is not in the table fails a CHECK. */
+ * x itself if the axis has size 1. It is a fault to request a conversion that is not in the table. */
 Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
 
 /* Returns columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]. `first` may differ

@@ -3,5 +3,6 @@
 
 #include "tape/tape.h"
 
-/* factor * x, same shape and type, possibly strided -> contiguous; x itself if the factor is 1. */
+/* Returns factor * x, with the same shape and type. x may be strided, and the result is contiguous. Returns x
+ * itself if the factor is 1. */
 Tensor *op_scale(Tape *, Tensor *x, double factor);

@@ -3,6 +3,6 @@
 
 #include "tape/tape.h"
 
-/* cap * tanh(x / cap). x must be contiguous, and no other op may read it, because its gradient overwrites it. Returns x
- * itself if cap is 0. */
+/* Returns cap * tanh(x / cap). x must be contiguous, and no other op may read it, because its gradient
+ * overwrites it. Returns x itself if cap is 0. */
 Tensor *op_softcap(Tape *, Tensor *x, double cap);

@@ -1,4 +1,4 @@
-/* One position of a sequence. */
+/* Selects one position of a sequence. */
 #pragma once
 
 #include "tape/tape.h"

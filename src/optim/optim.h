@@ -62,17 +62,17 @@ typedef struct OptimStep {
     /* main gradient * grad_scale is the gradient of the reported loss: it undoes the loss scale and
      * averages */
     double grad_scale;
-    bool exact; /* the exact lane: masters are rounded to its grid */
+    bool exact; /* in the exact lane, masters are rounded to its grid */
 } OptimStep;
 
 typedef struct OptimResult {
-    double grad_norm;   /* L2 over all parameters, before clipping */
-    double clip;        /* min(1, clip_grad / (norm + 1e-6)); 1 if clipping is off */
-    double num_zeros;   /* number of zeros in the gradient; -1 unless --log-num-zeros-in-grad */
-    double params_norm; /* L2 of the masters after the update; -1 unless --log-params-norm */
+    double grad_norm;   /* L2 norm of the gradient over all parameters, before clipping */
+    double clip;        /* min(1, clip_grad / (norm + 1e-6)), or 1 if clipping is off */
+    double num_zeros;   /* number of zeros in the gradient, or -1 without --log-num-zeros-in-grad */
+    double params_norm; /* L2 norm of the masters after the update, or -1 without --log-params-norm */
     bool found_inf;     /* the gradient is not finite, and nothing was changed */
 } OptimResult;
 
-/* Collective: all ranks must call it, and get the same result. If there is only one rank, the host waits for
- * the device once, at the end. */
+/* This is collective: all ranks must call it, and all get the same result. If there is only one rank, the
+ * host waits for the device once, at the end. */
 OptimResult optim_step(Optimizer *, OptimStep);

@@ -1,11 +1,11 @@
-/* Divides the flat layout into buckets, and a bucket into one part per data-parallel rank.
+/* Divides the flat layout into buckets, and each bucket into one part for each data-parallel rank.
  *
  * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after
  * another. Each parameter begins at a multiple of PARAM_ALIGN elements of its bucket. A bucket has parameters
  * of one kind (dense, experts, buffers). The members of its `inner` group hold equal parts of the bucket,
  * whose size is a multiple of PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) *
- * shard). Padding after the last parameter is zero. Tied embeddings have their own bucket, so that the first
- * and the last pipeline stage shard them equally.
+ * shard). Padding after the last parameter is zero. Tied embeddings are in a separate bucket, so that the
+ * first and the last pipeline stage shard them equally.
  *
  * Source: Megatron-LM core/distributed/param_and_grad_buffer.py, in which a bucket ends at a multiple of
  * lcm(ranks, 128). */
@@ -15,11 +15,12 @@
 #include "param/param.h"
 
 struct Bucket {
-    int64_t begin, end, shard; /* [begin, end) of the flat layout; number of elements of a member's part */
+    int64_t begin, end, shard; /* the range [begin, end) of the flat layout; the number of elements of a
+                                  member's part */
     int first, n;              /* parameters: laid[first, first + n) of the registry */
     Group inner, outer;        /* the ranks that shard the bucket; the ranks with the same part in all
                                   instances */
-    bool trained; /* false: buffers or frozen weights, which have no gradients and are not sharded */
+    bool trained; /* false for buffers and frozen weights, which have no gradients and are not sharded */
 };
 
 /* Assigns all registered parameters to buckets, and sets the offsets of parameters and buckets in the flat
@@ -31,23 +32,24 @@ bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
 bool bucket_is_whole(const Registry *, const Bucket *, FlatBuffer);
 /* Calls comm_register for the memory of gathered buckets, once for each group that shards buckets. */
 void buckets_register(const Registry *, Comm *, void *memory, size_t bytes);
-/* The elements that this rank updates: its part or the whole bucket. */
+/* The elements that this rank updates, which are its part or the whole bucket. */
 FlatRange bucket_part(const Registry *, const Bucket *);
 
-/* The ranges of a flat buffer that this rank keeps, in ascending order. NULL: it keeps the whole buffer, at
- * the offsets of the layout. */
+/* The ranges of a flat buffer that this rank keeps, in ascending order. The result is NULL if it keeps the
+ * whole buffer, at the offsets of the layout. */
 const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
 /* The index in this rank's buffer of element `at` of the flat layout, which this rank must hold. */
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
-/* Elements [at, at + n) as a tensor; `flat` is the buffer's memory. */
+/* Returns elements [at, at + n) as a tensor. `flat` is the memory of the buffer. */
 Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
 /* Like registry_slice, for a buffer of another type. */
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
-/* The elements of a parameter that this rank updates, without padding rows; may be empty (end <= begin). */
+/* The elements of a parameter that this rank updates, without padding rows. The range may be empty (end <=
+ * begin). */
 FlatRange param_part_held(const Registry *, const Param *);
 /* Whether this rank is primary for the elements of param_part_held, that is, counts them in norms. */
 bool param_is_primary(const Registry *, const Param *);
 /* Whether this rank is primary for the elements of the parameter that it holds in a buffer, that is, saves
- * them. `sharded`: data-parallel ranks shard the buffer's trained elements; else each rank has all of
- * them. */
+ * them. `sharded` is true if data-parallel ranks shard the buffer's trained elements, and false if each rank
+ * has all of them. */
 bool param_is_primary_for(const Registry *, const Param *, bool sharded);

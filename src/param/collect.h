@@ -6,7 +6,8 @@
 
 /* Assembles a flat buffer (masters, or main gradients that are sums) from the ranks' parts. out
  * [whole->elements] is laid out like `whole`, a registry of one rank with the same parameters, allocated on
- * any device (including the null device). All ranks get the same result; comm NULL: one rank. */
+ * any device (including the null device). All ranks get the same result. If comm is NULL, there is one
+ * rank. */
 void registry_gather_whole(const Registry *, FlatBuffer, const void *flat, Comm *, const Registry *whole,
                            double *out);
 /* For each element, the rank from which registry_gather_whole gets it. */

@@ -16,13 +16,15 @@ typedef struct Init {
 
 typedef enum ParamFlags {
     PARAM_NO_DECAY =
-        /* No weight decay: biases and 1-D parameters (Megatron-LM get_standard_config_overrides). */
+        /* Without weight decay: biases and 1-D parameters (Megatron-LM get_standard_config_overrides). */
     1,
     /* Word embedding or output layer: uses --decoupled-lr (Megatron-LM is_embedding_or_output_parameter). */
     PARAM_EMBEDDING = 2,
-    /* Saved with the parameters, but not trained: no gradient, no update, not in norms. */
+    /* A buffer that is saved with the parameters, but not trained: it has no gradient and no update, and does
+     * not count in norms. */
     PARAM_BUFFER = 4,
-    /* A weight that is not trained (registry_freeze): no gradient, no update, not in norms. */
+    /* A weight that is not trained (registry_freeze): it has no gradient and no update, and does not count in
+     * norms. */
     PARAM_FROZEN = 8,
 } ParamFlags;
 
@@ -40,10 +42,11 @@ typedef struct ParamPart {
 
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
-/* The data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the sizes of the buckets.
- * Megatron-LM's --use-distributed-optimizer is stage 1; its FSDP supports all stages. */
+/* Selects the data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the sizes of the
+ * buckets. Megatron-LM's --use-distributed-optimizer is stage 1; its FSDP supports all stages. */
 typedef struct DataParallel {
-    int stage;           /* 0: none, 1: masters and optimizer state, 2: also main gradients, 3: also values */
+    int stage;           /* 0 shards nothing, 1 masters and optimizer state, 2 also main gradients, 3 also
+                            values */
     int instances;       /* number of rank groups that each hold all shards (hybrid sharding); 0 means 1 */
     int64_t bucket_size; /* number of elements after which a bucket ends; if 0, num_buckets decides */
     int num_buckets;     /* number of buckets of about equal size; 0 means one bucket, or one per unit at
@@ -58,10 +61,10 @@ typedef struct DataParallel {
     bool bf16_grads;
 } DataParallel;
 
-/* How a model is distributed over ranks, for parameters and activations. */
+/* Describes how the parameters and activations of a model are distributed over ranks. */
 typedef struct Layout {
     Mesh mesh;
-    bool sequence_parallel; /* activations between the tensor-parallel regions are sharded along the
+    bool sequence_parallel; /* whether activations between the tensor-parallel regions are sharded along the
                                sequence */
     DataParallel data;
 } Layout;
@@ -75,13 +78,15 @@ typedef struct ParamSpec {
     int64_t dim[2];   /* global logical shape: no padding */
     int64_t padded;   /* number of rows in memory; 0 means dim[0]. Padding rows and their gradients are
                          zero */
-    int tp_split;     /* dimension split over the tensor-parallel axis; SPLIT_NONE: replicated */
-    bool split_parts; /* a split of rows splits each part of each group ([gate; up]), not all rows together */
-    bool expert;      /* groups are experts, split over EP; tp_split then applies to ETP */
+    int tp_split;     /* dimension that is split over the tensor-parallel axis; SPLIT_NONE if the parameter is
+                         replicated */
+    bool split_parts; /* whether a split of rows splits each part of each group ([gate; up]) instead of all
+                         rows together */
+    bool expert;      /* whether groups are experts, which are split over EP; tp_split then applies to ETP */
     /* The parameter is not split, and every tensor-parallel rank computes its full gradient (SPMD_I) from
      * equal activations. Otherwise, the gradients of the ranks must be summed (SPMD_R). */
     bool invariant;
-    Init init; /* drawn at (seed, name, global element index), rounded to float */
+    Init init; /* values are drawn at (seed, name, global element index), and rounded to float */
     unsigned flags;
     int64_t groups; /* number of groups of parts; 0 means that the whole parameter is one part */
     int n_parts;
@@ -91,23 +96,23 @@ typedef struct ParamSpec {
 typedef struct Param {
     ParamSpec spec;
     int64_t offset;                    /* first element in the flat layout; set by registry_allocate */
-    int64_t count;                     /* elements in this rank's memory, padding rows included */
+    int64_t count;                     /* number of elements in this rank's memory, including padding rows */
     int64_t rows, columns;             /* size of this rank's memory; a vector has one column */
     int64_t first_group, first_column; /* position of this rank's memory in the full parameter */
-    int shard, shards; /* index of this rank's shard on the axis of tp_split; number of shards; 0 and 1 if
-                          not split */
+    int shard, shards; /* index of this rank's shard on the axis of tp_split, and number of shards; 0 and 1 if
+                          the parameter is not split */
     int number, unit, bucket;
     int stages; /* number of this rank's stages that use it; each runs one backward sweep per microbatch */
-    /* The pipeline ranks that hold a copy, in ascending order; n_holders 0: not tied. The gradients of all copies are
-     * summed; norms and checkpoints use the first one. */
+    /* The pipeline ranks that hold a copy, in ascending order. n_holders is 0 if the parameter is not tied.
+     * The gradients of all copies are summed; norms and checkpoints use the first one. */
     int *holders, n_holders;
-    /* Has the storage dtype. value.grad is &main_grad, or NULL if the parameter is not trained. `value`,
-     * `main_grad` and `master` have no data while the ranks shard them (sync.h). */
+    /* `value` has the storage dtype. value.grad is &main_grad, or NULL if the parameter is not trained.
+     * `value`, `main_grad` and `master` have no data while the ranks shard them (sync.h). */
     Tensor value;
-    /* F64 in the fp64 lane, else F32, or BF16 (DataParallel). Flags ACCUM | MAIN_GRAD. Without ACCUM it is unwritten:
-     * the content is undefined, and the next gradient overwrites it. */
+    /* F64 in the fp64 lane, otherwise F32, or BF16 (see DataParallel). Flags ACCUM | MAIN_GRAD. Without ACCUM
+     * it is unwritten: the content is undefined, and the next gradient overwrites it. */
     Tensor main_grad;
-    Tensor master; /* F64 or F32; the same memory as value unless storage is 16-bit */
+    Tensor master; /* F64 or F32; it shares the memory of `value` unless storage is 16-bit */
 } Param;
 
 static inline bool param_is_trained(const Param *p) {
@@ -139,17 +144,18 @@ typedef struct Registry {
     Layout layout;
     Param **params; /* in registration order */
     int n, unit;
-    bool repeats; /* a repeated name is not a fault: param_add returns the parameter that has it */
+    bool repeats; /* if set, a repeated name is not a fault: param_add returns the parameter that has it */
     Param **laid; /* parameters in the order of the flat layout */
     Bucket *buckets;
     int n_buckets;
     FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: the part of each bucket that this rank keeps */
     int64_t held[FLAT_BUFFERS];      /* number of elements of each buffer on this rank */
-    int *by_name, slots; /* hash table of (index in params) + 1, 0: free; slots is a power of two */
+    int *by_name, slots; /* hash table of (index in params) + 1, or 0 for a free slot; slots is a power of
+                            two */
     int64_t elements;    /* number of elements of the flat layout, including alignment gaps */
     DType storage, gradients, precise; /* dtype of values; of main gradients; of masters and optimizer
                                           state */
-    bool trains; /* false: there are no main gradients, and only buffers have masters in separate memory */
+    bool trains; /* if false, there are no main gradients, and only buffers have masters in separate memory */
     Device *device;
     void *values, *grads, *masters; /* flat buffers with this rank's parts (bucket.h); masters == values
                                        unless storage is 16-bit */
@@ -178,23 +184,25 @@ int registry_freeze(Registry *, const char *name);
  * together. */
 void registry_begin_unit(Registry *);
 /* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if the storage type
- * is F64, else F32; with DataParallel.bf16_grads main gradients are BF16. If `trains` is false, there are
- * only values, and masters of buffers. */
+ * is F64, otherwise F32. With DataParallel.bf16_grads, main gradients are BF16. If `trains` is false, there
+ * are only values, and masters of buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
-size_t registry_bytes(const Registry *); /* bytes of all flat buffers */
-/* Bytes of one buffer; 0 for masters that share the memory of the values. */
+size_t registry_bytes(const Registry *); /* the number of bytes of all flat buffers */
+/* The number of bytes of one buffer. It is 0 for masters that share the memory of the values. */
 size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);
 /* Initialises every parameter: draws the masters and rounds the values from them. */
 void registry_init(Registry *, uint64_t seed);
-/* Rounds values from masters. Call it after masters have changed. No-op unless storage is 16-bit. */
+/* Rounds values from masters. Call it after masters have changed. It does nothing unless storage is
+ * 16-bit. */
 void registry_round_values(Registry *);
 /* Like registry_round_values, but only for buffers (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
 /* Fills x with zeros. x is in memory of the registry's device. */
 void registry_zero(const Registry *, Tensor *x);
-/* Marks main gradients as unwritten: the first gradient overwrites them. Results equal those of zeroing and adding,
- * except that a sum of zeros may be -0 instead of +0. No norm, update or comparison depends on that. */
+/* Marks main gradients as unwritten: the first gradient overwrites them. The results equal those of zeroing
+ * and adding, except that a sum of zeros may be -0 instead of +0. No norm, update or comparison depends on
+ * that. */
 void grads_mark_unwritten(Registry *);
 void grad_mark_unwritten(Param *);
 /* Fills main gradients that are still unwritten with zeros. Call it before they are read. */
@@ -204,17 +212,18 @@ void grad_zero_unwritten(Registry *, Param *);
  * gradients. */
 bool grads_are_unwritten(const Registry *);
 void grads_mark_written(Registry *);
-/* Rounds this rank's part of a buffer (masters or gradients) to multiples of 2^-bits: the exact lane's
- * grid. */
+/* Rounds this rank's part of a buffer (masters or gradients) to multiples of 2^-bits, the grid of the exact
+ * lane. */
 void registry_snap(Registry *, FlatBuffer, int bits);
-/* Number of elements of the full parameter, without padding. */
+/* The number of elements of the full parameter, without padding. */
 int64_t param_logical_count(const Param *);
-/* Number of rows in this rank's memory, without padding. */
+/* The number of rows in this rank's memory, without padding. */
 int64_t param_filled_rows(const Param *);
 /* A mask (dense or expert) of the axes over which the gradient is summed, because the parameter is SPMD_R on
  * them. */
 unsigned param_sum_axes(const Param *);
-/* Whether this rank is primary for its elements (norms, checkpoints): the first of the ranks that hold them. */
+/* Whether this rank is primary for its elements, that is, whether it is the first of the ranks that hold
+ * them. Only primary ranks count in norms and write checkpoints. */
 bool param_is_owned(const Registry *, const Param *);
 /* Like param_is_owned, but compares only ranks that differ on these axes (a mask). Use it for elements that are sharded
  * over the other axes. */
@@ -227,7 +236,7 @@ typedef struct Box {
     int64_t offset[2], shape[2];
 } Box;
 
-/* Number of rows of part `part` in the full parameter, over all groups. */
+/* The number of rows of part `part` in the full parameter, over all groups. */
 int64_t param_part_rows(const Param *, int part);
 /* The number of boxes of a part that this rank holds; param_box returns box i. Rows are counted over all groups. No
  * box is empty. */

@@ -10,26 +10,27 @@
  * whole buffer; its values are in `master`. It starts as zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
-/* F64 [n]. Passes add to the counters (COMM_SUM) or raise them (COMM_MAX); they are zeroed when a step begins. All
- * counters of a model with the same reduction are one block, so that one all-reduce combines those of all ranks. Every
- * rank must register the same counters in the same order, including the counters of layers that it does not hold. The
- * returned address is stable. The tensor has data after states_allocate. */
+/* F64 [n]. Passes add to the counters (COMM_SUM) or replace them by a larger value (COMM_MAX). They are
+ * zeroed when a step begins. All counters of a model with the same reduction are one block, so that one
+ * all-reduce combines those of all ranks. Every rank must register the same counters in the same order,
+ * including the counters of layers that it does not hold. The returned address is stable. The tensor has data
+ * after states_allocate. */
 Tensor *state_counters(Registry *, CommReduction, int64_t n);
 
 /* The context in which an event happens. */
 typedef struct StateContext {
     Device *device;
-    const Layout *layout; /* NULL: one rank; `comm` is then NULL too */
+    const Layout *layout; /* NULL if there is one rank; `comm` is then also NULL */
     Comm *comm;
     int64_t tokens; /* number of tokens in one pass of this rank (prepare) */
-    bool training;  /* the values are for a training step, not for an evaluation (refresh) */
+    bool training;  /* whether the values are for a training step, not for an evaluation (refresh) */
 } StateContext;
 
 /* The handlers of a module's state; each may be NULL. */
 typedef struct StateKind {
-    /* allocates device memory; returns its bytes */
+    /* allocates device memory, and returns its size in bytes */
     size_t (*allocate)(void *self, const Registry *, int64_t positions);
-    /* allocates device memory for the steps of a run; returns its bytes */
+    /* allocates device memory for the steps of a run, and returns its size in bytes */
     size_t (*prepare)(void *self, const StateContext *);
     void (*refresh)(void *self, const StateContext *); /* called after parameters have changed */
     /* called after the last pass of a training step, before the update */
@@ -48,7 +49,7 @@ void *state_find(const Registry *, const StateKind *, int i);
  * sequence length. */
 void states_allocate(Registry *, int64_t positions);
 void states_free(Registry *); /* before registry_free */
-/* F64 [all counters]; ndim 0 if there are none. */
+/* F64 [all counters]. Its ndim is 0 if there are none. */
 const Tensor *states_counters(const Registry *, CommReduction);
 size_t states_bytes(const Registry *); /* bytes of device memory */
 

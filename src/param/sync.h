@@ -30,19 +30,19 @@ typedef struct Sync Sync;
  * and in a dry run on the null device, for the rank in the registry's mesh. */
 Sync *sync_new(Registry *, Comm *);
 void sync_free(Sync *);
-/* Bytes of the buffers that buckets are gathered into (stages 2 and 3). They are allocated when needed, so a dry run
- * of a step shows the memory that the step will allocate. */
+/* The number of bytes of the buffers into which buckets are gathered (stages 2 and 3). They are allocated
+ * when needed, so a dry run of a step shows the memory that the step will allocate. */
 size_t sync_bytes(const Sync *);
 /* Calls comm_plan for the sums and gathers of a step. */
 void sync_plan(const Sync *, Comm *);
 
-/* Begins a step in which `passes` backward sweeps through each stage of this rank compute the gradients of its
- * parameters: one per microbatch (or part of one). */
+/* Begins a step in which `passes` backward sweeps through each stage of this rank compute the gradients of
+ * its parameters. There is one sweep for each microbatch or part of one. */
 void sync_begin(Sync *, int64_t passes);
 /* Opens the channels of all sums and gathers, and adds the sums in progress to the main gradients, so that
  * the kernel is loaded. All ranks must call it during a step. */
 void sync_prepare(Sync *);
-/* Completes the sums of the main gradients (this rank's shard of them). */
+/* Completes the sums of this rank's shard of the main gradients. */
 void sync_finish(Sync *);
 
 /* Calls device_replay with `work`, the forward and backward sweeps between sync_begin and sync_finish. The
@@ -63,15 +63,16 @@ void sync_attention(Sync *);
 /* Call it before an op writes or adds to the main gradient, in a backward sweep or early in the forward. The gradient
  * has memory until sync_ready. */
 void sync_grad(Sync *, Param *);
-/* Whether the next gradient is added to the sum in the main gradient's current memory. False in stages 2 and 3 if
- * sync_grad will provide new memory. See also grad_is_unwritten. */
+/* Whether the next gradient is added to the sum in the main gradient's current memory. This is false in
+ * stages 2 and 3 if sync_grad will provide new memory. See also grad_is_unwritten. */
 bool sync_is_adding(const Sync *, const Param *);
 /* Call it after the last op of a stage's backward sweep that adds to the main gradient. */
 void sync_ready(Sync *, Param *);
 
 /* ---- the optimizer ---- */
 
-/* Sums x[n], in device memory, over all ranks, in place. No-op if s is NULL or there are no other ranks. */
+/* Sums x[n], in device memory, over all ranks, in place. Does nothing if s is NULL or there are no other
+ * ranks. */
 void sync_world_sum(Sync *, DType, void *x, int64_t n);
 /* Calls comm_launched. Call it after the launch of a graph with sync_world_sum. */
 void sync_launched(Sync *, const char *site);

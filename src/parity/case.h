@@ -9,7 +9,7 @@
 #include "train/trainer.h"
 
 typedef struct Case {
-    const Golden *golden; /* owned by the caller; must outlive the case */
+    const Golden *golden; /* owned by the caller, and must outlive the case */
     Model *init;          /* the whole model in F64, with the initial parameters of the last case_run */
     double *first;        /* the case's initial parameters, laid out like init's */
     HfMap map;            /* maps init's registry */
@@ -43,7 +43,7 @@ typedef struct Trace {
 
 Trace *trace_new(const Case *);
 void trace_free(Trace *);
-/* Hash of the bits of all losses and all final parameters. */
+/* A hash of the bits of all losses and all final parameters. */
 uint64_t trace_hash(const Case *, const Trace *);
 
 enum { NO_NOISE = -1 };
@@ -69,8 +69,8 @@ typedef struct CaseWatch {
     /* whether to compute whole logits, in an additional forward before the first step; `trace` and `probe`
      * are called for it too */
     bool logits;
-    bool quantises; /* --fp8-format also applies to an fp64 run, which otherwise ignores it */
-    bool on_host;   /* the watch accesses tensors in place, so they must be in host memory */
+    bool quantises; /* whether --fp8-format also applies to an fp64 run, which otherwise ignores it */
+    bool on_host;   /* whether the watch accesses tensors in place, so that they must be in host memory */
     int64_t steps;  /* number of steps to run; 0 means all steps of the case */
 } CaseWatch;
 

@@ -19,14 +19,15 @@ typedef struct Shared {
     Trace *alone[LANES];               /* [LANE_FP64] is always set, other elements if a cell uses the lane */
     Trace *noisy[LANES][PARITY_DRAWS]; /* for fp64 and fp32 */
     Report *exact;                     /* the report of the one-rank run in the exact lane */
-    PrecisionShared precision[LANES];  /* for lanes below fp32, if precision_shares() */
+    PrecisionShared precision[LANES];  /* set for lanes with less precision than fp32, if precision_shares()
+                                          is true */
 } Shared;
 
 typedef struct CellResult {
     bool pass;
     ParityReport oracle;
     Report one_rank; /* errors relative to the one-rank run */
-    double ratio;    /* R of gradients (precision.h); NaN: it does not exist in this lane */
+    double ratio;    /* R of gradients (precision.h); NaN if it does not exist in this lane */
     Finding finding; /* set if a cell fails in fp64 or exact */
 } CellResult;
 
@@ -36,7 +37,8 @@ Err cell_judge(const Case *, const Config *, const Trace *ours, const Shared *, 
 const Row *cell_worst(const CellResult *);
 /* The largest ratio of error to bound in a layer, an index of Row.layer. */
 double cell_layer(const CellResult *, int layer);
-/* The smallest relative error of a layer's gradients that the verdict would reject (precision.h); NaN: not measured. */
+/* The smallest relative error of a layer's gradients that the verdict would reject (precision.h), or NaN if
+ * it was not measured. */
 double cell_power(const CellResult *);
 
 /* The non-default options for ranks and schedules, such as "tp2 sp pp2 zero1"; "one rank" if there are none. */

@@ -1,7 +1,8 @@
 /* Records the experts that a run chose and makes another run choose the same ones. The choice of an expert is
- * discrete: if two scores differ by less than the rounding of a precision, correct code may choose either.
- * A run in low precision is therefore compared with fp64 runs that follow its choices. The choices are judged
- * separately, by how far apart the scores were where the two precisions choose different experts. */
+ * discrete: if two scores differ by less than the rounding of a precision, correct code may choose either
+ * expert. A run in low precision is therefore compared with fp64 runs that follow its choices. The choices
+ * are judged separately, by how far apart the scores were where the two precisions choose different
+ * experts. */
 #pragma once
 
 #include "config/config.h"
@@ -12,7 +13,7 @@
  * sample. A router may choose twice: once for the layer and, for its load-balancing losses, once by the
  * scores alone. */
 typedef struct Choices {
-    int64_t steps, routers, samples, seq, topk, experts; /* routers 0: the case has no experts */
+    int64_t steps, routers, samples, seq, topk, experts; /* routers is 0 if the case has no experts */
     double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1 if nothing was chosen */
     double *logits; /* [steps, routers, samples, seq, experts]; -infinity if there is none */
     double *margin; /* [steps, routers]: the largest margin (choices_probe) of a choice that a following
@@ -24,7 +25,7 @@ enum { CHOICES_PASSES = 2 };
 
 /* Sets only the sizes; the caller provides memory. */
 Choices choices_of(const Registry *, const Config *, int64_t steps, int64_t samples, int64_t seq);
-/* Number of elements of all three arrays, and their placement in memory of that size. */
+/* Computes the number of elements of all three arrays, and places them in memory of that size. */
 int64_t choices_elements(const Choices *);
 void choices_place(Choices *, double *memory);
 
@@ -42,9 +43,9 @@ typedef struct ChoiceProbe {
     ChoiceRank *rank; /* [ranks] */
 } ChoiceProbe;
 
-/* Must be called on each rank before each step. */
+/* It must be called on each rank before each step. */
 void choices_step(ChoiceProbe *, int rank, int64_t step);
-/* Must be called after each step: merges the records of all ranks in all processes. */
+/* It must be called after each step. It merges the records of all ranks in all processes. */
 void choices_merge(ChoiceProbe *, Comm *, int64_t step);
 /* A TapeProbe for the ranks of a run: records the routers' choices, or replaces them with those of `follow`.
  * If a choice differs, its margin is an upper bound on the change of the logits that makes the router choose

@@ -1,4 +1,4 @@
-/* Comparison of two checkpoints, tensor by tensor, regardless of the layout that wrote them. A path is a folder of
+/* Compares two checkpoints tensor by tensor, regardless of the layouts that wrote them. A path is a folder of
  * checkpoints (then the newest is compared) or the folder iter_N of a checkpoint. */
 #pragma once
 
@@ -7,7 +7,8 @@
 
 typedef struct CkptDiffOptions {
     DiffOptions diff;
-    bool weights_only; /* omit optimizer state and the run's progress; diff.only also omits the progress */
+    bool weights_only; /* whether to omit the optimizer state and the run's progress; diff.only also omits the
+                          progress */
 } CkptDiffOptions;
 
 /* Appends a summary and everything that differs: options, the run's progress, tensors. The difference of a

@@ -1,5 +1,5 @@
-/* Comparison of a run with a reference: one row per quantity (loss, gradients, parameters, ...), each with
- * its bound. */
+/* Compares a run with a reference. There is one row for each quantity (loss, gradients, parameters, ...),
+ * with its bound. */
 #pragma once
 
 #include <jansson.h>
@@ -29,8 +29,8 @@ TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64
 
 enum { NO_RANK = -1 };
 
-/* Number of layers that a row distinguishes; the last entry of Row.layer is for later layers and tensors outside
- * layers. */
+/* The number of layers that a row distinguishes. The last entry of Row.layer is for later layers, and for
+ * tensors outside layers. */
 enum { ROW_LAYERS = 32 };
 
 typedef struct Row {

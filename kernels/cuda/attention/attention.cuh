@@ -3,10 +3,10 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* attention_cudnn.cu. False: cuDNN does not support this call, and no work has been started. */
+/* attention_cudnn.cu. Returns false if cuDNN does not support this call; no work has then been started. */
 bool attention_cudnn(const Call *);
 bool attention_grad_cudnn(const Call *);
 
-/* attention.cu: the bytes of cuda_scratch for calls that cuDNN does not support. */
+/* attention.cu: the number of bytes of cuda_scratch that calls need if cuDNN does not support them. */
 size_t attention_scratch(const Call *);
 size_t attention_grad_scratch(const Call *);

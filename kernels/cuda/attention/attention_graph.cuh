@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/attention/cudnn_graph.cuh"
 
-/* A tensor [batch, heads, rows, columns]: strides in elements; the stride of columns is 1. */
+/* A tensor [batch, heads, rows, columns]. Strides are in elements, and the stride of columns is 1. */
 typedef struct HeadStrides {
     int64_t batch, head, row;
 } HeadStrides;
@@ -14,7 +14,7 @@ typedef enum AttentionMask {
     MASK_BOTTOM_RIGHT /* the last query sees all keys */
 } AttentionMask;
 
-/* All facts that a plan depends on. Each batch element has `heads` query heads and one key head. No padding,
+/* All values that a plan depends on. Each batch element has `heads` query heads and one key head. No padding,
  * because it is compared byte by byte. */
 typedef struct AttentionShape {
     int64_t backward, type;           /* type: a 16-bit cudnnDataType_t */
@@ -52,7 +52,7 @@ typedef enum AttentionTensor {
     AT_KEYS,   /* INT32: t */
     AT_QUERIES /* INT32: s */
 } AttentionTensor;
-/* The numbers as the graph reads them, with the alignment that tensors are declared to have. */
+/* The numbers that the graph reads, with the alignment that its tensors are declared to have. */
 typedef struct AttentionNumbers {
     alignas(16) float scale;
     alignas(16) float one;

@@ -1,18 +1,19 @@
-/* The keys of padded samples, as cuDNN needs them: a number for each (sample, group) pair. */
+/* The number of keys of padded samples, in the form that cuDNN needs: one number for each (sample, group)
+ * pair. */
 #pragma once
 
 #include "base/zigzag.h"
 #include "tensor/call.h"
 
-/* Pairs [first, first + count) of a call. All queries of a sample count, because queries in the padding see the
- * keys too. */
+/* Pairs [first, first + count) of a call. All queries of a sample are counted, because queries in the padding
+ * also see the keys. */
 typedef struct PaddedPairs {
     const int64_t *lengths; /* lengths of the samples */
     SequenceSlice key;
     int64_t first, count, groups, queries, keys;
 } PaddedPairs;
 
-/* Writes the numbers of queries and of keys, [count]. */
+/* Writes the number of queries and the number of keys of each of the `count` pairs. */
 void attention_put_lengths(const Call *, const PaddedPairs *, int32_t *queries, int32_t *keys);
 /* Sets the rows of pairs without a key to 0 in x [rows,b,g,r,width] (NULL: nothing), and to -inf in lse
  * [b,g,r,rows]: cuDNN does not write all of them. */

@@ -1,4 +1,5 @@
-/* The implementation that computes attention on a CUDA device, and why: for logs, benches and tests. */
+/* Describes which implementation computes attention on a CUDA device, and why, for logs, benches and
+ * tests. */
 #pragma once
 
 #include "tensor/call.h"

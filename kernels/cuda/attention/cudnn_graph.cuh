@@ -30,12 +30,12 @@ Dims dims_transposed(Dims); /* transposes the last two */
 
 /* A tensor in memory. graph_run gets its address, a multiple of 16 bytes, as number `id` < GRAPH_IDS. */
 Descriptor graph_tensor(Graph *, int64_t id, cudnnDataType_t, Dims);
-/* A number in host memory, read when the graph runs. */
+/* A number in host memory, which is read when the graph runs. */
 Descriptor graph_scalar(Graph *, int64_t id, cudnnDataType_t);
 /* A tensor that exists only inside the graph. */
 Descriptor graph_virtual(Graph *, cudnnDataType_t, Dims);
 
-/* Arguments that an operation lacks are NULL. `precision` is the type of its arithmetic. */
+/* An argument that an operation does not need is NULL. `precision` is the type of its arithmetic. */
 void graph_pointwise(Graph *, cudnnPointwiseMode_t, cudnnDataType_t precision, Descriptor x, Descriptor b,
                      Descriptor t, Descriptor y);
 /* y: the index along an axis */
@@ -49,8 +49,9 @@ void graph_matmul(Graph *, Descriptor a, Descriptor b, Descriptor c, GraphSizes)
 void graph_reduce(Graph *, cudnnReduceTensorOp_t, Descriptor x, Descriptor y);
 void graph_reshape(Graph *, Descriptor x, Descriptor y);
 
-/* Makes only the plan that cuDNN's heuristics rank first: that plan has the fused kernels, and only fused
- * kernels have been tested. Takes 0.3 to 0.9 s, less if the driver has the kernel in its cache. */
+/* Builds only the plan that cuDNN's heuristics rank first: that plan uses the fused kernels, and only fused
+ * kernels have been tested. Building it takes 0.3 to 0.9 s, or less if the driver has the kernel in its
+ * cache. */
 void graph_plan(Graph *, cudnnHandle_t);
 /* address[id] of each tensor and scalar. */
 void graph_run(const Graph *, cudnnHandle_t, void *const *address, void *workspace);

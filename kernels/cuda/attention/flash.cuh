@@ -1,9 +1,9 @@
-/* Attention by our own kernels: the problem as a kernel sees it, the keys of each query, and dropout.
+/* Attention by our own kernels: the parameters that a kernel gets, the keys of each query, and dropout.
  *
- * The r * s queries of a kv group, one head after the other, are numbered as rows. A block processes a tile
- * of rows and a tile of keys in shared memory. Tiles of keys begin at multiples of their size, a row
- * processes them in order, and a key that it cannot see adds exactly 0. So a row's result does not depend on
- * other rows and later keys. */
+ * The r * s queries of a kv group are numbered as rows, one head after the other. A block processes a tile of
+ * rows and a tile of keys in shared memory. Tiles of keys begin at multiples of their size, a row processes
+ * them in order, and a key that it cannot see adds exactly 0. So a row's result does not depend on other rows
+ * and later keys. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -173,7 +173,7 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     return p;
 }
 
-/* Number of blocks: one per tile of every kv group of every sample. */
+/* The number of blocks: one for each tile of each kv group of each sample. */
 static inline unsigned blocks_of(const Flash &p, int64_t tiles) {
     const int64_t n = (int64_t)p.b * p.g * tiles;
     CHECK(n <= INT32_MAX, "attention: %d kv groups of %d samples with %lld tiles each", p.g, p.b,
@@ -186,11 +186,11 @@ constexpr double LOG2_E = 1.4426950408889634;
 void attention_mma(const Call *, const Flash *);
 void attention_grad_mma(const Call *, const Flash *);
 
-/* attention_bias.cu. Places the tables, and with `gradient` the sums, in scratch memory. Returns their bytes: 0
- * without a bias. */
+/* attention_bias.cu. Places the tables, and with `gradient` also the sums, in scratch memory. Returns their
+ * size in bytes, which is 0 without a bias. */
 size_t place_bias(Flash *, DType, bool gradient, char *memory);
 void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
-/* Writes the sum of bias_sums to dbias, or adds it. */
+/* Writes the sum of bias_sums to dbias, or adds it to dbias. */
 void sum_bias_gradients(const Call *, const Flash *, const Tensor *dbias);
 /* Number of rows per tile in the backward. */
 static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }

@@ -1,5 +1,5 @@
-/* Attention's tiles of 16-bit numbers: loading them to shared memory, their GEMMs on tensor cores, storing
- * results. For attention_mma.cu. */
+/* Handles attention's tiles of 16-bit numbers: loads them into shared memory, multiplies them on tensor
+ * cores, and stores the results. For attention_mma.cu. */
 #pragma once
 
 #include "kernels/cuda/attention/flash.cuh"
@@ -37,7 +37,7 @@ __device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, i
             put_shared(piece<LINES>(plane, line, c), v);
         }
 }
-/* Copies aligned lines of one head. */
+/* Copies aligned lines of one head to a plane. */
 template <typename T, int LINES>
 __device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool vector, int first,
                                            int width) {
@@ -58,13 +58,15 @@ __device__ __forceinline__ void load_plane(uint32_t plane, const Lines &x, bool 
         }
 }
 
-/* Waits for the copies of all threads, after they have used their previous copies. */
+/* Waits until the copies of all threads are complete, and until all threads have used their previous
+ * copies. */
 __device__ __forceinline__ void all_arrived() {
     copies_arrived();
     __syncthreads();
 }
-/* Call it before each tile. Loads the tile that is `ahead` (1 or 0) tiles further, if it exists, and returns
- * whether the current tile exists: the loop begins `ahead` tiles before the first. */
+/* Call it before each tile. Loads the tile that is `ahead` (1 or 0) tiles after the current one, if it
+ * exists. Returns whether the current tile exists, because the loop begins `ahead` tiles before the first
+ * tile. */
 template <typename Load>
 __device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const Load &load) {
     if (present) all_arrived();

@@ -1,4 +1,4 @@
-/* GEMMs of contiguous tensors, through cuBLASLt or in a fixed order of summation. */
+/* Runs GEMMs of contiguous tensors with cuBLASLt, or with our own kernels in a fixed order of summation. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -41,8 +41,8 @@ void gemm_through_activation(const Call *, Tensor *dx, Tensor *pre, Activation);
 /* linear_algos.h */
 int gemm_take_algo(const Call *, const Gemm *, int n);
 
-/* Writes the column sums of dy to dbias [n], or adds them. If `fixed_order`, sums are over the positions of each sample
- * in order, then over the samples. */
+/* Writes the column sums of dy to dbias [n], or adds them to dbias. If `fixed_order`, sums are over the
+ * positions of each sample in order, then over the samples. */
 void bias_gradient(const Call *, const Tensor *dy, const Tensor *dbias, bool fixed_order);
 size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order);
 /* y [rows,n] = x + bias, or bias if x is NULL. All operands have the same type. */

@@ -1,4 +1,5 @@
-/* Repeats a GEMM to measure algorithms and to compare their results bitwise. Private to gemm*.cu. */
+/* Runs a GEMM repeatedly, to measure its algorithms and to compare their results bitwise. Private to
+ * gemm*.cu. */
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_plan.cuh"
@@ -11,7 +12,8 @@ typedef struct GemmBench {
     GemmPlan plan; /* a private copy, in which algorithms are tried */
     Gemm gemm;     /* its operands are the tensors below */
     Tensor operand[GEMM_OPERANDS];
-    size_t bytes[GEMM_OPERANDS], results, set; /* padded size of each operand; of the results; of a set */
+    size_t bytes[GEMM_OPERANDS], results, set; /* padded sizes of each operand, of the results, and of a
+                                                  set */
     int64_t scales;                            /* number of FP8 scales; all sets share them */
     cudaStream_t stream;
     cudaEvent_t begin, end;
@@ -25,8 +27,8 @@ bool gemm_bench_open(GemmBench *, const Device *, const GemmState *, const GemmP
 void gemm_bench_close(GemmBench *);
 /* Selects the algorithm for the following runs. */
 void gemm_bench_take(GemmBench *, const GemmAlgo *);
-/* Returns the mean milliseconds per run of `runs` runs, which directly follow `before` unmeasured runs. The
- * time includes separate passes of epilogues. It is negative if the algorithm does not run. */
+/* Returns the mean time per run, in milliseconds, of `runs` runs that directly follow `before` unmeasured
+ * runs. The time includes epilogues that run as separate passes. It is negative if the algorithm fails. */
 double gemm_bench_run(GemmBench *, int before, int runs);
-/* Computes a fingerprint of all results of the first set. Returns false if the algorithm does not run. */
+/* Computes a fingerprint of all results of the first set. Returns false if the algorithm fails. */
 bool gemm_bench_print(GemmBench *, unsigned long long *out);

@@ -17,7 +17,7 @@ typedef enum GemmEpilogue {
     GEMM_DGELU = 8, /* unrounded sums times the derivative at pre; a separate pass reads c */
 } GemmEpilogue;
 
-/* All facts on which the choice of an algorithm may depend. Keys are compared and hashed as bytes, so they
+/* All values that the choice of an algorithm may depend on. Keys are compared and hashed as bytes, so they
  * must be zeroed first. */
 typedef struct GemmKey {
     int64_t m, n, k;
@@ -70,9 +70,10 @@ int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
  * their number. Afterwards, the plan's descriptors are those for these epilogues. The order of summation of
  * each algorithm is fixed. */
 int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CANDIDATES]);
-/* Lists the algorithms for all sets of epilogues, in order. Each set's own algorithms come first. They are followed by
- * those that cuBLASLt proposes only for another set or without epilogues, but that also work for this set. At the end,
- * all of these are listed again with the other order of tiles. */
+/* Lists the algorithms for all sets of epilogues, in order. For each set, the algorithms that cuBLASLt
+ * proposes for it come first. They are followed by those that cuBLASLt proposes only for another set or
+ * without epilogues, but that also work for this set. At the end, all of these are listed again with the
+ * other order of tiles. */
 int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo[GEMM_ALGOS]);
 /* Whether this version of cuBLASLt supports the algorithm. Afterwards, the plan's descriptors are those for
  * the algorithm. */
@@ -80,14 +81,14 @@ bool gemm_can(const GemmState *, GemmPlan *, const GemmAlgo *);
 /* Starts the GEMM and its epilogues with the planned algorithm. */
 cublasStatus_t gemm_start(const Call *, const GemmState *, GemmPlan *, const Gemm *);
 
-/* gemm_tune.cu: chooses an algorithm by measurement, according to the device's --gemm-tuning. The operands
- * need not have memory. */
+/* gemm_tune.cu: measures algorithms and chooses the fastest, as far as the device's --gemm-tuning allows. The
+ * operands need not have memory. */
 void gemm_tune(const Device *, GemmState *, GemmPlan *, const Gemm *);
 
-/* gemm_store.cu: the measurements with this version of cuBLASLt on GPUs of this kind, in a file that all runs
- * share. Its folder is $ISOTRON_CACHE_DIR, else $XDG_CACHE_HOME/isotron, else ~/.cache/isotron. Only one
- * process can open the file at a time. If the file is damaged or cannot be written, the user is warned, and
- * GEMMs are measured again. */
+/* gemm_store.cu: keeps the measurements with this version of cuBLASLt on GPUs of this kind in a file that all
+ * runs share. Its folder is $ISOTRON_CACHE_DIR if that is set, otherwise $XDG_CACHE_HOME/isotron or, by
+ * default, ~/.cache/isotron. Only one process can open the file at a time. If the file is damaged or cannot
+ * be written, the user is warned, and GEMMs are measured again. */
 typedef struct GemmChoice {
     GemmAlgo algo;
     double us; /* time per run under sustained load, or 0 if it was not measured */

@@ -1,4 +1,4 @@
-/* GEMMs in which every element is a single chain of multiply-adds in the order of its terms, as in
+/* Runs GEMMs in which every element is a single chain of multiply-adds in the order of its terms, as in
  * kernels/cpu/tile.h. So an element does not depend on the shape of the GEMM, and is bitwise equal to the
  * CPU's. Operands may have any types. */
 #pragma once
@@ -13,7 +13,8 @@ struct OrderedGemm {
                                    are 1 */
     int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col, bias_at, scale_at;
     int64_t m, n, k;
-    bool add, bias_of_rows; /* bias_of_rows: the bias has one element per row of c, else per column */
+    bool add, bias_of_rows; /* bias_of_rows: the bias has one element per row of c; otherwise, it has one per
+                               column */
 };
 
 enum { ORDERED_THREADS = 256, ORDERED_DEPTH = 16, ORDERED_PAD = 4 };

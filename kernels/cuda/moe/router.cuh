@@ -1,6 +1,6 @@
-/* Code that the kernels of MoE layers share: work for warps, and the scores of a router. Functions for scores process
- * one token per warp, with its experts in shared memory; all lanes call them. Every lane computes the full sums over
- * experts, in the order of kernels/cpu/router.h. */
+/* Code that the kernels of MoE layers share: the distribution of work to warps, and the scores of a router.
+ * Functions for scores process one token per warp, with its experts in shared memory; all lanes call them.
+ * Every lane computes the full sums over experts, in the order of kernels/cpu/router.h. */
 #pragma once
 
 #include "kernels/cuda/vector_math.cuh"
@@ -28,7 +28,7 @@ template <typename R> __device__ __forceinline__ R *router_room(size_t bytes) {
     extern __shared__ __align__(16) unsigned char router_shared[];
     return (R *)(router_shared + threadIdx.x / 32 * bytes);
 }
-/* Replaces x by exp(x - max); returns the sum. */
+/* Replaces x by exp(x - max), and returns the sum of the results. */
 template <typename R> __device__ __forceinline__ R router_exp_sum(R *x, int n, R *max) {
     const int lane = threadIdx.x % 32;
     R most = (R)-INFINITY, sum = 0;

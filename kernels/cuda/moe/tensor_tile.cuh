@@ -23,14 +23,15 @@ enum {
 /* One operand, from the tile's first line (row or column of c) on. */
 template <typename T> struct TensorSide {
     const T *at;
-    /* Elements from a line to the next if `along` (terms are contiguous), else from a term to the next. */
+    /* The number of elements from a line to the next if `along` (terms are contiguous), otherwise from a term
+     * to the next. */
     int64_t pitch;
     int64_t lines; /* number of lines */
 };
 
 /* ---- shared memory ---- */
 
-/* The byte offset in a slice of the 16-byte unit that begins with this element. Not `along`: 64 lines are
+/* The byte offset in a slice of the 16-byte unit that begins with this element. If not `along`, 64 lines are
  * adjacent, and the next 64 lines come after all terms. */
 template <bool along> __host__ __device__ __forceinline__ uint32_t tensor_place(int line, int term) {
     return along ? line * 128 + ((term / 8 ^ line % 8) * 16)
@@ -49,7 +50,8 @@ template <typename T, bool along> struct TensorCopy {
     const T *from;
     int64_t pitch;
     int down, unit,
-        lines; /* down: the first line if along, else the first term; unit: first element across */
+        lines; /* down: the first line if `along`, otherwise the first term; unit: the first element in the
+                  other dimension */
     uint32_t to;
 
     __device__ __forceinline__ explicit TensorCopy(const TensorSide<T> &x) {
@@ -115,7 +117,7 @@ __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uin
     asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_4(0), SUMS_4(4), SUMS_4(8), SUMS_4(12)::"memory");
 }
 
-/* Copies by this thread become visible to wgmma after the next barrier. */
+/* Makes this thread's copies visible to wgmma after the next barrier. */
 __device__ __forceinline__ void publish_copies(void) { asm volatile("fence.proxy.async;" ::: "memory"); }
 
 /* The place in the tile of sums 0 and 1 of four; 2 and 3 are eight rows below. */

@@ -1,5 +1,6 @@
-/* Converts the config.json of a Hugging Face model to and from Isotron's options, for the model types of type.h. The
- * import reads every key that transformers reads for that type of model, or refuses the file. */
+/* Converts the config.json of a Hugging Face model to and from Isotron's options, for the model types of
+ * type.h. The import reads every key that transformers reads for that type of model. If it cannot, it refuses
+ * the file. */
 #pragma once
 
 #include <jansson.h>
@@ -9,8 +10,8 @@
 #include "ckpt/hf/tensors.h"
 #include "config/config.h"
 
-/* Appends the model's options as `name = value` lines. An unsupported feature is an error, which names the
- * key. */
+/* Appends the model's options as `name = value` lines. If a feature is not supported, returns an error that
+ * names the key. */
 Err hf_config_import(const char *path, Str *conf);
 /* Sets the options that hf_config_import has read from `path`. If no model can have these options, the error names the
  * file. */

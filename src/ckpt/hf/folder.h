@@ -21,7 +21,7 @@ typedef struct HfExtras {
     const json_t *tokens; /* tokens.h; NULL: unknown */
     HfFile files[HF_MOST_FILES];
     int num_files;
-    bool overwrite; /* replace the model that is in the folder */
+    bool overwrite; /* replaces the model that is in the folder */
 } HfExtras;
 
 /* The model to write. */

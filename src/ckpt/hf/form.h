@@ -23,7 +23,7 @@ typedef struct HfWriter {
     const Config *config; /* hf_config_filled */
     const json_t *tokens; /* tokens.h; NULL: unknown */
     json_t *out;          /* object of config.json */
-    HfFamily family;      /* family of the tensors' names: the type's unless a form changes it */
+    HfFamily family;      /* family of the tensors' names: that of the type, unless a form changes it */
 } HfWriter;
 
 /* A NULL function does nothing. */
@@ -39,7 +39,8 @@ typedef enum HfWindows {
     HF_WINDOWS_ALTERNATE, /* layers of layer_types; default: 0, 2, ... */
     HF_WINDOWS_PERIOD,    /* layers of layer_types; default: all but every sliding_window_pattern-th */
     HF_WINDOWS_ROTATED,   /* like PERIOD, with a period of 4; layers without a window have no rotation */
-    HF_WINDOWS_ROTATED_OR_NONE, /* like ROTATED; without sliding_window, no layer has a window and all rotate */
+    HF_WINDOWS_ROTATED_OR_NONE, /* like ROTATED; without sliding_window, no layer has a window and all layers
+                                   have a rotation */
     HF_WINDOWS_UNROTATED,       /* like LATE; default: the layers without rotation */
     HF_WINDOWS_FOURTH,          /* like PERIOD, with a period that is always 4 */
     HF_WINDOWS_LISTED,          /* layers of layer_types; default: all */
@@ -51,7 +52,7 @@ typedef enum HfWindows {
 
 extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_token, hf_form_fixed,
     hf_form_lacking, hf_form_required, hf_form_stated, hf_form_must, hf_form_refused, hf_form_alias;
-/* Forms of heads, sizes, activations, scores and biases. */
+/* Forms that convert heads, sizes, activations, scores and biases. */
 extern const HfForm hf_form_count, hf_form_query_groups, hf_form_own_keys, hf_form_nullable,
     hf_form_head_size, hf_form_head_size_is_usual, hf_form_hidden_size_divides, hf_form_heads_fill_hidden,
     hf_form_fourfold, hf_form_decoder_layers, hf_form_feed_forward, hf_form_positions, hf_form_activation,
@@ -71,11 +72,12 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
 
 /* ---- reading ---- */
 
-/* Sets an error with the key's value and the reason: "key is 7, not a text". */
+/* Sets an error that states the key's value and the reason: "key is 7, not a text". */
 void hf_refuse(HfReader *, const char *key, const char *why);
-/* Like hf_refuse, for a key of the object `in` (NULL: the file's root object). */
+/* Like hf_refuse, applied to a key of the object `in`, or of the file's root object if `in` is NULL. */
 void hf_refuse_inside(HfReader *, const json_t *in, const char *key, const char *why);
-/* A member of `in` (NULL: the file's root object); NULL if the member is absent or null. */
+/* Returns a member of `in`, or of the file's root object if `in` is NULL. Returns NULL if the member is
+ * absent or null. */
 const json_t *hf_member(const HfReader *, const json_t *in, const char *key);
 /* Reads a number that must be at least 1. The fallback may be HF_REQUIRED. After an error, returns 1, a valid
  * divisor. */
@@ -84,14 +86,14 @@ int64_t hf_get_count(HfReader *, const char *key, int64_t fallback); /* may be 0
 double hf_get_real(HfReader *, const json_t *in, const char *key, double fallback);
 bool hf_get_flag(HfReader *, const json_t *in, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
-/* The size that another row of the type reads into `option`. */
+/* Returns the size that another row of the type reads into `option`. */
 int64_t hf_get_option(HfReader *, int option);
-/* n times the size that hf_get_option returns. The product must be in the range of the row's option. An error
- * names the row's key if the key is present, otherwise the key of the size. */
+/* Returns n times the size that hf_get_option returns. The product must be in the range of the row's option.
+ * An error names the row's key if the key is present, otherwise the key of the size. */
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
-/* The number of layers. It is an error if the number exceeds the maximum of --num-layers. */
+/* The number of layers. Returns an error if the number exceeds the maximum of --num-layers. */
 int64_t hf_get_layers(HfReader *);
-/* Whether layer i has a rotation; true if the type has no rotated_layers row. */
+/* Whether layer i has a rotation. It is true if the type has no rotated_layers row. */
 bool hf_is_rotated(HfReader *, int64_t i);
 /* Sets an option: appends `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
@@ -104,7 +106,7 @@ void hf_set_text(HfReader *, int option, const char *);
 
 /* The text of the value that a FIX or LACK row sets. */
 const char *hf_fixed_text(const HfRow *);
-/* The functions of KEY rows: the value is a number or a flag. */
+/* The functions of KEY rows, whose value is a number or a flag. */
 void hf_value_read(HfReader *, const HfRow *);
 void hf_value_write(HfWriter *, const HfRow *);
 

@@ -1,4 +1,4 @@
-/* Forms of heads, sizes, activations, scores and biases. */
+/* Forms that convert heads, sizes, activations, scores and biases. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

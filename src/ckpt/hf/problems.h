@@ -1,4 +1,4 @@
-/* Lists of problems with the tensors of a Hugging Face model, for error messages. */
+/* Collects lists of problems with the tensors of a Hugging Face model, for error messages. */
 #pragma once
 
 #include <stdint.h>
@@ -12,9 +12,9 @@ typedef struct HfProblem {
     int64_t count;
 } HfProblem;
 
-/* Adds a tensor; `detail` follows its name in the message. */
+/* Adds a tensor to the list. `detail` follows its name in the message. */
 void hf_problem_add(HfProblem *, const char *name, const char *detail);
-/* Appends "2 missing: 'a', 'b'", or nothing if the list is empty; frees the list. */
+/* Appends a text such as "2 missing: 'a', 'b'", or nothing if the list is empty. Frees the list. */
 void hf_problem_report(Str *out, HfProblem *, const char *what);
 
 /* Tensors with invalid values, and the largest invalid value. */
@@ -24,7 +24,8 @@ typedef struct HfValues {
     double largest;      /* largest magnitude of the values that are too large */
 } HfValues;
 
-/* Checks n values of a tensor, which have dtype `from` and will be converted to `to`. */
+/* Checks whether n values of a tensor, which have dtype `from`, can be converted to `to`, and counts those
+ * that cannot. */
 void hf_values_check(HfValues *, const char *name, const void *values, DType from, DType to, int64_t n);
-/* The narrowest dtype that holds the values that were too large. */
+/* Returns the narrowest dtype that can hold the values that were too large. */
 DType hf_values_fitting_dtype(const HfValues *);

@@ -1,5 +1,6 @@
-/* Weights that a Hugging Face file stores quantized: small numbers in one tensor, their scales in another. A format is
- * a row of the table in quantized.c. Only the import reads them: an export writes plain weights. */
+/* Reads weights that a Hugging Face file stores quantized, with small numbers in one tensor and their scales
+ * in another. A format is a row of the table in quantized.c. Only the import reads them: an export writes
+ * plain weights. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,5 +22,5 @@ typedef struct HfQuantization {
 enum { HF_QUANTIZATIONS = 2 };
 extern const HfQuantization HF_QUANTIZATION[HF_QUANTIZATIONS];
 
-/* The format of this quant_method. NULL: weights of this method cannot be read. */
+/* The format of this quant_method, or NULL if weights of this method cannot be read. */
 const HfQuantization *hf_quantization(const char *method);

@@ -1,4 +1,4 @@
-/* The map between the parameter registry and the tensors of a Hugging Face model. Tensors have the names and
+/* Maps the parameters of the registry to the tensors of a Hugging Face model. Tensors have the names and
  * shapes of transformers' save_pretrained; ckpt/hf/names.def has a row for each name. Sources: transformers
  * models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py. param.h describes Megatron-LM's row order
  * of linear_qkv and linear_fc1. */
@@ -38,8 +38,9 @@ typedef struct HfTensor {
     /* The tensor is a list of matrices, each with `rows` rows of the parameter. Transposed matrices are [in, out]. */
     int64_t rows, columns;
     bool transposed;
-    int64_t unused; /* number of rows before the parameter's rows; written as zeros */
-    bool by_group;  /* whether rows have the order of the parameter; otherwise part by part */
+    int64_t unused; /* number of rows before the parameter's rows; they are written as zeros */
+    bool by_group;  /* whether rows have the order of the parameter; otherwise, they are stored part by
+                       part */
     bool pairs;     /* rows of the two parts of a group alternate */
 } HfTensor;
 
@@ -47,8 +48,9 @@ typedef struct HfMap {
     HfTensor *tensors; /* order of the registry; a tied output layer is excluded */
     int64_t count;
     HfFamily family;
-    int64_t layers;      /* number of layers of the longest stack, with those that predict further tokens */
-    int64_t main_layers; /* number of these layers that do not predict further tokens */
+    int64_t layers;      /* number of layers of the longest stack, including those that predict further
+                            tokens */
+    int64_t main_layers; /* number of these layers, excluding those that predict further tokens */
     bool init_heads;     /* tensors of heads may be missing */
     Arena *arena;
 } HfMap;
@@ -62,8 +64,8 @@ Err hf_detect(const Safetensors *, HfFamily *out);
 /* The tensors of a file that store a weight. */
 typedef struct HfStored {
     const Tensor *values;             /* NULL: missing */
-    const Tensor *scales;             /* NULL: missing, or the weight is not quantized */
-    const struct HfQuantization *how; /* NULL: the weight is not quantized */
+    const Tensor *scales;             /* NULL if it is missing, or if the weight is not quantized */
+    const struct HfQuantization *how; /* NULL if the weight is not quantized */
 } HfStored;
 /* Finds a weight, with or without the leading "transformer." or "model.". */
 HfStored hf_find(const Safetensors *, const HfMap *, const HfTensor *);
@@ -73,17 +75,17 @@ int64_t hf_count(const HfTensor *); /* number of elements */
 bool hf_is_copy(const Tensor *x, const Tensor *of);
 
 /* Copy between a tensor in Hugging Face's layout and a flat buffer in the layout of the registry (values,
- * main gradients, masters, optimizer state). The flat buffer is in the memory of the device (NULL: the host).
- * Float types are converted. */
+ * main gradients, masters, optimizer state). The flat buffer is in the memory of the device, or of the host
+ * if the device is NULL. Float types are converted. */
 void hf_gather(const HfTensor *, Device *, const void *flat, DType flat_type, void *hf, DType hf_type);
 void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void *flat, DType flat_type);
 
-/* Checks the tensors of a file without allocating parameters. The error lists all tensors that are missing,
- * unexpected, or of another shape or type. */
+/* Checks the tensors of a file without allocating parameters. The error lists all tensors that are missing or
+ * unexpected, or that have another shape or type. */
 Err hf_check(const Safetensors *, const HfMap *);
-/* The origin of a file of weights. */
+/* Describes where a file of weights comes from. */
 typedef struct HfSource {
-    HfFamily family; /* family of the model's type; hf_detect may find its base instead */
+    HfFamily family; /* family of the model's type; hf_detect may find the family of its base model instead */
     bool init_heads;
 } HfSource;
 /* Calls hf_detect, hf_map and hf_check. Call hf_map_free even after an error. If the source is NULL, only the
@@ -98,7 +100,7 @@ bool hf_leaves_layers(const Safetensors *, const HfMap *);
  * except heads that the file lacks. Values that are NaN or infinite, in the file or after conversion to the
  * registry's precise type, are an error, and then no parameter is set. */
 Err hf_import(const Safetensors *, const HfMap *, Registry *);
-/* The name of a float type in transformers and in --hf-dtype: "float32". */
+/* The name of a float type in transformers and in --hf-dtype, such as "float32". */
 const char *hf_dtype_name(DType);
 /* Writes all masters as `dtype` into one .safetensors file, atomically. Values that are NaN or infinite,
  * before or after conversion, are an error, and then nothing is written. */

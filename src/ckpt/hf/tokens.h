@@ -1,6 +1,6 @@
-/* Token ids in a Hugging Face folder: bos_token_id, eos_token_id, pad_token_id and decoder_start_token_id,
- * each an id or a list of ids. generate() of transformers stops at the eos_token_id of
- * generation_config.json. */
+/* Reads the token ids in a Hugging Face folder: bos_token_id, eos_token_id, pad_token_id and
+ * decoder_start_token_id. Each is an id or a list of ids. generate() of transformers stops at the
+ * eos_token_id of generation_config.json. */
 #pragma once
 
 #include <jansson.h>

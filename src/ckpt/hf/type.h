@@ -13,13 +13,13 @@ typedef struct HfForm HfForm; /* form.h */
 /* A row of <type>.def. A row replaces an earlier row with the same name, at the position of the earlier
  * row. */
 typedef struct HfRow {
-    const char *name;   /* name of the option; without an option, "key " and the key */
+    const char *name;   /* name of the option; if the row has no option, "key " followed by the key */
     int option;         /* row of options.def, or -1 if there is none */
     const char *key;    /* key of config.json, or NULL if there is none */
     double fallback;    /* value of a missing key */
     const char *word;   /* a text whose use depends on the form: fallback, second key, reason or value */
     int choice;         /* HfWindows, or the second number of GROUPS */
-    const HfForm *form; /* NULL (DROP): removes the earlier row with the same name */
+    const HfForm *form; /* NULL in a DROP row, which removes the earlier row with the same name */
 } HfRow;
 
 enum { HF_REQUIRED = -1, HF_USUAL = -2, HF_MOST_ROWS = 80 };
@@ -35,7 +35,8 @@ extern const HfType HF_TYPE[HF_TYPES];
 
 /* The type with this name, or NULL if there is none. */
 const HfType *hf_type_find(const char *name);
-/* Sets out[] to the effective rows, in the order of the keys in an exported file; returns their number. */
+/* Sets out[] to the effective rows, in the order of the keys in an exported file. Returns the number of
+ * rows. */
 int hf_type_rows(const HfType *, const HfRow *out[HF_MOST_ROWS]);
-/* Appends the names of all types: "gpt2, llama, ... and t5". */
+/* Appends a list of the names of all types: "gpt2, llama, ... and t5". */
 void hf_type_names(Str *out);

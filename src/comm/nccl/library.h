@@ -22,7 +22,7 @@ enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 }; /* ncclRedOp_t */
 enum { NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
 
 #define NCCL_MAGIC     0xcafebeefU /* `magic` of every ncclConfig_t */
-#define NCCL_UNDEFINED INT_MIN     /* value of an int field of ncclConfig_t that NCCL chooses */
+#define NCCL_UNDEFINED INT_MIN     /* value of an int field of ncclConfig_t whose value NCCL is to choose */
 
 enum { NCCL_SYMMETRIC = 1 };    /* ncclCommWindowRegister: all members register the same offsets */
 enum { NCCL_COPY_ENGINES = 2 }; /* policy: collectives that only copy between windows need no thread blocks */
@@ -56,7 +56,7 @@ typedef struct NcclConfig {
     F(GroupStart, (void))                                                                                    \
     F(GroupEnd, (void))
 
-/* Since 2.27; NULL in older libraries. */
+/* Available since 2.27; NULL in older libraries. */
 #define NCCL_WINDOW_FUNCTIONS(F)                                                                             \
     F(CommWindowRegister, (NcclComm, void *, size_t bytes, NcclWindow *, int flags))                         \
     F(CommWindowDeregister, (NcclComm, NcclWindow))
@@ -64,7 +64,7 @@ typedef struct NcclConfig {
 typedef struct Nccl {
     void *library;
     int version;      /* 22809: 2.28.9 */
-    bool host_memory; /* moves memory of the CPU, not of GPUs */
+    bool host_memory; /* whether the library moves memory of the CPU, not of GPUs */
 #define FUNCTION(name, parameters) int(*name) parameters;
     NCCL_FUNCTIONS(FUNCTION)
     NCCL_WINDOW_FUNCTIONS(FUNCTION)

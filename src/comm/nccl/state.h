@@ -1,4 +1,4 @@
-/* The state of the NCCL transport, shared by the files of this folder. */
+/* The state of the NCCL transport, which the files of this folder share. */
 #pragma once
 
 #include <pthread.h>
@@ -14,7 +14,7 @@ typedef struct NcclFlight {
     DeviceEvent *done;
     int64_t record, seq, start_ns;
     CommFacts facts;
-    bool watched; /* is in the link's list */
+    bool watched; /* whether the operation is in the link's list */
     bool waited;  /* comm_wait has returned, so only the list still refers to it */
     bool warned;  /* a warning that it is late was printed */
     struct NcclFlight *next;
@@ -54,7 +54,8 @@ typedef struct NcclState {
     NcclFlight *calling; /* the operation in an NCCL call, which may wait for other members, or NULL if there
                             is none */
     CommKey calling_key;
-    int64_t calling_ns;   /* start of the call; INT64_MAX: a host operation runs and prints warnings */
+    int64_t calling_ns;   /* start of the call; INT64_MAX if a host operation is running, which prints the
+                             warnings itself */
     char *greeting;       /* device memory [NCCL_PAIRS] that neighbours send when they connect */
     pthread_mutex_t lock; /* guards the links' lists, which the watchdog reads */
     pthread_cond_t closing;
@@ -87,7 +88,7 @@ NcclLink *nccl_link_new(NcclState *, CommChannel *);
 /* Makes the link visible to the watchdog. */
 void nccl_link_publish(NcclState *, NcclLink *);
 void nccl_open_group(NcclState *, CommChannel *, Group);
-/* The link of an operation. Opens the link at its first operation. */
+/* Returns the link of an operation, and opens the link for its first operation. */
 NcclLink *nccl_link_of(NcclState *, const CommWork *);
 /* Whether NCCL can run the call. NCCL ignores NaN in float maxima and minima, and has no barrier and no FP8
  * sums. */

@@ -3,12 +3,13 @@
  *
  * The reader supports top-level columns of type BYTE_ARRAY, required or optional; data pages of both
  * versions; dictionaries; the encodings of data/parquet/values.h; and the codecs SNAPPY, GZIP, BROTLI, ZSTD
- * and LZ4_RAW. The file may have any other columns. Requested columns that contain lists, maps or structs,
- * that use LZO or the older LZ4, that are encrypted, or whose data are in other files, are user errors.
+ * and LZ4_RAW. The file may have any other columns. It is a user error to request a column that contains
+ * lists, maps or structs, that uses LZO or the older LZ4, that is encrypted, or whose data are in other
+ * files.
  *
- * The file is mapped. Additional memory is needed for the locations of the requested columns in each row
- * group, and for a page and a dictionary of each requested column. A page may have at most 1 GiB and, above
- * 64 MiB, at most 32768 times its compressed size. The file is untrusted; a damaged file is a user error. */
+ * The file is mapped. The reader needs memory for the locations of the requested columns in each row group,
+ * and for a page and a dictionary of each requested column. A page may have at most 1 GiB and, above 64 MiB,
+ * at most 32768 times its compressed size. The file is untrusted; a damaged file is a user error. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,8 +28,8 @@ typedef struct ParquetText {
 /* path and columns are borrowed until parquet_close. n >= 1, and the names are unique. A missing column is a
  * user error that lists the columns of strings. */
 Err parquet_open(const char *path, const char *const *columns, int n, Parquet **out);
-/* Reads the next row: row[n] in the order of the columns, valid until the next call. *more is false at the
- * end. */
+/* Reads the next row to row[n], in the order of the columns. It is valid until the next call. *more is set to
+ * false at the end. */
 Err parquet_next(Parquet *, ParquetText *row, bool *more);
 int64_t parquet_bytes(const Parquet *); /* bytes of the file read or skipped so far */
 void parquet_close(Parquet *);

@@ -19,7 +19,7 @@ typedef struct Bytes {
 } Bytes;
 
 void bytes_fail(Bytes *);
-/* Takes the next n bytes; false if fewer are left. */
+/* Removes the next n bytes from the input. Returns false if fewer are left. */
 bool bytes_take(Bytes *, uint64_t n, const unsigned char **out);
 uint64_t bytes_little(Bytes *, unsigned n); /* a little-endian integer of n <= 8 bytes */
 uint64_t bytes_varint(Bytes *);             /* ULEB128, at most 64 bits */
@@ -46,12 +46,13 @@ typedef struct ThriftField {
     unsigned type; /* a ThriftType, or an unknown number */
 } ThriftField;
 
-/* The next field of a struct, which starts as {0}; false at the end of the struct. */
+/* Reads the next field of a struct. The field must be {0} before the first call. Returns false at the end of
+ * the struct. */
 bool thrift_next(Bytes *, ThriftField *);
-/* The value of the field. A field of a type that the function does not read is an error. */
+/* Each reads the value of the field. If it does not read values of the field's type, this is an error. */
 int64_t thrift_int(Bytes *, ThriftField); /* a boolean is 0 or 1 */
 Bytes thrift_binary(Bytes *, ThriftField);
 void thrift_struct(Bytes *, ThriftField); /* its fields follow */
-/* The number of structs that follow. It is at most the number of bytes left. */
+/* Returns the number of structs that follow, which is at most the number of bytes left. */
 uint64_t thrift_structs(Bytes *, ThriftField);
 void thrift_skip(Bytes *, ThriftField);

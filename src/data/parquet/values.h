@@ -21,7 +21,7 @@ typedef struct Runs {
     uint32_t value;
 } Runs;
 
-bool runs_next(Runs *, uint32_t *out); /* false: no value is left, or the run is damaged */
+bool runs_next(Runs *, uint32_t *out); /* returns false if no value is left, or if the run is damaged */
 
 /* DELTA_BINARY_PACKED of 32-bit integers. */
 typedef struct Deltas {
@@ -48,8 +48,8 @@ typedef struct Strings {
     size_t dictionary_size;
 } Strings;
 
-/* strings_dictionary and strings_open return NULL or a description of the problem. The dictionary has n
- * strings in encoding PLAIN. */
+/* strings_dictionary and strings_open return a description of the problem, or NULL if there is none. The
+ * dictionary has n strings in encoding PLAIN. */
 const char *strings_dictionary(Strings *, Bytes page, int64_t encoding, int64_t n);
 const char *strings_open(Strings *, Bytes page, int64_t encoding);
 /* Reads the next string, which is valid until the next call. Returns false if no string is left, or if it is

@@ -1,5 +1,5 @@
 /* Tests that communication operations are in progress while ops compute, unless the option for it is off. The
- * flight recorder shows which operations have been started and not waited for when an op runs. */
+ * flight recorder shows which operations have been started, but not waited for, when an op runs. */
 #include "comm/transport.h"
 #include "run/launch.h"
 #include "unit/err.h"
