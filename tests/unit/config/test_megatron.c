@@ -59,6 +59,8 @@ static const char *const NOTED[][2] = {
     {"--mtp-use-repeated-layer --mtp-num-layers 1 --position-embedding-type rope",
      "--mtp-use-repeated-layer has no effect without --mtp-num-layers above 1"},
     {"--mtp-loss-scaling-factor 0.2", "--mtp-loss-scaling-factor has no effect without --mtp-num-layers"},
+    {"--no-rope-temperature-scale 0.1 --position-embedding-type rope",
+     "--no-rope-temperature-scale has no effect without --no-rope-freq"},
     {"--recompute-num-layers 1", "--recompute-num-layers has no effect without --recompute-granularity full"},
     {"--async-save", "--async-save has no effect without --save"},
     {"--log-progress", "--log-progress has no effect without --save"},
