@@ -98,13 +98,19 @@ typedef enum RouterScore {
     ROUTER_SIGMOID,      /* sigmoid s; if topk > 1, s / (sum of s over the chosen experts + 1e-20) */
     ROUTER_SQRTSOFTPLUS, /* s = sqrt(log(1 + exp(logit))), normalised like sigmoids */
 } RouterScore;
+/* The values by which experts are compared, before a bias is added. */
+typedef enum RouterOrder {
+    ORDER_SCORES,
+    ORDER_LOGITS,
+    ORDER_SOFTMAX, /* the softmax over all experts; only for ROUTER_TOPK_SOFTMAX */
+} RouterOrder;
 typedef struct RouteAttr {
     RouterScore score;
     /* Only experts of the group_topk best of `groups` groups can be chosen. A group's score is the sum of its
      * group_scores best scores. groups <= 1: no limit. */
     int64_t groups, group_topk, group_scores;
     double scaling; /* scaling of the probabilities */
-    bool by_logits; /* experts are compared by their logits instead of their scores */
+    RouterOrder order;
 } RouteAttr;
 
 typedef enum RandomLogits {

@@ -72,11 +72,15 @@ static void route_rows(void *arg, int64_t begin, int64_t end) {
     real *score = mem_alloc((size_t)(3 * n + r->attr->groups) * sizeof *score), *choice = score + n,
          *scratch = choice + n;
     for (int64_t row = begin; row < end; row++) {
-        const real *logits = reals(r->logits) + row * n, *compared = r->attr->by_logits ? logits : score,
-                   *from = select ? reals(select) + row * n : compared;
+        const RouterOrder order = r->attr->order;
+        const real *logits = reals(r->logits) + row * n, *from = order == ORDER_LOGITS    ? logits
+                                                                 : order == ORDER_SOFTMAX ? choice
+                                                                                          : score;
         real *probs = reals(r->call->out[0]) + row * k, sum = 0;
         int64_t *expert = int64s(r->call->out[1]) + row * k;
         router_scores(r->attr->score, logits, n, score);
+        if (order == ORDER_SOFTMAX) router_softmax(logits, n, choice);
+        if (select) from = reals(select) + row * n;
         for (int64_t i = 0; i < n; i++) choice[i] = bias ? from[i] + reals(bias)[i] : from[i];
         if (r->attr->groups > 1) limit_groups(r, choice, scratch);
         choose(r, choice, expert);

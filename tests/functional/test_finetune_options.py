@@ -40,8 +40,8 @@ UNCHANGED = [
      "moe_z_loss_coeff moe_input_jitter_eps moe_expert_capacity_factor moe_token_drop_policy "
      "moe_shared_expert_intermediate_size moe_router_num_groups moe_router_group_topk moe_router_group_score_topk "
      "moe_router_quantile_balancing_ema moe_router_force_load_balancing moe_apply_probs_on_input moe_latent_size "
-     "moe_per_layer_logging",
-     "--moe-router-group-score-topk 1 --moe-router-quantile-balancing-ema 0.5 --moe-router-force-load-balancing"
+     "moe_per_layer_logging moe_router_enable_expert_bias",
+     "--moe-router-enable-expert-bias --moe-router-group-score-topk 1 --moe-router-quantile-balancing-ema 0.5 --moe-router-force-load-balancing"
      " --moe-apply-probs-on-input --moe-latent-size 4 --moe-per-layer-logging"
      " --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-layer-freq 2 --moe-ffn-hidden-size 8"
      " --moe-router-topk 1 --moe-router-score-function sigmoid --moe-router-pre-softmax "
@@ -70,7 +70,7 @@ REFUSED = [
     ("qk_clip", "--qk-clip"), ("log_max_attention_logit", "--log-max-attention-logit"),
     ("latent_norm_epsilon", "--latent-norm-epsilon 1e-3"),
     ("add_output_layer_bias", "--add-output-layer-bias"), ("rope_type", "--rope-type yarn"),
-    ("num_experts", "--num-experts 4"), ("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias"),
+    ("num_experts", "--num-experts 4"),
     ("moe_shared_expert_gate", "--moe-shared-expert-gate"),
     ("attention_chunk_size", "--position-embedding-type rope --attention-chunk-size 4"),
     ("no_rope_temperature_scale no_rope_temperature_floor",

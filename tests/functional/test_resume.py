@@ -18,17 +18,19 @@ for lane, extra in {"fp64": [], "fp32": [], "bf16": [],
     print(f"{lane}: resumed = straight")
 
 # In an MoE model, the routers' biases are state that is not in the optimizer.
-moe = ["--num-experts", 4, "--disable-bias-linear", "--moe-router-score-function", "sigmoid",
+moe = ["--num-experts", 4, "--disable-bias-linear",
        "--moe-router-enable-expert-bias", "--moe-router-bias-update-rate", 0.01,
        "--moe-router-load-balancing-type", "global_aux_loss", "--moe-aux-loss-coeff", 0.01,
        "--moe-input-jitter-eps", 0.1, "--moe-shared-expert-intermediate-size", 8]
-straight = WORK / "straight-moe"
-pretrain(data, straight, *moe, "--save-interval", 1, "--log-jsonl", WORK / "moe.jsonl")
-expected = losses(WORK / "moe.jsonl")
-resumed, log = WORK / "resumed-moe", WORK / "moe-7.jsonl"
-pretrain(data, resumed, *moe, "--load", straight, "--ckpt-step", 7, "--log-jsonl", log)
-assert_same_bytes(straight, resumed, 12, "experts, resumed at 7")
-assert losses(log) == {i: expected[i] for i in range(8, 13)}, "experts, resumed at 7: the losses differ"
-names = {t["name"] for t in json.loads((straight / "iter_0000012" / "manifest.json").read_text())["tensors"]}
-assert "decoder.layers.0.mlp.router.expert_bias" in names, names
-print("experts: resumed = straight")
+for score in ("sigmoid", "softmax"):
+    options = [*moe, "--moe-router-score-function", score]
+    straight = WORK / f"straight-{score}"
+    pretrain(data, straight, *options, "--save-interval", 1, "--log-jsonl", WORK / f"{score}.jsonl")
+    expected = losses(WORK / f"{score}.jsonl")
+    resumed, log = WORK / f"resumed-{score}", WORK / f"{score}-7.jsonl"
+    pretrain(data, resumed, *options, "--load", straight, "--ckpt-step", 7, "--log-jsonl", log)
+    assert_same_bytes(straight, resumed, 12, f"experts with {score}, resumed at 7")
+    assert losses(log) == {i: expected[i] for i in range(8, 13)}, f"experts with {score}, resumed at 7: other losses"
+    names = {t["name"] for t in json.loads((straight / "iter_0000012" / "manifest.json").read_text())["tensors"]}
+    assert "decoder.layers.0.mlp.router.expert_bias" in names, names
+    print(f"experts with {score}: resumed = straight")

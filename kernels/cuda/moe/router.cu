@@ -110,8 +110,14 @@ static __global__ void route(Router r, Cells select, Cells bias, Cells probs, in
     int *picked = (int *)((char *)score + bytes) - 2 * k, *sorted = picked + k;
     WARP_LOOP(token, r.tokens) {
         scores(r, token, score);
+        if (r.attr.order == ORDER_SOFTMAX) {
+            router_load(r.logits, token * n, n, choice);
+            router_softmax(choice, n);
+        }
         for (int i = lane; i < n; i += 32) {
-            const R compared = r.attr.by_logits ? r.logits.get<R>(token * n + i) : score[i],
+            const R compared = r.attr.order == ORDER_LOGITS    ? r.logits.get<R>(token * n + i)
+                               : r.attr.order == ORDER_SOFTMAX ? choice[i]
+                                                               : score[i],
                     from = select.data ? select.get<R>(token * n + i) : compared;
             choice[i] = bias.data ? from + bias.get<R>(i) : from;
         }

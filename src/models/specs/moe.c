@@ -17,7 +17,7 @@ static RouterSpec router_spec(const Config *c) {
                   .group_topk = groups ? c->moe_router_group_topk : 0,
                   .group_scores = groups ? config_group_scores(c) : 0,
                   .scaling = f64_or(c->moe_router_topk_scaling_factor, 1),
-                  .by_logits = c->derived.quantile},
+                  .order = c->derived.quantile ? ORDER_LOGITS : ORDER_SCORES},
         .bias = c->moe_router_enable_expert_bias || c->derived.quantile,
         .quantile = c->derived.quantile,
         .ema = c->moe_router_quantile_balancing_ema,
@@ -29,6 +29,7 @@ static RouterSpec router_spec(const Config *c) {
     };
     if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || c->derived.sinkhorn))
         r.route.score = c->derived.sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
+    if (r.route.score == ROUTER_TOPK_SOFTMAX && c->moe_router_enable_expert_bias) r.route.order = ORDER_SOFTMAX;
     if (c->moe_router_force_load_balancing) r.random = RANDOM_REPLACES;
     if (f64_is_set(c->moe_router_force_biased)) {
         r.random = c->moe_router_force_biased < 0 ? RANDOM_BIASES_LAYER : RANDOM_BIASES_SAMPLE;

@@ -469,16 +469,18 @@ class Pass:
         o, k = self.o, self.o.int("moe-router-topk", 2)
         scaling, kinds = o.float("moe-router-topk-scaling-factor", 1.0), o.list("moe-router-load-balancing-type")
         bias = self.w.get(f"{self.m.scope(layer)}.mlp.router.expert_bias")
-        bias = 0 if bias is None else bias.value
+        biased, bias = bias is not None, 0 if bias is None else bias.value
         sinkhorn = "sinkhorn" in kinds
         if sinkhorn:
             chosen = best(sinkhorn_shares(logits.value) if self.seed is not None else logits.value, k)
             return (sigmoid(logits) if k == 1 else softmax(logits)) * chosen * scaling, chosen
         quantile = "quantile_balancing" in kinds
         if o.text("moe-router-score-function", "softmax") == "softmax":
-            chosen = best(self.limited(logits.value + bias * quantile, k), k)
-            p = softmax(logits) * chosen
-            return (p if "moe-router-pre-softmax" in o else p / p.sum(-1)) * scaling, chosen
+            p, first = softmax(logits), "moe-router-pre-softmax" in o
+            compared = p if (first or biased) and not quantile else logits
+            chosen = best(self.limited(compared.value + bias, k), k)
+            p = p * chosen
+            return (p if first else p / p.sum(-1)) * scaling, chosen
         score = self.scores(logits)
         chosen = best(self.limited((logits.value if quantile else score.value) + bias, k), k)
         score = score * chosen

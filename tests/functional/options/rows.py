@@ -263,6 +263,13 @@ experts("moe_latent_size", "--moe-latent-size 6 --moe-shared-expert-intermediate
     "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel"))
 experts("moe_router_enable_expert_bias moe_router_bias_update_rate", "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
         " --moe-router-bias-update-rate 0.05 --hidden-dropout 0.1")
+experts("moe_router_enable_expert_bias moe_router_bias_update_rate",
+        "--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.05 --moe-aux-loss-coeff 0.3")
+experts("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.05 --moe-router-pre-softmax"
+        " --moe-router-topk-scaling-factor 1.5")
+experts("moe_router_enable_expert_bias moe_router_num_groups",
+        "--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.05 --num-experts 8"
+        " --moe-router-num-groups 4 --moe-router-group-topk 2 --moe-router-group-score-topk 2")
 experts("moe_router_enable_expert_bias moe_aux_loss_coeff moe_router_load_balancing_type",
         "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"
         " --moe-router-bias-update-rate 0.05 --moe-router-load-balancing-type global_aux_loss --moe-aux-loss-coeff 0.3",

@@ -193,7 +193,6 @@ static const char *const GPT[][2] = {
      "cannot select more groups than exist, or more experts from a group than it contains"},
     {EXPERTS " --moe-router-num-groups 4 --moe-router-group-topk 2 --moe-router-group-score-topk 3",
      "A token cannot select more groups than exist, or more experts from a group than it contains"},
-    {EXPERTS " --moe-router-enable-expert-bias", "sigmoid or sqrtsoftplus, not softmax"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss aux_loss --moe-aux-loss-coeff 1 1",
      "each at most once, or only one of sinkhorn, quantile_balancing and none. --moe-aux-loss-coeff 1 1 must "
      "have one non-negative number for each of them"},
@@ -203,7 +202,10 @@ static const char *const GPT[][2] = {
      "one non-negative number for each of them"},
     {EXPERTS " --moe-aux-loss-coeff -1", "non-negative number for each of them"},
     {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-router-score-function sigmoid",
-     "selects the experts itself: remove --moe-router-score-function sigmoid and --moe-router-num-groups"},
+     "selects the experts itself: remove --moe-router-score-function sigmoid, --moe-router-num-groups and "
+     "--moe-router-enable-expert-bias"},
+    {EXPERTS " --moe-router-load-balancing-type sinkhorn --moe-router-enable-expert-bias",
+     "--moe-router-num-groups and --moe-router-enable-expert-bias"},
     {EXPERTS " --moe-router-force-load-balancing --moe-router-force-biased 1",
      "both change the router's logits: remove one"},
     {EXPERTS " --moe-router-load-balancing-type quantile_balancing --moe-router-num-groups 2 "
