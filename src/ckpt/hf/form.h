@@ -66,9 +66,9 @@ extern const HfForm hf_form_rope_number, hf_form_rotary_dim, hf_form_local_base,
     hf_form_long_rope, hf_form_rotated_layers, hf_form_windows, hf_form_rotated_norm, hf_form_chunks,
     hf_form_temperature;
 extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_one_for_all,
-    hf_form_quick_gate, hf_form_scaled_by_default, hf_form_router_groups, hf_form_best_groups,
-    hf_form_shared_experts, hf_form_shared_width, hf_form_first_dense, hf_form_layers_by_name,
-    hf_form_sparse_layers, hf_form_moe_layers;
+    hf_form_quick_gate, hf_form_small_norm_min, hf_form_scaled_by_default, hf_form_router_groups,
+    hf_form_best_groups, hf_form_shared_experts, hf_form_shared_width, hf_form_first_dense,
+    hf_form_layers_by_name, hf_form_sparse_layers, hf_form_moe_layers, hf_form_layer_range;
 
 /* ---- reading ---- */
 

@@ -43,6 +43,13 @@ static void quick_gate_read(HfReader *r, const HfRow *row) {
         hf_refuse(r, "swiglu_alpha", "not 1.702, the only value that is supported");
 }
 
+/* Isotron has no least value of the sum that normalizes the probabilities. */
+static void small_norm_min_read(HfReader *r, const HfRow *row) {
+    (void)row;
+    if (hf_get_real(r, NULL, "moe_norm_min", 1e-12) > 1e-12)
+        hf_refuse(r, "moe_norm_min", "more than 1e-12, the largest value that is supported");
+}
+
 static void router_groups_read(HfReader *r, const HfRow *row) {
     const int64_t groups = hf_get_size(r, row->key, (int64_t)row->fallback),
                   best = hf_get_size(r, "topk_group", row->choice),
@@ -114,18 +121,18 @@ static bool *listed_layers(HfReader *r, const char *key, int64_t layers) {
     return found;
 }
 
-/* Sets moe-layer-freq to a pattern such as "[0,1,1]". Layer i is dense (0) if i < first_dense, i + 1 is not a multiple
- * of `step`, or the list of the key `dense` contains i. */
-static void set_moe_layers(HfReader *r, int64_t first_dense, int64_t step, const char *dense) {
+/* Sets moe-layer-freq to a pattern such as "[0,1,1]". Layer i is dense (0) if i < first or i > last, i + 1 is not a
+ * multiple of `step`, or the list of the key `dense` contains i. */
+static void set_moe_layers(HfReader *r, int64_t first, int64_t last, int64_t step, const char *dense) {
     const int64_t layers = hf_get_layers(r);
     bool *moe = listed_layers(r, dense, layers);
-    for (int64_t i = 0; i < layers; i++) moe[i] = i >= first_dense && (i + 1) % step == 0 && !moe[i];
+    for (int64_t i = 0; i < layers; i++) moe[i] = i >= first && i <= last && (i + 1) % step == 0 && !moe[i];
     hf_set_pattern(r, OPTION_moe_layer_freq, moe, layers);
     free(moe);
 }
 
 static void first_dense_read(HfReader *r, const HfRow *row) {
-    set_moe_layers(r, hf_get_count(r, row->key, (int64_t)row->fallback), 1, NULL);
+    set_moe_layers(r, hf_get_count(r, row->key, (int64_t)row->fallback), INT64_MAX, 1, NULL);
 }
 
 static void first_dense_write(HfWriter *w, const HfRow *row) {
@@ -140,7 +147,8 @@ static void layers_by_name_read(HfReader *r, const HfRow *row) {
     const int64_t layers = hf_get_layers(r);
     bool *moe = mem_zero((size_t)layers, sizeof *moe);
     if (!names) {
-        set_moe_layers(r, hf_get_count(r, "first_k_dense_replace", (int64_t)row->fallback), 1, NULL);
+        set_moe_layers(r, hf_get_count(r, "first_k_dense_replace", (int64_t)row->fallback), INT64_MAX, 1,
+                       NULL);
     } else {
         bool known = json_array_size(names) == (size_t)layers;
         for (int64_t i = 0; i < layers && known; i++) {
@@ -162,7 +170,7 @@ static void layers_by_name_write(HfWriter *w, const HfRow *row) {
 }
 
 static void sparse_layers_read(HfReader *r, const HfRow *row) {
-    set_moe_layers(r, 0, hf_get_size(r, row->key, (int64_t)row->fallback), "mlp_only_layers");
+    set_moe_layers(r, 0, INT64_MAX, hf_get_size(r, row->key, (int64_t)row->fallback), "mlp_only_layers");
 }
 
 /* The layers with experts, or those without. */
@@ -195,11 +203,35 @@ static void moe_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, layer_numbers(w->config, true));
 }
 
+/* The key is the first layer with experts. Other keys are the last one (-1: the last layer) and the interval. */
+static void layer_range_read(HfReader *r, const HfRow *row) {
+    static const char end[] = "moe_layer_end_index";
+    const json_t *last = hf_member(r, NULL, end);
+    const bool open = !last || (json_is_integer(last) && json_integer_value(last) == -1);
+    set_moe_layers(r, hf_get_count(r, row->key, (int64_t)row->fallback),
+                   open ? INT64_MAX : hf_get_count(r, end, 0), hf_get_size(r, "moe_layer_interval", 1), NULL);
+}
+
+static void layer_range_write(HfWriter *w, const HfRow *row) {
+    const bool *moe = w->config->derived.layer_moe;
+    int64_t first = -1, last = -1, step = 1;
+    for (int64_t i = 0; i < w->config->num_layers; i++) {
+        if (!moe[i]) continue;
+        if (first < 0) first = i;
+        if (last >= 0) step = i - last;
+        last = i;
+    }
+    hf_put_size(w, row->key, first);
+    hf_put_size(w, "moe_layer_end_index", last);
+    hf_put_size(w, "moe_layer_interval", step);
+}
+
 const HfForm hf_form_experts = {experts_read, hf_value_write},
              hf_form_expert_width = {hf_value_read, expert_width_write},
              hf_form_several_experts = {several_experts_read, NULL},
              hf_form_one_for_all = {one_for_all_read, hf_value_write},
              hf_form_quick_gate = {quick_gate_read, NULL},
+             hf_form_small_norm_min = {small_norm_min_read, NULL},
              hf_form_router_groups = {router_groups_read, router_groups_write},
              hf_form_best_groups = {best_groups_read, best_groups_write},
              hf_form_shared_experts = {shared_experts_read, shared_experts_write},
@@ -207,4 +239,5 @@ const HfForm hf_form_experts = {experts_read, hf_value_write},
              hf_form_first_dense = {first_dense_read, first_dense_write},
              hf_form_layers_by_name = {layers_by_name_read, layers_by_name_write},
              hf_form_sparse_layers = {sparse_layers_read, sparse_layers_write},
-             hf_form_moe_layers = {moe_layers_read, moe_layers_write};
+             hf_form_moe_layers = {moe_layers_read, moe_layers_write},
+             hf_form_layer_range = {layer_range_read, layer_range_write};

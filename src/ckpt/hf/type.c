@@ -274,6 +274,10 @@ static const HfRow ROWS_gptj[] = {
 #include "ckpt/hf/gptj.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_ernie4_5_moe[] = {
+#include "ckpt/hf/ernie4_5_moe.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/bert.def"

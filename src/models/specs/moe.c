@@ -29,7 +29,8 @@ static RouterSpec router_spec(const Config *c) {
     };
     if (r.route.score == ROUTER_TOPK_SOFTMAX && (c->moe_router_pre_softmax || c->derived.sinkhorn))
         r.route.score = c->derived.sinkhorn && r.topk == 1 ? ROUTER_SIGMOID : ROUTER_SOFTMAX;
-    if (r.route.score == ROUTER_TOPK_SOFTMAX && c->moe_router_enable_expert_bias) r.route.order = ORDER_SOFTMAX;
+    if (r.route.score == ROUTER_TOPK_SOFTMAX && c->moe_router_enable_expert_bias)
+        r.route.order = ORDER_SOFTMAX;
     if (c->moe_router_force_load_balancing) r.random = RANDOM_REPLACES;
     if (f64_is_set(c->moe_router_force_biased)) {
         r.random = c->moe_router_force_biased < 0 ? RANDOM_BIASES_LAYER : RANDOM_BIASES_SAMPLE;

@@ -16,6 +16,7 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
                   {"GPTJForCausalLM", HF_GPTJ},
                   {"HunYuanDenseV1ForCausalLM", HF_HUNYUAN},
                   {"HunYuanMoEV1ForCausalLM", HF_HUNYUAN_MOE},
+                  {"Ernie4_5_MoeForCausalLM", HF_ERNIE_MOE},
                   {"Llama4ForCausalLM", HF_LLAMA4},
                   {"Glm4MoeLiteForCausalLM", HF_DEEPSEEK},
                   {"SolarOpenForCausalLM", HF_GLM_MOE},
@@ -256,7 +257,7 @@ TEST(a_type_of_another_kind_is_refused) {
                              strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek") ||
                              strstr(architecture, "GptOss") || strstr(architecture, "Llama4") ||
                              strstr(architecture, "SolarOpen") || strstr(architecture, "MoEV1") ||
-                             strstr(architecture, "Olmoe");
+                             strstr(architecture, "4_5_Moe") || strstr(architecture, "Olmoe");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);

@@ -57,7 +57,10 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      EXPERTS
      "moe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = 40\nmoe-router-pre-softmax = true\n",
      EXPERTS LLAMA4 "moe-layer-freq = [0,1,1]\n", EXPERTS GLM "moe-shared-expert-intermediate-size = 40\n",
-     EXPERTS "moe-ffn-hidden-size = 30\nmoe-shared-expert-intermediate-size = 30\n"},
+     EXPERTS "moe-ffn-hidden-size = 30\nmoe-shared-expert-intermediate-size = 30\n",
+     EXPERTS
+     "moe-router-enable-expert-bias = true\nmoe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = "
+     "40\n"},
     {"", "model = bert\nactivation = gelu-erf\n",
      "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5, ROBERTA("roberta"),
      ROBERTA("xlm-roberta"), T5 "logits-scaling = 1\n"},
@@ -122,6 +125,7 @@ static const int MODEL[][N_CHOICES] = {
     {1, 1, 1, 1, 0, 0, 6},
     {1, 1, 1, 1, 0, 0, 6, 0, 0, 10},
     {12, 0, 0, 3},
+    {9, 1, 1, 1, 0, 0, 0, 0, 0, 11},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
@@ -320,6 +324,8 @@ static const char *const KEYED[] = {
     BASE LLAMA_POSITIONS
     "rotary-interleaved = true\nadd-output-layer-bias = true\nparallel-residual = one-norm\n"
     "disable-bias-linear = true\nadd-mlp-bias = true\n",
+    WITH_SHARE
+    "rotary-interleaved = true\nmoe-router-enable-expert-bias = true\nmoe-layer-freq = [0,1,1,0]\n",
     ROPE "qk-layernorm = true\nqk-layernorm-after-rope = true\n",
     MIXTURE "qk-layernorm = true\nqk-layernorm-after-rope = true\nmoe-shared-expert-intermediate-size = 20\n",
     MIXTURE LLAMA4 IN_CHUNKS "rotary-interleaved = true\nmoe-layer-freq = [0,1,1,1]\n",
