@@ -186,6 +186,10 @@ static void token_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, id ? json_incref(id) : json_null());
 }
 
+static void known_token_write(HfWriter *w, const HfRow *row) {
+    if (json_object_get(w->tokens, row->key)) token_write(w, row);
+}
+
 /* ---- keys with one allowed value ---- */
 
 static void required_read(HfReader *r, const HfRow *row) {
@@ -216,7 +220,7 @@ static void alias_read(HfReader *r, const HfRow *row) {
 const HfForm hf_form_value = {hf_value_read, hf_value_write},
              hf_form_opposite = {opposite_read, opposite_write}, hf_form_copy = {NULL, hf_value_write},
              hf_form_text = {NULL, word_write}, hf_form_token = {NULL, token_write},
-             hf_form_fixed = {fixed_read, NULL}, hf_form_lacking = {fixed_read, NULL},
-             hf_form_required = {required_read, NULL}, hf_form_stated = {required_read, stated_write},
-             hf_form_must = {must_read, stated_write}, hf_form_refused = {refused_read, NULL},
-             hf_form_alias = {alias_read, NULL};
+             hf_form_known_token = {NULL, known_token_write}, hf_form_fixed = {fixed_read, NULL},
+             hf_form_lacking = {fixed_read, NULL}, hf_form_required = {required_read, NULL},
+             hf_form_stated = {required_read, stated_write}, hf_form_must = {must_read, stated_write},
+             hf_form_refused = {refused_read, NULL}, hf_form_alias = {alias_read, NULL};

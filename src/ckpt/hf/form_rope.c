@@ -83,6 +83,14 @@ static void rope_number_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, get_rope_number(r, row, &place));
 }
 
+/* Without an object for the scaling, the type has its default base, whatever the key says. */
+static void base_of_scaling_read(HfReader *r, const HfRow *row) {
+    if (hf_member(r, NULL, SCALING) || hf_member(r, NULL, PARAMETERS))
+        rope_number_read(r, row);
+    else
+        hf_set_real(r, row->option, row->fallback);
+}
+
 /* If the row's key is missing, rotary_dim is read instead: the number of rotated channels. */
 static void rotary_dim_read(HfReader *r, const HfRow *row) {
     HfRow with = *row;
@@ -501,6 +509,7 @@ static void long_rope_read(HfReader *r, const HfRow *row) {
 }
 
 const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
+             hf_form_base_of_scaling = {base_of_scaling_read, hf_value_write},
              hf_form_rotary_dim = {rotary_dim_read, hf_value_write},
              hf_form_local_base = {local_base_read, local_base_write},
              hf_form_rotated_channels = {rotated_channels_read, rotated_channels_write},

@@ -25,7 +25,8 @@ static bool is_switched(const HfRow *row) {
 /* Whether every n-th layer has full attention, and all other layers have a window. */
 static bool is_periodic(const HfRow *row) {
     return row->choice == HF_WINDOWS_ALTERNATE || row->choice == HF_WINDOWS_PERIOD ||
-           row->choice == HF_WINDOWS_FOURTH || row->choice == HF_WINDOWS_LISTED || only_windows_rotate(row);
+           row->choice == HF_WINDOWS_FOURTH || row->choice == HF_WINDOWS_AFTER_FIRST ||
+           row->choice == HF_WINDOWS_LISTED || only_windows_rotate(row);
 }
 
 /* Whether layer_types decides which layers have a window. */
@@ -61,6 +62,7 @@ static int64_t get_number(HfReader *r, const HfRow *row) {
 static bool is_windowed(HfReader *r, const HfRow *row, int64_t i, int64_t number) {
     if (row->choice == HF_WINDOWS_UNROTATED) return !hf_is_rotated(r, i);
     if (row->choice == HF_WINDOWS_LATE || row->choice == HF_WINDOWS_LAST) return i >= number;
+    if (row->choice == HF_WINDOWS_AFTER_FIRST) return i % 4 != 0;
     if (row->choice == HF_WINDOWS_EVEN) return i % 2 == 0 && i < number;
     return is_periodic(row) ? (i + 1) % number != 0 : row->choice != HF_WINDOWS_NONE;
 }

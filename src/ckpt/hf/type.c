@@ -12,6 +12,7 @@
  *   SAME(key, option)                      the key is written from the option, but not read
  *   SAY(key, text)                         the key is written with this text, but not read
  *   TOKEN(key)                             the key is a token id and is only written (tokens.h reads it)
+ *   KNOWN_TOKEN(key)                       like TOKEN, but an unknown id is not written, because null is an error
  *   PADDING(key)                           the key is the id of RoBERTa's padding token
  *   FIX(option, value)                     the type implies this value of the option's field
  *   LACK(option, value)                    like FIX, for an option that does not change the model's function
@@ -34,6 +35,7 @@
 #define SAME(k, o)                  {.name = "key " k, .option = OPTION_##o, .key = k, .form = &hf_form_copy},
 #define SAY(k, text)                {ALONE(k), .key = k, .word = text, .form = &hf_form_text},
 #define TOKEN(k)                    {ALONE(k), .key = k, .form = &hf_form_token},
+#define KNOWN_TOKEN(k)              {ALONE(k), .key = k, .form = &hf_form_known_token},
 #define PADDING(k)                  {ALONE(k), .key = k, .form = &hf_form_padding},
 #define FIX(o, value)               {OF(o), .word = value, .form = &hf_form_fixed},
 #define LACK(o, value)              {OF(o), .word = value, .form = &hf_form_lacking},
@@ -277,6 +279,10 @@ static const HfRow ROWS_gptj[] = {
 static const HfRow ROWS_ernie4_5_moe[] = {
 #include "ckpt/hf/ernie4_5_moe.def"
 #include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_cwm[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/cwm.def"
 };
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"

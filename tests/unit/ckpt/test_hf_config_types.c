@@ -126,6 +126,7 @@ static const int MODEL[][N_CHOICES] = {
     {1, 1, 1, 1, 0, 0, 6, 0, 0, 10},
     {12, 0, 0, 3},
     {9, 1, 1, 1, 0, 0, 0, 0, 0, 11},
+    {1, 1, 1, 1, 0, 0, 0, 0, 2, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
@@ -333,6 +334,8 @@ static const char *const KEYED[] = {
     WITH_BIAS "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [0,1,0,1]\nqk-layernorm = true\n"
               "window-size = 7,0\nwindow-attn-skip-freq = [1,0,1,1]\nno-rope-freq = [0,1,0,0]\n"
               "hf-model-type = exaone_moe\n",
+    WINDOWS
+    "window-attn-skip-freq = [0,1,0,1]\nuse-rope-scaling = true\nadd-mlp-bias = true\nhf-model-type = cwm\n",
     ROPE "hf-model-type = seed_oss\n",
     WINDOWS "window-attn-skip-freq = [0,1,1,0]\nno-rope-freq = [0,1,1,0]\nhf-model-type = smollm3\n",
     ROPE "rotary-interleaved = true\nkv-channels = 8\nrotary-percent = 0.5\n",
