@@ -1,5 +1,5 @@
-/* Async copies of a device that delays them as long as possible: until a wait for them. For one file of a
- * program, whose devices have no other events. */
+/* Async copies of a device that delays them as long as possible, until something waits for them. Include it
+ * in only one file of a program, whose devices must have no other events. */
 #pragma once
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ typedef struct LateCopy {
     const DeviceEvent *done;
 } LateCopy;
 
-/* Zeroed is empty; the owner frees `at`. */
+/* A zeroed struct is empty. The owner frees `at`. */
 typedef struct LateCopies {
     LateCopy *at;
     int n;
@@ -40,7 +40,7 @@ static void late_add(LateCopies *l, LateCopy c) {
     l->at[l->n++] = c;
 }
 
-/* Copies are done in their order: those up to the last one with that event. */
+/* Runs the copies in their order, up to the last one with that event. */
 static void late_do(LateCopies *l, const DeviceEvent *e, Device *d,
                     void copy(Device *, void *to, const void *from, size_t bytes)) {
     int n = l->n;

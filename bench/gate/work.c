@@ -1,4 +1,4 @@
-/* Compares the machine and the work of two results by the facts that both state. */
+/* Compares the machine and the work of two results by the properties that both state. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ static Err differs(const Gate *g, const char *of, const char *name, const json_t
 
 static const struct {
     const char *name;
-    bool always; /* every version writes this fact; false: only versions whose gate compares it */
+    bool always; /* true: every version writes this property; false: only versions whose gate compares it */
 } FACTS_OF_WORK[] = {
     {"device", true},
     {"cpu", true},
@@ -54,9 +54,9 @@ static const struct {
     {"gemm_tuning", false},
 };
 
-/* With --against, both programs had the same command line, so an older program may omit a fact that only later
- * versions state. With --baseline, the command line of the earlier result is unknown, so both results must
- * state all facts. */
+/* With --against, both programs had the same command line, so an older program may omit a property that only
+ * later versions state. With --baseline, the command line of the earlier result is unknown, so both results
+ * must state all properties. */
 static bool may_miss(const Gate *g, bool always, const json_t *ours, const json_t *theirs) {
     return g->options->against && !always && (!ours || !theirs);
 }

@@ -27,7 +27,7 @@ typedef struct Session {
     regex_t filter;
     bool wanted[TYPES];
     char described[200];      /* the device */
-    double copy, gemm[TYPES]; /* roofs in GB/s and GFLOP/s; 0: not measured yet */
+    double copy, gemm[TYPES]; /* roofs in GB/s and GFLOP/s; 0 if they have not been measured yet */
     json_t *rows;
     bool complete;
 } Session;

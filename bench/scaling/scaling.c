@@ -20,7 +20,8 @@ static const char *const OWN[] = {
 #define ALL_MISS 0.05
 
 typedef struct Point {
-    Result last;                 /* result of the last round, for facts such as the device */
+    Result last;                 /* result of the last round, from which properties such as the device are
+                                    read */
     double *ms, *rate, *exposed; /* [rounds] time of a step; tokens/s; exposed part of a step */
     Interval efficiency;
     bool judged; /* the interval is known */

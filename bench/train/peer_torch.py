@@ -8,11 +8,11 @@ Every layer is compiled. Attention runs in cuDNN or, if cuDNN rejects it, in PyT
 the backend. As in Isotron, BERT and T5 have padding masks, and T5's relative bias is one mask for all layers of a
 stack; if cuDNN rejects a mask, the memory-efficient attention is used. As in Isotron, parameters are bf16 with fp32
 masters. If moments are fp32, the optimizer is PyTorch's fused AdamW, and gradients of microbatches are summed in fp32.
-If the configuration requires 16-bit moments, the optimizer is the compiled AdamW of peer_adamw.py. Then
+If the configuration requires 16-bit moments, the optimizer is the compiled AdamW of peer_adamw.py. In that case,
 main-grads-dtype selects how gradients are summed: in fp32 after each parameter's backward, or by autograd in bf16.
-Without that key, sums are in fp32 if that leaves 40 GB for activations, else in bf16. The gradient's norm is clipped as
-in Isotron. There is no recomputation. Prints one line of JSON: the median time of steps with a synchronization after
-each, and the mean time of as many steps back to back.
+Without that key, sums are in fp32 if that leaves 40 GB for activations, and otherwise in bf16. The gradient's norm is
+clipped as in Isotron. There is no recomputation. Prints one line of JSON: the median time of steps that are each
+followed by a synchronization, and the mean time of the same number of steps without synchronization between them.
 
 --batch replaces the configuration's batch by one microbatch of this many samples.
 
@@ -162,7 +162,7 @@ class Layer(nn.Module):
 
 
 class Head(nn.Module):
-    """The final norm, the logits and the loss."""
+    """Computes the final norm, the logits and the loss."""
     def __init__(self, c):
         super().__init__()
         self.norm = (nn.RMSNorm if c.rms else nn.LayerNorm)(c.hidden, eps=1e-5)
@@ -215,12 +215,12 @@ def draw_tokens(c, columns, device, generator):
 
 
 def padding_mask(columns, lengths):
-    """Mask [b,1,1,columns] that is true for keys that are not padding."""
+    """Returns a mask [b,1,1,columns] that is true for keys that are not padding."""
     return (torch.arange(columns, device=lengths.device) < lengths[:, None])[:, None, None]
 
 
 class BertHead(nn.Module):
-    """The final norm, the logits of all positions and of the sentence, and the sum of both losses."""
+    """Computes the final norm, the logits of all positions and of the sentence, and the sum of both losses."""
     def __init__(self, c):
         super().__init__()
         self.norm, self.dense_norm = nn.LayerNorm(c.hidden), nn.LayerNorm(c.hidden)

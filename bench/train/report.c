@@ -29,11 +29,11 @@ typedef struct Summary {
     double blas;   /* median time of a replay of the GEMMs in BLAS */
     Range of_blas; /* time of a step's replay in BLAS, divided by the time of that step's GEMMs */
     double flops;  /* FLOPs of a step */
-    double peak;   /* peak FLOP/s of a device; 0: unknown */
+    double peak;   /* peak FLOP/s of a device, or 0 if it is unknown */
     int devices;
     int fastest, slowest,
         fullest;    /* ranks with least and most time in ops, with most memory relative to the plan */
-    char note[160]; /* note if ranks share a device; else empty */
+    char note[160]; /* a note if ranks share a device, otherwise empty */
 } Summary;
 
 static int by_wall(const void *a, const void *b) {
@@ -289,7 +289,7 @@ static json_t *model_json(const Steps *b) {
     return model;
 }
 
-/* All options that the bench reads, except the number of threads, which is a separate fact. */
+/* Returns all options that the bench reads, except the number of threads, which is stated separately. */
 static json_t *options_json(const Steps *b) {
     json_t *options = options_of(b, CLASS_ALL);
     for (int i = 0; i < OPTIONS; i++)
@@ -309,7 +309,7 @@ json_t *report_facts(const Steps *b) {
     return facts;
 }
 
-/* Adds the facts that exist only for steps on a GPU. */
+/* Adds the members that exist only for steps on a GPU. */
 static void add_gpu(const Steps *b, const Summary *s, json_t *result) {
     json_object_update_new(result,
                            json_pack("{s:f, s:f, s:s, s:f, s:f}", "back_to_back_ms", b->back_to_back * 1e-6,

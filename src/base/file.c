@@ -97,7 +97,7 @@ Err file_remove(const char *path) {
 /* The destination of bytes that are written to a path. */
 typedef struct Target {
     char *file; /* path to replace or create, not a symlink; NULL to write to the existing file */
-    int own;    /* the descriptor if this is the program's own output, else -1 */
+    int own;    /* the descriptor if this is the program's own output, otherwise -1 */
 } Target;
 
 /* The path at the end of a chain of symlinks. There need not be a file at this path. */
@@ -118,7 +118,7 @@ static Err follow(const char *path, char **out) {
     return file_failed("open", path);
 }
 
-/* The descriptor of stdout or stderr if it leads to this file, else -1. */
+/* Returns the descriptor of stdout or stderr if it leads to this file, otherwise -1. */
 static int own_output(const struct stat *file) {
     struct stat own;
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
@@ -169,7 +169,7 @@ static bool is_same_node(const char *a, const char *b) {
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Whether both paths would name the same file. Neither file exists, and their folders may be missing too. */
+/* Whether both paths would name the same file. Neither file exists, and their folders may also be missing. */
 static bool is_same_place(const char *a, const char *b) {
     char *of_a[2], *of_b[2]; /* basename and dirname may change their argument */
     if (follow(a, &of_a[0]).code) return false;

@@ -68,7 +68,7 @@ static void hire(Worker *w, Job *jobs) {
     }
     close(ends[1]);
     w->talk = ends[0];
-    setpgid(w->pid, w->pid); /* the child does this too, because either may run first */
+    setpgid(w->pid, w->pid); /* the child also does this, because either may run first */
 }
 
 /* Kills the worker and its process group. Returns waitpid's status. */

@@ -1,4 +1,4 @@
-/* Host memory. Running out of it is a fault, so no function returns NULL. Release with free(). */
+/* Host memory. If memory is exhausted, this is a fault, so no function returns NULL. Release with free(). */
 #pragma once
 
 #include <stddef.h>

@@ -44,7 +44,7 @@ typedef struct List {
 } List;
 
 typedef struct Peer {
-    int socket; /* -1: this process, or the connection has ended */
+    int socket; /* -1 for this process, or if the connection has ended */
     const char *lost;
     bool lost_is_known;  /* the loss has been announced */
     bool wants_room;     /* epoll reports when the socket is writable */

@@ -99,8 +99,8 @@ static void threads_warn(Comm *c, const CommKey *key, int64_t seq, const CommFac
     free(arrived);
 }
 
-/* Checks that a new member's facts match those of the members that have arrived. One comparison suffices,
- * except for the pairwise counts of an all-to-all. */
+/* Checks that a new member's description of the operation matches those of the members that have arrived. One
+ * comparison suffices, except for the pairwise counts of an all-to-all. */
 static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const CommWork *w) {
     char why[512];
     const int me = w->channel->member;

@@ -214,7 +214,7 @@ static bool waits_for(const Processes *p, const Exchange *x, int rank) {
     return waits && !p->returned[rank];
 }
 
-/* Ends the world because a process no longer takes part. */
+/* Ends the world because a process has left it. */
 static _Noreturn void end_without(Comm *c, int rank, const char *why) {
     const Processes *p = c->host_state;
     const Exchange *x = p->active;

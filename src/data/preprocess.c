@@ -45,7 +45,7 @@ typedef struct Run {
     int64_t count;
     atomic_llong next; /* the next record for a free thread */
     Pool *pool;
-    Sentences *sentences; /* NULL: texts are not split */
+    Sentences *sentences; /* NULL if texts are not split */
     int partitions;
     IndexedBuilder **builders; /* [partitions][keys] */
     PreprocessStats stats;
@@ -127,7 +127,7 @@ static void encode_record(const Run *run, Sentences *sentences, Record *r) {
     *r->err = e;
 }
 
-/* Each thread takes one record at a time, so that a long document does not delay other records. */
+/* Each thread processes one record at a time, so that a long document does not delay other records. */
 static void encode_share(void *arg, int64_t begin, int64_t end) {
     (void)begin, (void)end;
     Run *run = arg;

@@ -221,7 +221,7 @@ static bool begins(const Unpack *u, const char *magic, size_t n) {
     return u->size >= n && !memcmp(u->block, magic, n);
 }
 
-/* A text may also begin with PAR1 or BZh, so the following bytes are tested too. */
+/* A text may also begin with PAR1 or BZh, so the following bytes are also tested. */
 bool unpack_is_parquet(const Unpack *u) {
     return (begins(u, "PAR1", 4) || begins(u, "PARE", 4)) &&
            (u->size == 4 || u->block[4] < ' ' || u->block[4] > '~');

@@ -106,7 +106,7 @@ typedef struct Bench {
     void *arg;
 } Bench;
 
-/* Reads the baseline, and compares the facts that it records about its run with those of this run. Called
+/* Reads the baseline, and compares the properties of its run that it records with those of this run. Called
  * only on rank 0. */
 static Err check_facts(void *gate, const json_t *facts) {
     Gate *g = gate;

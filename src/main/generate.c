@@ -172,8 +172,8 @@ static bool stop(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
 
 /* ---- output ---- */
 
-/* Prints a text up to the --stop text, which may end inside the last token. The prompt is printed too, except
- * for T5 models. */
+/* Prints a text up to the --stop text, which may end inside the last token. The prompt is also printed,
+ * except for T5 models. */
 static Err print_text(const Job *j, const Generated *g, int64_t i) {
     char *text, *generated;
     size_t bytes, own;

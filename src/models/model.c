@@ -260,8 +260,8 @@ static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *con
 }
 
 /* Each stack runs its layers that are in this stage, preceded by its input before its first layer, and
- * followed by its final norm after its last layer. Types over tp: with sequence parallelism the stream is V
- * along the sequence, else I; logits are V along the vocabulary. Over cp all tensors are V along the
+ * followed by its final norm after its last layer. Types over tp: with sequence parallelism, the stream is V
+ * along the sequence, otherwise I. Logits are V along the vocabulary. Over cp all tensors are V along the
  * sequence, over dp along samples. */
 Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) {
     const ModelPlan *p = &m->plan;

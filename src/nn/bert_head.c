@@ -20,7 +20,7 @@ static void bert_head_init(void *self, Registry *r, const void *spec) {
     lm_head.init(&m->output, r, output);
 }
 
-/* SPMD types over TP: x is V along the sequence with sequence parallelism, else I. */
+/* SPMD types over TP: x is V along the sequence with sequence parallelism, otherwise I. */
 static void bert_head_forward(Tape *t, const void *self, const Feed *feed, Tensor *x, Tensor *const *dloss,
                               Tensor **out) {
     const BertHead *m = self;

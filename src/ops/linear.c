@@ -13,7 +13,7 @@
 typedef struct LayerAttr {
     LinearGemm gemm;                 /* first: the kernels read its LinearAttr */
     bool gathers, reduces, sequence; /* over tensor-parallel ranks */
-    Tensor *all_x;                   /* the gathered input, if it is kept; else NULL */
+    Tensor *all_x;                   /* the gathered input if it is kept, otherwise NULL */
 } LayerAttr;
 
 enum { PRE = 3 }; /* the index of gemm.pre in the node's operands */
@@ -149,7 +149,8 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
           "IRVP"[want]);
 }
 
-/* Sets *act to the activation of the result, without recording the activation. act NULL: no activation. */
+/* Sets *act to the activation of the result, without recording the activation. If act is NULL, there is no
+ * activation. */
 static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gemm.gathers_x) check_type(x, "input", SPMD_V);
     Tensor *all_x = gathered(t, x, a);

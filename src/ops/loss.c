@@ -105,7 +105,7 @@ typedef struct Chunks {
     Tensor *x, *w; /* x: R over tensor-parallel ranks */
     Tensor *label, *dloss, *loss;
     Tensor dx; /* x's memory: this rank's summand of the gradient */
-    Tensor dw; /* data NULL: not needed; the second and later chunks add to it */
+    Tensor dw; /* data is NULL if it is not needed; the second and later chunks add to it */
     LossAttr attr;
     SoftcapAttr softcap; /* 0: none */
     LinearAttr gemm;

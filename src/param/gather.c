@@ -8,7 +8,7 @@
 enum { SLOTS = 2 }; /* one for the bucket in use, one for the next */
 
 typedef struct Piece {
-    CommWork *work; /* NULL: complete, or not started */
+    CommWork *work; /* NULL if it is complete, or has not been started */
     bool stale;     /* below stage 3: the gather has not been started since the last gather_publish */
     void *slot;     /* stage 3 */
     int64_t used;   /* time of the last use, in calls of gather_use */

@@ -50,7 +50,7 @@ static Err case_check(const Config *c, const Golden *g) {
 }
 
 /* The name of a loss: numbers below MODEL_LOSSES are losses of heads, higher numbers are losses of routers.
- * NULL: the model has no such loss. */
+ * It is NULL if the model has no such loss. */
 static const char *loss_name(const Model *m, int loss) {
     if (loss < MODEL_LOSSES) return loss < m->plan.n_losses ? m->plan.loss[loss].name : NULL;
     return model_router_loss_coeff(m, loss - MODEL_LOSSES) ? ROUTER_LOSS_NAMES[loss - MODEL_LOSSES] : NULL;

@@ -48,8 +48,9 @@ typedef struct Row {
 
 /* Adds a tensor, which passes if both errors are within their bounds. */
 void row_add(Row *, const char *tensor, TensorError, double bound, double elementwise_bound, int64_t rank);
-double row_excess(const Row *); /* error over bound; a row fails if it is above 1; infinite for a NaN */
-/* The error and bound whose ratio row_excess returns. */
+double row_excess(const Row *); /* The error divided by the bound, which is infinite for a NaN. A row fails if
+                                   it is above 1 */
+/* The error and the bound whose ratio row_excess returns. */
 typedef struct RowPair {
     double error, bound;
     bool is_element; /* whether it is the error of the worst element; otherwise it is that of the whole
@@ -69,10 +70,10 @@ typedef struct Report {
 /* Adds an empty row. */
 Row *report_row(Report *, const char *quantity);
 bool report_passes(const Report *); /* true if there are no rows */
-/* Whether only rows of power fail: all results are within bounds, but the bounds are too wide. */
+/* Whether only rows of power fail, that is, all results are within bounds, but the bounds are too wide. */
 bool report_is_weak(const Report *);
 void report_print(const Report *, Str *out);
-/* Appends row_describe of each failing row, with a prefix, one per line. */
+/* Appends the text of row_describe for each failing row, with a prefix, on a separate line. */
 void report_failures(const Report *, const char *prefix, Str *out);
 json_t *report_json(const Report *); /* a list */
 
@@ -80,7 +81,7 @@ json_t *report_json(const Report *); /* a list */
  * none. */
 int compare_layer(const char *tensor);
 
-/* A text of a report; a text that is not UTF-8 is quoted. */
+/* Returns a text of a report. A text that is not UTF-8 is quoted. */
 json_t *compare_json_text(const char *);
 /* Appends the JSON and frees it. */
 void compare_json_write(json_t *, Str *out);

@@ -8,14 +8,14 @@
 #include "base/str.h"
 
 typedef struct DiffOptions {
-    double bound;     /* the largest relative difference that passes; NaN: only equal values pass */
+    double bound;     /* the largest relative difference that passes; NaN if only equal values pass */
     bool common;      /* ignore items that only one side has; if false, they are differences */
     const char *only; /* compare only quantities or tensors whose names contain this; NULL means all */
 } DiffOptions;
 
 typedef struct Diff {
     DiffOptions options;
-    bool is_equal, is_within; /* is_within: no difference is beyond the bound */
+    bool is_equal, is_within; /* is_within: whether no difference is beyond the bound */
     char first[400];          /* the first difference beyond the bound */
     double largest;           /* largest relative difference of values that both sides have */
     char where[300];          /* location of `largest` */
@@ -30,11 +30,12 @@ void diff_add(Diff *, const char *fmt, ...) __attribute__((format(printf, 2, 3))
 /* Records a relative difference, whether it is within the bound or not. */
 void diff_note(Diff *, double relative, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* |a - b| / max(|a|, |b|); 0 if both are equal or NaN, infinite if one is not finite. */
+/* Returns |a - b| / max(|a|, |b|). This is 0 if both are equal or NaN, and infinite if one is not finite. */
 double diff_relative(double a, double b);
-/* Bitwise equal, or both NaN. */
+/* Whether two values are bitwise equal, or both NaN. */
 bool diff_same(double a, double b);
-/* Two numbers as texts, such as "5.8835" and "6.0604": at least 6 digits, and enough to distinguish them. */
+/* Formats two numbers, such as "5.8835" and "6.0604", with at least 6 digits, and with enough digits to
+ * distinguish them. */
 typedef struct DiffPair {
     char a[32], b[32];
 } DiffPair;
@@ -47,5 +48,5 @@ void diff_objects(const json_t *a, const json_t *b, DiffMember *found, void *arg
 /* Appends a line for each option that differs; such options do not affect the verdict. */
 void diff_run_options(const json_t *a, const json_t *b, Str *out);
 
-/* One line: "verdict: equal", "verdict: within 1e-06, ..." or "verdict: differ, first at ...". */
+/* Appends one line: "verdict: equal", "verdict: within 1e-06, ..." or "verdict: differ, first at ...". */
 void diff_verdict(const Diff *, Str *out);

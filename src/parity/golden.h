@@ -29,7 +29,8 @@ typedef struct Golden {
     bool shifted;                /* labels are the next tokens */
 } Golden;
 
-/* Reads and checks everything except run.conf. An incomplete case causes a user error that names the missing part. */
+/* Reads and checks everything except run.conf. If the case is incomplete, returns a user error that names the
+ * missing part. */
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
 /* Sets the options that run.conf omits: sizes given by the case's tensors (vocab-size, seq-length, batch
@@ -39,7 +40,8 @@ void golden_close(Golden *);
 void golden_complete(const Golden *, Config *);
 /* Checks that the batches have exactly the fields that the options' model reads, and that ids and masks are valid. */
 Err golden_check(const Golden *, const Config *);
-/* Refuses options on the last command line that set the length of the run, because the case sets it. */
+/* Reports options on the last command line that set the length of the run as errors, because the case sets
+ * it. */
 void golden_refuse(Args *);
 /* Loads the samples of a step given by batch->indices. */
 void golden_batch(const Golden *, int64_t step, Batch *);

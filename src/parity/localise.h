@@ -5,7 +5,7 @@
 
 /* The first tensor, in execution order, that is out of bound although its inputs are within bound. */
 typedef struct Finding {
-    /* confirmed: the step is within bound if the one-rank run's tensor replaces this tensor */
+    /* confirmed: whether the step is within bound if the one-rank run's tensor replaces this tensor */
     bool found, confirmed;
     /* All ops agree until the update of this step (counted from 1), in which the one-rank run is wrong as
      * well. It is 0 if there is no such step. */

@@ -1,4 +1,4 @@
-/* Comparison of two logs that pretrain's --log-jsonl wrote. Records are aligned by step. A run's header with
+/* Compares two logs that pretrain's --log-jsonl wrote. Records are aligned by step. A run's header with
  * iteration N discards earlier records of steps after N, because the run restarted from N. If several records
  * of a step remain, the last one counts. Evaluations are also compared; measured times are not. A loss that
  * is finite in neither log is a difference, unless both runs skipped the step. Options in the headers that

@@ -1,4 +1,4 @@
-/* The logits of a model as an array of doubles. */
+/* Computes the logits of a model as an array of doubles. */
 #pragma once
 
 #include "models/model.h"

@@ -2,16 +2,17 @@
  * layout of the options and are compared with the float64 results of an independent implementation.
  *
  * fp64 and fp32. Let u be the lane's unit roundoff; the longest sum of a step (over tokens, vocabulary or
- * widths) has K terms. The case is also run up to three times in fp64 with noise, xi standard normal. Every
- * weight is perturbed as if by one rounding, w * (1 + u*xi), and every gradient of every step as if by
- * sqrt(K) roundings, g + u*sqrt(K)*rms(g)*xi, unless g is exactly 0. The amplification kappa of a tensor is
- * its largest movement from the run without noise, divided by u. A step of a curve uses the largest kappa of
- * the steps so far, because a single number may happen not to move. The bound is 8 * u * max(kappa, sqrt(K)).
- * The noise is as large as the rounding it models, so no linearity is assumed. The bound does not depend on
- * the oracle: a wrong formula moves all runs equally and does not widen the bound.
+ * widths) has K terms. The case is also run up to three times in fp64 with noise; xi is a standard normal
+ * random number. Every weight becomes w * (1 + u*xi), as if it were rounded once. Every gradient of every
+ * step becomes g + u*sqrt(K)*rms(g)*xi, as if it were rounded sqrt(K) times, unless g is exactly 0. The
+ * amplification kappa of a tensor is its largest movement from the run without noise, divided by u. A step of
+ * a curve uses the largest kappa of the steps so far, because a single number may happen not to move. The
+ * bound is 8 * u * max(kappa, sqrt(K)). The noise is as large as the rounding it models, so no linearity is
+ * assumed. The bound does not depend on the oracle: a wrong formula moves all runs equally and does not widen
+ * the bound.
  *
  * Lower precision. The options, run in fp64 on one rank, must match the oracle as above. A wrong formula or
- * option thus fails regardless of the precision. Then the run in low precision is judged against fp64
+ * option therefore fails in any precision. The run in low precision is then judged against fp64
  * (precision.h). */
 #pragma once
 
@@ -31,7 +32,7 @@ enum { PARITY_DRAWS = 3 };
 typedef struct ParityReport {
     Report rows;
     int draws;                    /* draws of the noise */
-    double roundoff, longest_sum; /* u, K of the lane that sets the bounds */
+    double roundoff, longest_sum; /* u and K of the lane that sets the bounds */
     Precision precision;
     bool pass,
         /* is_weak: all results are within their bounds, but the bounds are too wide to detect errors
@@ -40,7 +41,8 @@ typedef struct ParityReport {
     bool is_heard; /* whether this process has the rows; false in MPI processes other than rank 0 */
 } ParityReport;
 
-/* The options include the case's run.conf and set lane and layout (fp16 uses the loss scale 64 unless they set one). */
+/* The options include the case's run.conf, and set the lane and the layout. fp16 uses the loss scale 64
+ * unless they set one. */
 Err parity_run(const Config *, const Golden *, ParityReport *);
 /* Parts of parity_run, for callers that share runs. parity_report returns an empty report with u and K of a lane
  * (fp64, fp32). parity_noise returns the noise of a draw. parity_judge compares `ours` with `reference`, or with the
@@ -50,7 +52,7 @@ ParityReport parity_report(const Case *, Lane);
 Noise parity_noise(const ParityReport *, int draw);
 Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *const *noisy,
                  const Trace *reference, ParityReport *);
-/* Write the report as a table and as JSON. `threads`: threads per rank, from Derived. */
+/* Write the report as a table and as JSON. `threads` is the number of threads per rank, from Derived. */
 void parity_print(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
 /* The first bytes of each kind of report that parity_run or a sweep (sweep.h) writes. */
 #define PARITY_JSON_HEAD "{\n  \"schema\": 2,\n  \"provenance\": "

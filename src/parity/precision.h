@@ -15,9 +15,9 @@
  * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. An error
  * scales all gradients or updates of a module together, so a module has the power of its most sensitive
  * tensor. The modules are the layers and, outside layers, each linear layer, norm and embedding table. The
- * power must not exceed a threshold, the gate. If a test fails or the power is too low, the number of draws
- * doubles, up to PRECISION_DRAWS; all draws count. A wrong learning rate, storage type or choice of an expert
- * fails without further draws. */
+ * power must not exceed a threshold, which is called the gate. If a test fails or the power is too low, the
+ * number of draws doubles, up to PRECISION_DRAWS; all draws count. A wrong learning rate, storage type or
+ * choice of an expert fails without further draws. */
 #pragma once
 
 #include "parity/case.h"
@@ -25,7 +25,7 @@
 
 enum { PRECISION_DRAWS = 64 };
 
-/* Name of the row that states the power for gradients. */
+/* The name of the row that states the power for gradients. */
 #define PRECISION_POWER "power: gradient"
 
 typedef struct Precision {
@@ -45,6 +45,6 @@ Err precision_share(const Case *, Lane, const PrecisionShared *);
 
 /* Whether runs with these options are judged by precision_judge. */
 bool precision_is_low(const Config *);
-/* Runs the case in the options' lane and layout and adds the rows of the verdict to the report, except in MPI
- * processes other than rank 0. If `shared` is NULL, this function also runs y and z. */
+/* Runs the case in the lane and layout of the options, and adds the rows of the verdict to the report, except
+ * in MPI processes other than rank 0. If `shared` is NULL, this function also runs y and z. */
 Err precision_judge(const Case *, const Config *, const PrecisionShared *, Report *, Precision *);

@@ -130,8 +130,8 @@ static void name_linear(Record *r, const OpDef *op, const Call *call) {
 }
 
 /* The encoder and the decoder of a T5 model use the same embedding tables, so their lookups are distinguished
- * by the lengths of their sequences. With equal lengths, the looked-up rows have no name if other pipeline
- * ranks look up rows too. */
+ * by the lengths of their sequences. With equal lengths, the rows have no name if other pipeline ranks also
+ * look up rows. */
 static void name_embedding(const Log *log, Record *r, const Call *call) {
     const int64_t positions = call->in[0]->dim[1] * log->mesh.size[AXIS_CP];
     r->name = log->alike && log->mesh.size[AXIS_PP] > 1 ? 0 : mix(r->name, (uint64_t)positions);

@@ -30,8 +30,9 @@ typedef struct Record {
     int which, operand;   /* operand: for a RECORD_WEIGHT, the index of the parameter */
     int64_t step, sample; /* sample: the first of the microbatch, or END_OF_STEP */
     bool again;           /* recomputed in the backward */
-    bool moved;           /* communicated by a separate collective op */
-    bool received;        /* from a different pipeline stage; the next record is the op that consumes it */
+    bool moved;           /* the tensor is communicated by a separate collective op */
+    bool received;        /* the tensor is from a different pipeline stage; the next record is the op that
+                             reads it */
     bool ragged;          /* rows are tokens grouped by expert */
     bool tied;            /* a parameter with copies on several pipeline ranks */
     const char *op, *place;
@@ -48,7 +49,7 @@ typedef struct Record {
 
 #define END_OF_STEP INT64_MAX
 
-/* Memory written by the running op. */
+/* Memory that the running op has written. */
 typedef struct Writer {
     const void *data;
     const char *op;
@@ -85,7 +86,7 @@ CaseWatch logs_watch(Log *);
  * the offset, in this view, of element k of the tensor's record. */
 DeviceView record_view(const Log *, const Tensor *live, unsigned mode);
 int64_t record_place(const Tensor *live, int64_t k);
-/* Builds the index for log_find; must be called after the run. */
+/* Builds the index for log_find. It must be called after the run. */
 void log_index(Log *);
 /* Returns the record that has the same name, kind, step, ... as `like`, or NULL if there is none. */
 const Record *log_find(const Log *, const Record *like);

@@ -22,8 +22,8 @@ typedef struct Reference {
      * classes; with a multiple-choice task, 1 and 1. */
     int64_t rows, outputs;
     bool
-        /* the reference has a task; its tokens are checked against the model, because the file does not
-         * contain the vocabulary size */
+        /* whether the reference has a task; its tokens are checked against the model, because the file does
+         * not contain the vocabulary size */
         of_task;
     DType weights; /* the narrowest type that can hold all of the reference's weights */
 } Reference;
@@ -35,9 +35,9 @@ void reference_close(Reference *); /* also after an error */
 typedef struct ReferenceReport {
     Row logits;
     double roundoff, longest_sum; /* u, K */
-    int64_t rounded;              /* weights not representable in the reference's type */
+    int64_t rounded;              /* number of weights that the reference's type cannot represent */
 } ReferenceReport;
 
-/* A reference that does not fit the model causes a user error. */
+/* Returns a user error if the reference does not fit the model. */
 Err reference_judge(const Reference *, const Config *, const Model *, ReferenceReport *);
 void reference_print(const Reference *, const Derived *, const ReferenceReport *, Str *out);

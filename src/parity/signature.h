@@ -12,5 +12,5 @@ typedef struct Suspect {
 } Suspect;
 
 /* Describes x as not finite, scaled by c, entirely zero or zero at the end, lacking a rank's summand, equal
- * to its own rank's summand, or permuted; otherwise states the relative difference. */
+ * to its own rank's summand, or permuted. If none of these applies, states the relative difference. */
 void signature_of(Suspect, char *out, size_t size);

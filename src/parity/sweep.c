@@ -52,7 +52,7 @@ static Err at_line(const SweepOptions *o, int64_t line, const char *message) {
     return err_user("%s:%lld: %.*s", o->list, (long long)line, (int)strcspn(message, "\n"), message);
 }
 
-/* Whether the options break a rule on one rank too, so that the layout is not the reason. */
+/* Whether the options also break a rule on one rank, so that the layout is not the reason. */
 static bool is_wrong_on_one_rank(Sweep *s, const Cell *cell, Args *args) {
     Config c = cell->config;
     config_on_one_rank(&c, s->arena);

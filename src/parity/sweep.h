@@ -15,7 +15,7 @@
 #include "parity/cell.h"
 #include "run/provenance.h"
 
-/* VERDICT_PLANNED: the cell would run, but this is a dry run. */
+/* VERDICT_PLANNED means that the cell would run, but this is a dry run. */
 typedef enum Verdict { VERDICT_PASS, VERDICT_FAIL, VERDICT_PLANNED, VERDICT_SKIPPED, VERDICTS } Verdict;
 
 typedef struct SweepCase {
@@ -62,10 +62,10 @@ struct SweepOptions {
     const char *list; /* path */
     char **words;     /* options for all cells, applied after run.conf and before the cell's options */
     int n_words;
-    ArgTable own;      /* the caller's own options, allowed among the words */
-    int at_once;       /* number of concurrent jobs; 0: one per core; one on a GPU */
+    ArgTable own;      /* the options of the caller, which are allowed among the words */
+    int at_once;       /* number of concurrent jobs; 0 means one per core, or one on a GPU */
     double deadline_s; /* time limit per cell */
-    /* cells run in this process, which a crash then ends; at_once and deadline_s are ignored */
+    /* whether cells run in this process, which a crash then ends; at_once and deadline_s are then ignored */
     bool here;
 };
 
@@ -78,22 +78,22 @@ void sweep_run(const SweepOptions *, Sweep *);
 void sweep_free(Sweep *);
 
 Verdict cell_verdict(const Cell *);
-/* Why a cell failed or was skipped, in one line; empty if it passed. */
+/* Returns why a cell failed or was skipped, in one line. The text is empty if the cell passed. */
 void cell_reason(const Cell *, Str *out);
 typedef struct SweepCounts {
     int64_t of[VERDICTS], layouts; /* layouts: number of distinct layouts that are not skipped */
 } SweepCounts;
 SweepCounts sweep_counts(const Sweep *);
 
-/* The number of cells with each verdict, as one line without a newline. */
+/* Formats the number of cells with each verdict as one line, without a newline. */
 void sweep_summary(const Sweep *, Str *out);
-/* Reports: a table, JSON, JUnit XML, a self-contained HTML page. */
+/* Write reports: a table, JSON, JUnit XML, and a self-contained HTML page. */
 void sweep_print(const Sweep *, Str *out);
 void sweep_json(const Sweep *, Str *out);
 void sweep_junit(const Sweep *, Str *out);
 void sweep_html(const Sweep *, Str *out);
 
-/* Where and how the sweep ran: provenance, threads per rank, list, command. */
+/* Describes where and how the sweep ran: its provenance, threads per rank, list and command. */
 enum { SWEEP_FACTS = FACTS + 3 };
 typedef struct SweepFact {
     const char *name;
@@ -105,9 +105,10 @@ void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
 
 /* The shell command that runs the cell alone, with its verdict. */
 void sweep_command(const Sweep *, const Cell *, Str *out);
-/* The worst row of a cell; NULL if it did not run. */
+/* The worst row of a cell, or NULL if the cell did not run. */
 const Row *sweep_worst(const Cell *);
-/* A cell's ratio of error to bound as a text: "0.67", or in the exact lane "equal" or "differs". */
+/* Formats a cell's ratio of error to bound: "0.67" or, in the exact lane, "equal" or "differs". */
 void sweep_fraction(const Cell *, double ratio, Str *out);
-/* The line "localised: ..." or "not localised: ..." of a failed cell; nothing without a finding. */
+/* Appends the line "localised: ..." or "not localised: ..." of a failed cell, or nothing if there is no
+ * finding. */
 void sweep_finding(const Finding *, const char *indent, Str *out);

@@ -5,7 +5,7 @@
  *
  * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches interleaved:
  * while one microbatch waits for an operation between ranks, the next one computes. With
- * --interleave-forward-backward, two actions run interleaved: a backward and a forward where possible.
+ * --interleave-forward-backward, two actions run interleaved: where possible, a backward and a forward.
  * Results are bitwise equal to those without these options. Similar methods: DeepSpeed-Domino (Wang et al.,
  * 2024, arXiv 2409.15241) for tensor parallelism, Megatron-LM's --overlap-moe-expert-parallel-comm for
  * experts. */
@@ -42,13 +42,14 @@ void executor_plan(const Executor *, Comm *);
  * load, and all ranks synchronise. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
 /* Runs the schedule, which must be made from the spec, on n microbatches. Calls executor_provide. The model's
- * head adds the sum of each loss times its weights to loss_sum (F64 [1] each; NULL: not needed). */
+ * head adds the sum of each loss times its weights to loss_sum (F64 [1] each, or NULL if it is not
+ * needed). */
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *, int64_t n,
                   Tensor *loss_sum);
 /* The peak memory use of any slot and transient space so far. */
 ExecutorMemory executor_peak(const Executor *);
-/* Bytes of device memory that a schedule needs at these sizes: all slots, transient spaces and message
- * buffers. */
+/* The number of bytes of device memory that a schedule needs at these sizes, for all slots, transient spaces
+ * and message buffers. */
 size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, ExecutorMemory);
 /* A number that changes whenever memory is reallocated. A CUDA graph with the old addresses is then
  * invalid. */

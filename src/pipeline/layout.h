@@ -1,12 +1,12 @@
-/* The layers of each pipeline stage. A pipeline of p ranks with v chunks per rank has v * p virtual stages;
- * stage i is chunk i / p of rank i % p. Source: Megatron-LM core/transformer/transformer_block.py
+/* Computes the layers of each pipeline stage. A pipeline of p ranks with v chunks per rank has v * p virtual
+ * stages; stage i is chunk i / p of rank i % p. Source: Megatron-LM core/transformer/transformer_block.py
  * (get_num_layers_to_build) and pipeline_parallel_layer_layout.py. */
 #pragma once
 
 #include "models/model.h"
 
 typedef struct PipelineLayout {
-    int ranks, chunks; /* pipeline-parallel size; virtual stages per rank */
+    int ranks, chunks; /* pipeline-parallel size, and number of virtual stages per rank */
     StagePart *stages; /* [chunks * ranks], index chunk * ranks + rank */
 } PipelineLayout;
 

@@ -19,8 +19,8 @@ int64_t pipeline_units(const Config *c, int64_t microbatches) {
     return (microbatches + each - 1) / each;
 }
 
-/* A last group of fewer microbatches than ranks can deadlock. Megatron-LM rejects it too, and also a step
- * with fewer microbatches than a group, which this schedule allows. */
+/* A last group of fewer microbatches than ranks can deadlock. Megatron-LM also rejects it, and it rejects a
+ * step with fewer microbatches than a group, which this schedule allows. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
@@ -205,7 +205,7 @@ static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
 }
 
 /* Sets the number of send buffers. Two usually suffice: one is written while the other is sent. Between the
- * last and the first rank, messages of the next chunk queue up: the receiver takes the first of them only
+ * last and the first rank, messages of the next chunk are queued: the receiver reads the first of them only
  * after all microbatches of the group have passed through its current chunk. */
 static void count_sent(const PipelineSpec *s, int rank, int64_t group, RankSchedule *r) {
     const int64_t total = s->microbatches * s->chunks,

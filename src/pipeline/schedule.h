@@ -19,11 +19,12 @@
  * are therefore summed in a fixed order and are bitwise equal for all schedules.
  *
  * Messages are not actions: pipeline_source and pipeline_target derive them from an action. To run an action,
- * wait for the source's message, compute, and start to send the result to the target. A forward carries the
- * activation up the stages, a backward carries the gradient of the stage's input down. A rank's k-th message
- * in a direction is sent from buffer k % sent[direction]. A message is received into the action's buffer,
- * which is in use until the last pass of its slot. The receive starts before the action or, with `overlap`,
- * before the previous action, so that the message arrives while the previous action computes.
+ * wait for the source's message, compute, and start to send the result to the target. A forward sends the
+ * activation to the next stage, and a backward sends the gradient of the stage's input to the previous stage.
+ * A rank's k-th message in a direction is sent from buffer k % sent[direction]. A message is received into
+ * the action's buffer, which is in use until the last pass of its slot. The receive starts before the action
+ * or, with `overlap`, before the previous action, so that the message arrives while the previous action
+ * computes.
  *
  * A send must have ended before its buffer is written again. This cannot deadlock in any schedule, even if a
  * send ends only when it is received. Between two ranks the forward messages are received in the order in
@@ -47,7 +48,7 @@ typedef struct Action {
     int64_t slot;   /* memory of the activations of (microbatch, chunk) until its last pass */
     int64_t buffer; /* index of the buffer that receives the source's message, in its direction, or -1 if
                        there is none */
-    bool pair;      /* runs interleaved with the next action */
+    bool pair;      /* whether it runs interleaved with the next action */
 } Action;
 
 typedef struct PipelineSpec {
@@ -55,7 +56,7 @@ typedef struct PipelineSpec {
     int ranks, chunks;
     int64_t microbatches, group;
     bool forward_only; /* evaluation: in groups of p, with two alternating slots */
-    bool overlap;      /* a message is received while the previous action computes */
+    bool overlap;      /* whether a message is received while the previous action computes */
     bool mixed;        /* --interleave-forward-backward */
 } PipelineSpec;
 
@@ -68,26 +69,27 @@ typedef struct RankSchedule {
     int64_t received[PIPELINE_WAYS], sent[PIPELINE_WAYS]; /* number of buffers for messages */
 } RankSchedule;
 
-/* The rank and chunk at the other end of a message; rank -1: there is none. */
+/* The rank and the chunk at the other end of a message. The rank is -1 if there is no message. */
 typedef struct StageRef {
     int rank, chunk;
 } StageRef;
 
 /* The number of microbatches of an action. */
 int64_t pipeline_unit(const Config *);
-/* The number of microbatches in a schedule: all microbatches of one action count as one. */
+/* The number of microbatches in a schedule, in which all microbatches of one action count as one. */
 int64_t pipeline_units(const Config *, int64_t microbatches);
-/* The schedule for the options. A schedule that does not fit the chunks, and a group that does not fit the
- * microbatches, are user errors. */
+/* Returns the schedule for the options. It is a user error if the schedule does not fit the chunks, or if the
+ * group does not fit the microbatches. */
 Err pipeline_spec(const Config *, const PipelineLayout *, int64_t microbatches, bool forward_only,
                   PipelineSpec *out);
-/* The schedule with fewer microbatches, but enough to contain its repeating part. Every rank needs as much memory as
- * in the full schedule, including slots and gradients. */
+/* Returns the schedule with fewer microbatches, but enough of them to contain its repeating part. Every rank
+ * needs as much memory as in the full schedule, including slots and gradients. */
 PipelineSpec pipeline_shortened(const PipelineSpec *);
-/* The passes of one rank, allocated in the arena. */
+/* Returns the passes of one rank, which belong to the arena. */
 RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
 
-/* The stage that sends the message that the action waits for, and the stage that receives its result. */
+/* Return the stage that sends the message that the action waits for, and the stage that receives its
+ * result. */
 StageRef pipeline_source(const PipelineSpec *, int rank, const Action *);
 StageRef pipeline_target(const PipelineSpec *, int rank, const Action *);
 PipelineWay pipeline_way(const Action *);

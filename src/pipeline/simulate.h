@@ -5,15 +5,15 @@
 
 #include "pipeline/schedule.h"
 
-/* Durations in any unit. ACTION_BACKWARD takes the sum of the last two. */
+/* Durations in any unit. The duration of ACTION_BACKWARD is the sum of the last two. */
 typedef struct PassTimes {
     double forward, backward_input, backward_weight;
 } PassTimes;
 
 typedef struct PipelineTimes {
     const PassTimes *stages; /* [chunks * ranks], as PipelineLayout.stages */
-    double latency;          /* from the end of a pass to the arrival of its message */
-    bool rendezvous;         /* a send ends when it is received, instead of immediately */
+    double latency;          /* time from the end of a pass to the arrival of its message */
+    bool rendezvous;         /* whether a send ends when it is received, instead of immediately */
 } PipelineTimes;
 
 double pipeline_duration(const PipelineSpec *, const PipelineTimes *, int rank, const Action *);
@@ -25,7 +25,7 @@ typedef struct RankTrace {
 } RankTrace;
 
 typedef struct Simulation {
-    double makespan; /* from the start of the first pass to the end of the last one, over all ranks */
+    double makespan; /* time from the start of the first pass to the end of the last one, over all ranks */
     RankTrace *ranks;
 } Simulation;
 
@@ -35,12 +35,12 @@ typedef struct Simulation {
 Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *, Arena *,
                       Simulation *out);
 
-/* The bubble in closed form: makespan - busy time of any rank, for equal stages without latency. It is (p -
- * 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs (`mixed`), and (p - 1) (F +
- * I - W) for zero-bubble with at least p microbatches.
+/* Returns the bubble in closed form: the makespan minus the busy time of any rank, for equal stages without
+ * latency. It is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs
+ * (`mixed`), and (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
  *
- * NaN if there is no formula. The formula for several chunks requires that the last group has at least p
- * microbatches. The one for pairs requires an even number of microbatches, or at least 2 p; with several
- * chunks, equal and even groups of at least 2 p. The one for zero-bubble requires that the weight gradient
- * takes no longer than another pass. */
+ * It is NaN if there is no formula. The formula for several chunks requires that the last group has at least
+ * p microbatches. The one for pairs requires an even number of microbatches, or at least 2 p. With several
+ * chunks, it requires equal and even groups of at least 2 p. The one for zero-bubble requires that the weight
+ * gradient does not need more time than another pass. */
 double pipeline_bubble(const PipelineSpec *, PassTimes);

@@ -1,6 +1,6 @@
-/* Plans a run of any size without running it: parameters, FLOPs, memory of each rank, and the pipeline
- * schedule's bubble. All ranks of a pipeline stage need the same memory, so one rank per stage is planned.
- * The memory comes from the same dry run that training makes before its first step. */
+/* Plans a run of any size without running it. It computes the parameters, the FLOPs, the memory of each rank,
+ * and the bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory, so one rank
+ * per stage is planned. The memory comes from the same dry run that training makes before its first step. */
 #pragma once
 
 #include "train/memory_plan.h"
@@ -19,7 +19,7 @@ typedef struct RunPlan {
     StagePlan *stages;     /* [pipeline.ranks] */
     int largest;           /* the stage that needs the most memory */
     ModelCount parameters; /* parameters of the whole model */
-    double flops;          /* FLOPs of the forward and backward of one sample */
+    double flops;          /* FLOPs of the forward and backward passes of one sample */
     double
         bubble; /* the fraction of a step during which a pipeline rank waits, if all passes take equal times;
                       NaN if this is too expensive to compute */
@@ -31,5 +31,5 @@ Err plan_make(const Config *, const Device *target, Arena *, RunPlan *out);
 /* Plans only the layout, the microbatches, and the pipeline's schedule and bubble. */
 Err plan_schedule(const Config *, Arena *, RunPlan *out);
 MemoryPlan plan_rank(const Config *, const Device *target, int rank);
-/* Memory of the largest rank in bytes. */
+/* The number of bytes of memory that the largest rank needs. */
 size_t plan_bytes(const RunPlan *);

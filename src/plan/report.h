@@ -1,4 +1,4 @@
-/* Reports on plans and searches, as text and as JSON. */
+/* Reports plans and searches as text and as JSON. */
 #pragma once
 
 #include "plan/search.h"
@@ -7,5 +7,5 @@
  * known. */
 void plan_print(const RunPlan *, size_t available, int width, Str *out);
 void search_print(const Search *, int64_t ranks, size_t available, int width, Str *out);
-/* `search` is NULL if there was no search. A file that cannot be written is an infrastructure error. */
+/* `search` is NULL if there was no search. It is an infrastructure error if the file cannot be written. */
 Err plan_write_json(const RunPlan *, const Search *, size_t available, const char *path);

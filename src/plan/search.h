@@ -1,6 +1,6 @@
-/* Finds layouts in which a rank fits into a device's memory, with the fewest ranks or exactly --ranks: tensor
- * parallelism inside a node, context, pipeline and expert parallelism, virtual stages, ZeRO, recomputation and
- * microbatches. All other options are unchanged. */
+/* Finds layouts in which a rank fits into a device's memory, with the fewest ranks or exactly --ranks. It
+ * varies tensor parallelism inside a node, context, pipeline and expert parallelism, virtual stages, ZeRO,
+ * recomputation and microbatches. All other options are unchanged. */
 #pragma once
 
 #include "plan/plan.h"
@@ -18,13 +18,13 @@ typedef struct FoundLayout {
 } FoundLayout;
 
 typedef struct Search {
-    /* The best layout for each choice of ranks, tensor-, context- and pipeline-parallel sizes. They are sorted by
-     * ranks, recomputation, ZeRO stage and percents of bubble, all ascending. */
+    /* The best layout for each choice of ranks and of tensor-, context- and pipeline-parallel sizes. The
+     * layouts are sorted by ranks, recomputation, ZeRO stage and percentage of bubble, all ascending. */
     FoundLayout found[SEARCH_MOST];
     int n;
     int64_t tries;       /* number of layouts whose rules and memory were checked */
     int64_t node, micro; /* the largest tensor-parallel size and microbatch that were tried */
-    bool stopped;        /* the search stopped after SEARCH_TRIES layouts, a limit on its time */
+    bool stopped;        /* whether the search stopped after SEARCH_TRIES layouts, which limits its time */
 } Search;
 
 /* Searches up to `node` tensor-parallel ranks, SEARCH_CONTEXT context-parallel ranks, and SEARCH_MICRO

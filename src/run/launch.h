@@ -1,5 +1,5 @@
-/* Runs the ranks of a run: a single rank, threads of this process (--ranks), or the processes that a launcher
- * has started. */
+/* Runs all ranks of a run. They are a single rank, threads of this process (--ranks), or the processes that a
+ * launcher has started. */
 #pragma once
 
 #include "base/err.h"
@@ -28,7 +28,7 @@ DeviceSpec rank_device_spec(const Config *, const Comm *);
  * error. `text` describes the transport (comm_open_device). Free the device with rank_free_device. comm
  * may be NULL. */
 Err rank_open_device(const Config *, Comm *, Device **, char text[200]);
-void rank_free_device(Comm *, Device *); /* NULL is allowed for both */
+void rank_free_device(Comm *, Device *); /* both may be NULL */
 
 /* The largest number of ranks of this process that share a device; ranks that are threads are assigned to
  * devices round-robin. comm may be NULL. */

@@ -24,7 +24,7 @@ typedef struct ModelRun {
     Arena *arena; /* holds the pipeline's stages */
 } ModelRun;
 
-/* The layout that the options describe, for one rank. */
+/* Returns, for one rank, the layout that the options describe. */
 Layout model_run_layout(const Config *, int rank, int world);
 /* Allocates the parameters, which are zero. The options of the pipeline must be valid (pipeline_layout).
  * Takes ownership of the device. comm may be NULL. */
@@ -37,9 +37,9 @@ void model_run_free(ModelRun *);
 Err model_run_open(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
 
-/* The number of samples per forward pass, for a batch of `samples` samples. This is all of them or, with
- * --batch-invariant-mode, one (or the choices of one question). With more samples, a gradient could depend on
- * how samples are grouped, because the gradient of a tied embedding adds the sums of two ops. */
+/* The number of samples per forward pass, for a batch of `samples` samples. These are all samples or, with
+ * --batch-invariant-mode, one sample (or the choices of one question). With more samples, a gradient could
+ * depend on how samples are grouped, because the gradient of a tied embedding adds the sums of two ops. */
 int64_t model_run_together(const ModelRun *, int64_t samples);
 /* The number of tokens of a forward pass on this rank. */
 int64_t model_run_tokens(const ModelRun *);

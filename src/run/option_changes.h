@@ -1,4 +1,4 @@
-/* The consequences of an option that differs between a run and the checkpoint that it loads. */
+/* Decides what happens if an option differs between a run and the checkpoint that it loads. */
 #pragma once
 
 #include <jansson.h>
@@ -20,7 +20,7 @@
     X(ROUNDING, "values are rounded otherwise")
 
 typedef enum OptionChange {
-    CHANGES_NOTHING, /* or the option changes the model, which is an error */
+    CHANGES_NOTHING, /* also for an option that changes the model, because such a difference is an error */
 #define X(name, text) CHANGES_##name,
     OPTION_CHANGES(X)
 #undef X

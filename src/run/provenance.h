@@ -1,4 +1,5 @@
-/* The program, machine and build that computed or measured a number. A report is meaningless without them. */
+/* Describes the program, the machine and the build that computed or measured a number. A report is
+ * meaningless without them. */
 #pragma once
 
 #include <stdint.h>
@@ -34,10 +35,10 @@ extern const char *const PROVENANCE_NAMES[FACTS];
 Provenance provenance_read(void);
 /* The number of threads of a rank for --cpu-threads n. 0 means one thread per core. */
 int64_t provenance_threads(const Provenance *, int64_t n);
-/* Appends a line: version, commit, machine, BLAS core, threads. `threads`: number of threads per rank, as
- * text. */
+/* Appends a line with the version, commit, machine, BLAS core and threads. `threads` is the number of threads
+ * per rank, as text. */
 void provenance_print(const Provenance *, const char *threads, Str *out);
-/* The facts as a JSON object (json_t). */
+/* Returns the provenance as a JSON object (json_t). */
 struct json_t *provenance_json(void);
 
 #ifdef __cplusplus

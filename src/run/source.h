@@ -30,7 +30,7 @@ Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_onl
  * --pretrained-checkpoint. If neither a tokenizer nor --vocab-size is set, also copies the options of the
  * tokenizer. With --use-checkpoint-args, --load may have no checkpoint yet. */
 Err source_args(Config *, Arena *, Str *notes);
-/* Copies options of the given classes from `from`, except options that the user set. NULL: none. */
+/* Copies the options of the given classes from `from`, except those that the user set. NULL: none. */
 Err source_restore(Config *, Arena *, const json_t *from, unsigned classes, Str *notes);
-/* The options of the given classes. The caller owns the object. */
+/* Returns the options of the given classes. The caller owns the object. */
 json_t *source_options(const Config *, unsigned classes);

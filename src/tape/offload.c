@@ -30,7 +30,8 @@ struct Offload {
     int slots;  /* at most `layers` */
     Kept *kept; /* [layers] */
     HostBlock
-        *blocks; /* one block if planned; else a block is added whenever activations outgrow the others */
+        *blocks; /* one block if the memory was planned; otherwise, a block is added whenever the activations
+                    do not fit into the others */
     size_t n_blocks, capacity, used, peak;
 };
 

@@ -1,4 +1,4 @@
-/* Host memory for the activations of layers between their forward and their backward (Megatron-LM's
+/* Keeps the activations of layers in host memory between their forward and their backward (Megatron-LM's
  * --cpu-offloading-num-layers).
  *
  * Device memory has two equal slots. The activations of layer i are in slot i mod 2. After the layer's
@@ -19,14 +19,14 @@ typedef struct OffloadMemory {
 
 typedef struct Offload Offload;
 
-/* `layers` is the number of layers, at least one. Only one tape may use the Offload at a time. Planned host
- * memory is allocated here. Unplanned memory grows when it is needed, to at most the highest use so far plus
- * 32 MiB. */
+/* `layers` is the number of layers, at least one. Only one tape may use the Offload at a time. Host memory
+ * that was planned is allocated here. If there is no plan, it grows when it is needed, to at most the highest
+ * use so far plus 32 MiB. */
 Offload *offload_new(Device *, int64_t layers, OffloadMemory);
 void offload_free(Offload *);
 /* The highest use so far. */
 OffloadMemory offload_peak(const Offload *);
-/* Bytes of device memory of all slots, for the slot size in OffloadMemory. */
+/* The number of bytes of device memory of all slots, for the slot size in OffloadMemory. */
 size_t offload_bytes(const Offload *, OffloadMemory);
 
 /* ---- for the tape, in this order ---- */

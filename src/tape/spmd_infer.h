@@ -4,6 +4,7 @@
 #include "param/param.h"
 #include "tensor/call.h"
 
-/* Derives the types of the outputs from the types of the operands. Operands that violate the rule are a fault. Its
- * message names the op, the axis, each operand's type and the missing collective. Axes of size 1 are ignored. */
+/* Derives the types of the outputs from the types of the operands. It is a fault if the operands violate the
+ * rule. The message names the op, the axis, each operand's type and the missing collective. Axes of size 1
+ * are ignored. */
 void types_infer(const OpDef *, const Call *, const Layout *);

@@ -101,7 +101,7 @@ void tape_output_to(Tape *t, void *memory) { t->output = memory; }
 
 void tape_output_next(Tape *t) { t->output_next = t->output; }
 
-/* A tensor that lives until the forward in progress is discarded. */
+/* Returns a tensor that lives until the forward in progress is discarded. */
 Tensor *tape_take_kept(Tape *t, DType dtype, int ndim, const int64_t *dim) {
     if (!t->output_next || t->space != t->slot) return tape_take(t, t->space, dtype, ndim, dim);
     t->output_next = false;

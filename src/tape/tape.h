@@ -1,5 +1,5 @@
 /* The tape of coarse ops. Running an op records it. tape_backward visits the records in reverse order and
- * calls each op's hand-written backward. A backward is composed of ops too; its source is next to that of its
+ * calls each op's hand-written backward. A backward also consists of ops. Its source is next to that of its
  * forward.
  *
  * Memory: outputs of a recorded forward live in the slot space until tape_end. Gradients and temporaries live
@@ -28,29 +28,33 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 typedef struct Tape Tape;
 
-/* An observer of the tape, for divergence search. An observed tape waits for each communication before it continues.
- * The observer sees an op when its outputs are ready (also inside a block, each time that the block runs), and
- * a node before and after its backward under `need`. */
+/* An observer of the tape, which the search for a divergence uses. An observed tape waits for each
+ * communication before it continues. The observer sees an op when its outputs are ready (also inside a block,
+ * each time that the block runs), and a node before and after its backward under `need`. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
-/* The data that every op of a run needs. Plain data, owned by the caller, constant for the run. */
+/* The data that every op of a run needs. It is plain data that belongs to the caller and does not change
+ * during the run. */
 typedef struct RunContext {
     Device *device;
-    DType dtype; /* storage of activations: F64, F32, BF16 or F16 */
-    bool
-        batch_invariant; /* --batch-invariant-mode: the result of a sample does not depend on other samples */
+    DType dtype;          /* storage of activations: F64, F32, BF16 or F16 */
+    bool batch_invariant; /* --batch-invariant-mode: whether the result of a sample must not depend on other
+                            samples */
     uint64_t seed;
     const Layout *layout; /* NULL: one rank */
-    Comm *comm;           /* NULL if the layout is one rank */
+    Comm *comm;           /* NULL if the layout has one rank */
     Sync *sync;           /* is notified of parameters in use and of complete gradients; may be NULL */
     TapeProbe *probe;     /* NULL: none */
     void *probe_arg;
-    bool exact;             /* the exact lane: outputs of ops are rounded to a grid, see exact_on_grid */
-    bool keeps_gathered;    /* keeps the gathered inputs of column-parallel layers until their backward */
-    bool postpones_experts; /* overlaps gradients of the experts' weights with an all-to-all */
+    bool exact;             /* whether outputs of ops are rounded to the grid of the exact lane
+                               (exact_on_grid) */
+    bool keeps_gathered;    /* whether to keep the gathered inputs of column-parallel layers until their
+                               backward */
+    bool postpones_experts; /* whether to overlap gradients of the experts' weights with an all-to-all */
     unsigned at_once;       /* mask of axes whose collectives are waited for as soon as they start */
-    bool registered; /* activations are registered with the group of tensor parallelism (comm_register) */
+    bool registered;        /* whether activations are registered with the group of tensor parallelism
+                        (comm_register) */
 } RunContext;
 
 /* The data that the ops of an open tape need about their microbatch. */
@@ -78,50 +82,55 @@ const RunContext *tape_context(const Tape *);
 void tape_pauses(Tape *, Fiber *);
 /* Sets the space for later gradients and temporaries. No gradient or temporary may be in use. */
 void tape_transient_to(Tape *, Space *transient);
-/* Opens the tape for one forward; discards everything recorded or allocated before. The context is copied. */
+/* Opens the tape for one forward, and discards everything that was recorded or allocated before. The context
+ * is copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);
-/* Discards everything; O(1) in the number of tensors. */
+/* Discards everything, in a time that does not depend on the number of tensors. */
 void tape_end(Tape *);
-/* Zeroed host memory that lives until tape_end, for data that a block (tape_block) reads again in its backward. */
+/* Returns zeroed host memory that lives until tape_end, for data that a block (tape_block) reads again in its
+ * backward. */
 void *tape_alloc(Tape *, size_t bytes);
 
-/* Whether a backward will follow the op that runs now. True exactly once for each op of a training
- * microbatch, even if a block runs the op again; never true in an evaluation. Code that counts or accumulates
- * outside the tape must check this. */
+/* Whether a backward will follow the op that runs now. It is true exactly once for each op of a training
+ * microbatch, even if a block runs the op again. It is never true in an evaluation. Code that counts or
+ * accumulates outside the tape must check this. */
 bool tape_is_recording(const Tape *);
-/* The number of ranks along an axis; the group of this rank along the axes of a mask. */
+/* Return the number of ranks along an axis, and the group of this rank along the axes of a mask. */
 int tape_axis(const Tape *, Axis);
 Group tape_group(const Tape *, unsigned mask);
-/* The positions of the rows of x [s,b,...] in a sequence of *total positions, which is sharded over CP in
- * zigzag order (base/zigzag.h), and over TP if x is V on that axis. */
+/* Returns the positions of the rows of x [s,b,...] in a sequence of *total positions, which is sharded over
+ * CP in zigzag order (base/zigzag.h), and over TP if x is V on that axis. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
 /* Call it halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm
  * separates a branch's reduce-scatter from the next one's all-gather, so pauses only between branches would
  * hide at most one of the two. A pause here lets another microbatch run its norm, and the two halves hide one
- * operation each. The backward pauses here too, unless it gathers the branch's input again, for which it
- * pauses anyway. */
+ * operation each. The backward also pauses here, unless it gathers the branch's input again, because it then
+ * pauses for the gather. */
 void tape_pause_halfway(Tape *);
 
 /* ---- tensors, blocks, offloading and the backward ---- */
 
-/* A new tensor that lives as long as the forward in progress (inside a backward: as long as its node). */
+/* Returns a new tensor that lives as long as the forward in progress or, inside a backward, as long as its
+ * node. */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
-/* A tensor from outside that needs a gradient: an input from another pipeline stage. After tape_backward,
- * tape_grad returns its gradient. `data` is the caller's memory; NULL: the slot space's. */
+/* Returns a tensor from outside that needs a gradient, such as an input from another pipeline stage. After
+ * tape_backward, tape_grad returns its gradient. `data` is the caller's memory; if it is NULL, memory of the
+ * slot space is used. */
 Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
 /* Sets the caller's memory for the stage's output, which is sent to another stage and which no backward reads. The
- * output is the tensor that the next op or block after tape_output_next returns. NULL (the default after tape_begin):
- * the slot space. */
+ * output is the tensor that the next op or block after tape_output_next returns. NULL, which is the default
+ * after tape_begin, means the slot space. */
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
 /* Runs fn(tape, self, x) and keeps only its output and x; the backward runs fn again. This is the only
- * interface for recomputation. If the tape does not record, fn's intermediates are dropped too. */
+ * interface for recomputation. If the tape does not record, the intermediate tensors of fn are also
+ * dropped. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
 /* Memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller owns it;
- * NULL: the slot space. */
+ * NULL means the slot space. */
 void tape_offload_to(Tape *, Offload *);
 /* Call these before and after each of the Offload's layers, which must be consecutive. In the forward, only
  * the next layer may read this layer's outputs. One sweep must compute all gradients of the layer
@@ -133,7 +142,7 @@ void tape_give(Tape *, Tensor *y, Tensor *dy);
 /* Runs the backward of all nodes, in reverse order. A DW sweep after a DX sweep reuses the gradients that
  * were set. */
 void tape_play(Tape *, Need);
-/* tape_give and tape_play for one output; dy NULL: the gradient is set already. */
+/* Calls tape_give and tape_play for one output. If dy is NULL, the gradient has already been set. */
 static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
     if (dy) tape_give(t, y, dy);
     tape_play(t, need);

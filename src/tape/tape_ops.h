@@ -10,24 +10,24 @@ typedef void NodeBackward(Tape *, const Node *, Need);
 struct Node {
     const OpDef *op;        /* NULL for a recompute node and for a mark (of a layer or a pause) */
     Call call;              /* operands of the forward, none for a mark; attr points to the tape's copy */
-    NodeBackward *backward; /* NULL: no gradient flows back through this op */
-    bool ahead;             /* the op's parameter gradients were computed before it was recorded
+    NodeBackward *backward; /* NULL if no gradient flows back through this op */
+    bool ahead;             /* whether the op's parameter gradients were computed before it was recorded
                                (tape_early_grads_begin) */
 };
 
-/* A view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views of a
- * tensor together must cover it, and no op may read the tensor itself. */
+/* Returns a view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views
+ * of a tensor together must cover it, and no op may read the tensor itself. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
-/* A second Tensor for the data of x, with a separate gradient. */
+/* Returns a second Tensor for the data of x, with a separate gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
 /* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
 /* Runs an op and records it. Outputs need a gradient if any input does. They get the type that the op's rule
- * gives them; if the rule gives none, that is a fault, which names the op and the axis. attr (NULL or attr_size bytes)
- * is copied. */
+ * gives them. If the rule gives none, this is a fault whose message names the op and the axis. attr (NULL or
+ * attr_size bytes) is copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
-/* Gives the outputs their types, as tape_run does. */
+/* Sets the types of the outputs, as tape_run does. */
 void tape_check(Tape *, const OpDef *, const Call *);
 /* Records a communicating op that the builder has already run, through tape_call and tape_comm. The builder must
  * have set the types of its outputs. */
@@ -42,16 +42,17 @@ bool tape_in_backward(const Tape *);
  * hold partial sums of x, which must not be rounded before they are added. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
-/* Memory for the duration of one builder or backward; tape_drop frees it. */
+/* Returns memory for the duration of one builder or backward. tape_drop frees it. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
 /* Frees x unless it is `kept`, for callers of a function that may return its input unchanged. */
 static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }
-/* A collective, called `op` in traces and reports. Fills in the CommCall's buffers and type. If n is 0, n becomes the
- * number of elements of `in`, or of `out` for COMM_REDUCE_SCATTER. Other work may run between start and finish, but
- * neither buffer may be freed. No-op on the null device. */
+/* Starts a collective, which is called `op` in traces and reports. Sets the buffers and the type of the
+ * CommCall. If n is 0, n becomes the number of elements of `in`, or of `out` for COMM_REDUCE_SCATTER. Other
+ * work may run between start and finish, but neither buffer may be freed. These functions do nothing on the
+ * null device. */
 void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 typedef struct TapeComm {
     const OpDef *op;
@@ -64,8 +65,8 @@ void tape_comm_finish(Tape *, TapeComm);
 /* Waits if the operation must not overlap with others. tape_comm_start calls this for collectives. For
  * messages, the builder must call it after it has started all messages that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
-/* Sets every element of the gradient of y to dy before the backward. Use it for an auxiliary loss, which no other op
- * reads. No-op unless the tape records. */
+/* Sets every element of the gradient of y to dy before the backward. Use it for an auxiliary loss, which no
+ * other op reads. It does nothing unless the tape records. */
 void tape_seed(Tape *, Tensor *y, double dy);
 /* Whether operations along the axis may overlap with others. */
 bool tape_overlaps(const Tape *, Axis);

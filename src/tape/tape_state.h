@@ -1,4 +1,4 @@
-/* The state of a tape, shared by the files of this folder. */
+/* The state of a tape, which the files of this folder share. */
 #pragma once
 
 #include "tape/tape_backward.h"
@@ -29,7 +29,7 @@ struct Tape {
         Call call;
     } postponed;
     bool postpones; /* the node in progress has postponed the rest of its backward */
-    Fiber *fiber;   /* NULL: waits without a pause */
+    Fiber *fiber;   /* if this is NULL, the tape waits without a pause */
     int *uses;      /* [parameter number]: number of ops whose backward has not run yet, for sync_ready */
     int n_uses;
     TapeTrace *trace;
@@ -44,7 +44,7 @@ static inline bool is_parameter(const Tensor *x) { return x && x->grad && x->gra
 
 Tensor *tape_header(Tape *, Tensor);
 Tensor *tape_take(Tape *, Space *, DType, int ndim, const int64_t *dim);
-/* A tensor that lives until the forward in progress is discarded. */
+/* Returns a tensor that lives until the forward in progress is discarded. */
 Tensor *tape_take_kept(Tape *, DType, int ndim, const int64_t *dim);
 /* Inside a block, adds the tensor to the list of tensors that are freed at the block's end. */
 void tape_note_dropped(Tape *, Tensor *);

@@ -9,7 +9,7 @@ typedef struct DeviceBackend {
     bool discrete;                             /* device_is_discrete */
     Err (*open)(const DeviceSpec *, Device *); /* fills in `state` and `n_devices` */
     void (*close)(Device *);                   /* NULL: no-op */
-    /* Ops (call.h). NULL: no op needs a plan; all kernels are our own. */
+    /* Ops (call.h). `plan` is NULL if no op needs a plan, and `path` is NULL if all kernels are our own. */
     void (*run)(const OpDef *, const Call *);
     size_t (*plan)(const OpDef *, const Call *);
     const char *(*path)(const OpDef *, const Call *);
@@ -24,7 +24,7 @@ typedef struct DeviceBackend {
     size_t (*memory)(const Device *);                         /* total; NULL: the machine's */
     void (*describe)(const Device *, char *buffer, size_t n); /* NULL: describes the CPU */
     void (*reserve_scratch)(Device *, size_t bytes);          /* NULL: no-op */
-    /* Graphs. All four NULL: not supported. */
+    /* Graphs. All four are NULL if graphs are not supported. */
     void (*graph_begin)(Device *);
     DeviceGraph *(*graph_end)(Device *);
     void (*graph_launch)(Device *, DeviceGraph *);
@@ -32,14 +32,14 @@ typedef struct DeviceBackend {
     /* Host memory that async copies read and write, not zeroed. NULL: plain memory. */
     void *(*host_alloc)(Device *, size_t bytes);
     void (*host_free)(Device *, void *, size_t bytes);
-    /* Events. All four NULL: there are none. */
+    /* Events. All four are NULL if there are none. */
     DeviceEvent *(*event_new)(Device *);
     void (*event_free)(Device *, DeviceEvent *);
     void (*wait_event)(Device *, DeviceEvent *);
     bool (*event_happened)(Device *, DeviceEvent *);
     /* NULL: copies are synchronous. */
     void (*copy_async)(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
-    /* Streams. All five NULL: there are none. */
+    /* Streams. All five are NULL if there are none. */
     DeviceStream *(*stream_new)(Device *);
     void (*stream_free)(Device *, DeviceStream *);
     void *(*stream_handle)(DeviceStream *);

@@ -8,9 +8,10 @@
 enum { CALL_IN = 9, CALL_OUT = 5 };
 
 typedef struct Call {
-    Tensor *in[CALL_IN], *out[CALL_OUT]; /* optional operands are NULL; an output that is NULL is not
+    Tensor *in[CALL_IN], *out[CALL_OUT]; /* an optional operand may be NULL; an output that is NULL is not
                                             computed */
-    const void *attr;                    /* the op's attribute struct (kernels/attr.h), NULL if it has none */
+    const void *attr;                    /* the op's attribute struct (kernels/attr.h), or NULL if it has
+                                            none */
     Device *device;
     /* For CPU kernels, set by call_run: the type of out[0] in memory, before widening. */
     DType stored;
@@ -20,7 +21,7 @@ typedef void KernelFn(const Call *);
 /* Creates everything that a kernel creates at its first run (plans, chosen algorithms). Returns the bytes of memory
  * that the kernel needs in addition to its operands. The operands have no data. */
 typedef size_t PrepareFn(const Call *);
-/* The implementation that computes a call, and the reason: "cuDNN ..." or "own kernels: ...". The text is
+/* Describes the implementation that computes a call, and why: "cuDNN ..." or "own kernels: ...". The text is
  * valid until the next query. */
 typedef const char *PathFn(const Call *);
 
@@ -38,7 +39,7 @@ typedef struct OpOperand {
     const char *text; /* name and shape, or NULL if the op has no such operand */
     bool optional;    /* may be NULL */
     bool adds;        /* an output that honours TENSOR_ACCUM */
-    bool updated;     /* an output that is also read: changed in place */
+    bool updated;     /* an output that is also read, because it is changed in place */
     bool precise;     /* stored in F32 if activations have 16 bits */
 } OpOperand;
 
@@ -53,15 +54,15 @@ typedef struct OpDef {
     OpOperand in[CALL_IN], out[CALL_OUT];
     KernelFn *cpu_f32, *cpu_f64;
     KernelFn *cuda;        /* NULL in a build without CUDA */
-    PrepareFn *cuda_plans; /* NULL: the op needs no memory except its operands */
-    PathFn *cuda_path;     /* NULL: the op has only our own kernels */
+    PrepareFn *cuda_plans; /* NULL if the op needs no memory except its operands */
+    PathFn *cuda_path;     /* NULL if the op has only our own kernels */
 } OpDef;
 
-/* Runs the op on call->device. The null device does nothing. The CPU runs the double kernel if the first float
- * operand is F64 or if there is no float operand, else the float kernel. BF16 and F16 operands are converted to float
- * before and rounded after. CUDA kernels take all types and are asynchronous: they may still run when this
- * returns. */
+/* Runs the op on call->device. The null device does nothing. The CPU runs the double kernel if the first
+ * float operand is F64, or if there is no float operand, and otherwise the float kernel. BF16 and F16
+ * operands are converted to float before the kernel, and rounded after it. CUDA kernels take all types and
+ * are asynchronous: they may still run when this returns. */
 void call_run(const OpDef *, const Call *);
-/* The implementation of the call (PathFn) on call->device or, for a null device, on its target. NULL: the
- * device has only one implementation. */
+/* Describes the implementation of the call (PathFn) on call->device or, for a null device, on its target.
+ * Returns NULL if the device has only one implementation. */
 const char *call_path(const OpDef *, const Call *);

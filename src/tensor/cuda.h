@@ -29,7 +29,7 @@ typedef struct Cuda {
     int code; /* capability that the kernels in use were compiled for; 0 if it has not been queried yet */
     char name[64];
     size_t memory;
-    bool has_neighbours; /* other ranks of this process use other GPUs */
+    bool has_neighbours; /* whether other ranks of this process use other GPUs */
     bool exports;        /* this field and the next one are those of DeviceSpec */
     GemmTuning gemm_tuning;
     int64_t gemm_sm_margin;
@@ -40,7 +40,8 @@ typedef struct Cuda {
     struct CudaTimes *times;              /* times of ops that may still run, or NULL if there is no profile
                                              yet */
     char *scratch;                        /* reserved addresses; the first scratch_backed bytes have memory */
-    size_t scratch_bytes, scratch_backed; /* bytes that may be used; bytes that have memory */
+    size_t scratch_bytes, scratch_backed; /* number of bytes that may be used, and number of bytes that have
+                                             memory */
     CudaState state[CUDA_LIBRARIES];
 } Cuda;
 
@@ -50,6 +51,7 @@ static inline Cuda *cuda_of(const Device *d) {
     return d->kind == DEVICE_CUDA ? (Cuda *)d->state : NULL;
 }
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
-/* Memory for the duration of one kernel launch or library call, SPACE_ALIGN-aligned. The next call of any
- * kernel of this device may reuse it. It grows in place if it is too small; a graph cannot capture this growth. */
+/* Returns memory for the duration of one kernel launch or library call, aligned to SPACE_ALIGN. The next call
+ * of any kernel of this device may reuse it. It grows in place if it is too small; a graph cannot capture
+ * this growth. */
 void *cuda_scratch(const Device *, size_t bytes);

@@ -1,5 +1,5 @@
-/* Devices: where tensors live and kernels run. The null device runs everything except the arithmetic: a dry
- * run on it gives the sizes of all memory before any is allocated. */
+/* A device stores tensors and runs kernels. The null device runs everything except the arithmetic: a dry run
+ * on it gives the sizes of all memory before any is allocated. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,17 +19,17 @@ typedef enum DeviceKind {
  * choice, the fastest of all, or cuBLASLt's first choice. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
-/* Kinds of FP8 GEMMs, by the values of an operand that share a scale. */
-enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 }; /* the whole operand; 128 terms of a sum */
+/* Kinds of FP8 GEMMs. The values that share a scale are the whole operand, or 128 terms of a sum. */
+enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 };
 
-/* How to open a device. {0}: the CPU, with one thread per core. */
+/* Describes how to open a device. {0} means the CPU, with one thread per core. */
 typedef struct DeviceSpec {
     DeviceKind kind;
     int rank;               /* opens the device with index `rank` modulo the number of devices */
-    bool has_neighbours;    /* other ranks of this process may use other devices */
-    bool exports;           /* other ranks can map memory of this GPU; comm_register needs it */
+    bool has_neighbours;    /* whether other ranks of this process may use other devices */
+    bool exports;           /* whether other ranks can map memory of this GPU, which comm_register requires */
     int threads;            /* number of host threads; <= 0 means one per core that this process may use */
-    bool any_order;         /* sums may be taken in any order (--no-deterministic-mode) */
+    bool any_order;         /* whether sums may be computed in any order (--no-deterministic-mode) */
     GemmTuning gemm_tuning; /* for the GEMMs that a null device plans for a GPU */
     int64_t gemm_sm_margin; /* number of multiprocessors that GEMMs leave to other work */
     unsigned fp8_gemms;     /* CPU only, for tests: result of device_fp8_gemms */
@@ -46,9 +46,9 @@ typedef struct Device {
     DeviceKind kind;
     const struct DeviceBackend *backend; /* functions of the kind (backend.h) */
     void *state;                         /* state of the backend */
-    const struct Device *target;         /* null device: the device for which it plans, or NULL */
+    const struct Device *target;         /* for a null device: the device for which it plans, or NULL */
     Pool *pool;                          /* host threads; kernels on the CPU split their loops over them */
-    OpProfile *profile;                  /* NULL, or one entry per op (the caller owns it) */
+    OpProfile *profile;                  /* one entry per op, owned by the caller; or NULL */
     bool any_order;                      /* as in DeviceSpec */
     unsigned char id[16];                /* unique id of a GPU; 0 for other devices */
     bool recording;                      /* between device_graph_begin and device_graph_end */
@@ -56,10 +56,11 @@ typedef struct Device {
     bool lacks_peers;                    /* a GPU that cannot access the memory of every other visible GPU */
     int n_devices;         /* number of visible devices of this kind, including this one; assigned to ranks
                               round-robin */
-    size_t scratch;        /* null device: the most memory that a kernel of the target needs in addition to
-                              its operands */
+    size_t scratch;        /* for a null device: the most memory that a kernel of the target needs in addition
+                              to its operands */
     int64_t graph_replays; /* number of graph launches so far */
-    size_t allocated, most_allocated; /* bytes, excluding reserved addresses without memory: now, and peak */
+    size_t allocated, most_allocated; /* current and peak number of bytes, excluding reserved addresses
+                                         without memory */
 } Device;
 
 /* Opens the device of a rank. Each rank has a separate stream on its GPU, so ranks may share a GPU. A missing
@@ -73,18 +74,20 @@ Device *device_null_for(const Device *target);
 void device_free(Device *);
 /* Allocates scratch memory for kernels, so that none is allocated while they run. */
 void device_reserve_scratch(Device *, size_t bytes);
-/* "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)"; for the CPU, its number of threads. */
+/* Describes the device: "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)" or, for the CPU, the
+ * number of threads. */
 const char *device_describe(const Device *, char *buffer, size_t n);
-/* Bytes of memory that are available; for the CPU see base/host_memory.h. */
+/* The number of bytes of memory that are available. For the CPU, see base/host_memory.h. */
 size_t device_memory_available(const Device *);
-/* The FP8 GEMMs that the device's ops may use: a mask of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
+/* Returns the FP8 GEMMs that the device's ops may use, as a mask of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
 unsigned device_fp8_gemms(const Device *);
 
-/* Zeroed memory. Running out of it is a fault that states the size and `what`. */
+/* Zeroed memory. If there is not enough memory, this is a fault whose message states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);
 void device_release(Device *, void *, size_t bytes);
 /* Host memory that the device's copies read and write while kernels run (pinned for a GPU), not zeroed. The
- * host must not touch memory that a running copy uses. Running out of it is a fault, as above. */
+ * host must not touch memory that a running copy uses. If there is not enough memory, this is a fault, as
+ * above. */
 void *device_host_alloc(Device *, size_t bytes, const char *what);
 void device_host_release(Device *, void *, size_t bytes);
 
@@ -92,13 +95,13 @@ void device_host_release(Device *, void *, size_t bytes);
  * the host. */
 bool device_is_discrete(const Device *);
 /* These run in the order of the calls, like kernels. device_read and device_write return when the host memory
- * may be reused, and device_wait when all work is done. No-ops on the null device. */
+ * may be reused, and device_wait when all work is done. On the null device, they do nothing. */
 void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-/* Copies in order with the kernels. Either side may be memory of device_host_alloc; the host may then reuse
- * or read it after the next device_wait. All other memory must be device memory. */
+/* Copies data in order with the kernels. Either side may be memory of device_host_alloc; the host may then
+ * reuse or read it after the next device_wait. All other memory must be device memory. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
 /* Async copies run concurrently with kernels; one side must be memory of device_host_alloc. A copy begins
@@ -106,7 +109,7 @@ void device_copy(Device *, void *to, const void *from, size_t bytes);
  * event is done. Earlier calls do not wait for the copy. A graph may have such copies if it also waits for
  * all of them. */
 typedef struct DeviceEvent DeviceEvent;
-DeviceEvent *device_event_new(Device *); /* NULL if copies are synchronous */
+DeviceEvent *device_event_new(Device *); /* it is NULL if copies are synchronous */
 void device_event_free(Device *, DeviceEvent *);
 void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
 void device_wait_event(Device *, DeviceEvent *);
@@ -119,15 +122,16 @@ typedef struct DeviceStream DeviceStream;
 DeviceStream *device_stream_new(Device *); /* with high priority; NULL if this kind of device has no
                                               streams */
 void device_stream_free(Device *, DeviceStream *);
-/* cudaStream_t; CPU: HostStream * (base/host_stream.h) */
+/* a cudaStream_t or, on a CPU, a HostStream * (base/host_stream.h) */
 void *device_stream_handle(Device *, DeviceStream *);
 void device_stream_follow(Device *, DeviceStream *);
 void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
-/* Whether an event has happened. Its last record must be outside of a graph. May be called on any thread. */
+/* Whether an event has happened. Its last record must be outside of a graph. It may be called on any
+ * thread. */
 bool device_event_happened(Device *, DeviceEvent *);
-/* Adds the device time from begin to end to a profile. It is measured on a stream (NULL: the stream of ops). The
- * profile must stay valid until a device_wait after the end. Between begin and end, no op may run, no other span may
- * begin and no graph may be recorded. begin returns the argument of end. */
+/* Adds the device time from begin to end to a profile. It is measured on a stream, or on the stream of ops if
+ * the stream is NULL. The profile must stay valid until a device_wait after the end. Between begin and end,
+ * no op may run, no other span may begin and no graph may be recorded. begin returns the argument of end. */
 int64_t device_span_begin(Device *, DeviceStream *);
 void device_span_end(Device *, DeviceStream *, int64_t begin, OpProfile *);
 /* Whether calls are being recorded into a graph. */
@@ -143,13 +147,13 @@ void device_graph_launch(Device *, DeviceGraph *);
 void device_graph_free(Device *, DeviceGraph *); /* NULL is allowed */
 
 /* Work that is run repeatedly. The first time it runs op by op, so that ops create their plans and other state. The
- * second time it is recorded as a graph. From then on, the graph is launched. {0}: new. */
+ * second time it is recorded as a graph. From then on, the graph is launched. {0} is a new Replay. */
 typedef struct DeviceRecording {
     bool warm;
     DeviceGraph *graph;
 } DeviceRecording;
 void device_replay(Device *, DeviceRecording *, void (*work)(void *arg), void *arg);
-/* Drops the graph: the work is recorded again the next time. */
+/* Drops the graph, so that the work is recorded again the next time. */
 void device_recording_drop(Device *, DeviceRecording *);
 
 /* Device memory as the host sees it: the memory itself or, for a discrete device, a copy, which device_view_end writes
@@ -170,13 +174,13 @@ void device_view_end(DeviceView *);
  * and the real run therefore have equal offsets and an equal peak. */
 typedef struct Space Space;
 enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
-/* `capacity` is the peak of a dry run. SPACE_UNPLANNED: address space whose pages get memory when they are first used
- * (tests, generation); on a CPU at most 32 GiB. */
+/* `capacity` is the peak of a dry run. SPACE_UNPLANNED means address space whose pages get memory when they
+ * are first used (in tests and generation). On a CPU, it is at most 32 GiB. */
 Space *space_new(Device *, const char *name, size_t capacity);
 /* Whether addresses for `count` unplanned spaces can be reserved; ulimit -v may prevent it. */
 Err space_check(Device *, int count);
 void space_free(Space *);
-void *space_take(Space *, size_t bytes); /* SPACE_ALIGN-aligned; more than the capacity is a fault */
+void *space_take(Space *, size_t bytes); /* aligned to SPACE_ALIGN; exceeding the capacity is a fault */
 void space_give(Space *, void *, size_t bytes);
 void space_reset(Space *);       /* frees all blocks */
 void *space_base(const Space *); /* address of the first block */

@@ -15,7 +15,7 @@ bool dtype_parse(const char *name, DType *out);
 bool dtype_is_float(DType);
 bool dtype_is_16bit(DType); /* BF16 or F16 */
 bool dtype_is_fp8(DType);   /* F8E4M3 or F8E5M2 */
-/* Unit roundoff u of a float type: 2^-53, 2^-24, 2^-8, 2^-11. */
+/* The unit roundoff u of a float type: 2^-53, 2^-24, 2^-8 or 2^-11. */
 double dtype_roundoff(DType);
 
 /* Rounding to 16 bits is to nearest, ties to even; NaN stays NaN; F16 overflows to infinity and has
@@ -29,7 +29,7 @@ float f16_to_float(uint16_t);
  * rounded to 16 or 8 bits. */
 void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, size_t n);
 
-/* Element `at` of an array of any float or integer type. dtype_store rounds to a float type; an integer type
- * must hold x. */
+/* These access element `at` of an array of any float or integer type. dtype_store rounds x to a float type;
+ * an integer type must be able to hold x. */
 void dtype_store(void *array, DType, int64_t at, double x);
 double dtype_load(const void *array, DType, int64_t at);

@@ -1,4 +1,4 @@
-/* The bits of a float as an integer, and back. */
+/* Converts a float to the integer that its bits represent, and back. */
 #pragma once
 
 #include <stdint.h>

@@ -35,7 +35,7 @@ static size_t unplanned(const Device *d) {
     return (bytes < most ? bytes : most) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-/* NULL: not enough address space. */
+/* Returns NULL if there is not enough address space. */
 static void *reserve(Device *d, size_t bytes) {
     return (d->backend->reserve ? d->backend->reserve : d->backend->alloc)(d, bytes);
 }

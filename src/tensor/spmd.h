@@ -16,7 +16,7 @@
 typedef enum Spmd { SPMD_I, SPMD_R, SPMD_V, SPMD_P } Spmd;
 
 enum { SPMD_AXES = 7 };
-/* Two bits for each axis; 0 is I on all. */
+/* Two bits for each axis; 0 means I on all axes. */
 typedef uint16_t SpmdType;
 
 static inline char spmd_letter(Spmd s) { return "IRVP"[s]; }

@@ -12,7 +12,7 @@
 enum { TENSOR_DIMS = 5 };
 
 typedef enum TensorFlags {
-    TENSOR_ACCUM = 1,      /* a kernel that writes this tensor adds to it (gradients) */
+    TENSOR_ACCUM = 1,      /* a kernel that writes this tensor adds to it, as for gradients */
     TENSOR_NEEDS_GRAD = 2, /* a parameter, or computed from a parameter */
     TENSOR_MAIN_GRAD =
         /* The persistent gradient of a parameter: always ACCUM, never freed by the tape. */
@@ -23,11 +23,11 @@ typedef struct Tensor {
     void *data; /* on the null device an address that must not be dereferenced */
     int64_t dim[TENSOR_DIMS], stride[TENSOR_DIMS]; /* in elements */
     uint8_t ndim, dtype, flags;
-    int8_t cut;          /* 1 + the sharded dimension of a parameter that is V on an axis; else 0 */
+    int8_t cut;          /* 1 + the sharded dimension of a parameter that is V on an axis; otherwise 0 */
     SpmdType spmd;       /* type along each axis of the mesh */
     int32_t refs;        /* a gradient: number of tensors that share it; managed by the tape */
-    struct Tensor *grad; /* NULL until a gradient has arrived; for a parameter its main gradient */
-    struct Tensor *base; /* a view: the tensor whose bytes it shows; else NULL */
+    struct Tensor *grad; /* NULL until a gradient has arrived; for a parameter, its main gradient */
+    struct Tensor *base; /* in a view: the tensor whose bytes it shows; otherwise NULL */
 } Tensor;
 
 /* A contiguous tensor over `data`. */
@@ -36,8 +36,8 @@ Tensor tensor_make(void *data, DType, int ndim, const int64_t *dim);
 Tensor tensor_slice(const Tensor *, int dim, int64_t first, int64_t n);
 int64_t tensor_count(const Tensor *); /* elements */
 size_t tensor_bytes(const Tensor *);
-/* The bytes from the lowest element in memory to the end of the highest, including gaps, and the address of the
- * lowest. It precedes `data` if a stride is negative. */
+/* Return the number of bytes from the lowest element in memory to the end of the highest, including gaps, and
+ * the address of the lowest, which precedes `data` if a stride is negative. */
 size_t tensor_extent(const Tensor *);
 void *tensor_lowest(const Tensor *);
 bool tensor_is_contiguous(const Tensor *);

@@ -4,11 +4,12 @@
 #include "tokenizer/tokenizer.h"
 
 typedef enum SpecialToken {
-    SPECIAL_CLS,  /* [CLS], else <cls>, else the beginning-of-sequence token */
-    SPECIAL_SEP,  /* [SEP], else <sep>, else the end-of-document token */
+    SPECIAL_CLS,  /* [CLS] or, if missing, <cls> or the beginning-of-sequence token */
+    SPECIAL_SEP,  /* [SEP] or, if missing, <sep> or the end-of-document token */
     SPECIAL_MASK, /* [MASK], else <mask> */
-    SPECIAL_BOS,  /* first token of T5's decoder: beginning of sequence, else [CLS], <cls> or padding */
-    SPECIAL_EOS   /* the end-of-document token, else [SEP] or <sep> */
+    SPECIAL_BOS,  /* first token of T5's decoder: beginning of sequence or, if missing, [CLS], <cls> or
+                     padding */
+    SPECIAL_EOS   /* the end-of-document token or, if missing, [SEP] or <sep> */
 } SpecialToken;
 
 /* The id of the token, or -1 if there is none. */

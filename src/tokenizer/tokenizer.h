@@ -35,20 +35,22 @@ typedef struct TokenizerConfig {
     const char *merge_file; /* GPT2BPETokenizer: merges.txt (--merge-file) */
     /* NullTokenizer: required; ByteLevelTokenizer: 0 means 512; TikTokenizer: 0 means at most 2^17 */
     int64_t vocab_size;
-    /* Special tokens that are appended if the vocabulary lacks them. For TikTokenizer, these are the first
-     * special tokens; if none are given, they are those of Megatron-LM. */
+    /* The special tokens that are appended if the vocabulary lacks them. For TikTokenizer, these are the
+     * first special tokens; if none are given, they are those of Megatron-LM. */
     const char *const *extra_tokens;
     size_t num_extra_tokens;
     const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL means v2 */
     int64_t tiktoken_num_special; /* -1: 1000 */
-    /* -1: the default of the type. NullTokenizer: vocab_size - 1 and none. ByteLevelTokenizer: 0 and 1.
-     * HuggingFaceTokenizer: eos_token and pad_token of the tokenizer_config.json in the same folder or,
-     * without that file, special tokens with usual names such as </s>, <|endoftext|>, <pad> and [PAD]. */
+    /* -1 means the default of the type. For NullTokenizer, these are vocab_size - 1 and none.
+     * ByteLevelTokenizer: 0 and 1. For HuggingFaceTokenizer, they are eos_token and pad_token of the
+     * tokenizer_config.json in the same folder or, without that file, special tokens with usual names such as
+     * </s>, <|endoftext|>, <pad> and [PAD]. */
     int64_t eod_id, pad_id;
-    bool include_special; /* Hugging Face tokenizers: encode every text with TOKENIZER_ADD_SPECIAL */
+    bool include_special; /* whether Hugging Face tokenizers encode every text with TOKENIZER_ADD_SPECIAL */
     /* If not NULL, Hugging Face tokenizers set *export_json to the text of a tokenizer.json, which the caller
      * frees. It is left unchanged if the tokenizer's files can be copied instead, because transformers
-     * chooses the same class for them next to a model of type `export_type` (NULL: any type). */
+     * chooses the same class for them next to a model of type `export_type` (or of any type, if it is
+     * NULL). */
     char **export_json;
     const char *export_type;
 } TokenizerConfig;
@@ -64,10 +66,10 @@ char *tokenizer_find_vocabulary(const char *dir);
 
 typedef enum TokenizerFlags {
     TOKENIZER_ADD_SPECIAL =
-        /* encode: add the ids of the post-processor, such as BOS */
+        /* encoding adds the ids of the post-processor, such as BOS */
     1,
-    TOKENIZER_SPECIAL_AS_TEXT = 2, /* encode: special tokens in the text are ordinary text */
-    TOKENIZER_SKIP_SPECIAL = 4     /* decode: omit special tokens (skip_special_tokens) */
+    TOKENIZER_SPECIAL_AS_TEXT = 2, /* encoding treats special tokens in the text as ordinary text */
+    TOKENIZER_SKIP_SPECIAL = 4     /* decoding omits special tokens (skip_special_tokens) */
 } TokenizerFlags;
 
 /* Encodes `n` bytes of text, at most 1 GiB, as `*count` ids. The caller frees `*ids`, which is never NULL on success.
@@ -77,8 +79,8 @@ Err tokenizer_encode(const Tokenizer *, const char *text, size_t n, int32_t **id
 Err tokenizer_encode_with(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
                           size_t *count);
 
-/* Like tokenizer_encode_with, and also sets `*spans` to the characters [begin, end) of the text that each
- * token represents. The caller frees `*spans`, which is never NULL on success. The spans equal
+/* Like tokenizer_encode_with, but also sets `*spans` to the range of characters [begin, end) of the text that
+ * each token represents. The caller frees `*spans`, which is never NULL on success. The spans equal
  * Encoding.offsets of the `tokenizers` library, or begin and end of SentencePiece's immutable_proto. Ids of
  * the post-processor have the span (0, 0). If the text is not valid UTF-8, spans count the characters of the
  * repaired text. */
@@ -101,7 +103,8 @@ Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids,
  * vocab_size). */
 Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);
 
-/* The largest id, including added tokens, plus one: the number of rows of an embedding before padding. */
+/* The largest id, including added tokens, plus one. This is the number of rows of an embedding before
+ * padding. */
 int32_t tokenizer_vocab_size(const Tokenizer *);
 /* Each returns the id of the end-of-document, padding or beginning-of-sequence token, or -1 if there is
  * none. */

@@ -1,4 +1,4 @@
-/* The interface of a type of tokenizer; tokenizer.c has the common part. */
+/* The interface of a type of tokenizer. tokenizer.c has the code that all types share. */
 #pragma once
 
 #include "base/str.h"
@@ -12,11 +12,11 @@ typedef struct TokenizerType {
     Err (*open)(const TokenizerConfig *, Tokenizer *);
     Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n,
                   Ids *out); /* spans are in characters */
-    /* The ids are in range. starts: NULL, or [n] to receive the byte of `out` at which each token begins; it
-     * is an error if the type cannot compute the starts */
+    /* The ids are in range. If `starts` is not NULL, it receives [n] the byte of `out` at which each token
+     * begins; it is an error if the type cannot compute the starts */
     Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts);
     int32_t (*token_id)(const Tokenizer *, const char *token);
-    const char *(*token_text)(const Tokenizer *, int32_t id, size_t *n); /* NULL: the id has no text */
+    const char *(*token_text)(const Tokenizer *, int32_t id, size_t *n); /* NULL if the id has no text */
     bool (*is_special)(const Tokenizer *, int32_t id);
     void (*free)(void *impl);
 } TokenizerType;

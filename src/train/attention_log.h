@@ -3,8 +3,9 @@
 
 #include "tensor/call.h"
 
-/* One line for each direction of each kind of attention layer, in the order of the first calls; "" if there
- * is no such layer. If a line does not fit, the last line reports missing lines. */
+/* There is one line for each direction of each kind of attention layer, in the order of the first calls. The
+ * text is "" if there is no such layer. If a line does not fit, the last line reports that lines are
+ * missing. */
 typedef struct AttentionLog {
     char text[4000];
 } AttentionLog;

@@ -6,9 +6,9 @@
 #include "data/masking.h"
 #include "data/task_set.h"
 
-/* Facts of the tokenizer that the data needs. -1: there is no such token. */
+/* Properties of the tokenizer that the data needs. An id is -1 if there is no such token. */
 typedef struct TokenFacts {
-    int64_t eod, pad, vocab_size; /* -1, -1 and 0: there is no tokenizer */
+    int64_t eod, pad, vocab_size; /* -1, -1 and 0 if there is no tokenizer */
     MaskTokens mask;              /* for --model bert and t5; its arrays outlive the data */
     const char *tokenizer_json;   /* identifies the tokenizer in the names of the index cache, or NULL if
                                      there is none */
@@ -17,5 +17,5 @@ typedef struct TokenFacts {
     TaskLabels *labels; /* for a task: set when the data is opened */
 } TokenFacts;
 
-/* Opens the data. read_only: no file changes. The lists of paths are borrowed. */
+/* Opens the data. With read_only, no file is changed. The lists of paths are borrowed. */
 Err data_open_options(const Config *, const TokenFacts *, bool read_only, Data **out);

@@ -9,7 +9,7 @@
 
 typedef struct Events Events;
 
-/* Creates `dir` if needed and a new events.out.tfevents.* file in it. */
+/* Creates `dir` if it does not exist, and a new events.out.tfevents.* file in it. */
 Err events_open(const char *dir, Events **);
 /* Writes a scalar at a step. The file is not buffered. */
 Err events_scalar(Events *, const char *tag, int64_t step, double value);

@@ -12,9 +12,9 @@ typedef struct TrainLog TrainLog;
 /* The names of StepReport.router_loss in the log. */
 extern const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES];
 
-/* Opens --log-jsonl and the TensorBoard file, and writes the description of the run; data NULL: no data. A
- * --log-jsonl file that is not a log is a user error. Prints a note if a run from step 0 appends to a log
- * with steps. */
+/* Opens --log-jsonl and the TensorBoard file, and writes the description of the run. `data` is NULL if there
+ * is no data. A --log-jsonl file that is not a log is a user error. Prints a note if a run from step 0
+ * appends to a log with steps. */
 Err train_log_open(const Trainer *, const Data *, int64_t parameters, TrainLog **);
 /* Checks that train_log_open could write its files. Changes no file. */
 Err train_log_check(const Config *);

@@ -211,7 +211,8 @@ static Err evaluate_valid(Loop *l) {
     if (!l->valid) ERR_RETURN(open_stream(l, SPLIT_VALID, r->consumed_valid_samples, &l->valid));
     Err e = evaluate(l, l->valid, loss);
     if (e.code) return e;
-    /* A stopped evaluation counts too, so that later evaluations use the same samples as without the stop. */
+    /* A stopped evaluation also counts, so that later evaluations use the same samples as without the
+     * stop. */
     r->consumed_valid_samples += samples;
     if (l->exit_reason) return ERR_OK;
     snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);

@@ -1,5 +1,5 @@
-/* The training loop: data, steps, evaluation, logs, checkpoints and reasons to stop. Source: Megatron-LM
- * training.py pretrain. */
+/* Runs the training loop: reads data, runs steps and evaluations, writes logs and checkpoints, and decides
+ * when to stop. Source: Megatron-LM training.py pretrain. */
 #pragma once
 
 #include "base/err.h"
@@ -7,11 +7,12 @@
 #include "train/data_options.h"
 
 /* Trains to the end, or until a signal, --exit-interval or --exit-duration-in-mins. If --save is given, saves
- * before it returns. SIGINT (Ctrl-C) always stops training in this way, and with --exit-signal-handler so
- * does --exit-signal. A second signal kills the process, except under a launcher. data: opened by
- * data_open_options for these options, and closed by train. If it is NULL, the first rank opens the data. The
- * accuracy of validation files is printed after each epoch. *stopped_by is set to the number of the signal
- * that ended the loop, or to 0 if there was none. Runs all ranks of this process. */
+ * a checkpoint before it returns. SIGINT (Ctrl-C) always stops training in this way, and with
+ * --exit-signal-handler so does --exit-signal. A second signal kills the process, except under a launcher.
+ * `data` must have been opened by data_open_options for these options, and train closes it. If it is NULL,
+ * the first rank opens the data. The accuracy of validation files is printed after each epoch. *stopped_by is
+ * set to the number of the signal that ended the loop, or to 0 if there was none. Runs all ranks of this
+ * process. */
 Err train(const Config *, const TokenFacts *, Data *data, int *stopped_by);
 
 /* Checks that the files that train() would open can be opened and match each other. Prints the sources of the

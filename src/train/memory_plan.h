@@ -31,11 +31,12 @@ typedef enum MemoryPart {
 
 extern const char *const MEMORY_TITLES[MEMORY_PART_COUNT];
 
-/* Bytes that a rank will need (from a dry run on the null device). */
+/* The number of bytes that a rank will need, which a dry run on the null device computes. */
 typedef struct MemoryPlan {
     size_t part[MEMORY_PART_COUNT]; /* the optimizer part includes the master parameters */
     size_t offloaded_most;          /* offloaded activations if every token goes to the experts of one rank */
-    bool discrete;                  /* the device has separate memory, for all parts except the last two */
+    bool discrete;                  /* whether the device has separate memory, which holds all parts except
+                                       the last two */
     ExecutorMemory unit;            /* one slot, the transient space, and offloaded activations */
     int64_t in_flight;              /* number of slots */
     int communicators;              /* number of communicators that NCCL opens for this rank */
@@ -47,13 +48,15 @@ typedef struct MemoryPlan {
 } MemoryPlan;
 
 /* The plan of the rank of `comm`; NULL means a run on one rank. `target` is the rank's device, and the plan
- * includes the needs of its kernels. NULL: the device of the options, without the needs of its kernels. */
+ * includes the needs of its kernels. NULL means the device of the options, without the needs of its
+ * kernels. */
 MemoryPlan memory_plan_new(const Config *, Comm *, const Device *target);
-/* Bytes of device memory, which is host memory on a CPU. memory_plan_host: bytes of host memory if the device
- * has separate memory, else 0. */
+/* The number of bytes of device memory, which is host memory on a CPU. memory_plan_host returns the number of
+ * bytes of host memory if the device has separate memory, otherwise 0. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
-/* Bytes of parameters, main gradients and optimizer, which do not depend on the batch. */
+/* The number of bytes of the parameters, the main gradients and the optimizer, which do not depend on the
+ * batch. */
 size_t memory_plan_state(const MemoryPlan *);
 /* Appends a text such as "parameters 1.5 GiB, main gradients 3.0 GiB, ..., total 9.0 GiB". Parts that are
  * zero are omitted. */

@@ -196,8 +196,8 @@ static void point_fields(const Microbatches *m, Microbatch *mb, char *block) {
     }
 }
 
-/* Writes n values x[i * step] * scale; x NULL: ones. In the exact lane, the values are rounded to the
- * grid. */
+/* Writes n values x[i * step] * scale. If x is NULL, its values are 1. In the exact lane, the values are
+ * rounded to the grid. */
 static void write_scaled(const Microbatches *m, const float *x, int64_t n, int64_t step, double scale,
                          void *out) {
     for (int64_t i = 0; i < n; i++) {

@@ -1,7 +1,7 @@
-/* The microbatches of a step on this rank (with --batch-invariant-mode, their single samples). All fields are
- * copied to one block of device memory before the first microbatch runs, and the host does not wait for the
- * copies. On a GPU, a run without dropout can replay microbatches or steps as CUDA graphs (--cuda-graph-impl
- * local). */
+/* Runs the microbatches of a step on this rank or, with --batch-invariant-mode, their single samples. All
+ * fields are copied to one block of device memory before the first microbatch runs, and the host does not
+ * wait for the copies. On a GPU, a run without dropout can replay microbatches or steps as CUDA graphs
+ * (--cuda-graph-impl local). */
 #pragma once
 
 #include "config/config.h"
@@ -23,11 +23,11 @@ typedef struct LossWeights {
     double loss[MODEL_LOSSES]; /* weight of a token's or sample's loss */
     double aux;                /* weight of a router's loss, which is a mean over tokens */
 } LossWeights;
-/* Sets microbatch `number` to this batch. first_sample: the index of the batch's first sample in the whole
+/* Sets microbatch `number` to this batch. first_sample is the index of the batch's first sample in the whole
  * run. */
 void microbatches_add(Microbatches *, int64_t number, const Batch *, LossWeights, int64_t first_sample);
-/* Runs all microbatches: forward and backward into the main gradients, or forward only. With `counts_loss`,
- * adds the sum of each loss times its weights to the losses. */
+/* Runs all microbatches: forward and backward passes that add to the main gradients, or only forward passes.
+ * With `counts_loss`, adds the sum of each loss times its weights to the losses. */
 void microbatches_train(Microbatches *, bool counts_loss);
 void microbatches_evaluate(Microbatches *, bool counts_loss);
 /* The schedule of the last n microbatches on this rank. It is valid until the next microbatches_begin. */

@@ -1,4 +1,4 @@
-/* Differences between a continued run and the run that saved the checkpoint. */
+/* Lists the differences between a continued run and the run that saved the checkpoint. */
 #pragma once
 
 #include <jansson.h>

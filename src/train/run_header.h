@@ -1,4 +1,4 @@
-/* The first record of a log: the facts of the run. */
+/* Writes the first record of a log, which describes the run. */
 #pragma once
 
 #include <jansson.h>
@@ -6,8 +6,8 @@
 #include "base/str.h"
 #include "train/trainer.h"
 
-/* {"kind": "run", ...}: time, version, given options, layout, device, parameters and data
- * (docs/reference/formats.md). data NULL: no data. */
+/* Returns {"kind": "run", ...}: the time, version, given options, layout, device, parameters and data
+ * (docs/reference/formats.md). `data` is NULL if there is no data. */
 json_t *run_header(const Trainer *, const Data *, int64_t parameters);
 /* Appends the options of a header as a table in Markdown. */
 void run_header_options(const json_t *header, Str *out);

@@ -1,4 +1,4 @@
-/* Timers of a step, printed in the format of Megatron-LM core/timers.py. */
+/* Measures the parts of a step, and prints their times in the format of Megatron-LM's core/timers.py. */
 #pragma once
 
 #include <stdint.h>
@@ -27,11 +27,11 @@ typedef struct Timers {
 
 void timer_start(Timers *, Timer);
 void timer_stop(Timers *, Timer);
-/* The times of all ranks since the last call, as an array [ranks] in the arena. All ranks must call it. A
- * NULL comm means one rank. */
+/* Returns the times of all ranks since the last call, as an array [ranks] in the arena. All ranks must call
+ * it. A NULL comm means one rank. */
 const Times *timers_gather(Timers *, Comm *, Arena *);
 const char *timer_name(Timer);
-/* Nanoseconds of the slowest rank; 0 if the timer has a level above `level`. */
+/* The time of the slowest rank in nanoseconds, or 0 if the timer has a level above `level`. */
 int64_t timers_longest(const Times *, int ranks, Timer, int64_t level);
 /* Appends the timers of level <= `level` that have run on some rank. Each time is divided by `steps`. */
 void timers_report(const Times *, int ranks, TimingLogOption, int64_t level, int64_t steps, Str *out);

@@ -47,11 +47,11 @@ Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
 int64_t trainer_loss_chunk(const Trainer *, int64_t *chunks);
 /* Calls quantize_layers (ops/fp8.h) for the tokens of a pass. */
 int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
-/* Model FLOPs of training on `samples` samples. */
+/* The model FLOPs of training on `samples` samples. */
 double trainer_flops(const Trainer *, int64_t samples);
 void trainer_free(Trainer *);
-/* Frees everything except the device and returns the device. The caller owns the device and may use it for
- * another run. */
+/* Frees everything except the device, which it returns. The caller owns the device and may use it for another
+ * run. */
 Device *trainer_free_but_device(Trainer *);
 /* Runs, on the null device, the part of the largest training step that determines its memory
  * (pipeline_shortened), and an evaluation. Returns the schedule of this part, of which only the counts stay
@@ -61,10 +61,11 @@ RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 /* The report on a step of the global batch. Before trainer_reduce, it covers only this rank's part. */
 typedef struct StepReport {
     LossSum sum[MODEL_LOSSES]; /* sums of each loss of the model */
-    double loss;               /* the sum of the losses' means, without auxiliary losses */
+    double loss;               /* the sum of the means of the losses, without auxiliary losses */
     int64_t samples;           /* number of samples of all ranks */
-    int64_t microbatches;      /* number of this rank's microbatches (--batch-invariant-mode: samples) */
-    unsigned router_losses;    /* a bit for each loss that is enabled */
+    int64_t microbatches;      /* number of this rank's microbatches or, with --batch-invariant-mode, of its
+                                  samples */
+    unsigned router_losses;    /* has a bit for each loss that is enabled */
     double router_loss[ROUTER_LOSSES]; /* mean over layers and microbatches, without the coefficient */
     /* With --moe-per-layer-logging: [ROUTER_LOSSES, layers], means over microbatches, NaN for a layer without experts.
      * Valid until the next step. NULL without the option. */
@@ -77,13 +78,14 @@ typedef struct StepReport {
     OptimResult optim;
 } StepReport;
 
-/* One step: trainer_begin_step, trainer_microbatches, trainer_reduce, trainer_update. The device may lag
- * behind the host until trainer_update, which waits for the device. The report's numbers from the device are
- * valid after trainer_update or trainer_read. A data-parallel rank has n microbatches, and all its tensor-,
- * context- and pipeline-parallel ranks run the same ones. */
+/* A step consists of trainer_begin_step, trainer_microbatches, trainer_reduce and trainer_update. The device
+ * may lag behind the host until trainer_update, which waits for the device. The numbers of the report that
+ * come from the device are valid after trainer_update or trainer_read. A data-parallel rank has n
+ * microbatches, and all its tensor-, context- and pipeline-parallel ranks run the same ones. */
 StepReport trainer_begin_step(Trainer *);
-/* Runs forward and backward of `count` of the step's n microbatches into the main gradients. With a pipeline,
- * and with several losses per token (--calculate-per-token-loss), count must be n. */
+/* Runs the forward and backward passes of `count` of the step's n microbatches, which add to the main
+ * gradients. With a pipeline, and with several losses per token (--calculate-per-token-loss), count must be
+ * n. */
 void trainer_microbatches(Trainer *, const Batch *, int64_t count, int64_t n, StepReport *);
 static inline void trainer_microbatch(Trainer *r, const Batch *b, int64_t n, StepReport *report) {
     trainer_microbatches(r, b, 1, n, report);
@@ -92,8 +94,8 @@ static inline void trainer_microbatch(Trainer *r, const Batch *b, int64_t n, Ste
 void trainer_reduce(Trainer *, StepReport *);
 /* Waits for the losses. Call it once per step, after all ranks have called trainer_reduce. */
 void trainer_read(Trainer *, StepReport *);
-/* Calls trainer_reduce if necessary, clips, updates, and advances the schedules. If the gradient is not
- * finite, no parameter changes and the step counts as skipped. */
+/* Calls trainer_reduce if necessary, clips the gradient, updates the parameters, and advances the schedules.
+ * If the gradient is not finite, no parameter changes and the step counts as skipped. */
 void trainer_update(Trainer *, StepReport *);
 /* Runs only the forward pass, and adds this rank's sum of each loss to the given LossSum array. */
 void trainer_evaluate(Trainer *, const Batch *, LossSum[MODEL_LOSSES]);
@@ -101,8 +103,8 @@ void trainer_evaluate(Trainer *, const Batch *, LossSum[MODEL_LOSSES]);
 void trainer_total(const Trainer *, LossSum[MODEL_LOSSES]);
 /* loss / max(weight, 1). */
 double trainer_mean(LossSum);
-/* Rounds values, and gathers those of other ranks. Call it after masters have changed other than by an
- * update. */
+/* Rounds the values from the masters, and gathers the values of other ranks. Call it after something other
+ * than an update has changed the masters. */
 void trainer_publish(Trainer *);
 /* Sums x[n] over all ranks in place. Each rank passes its summands. */
 void trainer_sum(const Trainer *, double *x, int64_t n);

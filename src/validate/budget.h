@@ -12,5 +12,5 @@ typedef struct StageTime {
  * two fifths of the `all` seconds are reserved for such stages and for the `overhead` seconds spent outside
  * stages. The time left after `gone` seconds is divided among the other stages: each gets its minimum and its
  * share of the rest. If the minimums exceed three quarters of the time left, each stage gets only part of its
- * minimum. A stage that takes too long thus shortens the later stages. */
+ * minimum. A stage that exceeds its time therefore shortens the later stages. */
 double stage_budget(const StageTime *stages, int n, double all, double gone, double overhead);

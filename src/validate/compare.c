@@ -214,7 +214,8 @@ static const char *kind_of(const char *transport) {
     return stage_is_nccl(transport) ? "with NCCL" : "through host memory";
 }
 
-/* Checks the facts that rates depend on. Reports of earlier versions lack the members `device` and `transport`. */
+/* Checks the properties of the machine that rates depend on. Reports of earlier versions lack the members
+ * `device` and `transport`. */
 static bool may_compare_rates(const Validation *a, const Outcome *r, const json_t *good, char why[WHY]) {
     const char *device = DeviceOption_spellings[a->options->config->device],
                *their_device = json_string_value(json_object_get(a->good, "device")),

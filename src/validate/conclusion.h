@@ -1,4 +1,4 @@
-/* The component that explains most findings, so that a long list of suspects leads to one repair. */
+/* Finds the component that explains most findings, so that a long list of suspects leads to one repair. */
 #pragma once
 
 #include "validate/validate.h"
@@ -7,5 +7,5 @@
  * that is DEGRADED or worse. A rank explains the findings that name the rank or one of its links. A link explains the
  * findings that name that link, and a library those that name NCCL. The host explains the inventory's findings that
  * name no rank. A finding about all ranks, such as a slow all-reduce, is explained by every component that another
- * finding names. Ties are listed. Empty: there are no findings. */
+ * finding names. Ties are listed. The text is empty if there are no findings. */
 void conclusion_of(const Validation *, Str *out);

@@ -18,7 +18,7 @@
 
 extern char **environ;
 
-/* The facts that a rank reports about its device. */
+/* The properties that a rank reports about its device. */
 typedef struct RankFacts {
     unsigned pid;
     char described[200];

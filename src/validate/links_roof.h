@@ -1,5 +1,5 @@
-/* The highest rate of the links between GPUs, computed from what NVML reports, and a check that collectives come close
- * enough to it. */
+/* Computes the highest rate of the links between GPUs from what NVML reports, and checks that the rates of
+ * collectives are close enough to it. */
 #pragma once
 
 #include <stddef.h>
@@ -11,16 +11,16 @@ typedef enum RoofKind { ROOF_NOT_KNOWN, ROOF_PCIE, ROOF_NVLINK } RoofKind;
 
 typedef struct LinksRoof {
     RoofKind kind;
-    /* GB/s in each direction, the highest of all ranks; 0: not known. of_pair: the rate between two ranks,
-     * which can use all links of a GPU only through switches or in a world of two. */
+    /* GB/s in each direction, the highest of all ranks, or 0 if it is unknown. of_pair is the rate between
+     * two ranks, which can use all links of a GPU only through switches or in a world of two. */
     double rate, of_pair;
     int weakest;     /* the rank with the lowest rate, or -1 if all have the same rate */
     char of[80];     /* "18 NVLinks of 25 GB/s" */
     const char *why; /* the reason why the rate is not known, or NULL if it is known */
 } LinksRoof;
 
-/* facts: [n], one per rank. all_linked: the result of nvml_all_linked. devices: the number of GPUs that the process
- * sees. */
+/* `facts` [n] has an entry for each rank, all_linked is the result of nvml_all_linked, and `devices` is the
+ * number of GPUs that the process sees. */
 LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices);
 
 /* Whether the whole confidence interval of the median bus bandwidth is below 45 % of NVLink's roof. With 256 MiB, NCCL

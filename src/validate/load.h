@@ -10,8 +10,8 @@ typedef struct LoadText {
 /* "clock down to 1320 MHz, up to 61 C and 690 W; clock lowered by: power limit"; empty if it is not known. */
 LoadText load_text(const NvmlLoad *);
 
-/* Watches this rank's GPU; NULL if that is not possible. */
+/* Watches this rank's GPU. Returns NULL if that is not possible. */
 NvmlWatch *load_watch(const StageRank *);
-/* Collective: ends the watch of this rank's GPU and adds a fact for each rank. Returns loads[world]; the caller frees
- * them. */
+/* All ranks must call it. Ends the watch of this rank's GPU, and adds an entry for each rank to the facts of
+ * the result. Returns an array [world], which the caller frees. */
 NvmlLoad *loads_of_ranks(const StageRank *, NvmlWatch *);

@@ -19,11 +19,11 @@ extern const char *const STAGE_VERDICTS[]; /* "PASS" */
 
 enum {
     OUTCOME_EVIDENCE = 24,
-    OUTCOME_METRICS = 1536, /* 5 for each of 256 ranks, plus some for the world */
+    OUTCOME_METRICS = 1536, /* 5 for each of 256 ranks, and some for the world */
     OUTCOME_SAMPLES = 64, /* two runs of the stage, each with OUTCOME_ROUNDS rounds of at most two samples */
     OUTCOME_ROUNDS = 16,
     OUTCOME_LIMITS = 24,
-    OUTCOME_FACTS = 1280, /* 4 for each of 256 ranks, plus some for the world */
+    OUTCOME_FACTS = 1280, /* 4 for each of 256 ranks, and some for the world */
     OUTCOME_HASHES = 64
 };
 
@@ -56,14 +56,14 @@ typedef struct OrderHash {
 } OrderHash;
 
 typedef struct Outcome {
-    bool done; /* the stage has ended; if not, `doing` tells its last activity */
+    bool done; /* whether the stage has ended; if not, `doing` describes what it did last */
     Err error; /* why the stage could not run */
     double seconds;
     char doing[160], summary[240];
     char transport[200]; /* the transport that the result depends on, or an empty text if there is none */
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost; /* n_lost: evidence that did not fit */
     int devices;    /* inventory: number of devices of the kind --device that this process sees */
-    bool exclusive; /* no other process can use the devices until this one has ended */
+    bool exclusive; /* whether no other process can use the devices until this one has ended */
     Evidence evidence[OUTCOME_EVIDENCE];
     Metric metric[OUTCOME_METRICS];
     char limit[OUTCOME_LIMITS][200]; /* what is not certified */
@@ -74,8 +74,8 @@ typedef struct Outcome {
 #define PRINTS(n) __attribute__((format(printf, n, n + 1)))
 /* Adds evidence. If the list is full, the new evidence replaces less severe evidence. */
 void outcome_add(Outcome *, StageVerdict, const char *suspect, const char *fmt, ...) PRINTS(4);
-/* Adds a limit: something that is not certified. A repeated limit is stored once. If a fact, metric or limit does not
- * fit, a limit reports that. */
+/* Adds a limit, which names something that is not certified. A repeated limit is stored once. If there is no
+ * room for a fact, metric or limit, a limit reports that. */
 void outcome_limit(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_fact(Outcome *, bool lasting, const char *name, const char *fmt, ...) PRINTS(4);
 void outcome_doing(Outcome *, const char *fmt, ...) PRINTS(2);
@@ -83,15 +83,15 @@ void outcome_sum_up(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_hash(Outcome *, uint64_t hash, const char *name);
 #undef PRINTS
 bool outcome_has_limit(const Outcome *, const char *limit);
-/* Adds a sample to the metric with this name; creates the metric if necessary. Samples beyond OUTCOME_SAMPLES are
- * dropped. */
+/* Adds a sample to the metric with this name, and creates the metric if necessary. Samples beyond
+ * OUTCOME_SAMPLES are dropped. */
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
 /* Sets the roof of a metric that has samples; 0 means that it is unknown. */
 void outcome_roof(Outcome *, double roof, const char *name);
 const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
 /* Merges the results of another run of the same stage. Repeated evidence is stored once. */
 void outcome_merge(Outcome *to, const Outcome *from);
-double metric_median(const Metric *); /* 0 for NULL or no samples */
+double metric_median(const Metric *); /* it is 0 for NULL, or if there are no samples */
 
 /* The worst verdict in the evidence. */
 StageVerdict outcome_verdict(const Outcome *);

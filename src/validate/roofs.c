@@ -89,8 +89,8 @@ static void finish(const StageRank *r, bool gpu, const NvmlLoad *load, int round
         outcome_limit(r->out, "roofs: the stated rates of this GPU, which are not known");
 }
 
-/* Whether too few rounds have passed for a comparison with a good run. On GPUs, a run without a good run also takes
- * the time for these rounds, because a later run may be compared with it. */
+/* Whether too few rounds have passed for a comparison with a good run. On GPUs, a run without a good run also
+ * uses the time for these rounds, because a later run may be compared with it. */
 static bool needs_more(const StageRank *r, bool gpu, int rounds) {
     int rates = 0;
     for (int i = 0; i < N_ITEMS; i++) rates += gpu ? r->world : ITEMS[i].on_cpu;

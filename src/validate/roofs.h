@@ -1,4 +1,5 @@
-/* The speed of a device, compared with the rate that the vendor states and with its siblings. */
+/* Compares the speed of a device with the rate that the vendor states, and with the speeds of its
+ * siblings. */
 #pragma once
 
 #include "measure/nvml.h"
@@ -8,10 +9,11 @@ typedef struct Roof {
     const char *name, *unit;
     DType type;  /* type of a GEMM */
     bool copy;   /* true: a copy; false: a GEMM */
-    bool on_cpu; /* also measured on a CPU */
+    bool on_cpu; /* whether it is also measured on a CPU */
 } Roof;
 
-/* Adds evidence against each of the n devices whose best rate is too low. Rates are compared with the median of the n
- * devices and with `stated`, the vendor's rate (0: not known). The evidence quotes the device's load. */
+/* Adds evidence against each of the n devices whose best rate is too low. Rates are compared with the median
+ * of the n devices, and with `stated`, the vendor's rate, unless that is unknown (0). The evidence states the
+ * clocks, temperature and power of the device. */
 void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, const NvmlLoad *, int n,
                  double stated);

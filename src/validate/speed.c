@@ -3,8 +3,9 @@
  * slow changes of the machine affect all equally. A pair or a rank is slow if the whole confidence interval of its
  * median (base/statistics.h) is below a fraction of its siblings' upper quartile. In a world of two, each has one
  * sibling: the other direction of the link, or the arrival of the other rank. The interval then has to be below a
- * fraction of the sibling's whole interval. If all links of a rank are slow, the rank is the suspect, else the link. If
- * all links of the world are slow, the comparison with their roof (links_roof.h) detects it. */
+ * fraction of the sibling's whole interval. If all links of a rank are slow, the rank is the suspect,
+ * otherwise the link. If all links of the world are slow, the comparison with their roof (links_roof.h)
+ * detects it. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,7 +130,7 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
     if (keep) keep_rate(s, (double)s->message * 1e-9 / each, s->roof.of_pair, name);
 }
 
-/* Measures how long each rank takes for the same work, which all ranks do simultaneously. */
+/* Measures how much time each rank needs for the same work, which all ranks do simultaneously. */
 static void sample_arrival(Speed *s, bool keep) {
     StageRank *r = s->r;
     const LinearAttr attr = {.fixed_order = false};
@@ -464,7 +465,7 @@ static Err on_rank(StageRank *r) {
 }
 
 /* The placement of memory and threads affects the caches of a CPU, so a link or a rank counts as slow only if it is
- * slow in each of several worlds. If the first world takes too long, no further world is measured. */
+ * slow in each of several worlds. If the first world needs too much time, no further world is measured. */
 Err stage_speed(const StageInput *given) {
     Passes passes = {.again = true};
     StageInput in = *given;

@@ -1,4 +1,4 @@
-/* Code shared by the stages: worlds of ranks with devices, time budgets, and the names of suspects. */
+/* Code that the stages share: worlds of ranks with devices, time budgets, and the names of suspects. */
 #pragma once
 
 #include "comm/comm.h"
@@ -11,7 +11,7 @@ typedef struct StageInput {
     double seconds;
     Outcome *out;
     const char *variant; /* collectives: algorithm and protocol of NCCL; NULL if NCCL chooses them */
-    bool exclusive;      /* only one process at a time can use a device */
+    bool exclusive;      /* whether only one process at a time can use a device */
     void *state;         /* owned by the stage, shared by all its worlds in this process */
 } StageInput;
 
@@ -20,8 +20,9 @@ typedef struct StageInput {
     Err stage_##name(const StageInput *);
 #include "validate/stages.def"
 
-/* The folder of the golden cases of `parity`: `given` or, if `given` is NULL, the folder of this installation or
- * source tree, else "golden". The caller frees the path. An error names the first incomplete case. */
+/* Returns the folder of the golden cases of `parity`: `given` or, if `given` is NULL, the folder of this
+ * installation or source tree. If there is no such folder, returns "golden". The caller frees the path. An
+ * error names the first incomplete case. */
 Err parity_find_golden(const char *given, char **out);
 
 /* A rank of a stage. */
@@ -38,17 +39,17 @@ typedef struct StageRank {
 
 /* Opens the world with its devices and transport, and runs fn on each rank. */
 Err stage_on_ranks(const StageInput *, Err (*fn)(StageRank *));
-/* Number of ranks of the world. */
+/* The number of ranks of the world. */
 int stage_world(const StageInput *);
 bool stage_on_gpu(const StageInput *);
 
-/* Collective over all ranks, through the host. */
+/* These communicate between all ranks, through the host. All ranks must call them. */
 void stage_gather(const StageRank *, const void *mine, void *all, size_t bytes); /* all: [world] */
 double stage_reduce(const StageRank *, CommReduction, double);
 void stage_barrier(const StageRank *);
-/* Whether less than the fraction of the budget has passed; rank 0 decides for all. */
+/* Whether less than this fraction of the budget has passed. Rank 0 decides for all ranks. */
 bool stage_has_time(const StageRank *, double fraction);
-/* Describes what the stage is doing; only rank 0 records it. */
+/* Describes what the stage is doing. Only rank 0 records it. */
 #define STAGE_DOING(r, ...) ((r)->out ? outcome_doing((r)->out, __VA_ARGS__) : (void)0)
 
 typedef struct Suspect {
@@ -56,7 +57,7 @@ typedef struct Suspect {
 } Suspect;
 /* "GPU 2 (rank 2)", or "rank 2" on a CPU. */
 Suspect stage_suspect(const StageRank *, int rank);
-/* Whether a transport, as rank_open_device describes it, is NCCL. */
+/* Whether a transport, which rank_open_device has described, is NCCL. */
 bool stage_is_nccl(const char *transport);
 /* Records in the stage's result that the result depends on the transport. */
 void stage_note_transport(const StageRank *);

@@ -31,7 +31,7 @@ struct Validation;
 
 typedef struct ValidateOptions {
     const Config *config; /* ranks, device, transport, deadlines */
-    TextList only;        /* names of stages; none: all */
+    TextList only;        /* names of stages; if there are none, all stages run */
     double seconds;       /* for all stages */
     const char *nccl_b;   /* the NCCL library to compare with config->nccl_library, or NULL if there is
                              none */
@@ -39,8 +39,8 @@ typedef struct ValidateOptions {
     const char *golden;   /* folder of golden cases; NULL means the folder of the installation or the source
                              tree */
     double memory_share;  /* share of the free memory of a device */
-    double allow;         /* 0.05: a rate that is up to 5 % lower is not degraded */
-    bool allow_changes;   /* versions may differ from those of the good run */
+    double allow;         /* for example, 0.05 means that a rate that is up to 5 % lower is not degraded */
+    bool allow_changes;   /* whether versions may differ from those of the good run */
     int argc;             /* the command line; commands that repeat a stage are built from it */
     char **argv;
     /* called when a signal ends a run under a launcher */
@@ -54,7 +54,7 @@ typedef struct ValidateRow {
     int least_ranks;
     bool on_library, starts_processes, selected;
     Outcome *a, *b; /* b: with nccl_b; NULL if the stage was not run */
-    bool once;      /* rates were measured only once with each library, because time was short */
+    bool once;      /* whether rates were measured only once with each library, because time was short */
 } ValidateRow;
 
 typedef struct Validation {
@@ -67,14 +67,14 @@ typedef struct Validation {
     int ranks;
     double seconds;
     int signal;         /* the signal that ended the run, or 0 if there is none */
-    int stage;          /* the current stage; STAGES: the run has ended */
+    int stage;          /* the current stage; STAGES if the run has ended */
     const Outcome *now; /* outcome of the current turn */
     int64_t start_ns, stage_ns;
     Interrupt *interrupt; /* used only under a launcher */
 } Validation;
 
 /* Returns an error if an option or a file is invalid, or if the first stage could not run. All other faults
- * are reported as evidence. Call validate_free also after an error. The first SIGINT, SIGTERM or SIGHUP ends
+ * are reported as evidence. Call validate_free even after an error. The first SIGINT, SIGTERM or SIGHUP ends
  * the current stage, skips the later ones and sets `signal`. A second signal ends the process. Under a
  * launcher, the first signal calls `report` and ends the process. Signals that arrive after the last stage
  * are deferred until all reports are written. */
@@ -82,7 +82,8 @@ Err validate_run(const ValidateOptions *, Validation *);
 void validate_free(Validation *);
 StageVerdict validate_verdict(const Validation *);
 
-/* Reports: text (printed after the progress lines), JSON, JUnit XML, and a self-contained HTML page. */
+/* Write reports: text (which is printed after the progress lines), JSON, JUnit XML, and a self-contained HTML
+ * page. */
 void validate_print(const Validation *, Str *out);
 /* "7 of 9 stages; speed, hang: not run because it needs 2 ranks, and there is 1" */
 void validate_count(const Validation *, Str *out);
@@ -90,7 +91,7 @@ void validate_json(const Validation *, Str *out);
 enum { VALIDATE_SCHEMA = 1 }; /* version of the JSON report */
 void validate_junit(const Validation *, Str *out);
 void validate_html(const Validation *, Str *out);
-/* The line about a stage that has run. */
+/* Formats the line about a stage that has run. */
 void validate_print_row(const Validation *, const ValidateRow *, Str *out);
-/* The command that repeats a stage. */
+/* Formats the command that repeats a stage. */
 void validate_command(const Validation *, const ValidateRow *, Str *out);

@@ -1,9 +1,9 @@
-"""Crash states: the files that may remain if the power fails while a program writes. Standard library only.
+"""Computes crash states: the files that may remain if the power fails while a program writes. Standard library only.
 
-The model is the weakest that POSIX allows, as in ALICE and CrashMonkey. The content of a file is durable after fsync of
-the file. Its name (created, renamed, removed) is durable after fsync of the folder. A rename replaces a name
-atomically. Any subset of all other effects may be on the disk, in any order: a name without its content, a later write
-without an earlier one. A write may be torn at a sector, or leave zeros."""
+The model of the file system is the weakest that POSIX allows, as in ALICE and CrashMonkey. The content of a file is
+durable after fsync of the file. Its name (created, renamed, removed) is durable after fsync of the folder. A rename
+replaces a name atomically. Any subset of all other effects may be on the disk, in any order. For example, there may be
+a name without its content, or a later write without an earlier one. A write may be torn at a sector, or leave zeros."""
 import itertools
 import pathlib
 import random
@@ -63,7 +63,7 @@ class Disk:
         return disk
 
     def reachable(self, pending):
-        """The nodes that have a name, or may have one if some of the pending effects are kept."""
+        """Returns the nodes that have a name, or may have one if some of the pending effects are kept."""
         below = {node: set(names.values()) for node, names in self.names.items()}
         for effect in pending:
             below.setdefault(effect.node, set()).update((effect.names or {}).values())
@@ -231,7 +231,7 @@ def is_temporary(path):
 
 
 def on_disk(root):
-    """The tree of a folder on the real disk."""
+    """Returns the tree of a folder on the real disk."""
     return {str(p.relative_to(root)): None if p.is_dir() else p.read_bytes() for p in root.rglob("*")}
 
 

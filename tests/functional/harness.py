@@ -62,7 +62,7 @@ def isotron(*words, expect=0):
 
 
 def bench_conf(**changed):
-    """Writes bench.conf: the options of BENCH with these changes."""
+    """Writes bench.conf, which has the options of BENCH with these changes."""
     options = BENCH | {name.replace("_", "-"): value for name, value in changed.items()}
     path = WORK / "bench.conf"
     path.write_text("".join(f"{name} = {value}\n" for name, value in options.items()))
@@ -95,7 +95,7 @@ def assert_same_bytes(a, b, iteration, claim):
 
 
 def records(path):
-    """The records of steps in a log, without the header and the evaluations."""
+    """Returns the records of steps in a log, without the header and the evaluations."""
     return [r for r in map(json.loads, open(path)) if "kind" not in r]
 
 

@@ -147,7 +147,7 @@ against, = rows_of(out)
 assert against["provenance"]["peer"] == "this program", against
 assert against["provenance"]["peer_options"] == "--cpu-threads 1", against
 assert against["peer"][0]["result"]["model"] == against["ours"][0]["result"]["model"]
-# Another model, which runs on half of the samples, so its step has half the FLOPs.
+# Another model, which runs on half of the samples, so that its step has half the FLOPs.
 half = WORK / "half.conf"
 half.write_text((WORK / "bench.conf").read_text().replace("global-batch-size = 4", "global-batch-size = 2"))
 race("step", confs[0], *common[:-4], "--out", WORK / "half.json", "--rounds", 1, "--against", f"--config {half}")
@@ -194,7 +194,7 @@ assert (WORK / "link.json").is_symlink() and row["ours_ms"] == spread([20, 10]) 
 near(row, step_tflop=2e-3, tokens_per_second=64 / 15e-3, tflops=2 / 15, mfu=4 / 15, peer_mfu=0.1, of_roof=1 / 3)
 assert "15.00     40.00  3.000 (2.000, 4.000)      4267   26.7   10.0      33.3" in done.stdout, done.stdout
 
-# Races of attention. The peer takes twice our time for the first shape, and refuses the second.
+# Races of attention. The peer needs twice our time for the first shape, and refuses the second.
 (WORK / "attention.py").write_text("""import json, pathlib, sys
 names = [row["name"] for row in json.loads(pathlib.Path(sys.argv[sys.argv.index("--shapes") + 1]).read_text())]
 same = "--deterministic" in sys.argv
@@ -214,7 +214,7 @@ for form, us in (("deterministic", 1000.0), ("any_order", 500.0)):
     assert abs(cell["ratio"]["median"] * cell["ours"]["us"]["median"] - us) < 1e-6 * us, first
     assert "ratio" not in second[form], first
 assert first["deterministic"]["peer"]["path"] == "flash" and first["any_order"]["peer"]["path"] == "cuDNN"
-# A peer that prints no results has failed, but our rows are kept. A program that does not exist has failed too.
+# A peer that prints no results has failed, but our rows are kept. A program that does not exist has also failed.
 program("peer", "#!/bin/sh\necho '{\"rows\": 5'\n")
 assert "did not write valid results" in race(*words, "--ours", PROGRAM, status=1).stdout
 assert [row["name"] for row in rows_of(out)] == ["attention/short", "attention_grad/short"]
@@ -276,7 +276,7 @@ race("step", confs[0], *common[:-4], "--ours", waiting, "--out", out, "--rounds"
 assert rows_of(out)[0]["ours"][0]["sensors"] == both["gpus"][1], rows_of(out)
 del os.environ["CUDA_VISIBLE_DEVICES"]
 
-# Programs. Races of programs. Ours takes 10 ms per step, the peer 30 ms after a slower first step.
+# Programs. Races of programs. Our program needs 10 ms per step, and the peer needs 30 ms after a slower first step.
 program("ours", """#!/usr/bin/env python3
 import json, pathlib, sys
 if "--json" in sys.argv:
@@ -313,7 +313,7 @@ for kind, option, value, status, why in (
     assert why in done.stderr and done.stderr.count("\n") == 1 and not done.stdout, done
 assert json.loads((WORK / "program.json").read_text()) == result
 
-# gpu_provenance adds facts about the machine to results. A damaged file is named and left unchanged.
+# gpu_provenance adds a description of the machine to results. A damaged file is named and left unchanged.
 results = WORK / "results"
 results.mkdir()
 (results / "a.json").write_text('{"rows": [')

@@ -70,7 +70,7 @@ messages = 3 * 2 * 8  # between 4 ranks, both ways, of 8 microbatches
 assert abs(step["communication"]["pp"]["megabytes"] * 1e6 / (messages * 32 * 64 * 8 / 4)
            - 1) < 1e-5, step["communication"]
 
-# One rank has three of the four layers, and the other has the output layer. Other load on the machine may hide the
+# One rank has three of the four layers, and the other has the output layer. Other programs on the machine may hide the
 # imbalance.
 for attempt in range(5):
     step, out = train("--pipeline-model-parallel-size", 2, "--decoder-first-pipeline-num-layers", 3,

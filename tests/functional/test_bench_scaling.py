@@ -1,6 +1,6 @@
 """bench scaling runs steps on 1, 2, ... ranks. The batch grows (weak) or stays constant (strong), and the named axis
-gets the additional ranks. Efficiency is tokens/s per rank, divided by that of the run with the fewest ranks in the same
-round."""
+gets the additional ranks. The efficiency is the number of tokens/s per rank, divided by that of the run with the fewest
+ranks in the same round."""
 import os
 import re
 import signal
@@ -95,8 +95,8 @@ assert "no effect" not in scaling("--ranks", 2, "--nccl-library", LIBRARY, round
 
 
 def interrupted(end, steps, after):
-    """Starts a run; after `after` lines, calls end(process, children) until the run ends. Returns the process and its
-    children."""
+    """Starts a run. After `after` lines of output, calls end(process, children) until the run ends. Returns the process
+    and its children."""
     words = [PROGRAM, "bench", "scaling", "--config", WORK / "bench.conf", "--steps", steps, "--rounds", 100,
              "--ranks", 2, "--json", WORK / "ended.json"]
     run = subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

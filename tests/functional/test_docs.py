@@ -1,5 +1,5 @@
-"""Runs every command of a page of the documentation, in order, and compares its output with the page. Checks the page's
-links too.
+"""Runs every command of a page of the documentation, in order, and compares its output with the page. Also checks the
+links of the page.
 
 usage: test_docs.py PROGRAM PAGE
 

@@ -48,8 +48,8 @@ def recorded(root, *words, **settings):
 
 
 def history(root, *runs, **settings):
-    """The history of successive runs that start from an empty folder. Fails if the replay differs from the disk,
-    because then calls were not recorded."""
+    """Records the history of successive runs that start from an empty folder. Fails if the replay differs from the
+    disk, because some calls were then not recorded."""
     root.mkdir()
     for words in runs:
         status, text = recorded(root, *words, **settings)
@@ -79,7 +79,7 @@ def remembered(tree, find):
 
 
 def digest(folder, *options):
-    """The hash of the content of the newest checkpoint in a folder, or the error."""
+    """Returns the hash of the content of the newest checkpoint in a folder, or the error."""
     done = subprocess.run([PROGRAM, "inspect", "--checkpoint", folder, "--hash", *options],
                           capture_output=True, text=True)
     if done.returncode == 0:
@@ -110,7 +110,7 @@ class Saves:
                     self.digests.append(remembered(crash.History(h.calls[:i + 1], h.root).now.tree(), newest))
 
     def verdict(self, calls, tree):
-        """Judges a tree that remains after a crash that follows `calls` calls. Returns the error, or None."""
+        """Judges a tree that remains after a crash, which follows `calls` calls. Returns the error, or None."""
         whole, begun = (sum(i < calls for i in some) for some in (self.announced, self.published))
         allowed = self.digests[max(whole - 1, 0):begun] + ([] if whole else [NOTHING])
         found = remembered(tree, newest)
@@ -234,7 +234,7 @@ for a, b in zip(calls_of(h, "rename", r"iter_\d+.tmp$"), calls_of(h, "rename", r
 # ---- faults: each call of a run fails once, in a separate run ----
 
 def faults(name, before, run, check, step=1):
-    """Makes each call fail in a separate run. check(history, exit status, tree) returns an error or None; it is called
+    """Makes each call fail in a separate run. check(history, exit status, tree) returns an error or None. It is called
     for the state on the disk, and for crashes after the end of the run."""
     root = WORK / name
     tree, record, n = history(root, *before).now.tree(), pathlib.Path(f"{root}.trace").read_bytes(), 0
@@ -304,7 +304,8 @@ def whole_files(tree):
 
 
 def together(name, key, *runs):
-    """Tests crashes and faults. key: pattern of the name of the file without which the other files are not read."""
+    """Tests crashes and faults. `key` is a pattern of the name of the file without which the other files are not
+    read."""
     h = history(WORK / name, *runs)
     ends = [i for i, call in enumerate(h.calls) if call[0] == "ended"]
     versions = [whole_files(crash.History(h.calls[:i], h.root).now.tree()) for i in ends]

@@ -46,7 +46,7 @@ def goes_on(folder, claim, *options):
 
 def disturbed(words, disturb=None, program=(PROGRAM,), **options):
     """Runs the program and calls disturb(process) after step HIT. Returns its output, its exit status, and the seconds
-    since the disturbance (without `disturb`: since the start)."""
+    since the disturbance or, without `disturb`, since the start."""
     begin = time.monotonic()
     p = subprocess.Popen([str(w) for w in (*program, *words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                          stdin=subprocess.DEVNULL, text=True, errors="replace", **options)

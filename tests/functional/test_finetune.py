@@ -81,7 +81,7 @@ def records(*words):
     return [x["lm_loss"] for x in lines if "lm_loss" in x], [x for x in lines if x.get("kind") == "validation"], out
 
 
-# The model learns what can be learnt, and nothing else.
+# The model learns the labels that can be learnt, but not shuffled labels.
 losses, evaluations, out = records(*LABELS, *FROM, "--epochs", 5)
 assert [e["epoch"] for e in evaluations] == [1, 2, 3, 4, 5] and evaluations[-1]["accuracy"] > 0.96, evaluations
 assert all(e["total"] == 37 for e in evaluations), out
@@ -149,7 +149,7 @@ megatron = isotron("finetune", *QQP, *FROM, "--epochs", 1, "--micro-batch-size",
 assert " >> |epoch: 1| overall: correct / total = " in megatron, megatron
 
 
-# Errors in files are reported with their place.
+# Error messages about files name the file and the line.
 def refused(message, *words):
     out = finetune(*words, expect=2)
     assert message in out, (message, out)

@@ -82,7 +82,7 @@ REFUSED = [
     ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
     ("", "--model gpt"), ("", "--hf-model-type gpt2"),
 ]
-# Options that pretrain reads but finetune does not: an error must name each.
+# Options that pretrain reads but finetune does not. An error must name each of them.
 UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train-iters 5|--train-samples 8
   |--skip-train|--lr-decay-samples 4|--lr-wsd-decay-samples 4|--lr-warmup-samples 4|--decoder-num-layers 2
   |--decoder-seq-length 16|--data-path text|--split 1,0,0|--train-data-path text|--valid-data-path text
@@ -96,7 +96,7 @@ UNREAD = """--rampup-batch-size 2 2 8|--step-batch-size-schedule 0:4,8:8|--train
 
 
 def options_of(program, command):
-    """The fields of the options that the command reads, and their classes."""
+    """Returns the fields of the options that the command reads, and their classes."""
     names = set(re.findall(r"^  --(\S+)", program.call(command, "--help"), re.M))
     return {f: class_ for f, (_, class_, _, name) in declared.declared().items() if name in names}
 

@@ -18,7 +18,7 @@ def measure(words):
 
 
 def scaled(result, factor):
-    """The result with all times multiplied by a factor."""
+    """Returns the result with all times multiplied by a factor."""
     result = json.loads(json.dumps(result))
     for row, key, samples in [(result["step_ms"], "median", result["samples_ms"])] if "step_ms" in result else \
             [(row, "us", row["samples_us"]) for row in result["rows"]]:
@@ -28,7 +28,7 @@ def scaled(result, factor):
 
 
 def program(name, results):
-    """Makes a program that writes the results in turn."""
+    """Makes a program that writes the results one after the other."""
     path = WORK / name
     for i, result in enumerate(results):
         (WORK / f"{name}.{i}").write_text(json.dumps(result))
@@ -42,7 +42,7 @@ cat {path}.$(( ($(wc -l < {path}.words) - 1) % {len(results)} )) > "$to"
 
 
 def other(name, words, factors):
-    """Makes a program that writes this program's result, with times multiplied by the factors in turn."""
+    """Makes a program that writes this program's result, with times multiplied by the factors one after the other."""
     return program(name, [scaled(measure(words), factor) for factor in factors])
 
 
@@ -116,7 +116,7 @@ result, rows = measure(TRAIN), measure(OPS)
 
 
 def replaced(result, path, value):
-    """The result with another value at a path such as a/b/c; None removes the entry."""
+    """Returns the result with another value at a path such as a/b/c. The value None removes the entry."""
     result = json.loads(json.dumps(result))
     *folders, name = [int(key) if key.isdigit() else key for key in path.split("/")]
     at = result
@@ -152,7 +152,7 @@ for words, of, path, value, why in (
         out = isotron("bench", *words, *ALONE[words[0]], option, at, expect=2)
         assert why in out and "verdict" not in out and "pair 1" not in out and str(at) in out, (option, path, out)
         assert option == "--against" or ("step 0" not in out and " us " not in out), out
-# Another program may be an old version whose results lack some facts, but a baseline must have all facts.
+# Another program may be an old version whose results lack some provenance, but a baseline must have all of it.
 earlier = replaced(replaced(result, "options", None), "step_flops", None)
 baseline.write_text(json.dumps(earlier))
 assert 'does not state its "step_flops"' in gate(TRAIN, "PASS", "--allow", "1000%", "--pairs", 6,

@@ -15,7 +15,7 @@ def run(program, *words, expect=0, **environment):
 
 
 def reported(out):
-    """The lines of steps and evaluations, without times."""
+    """Returns the lines of steps and evaluations, without times."""
     lines = [line.split("|") for line in out.splitlines() if "params norm" in line or "validation loss" in line]
     return [[field for field in line if "norm" in field or "zeros" in field or "loss" in field] for line in lines]
 

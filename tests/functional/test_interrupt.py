@@ -53,7 +53,7 @@ folder = WORK / "interval"
 out = pretrain(data, folder, *LONG, "--exit-interval", 7)
 assert "--exit-interval" in out and [p.name for p in folder.glob("iter_*")] == ["iter_0000007"], out
 
-# With a clock that runs 6000 times as fast, 60 minutes take 0.6 s of real time.
+# With a clock that runs 6000 times as fast, 60 minutes last 0.6 s of real time.
 begin, words = time.monotonic(), ["--exit-duration-in-mins", 60, "--train-iters", 10**6, "--lr-decay-iters", 10**6,
                                   "--log-interval", 1000]
 fast = os.environ | {"DRILL_CLOCK": f"{time.monotonic_ns()} 6000"}
@@ -122,7 +122,7 @@ NAN = """--num-layers 1 --hidden-size 16 --num-attention-heads 2 --seq-length 32
 
 
 def spoilt(name, *places):
-    """A copy of the data with ids outside the vocabulary."""
+    """Makes a copy of the data with ids outside the vocabulary."""
     for end in (".bin", ".idx"):
         shutil.copy(f"{data[1]}{end}", WORK / f"{name}{end}")
     tokens = bytearray((WORK / f"{name}.bin").read_bytes())

@@ -18,7 +18,7 @@ def says(line, *parts, expect=0):
 
 
 assert says("", "options are valid, 0 have no effect").startswith("options are"), "a plain line gets a note"
-# Options in Megatron-LM's examples for Mixtral and Llama.
+# The options in Megatron-LM's examples for Mixtral and Llama.
 says("--position-embedding-type rope --no-position-embedding --use-mcore-models --swiglu --no-masked-softmax-fusion "
      "--bf16 --bf16"
      " --attention-backend fused --num-experts 8 --moe-router-topk 2 --moe-grouped-gemm --moe-token-dispatcher-type "
@@ -31,7 +31,7 @@ says("--position-embedding-type rope --no-position-embedding --use-mcore-models 
      "--attention-backend fused is treated as flash")
 says("--export-qk-l2-norm --attention-output-gate", "--export-qk-l2-norm and --attention-output-gate are not supported",
      "Choose a model without it.", expect=2)
-# Options in a script for DeepSeek-V3.
+# The options in a script for DeepSeek-V3.
 says("--multi-latent-attention --q-lora-rank 8 --kv-lora-rank 6 --qk-head-dim 8 --qk-pos-emb-head-dim 4 --v-head-dim 4"
      " --qk-layernorm"
      " --rotary-scaling-factor 40 --mscale 1.0 --mscale-all-dim 1.0 --position-embedding-type rope --no-rope-fusion"
@@ -60,7 +60,7 @@ assert "--tokenizer-type SFTTokenizer" in isotron("pretrain", "--help", "sfttoke
 without = says("--sequence-parallel --no-load-rng --no-mmap-bin-files", "--sequence-parallel has no effect",
                "--no-load-rng has no effect", "--no-mmap-bin-files has no effect")
 assert "--no-save-rng" not in without, without
-# A run with several notes about options without effect prints only the number of these options.
+# If a run has several notes about options that have no effect, it prints only the number of these options.
 idle = "--use-mcore-models --no-rope-fusion --rotary-base 5 --no-load-rng".split()
 several = [line for line in isotron("pretrain", *LAUNCHER, *NULL, *idle, "--split", "1,1,1").splitlines() if "note" in line]
 assert several == ["note: 5 options have no effect; --check-options lists them."], several

@@ -23,7 +23,7 @@ def plan(*options):
 
 
 def text(n):
-    """An amount of memory as the program prints it."""
+    """Returns an amount of memory as the program prints it."""
     exponent = 0
     while n >= 1023.95:
         n, exponent = n / 1024, exponent + 1

@@ -25,7 +25,7 @@ assert "--decoder-seq-length is 24, and the checkpoint has 16" in said, said
 assert "lengths may change with --finetune" in said, said
 isotron(*t5, "--seq-length", 48, "--decoder-seq-length", 24, "--load", WORK / "t5", "--finetune")
 
-# generate takes the model and the tokenizer from the checkpoint alone.
+# generate reads the model and the tokenizer only from the checkpoint.
 out = isotron("generate", "--load", first, "--prompt", "a", "--tokens-to-generate", 2)
 assert "successfully loaded" in out, out
 
@@ -68,8 +68,8 @@ isotron("generate", "--load", straight / "iter_0000010", "--prompt", "a", "--tok
 shutil.copytree(straight / "iter_0000005", WORK / "renamed")
 assert "its name is not iter_" in run("--load", WORK / "renamed", expect=2)
 
-# A run refuses to save among the checkpoints of another run. A note tells if a run restarts from one of
-# its older checkpoints.
+# A run refuses to save among the checkpoints of another run. A note states whether a run restarts from one of its older
+# checkpoints.
 before = sorted(inner.rglob("*"))
 for words in ([], ["--load", straight], ["--load", inner, "--finetune"]):
     assert f"--load '{inner}' to continue it" in run(*words, "--save", inner, expect=2), words

@@ -49,7 +49,7 @@ for cell in suite.getElementsByTagName("testcase"):
 for p in suite.getElementsByTagName("property"):
     assert p.getAttribute("name") not in ("bound", "observed") or float(p.getAttribute("value")) >= 0, p.toxml()
 page = (WORK / "r.html").read_text()
-# provenance: every report has the same facts as a benchmark's, and the threads per rank
+# provenance: every report has that of a benchmark, and the threads per rank
 isotron("bench", "ops", "--filter", "^norm/rms-short$", "--dtype", "fp32", "--seconds", 1e-3, "--cpu-threads", 1,
         "--json", WORK / "ops.json")
 bench = json.loads((WORK / "ops.json").read_text())["provenance"]

@@ -20,8 +20,8 @@ def resize(terminal, columns):
 
 
 def at_terminal(words, columns=200, then=None, stdout=None, **env):
-    """Runs the program on a terminal and returns its output. With `then`, the terminal is resized to so many columns
-    when the run shows a step; when it shows a step after that, the run is stopped."""
+    """Runs the program on a terminal and returns its output. With `then`, the terminal is resized to that number of
+    columns when the run shows a step. When it shows a step after that, the run is stopped."""
     main, terminal = pty.openpty()
     resize(main, columns)
     clean = {name: value for name, value in os.environ.items() if name not in ("TERM", "NO_COLOR", "COLUMNS")}

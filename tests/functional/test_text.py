@@ -25,7 +25,7 @@ def write(name, data):
 
 
 def documents(prefix=PREFIX, key="text"):
-    """The texts in a dataset made with ByteLevelTokenizer."""
+    """Returns the texts in a dataset that was made with ByteLevelTokenizer."""
     index, tokens = (pathlib.Path(f"{prefix}_{key}_document.{end}").read_bytes() for end in ("idx", "bin"))
     sequences, entries = struct.unpack_from("<QQ", index, 18)
     ends = [0]
@@ -65,7 +65,7 @@ def commands(file, line):
 # ---- bytes that are not text ----
 
 def fault(data):
-    """Offset of the first byte that is NUL or not UTF-8."""
+    """Returns the offset of the first byte that is NUL or not UTF-8."""
     try:
         data.decode()
         return data.index(0)
@@ -188,7 +188,7 @@ for name, part in (("latn1", "did you mean latin1"), ("klingon", "common ones ar
 
 
 def frame(data, window=0, last=1):
-    """A zstd frame of raw blocks (RFC 8878), with a window of 2^(10 + window) bytes."""
+    """Returns a zstd frame of raw blocks (RFC 8878), with a window of 2^(10 + window) bytes."""
     blocks = [data[i:i + 1000] for i in range(0, len(data), 1000)] or [b""]
     return b"\x28\xb5\x2f\xfd\0" + bytes([window << 3]) + b"".join(
         struct.pack("<I", len(b) << 3 | (last and b is blocks[-1]))[:3] + b for b in blocks)
@@ -199,8 +199,8 @@ def skippable(kind, data=b""):
 
 
 def lzip(data):
-    """A member of an lzip file, according to its manual: a header, an LZMA stream without its header, a checksum and
-    sizes."""
+    """Returns a member of an lzip file, according to the manual of lzip: a header, an LZMA stream without its header, a
+    checksum and sizes."""
     packed = lzma.compress(data, lzma.FORMAT_RAW, filters=[{"id": lzma.FILTER_LZMA1, "dict_size": 1 << 20}])
     return b"LZIP\1\x14" + packed + struct.pack("<IQQ", zlib.crc32(data), len(data), len(packed) + 26)
 
@@ -259,7 +259,7 @@ LINES += ['{"text": "a", "x": ' + '{"y":' * 900 + "NaN" + "}" * 900 + "}", '{"te
 
 
 def oracle(line):
-    """The text that preprocess_data.py reads from a line; None if it fails."""
+    """Returns the text that preprocess_data.py reads from a line, or None if it fails."""
     try:
         value = json.loads(line)["text"]
         return b"".join(s.encode() for s in (value if isinstance(value, list) else [value]))

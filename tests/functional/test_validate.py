@@ -34,7 +34,7 @@ if shutil.which("mpirun"):
 
 
 def family(pid):
-    """The descendants of a process."""
+    """Returns the descendants of a process."""
     try:
         own = [int(k) for task in os.listdir(f"/proc/{pid}/task")
                for k in open(f"/proc/{pid}/task/{task}/children").read().split()]

@@ -24,7 +24,7 @@ void corpus_add(Corpus *, const void *bytes, size_t n);
 void corpus_add_file(Corpus *, const char *path);    /* a file of the repository, which must exist */
 void corpus_add_glob(Corpus *, const char *pattern); /* at least one file must match */
 
-/* Path of a file with this name in the scratch folder of this process. The caller frees it. */
+/* Returns the path of a file with this name in the scratch folder of this process. The caller frees it. */
 char *fuzz_path(const char *name);
 /* Writes a file in the scratch folder and returns its path. */
 char *fuzz_file(const char *name, const void *bytes, size_t n);

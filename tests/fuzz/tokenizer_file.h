@@ -14,7 +14,7 @@ static const char FUZZ_TEXT[] =
     "\xe4\xb8\xad\xe6\x96\x87 "
     "\xff\xc3 \xd8\xb3\xd9\x84 <|endoftext|><s>aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa  \xe2\x80\xa8 DON'T";
 
-/* name: name of the file, such as "tokenizer.json". */
+/* `name` is the name of the file, such as "tokenizer.json". */
 static bool fuzz_tokenizer_file(const char *type, const char *name, const uint8_t *bytes, size_t n) {
     char *path = fuzz_file(name, bytes, n);
     TokenizerConfig config = TOKENIZER_CONFIG_DEFAULT;

@@ -1,4 +1,4 @@
-/* The functions that a stand-in for NCCL exports, and the sizes of NCCL's types. */
+/* Declares the functions that a stand-in for NCCL exports, and the sizes of NCCL's types. */
 #pragma once
 
 #include <stdint.h>

@@ -15,7 +15,7 @@ typedef enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, REC
  * an all-gather writes as many. */
 typedef struct Op {
     Kind kind;
-    const void *in; /* NULL: no input, as for all members of a broadcast except the root */
+    const void *in; /* NULL if there is no input, as for all members of a broadcast except the root */
     void *out;
     size_t n;
     int type, reduction;

@@ -1,6 +1,6 @@
 /* The data movement of host_nccl.c. A sum is the left fold over the members in their order: in double for
- * F64, in 64-bit integers for integers, else in float, rounded once to nearest even at the end. Isotron's host
- * transport (src/comm/reduce.c) adds in the same way, so results are bitwise equal. */
+ * F64, in 64-bit integers for integers, and otherwise in float, rounded once to nearest even at the end.
+ * Isotron's host transport (src/comm/reduce.c) adds in the same way, so results are bitwise equal. */
 #include <string.h>
 
 #include "nccl/host_nccl.h"
@@ -32,8 +32,8 @@ static uint16_t bf16_of(float x) {
 
 static float of_bf16(uint16_t x) { return float_of_bits((uint32_t)x << 16); }
 
-/* An addition rounds to a multiple of the spacing of F16 at x: 2^-24 for subnormals, else 2^-10 of x's power of
- * two. */
+/* An addition rounds to a multiple of the spacing of F16 at x: 2^-24 for subnormals, otherwise 2^-10 of x's
+ * power of two. */
 static uint16_t f16_of(float x) {
     const uint32_t u = float_bits(x), sign = u >> 16 & 0x8000, size = u & 0x7fffffff;
     if (x != x) return (uint16_t)(sign | 0x7e00);

@@ -30,7 +30,7 @@ static inline bool setup_names(const char *text, const char *name) {
     return false;
 }
 
-/* The text's words are separated by spaces. Release with setup_free. */
+/* The words of the text are separated by spaces. Release with setup_free. */
 __attribute__((format(printf, 1, 2))) static inline Setup *setup_new(const char *fmt, ...) {
     enum { WORDS = 128 };
     Arena *arena = arena_new();

@@ -1,4 +1,4 @@
-/* Creates a model, with a device and a tape, from words of a command line; and token ids as its input. */
+/* Creates a model, with a device and a tape, from words of a command line, and token ids as its input. */
 #pragma once
 
 #include "unit/config_helper.h"
@@ -45,7 +45,8 @@ static inline void test_model_free(TestModel *m) {
     setup_free(m->setup);
 }
 
-/* Random token ids with labels and positions 0, 1, 2, ...; the arrays are in the setup's arena. */
+/* Returns random token ids with labels and positions 0, 1, 2, .... The arrays are in the arena of the
+ * setup. */
 typedef struct Ids {
     int64_t b, s;
     Tensor tokens, labels, position;

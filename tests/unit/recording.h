@@ -1,4 +1,4 @@
-/* The microbatch of a test that runs a backward pass. */
+/* Defines the microbatch of a test that runs a backward pass. */
 #pragma once
 
 #include "tape/tape.h"

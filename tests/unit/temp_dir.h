@@ -1,4 +1,4 @@
-/* A fresh folder for a test; the test removes it with file_remove_tree. */
+/* Makes a new folder for a test, which the test removes with file_remove_tree. */
 #pragma once
 
 #include <stdio.h>

@@ -85,7 +85,7 @@ static Descriptor condition(const Builder *b, cudnnPointwiseMode_t mode, Descrip
     graph_pointwise(b->g, mode, CUDNN_DATA_BOOLEAN, p, q, NULL, seen);
     return seen;
 }
-/* x where `seen` is true, else `hidden` */
+/* x where `seen` is true, otherwise `hidden` */
 static Descriptor selected(const Builder *b, Descriptor x, Descriptor seen, AttentionTensor hidden) {
     Descriptor y = score(b);
     graph_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, REAL, x, number(b, hidden), seen, y);

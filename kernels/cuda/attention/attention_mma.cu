@@ -568,7 +568,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- launches ---- */
 
-/* Shared memory for two stages if two blocks fit on a multiprocessor, else for one stage. */
+/* The shared memory for two stages if two blocks fit on a multiprocessor, otherwise for one stage. */
 struct Memory {
     int stages, bytes;
 };

@@ -1,8 +1,8 @@
-/* GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are in F64 for F64 operands, else in F32 (never
- * TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a call costs the host only one
- * look-up. Epilogues (GemmEpilogue) are fused or run as separate passes. Column sums of a are fused only if they are
- * F32, because cuBLASLt would otherwise round a sum over all tokens to 16 bits. act, and c if there is a pre, are
- * written; otherwise c and dbias are written or accumulated. */
+/* GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are in F64 for F64 operands, and otherwise
+ * in F32 (never in TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a
+ * call costs the host only one look-up. Epilogues (GemmEpilogue) are fused or run as separate passes. Column
+ * sums of a are fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to
+ * 16 bits. act, and c if there is a pre, are written; otherwise c and dbias are written or accumulated. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-/* Chooses a GEMM's algorithm by measurement. The criterion is the time under the load of a training step,
- * where the power limit determines a GPU's clocks. An algorithm that wins short runs by drawing more power
- * may be slower then. Therefore, short interleaved runs only discard candidates that are far behind. The
- * finalists then run alone, on a hot GPU, for as long as the power governor needs to settle. The measured
- * time includes the separate passes of epilogues.
+/* Chooses a GEMM's algorithm by measurement. The criterion is the time in a training step, in which the power
+ * limit determines a GPU's clocks. An algorithm that wins short runs by drawing more power may be slower
+ * then. Therefore, short interleaved runs only discard candidates that are far behind. The finalists then run
+ * alone, on a hot GPU, for as long as the power governor needs to settle. The measured time includes the
+ * separate passes of epilogues.
  *
  * Two choices are made and stored. One is the fastest algorithm whose results are bitwise equal to those of
  * an unmeasured GEMM, so that tuning never changes results, neither between ranks nor after a restart. The
@@ -22,10 +22,10 @@ enum { TURNS = 3, TURN_RUNS_MIN = 3, TURN_RUNS_MAX = 50 };
 static const double WARM_MS = 30, TURN_MS = 0.5;
 static const double HOPELESS = 1.2; /* limit in the first turn, as a multiple of the first candidate's time */
 
-/* Blocks are long runs under load. The order of candidates is reversed in every other round, so that most of
- * a drift cancels out. Turns predict the speed under load only roughly, so the first round includes all
- * candidates that are nearly as fast as the best. Later rounds include fewer and closer candidates, the best
- * so far. */
+/* Blocks are long runs that keep the GPU busy. The order of candidates is reversed in every other round, so
+ * that most of a drift cancels out. Turns predict the speed of long runs only roughly, so the first round
+ * includes all candidates that are nearly as fast as the best. Later rounds include fewer and closer
+ * candidates, the best so far. */
 enum { ROUNDS = 4 };
 typedef struct Entry {
     int most;    /* number of bitwise equal candidates, and of all */
@@ -58,7 +58,7 @@ static void try_all(GemmBench *b, Candidate *all, int n) {
     }
 }
 
-/* Number of runs that take `ms` together if each takes `once`. */
+/* The number of runs that need `ms` together if each needs `once`. */
 static int runs_in(double ms, double once) { return (int)ceil(ms / fmax(once, 1e-4)); }
 
 static void turn(GemmBench *b, Candidate *x, int number) {

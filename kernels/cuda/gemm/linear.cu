@@ -83,7 +83,7 @@ extern "C" size_t cuda_plans_linear_dgrad(const Call *c) { return plan(c, dgrad(
 /* ---- dbias ---- */
 
 /* Sums columns over the chunk of `each` rows that begins at row each * blockIdx.y. The sums are written to
- * `out` if there is only one chunk, else to row blockIdx.y of `partial`. */
+ * `out` if there is only one chunk, otherwise to row blockIdx.y of `partial`. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     sum_rows(const T *dy, int64_t rows, int64_t n, int64_t each, Real<T> *partial, Cells out, bool add) {

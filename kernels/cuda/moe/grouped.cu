@@ -75,7 +75,7 @@ static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t
 
 /* The biases of all experts, and the factors of the rows. */
 struct Biases {
-    Cells bias, scale; /* bias.data NULL: none; scale.data NULL: 1 */
+    Cells bias, scale; /* if bias.data is NULL, there is no bias; if scale.data is NULL, the scale is 1 */
 };
 
 /* Adds an expert's bias to a tile, which begins at row `first` and column `column`. */
@@ -244,7 +244,7 @@ static void launch_ordered_experts(const Call *c, const Experts &e) {
     LAUNCHED();
 }
 
-/* along: each expert's weight is [n,k], else [k,n]. */
+/* If `along`, each expert's weight is [n,k], otherwise [k,n]. */
 static void run_rows(const Call *c, bool along) {
     const Experts e = experts_of(c);
     const int64_t n = tensor_width(c->out[0]), k = tensor_width(c->in[0]);

@@ -511,7 +511,7 @@ typedef struct Weight {
     HfTensor layout;
     const void *values;
     DType dtype;
-    float *decoded; /* NULL: the values are in the file */
+    float *decoded; /* NULL if the values are in the file */
 } Weight;
 
 /* Decodes the weight if it is quantized. free(decoded) ends the use of the values. */

@@ -144,7 +144,7 @@ void comm_plan(Comm *c, const CommCall *call) {
 enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 
 /* MiB of a communicator whose operations have at most `most_blocks` thread blocks, measured for 8, 10, 16, 20 and 24.
- * 0: NCCL chooses, which gives 24. */
+ * 0 means that NCCL chooses the number, which is 24. */
 static int communicator_mib(int most_blocks) {
     const int blocks = most_blocks && most_blocks < 24 ? most_blocks : 24;
     return (blocks > 16 ? 123 : 36) + 12 * blocks;

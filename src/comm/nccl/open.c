@@ -7,10 +7,10 @@
 #include "comm/agree.h"
 #include "comm/nccl/state.h"
 
-/* The facts about a rank that all ranks compare. */
+/* The properties of a rank that all ranks compare. */
 typedef struct Facts {
     unsigned char device[16];
-    int32_t version; /* 0: NCCL cannot be loaded */
+    int32_t version; /* 0 if NCCL cannot be loaded */
     int32_t shares;  /* 1: NCCL lets ranks share a GPU */
     int32_t alone;   /* 1: the rank is a thread, but NCCL needs one process per rank */
     int32_t lacks_peers;
@@ -101,7 +101,7 @@ static Facts facts_of(const Comm *c, const Device *device, const Nccl *n, bool l
     return f;
 }
 
-/* The caller frees the facts of all ranks. */
+/* The caller frees the properties of all ranks. */
 static Facts *gather_facts(Comm *c, Facts mine) {
     Facts *all = mem_zero((size_t)c->world, sizeof *all);
     comm_run(c, &(CommCall){.kind = COMM_ALL_GATHER,

@@ -25,7 +25,7 @@ typedef struct Column {
     Bytes pages;          /* unread pages of the row group */
     int64_t rows;         /* number of rows of the unread pages */
     int64_t page_rows;    /* number of unread rows of the current page */
-    Runs levels;          /* definition levels: 0 for a row without value, else 1 */
+    Runs levels;          /* definition levels: 0 for a row without value, otherwise 1 */
     Strings strings;      /* strings of the current page */
     Buffer page, indexed; /* the uncompressed page, and the uncompressed dictionary */
 } Column;

@@ -18,7 +18,7 @@ int32_t hf_usual_eod(const Tokenizer *);
 void hf_take_usual(Tokenizer *);
 /* Replaces the tokens that TOKENIZER_ADD_SPECIAL adds before and after a text; -1 means no token. */
 void hf_put_around(Tokenizer *, int32_t before, int32_t after);
-/* Makes the tokenizer encode every text with TOKENIZER_SPECIAL_AS_TEXT. */
+/* After this call, the tokenizer encodes every text with TOKENIZER_SPECIAL_AS_TEXT. */
 void hf_split_special(Tokenizer *);
 
 Err hf_encode(const Tokenizer *, unsigned flags, const char *text, size_t n, Ids *out);

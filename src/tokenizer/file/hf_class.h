@@ -32,10 +32,10 @@ Err hf_class_find(const HfConfig *, const json_t *tokenizer, const HfClass **out
 const HfClass *hf_class(const char *name);
 
 /* Builds a tokenizer.json from the vocabulary of `root`, and sets the default tokens of the class in the settings.
- * Returns an error if the vocabulary is that of another kind of model. */
+ * Returns an error if the vocabulary is of another kind of model. */
 Err hf_class_build(const HfClass *, HfConfig *, const json_t *root, json_t **out);
 
-/* A boolean of the settings; null means the fallback. */
+/* Returns a boolean of the settings. The value null means the fallback. */
 bool hf_class_flag(const HfConfig *, const char *key, bool fallback);
 /* Like hf_class_flag, but null means false. */
 bool hf_class_flag_or_null(const HfConfig *, const char *key, bool fallback);

@@ -1,6 +1,6 @@
-/* The files next to a vocabulary of Hugging Face that name and add tokens: tokenizer_config.json and, if it
- * has no "added_tokens_decoder", special_tokens_map.json and added_tokens.json. Source: AutoTokenizer of
- * transformers 5.24 (tokenization_utils_base.py, tokenization_utils_tokenizers.py). */
+/* Reads the files next to a vocabulary of Hugging Face that name and add tokens: tokenizer_config.json and,
+ * if it has no "added_tokens_decoder", special_tokens_map.json and added_tokens.json. Source: AutoTokenizer
+ * of transformers 5.24 (tokenization_utils_base.py, tokenization_utils_tokenizers.py). */
 #pragma once
 
 #include <jansson.h>
@@ -17,8 +17,9 @@ typedef struct HfConfig {
     json_t *model_type, *tokenizer_class; /* the values in config.json and tokenizer_config.json, or NULL */
 } HfConfig;
 
-/* Fills `out`, which must be zero; call hf_config_free even after an error. tokenizer: the tokenizer.json, or
- * NULL if there is none. Returns an error if a file is malformed or two tokens have the same id. */
+/* Fills `out`, which must be zero; call hf_config_free even after an error. `tokenizer` is the
+ * tokenizer.json, or NULL if there is none. Returns an error if a file is malformed or two tokens have the
+ * same id. */
 Err hf_config_read(const char *dir, const json_t *tokenizer, HfConfig *out);
 void hf_config_free(HfConfig *);
 

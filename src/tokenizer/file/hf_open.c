@@ -17,7 +17,7 @@ typedef struct Opening {
     const TokenizerConfig *options;
     char *path; /* path of the vocabulary, for messages */
     HfConfig config;
-    const HfClass *class; /* NULL: `root` is used unchanged */
+    const HfClass *class; /* NULL if `root` is used unchanged */
     json_t *root;
     TokenModel made; /* replaces the model of `root` */
     bool is_json, is_made;

@@ -1,4 +1,4 @@
-/* tekken.json, and the regexes with which tiktoken's encodings split a text. */
+/* Reads tekken.json, and has the regexes with which tiktoken's encodings split a text. */
 #pragma once
 
 #include <jansson.h>

@@ -1,7 +1,7 @@
-/* The "added_tokens" of a tokenizer.json: tokens that are split off a text before the model runs, leftmost
- * and longest first. Tokens with normalized = false are searched for in the original text. Tokens with
- * normalized = true are searched for, in their normalized spelling, in the normalized text between these
- * tokens. Source: tokenizers/src/tokenizer/added_vocabulary.rs. */
+/* The "added_tokens" of a tokenizer.json are split off a text before the model runs, leftmost and longest
+ * first. Tokens with normalized = false are searched for in the original text. Tokens with normalized = true
+ * are searched for, in their normalized spelling, in the normalized text between these tokens. Source:
+ * tokenizers/src/tokenizer/added_vocabulary.rs. */
 #pragma once
 
 #include <jansson.h>
@@ -15,9 +15,10 @@
 
 typedef struct Added Added;
 
-/* Loads the list. A token without an "id" gets the next id. extra: special tokens that are appended if the list lacks
- * them. free_ids: tokens without "from" may have ids that the `tokenizers` library would not assign. It is an error if
- * an id contradicts the model's vocabulary, if the library would not assign it, or if a token occurs twice. */
+/* Loads the list. A token without an "id" gets the next id. `extra` are special tokens that are appended if
+ * the list lacks them. With free_ids, tokens without "from" may have ids that the `tokenizers` library would
+ * not assign. It is an error if an id contradicts the model's vocabulary, if the library would not assign it,
+ * or if a token occurs twice. */
 typedef struct AddedOptions {
     const char *const *extra;
     size_t num_extra;
@@ -33,7 +34,7 @@ bool added_is_special(const Added *, int32_t id);
 const char *added_text(const Added *, int32_t id, size_t *n);
 
 /* Calls fn for each added token (with its id) and each non-empty stretch of text between them (with id -1),
- * in order. special_as_text: special tokens are not searched for. */
+ * in order. If special_as_text is set, special tokens are not searched for. */
 typedef void AddedFn(void *arg, int32_t id, size_t begin, size_t end);
 void added_split(const Added *, bool normalized, bool special_as_text, const char *text, size_t n,
                  AddedFn *fn, void *arg);

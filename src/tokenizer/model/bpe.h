@@ -1,6 +1,6 @@
-/* Byte-pair encoding of a pre-token. It begins with characters, and merges the adjacent pair of lowest rank,
- * leftmost first, until no pair has a rank. With a heap of candidate pairs, a word of n characters costs O(n
- * log n). Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
+/* Encodes a pre-token by byte-pair encoding. It begins with the characters, and merges the adjacent pair of
+ * lowest rank, leftmost first, until no pair has a rank. Because candidate pairs are in a heap, a word of n
+ * characters costs O(n log n). Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
 #pragma once
 
 #include <jansson.h>

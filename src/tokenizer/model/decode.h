@@ -21,14 +21,14 @@ typedef struct Texts {
 void texts_add(Texts *, const char *text, size_t n);
 void texts_free(Texts *);
 
-/* Loads a decoder. NULL or null: tokens are joined by blanks, as in the `tokenizers` library. Returns an error if the
- * kind is not in the list above. */
+/* Loads a decoder. If it is NULL or null, tokens are joined by blanks, as in the `tokenizers` library.
+ * Returns an error if the kind is not in the list above. */
 Err decoder_load(const json_t *, Decoder **out);
 void decoder_free(Decoder *);
 
 /* Whether the decoded text is the concatenation of the texts of the tokens. */
 bool decoder_joins_bytes(const Decoder *);
 
-/* Appends the decoded text to `out`; overwrites `tokens`. ByteLevel returns bytes unchanged, whereas the library
- * replaces invalid UTF-8. Returns an error only if a Replace fails. */
+/* Appends the decoded text to `out`, and overwrites `tokens`. ByteLevel returns bytes unchanged, whereas the
+ * library replaces invalid UTF-8. Returns an error only if a Replace fails. */
 Err decoder_run(const Decoder *, Matcher *, Texts *tokens, Str *out);

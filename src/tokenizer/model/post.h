@@ -1,6 +1,6 @@
 /* The "post_processor" of a tokenizer.json, which adds ids before and after a text if special tokens are
- * requested. Supported are TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel (spans only), and
- * a Sequence in which at most one processor adds ids. Source: tokenizers/src/processors. */
+ * requested. It may be TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel (spans only), or a
+ * Sequence in which at most one processor adds ids. Source: tokenizers/src/processors. */
 #pragma once
 
 #include <jansson.h>
@@ -18,7 +18,7 @@ typedef struct Post {
     size_t n_trims;
 } Post;
 
-/* Fills `out`, which must be zero; release both lists with ids_free. NULL or null: no ids are added. Returns an error
- * for an unknown kind, a template that does not have exactly one text, an id outside [0, limit), and more than
- * POST_TRIMS processors that trim spans. */
+/* Fills `out`, which must be zero. Release both lists with ids_free. If the object is NULL or null, no ids
+ * are added. Returns an error for an unknown kind, a template that does not have exactly one text, an id
+ * outside [0, limit), and more than POST_TRIMS processors that trim spans. */
 Err post_load(const json_t *, int32_t limit, Post *out);

@@ -16,8 +16,8 @@ typedef struct TokenModel {
     RankBpe *ranked; /* made by tiktoken.c, never read from a tokenizer.json */
 } TokenModel;
 
-/* Fills `out`, which must be zero. A model without a type is BPE. Returns an error for an unknown type, and the errors
- * of the type's own loader. */
+/* Fills `out`, which must be zero. A model without a type is BPE. Returns an error for an unknown type, and
+ * the errors of the loader of the type. */
 Err token_model_load(const json_t *, TokenModel *out);
 void token_model_free(TokenModel *);
 const Vocab *token_model_vocab(const TokenModel *);

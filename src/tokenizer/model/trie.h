@@ -1,4 +1,4 @@
-/* A map from byte strings to numbers. A search byte by byte finds all keys that are prefixes of a text. */
+/* Maps byte strings to numbers. A search byte by byte finds all keys that are prefixes of a text. */
 #pragma once
 
 #include <stddef.h>

@@ -1,4 +1,4 @@
-/* A map between the texts and ids of tokens, in both directions. */
+/* Maps the texts of tokens to ids, and ids to texts. */
 #pragma once
 
 #include <jansson.h>
@@ -15,8 +15,8 @@ Vocab *vocab_new(void);
 void vocab_free(Vocab *);
 /* Adds a token. Returns an error if the id is outside [0, VOCAB_ID_LIMIT), or if the text or the id already exists. */
 Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
-/* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Errors: those of vocab_add, an id that is not
- * an integer. */
+/* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Returns the errors of vocab_add, and an error
+ * for an id that is not an integer. */
 Err vocab_load(Vocab *, const json_t *model);
 /* The id of a text, or -1 if there is none. */
 int32_t vocab_id(const Vocab *, const char *text, size_t n);

@@ -11,7 +11,8 @@
 uint32_t age_stand_in(uint32_t c);
 /* Whether Unicode 9 does not define the character, so that normalization leaves it unchanged. */
 bool age_unordered(uint32_t c);
-/* The lower case of an upper-case letter that utf8proc does not know; `c` for other characters. */
+/* Returns the lower case of an upper-case letter that utf8proc does not know, and `c` for other
+ * characters. */
 uint32_t age_lower(uint32_t c);
 
 /* Character classes of the library's normalizers and pre-tokenizers, each in the version of Unicode that the

@@ -1,6 +1,6 @@
-/* A normalized text with the origin of each byte in the original text, for the offsets of tokens. All bytes
- * of a character have one origin. Source: NormalizedString of the `tokenizers` library
- * (tokenizers/src/tokenizer/normalizer.rs). */
+/* A normalized text, with the position in the original text from which each byte comes. The offsets of tokens
+ * are computed from it. All bytes of a character have one origin. Source: NormalizedString of the
+ * `tokenizers` library (tokenizers/src/tokenizer/normalizer.rs). */
 #pragma once
 
 #include <stdbool.h>
@@ -25,7 +25,7 @@ static inline View view_slice(View v, size_t begin, size_t end) {
 }
 
 /* Return the origin of byte i, and of the character before byte i. The origin before the first character is
- * the empty range at the beginning of the part. {0}: the origin is not known. */
+ * the empty range at the beginning of the part. {0} means that the origin is unknown. */
 static inline Origin view_origin(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
 static inline Origin view_origin_before(View v, size_t i) {
     if (!v.at || !v.n) return (Origin){0, 0};

@@ -16,6 +16,6 @@ void charsmap_free(Charsmap *); /* NULL is fine */
 
 typedef enum CharsmapRule { CHARSMAP_SHORTEST, CHARSMAP_LONGEST } CharsmapRule;
 /* Finds the shortest or longest rule that matches the beginning of the text. Returns the number of matched
- * bytes (0: no rule matches), and sets *to to the replacement (borrowed). */
+ * bytes, or 0 if no rule matches, and sets *to to the replacement (borrowed). */
 size_t charsmap_find(const Charsmap *, CharsmapRule, const char *text, size_t n, const char **to,
                      size_t *to_n);

@@ -1,4 +1,4 @@
-/* Typed access to the fields of an unchecked JSON object. `where` names the object in messages
+/* Reads fields of an unchecked JSON object, and checks their types. `where` names the object in messages
  * ("pre_tokenizer"). If a field is absent or null, its value is the fallback; a function without a fallback
  * returns an error. */
 #pragma once
@@ -9,8 +9,9 @@
 
 #include "base/err.h"
 
-/* Reads a JSON file; release with json_decref. Real numbers have the values that serde_json reads (serde_number.h).
- * Returns an error if the file is unreadable, malformed, or nested too deeply, or if it has duplicate keys. */
+/* Reads a JSON file. Release the result with json_decref. Real numbers have the values that serde_json reads
+ * (serde_number.h). Returns an error if the file is unreadable, malformed, or nested too deeply, or if it has
+ * duplicate keys. */
 Err json_file(const char *path, json_t **out);
 
 Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);

@@ -17,8 +17,8 @@
 typedef struct PreTokenizer PreTokenizer;
 typedef struct PreTokenizerWork PreTokenizerWork; /* one per thread */
 
-/* Loads a pre-tokenizer. NULL or null: a text is one piece. Returns an error if a kind is not in the list above, or if
- * there are several ByteLevels. */
+/* Loads a pre-tokenizer. NULL or null means that a text is one piece. Returns an error if a kind is not in
+ * the list above, or if there are several ByteLevels. */
 Err pretokenizer_load(const json_t *, PreTokenizer **out);
 void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);

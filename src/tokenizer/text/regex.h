@@ -13,7 +13,8 @@
 
 typedef struct Regex Regex;
 
-/* Compiles a pattern. literal: the pattern is plain text. Returns an error if the syntax is wrong or not supported. */
+/* Compiles a pattern. If `literal` is set, the pattern is plain text. Returns an error if the syntax is wrong
+ * or not supported. */
 Err regex_compile(const char *pattern, size_t n, bool literal, Regex **out);
 /* Compiles the "pattern" of a Replace or Split: {"String": s} or {"Regex": r}. */
 Err pattern_load(const json_t *object, const char *where, Regex **out);

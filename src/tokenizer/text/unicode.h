@@ -7,8 +7,8 @@
 
 #include "tokenizer/text/aligned.h"
 
-/* Appends a normalization form of the text: NFD, or NFKD with compat, NFC with compose, NFKC with both.
- * Composed characters have the origins that the crate unicode_normalization_alignments computes for the
+/* Appends a normalization form of the text: NFD by default, NFKD with compat, NFC with compose, and NFKC with
+ * both. Composed characters have the origins that the crate unicode_normalization_alignments computes for the
  * `tokenizers` library. */
 void unicode_normalize(View text, bool compat, bool compose, Aligned *out);
 /* Appends the text with each character's full lower-case mapping, without context (no final sigma). */

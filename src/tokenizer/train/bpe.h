@@ -8,6 +8,6 @@
  * Any other pattern is an error. */
 Err bpe_words(const char *pattern, Words **out);
 /* Trains until the vocabulary of special tokens, 256 bytes and merged tokens is full, or until no pair is frequent
- * enough. *out: a tokenizer.json, which the caller releases. *tokens: the size of its vocabulary. Returns an error if
- * the vocabulary is too small for special tokens and bytes. */
+ * enough. *out is a tokenizer.json, which the caller releases. *tokens is the size of its vocabulary. Returns
+ * an error if the vocabulary is too small for special tokens and bytes. */
 Err bpe_train(const Words *, const Training *, json_t **out, int64_t *tokens);

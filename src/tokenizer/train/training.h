@@ -1,4 +1,4 @@
-/* The words of texts with their counts, and the options; shared by the trainers of tokenizers. */
+/* The words of texts with their counts, and the options. The trainers of tokenizers share them. */
 #pragma once
 
 #include <jansson.h>
@@ -11,8 +11,8 @@
 /* The different words (pre-tokens) of all texts, numbered by first occurrence. */
 typedef struct Words Words;
 
-/* Creates Words from the parts of a tokenizer.json that split texts. Takes ownership of both parts.
- * normalizer NULL: none. */
+/* Creates Words from the parts of a tokenizer.json that split texts. Takes ownership of both parts. If
+ * `normalizer` is NULL, there is none. */
 Err words_new(json_t *normalizer, json_t *pre_tokenizer, Words **out);
 void words_free(Words *); /* NULL is fine */
 /* Counts the words of a text. Returns an error if a regex fails, or if there are more than 2^24 different words. */
@@ -32,8 +32,8 @@ typedef struct Training {
     void *ctx;
 } Training;
 
-/* A tokenizer.json with the normalizer and pre-tokenizer of the words, and the special tokens of the
+/* Returns a tokenizer.json with the normalizer and pre-tokenizer of the words, and the special tokens of the
  * Training, whose ids are in `vocab`. Takes ownership of decoder and model. */
 json_t *training_json(const Words *, const Training *, const Vocab *, json_t *decoder, json_t *model);
-/* A token as a JSON string. */
+/* Returns a token as a JSON string. */
 json_t *training_token(const Vocab *, int32_t id);

@@ -1,5 +1,5 @@
-/* Trains a unigram language model. It begins with many pieces; expectation maximisation then alternates with
- * the removal of the pieces whose loss costs the least likelihood, until the vocabulary is small enough.
+/* Trains a unigram language model. It begins with many pieces. Expectation maximisation then alternates with
+ * the removal of the pieces whose removal reduces the likelihood least, until the vocabulary is small enough.
  * Algorithm and constants are those of the `tokenizers` library on the same pre-tokens. The library sums over
  * words in random order, so scores agree only up to the rounding of these sums. There are two differences:
  * the character 0 is never a piece, and a special token that also occurs in the text has only one entry.
@@ -12,7 +12,7 @@
  * runs of blanks reduced to one, and a metaspace before each word. */
 Err unigram_words(Words **out);
 /* Trains a model. The vocabulary begins with "<unk>" if this is not a special token, then has the special tokens, and
- * then pieces by score. *out: a tokenizer.json, which the caller releases. *tokens: the size of its vocabulary, which
- * is smaller than requested if the text has too few substrings. Returns an error if the vocabulary is too small for
- * special tokens and characters, or if a word has more than 4 MiB. */
+ * then pieces by score. *out is a tokenizer.json, which the caller releases. *tokens is the size of its
+ * vocabulary, which is smaller than requested if the text has too few substrings. Returns an error if the
+ * vocabulary is too small for special tokens and characters, or if a word has more than 4 MiB. */
 Err unigram_train(const Words *, const Training *, json_t **out, int64_t *tokens);

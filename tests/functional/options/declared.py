@@ -78,7 +78,7 @@ def declared():
 
 
 def tables_of(field):
-    """The tables in src/config that mention the option. The files of rules count as one table."""
+    """Returns the tables in src/config that mention the option. The files of rules count as one table."""
     config = OPTIONS_DEF.parent
     return {path.relative_to(config).parts[0].removesuffix(".def") for path in config.rglob("*.def")
             if re.search(rf"(->|, |\(){field}\b", path.read_text())}

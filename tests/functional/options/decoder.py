@@ -13,7 +13,7 @@ from gradients import Var, cdf, concatenate, exp, log, of, relu, sigmoid, tanh
 
 
 def pattern(text, layers, of_number):
-    """Parses a layer pattern: N, or an expression of lists."""
+    """Parses a layer pattern, which is N or an expression of lists."""
     return [of_number(i, int(text)) for i in range(layers)] if re.fullmatch(r"\d+", text) else [bool(x) for x in eval_lists(text)]
 
 
@@ -73,13 +73,13 @@ class Shape:
         return f"mtp.layers.{0 if self.repeated else k - 1}"
 
     def scope(self, layer):
-        """The scope of a decoder's layer, or of one that predicts further tokens."""
+        """Returns the scope of a decoder's layer, or of a layer that predicts further tokens."""
         k = layer - self.layers + 1
         return f"decoder.layers.{layer}" if k < 1 else f"{self.scope_ahead(k)}.transformer_layer"
 
 
 class Tensors(dict):
-    """The parameters of a model: {name: (shape, standard deviation or (constant,))}."""
+    """Returns the parameters of a model: {name: (shape, standard deviation or (constant,))}."""
     def __init__(self, m):
         super().__init__()
         self.m, self.o, self.std = m, m.o, m.o.float("init-method-std", 0.02)
@@ -198,7 +198,7 @@ class Tensors(dict):
 
 
 def branches(crosses):
-    """The branches of a layer: [(norm of the input, scope, norm of the output, dropout)]."""
+    """Returns the branches of a layer: [(norm of the input, scope, norm of the output, dropout)]."""
     cross = ("pre_cross_attn_layernorm", "cross_attention", "post_cross_attn_layernorm", "cross_attention_dropout")
     return [("input_layernorm", "self_attention", "post_self_attn_layernorm", "attention_dropout"), *[cross] * crosses,
             ("pre_mlp_layernorm", "mlp", "post_mlp_layernorm", "mlp_dropout")]
@@ -263,7 +263,7 @@ def mscale(o, name, otherwise):
 
 
 def amplitude(o, windowed):
-    """The factor of LongRoPE and YaRN on rotated channels."""
+    """Returns the factor by which LongRoPE and YaRN multiply rotated channels."""
     if windowed and "rope-local-base-freq" in o:
         return 1.0
     if is_yarn(o):
@@ -296,8 +296,8 @@ def best(scores, k):
 
 
 class Pass:
-    """One forward pass. Without a seed it is an evaluation, which uses no random numbers. samples [b]: indices of the
-    samples in the run."""
+    """One forward pass. Without a seed, it is an evaluation, which uses no random numbers. `samples` [b] has the
+    indices of the samples in the run."""
     def __init__(self, m, weights, batch, samples=None, seed=None, counts=None):
         self.m, self.o, self.w, self.batch, self.samples, self.seed = m, m.o, weights, batch, samples, seed
         self.router_losses = []  # (kind, layer, Var)
@@ -361,7 +361,7 @@ class Pass:
         return (seen & (np.arange(s) >= self.batch.first_key[:, :, None]))[:, None]
 
     def latent_heads(self, x, name, layer, positions):
-        """The same as heads, with MLA: all heads share the rotated part of the key."""
+        """Does the same as heads, for MLA: all heads share the rotated part of the key."""
         m, rank = self.m, self.o.int("kv-lora-rank", 32)
         epsilon = self.o.float("latent-norm-epsilon", 0.0)
         normed = lambda x, which: self.norm(x, f"{name}.{which}_layernorm", epsilon) if "qk-layernorm" in self.o else x
@@ -404,7 +404,7 @@ class Pass:
         return q, k[:, :, group], v[:, :, group]
 
     def attended(self, name, q, k, v, seen, bias=None):
-        """Attention. seen [b, 1, query, key]: the visible keys; bias: added to the scores."""
+        """Computes attention. seen [b, 1, query, key] marks the visible keys, and `bias` is added to the scores."""
         m = self.m
         b, s = q.shape[:2]
         q, k, v = (x.transpose(0, 2, 1, 3) for x in (q, k, v))
@@ -445,7 +445,8 @@ class Pass:
     # ---- experts: tokens [t, h], ordered by position, then by sample ----
 
     def router_loss(self, logits, layer, kind, chosen, b):
-        """A router loss without its coefficient. chosen [t, experts]: the choices by scores alone (without biases)."""
+        """Returns a router loss without its coefficient. chosen [t, experts] has the choices by the scores alone,
+        without biases."""
         experts, t = self.m.experts, len(logits.value)
         if kind == "z_loss":
             return (logsumexp(logits) ** 2).mean(0)
@@ -496,7 +497,7 @@ class Pass:
         return np.where(best(totals, keep)[..., None], parts, -np.inf).reshape(choice.shape)
 
     def quantiles(self, logits, layer):
-        """The biases with which these logits would give each expert an equal share of the tokens."""
+        """Returns the biases with which these logits would give each expert an equal share of the tokens."""
         t, n, k = *logits.shape, self.o.int("moe-router-topk", 2)
         biased = logits + self.w[f"{self.m.scope(layer)}.mlp.router.expert_bias"].value
         above = logits - np.sort(biased, axis=1)[:, n - k - 1, None]
@@ -516,7 +517,7 @@ class Pass:
         return logits + drawn - (logits.value if replaced else 0.0)
 
     def kept(self, p, chosen):
-        """The mask of the choices that fit into the capacity of each expert."""
+        """Returns the mask of the choices that fit into the capacity of each expert."""
         factor = self.o.float("moe-expert-capacity-factor", 0.0)
         if factor == 0:
             return chosen
@@ -572,7 +573,8 @@ class Pass:
         return self.dropped(self.norm(x, "embedding.layernorm") if m.norms_sum else x, site, "hidden-dropout")
 
     def stack(self, x, name, layers, positions, seen, bias=None, across=None):
-        """Runs the layers. seen: the visible keys for each layer; across(x, scope): the cross-attention."""
+        """Runs the layers. `seen` has the visible keys for each layer, and across(x, scope) computes the
+        cross-attention."""
         for i in range(layers):
             x = self.layer(x, f"{name}.layers.{i}", i, positions, seen, bias, across)
         return x if self.m.norms_sum else self.norm(x, f"{name}.final_layernorm")
@@ -612,8 +614,8 @@ class Pass:
         return self.output(self.states())
 
     def state_ahead(self, x, k):
-        """The states that predict the token k + 1 positions ahead. x: those that predict the token k positions
-        ahead."""
+        """Returns the states that predict the token k + 1 positions ahead, where x has those that predict the token k
+        positions ahead."""
         m, batch, name = self.m, self.batch, self.m.scope_ahead(k)
         token = self.embedded(batch.later(batch.tokens, k), batch.positions, site=f"{name}.embedding.dropout")
         x = concatenate([self.norm(token, f"{name}.enorm"), self.norm(x, f"{name}.hnorm")])
@@ -622,7 +624,7 @@ class Pass:
         return self.norm(x, f"{name}.final_layernorm")
 
     def losses(self):
-        """For each loss: its sum over the tokens of each sample that the mask counts."""
+        """Returns, for each loss, its sum over the tokens of each sample that the mask counts."""
         batch, x = self.batch, self.states()
         found = [nll(self.output(x), batch.labels, batch.mask)]
         for k in range(1, self.m.ahead + 1):
@@ -632,7 +634,7 @@ class Pass:
 
 
 def nll(z, labels, weights):
-    """The weighted sum of the cross-entropies of each sample. z: logits [b, s, classes]."""
+    """Returns the weighted sum of the cross-entropies of each sample, where z has the logits [b, s, classes]."""
     b, s = np.indices(labels.shape)
     return ((logsumexp(z) - z[b, s, labels].reshape(*b.shape, 1)) * weights[:, :, None]).sum((1, 2))
 

@@ -27,7 +27,7 @@ def site(name):
 
 
 def digest(data):
-    """The hash at the end of a checkpoint's list of tensors."""
+    """Returns the hash at the end of a checkpoint's list of tensors."""
     found = XXHASH.XXH3_128bits(data, ctypes.c_size_t(len(data)))
     return f"{found.high:016x}{found.low:016x}"
 
@@ -50,7 +50,7 @@ def words(seed, name, index):
 
 
 def normals(seed, name, n):
-    """Returns n standard normal numbers by Box-Muller, two per block."""
+    """Returns n standard normal random numbers by the Box-Muller method, two per block."""
     w = philox(seed, name, np.arange((n + 1) // 2, dtype=np.uint64))
     u, v = (((w[:, i] << HALF | w[:, i + 1]) >> np.uint64(11)).astype(np.float64) for i in (0, 2))
     radius, angle = np.sqrt(-2 * np.log((u + 0.5) * 2.0**-53)), 2 * np.pi * v * 2.0**-53
@@ -66,6 +66,6 @@ def jitter(seed, name, eps, index):
 
 
 def elements(samples, shape):
-    """Indices of the elements of an array [samples, *shape], numbered over all samples of the run."""
+    """Returns the indices of the elements of an array [samples, *shape], numbered over all samples of the run."""
     size = int(np.prod(shape))
     return (samples.reshape(-1, *[1] * len(shape)) * size + np.arange(size).reshape(shape)).astype(np.int64)

@@ -15,7 +15,7 @@ def has_pairs(o):
 
 
 def stack_tensors(m):
-    """The parameters of a BERT without its heads."""
+    """Returns the parameters of a BERT without its heads."""
     o, h, out = m.o, m.hidden, Tensors(m)
     types = o.int("num-token-types", 2 if has_pairs(o) else 0)
     out.embeddings()
@@ -71,7 +71,7 @@ class Bert(Pass):
         return self.stack(x, "encoder", self.m.layers, positions, lambda layer: seen)
 
     def losses(self):
-        """The loss of the masked tokens, and the loss of the next-sentence task."""
+        """Returns the loss of the masked tokens, and the loss of the next-sentence task."""
         m, batch, x = self.m, self.batch, self.hidden()
         curve = "gelu-erf" if m.gated or m.named == "gelu" else m.named
         y = self.norm(self.curve(self.linear(x, "lm_head.dense"), curve), "lm_head.layer_norm")
@@ -102,7 +102,7 @@ class T5(Pass):
         return [nll(self.output(x), batch.labels, batch.mask)]
 
     def bias(self, stack, length, both):
-        """The relative bias [1, heads, query, key] of each head, by the bucket of the distance."""
+        """Returns the relative bias [1, heads, query, key] of each head, by the bucket of the distance."""
         if self.m.position != "relative":
             return None
         o, place = self.o, np.arange(length)

@@ -9,7 +9,7 @@ from trainer import batch_of
 
 
 def uniform(seed, index):
-    """A uniform random number in (0, 1) with 53 bits; a block of random words yields two."""
+    """Returns a uniform random number in (0, 1) with 53 bits. A block of random words yields two numbers."""
     w = [int(x) for x in draws.philox(seed, "generate", np.array([index // 2], np.uint64))[0]]
     high, low = w[index % 2 * 2:index % 2 * 2 + 2]
     return (((high << 32 | low) >> 11) + 0.5) * 2.0**-53
@@ -30,8 +30,8 @@ def choose(o, logits, u):
 
 
 def generate(o, shape, weights, prompts, stop=()):
-    """Returns for each prompt the (token, log-probability) pairs of all tokens except the first. stop: words that end a
-    text."""
+    """Returns, for each prompt, the (token, log-probability) pairs of all tokens except the first. `stop` has words
+    that end a text."""
     w, texts = {name: Var(x) for name, x in weights.items()}, []
     for number, prompt in enumerate(prompts):
         tokens, told = list(prompt), []

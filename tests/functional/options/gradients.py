@@ -8,7 +8,7 @@ ORDER = itertools.count()
 
 
 def fit(gradient, shape):
-    """The gradient of a broadcast operand: the sum over its copies."""
+    """Returns the gradient of a broadcast operand, which is the sum over its copies."""
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
     return gradient.sum(axis=tuple(i for i, n in enumerate(shape) if n == 1 and gradient.shape[i] != 1), keepdims=True)
 
@@ -72,7 +72,7 @@ def of(x):
 
 
 def elementwise(function, slope):
-    """Makes an elementwise operation. slope: its derivative, as a function of x and function(x)."""
+    """Makes an elementwise operation. `slope` is its derivative, as a function of x and function(x)."""
     def op(x):
         y = function(x.value)
         return Var(y, (x, lambda g: g * slope(x.value, y)))

@@ -23,7 +23,8 @@ from program import Program, Wrong
 
 
 def meet(row, command, base, quick):
-    """Runs a row. Returns the error that it reports, or None. A missing value that the row reads is an error too."""
+    """Runs a row. Returns the error that it reports, or None. It is also an error if a value that the row reads is
+    missing."""
     try:
         row.check(Program(command, base), quick)
     except Wrong as e:
@@ -34,8 +35,8 @@ def meet(row, command, base, quick):
 
 
 def judge(rows, binary, bases, ignored):
-    """Runs rows and returns complaints. ignored: for a row, the fields that the program ignores, one after the other;
-    None means that it ignores none."""
+    """Runs rows and returns complaints. `ignored` has, for a row, the fields that the program ignores, one after the
+    other; None means that it ignores none."""
     complaints = []
     for row, field in [(row, field) for row in rows for field in ignored(row)]:
         begin = time.time()
@@ -47,8 +48,8 @@ def judge(rows, binary, bases, ignored):
 
 
 def main(doc, rows, bases, write_files, more):
-    """bases: the words of each family. more: rows that check the table itself, if all of its rows run. -> the exit
-    status"""
+    """`bases` has the words of each family, and `more` has rows that check the table itself, if all of its rows run.
+    Returns the exit status."""
     parser = argparse.ArgumentParser(description=doc, epilog=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--only", nargs="*", default=[])

@@ -19,8 +19,8 @@ def lines_of(path):
 
 
 class Vocabulary:
-    """The special ids that samples need: from vocab.txt, to which sentinels are appended. With mock data, they are the
-    last ids of the vocabulary, without padding."""
+    """Returns the special ids that samples need. They come from vocab.txt, to which sentinels are appended. With mock
+    data, they are the last ids of the vocabulary, without padding."""
     pad = -1
 
     def __init__(self, o):
@@ -39,7 +39,7 @@ class Vocabulary:
 
 
 def words64(seed):
-    """The numbers of std::mt19937_64 (Matsumoto and Nishimura, 2000)."""
+    """Generates the random numbers of std::mt19937_64 (Matsumoto and Nishimura, 2000)."""
     x, low = [seed], 2**31 - 1
     for i in range(1, 312):
         x.append((6364136223846793005 * (x[-1] ^ x[-1] >> 62) + i) & WORD)
@@ -53,8 +53,8 @@ def words64(seed):
 
 
 def mapping(text, begin, end, wanted, longest, least, short, seed):
-    """Returns (first sentence, end, target length) of all samples, shuffled. least: minimum number of sentences in a
-    sample."""
+    """Returns (first sentence, end, target length) of all samples, shuffled. `least` is the minimum number of sentences
+    in a sample."""
     random, ratio, rows = np.random.RandomState(seed), int(1 / short + 0.5) if short > 0 else 0, []
 
     def target():
@@ -95,7 +95,7 @@ class Sentences:
         return [self.source[k].tolist() for k in range(first, end)], target, np.random.RandomState((self.seed + i) % 2**32)
 
     def spans(self, ids, target, random, longest, geometric, replaced=None):
-        """Returns the masked spans of positions, in the order of the text. replaced(i): draws the token that replaces
+        """Returns the masked spans of positions, in the order of the text. replaced(i) draws the token that replaces
         position i."""
         words, share = [], self.o.float("mask-prob", 0.15)
         for i, token in enumerate(ids):
@@ -126,7 +126,7 @@ class Sentences:
 
 
 def padded(tokens, length, pad=-1):
-    """Pads tokens with 0. Padding tokens inside the text become 0 too."""
+    """Pads tokens with 0. Padding tokens inside the text also become 0."""
     return np.array([*(0 if token == pad else token for token in tokens), *[0] * (length - len(tokens))])
 
 

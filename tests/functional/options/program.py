@@ -27,7 +27,7 @@ DEADLINE_S = 60
 
 
 class Wrong(Exception):
-    """A run did not do what its options specify."""
+    """Raised if a run did not do what its options specify."""
 
 
 def expect(true, what):
@@ -36,7 +36,7 @@ def expect(true, what):
 
 
 def merged(base, words, without=""):
-    """The options of `base`, overridden by `words`, as a list."""
+    """Returns the options of `base`, overridden by `words`, as a list."""
     o = Options(base) | Options(words)
     return [x for name, values in o.items() if name not in without.split() for x in (f"--{name}", *values)]
 
@@ -62,7 +62,7 @@ def write_datasets():
 
 
 class Program:
-    """Runs the program in the working folder, which contains the datasets. command: the program, possibly with
+    """Runs the program in the working folder, which contains the datasets. `command` is the program, possibly with
     arguments that plant a bug."""
     def __init__(self, command, base):
         self.command, self.base = tuple(map(str, command)), base
@@ -88,7 +88,7 @@ class Program:
         return merged(self.base, words.split(), without)
 
     def logged(self, command, *words, status=0, log="log.jsonl"):
-        """Returns the records of the log, and the output."""
+        """Returns the records of the log, and the output of the program."""
         log = pathlib.Path(log)
         log.unlink(missing_ok=True)
         text = self.call(command, *words, "--log-jsonl", log, status=status)
@@ -105,12 +105,13 @@ class Program:
         return Run(records, evaluations, text)
 
     def fresh(self):
-        """Makes a new folder for checkpoints."""
+        """Makes a new folder for checkpoints and returns its path."""
         return tempfile.mkdtemp(dir=".", prefix="save-")
 
 
 def told_losses(record):
-    """The losses of an evaluation record. `loss` is their sum; if there is only one loss, it has no separate key."""
+    """Returns the losses of an evaluation record. `loss` is their sum; if there is only one loss, it has no separate
+    key."""
     found = {key: x for key, x in record.items() if key.endswith("_loss")} or {"lm_loss": record["loss"]}
     expect(math.isclose(sum(found.values()), record["loss"], rel_tol=1e-15), f"a loss of {record['loss']} is not the sum of {found}")
     expect(math.isclose(math.exp(found["lm_loss"]), record["perplexity"], rel_tol=1e-14), f"another perplexity: {record}")

@@ -1,5 +1,6 @@
 """The table: for each option of options.def that changes numbers, and for each model family that reads it, a row that
-uses the option and checks the numbers. Rows of the kinds in table.py take one line; the other rows are functions."""
+uses the option and checks the numbers. A row of one of the kinds in table.py is one line. The other rows are
+functions."""
 import base64
 import copy
 import functools
@@ -336,8 +337,7 @@ witnessed("freeze_parameters", "--freeze-parameters embedding encoder decoder.la
 
 @row("use_checkpoint_opt_param_scheduler")
 def schedules_of_the_checkpoint(program, quick):
-    """A resumed run takes all settings of schedules from the checkpoint, both with schedules in steps and in
-    samples."""
+    """A resumed run reads all settings of schedules from the checkpoint, whether they count steps or samples."""
     both = "--lr-decay-style cosine --min-lr 1e-3 --decoupled-lr 2e-2 --decoupled-min-lr 4e-3"
     other = "--lr 1 --min-lr 0.5 --lr-decay-style constant --decoupled-lr 1 --decoupled-min-lr 0.5"
     for words, less, changes in (("--weight-decay 0.1 --lr-warmup-fraction 0.6", "", "--lr-decay-iters 9 --lr-warmup-iters 1"
@@ -479,7 +479,8 @@ SAVES = "--save-interval 1"
 
 
 def saved(program, words=SAVES):
-    """Runs and saves every step. Returns the folder, and the state of the reference trainer after two steps."""
+    """Runs the program, and saves a checkpoint after every step. Returns the folder, and the state of the reference
+    trainer after two steps."""
     save, o = program.fresh(), program.words(words)
     program.pretrain(o, "--save", save)
     trainer = Trainer(o)
@@ -488,7 +489,8 @@ def saved(program, words=SAVES):
 
 
 def continued(program, words, state, *options, without=""):
-    """Compares a run that loads a checkpoint with `words` with the reference trainer, started from `state`."""
+    """Runs the program with `words`, which load a checkpoint, and compares it with the reference trainer, started from
+    `state`."""
     o = program.words(words, without)
     compare(program.pretrain(o, *options), Trainer(program.words(words), state).run(), program.words(words))
 
@@ -866,7 +868,7 @@ def memory_tags(program, quick):
 
 
 def same_scalars(found, wanted, steps):
-    """Compares tags with {tag: {step: value}}. Each tag also exists with the samples instead of the steps; steps:
+    """Compares tags with {tag: {step: value}}. Each tag also exists with the samples instead of the steps. `steps` is
     {step: its record}."""
     for tag, values in wanted.items():
         for name, points in ((tag, values), (f"{tag} vs samples", {steps[i]["consumed_samples"]: x for i, x in values.items()})):
@@ -963,7 +965,7 @@ several(EXPERTS + "--moe-router-load-balancing-type global_aux_loss --moe-aux-lo
 # ---- generation ----
 
 def generated(fields, options, prompts=("1 2 3 4 5 6 7", "8 9"), model="", more=lambda folder: []):
-    """A row that compares tokens and log-probabilities of a model after four steps. more: a function that returns
+    """A row that compares tokens and log-probabilities of a model after four steps. `more` is a function that returns
     arguments with files in a folder."""
     def check(program, quick):
         o, save = program.words("--init-method-std 0.6 --save-interval 1000 " + model), program.fresh()

@@ -139,7 +139,8 @@ def open_split(sources, weights, share, wanted, surplus, opened):
 
 
 def open_data(o, part, wanted):
-    """Returns {split: samples or None}. part: opens a range of documents; wanted: {split: number of samples}."""
+    """Returns {split: samples or None}. `part` opens a range of documents, and `wanted` is {split: number of
+    samples}."""
     surplus, opened = o.float("mid-level-dataset-surplus", 0.005), {}
     for split, share in zip(SPLITS, ranges("1,1,1" if "mock-data" in o else o.text("split", "969, 30, 1"))):
         if "mock-data" in o:

@@ -70,7 +70,7 @@ def half(records):
 
 
 def resumed(program, words, steps, first, second):
-    """Runs `steps` steps in one layout, saves, and resumes in another layout."""
+    """Runs `steps` steps in one layout, saves a checkpoint, and resumes the run in another layout."""
     save = program.fresh()
     before = program.pretrain(words, *first.split(), "--save", save, "--save-interval", 1000, "--exit-interval", steps)
     return joined(before, program.pretrain(words, *second.split(), "--load", save))
@@ -84,7 +84,7 @@ def check_read(fields, run):
 
 def legs(layouts):
     """Returns the layouts of the two halves of a resumed run (None if no run is resumed), and the layouts of whole
-    runs. Without `layouts`, any may be used."""
+    runs. Without `layouts`, any layout may be used."""
     if layouts == (ONE,):
         return None, layouts
     first, second, *more = layouts * 2 if len(layouts) == 1 else layouts or (CUT, STAGES)
@@ -92,8 +92,8 @@ def legs(layouts):
 
 
 def witnessed(fields, words="", without="", layouts=(), witness="", families=ALL, steps=3):
-    """layouts: see legs. witness: options for the reference trainer only, which the program derives itself. steps:
-    steps before the resume; at least two must follow, because a step may leave state to the next one."""
+    """For `layouts`, see legs. witness: options for the reference trainer only, which the program derives itself.
+    steps: steps before the resume; at least two must follow, because a step may leave state to the next one."""
     def check(program, quick):
         o = program.words(f"--train-iters {steps} {words}", without)
         expected, (halves, whole) = reference(*o, *witness.split()), legs(layouts)
@@ -113,7 +113,7 @@ def scheduled(fields, words, without=""):
 
 
 def rounded(fields, words, like="", without="", families=ALL):
-    """like: options of a second run, to which the results must not be bitwise equal."""
+    """`like` has the options of a second run, to which the results must not be bitwise equal."""
     def check(program, quick):
         o = program.words(words, without)
         run = program.pretrain(o)
@@ -123,7 +123,7 @@ def rounded(fields, words, like="", without="", families=ALL):
 
 
 def shown(fields, words, pattern, count=None, families=ALL):
-    """pattern: a regular expression that must match the output; count: the number of matches."""
+    """`pattern` is a regular expression that must match the output, and `count` is the number of matches."""
     def check(program, quick):
         run = program.pretrain(program.words(words))
         expect(bits(run) == plain(program, *program.words()), "numbers change")
@@ -138,7 +138,7 @@ FP8 = "--num-layers 3 --lane fp32 --lr 1e-3 --fp8-format hybrid "
 
 
 def low_precision(rounded, fp8=FP8):
-    """rounded: the function that declares such a row for the command."""
+    """`rounded` is the function that declares such a row for the command."""
     tensorwise = fp8 + "--fp8-recipe tensorwise "
     ends = tensorwise + "--first-last-layers-bf16"
     rounded("lane", "--lane fp32")

@@ -40,7 +40,7 @@ class Vocabulary:
         return [i for word in re.findall(r"\w+|[^\w\s]", text if self.cased else text.lower()) for i in self.pieces(word)]
 
     def pieces(self, word):
-        """Splits a word into pieces, each the longest that matches."""
+        """Splits a word into pieces, each of which is the longest one that matches."""
         found, begin = [], 0
         while begin < len(word):
             ends = (end for end in range(len(word), begin, -1) if ("##" if begin else "") + word[begin:end] in self.ids)
@@ -126,7 +126,7 @@ def tensors(m, classes):
 
 
 class Pass(encoder.Bert):
-    """samples: the indices of the rows in the run."""
+    """`samples` has the indices of the rows in the run."""
     def scores(self):
         """Returns logits [samples, classes or choices]."""
         head = "classification_head" if "classification_head.weight" in self.w else "multichoice_head"
@@ -136,7 +136,7 @@ class Pass(encoder.Bert):
         return z.reshape(-1, CHOICES) if head == "multichoice_head" else z
 
     def loss(self):
-        """Returns the weighted loss of each sample, the number of right answers, and the weights."""
+        """Returns the weighted loss of each sample, the number of correct answers, and the weights."""
         z, each = self.scores(), len(self.batch.labels)
         each //= len(z.value)
         labels, weights = self.batch.labels[::each], self.batch.weights[::each]
@@ -192,7 +192,7 @@ class TaskTrainer(Trainer):
         return found, {"lm_loss": y.value.sum() / max(total, 1)}, {}
 
     def accuracy(self):
-        """Returns {path: (loss, right answers, samples)}."""
+        """Returns {path: (loss, correct answers, samples)}."""
         w, found = self.variables(), {}
         for path, each in zip(self.o.list("valid-data"), self.valid):
             y, right, weights = Pass(self.m, w, each.batch(range(len(each)))).loss()

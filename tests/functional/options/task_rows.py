@@ -271,7 +271,7 @@ def head_of(trainer, names, other):
 
 
 def continued(program, words, state, *more, without="", layouts=(ONE, STAGES)):
-    """Compares a run that loads a checkpoint with the reference trainer, started from `state`."""
+    """Compares a run that loads a checkpoint with the reference trainer, which starts from `state`."""
     o = program.words(words)
     for layout in layouts:
         compare_task(tune(program, program.words(words, without), *layout.split(), *more), TaskTrainer(o, state).run(), o)
@@ -303,7 +303,7 @@ for fields, words, more in (
 
 @row("class_labels classifier_dropout pretrained_checkpoint use_checkpoint_args")
 def other_classes(program, quick):
-    """A run can load the weights of another task, but takes neither its class names nor its dropout."""
+    """A run can load the weights of another task, but uses neither the class names nor the dropout of that task."""
     save, words, o = program.fresh(), "--train-data other.tsv --valid-data other.tsv", program.words("--classifier-dropout 0.4")
     first = TaskTrainer(o)
     tune(program, o, "--save", save)
@@ -375,7 +375,7 @@ def without_optimizer(program, quick):
 
 @row("epochs")
 def evaluated(program, quick):
-    """--epochs 0 only evaluates a checkpoint, and so does a run that has no epochs left."""
+    """With --epochs 0, a run only evaluates a checkpoint. A run that has no epochs left also does this."""
     save, o = program.fresh(), program.words()
     trainer = TaskTrainer(o)
     tune(program, o, "--save", save)
@@ -389,7 +389,8 @@ def evaluated(program, quick):
 
 @row("most_recent_k save_retain_interval")
 def retained(program, quick):
-    """Each epoch ends with a checkpoint, which is saved before the evaluation, because that may take long."""
+    """Each epoch ends with a checkpoint, which is saved before the evaluation, because the evaluation may need much
+    time."""
     for words, steps in (("", [2, 4, 6]), ("--most-recent-k 2", [4, 6]), ("--save-interval 1 --save-retain-interval 3", [3, 6])):
         save = program.fresh()
         text = tune(program, program.words("--epochs 3 " + words), "--save", save).text

@@ -20,7 +20,7 @@ LOGGED = {"aux_loss": "load_balancing_loss", "seq_aux_loss": "seq_load_balancing
 
 
 class Options(dict):
-    """The options of a command line: {name: [words]}."""
+    """Returns the options of a command line: {name: [words]}."""
     def __init__(self, words):
         super().__init__()
         for word in map(str, words):
@@ -64,14 +64,14 @@ class Batch:
     ahead: int = 0  # number of further tokens that are predicted
 
     def later(self, x, k):
-        """The elements k positions ahead, or 0 if they are outside the document."""
+        """Returns the elements that are k positions ahead, or 0 if they are outside the document."""
         place = np.arange(x.shape[1])
         to = np.minimum(place + k, len(place) - 1)
         return np.where((place + k < len(place)) & (self.first_key[:, to] <= place), x[:, to], 0)
 
     @property
     def weights(self):
-        """The sums of the weights of tokens, one for each loss."""
+        """Returns the sums of the weights of tokens, one for each loss."""
         return np.array([self.later(self.mask, k).sum() for k in range(self.ahead + 1)])
 
 
@@ -130,7 +130,7 @@ def largest_batch(o):
 
 
 def unit(o):
-    """The number of samples per unit of schedule lengths (a step or a sample)."""
+    """Returns the number of samples per unit of schedule lengths, which is a step or a sample."""
     return 1 if "train-samples" in o else largest_batch(o)
 
 
@@ -296,7 +296,7 @@ class Trainer:
         return found, told | {name: sum(x.values()) / len(x) for name, x in self.layer_losses.items()}, chosen
 
     def trained(self):
-        """The weights that are not frozen."""
+        """Returns the weights that are not frozen."""
         frozen = tuple(f"{name}." for name in self.o.list("freeze-parameters"))
         return {name: w for name, w in self.state.weights.items() if not f"{name}.".startswith(frozen)}
 
@@ -306,7 +306,7 @@ class Trainer:
         return {name: zero_if_none(w[name]) for name in self.trained()}
 
     def rates(self, name):
-        """The learning rate and weight decay of a tensor."""
+        """Returns the learning rate and the weight decay of a tensor."""
         o, n = self.o, self.state.scheduled
         high, low = o.float("lr"), o.float("min-lr", 0.0)
         if name in ("embedding.word_embeddings.weight", "output_layer.weight"):
@@ -413,8 +413,8 @@ class Trainer:
         return loss
 
     def run(self, until=None, overflows=()):
-        """Returns the records of steps, and [(iteration, "validation" or "test", {name: loss})] of evaluations. until:
-        the step after which --exit-interval ends the run; overflows: the steps with an overflow."""
+        """Returns the records of steps, and [(iteration, "validation" or "test", {name: loss})] of evaluations. `until`
+        is the step after which --exit-interval ends the run, and `overflows` has the steps with an overflow."""
         o, records, evaluations = self.o, [], []
         evaluates = o.int("eval-iters", 100) > 0
         while self.state.iteration < self.steps and "skip-train" not in o:

@@ -169,7 +169,7 @@ TEST(a_line_is_cut_before_the_character_that_does_not_fit) {
         {"\xe5\xad\xa6x", 2, 3},
         {"\xe5\xad\xa6x", 3, 4},     /* a wide character */
         {"\xf0\x9f\x9a\x80x", 2, 4}, /* an emoji, which is wide */
-        {"e\xcc\x81x", 1, 3},        /* a combining accent, which takes no column */
+        {"e\xcc\x81x", 1, 3},        /* a combining accent, which occupies no column */
         {"\xff\xfex", 2, 2},
         {"a\xe5\xad", 2, 2},
         {"a\xe5\xad", 3, 3}, /* not UTF-8 */

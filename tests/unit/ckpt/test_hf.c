@@ -194,8 +194,8 @@ TEST(values_that_cannot_be_used_are_named) {
     edit_free(&e);
 }
 
-/* Hugging Face's gpt2 lacks the prefix "transformer." and has mask buffers. A tied output layer may be stored
- * too. The first T5 models also have a bias table for the cross-attention. */
+/* Hugging Face's gpt2 lacks the prefix "transformer." and has mask buffers. A tied output layer may also be
+ * stored. The first T5 models also have a bias table for the cross-attention. */
 TEST(known_variants_are_read) {
     Edited e = edit("golden/gpt2-awkward");
     float buffer[2] = {0};

@@ -19,7 +19,7 @@
     "activation = quick-geglu\nglu-linear-offset = 1\nactivation-func-clamp-value = 7\nsoftmax-type = "      \
     "learnable\n"
 
-/* --hf-model-type with the name of the type that is tried: an earlier type may fit too. */
+/* --hf-model-type with the name of the type that is tried, because an earlier type may also fit. */
 #define NAMED "hf-model-type = %s\n"
 
 enum { MOST_CHOICES = 13 };

@@ -1,4 +1,4 @@
-/* Ranks that save and load, for the tests of this folder. The value of an element is a function of its
+/* Runs ranks that save and load, for the tests of this folder. The value of an element is a function of its
  * parameter, its position and the checkpoint's step, so the expected content of a layout and its hash can be
  * computed without a checkpoint. */
 #pragma once
@@ -20,7 +20,7 @@ typedef struct Case {
     int size[AXES]; /* tp cp dp pp etp ep edp; dp and edp are computed from the world size */
     int world;
     int stages, layers[STAGES]; /* stage i is on pipeline rank i % pp */
-    bool shares;                /* data-parallel ranks shard all buffers, at arbitrary positions */
+    bool shares;                /* whether data-parallel ranks shard all buffers, at arbitrary positions */
 } Case;
 
 static const Case CASES[] = {

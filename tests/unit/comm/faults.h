@@ -133,7 +133,7 @@ static inline void return_early(void *arg, Comm *c) {
 typedef struct Fault {
     const char *name;
     CommMain *program;
-    bool at_once;           /* the fault must be reported immediately, else at the deadline */
+    bool at_once;           /* true: the fault must be reported immediately; false: at the deadline */
     const char *says[SAYS]; /* the report must contain all of these words */
 } Fault;
 

@@ -1,5 +1,5 @@
-/* A CPU device with graphs. The tasks of NCCL that a graph has recorded run when it is launched; streams that
- * wait for the device wait for them. A graph may be launched only once. */
+/* A CPU device that supports graphs. The tasks of NCCL that a graph has recorded run when it is launched;
+ * streams that wait for the device wait for them. A graph may be launched only once. */
 #pragma once
 
 #include "base/host_stream.h"
@@ -68,7 +68,7 @@ static void graphs_launch(Device *d, DeviceGraph *g) {
     graphs.launched = g;
 }
 
-/* Must be called when no stream waits for the graph. */
+/* It must be called when no stream waits for the graph. */
 static void graphs_free(Device *d, DeviceGraph *g) {
     (void)d;
     graphs.launched = NULL;

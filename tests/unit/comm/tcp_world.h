@@ -78,7 +78,7 @@ static inline void begin_world(World *w, int ranks, Child *child, const void *ar
         }
 }
 
-/* Polls the processes; returns false if all have ended or are stopped. */
+/* Polls the processes. Returns false if all have ended or are stopped. */
 static inline bool look(World *w) {
     bool runs = false;
     for (int r = 0; r < w->ranks; r++) {
@@ -143,4 +143,4 @@ static inline void assert_in_time(const World *w, const char *name, double secon
     if (w->seconds >= seconds) fail_msg("%s took %.1f s:\n%s", name, w->seconds, w->text);
 }
 
-static const double SLACK_S = 4; /* extra time for a loaded machine */
+static const double SLACK_S = 4; /* extra time, because the machine may be busy */

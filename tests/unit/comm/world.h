@@ -1,5 +1,5 @@
-/* Tests that every rank of a world runs; tests of different transports share them. Expected values are
- * computed from the numbers of members and elements, never from a communicated buffer. */
+/* Tests that every rank of a world runs, and that the tests of different transports share. Expected values
+ * are computed from the numbers of members and elements, never from a communicated buffer. */
 #pragma once
 
 #include <math.h>
@@ -53,7 +53,7 @@ typedef struct Trial {
     CommWork *work;
 } Trial;
 
-/* Number of elements that member i sends to member j. */
+/* The number of elements that member i sends to member j. */
 static inline int64_t pair_count(int64_t n, int i, int j) {
     return (i + 2 * j) % 3 == 0 ? 0 : n + i - j > 0 ? n + i - j : 0;
 }
@@ -207,8 +207,8 @@ static inline void run_messages(void *arg, Comm *comm) {
     free(t);
 }
 
-/* The bits of these sums depend on the order, which must be that of the members; sums of 16-bit types must be
- * in float and rounded once. */
+/* The bits of these sums depend on the order of the additions, which must be that of the members. Sums of
+ * 16-bit types must be computed in float and rounded once. */
 static inline void run_order(void *arg, Comm *comm) {
     enum { N = 300 };
     static const DType TYPES[] = {F64, F32, BF16, F16};
@@ -253,8 +253,8 @@ static inline void run_order(void *arg, Comm *comm) {
     CHECK(g.size < 3 || sensitive > 0, "no sum depends on the order: the test says nothing");
 }
 
-/* Draws a random number below `below`. Ranks use site 0 for numbers that must be equal on all ranks, and site
- * 1 + rank for others. */
+/* Draws a random number that is less than `below`. Ranks use site 0 for numbers that must be equal on all
+ * ranks, and site 1 + rank for others. */
 static inline uint32_t draw(uint64_t round, uint64_t site, uint64_t i, uint32_t below) {
     return philox_u32(round, site, i) % below;
 }

@@ -1,4 +1,4 @@
-/* Parses the command line of a run. */
+/* Parses the command line of a run into a Config. */
 #pragma once
 
 #include <string.h>

@@ -87,7 +87,7 @@ static inline int write_datasets(void **state) {
     return 0;
 }
 
-/* Number of files in the folder whose names contain `part`. */
+/* The number of files in the folder whose names contain `part`. */
 static inline int count_files(const char *folder, const char *part) {
     DIR *dir = opendir(folder);
     int n = 0;

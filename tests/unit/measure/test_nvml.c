@@ -1,4 +1,4 @@
-/* Tests the facts that NVML reports about GPUs. The library nvml/host_nvml.c replaces the driver's and has
+/* Tests the properties of GPUs that NVML reports. The library nvml/host_nvml.c replaces the driver's and has
  * the same name. */
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,7 @@ TEST(the_extremes_of_a_watch_are_kept) {
                 load.mean_watts < 500);
 }
 
-/* Returns the facts of a GPU while the environment variable is set. */
+/* Returns the properties of a GPU while the environment variable is set. */
 static NvmlFacts facts_with(const char *variable, const char *value, int gpu) {
     unsigned char ids[3][16];
     NvmlFacts f;

@@ -40,7 +40,7 @@ static inline double grid_value(const char *name, int tensor, int64_t element, i
     return grid_draw(hash_name(name), tensor, element, bits);
 }
 
-/* Converts one element to double, without a call of dtype_convert for the usual types. */
+/* Converts one element to double. For the usual types, it does so without calling dtype_convert. */
 static inline double load_element(const Tensor *t, int64_t i) {
     double x;
     if (t->dtype == F64) return ((const double *)t->data)[i];

@@ -1,5 +1,5 @@
-/* A mock of cuBLASLt and gemm_bench without a GPU. For each algorithm, it has the time in a short run and
- * under sustained load. It supports only one GEMM. Choices are stored in a temporary folder. */
+/* A mock of cuBLASLt and gemm_bench without a GPU. For each algorithm, it has the time in a short run and in
+ * a sustained run. It supports only one GEMM. Choices are stored in a temporary folder. */
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_bench.cuh"
@@ -17,7 +17,7 @@ extern "C" {
 /* ---- the stand-in ---- */
 
 typedef struct Timing {
-    double burst, sustained; /* milliseconds; negative: the algorithm does not run */
+    double burst, sustained; /* in milliseconds; negative if the algorithm fails */
     bool other_bits;
     double later[3]; /* sustained time in later blocks; 0 means as in the first */
 } Timing;
@@ -26,11 +26,11 @@ static struct {
     const Timing *algos;
     int n, at, blocks[GEMM_ALGOS];
     int lost;       /* number of an algorithm that the library no longer has, or 0 if there is none */
-    bool no_memory; /* there is no memory for measurements */
+    bool no_memory; /* whether there is no memory for measurements */
     double ms;      /* time that the GPU has been busy */
 } gpu;
 
-static const double LOAD_MS = 15; /* a longer run counts as sustained load */
+static const double LOAD_MS = 15; /* a run that is longer than this is sustained */
 
 int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo out[GEMM_ALGOS]) {
     int n = 0;

@@ -1,6 +1,6 @@
 /* Runs tests in a separate process. If a test ends the process or breaks its GPU (an illegal address ends all of a
- * process's GPU work), a new process runs the remaining tests. So a broken test does not affect later tests.
- * Every test runs once; a test that never begins counts as failed. */
+ * process's GPU work), a new process runs the remaining tests. A broken test therefore does not affect later
+ * tests. Every test runs once; a test that never begins counts as failed. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,8 @@
 
 enum { ISOLATE_TESTS = 4096, ISOLATE_SKIPPED = 77, ISOLATE_AGAIN };
 
-/* How a test ended. TEST_LEFT_OUT: the test skipped itself, because it does not apply to this machine. */
+/* How a test ended. TEST_LEFT_OUT means that the test skipped itself, because it does not apply to this
+ * machine. */
 typedef enum TestEnd { TEST_NOT_BEGUN, TEST_STARTED, TEST_PASSED, TEST_LEFT_OUT, TEST_ENDS } TestEnd;
 
 /* State in memory that the processes share. */

@@ -1,4 +1,4 @@
-/* Builders for the MoE rows of tapes.def. */
+/* Functions that build the MoE rows of tapes.def. */
 #pragma once
 
 #include "unit/ops/case.h"

@@ -81,7 +81,7 @@ static inline void far_elementwise(Device *d) {
         far_free(d, &same);
 }
 
-/* A linear layer y = x w^T of ones, forward and backward. */
+/* Runs a linear layer y = x w^T of ones, forward and backward. */
 static inline void far_linear(Device *d) {
     enum { ROWS = 1 << 16, IN_WIDTH = 64, OUT_WIDTH = 32784 };
     Tensor x = far_new(d, BF16, ROWS, IN_WIDTH, 1), y = far_new(d, BF16, ROWS, OUT_WIDTH, 0),

@@ -1,5 +1,5 @@
-/* Calls of kernels without a tape: creates the operands of rows of kernels/cases.def or calls.def, and
- * arranges their values. */
+/* Calls kernels without a tape. Creates the operands of rows of kernels/cases.def or calls.def, and arranges
+ * their values. */
 #pragma once
 
 #include <float.h>

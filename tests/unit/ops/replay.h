@@ -22,7 +22,7 @@ typedef struct Guarded {
     Device *device;
     char *memory;
     unsigned char *block,
-        *before; /* copies of the memory on the host: the latest, and the one from before the call */
+        *before; /* copies of the memory on the host: the latest one, and the one from before the call */
     bool *owned; /* whether each byte belongs to an element */
     size_t bytes;
 } Guarded;
@@ -142,8 +142,8 @@ static inline void check_operands(const OpDef *op, const Call *c) {
 
 typedef struct ReplayHow {
     Device *device;
-    bool add;      /* add to all outputs for which that is possible */
-    bool in_place; /* inputs that share memory with an output also do so here */
+    bool add;      /* whether to add to all outputs for which that is possible */
+    bool in_place; /* whether inputs that share memory with an output also do so here */
     bool aligned;
     unsigned left_out; /* mask of outputs that are NULL */
 } ReplayHow;
@@ -162,7 +162,7 @@ static inline void replay_inputs(Replay *r, const OpDef *op, const Call *c) {
         copy_elements(&r->in[i].image, c->in[i]);
         for (int j = 0; j < CALL_OUT; j++)
             if (c->out[j] && c->out[j]->data == c->in[i]->data)
-                fill_grid(&r->in[i].image, op->name); /* the call has overwritten the operand */
+                fill_grid(&r->in[i].image, op->name); /* whether the call has overwritten the operand */
         guarded_seal(&r->in[i]);
     }
 }

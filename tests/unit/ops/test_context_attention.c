@@ -417,7 +417,7 @@ TEST(cross_attention_too) {
 }
 
 /* Queries, keys and values are exchanged in one operation, or in three if members share a group. The gradient
- * of y takes one more operation. */
+ * of y needs one more operation. */
 TEST(one_exchange_of_all) {
     check_ways((Case){.g = 8, .together = true}, check);
     check_ways((Case){.g = 4, .together = true, .left = 9, .packed = true, .dropout = 0.3}, check);

@@ -291,7 +291,7 @@ TEST(refused_operands) {
     refused("too large", poor, Q, AS_IT_IS, 0);
 }
 
-/* Our kernels must refuse the call too, in the dry run. */
+/* Our kernels must also refuse the call, in the dry run. */
 TEST(refused_by_all) {
     Run r = run_new(of_size(8, 2, 2, 264, 16), BF16);
     Gpu *g = gpu_new(SMALL);

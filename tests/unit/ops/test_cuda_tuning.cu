@@ -44,7 +44,7 @@ TEST(each_choice_has_finalists) {
     expect(algos, 6, 5);
 }
 
-/* All algorithms that are not much slower in the short turns must be measured under load. */
+/* All algorithms that are not much slower in the short turns must be measured in long runs. */
 TEST(last_in_turns_wins_under_load) {
     Timing algos[12];
     for (int i = 0; i < 12; i++) algos[i] = {.60 + .005 * i, .80 - .005 * i};

@@ -145,7 +145,7 @@ typedef struct Size {
 typedef struct ExpectedGemm {
     const double *a, *b;
     int64_t m, n, k;
-    bool a_by_k, b_by_k; /* a[m][k], b[n][k]; else a[k][m], b[k][n] */
+    bool a_by_k, b_by_k; /* true: a[m][k], b[n][k]; false: a[k][m], b[k][n] */
 } ExpectedGemm;
 
 /* For a sum of k terms in any order, the bound is k u sum |a b|. */

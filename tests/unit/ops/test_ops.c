@@ -81,8 +81,8 @@ static bool is_constant(const OpCase *c) {
     return false;
 }
 
-/* Returns NULL if the gradients are correct and at least one was compared, else a message, which the caller
- * must free. */
+/* Returns NULL if the gradients are correct and at least one was compared. Otherwise, returns a message,
+ * which the caller must free. */
 static char *gradient_fault(const OpCase *c) {
     GradCheck g = {.c = c};
     Result r = run_case(c, (OpLane){.dtype = F64});

@@ -1,6 +1,6 @@
-/* Runs one call on the CPU and on another device: with operands that are aligned as in a model or unaligned,
- * added to existing values, in place, without optional outputs. In addition to the requirements of replay.h,
- * a second run must be bitwise equal, and outputs must match those of the CPU:
+/* Runs one call on the CPU and on another device. The operands are aligned as in a model, or unaligned. The
+ * call adds to existing values, runs in place, or has no optional outputs. In addition to the requirements of
+ * replay.h, a second run must be bitwise equal, and outputs must match those of the CPU:
  *
  *   bitwise            for copies, for values that are rounded once, for FP8's scales, for integers
  *   within a bound     4 sqrt(2 K) u (1 + largest result) m + 2 u' |result|
@@ -55,7 +55,7 @@ static inline DType lead_of(const Call *c) {
     return F64;
 }
 
-/* The part of the bound that is equal for all elements of an output. */
+/* Computes the part of the bound that is equal for all elements of an output. */
 static inline double bound_of(const OpDef *op, const Replay *want, int j) {
     const Call *c = &want->call;
     const DType lead = lead_of(c);
@@ -208,7 +208,8 @@ static inline void expect_outputs(Agree *a, const OpDef *op, const Replay *got, 
 
 /* ---- runs ---- */
 
-/* Runs the call as after a dry run. Memory that was not planned is detected by its growth. */
+/* Runs the call as after a dry run. If the call needs memory that was not planned, this is detected because
+ * memory grows. */
 static inline void run_as_planned(Replay *r, const OpDef *op) {
 #ifdef ISOTRON_CUDA
     Device *d = r->how.device;

@@ -106,7 +106,7 @@ TEST(clip_only_shrinks) {
         grad(&f, EMBEDDING)[i] = 0;
     OptimResult r = optim_step(f.optimizer, (OptimStep){.lr = 0.1, .decoupled_lr = 0.1, .grad_scale = 1});
     assert_true(r.clip == 1);
-    assert_true(r.num_zeros == 2); /* padding rows are zero too, but are not counted */
+    assert_true(r.num_zeros == 2); /* padding rows are also zero, but are not counted */
     fixture_free(&f);
     f = fixture_new("--fp64 --clip-grad 0", F64);
     set_grads(&f, 1);

@@ -9,7 +9,7 @@
 /* ---- learning rate and weight decay compared with tools/oracle/schedules.py ---- */
 
 typedef struct Vector {
-    const char *words; /* NULL: a further value of the schedule above */
+    const char *words; /* NULL for a further value of the schedule above */
     long long samples;
     double lr, decoupled, weight_decay;
 } Vector;

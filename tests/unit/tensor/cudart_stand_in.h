@@ -1,5 +1,5 @@
-/* A mock of CUDA's runtime and driver, for tests without a GPU. It counts allocations, can run out of memory,
- * has streams that can fail, and records the order of copies. */
+/* A mock of CUDA's runtime and driver, for tests without a GPU. It counts allocations, can exhaust its
+ * memory, has streams that can fail, and records the order of copies. */
 #pragma once
 
 #include <cuda.h>
@@ -169,7 +169,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t x, cudaStream_t s) {
 static CUresult reserve(CUdeviceptr *p, size_t bytes, size_t align, CUdeviceptr at,
                         unsigned long long flags) {
     (void)align, (void)at, (void)flags;
-    assert_int_equal(bytes, (size_t)10 * PAGE); /* the address space has the size of the GPU's memory */
+    assert_int_equal(bytes, (size_t)10 * PAGE); /* the address space is as large as the GPU's memory */
     gpu.live++;
     *p = PAGE;
     return CUDA_SUCCESS;

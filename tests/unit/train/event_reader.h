@@ -44,7 +44,7 @@ typedef struct EventFile {
 
 typedef struct Field {
     unsigned number, wire;
-    uint64_t varint;            /* the value if the wire type is 0; the length if it is 2 */
+    uint64_t varint;            /* the value if the wire type is 0, or the length if it is 2 */
     const unsigned char *bytes; /* the payload */
     size_t n;
 } Field;
@@ -59,7 +59,7 @@ static inline uint64_t reader_varint(const unsigned char **p, const unsigned cha
     }
 }
 
-/* Reads the next field of a message; returns false at its end. */
+/* Reads the next field of a message. Returns false at its end. */
 static inline bool reader_field(const unsigned char **p, const unsigned char *end, Field *f) {
     if (*p == end) return false;
     uint64_t key = reader_varint(p, end);
@@ -136,7 +136,7 @@ static inline EventFile reader_read(const char *dir) {
     return out;
 }
 
-/* Returns the number of scalars with the tag; *last is the last of them. */
+/* Returns the number of scalars with the tag, and sets *last to the last of them. */
 static inline int reader_find(const EventFile *f, const char *tag, Scalar *last) {
     int found = 0;
     for (size_t i = 0; i < f->n; i++)

@@ -8,7 +8,7 @@ static const StageTime STAGES[] = {{0.25, 2}, {0.75, 6}, {0, 5}};
 enum {
     N = sizeof STAGES / sizeof *STAGES,
     ROUNDINGS = 10
-}; /* a budget takes at most ten operations on doubles */
+}; /* a budget needs at most ten operations on doubles */
 
 TEST(minimums_and_shares_of_the_rest) {
     /* 40 s minus 5 for the last stage and 3 of overhead leave 32. Minus the minimums of 8, 24 are shared. */

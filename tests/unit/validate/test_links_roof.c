@@ -63,7 +63,7 @@ TEST(it_may_not_be_known) {
     for (int i = 0; i < RANKS; i++) facts[i].switched = 0;
     assert_int_equal(links_roof(facts, RANKS, true, RANKS).kind, ROOF_NVLINK);
     assert_true(links_roof(facts, RANKS, true, RANKS).of_pair ==
-                0); /* 0: a pair uses only some of a GPU's links */
+                0); /* 0, because a pair uses only some of a GPU's links */
     assert_true(links_roof(facts, 2, true, 2).of_pair == 450);
     assert_string_equal(links_roof(facts, RANKS, true, 8).why, "NVLinks lead to GPUs without a rank");
     for (int i = 0; i < RANKS; i++) facts[i].sm = 0;
