@@ -37,7 +37,7 @@ INLINE real value(Activation kind, real x) {
     }
 }
 
-/* The derivative of x sigmoid(t(x)), given t and its derivative dt. */
+/* Returns the derivative of x sigmoid(t(x)), given t and its derivative dt. */
 INLINE real gated_slope(real x, real t, real dt) {
     const real p = vector_sigmoid(t);
     return p + x * p * (1 - p) * dt;

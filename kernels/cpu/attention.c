@@ -64,7 +64,7 @@ static void find_distances(Problem *p, const Tensor *bias) {
                             p->attr->first_local + head];
 }
 
-/* The first element of a key or value head. */
+/* Returns the first element of a key or value head. */
 static real *head(const Tensor *t, int64_t sample, int64_t group) {
     return reals(t) + sample * t->stride[1] + group * t->stride[2];
 }
@@ -188,7 +188,7 @@ static void cap_scores(const Problem *p, Range keys, real *score) {
         score[i] = cap * REAL_MATH(tanh)(score[i] / cap);
 }
 
-/* The slopes of capped scores; 0 for masked scores. */
+/* Computes the slopes of capped scores, which are 0 for masked scores. */
 static void cap_slopes(const Problem *p, Range keys, const real *score, real *slope) {
     const real cap = (real)p->attr->softcap;
     for (int64_t i = 0; i < (keys.end - keys.first) * LANES; i++) {
@@ -197,7 +197,7 @@ static void cap_slopes(const Problem *p, Range keys, const real *score, real *sl
     }
 }
 
-/* The index in [.,span] of the distance from the lane's query to the key at position 0. */
+/* Returns the index in [.,span] of the distance from the lane's query to the key at position 0. */
 static int64_t distances_of(const Problem *p, const Block *rows, int64_t lane, int64_t head) {
     const int64_t i = (rows->first_row + lane) % p->s;
     return head * p->span + p->last_query - slice_position(&p->attr->query, i);

@@ -20,7 +20,7 @@ static Rows rows_of(const Call *c, const Tensor *y, const Tensor *sink) {
         c, y->dim[0], y->dim[1], y->dim[2] * y->dim[3], tensor_width(y), reals(sink) + a->first_local};
 }
 
-/* The index in [b,g,r,s] of row i of a head. */
+/* Returns the index in [b,g,r,s] of row i of a head. */
 static int64_t lse_at(const Rows *x, int64_t i, int64_t sample, int64_t head) {
     return (sample * x->heads + head) * x->s + i;
 }

@@ -73,7 +73,7 @@ static void add_scaled(real *y, real a, const real *x, int64_t n) {
     for (int64_t c = 0; c < n; c++) y[c] += a * x[c];
 }
 
-/* The scaled score of a query and a key, before the cap. */
+/* Returns the scaled score of a query and a key, before the cap. */
 static real raw_score(const Operands *o, Query q, int64_t key) {
     return (real)o->attr->scale *
            dot(query_row(o->q, q), row(o->k, key, q.sample, q.group, 0), tensor_width(o->k));
@@ -155,7 +155,7 @@ void KERNEL(attention_unfused)(const Call *c) {
     pool_for(c->device->pool, o.q->dim[1] * o.q->dim[2], grain(&o), forward, &o);
 }
 
-/* The index in [b,g,r] of a query's head. */
+/* Returns the index in [b,g,r] of a query's head. */
 static int64_t share_of(const Operands *o, Query q) {
     return q.sample * o->q->dim[2] * o->q->dim[3] + head_of(o, q);
 }

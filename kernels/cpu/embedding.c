@@ -46,7 +46,7 @@ typedef struct Sorted {
     Token *tokens;
 } Sorted;
 
-/* Number of columns per unit of work. */
+/* The number of columns per unit of work. */
 enum { COLUMNS = 64 };
 static void scatter_columns(void *arg, int64_t begin, int64_t end) {
     const Sorted *sorted = arg;

@@ -78,7 +78,7 @@ void KERNEL(linear_dgrad)(const Call *c) {
     if (c->in[2]) through_activation(c);
 }
 
-/* Number of columns of dbias per unit of work. */
+/* The number of columns of dbias per unit of work. */
 enum { COLUMNS = 64 };
 static void bias_columns(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;

@@ -46,7 +46,7 @@ static void check_labels(const Call *c, const Tensor *label) {
               (long long)int64s(label)[i], (long long)i, (long long)vocab(c));
 }
 
-/* The index in [b,s] of the token in row r of [s,b,v]. */
+/* Returns the index in [b,s] of the token in row r of [s,b,v]. */
 static int64_t token_of_row(const Tensor *logits, int64_t r) {
     return r % logits->dim[1] * logits->dim[0] + r / logits->dim[1];
 }

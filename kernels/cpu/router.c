@@ -1,6 +1,6 @@
-/* The router of an MoE layer: the experts of each token, their probabilities, and the gradient. Megatron-LM
- * core/transformer/moe/moe_utils.py (topk_routing_with_score_function, group_limited_topk, sinkhorn). Written: probs,
- * expert, scores, bias; written or accumulated: dlogits, count. */
+/* Computes the router of an MoE layer: the experts of each token, their probabilities, and the gradient.
+ * Megatron-LM core/transformer/moe/moe_utils.py (topk_routing_with_score_function, group_limited_topk,
+ * sinkhorn). Written: probs, expert, scores, bias; written or accumulated: dlogits, count. */
 #include "kernels/cpu/router.h"
 
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static Router router(const Call *c, const Tensor *logits, const Tensor *expert) 
 
 /* ---- choice ---- */
 
-/* The index of the first maximum of n values. */
+/* Returns the index of the first maximum of n values. */
 static int64_t largest(const real *x, int64_t n) {
     int64_t best = 0;
     for (int64_t i = 1; i < n; i++)
@@ -53,7 +53,7 @@ static void limit_groups(const Router *r, real *choice, real *scratch) {
     }
 }
 
-/* The topk experts with the largest values, ascending. */
+/* Finds the topk experts with the largest values, in ascending order. */
 static void choose(const Router *r, real *choice, int64_t *expert) {
     for (int64_t j = 0; j < r->topk; j++) {
         int64_t at = j, best = largest(choice, r->experts);

@@ -54,7 +54,7 @@ template <Activation KIND, typename T> __device__ __forceinline__ Real<T> value(
     return x > 0 ? x : 0;
 }
 
-/* The derivative of x sigmoid(t(x)), given t and its derivative dt. */
+/* Returns the derivative of x sigmoid(t(x)), given t and its derivative dt. */
 template <typename T> __device__ __forceinline__ Real<T> gated_slope(Real<T> x, Real<T> t, Real<T> dt) {
     const Real<T> p = sigmoid<T>(t);
     return p + x * p * (1 - p) * dt;
@@ -249,7 +249,7 @@ static bool is_limited(const Call *c) {
     return a->limit > 0 || a->offset != 0;
 }
 
-/* The instance of a kernel for the kind of gate. GeGLU has no limits (op_activation). */
+/* Returns the instance of a kernel for the kind of gate. GeGLU has no limits (op_activation). */
 #define GATED(c, kernel, T)                                                                                  \
     (kind_of(c) == ACT_QUICK_GEGLU  ? kernel<ACT_QUICK_GELU, true, T>                                        \
      : kind_of(c) == ACT_GEGLU_TANH ? kernel<ACT_GELU_TANH, false, T>                                        \

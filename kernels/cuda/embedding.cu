@@ -15,7 +15,7 @@ struct Ids {
     DeviceAssert *failure;
     const char *message;
 
-    /* The row of a token in this rank's table; -1 if another rank owns it. */
+    /* Returns the row of a token in this rank's table, or -1 if another rank owns it. */
     __device__ __forceinline__ int64_t row(int64_t token) const {
         const int64_t at = id[token] - first;
         return at >= 0 && at < rows ? at : -1;
@@ -23,7 +23,7 @@ struct Ids {
     __device__ __forceinline__ void check(int64_t token) const {
         if (id[token] < 0 || id[token] >= total) raise_assert(failure, message, id[token], token);
     }
-    /* The index of a token in [s,b,h]. */
+    /* Returns the index of a token in [s,b,h]. */
     __device__ __forceinline__ int64_t place(int64_t token) const { return token % s * b + token / s; }
 };
 

@@ -328,7 +328,7 @@ static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
            (blocks == FP8_WHOLE || (type == F8E4M3 && (c->out[0] || c->out[1])));
 }
 
-/* Number of tiles, including those beyond x that complete the last stack. */
+/* The number of tiles, including those beyond x that complete the last stack. */
 static int64_t tiles_of(const Fp8Cast &c) {
     return ceil_div(ceil_div(c.rows, TILE), (int64_t)1 << c.stack) * c.across << c.stack;
 }

@@ -56,7 +56,7 @@ struct Losses {
     DeviceAssert *failure;
     const char *message;
 
-    /* The index in [b,s] of the token in row r of [s,b,v]. */
+    /* Returns the index in [b,s] of the token in row r of [s,b,v]. */
     __device__ __forceinline__ int64_t token(int64_t r) const { return r % b * s + r / b; }
     /* The label's column in this tensor; -1 if the tensor does not contain it. */
     __device__ __forceinline__ int64_t target(int64_t token) const {

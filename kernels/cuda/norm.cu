@@ -1,4 +1,4 @@
-/* The ops norm and add_norm of kernels/cpu/norm.c; see there for the formulas.
+/* Computes the ops norm and add_norm of kernels/cpu/norm.c, which has the formulas.
  *
  * Rows that consist of 16-byte vectors are read from memory once and kept in registers. (add_norm keeps the
  * rounded sum, so that it is bitwise equal to the ops add and norm.) All other rows (odd widths, misaligned,

@@ -1,4 +1,4 @@
-/* The op norm_grad of kernels/cpu/norm.c; see there for the formulas.
+/* Computes the op norm_grad of kernels/cpu/norm.c, which has the formulas.
  *
  * Rows that consist of 16-byte vectors are read from memory once. While a row is processed, the next rows are
  * copied to shared memory. A block sums dgain and dbias over its rows in registers. A second kernel, launched

@@ -16,8 +16,8 @@ __device__ __forceinline__ float power_of_two_scale(float amax, float most) {
     return __uint_as_float(__float_as_uint(scale_for(amax, most, 1)) & 0xff800000u);
 }
 
-/* The maximum of `most` and |x| as a float; ignores NaN. Rounding x to float is harmless, because rounding is
- * monotonic. */
+/* Returns the maximum of `most` and |x| as a float, and ignores NaN. Rounding x to float is harmless, because
+ * rounding is monotonic. */
 template <typename T> __device__ __forceinline__ float larger_size(float most, T x) {
     return fmaxf(most, fabsf((float)to_real<Real<T>>(x)));
 }

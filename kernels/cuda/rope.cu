@@ -95,8 +95,8 @@ __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T
     p->high.fill(v + N);
 }
 
-/* The offset of a head of x or y in its token, and of the following heads. One division for all heads of a
- * share, since a division takes longer than the work on a vector. */
+/* The offset of a head of x or y in its token, and of the following heads. There is one division for all
+ * heads of a share, because a division needs more time than the work on a vector. */
 struct Head {
     int64_t at, next_head, next_group; /* distance to the next head in its group, or in the next group */
     uint32_t in_group, per_group;

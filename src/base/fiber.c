@@ -49,7 +49,8 @@ struct Fiber {
 #endif
 };
 
-/* Tells sanitizers about a stack switch: once before it, and once after it on the other stack. */
+/* Reports a stack switch to sanitizers. Call it once before the switch, and once after it on the other
+ * stack. */
 static void leave_caller(Fiber *f) {
     (void)f;
 #ifdef FIBER_ASAN

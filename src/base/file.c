@@ -70,7 +70,7 @@ Err file_write_all(int fd, const char *path, const void *bytes, size_t n) {
 Err file_sync_dir(const char *dir) {
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return file_failed("open", dir);
-    /* EINVAL: the file system cannot sync folders; this is not an error. */
+    /* EINVAL means that the file system cannot sync folders, which is not an error. */
     Err e = fsync(fd) && errno != EINVAL ? file_failed("sync", dir) : ERR_OK;
     close(fd);
     return e;

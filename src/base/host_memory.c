@@ -13,7 +13,7 @@
 
 /* ---- files ---- */
 
-/* The lines of a file; none if the file cannot be read. */
+/* The lines of a file. There are none if the file cannot be read. */
 typedef struct Lines {
     Str text;
     char *rest;
@@ -40,8 +40,8 @@ static size_t number_at(const char *text, size_t otherwise) {
     return errno || !ends || n > SIZE_MAX ? otherwise : (size_t)n;
 }
 
-/* The number after `key` in the first line that begins with `key`; if `key` is "", the number in the first
- * line. */
+/* Returns the number after `key` in the first line that begins with `key` or, if `key` is "", the number in
+ * the first line. */
 static size_t number_in(const char *folder, const char *name, const char *key, size_t otherwise) {
     Lines lines = lines_of(folder, name);
     const char *line = next_line(&lines);
@@ -88,7 +88,7 @@ static size_t left_above(char *folder, size_t top, const Version *v) {
     return least;
 }
 
-/* Whether a list like "rw,memory" has the word; "" is in every list. */
+/* Whether a list like "rw,memory" contains the word. Every list contains "". */
 static bool lists(const char *list, const char *word) {
     const size_t n = strlen(word);
     if (!n) return true;
@@ -112,8 +112,9 @@ static char *own_group(const char *root, const Version *v) {
     return found;
 }
 
-/* The path of the group relative to a mount whose root is the group `shown`. "" if the group is not below
- * `shown`, as in a container without a cgroup namespace: the mount point is then the container's group. */
+/* The path of the group relative to a mount whose root is the group `shown`. It is "" if the group is not
+ * below `shown`, as in a container without a cgroup namespace. The mount point is then the container's
+ * group. */
 static const char *below(const char *group, const char *shown) {
     const size_t n = strcmp(shown, "/") ? strlen(shown) : 0;
     if (strncmp(group, shown, n) || (group[n] && group[n] != '/') || strstr(group, "/..")) return "";

@@ -51,7 +51,7 @@ static void start_again(Isolation *x) {
     }
 }
 
-/* The beginning of the fault report in the text. A library may have printed output before it. */
+/* Returns the beginning of the fault report in the text. A library may have printed output before it. */
 static const char *fault_in(const char *text, size_t n) {
     static const char OF_RANKS[] = "COMM FAULT ", CHECKED[] = "\nFAULT ";
     const char *at = memmem(text, n, OF_RANKS, sizeof OF_RANKS - 1);
@@ -126,7 +126,8 @@ Blame isolated_blame(const Isolated *i) {
     const char *said = i->said.s ? i->said.s : "";
     Blame b = {.rank = -1};
     snprintf(b.line, sizeof b.line, "%.*s", (int)strcspn(said, "\n"), said);
-    /* Absent ranks are not blamed then, because they may just not have started the operation yet. */
+    /* In this case, absent ranks are not reported as the cause, because they may merely not have started the
+     * operation yet. */
     const bool refused = strstr(b.line, "COMM FAULT nccl") != NULL;
     b.of_library = refused || strstr(b.line, "NCCL");
     const char *absent = refused ? NULL : strstr(said, ABSENT), *checked = strstr(said, CHECKED);

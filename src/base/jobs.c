@@ -120,7 +120,7 @@ static void look_after(Worker *w, double deadline_s) {
         finish(w, JOB_LATE);
 }
 
-/* Whether the job can start. Marks it as blocked if a needed job failed. */
+/* Whether the job can start. Marks the job as blocked if a job that it needs has failed. */
 static bool is_ready(Job *j) {
     bool ready = true;
     for (int i = 0; i < j->n_needs; i++) {

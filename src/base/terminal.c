@@ -68,8 +68,8 @@ int terminal_width(FILE *f) {
     return known ? known : INT_MAX;
 }
 
-/* The number of bytes of a line before the best break: within `room` columns if possible, and after the first
- * `least` bytes. */
+/* Returns the number of bytes of a line before the best break, which is within `room` columns if possible,
+ * and after the first `least` bytes. */
 static size_t break_at(const char *line, size_t length, size_t least, int room) {
     const size_t fits = terminal_fit(line, room);
     if (fits >= length) return length;
@@ -97,7 +97,7 @@ void terminal_fold(const char *text, int width, Str *out) {
     }
 }
 
-/* The cell of a column in a line of cells. */
+/* Returns the cell of a column in a line of cells. */
 static const char *cell_of(const char *line, int column, size_t *length) {
     for (; column; column--) line += strcspn(line, "\t") + 1;
     *length = strcspn(line, "\t\n");

@@ -35,8 +35,8 @@ void utf8_put(Str *out, uint32_t c) {
     str_add(out, b, n);
 }
 
-/* The number of bytes of the character at p. If it is not valid, minus the number of bytes of its maximal
- * subpart. */
+/* Returns the number of bytes of the character at p or, if it is not valid, minus the number of bytes of its
+ * maximal subpart. */
 static int scan(const unsigned char *p, size_t n) {
     unsigned char lead = p[0], low = 0x80, high = 0xBF;
     if (lead < 0x80) return 1;

@@ -124,7 +124,7 @@ static bool knows_fp8_state(const Plan *plan) {
     return false;
 }
 
-/* Refuses stored tensors that no rank has. All ranks return the same error. */
+/* Returns an error if there are stored tensors that no rank has. All ranks return the same error. */
 static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) {
     const Ckpt *c = plan->ckpt;
     const Manifest *m = &c->manifest;

@@ -102,7 +102,7 @@ static Err check_all_bytes(const Ckpt *c) {
     return ERR_OK;
 }
 
-/* Adds the newest other sound checkpoint to the error about a damaged checkpoint. */
+/* Adds the name of the newest other intact checkpoint to the error about a damaged checkpoint. */
 static Err advise(Err e, const char *dir, int64_t damaged) {
     int64_t *all, n, found = -1;
     ckpt_list(dir, &all, &n);

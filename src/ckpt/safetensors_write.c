@@ -26,7 +26,7 @@ static int in_file_order(const void *a, const void *b) {
     return order ? order : strcmp(x->name, y->name);
 }
 
-/* Returns the text of the header; release with free(). */
+/* Returns the text of the header, which the caller must free. */
 static char *header_text(const Place *places, int64_t count, const MetaText *metadata, int64_t num_metadata) {
     json_t *header = json_object(), *meta = json_object();
     int refused = 0;

@@ -164,7 +164,7 @@ static int64_t *numbers_of_all(Comm *comm, int64_t mine) {
     return all;
 }
 
-/* Concatenates the texts of all ranks on rank 0; returns an empty text on other ranks. */
+/* Concatenates the texts of all ranks on rank 0, and returns an empty text on other ranks. */
 static Str texts_of_all(Comm *comm, Str mine) {
     if (!comm) return mine;
     const int world = comm_world(comm);

@@ -43,7 +43,7 @@ static Span share(const CommWork *w, const void *base, int member) {
     return span(w, base, at, n * (member + 1) / size - at);
 }
 
-/* The elements that this rank sends to a member in the first phase. */
+/* Returns the elements that this rank sends to a member in the first phase. */
 static Span outgoing(const CommWork *w, int to) {
     const CommCall *call = &w->call;
     switch (call->kind) {
@@ -63,7 +63,7 @@ static Span outgoing(const CommWork *w, int to) {
     }
 }
 
-/* The destination of a member's elements. */
+/* Returns the destination of a member's elements. */
 static Span expected(const Exchange *x, int from) {
     const CommWork *w = x->work;
     const CommCall *call = &w->call;
@@ -159,8 +159,8 @@ static void compute(Exchange *x) {
     }
 }
 
-/* Releases the lock while it computes, because this may take seconds and heartbeats to other processes must
- * continue. */
+/* Releases the lock during the computation, because that may need seconds, and heartbeats to other processes
+ * must continue. */
 static void collected(Processes *p, Exchange *x) {
     const CommWork *w = x->work;
     pthread_mutex_unlock(&p->lock);
@@ -175,7 +175,7 @@ static void collected(Processes *p, Exchange *x) {
     }
 }
 
-/* Advances an operation; true if it made progress. */
+/* Advances an operation, and returns true if it made progress. */
 static bool advance(Processes *p, Exchange *x) {
     if (x->phase == FINISHED) return false;
     while (x->done < x->messages && p->wire->done(p->line, x->message[x->done])) x->done++;
@@ -207,7 +207,7 @@ void exchange_take_start(Comm *c, const Announcement *a) {
     *first = e;
 }
 
-/* Receives messages and advances all operations; true if it made progress. */
+/* Receives messages and advances all operations. Returns true if it made progress. */
 static bool progress(Comm *c) {
     Processes *p = c->host_state;
     bool any = watch_take_announcements(c);
@@ -238,7 +238,8 @@ static void start(Comm *c, CommWork *w) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Reports members without an announcement or, if there are none, members whose data have not arrived. */
+/* Reports members that have sent no announcement or, if there are none, members whose data have not
+ * arrived. */
 static _Noreturn void late(Comm *c, Exchange *x) {
     const Processes *p = c->host_state;
     char why[160];

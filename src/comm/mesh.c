@@ -73,7 +73,7 @@ int mesh_member(const Group *g, int i) {
     return rank;
 }
 
-/* Appends an axis, or extends the last axis if the new axis continues it. */
+/* Appends an axis to the group, or extends the last axis if the new axis continues it. */
 static void add_axis(Group *g, int size, int stride) {
     if (size == 1) return;
     int last = g->n_axes - 1;

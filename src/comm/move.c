@@ -32,7 +32,7 @@ int64_t comm_traffic(const CommWork *const *work, int members) {
     return 2 * elements * size;
 }
 
-/* Elements [at, at + n) of a member's result. */
+/* Writes elements [at, at + n) of a member's result. */
 static void put(const CommWork *w, int64_t at, const void *from, int64_t n) {
     const size_t size = dtype_size(w->call.dtype);
     char *to = (char *)w->call.out + (size_t)at * size;
@@ -43,7 +43,8 @@ static const void *part(const CommWork *w, int64_t at) {
     return (const char *)w->call.in + (size_t)at * dtype_size(w->call.dtype);
 }
 
-/* Reduces in blocks. An all-reduce copies each block to all members, a reduce-scatter to its owner. */
+/* Reduces in blocks. An all-reduce copies each block to all members. A reduce-scatter copies it to its
+ * owner. */
 static void reduce(const CommWork *const *work, int members, int64_t begin, int64_t end) {
     const CommCall *call = &work[0]->call;
     const void *in[members];

@@ -22,7 +22,7 @@ Comm *comm_mpi(const CommOptions *options) {
 
 #define MPI_CHECK(call) mpi_check(call, #call)
 
-/* PIECE: maximum bytes of a message, because MPI's counts are int. */
+/* PIECE is the maximum number of bytes of a message, because MPI's counts are int. */
 enum { PIECE = 1 << 30, CONTROL_TAG = 0 };
 
 struct WireMessage {

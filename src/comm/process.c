@@ -97,7 +97,7 @@ static Err by_torchrun(CommLaunch *out) {
 
 /* ---- srun ---- */
 
-/* The first host of a list such as "node[07,10-12],gpu3": "node07". Process 0 runs there. */
+/* Returns the first host of a list: "node07" for "node[07,10-12],gpu3". Process 0 runs there. */
 static Err first_host(CommLaunch *l, const char *list) {
     char name[sizeof l->host];
     size_t n = 0;

@@ -12,7 +12,7 @@ static int64_t sum(const int64_t *x, int n) {
     return total;
 }
 
-/* Number of elements in each buffer of a call. A broadcast has only one buffer. */
+/* The number of elements in each buffer of a call. A broadcast has only one buffer. */
 static int64_t in_count(const CommCall *c) {
     switch (c->kind) {
     case COMM_ALL_REDUCE:

@@ -1,7 +1,7 @@
-/* Ranks as threads of one process. Each member leaves its buffers in the operation's Meeting. After the last member
- * has arrived, any thread can move the elements. The last member moves small operations itself, so that a rank blocks
- * at most once per operation; waiting members move larger ones in pieces. After all members have started an
- * operation, any waiting rank can finish it, so ranks may wait in any order. */
+/* Ranks as threads of one process. Each member stores its buffers in the Meeting of the operation. After the
+ * last member has arrived, any thread can move the elements. The last member moves small operations itself,
+ * so that a rank blocks at most once per operation; waiting members move larger ones in pieces. After all
+ * members have started an operation, any waiting rank can finish it, so ranks may wait in any order. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdatomic.h>

@@ -231,7 +231,7 @@ static bool is_texts(const json_t *list, size_t n) {
     return true;
 }
 
-/* The question with each "_" replaced by the choice. Without "_", the choice follows the question. */
+/* Returns the question with each "_" replaced by the choice. Without "_", the choice follows the question. */
 static Str joined(const json_t *question, const json_t *choice) {
     Str out = {0};
     const char *q = json_string_value(question);

@@ -129,7 +129,7 @@ static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     return e;
 }
 
-/* Runs a bench, with the gate if requested; returns the exit status. */
+/* Runs a bench, with the gate if requested. Returns the exit status. */
 static int run_bench(const Bench *b, const GateOptions *o) {
     Err e = ERR_OK;
     ErrCode status = ERR_NONE;

@@ -17,9 +17,9 @@ static void print_error(const char *sentence, const char *more) {
     if (*sentence) fprintf(stderr, "isotron: %s\n%s", sentence, more);
 }
 
-/* Prints an error on process 0; returns the exit status. With MPI, the other processes wait a few seconds for
- * the launcher, which kills them when process 0 ends. With TCP, the other processes report their failure to
- * process 0. A process that was not killed, or that cannot reach process 0, prints its error itself. */
+/* Prints an error on process 0, and returns the exit status. With MPI, the other processes wait a few seconds
+ * for the launcher, which kills them when process 0 ends. With TCP, the other processes report their failure
+ * to process 0. A process that was not killed, or that cannot reach process 0, prints its error itself. */
 static int say(Err e, const char *more) {
     enum { PATIENCE_S = 3 };
     const CommOptions options = {.meet_s = PATIENCE_S, .build = isotron_commit()};

@@ -82,7 +82,7 @@ static void free_model(Model *m) {
 
 /* ---- comparison with transformers ---- */
 
-/* Compares the model with the reference of --check; returns an error if they differ. */
+/* Compares the model with the reference of --check. Returns an error if they differ. */
 static Err convert_check(const Job *j, const Model *m) {
     if (!j->options.check) return ERR_OK;
     Reference r;

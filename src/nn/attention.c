@@ -326,7 +326,8 @@ static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Te
     return linear_forward(t, &a->proj, context);
 }
 
-/* The keys and values of this rank's groups. If there are fewer groups than ranks, ranks share groups. */
+/* Describes the keys and values of this rank's groups. If there are fewer groups than ranks, ranks share
+ * groups. */
 static int attention_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
     const AttentionSpec *a = spec;
     const int64_t tp = l->mesh.size[AXIS_TP], groups = a->groups > tp ? a->groups / tp : 1;

@@ -82,7 +82,7 @@ typedef struct Core {
     Tensor *kv_sbw;
 } Core;
 
-/* A view of columns [first, first + n) of each of the g heads of x [s, b, g*width]. */
+/* Returns a view of columns [first, first + n) of each of the g heads of x [s, b, g*width]. */
 static Tensor *columns_of(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t n) {
     const int64_t width = tensor_width(x) / g;
     return tape_view(t, x, first, 5, (int64_t[]){x->dim[0], x->dim[1], g, 1, n},
@@ -158,7 +158,8 @@ static Tensor *one_group(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t n
 }
 
 /* Computes the result of core without keys and values. A key is W_k l, and its product with q is that of the latent l
- * and W_k^T q. A weighted sum of values is W_v times the sum of latents. rows: the latents, each with its rotated part. */
+ * and W_k^T q. A weighted sum of values is W_v times the sum of latents. `rows` are the latents, each with
+ * its rotated part. */
 static Tensor *absorbed(Tape *t, const Core *c, Tensor *rows, Tensor *q) {
     const Mla *m = c->module;
     const MlaSpec *s = m->spec;
@@ -219,7 +220,7 @@ static Tensor *mla_forward(Tape *t, const void *self, const Feed *feed, Tensor *
     return linear_forward(t, &m->proj, context);
 }
 
-/* The latents with the shared part of the keys, or the keys and values of this rank's heads. */
+/* Describes the latents with the shared part of the keys, or the keys and values of this rank's heads. */
 static int mla_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
     const MlaSpec *s = spec;
     if (s->caches_latents) {

@@ -160,8 +160,8 @@ static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     return all;
 }
 
-/* Plans the grouping of gathered rows by expert. rows: the number of rows of each expert-tensor-parallel rank. Frees
- * `offset`. */
+/* Plans the grouping of gathered rows by expert. `rows` has the number of rows of each expert-tensor-parallel
+ * rank. Frees `offset`. */
 static Dispatch sort_gathered(Tape *t, Tensor *offset, int64_t rows, ArrivalAttr a, DispatchAttr room) {
     a.etp = tape_axis(t, AXIS_ETP);
     Tensor *expert = tape_tensor(t, I64, 3, (int64_t[]){a.etp * rows, 1, 1});

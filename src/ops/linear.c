@@ -32,8 +32,8 @@ static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Sp
 
 /* ---- over tensor-parallel ranks ---- */
 
-/* Starts the all-gather of x or dy along the sequence, because the GEMMs need R. kept: the result lives until the
- * backward. */
+/* Starts the all-gather of x or dy along the sequence, because the GEMMs need R. If `kept`, the result lives
+ * until the backward. */
 static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *moving) {
     const int64_t s = x->dim[0] * tape_axis(t, AXIS_TP);
     Tensor *whole = sized_by(kept ? tape_tensor : tape_scratch, t, x, s, x->dim[2], SPMD_R);

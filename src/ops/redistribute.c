@@ -167,7 +167,7 @@ typedef struct TakeAttr {
     int64_t first;
 } TakeAttr;
 
-/* The selected columns as a view of x. */
+/* Returns the selected columns as a view of x. */
 static Tensor taken(const Tensor *x, const Tensor *y, int64_t first) {
     Tensor v = *y;
     v.data = tensor_at(x, first);

@@ -25,8 +25,8 @@ static Tensor reshaped(const Tensor *x, int ndim, const int64_t *dim) {
     return v;
 }
 
-/* The first (or second) chunk of every member's slice, as [members,chunk,row]. The rows of x must be contiguous. The
- * second chunks are in reverse order. */
+/* Returns the first (or second) chunk of every member's slice, as [members,chunk,row]. The rows of x must be
+ * contiguous. The second chunks are in reverse order. */
 static Tensor chunks_of(const Tensor *x, int members, int which) {
     const int64_t chunk = x->dim[0] / (2 * members), first = which ? (2 * members - 1) * chunk : 0;
     Tensor v = reshaped(x, 3, (int64_t[]){members, chunk, tensor_count(x) / x->dim[0]});

@@ -77,7 +77,7 @@ static Tensor piece_table(const Optimizer *o, int bucket, int64_t n) {
     return tensor_make(o->pieces + o->of_bucket[bucket].first, I64, 2, (int64_t[]){n, PIECE_WORDS});
 }
 
-/* This rank's part of a bucket in a flat buffer. */
+/* Returns this rank's part of a bucket in a flat buffer. */
 static Tensor part_of(const Registry *r, int bucket, FlatBuffer which, DType type, void *flat) {
     const FlatRange part = bucket_part(r, &r->buckets[bucket]);
     return registry_slice_of(r, which, type, flat, bucket, part.begin, part.end - part.begin);

@@ -179,7 +179,7 @@ int64_t param_part_rows(const Param *p, int part) { return p->spec.groups * p->s
 
 static int64_t group_rows(const Param *p) { return p->spec.dim[0] / p->spec.groups; }
 
-/* Number of rows of a group before the part. */
+/* The number of rows of a group before the part. */
 static int64_t rows_before(const Param *p, int part) {
     int64_t n = 0;
     for (int i = 0; i < part; i++) n += p->spec.parts[i].rows;
@@ -197,7 +197,7 @@ static int64_t first_row(const Param *p) {
     return p->first_group * group_rows(p) + (rows_cut ? p->rows * p->shard : 0);
 }
 
-/* Number of rows of the part before row `row` of the parameter. */
+/* The number of rows of the part before row `row` of the parameter. */
 static int64_t part_rows_until(const Param *p, int part, int64_t row) {
     const int64_t rows = p->spec.parts[part].rows, into = row % group_rows(p) - rows_before(p, part);
     return row / group_rows(p) * rows + (into < 0 ? 0 : into > rows ? rows : into);

@@ -46,7 +46,7 @@ static bool is_shared(const Sync *s, int k) {
 
 static size_t grad_bytes(const Sync *s, int64_t n) { return (size_t)n * dtype_size(s->registry->gradients); }
 
-/* This rank's part of the bucket's main gradients. */
+/* Returns this rank's part of the bucket's main gradients. */
 static Tensor part_of(const Sync *s, int k) {
     Registry *r = s->registry;
     const FlatRange part = bucket_part(r, bucket(s, k));

@@ -16,7 +16,7 @@ static bool is_router(const Param *p) {
     return n > end && !strcmp(p->spec.name + n - end, SUFFIX);
 }
 
-/* Number of routers among the first `until` parameters. */
+/* The number of routers among the first `until` parameters. */
 static int64_t routers_before(const Registry *r, int until) {
     int64_t n = 0;
     for (int i = 0; i < until; i++) n += is_router(r->params[i]);
@@ -107,9 +107,9 @@ static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const
     return true;
 }
 
-/* The change of expert e's logit per unit of push towards the wanted experts: 1 for wanted experts, -1 for all others.
- * `beside` applies to unwanted experts in the group of a wanted expert: their scores help the group, but compete with
- * the wanted expert. */
+/* The change of the logit of expert e per unit of push towards the wanted experts. It is 1 for wanted experts
+ * and -1 for all others. `beside` applies to unwanted experts in the group of a wanted expert: their scores
+ * help the group, but compete with the wanted expert. */
 static double push_of(const Rows *r, const double *wanted, int64_t e, double beside) {
     const int64_t groups = ((const RouteAttr *)r->call->attr)->groups,
                   size = r->experts / (groups > 1 ? groups : r->experts);

@@ -263,8 +263,8 @@ static const char *const PHASES[] = {
     [RECORD_UPDATED] = "update",
 };
 
-/* The op to blame for a wrong incoming gradient: the last collective whose backward wrote it on this rank, or
- * the transfer from the next pipeline stage if no op wrote it. */
+/* Returns the op that caused a wrong incoming gradient. It is the last collective whose backward wrote it on
+ * this rank or, if no op wrote it, the transfer from the next pipeline stage. */
 static const char *bringer(const Search *s) {
     const Record *f = s->found, *first = s->logs[s->rank].records;
     for (const Record *r = f; r >= first && r->step == f->step; r--)

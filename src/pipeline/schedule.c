@@ -60,7 +60,8 @@ static StageRef stage_at(const PipelineSpec *s, int64_t stage) {
     return (StageRef){(int)(stage % s->ranks), (int)(stage / s->ranks)};
 }
 
-/* The stage `ahead` steps further in the action's direction: up for a forward, down for a backward. */
+/* Returns the stage that is `ahead` steps further in the action's direction, which is up for a forward and
+ * down for a backward. */
 static StageRef along(const PipelineSpec *s, int rank, const Action *a, int ahead) {
     if (a->kind == ACTION_BACKWARD_WEIGHT) return (StageRef){-1, -1};
     int64_t stage = (int64_t)a->chunk * s->ranks + rank;

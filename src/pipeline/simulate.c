@@ -124,8 +124,8 @@ static void release_buffers(const Player *p, int rank, int64_t slot) {
             if (p->states[rank].user[way][i] == 1 + slot) p->states[rank].user[way][i] = 0;
 }
 
-/* The time at which the action can start. *waits_for: the reason why it must wait, or NULL if there is
- * none. */
+/* Returns the time at which the action can start. *waits_for is set to the reason why it must wait, or to
+ * NULL if there is none. */
 static Err ready_at(const Player *p, int rank, const Action *a, double *ready, const char **waits_for) {
     RankState *state = &p->states[rank];
     StageRef source = pipeline_source(p->spec, rank, a);

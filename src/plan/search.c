@@ -97,8 +97,8 @@ static Config config_of(const Seeker *s, const FoundLayout *f) {
 
 /* ---- does it fit? ---- */
 
-/* A lower bound for the memory of the largest rank: its parameters, gradients and optimizer state if all
- * ranks had equal shares. */
+/* Returns a lower bound for the memory of the largest rank, which is that of its parameters, gradients and
+ * optimizer state if all ranks had equal shares. */
 static double least_state(const Seeker *s, const FoundLayout *f) {
     const Config *c = s->config;
     const double dense_ranks = (double)(f->tensor * f->pipeline),

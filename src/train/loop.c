@@ -23,7 +23,7 @@
 #include "train/stop_signals.h"
 #include "train/trainer.h"
 
-/* The state of a process, shared by all its ranks. */
+/* The state of a process, which all its ranks share. */
 typedef struct Session {
     const Config *config;
     const TokenFacts *facts;

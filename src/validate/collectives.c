@@ -43,7 +43,8 @@ typedef struct Seen {
 
 /* ---- sizes ---- */
 
-/* The sizes to test: a few small numbers, then powers of two with their two neighbours. */
+/* Returns a size to test. The sizes are a few small numbers, and then powers of two with their two
+ * neighbours. */
 static int64_t size_of(int index) {
     static const int64_t SMALL[] = {0, 1, 2, 3, 7, 8, 9};
     enum { SMALLS = sizeof SMALL / sizeof *SMALL, FIRST = 5, STEP = 3 };

@@ -1,6 +1,6 @@
 /* Describes the machine: devices and their state, links, versions of libraries, and the environment. The
- * lasting facts form the machine's fingerprint. The version functions of loaded libraries are looked up by
- * name, so that this code also compiles without CUDA. */
+ * facts that do not change between runs form the fingerprint of the machine. The version functions of loaded
+ * libraries are looked up by name, so that this code also compiles without CUDA. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -157,7 +157,7 @@ static void check_counts(Region *g, size_t region) {
     free(counts);
 }
 
-/* The time of one block: the mean over several blocks that are not in the caches yet. */
+/* Returns the time of one block, which is the mean over several blocks that are not yet in the caches. */
 static double seconds_of_block(const Region *g) {
     enum { SOME = 8 };
     const size_t all = g->bytes / g->block, n = all < SOME ? all : SOME;

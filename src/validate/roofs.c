@@ -1,6 +1,7 @@
-/* Roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. A device is compared with
- * the rates that the vendor states and with its siblings; all devices work at the same time. Ranks on a CPU share the
- * CPU, so only rank 0 measures, for the comparison with the last good run. */
+/* Measures the roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. A
+ * device is compared with the rates that the vendor states and with its siblings; all devices work at the
+ * same time. Ranks on a CPU share the CPU, so only rank 0 measures, for the comparison with the last good
+ * run. */
 #include "validate/roofs.h"
 
 #include <stdio.h>

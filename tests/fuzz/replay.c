@@ -54,7 +54,7 @@ static void run_one(const Str *input, Progress *p) {
 }
 
 /* Runs in the child. A wrong verdict on an unchanged seed also counts as a failure, because a target that
- * refuses its seeds tests nothing. */
+ * rejects its seeds tests nothing. */
 static int run_range(const Corpus *c, uint64_t seed, uint64_t end, Progress *p) {
     if (LIMIT_MEMORY) setrlimit(RLIMIT_AS, &(struct rlimit){MEMORY_BYTES, MEMORY_BYTES});
     for (int i = 0; i < c->n; i++) {
@@ -83,7 +83,7 @@ static void report(const Corpus *c, const char *what, uint64_t seed, uint64_t nu
     free(name), str_free(&input);
 }
 
-/* The scratch folder of process `pid`. */
+/* Returns the path of the scratch folder of process `pid`. */
 static void remove_scratch(pid_t pid) {
     char *folder = mem_printf("/tmp/isotron-fuzz-%d", (int)pid);
     if (file_is_dir(folder)) file_remove_tree(folder);

@@ -112,7 +112,7 @@ static void round_to_bf16(Sum *sum, int type, size_t n) {
 
 static const char *input(const Op *op, size_t at) { return (const char *)op->in + at * type_size(op->type); }
 
-/* Elements [at, at + n) of a member's result. */
+/* Writes elements [at, at + n) of a member's result. */
 static void put(const Meeting *m, int slot, size_t at, const void *from, size_t n) {
     const Op *op = m->op[slot];
     size_t end = out_count(op, m->members);

@@ -255,7 +255,7 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) forward(
 
 /* ---- backward ---- */
 
-/* One block per tile of rows of a sample. */
+/* Each block processes one tile of rows of a sample. */
 static __global__ void range_of_rows(const Flash p) {
     __shared__ Range range[64];
     __shared__ Span span;

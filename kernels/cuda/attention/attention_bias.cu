@@ -1,6 +1,6 @@
-/* A relative position bias in our own kernels. The kernels read two tables that are indexed by distance: each head's
- * bias, and the bucket. In the backward, they sum the gradients of the scores by row and bucket. The code below then
- * sums the rows in a fixed order. */
+/* Computes a relative position bias in our own kernels. The kernels read two tables that are indexed by
+ * distance: each head's bias, and the bucket. In the backward, they sum the gradients of the scores by row
+ * and bucket. The code below then sums the rows in a fixed order. */
 #include "kernels/cuda/attention/flash.cuh"
 
 static RelativeBuckets buckets_of(const Call *c, const Flash &p) {

@@ -232,10 +232,10 @@ static int64_t bytes_of_one(const AttentionShape *a) {
 
 /* Policy: the deterministic backward, unless the device allows sums in any order. Its scratch memory is
  * quadratic in the sequence length. So it processes only as many (sample, group) pairs at a time as need a 64th
- * of the GPU's memory (2 GiB on an H200). A part of that size still fills the GPU many times over. A single pair
- * may use an eighth of it (on an H200: 4 heads of 46k positions). Larger ones use our own kernels, whose memory
- * is linear. The decision depends on sizes only, so every run makes the same decision. The nondeterministic
- * backward, whose memory is linear, has the same limits. */
+ * of the GPU's memory (2 GiB on an H200). A part of that size still contains many times as much work as the
+ * GPU can run simultaneously. A single pair may use an eighth of it (on an H200: 4 heads of 46k positions).
+ * Larger ones use our own kernels, whose memory is linear. The decision depends on sizes only, so every run
+ * makes the same decision. The nondeterministic backward, whose memory is linear, has the same limits. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
     if (!a->backward) return a->batch;
@@ -246,7 +246,7 @@ static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     return ceil_div(a->batch, ceil_div(a->batch, most));
 }
 
-/* The parts of a call: `pairs` in each except the last. */
+/* The parts of a call. There are `pairs` pairs in each part except the last. */
 typedef struct Work {
     int64_t pairs, parts;
     Entry *part, *last;

@@ -49,7 +49,7 @@ template <typename R> static __global__ void merge_lse(LogSums<R> at, int64_t n)
     }
 }
 
-/* Number of elements between the first rows of consecutive heads. */
+/* The number of elements between the first rows of consecutive heads. */
 static int64_t between_heads(const Tensor *lse) {
     const int64_t *dim = lse->dim, *stride = lse->stride;
     const int64_t head = dim[2] > 1 ? stride[2] : dim[1] > 1 ? stride[1] : stride[0];

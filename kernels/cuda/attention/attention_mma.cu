@@ -164,7 +164,7 @@ __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS
 
 /* ---- relative position bias: the scores are scaled, and get their biases ---- */
 
-/* The position of a key of a tile, or of the last one. */
+/* Returns the position of a key of a tile, or of the last key if there is no such key. */
 __device__ __forceinline__ int key_position(const Flash &p, const Run &run, int key0, int key) {
     key = key0 + key < p.t ? key : p.t - 1 - key0;
     return (int)(run.whole ? run.first + key : slice_position(&p.key, key0 + key));

@@ -1,6 +1,6 @@
-/* The ops of kernels/cpu/attention_unfused.c: attention by its definition, with all probabilities in memory. It is the
- * reference of attention.cu, shares no code with it, and is not optimised. Written: y, probs. Written or accumulated:
- * dq, dk, dv, dsink, dbias. */
+/* Computes the ops of kernels/cpu/attention_unfused.c: attention by its definition, with all probabilities in
+ * memory. It is the reference of attention.cu, shares no code with it, and is not optimised. Written: y,
+ * probs. Written or accumulated: dq, dk, dv, dsink, dbias. */
 #include "kernels/cuda/common.cuh"
 
 #include "base/philox.h"
@@ -78,7 +78,7 @@ template <typename R> __device__ static R dot(const View &a, int64_t a_at, const
     return sum;
 }
 
-/* The scaled score of a query and a key, before the cap. */
+/* Returns the scaled score of a query and a key, before the cap. */
 template <typename R> __device__ static R raw_score(const Problem &p, const Query &q, int64_t key) {
     return (R)p.attr.scale * dot<R>(p.q, q.in(p.q), p.k, q.key(p.k, key));
 }

@@ -48,7 +48,7 @@ static void set_descriptor(Graph *g, Descriptor d, cudnnBackendAttributeName_t n
     if (value) set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
-/* Gets one value; n: the number of values. */
+/* Reads one value, and sets *n to the number of values. */
 static void get(Graph *g, Descriptor d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                 int64_t *n, void *value) {
     if (fine(g)) accept(g, cudnnBackendGetAttribute(d, name, type, 1, n, value), "question");
@@ -183,7 +183,7 @@ void graph_reshape(Graph *g, Descriptor x, Descriptor y) {
 
 /* ---- the plan ---- */
 
-/* The configuration that the heuristics rank first. */
+/* Returns the configuration that the heuristics rank first. */
 static Descriptor best_config(Graph *g, cudnnHandle_t handle) {
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t n = 0;

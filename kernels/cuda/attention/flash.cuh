@@ -114,7 +114,7 @@ __device__ static inline Lines key_lines(const Flash &p, const Heads &x, int64_t
 
 /* ---- dropout ---- */
 
-/* The index of the probability of a row and the key at position 0. */
+/* Returns the index of the probability of a row and the key at position 0. */
 __device__ static inline uint64_t drop_line(const Flash &p, int64_t sample, int64_t group, int row) {
     const int64_t head = p.first_head + group * p.r + row / p.s;
     const int64_t line = ((p.first_sample + sample) * p.heads + head) * p.seq_total;
@@ -127,7 +127,7 @@ __device__ static inline bool is_kept(const Flash &p, uint64_t line, int key) {
 
 /* ---- relative position bias ---- */
 
-/* The index of a row's bias and bucket for the key at position 0. */
+/* Returns the index of a row's bias and bucket for the key at position 0. */
 __device__ static inline int bias_line(const Flash &p, int64_t group, int row) {
     const int64_t first = (group * p.r + row / p.s) * p.distances;
     return (int)(first + p.last_query - slice_position(&p.query, row % p.s));
@@ -192,5 +192,5 @@ size_t place_bias(Flash *, DType, bool gradient, char *memory);
 void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
 /* Writes the sum of bias_sums to dbias, or adds it to dbias. */
 void sum_bias_gradients(const Call *, const Flash *, const Tensor *dbias);
-/* Number of rows per tile in the backward. */
+/* The number of rows per tile in the backward. */
 static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }

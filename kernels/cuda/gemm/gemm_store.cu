@@ -1,6 +1,6 @@
-/* The tuning cache of GEMMs: one text file per version of cuBLASLt and kind of GPU, with one line per GEMM. A
- * lock is held while the file is open, so only one rank of a machine measures at a time; the other ranks wait
- * for its choices. */
+/* Stores the tuning of GEMMs in one text file for each version of cuBLASLt and kind of GPU, with one line for
+ * each GEMM. A lock is held while the file is open, so only one rank of a machine measures at a time; the
+ * other ranks wait for its choices. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <ctype.h>

@@ -1,10 +1,11 @@
-/* The op of kernels/cpu/linear_heads.c, in a fixed order of summation (ordered_gemm.cuh). Generation has few rows, so
- * reading the weights takes most of the time. A tile has 64 outputs of 16 rows. y is written. */
+/* Computes the op of kernels/cpu/linear_heads.c, in a fixed order of summation (ordered_gemm.cuh). Generation
+ * has few rows, so reading the weights takes most of the time. A tile has 64 outputs of 16 rows. y is
+ * written. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 
 enum { OUTPUTS = 64, ROWS = 16 };
 
-/* The elements between two heads. */
+/* The number of elements between two heads. */
 struct HeadStrides {
     int64_t x, w, y;
 };

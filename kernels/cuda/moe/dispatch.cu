@@ -234,7 +234,8 @@ __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *lis
     return found;
 }
 
-/* One expert per block: the best copies of its list, in their order; among equals the earlier ones. */
+/* Each block finds, for one expert, the best copies of its list, in their order. Among equal copies, it
+ * prefers the earlier ones. */
 template <typename R> static __global__ void keep_best(Plan p, Cells prob) {
     __shared__ int more[32], equal[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

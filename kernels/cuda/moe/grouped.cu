@@ -1,6 +1,6 @@
-/* The ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its block of the
- * weight. Only the GPU knows the offsets. There are as many tiles as any offsets may need; each finds its
- * expert, and unneeded tiles end immediately.
+/* Computes the ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its
+ * block of the weight. Only the GPU knows the offsets. There are as many tiles as any offsets may need; each
+ * finds its expert, and unneeded tiles end immediately.
  *
  * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the operands' type,
  * and dw has it or is F32. All other GEMMs, and all GEMMs in batch-invariant mode, are chains of multiply-adds

@@ -1,6 +1,6 @@
-/* The ops of kernels/cpu/router.c, one token per warp. Experts and probabilities are bitwise equal to the CPU's,
- * because a choice that depends on a last bit would change the loss curve. Written: probs, expert, scores, bias;
- * written or accumulated: dlogits, count. */
+/* Computes the ops of kernels/cpu/router.c, with one token per warp. Experts and probabilities are bitwise
+ * equal to the CPU's, because a choice that depends on a last bit would change the loss curve. Written:
+ * probs, expert, scores, bias; written or accumulated: dlogits, count. */
 #include <cooperative_groups.h>
 
 #include "base/philox.h"
@@ -28,8 +28,8 @@ template <typename R> __device__ __forceinline__ void scores(const Router &r, in
 
 /* ---- choice ---- */
 
-/* The first of the largest of n values. NaN compares as in a sequential loop: a NaN in the first place wins, any
- * other NaN is ignored. */
+/* Returns the index of the first of the largest of n values. NaN compares as in a sequential loop: a NaN in
+ * the first place wins, any other NaN is ignored. */
 template <typename R> __device__ __forceinline__ int first_largest(const R *x, int n) {
     R best = (R)-INFINITY;
     int at = INT_MAX;
@@ -363,7 +363,8 @@ __device__ __forceinline__ double unordered(uint64_t u) {
     return __longlong_as_double((long long)(u ^ (u >> 63 ? (uint64_t)1 << 63 : ~(uint64_t)0)));
 }
 
-/* One expert per block: finds the rank-th largest logit above the thresholds, rank from 0, by 8 bits per pass. */
+/* Each block finds, for one expert, the rank-th largest logit above the thresholds, where rank counts from 0.
+ * A pass determines 8 bits. */
 template <typename R>
 static __global__ void quantiles(Cells logits, const R *threshold, int64_t tokens, int n, int64_t rank,
                                  double *out) {

@@ -23,7 +23,7 @@ static inline int warps_that_fit(int64_t experts, size_t whole, size_t bytes) {
 }
 static inline size_t router_bytes(size_t n) { return (n + 15) / 16 * 16; }
 
-/* The calling warp's part of the shared memory. */
+/* Returns the calling warp's part of the shared memory. */
 template <typename R> __device__ __forceinline__ R *router_room(size_t bytes) {
     extern __shared__ __align__(16) unsigned char router_shared[];
     return (R *)(router_shared + threadIdx.x / 32 * bytes);

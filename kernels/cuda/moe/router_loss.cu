@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/router_loss.c, one token per warp. The loss is the sum, in double, of the sums over blocks of
- * tokens. Written: loss; written or accumulated: dlogits. */
+/* Computes the ops of kernels/cpu/router_loss.c, with one token per warp. The loss is the sum, in double, of
+ * the sums over blocks of tokens. Written: loss; written or accumulated: dlogits. */
 #include "kernels/cuda/moe/router.cuh"
 
 enum { THREADS = 256, PARTS = 1024 };
@@ -132,7 +132,7 @@ extern "C" void cuda_router_loss(const Call *c) {
 
 /* ---- gradient ---- */
 
-/* A probability's part of the gradient: share minus mean share, times the slope. */
+/* A probability's part of the gradient is its share minus the mean share, times the slope. */
 template <typename R>
 __device__ __forceinline__ void balance_grad(const Loss &l, int64_t t, double dloss, R *p,
                                              const Cells &dlogits, bool add) {

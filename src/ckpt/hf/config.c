@@ -35,8 +35,8 @@ static bool is_of_experts(const HfRow *row) {
     return row->option > OPTION_GROUP_MOE && row->option < OPTION_GROUP_INIT;
 }
 
-/* The row for the number of first layers, which have no experts, of a type with latent attention. Without experts, such
- * models have no other type; other types are not used for dense models. NULL: another type. */
+/* The row for the number of first layers, which have no experts, of a type with latent attention. Without
+ * experts, such models have only this type. Other types are not used for dense models. NULL: another type. */
 static const HfRow *dense_row(const HfRow *const *rows, int n) {
     const HfRow *first = NULL;
     bool latent = false;

@@ -110,8 +110,8 @@ void hf_set_real(HfReader *r, int option, double v) {
     hf_set_text(r, option, text);
 }
 
-/* The value of the option that sets the field to v. --disable-bias-linear and similar options name the
- * opposite of their field. */
+/* Returns the value of the option that sets the field to v. --disable-bias-linear and similar options name
+ * the opposite of their field. */
 static const char *flag_text(int option, bool v) {
     return v != (CONFIG_ROWS[option].type == ARG_OFF) ? "true" : "false";
 }

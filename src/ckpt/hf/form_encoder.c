@@ -10,8 +10,8 @@ static const char PRETRAINING[] = "ForPreTraining", MASKED[] = "ForMaskedLM",
                   CLASSES[] = "ForSequenceClassification", CHOICES[] = "ForMultipleChoice";
 enum { MOST_CLASSES = 65536 };
 
-/* The file's class name from "For" on, such as "ForMaskedLM"; "" if the class has no head or the file names no
- * class. */
+/* Returns the file's class name from "For" on, such as "ForMaskedLM", or "" if the class has no head or the
+ * file names no class. */
 static const char *head_of(const HfReader *r) {
     const char *name = json_string_value(json_array_get(hf_member(r, NULL, "architectures"), 0));
     const char *head = name ? strstr(name, "For") : NULL;
@@ -30,7 +30,8 @@ static void bert_heads_read(HfReader *r, const HfRow *row) {
 
 /* ---- classes of texts ---- */
 
-/* Appends a label in quotes; returns false if the label is missing or cannot be quoted in an option. */
+/* Appends a label in quotes. Returns false if the label is missing, or if it cannot be quoted in an
+ * option. */
 static bool add_label(const json_t *label, Str *out) {
     const char *text = json_string_value(label);
     if (!text || !*text || strpbrk(text, "\"\n\r")) return false;

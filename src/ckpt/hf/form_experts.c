@@ -105,7 +105,8 @@ static void shared_width_read(HfReader *r, const HfRow *row) {
 
 /* ---- layers with experts ---- */
 
-/* Returns for each layer whether the key's list of numbers contains it; false without a key or a list. */
+/* Returns, for each layer, whether the key's list of numbers contains it. This is false without a key or a
+ * list. */
 static bool *listed_layers(HfReader *r, const char *key, int64_t layers) {
     bool *found = mem_zero((size_t)layers, sizeof *found);
     const json_t *list = key ? hf_member(r, NULL, key) : NULL;
@@ -173,7 +174,7 @@ static void sparse_layers_read(HfReader *r, const HfRow *row) {
     set_moe_layers(r, 0, INT64_MAX, hf_get_size(r, row->key, (int64_t)row->fallback), "mlp_only_layers");
 }
 
-/* The layers with experts, or those without. */
+/* Returns the layers with experts, or those without. */
 static json_t *layer_numbers(const Config *c, bool moe) {
     json_t *list = json_array();
     for (int64_t i = 0; i < c->num_layers; i++)

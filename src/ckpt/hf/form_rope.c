@@ -27,7 +27,8 @@ static const json_t *get_object(HfReader *r, const char *key) {
     return v;
 }
 
-/* The object with this key; NULL if absent or empty. The object's numbers must apply to every layer. */
+/* Returns the object with this key, or NULL if it is absent or empty. The object's numbers must apply to
+ * every layer. */
 static const json_t *get_flat(HfReader *r, const char *key) {
     const json_t *v = get_object(r, key);
     if (has_objects(v)) hf_refuse(r, key, "but separate values for each kind of layer are not supported");
@@ -44,8 +45,8 @@ static bool has_row(const HfReader *r, int option) {
 static bool has_two_rotations(const HfReader *r) { return has_row(r, OPTION_rope_local_base_freq); }
 static bool has_latents(const HfReader *r) { return has_row(r, OPTION_multi_latent_attention); }
 
-/* The object of rope_parameters for this kind of layer. In older files, rope_scaling applies to layers with full
- * attention. */
+/* Returns the object of rope_parameters for this kind of layer. In older files, rope_scaling applies to
+ * layers with full attention. */
 static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char **key) {
     const json_t *scaling = get_flat(r, SCALING), *kinds = get_object(r, PARAMETERS), *item;
     const char *name;
@@ -277,7 +278,7 @@ static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
 }
 
 /* A null factor defaults to max_position_embeddings divided by the original length. transformers reads mscale
- * only if mscale_all_dim is set too. Latent attention always scales its scores by mscale_all_dim. */
+ * only if mscale_all_dim is also set. Latent attention always scales its scores by mscale_all_dim. */
 static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  original = get_original_length(r, in),
@@ -479,7 +480,7 @@ static void stretched_scaling_read(HfReader *r, const HfRow *row) {
         set_type(r, POSITION_ROPE);
 }
 
-/* If there is neither of the objects, the row has the object. */
+/* If neither object exists, the row has the object. */
 static void scaled_by_default_read(HfReader *r, const HfRow *row) {
     if (hf_member(r, NULL, SCALING) || hf_member(r, NULL, PARAMETERS)) {
         rope_scaling_read(r, row);

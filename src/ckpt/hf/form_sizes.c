@@ -5,15 +5,15 @@
 
 #include "ckpt/hf/form.h"
 
-/* The default size of a head: hidden size / number of heads. */
+/* Returns the default size of a head, which is the hidden size divided by the number of heads. */
 static int64_t usual_head_size(HfReader *r) {
     const int64_t heads = hf_get_option(r, OPTION_num_attention_heads),
                   hidden = hf_get_option(r, OPTION_hidden_size);
     return hidden >= heads ? hidden / heads : 1;
 }
 
-/* Reads a size. A missing key means the row's fallback. A null key, or a row without a fallback, means the
- * usual size. */
+/* Reads a size. If the key is missing, the value is the row's fallback. If the key is null or the row has no
+ * fallback, the value is the usual size. */
 static int64_t get_or_usual(HfReader *r, const HfRow *row, int64_t usual) {
     const bool is_there = json_object_get(r->root, row->key) != NULL;
     return hf_get_size(r, row->key, is_there || row->fallback == HF_USUAL ? usual : (int64_t)row->fallback);
@@ -34,7 +34,7 @@ static void own_keys_read(HfReader *r, const HfRow *row) {
         hf_refuse(r, row->key, "but in this type of model each query head has a key head");
 }
 
-/* A missing key means the fallback. */
+/* If the key is missing, the value is the fallback. */
 static void nullable_read(HfReader *r, const HfRow *row) {
     if (hf_member(r, NULL, row->key) || !json_object_get(r->root, row->key)) hf_value_read(r, row);
 }
@@ -80,7 +80,7 @@ static void fourfold_read(HfReader *r, const HfRow *row) {
                 is_given ? hf_get_size(r, row->key, 1) : hf_get_multiple(r, row, 4, OPTION_hidden_size));
 }
 
-/* A missing key means the number of encoder layers. */
+/* If the key is missing, the value is the number of encoder layers. */
 static void decoder_layers_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, hf_get_size(r, row->key, hf_get_option(r, OPTION_num_layers)));
 }
@@ -192,7 +192,8 @@ static void reciprocal_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, json_real(1 / *(const double *)config_value(w->config, row->option)));
 }
 
-/* A null key means no cap. A missing key means the fallback, and a fallback of 0 means no cap. */
+/* A null key means no cap. If the key is missing, the value is the fallback. A fallback of 0 means that there
+ * is no cap. */
 static void softcap_read(HfReader *r, const HfRow *row) {
     const json_t *cap = json_object_get(r->root, row->key);
     if (cap ? !json_is_null(cap) : row->fallback != 0) hf_value_read(r, row);

@@ -1,5 +1,5 @@
-/* The form of sliding windows: sliding_window, use_sliding_window, max_window_layers, sliding_window_pattern
- * and layer_types. */
+/* Converts the keys of sliding windows: sliding_window, use_sliding_window, max_window_layers,
+ * sliding_window_pattern and layer_types. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static bool reads_layers(const HfRow *row) {
     return reads_first(row) || is_periodic(row) || row->choice == HF_WINDOWS_UNROTATED;
 }
 
-/* Whether layer i has a window according to layer_types; without layer_types, `otherwise`. */
+/* Returns whether layer i has a window according to layer_types or, without layer_types, `otherwise`. */
 static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise) {
     const char *word = json_string_value(json_array_get(types, (size_t)i));
     if (!types) return otherwise;
@@ -47,7 +47,7 @@ static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise
     return false;
 }
 
-/* The value of max_window_layers or, if is_periodic, the period. */
+/* Returns the value of max_window_layers or, if is_periodic, the period. */
 static int64_t get_number(HfReader *r, const HfRow *row) {
     const bool has_list = hf_member(r, NULL, "layer_types") != NULL;
     if (row->choice == HF_WINDOWS_PERIOD) return hf_get_size(r, "sliding_window_pattern", 6);

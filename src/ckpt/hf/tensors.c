@@ -218,7 +218,7 @@ Err hf_detect(const Safetensors *s, HfFamily *out) {
     return e;
 }
 
-/* The tensor whose name is `name` and `end`. */
+/* Returns the tensor whose name is `name` followed by `end`. */
 static const Tensor *find_named(const Safetensors *s, const HfMap *m, const char *name, const char *end) {
     const char *base = FAMILIES[m->family].prefix;
     const size_t n = strlen(base);
@@ -227,12 +227,12 @@ static const Tensor *find_named(const Safetensors *s, const HfMap *m, const char
     return strncmp(full, base, n) ? find_any_age(s, full) : find_either(s, base, full + n);
 }
 
-/* The tensor of a file, without data. */
+/* Describes the tensor of a file, without its data. */
 static Tensor file_tensor(const HfTensor *t, DType dtype) {
     return tensor_make(NULL, dtype, t->ndim, t->dim);
 }
 
-/* The tensor with the rows of each matrix in order, as quantized weights are stored. */
+/* Describes the tensor in which the rows of each matrix are in order, as quantized weights are stored. */
 static HfTensor in_rows(const HfTensor *t) {
     HfTensor x = *t;
     x.transposed = false;
@@ -412,7 +412,7 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
 
 enum { MISSING, UNEXPECTED, SHAPE, TYPE, QUANTIZED, PROBLEMS };
 
-/* `headless`: whether tensors of heads are missing. */
+/* `headless` states whether tensors of heads are missing. */
 static Err report(const char *path, HfProblem problem[PROBLEMS], bool headless) {
     static const char *const WHAT[PROBLEMS] = {"missing", "unexpected", "of another shape",
                                                "of a dtype that is not F64, F32, BF16 or F16",
@@ -506,7 +506,7 @@ Err hf_match(const Safetensors *s, const Registry *r, const HfSource *source, Hf
     return hf_check(s, out);
 }
 
-/* The values of a weight of a file, in the order of `layout`. */
+/* Holds the values of a weight of a file, in the order of `layout`. */
 typedef struct Weight {
     HfTensor layout;
     const void *values;
@@ -573,7 +573,7 @@ int64_t hf_count(const HfTensor *t) {
     return n;
 }
 
-/* The tensor's values as `dtype`; valid until the next call. */
+/* Returns the tensor's values as `dtype`. They are valid until the next call. */
 static const void *gather_tensor(Export *x, const HfTensor *t, DType dtype) {
     free(x->bytes);
     x->bytes = mem_alloc((size_t)hf_count(t) * dtype_size(dtype));

@@ -59,7 +59,7 @@ void nccl_open_group(NcclState *s, CommChannel *ch, Group g) {
     nccl_link_publish(s, l);
 }
 
-/* Number of ordered pairs of neighbours in a ring. */
+/* The number of ordered pairs of neighbours in a ring. */
 static int pair_count(int size) { return size == 2 ? 2 : 2 * size; }
 
 static CommKey pair_key(const CommKey *of, int pair) {
@@ -69,9 +69,9 @@ static CommKey pair_key(const CommKey *of, int pair) {
     return key;
 }
 
-/* Sends an element through each link. The host waits in the first message of a communicator until the other side
- * has called too, so two ranks that first send to each other would deadlock. In a group call, NCCL connects all links
- * together. */
+/* Sends an element through each link. In the first message of a communicator, the host waits until the other
+ * side has also called. Two ranks that first send to each other would therefore deadlock. In a group call,
+ * NCCL connects all links together. */
 static void connect(NcclState *s, NcclLink *const *link, int n) {
     NCCL(s, NULL, GroupStart);
     for (int i = 0; i < n; i++) {

@@ -129,8 +129,8 @@ static json_t *vocab_of(const SpmModel *m, bool unigram) {
 
 static json_t *piece(const char *text, double score) { return json_pack("[s,f]", text, score); }
 
-/* The vocabulary of XLM-RoBERTa with fairseq's ids: four special tokens, all pieces except the first three,
- * and the mask token. */
+/* Makes the vocabulary of XLM-RoBERTa with fairseq's ids. It consists of four special tokens, all pieces
+ * except the first three, and the mask token. */
 static json_t *fairseq_vocab(const SpmModel *m, const HfConfig *c) {
     static const char *const FIRST[][2] = {{"bos_token", "<s>"},
                                            {"pad_token", "<pad>"},

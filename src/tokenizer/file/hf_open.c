@@ -121,8 +121,8 @@ static bool can_copy(const Opening *o) {
     return o->is_json && !e.code && class == o->class && !(o->config.exists && o->options->num_extra_tokens);
 }
 
-/* Makes `built` a complete tokenizer.json, and returns its text. around: the tokens before and after a text,
- * or NULL if `built` already has the post_processor. */
+/* Makes `built` a complete tokenizer.json, and returns its text. `around` has the tokens before and after a
+ * text, or is NULL if `built` already has the post_processor. */
 static char *export(const Opening *o, json_t *built, const Tokenizer *t, const int32_t *around) {
     const TokenizerConfig *c = o->options;
     json_t *list = json_object_get(built, "added_tokens");

@@ -146,7 +146,7 @@ static bool is_padding(const HfConfig *c, const char *text) {
     return !strcmp(text, named ? named : "<pad>");
 }
 
-/* Refuses Hugging Face files next to the model that contradict the model, because these files are not
+/* Returns an error if Hugging Face files next to the model contradict it, because these files are not
  * used. */
 static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads these files, or "
@@ -200,7 +200,8 @@ static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const cha
     *to = text, *to_n = *bytes;
 }
 
-/* Appends to the normalized text. at: the number of bytes of the original text that were consumed before. */
+/* Appends to the normalized text. `at` is the number of bytes of the original text that were consumed
+ * before. */
 static void append(Aligned *out, const char *text, size_t n, size_t at) {
     aligned_insert(out, text, n, (Origin){(uint32_t)at, (uint32_t)at});
 }
@@ -304,8 +305,8 @@ static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n
     return ERR_OK;
 }
 
-/* Appends the text of byte pieces. starts: NULL, or the starts of the pieces, which are those of their
- * characters. */
+/* Appends the text of byte pieces. If `starts` is not NULL, it receives the starts of the pieces, which are
+ * those of their characters. */
 static void decode_bytes(Str *bytes, Str *out, size_t *starts) {
     for (size_t i = 0; i < bytes->len;) {
         size_t n = 1;

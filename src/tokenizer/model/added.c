@@ -68,8 +68,8 @@ typedef struct NextId {
     bool free;    /* whether any unused id is allowed */
 } NextId;
 
-/* The id that the `tokenizers` library assigns: the model's id of the text or, if the model lacks the text,
- * the next id after the model's last one. */
+/* Returns the id that the `tokenizers` library assigns, which is the model's id of the text or, if the model
+ * lacks the text, the next id after the model's last one. */
 static int64_t next_id(NextId *ids, const char *text, size_t n) {
     const int64_t known = vocab_id(ids->model, text, n);
     if (known >= 0) return known;

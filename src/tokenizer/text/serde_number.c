@@ -19,7 +19,7 @@ typedef struct Number {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/* Appends a digit; returns false if the significand would overflow. */
+/* Appends a digit. Returns false if the significand would overflow. */
 static bool add_digit(Number *x, char c) {
     const uint64_t digit = (uint64_t)(c - '0');
     if (x->significand > (UINT64_MAX - digit) / 10) return false;

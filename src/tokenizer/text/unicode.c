@@ -73,7 +73,7 @@ static size_t decompose(View text, bool compat, Part **v) {
     return count;
 }
 
-/* Composes a pair into *a; returns false if the characters do not compose. No character composes with a
+/* Composes a pair into *a. Returns false if the characters do not compose. No character composes with a
  * following character below U+0300, or with a character that Unicode 9 does not define. utf8proc also
  * composes Hangul with U+11A7, which is not a final consonant. */
 static bool compose_pair(Part *a, Part b) {

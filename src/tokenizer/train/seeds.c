@@ -33,7 +33,7 @@ static void add_candidate(Candidates *list, Candidate c) {
     list->v[list->n++] = c;
 }
 
-/* The characters of all words, each word followed by a 0. *n: their number. */
+/* Returns the characters of all words, in which each word is followed by a 0. *n is set to their number. */
 static uint32_t *flatten(const Words *w, size_t *n) {
     size_t total = 0, bytes;
     for (int32_t i = 0; i < words_number(w); i++) {

@@ -121,10 +121,10 @@ static int by_loss(const void *x, const void *y) {
 typedef enum Fate { DROP, KEEP, WEIGH } Fate;
 
 /* Computes the loss of likelihood if a piece is dropped: in the best splits of words, the piece would be
- * replaced by the best split of its text into other pieces. freq: the number of occurrences of each piece. To
- * compute `after`, the length of this split should be added, as in SentencePiece. Version 0.23 of tokenizers
- * instead adds the number of all pieces, which overstates the loss of frequent pieces; this code follows
- * tokenizers. */
+ * replaced by the best split of its text into other pieces. `freq` has the number of occurrences of each
+ * piece. To compute `after`, the length of this split should be added, as in SentencePiece. Version 0.23 of
+ * tokenizers instead adds the number of all pieces, which overstates the loss of frequent pieces; this code
+ * follows tokenizers. */
 static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, double words, double *loss) {
     size_t n;
     const char *text = vocab_text(t->seeds.texts, t->seed[piece], &n);
