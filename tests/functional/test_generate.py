@@ -53,6 +53,7 @@ for ranks in 2, 4:
     assert_same_text(generate(*many, "--tensor-model-parallel-size", ranks)[0], alone, f"{ranks} ranks")
 told = generate("--prompt", "a", "--num-experts", 4, "--tensor-model-parallel-size", 2, status=2)[1]
 assert "A model with experts can generate on one rank only: remove --tensor-model-parallel-size 2" in told, told
+assert "--sequence-parallel" not in told, told
 assert "prompt 2, line 1: byte 0xe9 at offset 3" in generate("--prompt", "a", "caf\udce9", status=2)[1]
 assert "--ranks is not used in generate" in generate("--prompt", "a", "--ranks", 2, status=2)[1]
 
