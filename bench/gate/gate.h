@@ -58,8 +58,8 @@ void gate_free(Gate *);
 /* Reads and checks the baseline file. The fields `options` and `bench` must be set, and all other fields must
  * be 0. */
 Err gate_open_baseline(Gate *);
-/* Checks that the opened baseline states the same machine and work as a bench that is about to measure.
- * `facts` is the part of the bench's result that is already known. */
+/* Checks that the opened baseline was measured on this machine and for the work of the benchmark that is about
+ * to run. `facts` is the part of the benchmark's result that is already known. */
 Err gate_check_facts(Gate *, const json_t *facts);
 /* Judges a result and takes ownership of it. If the machine or work differs from the baseline's, the error
  * names the difference. Appends notes. */

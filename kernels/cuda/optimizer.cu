@@ -332,7 +332,7 @@ extern "C" void cuda_sgd(const Call *c) {
         REAL_SWITCH(c->in[0]->dtype, step_sgd<R, R>(c));
 }
 
-/* ---- clipping of scores ---- */
+/* ---- QK clip ---- */
 
 template <typename R>
 static __global__ void qk_clip(const QkClipAttr a, const R *x, const double *max, R *y, int64_t n) {

@@ -17,7 +17,8 @@ void str_quote(Str *, const char *bytes, size_t n);
 void str_clear(Str *); /* sets the length to 0, but keeps the memory */
 void str_free(Str *);
 
-/* Like str_quote, for an argument of a call: quote(name).s is valid until the end of the full expression. */
+/* Like str_quote, but returns the text by value, for use as a function argument: quote(name).s is valid until
+ * the end of the full expression. */
 typedef struct Quoted {
     char s[256];
 } Quoted;

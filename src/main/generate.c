@@ -29,7 +29,7 @@ static bool is_hf_t5(const Job *j) {
 
 /* ---- prompts ---- */
 
-/* Adds a prompt. For a T5 model of Hugging Face, the tokenizer also adds </s> at the end. */
+/* Adds a prompt. For a Hugging Face T5 model, the tokenizer appends </s>. */
 static Err add_prompt(Job *j, const char *text, size_t length) {
     const unsigned flags = is_hf_t5(j) ? TOKENIZER_ADD_SPECIAL : 0;
     int32_t *ids;

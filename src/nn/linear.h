@@ -23,7 +23,7 @@ typedef struct LinearSpec {
                        the whole layer */
     bool invariant; /* for a weight that is not split; see param.h */
     double init_std;
-    bool fixed_bias; /* whether the bias is not trained (PARAM_BUFFER) */
+    bool fixed_bias; /* the bias is not trained (PARAM_BUFFER) */
     QuantSpec quant;
     bool split_parts; /* see param.h */
     int64_t groups;   /* parts of the output rows, see param.h */

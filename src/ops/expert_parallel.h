@@ -23,8 +23,8 @@ typedef struct Arrival {
     int64_t rows, arriving;
     Dispatch sort; /* sorts the gathered rows by this rank's experts */
 } Arrival;
-/* `from` groups the rows by expert, for all experts. `experts` is the number of experts on this rank. `room` has the
- * capacity (the maximum number of rows of one expert from all ranks) and the padding. With a capacity, the sizes of
+/* `from` groups the rows by expert, for all experts. `experts` is the number of experts on this rank. `room` gives
+ * the capacity (the maximum number of rows of one expert from all ranks) and the padding. With a capacity, the sizes of
  * tensors do not depend on the data. */
 Arrival op_plan_arrival(Tape *, const Dispatch *from, int64_t experts, DispatchAttr room);
 /* Like op_plan_arrival, for tokens that all expert-parallel ranks share. `own` has the rows of this rank's experts,

@@ -62,8 +62,9 @@ typedef struct TapeComm {
 } TapeComm;
 TapeComm tape_comm_start(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 void tape_comm_finish(Tape *, TapeComm);
-/* Waits if the operation must not overlap with others. tape_comm_start calls this for collectives. For
- * messages, the builder must call it after it has started all messages that depend on each other. */
+/* Waits if the operation must not overlap with others. tape_comm_start calls this function for
+ * collectives. For point-to-point messages, the caller of tape_comm_start must call it, after starting all messages
+ * that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
 /* Sets every element of the gradient of y to dy before the backward. Use it for an auxiliary loss, which no
  * other op reads. It does nothing unless the tape records. */

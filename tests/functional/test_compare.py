@@ -23,8 +23,8 @@ run("tp2", "--tensor-model-parallel-size", 2)
 run("other", "--seed", 5)
 assert compare("one", "tp2") == compare("one.jsonl", "tp2.jsonl") == "verdict: equal"
 
-# A resumed run repeats steps, whose lines follow those of the stopped run. Here, step 3 of the stopped run had another
-# loss.
+# A resumed run repeats some steps. In the log, their records come after those of the stopped run. Here, step 3 of the
+# stopped run had another loss.
 log = WORK / "again.jsonl"
 log.write_text("".join(json.dumps(r | {"lm_loss": r["lm_loss"] + (r["iteration"] == 3)}) + "\n"
                        for r in records(WORK / "one.jsonl")

@@ -1,5 +1,5 @@
 """A fault ends a run within seconds, with an error message that names the fault and the rank, and no saved checkpoint
-is lost. The resumed run is bitwise equal to an undisturbed one, in losses and content."""
+is lost. The resumed run is bitwise equal to an uninterrupted one, in losses and content."""
 import concurrent.futures
 import os
 import random
@@ -34,7 +34,7 @@ LOSSES, CONTENT = losses(WORK / "straight.jsonl"), content(straight, STEPS)
 
 
 def goes_on(folder, claim, *options):
-    """Resumes the run from the checkpoints in the folder; it must end like the undisturbed run."""
+    """Resumes the run from the checkpoints in the folder; it must end like the uninterrupted run."""
     log = folder.with_suffix(".jsonl")
     log.unlink(missing_ok=True)
     isotron(*RUN, "--load", folder, "--save", folder, "--log-jsonl", log, *options)

@@ -88,7 +88,8 @@ int64_t hf_get_count(HfReader *, const char *key, int64_t fallback); /* may be 0
 double hf_get_real(HfReader *, const json_t *in, const char *key, double fallback);
 bool hf_get_flag(HfReader *, const json_t *in, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
-/* Returns the size that another row of the type reads into `option`. */
+/* Returns the size in config.json from which the model type sets `option`: finds the type's row for that option,
+ * and reads its key. */
 int64_t hf_get_option(HfReader *, int option);
 /* Returns n times the size that hf_get_option returns. The product must be in the range of the row's option.
  * An error names the row's key if the key is present, otherwise the key of the size. */

@@ -677,7 +677,7 @@ def hugging_face(program, quick):
 
 @row("vocab_file merge_file vocab_extra_ids tokenizer_special_tokens", families=GPT)
 def gpt2_bpe(program, quick):
-    """The options add two of three special tokens, because one exists already, and both extra ids."""
+    """The options add both extra ids and two of the three special tokens; the third is already in the vocabulary."""
     vocab = json.loads((TOKENIZERS / "gpt2/vocab.json").read_text())
     o = program.words("--tokenizer-type GPT2BPETokenizer", "vocab-size")
     more = "--vocab-extra-ids 2 --tokenizer-special-tokens <a> the <b>".split()

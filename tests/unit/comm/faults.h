@@ -30,7 +30,7 @@ static inline void small_run(Comm *c, CommCall call) {
 
 static inline void barrier(Comm *c, const char *site) { small_run(c, small_call(c, COMM_BARRIER, site)); }
 
-/* Rank 2 skips its second operation and never returns. */
+/* Rank 2 skips its second operation and stalls until it is ended. */
 static inline void drop_and_stall(void *arg, Comm *c) {
     (void)arg;
     if (comm_rank(c) == 2) comm_sabotage(c, (CommSabotage){.nth = 1});

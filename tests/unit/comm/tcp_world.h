@@ -129,8 +129,8 @@ static inline void run_world(World *w, int ranks, CommMain *run, double deadline
     end_world(w);
 }
 
-/* Asserts that rank `hit` ended with `of_hit` (a status, or minus a signal), and every other rank with
- * `status`. */
+/* Asserts that rank `hit` ended with `of_hit`, and every other rank with `status`. Each is an exit status, or a
+ * negated signal number. */
 static inline void assert_statuses(const World *w, const char *name, int status, int hit, int of_hit) {
     for (int r = 0; r < w->ranks; r++) {
         const int s = w->status[r], got = WIFSIGNALED(s) ? -WTERMSIG(s) : WEXITSTATUS(s),

@@ -19,8 +19,8 @@ enum { SEQ = 32, BATCH = 16, STEPS = 1000, EVAL_BATCHES = 100 };
 enum { TOKENS_PER_STEP = SEQ * BATCH };
 static const double DELTA = 1e-9;
 
-/* Returns the sequences first, first + 1, ... of the source. Each begins with a draw from the stationary
- * distribution. */
+/* Returns a batch of consecutive sequences of the source, beginning with number `first`. Each begins with a draw
+ * from the stationary distribution. */
 static Batch batch_of(const Source *s, int64_t first, bool leaky) {
     Batch b = batch_new(BATCH, (SampleShape){.positions = SEQ, .fields = GPT_FIELDS});
     for (int64_t i = 0; i < BATCH; i++) {
