@@ -135,7 +135,7 @@ void states_end_step(Registry *r, const StateContext *c) {
 }
 
 void states_after_update(Registry *r) {
-    struct States *s = states_of(r);
-    for (int i = 0; i < s->n; i++)
+    struct States *s = r->states; /* NULL if no module has a state */
+    for (int i = 0; s && i < s->n; i++)
         if (s->state[i].kind->after_update) s->state[i].kind->after_update(s->state[i].self, r);
 }
