@@ -63,7 +63,7 @@ def factor(o):
 def copies(saved):
     """The copies of the embedding and of the output layer that files have for each of these layers."""
     layers = [name.removesuffix("enorm.weight") for name in saved if name.endswith(".enorm.weight")]
-    words = saved["model.embed_tokens.weight"]
+    words = saved.get("model.embed_tokens.weight")  # a model without these layers may name it otherwise
     output = saved.get("lm_head.weight", words)
     return {layer + name: x.clone() for layer in layers
             for name, x in {"embed_tokens.weight": words, "shared_head.head.weight": output}.items()}
