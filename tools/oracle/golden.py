@@ -140,6 +140,18 @@ def train(model, o, conf, batches, losses):
     return curve, *first, peer, routers.margin
 
 
+def transformers_model(family, o, encoder):
+    kind = ("MultipleChoice" if o.get("task") == "RACE" else "SequenceClassification" if o.get("task") else
+            "MaskedLM" if o.get("bert-no-binary-head") else "PreTraining" if encoder else "CausalLM")
+    model = getattr(transformers, "AutoModelFor" + kind).from_config(
+        transformers.AutoConfig.for_model(family.replace("_bert", "-bert"), **FAMILIES[family].config(mtp.layers(o))),
+        attn_implementation=encoders.implementation(o) if encoder else sinks.implementation(o),
+        dtype=torch.float64).train()
+    encoders.adapt(model, o) if encoder else sinks.add(model, o)
+    model.config._experts_implementation = "eager"
+    return model
+
+
 def make(name, out, overrides, arguments):
     family, options, files = CASES[name]
     o = TRAINING | options | overrides
@@ -158,16 +170,8 @@ def make(name, out, overrides, arguments):
         batches = encoders.make_batches(o, rng, files.get("pad", 0))
     else:
         batches = make_batches(o, rng, files.get("mask"))
-    kind = ("MultipleChoice" if o.get("task") == "RACE" else "SequenceClassification" if o.get("task") else
-            "MaskedLM" if o.get("bert-no-binary-head") else "PreTraining" if encoder else "CausalLM")
     with Float64():
-        model = module.model(o) if own else getattr(transformers, "AutoModelFor" + kind).from_config(
-            transformers.AutoConfig.for_model(family.replace("_bert", "-bert"), **module.config(mtp.layers(o))),
-            attn_implementation=encoders.implementation(o) if encoder else sinks.implementation(o),
-            dtype=torch.float64).train()
-        encoders.adapt(model, o) if encoder else None if own else sinks.add(model, o)
-        if not own:
-            model.config._experts_implementation = "eager"
+        model = module.model(o) if own else transformers_model(family, o, encoder)
         if "mtp-num-layers" in o:
             mtp.add(model, o)
         initialise(model, rng, o.get("apply-layernorm-1p"), dtype)
