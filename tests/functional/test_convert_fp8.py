@@ -1,19 +1,14 @@
-"""Weights in blocks of FP8 have transformers' logits, and each value is its number times the scale of its block, rounded
-to float32. Tensors that do not fit, and other sizes of blocks, are refused by name."""
+"""Weights in blocks of FP8 have transformers' logits, and each value is its number times the scale of its block,
+rounded to float32. Tensors that do not fit, and other sizes of blocks, are refused by name."""
 import struct
 
+import quantized
 from harness import *
-
-sys.path.insert(0, str(ROOT / "tools" / "oracle"))
-import tensors
+from quantized import convert, tensors
 
 PACKED, SIDE = ROOT / "tests" / "data" / "hf" / "deepseek-fp8", 128
 NAME = "model.layers.0.mlp.gate_proj.weight"
 SCALE = f"{NAME}_scale_inv"
-
-
-def convert(*words, expect=0):
-    return isotron("convert", *words, "--cpu-threads", 1, expect=expect)
 
 
 def e4m3(byte):
@@ -44,19 +39,11 @@ assert tensors.read(out / "model.safetensors") == expected
 assert "quantization_config" not in json.loads((out / "config.json").read_text())
 
 
-def refuses(edit, *parts, **quantization):
-    """The import refuses the folder with these other tensors or keys, and writes nothing."""
-    folder = WORK / "edited"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(PACKED, folder)
-    config = json.loads((PACKED / "config.json").read_text())
-    config["quantization_config"] |= quantization
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors.write(folder / "model.safetensors", {n: t for n, t in (weights | edit).items() if t}, {"format": "pt"})
-    said = convert("--from-hf", folder, "--save", WORK / "refused", expect=2)
-    for part in parts:
-        assert part in said, f"'{part}' is missing in: {said}"
-    assert not (WORK / "refused").exists(), said
+CONFIG = json.loads((PACKED / "config.json").read_text())["quantization_config"]
+
+
+def refuses(edit, *parts, **changes):
+    quantized.refuses(PACKED, edit, *parts, quantization=CONFIG | changes)
 
 
 kind, shape, content = weights[NAME]
@@ -65,10 +52,12 @@ refuses({SCALE: None}, f"tensors 1 missing: '{SCALE}'")
 refuses({NAME: None}, f"tensors 1 missing: '{NAME}'")
 refuses({NAME: ("BF16", shape, 2 * content)}, f"1 of a quantized weight with another shape or dtype: '{NAME}' (BF16 [")
 refuses({NAME: ("F8_E5M2", shape, content)}, f"'{NAME}' (F8_E5M2 [")
-refuses({NAME: (kind, shape[::-1], content)}, f"'{NAME}' (F8_E4M3 [{shape[1]}, {shape[0]}], fp8 has F8_E4M3 [{shape[0]}, ")
+refuses({NAME: (kind, shape[::-1], content)},
+        f"'{NAME}' (F8_E4M3 [{shape[1]}, {shape[0]}], fp8 has F8_E4M3 [{shape[0]}, ")
 refuses({SCALE: ("F32", [2, 3], weights[SCALE][2])}, f"'{SCALE}' (F32 [2, 3], fp8 has F32 [3, 2])")
 refuses({SCALE: ("BF16", [3, 2], weights[SCALE][2][:12])}, f"'{SCALE}' (BF16 [3, 2]")
-refuses({NAME: (kind, shape, content[:9] + b"\x7f" + content[10:])}, f"1 with NaN or infinity (download them again): '{NAME}' (1 of ")
+refuses({NAME: (kind, shape, content[:9] + b"\x7f" + content[10:])},
+        f"1 with NaN or infinity (download them again): '{NAME}' (1 of ")
 refuses({f"{norm}_scale_inv": weights[SCALE]}, f"1 unexpected: '{norm}_scale_inv'")
 for size in [64, 128], [128], None:
     refuses({}, "the weight_block_size of 'fp8' must be [128, 128]", weight_block_size=size)

@@ -1,19 +1,14 @@
 """Weights in MXFP4 give the model of the same weights in bfloat16, and transformers' logits. An export writes plain
 weights. Tensors of a quantized weight that do not fit are refused by name. A tokenizer with the special tokens of
 Harmony, its template and the list of end tokens are exported as they were imported."""
+import quantized
 from harness import *
-
-sys.path.insert(0, str(ROOT / "tools" / "oracle"))
-import tensors
+from quantized import convert, tensors
 
 DATA = ROOT / "tests" / "data" / "hf"
 PLAIN, PACKED = DATA / "gpt-oss-bf16", DATA / "gpt-oss-mxfp4"
 GATE_UP = "model.layers.0.mlp.experts.gate_up_proj"
 BLOCKS, SCALES = f"{GATE_UP}_blocks", f"{GATE_UP}_scales"
-
-
-def convert(*words, expect=0):
-    return isotron("convert", *words, "--cpu-threads", 1, expect=expect)
 
 
 for folder in PLAIN, PACKED:
@@ -30,17 +25,7 @@ scales = weights[SCALES][2]
 
 
 def refuses(edit, *parts, quantization={"quant_method": "mxfp4"}):
-    """The import refuses the quantized folder with these other tensors, and writes nothing."""
-    folder = WORK / "edited"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(PACKED, folder)
-    config = json.loads((PACKED / "config.json").read_text()) | {"quantization_config": quantization}
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors.write(folder / "model.safetensors", {n: t for n, t in (weights | edit).items() if t}, {"format": "pt"})
-    said = convert("--from-hf", folder, "--save", WORK / "refused", expect=2)
-    for part in parts:
-        assert part in said, f"'{part}' is missing in: {said}"
-    assert not (WORK / "refused").exists(), said
+    quantized.refuses(PACKED, edit, *parts, quantization=quantization)
 
 
 refuses({SCALES: None}, f"tensors 1 missing: '{SCALES}'")
