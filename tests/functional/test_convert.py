@@ -65,7 +65,7 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "vaultgemma": "VaultGemmaForCausalLM", "gpt_oss": "GptOssForCausalLM", "cohere": "CohereForCausalLM",
            "cohere2": "Cohere2ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM",
            "opt": "OPTForCausalLM", "llama4_text": "Llama4ForCausalLM",
-           "opt": "OPTForCausalLM", "glm4_moe_lite": "Glm4MoeLiteForCausalLM", "solar_open": "SolarOpenForCausalLM",
+           "glm4_moe_lite": "Glm4MoeLiteForCausalLM", "solar_open": "SolarOpenForCausalLM",
            "exaone_moe": "ExaoneMoeForCausalLM", "jais2": "Jais2ForCausalLM",
            "internlm3": "LlamaForCausalLM", "olmo": "OlmoForCausalLM", "gptj": "GPTJForCausalLM",
            "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
@@ -142,8 +142,8 @@ assert sorted(p.name for p in out.iterdir()) == ["config.json", "generation_conf
 convert("--from-hf", out, "--save", again, "--check", check)
 assert_same_bytes(saved, again, 0, "exported and imported again")
 
-# ---- layers that predict further tokens (MTP): files have them, with copies of the embedding and the output layer, unless
-# transformers has written the files ----
+# ---- layers that predict further tokens (MTP): files have them, with copies of the embedding and the output layer,
+# unless transformers has written the files ----
 
 with_mtp, sent, again, bare = (WORK / f"mtp-{name}" for name in ("saved", "out", "again", "bare"))
 isotron("pretrain", "--config", ROOT / "golden/deepseek-mtp/run.conf", "--mock-data", "--tokenizer-type",
@@ -161,7 +161,8 @@ bare.mkdir()
 shutil.copy(sent / "config.json", bare)
 main = {name: x for name, x in weights.items() if not name.startswith(ahead)}
 tensors.write(bare / "model.safetensors", main, {"format": "pt"})
-assert "the file lacks the layers that predict further tokens" in convert("--from-hf", bare, "--save", WORK / "mtp-none")
+assert "the file lacks the layers that predict further tokens" in convert("--from-hf", bare, "--save",
+                                                                          WORK / "mtp-none")
 convert("--load", WORK / "mtp-none", "--to-hf", WORK / "mtp-less")
 assert tensors.read(WORK / "mtp-less/model.safetensors") == main
 other = weights | {ahead + "shared_head.head.weight": weights["model.embed_tokens.weight"]}

@@ -41,7 +41,8 @@ UNCHANGED = [
      "moe_shared_expert_intermediate_size moe_router_num_groups moe_router_group_topk moe_router_group_score_topk "
      "moe_router_quantile_balancing_ema moe_router_force_load_balancing moe_apply_probs_on_input moe_latent_size "
      "moe_per_layer_logging moe_router_enable_expert_bias",
-     "--moe-router-enable-expert-bias --moe-router-group-score-topk 1 --moe-router-quantile-balancing-ema 0.5 --moe-router-force-load-balancing"
+     "--moe-router-enable-expert-bias --moe-router-group-score-topk 1 --moe-router-quantile-balancing-ema 0.5"
+     " --moe-router-force-load-balancing"
      " --moe-apply-probs-on-input --moe-latent-size 4 --moe-per-layer-logging"
      " --moe-router-num-groups 2 --moe-router-group-topk 1 --moe-layer-freq 2 --moe-ffn-hidden-size 8"
      " --moe-router-topk 1 --moe-router-score-function sigmoid --moe-router-pre-softmax "

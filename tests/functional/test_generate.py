@@ -68,9 +68,11 @@ for prompts, said in (["a"], "1 sequence"), (["a", "b"], "2 sequences"):
 # cache of 28 positions in 2 layers, and 5 %: 2 tensors of half of the hidden size, or a latent and a rotated part.
 large, latents = WORK / "large", WORK / "latents"
 (WORK / "latents.conf").write_text("".join(line for line in CONF.splitlines(keepends=True) if "group" not in line))
-latent_model = ["--config", WORK / "latents.conf", "--multi-latent-attention", "--kv-lora-rank", 64, "--qk-head-dim", 16,
+latent_model = ["--config", WORK / "latents.conf", "--multi-latent-attention", "--kv-lora-rank", 64, "--qk-head-dim",
+                16,
           "--qk-pos-emb-head-dim", 32, "--v-head-dim", 16, "--disable-bias-linear"]
-for folder, width, model, more in (large, 2 * 128, BASE[1:], []), (latents, 64 + 32, latent_model, ["--cache-mla-latents"]):
+for folder, width, model, more in (large, 2 * 128, BASE[1:], []), (latents, 64 + 32, latent_model,
+                                                                   ["--cache-mla-latents"]):
     isotron("pretrain", *model, *data, "--save", folder, "--hidden-size", 256, "--train-iters", 1,
             "--lr-warmup-iters", 0, "--log-jsonl", f"{folder}.jsonl")
     parameters = json.loads(open(f"{folder}.jsonl").readline())["parameters"]

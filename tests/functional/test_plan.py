@@ -95,8 +95,10 @@ H, HEADS, FFN, V = 7168, 128, 2048, 129280
 latent = H * (1536 + 512 + 64) + 1536 + 512 + HEADS * (1536 * 192 + 512 * 256 + 128 * H)
 layer, shared = latent + 2 * H, 3 * H * FFN
 moe = layer + 257 * shared + 256 * H
-v3 = ["--num-layers", 61, "--hidden-size", H, "--ffn-hidden-size", 9 * FFN, "--num-attention-heads", HEADS, "--vocab-size", V,
-      "--seq-length", 4096, "--normalization", "RMSNorm", "--swiglu", "--disable-bias-linear", "--multi-latent-attention",
+v3 = ["--num-layers", 61, "--hidden-size", H, "--ffn-hidden-size", 9 * FFN, "--num-attention-heads", HEADS,
+      "--vocab-size", V,
+      "--seq-length", 4096, "--normalization", "RMSNorm", "--swiglu", "--disable-bias-linear",
+      "--multi-latent-attention",
       "--untie-embeddings-and-output-weights", "--position-embedding-type", "rope", "--q-lora-rank", 1536,
       "--kv-lora-rank", 512, "--qk-layernorm", "--num-experts", 256, "--moe-layer-freq", "[0]*3+[1]*58",
       "--moe-ffn-hidden-size", FFN, "--moe-shared-expert-intermediate-size", FFN, "--moe-router-topk", 8, "--bf16",

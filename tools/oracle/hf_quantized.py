@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/data/hf/gpt-oss-mxfp4, a small GPT-OSS with weights in MXFP4, and gpt-oss-bf16, the same model in bfloat16;
-and deepseek-fp8, a small DeepSeek-V3 with weights in blocks of FP8, with the logits of the decoded weights.
+"""Makes tests/data/hf/gpt-oss-mxfp4, a small GPT-OSS with weights in MXFP4, and gpt-oss-bf16, the same model in
+bfloat16; and deepseek-fp8, a small DeepSeek-V3 with weights in blocks of FP8, with the logits of the decoded weights.
 
 usage: tools/oracle/hf_quantized.py
 
@@ -29,8 +29,10 @@ CONFIG = {"vocab_size": 37, "hidden_size": 32, "intermediate_size": 64, "num_hid
           "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 3, "num_experts_per_tok": 2,
           "max_position_embeddings": 40, "sliding_window": 5, "initializer_range": 0.4,
           "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}
-DEEPSEEK = {"vocab_size": 37, "hidden_size": 140, "intermediate_size": 260, "moe_intermediate_size": 24, "num_hidden_layers": 2,
-            "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 24, "qk_nope_head_dim": 24,
+DEEPSEEK = {"vocab_size": 37, "hidden_size": 140, "intermediate_size": 260, "moe_intermediate_size": 24,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 20, "kv_lora_rank": 24,
+            "qk_nope_head_dim": 24,
             "qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
             "topk_group": 1, "first_k_dense_replace": 1, "max_position_embeddings": 40, "initializer_range": 0.1,
             "rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}
@@ -76,7 +78,8 @@ def deepseek():
         save_file(weights, plain / "model.safetensors", {"format": "pt"})
         folder.mkdir(exist_ok=True)
         save_file(stored, folder / "model.safetensors", {"format": "pt"})
-        subprocess.run([sys.executable, HERE / "hf_logits.py", plain, folder / "reference.safetensors", "--length", "12"],
+        subprocess.run([sys.executable, HERE / "hf_logits.py", plain, folder / "reference.safetensors", "--length",
+                        "12"],
                        check=True)
         config = json.loads((plain / "config.json").read_text()) | {"quantization_config": BLOCKS}
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -22,7 +22,8 @@ UNCHANGED = [
     ("distributed_timeout_seconds", "--distributed-timeout-seconds-after-init 300", "", "the same"),
     ("use_precision_aware_optimizer", "--lane fp32 --use-precision-aware-optimizer", "--lane fp32", "only allows other types of moments"),
     ("add_position_embedding", "--position-embedding-type rope --no-position-embedding", "--position-embedding-type rope", "rope has none"),
-    ("mrope_section", "--position-embedding-type mrope --mrope-section 1 1", "--position-embedding-type rope", "text has equal positions"),
+    ("mrope_section", "--position-embedding-type mrope --mrope-section 1 1", "--position-embedding-type rope",
+     "text has equal positions"),
     ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "affects only GPU kernels"),
 ]
 REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
@@ -60,7 +61,8 @@ UNREAD = {
              ("cross_entropy_fusion_impl cross_entropy_chunk_size", "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear")],
     "t5": [CONVERTED, *ENCODERS, *(pair for pair in NOT_GPT if pair[0] in ("bert_binary_head", "num_token_types")), ("GENERATE", "--top-k 2"),
            ("group_query_attention num_query_groups", "--group-query-attention --num-query-groups 2"),
-           ("qk_layernorm qk_layernorm_whole qk_layernorm_after_rope apply_wd_to_qk_layernorm", "--qk-layernorm"), ("softmax_type", "--softmax-type off-by-one"),
+           ("qk_layernorm qk_layernorm_whole qk_layernorm_after_rope apply_wd_to_qk_layernorm", "--qk-layernorm"),
+           ("softmax_type", "--softmax-type off-by-one"),
            ("qk_l2_norm qk_l2_norm_rope_layers_only", "--qk-l2-norm"),
            ("norm_placement", "--norm-placement sandwich"), ("parallel_residual", "--parallel-residual two-norms"),
            ("no_rope_freq", "--position-embedding-type rope --no-rope-freq 2")]}

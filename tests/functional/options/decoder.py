@@ -586,7 +586,8 @@ class Pass:
             if scope == "cross_attention":
                 return across(y, f"{layer}.{scope}")
             if scope == "self_attention":
-                return self.attended(f"{layer}.{scope}", *self.heads(y, f"{layer}.{scope}", i, positions), seen(i), bias)
+                return self.attended(f"{layer}.{scope}", *self.heads(y, f"{layer}.{scope}", i, positions), seen(i),
+                                     bias)
             return self.moe(y, i) if m.has_experts[i] else self.mlp(y, f"{layer}.mlp")
         for before, scope, after, dropout in branches(across is not None):
             y = x if m.parallel == "none" else below

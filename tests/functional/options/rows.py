@@ -93,10 +93,12 @@ witnessed("norm_epsilon apply_layernorm_1p", "--norm-epsilon 1e-2 --apply-layern
 witnessed("qk_layernorm", "--qk-layernorm", families=NOT_T5)
 witnessed("qk_layernorm_whole", "--qk-layernorm --qk-layernorm-whole --group-query-attention --num-query-groups 2 --normalization RMSNorm",
           layouts=(ONE, "--ranks 4 --context-parallel-size 4", STAGES), families=NOT_T5)
-witnessed("qk_layernorm_after_rope", "--qk-layernorm --qk-layernorm-after-rope --position-embedding-type rope --rotary-base 30"
+witnessed("qk_layernorm_after_rope", "--qk-layernorm --qk-layernorm-after-rope --position-embedding-type rope"
+                                     " --rotary-base 30"
           " --no-rope-freq [0,1] --group-query-attention --num-query-groups 2 --init-method-std 0.1",
           layouts=(ONE, "--ranks 4 --tensor-model-parallel-size 4", STAGES), families=NOT_T5)
-MIXED = "--num-layers 3 --position-embedding-type rope --rotary-interleaved --no-rope-freq 3 "  # a layer has no rotation
+# One layer has no rotation.
+MIXED = "--num-layers 3 --position-embedding-type rope --rotary-interleaved --no-rope-freq 3 "
 SELECTED = "--ranks 2 --recompute-granularity selective"
 witnessed("qk_l2_norm norm_epsilon", "--qk-l2-norm --norm-epsilon 1e-2", families=NOT_T5)
 witnessed("qk_l2_norm", MIXED + "--qk-l2-norm", families=GPT, layouts=(ONE, CUT, SELECTED))
@@ -105,9 +107,11 @@ witnessed("qk_l2_norm qk_l2_norm_rope_layers_only norm_epsilon", families=NOT_T5
     " --norm-epsilon 1e-2 --normalization RMSNorm --group-query-attention --num-query-groups 2")
 witnessed("attention_chunk_size", MIXED + "--attention-chunk-size 5 --attention-dropout 0.2", families=GPT,
           layouts=(ONE, CUT, SELECTED, LAYOUTS[-1], RING, GATHER))
-witnessed("no_rope_temperature_scale", MIXED + "--no-rope-temperature-scale 0.4 --no-rope-temperature-floor 3", families=GPT,
+witnessed("no_rope_temperature_scale", MIXED + "--no-rope-temperature-scale 0.4 --no-rope-temperature-floor 3",
+          families=GPT,
           layouts=(ONE, CUT, SELECTED, RING))
-witnessed("no_rope_temperature_floor", MIXED + "--no-rope-temperature-scale 0.4 --no-rope-temperature-floor 5 --qk-layernorm"
+witnessed("no_rope_temperature_floor", MIXED + "--no-rope-temperature-scale 0.4 --no-rope-temperature-floor 5"
+                                               " --qk-layernorm"
           " --softmax-type learnable", families=GPT, layouts=(ONE, CUT))
 witnessed("apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1", families=NOT_T5)
 LATENT = ("--multi-latent-attention --kv-lora-rank 6 --qk-head-dim 5 --qk-pos-emb-head-dim 4 --v-head-dim 7"
@@ -130,33 +134,49 @@ witnessed("reset_attention_mask eod_mask_loss",
 witnessed("softmax_scale attn_logit_softcapping", LATENT + "--softmax-scale 0.3 --attn-logit-softcapping 0.05",
           families=GPT)
 AHEAD = "--position-embedding-type rope --mtp-num-layers 2 --init-method-std 0.2 "
-AHEAD_LAYOUTS = (*LAYOUTS, RING, CUT + CHUNKED, "--ranks 8 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|mm|L",
-                 "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|m|mL", "--ranks 2 --use-megatron-fsdp")
+AHEAD_LAYOUTS = (*LAYOUTS, RING, CUT + CHUNKED,
+                 "--ranks 8 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|mm|L",
+                 "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|m|mL",
+                 "--ranks 2 --use-megatron-fsdp")
 witnessed("mtp_num_layers", AHEAD + "--hidden-dropout 0.1 --attention-dropout 0.1", layouts=AHEAD_LAYOUTS, families=GPT)
-witnessed("mtp_num_layers mtp_loss_scaling_factor", AHEAD + "--mtp-loss-scaling-factor 0.7 --calculate-per-token-loss --reset-position-ids"
-          " --reset-attention-mask --eod-mask-loss --untie-embeddings-and-output-weights", layouts=AHEAD_LAYOUTS, families=GPT)
-witnessed("mtp_num_layers mtp_loss_scaling_factor", AHEAD + "--mtp-loss-scaling-factor 2 --mtp-num-layers 3 --normalization RMSNorm"
-          " --window-size 3,0 --window-attn-skip-freq [0,1] --no-rope-freq [0,1] --reset-attention-mask", layouts=LAYOUTS, families=GPT)
-witnessed("mtp_use_repeated_layer", AHEAD + "--mtp-use-repeated-layer --mtp-loss-scaling-factor 3 --hidden-dropout 0.1", families=GPT,
-          layouts=(*AHEAD_LAYOUTS, "--ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-num-buckets 4",
+witnessed("mtp_num_layers mtp_loss_scaling_factor",
+          AHEAD + "--mtp-loss-scaling-factor 0.7 --calculate-per-token-loss --reset-position-ids"
+          " --reset-attention-mask --eod-mask-loss --untie-embeddings-and-output-weights", layouts=AHEAD_LAYOUTS,
+          families=GPT)
+witnessed("mtp_num_layers mtp_loss_scaling_factor",
+          AHEAD + "--mtp-loss-scaling-factor 2 --mtp-num-layers 3 --normalization RMSNorm"
+          " --window-size 3,0 --window-attn-skip-freq [0,1] --no-rope-freq [0,1] --reset-attention-mask",
+          layouts=LAYOUTS, families=GPT)
+witnessed("mtp_use_repeated_layer", AHEAD + "--mtp-use-repeated-layer --mtp-loss-scaling-factor 3 --hidden-dropout 0.1",
+          families=GPT,
+          layouts=(*AHEAD_LAYOUTS, "--ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
+                                   " --ddp-num-buckets 4",
                    "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble"))
 # The gradient of the keys' biases is 0, and Adam makes steps of the rounding errors of such a gradient.
 CLIPPED = "--qk-clip --qk-clip-threshold 0.7 --qk-clip-alpha 0.3 "
 QUERIES = "--group-query-attention --num-query-groups 2 "
-witnessed("qk_clip qk_clip_alpha qk_clip_threshold", CLIPPED + QUERIES + "--disable-bias-linear --window-size 6,0", families=GPT, steps=4,
-          layouts=(*LAYOUTS, RING, GATHER, "--ranks 4 --tensor-model-parallel-size 4", "--ranks 2 --use-distributed-optimizer",
+witnessed("qk_clip qk_clip_alpha qk_clip_threshold", CLIPPED + QUERIES + "--disable-bias-linear --window-size 6,0",
+          families=GPT, steps=4,
+          layouts=(*LAYOUTS, RING, GATHER, "--ranks 4 --tensor-model-parallel-size 4",
+                   "--ranks 2 --use-distributed-optimizer",
                    "--ranks 2 --data-parallel-sharding-strategy optim_grads_params --use-megatron-fsdp"))
-witnessed("qk_clip qk_clip_alpha qk_clip_threshold", CLIPPED + LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm", families=GPT, steps=4,
+witnessed("qk_clip qk_clip_alpha qk_clip_threshold", CLIPPED + LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm",
+          families=GPT, steps=4,
           layouts=(*LAYOUTS, RING, GATHER, "--ranks 2 --use-distributed-optimizer"))
-witnessed("qk_clip", CLIPPED + LATENT + "--rope-type rope --attention-backend unfused --calculate-per-token-loss", families=GPT, layouts=(CUT + " --cp-comm-type allgather", ONE))
-witnessed("qk_clip", CLIPPED + QUERIES + EXPERTS + "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+witnessed("qk_clip", CLIPPED + LATENT + "--rope-type rope --attention-backend unfused --calculate-per-token-loss",
+          families=GPT, layouts=(CUT + " --cp-comm-type allgather", ONE))
+witnessed("qk_clip", CLIPPED + QUERIES + EXPERTS
+          + "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
           " --optimizer sgd --lane fp32", families=GPT, layouts=(STAGES, ONE))
-witnessed("qk_clip", CLIPPED + AHEAD + "--disable-bias-linear", families=GPT, layouts=(CUT, "--ranks 2 --pipeline-model-parallel-size 2"))
+witnessed("qk_clip", CLIPPED + AHEAD + "--disable-bias-linear", families=GPT,
+          layouts=(CUT, "--ranks 2 --pipeline-model-parallel-size 2"))
 witnessed("qk_clip lane", CLIPPED + QUERIES + "--disable-bias-linear --lane bf16", families=GPT,
           layouts=(ONE, "--ranks 2 --use-distributed-optimizer", "--ranks 4 --tensor-model-parallel-size 2"))
 witnessed("qk_clip attention_chunk_size", CLIPPED + MIXED + "--disable-bias-linear --attention-chunk-size 5"
-          " --no-rope-temperature-scale 2 --no-rope-temperature-floor 3", families=GPT, layouts=(ONE, CUT, RING, GATHER))
-witnessed("log_max_attention_logit", "--log-max-attention-logit --disable-bias-linear", layouts=(ONE, CUT, STAGES), families=GPT)
+          " --no-rope-temperature-scale 2 --no-rope-temperature-floor 3", families=GPT,
+          layouts=(ONE, CUT, RING, GATHER))
+witnessed("log_max_attention_logit", "--log-max-attention-logit --disable-bias-linear", layouts=(ONE, CUT, STAGES),
+          families=GPT)
 witnessed("window_size", "--window-size 3,0", families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 3 --window-size 3,0 --window-attn-skip-freq 2", layouts=(ONE, CUT), families=GPT)
 witnessed("window_attn_skip_freq", "--num-layers 4 --window-size 3,0 --window-attn-skip-freq [1,0]*2", families=GPT)
@@ -168,7 +188,8 @@ witnessed("parallel_residual", "--parallel-residual two-norms --hidden-dropout 0
 witnessed("parallel_residual", "--parallel-residual one-norm --disable-bias-linear", families=NOT_T5)
 witnessed("norm_bias", "--disable-norm-bias --qk-layernorm", families=GPT)
 witnessed("norm_bias", "--disable-norm-bias", families=T5)
-witnessed("norm_weight", "--disable-norm-weight --qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1", families=GPT)
+witnessed("norm_weight", "--disable-norm-weight --qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1",
+          families=GPT)
 witnessed("norm_weight", "--disable-norm-weight", families=ENCODERS)
 witnessed("norm_weight normalization", "--disable-norm-weight --normalization RMSNorm", layouts=(ONE, STAGES),
           families=GPT)
@@ -232,9 +253,11 @@ witnessed("add_bias_linear moe_apply_probs_on_input",
           layouts=(CUT, "--moe-pad-expert-input-to-capacity"))
 experts("moe_router_topk", "--moe-router-topk 3")
 # a layer of experts that predicts further tokens is alone on its stage
-AHEAD_ALONE = "--ranks 8 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|m|L --expert-model-parallel-size 2 "
+AHEAD_ALONE = ("--ranks 8 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|m|L"
+               " --expert-model-parallel-size 2 ")
 experts("mtp_num_layers", "--position-embedding-type rope --mtp-num-layers 1 --mtp-loss-scaling-factor 0.7"
-        " --moe-aux-loss-coeff 0.3 --moe-z-loss-coeff 0.1 --moe-router-score-function sigmoid --moe-router-enable-expert-bias",
+        " --moe-aux-loss-coeff 0.3 --moe-z-loss-coeff 0.1 --moe-router-score-function sigmoid"
+        " --moe-router-enable-expert-bias",
         layouts=(AHEAD_ALONE + "--context-parallel-size 2", TOGETHER, CUT, AHEAD_ALONE +
                  "--tensor-model-parallel-size 2 --sequence-parallel --expert-tensor-parallel-size 2"))
 experts("mtp_num_layers moe_layer_freq", LATENT + "--mtp-num-layers 2 --moe-layer-freq [0,1]")
@@ -266,7 +289,8 @@ experts("moe_router_enable_expert_bias moe_router_bias_update_rate", "--moe-rout
         " --moe-router-bias-update-rate 0.05 --hidden-dropout 0.1")
 experts("moe_router_enable_expert_bias moe_router_bias_update_rate",
         "--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.05 --moe-aux-loss-coeff 0.3")
-experts("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.05 --moe-router-pre-softmax"
+experts("moe_router_enable_expert_bias", "--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.05"
+                                         " --moe-router-pre-softmax"
         " --moe-router-topk-scaling-factor 1.5")
 experts("moe_router_enable_expert_bias moe_router_num_groups",
         "--moe-router-enable-expert-bias --moe-router-bias-update-rate 0.05 --num-experts 8"
@@ -382,10 +406,12 @@ witnessed("reset_position_ids", "--reset-position-ids --position-embedding-type 
 witnessed("reset_attention_mask", "--reset-attention-mask", layouts=RINGS, families=GPT)
 witnessed("reset_attention_mask reset_position_ids eod_mask_loss", "--reset-attention-mask --reset-position-ids --eod-mask-loss"
           " --window-size 4,0", families=GPT)
-witnessed("attention_chunk_size reset_attention_mask", MIXED + "--attention-chunk-size 4 --reset-attention-mask", families=GPT,
+witnessed("attention_chunk_size reset_attention_mask", MIXED + "--attention-chunk-size 4 --reset-attention-mask",
+          families=GPT,
           layouts=(ONE, CUT, RING))
 witnessed("attention_chunk_size no_rope_temperature_floor reset_position_ids", families=GPT, layouts=(*RINGS[3:], RING),
-          words=MIXED + "--attention-chunk-size 5 --no-rope-temperature-scale 0.4 --no-rope-temperature-floor 3 --qk-l2-norm"
+          words=MIXED + "--attention-chunk-size 5 --no-rope-temperature-scale 0.4 --no-rope-temperature-floor 3"
+                        " --qk-l2-norm"
           " --reset-attention-mask --reset-position-ids --eod-mask-loss")
 witnessed("mock_data", "--mock-data", "data-path split")
 witnessed("data_path", "--data-path 0.3 text 0.5 more 0.2 third")
@@ -926,11 +952,13 @@ def several(words, losses, without=""):
 def largest_score(program, quick):
     """The largest score is in the event file and in the printed lines."""
     folder = program.fresh()
-    rows, text = program.logged("pretrain", *program.words("--qk-clip --log-max-attention-logit"), "--tensorboard-dir", folder)
+    rows, text = program.logged("pretrain", *program.words("--qk-clip --log-max-attention-logit"), "--tensorboard-dir",
+                                folder)
     logged, found = {x["iteration"]: x["max_attention_logit"] for x in rows if "grad_norm" in x}, scalars(folder)
     expect(found["max_attention_logit"].keys() == logged.keys(), "steps are missing in the event file")
     for i, x in logged.items():
-        expect(math.isclose(found["max_attention_logit"][i], x, rel_tol=2.0**-24), f"{x} of step {i} is not in the event file")
+        expect(math.isclose(found["max_attention_logit"][i], x, rel_tol=2.0**-24),
+               f"{x} of step {i} is not in the event file")
         expect(f" max attention logit: {x:.3f} |" in text, f"{x} of step {i} is not printed")
 
 
@@ -997,29 +1025,36 @@ def prompts_file(folder):
 generated("prompt tokens_to_generate temperature logprobs window_size", "--tokens-to-generate 8 --temperature 0", model="--window-size 3,0")
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model="--position-embedding-type rope --group-query-attention"
           " --num-query-groups 2 --swiglu --ffn-hidden-size 24 --normalization RMSNorm --qk-layernorm --softmax-type learnable")
-LATENTS, SIZES = "--tokens-to-generate 7 --temperature 0 --cache-mla-latents", LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --normalization RMSNorm"
+LATENTS = "--tokens-to-generate 7 --temperature 0 --cache-mla-latents"
+SIZES = LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --normalization RMSNorm"
 
 
 @row("cache_mla_latents", LATENTS, GPT)
 def memory_of_latents(program, quick):
-    """In each of two layers, a row of the cache is a latent and a rotated part, and not a key and a value of each of 4 heads."""
+    """In each of two layers, a row of the cache is a latent and a rotated part, instead of a key and a value of each of
+    4 heads."""
     save, samples, took = program.fresh(), 600, []
     program.pretrain(program.words(SIZES + " --max-position-embeddings 64"), "--save", save, "--save-interval", "1000")
     for words in [], ["--cache-mla-latents"]:
-        text = program.call("generate", "--load", save, "--lane", "fp64", "--tokens-to-generate", 20, "--prompt", *["1"] * samples, *words)
+        text = program.call("generate", "--load", save, "--lane", "fp64", "--tokens-to-generate", 20, "--prompt",
+                            *["1"] * samples, *words)
         took.append(float(re.search(r"a rank allocated at most ([\d.]+) MiB", text)[1]) * 2**20)
     least = samples * 21 * 2 * 8 * (4 * (5 + 4 + 7) - (6 + 4))
     expect(0.9 * least < took[0] - took[1] < 1.1 * least, f"{took} bytes, which do not differ by {least}")
 
 
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model=SIZES)
-for layout in "", " --tensor-model-parallel-size 2 --lane fp32", " --tensor-model-parallel-size 2", " --batch-invariant-mode":
+for layout in ("", " --tensor-model-parallel-size 2 --lane fp32", " --tensor-model-parallel-size 2",
+               " --batch-invariant-mode"):
     generated("cache_mla_latents", LATENTS + layout, model=SIZES + " --num-layers 3 --window-size 9,0")
 generated("cache_mla_latents", LATENTS, model=LATENT + "--softmax-type learnable --attn-logit-softcapping 2")
-generated("cache_mla_latents", LATENTS + " --lane bf16", model=SIZES + " --init-method-std 0.15 --lr 0.05")  # tokens 0.37 apart
+# The best two tokens are at least 0.37 apart.
+generated("cache_mla_latents", LATENTS + " --lane bf16", model=SIZES + " --init-method-std 0.15 --lr 0.05")
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model=EXPERTS + "--untie-embeddings-and-output-weights --hidden-dropout 0.1")
-generated("attention_chunk_size no_rope_temperature_floor", "--tokens-to-generate 7 --temperature 0", model=MIXED + "--qk-l2-norm"
-          " --attention-chunk-size 3 --no-rope-temperature-scale 0.4 --no-rope-temperature-floor 2 --qk-l2-norm-rope-layers-only")
+generated("attention_chunk_size no_rope_temperature_floor", "--tokens-to-generate 7 --temperature 0",
+          model=MIXED + "--qk-l2-norm"
+          " --attention-chunk-size 3 --no-rope-temperature-scale 0.4 --no-rope-temperature-floor 2"
+          " --qk-l2-norm-rope-layers-only")
 generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)
 generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
 generated("top_k", "--tokens-to-generate 8 --top-k 3")

@@ -79,7 +79,8 @@ def resumed(program, words, steps, first, second):
 def check_read(fields, run):
     """Raises Wrong if a note says that an option of the row has no effect."""
     names = fields.replace("_", "-").replace(" ", "|")
-    expect(not re.search(rf"^note: (.*--({names})\b.*|\d+ options have) no effect", run.text, re.M), "a note says that an option of the row has no effect")
+    expect(not re.search(rf"^note: (.*--({names})\b.*|\d+ options have) no effect", run.text, re.M),
+           "a note says that an option of the row has no effect")
 
 
 def legs(layouts):

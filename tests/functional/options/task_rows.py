@@ -204,7 +204,8 @@ tuned("position_embedding_type rotary_scaling_factor yarn_original_max_position_
 tuned("rope_dynamic_factor", "--position-embedding-type rope --rope-dynamic-factor 3"
       " --rope-scaling-original-max-position-embeddings 9", layouts=(ONE,))
 tuned("qk_layernorm apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1")
-tuned("qk_l2_norm qk_l2_norm_rope_layers_only", "--qk-l2-norm --qk-l2-norm-rope-layers-only --position-embedding-type rope"
+tuned("qk_l2_norm qk_l2_norm_rope_layers_only",
+      "--qk-l2-norm --qk-l2-norm-rope-layers-only --position-embedding-type rope"
       " --no-rope-freq 2")
 tuned("norm_bias", "--disable-norm-bias")
 tuned("norm_weight", "--disable-norm-weight")

@@ -270,7 +270,8 @@ class Trainer:
         router, chosen, most, runs = {}, {}, {}, list(self.passes(size))  # router: {(kind, layer): loss}
         total = sum(batch.weights for batch, _, _ in runs)
         loss, ahead = np.zeros(len(total)), self.m.ahead
-        factors = np.array([1.0] * len(self.family.losses) + [o.float("mtp-loss-scaling-factor", 0.1) / max(ahead, 1)] * ahead)
+        factors = np.array([1.0] * len(self.family.losses)
+                           + [o.float("mtp-loss-scaling-factor", 0.1) / max(ahead, 1)] * ahead)
         for batch, place, of_microbatch in runs:
             p = self.family.model(self.m, w, batch, place, self.seed, counts)
             sums = p.losses()
@@ -338,7 +339,8 @@ class Trainer:
             factor = (self.o.float("qk-clip-threshold", 100.0) / np.maximum(most, 1e-300)).clip(None, 1)[:, None, None]
             rows = lambda which, n: self.state.weights[f"{name}.linear_{which}.weight"].reshape(len(most), n, -1)
             if m.latent:
-                q, kv = rows("q_up_proj" if "q-lora-rank" in self.o else "q_proj", m.head), rows("kv_up_proj", m.plain + m.value)
+                q, kv = rows("q_up_proj" if "q-lora-rank" in self.o else "q_proj", m.head), rows("kv_up_proj",
+                                                                                                 m.plain + m.value)
                 q[:, :m.plain] *= factor**alpha
                 q[:, m.plain:] *= factor
                 kv[:, :m.plain] *= factor**(1 - alpha)

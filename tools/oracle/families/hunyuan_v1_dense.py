@@ -1,4 +1,5 @@
-"""Hunyuan, dense: Llama with a norm of each head after the rotation. A dynamic scaling with alpha stretches the base."""
+"""Hunyuan, dense: Llama with a norm of each head after the rotation. A dynamic scaling with alpha stretches the
+base."""
 from families.decoder import FEW, MISSING, SIZES
 
 CASES = {}
