@@ -317,7 +317,7 @@ template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_
     } while (0)
 
 /* Whether the fast kernel for tiles supports the call. The other kernel supports all calls, but is slow. */
-static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
+static bool in_tiles(const Call *c, Fp8Blocks blocks) {
     const Tensor *x = c->in[0];
     bool floats = x->dtype != F64 && c->out[2]->dtype == F32;
     if (c->in[1]) floats = floats && c->in[1]->dtype == F32;
@@ -325,7 +325,7 @@ static bool in_tiles(const Call *c, Fp8Blocks blocks, DType type) {
     return floats && tensor_count(x) > 0 && tensor_rows(x) % 16 == 0 && tensor_width(x) % 16 == 0 &&
            aligned_16(x->data) && (uintptr_t)x->data % (8 * dtype_size((DType)x->dtype)) == 0 &&
            aligned_16(data_of<void>(c->out[0])) && aligned_16(data_of<void>(c->out[1])) &&
-           (blocks == FP8_WHOLE || (type == F8E4M3 && (c->out[0] || c->out[1])));
+           (blocks == FP8_WHOLE || c->out[0] || c->out[1]);
 }
 
 /* The number of tiles, including those beyond x that complete the last stack. */
@@ -339,7 +339,7 @@ static void launch_tiles(const Call *c, const Fp8Cast &cast) {
     if (cast.blocks == FP8_WHOLE)
         write_values<T, F, false><<<tiles, THREADS, 0, stream_of(c)>>>(cast);
     else
-        write_values<T, __NV_E4M3, true><<<tiles, THREADS, 0, stream_of(c)>>>(cast);
+        write_values<T, F, true><<<tiles, THREADS, 0, stream_of(c)>>>(cast);
     LAUNCHED();
 }
 
@@ -395,7 +395,7 @@ extern "C" void cuda_fp8_cast(const Call *c) {
     CHECK(dtype_is_fp8(type) && (!yt || yt->dtype == type), "fp8_cast: y is %s, its transpose %s",
           dtype_name(type), yt ? dtype_name((DType)yt->dtype) : "not requested");
     CHECK(blocks == FP8_WHOLE || !y || !yt, "fp8_cast: blocks are of one of y and yt");
-    if (in_tiles(c, blocks, type)) {
+    if (in_tiles(c, blocks)) {
         tiles(c, blocks, type);
         return;
     }

@@ -22,7 +22,7 @@ fp32 --ranks 2 --tensor-model-parallel-size 2
 RECIPES = {
     "delayed": ["hybrid", "--fp8-amax-history-len", 4, "--fp8-amax-compute-algo", "max"],
     "tensorwise": ["hybrid", "--first-last-layers-bf16"],
-    "blockwise": ["e4m3", "--no-fp8-wgrad"],
+    "blockwise": ["hybrid", "--no-fp8-wgrad"],
 }
 
 for recipe, case, cells in ("delayed", "llama-layouts", CELLS + SINGLE), ("tensorwise", "gpt2-layouts",

@@ -23,6 +23,7 @@ RECIPES = {
     "tensorwise e4m3": ["e4m3", "--fp8-recipe", "tensorwise"],
     "tensorwise hybrid": ["hybrid", "--fp8-recipe", "tensorwise"],
     "blockwise e4m3": ["e4m3", "--fp8-recipe", "blockwise"],
+    "blockwise hybrid": ["hybrid", "--fp8-recipe", "blockwise"],
 }
 NOTHING_LEFT = ["e4m3", "--fp8-recipe", "delayed", "--fp8-margin", 40]
 

@@ -130,7 +130,6 @@ static const char *const GPT[][2] = {
     {"--padded-vocab-size 129 --tensor-model-parallel-size 2",
      "--padded-vocab-size 129 is not a multiple of --tensor-model-parallel-size 2: change one of them"},
     {"--padded-vocab-size 0", "--padded-vocab-size must be from 1 to 2147483647, not 0"},
-    {"--fp8-format hybrid --fp8-recipe blockwise", "e4m3 throughout: set --fp8-format e4m3"},
     {"--fp8-format e4m3 --first-last-layers-bf16",
      "cannot be used with --fp8-recipe delayed: use tensorwise or blockwise"},
     {"--grad-reduce-in-bf16",
