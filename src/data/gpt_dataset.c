@@ -16,7 +16,7 @@ static Err build(DatasetPart *p) {
     return ERR_OK;
 }
 
-static Err open_part(DatasetPart *p) {
+Err gpt_open(DatasetPart *p) {
     GptDataset *d = (GptDataset *)p;
     const int64_t s = p->config->sequence_length;
     bool drop_last = p->split != SPLIT_VALID || !p->config->keep_last_partial_validation;
@@ -28,7 +28,7 @@ static Err open_part(DatasetPart *p) {
     return part_index(p, arrays, valid, build);
 }
 
-static void close_part(DatasetPart *p) { gpt_index_free(&((GptDataset *)p)->index); }
+void gpt_close(DatasetPart *p) { gpt_index_free(&((GptDataset *)p)->index); }
 
 static void sample_row(const GptDataset *d, int64_t row, int64_t *position, int64_t *offset) {
     const NpyArray *a = &d->index.sample;
@@ -38,8 +38,8 @@ static void sample_row(const GptDataset *d, int64_t row, int64_t *position, int6
         *position = ((const int32_t *)a->data)[2 * row], *offset = ((const int32_t *)a->data)[2 * row + 1];
 }
 
-/* Reads the s + 1 tokens of sample k, and pads them with `pad`. */
-static void read_text(const GptDataset *d, int64_t k, int64_t pad, int64_t *text) {
+/* Reads at most s + 1 tokens of sample k, and returns their number. */
+static int64_t read_text(const GptDataset *d, int64_t k, int64_t *text) {
     int64_t row = npy_at(&d->index.shuffle, k), want = d->part.config->sequence_length + 1, have = 0;
     int64_t position, offset, last, last_offset;
     sample_row(d, row, &position, &offset);
@@ -53,7 +53,23 @@ static void read_text(const GptDataset *d, int64_t k, int64_t pad, int64_t *text
         source_tokens(d->part.source, sequence, offset, count, text + have);
         have += count;
     }
-    while (have < want) text[have++] = pad;
+    return have;
+}
+
+Err gpt_text(const DatasetPart *p, int64_t k, int64_t **text, int64_t *n) {
+    const DataConfig *c = p->config;
+    const int64_t whole = c->sequence_length + 1;
+    int64_t *out = mem_alloc((size_t)whole * sizeof *out);
+    Err e = ERR_OK;
+    *n = read_text(gpt(p), k, out);
+    for (int64_t i = *n; i < whole; i++) out[i] = c->pad;
+    for (int64_t i = 0; i < *n && !e.code; i++)
+        if (out[i] != c->pad) e = part_check_id(p, out[i], c->vocab_size);
+    if (e.code)
+        free(out);
+    else
+        *text = out;
+    return e;
 }
 
 static void fill_positions(const DataConfig *c, const Sample *out) {
@@ -67,10 +83,8 @@ static void fill_positions(const DataConfig *c, const Sample *out) {
     }
 }
 
-static Err get(const DatasetPart *p, int64_t k, Sample *out) {
-    const DataConfig *c = p->config;
-    int64_t s = c->sequence_length, *text = mem_alloc((size_t)(s + 1) * sizeof *text);
-    read_text(gpt(p), k, c->pad, text);
+void gpt_fill(const DataConfig *c, const int64_t *text, Sample *out) {
+    const int64_t s = c->sequence_length;
     memcpy(out->tokens, text, (size_t)s * sizeof *text);
     memcpy(out->labels, text + 1, (size_t)s * sizeof *text);
     fill_positions(c, out);
@@ -78,11 +92,14 @@ static Err get(const DatasetPart *p, int64_t k, Sample *out) {
         if (out->labels[i] == c->pad) out->loss_mask[i] = 0, out->labels[i] = 0;
         if (out->tokens[i] == c->pad) out->tokens[i] = 0;
     }
-    Err e = ERR_OK;
-    for (int64_t i = 0; i <= s && !e.code; i++)
-        if (text[i] != c->pad) e = part_check_id(p, text[i], c->vocab_size);
+}
+
+static Err get(const DatasetPart *p, int64_t k, Sample *out) {
+    int64_t *text, n;
+    ERR_RETURN(gpt_text(p, k, &text, &n));
+    gpt_fill(p->config, text, out);
     free(text);
-    return e;
+    return ERR_OK;
 }
 
 const DatasetKind gpt_dataset = {
@@ -92,7 +109,7 @@ const DatasetKind gpt_dataset = {
     .mock = {.longest = 4096, .sentences = 1},
     .split_in_names = true,
     .array_names = (const char *const[]){"document_index.npy", "sample_index.npy", "shuffle_index.npy", NULL},
-    .open = open_part,
-    .close = close_part,
+    .open = gpt_open,
+    .close = gpt_close,
     .get = get,
 };

@@ -21,4 +21,11 @@ typedef struct GptDataset {
     GptIndex index;
 } GptDataset;
 
+/* For kinds that change the text of these samples. */
+Err gpt_open(DatasetPart *);
+void gpt_close(DatasetPart *);
+/* Sets *text to the text of sample k, which the caller frees. *n is the number of tokens before the padding. */
+Err gpt_text(const DatasetPart *, int64_t k, int64_t **text, int64_t *n);
+void gpt_fill(const DataConfig *, const int64_t *text, Sample *out);
+
 extern const DatasetKind gpt_dataset;

@@ -4,6 +4,7 @@
 
 #include "ckpt/ckpt.h"
 #include "config/config.h"
+#include "data/fim_dataset.h"
 #include "data/masking.h"
 #include "tokenizer/tokenizer.h"
 
@@ -90,6 +91,11 @@ Err setup_check_type(const Setup *);
 /* Sets the special tokens for masked language modelling. If there is no mask token, mock data uses the last
  * ids of the vocabulary. */
 Err setup_mask_tokens(const Setup *, MaskTokens *out);
+/* Sets the tokens of --fim-data. Returns an error that names those that the tokenizer lacks. */
+Err setup_fim_tokens(const Setup *, FimTokens *out);
+/* Functions of a Tokenizer for datasets, which must not depend on tokenizers: PreprocessEncode and FimDecode. */
+Err setup_encode(void *tokenizer, const char *text, size_t n, int32_t **ids, size_t *count);
+Err setup_decode(void *tokenizer, const int32_t *ids, size_t n, char **text, size_t *bytes);
 void setup_free(Setup *);
 /* Opens the tokenizer that the options describe, and sets *out to NULL if they describe none. */
 Err setup_tokenizer(const Config *, Tokenizer **out);

@@ -256,6 +256,40 @@ Err setup_mask_tokens(const Setup *s, MaskTokens *out) {
     return e;
 }
 
+Err setup_fim_tokens(const Setup *s, FimTokens *out) {
+    const Config *c = &s->config;
+    const struct {
+        const char *option, *token;
+        int64_t *id;
+    } rows[] = {{"prefix-token", c->fim_prefix_token, &out->prefix},
+                {"middle-token", c->fim_middle_token, &out->middle},
+                {"suffix-token", c->fim_suffix_token, &out->suffix},
+                {"pad-token", c->fim_pad_token, &out->pad},
+                {"eod-token", c->fim_eod_token, &out->eod},
+                {"split-sample", c->fim_split_sample, &out->split}};
+    Str missing = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const char *token = rows[i].token ? rows[i].token : "none";
+        *rows[i].id = rows[i].token ? tokenizer_token_id(s->tokenizer, token) : -1;
+        if (*rows[i].id < 0 && (rows[i].token || rows[i].id != &out->split))
+            str_printf(&missing, "%s%s (--fim-%s)", missing.len ? ", " : "", quote(token).s, rows[i].option);
+    }
+    if (!missing.len) return ERR_OK;
+    const Err e = err_user("the %s lacks tokens of --fim-data: %s; name other tokens, or add them with "
+                           "--tokenizer-special-tokens",
+                           c->tokenizer_type, missing.s);
+    str_free(&missing);
+    return e;
+}
+
+Err setup_encode(void *tokenizer, const char *text, size_t n, int32_t **ids, size_t *count) {
+    return tokenizer_encode(tokenizer, text, n, ids, count);
+}
+
+Err setup_decode(void *tokenizer, const int32_t *ids, size_t n, char **text, size_t *bytes) {
+    return tokenizer_decode_with(tokenizer, TOKENIZER_SKIP_SPECIAL, ids, n, text, bytes);
+}
+
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out) {
     char *dir;
     int64_t step;

@@ -9,10 +9,6 @@
 
 enum { CHECKS = CHECK_MODEL | CHECK_TRAIN | CHECK_TASK };
 
-static Err encode(void *tokenizer, const char *text, size_t n, int32_t **tokens, size_t *count) {
-    return tokenizer_encode(tokenizer, text, n, tokens, count);
-}
-
 /* Checks the options, and completes them from the checkpoint. */
 static Err check_options(Setup *s, Args *args) {
     Config *c = &s->config;
@@ -57,8 +53,8 @@ static Err run(Setup *s, Args *args, int *stopped_by) {
         .pad = tokenizer_pad(t),
         .vocab_size = tokenizer_vocab_size(t),
         .mask = {.cls = tokenizer_special(t, SPECIAL_CLS), .sep = tokenizer_special(t, SPECIAL_SEP)},
-        .encode = encode,
-        .encode_ctx = s->tokenizer,
+        .encode = setup_encode,
+        .text_ctx = s->tokenizer,
         .labels = &labels};
     Data *data;
     Err e = data_open_options(&s->config, &facts, false, &data);

@@ -69,10 +69,6 @@ static const Foreign NOTED[] = {
      .reason = "Threads share one stream of documents, without partition files."},
 };
 
-static Err encode(void *tokenizer, const char *text, size_t n, int32_t **tokens, size_t *count) {
-    return tokenizer_encode(tokenizer, text, n, tokens, count);
-}
-
 typedef struct Progress {
     int64_t start, next, interval;
 } Progress;
@@ -105,7 +101,7 @@ static PreprocessConfig config_of(const Options *o, Tokenizer *tokenizer) {
                               .eod = tokenizer_eod(tokenizer),
                               .workers = (int)o->workers,
                               .partitions = o->keep_sequential_samples ? 1 : (int)o->partitions,
-                              .encode = encode,
+                              .encode = setup_encode,
                               .encode_ctx = tokenizer};
 }
 

@@ -26,7 +26,11 @@ static Err prepare(Setup *s, TokenFacts *facts) {
     ERR_RETURN(setup_check_type(s));
     *facts = (TokenFacts){.eod = s->tokenizer ? tokenizer_eod(s->tokenizer) : -1,
                           .pad = s->tokenizer ? tokenizer_pad(s->tokenizer) : -1,
-                          .vocab_size = s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0};
+                          .vocab_size = s->tokenizer ? tokenizer_vocab_size(s->tokenizer) : 0,
+                          .encode = setup_encode,
+                          .decode = setup_decode,
+                          .text_ctx = s->tokenizer};
+    if (c->fim_data) return setup_fim_tokens(s, &facts->fim);
     if (c->model == MODEL_gpt) return ERR_OK;
     const Err e = setup_mask_tokens(s, &facts->mask);
     if (facts->eod < 0) facts->eod = facts->mask.eos;

@@ -9,6 +9,7 @@
 
 DatasetId map_dataset(const Config *c) {
     if (c->task != TASK_NONE) return DATASET_task;
+    if (c->fim_data) return DATASET_fim;
     switch (c->model) {
 #define FAMILY(name) TO(MODEL_##name, DATASET_##name);
 #include "config/families.def"

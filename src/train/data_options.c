@@ -1,5 +1,6 @@
 #include "train/data_options.h"
 
+#include "data/fim_dataset.h"
 #include "data/masked_dataset.h"
 #include "data/task_dataset.h"
 #include "models/option_map.h"
@@ -26,8 +27,19 @@ static TaskConfig task_options(const Config *c, const TokenFacts *facts) {
                         .cls = facts->mask.cls,
                         .sep = facts->mask.sep,
                         .encode = facts->encode,
-                        .encode_ctx = facts->encode_ctx,
+                        .encode_ctx = facts->text_ctx,
                         .labels = facts->labels};
+}
+
+static FimConfig fim_options(const Config *c, const TokenFacts *facts) {
+    return (FimConfig){.tokens = facts->fim,
+                       .rate = c->fim_rate,
+                       .spm_rate = c->fim_spm_rate,
+                       .fragment_rate = f64_or(c->fim_fragment_rate, 0),
+                       .no_prefix = c->fim_no_prefix,
+                       .encode = facts->encode,
+                       .decode = facts->decode,
+                       .ctx = facts->text_ctx};
 }
 
 static void set_files(const TextList *list, DataSplit split, DataConfig *data) {
@@ -37,8 +49,9 @@ static void set_files(const TextList *list, DataSplit split, DataConfig *data) {
 /* Opens the data with the kind's configuration, and with its files if the kind reads records. */
 static Err open_kind(DataConfig *data, const Config *c, const TokenFacts *facts, Data **out) {
     const MaskedConfig masked = masked_options(c, facts);
+    const FimConfig fim = fim_options(c, facts);
     TaskConfig task;
-    data->kind_config = &masked;
+    data->kind_config = data->kind == DATASET_fim ? (const void *)&fim : &masked;
     if (data->kind == DATASET_task) {
         task = task_options(c, facts);
         data->kind_config = &task;

@@ -3,6 +3,7 @@
 
 #include "config/config.h"
 #include "data/data.h"
+#include "data/fim_dataset.h"
 #include "data/masking.h"
 #include "data/task_set.h"
 
@@ -12,9 +13,11 @@ typedef struct TokenFacts {
     MaskTokens mask;              /* for --model bert and t5; its arrays outlive the data */
     const char *tokenizer_json;   /* identifies the tokenizer in the names of the index cache, or NULL if
                                      there is none */
-    PreprocessEncode *encode;     /* for records: tokenizes texts */
-    void *encode_ctx;
-    TaskLabels *labels; /* for a task: set when the data is opened */
+    FimTokens fim;                /* for --fim-data */
+    PreprocessEncode *encode;     /* for records and --fim-data: tokenizes texts */
+    FimDecode *decode;            /* for --fim-data */
+    void *text_ctx;               /* the first argument of encode and decode */
+    TaskLabels *labels;           /* for a task: set when the data is opened */
 } TokenFacts;
 
 /* Opens the data. With read_only, no file is changed. The lists of paths are borrowed. */

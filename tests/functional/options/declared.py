@@ -47,6 +47,8 @@ ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope
             ("mtp_num_layers mtp_loss_scaling_factor mtp_use_repeated_layer", "--mtp-num-layers 1"),
             ("eod_mask_loss", "--eod-mask-loss"), ("reset_position_ids", "--reset-position-ids"), ("reset_attention_mask", "--reset-attention-mask"),
             ("null_tokenizer_eod_id null_tokenizer_pad_id", "--null-tokenizer-eod-id 5 --null-tokenizer-pad-id 5"),
+            ("fim_data fim_rate fim_spm_rate fim_split_sample fim_fragment_rate fim_no_prefix fim_prefix_token"
+             " fim_middle_token fim_suffix_token fim_pad_token fim_eod_token", "--fim-data"),
             ("allow_ambiguous_pad_tokens", "--allow-ambiguous-pad-tokens"), ("make_vocab_size_divisible_by", "--make-vocab-size-divisible-by 64"),
             ("log_memory_to_tensorboard", "--log-memory-to-tensorboard"),  # GPT's row has a BERT too
             ("padded_vocab_size", "--padded-vocab-size 64"), ("tokenizer_hf_include_special_tokens", "--tokenizer-hf-include-special-tokens"),

@@ -9,6 +9,7 @@ import tempfile
 
 import numpy as np
 
+import fim
 import samples
 from trainer import Options
 
@@ -56,6 +57,7 @@ def write_datasets():
         sequences = [np.append(rng.integers(0, 39, k), 39) for k in rng.integers(2, 12, n)]
         first = np.cumsum([0, *[2, 3, 0, 5, 1, 2, 4] * n])
         samples.write_dataset(name, sequences, [*first[first < n - 1], n])
+    samples.write_dataset("code", fim.documents())
     words = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(20)), *(f"##{i}" for i in range(15))]
     words.insert(9, "[PAD]")  # not 0, and inside texts too
     pathlib.Path("vocab.txt").write_text("".join(f"{word}\n" for word in words))

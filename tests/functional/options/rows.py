@@ -11,6 +11,7 @@ import pathlib
 import re
 import struct
 
+import fim
 from generation import generate
 from program import BOUND, U, bits, compare, expect, joined, lane, same_number
 from table import (ALL, BERT, CUT, ENCODERS, FP8, GPT, NOT_BERT, NOT_T5, ONE, STAGES, T5, legs, low_precision, resumed, rounded, row, scheduled,
@@ -423,6 +424,19 @@ witnessed("train_data_path valid_data_path", "--train-data-path 2 text 1 third -
 witnessed("split", "--split 40,50,10")
 
 
+def fills(fields, words=""):
+    files = "--data-path code --tokenizer-type GPT2BPETokenizer --vocab-file code.json --merge-file code.txt "
+    witnessed(fields, "--fim-data " + files + words, "vocab-size", families=GPT,
+              witness=f"--vocab-size {fim.SIZE} --null-tokenizer-eod-id {fim.EOD}")
+
+
+fills("fim_data")
+fills("fim_rate fim_spm_rate", "--fim-rate 0.8 --fim-spm-rate 0.2 --reset-position-ids --reset-attention-mask")
+fills("fim_split_sample fim_fragment_rate", "--fim-rate 0.9 --fim-split-sample e --fim-fragment-rate 0.7")
+fills("fim_no_prefix", "--fim-rate 1 --fim-no-prefix a")
+fills("fim_prefix_token fim_middle_token fim_suffix_token", "--fim-prefix-token <p> --fim-middle-token <m>"
+      " --fim-suffix-token <s>")
+fills("fim_pad_token fim_eod_token", "--fim-rate 0.2 --fim-pad-token <q> --fim-eod-token d")
 witnessed("mask_prob", "--mask-prob 0.3", families=ENCODERS)
 witnessed("short_seq_prob", "--short-seq-prob 0.5 --train-iters 8 --eval-interval 4", families=ENCODERS)
 witnessed("mock_data", "--mock-data --tokenizer-type NullTokenizer --vocab-size 120", "data-path split vocab-file vocab-extra-ids", families=ENCODERS)

@@ -7,6 +7,7 @@ import math
 import re
 import struct
 
+import fim
 import numpy as np
 
 SPLITS = "train", "valid", "test"
@@ -119,7 +120,8 @@ def within(share, n):
 
 
 def open_part(o, source, share, wanted):
-    return Samples(source, *within(share, len(source.lengths)), wanted, o.int("seq-length"), o.int("seed", 1234))
+    found = Samples(source, *within(share, len(source.lengths)), wanted, o.int("seq-length"), o.int("seed", 1234))
+    return fim.Filled(o, found) if "fim-data" in o else found
 
 
 def open_split(sources, weights, share, wanted, surplus, opened):

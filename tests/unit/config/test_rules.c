@@ -403,6 +403,10 @@ static const char *const GPT[][2] = {
     {"--adam-beta2 1", "less than 1"},
     {"--train-data-path x", "--mock-data cannot be used with data paths: remove one"},
     {"--tokenizer-type NullTokenizer", "needs --vocab-size"},
+    {"--fim-data --tokenizer-type ByteLevelTokenizer", "replace --mock-data by --data-path"},
+    {"--mock-data=false --data-path x --fim-data",
+     "--fim-data needs the --tokenizer-type with which the data was made"},
+    {"--fim-split-sample x", "--fim-split-sample needs --fim-fragment-rate"},
     {"--save x --save-interval 4 --save-retain-interval 6", "multiple of --save-interval 4"},
     {"--save x --save-interval 0", "--save-interval must be at least 1, not 0"},
     {"--most-recent-k 0", "-1 to keep all checkpoints"},
@@ -564,6 +568,8 @@ static const char *const ENCODERS[][2] = {
      "With --sequence-parallel, --decoder-seq-length 7 must be a multiple of --tensor-model-parallel-size 2 "
      "times --context-parallel-size 1: change one of them"},
     {BERT "--mask-prob 1", "--mask-prob 1 must be greater than 0 and less than 1"},
+    {BERT "--mock-data=false --data-path x --fim-data",
+     "--fim-data needs --model gpt: the samples of BERT and T5 mask their texts"},
     {BERT "--num-token-types 1", "not --num-token-types 1: set --bert-no-binary-head"},
 };
 

@@ -1,0 +1,39 @@
+/* GPTFIMDataset (Megatron-LM training/datasets/fim_dataset.py): the samples of a GPTDataset, rearranged so that a model
+ * learns to fill in the middle of a text ("Efficient Training of Language Models to Fill in the Middle", Bavarian et
+ * al., 2022).
+ *
+ *   A segment is the part of a sample's text between two eod tokens. With probability `rate`, its text without special
+ *   tokens is split at two random characters, and the three pieces are encoded again, as
+ *     PSM  prefix-token prefix suffix-token suffix middle-token middle
+ *     SPM  prefix-token suffix-token suffix middle-token prefix middle, with probability spm_rate
+ *   If a segment contains the token `split`, it is rearranged with probability `rate`, and then each fragment between
+ *   two such tokens with probability fragment_rate.
+ *   A segment or fragment whose text begins with no_prefix does not change.
+ *   Empty segments and fragments are dropped together with the token that ends them; only the last one may be empty.
+ *   The text is truncated, or padded with the token `pad`, to its previous length.
+ *
+ * Megatron-LM draws from one generator in the order in which samples are read. Here draws depend only on the seed,
+ * the number of the sample, and the position in it. Word 0 of a Philox block decides whether a segment is rearranged.
+ * Words 1 and 2 are the two characters, and word 3 selects SPM. */
+#pragma once
+
+#include "data/dataset.h"
+#include "data/preprocess.h"
+
+/* Returns the text of `n` tokens without special tokens, in memory that the caller must free. Thread-safe. */
+typedef Err FimDecode(void *ctx, const int32_t *tokens, size_t n, char **text, size_t *bytes);
+
+typedef struct FimTokens {
+    int64_t prefix, middle, suffix, pad, eod;
+    int64_t split; /* -1: segments have no fragments */
+} FimTokens;
+
+/* DataConfig.kind_config of this dataset. */
+typedef struct FimConfig {
+    FimTokens tokens;
+    double rate, spm_rate, fragment_rate; /* [0, 1] */
+    const char *no_prefix;                /* NULL: none; borrowed */
+    PreprocessEncode *encode;
+    FimDecode *decode;
+    void *ctx;
+} FimConfig;
