@@ -88,8 +88,8 @@ static bool sums_to_pairs(const Config *c) {
 }
 
 static bool even_head(const Config *c) {
-    const int64_t head = head_size(c);
-    return head < 0 || head % 2 == 0;
+    const int64_t head = head_size(c), plain = c->multi_latent_attention ? c->qk_head_dim : 0;
+    return head < 0 || plain < 0 || (head + plain % 2) % 2 == 0;
 }
 
 /* Whether layers may have rotary positions, which other options of attention then distinguish. */

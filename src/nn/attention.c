@@ -88,6 +88,7 @@ static void attention_init(void *self, Registry *r, const char *name, const void
     *a = (Attention){.spec = s, .dropout_site = hash_name(name), .qkv = linear_new(r, qkv), .max = counters};
     clip_init(a, r);
     if (s->rope.dim) a->rope = rope_table(r, s->rope);
+    if (s->temperature.dim) a->temperature = rope_table(r, s->temperature);
     if (s->qk_norm) {
         a->q_norm = heads_norm(r, s, name, "q", s->heads);
         a->k_norm = heads_norm(r, s, name, "k", s->groups);
@@ -201,12 +202,15 @@ static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
     return x;
 }
 
-static bool rotates_keys(const AttentionSpec *p) { return p->rope.dim && p->rope.temperature.scale == 0; }
+/* Whether queries, and the keys next to them, are heads of qkv's memory. */
+static bool are_together(const Tape *t, const AttentionSpec *p) {
+    return !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP);
+}
 
-/* Whether one call rotates heads of qkv: queries, and the keys next to them. The exact lane needs two calls, because it
- * rounds the queries' gradient but not the keys'. */
+/* Whether one call rotates both. The exact lane needs two calls, because it rounds the queries' gradient but not the
+ * keys'. */
 static bool rotates_in_one_call(const Tape *t, const AttentionSpec *p) {
-    return p->rope.dim && !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP) && !tape_context(t)->exact;
+    return p->rope.dim && are_together(t, p) && !tape_context(t)->exact;
 }
 
 static RopeAttr rope_attr(const AttentionSpec *p) {
@@ -218,6 +222,14 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
                    c->feed->position_ids, rope_attr(c->attention->spec));
 }
 
+/* Multiplies the query heads x [s, b, g, r, d] by the temperatures of their positions. */
+static Tensor *tempered(Tape *t, const Core *c, Tensor *x) {
+    const RopeTable *temperature = c->attention->temperature;
+    if (!temperature) return x;
+    return op_rope(t, x, (Tensor *)&temperature->cos, (Tensor *)&temperature->sin, c->feed->position_ids,
+                   (RopeAttr){.dim = (int32_t)x->dim[4]});
+}
+
 static int64_t own_groups(const Tape *t, const AttentionSpec *p) { return p->groups / tape_axis(t, AXIS_TP); }
 
 /* Rotates queries and keys into new memory, because recomputation in the backward reads qkv again. */
@@ -226,24 +238,26 @@ static AttentionInputs rotated_together(Tape *t, const Core *c, Tensor *qkv) {
     const int64_t d = p->head_dim, g = own_groups(t, p), r = p->heads / p->groups;
     Tensor *v = attention_heads(t, qkv, g, r + 2, d, r + 1, 1);
     Tensor *qk = rotated(t, c, attention_heads(t, qkv, g, r + 2, d, 0, r + 1));
-    return (AttentionInputs){.q = attention_heads(t, qk, g, r + 1, d, 0, r),
-                             .k = attention_heads(t, qk, g, r + 1, d, r, 1),
-                             .v = v};
+    Tensor *q = attention_heads(t, qk, g, r + 1, d, 0, r);
+    return (AttentionInputs){.q = tempered(t, c, q), .k = attention_heads(t, qk, g, r + 1, d, r, 1), .v = v};
 }
 
 /* Whether queries and keys stay in qkv's memory. */
 static bool stay_in_place(const Tape *t, const AttentionSpec *p) {
-    if (p->rope.dim) return rotates_in_one_call(t, p) && !p->recompute;
-    return !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP);
+    const bool changed = p->rope.dim || p->temperature.dim;
+    return are_together(t, p) && !(changed && (p->recompute || tape_context(t)->exact));
 }
 
 static AttentionInputs prepare_in_place(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
-    const RopeTable *rope = c->attention->rope;
+    const RopeTable *rope = c->attention->rope, *temperature = c->attention->temperature;
     const int64_t g = own_groups(t, p), r = p->heads / p->groups;
-    if (p->rope.dim)
-        qkv = op_rope_in_place(t, qkv, g, r + 2, r + rotates_keys(p), (Tensor *)&rope->cos,
-                               (Tensor *)&rope->sin, c->feed->position_ids, rope_attr(p));
+    if (rope)
+        qkv = op_rope_in_place(t, qkv, g, r + 2, r + 1, (Tensor *)&rope->cos, (Tensor *)&rope->sin,
+                               c->feed->position_ids, rope_attr(p));
+    if (temperature)
+        qkv = op_rope_in_place(t, qkv, g, r + 2, r, (Tensor *)&temperature->cos, (Tensor *)&temperature->sin,
+                               c->feed->position_ids, (RopeAttr){.dim = (int32_t)p->head_dim});
     const bool exchanged = context_exchange(t, &qkv, g, p->head_dim, p->context);
     AttentionInputs x = split_groups(t, p, qkv);
     x.exchanged = exchanged;
@@ -254,14 +268,15 @@ static AttentionInputs prepare_in_place(Tape *t, const Core *c, Tensor *qkv) {
 static AttentionInputs prepare(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     if (stay_in_place(t, p)) return prepare_in_place(t, c, qkv);
-    if (rotates_in_one_call(t, p) && rotates_keys(p)) return rotated_together(t, c, qkv);
+    if (rotates_in_one_call(t, p)) return rotated_together(t, c, qkv);
     AttentionInputs x = split(t, c->attention, qkv);
-    if (p->rope.dim) x.q = rotated(t, c, x.q);
-    if (rotates_keys(p)) {
+    if (p->rope.dim) {
+        x.q = rotated(t, c, x.q);
         x.k = rotated(t, c, x.k);
         tape_grad_off_grid(x.k);
     }
     if (p->qk_norm_last) norm_heads(t, c->attention, &x);
+    x.q = tempered(t, c, x.q);
     return x;
 }
 

@@ -34,9 +34,9 @@ typedef struct AttentionSpec {
     bool qk_norm_last;  /* after the rotation */
     bool qk_norm_whole; /* one norm over all heads, which tensor-parallel ranks gather first */
     NormAttr norm;
-    bool qk_norm_decays; /* --apply-wd-to-qk-layernorm */
-    RopeSpec rope;       /* if its dim is 0, there is no rotation; with a temperature, only queries are
-                            multiplied */
+    bool qk_norm_decays;  /* --apply-wd-to-qk-layernorm */
+    RopeSpec rope;        /* if its dim is 0, there is no rotation */
+    RopeSpec temperature; /* multiplies whole query heads; if its dim is 0, there is none */
     RelativeSpec relative;
     int64_t window_left, window_right, chunk_size; /* AttentionAttr */
     AttentionSink sink;
@@ -52,7 +52,7 @@ typedef struct AttentionSpec {
 
 typedef struct Attention {
     const AttentionSpec *spec;
-    const RopeTable *rope;
+    const RopeTable *rope, *temperature; /* NULL if there is none */
     uint64_t dropout_site;
     Linear qkv, proj;
     Norm q_norm, k_norm;

@@ -53,7 +53,12 @@ static void mla_init(void *self, Registry *r, const char *name, const void *spec
     const int64_t h = a->hidden, q = a->heads * a->head_dim,
                   kv = a->heads * (a->head_dim - s->rotated + s->value);
     const double std = a->qkv_init_std;
-    *m = (Mla){.spec = s, .rope = rope_table(r, a->rope), .dropout_site = hash_name(name), .max = counters};
+    const RopeTable *temperature = a->temperature.dim ? rope_table(r, a->temperature) : NULL;
+    *m = (Mla){.spec = s,
+               .rope = rope_table(r, a->rope),
+               .temperature = temperature,
+               .dropout_site = hash_name(name),
+               .max = counters};
     if (s->q_rank) {
         m->q_down = mla_linear(r, a, name, "q_down_proj", (Size){s->q_rank, h, SPLIT_NONE, std});
         if (a->qk_norm)
@@ -127,6 +132,18 @@ static Tensor *core(Tape *t, void *self, Tensor *q) {
     return attention_flat_heads(t, attend(t, c, x, false));
 }
 
+/* x: the latent of the queries, or the residual stream. Returns the queries [s, b, g*d], which no other node has read,
+ * so that they are multiplied by the temperatures in place. */
+static Tensor *queries(Tape *t, const Core *c, Tensor *x) {
+    const Mla *m = c->module;
+    const int64_t d = m->spec->attention.head_dim;
+    Tensor *q = linear_forward(t, &m->q, x);
+    if (!m->temperature) return q;
+    return op_rope_in_place(t, q, tensor_width(q) / d, 1, 1, (Tensor *)&m->temperature->cos,
+                            (Tensor *)&m->temperature->sin, c->feed->position_ids,
+                            (RopeAttr){.dim = (int32_t)d});
+}
+
 /* x: the latent of the queries, or the residual stream if queries have no latent */
 static Tensor *from_latents(Tape *t, void *self, Tensor *x) {
     const Mla *m = ((const Core *)self)->module;
@@ -134,7 +151,7 @@ static Tensor *from_latents(Tape *t, void *self, Tensor *x) {
     Core *c = tape_alloc(t, sizeof *c);
     *c = *(const Core *)self;
     c->kv_sbw = linear_forward(t, &m->kv, c->latent_sbl);
-    Tensor *q = linear_forward(t, &m->q, x);
+    Tensor *q = queries(t, c, x);
     return s->attention.recompute && !s->recompute_up ? tape_block(t, core, c, q) : core(t, c, q);
 }
 
@@ -184,7 +201,7 @@ static Tensor *from_cache(Tape *t, Core *c, Tensor *x) {
            *rows = attention_append(t, c->cache, positions_before(c), fresh);
     if (x->dim[0] == 1) {
         rows = op_redistribute(t, rows, AXIS_TP, SPMD_R, 0);
-        return absorbed(t, c, rows, linear_forward(t, &m->q, x));
+        return absorbed(t, c, rows, queries(t, c, x));
     }
     latent = op_contiguous(t, columns_of(t, rows, 1, 0, s->kv_rank));
     c->latent_sbl = attention_flat_heads(t, latent);

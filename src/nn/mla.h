@@ -22,7 +22,7 @@ typedef struct MlaSpec {
 
 typedef struct Mla {
     const MlaSpec *spec;
-    const RopeTable *rope;
+    const RopeTable *rope, *temperature; /* temperature: NULL if there is none */
     uint64_t dropout_site;
     Linear q_down, q, kv_down, kv,
         proj; /* q, kv: up-projections. q_down is unused if queries have no latent */

@@ -43,7 +43,8 @@ static void put(void *table, DType dtype, int64_t i, double x) {
 
 static double amplitude(const RopeSpec *s, double position) {
     if (s->temperature.scale == 0) return s->amplitude;
-    return s->amplitude * (1 + s->temperature.scale * log1p(floor((position + 1) / s->temperature.floor)));
+    const double steps = floor((position + s->temperature.first) / s->temperature.floor);
+    return s->amplitude * (1 + s->temperature.scale * log1p(steps));
 }
 
 /* Computes rows [first, first + n) of both tables. */
@@ -103,7 +104,7 @@ static void rope_release(void *self, Device *d) { rope_table_free(d, &((SharedTa
 static const StateKind ROPE_TABLE = {.allocate = rope_allocate, .release = rope_release};
 
 /* rope_table compares specs byte by byte. */
-_Static_assert(sizeof(RopeSpec) == 2 * sizeof(int64_t) + sizeof(double *) + 13 * sizeof(double),
+_Static_assert(sizeof(RopeSpec) == 2 * sizeof(int64_t) + sizeof(double *) + 14 * sizeof(double),
                "RopeSpec has no padding");
 
 const RopeTable *rope_table(Registry *r, RopeSpec spec) {

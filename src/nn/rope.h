@@ -9,8 +9,9 @@
  * original context length. It keeps the frequencies of channels that rotate more than `fast` times, and blends linearly
  * in between.
  *
- * For a layer without rotation, a table can contain the temperatures of Llama 4 (transformers, models/llama4): the
- * cosines of position p are 1 + scale ln(1 + floor((p + 1) / floor)), and the sines are 0. */
+ * Instead of a rotation, a table can contain temperatures, which multiply queries (transformers, models/llama4 and
+ * models/ministral3): the cosines of position p are 1 + scale ln(1 + floor((p + first) / floor)), and the sines are
+ * 0. */
 #pragma once
 
 #include "param/state.h"
@@ -35,7 +36,7 @@ typedef struct RopeSpec {
     } yarn;
     struct {
         double scale; /* 0: rotation, no temperatures */
-        double floor;
+        double floor, first;
     } temperature;
 } RopeSpec;
 

@@ -61,7 +61,7 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "helium": "HeliumForCausalLM", "ernie4_5": "Ernie4_5ForCausalLM", "gemma": "GemmaForCausalLM",
            "exaone4": "Exaone4ForCausalLM", "olmo3": "Olmo3ForCausalLM", "flex_olmo": "FlexOlmoForCausalLM",
            "dots1": "Dots1ForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
-           "granitemoeshared": "GraniteMoeSharedForCausalLM", "ministral": "MinistralForCausalLM",
+           "granitemoeshared": "GraniteMoeSharedForCausalLM", "ministral": "MinistralForCausalLM", "ministral3": "Ministral3ForCausalLM",
            "vaultgemma": "VaultGemmaForCausalLM", "gpt_oss": "GptOssForCausalLM", "cohere": "CohereForCausalLM",
            "cohere2": "Cohere2ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM",
            "opt": "OPTForCausalLM", "llama4_text": "Llama4ForCausalLM",

@@ -76,6 +76,8 @@ REFUSED = [
     ("attention_chunk_size", "--position-embedding-type rope --attention-chunk-size 4"),
     ("no_rope_temperature_scale no_rope_temperature_floor",
      "--position-embedding-type rope --no-rope-freq 2 --no-rope-temperature-scale 0.1"),
+    ("rope_temperature_scale rope_temperature_floor",
+     "--position-embedding-type rope --rope-temperature-scale 0.1"),
     ("window_size", "--window-size 3,0"), ("window_attn_skip_freq", "--window-attn-skip-freq 2"),
     ("rope_local_base_freq", "--position-embedding-type rope --rope-local-base-freq 30"),
     ("logits_scaling", "--logits-scaling 2"),

@@ -81,7 +81,7 @@ static Err import_text(const char *path, const Str *text, Str *conf) {
     else
         e = err_user("'%s' is not JSON (line %d: %s); download it again", path, where.line,
                      quote(where.text).s);
-    json_decref(root);
+    json_decref(root), json_decref(r.usual_rope);
     return e;
 }
 

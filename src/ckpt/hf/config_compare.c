@@ -83,7 +83,9 @@ static void plain_layers(Config *c, const Config *fresh) {
         c->qk_l2_norm_rope_layers_only = false;
     if (!f64_is_set(c->no_rope_temperature_scale))
         c->no_rope_temperature_floor = fresh->no_rope_temperature_floor;
-    if (!rotated) c->attention_chunk_size = I64_UNSET;
+    if (!rotated)
+        c->attention_chunk_size = I64_UNSET, c->rope_temperature_scale = fresh->rope_temperature_scale;
+    if (!f64_is_set(c->rope_temperature_scale)) c->rope_temperature_floor = fresh->rope_temperature_floor;
 }
 
 static void plain_windows(Config *c, Arena *arena) {

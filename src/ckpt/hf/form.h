@@ -14,8 +14,9 @@ typedef struct HfReader {
     const char *path;
     const HfRow *const *rows;
     int num_rows;
-    Str *out;         /* `name = value` lines */
-    int64_t windowed; /* number of layers with a window; set by the WINDOWS row */
+    Str *out;           /* `name = value` lines */
+    int64_t windowed;   /* number of layers with a window; set by the WINDOWS row */
+    json_t *usual_rope; /* the object of the SCALED row; NULL until it is read */
     Err err;
 } HfReader;
 
@@ -63,7 +64,7 @@ extern const HfForm hf_form_count, hf_form_query_groups, hf_form_own_keys, hf_fo
     hf_form_falcon_layers, hf_form_falcon_heads;
 extern const HfForm hf_form_bert_heads, hf_form_classes, hf_form_padding, hf_form_positions_after_padding,
     hf_form_erf_activation;
-extern const HfForm hf_form_rope_number, hf_form_base_of_scaling, hf_form_rotary_dim, hf_form_local_base,
+extern const HfForm hf_form_rope_number, hf_form_rope_temperature, hf_form_rotary_dim, hf_form_local_base,
     hf_form_rotated_channels, hf_form_whole_rotation, hf_form_rope_scaling, hf_form_stretched_base,
     hf_form_stretched_scaling, hf_form_long_rope, hf_form_rotated_layers, hf_form_windows,
     hf_form_rotated_norm, hf_form_chunks, hf_form_temperature;

@@ -18,7 +18,7 @@ static bool has_objects(const json_t *in) {
 
 static const char SCALING[] = "rope_scaling", PARAMETERS[] = "rope_parameters", FULL[] = "full_attention",
                   SLIDING[] = "sliding_attention", CHUNKED[] = "chunked_attention",
-                  ORIGINAL[] = "original_max_position_embeddings";
+                  ORIGINAL[] = "original_max_position_embeddings", TEMPERATURE[] = "llama_4_scaling_beta";
 
 /* The object with this key, or NULL if there is none. */
 static const json_t *get_object(HfReader *r, const char *key) {
@@ -35,11 +35,13 @@ static const json_t *get_flat(HfReader *r, const char *key) {
     return json_object_size(v) ? v : NULL;
 }
 
-static bool has_row(const HfReader *r, int option) {
+static const HfRow *find_row(const HfReader *r, int option) {
     int i = 0;
     while (i < r->num_rows && r->rows[i]->option != option) i++;
-    return i < r->num_rows;
+    return i < r->num_rows ? r->rows[i] : NULL;
 }
+
+static bool has_row(const HfReader *r, int option) { return find_row(r, option) != NULL; }
 
 /* Whether windowed layers of this type of model have a separate rotation. */
 static bool has_two_rotations(const HfReader *r) { return has_row(r, OPTION_rope_local_base_freq); }
@@ -61,12 +63,24 @@ static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char
     return !scaling ? kinds ? hf_member(r, kinds, kind) : NULL : kind == FULL ? scaling : NULL;
 }
 
+/* The object of the type's SCALED row, or NULL if it has no such row. */
+static const json_t *usual_rope(HfReader *r) {
+    const HfRow *row = find_row(r, OPTION_use_rope_scaling);
+    if (!r->usual_rope && row && row->form == &hf_form_scaled_by_default)
+        r->usual_rope = json_loads(row->word, 0, NULL);
+    return r->usual_rope;
+}
+
 /* The object with the parameters of rotation, or NULL if there is none. In transformers, rope_scaling (older
- * files) takes precedence over rope_parameters. An empty object counts as absent. */
+ * files) takes precedence over rope_parameters. An empty object counts as absent. A type may have an object that
+ * replaces both if neither exists. */
 static const json_t *find_rope(HfReader *r, const char **key) {
     if (has_two_rotations(r)) return find_rope_of_kind(r, FULL, key);
     const json_t *scaling = get_flat(r, *key = SCALING);
-    return scaling ? scaling : get_flat(r, *key = PARAMETERS);
+    if (scaling) return scaling;
+    *key = PARAMETERS;
+    return hf_member(r, NULL, SCALING) || hf_member(r, NULL, PARAMETERS) ? get_flat(r, PARAMETERS)
+                                                                         : usual_rope(r);
 }
 
 /* Reads a number from the object of find_rope, where its name may differ, or from the root object. The object
@@ -82,14 +96,6 @@ static double get_rope_number(HfReader *r, const HfRow *row, const char **place)
 static void rope_number_read(HfReader *r, const HfRow *row) {
     const char *place;
     hf_set_real(r, row->option, get_rope_number(r, row, &place));
-}
-
-/* Without an object for the scaling, the type has its default base, whatever the key says. */
-static void base_of_scaling_read(HfReader *r, const HfRow *row) {
-    if (hf_member(r, NULL, SCALING) || hf_member(r, NULL, PARAMETERS))
-        rope_number_read(r, row);
-    else
-        hf_set_real(r, row->option, row->fallback);
 }
 
 /* If the row's key is missing, rotary_dim is read instead: the number of rotated channels. */
@@ -361,6 +367,22 @@ static void set_type(HfReader *r, PositionEmbedding type) {
                     RopeType_spellings[type == POSITION_YARN ? ROPE_TYPE_YARN : ROPE_TYPE_ROPE]);
 }
 
+/* transformers derives the number of positions with one temperature only for types of scaling that need it. */
+static void set_temperature(HfReader *r, const json_t *in, const char *in_key, const char *type) {
+    static const char *const DERIVED[] = {"llama3", "longrope", "yarn"};
+    const double scale = hf_get_real(r, in, TEMPERATURE, 0);
+    double length = in ? hf_get_real(r, in, ORIGINAL, 0) : 0;
+    for (size_t i = 0; i < sizeof DERIVED / sizeof *DERIVED; i++)
+        if (!strcmp(type, DERIVED[i])) length = get_original_length(r, in);
+    if (!in || !hf_member(r, in, TEMPERATURE) || length == 0)
+        hf_refuse(
+            r, in_key,
+            "but this type of model needs llama_4_scaling_beta and original_max_position_embeddings in it");
+    if (scale == 0) return;
+    hf_set_real(r, OPTION_rope_temperature_scale, scale);
+    set_original_length(r, in, length, OPTION_rope_temperature_floor);
+}
+
 /* `in` NULL: no scaling. */
 static void set_scaling(HfReader *r, const json_t *in, const char *key) {
     static const struct {
@@ -373,6 +395,7 @@ static void set_scaling(HfReader *r, const json_t *in, const char *key) {
     if (in && has_latents(r) && strcmp(type, "yarn") && strcmp(type, "default") &&
         hf_get_real(r, in, "mscale_all_dim", 0) != 0)
         hf_refuse(r, key, "but this model has mscale_all_dim only with the type yarn");
+    if (has_row(r, OPTION_rope_temperature_scale)) set_temperature(r, in, key, type);
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++)
         if (!strcmp(type, TYPES[i].type)) {
             TYPES[i].set(r, in, key);
@@ -480,21 +503,21 @@ static void stretched_scaling_read(HfReader *r, const HfRow *row) {
         set_type(r, POSITION_ROPE);
 }
 
-/* If neither object exists, the row has the object. */
-static void scaled_by_default_read(HfReader *r, const HfRow *row) {
-    if (hf_member(r, NULL, SCALING) || hf_member(r, NULL, PARAMETERS)) {
-        rope_scaling_read(r, row);
-        return;
-    }
-    json_t *usual = json_loads(row->word, 0, NULL);
-    set_scaling(r, usual, PARAMETERS);
-    json_decref(usual);
-}
-
 static void scaled_by_default_write(HfWriter *w, const HfRow *row) {
     rope_scaling_write(w, row);
     if (json_is_null(json_object_get(w->out, row->key)))
         hf_put(w, PARAMETERS, json_pack("{s:s}", "rope_type", "default"));
+}
+
+/* Adds to the object of the SCALED row. transformers cannot run the type without both keys. */
+static void rope_temperature_write(HfWriter *w, const HfRow *row) {
+    const Config *c = w->config;
+    const double scale = f64_or(c->rope_temperature_scale, 0);
+    json_t *object = json_object_get(w->out, SCALING);
+    if (!json_is_object(object)) object = json_object_get(w->out, PARAMETERS);
+    json_object_set_new(object, row->key, json_real(scale));
+    if (scale != 0 || !json_object_get(object, ORIGINAL))
+        json_object_set_new(object, ORIGINAL, json_integer(c->rope_temperature_floor));
 }
 
 /* Reads LongRoPE, Phi-3's only scaling. The original length is read only from outside the object. */
@@ -510,13 +533,13 @@ static void long_rope_read(HfReader *r, const HfRow *row) {
 }
 
 const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
-             hf_form_base_of_scaling = {base_of_scaling_read, hf_value_write},
              hf_form_rotary_dim = {rotary_dim_read, hf_value_write},
              hf_form_local_base = {local_base_read, local_base_write},
              hf_form_rotated_channels = {rotated_channels_read, rotated_channels_write},
              hf_form_whole_rotation = {whole_rotation_read, hf_value_write},
              hf_form_rope_scaling = {rope_scaling_read, rope_scaling_write},
-             hf_form_scaled_by_default = {scaled_by_default_read, scaled_by_default_write},
+             hf_form_scaled_by_default = {rope_scaling_read, scaled_by_default_write},
+             hf_form_rope_temperature = {NULL, rope_temperature_write},
              hf_form_stretched_base = {stretched_base_read, hf_value_write},
              hf_form_stretched_scaling = {stretched_scaling_read, rope_scaling_write},
              hf_form_rotated_layers = {rotated_layers_read, rotated_layers_write},

@@ -208,6 +208,10 @@ static const HfRow ROWS_ministral[] = {
 #include "ckpt/hf/ministral.def"
 #include "ckpt/hf/all.def"
 };
+static const HfRow ROWS_ministral3[] = {
+#include "ckpt/hf/ministral3.def"
+#include "ckpt/hf/all.def"
+};
 static const HfRow ROWS_vaultgemma[] = {
 #include "ckpt/hf/vaultgemma.def"
 #include "ckpt/hf/all.def"

@@ -1,16 +1,18 @@
 #include "models/option_map.h"
 #include "models/specs.h"
 
-static RopeSpec temperature_spec(const Config *c) {
-    if (!f64_is_set(c->no_rope_temperature_scale)) return (RopeSpec){0};
+static RopeSpec temperature_spec(const Config *c, bool rotated) {
+    const double scale = rotated ? c->rope_temperature_scale : c->no_rope_temperature_scale;
+    const int64_t floor = rotated ? c->rope_temperature_floor : c->no_rope_temperature_floor;
+    if (!f64_is_set(scale)) return (RopeSpec){0};
     return (RopeSpec){.dim = c->derived.kv_channels,
                       .interpolation = 1,
                       .amplitude = 1,
-                      .temperature = {c->no_rope_temperature_scale, (double)c->no_rope_temperature_floor}};
+                      .temperature = {scale, (double)floor, rotated ? 0 : 1}};
 }
 
 static RopeSpec rope_spec(const Config *c, int64_t layer) {
-    if (!c->derived.layer_rotated[layer]) return temperature_spec(c);
+    if (!c->derived.layer_rotated[layer]) return (RopeSpec){0};
     if (f64_is_set(c->rope_local_base_freq) && c->derived.layer_windowed[layer])
         return (RopeSpec){.dim = c->derived.rotary_dim,
                           .base = c->rope_local_base_freq,
@@ -74,6 +76,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .qk_norm_decays = c->apply_wd_to_qk_layernorm,
         .rotary_interleaved = c->rotary_interleaved,
         .rope = rope_spec(c, p->layer),
+        .temperature = temperature_spec(c, rotated),
         .relative = relative_spec(c, p->stack),
         .window_left = d->layer_windowed[p->layer] ? d->window_left : WINDOW_OFF,
         .window_right = p->stack->causal ? 0 : WINDOW_OFF, /* the right part of --window-size has no effect */

@@ -375,7 +375,14 @@ class Pass:
         turned = self.rotated(down[..., rank:].reshape(*x.shape[:2], 1, m.turned), layer, positions)
         turned = turned[:, :, np.zeros(m.heads, int)]
         q = concatenate([q[..., :m.plain], self.rotated(q[..., m.plain:], layer, positions)])
-        return q, concatenate([kv[..., :m.plain], turned]), kv[..., m.plain:]
+        return self.tempered(q, positions, "", 0), concatenate([kv[..., :m.plain], turned]), kv[..., m.plain:]
+
+    def tempered(self, q, positions, prefix, first):
+        """Multiplies queries [b, s, heads, d] by the temperatures of their positions."""
+        if f"{prefix}rope-temperature-scale" not in self.o:
+            return q
+        steps = np.floor((positions + first) / self.o.float(f"{prefix}rope-temperature-floor", 8192.0))
+        return q * (1 + self.o.float(f"{prefix}rope-temperature-scale") * np.log(1 + steps))[:, :, None, None]
 
     def heads(self, x, name, layer, positions):
         """Returns queries, keys and values, each [b, s, heads, d]."""
@@ -395,11 +402,9 @@ class Pass:
             q, k = (x / ((x * x).mean(-1) + self.o.float("norm-epsilon", 1e-5)) ** 0.5 for x in (q, k))
         if turns:
             q, k = self.rotated(q, layer, positions), self.rotated(k, layer, positions)
-        elif "no-rope-temperature-scale" in self.o:
-            steps = np.floor((positions + 1) / self.o.float("no-rope-temperature-floor", 8192.0))
-            q = q * (1 + self.o.float("no-rope-temperature-scale") * np.log(1 + steps))[:, :, None, None]
         if last:
             q, k = self.norm(q, f"{name}.q_layernorm"), self.norm(k, f"{name}.k_layernorm")
+        q = self.tempered(q, positions, *(("", 0) if turns else ("no-", 1)))
         group = np.arange(m.heads) // per
         return q, k[:, :, group], v[:, :, group]
 

@@ -114,6 +114,12 @@ witnessed("no_rope_temperature_scale", MIXED + "--no-rope-temperature-scale 0.4 
 witnessed("no_rope_temperature_floor", MIXED + "--no-rope-temperature-scale 0.4 --no-rope-temperature-floor 5"
                                                " --qk-layernorm"
           " --softmax-type learnable", families=GPT, layouts=(ONE, CUT))
+BOTH = MIXED + "--rope-temperature-scale 0.4 --rope-temperature-floor 3 "
+witnessed("rope_temperature_scale no_rope_temperature_scale", BOTH + "--no-rope-temperature-scale 0.3"
+          " --no-rope-temperature-floor 5 --rotary-percent 0.5", families=GPT, layouts=(ONE, CUT, SELECTED, RING))
+witnessed("rope_temperature_floor qk_layernorm_after_rope", BOTH + "--qk-layernorm --qk-layernorm-after-rope"
+          " --reset-position-ids --group-query-attention --num-query-groups 2", families=GPT,
+          layouts=(ONE, "--ranks 4 --tensor-model-parallel-size 4"))
 witnessed("apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --apply-wd-to-qk-layernorm --weight-decay 0.1", families=NOT_T5)
 LATENT = ("--multi-latent-attention --kv-lora-rank 6 --qk-head-dim 5 --qk-pos-emb-head-dim 4 --v-head-dim 7"
           " --disable-bias-linear"
@@ -125,6 +131,8 @@ witnessed("multi_latent_attention kv_lora_rank qk_head_dim qk_pos_emb_head_dim v
 witnessed("q_lora_rank qk_layernorm latent_norm_epsilon", families=GPT, layouts=(*LAYOUTS, RING, GATHER),
           words=LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --latent-norm-epsilon 1e-2 --normalization RMSNorm"
                                   " --attention-dropout 0.2")
+witnessed("rope_temperature_scale rope_temperature_floor", LATENT.replace("dim 5", "dim 6") + LONGER +
+          "--rope-temperature-scale 0.5 --rope-temperature-floor 3", families=GPT, layouts=(ONE, CUT, SELECTED))
 witnessed("qk_layernorm rotary_scaling_factor mscale mscale_all_dim", families=GPT,
           words=LATENT + LONGER + "--qk-layernorm --softmax-type learnable --window-size 5,0 --add-attn-proj-bias"
                                   " --init-method-std 0.3")
@@ -1061,14 +1069,15 @@ generated("prompt", "--tokens-to-generate 7 --temperature 0", model=SIZES)
 for layout in ("", " --tensor-model-parallel-size 2 --lane fp32", " --tensor-model-parallel-size 2",
                " --batch-invariant-mode"):
     generated("cache_mla_latents", LATENTS + layout, model=SIZES + " --num-layers 3 --window-size 9,0")
-generated("cache_mla_latents", LATENTS, model=LATENT + "--softmax-type learnable --attn-logit-softcapping 2")
+generated("cache_mla_latents rope_temperature_scale", LATENTS, model=LATENT.replace("dim 5", "dim 6")
+          + "--softmax-type learnable --attn-logit-softcapping 2 --rope-temperature-scale 0.3 --rope-temperature-floor 3")
 # The best two tokens are at least 0.37 apart.
 generated("cache_mla_latents", LATENTS + " --lane bf16", model=SIZES + " --init-method-std 0.15 --lr 0.05")
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model=EXPERTS + "--untie-embeddings-and-output-weights --hidden-dropout 0.1")
-generated("attention_chunk_size no_rope_temperature_floor", "--tokens-to-generate 7 --temperature 0",
+generated("attention_chunk_size no_rope_temperature_floor rope_temperature_floor", "--tokens-to-generate 7 --temperature 0",
           model=MIXED + "--qk-l2-norm"
           " --attention-chunk-size 3 --no-rope-temperature-scale 0.4 --no-rope-temperature-floor 2"
-          " --qk-l2-norm-rope-layers-only")
+          " --qk-l2-norm-rope-layers-only --rope-temperature-scale 0.3 --rope-temperature-floor 3")
 generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)
 generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
 generated("top_k", "--tokens-to-generate 8 --top-k 3")

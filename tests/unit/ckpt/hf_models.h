@@ -19,14 +19,15 @@
 #define T5                                                                                                   \
     BASE "model = t5\nposition-embedding-type = relative\nnormalization = RMSNorm\ndisable-bias-linear = "   \
          "true\nactivation = relu\nsoftmax-scale = 1\ndecoder-seq-length = 8\n"
-#define GLM     "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
-#define LATENT  "multi-latent-attention = true\nqk-layernorm = true\nlatent-norm-epsilon = 1e-6\n"
-#define ROPE    BASE LLAMA "ffn-hidden-size = 40\n"
-#define SCALED  ROPE "use-rope-scaling = true\n"
-#define LONG    ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
-#define YARN    BASE "position-embedding-type = yarn\nmscale = 0.5\nmscale-all-dim = 2\n"
-#define DYNAMIC ROPE "rope-dynamic-factor = 2\n"
-#define MIXED   ROPE "no-rope-freq = 2\nno-rope-temperature-scale = 0.1\n"
+#define GLM      "moe-router-score-function = sigmoid\nmoe-router-enable-expert-bias = true\n"
+#define LATENT   "multi-latent-attention = true\nqk-layernorm = true\nlatent-norm-epsilon = 1e-6\n"
+#define ROPE     BASE LLAMA "ffn-hidden-size = 40\n"
+#define SCALED   ROPE "use-rope-scaling = true\n"
+#define LONG     ROPE "rope-short-factor = 1 2 3\nrope-long-factor = 1 2 3\n"
+#define YARN     BASE "position-embedding-type = yarn\nmscale = 0.5\nmscale-all-dim = 2\n"
+#define DYNAMIC  ROPE "rope-dynamic-factor = 2\n"
+#define MIXED    ROPE "no-rope-freq = 2\nno-rope-temperature-scale = 0.1\n"
+#define TEMPERED ROPE "rope-temperature-scale = 0.5\nrope-temperature-floor = 3\n"
 #define LLAMA4                                                                                               \
     "moe-ffn-hidden-size = 40\nmoe-shared-expert-intermediate-size = 40\nmoe-router-topk = 1\n"              \
     "moe-router-score-function = sigmoid\nmoe-apply-probs-on-input = true\n"

@@ -234,6 +234,10 @@ TEST(models_that_hf_lacks_are_refused) {
         {BASE LLAMA EXPERTS "moe-shared-expert-intermediate-size = 40\nadd-qkv-bias = true\n",
          "nearest type"},
         {BASE "num-experts = 4\ndisable-bias-linear = true\n", "nearest type"},
+        {YARN "normalization = RMSNorm\nswiglu = true\ndisable-bias-linear = true\nffn-hidden-size = 40\n"
+              "rope-temperature-scale = 0.5\nrope-temperature-floor = 3\n",
+         "ministral3, the nearest type, config.json would import as a different model: "
+         "yarn_original_max_position_embeddings is"},
         {BASE LLAMA "softmax-type = learnable\n", "softmax_type is \"learnable\""},
         {BASE LLAMA "softmax-type = off-by-one\n", "softmax_type is \"off-by-one\""},
         {BASE "softmax-type = learnable\n", "softmax_type is \"learnable\""},
@@ -295,6 +299,8 @@ static const struct {
     {"no_rope_freq", ROPE, "no-rope-freq = 2"},
     {"no_rope_temperature_scale", MIXED, "no-rope-temperature-scale = 0.2"},
     {"no_rope_temperature_floor", MIXED, "no-rope-temperature-floor = 4"},
+    {"rope_temperature_scale", TEMPERED, "rope-temperature-scale = 0.2"},
+    {"rope_temperature_floor", TEMPERED, "rope-temperature-floor = 4"},
     {"rope_local_base_freq", WINDOWS, "rope-local-base-freq = 100"},
     {"rope_short_factor", LONG, "rope-short-factor = 1 2 4"},
     {"rope_long_factor", LONG, "rope-long-factor = 1 2 4"},
@@ -453,6 +459,8 @@ TEST(what_says_the_same_in_other_words_is_equal) {
                "true\nactivation = gelu-tanh"},
         {WINDOWS, "window-attn-skip-freq = [1,1,1,1]"},
         {ROPE "qk-l2-norm = true\n", "qk-l2-norm-rope-layers-only = true\nno-rope-temperature-scale = 0.1"},
+        {ROPE, "rope-temperature-floor = 4"},
+        {ROPE "no-rope-freq = 1\n", "rope-temperature-scale = 0.1"},
         {WINDOWS "window-attn-skip-freq = 2\n", "window-attn-skip-freq = [1,0]*2"},
         {ROPE, "num-experts = 4\nmoe-layer-freq = [0,0,0,0]\nmoe-router-topk = 3"},
         {MLA, "rope-type = yarn\nlatent-norm-epsilon = 1e-5\nkv-channels = 7\nnorm-epsilon = 1e-5"},
