@@ -60,7 +60,7 @@ TEST(llama3_scaling_matches_transformers) {
 /* transformers, models/llama4: log1p(floor((position + 1) / floor_scale)) * attn_scale + 1 */
 TEST(tables_hold_temperatures) {
     Device *d = device_cpu(1);
-    const RopeSpec s = {.dim = 4, .interpolation = 1, .amplitude = 1, .temperature = {0.5, 3}};
+    const RopeSpec s = {.dim = 4, .interpolation = 1, .amplitude = 1, .temperature = {0.5, 3, 1}};
     RopeTable t = rope_table_new(d, F64, &s, 9);
     static const double factor[] = {1,
                                     1,
