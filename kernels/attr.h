@@ -199,10 +199,22 @@ typedef struct AttentionAttr {
     /* A score gets the bias of its bucket (kernels/relative_buckets.h), after the scale. */
     int64_t bias_max_distance;
     bool bias_bidirectional; /* otherwise, all later keys share bucket 0 */
+    double alibi;            /* scores get alibi_bias, after the scale; 0 means no such bias */
     /* Probabilities are dropped by the index ((sample*heads + head)*S + query)*S + key. S, which is seq_total,
      * is at least the length of both sequences. */
     DropoutAttr dropout;
 } AttentionAttr;
+
+/* ALiBi (Press et al., 2022): a score's bias is proportional to the distance of key and query. The slopes of n heads are
+ * 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, the heads after the first m, the largest power of two
+ * below n, have the slopes of heads 1, 3, 5, ... of 2 m heads. */
+HOST_DEVICE static inline double alibi_bias(const AttentionAttr *a, int64_t head, int64_t key_minus_query) {
+    const int64_t i = a->first_head + head;
+    int64_t m = 1;
+    while (2 * m <= a->heads) m *= 2;
+    const double steps = i < m ? (double)(i + 1) : (double)(i - m) + 0.5;
+    return -fabs((double)key_minus_query) * exp2(-a->alibi / (double)m * steps);
+}
 
 /* The first position that the query at p sees. first_key is the position at which its document begins. */
 HOST_DEVICE static inline int64_t attention_begin(int64_t window_left, int64_t chunk_size, int64_t p,

@@ -3,7 +3,7 @@
  * from lse (natural log) and uses delta = sum(dy * y):
  *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
  * A soft cap bounds the scores by c tanh(x / c) before the mask, and multiplies ds by the slope 1 - tanh(x /
- * c)^2. A bias is added to the scores; its gradient is the sum of ds over the distances of its bucket.
+ * c)^2. A bias is added to the scores; the gradient of a learned one is the sum of ds over the distances of its bucket.
  * Dropout scales p by its factors in y and dv, and dy v^T in ds.
  *
  * A block is LANES query rows of one kv group (its r heads are consecutive), one row per vector lane. Rows do not mix.
@@ -52,16 +52,18 @@ static RelativeBuckets buckets_of(const Problem *p, const Tensor *bias) {
 
 /* Rows are in the order of positions. */
 static void find_distances(Problem *p, const Tensor *bias) {
-    if (!bias || !p->s || !p->t) return;
+    const bool alibi = p->attr->alibi != 0;
+    if ((!bias && !alibi) || !p->s || !p->t) return;
     p->last_query = slice_position(&p->attr->query, p->s - 1);
     p->span = p->last_query + slice_position(&p->attr->key, p->t - 1) + 1;
-    const RelativeBuckets buckets = buckets_of(p, bias);
+    const RelativeBuckets buckets = alibi ? (RelativeBuckets){0} : buckets_of(p, bias);
     p->bias = mem_alloc((size_t)(p->g * p->r * p->span) * sizeof(real));
     for (int64_t head = 0; head < p->g * p->r; head++)
         for (int64_t i = 0; i < p->span; i++)
             p->bias[head * p->span + i] =
-                reals(bias)[relative_bucket(&buckets, i - p->last_query) * bias->dim[1] +
-                            p->attr->first_local + head];
+                alibi ? (real)alibi_bias(p->attr, head, i - p->last_query)
+                      : reals(bias)[relative_bucket(&buckets, i - p->last_query) * bias->dim[1] +
+                                    p->attr->first_local + head];
 }
 
 /* Returns the first element of a key or value head. */

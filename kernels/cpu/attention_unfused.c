@@ -85,8 +85,12 @@ static int64_t bucket_of(const Operands *o, Query q, int64_t key) {
 }
 
 static real bias_of(const Operands *o, Query q, int64_t key) {
+    const AttentionAttr *a = o->attr;
+    if (a->alibi != 0)
+        return (real)alibi_bias(a, head_of(o, q),
+                                slice_position(&a->key, key) - slice_position(&a->query, q.i));
     if (!o->bias) return 0;
-    return reals(o->bias)[bucket_of(o, q, key) * o->bias->dim[1] + o->attr->first_local + head_of(o, q)];
+    return reals(o->bias)[bucket_of(o, q, key) * o->bias->dim[1] + a->first_local + head_of(o, q)];
 }
 
 static real score_of(const Operands *o, Query q, int64_t key) {

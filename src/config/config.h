@@ -167,11 +167,12 @@ void config_check_unused(const Config *, unsigned checks, Args *args);
  * `vocab_size` is that of the tokenizer, or 0 if there is none. The option vocab-size takes precedence.
  * Arrays belong to the arena. */
 void config_finish(Config *, Arena *, int64_t vocab_size);
-bool config_rotates(const Config *);           /* whether queries and keys are rotated (RoPE) */
-bool config_is_yarn(const Config *);           /* whether the rotary frequencies are YaRN's */
-bool config_measures_scores(const Config *);   /* whether a step measures the largest attention scores */
-int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
-int64_t config_main_layers(const Config *);    /* number of layers without the last --mtp-num-layers */
+bool config_is_unlimited(const Config *);    /* whether positions are only distances, without a largest one */
+bool config_rotates(const Config *);         /* whether queries and keys are rotated (RoPE) */
+bool config_is_yarn(const Config *);         /* whether the rotary frequencies are YaRN's */
+bool config_measures_scores(const Config *); /* whether a step measures the largest attention scores */
+int64_t config_layers(const Config *);       /* number of layers in all stacks, numbered consecutively */
+int64_t config_main_layers(const Config *);  /* number of layers without the last --mtp-num-layers */
 int64_t config_decoder_layers(const Config *); /* number of layers of a T5's decoder */
 int64_t config_token_types(const Config *);    /* number of token types of a BERT, or 0 if there is no
                                                   embedding */

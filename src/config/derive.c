@@ -108,6 +108,10 @@ static void windows(const Config *c, Arena *arena, Derived *d) {
     d->layer_windowed = windowed;
 }
 
+bool config_is_unlimited(const Config *c) {
+    return c->position_embedding_type == POSITION_RELATIVE || c->position_embedding_type == POSITION_ALIBI;
+}
+
 bool config_rotates(const Config *c) {
     return c->multi_latent_attention || c->position_embedding_type == POSITION_ROPE ||
            c->position_embedding_type == POSITION_YARN;

@@ -60,8 +60,7 @@ ModelPlan model_plan(const Config *c, Arena *arena) {
     ModelPlan plan;
     FAMILIES[c->model](c, arena, &plan);
     plan.vocab = c->derived.vocab_size;
-    plan.limit =
-        c->position_embedding_type == POSITION_RELATIVE ? INT64_MAX : c->derived.max_position_embeddings;
+    plan.limit = config_is_unlimited(c) ? INT64_MAX : c->derived.max_position_embeddings;
     add_flows(&plan);
     add_losses(&plan);
     return plan;

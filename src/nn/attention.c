@@ -292,6 +292,7 @@ AttentionAttr attention_attr(const Tape *t, const AttentionSpec *p, uint64_t dro
         .first_head = first_head(t, p),
         .bias_max_distance = p->relative.max_distance,
         .bias_bidirectional = p->relative.bidirectional,
+        .alibi = p->alibi,
         .heads = p->heads,
         .dropout = {.rate = microbatch->training ? p->dropout : 0,
                     .seed = tape_context(t)->seed,

@@ -38,6 +38,7 @@ typedef struct AttentionSpec {
     RopeSpec rope;        /* if its dim is 0, there is no rotation */
     RopeSpec temperature; /* multiplies whole query heads; if its dim is 0, there is none */
     RelativeSpec relative;
+    double alibi;                                  /* AttentionAttr */
     int64_t window_left, window_right, chunk_size; /* AttentionAttr */
     AttentionSink sink;
     double scale;   /* multiplies the scores */

@@ -113,7 +113,8 @@ static void attention_check(const AttentionInputs *x, const AttentionAttr *attr)
           tensor_describe(first_key, b, sizeof b));
     CHECK(!lengths || (lengths->ndim == 1 && lengths->dim[0] == q->dim[1]), "attention: q is %s, lengths %s",
           tensor_describe(q, a, sizeof a), tensor_describe(lengths, b, sizeof b));
-    CHECK(!x->bias || attr->softcap == 0, "attention: a bias cannot be used with a soft cap of the scores");
+    CHECK((x->bias != NULL) + (attr->alibi != 0) + (attr->softcap != 0) <= 1,
+          "attention: only one of a relative position bias, ALiBi and a soft cap of the scores is possible");
 }
 
 Tensor *op_attention(Tape *t, const AttentionInputs *inputs, AttentionAttr attr, bool unfused) {

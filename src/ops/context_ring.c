@@ -124,7 +124,8 @@ static RingStep step_of(const Call *c, int step) {
     const int n = a->group.size;
     AttentionAttr attr = a->attention;
     attr.key = slice_zigzag(c->in[1]->dim[0] * n, n, (a->group.rank + n - step) % n);
-    return context_ring_step(&attr, c->in[3] || c->in[4] || c->in[5] || attr.dropout.rate > 0);
+    const bool by_position = c->in[3] || c->in[4] || c->in[5] || attr.alibi != 0 || attr.dropout.rate > 0;
+    return context_ring_step(&attr, by_position);
 }
 
 static Tensor queries_of(const Tensor *x, const RingStep *s) {

@@ -138,11 +138,11 @@ __device__ static void find_lines(const Flash &p, int64_t sample, int64_t group,
     const int row = row0 + (int)threadIdx.x;
     if (p.drops && threadIdx.x < TILE<R>)
         m.line[threadIdx.x] = row < p.rows ? drop_line(p, sample, group, row) : 0;
-    if (p.buckets && threadIdx.x < TILE<R>) m.bias[threadIdx.x] = row < p.rows ? bias_line(p, group, row) : 0;
+    if (p.biased && threadIdx.x < TILE<R>) m.bias[threadIdx.x] = row < p.rows ? bias_line(p, group, row) : 0;
 }
 
 template <typename R> __device__ static R bias_of(const Flash &p, const Shared<R> &m, int row, int key) {
-    return p.buckets ? ((const R *)p.bias)[m.bias[row] + slice_position(&p.key, key)] : 0;
+    return p.biased ? ((const R *)p.bias)[m.bias[row] + slice_position(&p.key, key)] : 0;
 }
 
 /* Adds a tile's score gradients (m.weight) to the sums by row and bucket. Each thread processes one row. */
@@ -392,7 +392,7 @@ extern "C" void cuda_attention(const Call *c) {
     const Tensor *q = c->in[0];
     Flash p = forward_of(c);
     if (!tensor_count(c->out[1])) return;
-    if (p.buckets) {
+    if (p.biased) {
         place_bias(&p, (DType)q->dtype, false, (char *)cuda_scratch(c->device, attention_scratch(c)));
         tabulate_bias(c, &p, c->in[5]);
     }

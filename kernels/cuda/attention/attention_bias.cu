@@ -1,6 +1,7 @@
-/* Computes a relative position bias in our own kernels. The kernels read two tables that are indexed by
- * distance: each head's bias, and the bucket. In the backward, they sum the gradients of the scores by row
- * and bucket. The code below then sums the rows in a fixed order. */
+/* Computes biases by distance in our own kernels: ALiBi, or a relative position bias. The kernels read a table of each
+ * head's bias, which is indexed by distance. For a relative position bias, they also read a table of buckets. In the
+ * backward, they sum the gradients of the scores by row and bucket. The code below then sums the rows in a fixed
+ * order. */
 #include "kernels/cuda/attention/flash.cuh"
 
 static RelativeBuckets buckets_of(const Call *c, const Flash &p) {
@@ -9,11 +10,11 @@ static RelativeBuckets buckets_of(const Call *c, const Flash &p) {
 }
 
 size_t place_bias(Flash *p, DType dtype, bool gradient, char *memory) {
-    if (!p->buckets) return 0;
+    if (!p->biased) return 0;
     const size_t real = dtype == F64 ? sizeof(double) : sizeof(float),
                  table = (size_t)p->g * p->r * p->distances,
                  sums = gradient ? (size_t)p->b * p->g * p->rows * p->buckets : 0;
-    const size_t sizes[] = {table * real, table, sums * real};
+    const size_t sizes[] = {table * real, p->buckets ? table : 0, sums * real};
     CHECK(table < INT32_MAX / 2, "attention: biases of %d heads at %lld distances", p->g * p->r,
           (long long)p->distances);
     size_t at[4] = {0};
@@ -33,10 +34,23 @@ static __global__ void tabulate(const Flash p, Cells bias, RelativeBuckets bucke
     }
 }
 
+template <typename R> static __global__ void tabulate_alibi(const Flash p, AttentionAttr attr) {
+    GRID_LOOP(i, (int64_t)p.g * p.r * p.distances) {
+        ((R *)p.bias)[i] = (R)alibi_bias(&attr, i / p.distances, i % p.distances - p.last_query);
+    }
+}
+
 void tabulate_bias(const Call *c, const Flash *p, const Tensor *bias) {
     const int64_t n = (int64_t)p->g * p->r * p->distances;
-    if (!bias || n <= 0) return;
-    const int64_t first = ((const AttentionAttr *)c->attr)->first_local;
+    const AttentionAttr *attr = (const AttentionAttr *)c->attr;
+    if (!p->biased || n <= 0) return;
+    if (!bias) {
+        REAL_SWITCH(c->in[0]->dtype,
+                    tabulate_alibi<R><<<grid_for(c, n, 256), 256, 0, stream_of(c)>>>(*p, *attr));
+        LAUNCHED();
+        return;
+    }
+    const int64_t first = attr->first_local;
     REAL_SWITCH(c->in[0]->dtype, tabulate<R><<<grid_for(c, n, 256), 256, 0, stream_of(c)>>>(
                                      *p, cells(bias), buckets_of(c, *p), first, bias->dim[1]));
     LAUNCHED();

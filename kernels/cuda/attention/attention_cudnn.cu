@@ -207,6 +207,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     /* As ragged sequences, they would need a limit on their number, which only the GPU knows. */
     if (o.first_key) return "documents packed into a sequence";
     if (o.bias) return "a relative position bias";
+    if (at->alibi != 0) return "ALiBi";
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);
     a->padded = o.lengths != NULL;

@@ -162,7 +162,7 @@ __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS
         for (int i = 0; i < 4; i++) score[n][i] = cap * tanhf(score[n][i] * in);
 }
 
-/* ---- relative position bias: the scores are scaled, and get their biases ---- */
+/* ---- biases by distance: the scores are scaled, and get their biases ---- */
 
 /* Returns the position of a key of a tile, or of the last key if there is no such key. */
 __device__ __forceinline__ int key_position(const Flash &p, const Run &run, int key0, int key) {
@@ -644,12 +644,12 @@ template <typename T, int MODE> static void backward_of(const Call *c, const Fla
 static Flash in_units(const Flash &p) {
     CHECK(p.scale >= 0, "attention: a scale of %g, below 0, in 16-bit storage", p.scale);
     Flash x = p;
-    x.unit = p.cap == 0 && !p.buckets ? fmaxf((float)(p.scale * LOG2_E), 1e-37f) : (float)LOG2_E;
+    x.unit = p.cap == 0 && !p.biased ? fmaxf((float)(p.scale * LOG2_E), 1e-37f) : (float)LOG2_E;
     return x;
 }
 
 template <typename T> static void forward_of(const Call *c, const Flash &p) {
-    if (p.buckets)
+    if (p.biased)
         forward_of<T, BIASED>(c, p);
     else if (p.cap == 0)
         forward_of<T, PLAIN>(c, p);
@@ -657,7 +657,7 @@ template <typename T> static void forward_of(const Call *c, const Flash &p) {
         forward_of<T, CAPPED>(c, p);
 }
 template <typename T> static void backward_of(const Call *c, const Flash &p) {
-    if (p.buckets)
+    if (p.biased)
         backward_of<T, BIASED>(c, p);
     else if (p.cap == 0)
         backward_of<T, PLAIN>(c, p);

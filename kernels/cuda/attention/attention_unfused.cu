@@ -46,8 +46,11 @@ struct Query {
     __device__ int64_t local(const Problem &p) const {
         return p.attr.first_local + group * p.q.dim[3] + head;
     }
+    __device__ int64_t distance(const Problem &p, int64_t j) const {
+        return slice_position(&p.attr.key, j) - slice_position(&p.attr.query, i);
+    }
     __device__ int64_t bucket(const Problem &p, int64_t j) const {
-        return relative_bucket(&p.buckets, slice_position(&p.attr.key, j) - slice_position(&p.attr.query, i));
+        return relative_bucket(&p.buckets, distance(p, j));
     }
 };
 
@@ -84,7 +87,8 @@ template <typename R> __device__ static R raw_score(const Problem &p, const Quer
 }
 template <typename R> __device__ static R score_of(const Problem &p, const Query &q, int64_t key) {
     const R x = raw_score<R>(p, q, key), cap = (R)p.attr.softcap;
-    const R bias = p.bias.data ? p.bias.get<R>(q.bucket(p, key) * p.bias_heads + q.local(p)) : 0;
+    R bias = p.bias.data ? p.bias.get<R>(q.bucket(p, key) * p.bias_heads + q.local(p)) : 0;
+    if (p.attr.alibi != 0) bias = (R)alibi_bias(&p.attr, q.group * p.q.dim[3] + q.head, q.distance(p, key));
     return (cap == 0 ? x : cap * tanh(x / cap)) + bias;
 }
 /* d score / d raw score */

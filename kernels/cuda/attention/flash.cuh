@@ -46,7 +46,8 @@ struct Flash {
     bool drops;
     Drop<double> drop; /* its scale is 1 without dropout */
     int64_t first_sample, heads, first_head, seq_total;
-    int buckets; /* buckets of a relative position bias, or 0 if there is none */
+    bool biased; /* scores have a bias: ALiBi, or a relative position bias with `buckets` buckets (else 0) */
+    int buckets;
     int64_t distances, last_query;
     void *bias;      /* R [g,r,distances]: element i is for key - query = i - last_query */
     uint8_t *bucket; /* [g,r,distances] */
@@ -125,7 +126,7 @@ __device__ static inline bool is_kept(const Flash &p, uint64_t line, int key) {
     return p.drop.keeps(philox_u32(p.drop.seed, p.drop.site, index));
 }
 
-/* ---- relative position bias ---- */
+/* ---- biases by distance ---- */
 
 /* Returns the index of a row's bias and bucket for the key at position 0. */
 __device__ static inline int bias_line(const Flash &p, int64_t group, int row) {
@@ -167,6 +168,7 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     if (p.drops) p.drop = drop_of<double>(d);
     p.first_sample = d->first_sample, p.seq_total = d->seq_total;
     p.heads = a->heads, p.first_head = a->first_head;
+    p.biased = bias || a->alibi != 0;
     if (bias) p.buckets = (int)bias->dim[0];
     p.last_query = slice_position(&a->query, q->dim[0] - 1);
     p.distances = p.last_query + slice_position(&a->key, k->dim[0] - 1) + 1;

@@ -67,7 +67,8 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     c->rope_short_factor = plain_numbers(arena, &c->rope_short_factor);
     c->rope_long_factor = plain_numbers(arena, &c->rope_long_factor);
     c->seq_length = c->decoder_seq_length = I64_UNSET; /* only training reads these fields */
-    if (c->position_embedding_type == POSITION_RELATIVE) c->max_position_embeddings = I64_UNSET;
+    if (config_is_unlimited(c)) c->max_position_embeddings = I64_UNSET;
+    if (c->position_embedding_type != POSITION_ALIBI) c->alibi_bias_max = fresh->alibi_bias_max;
     if (c->position_embedding_type != POSITION_RELATIVE) {
         c->relative_attention_num_buckets = fresh->relative_attention_num_buckets;
         c->relative_attention_max_distance = fresh->relative_attention_max_distance;

@@ -78,6 +78,7 @@ AttentionSpec spec_attention(const LayerPlace *p) {
         .rope = rope_spec(c, p->layer),
         .temperature = temperature_spec(c, rotated),
         .relative = relative_spec(c, p->stack),
+        .alibi = c->position_embedding_type == POSITION_ALIBI ? c->alibi_bias_max : 0,
         .window_left = d->layer_windowed[p->layer] ? d->window_left : WINDOW_OFF,
         .window_right = p->stack->causal ? 0 : WINDOW_OFF, /* the right part of --window-size has no effect */
         .chunk_size = rotated ? i64_or(c->attention_chunk_size, 0) : 0,

@@ -295,6 +295,14 @@ def best(scores, k):
     return scores >= np.sort(scores, axis=-1)[..., -k, None]
 
 
+def slopes(heads, most):
+    """Returns ALiBi's slopes [heads, 1, 1]. If `heads` is not a power of two, they are a selection of the slopes of the
+    next power of two."""
+    n = 1 << (heads - 1).bit_length()
+    all = 2.0 ** (-np.arange(1, n + 1) * most / n)
+    return (all if n == heads else np.concatenate([all[1::2], all[::2]])[:heads])[:, None, None]
+
+
 class Pass:
     """One forward pass. Without a seed, it is an evaluation, which uses no random numbers. `samples` [b] has the
     indices of the samples in the run."""
@@ -419,6 +427,8 @@ class Pass:
         cap = self.o.float("attn-logit-softcapping", math.inf)
         score = score if cap == math.inf else tanh(score / cap) * cap
         score = score if bias is None else score + bias
+        if m.position == "alibi":
+            score = score - slopes(m.heads, self.o.float("alibi-bias-max", 8.0)) * abs(np.arange(s) - np.arange(s)[:, None])
         top = np.where(seen, score.value, -np.inf).max(-1, keepdims=True)
         p = exp((score - top) * seen) * seen
         total, kind = p.sum(-1), self.o.text("softmax-type", "vanilla")

@@ -189,6 +189,7 @@ tuned("kv_channels group_query_attention num_query_groups", "--kv-channels 6 --g
 tuned("max_position_embeddings scale_embedding", "--max-position-embeddings 17 --scale-embedding")
 tuned("position_embedding_type rotary_base rotary_percent rotary_interleaved rotary_seq_len_interpolation_factor", "--position-embedding-type rope"
       " --kv-channels 8 --rotary-base 100 --rotary-percent 0.5 --rotary-interleaved --rotary-seq-len-interpolation-factor 3")
+tuned("position_embedding_type alibi_bias_max", "--position-embedding-type alibi --alibi-bias-max 3 --num-attention-heads 6 --kv-channels 4")
 tuned("no_rope_freq use_rope_scaling rope_scaling_factor rope_scaling_low_freq_factor rope_scaling_high_freq_factor"
       " rope_scaling_original_max_position_embeddings", "--position-embedding-type rope --no-rope-freq 2 --rotary-base 4 --kv-channels 8"
       " --use-rope-scaling --rope-scaling-factor 3 --rope-scaling-low-freq-factor 2 --rope-scaling-high-freq-factor 5"

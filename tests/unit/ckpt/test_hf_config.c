@@ -292,6 +292,7 @@ static const struct {
     {"num_query_groups", ROPE "group-query-attention = true\n", "num-query-groups = 2"},
     {"max_position_embeddings", ROPE, "max-position-embeddings = 20"},
     {"position_embedding_type", BASE, "position-embedding-type = none"},
+    {"alibi_bias_max", BASE "position-embedding-type = alibi\n", "alibi-bias-max = 4"},
     {"rotary_base", ROPE, "rotary-base = 10001"},
     {"rotary_percent", ROPE "kv-channels = 8\n", "rotary-percent = 0.5"},
     {"rotary_interleaved", ROPE, "rotary-interleaved = true"},
@@ -455,7 +456,8 @@ TEST(what_says_the_same_in_other_words_is_equal) {
         {LONG, "rope-short-factor = 1.0 2.00 3e0\nmax-position-embeddings = 16\nseq-length = 8"},
         {ROPE, "rope-scaling-factor = 3\nwindow-size = 5,0\nwindow-attn-skip-freq = 1"},
         {ROPE, "group-query-attention = true\nnum-query-groups = 4\nmake-vocab-size-divisible-by = 8"},
-        {BASE, "rotary-base = 7\nadd-qkv-bias = true\nadd-attn-proj-bias = true\nadd-mlp-bias = "
+        {BASE, "alibi-bias-max = 7\nrotary-base = 7\nadd-qkv-bias = true\nadd-attn-proj-bias = "
+               "true\nadd-mlp-bias = "
                "true\nactivation = gelu-tanh"},
         {WINDOWS, "window-attn-skip-freq = [1,1,1,1]"},
         {ROPE "qk-l2-norm = true\n", "qk-l2-norm-rope-layers-only = true\nno-rope-temperature-scale = 0.1"},

@@ -167,6 +167,8 @@ TEST(fused_is_the_definition) {
             p.attr.softcap = 0, p.buckets = 10 + j;
             p.attr.bias_max_distance = 30, p.attr.bias_bidirectional = i % 2;
             check_fused(p);
+            p.buckets = 0, p.attr.alibi = 8, p.attr.heads += j, p.attr.first_head = j;
+            check_fused(p);
         }
 }
 

@@ -32,7 +32,7 @@ typedef struct Case {
     int64_t chunk;       /* keys per chunk, or 0 if there is none */
     bool packed;         /* documents of 23 positions, marked by first_key */
     bool full;           /* not causal */
-    double dropout;
+    double dropout, alibi;
     bool sinks, bias;           /* there are sinks, a bias of each head */
     bool padded;                /* samples have lengths */
     bool unfused, exact, twice; /* twice: two attentions have the same q, k, v, so that gradients are added */
@@ -159,6 +159,7 @@ static Tensor *attend(Tape *t, const Rank *k, Tensor *qkv, Tensor *kv, Attention
         .heads = c->g * c->r,
         .bias_max_distance = 30,
         .bias_bidirectional = c->full,
+        .alibi = c->alibi,
         .dropout = {.rate = c->dropout, .seed = 3, .site = 4, .seq_total = c->keys > c->s ? c->keys : c->s}};
     Tensor *y = op_context_attention(t, &inputs, attr, c->plan, c->unfused);
     if (c->twice) y = op_add(t, y, op_context_attention(t, &inputs, attr, c->plan, c->unfused));
@@ -271,12 +272,12 @@ static Outcome run_single(Case c) {
 static void outcome_free(Outcome *o) { free(o->y), free(o->dqkv), free(o->dkv), free(o->dheads); }
 
 static void describe(const Case *c, const char *what, char *out, size_t n) {
-    snprintf(out, n, "cp %d tp %d exchange %d %s s %d keys %d g %d r %d%s%s%s%s%s%s%s%s%s%s %s, %s", c->cp,
+    snprintf(out, n, "cp %d tp %d exchange %d %s s %d keys %d g %d r %d%s%s%s%s%s%s%s%s%s%s%s %s, %s", c->cp,
              c->tp, c->plan.exchange, c->plan.gather ? "gather" : "ring", (int)c->s, (int)c->keys, (int)c->g,
              (int)c->r, c->left ? " window" : "", c->chunk ? " chunks" : "", c->packed ? " packed" : "",
              c->full ? " full" : "", c->sinks ? " sinks" : "", c->padded ? " padded" : "",
-             c->bias ? " bias" : "", c->dropout > 0 ? " dropout" : "", c->unfused ? " unfused" : "",
-             c->twice ? " twice" : "", dtype_name(c->dtype), what);
+             c->bias ? " bias" : "", c->alibi != 0 ? " alibi" : "", c->dropout > 0 ? " dropout" : "",
+             c->unfused ? " unfused" : "", c->twice ? " twice" : "", dtype_name(c->dtype), what);
 }
 
 /* The bound: sums have at most s r + s + d + e terms, which are at most 1. The softmax also turns the
@@ -404,6 +405,16 @@ TEST(biases_are_of_all_rows) {
     check_ways((Case){.g = 2, .bias = true, .sinks = true, .left = 30, .dropout = 0.3}, check);
     check_ways((Case){.g = 1, .bias = true, .twice = true}, check);
     check_ways((Case){.g = 4, .full = true, .bias = true, .unfused = true}, check);
+}
+
+/* The ALiBi of a head depends on its index in the model, and on positions in the whole sequence. */
+TEST(alibi_is_of_the_whole_model) {
+    const ContextPlan plans[] = {{1, false}, {1, true}, {2, false}};
+    check_ways((Case){.g = 8, .alibi = 8}, check);
+    check_ways((Case){.g = 2, .alibi = 3, .sinks = true, .left = 30, .packed = true, .dropout = 0.3}, check);
+    check_ways((Case){.g = 4, .alibi = 8, .full = true, .padded = true, .together = true}, check);
+    check_ways((Case){.g = 2, .alibi = 8, .unfused = true}, check);
+    for (int i = 0; i < 3; i++) check((Case){2, 2, plans[i], .s = 92, .g = 4, .r = 3, .alibi = 8});
 }
 
 /* The other sequence is longer or shorter than that of the queries. */
