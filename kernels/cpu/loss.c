@@ -136,15 +136,43 @@ void KERNEL(cross_entropy_join)(const Call *c) {
     }
 }
 
-void KERNEL(correct)(const Call *c) {
+/* Whether x[label] is the largest of n elements, and the first of equal ones. */
+static bool is_first_largest(const real *x, int64_t n, int64_t label) {
+    const real own = x[label];
+    int larger = 0;
+    for (int64_t i = 0; i < label; i++) larger |= !(x[i] < own);
+    for (int64_t i = label; i < n; i++) larger |= !(x[i] <= own);
+    return !larger;
+}
+
+static void correct_rows(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
     const Tensor *logits = c->in[0];
-    check_labels(c, c->in[1]);
-    for (int64_t r = 0; r < tensor_rows(logits); r++) {
-        const int64_t token = token_of_row(logits, r), label = int64s(c->in[1])[token];
+    const int64_t n = columns(c, logits), tokens = tensor_rows(logits);
+    real *top = reals(c->out[0]), *is_label = top + tokens;
+    for (int64_t r = begin; r < end; r++) {
         const real *x = reals(logits) + r * tensor_width(logits);
-        bool best = true;
-        for (int64_t i = 0; i < vocab(c); i++) best &= i < label ? x[i] < x[label] : x[i] <= x[label];
-        reals(c->out[0])[token] = best;
+        const int64_t token = token_of_row(logits, r), label = int64s(c->in[1])[token] - first_column(c);
+        top[token] = n ? row_max(x, n) : -(real)INFINITY;
+        is_label[token] = label >= 0 && label < n && is_first_largest(x, n, label);
+    }
+}
+
+void KERNEL(correct_shard)(const Call *c) {
+    check_labels(c, c->in[1]);
+    pool_for(c->device->pool, tensor_rows(c->in[0]), grain_rows(tensor_width(c->in[0])), correct_rows,
+             (void *)c);
+}
+
+/* The first shard that has the largest logit decides. */
+void KERNEL(correct_join)(const Call *c) {
+    const int64_t shards = c->in[0]->dim[0], tokens = tensor_count(c->out[0]);
+    const real *part = reals(c->in[0]);
+    for (int64_t t = 0; t < tokens; t++) {
+        int64_t best = 0;
+        for (int64_t i = 1; i < shards; i++)
+            if (part[2 * i * tokens + t] > part[2 * best * tokens + t]) best = i;
+        reals(c->out[0])[t] = part[(2 * best + 1) * tokens + t];
     }
 }
 

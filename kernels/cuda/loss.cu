@@ -454,30 +454,67 @@ extern "C" void cuda_cross_entropy_join(const Call *c) {
                            shards->dim[0], tokens, cells(loss), cells(c->out[1])));
 }
 
-/* One thread per token, because there are few classes. */
-template <typename T> static __global__ void best_label(Losses o, const T *logits, Cells out) {
+/* One block processes a row. */
+template <typename T, int N>
+static __global__ void __launch_bounds__(ROW_THREADS, 2)
+    best_columns(Losses o, const T *logits, Cells shard) {
     typedef Real<T> R;
+    __shared__ R room[32];
     start_pdl();
-    GRID_LOOP(r, o.rows) {
-        const int64_t token = o.token(r), target = o.target(token), label = target < 0 ? 0 : target;
-        o.check(token);
-        const T *x = logits + r * o.width;
-        const R own = to_real<R>(x[label]);
-        bool best = true;
-        for (int64_t i = 0; i < o.vocab; i++) {
-            const R other = to_real<R>(x[i]);
-            best &= i < label ? other < own : other <= own;
-        }
-        out.put(token, (R)best);
+    const int64_t token = o.token(blockIdx.x), target = o.target(token);
+    const T *x = logits + blockIdx.x * o.width;
+    const R own = target < 0 ? (R)0 : to_real<R>(x[target]);
+    R top = (R)-INFINITY;
+    bool best = target >= 0;
+    const auto see = [&](R other, int64_t column) {
+        top = fmax(top, other);
+        best &= column < target ? other < own : other <= own;
+    };
+    const int64_t vectors = o.columns / N;
+    for (int64_t i = threadIdx.x; i < vectors; i += blockDim.x) {
+        const Piece<T, N> v = ((const Piece<T, N> *)x)[i];
+#pragma unroll
+        for (int e = 0; e < N; e++) see(v.get(e), i * N + e);
     }
+    for (int64_t i = vectors * N + threadIdx.x; i < o.columns; i += blockDim.x) see(to_real<R>(x[i]), i);
+    best = __syncthreads_and(best);
+    top = block_max(top, room);
+    if (threadIdx.x) return;
+    o.check(token);
+    shard.put(token, top);
+    shard.put(o.rows + token, (R)best);
 }
 
-extern "C" void cuda_correct(const Call *c) {
+template <typename T, int N> static void run_best_columns(const Call *c, const Losses &o) {
+    launch_pdl(c, (unsigned)o.rows, row_threads(o, N, ROW_THREADS), 0, best_columns<T, N>, o,
+               data_of<T>(c->in[0]), cells(c->out[0]));
+}
+
+extern "C" void cuda_correct_shard(const Call *c) {
     const Tensor *logits = c->in[0];
     const Losses o = losses_of(c, logits, c->in[1]);
     if (!o.rows) return;
-    STORAGE_SWITCH(logits->dtype, launch_pdl(c, grid_for(c, o.rows, THREADS), THREADS, 0, best_label<T>, o,
-                                             data_of<T>(logits), cells(c->out[0])));
+    STORAGE_SWITCH(logits->dtype, if (rows_are_aligned(logits)) run_best_columns<T, VEC<T>>(c, o);
+                   else run_best_columns<T, 1>(c, o));
+}
+
+template <typename R>
+static __global__ void join_best(Cells part, int64_t shards, int64_t tokens, Cells out) {
+    start_pdl();
+    GRID_LOOP(t, tokens) {
+        int64_t best = 0;
+        for (int64_t i = 1; i < shards; i++)
+            if (part.get<R>(2 * i * tokens + t) > part.get<R>(2 * best * tokens + t)) best = i;
+        out.put(t, part.get<R>((2 * best + 1) * tokens + t));
+    }
+}
+
+extern "C" void cuda_correct_join(const Call *c) {
+    const Tensor *shards = c->in[0];
+    const int64_t tokens = tensor_count(c->out[0]);
+    if (!tokens) return;
+    REAL_SWITCH(lead_type(c), launch_pdl(c, grid_for(c, tokens, THREADS), THREADS, 0, join_best<R>,
+                                         cells(shards), shards->dim[0], tokens, cells(c->out[0])));
 }
 
 /* One block adds the samples in order. The sum of a sample does not depend on the other samples. */

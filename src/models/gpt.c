@@ -5,6 +5,7 @@
 
 #include "models/model.h"
 #include "models/specs.h"
+#include "nn/lm_head.h"
 #include "nn/mtp_input.h"
 
 /* ---- one layer ---- stack.c runs the branches of a layer as calls of ops. This is a layer of Llama, with d
@@ -60,12 +61,17 @@ static HeadSpec head_ahead(const Config *c, const EmbeddingSpec *words, int k, A
     HeadSpec head = spec_lm_head(c, words, arena);
     head.stack = k;
     head.fields = fields_ahead(FIELD_labels, FIELD_labels_ahead, k, arena), head.n_fields = 1;
+    LmHeadSpec *spec = memcpy(arena_alloc(arena, sizeof *spec), head.spec, sizeof *spec);
+    spec->counts = true;
+    head.spec = spec;
     head.loss[0] = (LossSpec){.name = arena_printf(arena, "mtp_%d loss", k),
                               .extent = EXTENT_POSITIONS,
                               .weights = FIELD_loss_mask_ahead,
                               .column = k - 1,
                               .auxiliary = true,
                               .factor = c->mtp_loss_scaling_factor / (double)c->mtp_num_layers};
+    head.loss[1] = head.loss[0], head.n_counts = 1;
+    head.loss[1].name = arena_printf(arena, "mtp_%d_acceptance_rate", k);
     return head;
 }
 

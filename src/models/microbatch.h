@@ -11,8 +11,8 @@ typedef struct Microbatch {
      * not read the field. */
     Tensor field[FIELDS];
     /* The weights and the gradients (the feed's dloss) of each loss, [b, s] or [b, 1], in the dtype of the
-     * loss. Counts have no gradients. */
+     * loss. The counts, which have no gradients, follow the losses; their weights are those of losses. */
     Tensor weights[MODEL_LOSSES], loss_gradients[MODEL_LOSSES];
-    int n_losses, n_counts;
+    int n_losses;
     char *block; /* device memory of all these tensors */
 } Microbatch;

@@ -40,15 +40,20 @@ static void add_flows(ModelPlan *p) {
 }
 
 static void add_losses(ModelPlan *p) {
-    for (int i = 0; i < p->n_heads; i++) {
-        const HeadSpec *head = &p->head[i];
-        const int n = head->n_losses + head->n_counts;
-        CHECK(!p->n_counts, "a head follows one with counts");
-        CHECK(p->n_losses + n <= MODEL_LOSSES, "the model has more than %d losses", MODEL_LOSSES);
-        memcpy(&p->loss[p->n_losses], head->loss, (size_t)n * sizeof *p->loss);
-        p->n_losses += head->n_losses, p->n_counts += head->n_counts;
-        if (!head->loss[0].auxiliary) p->n_main = p->n_losses;
+    const HeadSpec *const end = p->head + p->n_heads;
+    for (const HeadSpec *h = p->head; h < end; h++) {
+        CHECK(p->n_losses + h->n_losses <= MODEL_LOSSES, "the model has more than %d losses", MODEL_LOSSES);
+        memcpy(&p->loss[p->n_losses], h->loss, (size_t)h->n_losses * sizeof *p->loss);
+        p->n_losses += h->n_losses;
+        if (!h->loss[0].auxiliary) p->n_main = p->n_losses;
     }
+    int of = 0;
+    for (const HeadSpec *h = p->head; h < end; of += h++->n_losses)
+        for (int i = 0; i < h->n_counts; i++) {
+            CHECK(model_sums(p) < MODEL_LOSSES, "the model has more than %d losses and counts", MODEL_LOSSES);
+            p->counted[p->n_counts] = of;
+            p->loss[p->n_losses + p->n_counts++] = h->loss[h->n_losses + i];
+        }
 }
 
 ModelPlan model_plan(const Config *c, Arena *arena) {
@@ -249,11 +254,15 @@ static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *fe
 static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *const *output) {
     Flow out = {{NULL}};
     const int n = feed->labels ? m->plan.n_heads : 1;
-    for (int i = 0, loss = 0; i < n; loss += m->plan.head[i++].n_losses) {
+    Tensor **loss = out.at, **count = out.at + m->plan.n_losses;
+    for (int i = 0; i < n; i++) {
         const HeadSpec *head = &m->plan.head[i];
-        if (!output[head->stack]) continue;
-        head->ops->forward(t, m->head[i], feed_fields(t, feed, head->fields, head->n_fields),
-                           output[head->stack], feed->dloss + loss, out.at + loss);
+        Tensor *own[HEAD_LOSSES] = {NULL};
+        if (output[head->stack])
+            head->ops->forward(t, m->head[i], feed_fields(t, feed, head->fields, head->n_fields),
+                               output[head->stack], feed->dloss + (loss - out.at), own);
+        for (int k = 0; k < head->n_losses; k++) *loss++ = own[k];
+        for (int k = 0; k < head->n_counts; k++) *count++ = own[head->n_losses + k];
     }
     return out;
 }

@@ -30,7 +30,7 @@ typedef struct ModelPlan {
      * that of the first head are only for auxiliary losses. */
     StackSpec stack[MODEL_STACKS];
     int n_stacks;
-    /* Without labels, only the first head runs, whose stack generates. Only the last head may have counts. */
+    /* Without labels, only the first head runs, whose stack generates. */
     HeadSpec head[MODEL_HEADS];
     int n_heads;
 
@@ -41,7 +41,8 @@ typedef struct ModelPlan {
     int n_flows;
     LossSpec loss[MODEL_LOSSES]; /* the losses of all heads, then the counts */
     int n_losses, n_counts;
-    int n_main; /* number of losses before the auxiliary ones */
+    int n_main;                /* number of losses before the auxiliary ones */
+    int counted[MODEL_LOSSES]; /* [n_counts]: the loss whose weights a count has */
 } ModelPlan;
 
 static inline int model_sums(const ModelPlan *p) { return p->n_losses + p->n_counts; }

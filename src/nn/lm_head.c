@@ -41,11 +41,17 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
     Tensor *w = &m->output->value, *labels = feed->labels;
     h_sbh =
         op_scale(t, h_sbh, 1 / m->spec->scaling); /* cheaper than scaling the logits, which are much wider */
+    const bool counts = m->spec->counts && labels && tape_is_recording(t);
     const int64_t positions =
         labels ? lm_head_chunk(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
     /* While recording, chunks of logits need the gradient of the losses already in the forward. */
     if (positions && (*dloss || !tape_is_recording(t))) {
-        const LinearLoss loss = {m->spec->vocab, positions, m->spec->softcap, sequence, *dloss};
+        const LinearLoss loss = {.vocab = m->spec->vocab,
+                                 .positions = positions,
+                                 .softcap = m->spec->softcap,
+                                 .sequence = sequence,
+                                 .dloss = *dloss,
+                                 .correct = counts ? &out[1] : NULL};
         if (m->spec->shared) h_sbh = op_contiguous(t, h_sbh);
         *out = op_linear_cross_entropy(t, h_sbh, w, labels, loss);
         return;
@@ -55,6 +61,7 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
                                               .bias_o = m->bias ? &m->bias->value : NULL,
                                               .flags = LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0)});
     logits = op_softcap(t, logits, m->spec->softcap);
+    if (counts) out[1] = op_correct(t, logits, labels, m->spec->vocab);
     *out = labels ? op_cross_entropy_of(t, logits, labels, m->spec->vocab, *dloss) : logits;
 }
 

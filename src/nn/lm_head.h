@@ -15,6 +15,7 @@ typedef struct LmHeadSpec {
     int64_t chunk;              /* tokens per chunk; if 0, it is chosen by the chunk's memory */
     double scaling;             /* divisor of the logits */
     bool bias;                  /* whether the output layer has a bias; not supported with `chunked` */
+    bool counts;                /* whether training counts the labels that have the largest logits */
     double softcap;             /* softcap of the divided logits (ops/softcap.h), or 0 if there is none */
 } LmHeadSpec;
 

@@ -27,23 +27,48 @@ static void backward_done(Tape *t, const Node *n, Need need) {
     tape_grad_in_place(t, n->call.in[0], need);
 }
 
-/* Each rank has some columns of the logits. Every rank gathers the log-sums and label logits of all ranks, and merges
- * them in the same order. */
-static void forward_shards(Tape *t, Call call, Group tp) {
-    Tensor *logits = call.in[0], *loss = call.out[0], *lse = call.out[1];
-    const int64_t b = loss->dim[0], s = loss->dim[1];
-    Tensor *all = tape_scratch(t, (DType)loss->dtype, 4, (int64_t[]){tp.size, 2, b, s});
-    Tensor *own = tape_scratch(t, (DType)loss->dtype, 3, (int64_t[]){2, b, s});
-    CHECK(spmd_on(logits->spmd, AXIS_TP) == SPMD_V,
-          "cross_entropy, axis tp: the logits must be V, cut by vocabulary");
-    loss->spmd = lse->spmd = spmd_with(logits->spmd, AXIS_TP, SPMD_I);
+/* An op whose results for sharded logits are those of `join` for the results of all ranks' `shard`, [n,2,b,s]. */
+typedef struct ShardedOp {
+    OpNumber shard, gather, join;
+} ShardedOp;
+static const ShardedOp LOSS = {OP_cross_entropy_shard, OP_cross_entropy_gather, OP_cross_entropy_join},
+                       CORRECT = {OP_correct_shard, OP_correct_gather, OP_correct_join};
+
+/* Each rank has some columns of the logits. Every rank gathers the results of all ranks, and merges them in the same
+ * order. */
+static void forward_shards(Tape *t, ShardedOp op, Call call, Group tp) {
+    Tensor *logits = call.in[0], *y = call.out[0];
+    const int64_t b = y->dim[0], s = y->dim[1];
+    Tensor *all = tape_scratch(t, (DType)y->dtype, 4, (int64_t[]){tp.size, 2, b, s});
+    Tensor *own = tape_scratch(t, (DType)y->dtype, 3, (int64_t[]){2, b, s});
+    CHECK(spmd_on(logits->spmd, AXIS_TP) == SPMD_V, "%s, axis tp: the logits must be V, cut by vocabulary",
+          OPS[op.shard].name);
+    for (int i = 0; i < CALL_OUT && call.out[i]; i++)
+        call.out[i]->spmd = spmd_with(logits->spmd, AXIS_TP, SPMD_I);
     all->spmd = own->spmd = spmd_with(logits->spmd, AXIS_TP, SPMD_P);
-    tape_call(t, &OPS[OP_cross_entropy_shard],
-              (Call){.in = {logits, call.in[1]}, .out = {own}, .attr = call.attr});
-    tape_comm(t, &OPS[OP_cross_entropy_gather], (CommCall){.kind = COMM_ALL_GATHER, .group = tp}, own, all);
-    tape_call(t, &OPS[OP_cross_entropy_join], (Call){.in = {all}, .out = {loss, lse}});
+    tape_call(t, &OPS[op.shard], (Call){.in = {logits, call.in[1]}, .out = {own}, .attr = call.attr});
+    tape_comm(t, &OPS[op.gather], (CommCall){.kind = COMM_ALL_GATHER, .group = tp}, own, all);
+    tape_call(t, &OPS[op.join], (Call){.in = {all}, .out = {y, call.out[1]}});
     tape_drop(t, own);
     tape_drop(t, all);
+}
+
+static bool is_sharded(const Tape *t, const Tensor *logits) {
+    return tape_axis(t, AXIS_TP) > 1 && spmd_on(logits->spmd, AXIS_TP) != SPMD_I;
+}
+
+/* Writes y [b,s]. */
+static void correct(Tape *t, Tensor *logits, Tensor *label, const LossAttr *attr, Tensor *y) {
+    const Call call = {.in = {logits, label}, .out = {y}, .attr = attr};
+    if (is_sharded(t, logits)) {
+        forward_shards(t, CORRECT, call, tape_group(t, 1 << AXIS_TP));
+        return;
+    }
+    Tensor *own = tape_scratch(t, (DType)y->dtype, 4, (int64_t[]){1, 2, y->dim[0], y->dim[1]});
+    own->spmd = y->spmd = logits->spmd;
+    tape_call(t, &OPS[OP_correct_shard], (Call){.in = {logits, label}, .out = {own}, .attr = attr});
+    tape_call(t, &OPS[OP_correct_join], (Call){.in = {own}, .out = {y}});
+    tape_drop(t, own);
 }
 
 /* Whether the forward computes the gradient. The exact lane cannot, because it first rounds lse. */
@@ -70,10 +95,10 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
     LossAttr attr = {.vocab = vocab};
     Tensor *loss = tape_tensor(t, precise, 2, label->dim), *lse = tape_tensor(t, precise, 2, label->dim);
     const Call call = {.in = {logits, label}, .out = {loss, lse}, .attr = &attr};
-    if (tape_axis(t, AXIS_TP) > 1 && spmd_on(logits->spmd, AXIS_TP) != SPMD_I) {
+    if (is_sharded(t, logits)) {
         Group tp = tape_group(t, 1 << AXIS_TP);
         attr.first = tp.rank * logits->dim[2];
-        forward_shards(t, call, tp);
+        forward_shards(t, LOSS, call, tp);
         tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, loss_backward);
     } else if (tape_is_recording(t) && at_once(t, dloss)) {
         const Call both = {.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr};
@@ -90,10 +115,10 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
 
 Tensor *op_correct(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
     check_sizes(t, logits, logits->dim[2], label, vocab);
-    const LossAttr attr = {.vocab = vocab};
+    const bool sharded = is_sharded(t, logits);
+    const LossAttr attr = {vocab, sharded ? tape_group(t, 1 << AXIS_TP).rank * logits->dim[2] : 0};
     Tensor *y = tape_tensor(t, precise_type(logits), 2, label->dim);
-    tape_run(t, &OPS[OP_correct], (Call){.in = {logits, label}, .out = {y}, .attr = &attr}, sizeof attr,
-             NULL);
+    correct(t, logits, label, &attr, y);
     return y;
 }
 
@@ -104,8 +129,9 @@ Tensor *op_correct(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
 typedef struct Chunks {
     Tensor *x, *w; /* x: R over tensor-parallel ranks */
     Tensor *label, *dloss, *loss;
-    Tensor dx; /* x's memory: this rank's summand of the gradient */
-    Tensor dw; /* data is NULL if it is not needed; the second and later chunks add to it */
+    Tensor *correct; /* NULL if it is not needed */
+    Tensor dx;       /* x's memory: this rank's summand of the gradient */
+    Tensor dw;       /* data is NULL if it is not needed; the second and later chunks add to it */
     LossAttr attr;
     SoftcapAttr softcap; /* 0: none */
     LinearAttr gemm;
@@ -144,7 +170,7 @@ static void losses(Tape *t, Call call, Tensor *dloss) {
         return;
     }
     if (tape_axis(t, AXIS_TP) > 1) {
-        forward_shards(t, call, tape_group(t, 1 << AXIS_TP));
+        forward_shards(t, LOSS, call, tape_group(t, 1 << AXIS_TP));
     } else {
         tape_check(t, &OPS[OP_cross_entropy], &call);
         tape_call(t, &OPS[OP_cross_entropy], call);
@@ -154,9 +180,26 @@ static void losses(Tape *t, Call call, Tensor *dloss) {
                   (Call){.in = {dloss, logits, label, lse}, .out = {logits}, .attr = call.attr});
 }
 
+/* Copies the result from packed memory to its place, and frees that memory. */
+static void unpack(Tape *t, Tensor *packed, Tensor *place) {
+    if (packed == place) return;
+    tape_call(t, &OPS[OP_copy], (Call){.in = {packed}, .out = {place}});
+    tape_drop(t, packed);
+}
+
+static void chunk_correct(Tape *t, Chunks *c, Tensor *logits, Tensor *label, int64_t first, int64_t n) {
+    if (!c->correct) return;
+    Tensor part = part_of(c->correct, 1, first, n), *own = packed(t, &part);
+    correct(t, logits, label, &c->attr, own);
+    c->correct->spmd = part.spmd = own->spmd;
+    unpack(t, own, &part);
+}
+
 static void chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int64_t n) {
     Tensor label = part_of(c->label, 1, first, n), loss = part_of(c->loss, 1, first, n), dloss;
-    Tensor *own_label = packed_copy(t, &label), *own_loss = packed(t, &loss), *own_dloss = NULL,
+    Tensor *own_label = packed_copy(t, &label);
+    chunk_correct(t, c, logits, own_label, first, n);
+    Tensor *own_loss = packed(t, &loss), *own_dloss = NULL,
            *lse = tape_scratch(t, (DType)loss.dtype, 2, loss.dim);
     if (c->dloss) {
         dloss = part_of(c->dloss, 1, first, n);
@@ -164,10 +207,9 @@ static void chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t first, int6
     }
     losses(t, (Call){.in = {logits, own_label}, .out = {own_loss, lse}, .attr = &c->attr}, own_dloss);
     c->loss->spmd = loss.spmd = own_loss->spmd;
-    if (own_loss != &loss) tape_call(t, &OPS[OP_copy], (Call){.in = {own_loss}, .out = {&loss}});
     if (own_dloss) tape_drop_unless(t, own_dloss, &dloss);
     tape_drop(t, lse);
-    tape_drop_unless(t, own_loss, &loss);
+    unpack(t, own_loss, &loss);
     tape_drop_unless(t, own_label, &label);
 }
 
@@ -253,6 +295,7 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
         c.attr.first = tape_group(t, 1 << AXIS_TP).rank * w->dim[0];
     }
     c.x = &as_r, c.dx = as_r, c.dx.spmd = spmd_dual_type(as_r.spmd);
+    if (how.correct) c.correct = *how.correct = tape_tensor(t, precise_type(x), 2, label->dim);
     tape_early_grads_begin(t, &OPS[OP_cross_entropy], &node);
     Tensor *dw = records ? tape_grad_out(t, w, NEED_DW) : NULL;
     if (dw) c.dw = *dw;

@@ -10,8 +10,9 @@ Tensor *op_cross_entropy(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t v
  * unknown. If the tape records, the forward can then also compute the logits' gradient. */
 Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab, Tensor *dloss_bs);
 
-/* logits_sbv and label_bs as for op_cross_entropy, not sharded over tensor-parallel ranks -> [b,s]: 1 if the
- * label is the first of the columns with the largest logit, otherwise 0. No gradient. */
+/* logits_sbv and label_bs as for op_cross_entropy -> [b,s]: 1 if the label is the first of the columns with the largest
+ * logit, otherwise 0. No gradient. Call it before op_cross_entropy, whose gradient may overwrite the logits at
+ * once. */
 Tensor *op_correct(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
 
 /* Attributes of op_linear_cross_entropy. */
@@ -19,9 +20,10 @@ typedef struct LinearLoss {
     int64_t vocab; /* columns from `vocab` on are padding */
     int64_t
         positions; /* positions per chunk, > 0; the logits of a chunk, for all samples, are in memory together */
-    double softcap; /* cap of op_softcap; 0 means no cap */
-    bool sequence;  /* whether x is V along the sequence over tensor-parallel ranks; otherwise it is I */
-    Tensor *dloss;  /* [b,s]: the gradient of each loss; must be known if the tape records */
+    double softcap;   /* cap of op_softcap; 0 means no cap */
+    bool sequence;    /* whether x is V along the sequence over tensor-parallel ranks; otherwise it is I */
+    Tensor *dloss;    /* [b,s]: the gradient of each loss; must be known if the tape records */
+    Tensor **correct; /* receives op_correct of the capped logits; NULL if it is not needed */
 } LinearLoss;
 
 /* Computes op_cross_entropy of op_softcap of op_linear(x, w). Logits and their gradients exist only in chunks

@@ -31,6 +31,7 @@ struct TrainLog {
     int64_t losses, steps, skipped, nan, ns, samples;
 
     int64_t all_steps, all_skipped; /* since the process started */
+    LossSum accepted[MODEL_LOSSES]; /* the same, of counts */
 
     bool printed;        /* the first step of the process has been printed */
     bool brief;          /* lines have the short format, not Megatron-LM's */
@@ -164,6 +165,17 @@ static const char *clock_text(int64_t seconds, char out[32]) {
 
 static int n_losses(const Trainer *r) { return r->run.model->plan.n_losses; }
 
+/* The number of losses and counts that a training step computes. */
+static int n_told(const Trainer *r) {
+    const ModelPlan *p = &r->run.model->plan;
+    return p->n_counts && p->loss[p->n_losses].auxiliary ? model_sums(p) : p->n_losses;
+}
+
+/* The mean of a loss, or as in Megatron-LM the percentage of a count. */
+static double told(const Trainer *r, const LossSum *sum, int i) {
+    return (i < n_losses(r) ? 1 : 100) * trainer_mean(sum[i]);
+}
+
 /* The number of losses that an evaluation computes. */
 static int n_main(const Trainer *r) { return r->run.model->plan.n_main; }
 
@@ -184,7 +196,7 @@ static void print_megatron_line(const TrainLog *log, const Trainer *r, const Ste
     if (c->log_throughput && c->device != ON_CPU)
         printf(" throughput per GPU (TFLOP/s/GPU): %.1f |", rate.tflops);
     printf(" learning rate: %.6E | global batch size: %5lld |", s->lr, (long long)s->samples);
-    for (int i = 0; log->losses && i < n_losses(r); i++)
+    for (int i = 0; log->losses && i < n_told(r); i++)
         printf(" %s: %.6E |", loss_name(r, i), log->loss[i] / (double)log->losses);
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (s->router_losses & 1u << i)
@@ -206,7 +218,7 @@ static void short_line(const TrainLog *log, const Trainer *r, Str *out) {
     const Rates rate = rates(r, log->samples, log->ns);
     str_clear(out);
     str_printf(out, "step %lld/%lld", (long long)r->iteration, (long long)r->run.config->derived.train_iters);
-    for (int i = 0; log->losses && i < n_losses(r); i++)
+    for (int i = 0; log->losses && i < n_told(r); i++)
         str_printf(out, " | %s %.4f", i ? loss_name(r, i) : "loss", log->loss[i] / (double)log->losses);
     str_printf(out, " | %.0f tokens/s | %s left", rate.tokens_per_second,
                clock_text(seconds_left(log, r), left));
@@ -295,7 +307,7 @@ static Err write_jsonl(TrainLog *log, const Trainer *r, const StepReport *s, int
     json_t *record = json_pack("{s:I, s:I, s:I}", "iteration", (json_int_t)r->iteration, "consumed_samples",
                                (json_int_t)r->consumed_samples, "consumed_tokens",
                                (json_int_t)(r->consumed_samples * r->run.config->seq_length));
-    for (int i = 0; i < n_losses(r); i++) put_loss(record, r, i, trainer_mean(s->sum[i]));
+    for (int i = 0; i < n_told(r); i++) put_loss(record, r, i, told(r, s->sum, i));
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         put_number(record, fields[i].name, fields[i].value);
     if (r->run.config->log_num_zeros_in_grad) put_number(record, "num_zeros", s->optim.num_zeros);
@@ -350,8 +362,12 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
     const Config *c = r->run.config;
     ERR_RETURN(scalar_twice(log, r, "learning-rate", s->lr));
     ERR_RETURN(scalar_twice(log, r, "batch-size", (double)s->samples));
-    for (int i = 0; i < n_losses(r); i++)
-        ERR_RETURN(scalar_twice(log, r, loss_name(r, i), trainer_mean(s->sum[i])));
+    for (int i = 0; i < n_told(r); i++) ERR_RETURN(scalar_twice(log, r, loss_name(r, i), told(r, s->sum, i)));
+    for (int i = n_losses(r); i < n_told(r); i++) {
+        char tag[64];
+        snprintf(tag, sizeof tag, "mtp_%d_cumulative_acceptance_rate", i - n_losses(r) + 1);
+        ERR_RETURN(scalar_twice(log, r, tag, told(r, log->accepted, i)));
+    }
     for (int i = 0; i < ROUTER_LOSSES; i++)
         if (s->router_losses & 1u << i)
             ERR_RETURN(scalar_twice(log, r, ROUTER_LOSS_NAMES[i], s->router_loss[i]));
@@ -421,7 +437,9 @@ Err train_log_step(TrainLog *log, const Trainer *r, const StepReport *s, int64_t
     log->nan += s->loss_is_nan;
     for (int i = 0; i < ROUTER_LOSSES; i++) log->router_loss[i] += s->router_loss[i];
     const bool counts = !s->loss_is_nan && !s->optim.found_inf;
-    for (int i = 0; counts && i < n_losses(r); i++) log->loss[i] += trainer_mean(s->sum[i]);
+    for (int i = 0; counts && i < n_told(r); i++) log->loss[i] += told(r, s->sum, i);
+    for (int i = n_losses(r); i < n_told(r); i++)
+        log->accepted[i].loss += s->sum[i].loss, log->accepted[i].weight += s->sum[i].weight;
     log->losses += counts;
     if (log->jsonl >= 0) ERR_RETURN(write_jsonl(log, r, s, ns));
     if (log->events && r->iteration % c->tensorboard_log_interval == 0) ERR_RETURN(write_scalars(log, r, s));

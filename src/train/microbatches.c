@@ -118,7 +118,7 @@ static SpmdType field_type(const RunContext *c, FieldExtent extent) {
 /* A microbatch whose tensors, for the fields and losses of a batch, have no memory yet. */
 static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
     const ModelPlan *plan = m->plan;
-    Microbatch mb = {.n_losses = plan->n_losses, .n_counts = plan->n_counts};
+    Microbatch mb = {.n_losses = plan->n_losses};
     CHECK(!(plan->sample.fields & ~b->shape.fields), "a batch lacks a field that the model reads");
     for (int f = 0; f < FIELDS; f++) {
         const FieldId field = (FieldId)f;
@@ -127,7 +127,7 @@ static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
         mb.field[f] = tensor_make(NULL, field_dtype(m, field), batch_dims(b, field, dim), dim);
         mb.field[f].spmd = field_type(m->context, field_info(field)->extent);
     }
-    for (int i = 0; i < model_sums(plan); i++) {
+    for (int i = 0; i < plan->n_losses; i++) {
         const LossSpec *l = &plan->loss[i];
         const int64_t dim[] = {b->b / loss_samples(l), l->extent == EXTENT_SAMPLES ? 1 : b->shape.positions};
         mb.weights[i] = mb.loss_gradients[i] = tensor_make(NULL, m->registry->precise, 2, dim);
@@ -154,9 +154,9 @@ static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOC
     int n = 0;
     for (int f = 0; f < FIELDS; f++)
         if (mb->field[f].ndim) out[n++] = (BlockPart){&mb->field[f], f, -1, false};
-    for (int i = 0; i < mb->n_losses + mb->n_counts; i++) {
+    for (int i = 0; i < mb->n_losses; i++) {
         if (!weights_are_field(m, i)) out[n++] = (BlockPart){&mb->weights[i], FIELDS, i, false};
-        if (i < mb->n_losses) out[n++] = (BlockPart){&mb->loss_gradients[i], FIELDS, i, true};
+        out[n++] = (BlockPart){&mb->loss_gradients[i], FIELDS, i, true};
     }
     return n;
 }
@@ -190,10 +190,12 @@ static void point_fields(const Microbatches *m, Microbatch *mb, char *block) {
         block += tensor_bytes(part[i].tensor);
     }
     for (int f = 0; f < FIELDS; f++) mb->feed.field[f] = mb->field[f].ndim ? &mb->field[f] : NULL;
-    for (int i = 0; i < mb->n_losses + mb->n_counts; i++) {
+    for (int i = 0; i < mb->n_losses; i++) {
         if (weights_are_field(m, i)) mb->weights[i].data = mb->field[m->plan->loss[i].weights].data;
-        if (i < mb->n_losses) mb->feed.dloss[i] = &mb->loss_gradients[i];
+        mb->feed.dloss[i] = &mb->loss_gradients[i];
     }
+    for (int i = 0; i < m->plan->n_counts; i++)
+        mb->weights[mb->n_losses + i] = mb->weights[m->plan->counted[i]];
 }
 
 /* Writes n values x[i * step] * scale. If x is NULL, its values are 1. In the exact lane, the values are

@@ -26,8 +26,13 @@ static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss)
 
 static int n_losses(const Trainer *r) { return r->run.model->plan.n_losses; }
 
-/* The number of losses plus the number of counts that only evaluations sum. */
+/* The number of losses plus the number of counts. */
 static int n_sums(const Trainer *r) { return model_sums(&r->run.model->plan); }
+
+static void set_count_weights(const Trainer *r, LossSum *sum) {
+    const ModelPlan *p = &r->run.model->plan;
+    for (int i = 0; i < p->n_counts; i++) sum[p->n_losses + i].weight = sum[p->counted[i]].weight;
+}
 
 static size_t loss_bytes(const Trainer *r) { return (size_t)n_sums(r) * sizeof(double); }
 
@@ -222,6 +227,7 @@ static LossWeights loss_weights(const Trainer *r, const Batch *b, int64_t n, con
                     (per_token ? scale * ratio[i] : scale / (fmax(sum, 1) * (double)n));
         report->sum[i].weight += sum;
     }
+    set_count_weights(r, report->sum);
     /* Every position of the pass counts, regardless of the mask, as in Megatron-LM's MoEAuxLossAutoScaler. */
     w.aux = per_token ? scale * (double)(together * r->run.config->seq_length)
                       : scale / (double)(n * (b->b / together));
@@ -362,7 +368,7 @@ static void finish_read(Trainer *r, StepReport *report) {
     const Tensor *counters;
     const double *from = r->results;
     microbatches_waited(r->microbatches);
-    for (int i = 0; i < n_losses(r); i++) report->sum[i].loss = from[i];
+    for (int i = 0; i < n_sums(r); i++) report->sum[i].loss = from[i];
     from += n_sums(r);
     for (int i = 0; i < N_REDUCTIONS; i++) {
         if (!has_counters(r, i, &counters)) continue;
@@ -408,5 +414,6 @@ void trainer_evaluate(Trainer *r, const Batch *b, LossSum sum[MODEL_LOSSES]) {
         const Batch rows = batch_rows(b, first, together);
         forward_only(r, &rows, tells_loss(r) ? sum : NULL);
     }
-    for (int i = 0; i < n_sums(r); i++) sum[i].weight += weight_sum(r, b, &r->run.model->plan.loss[i]);
+    for (int i = 0; i < n_losses(r); i++) sum[i].weight += weight_sum(r, b, &r->run.model->plan.loss[i]);
+    set_count_weights(r, sum);
 }

@@ -640,12 +640,15 @@ class Pass:
         return self.norm(x, f"{name}.final_layernorm")
 
     def losses(self):
-        """Returns, for each loss, its sum over the tokens of each sample that the mask counts."""
+        """Returns, for each loss, its sum over the tokens of each sample that the mask counts. Sets `accepted` to the
+        numbers of further tokens that have the largest logits."""
         batch, x = self.batch, self.states()
-        found = [nll(self.output(x), batch.labels, batch.mask)]
+        found, self.accepted = [nll(self.output(x), batch.labels, batch.mask)], []
         for k in range(1, self.m.ahead + 1):
             x = self.state_ahead(x, k)
-            found.append(nll(self.output(x), batch.later(batch.labels, k), batch.later(batch.mask, k)))
+            z, labels, mask = self.output(x), batch.later(batch.labels, k), batch.later(batch.mask, k)
+            found.append(nll(z, labels, mask))
+            self.accepted.append((mask * (z.value.argmax(-1) == labels)).sum())
         return found
 
 

@@ -976,6 +976,23 @@ def several(words, losses, without=""):
     row("tensorboard_dir log_validation_ppl_to_tensorboard", words, GPT)(check)
 
 
+@row("tensorboard_dir mtp_num_layers", "", GPT)
+def acceptance(program, quick):
+    """Every step counts equally many further tokens, so a cumulative rate is a mean of the steps' rates."""
+    folder, o = program.fresh(), program.words(AHEAD + "--train-iters 8 --log-interval 4 --mtp-loss-scaling-factor 2")
+    rows, text = program.logged("pretrain", *o, "--tensorboard-dir", folder)
+    steps = {x["iteration"]: x for x in rows if "iteration" in x and "kind" not in x}
+    for k in (1, 2):
+        rates = {i: x[f"mtp_{k}_acceptance_rate"] for i, x in steps.items()}
+        means = {i: sum(rates[j] for j in range(1, i + 1)) / i for i in rates}
+        expect(len({*means.values()}) > 4, f"the rates are {rates}")
+        same_scalars(scalars(folder), {f"mtp_{k} loss": {i: x[f"mtp_{k}_loss"] for i, x in steps.items()},
+                                       f"mtp_{k}_acceptance_rate": rates,
+                                       f"mtp_{k}_cumulative_acceptance_rate": means}, steps)
+        last = sum(rates[i] for i in range(5, 9)) / 4
+        expect(f" mtp_{k}_acceptance_rate: {last:.6E} |" in text, f"no mean rate {last} in the log")
+
+
 @row("log_max_attention_logit qk_clip", "--tensorboard-dir", GPT)
 def largest_score(program, quick):
     """The largest score is in the event file and in the printed lines."""

@@ -270,12 +270,14 @@ class Trainer:
         router, chosen, most, runs = {}, {}, {}, list(self.passes(size))  # router: {(kind, layer): loss}
         total = sum(batch.weights for batch, _, _ in runs)
         loss, ahead = np.zeros(len(total)), self.m.ahead
+        accepted = np.zeros(ahead)
         factors = np.array([1.0] * len(self.family.losses)
                            + [o.float("mtp-loss-scaling-factor", 0.1) / max(ahead, 1)] * ahead)
         for batch, place, of_microbatch in runs:
             p = self.family.model(self.m, w, batch, place, self.seed, counts)
             sums = p.losses()
             loss += [y.value.sum() for y in sums]
+            accepted += p.accepted if ahead else []
             weights = factors / np.maximum(total + 0 * of_microbatch if per_token else of_microbatch * n, 1)
             share = batch.mask.size / max(total[0], 1) if per_token else 1 / len(runs)
             coefficient = dict(decoder.router_losses(o))
@@ -290,6 +292,7 @@ class Trainer:
         found = self.collected(w)
         names = self.family.losses + [f"mtp_{k + 1}_loss" for k in range(ahead)]
         told = dict(zip(names, loss / np.maximum(total, 1)))
+        told |= {f"mtp_{k + 1}_acceptance_rate": 100 * n / total[k + 1] for k, n in enumerate(accepted)}
         self.layer_losses = {LOGGED[kind]: {l: x for (k, l), x in router.items() if k == kind} for kind, _ in router}
         if "qk-clip" in o or "log-max-attention-logit" in o:
             told["max_attention_logit"] = max(x.max() for x in most.values())

@@ -98,8 +98,9 @@ static Tensor *loss_of(Work *k) {
     const int64_t positions = k->how.positions;
     Tensor *dloss = k->how.evaluates ? NULL : &k->dloss;
     if (positions)
-        return op_linear_cross_entropy(k->tape, k->x, &k->w, &k->label,
-                                       (LinearLoss){VOCAB, positions, k->how.softcap, false, dloss});
+        return op_linear_cross_entropy(
+            k->tape, k->x, &k->w, &k->label,
+            (LinearLoss){.vocab = VOCAB, .positions = positions, .softcap = k->how.softcap, .dloss = dloss});
     Tensor *logits =
         op_softcap(k->tape, op_linear(k->tape, k->x, &(LinearLayer){.w_oi = &k->w}), k->how.softcap);
     return op_cross_entropy_of(k->tape, logits, &k->label, VOCAB, dloss);

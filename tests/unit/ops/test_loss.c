@@ -9,7 +9,7 @@
 #include "kernels/ops.h"
 #include "unit/expect_fault.h"
 
-enum { COLUMNS = 7, VOCAB = 5 };
+enum { COLUMNS = 8, VOCAB = 5 };
 
 static double loss_of(Device *d, const float *row, int64_t label, float *dlogits) {
     float x[COLUMNS], loss, lse, dloss = 0.5f;
@@ -36,13 +36,13 @@ TEST(equal_logits_cost_the_log_of_the_vocabulary) {
     float dx[COLUMNS];
     assert_true(fabs(loss_of(*state, row, 2, dx) - log(VOCAB)) <= 2 * U * log(VOCAB));
     for (int i = 0; i < VOCAB; i++) assert_true(fabs(dx[i] - 0.5 * (0.2 - (i == 2))) <= 8 * U);
-    assert_true(dx[5] == 0 && dx[6] == 0);
+    for (int i = VOCAB; i < COLUMNS; i++) assert_true(dx[i] == 0);
 }
 
 /* The softmax of (0, log 2, log 4, log 8, -inf) is (1, 2, 4, 8, 0) / 15. */
 TEST(gradient_is_softmax_minus_one_hot) {
     const float row[COLUMNS] = {0, logf(2), logf(4), logf(8), -INFINITY, NAN, NAN};
-    const double softmax[] = {1 / 15.0, 2 / 15.0, 4 / 15.0, 8 / 15.0, 0, 0, 0};
+    const double softmax[COLUMNS] = {1 / 15.0, 2 / 15.0, 4 / 15.0, 8 / 15.0};
     float dx[COLUMNS];
     assert_true(fabs(loss_of(*state, row, 0, dx) - log(15)) <= 4 * U * log(15));
     for (int i = 0; i < COLUMNS; i++) assert_true(fabs(dx[i] - 0.5 * (softmax[i] - (i == 0))) <= 8 * U);
@@ -67,21 +67,35 @@ TEST(a_wrong_label_is_named) {
     EXPECT_FAULT("label 5 of token 0", loss_of(*state, row, VOCAB, NULL));
 }
 
-static double correct(Device *device, const float row[COLUMNS], int64_t label) {
-    float y = -1;
-    Tensor x = tensor_make((void *)row, F32, 3, (int64_t[]){1, 1, COLUMNS}),
-           of = tensor_make(&label, I64, 2, (int64_t[]){1, 1}),
-           yt = tensor_make(&y, F32, 2, (int64_t[]){1, 1});
-    call_run(&OPS[OP_correct],
-             &(Call){.in = {&x, &of}, .out = {&yt}, .attr = &(LossAttr){.vocab = VOCAB}, .device = device});
+/* Shards of `width` columns each. */
+static double correct(Device *device, const float row[COLUMNS], int64_t label, int64_t width) {
+    float y = -1, parts[2 * COLUMNS];
+    const int64_t shards = COLUMNS / width;
+    Tensor of = tensor_make(&label, I64, 2, (int64_t[]){1, 1}),
+           yt = tensor_make(&y, F32, 2, (int64_t[]){1, 1}),
+           all = tensor_make(parts, F32, 4, (int64_t[]){shards, 2, 1, 1});
+    for (int64_t i = 0; i < shards; i++) {
+        const LossAttr attr = {.vocab = VOCAB, .first = i * width};
+        Tensor x = tensor_make((float *)row + i * width, F32, 3, (int64_t[]){1, 1, width}),
+               part = tensor_make(&parts[2 * i], F32, 3, (int64_t[]){2, 1, 1});
+        call_run(&OPS[OP_correct_shard],
+                 &(Call){.in = {&x, &of}, .out = {&part}, .attr = &attr, .device = device});
+    }
+    call_run(&OPS[OP_correct_join], &(Call){.in = {&all}, .out = {&yt}, .device = device});
     return (double)y;
 }
 
 /* As in torch.argmax, the first of equal logits counts. Padding columns never count. */
 TEST(only_the_first_largest_logit_is_correct) {
-    const float row[COLUMNS] = {1, 3, 2, 3, 0, [COLUMNS - 1] = 9}, bad[COLUMNS] = {0, NAN};
-    for (int64_t label = 0; label < VOCAB; label++) assert_true(correct(*state, row, label) == (label == 1));
-    for (int64_t label = 0; label < VOCAB; label++) assert_true(correct(*state, bad, label) == 0);
+    const float row[COLUMNS] = {1, 3, 2, 3, 0, [COLUMNS - 1] = 9}, late[COLUMNS] = {-2, -3, -2, -1, -1},
+                bad[COLUMNS] = {0, NAN};
+    for (int64_t label = 0; label < VOCAB; label++) {
+        for (int64_t width = COLUMNS; width; width /= 2) {
+            assert_true(correct(*state, row, label, width) == (label == 1));
+            assert_true(correct(*state, late, label, width) == (label == 3));
+        }
+        assert_true(correct(*state, bad, label, COLUMNS) == 0);
+    }
 }
 
 /* These sums are not exact in float. */
