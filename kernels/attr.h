@@ -269,10 +269,16 @@ typedef struct AdamAttr {
     double grad_scale; /* multiplies the gradient first: combines unscaling, averaging and clipping */
 } AdamAttr;
 
-typedef struct SgdAttr {
+typedef struct SgdAttr { /* also of Muon's ops */
     StepGroup group[STEP_GROUPS];
     double momentum, grad_scale;
+    bool nesterov; /* muon_momentum */
 } SgdAttr;
+
+typedef struct LionAttr {
+    StepGroup group[STEP_GROUPS];
+    double beta1, beta2, grad_scale;
+} LionAttr;
 
 /* The rows of a weight whose products are scores. Rows of `rows` each belong to a group of `heads` heads; rows [begin,
  * end) of a group are multiplied. */

@@ -18,12 +18,22 @@ static inline StepNumbers adam_numbers(const AdamAttr *a) {
     return s;
 }
 
-static inline StepNumbers sgd_numbers(const SgdAttr *a) {
+/* The numbers of an update without bias correction. */
+static inline StepNumbers plain_numbers(const StepGroup group[STEP_GROUPS], double grad_scale) {
     StepNumbers s;
-    memcpy(s.group, a->group, sizeof s.group);
+    memcpy(s.group, group, sizeof s.group);
     s.unbias1 = s.unbias2 = 1;
-    s.grad_scale = a->grad_scale, s.updates = 1;
+    s.grad_scale = grad_scale, s.updates = 1;
     return s;
+}
+
+static inline StepNumbers sgd_numbers(const SgdAttr *a) { return plain_numbers(a->group, a->grad_scale); }
+static inline StepNumbers lion_numbers(const LionAttr *a) { return plain_numbers(a->group, a->grad_scale); }
+
+/* The divisor of unit_norm, from the sum of squares. */
+HOST_DEVICE static inline double unit_divisor(double squares) {
+    const double norm = sqrt(squares);
+    return norm < 1e-15 ? 1e-15 : norm;
 }
 
 /* A product that is rounded before it is added, because nvcc would otherwise fuse both into one

@@ -2,7 +2,9 @@
  * (Loshchilov and Hutter 2019; Transformer Engine's multi_tensor_adam, decoupled decay):
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
  *   p -= lr * (m / correction1 / (sqrt(v / correction2) + eps) + weight_decay p)
- * SGD as in PyTorch: g += weight_decay p, m = momentum m + g, p -= lr m; m begins at 0. */
+ * SGD as in PyTorch: g += weight_decay p, m = momentum m + g, p -= lr m; m begins at 0.
+ * Lion (Chen et al. 2023): p -= lr * (sign(beta1 m + (1 - beta1) g) + weight_decay p), m = beta2 m + (1 - beta2) g.
+ * Muon (optim/muon.h): m = beta m + (1 - beta) g,  p -= lr * (update + weight_decay p). */
 #include <pthread.h>
 #include <string.h>
 
@@ -107,6 +109,100 @@ static void sgd(void *arg, int64_t begin, int64_t end) {
 void KERNEL(sgd)(const Call *c) {
     const StepNumbers *s = step_in(c);
     update(&(Step){c, s ? *s : sgd_numbers(c->attr)}, sgd);
+}
+
+static void lion_piece(const Step *step, FlatPiece piece) {
+    const Call *c = step->call;
+    const LionAttr *a = c->attr;
+    const StepNumbers *s = &step->numbers;
+    const real *restrict grad = reals(c->in[0]) + piece.begin;
+    real *restrict p = reals(c->out[0]) + piece.begin, *restrict m = reals(c->out[1]) + piece.begin;
+    const StepGroup group = s->group[piece.group];
+    const real lr = (real)group.lr, decay = (real)group.weight_decay, scale = (real)s->grad_scale;
+    const real beta1 = (real)a->beta1, beta2 = (real)a->beta2, new1 = (real)(1 - a->beta1),
+               new2 = (real)(1 - a->beta2);
+#pragma omp simd
+    for (int64_t i = 0; i < piece.count; i++) {
+        const real g = scale * grad[i], along = beta1 * m[i] + new1 * g;
+        m[i] = beta2 * m[i] + new2 * g;
+        p[i] -= lr * ((real)((along > 0) - (along < 0)) + decay * p[i]);
+    }
+}
+
+static void lion(void *arg, int64_t begin, int64_t end) {
+    const Step *s = arg;
+    for (int64_t i = begin; i < end; i++) lion_piece(s, piece_at(s->call, i));
+}
+
+void KERNEL(lion)(const Call *c) {
+    const StepNumbers *s = step_in(c);
+    update(&(Step){c, s ? *s : lion_numbers(c->attr)}, lion);
+}
+
+static void momentum_piece(const Step *step, FlatPiece piece) {
+    const Call *c = step->call;
+    const SgdAttr *a = c->attr;
+    const real *restrict grad = reals(c->in[0]) + piece.begin;
+    real *restrict m = reals(c->out[0]) + piece.begin, *restrict u = reals(c->out[1]) + piece.begin;
+    const real beta = (real)a->momentum, new = (real)(1 - a->momentum),
+               scale = (real)step->numbers.grad_scale;
+#pragma omp simd
+    for (int64_t i = 0; i < piece.count; i++) {
+        const real g = scale * grad[i];
+        m[i] = beta * m[i] + new *g;
+        u[i] = a->nesterov ? beta * m[i] + new *g : m[i];
+    }
+}
+
+static void muon_momentum(void *arg, int64_t begin, int64_t end) {
+    const Step *s = arg;
+    for (int64_t i = begin; i < end; i++) momentum_piece(s, piece_at(s->call, i));
+}
+
+void KERNEL(muon_momentum)(const Call *c) {
+    const StepNumbers *s = step_in(c);
+    update(&(Step){c, s ? *s : sgd_numbers(c->attr)}, muon_momentum);
+}
+
+static void muon_update_piece(const Step *step, FlatPiece piece) {
+    const Call *c = step->call;
+    const StepGroup group = step->numbers.group[piece.group];
+    const real *restrict u = reals(c->in[0]) + piece.begin, lr = (real)group.lr,
+                         decay = (real)group.weight_decay;
+    real *restrict p = reals(c->out[0]) + piece.begin;
+#pragma omp simd
+    for (int64_t i = 0; i < piece.count; i++) p[i] -= lr * (u[i] + decay * p[i]);
+}
+
+static void muon_update(void *arg, int64_t begin, int64_t end) {
+    const Step *s = arg;
+    for (int64_t i = begin; i < end; i++) muon_update_piece(s, piece_at(s->call, i));
+}
+
+void KERNEL(muon_update)(const Call *c) {
+    const StepNumbers *s = step_in(c);
+    update(&(Step){c, s ? *s : sgd_numbers(c->attr)}, muon_update);
+}
+
+typedef struct Divided {
+    const Call *call;
+    real by;
+} Divided;
+
+static void divide(void *arg, int64_t begin, int64_t end) {
+    const Divided *d = arg;
+    const real *x = reals(d->call->in[0]);
+    real *y = reals(d->call->out[0]);
+    for (int64_t i = begin; i < end; i++) y[i] = x[i] / d->by;
+}
+
+void KERNEL(unit_norm)(const Call *c) {
+    ExactSum squares;
+    CHECK(tensor_count(c->in[1]) == EXACT_WORDS, "unit_norm: a sum of %lld words",
+          (long long)tensor_count(c->in[1]));
+    memcpy(&squares, c->in[1]->data, sizeof squares);
+    pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, divide,
+             &(Divided){c, (real)unit_divisor(exact_value(squares))});
 }
 
 void KERNEL(clip)(const Call *c) {

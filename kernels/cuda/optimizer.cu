@@ -332,6 +332,142 @@ extern "C" void cuda_sgd(const Call *c) {
         REAL_SWITCH(c->in[0]->dtype, step_sgd<R, R>(c));
 }
 
+/* `along` is rounded at the same places as on the CPU: a fused multiply-add might change its sign. */
+template <typename P> __device__ __forceinline__ P rounded_product(P a, P b);
+template <> __device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
+template <> __device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
+
+template <typename P, typename G> struct Lion {
+    typedef P R;
+    enum { N = VEC<P> };
+    struct Loaded {
+        Run<G, N> g;
+        Run<P, N> p, m;
+    };
+    const G *grad;
+    P *param, *exp_avg, beta1, beta2, new1, new2;
+
+    template <bool INSIDE>
+    __device__ __forceinline__ void load(Loaded *x, int64_t i, int64_t end, bool aligned) const {
+        get_run<INSIDE>(grad, i, end, aligned, &x->g);
+        get_run<INSIDE>((const P *)param, i, end, aligned, &x->p);
+        get_run<INSIDE>((const P *)exp_avg, i, end, aligned, &x->m);
+    }
+    template <bool INSIDE>
+    __device__ __forceinline__ void update(const Step<P> &s, Loaded *x, int64_t i, int64_t end,
+                                           bool aligned) const {
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const P g = rounded_product(s.scale, (P)x->g.get(k)), old = x->p.get(k), m = x->m.get(k),
+                    along = rounded_product(beta1, m) + rounded_product(new1, g),
+                    sign = (P)((along > 0) - (along < 0));
+            x->m.put(k, fma(new2, g, beta2 * m));
+            x->p.put(k, fma(-s.lr, fma(s.decay, old, sign), old));
+        }
+        put_run<INSIDE>(param, i, end, aligned, x->p);
+        put_run<INSIDE>(exp_avg, i, end, aligned, x->m);
+    }
+};
+
+template <typename P, typename G> static void step_lion(const Call *c) {
+    const LionAttr *a = (const LionAttr *)c->attr;
+    const Lion<P, G> rule = {data_of<G>(c->in[0]), data_of<P>(c->out[0]), data_of<P>(c->out[1]), (P)a->beta1,
+                             (P)a->beta2,          (P)(1 - a->beta1),     (P)(1 - a->beta2)};
+    launch_update(c, rule, lion_numbers(a));
+}
+
+extern "C" void cuda_lion(const Call *c) {
+    step_types("lion", c, c->out[1], false);
+    if (c->in[0]->dtype == BF16)
+        step_lion<float, bf16>(c);
+    else
+        REAL_SWITCH(c->in[0]->dtype, step_lion<R, R>(c));
+}
+
+/* ---- Muon ---- */
+
+template <typename P, typename G> struct MuonMomentum {
+    typedef P R;
+    enum { N = VEC<P> };
+    struct Loaded {
+        Run<G, N> g;
+        Run<P, N> m;
+    };
+    const G *grad;
+    P *momentum, *direction, beta, added;
+    bool nesterov;
+
+    template <bool INSIDE>
+    __device__ __forceinline__ void load(Loaded *x, int64_t i, int64_t end, bool aligned) const {
+        get_run<INSIDE>(grad, i, end, aligned, &x->g);
+        get_run<INSIDE>((const P *)momentum, i, end, aligned, &x->m);
+    }
+    template <bool INSIDE>
+    __device__ __forceinline__ void update(const Step<P> &s, Loaded *x, int64_t i, int64_t end,
+                                           bool aligned) const {
+        Run<P, N> u;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const P g = added * (s.scale * x->g.get(k)), m = fma(beta, x->m.get(k), g);
+            x->m.put(k, m);
+            u.put(k, nesterov ? fma(beta, m, g) : m);
+        }
+        put_run<INSIDE>(momentum, i, end, aligned, x->m);
+        put_run<INSIDE>(direction, i, end, aligned, u);
+    }
+};
+
+template <typename P, typename G> static void step_momentum(const Call *c) {
+    const SgdAttr *a = (const SgdAttr *)c->attr;
+    const MuonMomentum<P, G> rule = {data_of<G>(c->in[0]), data_of<P>(c->out[0]), data_of<P>(c->out[1]),
+                                     (P)a->momentum,       (P)(1 - a->momentum),  a->nesterov};
+    launch_update(c, rule, sgd_numbers(a));
+}
+
+extern "C" void cuda_muon_momentum(const Call *c) {
+    step_types("muon_momentum", c, c->out[1], false);
+    if (c->in[0]->dtype == BF16)
+        step_momentum<float, bf16>(c);
+    else
+        REAL_SWITCH(c->in[0]->dtype, step_momentum<R, R>(c));
+}
+
+template <typename P> struct MuonUpdate {
+    typedef P R;
+    enum { N = VEC<P> };
+    struct Loaded {
+        Run<P, N> u, p;
+    };
+    const P *direction;
+    P *param;
+
+    template <bool INSIDE>
+    __device__ __forceinline__ void load(Loaded *x, int64_t i, int64_t end, bool aligned) const {
+        get_run<INSIDE>(direction, i, end, aligned, &x->u);
+        get_run<INSIDE>((const P *)param, i, end, aligned, &x->p);
+    }
+    template <bool INSIDE>
+    __device__ __forceinline__ void update(const Step<P> &s, Loaded *x, int64_t i, int64_t end,
+                                           bool aligned) const {
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const P old = x->p.get(k);
+            x->p.put(k, fma(-s.lr, fma(s.decay, old, x->u.get(k)), old));
+        }
+        put_run<INSIDE>(param, i, end, aligned, x->p);
+    }
+};
+
+template <typename P> static void step_muon(const Call *c) {
+    const MuonUpdate<P> rule = {data_of<P>(c->in[0]), data_of<P>(c->out[0])};
+    launch_update(c, rule, sgd_numbers((const SgdAttr *)c->attr));
+}
+
+extern "C" void cuda_muon_update(const Call *c) {
+    step_types("muon_update", c, c->out[0], false);
+    REAL_SWITCH(c->out[0]->dtype, step_muon<R>(c));
+}
+
 /* ---- QK clip ---- */
 
 template <typename R>

@@ -27,6 +27,8 @@
 typedef struct CkptItem {
     const char *suffix; /* "": parameters; ".exp_avg", ".exp_avg_sq", ...: optimizer state */
     void *flat;
+    /* Only parameters with all flags `with` and none of `without` (ParamFlags) have this item. */
+    unsigned with, without;
     DType dtype;  /* a float type */
     bool convert; /* loading: whether tensors stored in another dtype are converted; otherwise, they are an
                      error */

@@ -95,9 +95,11 @@ static Err match_part(Plan *plan, const Param *p, int part, const CkptItem *item
     if (end == first && param_is_fp8_state(want.name) && !ckpt_has_fp8_state(plan->ckpt)) return ERR_OK;
     if (end == first && is_optional(item, want.name)) return ERR_OK;
     if (end == first && *item->suffix)
-        return err_user("'%s' holds no tensor %s: its run did not train this parameter "
-                        "(--freeze-parameters); give up the optimizer's state with --no-load-optim",
-                        plan->ckpt->folder, ckpt_title(&want).s);
+        return err_user(
+            "'%s' holds no tensor %s: its run did not train this parameter "
+            "(--freeze-parameters), or trained it with another --optimizer; give up the optimizer's "
+            "state with --no-load-optim",
+            plan->ckpt->folder, ckpt_title(&want).s);
     if (end == first)
         return err_user("'%s' holds no tensor %s, which the model has; use the model options it was trained "
                         "with (--use-checkpoint-args takes them from the checkpoint)",
@@ -131,10 +133,12 @@ static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) 
     if (c->comm)
         comm_all_reduce(c->comm, comm_everyone(c->comm), "ckpt_load", COMM_MAX, U8, plan->is_known, m->count);
     const bool scales = knows_fp8_state(plan);
-    static const char *const WHY[] = {", which the model does not have; use the model options it was trained "
-                                      "with (--use-checkpoint-args takes them from the checkpoint)",
-                                      " of a parameter that this run does not train (--freeze-parameters); "
-                                      "give up the optimizer's state with --no-load-optim"};
+    static const char *const WHY[] = {
+        ", which the model does not have; use the model options it was trained "
+        "with (--use-checkpoint-args takes them from the checkpoint)",
+        " of a parameter that this run does not train (--freeze-parameters), or "
+        "trains with another --optimizer; give up the optimizer's state with "
+        "--no-load-optim"};
     for (int k = 0; k < n_items; k++)
         for (int64_t i = 0; i < m->count; i++)
             if (!plan->is_known[i] && (scales || !param_is_fp8_state(m->tensors[i].name)) &&

@@ -5,7 +5,11 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-bool held_is_stored(const Param *p, const CkptItem *item) { return !*item->suffix || param_is_trained(p); }
+bool held_is_stored(const Param *p, const CkptItem *item) {
+    const unsigned flags = p->spec.flags;
+    return (!*item->suffix || param_is_trained(p)) && (flags & item->with) == item->with &&
+           !(flags & item->without);
+}
 
 /* The index of the element in the registry's flat layout. */
 static int64_t element_of(const Param *p, int part, int64_t row, int64_t column) {

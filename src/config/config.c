@@ -95,6 +95,8 @@ Err config_parse(Config *c, Args *args, ConfigUse use, unsigned checks, int argc
         c->tokenizer_type = "BertWordPieceLowerCase";
     else if (!c->tokenizer_type && c->vocab_file && c->merge_file) /* like pretrain_gpt.py */
         c->tokenizer_type = "GPT2BPETokenizer";
+    if (c->optimizer == OPTIMIZER_DIST_MUON) /* like validate_args */
+        c->optimizer = OPTIMIZER_MUON, c->use_distributed_optimizer = true;
     config_check(c, checks, args);
     return args_end(args);
 }

@@ -143,6 +143,7 @@ static Model *model_of(const Config *c, const ModelPlace *place) {
         stage_init(m, &place->stages[i]);
     }
     for (int64_t i = 0; i < c->freeze_parameters.count; i++) registry_freeze(r, c->freeze_parameters.at[i]);
+    if (c->optimizer == OPTIMIZER_MUON) registry_mark_matrices(r);
     return m;
 }
 

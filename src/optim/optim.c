@@ -11,12 +11,31 @@
 #include "tape/tape.h"
 
 static size_t buffer_bytes(const Optimizer *o, int i) {
-    return (size_t)o->registry->held[FLAT_STATE] * dtype_size(o->buffer[i].dtype);
+    return (size_t)o->registry->held[o->buffer[i].layout] * dtype_size(o->buffer[i].dtype);
+}
+
+/* How a kind of parameters is updated: its states and its op. */
+typedef struct Rule {
+    int n_states;
+    const char *state[2];
+    OpNumber op;
+} Rule;
+static const Rule ADAM = {2, {".exp_avg", ".exp_avg_sq"}, OP_adamw}, SGD = {1, {".momentum_buffer"}, OP_sgd},
+                  LION = {1, {".exp_avg"}, OP_lion}, MUON = {1, {".momentum_buffer"}, OP_muon_update};
+
+/* The rule for parameters that are updated element by element. */
+static const Rule *rule_of(const Config *c) {
+    if (c->optimizer == OPTIMIZER_SGD) return &SGD;
+    return c->optimizer == OPTIMIZER_MUON && c->muon_scalar_optimizer == SCALAR_LION ? &LION : &ADAM;
 }
 
 DType optim_moment_type(const Config *c, int moment, DType precise) {
     if (moment == 1) return c->exp_avg_sq_dtype == SQUARES_BF16 ? BF16 : precise;
     return c->exp_avg_dtype == STATE_BF16 ? BF16 : c->exp_avg_dtype == STATE_FP16 ? F16 : precise;
+}
+
+const char *optim_op_name(const Config *c, const Param *p) {
+    return OPS[(p->spec.flags & PARAM_MATRIX ? &MUON : rule_of(c))->op].name;
 }
 
 /* ---- pieces: the parameters in each bucket's part ---- */
@@ -85,16 +104,22 @@ static Tensor part_of(const Registry *r, int bucket, FlatBuffer which, DType typ
 
 /* ---- construction ---- */
 
-Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
-    static const char *const ADAM[] = {".exp_avg", ".exp_avg_sq"}, *const SGD[] = {".momentum_buffer"};
-    bool adam = c->optimizer == OPTIMIZER_ADAM;
-    Optimizer *o = mem_zero(1, sizeof *o);
-    *o = (Optimizer){.config = c, .registry = r, .sync = sync, .n_buffers = adam ? 2 : 1};
-    for (int i = 0; i < o->n_buffers; i++) {
-        o->buffer[i].suffix = adam ? ADAM[i] : SGD[i];
-        o->buffer[i].dtype = optim_moment_type(c, i, r->precise);
-        o->buffer[i].flat = device_alloc(r->device, buffer_bytes(o, i), "optimizer state");
+static void add_states(Optimizer *o, const Rule *rule, FlatBuffer layout) {
+    const Registry *r = o->registry;
+    for (int i = 0; i < rule->n_states; i++) {
+        const int k = o->n_buffers++;
+        o->buffer[k].suffix = rule->state[i];
+        o->buffer[k].layout = layout;
+        o->buffer[k].dtype = rule == &ADAM ? optim_moment_type(o->config, i, r->precise) : r->precise;
+        o->buffer[k].flat = device_alloc(r->device, buffer_bytes(o, k), "optimizer state");
     }
+}
+
+Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
+    Optimizer *o = mem_zero(1, sizeof *o);
+    *o = (Optimizer){.config = c, .registry = r, .sync = sync, .muon = muon_new(c, r, sync)};
+    add_states(o, rule_of(c), FLAT_STATE);
+    if (o->muon) add_states(o, &MUON, FLAT_MATRIX_STATE);
     o->state = device_alloc(r->device, sizeof *o->state, "a step of the optimizer");
     o->host = device_host_alloc(r->device, sizeof *o->host, "a step of the optimizer");
     lay_pieces(o);
@@ -109,12 +134,13 @@ void optim_free(Optimizer *o) {
     device_release(o->registry->device, o->state, sizeof *o->state);
     device_host_release(o->registry->device, o->host, sizeof *o->host);
     device_release(o->registry->device, o->pieces, piece_bytes(o));
+    muon_free(o->muon);
     free(o->of_bucket);
     free(o);
 }
 
 size_t optim_bytes(const Optimizer *o) {
-    size_t sum = sizeof *o->state + piece_bytes(o);
+    size_t sum = sizeof *o->state + piece_bytes(o) + muon_bytes(o->muon);
     for (int i = 0; i < o->n_buffers; i++) sum += buffer_bytes(o, i);
     return sum;
 }
@@ -182,12 +208,30 @@ static void clip(const Optimizer *o) {
                                     .device = o->registry->device});
 }
 
-static void update(const Optimizer *o, int bucket, const OptimStep *s) {
+static void update_matrices(const Optimizer *o, const Bucket *b) {
+    Registry *r = o->registry;
+    const int state = o->n_buffers - 1;
+    Tensor numbers = words_of(&o->state->clipped, sizeof o->state->clipped);
+    for (int i = b->first; i < b->first + b->n; i++) {
+        const Param *p = r->laid[i];
+        const FlatRange held = param_part_held(r, p);
+        const int64_t n = held.end - held.begin;
+        if (n <= 0) continue;
+        MuonSlices s = {
+            .grad = registry_slice(r, FLAT_GRADS, r->grads, p->bucket, p->offset, n),
+            .momentum = registry_slice(r, FLAT_MATRIX_STATE, o->buffer[state].flat, p->bucket, p->offset, n),
+            .master = registry_slice(r, FLAT_MASTERS, r->masters, p->bucket, p->offset, n)};
+        muon_update(o->muon, p, s, &numbers);
+    }
+}
+
+static void update_elements(const Optimizer *o, int bucket, const OptimStep *s) {
     const Registry *r = o->registry;
     const Config *c = o->config;
-    const bool adam = c->optimizer == OPTIMIZER_ADAM;
-    const AdamAttr of_adam = {.beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps};
-    const SgdAttr of_sgd = {.momentum = c->sgd_momentum};
+    const Rule *rule = rule_of(c);
+    const AdamAttr adam = {.beta1 = c->adam_beta1, .beta2 = c->adam_beta2, .eps = c->adam_eps};
+    const SgdAttr sgd = {.momentum = c->sgd_momentum};
+    const LionAttr lion = {.beta1 = c->lion_beta1, .beta2 = c->lion_beta2};
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n),
            numbers = words_of(&o->state->clipped, sizeof o->state->clipped);
     if (!pieces.dim[0]) return;
@@ -195,7 +239,7 @@ static void update(const Optimizer *o, int bucket, const OptimStep *s) {
     Call call = {.in = {&grad, &pieces, &numbers}, .device = r->device};
     int n = 0;
     out[n++] = part_of(r, bucket, FLAT_MASTERS, r->precise, r->masters);
-    for (int i = 0; i < o->n_buffers; i++)
+    for (int i = 0; i < rule->n_states; i++)
         out[n++] = part_of(r, bucket, FLAT_STATE, o->buffer[i].dtype, o->buffer[i].flat);
     if (updates_values(o, s)) out[n++] = part_of(r, bucket, FLAT_VALUES, r->storage, r->values);
     for (int i = 0; i < n; i++) {
@@ -203,8 +247,21 @@ static void update(const Optimizer *o, int bucket, const OptimStep *s) {
                                         their content */
         call.out[i] = &out[i];
     }
-    call.attr = adam ? (const void *)&of_adam : &of_sgd;
-    call_run(&OPS[adam ? OP_adamw : OP_sgd], &call);
+    call.attr = rule == &ADAM ? (const void *)&adam : rule == &SGD ? (const void *)&sgd : &lion;
+    call_run(&OPS[rule->op], &call);
+}
+
+static void update(const Optimizer *o, int bucket, const OptimStep *s) {
+    const Bucket *b = &o->registry->buckets[bucket];
+    if (b->matrices)
+        update_matrices(o, b);
+    else
+        update_elements(o, bucket, s);
+}
+
+void optim_dry_run(const Optimizer *o) {
+    for (int k = 0; k < o->registry->n_buckets; k++)
+        if (o->registry->buckets[k].matrices) update_matrices(o, &o->registry->buckets[k]);
 }
 
 typedef struct Work {

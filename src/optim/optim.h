@@ -1,20 +1,22 @@
 /* The optimizer step over the registry's flat buffers: AdamW (Loshchilov & Hutter, 2019; Megatron-LM's fused
- * Adam) and SGD with momentum (PyTorch's). As in Megatron-LM core/optimizer/optimizer.py, a step unscales the
+ * Adam), SGD with momentum (PyTorch's), Lion (Chen et al., 2023) and Muon (muon.h). As in Megatron-LM core/optimizer/optimizer.py, a step unscales the
  * gradients, checks for infinities, clips by the global norm, updates the masters, and rounds the values from
  * the masters.
  *
  * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over
  * blocks of 64 elements, so it is bitwise equal for any data-parallel and pipeline sharding. Each op is
- * called once per bucket, regardless of the number of parameters in the bucket. */
+ * called once per bucket, regardless of the number of parameters in the bucket; Muon's ops are called for each
+ * parameter. */
 #pragma once
 
 #include "base/exact_sum.h"
 #include "config/config.h"
 #include "kernels/attr.h"
+#include "optim/muon.h"
 #include "param/param.h"
 #include "param/sync.h"
 
-enum { OPTIM_BUFFERS = 2 };
+enum { OPTIM_BUFFERS = 3 };
 
 /* The pieces of parameters in a bucket (kernels/attr.h), relative to the beginning of this rank's part.
  * Pieces of parameters for which this rank is primary come first. */
@@ -42,17 +44,23 @@ typedef struct Optimizer {
     FlatPiece *pieces;         /* device memory: the pieces of all buckets */
     int64_t n_pieces;
     BucketPieces *of_bucket;
+    Muon *muon; /* NULL if no parameter has PARAM_MATRIX */
     int n_buffers;
     struct {
         const char *suffix; /* suffix in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */
+        FlatBuffer layout;  /* FLAT_STATE or FLAT_MATRIX_STATE */
         DType dtype;        /* the registry's `precise` type, unless --use-precision-aware-optimizer */
-        void *flat;         /* this rank's part (FLAT_STATE) */
+        void *flat;         /* this rank's part */
     } buffer[OPTIM_BUFFERS];
 } Optimizer;
 
 Optimizer *optim_new(const Config *, Registry *, Sync *);
 void optim_free(Optimizer *);
 size_t optim_bytes(const Optimizer *);
+/* The name of the op that updates the parameter. */
+const char *optim_op_name(const Config *, const Param *);
+/* Runs the GEMMs of an update, in a dry run on the null device. */
+void optim_dry_run(const Optimizer *);
 /* The storage type of Adam's first (0) or second (1) moment. */
 DType optim_moment_type(const Config *, int moment, DType precise);
 

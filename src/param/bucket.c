@@ -7,20 +7,23 @@
 
 static int64_t aligned(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-typedef enum Kind { DENSE, EXPERTS, FROZEN, BUFFERS, KINDS } Kind;
+typedef enum Kind { DENSE, EXPERTS, MATRICES, EXPERT_MATRICES, FROZEN, BUFFERS, KINDS } Kind;
 
 static Kind kind_of(const Param *p) {
     if (!param_is_trained(p)) return p->spec.flags & PARAM_BUFFER ? BUFFERS : FROZEN;
+    if (p->spec.flags & PARAM_MATRIX) return p->spec.expert ? EXPERT_MATRICES : MATRICES;
     return p->spec.expert ? EXPERTS : DENSE;
 }
 
 /* ---- groups ---- */
 
 static void set_groups(const Registry *r, Bucket *b, Kind kind) {
-    static const unsigned AXES_OF[KINDS] = {1 << AXIS_CP | 1 << AXIS_DP, 1 << AXIS_EDP, 0, 0};
+    enum { OF_DENSE = 1 << AXIS_CP | 1 << AXIS_DP, OF_EXPERTS = 1 << AXIS_EDP };
+    static const unsigned AXES_OF[KINDS] = {OF_DENSE, OF_EXPERTS, OF_DENSE, OF_EXPERTS, 0, 0};
     const DataParallel *d = &r->layout.data;
     const Group all = mesh_group(&r->layout.mesh, AXES_OF[kind]);
-    b->trained = kind <= EXPERTS;
+    b->trained = kind < FROZEN;
+    b->matrices = kind == MATRICES || kind == EXPERT_MATRICES;
     const int instances = b->trained && d->instances > 1 ? d->instances : 1;
     CHECK(all.size % instances == 0, "%d data-parallel ranks cannot be divided into %d equal instances",
           all.size, instances);
@@ -45,7 +48,7 @@ static int fill(Registry *r) {
     const DataParallel *d = &r->layout.data;
     const bool by_unit = d->stage == 3 || (d->stage == 2 && !d->bucket_size && !d->num_buckets);
     const int64_t full = limit(r);
-    int n = 0, open[KINDS] = {-1, -1, -1, -1}, unit[KINDS] = {0};
+    int n = 0, open[KINDS] = {-1, -1, -1, -1, -1, -1}, unit[KINDS] = {0};
     int64_t size[KINDS] = {0};
     for (int i = r->n; i--;) {
         Param *p = r->params[i];
@@ -79,6 +82,47 @@ static void sort(Registry *r, int n) {
 
 /* ---- offsets ---- */
 
+static int by_size(const void *a, const void *b) {
+    const Param *x = *(Param *const *)a, *y = *(Param *const *)b;
+    return x->count != y->count ? (x->count < y->count ? 1 : -1) : y->number - x->number;
+}
+
+static int by_offset(const void *a, const void *b) {
+    const Param *x = *(Param *const *)a, *y = *(Param *const *)b;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Assigns the parameters to the members, from the largest to the smallest, each to a member with the fewest elements.
+ * Sets their offsets and returns the size of the members' parts. */
+static int64_t share_whole(Param **laid, int n, int64_t begin, int members) {
+    int64_t *size = mem_zero((size_t)members, sizeof *size), most = 0;
+    int *member = mem_alloc((size_t)n * sizeof *member);
+    qsort(laid, (size_t)n, sizeof *laid, by_size);
+    for (int i = 0; i < n; i++) {
+        int at = 0;
+        for (int k = 1; k < members; k++)
+            if (size[k] < size[at]) at = k;
+        member[i] = at;
+        laid[i]->offset = size[at];
+        size[at] += aligned(laid[i]->count, PARAM_ALIGN);
+        if (size[at] > most) most = size[at];
+    }
+    for (int i = 0; i < n; i++) laid[i]->offset += begin + member[i] * most;
+    qsort(laid, (size_t)n, sizeof *laid, by_offset);
+    free(size), free(member);
+    return most;
+}
+
+/* Sets the offsets of the bucket's parameters in their order. Returns the size of the members' parts. */
+static int64_t share_evenly(Param *const *laid, int n, int64_t begin, int members) {
+    int64_t at = begin;
+    for (int i = 0; i < n; i++) {
+        laid[i]->offset = at;
+        at += aligned(laid[i]->count, PARAM_ALIGN);
+    }
+    return aligned(at - begin, PARAM_ALIGN * members) / members;
+}
+
 static void place(Registry *r) {
     int params = 0;
     for (int k = 0; k < r->n_buckets; k++) {
@@ -93,20 +137,17 @@ static void place(Registry *r) {
     r->elements = 0;
     for (int k = 0; k < r->n_buckets; k++) {
         Bucket *b = &r->buckets[k];
-        int64_t at = b->begin = r->elements;
-        for (int i = b->first; i < b->first + b->n; i++) {
-            r->laid[i]->offset = at;
-            at += aligned(r->laid[i]->count, PARAM_ALIGN);
-        }
         const int members = r->layout.data.stage ? b->inner.size : 1;
-        b->shard = aligned(at - b->begin, PARAM_ALIGN * members) / members;
+        b->begin = r->elements;
+        b->shard = b->matrices && members > 1 ? share_whole(r->laid + b->first, b->n, b->begin, members)
+                                              : share_evenly(r->laid + b->first, b->n, b->begin, members);
         r->elements = b->end = b->begin + b->shard * members;
     }
 }
 
 bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
     static const int FROM_STAGE[] = {
-        [FLAT_VALUES] = 3, [FLAT_GRADS] = 2, [FLAT_MASTERS] = 1, [FLAT_STATE] = 1};
+        [FLAT_VALUES] = 3, [FLAT_GRADS] = 2, [FLAT_MASTERS] = 1, [FLAT_STATE] = 1, [FLAT_MATRIX_STATE] = 1};
     return b->inner.size > 1 && r->layout.data.stage >= FROM_STAGE[which];
 }
 
@@ -114,6 +155,8 @@ bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
 static bool exists(const Registry *r, const Bucket *b, FlatBuffer which) {
     if (which == FLAT_VALUES) return true;
     if (which == FLAT_MASTERS) return r->trains || !b->trained || !dtype_is_16bit(r->storage);
+    if (which == FLAT_STATE && b->matrices) return false;
+    if (which == FLAT_MATRIX_STATE && !b->matrices) return false;
     return r->trains && b->trained;
 }
 

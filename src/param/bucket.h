@@ -2,9 +2,9 @@
  *
  * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after
  * another. Each parameter begins at a multiple of PARAM_ALIGN elements of its bucket. A bucket has parameters
- * of one kind (dense, experts, buffers). The members of its `inner` group hold equal parts of the bucket,
+ * of one kind (dense, experts, matrices of either, buffers). The members of its `inner` group hold equal parts of the bucket,
  * whose size is a multiple of PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) *
- * shard). Padding after the last parameter is zero. Tied embeddings are in a separate bucket, so that the
+ * shard). Parts of a bucket of matrices (PARAM_MATRIX) consist of whole parameters. Padding is zero. Tied embeddings are in a separate bucket, so that the
  * first and the last pipeline stage shard them equally.
  *
  * Source: Megatron-LM core/distributed/param_and_grad_buffer.py, in which a bucket ends at a multiple of
@@ -20,6 +20,7 @@ struct Bucket {
     int first, n;              /* parameters: laid[first, first + n) of the registry */
     Group inner, outer;        /* the ranks that shard the bucket; the ranks with the same part in all
                                   instances */
+    bool matrices;             /* whether its parameters have PARAM_MATRIX */
     bool trained; /* false for buffers and frozen weights, which have no gradients and are not sharded */
 };
 

@@ -65,6 +65,14 @@ int registry_freeze(Registry *r, const char *name) {
     return frozen;
 }
 
+void registry_mark_matrices(Registry *r) {
+    for (int i = 0; i < r->n; i++) {
+        ParamSpec *s = &r->params[i]->spec;
+        if (s->ndim == 2 && param_is_trained(r->params[i]) && !(s->flags & PARAM_EMBEDDING))
+            s->flags |= PARAM_MATRIX;
+    }
+}
+
 static void append(Registry *r, Param *p) {
     r->params = mem_grow(r->params, (size_t)r->n + 1, sizeof *r->params);
     r->params[r->n++] = p;

@@ -26,6 +26,9 @@ typedef enum ParamFlags {
     /* A weight that is not trained (registry_freeze): it has no gradient and no update, and does not count in
      * norms. */
     PARAM_FROZEN = 8,
+    /* A weight whose update depends on the whole matrix (registry_mark_matrices). Data-parallel ranks that
+     * shard it assign the whole parameter to one rank. */
+    PARAM_MATRIX = 16,
 } ParamFlags;
 
 /* Suffix of the names of buffers with the state of delayed FP8 scaling, which affects only rounding. */
@@ -135,8 +138,16 @@ typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;
 
-/* The flat buffers. The optimizer owns its state, which has the same layout. */
-typedef enum FlatBuffer { FLAT_VALUES, FLAT_GRADS, FLAT_MASTERS, FLAT_STATE, FLAT_BUFFERS } FlatBuffer;
+/* The flat buffers. The optimizer owns its states, which have the same layout: FLAT_MATRIX_STATE has the elements of
+ * PARAM_MATRIX, and FLAT_STATE those of all other trained parameters. */
+typedef enum FlatBuffer {
+    FLAT_VALUES,
+    FLAT_GRADS,
+    FLAT_MASTERS,
+    FLAT_STATE,
+    FLAT_MATRIX_STATE,
+    FLAT_BUFFERS
+} FlatBuffer;
 
 typedef struct Bucket Bucket;
 
@@ -180,6 +191,9 @@ Param *registry_find(const Registry *, const char *name); /* NULL if there is no
  * before registry_allocate. Every data-parallel rank then holds their values and masters, and no rank has memory for
  * their gradients and optimizer state. Returns the number of these weights. */
 int registry_freeze(Registry *, const char *name);
+/* Sets PARAM_MATRIX for the trained weights that Megatron-LM's Muon updates: all with two dimensions except the word
+ * embedding and the output layer. Call it before registry_allocate, after registry_freeze. */
+void registry_mark_matrices(Registry *);
 /* Begins a unit: parameters that are used together, such as a layer. At stage 3, the values of a unit are gathered
  * together. */
 void registry_begin_unit(Registry *);

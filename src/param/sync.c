@@ -453,6 +453,24 @@ void sync_world_sum(Sync *s, DType type, void *x, int64_t n) {
                                       .device = s->registry->device});
 }
 
+static void of_shards(Sync *s, const Param *p, CommCall call) {
+    call.group = mesh_group(&s->registry->layout.mesh, 1u << (p->spec.expert ? AXIS_ETP : AXIS_TP));
+    call.device = s->registry->device;
+    if (s->comm) comm_run(s->comm, &call);
+}
+
+void sync_sum_shards(Sync *s, const Param *p, DType type, void *x, int64_t n) {
+    of_shards(
+        s, p,
+        (CommCall){.kind = COMM_ALL_REDUCE, .dtype = type, .site = "shards", .in = x, .out = x, .n = n});
+}
+
+void sync_gather_shards(Sync *s, const Param *p, DType type, const void *in, void *out, int64_t n) {
+    of_shards(
+        s, p,
+        (CommCall){.kind = COMM_ALL_GATHER, .dtype = type, .site = "shards", .in = in, .out = out, .n = n});
+}
+
 /* ---- construction ---- */
 
 Sync *sync_new(Registry *r, Comm *comm) {

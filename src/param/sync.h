@@ -74,5 +74,9 @@ void sync_ready(Sync *, Param *);
 /* Sums x[n], in device memory, over all ranks, in place. Does nothing if s is NULL or there are no other
  * ranks. */
 void sync_world_sum(Sync *, DType, void *x, int64_t n);
+/* Collectives of the tensor-parallel ranks that hold the shards of a parameter, on device memory: the sum of x[n] in
+ * place, and the concatenation of in[n] of all ranks. */
+void sync_sum_shards(Sync *, const Param *, DType, void *x, int64_t n);
+void sync_gather_shards(Sync *, const Param *, DType, const void *in, void *out, int64_t n);
 /* Calls comm_launched. Call it after the launch of a graph with sync_world_sum. */
 void sync_launched(Sync *, const char *site);

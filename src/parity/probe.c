@@ -361,7 +361,7 @@ static void add_parameters(Log *log, Trainer *t, RecordKind kind, double scale) 
         } else if (held.end > held.begin && !(p->spec.flags & PARAM_BUFFER)) {
             Tensor part = registry_slice(r, buffer, kind == RECORD_SUM ? r->grads : r->masters, p->bucket,
                                          held.begin, held.end - held.begin);
-            const char *update = t->run.config->optimizer == OPTIMIZER_ADAM ? "adamw" : "sgd";
+            const char *update = optim_op_name(t->run.config, p);
             add_parameter(log, kind, kind == RECORD_SUM ? "gradient" : update, p, &part,
                           held.begin - p->offset, scale);
         }

@@ -148,7 +148,7 @@ void storage_gradients(Storage *s, Trainer *t) {
 }
 
 static void round_state(const Trainer *t, int buffer, DType type) {
-    const int64_t n = t->run.model->registry->held[FLAT_STATE];
+    const int64_t n = t->run.model->registry->held[t->optimizer->buffer[buffer].layout];
     Tensor all = tensor_make(t->optimizer->buffer[buffer].flat, F64, 1, &n);
     if (type != F64) round_tensor(&all, type);
 }

@@ -33,7 +33,9 @@ static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
                             .flat = r->optimizer->buffer[i].flat,
                             .dtype = r->optimizer->buffer[i].dtype,
                             .sharded = out[0].sharded};
-        out[n].ranges = registry_ranges(g, FLAT_STATE, &out[n].n_ranges);
+        *(r->optimizer->buffer[i].layout == FLAT_MATRIX_STATE ? &out[n].with : &out[n].without) =
+            PARAM_MATRIX;
+        out[n].ranges = registry_ranges(g, r->optimizer->buffer[i].layout, &out[n].n_ranges);
     }
     return n;
 }

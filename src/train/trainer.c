@@ -146,6 +146,7 @@ RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
     if (r->sync) sync_begin(r->sync, passes);
     microbatches_train(r->microbatches, true);
     if (r->sync) sync_finish(r->sync);
+    optim_dry_run(r->optimizer);
     const RankSchedule schedule = microbatches_schedule(r->microbatches, false, &(PipelineSpec){0});
     forward_only(r, &rows, sum);
     return schedule;

@@ -50,9 +50,9 @@ says("--tokenizer-type SFTTokenizer",
 says("--swiglu --squared-relu", "--swiglu and --squared-relu contradict each other", expect=2)
 for what in ("mtp-hsm", "main-params-dtype"):
     assert "did you mean" not in says(f"--{what} 1", f"--{what}", "is not supported", expect=2)
-everything = says("--foo --lr x --min-lr 1 --hidden-dropout 2 --muon-momentum 1", "4 problems",
+everything = says("--foo --lr x --min-lr 1 --hidden-dropout 2 --dump-param-to-param-group-map 1", "4 problems",
                   "'--foo' is not an option", "--lr expects a number", "--hidden-dropout must be from 0 to 1, not 2",
-                  "--muon-momentum is not supported", expect=2)
+                  "--dump-param-to-param-group-map is not supported", expect=2)
 assert everything.count("--foo") == 1, everything
 
 assert "Not supported: This option changes the layers" in isotron("pretrain", "--help", "mtp-hsm")

@@ -177,7 +177,7 @@ generate --load {saved} --prompts-file {work}/latin1 => latin1', line 1: byte 0x
 generate {ask} --lr fast => --lr expects a number, not 'fast'
 generate {ask} --data-path --lr 1 => --data-path expects a value, but none follows
 generate {ask} --micro-batch-size=2.5 => expects a whole number, not '2.5'
-generate {ask} --optimizer muon => --optimizer muon is not supported
+generate {ask} --optimizer soap => --optimizer soap is not supported
 generate {ask} --log-jsonl x => --log-jsonl is not used in generate: remove it
 generate {ask} --ranks 2 => --ranks is not used in generate
 generate {ask} --top-k 3 --top-p 0.5 => are mutually exclusive

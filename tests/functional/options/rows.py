@@ -251,6 +251,11 @@ def experts(fields, words, layouts=(CUT, TOGETHER), without=""):
 
 experts("num_experts moe_ffn_hidden_size", "")
 experts("moe_layer_freq", "--moe-layer-freq 2")
+for mode in "duplicated", "distributed":
+    experts("optimizer num_experts", f"--optimizer muon --lr 1e-3 --global-batch-size 8 --swiglu --ffn-hidden-size 8 --moe-shared-expert-intermediate-size 16 --muon-tp-mode {mode}", (
+        "--ranks 8 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 --expert-model-parallel-size 2 "
+        "--expert-tensor-parallel-size 1 --use-distributed-optimizer",
+        "--ranks 8 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 --expert-tensor-parallel-size 2"))
 experts("norm_placement", "--norm-placement sandwich")
 experts("parallel_residual", "--parallel-residual one-norm")
 experts("moe_layer_freq", "--moe-layer-freq [0,1]")
@@ -361,6 +366,33 @@ scheduled("adam_beta1 adam_beta2 adam_eps", "--adam-beta1 0.8 --adam-beta2 0.95 
 scheduled("optimizer", "--optimizer sgd")
 scheduled("sgd_momentum", "--optimizer sgd --sgd-momentum 0.5")
 scheduled("clip_grad", "--clip-grad 0 --optimizer sgd")
+MUON = "--optimizer muon --lr 1e-3 --weight-decay 0.1 "
+scheduled("optimizer", MUON)
+scheduled("muon_momentum", MUON + "--muon-momentum 0.5")
+scheduled("muon_nesterov", MUON + "--muon-nesterov")
+scheduled("muon_split_qkv", MUON + "--muon-no-split-qkv")
+scheduled("muon_scale_mode", MUON + "--muon-scale-mode unit_rms_norm")
+scheduled("muon_scale_mode muon_extra_scale_factor", MUON + "--muon-scale-mode shape_scaling --muon-extra-scale-factor 0.2")
+for kind, number in (("simple", 6), ("quintic", 7), ("polar_express", 9), ("cans", 6), ("aol", 6), ("deepseekv4", 12)):  # more than the set has
+    scheduled("muon_coefficient_type" * (kind != "quintic") + " muon_num_ns_steps", MUON + f"--muon-coefficient-type {kind} --muon-num-ns-steps {number}")
+scheduled("muon_coefficient_type", MUON + "--muon-coefficient-type cubic5")
+SIGNS = MUON + "--disable-bias-linear --muon-scalar-optimizer lion "  # a bias of keys has no gradient, whose sign would be a matter of rounding
+scheduled("muon_scalar_optimizer", SIGNS)
+scheduled("lion_beta1 lion_beta2", SIGNS + "--lion-beta1 0.8 --lion-beta2 0.9")
+SPLIT = "--ranks 4 --tensor-model-parallel-size 2 "
+BLOCKS = MUON + "--muon-tp-mode blockwise --swiglu --ffn-hidden-size 24"
+witnessed("muon_tp_mode", BLOCKS, layouts=(SPLIT, SPLIT + "--use-distributed-optimizer"), witness="--tensor-model-parallel-size 2")
+DISTRIBUTED = MUON + "--muon-tp-mode distributed --swiglu --ffn-hidden-size 24"
+witnessed("optimizer", DISTRIBUTED, layouts=(SPLIT, SPLIT + "--use-distributed-optimizer"))
+GROUPS = MUON + "--group-query-attention --num-query-groups 2 --swiglu --ffn-hidden-size 24 "
+witnessed("optimizer muon_nesterov", GROUPS + "--muon-nesterov", families=NOT_T5, steps=4, layouts=(
+    "--ranks 4 --tensor-model-parallel-size 4", "--ranks 8 --tensor-model-parallel-size 4 --use-distributed-optimizer"))  # more ranks than groups
+WHOLE = "--ranks 2 --optimizer dist_muon --overlap-grad-reduce --overlap-param-gather --ddp-num-buckets 3"
+witnessed("optimizer", GROUPS, families=NOT_T5, layouts=(WHOLE, SPLIT + "--num-distributed-optimizer-instances 2 --use-distributed-optimizer"))
+witnessed("optimizer freeze_parameters", MUON + "--freeze-parameters decoder.layers.1.mlp embedding", families=GPT)
+witnessed("optimizer qk_clip", MUON + "--disable-bias-linear --qk-clip --qk-clip-threshold 0.5", families=GPT)
+rounded("optimizer", "--optimizer muon --lane bf16", like="--lane bf16")
+rounded("muon_fp32_matmul_prec", "--optimizer muon --lane fp32 --muon-fp32-matmul-prec high", like="--optimizer muon --lane fp32")
 witnessed("clip_grad", "--clip-grad 0.1 --optimizer sgd")
 witnessed("weight_decay", "--weight-decay 0.3")
 witnessed("freeze_parameters", "--hidden-dropout 0.1 --freeze-parameters embedding decoder.layers.0",

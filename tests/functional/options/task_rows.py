@@ -120,11 +120,12 @@ def plain(program, *words):
     return bits(tune(program, words))
 
 
-def tuned(fields, words="", without="", layouts=()):
-    """A row whose run is saved in the middle of an epoch, before its last step, and resumed in another layout."""
+def tuned(fields, words="", without="", layouts=(), witness=""):
+    """A row whose run is saved in the middle of an epoch, before its last step, and resumed in another layout. `witness`
+    has options for the reference trainer only."""
     def check(program, quick):
         o = program.words(words, without)
-        wanted, (halves, whole) = expected(tuple(o)), legs(layouts)
+        wanted, (halves, whole) = expected((*o, *witness.split())), legs(layouts)
         if quick:
             halves, whole = None, (layouts or (ONE,))[:1]
         runs = [tune(program, o, *layout.split()) for layout in whole]
@@ -222,6 +223,15 @@ tuned("embedding_multiplier residual_multiplier", "--embedding-multiplier 3 --re
 
 tuned("adam_beta1 adam_beta2 adam_eps clip_grad", "--adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 1e-3 --clip-grad 0.1")
 tuned("optimizer sgd_momentum clip_grad", "--optimizer sgd --sgd-momentum 0.5 --clip-grad 0.2")
+MUON = "--optimizer muon --lr 1e-3 --weight-decay 0.1 "
+tuned("optimizer muon_momentum muon_nesterov muon_scale_mode muon_extra_scale_factor muon_coefficient_type muon_num_ns_steps muon_split_qkv"
+      " muon_scalar_optimizer lion_beta1 lion_beta2", MUON + "--muon-momentum 0.7 --muon-nesterov --muon-scale-mode shape_scaling"
+      " --muon-extra-scale-factor 3 --muon-coefficient-type polar_express --muon-num-ns-steps 9 --muon-no-split-qkv --disable-bias-linear"
+      " --muon-scalar-optimizer lion --lion-beta1 0.8 --lion-beta2 0.9")
+tuned("optimizer", MUON)
+tuned("muon_tp_mode", MUON + "--muon-tp-mode blockwise", layouts=("--ranks 2 --tensor-model-parallel-size 2",),
+      witness="--tensor-model-parallel-size 2")
+rounded("muon_fp32_matmul_prec", MUON + "--lane fp32 --muon-fp32-matmul-prec high", like=MUON + "--lane fp32")
 tuned("freeze_parameters", "--freeze-parameters embedding encoder")
 EPOCHS = "--epochs 4 --min-lr 1e-3 "
 tuned("min_lr lr_warmup_fraction lr_decay_style weight_decay", EPOCHS + "--lr-warmup-fraction 0.3 --lr-decay-style cosine --weight-decay 0.3")

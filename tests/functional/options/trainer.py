@@ -12,6 +12,7 @@ import numpy as np
 import decoder
 import encoder
 import masked
+import muon
 import samples
 from gradients import Var, backward
 
@@ -325,9 +326,18 @@ class Trainer:
         beta1, beta2, eps = o.float("adam-beta1", 0.9), o.float("adam-beta2", 0.999), o.float("adam-eps", 1e-8)
         for name, g in gradients.items():
             w, (rate, decay), (m, v) = s.weights[name], self.rates(name), (x[name] for x in s.moments)
-            if o.text("optimizer", "adam") == "sgd":
+            kind = o.text("optimizer", "adam")
+            if kind == "sgd":
                 m[:] = o.float("sgd-momentum", 0.9) * m + g + decay * w
                 w -= rate * m
+                continue
+            if kind.endswith("muon") and muon.updates(name, w):
+                w -= rate * (muon.update(o, self.m, name, m, g) + decay * w)
+                continue
+            if kind.endswith("muon") and o.text("muon-scalar-optimizer", "adam") == "lion":
+                first, second = o.float("lion-beta1", 0.95), o.float("lion-beta2", 0.98)
+                w -= rate * (np.sign(first * m + (1 - first) * g) + decay * w)
+                m[:] = second * m + (1 - second) * g
                 continue
             m[:] = beta1 * m + (1 - beta1) * g
             v[:] = beta2 * v + (1 - beta2) * g * g

@@ -76,6 +76,7 @@ TEST(every_choice_that_is_offered_can_be_used) {
         "--bf16 --fp8-format e4m3",
         "--multi-latent-attention --recompute-granularity selective",
         "--ranks 2 --use-megatron-fsdp",
+        "--ranks 2 --optimizer muon --tensor-model-parallel-size 2",
         "--device cuda --ranks 2 --hidden-dropout 0 --attention-dropout 0",
         "--recompute-method uniform --recompute-num-layers 1",
         "--recompute-granularity full --recompute-num-layers 1",

@@ -42,7 +42,7 @@ static const char *const NOTED[][2] = {
     {"--no-load-rng --no-save-rng",
      "--no-save-rng and --no-load-rng have no effect: checkpoints have no generator states"},
     {"--async-save --adam-beta1 0.5 --adam-eps 1 --save-interval 5 --optimizer sgd",
-     "--adam-beta1 and --adam-eps have no effect without --optimizer adam.\n"
+     "--adam-beta1 and --adam-eps have no effect without --optimizer adam or muon.\n"
      "--save-interval and --async-save have no effect without --save.\n"},
     {"--expert-tensor-parallel-size 2", "--expert-tensor-parallel-size has no effect without --num-experts"},
     {"--num-experts 8 --disable-bias-linear --moe-router-load-balancing-type none --moe-aux-loss-coeff 1e-4",

@@ -518,6 +518,15 @@ static const char *const GPT[][2] = {
      "--override-opt_param-scheduler and --use-checkpoint-opt_param-scheduler are mutually exclusive: remove "
      "one"},
     {"--adam-beta1 1", "--adam-beta1 1 must be at least 0 and less than 1"},
+    {"--muon-momentum 1", "must be less than 1"},
+    {"--optimizer muon --fp16", "use bf16 or fp32"},
+    {"--optimizer muon --lane exact", "use fp64"},
+    {"--optimizer muon --use-megatron-fsdp", "use --use-distributed-optimizer, which does not"},
+    {"--muon-coefficient-type cubic5 --muon-num-ns-steps 4", "remove --muon-num-ns-steps 4"},
+    {"--optimizer muon --muon-tp-mode blockwise --tensor-model-parallel-size 4 --group-query-attention "
+     "--num-query-groups 2",
+     "use duplicated, or add --muon-no-split-qkv"},
+    {"--muon-fp32-matmul-prec low", "Use medium or high"},
     {"--mock-data=false", "Training needs data: --data-path, --train-data-path or --mock-data"},
     {"--mock-data=false --data-path x --valid-data-path y",
      "--data-path cannot be used with --train-data-path, --valid-data-path or --test-data-path: remove one"},

@@ -32,7 +32,9 @@ static uint64_t print_of(const Trainer *r, FlatBuffer which, void *flat, uint64_
     uint64_t sum = 0;
     for (int i = 0; i < g->n; i++) {
         const Param *p = g->params[i];
+        const bool matrix = p->spec.flags & PARAM_MATRIX;
         const FlatRange part = param_part_held(g, p);
+        if (which == (matrix ? FLAT_STATE : FLAT_MATRIX_STATE)) continue;
         for (int64_t e = part.begin; e < part.end && param_is_primary(g, p); e++) {
             const int64_t at = e - p->offset, row = param_global_row(p, at / p->columns),
                           column = p->first_column + at % p->columns;
@@ -61,7 +63,8 @@ static void train(void *arg, Comm *comm) {
     }
     o->print = print_of(r, FLAT_MASTERS, r->run.model->registry->masters, 1);
     for (int i = 0; i < r->optimizer->n_buffers; i++)
-        o->print += print_of(r, FLAT_STATE, r->optimizer->buffer[i].flat, (uint64_t)i + 2);
+        o->print +=
+            print_of(r, r->optimizer->buffer[i].layout, r->optimizer->buffer[i].flat, (uint64_t)i + 2);
     sync_world_sum(r->sync, I64, &o->print, 1);
     t->bytes[rank] = registry_bytes(r->run.model->registry) + sync_bytes(r->sync) + optim_bytes(r->optimizer);
     t->as_planned[rank] = t->bytes[rank] == memory_plan_state(&plan) + plan.part[MEMORY_gathered];
@@ -155,6 +158,12 @@ TEST(buckets_overlap_and_stages_change_no_bit) {
         if (!(fabs(whole.norm[0] - by_microbatch.norm[0]) <= 8 * u * whole.norm[0] * 8))
             fail_msg("%s: norms %.17g and %.17g", LAYOUTS[i], whole.norm[0], by_microbatch.norm[0]);
     }
+}
+
+/* Ranks that share the state of Muon each update whole matrices. --use-megatron-fsdp is refused. */
+TEST(ranks_with_whole_matrices_change_no_bit) {
+    compare(BY_STEP, N_BY_STEP - 1, "--fp64 --ranks 4 --optimizer muon", NULL);
+    compare(BY_STEP, N_BY_STEP - 1, "--bf16 --ranks 4 --tensor-model-parallel-size 2 --optimizer muon", NULL);
 }
 
 /* With a single microbatch, there is only one order of summation. */

@@ -1,0 +1,36 @@
+/* The update of Muon (Jordan et al., 2024), as in Megatron-LM core/optimizer/emerging_optimizers.py and in NVIDIA's
+ * Emerging-Optimizers, for weights with PARAM_MATRIX. It takes a moving average of the gradients, replaces its singular
+ * values by numbers near 1, and scales the result by a function of the matrix's size.
+ *
+ *   m = beta m + (1 - beta) g,  u = m, or beta m + (1 - beta) g with --muon-nesterov
+ *   p -= lr (scale NS(u) + weight_decay p)
+ *   NS: x = u / |u|, where |u| is the Frobenius norm. Each step then replaces x by a x + (b A + c A^2) x, where
+ *       A = x x^T and (a, b, c) depend on the step. If A = x^T x is smaller, it is a x + x (b A + c A^2).
+ *
+ * Each expert's weight is a matrix. With --muon-no-split-qkv, a fused QKV weight is one matrix, otherwise q, k and v of
+ * all heads are one each. All other weights are one matrix, also the gate and the projection of a gated MLP. Sums of
+ * squares are exact (base/exact_sum.h). --muon-tp-mode determines what ranks with shards of a weight do:
+ *
+ *   duplicated   they gather u, and each computes NS of the whole
+ *   distributed  each computes its shard of NS; |u| and A, over the dimension that is not split, are sums over the ranks
+ *   blockwise    each computes NS of its shard, so the result depends on the number of ranks */
+#pragma once
+
+#include "config/config.h"
+#include "param/param.h"
+#include "param/sync.h"
+
+typedef struct Muon Muon;
+
+/* Allocates memory for the largest weight that this rank updates. The arguments must outlive the Muon. Returns NULL if
+ * no parameter has PARAM_MATRIX. */
+Muon *muon_new(const Config *, Registry *, Sync *);
+void muon_free(Muon *);
+size_t muon_bytes(const Muon *); /* NULL: 0 */
+
+/* The flat slices of a weight's gradient, momentum and master. */
+typedef struct MuonSlices {
+    Tensor grad, momentum, master;
+} MuonSlices;
+/* Updates momentum and master. `numbers` has the StepNumbers. All ranks with shards of the weight must call it. */
+void muon_update(const Muon *, const Param *, MuonSlices, Tensor *numbers);
