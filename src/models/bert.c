@@ -85,8 +85,7 @@ void plan_bert(const Config *c, Arena *arena, ModelPlan *plan) {
         .n_heads = c->task == TASK_NONE && c->bert_binary_head ? 2 : 1,
     };
     words->types = config_token_types(c);
-    words->normed = !plan->stack[0].has_final;
-    words->norm = spec_norm(c);
+    words->normed |= !plan->stack[0].has_final;
     plan->head[0] = c->task == TASK_NONE ? token_head(c, words, arena) : task_head(c, arena);
     if (plan->n_heads > 1) plan->head[1] = sentence_head(c, arena);
 }

@@ -33,6 +33,8 @@ EmbeddingSpec *spec_words(const Config *c, Arena *arena) {
         .padded_vocab = c->derived.padded_vocab_size,
         .hidden = c->hidden_size,
         .positions = c->position_embedding_type == POSITION_LEARNED ? c->derived.max_position_embeddings : 0,
+        .normed = c->embedding_layernorm,
+        .norm = spec_norm(c),
         .init_std = c->derived.embedding_init_std,
         .dropout = c->hidden_dropout,
         .dropout_site = "embedding.dropout",

@@ -9,7 +9,7 @@ typedef struct EmbeddingSpec {
     int64_t vocab, padded_vocab, hidden;
     int64_t positions; /* number of learned positions, or 0 if there is none */
     int64_t types;     /* number of token types, or 0 if there is none */
-    bool normed;       /* the sum is normalized, as in the original BERT */
+    bool normed;       /* the sum is normalized, as in the original BERT and in Bloom */
     NormAttr norm;
     double init_std, dropout;
     double multiplier; /* multiplies the token embeddings */

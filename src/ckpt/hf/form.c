@@ -23,8 +23,16 @@ void hf_refuse_inside(HfReader *r, const json_t *in, const char *key, const char
 
 void hf_refuse(HfReader *r, const char *key, const char *why) { hf_refuse_inside(r, NULL, key, why); }
 
+/* The second name of a key, or NULL if it has only one. */
+static const char *alias_of(const HfReader *r, const char *key) {
+    for (int i = 0; i < r->num_rows; i++)
+        if (r->rows[i]->form == &hf_form_alias && !strcmp(r->rows[i]->word, key)) return r->rows[i]->key;
+    return NULL;
+}
+
 const json_t *hf_member(const HfReader *r, const json_t *in, const char *key) {
     const json_t *v = json_object_get(in ? in : r->root, key);
+    if (!v && !in) v = json_object_get(r->root, alias_of(r, key));
     return json_is_null(v) ? NULL : v;
 }
 

@@ -80,6 +80,10 @@ static void fourfold_read(HfReader *r, const HfRow *row) {
                 is_given ? hf_get_size(r, row->key, 1) : hf_get_multiple(r, row, 4, OPTION_hidden_size));
 }
 
+static void always_fourfold_read(HfReader *r, const HfRow *row) {
+    hf_set_size(r, row->option, hf_get_multiple(r, row, 4, OPTION_hidden_size));
+}
+
 /* If the key is missing, the value is the number of encoder layers. */
 static void decoder_layers_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, hf_get_size(r, row->key, hf_get_option(r, OPTION_num_layers)));
@@ -263,6 +267,7 @@ const HfForm hf_form_count = {count_read, hf_value_write},
              hf_form_hidden_size_divides = {hidden_size_divides_read, NULL},
              hf_form_heads_fill_hidden = {heads_fill_hidden_read, NULL},
              hf_form_fourfold = {fourfold_read, hf_value_write},
+             hf_form_always_fourfold = {always_fourfold_read, NULL},
              hf_form_decoder_layers = {decoder_layers_read, hf_value_write},
              hf_form_feed_forward = {feed_forward_read, feed_forward_write},
              hf_form_positions = {positions_read, hf_value_write},

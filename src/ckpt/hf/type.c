@@ -19,7 +19,7 @@
  *   REQUIRE(key, value), STATE(key, value) a key that is present must have this value; STATE also writes it
  *   MUST(key, value)                       the key must be present with this value, and is written
  *   REFUSE(key, why)                       the key must be absent
- *   ALIAS(key, other)                      a key that is present must be equal to the other key
+ *   ALIAS(key, other)                      a second name of the other key; if both are present, they must be equal
  *   SPECIAL(form, option, key, fallback)   the form reads and writes the key
  *   DEMAND(form)                           the form only checks
  *   ROPE(option, key, inside, fallback)    the key is called `inside` in rope_scaling and rope_parameters
@@ -283,6 +283,10 @@ static const HfRow ROWS_gptj[] = {
 static const HfRow ROWS_ernie4_5_moe[] = {
 #include "ckpt/hf/ernie4_5_moe.def"
 #include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_bloom[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/bloom.def"
 };
 static const HfRow ROWS_cwm[] = {
 #include "ckpt/hf/all.def"

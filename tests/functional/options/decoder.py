@@ -48,6 +48,7 @@ class Shape:
         self.rms = o.text("normalization", "LayerNorm") == "RMSNorm"
         place = o.text("norm-placement", "pre")
         self.norms_sum = place == "post" and self.family == "bert"
+        self.norms_embedding = self.norms_sum or "embedding-layernorm" in o
         self.norms_input, self.norms_output = place != "post", place != "pre" and not self.norms_sum
         self.parallel = o.text("parallel-residual", "none")
         self.position = o.text("position-embedding-type", "learned_absolute")
@@ -126,6 +127,8 @@ class Tensors(dict):
         if self.m.position == "learned_absolute":
             longest = max(o.int("seq-length"), o.int("decoder-seq-length", 0))
             self["embedding.position_embeddings.weight"] = (o.int("max-position-embeddings", longest), h), self.embedding
+        if self.m.norms_embedding:
+            self.norm("embedding.layernorm", h)
 
     def latents(self, name):
         m, o = self.m, self.o
@@ -585,7 +588,7 @@ class Pass:
             x = x + w["embedding.position_embeddings.weight"][positions]
         if "embedding.tokentype_embeddings.weight" in w:
             x = x + w["embedding.tokentype_embeddings.weight"][types]
-        return self.dropped(self.norm(x, "embedding.layernorm") if m.norms_sum else x, site, "hidden-dropout")
+        return self.dropped(self.norm(x, "embedding.layernorm") if m.norms_embedding else x, site, "hidden-dropout")
 
     def stack(self, x, name, layers, positions, seen, bias=None, across=None):
         """Runs the layers. `seen` has the visible keys for each layer, and across(x, scope) computes the

@@ -21,8 +21,6 @@ def stack_tensors(m):
     out.embeddings()
     if types:
         out["embedding.tokentype_embeddings.weight"] = (types, h), out.embedding
-    if m.norms_sum:
-        out.norm("embedding.layernorm", h)
     out.stack("encoder", m.layers)
     return out
 

@@ -59,6 +59,7 @@ witnessed("position_embedding_type alibi_bias_max", ALIBI + "--alibi-bias-max 3 
           layouts=(ONE, "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --cp-comm-type p2p",
                    "--ranks 2 --context-parallel-size 2 --cp-comm-type a2a --recompute-granularity selective"))
 witnessed("position_embedding_type", ALIBI + "--window-size 5,0 --mtp-num-layers 1", families=GPT, layouts=(ONE, "--ranks 2 --context-parallel-size 2"))
+witnessed("embedding_layernorm norm_epsilon", "--embedding-layernorm --norm-epsilon 1e-2", families=NOT_T5)
 RELATIVE = "--position-embedding-type relative --relative-attention-num-buckets 8 --relative-attention-max-distance 11 --attention-dropout 0.2"
 witnessed("position_embedding_type relative_attention_num_buckets relative_attention_max_distance embedding_init_method_std",
           RELATIVE + " --embedding-init-method-std 0.1", families=T5, layouts=(

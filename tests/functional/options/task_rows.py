@@ -209,6 +209,7 @@ tuned("qk_layernorm apply_wd_to_qk_layernorm weight_decay", "--qk-layernorm --ap
 tuned("qk_l2_norm qk_l2_norm_rope_layers_only",
       "--qk-l2-norm --qk-l2-norm-rope-layers-only --position-embedding-type rope"
       " --no-rope-freq 2")
+tuned("embedding_layernorm", "--embedding-layernorm")
 tuned("norm_bias", "--disable-norm-bias")
 tuned("norm_weight", "--disable-norm-weight")
 tuned("activation glu_linear_offset activation_func_clamp_value",

@@ -14,6 +14,7 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
     } OTHERS[] = {{"GptOssForCausalLM", HF_GPT_OSS},
                   {"GlmForCausalLM", HF_GLM},
                   {"GPTJForCausalLM", HF_GPTJ},
+                  {"BloomForCausalLM", HF_BLOOM},
                   {"HunYuanDenseV1ForCausalLM", HF_HUNYUAN},
                   {"HunYuanMoEV1ForCausalLM", HF_HUNYUAN_MOE},
                   {"Ernie4_5_MoeForCausalLM", HF_ERNIE_MOE},
@@ -105,7 +106,7 @@ static void config_round_trip_of(const char *conf, const char *architecture) {
 #define SAME(field) assert_true(x->field == y->field)
     SAME(ffn_hidden_size), SAME(kv_channels), SAME(num_query_groups), SAME(rotary_dim), SAME(vocab_size);
     SAME(activation), SAME(logits_scaling);
-    if (c->position_embedding_type != POSITION_RELATIVE) SAME(max_position_embeddings); /* T5 has no limit */
+    if (!config_is_unlimited(c)) SAME(max_position_embeddings);
 #undef SAME
     for (int64_t i = 0; i < c->num_layers; i++) {
         assert_int_equal(x->layer_windowed[i], y->layer_windowed[i]);
@@ -360,6 +361,7 @@ static const struct {
     {"norm_placement", ROPE, "norm-placement = sandwich"},
     {"parallel_residual", ROPE, "parallel-residual = one-norm"},
     {"scale_embedding", ROPE, "scale-embedding = true"},
+    {"embedding_layernorm", ROPE, "embedding-layernorm = true"},
     {"embedding_multiplier", ROPE, "embedding-multiplier = 12"},
     {"residual_multiplier", ROPE, "residual-multiplier = 0.22"},
     {"logits_scaling", ROPE, "logits-scaling = 8"},

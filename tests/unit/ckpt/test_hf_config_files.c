@@ -12,7 +12,7 @@
 static const struct {
     const char *type, *keys, *says;
 } REFUSED[] = {
-    {"bloom", "", "model_type is \"bloom\", but only gpt2"},
+    {"reformer", "", "model_type is \"reformer\", but only gpt2"},
     {"llama", "'num_hidden_layers': 70000", "more layers than"},
     {"llama", "'quantization_config': {}", "by a method that cannot be read, 'unknown'"},
     {"llama", "'quantization_config': {'quant_method': 'fp8', 'weight_block_size': [128, 64]}",
@@ -87,6 +87,9 @@ static const struct {
     {"glm4_moe", "'first_k_dense_replace': -1", "first_k_dense_replace is '-1'"},
     {"gpt_neox", "'attention_bias': false", "attention_bias is 'false'"},
     {"gpt_neox", "'head_dim': 8", "head_dim is '8', not hidden_size / num_attention_heads"},
+    {"bloom", "'n_head': 4", "num_attention_heads is '2', but it contradicts n_head"},
+    {"bloom", "'num_attention_heads': 3", "hidden_size is '8', not a multiple of num_attention_heads"},
+    {"bloom", "'apply_residual_connection_post_layernorm': true", "which is not supported"},
     {"falcon", "'alibi': true", "alibi is 'true', which is not supported"},
     {"falcon", "'n_embed': 16", "n_embed is '16', but it contradicts hidden_size"},
     {"falcon", "'new_decoder_architecture': true, 'parallel_attn': false", "is always parallel"},

@@ -22,7 +22,7 @@
 /* --hf-model-type with the name of the type that is tried, because an earlier type may also fit. */
 #define NAMED "hf-model-type = %s\n"
 
-enum { MOST_CHOICES = 13 };
+enum { MOST_CHOICES = 14 };
 static const char *const CHOICES[][MOST_CHOICES] = {
     {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
      LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n", LLAMA_POSITIONS "use-rope-scaling = true\n",
@@ -32,7 +32,8 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      LLAMA_POSITIONS "rotary-interleaved = true\ndisable-norm-bias = true\nparallel-residual = one-norm\n",
      LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n",
      LLAMA_POSITIONS
-     "rotary-interleaved = true\nadd-output-layer-bias = true\nparallel-residual = one-norm\n"},
+     "rotary-interleaved = true\nadd-output-layer-bias = true\nparallel-residual = one-norm\n",
+     "position-embedding-type = alibi\nembedding-layernorm = true\n"},
     {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n",
      "disable-norm-weight = true\ndisable-norm-bias = true\n"},
     {"", "swiglu = true\n", "squared-relu = true\n", GPT_OSS, "activation = relu\n"},
@@ -129,6 +130,7 @@ static const int MODEL[][N_CHOICES] = {
     {12, 0, 0, 3},
     {9, 1, 1, 1, 0, 0, 0, 0, 0, 11},
     {1, 1, 1, 1, 0, 0, 0, 0, 2, 0, 0, 0, 1},
+    {13},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
@@ -324,6 +326,7 @@ static const char *const KEYED[] = {
     MIXTURE "qk-layernorm = true\nqk-layernorm-whole = true\nmoe-ffn-hidden-size = 40\n",
     BASE LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n",
     BASE "activation = relu\nhf-model-type = opt\n",
+    BASE "position-embedding-type = alibi\nembedding-layernorm = true\n",
     BASE LLAMA_POSITIONS
     "rotary-interleaved = true\nadd-output-layer-bias = true\nparallel-residual = one-norm\n"
     "disable-bias-linear = true\nadd-mlp-bias = true\n",
