@@ -1,0 +1,160 @@
+/* Call cycle with string_methods.c: the methods of strings are attributes, and they slice strings.
+ *
+ * Attributes, items and slices, as the sandbox of Jinja finds them: a.b is a method before it is a key, and a['b'] is a
+ * key before it is a method. */
+#include <string.h>
+
+#include "base/utf8.h"
+#include "chat/call.h"
+
+static Value method(Machine *m, const Builtin *table, Value self, Value name) {
+    const Builtin *b = builtin_find(table, name);
+    Callable *made = b ? machine_take(m, sizeof *made) : NULL;
+    if (!made) return (Value){0};
+    *made = (Callable){.builtin = b, .self = self};
+    return (Value){.type = VALUE_CALLABLE, .callable = made};
+}
+
+static Value item_at(const List *list, size_t i, ValueType of) {
+    return i < list->n ? list->at[i] : value_undefined(of, "item", 4);
+}
+
+static Value loop_attribute(const Loop *l, Value name) {
+    const int64_t index = (int64_t)l->index, n = (int64_t)l->items->n;
+    const struct {
+        const char *name;
+        Value value;
+    } rows[] = {
+        {"index", value_int(index + 1)},
+        {"index0", value_int(index)},
+        {"revindex", value_int(n - index)},
+        {"revindex0", value_int(n - index - 1)},
+        {"first", value_bool(index == 0)},
+        {"last", value_bool(index == n - 1)},
+        {"length", value_int(n)},
+        {"depth", value_int(l->depth + 1)},
+        {"depth0", value_int(l->depth)},
+        {"previtem", item_at(l->items, l->index - 1, VALUE_LOOP)},
+        {"nextitem", item_at(l->items, l->index + 1, VALUE_LOOP)},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (value_is(name, rows[i].name)) return rows[i].value;
+    return (Value){0};
+}
+
+/* Methods that the sandbox hides, because they change the value. A key with such a name is hidden too, as in Jinja. */
+static bool is_hidden(Value of, Value name) {
+    static const char *const DICT[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
+    for (const char *const *p = DICT; of.type == VALUE_DICT && *p; p++)
+        if (value_is(name, *p)) return true;
+    return false;
+}
+
+/* A method or an attribute that is not a key, or VALUE_MISSING. */
+static Value own_attribute(Machine *m, Value of, Value name) {
+    const Value *found;
+    Value v;
+    switch (of.type) {
+    case VALUE_STRING:
+        return method(m, STRING_METHODS, of, name);
+    case VALUE_DICT:
+        return is_hidden(of, name) ? value_undefined(VALUE_DICT, name.s, name.n)
+                                   : method(m, DICT_METHODS, of, name);
+    case VALUE_LIST:
+        return of.list->kind <= KIND_TUPLE ? method(m, LIST_METHODS, of, name) : (Value){0};
+    case VALUE_NAMESPACE:
+        found = dict_get_text(m, of.dict, name.s, name.n);
+        return found ? *found : (Value){0};
+    case VALUE_LOOP:
+        v = loop_attribute(of.loop, name);
+        return v.type == VALUE_MISSING ? method(m, LOOP_METHODS, of, name) : v;
+    case VALUE_CALLABLE:
+        return of.callable->macro && value_is(name, "name") ? of.callable->macro->value : (Value){0};
+    default:
+        return (Value){0};
+    }
+}
+
+/* obj[key] of Python, or VALUE_MISSING. */
+static Value own_item(Machine *m, Value of, Value key) {
+    if (of.type == VALUE_DICT) {
+        const Value *found = dict_get(m, of.dict, key);
+        return found ? *found : (Value){0};
+    }
+    const bool indexed = of.type == VALUE_STRING || (of.type == VALUE_LIST && of.list->kind <= KIND_RANGE);
+    if (!indexed || (key.type != VALUE_INT && key.type != VALUE_BOOL)) return (Value){0};
+    int64_t i = key.type == VALUE_INT ? key.i : key.b;
+    const int64_t n = value_length(m, of);
+    if (i < 0) i += n;
+    if (i < 0 || i >= n) return (Value){0};
+    if (of.type == VALUE_LIST) return of.list->at[i];
+    size_t at = 0;
+    uint32_t c;
+    for (; i; i--) at += utf8_next(of.s + at, &c);
+    return value_view(of.s + at, utf8_next(of.s + at, &c));
+}
+
+static bool check(Machine *m, Value of) {
+    if (of.type == VALUE_UNDEFINED) value_fail_undefined(m, of);
+    return machine_spend(m, 1);
+}
+
+Value access_attribute(Machine *m, Value of, Value name) {
+    if (!check(m, of)) return UNDEFINED;
+    Value v = own_attribute(m, of, name);
+    if (v.type == VALUE_MISSING) v = own_item(m, of, name);
+    return v.type == VALUE_MISSING ? value_undefined(of.type, name.s, name.n) : v;
+}
+
+Value access_item(Machine *m, Value of, Value key) {
+    if (!check(m, of)) return UNDEFINED;
+    Value v = own_item(m, of, key);
+    if (v.type == VALUE_MISSING && key.type == VALUE_STRING) v = own_attribute(m, of, key);
+    if (v.type != VALUE_MISSING) return v;
+    const bool named = key.type == VALUE_STRING;
+    return value_undefined(of.type, named ? key.s : "item", named ? key.n : 4);
+}
+
+/* ---- slices ---- */
+
+/* Sets *out to a bound. If it is none, it is `fallback`. */
+static bool bound(Machine *m, Value v, int64_t fallback, int64_t *out) {
+    if (v.type != VALUE_NONE && v.type != VALUE_INT && v.type != VALUE_BOOL) {
+        if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
+        machine_fail(m, "a slice needs integers, not %s", value_type_name(v));
+        return false;
+    }
+    *out = v.type == VALUE_NONE ? fallback : v.type == VALUE_INT ? v.i : v.b;
+    return true;
+}
+
+static int64_t clamp(int64_t i, int64_t n, int64_t least, int64_t most) {
+    if (i < 0) i = i < -n ? -1 : i + n;
+    return i < least ? least : i > most ? most : i;
+}
+
+Value access_slice(Machine *m, Value of, Value from, Value to, Value step_of) {
+    if (!check(m, of)) return UNDEFINED;
+    const bool is_text = of.type == VALUE_STRING;
+    if (!is_text && !(of.type == VALUE_LIST && of.list->kind <= KIND_RANGE))
+        return value_undefined(of.type, "slice", 5);
+    const List *list = value_items(m, of);
+    const int64_t n = (int64_t)list->n;
+    int64_t step = 1, begin = 0, end = 0;
+    if (!bound(m, step_of, 1, &step)) return UNDEFINED;
+    if (!step) machine_fail(m, "the step of a slice is 0; use another number");
+    const bool back = step < 0;
+    if (!bound(m, from, back ? n - 1 : 0, &begin) || !bound(m, to, n, &end) || m->err.code) return UNDEFINED;
+    begin = from.type == VALUE_NONE ? begin : clamp(begin, n, back ? -1 : 0, back ? n - 1 : n);
+    end = to.type == VALUE_NONE ? (back ? -1 : n) : clamp(end, n, back ? -1 : 0, back ? n - 1 : n);
+    Value made = value_list(m, is_text ? KIND_LIST : of.list->kind);
+    Str text = {0};
+    for (int64_t i = begin; (back ? i > end : i < end) && !m->err.code;) {
+        if (is_text)
+            machine_add(m, &text, list->at[i].s, list->at[i].n);
+        else
+            list_push(m, made.list, list->at[i]);
+        if (__builtin_add_overflow(i, step, &i)) break;
+    }
+    return is_text ? value_take(m, &text) : made;
+}

@@ -1,0 +1,69 @@
+/* Filters, tests, methods, functions and macros, which a template can call. */
+#pragma once
+
+#include "chat/node.h"
+#include "chat/value.h"
+
+typedef struct Args {
+    const Value *at;
+    size_t n;
+    const Dict *names; /* keyword arguments */
+} Args;
+
+/* A row of a table, which ends with a row without a name. */
+typedef struct Builtin {
+    const char *name;
+    Value (*run)(Machine *, const Args *);
+    int required; /* the number of arguments that must be given */
+    const char
+        *params; /* their names, separated by spaces; at[i] is VALUE_MISSING if it is not given. NULL: any */
+} Builtin;
+
+enum { MOST_PARAMS = 8 };
+
+/* The first argument of a filter, test or method is the value that it is applied to. */
+extern const Builtin FILTERS[], TESTS[], STRING_METHODS[], DICT_METHODS[], LIST_METHODS[], LOOP_METHODS[],
+    FUNCTIONS[];
+
+typedef struct Scope {
+    struct Scope *up; /* NULL for the scope of the whole template */
+    Dict vars;
+} Scope;
+
+typedef struct Loop {
+    const List *items;
+    size_t index;     /* from 0 */
+    int depth;        /* from 0 */
+    const Node *node; /* NODE_FOR */
+    Scope *scope;     /* outside of the loop */
+    const List *seen; /* the arguments of the last call of `changed`, or NULL */
+} Loop;
+
+typedef struct Callable {
+    const Builtin *builtin; /* a function, or a method of `self` */
+    Value self;             /* VALUE_MISSING for a function */
+    const Node *macro;      /* NODE_MACRO or NODE_CALL_BLOCK */
+    Scope *scope;           /* in which the macro is defined */
+} Callable;
+
+const Builtin *builtin_find(const Builtin *table, Value name);
+/* Assigns the arguments to the parameters and runs the function. `kind` is for messages: "filter". */
+Value builtin_call(Machine *, const char *kind, const Builtin *, const Args *);
+/* Applies a filter or a test. An unknown name is an error. */
+Value filter_apply(Machine *, Value name, const Args *);
+bool test_apply(Machine *, Value name, const Args *);
+
+/* ---- access.c ---- */
+
+Value access_attribute(Machine *, Value of, Value name); /* of.name */
+Value access_item(Machine *, Value of, Value key);       /* of[key] */
+/* of[from:to:step]; a bound that is not given is none */
+Value access_slice(Machine *, Value of, Value from, Value to, Value step);
+
+/* ---- operators.c ---- */
+
+Value operator_binary(Machine *, Op, Value, Value);
+Value operator_negative(Machine *, Value);
+bool operator_compare(Machine *, Op, Value, Value);
+/* text % values */
+Value operator_format(Machine *, Value text, Value values);

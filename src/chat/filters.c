@@ -1,0 +1,511 @@
+/* The filters. Each accepts what the filter of Jinja accepts; a filter that returns an iterator there returns one here. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "chat/call.h"
+#include "chat/lexer.h"
+#include "chat/strings.h"
+
+static bool given(Value v) { return v.type != VALUE_MISSING && v.type != VALUE_NONE; }
+static bool flag(Value v, bool fallback) { return v.type == VALUE_MISSING ? fallback : value_true(v); }
+
+static int64_t integer(Machine *m, Value v, int64_t fallback) {
+    if (!given(v)) return fallback;
+    if (v.type != VALUE_INT && v.type != VALUE_BOOL)
+        machine_fail(m, "a filter needs an integer as argument, not %s", value_type_name(v));
+    return v.type == VALUE_BOOL ? v.b : v.i;
+}
+
+/* ---- texts ---- */
+
+static Value to_string(Machine *m, const Args *a) { return value_text(m, a->at[0]); }
+static Value lower(Machine *m, const Args *a) { return string_case(m, value_text(m, a->at[0]), CASE_LOWER); }
+static Value upper(Machine *m, const Args *a) { return string_case(m, value_text(m, a->at[0]), CASE_UPPER); }
+static Value capitalize(Machine *m, const Args *a) { return string_capitalize(m, value_text(m, a->at[0])); }
+
+static Value trim(Machine *m, const Args *a) {
+    return string_strip(m, value_text(m, a->at[0]), a->at[1], STRIP_LEFT | STRIP_RIGHT);
+}
+
+/* Words begin after whitespace and - ( { [ <. */
+static Value title(Machine *m, const Args *a) {
+    const Value text = value_text(m, a->at[0]);
+    Str out = {0};
+    for (size_t begin = 0, end; begin < text.n && machine_spend(m, 1); begin = end) {
+        bool is_word = false, inside = true;
+        for (end = begin; end < text.n && inside;) {
+            uint32_t c;
+            const size_t n = utf8_next(text.s + end, &c);
+            const bool separates = lexer_is_space(c) || (c < 0x80 && strchr("-({[<", (int)c) && c);
+            if (end == begin) is_word = !separates;
+            inside = separates != is_word;
+            if (inside) end += n;
+        }
+        const Value word = string_capitalize(m, value_view(text.s + begin, end - begin));
+        if (!m->err.code) machine_add(m, &out, word.s, word.n);
+    }
+    return value_take(m, &out);
+}
+
+static Value replace(Machine *m, const Args *a) {
+    const Value text = value_text(m, a->at[0]), old = value_text(m, a->at[1]), with = value_text(m, a->at[2]);
+    const int64_t most = integer(m, a->at[3], -1);
+    return m->err.code ? UNDEFINED : string_replace(m, text, old, with, most);
+}
+
+static Value indent(Machine *m, const Args *a) {
+    const Value text = value_text(m, a->at[0]);
+    Str space = {0}, out = {0};
+    if (a->at[1].type == VALUE_STRING)
+        machine_add(m, &space, a->at[1].s, a->at[1].n);
+    else
+        for (int64_t i = integer(m, a->at[1], 4); i > 0 && machine_spend(m, 1); i--)
+            machine_puts(m, &space, " ");
+    const bool first = flag(a->at[2], false), blank = flag(a->at[3], false);
+    Str whole = {0};
+    machine_add(m, &whole, text.s, text.n);
+    machine_puts(m, &whole, "\n");
+    const Value lines = string_lines(m, value_take(m, &whole), false);
+    for (size_t i = 0; !m->err.code && i < lines.list->n; i++) {
+        const Value line = lines.list->at[i];
+        if (i) machine_puts(m, &out, "\n");
+        if (i ? line.n || blank : first) machine_add(m, &out, space.s ? space.s : "", space.len);
+        machine_add(m, &out, line.s, line.n);
+    }
+    str_free(&space);
+    return value_take(m, &out);
+}
+
+static Value escape(Machine *m, const Args *a) {
+    if (a->at[0].type == VALUE_MARKUP) return a->at[0];
+    Str out = {0};
+    value_escape(m, a->at[0], &out);
+    Value made = value_take(m, &out);
+    made.type = VALUE_MARKUP;
+    return made;
+}
+
+static Value safe(Machine *m, const Args *a) {
+    Value made = value_text(m, a->at[0]);
+    made.type = VALUE_MARKUP;
+    return made;
+}
+
+static Value format(Machine *m, const Args *a) {
+    Value values = value_list(m, KIND_TUPLE);
+    for (size_t i = 1; i < a->n && !m->err.code; i++) list_push(m, values.list, a->at[i]);
+    if (a->names && a->names->n) {
+        if (a->n > 1)
+            machine_fail(m, "the filter 'format' needs either positional arguments or keywords, not both");
+        values = (Value){.type = VALUE_DICT, .dict = (Dict *)a->names};
+    }
+    return m->err.code || !a->n ? UNDEFINED : operator_format(m, value_text(m, a->at[0]), values);
+}
+
+static Value to_json(Machine *m, const Args *a) {
+    const Value indent_by = a->at[2], separators = a->at[3];
+    JsonForm form = {.ascii = flag(a->at[1], false), .sorted = flag(a->at[4], false), .indent = value_none()};
+    form.comma = value_view(", ", 2), form.colon = value_view(": ", 2);
+    if (given(indent_by)) {
+        form.indent = indent_by.type == VALUE_STRING ? indent_by : value_int(integer(m, indent_by, 0));
+        form.comma = value_view(",", 1);
+    }
+    if (given(separators)) {
+        const List *both = value_items(m, separators);
+        if (m->err.code) return UNDEFINED;
+        if (both->n != 2 || both->at[0].type != VALUE_STRING || both->at[1].type != VALUE_STRING) {
+            machine_fail(m, "the separators of tojson must be two strings, such as (',', ':')");
+            return UNDEFINED;
+        }
+        form.comma = both->at[0], form.colon = both->at[1];
+    }
+    Str out = {0};
+    value_json(m, a->at[0], &form, 0, &out);
+    return value_take(m, &out);
+}
+
+/* ---- numbers ---- */
+
+static Value absolute(Machine *m, const Args *a) {
+    const Value v = a->at[0];
+    if (v.type == VALUE_FLOAT) return value_float(fabs(v.f));
+    if (value_is_number(v))
+        return value_number(v) < 0 ? operator_negative(m, v) : value_int(v.type == VALUE_INT ? v.i : v.b);
+    return operator_negative(m, v); /* an error */
+}
+
+/* Reads a number like Python's float(text) or int(text, base): with whitespace around it and underscores between digits.
+ * Returns VALUE_MISSING if it is not one. */
+static Value read_number(Machine *m, Value text, bool is_float, int base) {
+    const Value inside = string_strip(m, text, value_none(), STRIP_LEFT | STRIP_RIGHT);
+    char digits[400];
+    size_t n = 0;
+    if (m->err.code || !inside.n || inside.n >= sizeof digits) return (Value){0};
+    for (size_t i = 0; i < inside.n; i++) {
+        const bool between = i && i + 1 < inside.n && inside.s[i - 1] != '_' && inside.s[i + 1] != '_';
+        if (inside.s[i] != '_')
+            digits[n++] = inside.s[i];
+        else if (!between)
+            return (Value){0};
+    }
+    digits[n] = '\0';
+    char *end;
+    errno = 0;
+    if (strlen(digits) != n || strchr(" \t\n\v\f\r", *digits) || (is_float && strpbrk(digits, "xXpP(")))
+        return (Value){0};
+    const Value v = is_float ? value_float(strtod(digits, &end)) : value_int(strtoll(digits, &end, base));
+    if (*end || end == digits) return (Value){0};
+    if (!is_float && errno == ERANGE)
+        machine_fail(m, "the integer %.40s is beyond 64 bits; use a smaller one", digits);
+    return v;
+}
+
+static Value int_of_float(Machine *m, double f, Value fallback) {
+    if (isfinite(f) && fabs(f) < 9.2e18) return value_int((int64_t)f);
+    if (isfinite(f)) machine_fail(m, "the integer is beyond 64 bits; use a smaller one");
+    return fallback;
+}
+
+static Value to_int(Machine *m, const Args *a) {
+    const Value v = a->at[0], fallback = a->at[1].type == VALUE_MISSING ? value_int(0) : a->at[1];
+    const int64_t base = integer(m, a->at[2], 10);
+    if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
+    if (base != 10 && base != 16 && base != 8 && base != 2)
+        machine_fail(m, "the base of an integer must be 2, 8, 10 or 16");
+    if (m->err.code) return UNDEFINED;
+    if (v.type == VALUE_FLOAT) return int_of_float(m, v.f, fallback);
+    if (v.type == VALUE_INT || v.type == VALUE_BOOL) return value_int(v.type == VALUE_INT ? v.i : v.b);
+    if (v.type != VALUE_STRING) return fallback;
+    Value made = read_number(m, v, false, (int)base);
+    if (made.type != VALUE_MISSING) return made;
+    made = read_number(m, v, true, 10);
+    return made.type == VALUE_MISSING ? fallback : int_of_float(m, made.f, fallback);
+}
+
+static Value to_float(Machine *m, const Args *a) {
+    const Value v = a->at[0], fallback = a->at[1].type == VALUE_MISSING ? value_float(0) : a->at[1];
+    if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
+    if (value_is_number(v)) return value_float(value_number(v));
+    const Value made = v.type == VALUE_STRING ? read_number(m, v, true, 10) : (Value){0};
+    return made.type == VALUE_MISSING ? fallback : made;
+}
+
+static Value round_number(Machine *m, const Args *a) {
+    const Value v = a->at[0];
+    const int64_t digits = integer(m, a->at[1], 0);
+    const Value method = a->at[2].type == VALUE_MISSING ? value_view("common", 6) : a->at[2];
+    const bool common = value_is(method, "common"), up = value_is(method, "ceil");
+    if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
+    if (!value_is_number(v) || digits < 0 || digits > 15 || !(common || up || value_is(method, "floor")))
+        machine_fail(m, "round needs a number, 0 to 15 digits, and the method common, ceil or floor");
+    if (m->err.code) return UNDEFINED;
+    if (common && v.type != VALUE_FLOAT) return value_int(v.type == VALUE_INT ? v.i : v.b);
+    const double x = value_number(v), scale = pow(10, (double)digits);
+    if (!common) return value_float((up ? ceil(x * scale) : floor(x * scale)) / scale);
+    char text[400];
+    snprintf(text, sizeof text, "%.*f", (int)digits, x); /* correctly rounded, ties to even, as in Python */
+    return value_float(strtod(text, NULL));
+}
+
+/* ---- values ---- */
+
+static Value default_value(Machine *m, const Args *a) {
+    (void)m;
+    const bool replaced =
+        a->at[0].type == VALUE_UNDEFINED || (flag(a->at[2], false) && !value_true(a->at[0]));
+    return !replaced ? a->at[0] : a->at[1].type == VALUE_MISSING ? value_view("", 0) : a->at[1];
+}
+
+static Value length(Machine *m, const Args *a) { return value_int(value_length(m, a->at[0])); }
+
+static Value list_of(Machine *m, const List *items, ListKind kind) {
+    Value made = value_list(m, kind);
+    for (size_t i = 0; i < items->n && !m->err.code; i++) list_push(m, made.list, items->at[i]);
+    return made;
+}
+
+static Value to_list(Machine *m, const Args *a) { return list_of(m, value_items(m, a->at[0]), KIND_LIST); }
+
+static Value first(Machine *m, const Args *a) {
+    if (value_is_list(a->at[0], KIND_ITERATOR)) {
+        List *list = a->at[0].list;
+        return list->read < list->n ? list->at[list->read++] : UNDEFINED;
+    }
+    const List *items = value_items(m, a->at[0]);
+    return items->n ? items->at[0] : UNDEFINED;
+}
+
+static Value last(Machine *m, const Args *a) {
+    if (value_is_list(a->at[0], KIND_ITERATOR))
+        machine_fail(m, "last needs a list; use the filter 'list' first");
+    const List *items = value_items(m, a->at[0]);
+    return items->n ? items->at[items->n - 1] : UNDEFINED;
+}
+
+static Value reverse(Machine *m, const Args *a) {
+    const Value v = a->at[0];
+    const List *items = value_items(m, v);
+    Value made = value_list(m, KIND_ITERATOR);
+    Str text = {0};
+    for (size_t i = items->n; i-- && !m->err.code;)
+        if (v.type == VALUE_STRING)
+            machine_add(m, &text, items->at[i].s, items->at[i].n);
+        else
+            list_push(m, made.list, items->at[i]);
+    return v.type == VALUE_STRING ? value_take(m, &text) : made;
+}
+
+static Value items(Machine *m, const Args *a) {
+    Value made = value_list(m, KIND_ITERATOR);
+    if (a->at[0].type == VALUE_UNDEFINED) return made;
+    if (a->at[0].type != VALUE_DICT) machine_fail(m, "items needs a dict, not %s", value_type_name(a->at[0]));
+    for (size_t i = 0; !m->err.code && i < a->at[0].dict->n; i++) {
+        Value pair = value_list(m, KIND_TUPLE);
+        list_push(m, pair.list, a->at[0].dict->at[i].key);
+        list_push(m, pair.list, a->at[0].dict->at[i].value);
+        list_push(m, made.list, pair);
+    }
+    return made;
+}
+
+/* ---- items by attribute ---- */
+
+/* The integer, or the string itself if it has another character than digits. */
+static Value path_part(Value part) {
+    int64_t i = 0;
+    for (size_t k = 0; k < part.n; k++) {
+        if (part.s[k] < '0' || part.s[k] > '9' || k == 9) return part;
+        i = i * 10 + (part.s[k] - '0');
+    }
+    return part.n ? value_int(i) : part;
+}
+
+/* The value at a path such as "function.name" or 0. Each undefined step becomes the fallback, unless it is missing. */
+static Value path_or(Machine *m, Value v, Value path, Value fallback) {
+    if (path.type != VALUE_STRING) {
+        if (given(path)) v = access_item(m, v, path);
+        return v.type == VALUE_UNDEFINED && fallback.type != VALUE_MISSING ? fallback : v;
+    }
+    for (size_t begin = 0; begin <= path.n && !m->err.code;) {
+        const char *dot = memchr(path.s + begin, '.', path.n - begin);
+        const size_t n = dot ? (size_t)(dot - path.s) - begin : path.n - begin;
+        v = access_item(m, v, path_part(value_view(path.s + begin, n)));
+        if (v.type == VALUE_UNDEFINED && fallback.type != VALUE_MISSING) v = fallback;
+        begin += n + 1;
+    }
+    return v;
+}
+
+static Value at_path(Machine *m, Value v, Value path) { return path_or(m, v, path, (Value){0}); }
+
+/* The arguments from `from`, behind an item. */
+static Args behind(Machine *m, const Args *a, size_t from) {
+    const size_t n = a->n > from ? a->n - from : 0;
+    Value *at = machine_take(m, (n + 1) * sizeof *at);
+    for (size_t i = 0; at && i < n; i++) at[1 + i] = a->at[from + i];
+    return (Args){.at = at, .n = n + 1, .names = a->names};
+}
+
+static Value argument(const Args *a, size_t i, const char *name) {
+    if (i < a->n) return a->at[i];
+    for (size_t k = 0; name && a->names && k < a->names->n; k++)
+        if (value_is(a->names->at[k].key, name)) return a->names->at[k].value;
+    return (Value){0};
+}
+
+static Value map(Machine *m, const Args *a) {
+    const Value path = argument(a, 2, "attribute"), fallback = argument(a, 3, "default"),
+                filter = argument(a, 1, NULL);
+    const List *from = value_items(m, argument(a, 0, NULL));
+    Value made = value_list(m, KIND_ITERATOR);
+    const bool by_attribute = a->n == 1 && path.type != VALUE_MISSING;
+    if (!by_attribute && filter.type != VALUE_STRING)
+        machine_fail(m, "map needs the name of a filter, or attribute='name'");
+    Args one = behind(m, a, 2);
+    for (size_t i = 0; i < from->n && machine_spend(m, 1); i++) {
+        if (!by_attribute) *(Value *)one.at = from->at[i];
+        list_push(m, made.list,
+                  by_attribute ? path_or(m, from->at[i], path, fallback) : filter_apply(m, filter, &one));
+    }
+    return made;
+}
+
+/* select, reject (path is VALUE_MISSING), selectattr and rejectattr. `test` is the position of the name of the test. */
+static Value filtered(Machine *m, const Args *a, Value path, size_t test, bool wanted) {
+    const List *from = value_items(m, argument(a, 0, NULL));
+    Value made = value_list(m, KIND_ITERATOR);
+    const Value name = argument(a, test, NULL);
+    if (name.type != VALUE_MISSING && name.type != VALUE_STRING)
+        machine_fail(m, "the name of a test must be a string");
+    Args one = behind(m, a, test + 1);
+    for (size_t i = 0; i < from->n && machine_spend(m, 1); i++) {
+        const Value v = at_path(m, from->at[i], path);
+        *(Value *)one.at = v;
+        if (m->err.code) break;
+        const bool passes = name.type == VALUE_MISSING ? value_true(v) : test_apply(m, name, &one);
+        if (passes == wanted) list_push(m, made.list, from->at[i]);
+    }
+    return made;
+}
+
+static Value selected(Machine *m, const Args *a) { return filtered(m, a, (Value){0}, 1, true); }
+static Value rejected(Machine *m, const Args *a) { return filtered(m, a, (Value){0}, 1, false); }
+
+static Value filtered_by_attribute(Machine *m, const Args *a, bool wanted) {
+    if (a->n < 2) machine_fail(m, "selectattr and rejectattr need the name of an attribute");
+    return m->err.code ? UNDEFINED : filtered(m, a, a->at[1], 2, wanted);
+}
+
+static Value select_by_attribute(Machine *m, const Args *a) { return filtered_by_attribute(m, a, true); }
+static Value reject_by_attribute(Machine *m, const Args *a) { return filtered_by_attribute(m, a, false); }
+
+static Value join(Machine *m, const Args *a) {
+    Value between = a->at[1].type == VALUE_MISSING ? value_view("", 0) : value_text(m, a->at[1]);
+    const List *from = value_items(m, a->at[0]);
+    if (!given(a->at[2])) return m->err.code ? UNDEFINED : string_joined(m, between, from);
+    Value parts = value_list(m, KIND_LIST);
+    for (size_t i = 0; i < from->n && machine_spend(m, 1); i++)
+        list_push(m, parts.list, at_path(m, from->at[i], a->at[2]));
+    return m->err.code ? UNDEFINED : string_joined(m, between, parts.list);
+}
+
+static Value sum(Machine *m, const Args *a) {
+    const List *from = value_items(m, a->at[0]);
+    Value total = a->at[2].type == VALUE_MISSING ? value_int(0) : a->at[2];
+    for (size_t i = 0; i < from->n && machine_spend(m, 1); i++)
+        total = operator_binary(m, OP_ADD, total, at_path(m, from->at[i], a->at[1]));
+    return total;
+}
+
+/* ---- order ---- */
+
+/* The key by which an item is compared: an attribute, in lower case unless case counts. */
+static Value sort_key(Machine *m, Value v, Value path, bool with_case) {
+    v = at_path(m, v, path);
+    return v.type == VALUE_STRING && !with_case ? string_case(m, v, CASE_LOWER) : v;
+}
+
+/* Sorts items by keys: a merge sort, which is stable. `at` and `spare` have n pairs each. */
+static void merge_sort(Machine *m, Pair *at, Pair *spare, size_t n, bool down) {
+    for (size_t width = 1; width < n; width *= 2) {
+        for (size_t begin = 0; begin < n && machine_spend(m, 1); begin += 2 * width) {
+            const size_t middle = begin + width < n ? begin + width : n,
+                         end = middle + width < n ? middle + width : n;
+            for (size_t i = begin, k = middle, to = begin; to < end; to++) {
+                bool left = k == end;
+                if (i < middle && k < end) {
+                    const int order = value_order(m, at[k].key, at[i].key);
+                    left = down ? order <= 0 : order >= 0;
+                }
+                spare[to] = left ? at[i++] : at[k++];
+            }
+        }
+        memcpy(at, spare, n * sizeof *at);
+    }
+}
+
+/* The items, sorted. */
+static Pair *sorted(Machine *m, const List *from, Value path, bool with_case, bool down) {
+    Pair *at = machine_take(m, (from->n + 1) * sizeof *at),
+         *spare = machine_take(m, (from->n + 1) * sizeof *at);
+    for (size_t i = 0; at && i < from->n; i++)
+        at[i] = (Pair){sort_key(m, from->at[i], path, with_case), from->at[i]};
+    if (m->err.code) return NULL;
+    merge_sort(m, at, spare, from->n, down);
+    return at;
+}
+
+static Value sort(Machine *m, const Args *a) {
+    const List *from = value_items(m, a->at[0]);
+    const Pair *at = sorted(m, from, a->at[3], flag(a->at[2], false), flag(a->at[1], false));
+    Value made = value_list(m, KIND_LIST);
+    for (size_t i = 0; at && i < from->n && !m->err.code; i++) list_push(m, made.list, at[i].value);
+    return made;
+}
+
+static Value dictsort(Machine *m, const Args *a) {
+    const bool by_value = value_is(a->at[2], "value");
+    if (a->at[0].type == VALUE_UNDEFINED) value_fail_undefined(m, a->at[0]);
+    if (a->at[0].type != VALUE_DICT)
+        machine_fail(m, "dictsort needs a dict, not %s", value_type_name(a->at[0]));
+    if (!by_value && a->at[2].type != VALUE_MISSING && !value_is(a->at[2], "key"))
+        machine_fail(m, "dictsort sorts by 'key' or 'value'");
+    if (m->err.code) return UNDEFINED;
+    const List *from = value_items(m, items(m, a));
+    const Pair *at = sorted(m, from, value_int(by_value), flag(a->at[1], false), flag(a->at[3], false));
+    Value made = value_list(m, KIND_LIST);
+    for (size_t i = 0; at && i < from->n && !m->err.code; i++) list_push(m, made.list, at[i].value);
+    return made;
+}
+
+static Value unique(Machine *m, const Args *a) {
+    const List *from = value_items(m, a->at[0]);
+    Value made = value_list(m, KIND_ITERATOR), seen = value_dict(m);
+    for (size_t i = 0; i < from->n && machine_spend(m, 1); i++) {
+        const Value key = sort_key(m, from->at[i], a->at[2], flag(a->at[1], false));
+        if (m->err.code || dict_get(m, seen.dict, key)) continue;
+        dict_set(m, seen.dict, key, value_none());
+        list_push(m, made.list, from->at[i]);
+    }
+    return made;
+}
+
+static Value extreme(Machine *m, const Args *a, int sign) {
+    const List *from = value_items(m, a->at[0]);
+    Value best = UNDEFINED, best_key = UNDEFINED;
+    for (size_t i = 0; i < from->n && machine_spend(m, 1); i++) {
+        const Value key = sort_key(m, from->at[i], a->at[2], flag(a->at[1], false));
+        if (i && sign * value_order(m, key, best_key) <= 0) continue;
+        best = from->at[i], best_key = key;
+    }
+    return best;
+}
+
+static Value least(Machine *m, const Args *a) { return extreme(m, a, -1); }
+static Value most(Machine *m, const Args *a) { return extreme(m, a, 1); }
+
+const Builtin FILTERS[] = {
+    {"abs", absolute, 1, "x"},
+    {"capitalize", capitalize, 1, "s"},
+    {"count", length, 1, "obj"},
+    {"d", default_value, 1, "value default_value boolean"},
+    {"default", default_value, 1, "value default_value boolean"},
+    {"dictsort", dictsort, 1, "value case_sensitive by reverse"},
+    {"e", escape, 1, "s"},
+    {"escape", escape, 1, "s"},
+    {"first", first, 1, "seq"},
+    {"float", to_float, 1, "value default"},
+    {"format", format, 1, NULL},
+    {"indent", indent, 1, "s width first blank"},
+    {"int", to_int, 1, "value default base"},
+    {"items", items, 1, "value"},
+    {"join", join, 1, "value d attribute"},
+    {"last", last, 1, "seq"},
+    {"length", length, 1, "obj"},
+    {"list", to_list, 1, "value"},
+    {"lower", lower, 1, "s"},
+    {"map", map, 1, NULL},
+    {"max", most, 1, "value case_sensitive attribute"},
+    {"min", least, 1, "value case_sensitive attribute"},
+    {"reject", rejected, 1, NULL},
+    {"rejectattr", reject_by_attribute, 1, NULL},
+    {"replace", replace, 3, "s old new count"},
+    {"reverse", reverse, 1, "value"},
+    {"round", round_number, 1, "value precision method"},
+    {"safe", safe, 1, "value"},
+    {"select", selected, 1, NULL},
+    {"selectattr", select_by_attribute, 1, NULL},
+    {"sort", sort, 1, "value reverse case_sensitive attribute"},
+    {"string", to_string, 1, "object"},
+    {"sum", sum, 1, "iterable attribute start"},
+    {"title", title, 1, "s"},
+    {"tojson", to_json, 1, "x ensure_ascii indent separators sort_keys"},
+    {"trim", trim, 1, "value chars"},
+    {"unique", unique, 1, "value case_sensitive attribute"},
+    {"upper", upper, 1, "s"},
+    {NULL, NULL, 0, NULL},
+};

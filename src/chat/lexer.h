@@ -1,0 +1,37 @@
+/* Splits a template into tokens. Whitespace control (-, +, trim_blocks, lstrip_blocks) is applied to the text. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+
+typedef enum TokenType {
+    TOKEN_END,
+    TOKEN_DATA, /* text between tags */
+    TOKEN_PRINT_BEGIN,
+    TOKEN_PRINT_END,
+    TOKEN_BLOCK_BEGIN,
+    TOKEN_BLOCK_END,
+    TOKEN_NAME,
+    TOKEN_STRING,
+    TOKEN_INT,
+    TOKEN_FLOAT,
+    TOKEN_OPERATOR
+} TokenType;
+
+typedef struct Token {
+    TokenType type;
+    int line;
+    const char *s; /* text, or the value of a string */
+    size_t n;
+    int64_t i;
+    double f;
+} Token;
+
+/* The last token is a TOKEN_END. The tokens belong to the arena. */
+Err lexer_run(const char *source, size_t n, Arena *, Token **tokens);
+/* Whether the character is whitespace for Python's str.isspace and its regexes. */
+bool lexer_is_space(uint32_t character);

@@ -1,0 +1,117 @@
+/* The tree of a template. */
+#pragma once
+
+#include "chat/lexer.h"
+#include "chat/value.h"
+
+typedef enum NodeType {
+    /* expressions */
+    NODE_CONST,   /* value */
+    NODE_NAME,    /* value.s: the name */
+    NODE_LIST,    /* list */
+    NODE_TUPLE,   /* list */
+    NODE_DICT,    /* list: key, value, key, value, ... */
+    NODE_ATTR,    /* a.value */
+    NODE_ITEM,    /* a[b] */
+    NODE_SLICE,   /* a:b:c, each may be NULL */
+    NODE_CALL,    /* a(list) */
+    NODE_FILTER,  /* a | value(list); a is NULL in a filter block */
+    NODE_TEST,    /* a is value(list) */
+    NODE_KEYWORD, /* value=a, in a call */
+    NODE_STAR,    /* *a, in a call */
+    NODE_STARS,   /* **a, in a call */
+    NODE_NOT,
+    NODE_NEGATIVE,
+    NODE_POSITIVE, /* a */
+    NODE_AND,
+    NODE_OR,
+    NODE_BINARY,  /* a op b */
+    NODE_CONCAT,  /* list, joined by ~ */
+    NODE_COMPARE, /* a, then list of NODE_OPERAND */
+    NODE_OPERAND, /* op a */
+    NODE_CHOOSE,  /* a if b else c; c may be NULL */
+    /* statements */
+    NODE_DATA,         /* value */
+    NODE_PRINT,        /* list */
+    NODE_IF,           /* if a: list, else: other */
+    NODE_FOR,          /* for a in b if c: list, else: other */
+    NODE_SET,          /* a = b */
+    NODE_SET_BLOCK,    /* a = list, filtered by b if it is not NULL */
+    NODE_MACRO,        /* macro value(params): list */
+    NODE_CALL_BLOCK,   /* like a macro; a is the call */
+    NODE_FILTER_BLOCK, /* list, filtered by a */
+    NODE_SCOPE,        /* list in a scope in which params are set to values from outside */
+    NODE_BREAK,
+    NODE_CONTINUE
+} NodeType;
+
+typedef enum Op {
+    OP_ADD,
+    OP_SUB,
+    OP_MUL,
+    OP_DIV,
+    OP_FLOOR,
+    OP_MOD,
+    OP_POW,
+    OP_EQ,
+    OP_NE,
+    OP_LT,
+    OP_LE,
+    OP_GT,
+    OP_GE,
+    OP_IN,
+    OP_NOT_IN
+} Op;
+
+typedef struct Nodes {
+    struct Node **at;
+    size_t n, cap;
+} Nodes;
+
+typedef struct Node {
+    NodeType type;
+    int line;
+    Op op;
+    bool recursive;                          /* a loop that can be called */
+    bool uses_rest, uses_names, uses_caller; /* a macro whose body reads varargs, kwargs or caller */
+    Value value;
+    struct Node *a, *b, *c;
+    Nodes list, other;
+    Nodes params; /* of a macro: NODE_KEYWORD, whose a is the default or NULL; of a scope: NODE_SET */
+} Node;
+
+enum { PARSER_DEEPEST = 200 }; /* nested expressions and blocks */
+
+typedef struct Parser {
+    const Token *at;
+    Arena *arena;
+    int depth, loops; /* loops around the statement, inside the same macro or captured block */
+    bool uses_rest, uses_names, uses_caller; /* since the beginning of the macro */
+    Err err;                                 /* the first one; afterwards, all tokens are TOKEN_END */
+} Parser;
+
+/* ---- parser_expression.c: expressions, and what statements share with them ---- */
+
+void parser_fail(Parser *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Reports that something else is expected at this token. */
+void parser_fail_at(Parser *, const char *expected);
+Node *parser_node(Parser *, NodeType);
+void parser_push(Parser *, Nodes *, Node *);
+/* Each checks the current token; `skip` also moves behind it if it matches, and `expect` reports an error if not. */
+bool parser_is(const Parser *, TokenType, const char *text);
+bool parser_skip(Parser *, TokenType, const char *text);
+void parser_expect(Parser *, TokenType, const char *text);
+/* Whether blocks and expressions are not nested too deeply. Each success needs a parser_leave. */
+bool parser_enter(Parser *);
+void parser_leave(Parser *);
+
+Node *parser_expression(Parser *);
+Node *parser_operand(Parser *); /* an expression without `if` */
+Node *parser_primary(Parser *); /* a name, a literal or an expression in brackets */
+Node *parser_tuple(Parser *,
+                   Node *item(Parser *)); /* expressions with commas between them, or one expression */
+Node *parser_filters(Parser *);           /* filters without an operand: upper | trim */
+
+/* ---- parser.c ---- */
+
+Err parser_run(const Token *, Arena *, Nodes *out);

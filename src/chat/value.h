@@ -1,0 +1,126 @@
+/* The values of templates, with the operations that Python defines on them. */
+#pragma once
+
+#include <jansson.h>
+
+#include "chat/machine.h"
+
+typedef enum ValueType {
+    VALUE_MISSING, /* an argument that is not given */
+    VALUE_UNDEFINED,
+    VALUE_NONE,
+    VALUE_BOOL,
+    VALUE_INT, /* larger integers are an error */
+    VALUE_FLOAT,
+    VALUE_STRING,
+    VALUE_MARKUP, /* a string after the filter `safe` or `escape`, which can only be printed and joined with ~ */
+    VALUE_LIST,
+    VALUE_DICT,
+    VALUE_NAMESPACE,
+    VALUE_LOOP,
+    VALUE_CALLABLE
+} ValueType;
+
+typedef enum ListKind {
+    KIND_LIST,
+    KIND_TUPLE,
+    KIND_RANGE,
+    KIND_VIEW,    /* dict.keys(), .values(), .items() */
+    KIND_ITERATOR /* the result of a filter such as map, which can be read once and has no length */
+} ListKind;
+
+typedef struct Value {
+    ValueType type;
+    ValueType of; /* an undefined value: the type that lacks it, or VALUE_MISSING for a variable */
+    size_t n;     /* bytes of a string, or of the name of an undefined value */
+    union {
+        bool b;
+        int64_t i;
+        double f;
+        const char *s; /* UTF-8, not NUL-terminated */
+        struct List *list;
+        struct Dict *dict; /* also the attributes of a namespace */
+        struct Loop *loop;
+        const struct Callable *callable;
+    };
+} Value;
+
+typedef struct List {
+    Value *at;
+    size_t n, cap;
+    ListKind kind;
+    size_t read; /* items of an iterator that have been read */
+} List;
+
+typedef struct Pair {
+    Value key, value;
+} Pair;
+
+typedef struct Dict {
+    Pair *at;
+    size_t n, cap;
+} Dict;
+
+/* ---- construction; the result is undefined if there is an error ---- */
+
+static inline Value value_none(void) { return (Value){.type = VALUE_NONE}; }
+static inline Value value_bool(bool b) { return (Value){.type = VALUE_BOOL, .b = b}; }
+static inline Value value_int(int64_t i) { return (Value){.type = VALUE_INT, .i = i}; }
+static inline Value value_float(double f) { return (Value){.type = VALUE_FLOAT, .f = f}; }
+/* Borrows the text. */
+static inline Value value_view(const char *s, size_t n) {
+    return (Value){.type = VALUE_STRING, .s = s, .n = n};
+}
+/* An undefined variable or attribute with this name. */
+static inline Value value_undefined(ValueType of, const char *name, size_t n) {
+    return (Value){.type = VALUE_UNDEFINED, .of = of, .s = name, .n = n};
+}
+#define UNDEFINED value_undefined(VALUE_MISSING, "", 0)
+Value value_string(Machine *, const char *s, size_t n);
+/* Moves the text into the machine, and frees it. */
+Value value_take(Machine *, Str *);
+/* Joins two texts. */
+Value value_join(Machine *, Value a, Value b);
+Value value_list(Machine *, ListKind);
+void list_push(Machine *, List *, Value);
+Value value_dict(Machine *);
+void dict_set(Machine *, Dict *, Value key, Value);
+/* The value of a key, or NULL. */
+const Value *dict_get(Machine *, const Dict *, Value key);
+const Value *dict_get_text(Machine *, const Dict *, const char *key, size_t n);
+Value value_of_json(Machine *, const json_t *);
+
+/* ---- operations ---- */
+
+bool value_is(Value, const char *text); /* whether it is this string */
+static inline bool value_is_list(Value v, ListKind kind) {
+    return v.type == VALUE_LIST && v.list->kind == kind;
+}
+bool value_is_number(Value); /* bool, int or float */
+double value_number(Value);
+const char *value_type_name(Value); /* with an article, for a message */
+Quoted value_quote(Value);          /* a string, for a message */
+/* Reports the use of an undefined value. */
+void value_fail_undefined(Machine *, Value);
+bool value_true(Value);
+bool value_equal(Machine *, Value, Value);
+/* The order of two values: < 0, 0 or > 0. Values that Python does not compare are an error. */
+int value_order(Machine *, Value, Value);
+bool value_contains(Machine *, Value container, Value item);
+/* The items as a list that must not be changed. Reads an iterator to its end. */
+const List *value_items(Machine *, Value);
+/* len(), in characters for a string. */
+int64_t value_length(Machine *, Value);
+
+/* ---- text (value_text.c) ---- */
+
+void value_print(Machine *, Value, Str *);  /* str() */
+void value_repr(Machine *, Value, Str *);   /* repr() */
+Value value_text(Machine *, Value);         /* the string of str() */
+void value_escape(Machine *, Value, Str *); /* str() with & < > " ' as HTML entities */
+typedef struct JsonForm {
+    bool ascii, sorted;
+    Value indent; /* none, a number of spaces, or a string */
+    Value comma, colon;
+} JsonForm;
+void value_json(Machine *, Value, const JsonForm *, int depth, Str *);
