@@ -145,6 +145,7 @@ Err tokenizer_open(const TokenizerConfig *c, Tokenizer **out) {
 void tokenizer_free(Tokenizer *t) {
     if (!t) return;
     t->type->free(t->impl);
+    json_decref(t->named);
     free(t);
 }
 
@@ -152,7 +153,8 @@ void tokenizer_free(Tokenizer *t) {
 static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     if (n > LONGEST_TEXT)
         return err_user("a text of %zu bytes is too long to encode at once; split it into documents", n);
-    const Err e = t->type->encode(t, flags | t->flags, text, n, out);
+    const unsigned dropped = flags & TOKENIZER_NO_SPECIAL ? TOKENIZER_ADD_SPECIAL : 0;
+    const Err e = t->type->encode(t, (flags | t->flags) & ~dropped, text, n, out);
     if (e.code)
         ids_free(out);
     else if (!out->v)
@@ -237,6 +239,7 @@ const char *tokenizer_token_text(const Tokenizer *t, int32_t id, size_t *n) {
     return t->type->token_text(t, id, n);
 }
 
+const json_t *tokenizer_named(const Tokenizer *t) { return t->named; }
 bool tokenizer_is_special(const Tokenizer *t, int32_t id) {
     return id >= 0 && (id == t->eod || id == t->pad || t->type->is_special(t, id));
 }

@@ -20,6 +20,7 @@
  * tokenizer_open, so any number of threads may use it concurrently. */
 #pragma once
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -69,7 +70,8 @@ typedef enum TokenizerFlags {
         /* encoding adds the ids of the post-processor, such as BOS */
     1,
     TOKENIZER_SPECIAL_AS_TEXT = 2, /* encoding treats special tokens in the text as ordinary text */
-    TOKENIZER_SKIP_SPECIAL = 4     /* decoding omits special tokens (skip_special_tokens) */
+    TOKENIZER_SKIP_SPECIAL = 4,    /* decoding omits special tokens (skip_special_tokens) */
+    TOKENIZER_NO_SPECIAL = 8       /* encoding does not add ids, even if include_special is set */
 } TokenizerFlags;
 
 /* Encodes `n` bytes of text, at most 1 GiB, as `*count` ids. The caller frees `*ids`, which is never NULL on success.
@@ -121,5 +123,8 @@ int32_t tokenizer_token_id(const Tokenizer *, const char *token);
 /* The spelling of a token in the vocabulary ("##ing"), borrowed and not NUL-terminated, or NULL if there is
  * none. */
 const char *tokenizer_token_text(const Tokenizer *, int32_t id, size_t *n);
+/* The texts of the special tokens that the files of a Hugging Face tokenizer name: {"bos_token": "<s>", ...}. NULL for
+ * other types. */
+const json_t *tokenizer_named(const Tokenizer *);
 /* Whether the id is a special added token, or the end-of-document or padding token. */
 bool tokenizer_is_special(const Tokenizer *, int32_t id);

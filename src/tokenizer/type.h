@@ -26,6 +26,7 @@ struct Tokenizer {
     void *impl;
     int32_t vocab_size, eod, pad, bos, cls, sep, mask;
     unsigned flags; /* flags of every text that is encoded */
+    json_t *named;  /* tokenizer_named */
 };
 
 extern const TokenizerType TOKENIZER_HUGGINGFACE, TOKENIZER_GPT2, TOKENIZER_BERT_LOWER,

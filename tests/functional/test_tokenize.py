@@ -97,11 +97,69 @@ for name in "tokenizer.json", "tokenizer.model":  # a clone without Git LFS
                                          "--tokenizer-model", WORK / name, expect=2), name
     (WORK / name).unlink()
 
+# Messages: the text and the ids are those of transformers, without a second token at the beginning.
+cases, chat = json.loads((ROOT / "tests/data/chat/cases.json").read_text()), WORK / "chat"
+llama = (ROOT / "tests/data/chat/llama.jinja").read_text()
+
+
+def tokenize_messages(request, expect=0, config=None, **files):
+    """Tokenizes messages with a folder that has these settings and files (NAME=TEXT is NAME.jinja)."""
+    shutil.rmtree(chat, ignore_errors=True)
+    (chat / "additional_chat_templates").mkdir(parents=True)
+    shutil.copy(FOLDER / "llama3.json", chat / "tokenizer.json")
+    (chat / "tokenizer_config.json").write_text(json.dumps(cases["special"] | (config or {})))
+    for name, text in files.items():
+        (chat / ("" if name == "chat_template" else "additional_chat_templates") / f"{name}.jinja").write_text(text)
+    (WORK / "messages.json").write_text(request if isinstance(request, str) else json.dumps(request))
+    said = isotron("tokenize", "--messages", WORK / "messages.json", around, "--tokenizer-type", "HuggingFaceTokenizer",
+                   "--tokenizer-model", chat, expect=expect)
+    return said if expect else json.loads(said)
+
+
+today = llama.replace('strftime_now("%d %b %Y")', '"04 Jul 2026"')
+for name, ids in cases["ids"].items():
+    got = tokenize_messages(cases["conversations"][name], chat_template=today)
+    assert got["ids"] == ids and got["text"] == cases["rendered"]["llama"][name], (name, got)
+    assert len(got["ids"]) == len(got["tokens"]) == len(got["spans"]), name
+
+hello, tools = [{"role": "user", "content": "Hello"}], [{"type": "function"}]
+pair = {"config": {"chat_template": [{"name": "default", "template": "D{{ eos_token }}"},
+                                     {"name": "tool_use", "template": "T"}]}}
+for request, text, settings in [
+    (hello, "D<|eot_id|>", pair),
+    ({"messages": hello, "tools": tools}, "T", pair),
+    ({"messages": hello, "tools": tools, "chat_template": "default"}, "D<|eot_id|>", pair),
+    ({"messages": hello, "chat_template": "{{ messages[0].content }}"}, "Hello", pair),
+    ({"messages": hello, "chat_template_kwargs": {"eos_token": "."}}, "D.", pair),
+    (hello, "F", {**pair, "chat_template": "F", "rag": "{% broken"}),
+    ({"messages": hello, "chat_template": "rag"}, "R", {"chat_template": "F", "rag": "R"}),
+    (hello, "S<|eot_id|>", {"config": {"chat_template": "S{{ eos_token }}"}}),
+    (hello, "04", {"chat_template": "{{ '04' if strftime_now('%Y')|int > 2025 }}"}),
+]:
+    got = tokenize_messages(request, **settings)
+    assert got["text"] == text, (request, settings, got)
+for request, message, settings in [
+    (hello, "has no chat template: add chat_template.jinja", {}),
+    (hello, "no chat template 'default'; set \"chat_template\" to one of: 'rag'", {"rag": "R"}),
+    ({"messages": hello, "chat_template": "rag"}, "line 1 of the chat template: a tag has no end", {"rag": "{% broken"}),
+    (hello, "\"chat_template\" must be a string, or a list", {"config": {"chat_template": [{"name": "default"}]}}),
+    (hello, "refuses the conversation: no", {"chat_template": "{{ raise_exception('no') }}"}),
+    ("[{]", "messages.json' line 1 is not valid JSON", {"chat_template": "F"}),
+    ({"messages": []}, "messages.json' must be a list of messages", {"chat_template": "F"}),
+    ({"messages": [{"role": "user"}], "continue_final_message": True}, "no text that", {"chat_template": "F"}),
+    ({"messages": hello, "continue_final_message": True}, "does not print the last message", {"chat_template": "F"}),
+]:
+    said = tokenize_messages(request, expect=2, **settings)
+    assert message in said, (request, said)
+assert "set --tokenizer-type HuggingFaceTokenizer" in isotron(
+    "tokenize", "--messages", WORK / "messages.json", "--tokenizer-type", "ByteLevelTokenizer", expect=2)
+
 assert "note: --vocab-size has no effect: HuggingFaceTokenizer has" in isotron("tokenize", "--text", "a",
                                                                                "--vocab-size", 9, *bert)
 
 for words, message in [
-    (["tokenize", *bert], "There is no text: set --text or --input."),
+    (["tokenize", *bert], "There is no text: set --text, --input or --messages."),
+    (["tokenize", "--messages", "m", *bert, "--add-special-tokens"], "contradicts --messages"),
     ([*plain, *bert, around, "--tokenizer-hf-no-include-special-tokens"], "contradict each other: remove one"),
     (["tokenize", "--text", "a"], "The text needs a tokenizer: set --tokenizer-type."),
     (["tokenize", "--input", WORK / "none", *bert], "none"),

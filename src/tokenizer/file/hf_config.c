@@ -218,6 +218,16 @@ const char *hf_config_token(const HfConfig *c, const char *key) {
     return text_of(json_object_get(c->settings, key));
 }
 
+json_t *hf_config_named(const HfConfig *c) {
+    json_t *named = json_object();
+    for (size_t i = 0; i < NUM_NAMED; i++) {
+        const json_t *token = json_object_get(c->settings, NAMED[i]),
+                     *text = token ? content_of(token) : NULL;
+        if (json_is_string(text)) json_object_set(named, NAMED[i], (json_t *)text);
+    }
+    return named;
+}
+
 /* ---- added tokens ---- */
 
 static int by_id(const void *x, const void *y) {

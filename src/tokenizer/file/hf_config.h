@@ -25,6 +25,8 @@ void hf_config_free(HfConfig *);
 
 /* The text of a token of the settings, such as "eos_token", or NULL if there is none. */
 const char *hf_config_token(const HfConfig *, const char *key);
+/* The texts of all named tokens of the settings: {"bos_token": "<s>", ...}. */
+json_t *hf_config_named(const HfConfig *);
 /* Sets *out to the "added_tokens" of a tokenizer: the tokens of `start`, then the declared tokens by id, then
  * named and additional tokens that are missing. A token without an "id" gets the next id. If `plain` is set,
  * named tokens lose their flags. */

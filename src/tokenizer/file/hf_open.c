@@ -37,6 +37,7 @@ static int32_t named_id(const Tokenizer *t, const HfConfig *c, const char *key) 
 /* Sets the special ids. As in Megatron-LM, a tokenizer without bos or eos uses cls or sep. */
 static void take_ids(const Opening *o, Tokenizer *t) {
     const HfConfig *c = &o->config;
+    t->named = hf_config_named(c);
     t->pad = named_id(t, c, "pad_token");
     t->cls = named_id(t, c, "cls_token");
     t->sep = named_id(t, c, "sep_token");
