@@ -184,6 +184,7 @@ typedef struct ExpertBiasAttr {
 /* The width of the widest head that the fused kernels of a GPU support. */
 enum { ATTENTION_WIDEST = 256 };
 enum { WINDOW_OFF = -1 };
+enum { PAGE_ROWS = 64 }; /* a tile of keys does not cross pages */
 typedef struct AttentionAttr {
     double scale;             /* scale of q.k before the softmax */
     double softcap;           /* then a score x becomes softcap tanh(x / softcap); 0 means no softcap */
@@ -200,6 +201,7 @@ typedef struct AttentionAttr {
     int64_t bias_max_distance;
     bool bias_bidirectional; /* otherwise, all later keys share bucket 0 */
     double alibi;            /* scores get alibi_bias, after the scale; 0 means no such bias */
+    int64_t page;            /* paged_attention: rows of a page, a multiple of PAGE_ROWS */
     /* Probabilities are dropped by the index ((sample*heads + head)*S + query)*S + key. S, which is seq_total,
      * is at least the length of both sequences. */
     DropoutAttr dropout;

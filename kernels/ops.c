@@ -25,6 +25,7 @@
 #define ADDS     .adds = true
 #define UPDATED  .updated = true
 #define PRECISE  .precise = true
+#define STORED   .stored = true
 #define IN(...)                                                                                              \
     { __VA_ARGS__ }
 #define OUT(...)                                                                                             \

@@ -11,6 +11,8 @@
  * does not depend on other rows or later keys. Keys have ascending positions (AttentionAttr.key), so a row always sees
  * a range of rows of k.
  *
+ * paged_attention is the same for keys in pages, which may have 16 bits. Consecutive tokens of a request form blocks.
+ *
  * Written: y, lse. Written or accumulated: dq, dk, dv, dbias; dk and dv sum the rows of a group in order, dbias the
  * samples. */
 #include <stdlib.h>
@@ -24,12 +26,15 @@
 
 enum { LANES = 2 * TILE_WIDTH, KEYS = 64 };
 _Static_assert((int)KEYS <= DROPOUT_CHUNK, "the factors of a tile's row are drawn together");
+_Static_assert((int)KEYS == PAGE_ROWS, "a tile of keys is in one page");
 
 typedef struct Problem {
     const Call *call;
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *first_key, *lengths;
     int64_t s, b, g, r, t, d, dv, rows, blocks;
+    const int64_t *position, *pages; /* paged: of the tokens; of the request. NULL: keys are not in pages */
+    int64_t first_token;             /* paged: the operands' row of token 0 */
     /* [g,r,span]: the bias of key - query = i - last_query; NULL if there is no bias */
     real *bias;
     int64_t last_query, span;
@@ -50,11 +55,20 @@ static RelativeBuckets buckets_of(const Problem *p, const Tensor *bias) {
     return relative_buckets_make(bias->dim[0], p->attr->bias_max_distance, p->attr->bias_bidirectional);
 }
 
-/* Rows are in the order of positions. */
+static int64_t query_position(const Problem *p, int64_t i) {
+    return p->position ? p->position[i] : slice_position(&p->attr->query, i);
+}
+
+static int64_t last_query(const Problem *p) {
+    int64_t last = query_position(p, p->s - 1); /* rows of a slice are in the order of positions */
+    for (int64_t i = 0; p->position && i < p->s; i++) last = p->position[i] > last ? p->position[i] : last;
+    return last;
+}
+
 static void find_distances(Problem *p, const Tensor *bias) {
     const bool alibi = p->attr->alibi != 0;
     if ((!bias && !alibi) || !p->s || !p->t) return;
-    p->last_query = slice_position(&p->attr->query, p->s - 1);
+    p->last_query = last_query(p);
     p->span = p->last_query + slice_position(&p->attr->key, p->t - 1) + 1;
     const RelativeBuckets buckets = alibi ? (RelativeBuckets){0} : buckets_of(p, bias);
     p->bias = mem_alloc((size_t)(p->g * p->r * p->span) * sizeof(real));
@@ -71,6 +85,26 @@ static real *head(const Tensor *t, int64_t sample, int64_t group) {
     return reals(t) + sample * t->stride[1] + group * t->stride[2];
 }
 
+/* Rows of a key or value head, in memory or converted. */
+typedef struct Rows {
+    const real *at;
+    int64_t stride;
+} Rows;
+
+/* The rows [first, end) of a request, which are in one page. `converted` has room for them. */
+static Rows paged_rows(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end,
+                       real *converted) {
+    const int64_t page = p->attr->page, row = p->pages[first / page] * page + first % page,
+                  at = row * t->stride[0] + group * t->stride[2], width = tensor_width(t);
+    CHECK(row >= 0 && row + end - first <= t->dim[0], "paged_attention: row %lld of a pool of %lld",
+          (long long)row, (long long)t->dim[0]);
+    if (t->dtype == REAL_TYPE) return (Rows){reals(t) + at, t->stride[0]};
+    for (int64_t i = 0; i < end - first; i++)
+        dtype_convert(converted + i * width, REAL_TYPE, tensor_at(t, at + i * t->stride[0]), (DType)t->dtype,
+                      (size_t)width);
+    return (Rows){converted, width};
+}
+
 /* ---- a block of query rows ---- */
 
 typedef struct Block {
@@ -83,10 +117,10 @@ static Block block(const Problem *p, int64_t sample, int64_t group, int64_t inde
     const AttentionAttr *a = p->attr;
     Block rows = {.sample = sample, .group = group, .first_row = index * LANES, .begin = p->t};
     rows.n = p->rows - rows.first_row < LANES ? p->rows - rows.first_row : LANES;
-    const int64_t last = p->lengths ? slice_before(&a->key, p->t, int64s(p->lengths)[sample])
-                                    : p->t; /* keys that are not padding */
+    const int64_t last = p->lengths && !p->pages ? slice_before(&a->key, p->t, int64s(p->lengths)[sample])
+                                                 : p->t; /* keys that are not padding */
     for (int64_t l = 0; l < rows.n; l++) {
-        const int64_t i = (rows.first_row + l) % p->s, at = slice_position(&a->query, i);
+        const int64_t i = (rows.first_row + l) % p->s, at = query_position(p, i);
         const int64_t first = p->first_key ? int64s(p->first_key)[sample * p->s + i] : 0;
         const int64_t lo =
             slice_before(&a->key, p->t, attention_begin(a->window_left, a->chunk_size, at, first));
@@ -103,7 +137,8 @@ static Block block(const Problem *p, int64_t sample, int64_t group, int64_t inde
 /* The row of a lane in a [s,b,g,r,..] tensor. */
 static real *lane_row(const Problem *p, const Block *rows, const Tensor *t, int64_t lane) {
     const int64_t row = rows->first_row + lane;
-    return head(t, rows->sample, rows->group) + row % p->s * t->stride[0] + row / p->s * t->stride[3];
+    return head(t, rows->sample, rows->group) + (p->first_token + row % p->s) * t->stride[0] +
+           row / p->s * t->stride[3];
 }
 
 /* dst [width,LANES] = scale * x, transposed */
@@ -143,15 +178,21 @@ static Range tile_keys(const Block *rows, int64_t tile) {
     return (Range){first > rows->begin ? first : rows->begin, end < rows->end ? end : rows->end};
 }
 
-/* out[key,lane] = head row of key . lane of x [width,LANES] */
-static void dot_keys(const Tensor *heads, const Block *rows, Range keys, const real *x, real *out) {
+/* Returns the rows of a tile of keys. */
+static Rows key_rows(const Problem *p, const Tensor *t, const Block *rows, Range keys, real *converted) {
+    if (p->pages) return paged_rows(p, t, rows->group, keys.first, keys.end, converted);
+    return (Rows){head(t, rows->sample, rows->group) + keys.first * t->stride[0], t->stride[0]};
+}
+
+/* out[key,lane] = row of key . lane of x [width,LANES] */
+static void dot_keys(Rows key, int64_t width, Range keys, const real *x, real *out) {
     const int64_t n = keys.end - keys.first;
     memset(out, 0, (size_t)(n * LANES) * sizeof(real));
     tile_gemm((Tile){.m = n,
                      .n = LANES,
-                     .k = tensor_width(heads),
-                     .a = head(heads, rows->sample, rows->group) + keys.first * heads->stride[0],
-                     .a_row = heads->stride[0],
+                     .k = width,
+                     .a = key.at,
+                     .a_row = key.stride,
                      .a_col = 1,
                      .b = x,
                      .ldb = LANES,
@@ -159,14 +200,14 @@ static void dot_keys(const Tensor *heads, const Block *rows, Range keys, const r
                      .ldc = LANES});
 }
 
-/* out [width,LANES] += sum over keys of head row of key * w[key,lane] */
-static void add_keys(const Tensor *heads, const Block *rows, Range keys, const real *w, real *out) {
-    tile_gemm((Tile){.m = tensor_width(heads),
+/* out [width,LANES] += sum over keys of row of key * w[key,lane] */
+static void add_keys(Rows key, int64_t width, Range keys, const real *w, real *out) {
+    tile_gemm((Tile){.m = width,
                      .n = LANES,
                      .k = keys.end - keys.first,
-                     .a = head(heads, rows->sample, rows->group) + keys.first * heads->stride[0],
+                     .a = key.at,
                      .a_row = 1,
-                     .a_col = heads->stride[0],
+                     .a_col = key.stride,
                      .b = w,
                      .ldb = LANES,
                      .c = out,
@@ -202,7 +243,7 @@ static void cap_slopes(const Problem *p, Range keys, const real *score, real *sl
 /* Returns the index in [.,span] of the distance from the lane's query to the key at position 0. */
 static int64_t distances_of(const Problem *p, const Block *rows, int64_t lane, int64_t head) {
     const int64_t i = (rows->first_row + lane) % p->s;
-    return head * p->span + p->last_query - slice_position(&p->attr->query, i);
+    return head * p->span + p->last_query - query_position(p, i);
 }
 
 static void add_bias(const Problem *p, const Block *rows, Range keys, real *score) {
@@ -283,15 +324,22 @@ static void softmax_tile(Softmax *m, real *score, int64_t keys, real *shrink) {
     memcpy(m->sum, sum, sizeof sum);
 }
 
+/* The elements of a block's scratch memory. */
+static int64_t forward_scratch(const Problem *p) {
+    const int64_t width = p->d > p->dv ? p->d : p->dv;
+    return (p->d + p->dv + 2 * KEYS) * LANES + (p->pages ? KEYS * width : 0);
+}
+
 static void forward_block(const Problem *p, const Block *rows, real *scratch) {
-    real *q = scratch, *y = q + p->d * LANES, *score = y + p->dv * LANES, *factor = score + KEYS * LANES;
+    real *q = scratch, *y = q + p->d * LANES, *score = y + p->dv * LANES, *factor = score + KEYS * LANES,
+         *converted = factor + KEYS * LANES;
     Softmax m = {.sum = {0}};
     for (int l = 0; l < LANES; l++) m.max[l] = -(real)INFINITY;
     memset(y, 0, (size_t)(p->dv * LANES) * sizeof(real));
     pack_lanes(p, rows, p->q, (real)p->attr->scale, q);
     for (int64_t tile = rows->begin / KEYS; tile * KEYS < rows->end; tile++) {
         const Range keys = tile_keys(rows, tile);
-        dot_keys(p->k, rows, keys, q, score);
+        dot_keys(key_rows(p, p->k, rows, keys, converted), p->d, keys, q, score);
         cap_scores(p, keys, score);
         add_bias(p, rows, keys, score);
         mask(rows, keys, score);
@@ -304,20 +352,23 @@ static void forward_block(const Problem *p, const Block *rows, real *scratch) {
             draw(p, rows, keys, factor);
             multiply(score, factor, keys);
         }
-        add_keys(p->v, rows, keys, score, y);
+        add_keys(key_rows(p, p->v, rows, keys, converted), p->dv, keys, score, y);
     }
-    real *lse = reals(p->call->out[1]) + (rows->sample * p->g + rows->group) * p->rows + rows->first_row;
+    const Tensor *sums = p->call->out[1];
+    real *lse = reals(sums) + (rows->sample * p->g + rows->group) * p->r * sums->dim[3] + p->first_token;
     for (int64_t l = 0; l < rows->n; l++) {
         const bool none = m.sum[l] == 0;
         store_row(lane_row(p, rows, p->call->out[0], l), y + l, LANES, p->dv, none ? 0 : 1 / m.sum[l], false);
-        lse[l] = none ? -(real)INFINITY : m.max[l] + REAL_MATH(log)(m.sum[l]);
+        const int64_t row = rows->first_row + l;
+        lse[row / p->s * sums->dim[3] + row % p->s] =
+            none ? -(real)INFINITY : m.max[l] + REAL_MATH(log)(m.sum[l]);
     }
 }
 
 static void forward(void *arg, int64_t begin, int64_t end) {
     const Problem *p = arg;
-    real *scratch = mem_aligned((size_t)((p->d + p->dv + 2 * KEYS) * LANES) * sizeof(real));
-    memset(scratch, 0, (size_t)((p->d + p->dv + 2 * KEYS) * LANES) * sizeof(real));
+    real *scratch = mem_aligned((size_t)forward_scratch(p) * sizeof(real));
+    memset(scratch, 0, (size_t)forward_scratch(p) * sizeof(real));
     for (int64_t i = begin; i < end; i++) {
         const int64_t at = i % p->blocks, pair = i / p->blocks;
         /* Causal blocks grow with their index: pairing a long block with a short one balances the work. */
@@ -335,6 +386,81 @@ void KERNEL(attention)(const Call *c) {
     free(p.bias);
 }
 
+/* ---- pages ---- */
+
+/* Consecutive tokens of one request are a problem. Units of work are its blocks, for each group. */
+typedef struct Paged {
+    Problem *run;
+    int64_t *first_unit, n; /* [n + 1] */
+} Paged;
+
+static Problem paged_problem(const Call *c, int64_t first, int64_t n) {
+    const Tensor *table = c->in[3], *lengths = c->in[6];
+    const int64_t request = int64s(c->in[4])[first];
+    Problem p = problem(c, c->in[0], c->in[1], c->in[2], NULL, lengths);
+    CHECK(request >= 0 && request < table->dim[0] && p.attr->page % PAGE_ROWS == 0,
+          "paged_attention: request %lld of %lld, pages of %lld rows", (long long)request,
+          (long long)table->dim[0], (long long)p.attr->page);
+    p.s = n, p.first_token = first, p.position = int64s(c->in[5]) + first;
+    p.rows = p.r * n, p.blocks = (p.rows + LANES - 1) / LANES;
+    p.pages = int64s(table) + request * table->dim[1];
+    const int64_t room = table->dim[1] * p.attr->page;
+    p.t = lengths ? int64s(lengths)[request] : last_query(&p) + 1;
+    CHECK(p.t <= room, "paged_attention: %lld rows in pages for %lld", (long long)p.t, (long long)room);
+    find_distances(&p, c->in[7]);
+    return p;
+}
+
+static Paged paged_runs(const Call *c) {
+    const int64_t tokens = c->in[0]->dim[0], *request = int64s(c->in[4]);
+    Paged x = {mem_alloc(((size_t)tokens + 1) * sizeof *x.run),
+               mem_alloc(((size_t)tokens + 1) * sizeof *x.first_unit), 0};
+    x.first_unit[0] = 0;
+    for (int64_t i = 0, n; i < tokens; i += n) {
+        for (n = 1; i + n < tokens && request[i + n] == request[i];) n++;
+        x.run[x.n] = paged_problem(c, i, n);
+        x.first_unit[x.n + 1] = x.first_unit[x.n] + x.run[x.n].g * x.run[x.n].blocks;
+        x.n++;
+    }
+    return x;
+}
+
+static void paged_forward(void *arg, int64_t begin, int64_t end) {
+    const Paged *x = arg;
+    real *scratch = mem_aligned((size_t)forward_scratch(x->run) * sizeof(real));
+    memset(scratch, 0, (size_t)forward_scratch(x->run) * sizeof(real));
+    for (int64_t i = begin, run = 0; i < end; i++) {
+        while (i >= x->first_unit[run + 1]) run++;
+        const Problem *p = &x->run[run];
+        const int64_t unit = i - x->first_unit[run];
+        const Block rows = block(p, 0, unit / p->blocks, unit % p->blocks);
+        forward_block(p, &rows, scratch);
+    }
+    free(scratch);
+}
+
+void KERNEL(paged_attention)(const Call *c) {
+    Paged x = paged_runs(c);
+    if (x.n) pool_for(c->device->pool, x.first_unit[x.n], 1, paged_forward, &x);
+    for (int64_t i = 0; i < x.n; i++) free(x.run[i].bias);
+    free(x.run), free(x.first_unit);
+}
+
+void KERNEL(store_rows)(const Call *c) {
+    const Tensor *x = c->in[0], *pool = c->out[0];
+    const int64_t width = tensor_width(x), heads = x->dim[2] * x->dim[3];
+    for (int64_t i = 0; i < x->dim[0]; i++) {
+        const int64_t row = int64s(c->in[1])[i];
+        CHECK(row >= 0 && row < pool->dim[0], "store_rows: row %lld of a pool of %lld", (long long)row,
+              (long long)pool->dim[0]);
+        for (int64_t h = 0; h < heads; h++)
+            dtype_convert(
+                tensor_at(pool, row * pool->stride[0] + h * width), (DType)pool->dtype,
+                tensor_at(x, i * x->stride[0] + h / x->dim[3] * x->stride[2] + h % x->dim[3] * x->stride[3]),
+                (DType)x->dtype, (size_t)width);
+    }
+}
+
 /* ---- the largest scores ---- */
 
 static void max_of_block(const Problem *p, const Block *rows, real *scratch) {
@@ -342,7 +468,7 @@ static void max_of_block(const Problem *p, const Block *rows, real *scratch) {
     pack_lanes(p, rows, p->q, (real)p->attr->scale, q);
     for (int64_t tile = rows->begin / KEYS; tile * KEYS < rows->end; tile++) {
         const Range keys = tile_keys(rows, tile);
-        dot_keys(p->k, rows, keys, q, score);
+        dot_keys(key_rows(p, p->k, rows, keys, NULL), p->d, keys, q, score);
         mask(rows, keys, score);
         for (int64_t j = 0; j < keys.end - keys.first; j++)
             for (int l = 0; l < LANES; l++)
@@ -450,12 +576,13 @@ static void add_lanes(Range keys, const real *w, const real *x, int64_t stride, 
 static void backward_tile(const Gradient *g, const Block *rows, Range keys, Buffers *u) {
     const Problem *p = &g->p;
     const bool drop = p->attr->dropout.rate > 0, caps = p->attr->softcap != 0;
-    dot_keys(p->k, rows, keys, u->q, u->prob);
+    const Rows k = key_rows(p, p->k, rows, keys, NULL), v = key_rows(p, p->v, rows, keys, NULL);
+    dot_keys(k, p->d, keys, u->q, u->prob);
     cap_scores(p, keys, u->prob);
     add_bias(p, rows, keys, u->prob);
     mask(rows, keys, u->prob);
     if (caps) cap_slopes(p, keys, u->prob, u->slope);
-    dot_keys(p->v, rows, keys, u->dy, u->ds);
+    dot_keys(v, p->dv, keys, u->dy, u->ds);
     if (drop) {
         draw(p, rows, keys, u->factor);
         multiply(u->ds, u->factor, keys);
@@ -470,7 +597,7 @@ static void backward_tile(const Gradient *g, const Block *rows, Range keys, Buff
     if (g->shares) add_distances(p, rows, keys, u->ds, u->distances);
     if (caps) multiply(u->ds, u->slope, keys);
     if (drop) multiply(u->prob, u->factor, keys);
-    add_keys(p->k, rows, keys, u->ds, u->dq);
+    add_keys(k, p->d, keys, u->ds, u->dq);
     add_lanes(keys, u->ds, u->q_rows, g->k_stride, u->dk);
     add_lanes(keys, u->prob, u->dy_rows, g->v_stride, u->dv);
 }

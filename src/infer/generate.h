@@ -1,9 +1,8 @@
-/* Generates text for a static batch of prompts, with a KV cache. The random draws of a sample depend only on
- * the seed, the number of the sample and the position.
+/* Generates text for a list of prompts, with the engine (infer/engine.h). The random draws of a sample depend only on the
+ * seed, the number of the sample and the position.
  *
- * A decoder-only model continues its prompts, and shorter prompts are padded on the left. In an
- * encoder-decoder model, the encoder reads each prompt once, and the decoder begins with
- * GenerateOptions.start. */
+ * A decoder-only model continues its prompts. In an encoder-decoder model, the encoder reads each prompt once,
+ * and the decoder begins with GenerateOptions.start. */
 #pragma once
 
 #include "base/err.h"
@@ -25,7 +24,8 @@ typedef struct GenerateOptions {
     uint64_t seed;
     const int64_t *ends; /* [n_ends] tokens that end a sample and are not part of it */
     int64_t n_ends;
-    int64_t start; /* the first token of the decoder of an encoder-decoder model */
+    int64_t start;             /* the first token of the decoder of an encoder-decoder model */
+    bool skip_prompt_logprobs; /* Generated.logprobs of the prompt's tokens are not needed */
     GenerateStop *stop;
     void *stop_arg;
 } GenerateOptions;
@@ -38,10 +38,10 @@ typedef struct Generated {
     bool stopped; /* true if an end token or `stop` ended the sample, false if max_new_tokens did */
 } Generated;
 
-/* All ranks of the context must call it with the same arguments, and all get the same texts. A prompt that is
- * empty or longer than the model's positions, or an id outside the vocabulary, is a user error. The model
- * must predict each token from the tokens before it, so it must not be a BERT model. out[n] is the caller's
- * array. Free each element with generated_free. */
+/* All ranks of the context must call it with the same arguments, and all get the same texts. A prompt that is empty or
+ * longer than the model's positions, an id outside the vocabulary, and logits that are not finite are user errors. The
+ * model must predict each token from the tokens before it, so it must not be a BERT model. out[n] is the
+ * caller's array. Free each element with generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);

@@ -1,16 +1,17 @@
-/* The cache for generation, such as keys and values: the data of earlier positions that the branches of a
- * model's last stack keep (BranchOps.caches). */
+/* The pools of pages of generation: what the branches of a model's last stack keep of earlier positions, such as keys and
+ * values (BranchOps.caches). A page has rows of all branches, so that a request needs one list of pages. An encoder's
+ * positions have separate pages. */
 #pragma once
 
 #include "models/model.h"
 
 typedef struct CacheShape {
     DType dtype;
-    int64_t capacity, encoder, b; /* capacity: positions; encoder: positions of the encoder; b: samples */
+    int64_t page;                 /* rows of a page */
+    int64_t pages, encoder_pages; /* number of pages for positions, and for positions of an encoder */
 } CacheShape;
 
-/* Allocates a cache on the device of the model, which must be in one pipeline stage. Free it with
- * cache_free. */
+/* Allocates pools on the device of the model, which must be in one pipeline stage. Free them with cache_free. */
 Cache cache_new(const Model *, const CacheShape *);
 /* The number of bytes that cache_new allocates. It is a double, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);

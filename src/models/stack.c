@@ -83,7 +83,7 @@ typedef struct BranchRun {
 static Tensor *branch_forward(Tape *t, void *run, Tensor *x_sbh) {
     const BranchRun *r = run;
     const Branch *b = r->branch;
-    Tensor *cache = r->feed->cache ? &r->feed->cache->tensor[b->cache] : NULL;
+    Tensor *cache = r->feed->cache ? &r->feed->cache->pool[b->cache] : NULL;
     return BRANCHES[b->spec->kind].ops->forward(t, b->self, r->feed, cache, x_sbh);
 }
 

@@ -98,24 +98,10 @@ static void attention_init(void *self, Registry *r, const char *name, const void
     a->proj = linear_new(r, proj);
 }
 
-Tensor *attention_append(Tape *t, Tensor *cache, int64_t length, Tensor *x) {
-    int64_t s = x->dim[0];
-    CHECK(length + s <= cache->dim[0], "the KV cache holds %lld positions, %lld are needed",
-          (long long)cache->dim[0], (long long)(length + s));
-    Tensor tail = *cache, *all = tape_alloc(t, sizeof *all);
-    tail.data = tensor_at(cache, length * cache->stride[0]);
-    tail.dim[0] = s;
-    tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {&tail}});
-    *all = *cache;
-    all->spmd = x->spmd;
-    all->dim[0] = length + s;
-    return all;
-}
-
 typedef struct Core {
     const Attention *attention;
     const Feed *feed;
-    Tensor *cache; /* keys, values */
+    Tensor *cache; /* pools of keys and of values */
 } Core;
 
 Tensor *attention_heads(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first,
@@ -311,24 +297,32 @@ Tensor *attention_sinks(Tape *t, const AttentionSpec *p, Param *offset, DType dt
     return zeros;
 }
 
+/* Stores the keys and values of the tokens, then attends to those of their requests. */
+static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x, AttentionAttr attr) {
+    const Pages *pages = &c->feed->cache->positions;
+    op_store_rows(t, x->k, pages, &c->cache[0]);
+    op_store_rows(t, x->v, pages, &c->cache[1]);
+    const PagedInputs inputs = {.q = x->q,
+                                .k = &c->cache[0],
+                                .v = &c->cache[1],
+                                .position = c->feed->position_ids,
+                                .bias = x->bias,
+                                .sink = x->sink};
+    return op_paged_attention(t, &inputs, pages, attr);
+}
+
 /* qkv -> context [s, b, g*r*d] of this rank's heads */
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
     const AttentionSpec *p = c->attention->spec;
     AttentionInputs x = prepare(t, c, qkv);
-    const int64_t s = qkv->dim[0];
-    const int64_t first = c->cache ? c->feed->cache->length : 0;
-    if (c->cache) {
-        x.k = attention_append(t, &c->cache[0], first, x.k);
-        x.v = attention_append(t, &c->cache[1], first, x.v);
-    }
-    AttentionAttr attr = attention_attr(t, p, c->attention->dropout_site, s);
-    attr.query.first = first;
-    x.first_key = c->feed->document_start;
+    const AttentionAttr attr = attention_attr(t, p, c->attention->dropout_site, qkv->dim[0]);
     x.bias = c->attention->relative ? &c->attention->relative->value : NULL;
+    x.sink = attention_sinks(t, p, c->attention->softmax_offset, (DType)qkv->dtype);
+    if (c->cache) return attention_flat_heads(t, attend_to_pages(t, c, &x, attr));
+    x.first_key = c->feed->document_start;
     x.lengths = c->feed->lengths;
     x.max = c->attention->max;
-    x.sink = attention_sinks(t, p, c->attention->softmax_offset, (DType)qkv->dtype);
     if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else attention itself waits for other ranks */
     return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
 }
@@ -347,7 +341,7 @@ static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Te
 static int attention_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
     const AttentionSpec *a = spec;
     const int64_t tp = l->mesh.size[AXIS_TP], groups = a->groups > tp ? a->groups / tp : 1;
-    out[0] = out[1] = (CacheSpec){EXTENT_POSITIONS, 3, {groups, 1, a->head_dim}};
+    out[0] = out[1] = (CacheSpec){EXTENT_POSITIONS, {groups, 1, a->head_dim}};
     return 2;
 }
 

@@ -70,9 +70,6 @@ typedef struct Attention {
 Param *attention_offset_new(Registry *, const AttentionSpec *, const char *name);
 /* Returns the sinks of this rank's heads, or NULL if there are none. offset: the learned sinks, or NULL. */
 Tensor *attention_sinks(Tape *, const AttentionSpec *, Param *offset, DType);
-/* Writes x [s, b, ...] to a cache after its first `length` positions. Returns the first length + s positions
- * of the cache. */
-Tensor *attention_append(Tape *, Tensor *cache, int64_t length, Tensor *x);
 
 /* A view of heads [first, first + n) of each group. A row of x has `groups` groups of `all` heads of width d. */
 Tensor *attention_heads(Tape *, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first, int64_t n);

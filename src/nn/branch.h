@@ -6,12 +6,10 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* A tensor that a branch keeps for a sample in generation: one row per position, one row per encoder position, or one
- * block. */
+/* A pool of rows that a branch keeps in generation: one for each position or encoder position (extent). */
 typedef struct CacheSpec {
     FieldExtent extent;
-    int ndim;
-    int64_t dim[3]; /* shape of a row, or of the block, on this rank */
+    int64_t dim[3]; /* shape of a row on this rank: groups, rows of a group, width */
 } CacheSpec;
 
 enum { BRANCH_CACHES = 2 };
@@ -22,10 +20,10 @@ typedef struct BranchOps {
      * `counters` is F64 and has as many elements as the function `counters` returns. It is NULL if there are
      * none. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
-    /* x [s, b, h] -> [s, b, h] of the same SPMD type. The feed must live until tape_end. cache: the branch's tensors in
-     * Feed.cache, [positions, b, dim...] or [b, dim...]; NULL if Feed.cache is NULL. */
+    /* x [s, b, h] -> [s, b, h] of the same SPMD type. The feed must live until tape_end. cache: the branch's pools in
+     * Feed.cache; NULL if Feed.cache is NULL. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *, Tensor *cache, Tensor *x_sbh);
-    /* Describes the branch's cached tensors in `out` and returns their number. NULL: nothing is cached. */
+    /* Describes the branch's pools in `out` and returns their number. NULL: nothing is cached. */
     int (*caches)(const void *spec, const Layout *, CacheSpec out[BRANCH_CACHES]);
     /* The model FLOPs of the forward and backward passes of one sample of s positions (as in Megatron-LM's
      * training.py, num_floating_point_operations, causal attention counts half). */

@@ -46,45 +46,61 @@ static void cross_attention_init(void *self, Registry *r, const char *name, cons
 typedef struct Core {
     const CrossAttention *module;
     const Feed *feed;
+    Tensor *cache; /* a pool of keys and values: row 0 of a group is the key, row 1 the value */
     Tensor *kv_tbw;
 } Core;
+
+/* A view of row i of each group of the pool. */
+static Tensor *pool_part(Tape *t, const Tensor *pool, int64_t i) {
+    Tensor *part = tape_alloc(t, sizeof *part);
+    *part = *pool;
+    part->data = tensor_at(pool, i * pool->stride[3]);
+    part->dim[3] = 1;
+    return part;
+}
+
+/* Stores the keys and values of the encoder's output if it was computed, then attends to those of the requests. */
+static Tensor *attend_to_pages(Tape *t, const Core *c, Tensor *q, AttentionAttr attr) {
+    const Pages *pages = &c->feed->cache->encoder;
+    const int64_t d = tensor_width(q), g = q->dim[2];
+    if (c->kv_tbw) op_store_rows(t, attention_heads(t, c->kv_tbw, g, 2, d, 0, 2), pages, c->cache);
+    const PagedInputs inputs = {.q = q,
+                                .k = pool_part(t, c->cache, 0),
+                                .v = pool_part(t, c->cache, 1),
+                                .position = c->feed->position_ids};
+    return op_paged_attention(t, &inputs, pages, attr);
+}
 
 /* q [s, b, w] -> context [s, b, w] of this rank's heads */
 static Tensor *core(Tape *t, void *self, Tensor *q_sbw) {
     const Core *c = self;
     const AttentionSpec *p = &c->module->spec->attention;
-    const int64_t d = p->head_dim, g = tensor_width(q_sbw) / d, s = q_sbw->dim[0], keys = c->kv_tbw->dim[0];
-    const AttentionInputs inputs = {.q = attention_heads(t, q_sbw, g, 1, d, 0, 1),
+    const int64_t d = p->head_dim, g = tensor_width(q_sbw) / d, s = q_sbw->dim[0],
+                  keys = c->kv_tbw ? c->kv_tbw->dim[0] : 0;
+    Tensor *q = attention_heads(t, q_sbw, g, 1, d, 0, 1);
+    const AttentionAttr attr = attention_attr(t, p, c->module->dropout_site, s > keys ? s : keys);
+    if (c->cache) return attention_flat_heads(t, attend_to_pages(t, c, q, attr));
+    const AttentionInputs inputs = {.q = q,
                                     .k = attention_heads(t, c->kv_tbw, g, 2, d, 0, 1),
                                     .v = attention_heads(t, c->kv_tbw, g, 2, d, 1, 1),
                                     .lengths = c->feed->encoder_lengths};
-    const AttentionAttr attr = attention_attr(t, p, c->module->dropout_site, s > keys ? s : keys);
     return attention_flat_heads(t, op_context_attention(t, &inputs, attr, p->context, p->unfused));
-}
-
-/* Returns keys and values [t, b, 2*w] of the encoder's output: computed now, or cached earlier in the generation. */
-static Tensor *encoded_kv(Tape *t, const CrossAttention *m, const Feed *feed, Tensor *cached) {
-    if (cached && !feed->encoded) return cached;
-    CHECK(feed->encoded, "cross-attention needs the output of an encoder");
-    Tensor *kv = linear_forward(t, &m->kv, feed->encoded);
-    if (cached) tape_call(t, &OPS[OP_copy], (Call){.in = {kv}, .out = {cached}});
-    if (cached) cached->spmd = kv->spmd;
-    return kv;
 }
 
 static Tensor *cross_attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache,
                                        Tensor *x_sbh) {
     const CrossAttention *m = self;
+    CHECK(cache || feed->encoded, "cross-attention needs the output of an encoder");
     Tensor *q = linear_forward(t, &m->q, x_sbh);
     Core *c = tape_alloc(t, sizeof *c);
-    *c = (Core){m, feed, encoded_kv(t, m, feed, cache)};
+    *c = (Core){m, feed, cache, feed->encoded ? linear_forward(t, &m->kv, feed->encoded) : NULL};
     Tensor *context = m->spec->attention.recompute ? tape_block(t, core, c, q) : core(t, c, q);
     return linear_forward(t, &m->proj, context);
 }
 
 static int cross_attention_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
     const AttentionSpec *a = &((const CrossAttentionSpec *)spec)->attention;
-    out[0] = (CacheSpec){EXTENT_ENCODER, 1, {2 * a->heads / l->mesh.size[AXIS_TP] * a->head_dim}};
+    out[0] = (CacheSpec){EXTENT_ENCODER, {a->heads / l->mesh.size[AXIS_TP], 2, a->head_dim}};
     return 1;
 }
 

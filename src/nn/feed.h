@@ -2,19 +2,20 @@
 #pragma once
 
 #include "data/batch.h"
+#include "ops/paged_attention.h"
 #include "tape/tape.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
 enum { MODEL_LOSSES = 16 }; /* maximum number of losses and counts */
 
-/* The tensors that branches keep during generation (BranchOps.caches), in the order of the layers. */
+/* The pools of pages that branches keep during generation (BranchOps.caches), in the order of the layers. */
 typedef struct Cache {
-    Tensor *tensor;
+    Tensor *pool; /* [rows,1,g,r,d] */
     int n;
-    void *block; /* memory of all tensors */
+    void *block; /* memory of all pools */
     size_t bytes;
-    int64_t length; /* number of filled positions, equal for all layers and samples */
+    Pages positions, encoder; /* of the current forward: rows of the tokens, and of the encoder's positions */
 } Cache;
 
 typedef struct Feed {
@@ -34,11 +35,12 @@ typedef struct Feed {
     Tensor *dloss[MODEL_LOSSES];
     Tensor *encoded; /* [s, b, h]: the output of the previous stack, such as an encoder, or NULL if there is
                         none */
-    /* NULL in training. Otherwise branches append the rows of new positions at `length`, and the caller then advances
-     * `length`. A forward with encoder_tokens stores the rows of the encoder's positions; later forwards read these
-     * rows. */
+    /* NULL in training. Otherwise the batch is one stream of the tokens of several requests, and branches store the rows
+     * of these tokens. A forward with encoder_tokens stores the rows of the encoder's positions; later
+     * forwards read these rows. */
     Cache *cache;
-    bool releases; /* no backward follows, as in generation, so each layer releases its activations */
+    Tensor *chosen; /* I64 [n]: the positions of the stream whose logits are needed; NULL: all */
+    bool releases;  /* no backward follows, as in generation, so each layer releases its activations */
 } Feed;
 
 /* A field of a microbatch, and the name under which a part of a model reads it. */

@@ -5,6 +5,7 @@
 #include "ops/residual.h"
 #include "ops/scale.h"
 #include "ops/softcap.h"
+#include "ops/take_row.h"
 
 static void lm_head_init(void *self, Registry *r, const void *spec) {
     LmHead *m = self;
@@ -39,6 +40,7 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
     const RunContext *run = tape_context(t);
     const bool sequence = layout_is_sequence_parallel(run->layout);
     Tensor *w = &m->output->value, *labels = feed->labels;
+    if (feed->chosen) h_sbh = op_take_rows(t, h_sbh, feed->chosen);
     h_sbh =
         op_scale(t, h_sbh, 1 / m->spec->scaling); /* cheaper than scaling the logits, which are much wider */
     const bool counts = m->spec->counts && labels && tape_is_recording(t);

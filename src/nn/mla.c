@@ -81,9 +81,9 @@ static void mla_init(void *self, Registry *r, const char *name, const void *spec
 typedef struct Core {
     const Mla *module;
     const Feed *feed;
-    Tensor *cache;      /* keys, values; or latents with the shared part of the keys */
+    Tensor *cache;      /* pools of keys and of values; or of latents with the shared part of the keys */
     Tensor *latent_sbl; /* of keys and values */
-    Tensor *key_sb11p;  /* the shared part of the keys; rotated if it comes from a cache */
+    Tensor *key_sb11p;  /* the shared part of the keys */
     Tensor *kv_sbw;
 } Core;
 
@@ -100,36 +100,40 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
     return op_rope(t, x, (Tensor *)&rope->cos, (Tensor *)&rope->sin, c->feed->position_ids, attr);
 }
 
-static int64_t positions_before(const Core *c) { return c->cache ? c->feed->cache->length : 0; }
-
-/* Adds masks and sinks to x. Returns the context [s, b, g, r, e]. */
-static Tensor *attend(Tape *t, const Core *c, AttentionInputs x, bool unfused) {
+/* Adds masks and sinks to x. Returns the context [s, b, g, r, e]. If there is a cache, k and v are pools. */
+static Tensor *attend(Tape *t, const Core *c, AttentionInputs x) {
     const AttentionSpec *p = &c->module->spec->attention;
+    const AttentionAttr attr = attention_attr(t, p, c->module->dropout_site, x.q->dim[0]);
+    x.sink = attention_sinks(t, p, c->module->softmax_offset, (DType)x.q->dtype);
+    if (c->cache)
+        return op_paged_attention(
+            t,
+            &(PagedInputs){.q = x.q, .k = x.k, .v = x.v, .position = c->feed->position_ids, .sink = x.sink},
+            &c->feed->cache->positions, attr);
     x.first_key = c->feed->document_start;
     x.lengths = c->feed->lengths;
     x.max = c->module->max;
-    x.sink = attention_sinks(t, p, c->module->softmax_offset, (DType)x.q->dtype);
-    AttentionAttr attr = attention_attr(t, p, c->module->dropout_site, x.q->dim[0]);
-    attr.query.first = positions_before(c);
     if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else the attention waits for other ranks */
-    return op_context_attention(t, &x, attr, p->context, p->unfused || unfused);
+    return op_context_attention(t, &x, attr, p->context, p->unfused);
 }
 
-/* q [s, b, g*d], kv [t, b, g*(d-rotated+e)] -> context [s, b, g*e] of this rank's heads */
+static Tensor *stored(Tape *t, const Core *c, Tensor *x, Tensor *pool) {
+    op_store_rows(t, x, &c->feed->cache->positions, pool);
+    return pool;
+}
+
+/* q [s, b, g*d], kv [s, b, g*(d-rotated+e)] -> context [s, b, g*e] of this rank's heads */
 static Tensor *core(Tape *t, void *self, Tensor *q) {
     const Core *c = self;
     const MlaSpec *s = c->module->spec;
     const int64_t d = s->attention.head_dim, g = tensor_width(q) / d, plain = d - s->rotated;
     Tensor *turned = rotated(t, c, columns_of(t, q, g, plain, s->rotated)),
-           *key = s->caches_latents && c->cache ? c->key_sb11p : rotated(t, c, c->key_sb11p);
+           *key = rotated(t, c, c->key_sb11p);
     AttentionInputs x = {.q = op_join_heads(t, columns_of(t, q, g, 0, plain), turned),
                          .k = op_join_heads(t, columns_of(t, c->kv_sbw, g, 0, plain), key),
                          .v = columns_of(t, c->kv_sbw, g, plain, s->value)};
-    if (c->cache && !s->caches_latents) {
-        x.k = attention_append(t, &c->cache[0], positions_before(c), x.k);
-        x.v = attention_append(t, &c->cache[1], positions_before(c), x.v);
-    }
-    return attention_flat_heads(t, attend(t, c, x, false));
+    if (c->cache) x.k = stored(t, c, x.k, &c->cache[0]), x.v = stored(t, c, x.v, &c->cache[1]);
+    return attention_flat_heads(t, attend(t, c, x));
 }
 
 /* x: the latent of the queries, or the residual stream. Returns the queries [s, b, g*d], which no other node has read,
@@ -174,39 +178,32 @@ static Tensor *one_group(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t n
                      (int64_t[]){x->stride[0], x->stride[1], g * width, width, 1});
 }
 
-/* Computes the result of core without keys and values. A key is W_k l, and its product with q is that of the latent l
- * and W_k^T q. A weighted sum of values is W_v times the sum of latents. `rows` are the latents, each with
- * its rotated part. */
-static Tensor *absorbed(Tape *t, const Core *c, Tensor *rows, Tensor *q) {
+/* A view of the first n columns of the pool's rows. */
+static Tensor *pool_columns(Tape *t, const Tensor *pool, int64_t n) {
+    Tensor *part = tape_alloc(t, sizeof *part);
+    *part = *pool;
+    part->dim[4] = n;
+    return part;
+}
+
+/* As from_latents, without keys and values. A key is W_k l, and its product with q is that of the latent l and W_k^T q. A
+ * weighted sum of values is W_v times the sum of latents. Rows of the pool are the latents, each with its
+ * rotated part. */
+static Tensor *absorbed(Tape *t, const Core *c, Tensor *x_sbh) {
     const Mla *m = c->module;
     const MlaSpec *s = m->spec;
+    Tensor *q = queries(t, c, x_sbh), *latent = columns_of(t, c->latent_sbl, 1, 0, s->kv_rank),
+           *rows = op_join_heads(t, latent, rotated(t, c, c->key_sb11p));
     const int64_t d = s->attention.head_dim, g = tensor_width(q) / d, plain = d - s->rotated;
+    Tensor *pool = stored(t, c, op_redistribute(t, rows, AXIS_TP, SPMD_R, 0), c->cache);
     Tensor *latent_q =
         op_linear_heads(t, one_group(t, q, g, 0, plain), head_weights(t, m, g, 0, plain), true);
     const AttentionInputs x = {
         .q = op_join_heads(t, latent_q, rotated(t, c, one_group(t, q, g, plain, s->rotated))),
-        .k = rows,
-        .v = columns_of(t, rows, 1, 0, s->kv_rank)};
-    const bool wide = tensor_width(rows) > ATTENTION_WIDEST && device_is_discrete(tape_context(t)->device);
-    Tensor *values = op_linear_heads(t, attend(t, c, x, wide), head_weights(t, m, g, plain, s->value), false);
+        .k = pool,
+        .v = pool_columns(t, pool, s->kv_rank)};
+    Tensor *values = op_linear_heads(t, attend(t, c, x), head_weights(t, m, g, plain, s->value), false);
     return attention_flat_heads(t, values);
-}
-
-/* As from_latents. A single position is not worth projecting all latents up. */
-static Tensor *from_cache(Tape *t, Core *c, Tensor *x) {
-    const Mla *m = c->module;
-    const MlaSpec *s = m->spec;
-    Tensor *latent = columns_of(t, c->latent_sbl, 1, 0, s->kv_rank),
-           *fresh = op_join_heads(t, latent, rotated(t, c, c->key_sb11p)),
-           *rows = attention_append(t, c->cache, positions_before(c), fresh);
-    if (x->dim[0] == 1) {
-        rows = op_redistribute(t, rows, AXIS_TP, SPMD_R, 0);
-        return absorbed(t, c, rows, queries(t, c, x));
-    }
-    latent = op_contiguous(t, columns_of(t, rows, 1, 0, s->kv_rank));
-    c->latent_sbl = attention_flat_heads(t, latent);
-    c->key_sb11p = op_redistribute(t, columns_of(t, rows, 1, s->kv_rank, s->rotated), AXIS_TP, SPMD_R, 0);
-    return from_latents(t, c, x);
 }
 
 /* The heads of every tensor-parallel rank need the shared part of the keys, at all positions. */
@@ -231,7 +228,7 @@ static Tensor *mla_forward(Tape *t, const void *self, const Feed *feed, Tensor *
     if (s->q_rank && norms) q = norm_forward(t, &m->q_norm, q);
     const bool latents = cache && s->caches_latents;
     c->key_sb11p = latents ? key : shared_key(t, key);
-    Tensor *context = latents           ? from_cache(t, c, q)
+    Tensor *context = latents           ? absorbed(t, c, q)
                       : s->recompute_up ? tape_block(t, from_latents, c, q)
                                         : from_latents(t, c, q);
     return linear_forward(t, &m->proj, context);
@@ -241,12 +238,12 @@ static Tensor *mla_forward(Tape *t, const void *self, const Feed *feed, Tensor *
 static int mla_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
     const MlaSpec *s = spec;
     if (s->caches_latents) {
-        out[0] = (CacheSpec){EXTENT_POSITIONS, 3, {1, 1, s->kv_rank + s->rotated}};
+        out[0] = (CacheSpec){EXTENT_POSITIONS, {1, 1, s->kv_rank + s->rotated}};
         return 1;
     }
     const int64_t heads = s->attention.heads / l->mesh.size[AXIS_TP];
-    out[0] = (CacheSpec){EXTENT_POSITIONS, 3, {heads, 1, s->attention.head_dim}};
-    out[1] = (CacheSpec){EXTENT_POSITIONS, 3, {heads, 1, s->value}};
+    out[0] = (CacheSpec){EXTENT_POSITIONS, {heads, 1, s->attention.head_dim}};
+    out[1] = (CacheSpec){EXTENT_POSITIONS, {heads, 1, s->value}};
     return 2;
 }
 

@@ -37,3 +37,11 @@ Tensor *op_take_row(Tape *t, Tensor *x, int64_t row) {
     tape_record(t, &OPS[OP_take_row], call, sizeof attr, take_row_backward);
     return y;
 }
+
+Tensor *op_take_rows(Tape *t, Tensor *x, Tensor *rows) {
+    CHECK(!tape_is_recording(t) && x->ndim == 3 && x->dim[1] == 1, "take_rows: x has %d dimensions", x->ndim);
+    Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){rows->dim[0], 1, x->dim[2]});
+    const PermuteAttr attr = {.copies = 1};
+    tape_run(t, &OPS[OP_permute], (Call){.in = {x, rows}, .out = {y}, .attr = &attr}, sizeof attr, NULL);
+    return y;
+}

@@ -41,6 +41,7 @@ typedef struct OpOperand {
     bool adds;        /* an output that honours TENSOR_ACCUM */
     bool updated;     /* an output that is also read, because it is changed in place */
     bool precise;     /* stored in F32 if activations have 16 bits */
+    bool stored;      /* CPU kernels read and write it in its type in memory, also if that has 16 bits */
 } OpOperand;
 
 /* A row of the op table (kernels/ops.def). An op that is a collective has only a name, a number and a
@@ -60,7 +61,7 @@ typedef struct OpDef {
 
 /* Runs the op on call->device. The null device does nothing. The CPU runs the double kernel if the first
  * float operand is F64, or if there is no float operand, and otherwise the float kernel. BF16 and F16
- * operands are converted to float before the kernel, and rounded after it. CUDA kernels take all types and
+ * operands, except `stored` ones, are converted to float before the kernel, and rounded after it. CUDA kernels take all types and
  * are asynchronous: they may still run when this returns. */
 void call_run(const OpDef *, const Call *);
 /* Describes the implementation of the call (PathFn) on call->device or, for a null device, on its target.

@@ -26,8 +26,8 @@ static void convert_rows(Tensor *dst, const Tensor *src) {
                       tensor_at(src, tensor_row_offset(src, r)), (DType)src->dtype, width);
 }
 
-static Tensor *widen(Tensor *t, Tensor *copy, bool load) {
-    if (!t || !dtype_is_16bit((DType)t->dtype)) return t;
+static Tensor *widen(const OpOperand *o, Tensor *t, Tensor *copy, bool load) {
+    if (!t || o->stored || !dtype_is_16bit((DType)t->dtype)) return t;
     *copy = tensor_make(mem_aligned((size_t)tensor_count(t) * sizeof(float)), F32, t->ndim, t->dim);
     copy->flags = t->flags;
     if (load) convert_rows(copy, t);
@@ -37,9 +37,9 @@ static Tensor *widen(Tensor *t, Tensor *copy, bool load) {
 static void run_f32(const OpDef *op, const Call *c) {
     Call wide = *c;
     Tensor in[CALL_IN], out[CALL_OUT];
-    for (int i = 0; i < CALL_IN; i++) wide.in[i] = widen(c->in[i], &in[i], true);
+    for (int i = 0; i < CALL_IN; i++) wide.in[i] = widen(&op->in[i], c->in[i], &in[i], true);
     for (int i = 0; i < CALL_OUT; i++)
-        wide.out[i] = widen(c->out[i], &out[i], c->out[i] && c->out[i]->flags & TENSOR_ACCUM);
+        wide.out[i] = widen(&op->out[i], c->out[i], &out[i], c->out[i] && c->out[i]->flags & TENSOR_ACCUM);
     wide.stored = c->out[0] ? (DType)c->out[0]->dtype : F32;
     op->cpu_f32(&wide);
     for (int i = 0; i < CALL_OUT; i++) {

@@ -1,5 +1,5 @@
-/* Tests generation with an encoder-decoder: choices and logits are those of transformers, and the cache has
- * no effect on them. */
+/* Tests generation with an encoder-decoder: choices and logits are those of transformers, with and
+ * without other prompts. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,7 +8,6 @@
 
 #include "ckpt/hf/tensors.h"
 #include "infer/generate.h"
-#include "models/cache.h"
 
 #define SIZES                                                                                                \
     "--model t5 --num-layers 3 --decoder-num-layers 2 --hidden-size 24 --num-attention-heads 3 "             \
@@ -30,16 +29,15 @@ typedef struct Inputs {
     Feed feed;
 } Inputs;
 
-/* Sets the decoder tokens [first, first + n), and the encoder's tokens followed by padding. */
-static void inputs_fill(Inputs *x, const Prompt *p, int64_t padding, const int32_t *tokens, int64_t first,
-                        int64_t n) {
+/* Sets n decoder tokens, and the encoder's tokens. */
+static void inputs_fill(Inputs *x, const Prompt *p, const int32_t *tokens, int64_t n) {
     *x = (Inputs){.length = p->n};
-    for (int64_t i = 0; i < n; i++) x->tokens[i] = tokens[first + i];
+    for (int64_t i = 0; i < n; i++) x->tokens[i] = tokens[i];
     for (int64_t i = 0; i < p->n; i++) x->encoder[i] = p->tokens[i];
     for (int64_t i = 0; i < POSITIONS; i++) x->positions[i] = i;
-    const int64_t own[] = {1, n}, other[] = {1, p->n + padding}, one = 1;
+    const int64_t own[] = {1, n}, other[] = {1, p->n}, one = 1;
     x->tensor[0] = tensor_make(x->tokens, I64, 2, own);
-    x->tensor[1] = tensor_make(x->positions + first, I64, 2, own);
+    x->tensor[1] = tensor_make(x->positions, I64, 2, own);
     x->tensor[2] = tensor_make(x->encoder, I64, 2, other);
     x->tensor[3] = tensor_make(x->positions, I64, 2, other);
     x->tensor[4] = tensor_make(&x->length, I64, 1, &one);
@@ -61,23 +59,8 @@ static void forward(TestModel *m, const Inputs *x, double *logits) {
 /* Computes the logits [n, vocab] of all decoder tokens in one pass, without a cache. */
 static void plain_logits(TestModel *m, const Prompt *p, const int32_t *tokens, int64_t n, double *logits) {
     Inputs x;
-    inputs_fill(&x, p, 0, tokens, 0, n);
+    inputs_fill(&x, p, tokens, n);
     forward(m, &x, logits);
-}
-
-static void cached_logits(TestModel *m, const Prompt *p, const int32_t *tokens, int64_t n, double *logits) {
-    enum { PADDING = 7 };
-    const CacheShape shape = {F64, n, p->n + PADDING, 1};
-    Cache cache = cache_new(m->model, &shape);
-    for (int64_t i = 0; i < n; i++) {
-        Inputs x;
-        inputs_fill(&x, p, PADDING, tokens, i, 1);
-        x.feed.cache = &cache, x.feed.releases = true;
-        if (i) x.feed.encoder_tokens = x.feed.encoder_position_ids = NULL;
-        forward(m, &x, logits + i * m->setup->config.derived.vocab_size);
-        cache.length++;
-    }
-    cache_free(m->model, &cache);
 }
 
 /* The largest |a - b| relative to the largest |b|. */
@@ -133,7 +116,7 @@ static void equals_transformers(const char *folder, const char *words) {
             texts[b][i] = (int32_t)((int64_t *)encoder->data)[b * encoder->dim[1] + i];
         for (int64_t i = 0; i < s; i++) chosen[b][i] = (int32_t)((int64_t *)tokens->data)[b * s + i];
         prompts[b] = (Prompt){texts[b], lengths[b]};
-        cached_logits(m, &prompts[b], chosen[b], s, logits);
+        plain_logits(m, &prompts[b], chosen[b], s, logits);
         assert_true(distance(logits, want + b * s * vocab, s * vocab) <= 1e-12);
     }
     const GenerateOptions o = {.max_new_tokens = s - 1, .ends = &end, .n_ends = 1, .start = chosen[0][0]};
@@ -159,7 +142,7 @@ TEST(choices_and_logits_equal_transformers) {
                         ORIGINAL "--activation geglu-tanh --untie-embeddings-and-output-weights");
 }
 
-/* ---- the cache ---- */
+/* ---- batches ---- */
 
 static const char *const STYLES[] = {
     SIZES WIDE, /* Megatron-LM's */
@@ -175,9 +158,7 @@ static const int32_t A[] = {1}, B[] = {5, 9, 33, 20, 7, 8, 2, 11}, C[] = {60, 59
                      D[] = {5, 9, 33, 20, 7, 8, 2, 12};
 static const Prompt TEXTS[PROMPTS] = {{A, 1}, {B, 8}, {C, 2}, {D, 8}};
 
-/* The results of a prompt must not depend on longer prompts in the batch, and the results of a position not
- * on later positions. */
-TEST(batches_and_caches_change_nothing) {
+TEST(batches_change_nothing) {
     for (int k = 0; k < STYLE_COUNT; k++) {
         TestModel *m = test_model_new(setup_new("%s", STYLES[k]));
         const int64_t vocab = m->setup->config.derived.vocab_size;
@@ -185,14 +166,12 @@ TEST(batches_and_caches_change_nothing) {
         Generated together[PROMPTS], alone;
         assert_ok(generate(m->model, &m->run, TEXTS, PROMPTS, &o, together));
         for (int b = 0; b < PROMPTS; b++) {
-            double plain[(NEW + 1) * 61], cached[(NEW + 1) * 61];
+            double plain[(NEW + 1) * 61];
             assert_ok(generate(m->model, &m->run, &TEXTS[b], 1, &o, &alone));
             assert_int_equal(together[b].n, 1 + NEW);
             assert_int_equal(together[b].tokens[0], 3);
             assert_memory_equal(together[b].tokens, alone.tokens, (1 + NEW) * sizeof *alone.tokens);
             plain_logits(m, &TEXTS[b], alone.tokens, alone.n, plain);
-            cached_logits(m, &TEXTS[b], alone.tokens, alone.n, cached);
-            assert_true(distance(cached, plain, alone.n * vocab) <= 1e-13);
             assert_logprobs(&alone, plain, vocab);
             assert_logprobs(&together[b], plain, vocab);
             generated_free(&alone), generated_free(&together[b]);

@@ -1,0 +1,537 @@
+#include "infer/engine.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/amount.h"
+#include "base/fault.h"
+#include "base/hash.h"
+#include "base/philox.h"
+#include "comm/agree.h"
+#include "infer/page_pool.h"
+#include "models/cache.h"
+#include "ops/redistribute.h"
+
+typedef struct PageList {
+    int64_t *page; /* [n] */
+    int64_t n;
+} PageList;
+
+/* A request. Its rows of the pool are those of tokens [0, computed). */
+typedef struct Live {
+    Request request;
+    int32_t *tokens; /* [n] of the decoder: those that begin it, then the new ones */
+    int64_t n, n_first, computed;
+    int64_t known; /* number of the prompt's log-probabilities that were reported */
+    PageList pages, encoder_pages;
+    bool encoded; /* whether the encoder's rows are in the pool */
+    bool ended;
+} Live;
+
+typedef struct LiveList {
+    Live **at;
+    int64_t n;
+} LiveList;
+
+/* The tokens [computed, computed + n) of a request in a pass. */
+typedef struct Share {
+    Live *live;
+    int64_t n;
+} Share;
+
+struct Engine {
+    const Model *model;
+    const RunContext *context;
+    EngineLimits limits;
+    PagePool pages, encoder_pages;
+    LiveList waiting, running; /* in the order of arrival, and of admission */
+    Share *share;              /* [n_shares] the current pass */
+    int64_t n_shares;
+    Cache cache;
+    Space *slot, *transient;
+    Tape *tape;
+    char *ids; /* device memory of a pass's integers */
+    size_t ids_bytes;
+    double *row, *scratch; /* [vocab] */
+    int64_t passes, preemptions;
+};
+
+static bool has_encoder(const Engine *e) { return e->model->plan.sample.encoder > 0; }
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- lists ---- */
+
+static void list_insert(LiveList *l, int64_t at, Live *live) {
+    l->at = mem_grow(l->at, (size_t)l->n + 1, sizeof(Live *));
+    memmove(l->at + at + 1, l->at + at, (size_t)(l->n - at) * sizeof(Live *));
+    l->at[at] = live;
+    l->n++;
+}
+
+static Live *list_remove(LiveList *l, int64_t at) {
+    Live *live = l->at[at];
+    memmove(l->at + at, l->at + at + 1, (size_t)(--l->n - at) * sizeof(Live *));
+    return live;
+}
+
+static int64_t list_find(const LiveList *l, int64_t id) {
+    for (int64_t i = 0; i < l->n; i++)
+        if (l->at[i]->request.id == id && !l->at[i]->ended) return i;
+    return -1;
+}
+
+/* ---- pages ---- */
+
+static void pages_release(PagePool *pool, PageList *l) {
+    page_pool_release(pool, l->n, l->page);
+    l->n = 0;
+}
+
+/* Extends a list to pages for `rows` rows. If too few pages are free, returns false and takes none. */
+static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page) {
+    const int64_t more = engine_pages(rows, page) - l->n;
+    if (more <= 0) return true;
+    if (more > pool->n_free) return false;
+    l->page = mem_grow(l->page, (size_t)(l->n + more), sizeof *l->page);
+    CHECK(page_pool_take(pool, more, l->page + l->n), "%lld pages are free", (long long)pool->n_free);
+    l->n += more;
+    return true;
+}
+
+/* ---- requests ---- */
+
+static void live_free(Engine *e, Live *live) {
+    pages_release(&e->pages, &live->pages);
+    pages_release(&e->encoder_pages, &live->encoder_pages);
+    free(live->pages.page), free(live->encoder_pages.page);
+    free((void *)live->request.prompt), free((void *)live->request.ends), free(live->tokens);
+    free(live);
+}
+
+static Err check_tokens(const Engine *e, const Request *r) {
+    const int64_t vocab = e->model->plan.vocab;
+    if (r->n < 1) return err_user("the prompt is empty; give it at least one token");
+    for (int64_t i = 0; i < r->n; i++)
+        if (r->prompt[i] < 0 || r->prompt[i] >= vocab)
+            return err_user("token %d of the prompt is outside the model's vocabulary of %lld; is this the "
+                            "model's tokenizer?",
+                            r->prompt[i], (long long)vocab);
+    if (has_encoder(e) && (r->start < 0 || r->start >= vocab))
+        return err_user("the decoder begins with token %d, which is outside the model's vocabulary of %lld; "
+                        "is this the model's tokenizer?",
+                        r->start, (long long)vocab);
+    return ERR_OK;
+}
+
+static Err check_length(const Engine *e, const Request *r) {
+    const int64_t limit = e->model->plan.limit;
+    const long long n = r->n, fresh = r->max_new_tokens;
+    if (has_encoder(e) && r->n > limit)
+        return err_user("a prompt of %lld tokens exceeds the model's %lld positions; shorten it", n,
+                        (long long)limit);
+    if (has_encoder(e) && r->max_new_tokens > limit - 1)
+        return err_user("%lld new tokens exceed the model's %lld positions, the first of which holds the "
+                        "token that begins a text; lower --tokens-to-generate",
+                        fresh, (long long)limit);
+    if (!has_encoder(e) && (r->n > limit || r->max_new_tokens > limit - r->n))
+        return err_user("%lld prompt tokens and %lld new ones exceed the model's %lld positions; shorten the "
+                        "prompt or lower --tokens-to-generate",
+                        n, fresh, (long long)limit);
+    return ERR_OK;
+}
+
+static Err check_room(const Engine *e, const Request *r) {
+    const int64_t page = e->limits.page, first = has_encoder(e) ? 1 : r->n,
+                  need = engine_pages(first + r->max_new_tokens, page),
+                  encoder = has_encoder(e) ? engine_pages(r->n, page) : 0;
+    if (need <= e->pages.n && encoder <= e->encoder_pages.n) return ERR_OK;
+    return err_user("a request of %lld prompt tokens and %lld new ones needs %lld pages of %lld tokens, but "
+                    "there are %lld; shorten the prompt or lower the number of new tokens",
+                    (long long)r->n, (long long)r->max_new_tokens, (long long)(need + encoder),
+                    (long long)page, (long long)(e->pages.n + e->encoder_pages.n));
+}
+
+static void *copied(const void *from, int64_t n, size_t size) {
+    void *to = mem_alloc((size_t)(n + 1) * size);
+    if (n) memcpy(to, from, (size_t)n * size);
+    return to;
+}
+
+Err engine_add(Engine *e, const Request *r) {
+    ERR_RETURN(check_tokens(e, r));
+    ERR_RETURN(check_length(e, r));
+    ERR_RETURN(check_room(e, r));
+    Live *live = mem_zero(1, sizeof *live);
+    *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n};
+    live->n_first = live->n;
+    live->request.prompt = copied(r->prompt, r->n, sizeof *r->prompt);
+    live->request.ends = copied(r->ends, r->n_ends, sizeof *r->ends);
+    live->tokens = mem_alloc((size_t)(live->n + r->max_new_tokens + 1) * sizeof *live->tokens);
+    memcpy(live->tokens, has_encoder(e) ? &r->start : r->prompt, (size_t)live->n * sizeof *live->tokens);
+    list_insert(&e->waiting, e->waiting.n, live);
+    return ERR_OK;
+}
+
+bool engine_abort(Engine *e, int64_t id) {
+    int64_t i = list_find(&e->waiting, id);
+    if (i >= 0) {
+        live_free(e, list_remove(&e->waiting, i));
+        return true;
+    }
+    i = list_find(&e->running, id);
+    if (i >= 0) e->running.at[i]->ended = true; /* removed after the pass, which may be using it */
+    return i >= 0;
+}
+
+static void remove_ended(Engine *e) {
+    for (int64_t i = e->running.n - 1; i >= 0; i--)
+        if (e->running.at[i]->ended) live_free(e, list_remove(&e->running, i));
+}
+
+/* ---- which tokens to compute ---- */
+
+/* The request that was admitted last releases its pages and waits at the front of the queue. */
+static void preempt_last(Engine *e) {
+    Live *live = list_remove(&e->running, e->running.n - 1);
+    pages_release(&e->pages, &live->pages);
+    pages_release(&e->encoder_pages, &live->encoder_pages);
+    live->computed = 0, live->encoded = false;
+    list_insert(&e->waiting, 0, live);
+    e->preemptions++;
+}
+
+static void add_share(Engine *e, Live *live, int64_t n) { e->share[e->n_shares++] = (Share){live, n}; }
+
+/* Adds the next tokens of the running requests. Each gets one; *rest is the number of further tokens of the pass. */
+static void share_running(Engine *e, int64_t *rest) {
+    for (int64_t i = 0; i < e->running.n; i++) {
+        Live *live = e->running.at[i];
+        const int64_t n = smaller(live->n - live->computed, 1 + *rest);
+        while (!pages_extend(&e->pages, &live->pages, live->computed + n, e->limits.page)) {
+            preempt_last(e);
+            if (i >= e->running.n) return; /* this was the last request */
+        }
+        add_share(e, live, n);
+        *rest -= n - 1;
+    }
+}
+
+/* Admits the first waiting request if there is room for its next tokens. */
+static bool admit(Engine *e, int64_t *rest) {
+    if (!e->waiting.n || e->running.n == e->limits.requests || *rest < 1) return false;
+    Live *live = e->waiting.at[0];
+    const int64_t n = smaller(live->n - live->computed, *rest), page = e->limits.page;
+    if (!pages_extend(&e->pages, &live->pages, live->computed + n, page)) return false;
+    if (has_encoder(e) && !pages_extend(&e->encoder_pages, &live->encoder_pages, live->request.n, page)) {
+        pages_release(&e->pages, &live->pages);
+        return false;
+    }
+    list_insert(&e->running, e->running.n, list_remove(&e->waiting, 0));
+    add_share(e, live, n);
+    *rest -= n;
+    return true;
+}
+
+/* The encoder reads one prompt, so a request's first pass has no other request. */
+static void plan_pass(Engine *e) {
+    const int64_t preemptions = e->preemptions;
+    int64_t rest = e->limits.tokens;
+    e->n_shares = 0;
+    remove_ended(e);
+    if (has_encoder(e) && admit(e, &rest)) return;
+    rest = e->limits.tokens - e->running.n;
+    share_running(e, &rest);
+    while (!has_encoder(e) && e->preemptions == preemptions && admit(e, &rest)) continue;
+}
+
+/* ---- the pass ---- */
+
+/* The integers of a pass: the fields of the batch, and tables of pages. */
+typedef struct Inputs {
+    Batch batch;
+    int64_t tokens, chosen, requests, width, encoder_width; /* numbers; widths of the page tables */
+} Inputs;
+
+/* Whether the pass must give the logits of token i of a request, and the token is not the last one. */
+static bool reports(const Engine *e, const Live *live, int64_t i) {
+    return live->request.prompt_logprobs && !has_encoder(e) && i + 1 < live->n_first && i >= live->known;
+}
+
+static Inputs inputs_of(const Engine *e) {
+    Inputs in = {.requests = e->n_shares, .width = 1, .encoder_width = 1};
+    FieldSet fields = fields_inputs(e->model->plan.sample.fields) & ~FIELD_SET(document_start);
+    int64_t encoder = 0;
+    for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
+        in.tokens += s->n;
+        in.chosen += s->live->computed + s->n == s->live->n;
+        for (int64_t i = s->live->computed; i < s->live->computed + s->n; i++)
+            in.chosen += reports(e, s->live, i);
+        if (s->live->pages.n > in.width) in.width = s->live->pages.n;
+        if (s->live->encoder_pages.n > in.encoder_width) in.encoder_width = s->live->encoder_pages.n;
+        if (has_encoder(e) && !s->live->encoded) encoder = s->live->request.n;
+    }
+    for (int f = 0; f < FIELDS; f++)
+        if (!encoder && (field_info((FieldId)f)->extent == EXTENT_ENCODER || f == FIELD_encoder_lengths))
+            fields &= ~(UINT32_C(1) << f);
+    in.batch = batch_new(1, (SampleShape){.positions = in.tokens, .encoder = encoder, .fields = fields});
+    batch_reset(&in.batch);
+    return in;
+}
+
+static void fill_batch(const Engine *e, const Inputs *in) {
+    const Sample x = batch_sample(&in->batch, 0);
+    int64_t at = 0;
+    for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
+        const Live *live = s->live;
+        for (int64_t i = live->computed; i < live->computed + s->n; i++, at++)
+            x.tokens[at] = live->tokens[i], x.position_ids[at] = i;
+        if (!x.encoder_tokens) continue;
+        for (int64_t i = 0; i < live->request.n; i++) x.encoder_tokens[i] = live->request.prompt[i];
+        *x.encoder_lengths = live->request.n;
+    }
+}
+
+static int64_t row_of(const PageList *l, int64_t i, int64_t page) {
+    return l->page[i / page] * page + i % page;
+}
+
+/* Appends integers to the pass's device memory, as a tensor [n] or [n, width]. */
+typedef struct Writer {
+    Engine *e;
+    char *at;
+} Writer;
+
+static Tensor *write_integers(Writer *w, const int64_t *x, int64_t n, int64_t width) {
+    Tensor *t = tape_alloc(w->e->tape, sizeof *t);
+    *t = tensor_make(w->at, I64, width ? 2 : 1, (int64_t[]){n, width});
+    device_write(w->e->context->device, w->at, x, tensor_bytes(t));
+    w->at += tensor_bytes(t);
+    return t;
+}
+
+static Tensor *write_table(Writer *w, int64_t width, bool encoder) {
+    const Engine *e = w->e;
+    int64_t *x = mem_zero((size_t)(e->n_shares * width), sizeof *x);
+    for (int64_t r = 0; r < e->n_shares; r++) {
+        const Live *live = e->share[r].live;
+        const PageList *l = encoder ? &live->encoder_pages : &live->pages;
+        memcpy(x + r * width, l->page, (size_t)l->n * sizeof *x);
+    }
+    Tensor *t = write_integers(w, x, e->n_shares, width);
+    free(x);
+    return t;
+}
+
+static void write_encoder(Writer *w, const Inputs *in, Pages *out) {
+    Engine *e = w->e;
+    const int64_t n = in->batch.shape.encoder;
+    int64_t *x = mem_zero((size_t)(n > e->n_shares ? n : e->n_shares), sizeof *x);
+    for (int64_t r = 0; r < e->n_shares; r++) x[r] = e->share[r].live->request.n;
+    out->lengths = write_integers(w, x, e->n_shares, 0);
+    for (int64_t i = 0; i < n; i++) x[i] = row_of(&e->share->live->encoder_pages, i, e->limits.page);
+    out->row = n ? write_integers(w, x, n, 0) : NULL;
+    out->table = write_table(w, in->encoder_width, true);
+    out->request = e->cache.positions.request;
+    free(x);
+}
+
+/* Writes where the tokens' rows are, and which logits are needed. */
+static void write_pages(Writer *w, const Inputs *in, Feed *feed) {
+    Engine *e = w->e;
+    int64_t *row = mem_zero((size_t)in->tokens, sizeof *row),
+            *request = mem_zero((size_t)in->tokens, sizeof *row),
+            *chosen = mem_zero((size_t)in->chosen + 1, sizeof *chosen);
+    int64_t at = 0, n = 0;
+    for (int64_t r = 0; r < e->n_shares; r++) {
+        const Live *live = e->share[r].live;
+        const int64_t end = live->computed + e->share[r].n;
+        for (int64_t i = live->computed; i < end; i++, at++) {
+            row[at] = row_of(&live->pages, i, e->limits.page), request[at] = r;
+            if (reports(e, live, i) || i + 1 == live->n) chosen[n++] = at;
+        }
+    }
+    Pages *p = &e->cache.positions;
+    p->row = write_integers(w, row, in->tokens, 0);
+    p->request = write_integers(w, request, in->tokens, 0);
+    p->table = write_table(w, in->width, false);
+    feed->chosen = write_integers(w, chosen, in->chosen, 0);
+    if (has_encoder(e)) write_encoder(w, in, &e->cache.encoder);
+    free(row), free(request), free(chosen);
+}
+
+/* Runs the pass. Returns the chosen logits [chosen, 1, padded vocab]. */
+static Tensor *forward(Engine *e) {
+    Inputs in = inputs_of(e);
+    Tensor field[FIELDS];
+    Device *d = e->context->device;
+    Feed feed = {.cache = &e->cache, .releases = true};
+    const size_t integers =
+                     (size_t)(2 * in.tokens + in.chosen + in.requests * (in.width + in.encoder_width + 1) +
+                              in.batch.shape.encoder) *
+                     sizeof(int64_t),
+                 bytes = feed_bytes(&in.batch) + integers;
+    if (bytes > e->ids_bytes) {
+        device_release(d, e->ids, e->ids_bytes);
+        e->ids = device_alloc(d, bytes, "the tokens of a pass");
+        e->ids_bytes = bytes;
+    }
+    tape_begin(e->tape, &(MicrobatchContext){.recording = false});
+    fill_batch(e, &in);
+    feed_write(&feed, field, d, &in.batch, e->ids);
+    write_pages(&(Writer){e, e->ids + feed_bytes(&in.batch)}, &in, &feed);
+    batch_free(&in.batch);
+    Tensor *logits = model_forward(e->tape, e->model, &feed);
+    return op_redistribute(e->tape, logits, AXIS_TP, SPMD_I, 2);
+}
+
+/* ---- results ---- */
+
+/* Converts row i of the logits to e->row. Returns whether all are finite. */
+static bool read_row(const Engine *e, const Tensor *logits, int64_t i) {
+    const DType type = (DType)logits->dtype;
+    const size_t n = (size_t)e->model->plan.vocab, size = dtype_size(type);
+    DeviceView v =
+        device_view(e->context->device, (const char *)logits->data + (size_t)(i * logits->dim[2]) * size,
+                    n * size, VIEW_READ);
+    dtype_convert(e->row, F64, v.data, type, n);
+    device_view_end(&v);
+    for (size_t k = 0; k < n; k++)
+        if (!isfinite(e->row[k])) return false;
+    return true;
+}
+
+static bool is_end(const Request *r, int64_t token) {
+    for (int64_t i = 0; i < r->n_ends; i++)
+        if (r->ends[i] == token) return true;
+    return false;
+}
+
+static void finish(Live *live, Finish why, EngineSink *sink, void *arg) {
+    live->ended = true;
+    sink(arg, &(EngineEvent){.kind = EVENT_END, .id = live->request.id, .index = live->n, .finish = why});
+}
+
+/* Chooses the token after the last one. */
+static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
+    const Request *r = &live->request;
+    const int64_t vocab = e->model->plan.vocab;
+    if (live->n - live->n_first < r->max_new_tokens) {
+        const double uniform =
+            philox_uniform(r->seed, hash_name("generate"), r->stream << 32 | (uint64_t)live->n);
+        memcpy(e->scratch, e->row, (size_t)vocab * sizeof *e->scratch);
+        const int64_t token = sampling_choose(&r->sampling, e->scratch, vocab, uniform);
+        if (is_end(r, token)) {
+            finish(live, FINISH_STOP, sink, arg);
+            return;
+        }
+        live->tokens[live->n++] = (int32_t)token;
+        sink(arg, &(EngineEvent){.kind = EVENT_TOKEN,
+                                 .id = r->id,
+                                 .index = live->n - 1,
+                                 .token = (int32_t)token,
+                                 .logprob = sampling_logprob(e->row, vocab, token)});
+    }
+    if (!live->ended && live->n - live->n_first >= r->max_new_tokens) finish(live, FINISH_LENGTH, sink, arg);
+}
+
+static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void *arg) {
+    const int64_t vocab = e->model->plan.vocab;
+    int64_t at = 0;
+    for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
+        Live *live = s->live;
+        const int64_t end = live->computed + s->n;
+        for (int64_t i = live->computed; i < end; i++) {
+            const bool last = i + 1 == live->n, prompt = reports(e, live, i);
+            if (!last && !prompt) continue;
+            const bool finite = read_row(e, logits, at++);
+            if (live->ended) continue;
+            if (!finite) {
+                finish(live, FINISH_NAN, sink, arg);
+            } else if (prompt) {
+                live->known = i + 1;
+                sink(arg, &(EngineEvent){.kind = EVENT_PROMPT,
+                                         .id = live->request.id,
+                                         .index = i + 1,
+                                         .token = live->tokens[i + 1],
+                                         .logprob = sampling_logprob(e->row, vocab, live->tokens[i + 1])});
+            } else {
+                append(e, live, sink, arg);
+                break;
+            }
+        }
+        live->computed = end, live->encoded = true;
+    }
+}
+
+bool engine_step(Engine *e, EngineSink *sink, void *arg) {
+    plan_pass(e);
+    if (!e->n_shares) return false;
+    take_results(e, forward(e), sink, arg);
+    remove_ended(e);
+    e->passes++;
+    return true;
+}
+
+EngineCounts engine_counts(const Engine *e) {
+    return (EngineCounts){e->waiting.n, e->running.n, e->pages.n_free, e->passes, e->preemptions};
+}
+
+/* ---- the engine ---- */
+
+static CacheShape cache_shape(const RunContext *c, const EngineLimits *l) {
+    return (CacheShape){c->dtype, l->page, l->pages, l->encoder_pages};
+}
+
+/* Checks the memory of the pools, and of the logits of a pass in which all of them are needed. */
+static Err check_memory(const Model *m, const RunContext *c, const EngineLimits *l) {
+    const CacheShape shape = cache_shape(c, l);
+    const double cache = cache_bytes(m, &shape),
+                 logits = (double)l->tokens * (double)m->plan.head->width * (double)dtype_size(c->dtype),
+                 have = (double)device_memory_available(c->device);
+    if (cache + logits <= have) return ERR_OK;
+    return err_user(
+        "the KV cache of %s of %s takes %s and the logits of a pass take %s, but %s are available; "
+        "lower --tokens-to-generate, or give fewer or shorter prompts at a time",
+        amount(l->pages + l->encoder_pages, "page").s, amount(l->page, "token").s, bytes_text(cache).s,
+        bytes_text(logits).s, bytes_text(have).s);
+}
+
+Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engine **out) {
+    CHECK(l->page % PAGE_ROWS == 0 && l->tokens >= l->requests && l->requests > 0,
+          "an engine with pages of %lld rows, %lld requests and passes of %lld tokens", (long long)l->page,
+          (long long)l->requests, (long long)l->tokens);
+    ERR_RETURN(comm_agree(c->comm, check_memory(m, c, l)));
+    const CacheShape shape = cache_shape(c, l);
+    const size_t vocab = (size_t)m->plan.vocab;
+    Engine *e = *out = mem_zero(1, sizeof *e);
+    *e = (Engine){.model = m,
+                  .context = c,
+                  .limits = *l,
+                  .pages = page_pool_new(l->pages),
+                  .encoder_pages = page_pool_new(l->encoder_pages),
+                  .share = mem_zero((size_t)l->requests, sizeof *e->share),
+                  .cache = cache_new(m, &shape),
+                  .slot = space_new(c->device, "activation", SPACE_UNPLANNED),
+                  .transient = space_new(c->device, "transient", SPACE_UNPLANNED),
+                  .row = mem_alloc(vocab * sizeof *e->row),
+                  .scratch = mem_alloc(vocab * sizeof *e->scratch)};
+    e->tape = tape_new(c, e->slot, e->transient);
+    return ERR_OK;
+}
+
+static void free_all(Engine *e, LiveList *l) {
+    while (l->n) live_free(e, list_remove(l, l->n - 1));
+    free(l->at);
+}
+
+void engine_free(Engine *e) {
+    free_all(e, &e->waiting), free_all(e, &e->running);
+    tape_free(e->tape);
+    space_free(e->slot), space_free(e->transient);
+    cache_free(e->model, &e->cache);
+    device_release(e->context->device, e->ids, e->ids_bytes);
+    page_pool_free(&e->pages), page_pool_free(&e->encoder_pages);
+    free(e->share), free(e->row), free(e->scratch), free(e);
+}

@@ -1,0 +1,77 @@
+/* Generates for requests that come and go. Each pass of the model (engine_step) computes a stream of tokens: the next
+ * token of each running request, and parts of prompts. Keys and values are in pages (models/cache.h), so that a request
+ * takes memory only for the positions that it has. If pages run out, the request that was admitted last
+ * releases its pages, and is computed again later.
+ *
+ * The draws of a request depend only on its seed, its stream and the position. With --batch-invariant-mode, so do its
+ * logits, and its tokens and log-probabilities are bitwise equal whatever other requests there are. All ranks
+ * must make the same calls in the same order. */
+#pragma once
+
+#include "base/err.h"
+#include "infer/sampling.h"
+#include "models/model.h"
+
+typedef struct EngineLimits {
+    int64_t page;                 /* rows of a page, a multiple of PAGE_ROWS */
+    int64_t pages, encoder_pages; /* number of pages of each pool */
+    int64_t requests;             /* most requests that run at the same time */
+    int64_t tokens;               /* most tokens of a pass; at least `requests` */
+} EngineLimits;
+
+typedef struct Request {
+    int64_t id; /* chosen by the caller; different from those of all other requests of the engine */
+    const int32_t *prompt; /* [n]; copied. It goes to the encoder if the model has one */
+    int64_t n;             /* at least 1 */
+    int32_t start;         /* the first token of the decoder of an encoder-decoder model */
+    Sampling sampling;
+    uint64_t seed, stream;
+    int64_t max_new_tokens; /* at least 0 */
+    const int64_t *ends;    /* [n_ends] tokens that end a request and are not part of it; copied */
+    int64_t n_ends;
+    bool prompt_logprobs; /* whether events report the log-probabilities of the prompt's tokens */
+} Request;
+
+typedef enum Finish {
+    FINISH_STOP,   /* an end token */
+    FINISH_LENGTH, /* max_new_tokens */
+    FINISH_NAN,    /* the model's logits are not finite */
+} Finish;
+
+typedef enum EngineEventKind {
+    EVENT_PROMPT, /* the log-probability of token `index` of the prompt */
+    EVENT_TOKEN,  /* a new token, which has `index` among all tokens of the decoder */
+    EVENT_END,    /* the request has ended; the engine has released it */
+} EngineEventKind;
+
+typedef struct EngineEvent {
+    EngineEventKind kind;
+    int64_t id, index;
+    int32_t token;
+    double logprob; /* under the unmodified distribution */
+    Finish finish;  /* of EVENT_END */
+} EngineEvent;
+
+/* Receives the events of a step, in the order of admission. It may call engine_abort. */
+typedef void EngineSink(void *arg, const EngineEvent *);
+
+typedef struct EngineCounts {
+    int64_t waiting, running, free_pages, passes, preemptions;
+} EngineCounts;
+
+typedef struct Engine Engine;
+
+/* The number of pages for `rows` rows. */
+static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + page - 1) / page; }
+/* Allocates pools. Too little memory is a user error, on all ranks. The model and the context must outlive
+ * the engine. The model must not be a BERT model. */
+Err engine_new(const Model *, const RunContext *, const EngineLimits *, Engine **out);
+void engine_free(Engine *);
+/* Adds a request to the queue. It is a user error if the request can never be computed: an empty prompt, a token outside
+ * the vocabulary, more positions than the model or the pools have. */
+Err engine_add(Engine *, const Request *);
+/* Ends a request in any state, without an event. Returns false if there is no such request. */
+bool engine_abort(Engine *, int64_t id);
+/* Runs one pass. Returns false if there was nothing to compute. */
+bool engine_step(Engine *, EngineSink *, void *arg);
+EngineCounts engine_counts(const Engine *);

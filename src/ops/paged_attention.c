@@ -1,0 +1,38 @@
+#include "ops/paged_attention.h"
+
+#include "base/fault.h"
+#include "kernels/ops.h"
+#include "ops/attention.h"
+#include "tape/tape_ops.h"
+
+void op_store_rows(Tape *t, Tensor *x, const Pages *pages, Tensor *pool) {
+    char a[100], b[100];
+    bool fits = x->ndim == 5 && pool->ndim == 5 && pages->row && pages->row->dim[0] == x->dim[0];
+    for (int i = 1; i < 5; i++) fits = fits && x->dim[i] == pool->dim[i];
+    CHECK(fits, "store_rows: rows %s and pool %s do not fit together", tensor_describe(x, a, sizeof a),
+          tensor_describe(pool, b, sizeof b));
+    tape_call(t, &OPS[OP_store_rows], (Call){.in = {x, pages->row}, .out = {pool}});
+    pool->spmd = x->spmd;
+}
+
+Tensor *op_paged_attention(Tape *t, const PagedInputs *x, const Pages *pages, AttentionAttr attr) {
+    const Tensor *q = x->q, *k = x->k, *v = x->v;
+    char a[100], b[100], c[100];
+    CHECK(!tape_is_recording(t) && q->ndim == 5 && q->dim[1] == 1 && k->ndim == 5 && v->ndim == 5 &&
+              q->dim[4] == k->dim[4] && q->dim[2] == k->dim[2] && q->dim[2] == v->dim[2] &&
+              k->dim[0] == v->dim[0] && tensor_count(pages->request) == q->dim[0],
+          "paged_attention: q %s, k %s and v %s do not fit together", tensor_describe(q, a, sizeof a),
+          tensor_describe(k, b, sizeof b), tensor_describe(v, c, sizeof c));
+    attr.page = pages->page;
+    Tensor *y =
+               tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){q->dim[0], 1, q->dim[2], q->dim[3], v->dim[4]}),
+           *lse = tape_tensor(t, q->dtype == F64 ? F64 : F32, 4,
+                              (int64_t[]){1, q->dim[2], q->dim[3], q->dim[0]});
+    const Call call = {
+        .in = {x->q, x->k, x->v, pages->table, pages->request, x->position, pages->lengths, x->bias},
+        .out = {y, lse},
+        .attr = &attr};
+    tape_run(t, &OPS[OP_paged_attention], call, sizeof attr, NULL);
+    attention_add_sinks(t, &(Call){.in = {x->q, [6] = x->sink}, .out = {y, lse}, .attr = &attr});
+    return y;
+}
