@@ -1,5 +1,6 @@
-/* Tests that a request's tokens and log-probabilities are bitwise equal alone and among others, whatever the sizes of the
- * pool and of a pass, the order of arrivals, preemptions and aborts; and that pages are neither lost nor shared. */
+/* Tests that a request's tokens and log-probabilities are bitwise equal alone and among others. The sizes of the pool and
+ * of a pass, the order of arrivals, preemptions and aborts must not change them. Pages must be neither lost nor
+ * shared. */
 #include <stdlib.h>
 
 #include "unit/err.h"
