@@ -10,6 +10,7 @@ data = corpus()
 HEADS = ["--hidden-size", 256, "--seq-length", 128, "--attention-dropout", 0]  # of 64, as fused kernels want them
 RING = ["--hidden-size", 256, "--seq-length", 512, "--attention-dropout", 0, "--ranks", 2, "--context-parallel-size", 2]
 EXPERTS = ["--num-experts", 4, "--disable-bias-linear", "--moe-aux-loss-coeff", 0.01, "--moe-input-jitter-eps", 0.1]
+MUON = ["--optimizer", "muon", "--lr", 1e-3]
 RUNS = {
     "fp64": ["--fp64"],
     "fp32": [],
@@ -21,6 +22,7 @@ RUNS = {
     "bf16 heads of 64, ranks": ["--bf16", *HEADS, "--ranks", 4, "--tensor-model-parallel-size", 2,
                                 "--use-distributed-optimizer"],
     "bf16 ring": ["--bf16", *RING],
+    "bf16 muon, ranks": ["--bf16", *MUON, "--ranks", 4, "--tensor-model-parallel-size", 2, "--use-distributed-optimizer"],
     "bf16 experts, ranks": ["--bf16", *EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2,
                             "--moe-token-dispatcher-type", "alltoall"],
 }
@@ -53,6 +55,8 @@ RECORDED = {
     "bf16 heads of 64": ["--bf16", *HEADS[:4]],
     "bf16 one microbatch": ["--bf16", "--global-batch-size", 1],
     "bf16 sgd": ["--bf16", "--optimizer", "sgd", "--clip-grad", 0.1],
+    "bf16 muon": ["--bf16", *MUON],
+    "fp32 muon with lion": [*MUON, "--muon-fp32-matmul-prec", "high", "--muon-scalar-optimizer", "lion"],
     "fp16 skipped steps": ["--fp16", "--initial-loss-scale", 2**26, "--hysteresis", 1, "--log-num-zeros-in-grad"],
     "fp64 experts": ["--fp64", *EXPERTS[:5]],
 }
@@ -91,7 +95,8 @@ who = [": cuDNN "] if ", sm_90," in said else [": cuDNN ", ": own kernels"]
 assert all(any(w in line for w in who) for line in lines), lines
 print(f"ring: {lines}")
 
-for name, options in {"dense": [], "experts": EXPERTS}.items():
+for name, options in {"dense": [], "experts": EXPERTS,
+                      "muon": [*MUON, "--muon-fp32-matmul-prec", "high"]}.items():
     here, single, there = (WORK / f"{name} {place}.jsonl" for place in ("here", "here in fp32", "there"))
     run(here.stem, "--fp64", *options), run(single.stem, "--lane", "fp32", *options), run(there.stem, "--fp64",
                                                                                           *options, *ON_GPU)

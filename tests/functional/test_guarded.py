@@ -26,7 +26,8 @@ RUNS = {"dense": [], "experts": ["--num-experts", 4, "--disable-bias-linear", "-
                                  "--moe-z-loss-coeff", 0.01],
         "chunks": ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl", "linear",
                    "--cross-entropy-chunk-size", 5],
-        "async": ["--async-save"], "ranks": ["--ranks", 2, "--use-distributed-optimizer"]}
+        "async": ["--async-save"], "ranks": ["--ranks", 2, "--use-distributed-optimizer"],
+        "muon": ["--optimizer", "muon", "--ranks", 2, "--tensor-model-parallel-size", 2]}
 for name, options in RUNS.items():
     here, there = [(WORK / f"{name}-{side}", WORK / f"{name}-{side}.jsonl") for side in ("here", "there")]
     words = [*BASE, *data, "--bf16", "--log-params-norm", "--log-num-zeros-in-grad", "--eval-interval", 4,

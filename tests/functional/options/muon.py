@@ -43,7 +43,9 @@ def orthogonal(o, x):
     """Returns x with its singular values, after division by their norm, replaced by the polynomials' values."""
     u, s, v = np.linalg.svd(x, full_matrices=False)
     s /= max(np.sqrt((s * s).sum()), 1e-15)
-    for a, b, c in STEPS[o.text("muon-coefficient-type", "quintic")][:o.int("muon-num-ns-steps", 5)]:
+    steps = STEPS[o.text("muon-coefficient-type", "quintic")][:o.int("muon-num-ns-steps", 5)]
+    assert len(steps) == o.int("muon-num-ns-steps", 5)
+    for a, b, c in steps:
         s = s * (a + b * s**2 + c * s**4)
     return u * s @ v * SCALE[o.text("muon-scale-mode", "spectral")](*x.shape)**0.5 * o.float("muon-extra-scale-factor", 1.0)
 
