@@ -18,12 +18,12 @@ typedef struct TestModel {
     Tape *tape;
 } TestModel;
 
-/* Takes ownership of the setup. */
-static inline TestModel *test_model_new(Setup *s) {
+/* Takes ownership of the setup and the device. */
+static inline TestModel *test_model_on(Setup *s, Device *device) {
     static const DType STORAGE[] = {
         [LANE_FP32] = F32, [LANE_FP64] = F64, [LANE_BF16] = BF16, [LANE_FP16] = F16, [LANE_EXACT] = F64};
     TestModel *m = arena_alloc(s->arena, sizeof *m);
-    *m = (TestModel){.setup = s, .device = device_cpu(2), .model = model_new(&s->config, NULL)};
+    *m = (TestModel){.setup = s, .device = device, .model = model_new(&s->config, NULL)};
     m->run = (RunContext){.device = m->device,
                           .dtype = STORAGE[s->config.lane],
                           .batch_invariant = s->config.batch_invariant_mode,
@@ -36,6 +36,8 @@ static inline TestModel *test_model_new(Setup *s) {
     m->tape = tape_new(&m->run, m->slot, m->transient);
     return m;
 }
+
+static inline TestModel *test_model_new(Setup *s) { return test_model_on(s, device_cpu(2)); }
 
 static inline void test_model_free(TestModel *m) {
     tape_free(m->tape);
