@@ -97,6 +97,7 @@ typedef enum RouterScore {
     ROUTER_SOFTMAX,      /* over all experts; the chosen experts' probabilities do not sum to 1 */
     ROUTER_SIGMOID,      /* sigmoid s; if topk > 1, s / (sum of s over the chosen experts + 1e-20) */
     ROUTER_SQRTSOFTPLUS, /* s = sqrt(log(1 + exp(logit))), normalised like sigmoids */
+    ROUTER_SPARSEMIXER, /* for each choice, a softmax over the experts near it that are not chosen before it */
 } RouterScore;
 /* The values by which experts are compared, before a bias is added. */
 typedef enum RouterOrder {
@@ -110,6 +111,7 @@ typedef struct RouteAttr {
      * group_scores best scores. groups <= 1: no limit. */
     int64_t groups, group_topk, group_scores;
     double scaling; /* scaling of the probabilities */
+    double band;    /* SPARSEMIXER: logit x is near the choice's logit c if c - x <= band max(|x|, c) */
     RouterOrder order;
 } RouteAttr;
 

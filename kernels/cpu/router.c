@@ -63,6 +63,47 @@ static void choose(const Router *r, real *choice, int64_t *expert) {
     }
 }
 
+/* ---- shares of a band of experts (Liu et al., GRIN, 2024, without sampling) ---- */
+
+/* Returns the choice, the expert with the largest logit, and removes it from `rest`. share[i] becomes the softmax over
+ * the logits near the choice's, and 0 for other experts. Removed experts have a logit of -inf. */
+static int64_t choose_in_band(const Router *r, real *rest, real *share) {
+    const int64_t n = r->experts, best = largest(rest, n);
+    const real top = rest[best];
+    real sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const real x = rest[i], size = REAL_MATH(fabs)(x);
+        const bool near = x > -INFINITY && !((top - x) / (size > top ? size : top) > (real)r->attr->band);
+        sum += share[i] = near ? vector_exp(x - top) : 0;
+    }
+    for (int64_t i = 0; i < n; i++) share[i] /= sum;
+    rest[best] = -INFINITY;
+    return best;
+}
+
+static int64_t place_of(const Router *r, const int64_t *expert, int64_t choice) {
+    int64_t at = 0;
+    while (at + 1 < r->topk && expert[at] != choice) at++;
+    return at;
+}
+
+static void band_probs(const Router *r, real *rest, const int64_t *expert, real *share, real *probs) {
+    for (int64_t j = 0; j < r->topk; j++) {
+        const int64_t choice = choose_in_band(r, rest, share);
+        probs[place_of(r, expert, choice)] = share[choice];
+    }
+}
+
+static void band_grad(const Router *r, real *rest, const int64_t *expert, const real *dprobs, real *share,
+                      real *ds) {
+    for (int64_t j = 0; j < r->topk; j++) {
+        const int64_t choice = choose_in_band(r, rest, share);
+        const real d = (real)r->attr->scaling * dprobs[place_of(r, expert, choice)] * share[choice];
+        for (int64_t i = 0; i < r->experts; i++) ds[i] -= d * share[i];
+        ds[choice] += d;
+    }
+}
+
 /* ---- route ---- */
 
 static void route_rows(void *arg, int64_t begin, int64_t end) {
@@ -86,6 +127,7 @@ static void route_rows(void *arg, int64_t begin, int64_t end) {
         choose(r, choice, expert);
         for (int64_t j = 0; j < k; j++) sum += probs[j] = score[expert[j]];
         if (r->attr->score == ROUTER_TOPK_SOFTMAX) router_softmax(probs, k, probs);
+        if (r->attr->score == ROUTER_SPARSEMIXER) band_probs(r, score, expert, scratch, probs);
         const real norm = router_normalises(r->attr->score) && k > 1 ? sum + (real)ROUTER_EPSILON : 1;
         for (int64_t j = 0; j < k; j++) probs[j] = probs[j] / norm * (real)r->attr->scaling;
     }
@@ -116,8 +158,8 @@ static void route_grad_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = r->call;
     const int64_t n = r->experts, k = r->topk;
     const RouterScore kind = r->attr->score;
-    real *score = mem_alloc((size_t)(2 * n + 2 * k) * sizeof *score), *ds = score + n, *chosen = ds + n,
-         *dchosen = chosen + k;
+    real *score = mem_alloc((size_t)(3 * n + 2 * k) * sizeof *score), *ds = score + n, *share = ds + n,
+         *chosen = share + n, *dchosen = chosen + k;
     for (int64_t row = begin; row < end; row++) {
         const int64_t *expert = int64s(c->in[3]) + row * k;
         const real *dprobs = reals(c->in[0]) + row * k, *probs = reals(c->in[2]) + row * k;
@@ -127,8 +169,9 @@ static void route_grad_rows(void *arg, int64_t begin, int64_t end) {
         for (int64_t j = 0; j < k; j++)
             chosen[j] = kind == ROUTER_TOPK_SOFTMAX ? probs[j] / (real)r->attr->scaling : score[expert[j]];
         const real weighted = score_grad(r, dprobs, chosen, dchosen);
-        for (int64_t j = 0; j < k; j++)
+        for (int64_t j = 0; j < k && kind != ROUTER_SPARSEMIXER; j++)
             ds[expert[j]] = kind == ROUTER_TOPK_SOFTMAX ? chosen[j] * (dchosen[j] - weighted) : dchosen[j];
+        if (kind == ROUTER_SPARSEMIXER) band_grad(r, score, expert, dprobs, share, ds);
         for (int64_t i = 0; i < n; i++) {
             if (kind == ROUTER_SOFTMAX) ds[i] = score[i] * (ds[i] - weighted);
             if (router_normalises(kind)) ds[i] *= router_slope(kind, score[i], score[i]);

@@ -70,6 +70,7 @@ RouterScore map_score(RouterScoreFunction x) {
         TO(SCORE_SOFTMAX, ROUTER_TOPK_SOFTMAX);
         TO(SCORE_SIGMOID, ROUTER_SIGMOID);
         TO(SCORE_SQRTSOFTPLUS, ROUTER_SQRTSOFTPLUS);
+        TO(SCORE_SPARSEMIXER, ROUTER_SPARSEMIXER);
     }
     return 0;
 }

@@ -107,9 +107,10 @@ static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *rou
         const bool z = i == ROUTER_LOSS_Z;
         if (!z && !alone && plain.expert == routing->expert)
             plain = op_route(t, logits, NULL, NULL, s->topk, (RouteAttr){.scaling = 1});
+        const RouterScore score = s->route.score == ROUTER_SPARSEMIXER ? ROUTER_TOPK_SOFTMAX : s->route.score;
         Tensor *loss =
             op_router_loss(t, logits, z ? NULL : counts(t, r, &plain, i),
-                           (RouterLossAttr){.kind = z ? ROUTER_Z : ROUTER_BALANCE, .score = s->route.score});
+                           (RouterLossAttr){.kind = z ? ROUTER_Z : ROUTER_BALANCE, .score = score});
         router_add(t, loss, loss_sum(r, i));
         tape_seed(t, loss, s->loss_coeff[i] * tape_microbatch(t)->aux_scale);
     }

@@ -63,7 +63,7 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "dots1": "Dots1ForCausalLM", "minimax_m2": "MiniMaxM2ForCausalLM", "granitemoe": "GraniteMoeForCausalLM",
            "granitemoeshared": "GraniteMoeSharedForCausalLM", "ministral": "MinistralForCausalLM", "ministral3": "Ministral3ForCausalLM",
            "vaultgemma": "VaultGemmaForCausalLM", "gpt_oss": "GptOssForCausalLM", "cohere": "CohereForCausalLM",
-           "cohere2": "Cohere2ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM",
+           "cohere2": "Cohere2ForCausalLM", "olmoe": "OlmoeForCausalLM", "phi": "PhiForCausalLM", "phimoe": "PhimoeForCausalLM",
            "opt": "OPTForCausalLM", "llama4_text": "Llama4ForCausalLM",
            "glm4_moe_lite": "Glm4MoeLiteForCausalLM", "solar_open": "SolarOpenForCausalLM",
            "exaone_moe": "ExaoneMoeForCausalLM", "jais2": "Jais2ForCausalLM",

@@ -287,6 +287,17 @@ def route():
                {"probs": torch.randn(5, 3, k)})
 
 
+def sparsemixer():
+    """The router of Phi-3.5-MoE in evaluation, by transformers' code, which has two choices."""
+    from transformers.models.phimoe.modeling_phimoe import sparsemixer as route
+    for case, jitter, std in (("route_sparsemixer", 0.2, 1.0), ("route_sparsemixer_narrow", 0.01, 3.0)):
+        logits = draw(5, 3, 9, std=std)
+        clear_choice(logits.detach(), 1), clear_choice(logits.detach(), 2)
+        probs, chosen = route(logits, jitter, False)
+        record(case, "route", {"score": "sparsemixer", "k": 2, "band": 2 * jitter, "scaling": 1.0},
+               {"logits": logits}, {"probs": probs.gather(-1, chosen.argsort(-1))}, {"probs": torch.randn(5, 3, 2)})
+
+
 def router_loss():
     """Megatron-LM's formula: experts / (k T^2) * sum_e tokens_e * sum_t p_te, where tokens are counted by the top k of
     the scores alone."""
@@ -377,7 +388,7 @@ def main(a):
     relative_buckets()
     with Float64():
         for make in (linear, norm, activation, rope, attention, attention_sink, padded, attention_bias, embedding,
-                     cross_entropy, optimizer, route, router_loss, sinkhorn, experts):
+                     cross_entropy, optimizer, route, sparsemixer, router_loss, sinkhorn, experts):
             torch.manual_seed(1234)
             make()
     save_file({n: x.detach().contiguous().clone() for n, x in TENSORS.items()}, a.path, {"cases": json.dumps(CASES)})

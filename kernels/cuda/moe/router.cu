@@ -95,11 +95,34 @@ template <typename R> __device__ void choose(int n, int k, R *choice, int *picke
     __syncwarp();
 }
 
+/* ---- shares of a band of experts ---- */
+
+/* As in kernels/cpu/router.c. Every lane returns the choice. */
+template <typename R> __device__ int choose_in_band(const Router &r, R *rest, R *share) {
+    const int n = r.experts, best = first_largest(rest, n), lane = threadIdx.x % 32;
+    const R top = rest[best];
+    R sum = 0;
+    for (int i = lane; i < n; i += 32) {
+        const R x = rest[i], size = fabs(x);
+        const bool near = x > (R)-INFINITY && !((top - x) / (size > top ? size : top) > (R)r.attr.band);
+        share[i] = near ? vector_exp(x - top) : 0;
+    }
+    __syncwarp();
+    for (int i = 0; i < n; i++) sum += share[i];
+    __syncwarp();
+    for (int i = lane; i < n; i += 32) share[i] /= sum;
+    __syncwarp();
+    strike(rest, best);
+    return best;
+}
+
 /* ---- route ---- */
 
 template <typename R> static size_t route_bytes(const Router &r) {
     const size_t n = (size_t)r.experts, k = (size_t)r.topk,
-                 limited = r.attr.groups > 1 ? n + (size_t)r.attr.groups : 0;
+                 limited = r.attr.groups > 1                    ? n + (size_t)r.attr.groups
+                           : r.attr.score == ROUTER_SPARSEMIXER ? n
+                                                                : 0;
     return router_bytes((2 * n + k + limited) * sizeof(R) + 2 * k * sizeof(int));
 }
 
@@ -131,6 +154,12 @@ static __global__ void route(Router r, Cells select, Cells bias, Cells probs, in
         __syncwarp();
         R norm = 1;
         if (r.attr.score == ROUTER_TOPK_SOFTMAX) router_softmax(chosen, k);
+        for (int j = 0; j < k && r.attr.score == ROUTER_SPARSEMIXER; j++) {
+            const int best = choose_in_band(r, score, rest);
+            for (int i = lane; i < k; i += 32)
+                if (sorted[i] == best) chosen[i] = rest[best];
+            __syncwarp();
+        }
         if (router_normalises(r.attr.score) && k > 1) {
             norm = 0;
             for (int j = 0; j < k; j++) norm += chosen[j];
@@ -175,7 +204,8 @@ static __global__ void route_grad(Router r, Cells dprobs, Cells probs, const int
                                   bool add, size_t bytes) {
     const int n = r.experts, k = r.topk, lane = threadIdx.x % 32;
     const RouterScore kind = r.attr.score;
-    R *score = router_room<R>(bytes), *ds = score + n, *chosen = ds + n, *dchosen = chosen + k;
+    R *score = router_room<R>(bytes), *ds = score + n, *chosen = ds + n, *dchosen = chosen + k,
+      *share = dchosen + k;
     WARP_LOOP(token, r.tokens) {
         const int64_t *own = expert + token * k;
         if (kind != ROUTER_TOPK_SOFTMAX) scores(r, token, score);
@@ -185,7 +215,16 @@ static __global__ void route_grad(Router r, Cells dprobs, Cells probs, const int
                 kind == ROUTER_TOPK_SOFTMAX ? probs.get<R>(token * k + j) / (R)r.attr.scaling : score[own[j]];
         __syncwarp();
         const R weighted = score_grad(r, dprobs, token * k, chosen, dchosen);
-        for (int j = lane; j < k; j += 32) /* an expert that was chosen twice (all others -inf) counts once */
+        for (int j = 0; j < k && kind == ROUTER_SPARSEMIXER; j++) {
+            const int best = choose_in_band(r, score, share);
+            int place = 0;
+            while (place + 1 < k && own[place] != best) place++;
+            const R d = (R)r.attr.scaling * dprobs.get<R>(token * k + place) * share[best];
+            for (int i = lane; i < n; i += 32) ds[i] += (i == best ? d : 0) - d * share[i];
+            __syncwarp();
+        }
+        for (int j = lane; j < k && kind != ROUTER_SPARSEMIXER;
+             j += 32) /* an expert that was chosen twice (all others -inf) counts once */
             if (j == k - 1 || own[j + 1] != own[j])
                 ds[own[j]] = kind == ROUTER_TOPK_SOFTMAX ? chosen[j] * (dchosen[j] - weighted) : dchosen[j];
         __syncwarp();
@@ -202,7 +241,8 @@ static __global__ void route_grad(Router r, Cells dprobs, Cells probs, const int
 extern "C" void cuda_route_grad(const Call *c) {
     const Router r = router(c, c->in[1], c->in[3]);
     if (!r.tokens) return;
-    REAL_SWITCH(lead_type(c), const size_t bytes = router_bytes(2 * (size_t)(r.experts + r.topk) * sizeof(R));
+    REAL_SWITCH(lead_type(c), const size_t share = r.attr.score == ROUTER_SPARSEMIXER ? (size_t)r.experts : 0,
+                bytes = router_bytes((2 * (size_t)(r.experts + r.topk) + share) * sizeof(R));
                 const int warps = warps_that_fit(r.experts, 0, bytes);
                 route_grad<R><<<grid_for(c, r.tokens, warps), 32 * warps, warps * bytes, stream_of(c)>>>(
                     r, cells(c->in[0]), cells(c->in[2]), ids_of(c->in[3]), cells(c->out[0]),

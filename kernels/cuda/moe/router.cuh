@@ -59,7 +59,7 @@ __device__ __forceinline__ void router_load(const Cells &logits, int64_t at, int
 /* Replaces the logits x by the values by which experts are compared. */
 template <typename R> __device__ __forceinline__ void router_scores(RouterScore kind, R *x, int n) {
     if (kind == ROUTER_SOFTMAX) return router_softmax(x, n);
-    if (kind == ROUTER_TOPK_SOFTMAX) return;
+    if (kind == ROUTER_TOPK_SOFTMAX || kind == ROUTER_SPARSEMIXER) return;
     for (int i = threadIdx.x % 32; i < n; i += 32)
         x[i] = kind == ROUTER_SIGMOID ? vector_sigmoid(x[i]) : sqrt(vector_softplus(x[i]));
     __syncwarp();

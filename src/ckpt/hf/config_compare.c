@@ -51,7 +51,8 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
         c->rope_scaling_high_freq_factor = fresh->rope_scaling_high_freq_factor;
     }
     const bool yarn = config_is_yarn(c);
-    if (yarn && (f64_is_set(c->rope_attention_factor) || c->mscale == 0 || c->mscale_all_dim == 0))
+    if (c->rope_short_factor.count ||
+        (yarn && (f64_is_set(c->rope_attention_factor) || c->mscale == 0 || c->mscale_all_dim == 0)))
         c->rope_attention_factor = c->derived.rope_amplitude;
     if (!yarn) {
         c->rotary_scaling_factor = fresh->rotary_scaling_factor;
@@ -119,6 +120,8 @@ static void plain_experts(Config *c, const Config *fresh, Arena *arena) {
         routed ? config_pattern_text(arena, d->layer_moe, c->num_layers) : fresh->moe_layer_freq;
     if (!routed) c->moe_ffn_hidden_size = I64_UNSET;
     if (!routed) c->moe_router_score_function = fresh->moe_router_score_function;
+    if (c->moe_router_score_function != SCORE_SPARSEMIXER)
+        c->moe_router_sparsemixer_eps = fresh->moe_router_sparsemixer_eps;
     c->moe_router_pre_softmax = routed && softmax && c->moe_router_pre_softmax;
     if (!routed) c->moe_router_topk_scaling_factor = 1;
     if (!groups)

@@ -272,15 +272,16 @@ static void set_attention_factor(HfReader *r, const json_t *in, const char *in_k
     hf_set_real(r, OPTION_rope_attention_factor, factor);
 }
 
-static void set_long_rope_of(HfReader *r, const json_t *in, const char *in_key, double original) {
+static void set_long_factors(HfReader *r, const json_t *in, const char *in_key, double original) {
     set_factors(r, in, in_key, "short_factor", OPTION_rope_short_factor);
     set_factors(r, in, in_key, "long_factor", OPTION_rope_long_factor);
-    set_attention_factor(r, in, in_key, original);
     set_original_length(r, in, original, OPTION_rope_scaling_original_max_position_embeddings);
 }
 
 static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
-    set_long_rope_of(r, in, in_key, get_original_length(r, in));
+    const double original = get_original_length(r, in);
+    set_long_factors(r, in, in_key, original);
+    set_attention_factor(r, in, in_key, original);
 }
 
 /* A null factor defaults to max_position_embeddings divided by the original length. transformers reads mscale
@@ -520,16 +521,48 @@ static void rope_temperature_write(HfWriter *w, const HfRow *row) {
         json_object_set_new(object, ORIGINAL, json_integer(c->rope_temperature_floor));
 }
 
-/* Reads LongRoPE, Phi-3's only scaling. The original length is read only from outside the object. */
+/* Whether the type of scaling is LongRoPE, Phi-3's only scaling. */
+static bool is_long_rope(HfReader *r, const json_t *in, const char *key) {
+    const char *type = get_rope_type(r, in);
+    const bool is_long = !strcmp(type, "longrope");
+    set_type(r, POSITION_ROPE);
+    if (!is_long && strcmp(type, "default"))
+        hf_refuse(r, key, "a scaling that this type of model does not have (default and longrope are known)");
+    return is_long;
+}
+
+/* The original length is read only from outside the object. */
 static void long_rope_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope(r, &key);
-    const char *type = get_rope_type(r, in);
-    set_type(r, POSITION_ROPE);
-    if (!strcmp(type, "longrope"))
-        set_long_rope_of(r, in, key, hf_get_real(r, NULL, ORIGINAL, row->fallback));
-    else if (strcmp(type, "default"))
-        hf_refuse(r, key, "a scaling that this type of model does not have (default and longrope are known)");
+    if (!is_long_rope(r, in, key)) return;
+    const double original = hf_get_real(r, NULL, ORIGINAL, row->fallback);
+    set_long_factors(r, in, key, original);
+    set_attention_factor(r, in, key, original);
+}
+
+/* Phi-3.5-MoE has a factor of attention for short texts and one for long texts, instead of other factors. */
+static void scaled_long_rope_read(HfReader *r, const HfRow *row) {
+    (void)row;
+    const char *key;
+    const json_t *in = find_rope(r, &key);
+    const double amplitude = hf_get_real(r, in, "long_mscale", 0);
+    const ConfigRange range = config_range(OPTION_rope_attention_factor);
+    if (!is_long_rope(r, in, key)) return;
+    set_long_factors(r, in, key, get_original_length(r, in));
+    if (hf_get_real(r, in, "short_mscale", 0) != amplitude ||
+        !(amplitude >= range.low && amplitude <= range.high))
+        hf_refuse(r, key, "whose short_mscale and long_mscale must be the same positive number");
+    hf_set_real(r, OPTION_rope_attention_factor, amplitude);
+}
+
+static void scaled_long_rope_write(HfWriter *w, const HfRow *row) {
+    rope_scaling_write(w, row);
+    json_t *scaling = json_object_get(w->out, row->key);
+    if (!w->config->rope_short_factor.count) return;
+    json_object_del(scaling, "attention_factor");
+    json_object_set_new(scaling, "short_mscale", json_real(w->config->derived.rope_amplitude));
+    json_object_set_new(scaling, "long_mscale", json_real(w->config->derived.rope_amplitude));
 }
 
 const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
@@ -546,4 +579,5 @@ const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
              hf_form_rotated_norm = {rotated_norm_read, hf_value_write},
              hf_form_temperature = {temperature_read, temperature_write},
              hf_form_chunks = {chunks_read, chunks_write},
+             hf_form_scaled_long_rope = {scaled_long_rope_read, scaled_long_rope_write},
              hf_form_long_rope = {long_rope_read, rope_scaling_write};

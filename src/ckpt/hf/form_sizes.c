@@ -46,6 +46,12 @@ static void nullable_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
+static void only_read(HfReader *r, const HfRow *row) {
+    const int64_t only = (int64_t)row->fallback;
+    if (hf_get_size(r, row->key, only) != only) hf_refuse(r, row->key, "which is not supported");
+    hf_set_size(r, row->option, only);
+}
+
 static void head_size_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, get_or_usual(r, row, usual_head_size(r)));
 }
@@ -261,7 +267,7 @@ const HfForm hf_form_same_rate = {hf_value_read, NULL}; /* another row writes th
 const HfForm hf_form_count = {count_read, hf_value_write},
              hf_form_query_groups = {query_groups_read, hf_value_write},
              hf_form_own_keys = {own_keys_read, hf_value_write},
-             hf_form_nullable = {nullable_read, nullable_write},
+             hf_form_nullable = {nullable_read, nullable_write}, hf_form_only = {only_read, hf_value_write},
              hf_form_head_size = {head_size_read, hf_value_write},
              hf_form_head_size_is_usual = {head_size_is_usual_read, NULL},
              hf_form_hidden_size_divides = {hidden_size_divides_read, NULL},

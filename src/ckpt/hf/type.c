@@ -27,6 +27,7 @@
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
  *   GROUPS(n, k)                           the keys n_group and topk_group; k is the fallback of topk_group
  *   NULLABLE(option, key, fallback)        like KEY, of a size; null means that the option is not set
+ *   ONLY(option, key, value)               like KEY, of a size that must be this value
  *   DROP(option)                           removes the base's row of the option */
 #define OF(o)                       .name = #o, .option = OPTION_##o
 #define ALONE(n)                    .name = "key " n, .option = -1
@@ -58,6 +59,7 @@
 #define GROUPS(n, k)                                                                                         \
     {OF(moe_router_num_groups), .key = "n_group", .fallback = n, .choice = k, .form = &hf_form_router_groups},
 #define NULLABLE(o, k, f) {OF(o), .key = k, .fallback = f, .form = &hf_form_nullable},
+#define ONLY(o, k, value) {OF(o), .key = k, .fallback = value, .form = &hf_form_only},
 #define DROP(o)           {OF(o), .form = NULL},
 
 static const HfRow ROWS_gpt2[] = {
@@ -238,6 +240,10 @@ static const HfRow ROWS_olmoe[] = {
 };
 static const HfRow ROWS_phi[] = {
 #include "ckpt/hf/phi.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_phimoe[] = {
+#include "ckpt/hf/phimoe.def"
 #include "ckpt/hf/all.def"
 };
 static const HfRow ROWS_opt[] = {

@@ -17,6 +17,7 @@ static RouterSpec router_spec(const Config *c) {
                   .group_topk = groups ? c->moe_router_group_topk : 0,
                   .group_scores = groups ? config_group_scores(c) : 0,
                   .scaling = f64_or(c->moe_router_topk_scaling_factor, 1),
+                  .band = 2 * c->moe_router_sparsemixer_eps,
                   .order = c->derived.quantile ? ORDER_LOGITS : ORDER_SCORES},
         .bias = c->moe_router_enable_expert_bias || c->derived.quantile,
         .quantile = c->derived.quantile,

@@ -500,10 +500,24 @@ class Pass:
             chosen = best(self.limited(compared.value + bias, k), k)
             p = p * chosen
             return (p if first else p / p.sum(-1)) * scaling, chosen
+        if o.text("moe-router-score-function") == "sparsemixer":
+            p, chosen = self.mixed(logits, k)
+            return p * scaling, chosen
         score = self.scores(logits)
         chosen = best(self.limited((logits.value if quantile else score.value) + bias, k), k)
         score = score * chosen
         return (score / (score.sum(-1) + 1e-20) if k > 1 else score) * scaling, chosen
+
+    def mixed(self, logits, k):
+        """Each choice has its share of a softmax over the experts near it that were not chosen before."""
+        p, rest = 0, logits.value.copy()
+        for _ in range(k):
+            choice, top = best(rest, 1), rest.max(-1, keepdims=True)
+            band = 2 * self.o.float("moe-router-sparsemixer-eps", 0.01) * np.maximum(abs(logits.value), top)
+            near = (top - logits.value <= band) & np.isfinite(rest)
+            share = exp((logits - top) * near) * near
+            p, rest = share / share.sum(-1) * choice + p, np.where(choice, -np.inf, rest)
+        return p, np.isinf(rest)
 
     def limited(self, choice, k):
         """Sets the scores of experts outside the best groups to -inf."""

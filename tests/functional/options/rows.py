@@ -294,6 +294,9 @@ experts("moe_router_score_function", "--moe-router-score-function sqrtsoftplus -
                                      " --moe-router-enable-expert-bias"
         " --moe-router-bias-update-rate 0.05")
 experts("moe_router_score_function", "--moe-router-score-function sqrtsoftplus --moe-router-topk 1")
+experts("moe_router_score_function moe_router_topk_scaling_factor moe_router_sparsemixer_eps",
+        "--moe-router-score-function sparsemixer --moe-router-sparsemixer-eps 0.4 --moe-router-topk-scaling-factor 1.5"
+        " --moe-aux-loss-coeff 0.3")
 experts("moe_apply_probs_on_input", "--moe-apply-probs-on-input --moe-router-topk 1 --moe-router-pre-softmax")
 experts("moe_apply_probs_on_input", "--moe-apply-probs-on-input --swiglu --ffn-hidden-size 16",
         (TOGETHER, "--ranks 2 --tensor-model-parallel-size 2"

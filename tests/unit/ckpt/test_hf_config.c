@@ -25,6 +25,7 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
                   {"MT5ForConditionalGeneration", HF_T5},
                   {"OlmoeForCausalLM", HF_QWEN_MOE},
                   {"PhiForCausalLM", HF_PHI},
+                  {"PhimoeForCausalLM", HF_MIXTRAL},
                   {"OPTForCausalLM", HF_OPT},
                   {"Olmo3ForCausalLM", HF_OLMO2},
                   {"FlexOlmoForCausalLM", HF_OLMO2},
@@ -260,9 +261,10 @@ TEST(a_type_of_another_kind_is_refused) {
         const bool mixture = strstr(architecture, "Moe") || strstr(architecture, "Mixtral") ||
                              strstr(architecture, "FlexOlmo") || strstr(architecture, "Dots1") ||
                              strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek") ||
-                             strstr(architecture, "GptOss") || strstr(architecture, "Llama4") ||
-                             strstr(architecture, "SolarOpen") || strstr(architecture, "MoEV1") ||
-                             strstr(architecture, "4_5_Moe") || strstr(architecture, "Olmoe");
+                             strstr(architecture, "Phimoe") || strstr(architecture, "GptOss") ||
+                             strstr(architecture, "Llama4") || strstr(architecture, "SolarOpen") ||
+                             strstr(architecture, "MoEV1") || strstr(architecture, "4_5_Moe") ||
+                             strstr(architecture, "Olmoe");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
@@ -383,6 +385,8 @@ static const struct {
     {"moe_ffn_hidden_size", MIXTURE, "moe-ffn-hidden-size = 24"},
     {"moe_router_topk", MIXTURE, "moe-router-topk = 3"},
     {"moe_router_score_function", MIXTURE, "moe-router-score-function = sigmoid"},
+    {"moe_router_sparsemixer_eps", MIXTURE "moe-router-score-function = sparsemixer\n",
+     "moe-router-sparsemixer-eps = 0.02"},
     {"moe_router_pre_softmax", MIXTURE, "moe-router-pre-softmax = true"},
     {"moe_router_topk_scaling_factor", MIXTURE, "moe-router-topk-scaling-factor = 1.5"},
     {"moe_router_num_groups", IN_GROUPS, "moe-router-num-groups = 2"},

@@ -130,6 +130,11 @@ static const struct {
      "this type of model needs llama_4_scaling_beta and original_max_position_embeddings in it"},
     {"ministral3", "'rope_parameters': {'llama_4_scaling_beta': 1, 'original_max_position_embeddings': 1.5}",
      "original_max_position_embeddings in rope_parameters is '1.5', not a whole number of positions"},
+    {"phimoe", "'num_experts_per_tok': 1", "num_experts_per_tok is '1', which is not supported"},
+    {"phimoe",
+     "'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1], 'long_factor': [1, 1], 'long_mscale': 1, "
+     "'short_mscale': 2}",
+     "whose short_mscale and long_mscale must be the same positive number"},
     {"cohere", "'logit_scale': 0", "logit_scale is '0', a number that this model cannot have"},
     {"cohere", "'use_qk_norm': true", "use_qk_norm is 'true'"},
     {"cohere2", "'sliding_window': null", "sliding_window is 'null', without which"},

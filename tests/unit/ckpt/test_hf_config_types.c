@@ -62,7 +62,8 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      EXPERTS "moe-ffn-hidden-size = 30\nmoe-shared-expert-intermediate-size = 30\n",
      EXPERTS
      "moe-router-enable-expert-bias = true\nmoe-layer-freq = [0,1,1]\nmoe-shared-expert-intermediate-size = "
-     "40\n"},
+     "40\n",
+     EXPERTS "moe-router-score-function = sparsemixer\n"},
     {"", "model = bert\nactivation = gelu-erf\n",
      "model = bert\nactivation = gelu-tanh\nnorm-placement = post\n", T5, ROBERTA("roberta"),
      ROBERTA("xlm-roberta"), T5 "logits-scaling = 1\n"},
@@ -118,6 +119,7 @@ static const int MODEL[][N_CHOICES] = {
     {10, 0, 1, 1, 0, 0, 0, 2, 0, 0, 0, 0, 1},
     {1, 1, 1, 1, 0, 0, 5, 0, 0, 1, 0, 0, 1},
     {11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 0, 1, 1, 0, 0, 0, 0, 0, 12},
     {0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {1, 1, 1, 1, 0, 0, 0, 0, 0, 4, 0, 1, 1},
     {1, 1, 1, 1, 0, 0, 0, 0, 0, 9, 0, 0, 1},
@@ -327,6 +329,9 @@ static const char *const KEYED[] = {
     BASE LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n",
     BASE "activation = relu\nhf-model-type = opt\n",
     BASE "position-embedding-type = alibi\nembedding-layernorm = true\n",
+    MIXTURE "normalization = LayerNorm\nmoe-router-score-function = sparsemixer\nwindow-size = 7,0\n"
+            "moe-ffn-hidden-size = 40\nadd-output-layer-bias = true\nrope-short-factor = 1 2 3\n"
+            "rope-long-factor = 1 2 3\n",
     BASE LLAMA_POSITIONS
     "rotary-interleaved = true\nadd-output-layer-bias = true\nparallel-residual = one-norm\n"
     "disable-bias-linear = true\nadd-mlp-bias = true\n",

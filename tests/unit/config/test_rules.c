@@ -226,6 +226,11 @@ static const char *const GPT[][2] = {
              "--moe-router-group-topk 1",
      "its own biases and does not support groups: remove --moe-router-enable-expert-bias and "
      "--moe-router-num-groups"},
+    {EXPERTS " --moe-router-score-function sparsemixer --moe-router-enable-expert-bias",
+     "remove --moe-router-num-groups, --moe-router-enable-expert-bias and --moe-router-load-balancing-type "
+     "quantile_balancing"},
+    {EXPERTS " --moe-router-sparsemixer-eps 0.1",
+     "has no effect without --moe-router-score-function sparsemixer: remove it"},
     {EXPERTS " --moe-router-load-balancing-type quantile_balancing --moe-router-topk 8",
      "must be a multiple of --num-experts 8, and --moe-router-topk must be less than --num-experts"},
     {EXPERTS " --moe-router-load-balancing-type quantile_balancing --num-experts 7",

@@ -134,15 +134,17 @@ static void moe_attr(const json_t *c, AnyAttr *a) {
     static const char *const SCORES[] = {[ROUTER_TOPK_SOFTMAX] = "topk_softmax",
                                          [ROUTER_SOFTMAX] = "softmax",
                                          [ROUTER_SIGMOID] = "sigmoid",
-                                         [ROUTER_SQRTSOFTPLUS] = "sqrtsoftplus"};
+                                         [ROUTER_SQRTSOFTPLUS] = "sqrtsoftplus",
+                                         [ROUTER_SPARSEMIXER] = "sparsemixer"};
     const char *score = json_string_value(json_object_get(c, "score"));
     int i = 0;
-    while (score && strcmp(SCORES[i], score)) assert_true(++i <= ROUTER_SQRTSOFTPLUS);
+    while (score && strcmp(SCORES[i], score)) assert_true(++i <= ROUTER_SPARSEMIXER);
     a->moe = (MoeCase){.k = (int64_t)number(c, "k"),
                        .route = {.score = (RouterScore)i,
                                  .groups = (int64_t)number(c, "groups"),
                                  .group_topk = (int64_t)number(c, "group_topk"),
                                  .group_scores = (int64_t)number(c, "group_scores"),
+                                 .band = number(c, "band"),
                                  .scaling = json_object_get(c, "scaling") ? number(c, "scaling") : 1},
                        .dispatch = {.capacity = (int64_t)number(c, "capacity"),
                                     .pad = truth(c, "pad"),

@@ -67,5 +67,5 @@ SPELLINGS = {name: EVERY[name] for name in ("", "tied", "gelu", "linear", "unkno
     "temperature by default": {"attn_scale": MISSING, "floor_scale": MISSING},
     "layer types": {"layer_types": [CHUNKED, CHUNKED, CHUNKED, FULL]}, "all full": {"layer_types": [FULL] * 4},
     "!no experts": {"moe_layers": []}, "!chunks in two layers": {"layer_types": [CHUNKED, FULL, CHUNKED, FULL]},
-    "!two experts": {"num_experts_per_tok": 2},
+    "one expert": {"num_experts_per_tok": 1}, "!two experts": {"num_experts_per_tok": 2},
 }
