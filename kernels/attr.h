@@ -9,6 +9,7 @@
 
 #include "base/zigzag.h"
 #include "kernels/fp8_blocks.h"
+#include "tensor/dtype.h"
 #include "tensor/fp8.h"
 
 typedef enum Activation {
@@ -60,6 +61,13 @@ typedef struct QuantizeAttr {
 typedef struct Fp8CastAttr {
     Fp8Blocks blocks; /* FP8_WHOLE: scaled by the state */
 } Fp8CastAttr;
+
+/* Elements [first, first + n) of a weight [rows, columns] in row-major order, where n is the length of the operand. */
+typedef struct Fp8PartAttr {
+    int64_t rows, columns, first;
+    Fp8Blocks blocks; /* FP8_WHOLE or FP8_SQUARES */
+    DType rounded;    /* x is rounded to this type before it is cast */
+} Fp8PartAttr;
 
 typedef struct Fp8GemmAttr {
     Fp8Blocks a, b;        /* not both FP8_SQUARES */

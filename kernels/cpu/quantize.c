@@ -159,3 +159,99 @@ void KERNEL(fp8_cast)(const Call *c) {
     }
     if (c->out[3]) KERNEL(amax)(&(Call){.in = {c->in[0]}, .out = {c->out[3]}, .device = c->device});
 }
+
+/* ---- weights that are stored in FP8 ---- */
+
+/* A run of elements of a part of a weight, all in one block. */
+typedef struct Run {
+    int64_t at, n, block; /* the run's position in the part, its length, and its block's index in `inverse` */
+} Run;
+
+static Run run_at(const Fp8PartAttr *a, int64_t at, int64_t end) {
+    if (a->blocks == FP8_WHOLE) return (Run){at, end - at, 0};
+    const int64_t row = (a->first + at) / a->columns, column = (a->first + at) % a->columns,
+                  in_block = FP8_BLOCK - column % FP8_BLOCK, in_row = a->columns - column;
+    int64_t n = in_block < in_row ? in_block : in_row;
+    if (end - at < n) n = end - at;
+    return (Run){at, n, fp8_block_of(a->blocks, a->rows, a->columns, row, column)};
+}
+
+static float rounded(DType to, real x) {
+    const float y = (float)x;
+    return to == BF16 ? bf16_to_float(bf16_from_float(y)) : to == F16 ? f16_to_float(f16_from_float(y)) : y;
+}
+
+void KERNEL(fp8_amax_part)(const Call *c) {
+    const Fp8PartAttr *a = c->attr;
+    const real *x = reals(c->in[0]);
+    real *amaxes = reals(c->out[0]);
+    const int64_t n = tensor_count(c->in[0]);
+    for (Run r = {0}; r.at < n; r.at += r.n) {
+        r = run_at(a, r.at, n);
+        float most = (float)amaxes[r.block];
+        for (int64_t i = r.at; i < r.at + r.n; i++) most = fmaxf(most, fabsf(rounded(a->rounded, x[i])));
+        amaxes[r.block] = (real)most;
+    }
+}
+
+static float scale_of_part(const Call *c, int64_t block) {
+    const Fp8PartAttr *a = c->attr;
+    const float given = c->in[2] ? (float)reals(c->in[2])[0] : 0;
+    if (c->in[2]) return given > 0 ? given : 1;
+    const Fp8Type type = c->out[0]->dtype == F8E4M3 ? E4M3 : E5M2;
+    const float scale = scale_for((float)reals(c->in[1])[block], fp8_max(type), 1);
+    return a->blocks == FP8_WHOLE ? scale : power_of_two(scale);
+}
+
+static void cast_part(void *arg, int64_t begin, int64_t end) {
+    const Call *c = arg;
+    const Fp8PartAttr *a = c->attr;
+    const Fp8Type type = c->out[0]->dtype == F8E4M3 ? E4M3 : E5M2;
+    const real *x = reals(c->in[0]);
+    uint8_t *y = c->out[0]->data;
+    for (Run r = {.at = begin}; r.at < end; r.at += r.n) {
+        r = run_at(a, r.at, end);
+        const float scale = scale_of_part(c, r.block);
+        for (int64_t i = r.at; i < r.at + r.n; i++)
+            y[i] = fp8_from_float(type, rounded(a->rounded, x[i]) * scale);
+    }
+}
+
+void KERNEL(fp8_cast_part)(const Call *c) {
+    const Fp8PartAttr *a = c->attr;
+    const int64_t each = a->blocks == FP8_WHOLE ? a->rows : FP8_BLOCK, down = (a->rows + each - 1) / each,
+                  wide = a->blocks == FP8_WHOLE ? 1 : (a->columns + FP8_BLOCK - 1) / FP8_BLOCK,
+                  across = fp8_blocks_across(a->blocks, a->columns),
+                  turned = fp8_blocks_across(a->blocks, a->rows);
+    real *inverse = reals(c->out[1]), *transposed = c->out[2] ? reals(c->out[2]) : NULL;
+    memset(inverse, 0, tensor_bytes(c->out[1])); /* the padding */
+    if (transposed) memset(transposed, 0, tensor_bytes(c->out[2]));
+    for (int64_t r = 0; r < down; r++)
+        for (int64_t i = 0; i < wide; i++) {
+            inverse[r * across + i] = (real)(1 / scale_of_part(c, r * across + i));
+            if (transposed) transposed[i * turned + r] = inverse[r * across + i];
+        }
+    pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, cast_part, (void *)c);
+}
+
+void KERNEL(fp8_decode)(const Call *c) {
+    const Fp8CastAttr *a = c->attr;
+    const Tensor *x = c->in[0];
+    const Fp8Type type = x->dtype == F8E4M3 ? E4M3 : E5M2;
+    const int64_t rows = tensor_rows(x), width = tensor_width(x);
+    const uint8_t *values = x->data;
+    const real *inverse = reals(c->in[1]);
+    real *y = reals(c->out[0]);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++)
+            y[r * width + i] = (real)fp8_to_float(type, values[r * width + i]) *
+                               inverse[fp8_block_of(a->blocks, rows, width, r, i)];
+}
+
+void KERNEL(fp8_transpose)(const Call *c) {
+    const int64_t rows = tensor_rows(c->in[0]), width = tensor_width(c->in[0]);
+    const uint8_t *x = c->in[0]->data;
+    uint8_t *y = c->out[0]->data;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < width; i++) y[i * rows + r] = x[r * width + i];
+}

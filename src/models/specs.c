@@ -58,6 +58,7 @@ QuantSpec spec_quant(const Config *c, int64_t layer) {
                        .emulated = c->fp8_emulated,
                        .fixed_order = c->batch_invariant_mode,
                        .keep_weights = c->fp8_keep_weights,
+                       .store_weights = c->fp8_param_gather,
                        .keep_inputs = c->fp8_keep_inputs};
 }
 

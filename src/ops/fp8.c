@@ -2,6 +2,7 @@
 
 #include "kernels/ops.h"
 #include "ops/fp8_state.h"
+#include "param/fp8_weights.h"
 #include "tape/tape_ops.h"
 
 /* ---- scales ---- */
@@ -30,7 +31,9 @@ static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x,
 static bool counts(const Tape *t, QuantRole role) { return role == QUANT_DY || tape_is_recording(t); }
 
 Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type, bool values) {
-    if (!q || q->spec.recipe == QUANT_BLOCKWISE || (values && role == QUANT_W && q->kept->block)) return NULL;
+    if (!q) return NULL;
+    const bool is_cast = role == QUANT_W && (q->weight->fp8 || (values && q->kept->block));
+    if (q->spec.recipe == QUANT_BLOCKWISE || is_cast) return NULL;
     if (q->spec.recipe == QUANT_TENSORWISE) return own_state(t, q, role, x, type);
     const Tensor row = quantize_row(q, role);
     Tensor *state = tape_alias(t, &row);
@@ -40,8 +43,18 @@ Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, S
 
 /* ---- operands ---- */
 
+/* The numbers that an FP8 weight represents. */
+static Tensor *decoded(Tape *t, const Fp8Weight *w, Tensor *values) {
+    const Fp8CastAttr attr = {w->blocks};
+    Tensor *y = tape_scratch(t, (DType)w->inverse.dtype, values->ndim, values->dim);
+    tape_call(t, &OPS[OP_fp8_decode],
+              (Call){.in = {values, (Tensor *)&w->inverse}, .out = {y}, .attr = &attr});
+    return y;
+}
+
 Tensor *quantize_run(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Tensor *state, QuantSum sum) {
     if (!q) return x;
+    if (role == QUANT_W && q->weight->fp8) return decoded(t, q->weight->fp8, x);
     const QuantizeAttr attr = {.type = quantize_type(q, role),
                                .rows = sum == QUANT_OVER_ROWS || role == QUANT_W ? FP8_BLOCK : 1,
                                .columns = sum == QUANT_OVER_COLUMNS || role == QUANT_W ? FP8_BLOCK : 1};
@@ -70,10 +83,24 @@ static void encode(Tape *t, Tensor *x, Tensor *state, Tensor *newest, bool kept,
                      .attr = &attr});
 }
 
+/* The operands of GEMMs with an FP8 weight, whose scales are kept. */
+static QuantValues stored_values(Tape *t, Fp8Weight *w, Tensor *values, QuantWanted want) {
+    QuantValues c = {.kept = 1 << QUANT_OVER_COLUMNS};
+    if (want.sums & 1 << QUANT_OVER_COLUMNS)
+        c.by[QUANT_OVER_COLUMNS] = (QuantOperand){values, &w->inverse, w->blocks};
+    if (want.sums & 1 << QUANT_OVER_ROWS) {
+        Tensor *turned = tape_scratch(t, F8E4M3, 2, (int64_t[]){values->dim[1], values->dim[0]});
+        tape_call(t, &OPS[OP_fp8_transpose], (Call){.in = {values}, .out = {turned}});
+        c.by[QUANT_OVER_ROWS] = (QuantOperand){turned, &w->inverse_turned, w->blocks};
+    }
+    return c;
+}
+
 QuantValues quantize_values(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, Tensor *state,
                             QuantWanted want) {
     const int64_t rows = tensor_rows(x), width = tensor_width(x);
     const DType type = quantize_type(q, role) == E4M3 ? F8E4M3 : F8E5M2;
+    if (role == QUANT_W && q->weight->fp8) return stored_values(t, q->weight->fp8, x, want);
     if (role == QUANT_W && q->kept->block) return q->kept->values;
     Tensor *newest = want.first && q->spec.recipe == QUANT_DELAYED && counts(t, role) ? state : NULL;
     QuantValues c = {.kept = want.kept};

@@ -30,16 +30,17 @@ typedef struct QuantSpec {
     bool most_recent, wgrad, emulated; /* emulated: whether GEMMs are emulated on any device */
     bool fixed_order;                  /* whether sums must not depend on the batch, so that GEMMs are
                                           emulated */
-    bool keep_weights; /* whether weights are cast once per step instead of in every pass, which costs two
+    bool keep_weights;  /* whether weights are cast once per step instead of in every pass, which costs two
                           bytes per element */
-    bool keep_inputs;  /* whether the forward also casts the transpose of x for the backward; not for
+    bool store_weights; /* whether trained weights are stored in FP8 (param/fp8_weights.h) */
+    bool keep_inputs;   /* whether the forward also casts the transpose of x for the backward; not for
                           blockwise */
 } QuantSpec;
 
 /* The quantiser of one linear layer. */
 typedef struct Quantiser {
     QuantSpec spec;
-    const Param *weight;
+    Param *weight;
     Param *state; /* [QUANT_ROLES, 1 + history], a buffer, see kernels/ops.def; only for delayed, otherwise
                      NULL */
     struct QuantKept *kept; /* FP8 values of the weight, for all passes of a step */
@@ -49,7 +50,7 @@ typedef struct Quantiser {
  * (param/state.h): at the end of a step, delayed scales are computed from the amaxes of all ranks of the
  * pipeline stage. With keep_weights, the weight is cast whenever parameters change, unless GEMMs are
  * emulated. */
-const Quantiser *quantize_new(Registry *, const char *name, const Param *weight, QuantSpec);
+const Quantiser *quantize_new(Registry *, const char *name, Param *weight, QuantSpec);
 /* Returns why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated, as the end of a
  * message. Returns NULL if they are not emulated. */
 const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t in, int64_t out);

@@ -3,16 +3,13 @@
 #include <math.h>
 
 #include "kernels/ops.h"
+#include "param/fp8_weights.h"
 
 Fp8Type quantize_type(const Quantiser *q, QuantRole role) {
     return q->spec.format == QUANT_HYBRID && role == QUANT_DY ? E5M2 : E4M3;
 }
 
-Tensor quantize_row(const Quantiser *q, QuantRole role) {
-    const Tensor *all = &q->state->master;
-    const size_t bytes = dtype_size((DType)all->dtype) * (size_t)all->dim[1];
-    return tensor_make((char *)all->data + bytes * role, (DType)all->dtype, 1, &all->dim[1]);
-}
+Tensor quantize_row(const Quantiser *q, QuantRole role) { return fp8_weight_row(q->state, role); }
 
 Fp8ScaleAttr quantize_scale_attr(const Quantiser *q, QuantRole role, int64_t margin) {
     return (Fp8ScaleAttr){.largest = ldexp((double)fp8_max(quantize_type(q, role)), (int)-margin),
@@ -130,8 +127,16 @@ static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c)
     call_run(&OPS[OP_fp8_scale], &(Call){.out = {state}, .attr = &attr, .device = c->device});
 }
 
+/* Adds the amax of a weight that is stored in FP8 to the history, like the cast of another weight in a step. */
+static void record_amax(const Quantiser *q, const StateContext *c) {
+    if (!c->training || q->spec.recipe != QUANT_DELAYED) return;
+    Tensor row = quantize_row(q, QUANT_W);
+    call_run(&OPS[OP_amax], &(Call){.in = {&q->weight->fp8->amaxes}, .out = {&row}, .device = c->device});
+}
+
 static void fp8_refresh(void *self, const StateContext *c) {
     const Quantiser *q = self;
+    if (q->weight->fp8) record_amax(q, c);
     if (!q->kept->block) return;
     const QuantKept *k = q->kept;
     const Fp8CastAttr attr = {quantize_blocks(q, QUANT_W)};
@@ -162,7 +167,7 @@ static void fp8_refresh(void *self, const StateContext *c) {
 static const StateKind FP8_STATE = {
     .prepare = fp8_prepare, .refresh = fp8_refresh, .end_step = fp8_end_step, .release = fp8_release};
 
-const Quantiser *quantize_new(Registry *r, const char *name, const Param *weight, QuantSpec spec) {
+const Quantiser *quantize_new(Registry *r, const char *name, Param *weight, QuantSpec spec) {
     if (spec.format == QUANT_OFF) return NULL;
     Quantiser *q = arena_alloc(r->arena, sizeof *q);
     *q = (Quantiser){.spec = spec, .weight = weight, .kept = arena_alloc(r->arena, sizeof *q->kept)};
@@ -170,6 +175,7 @@ const Quantiser *quantize_new(Registry *r, const char *name, const Param *weight
     if (spec.recipe == QUANT_DELAYED)
         q->state = state_buffer(r, arena_printf(r->arena, "%s" PARAM_FP8_STATE, name), 2,
                                 (int64_t[]){QUANT_ROLES, 1 + spec.history});
+    if (spec.store_weights) fp8_weight_add(r, q->weight, quantize_blocks(q, QUANT_W), q->state, QUANT_W);
     state_add(r, &FP8_STATE, q);
     return q;
 }

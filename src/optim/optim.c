@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "kernels/ops.h"
 #include "param/bucket.h"
+#include "param/fp8_weights.h"
 #include "param/state.h"
 #include "tape/tape.h"
 
@@ -176,7 +177,7 @@ static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat,
  * masters, and that nothing changes them after the update. */
 static bool updates_values(const Optimizer *o, const OptimStep *s) {
     return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact && !o->config->qk_clip &&
-           o->registry->values != o->registry->masters;
+           !o->registry->fp8_amaxes && o->registry->values != o->registry->masters;
 }
 
 /* The numbers of the next step, on the assumption that it changes the parameters. */
@@ -288,6 +289,7 @@ static void work(void *arg) {
         registry_round_buffers(r);
     else
         registry_round_values(r);
+    fp8_weights_cast(r, NULL);
 }
 
 static void replay(Optimizer *o, Work *w) {
@@ -312,7 +314,8 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
     const ClipOutcome *told = &o->host->outcome;
     const bool updates = told->updates != 0;
     o->step += updates;
-    if (o->sync && (updates || o->config->qk_clip)) sync_publish(o->sync);
+    /* The end of the step has changed the delayed scales of FP8 weights. */
+    if (o->sync && (updates || o->config->qk_clip || o->registry->fp8_amaxes)) sync_publish(o->sync);
     return (OptimResult){.grad_norm = told->norm,
                          .clip = told->clip,
                          .num_zeros = o->config->log_num_zeros_in_grad ? (double)o->host->zeros : -1,

@@ -7,23 +7,36 @@
 
 static int64_t aligned(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-typedef enum Kind { DENSE, EXPERTS, MATRICES, EXPERT_MATRICES, FROZEN, BUFFERS, KINDS } Kind;
+typedef enum Kind {
+    DENSE,
+    EXPERTS,
+    FP8,
+    MATRICES,
+    EXPERT_MATRICES,
+    FP8_MATRICES,
+    FROZEN,
+    BUFFERS,
+    KINDS
+} Kind;
 
 static Kind kind_of(const Param *p) {
+    const bool matrix = p->spec.flags & PARAM_MATRIX;
     if (!param_is_trained(p)) return p->spec.flags & PARAM_BUFFER ? BUFFERS : FROZEN;
-    if (p->spec.flags & PARAM_MATRIX) return p->spec.expert ? EXPERT_MATRICES : MATRICES;
-    return p->spec.expert ? EXPERTS : DENSE;
+    if (p->fp8) return matrix ? FP8_MATRICES : FP8;
+    if (p->spec.expert) return matrix ? EXPERT_MATRICES : EXPERTS;
+    return matrix ? MATRICES : DENSE;
 }
 
 /* ---- groups ---- */
 
 static void set_groups(const Registry *r, Bucket *b, Kind kind) {
     enum { OF_DENSE = 1 << AXIS_CP | 1 << AXIS_DP, OF_EXPERTS = 1 << AXIS_EDP };
-    static const unsigned AXES_OF[KINDS] = {OF_DENSE, OF_EXPERTS, OF_DENSE, OF_EXPERTS, 0, 0};
+    static const unsigned AXES_OF[KINDS] = {OF_DENSE, OF_EXPERTS, OF_DENSE, OF_DENSE, OF_EXPERTS, OF_DENSE};
     const DataParallel *d = &r->layout.data;
     const Group all = mesh_group(&r->layout.mesh, AXES_OF[kind]);
     b->trained = kind < FROZEN;
-    b->matrices = kind == MATRICES || kind == EXPERT_MATRICES;
+    b->matrices = kind >= MATRICES && kind <= FP8_MATRICES;
+    b->fp8 = kind == FP8 || kind == FP8_MATRICES;
     const int instances = b->trained && d->instances > 1 ? d->instances : 1;
     CHECK(all.size % instances == 0, "%d data-parallel ranks cannot be divided into %d equal instances",
           all.size, instances);
@@ -42,14 +55,19 @@ static int64_t limit(const Registry *r) {
     return (total + d->num_buckets - 1) / d->num_buckets;
 }
 
+static bool ends_with_units(const Registry *r) {
+    const DataParallel *d = &r->layout.data;
+    return d->stage == 3 || (d->stage == 2 && !d->bucket_size && !d->num_buckets);
+}
+
 /* Assigns each parameter to a bucket. Buckets are numbered by their last registered parameter, in descending order.
  * Returns the number of buckets. */
 static int fill(Registry *r) {
-    const DataParallel *d = &r->layout.data;
-    const bool by_unit = d->stage == 3 || (d->stage == 2 && !d->bucket_size && !d->num_buckets);
+    const bool by_unit = ends_with_units(r);
     const int64_t full = limit(r);
-    int n = 0, open[KINDS] = {-1, -1, -1, -1, -1, -1}, unit[KINDS] = {0};
+    int n = 0, open[KINDS], unit[KINDS] = {0};
     int64_t size[KINDS] = {0};
+    for (int k = 0; k < KINDS; k++) open[k] = -1;
     for (int i = r->n; i--;) {
         Param *p = r->params[i];
         const Kind k = kind_of(p);
@@ -145,15 +163,37 @@ static void place(Registry *r) {
     }
 }
 
+/* ---- mates ---- */
+
+static bool are_mates(const Registry *r, const Bucket *fp8, const Bucket *other) {
+    const Param *a = r->laid[fp8->first], *b = r->laid[other->first];
+    return fp8->fp8 && kind_of(b) == DENSE && !param_is_tied(b) && a->unit == b->unit && other->mate < 0;
+}
+
+static void pair(Registry *r) {
+    const int n = r->n_buckets;
+    for (int i = 0; i < n; i++) r->buckets[i].mate = -1;
+    for (int i = 0; i < n && ends_with_units(r); i++)
+        for (int k = 0; k < n && r->buckets[i].mate < 0; k++)
+            if (are_mates(r, &r->buckets[i], &r->buckets[k])) r->buckets[i].mate = k, r->buckets[k].mate = i;
+}
+
+/* ---- buffers ---- */
+
+FlatBuffer bucket_values(const Bucket *b) { return b->fp8 ? FLAT_FP8 : FLAT_VALUES; }
+
+/* FLAT_VALUES of an FP8 bucket is only the memory of its masters (exists). */
 bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
-    static const int FROM_STAGE[] = {
-        [FLAT_VALUES] = 3, [FLAT_GRADS] = 2, [FLAT_MASTERS] = 1, [FLAT_STATE] = 1, [FLAT_MATRIX_STATE] = 1};
+    static const int FROM_STAGE[] = {[FLAT_VALUES] = 3,  [FLAT_FP8] = 3,   [FLAT_GRADS] = 2,
+                                     [FLAT_MASTERS] = 1, [FLAT_STATE] = 1, [FLAT_MATRIX_STATE] = 1};
+    if (which == FLAT_VALUES && b->fp8) which = FLAT_MASTERS;
     return b->inner.size > 1 && r->layout.data.stage >= FROM_STAGE[which];
 }
 
 /* Whether any rank has memory for the bucket in this buffer. */
 static bool exists(const Registry *r, const Bucket *b, FlatBuffer which) {
-    if (which == FLAT_VALUES) return true;
+    if (which == FLAT_FP8) return b->fp8;
+    if (which == FLAT_VALUES) return !b->fp8 || !dtype_is_16bit(r->storage);
     if (which == FLAT_MASTERS) return r->trains || !b->trained || !dtype_is_16bit(r->storage);
     if (which == FLAT_STATE && b->matrices) return false;
     if (which == FLAT_MATRIX_STATE && !b->matrices) return false;
@@ -210,6 +250,7 @@ void buckets_lay(Registry *r) {
     r->buckets = arena_alloc(r->arena, (size_t)r->n_buckets * sizeof *r->buckets);
     sort(r, r->n_buckets);
     place(r);
+    pair(r);
     for (int which = 0; which < FLAT_BUFFERS; which++) keep(r, (FlatBuffer)which);
 }
 

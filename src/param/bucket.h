@@ -2,9 +2,10 @@
  *
  * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after
  * another. Each parameter begins at a multiple of PARAM_ALIGN elements of its bucket. A bucket has parameters
- * of one kind (dense, experts, matrices of either, buffers). The members of its `inner` group hold equal parts of the bucket,
- * whose size is a multiple of PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) *
- * shard). Parts of a bucket of matrices (PARAM_MATRIX) consist of whole parameters. Padding is zero. Tied embeddings are in a separate bucket, so that the
+ * of one kind (dense, experts, FP8 weights, matrices of these, frozen weights, buffers). The members of its `inner` group
+ * hold equal parts of the bucket, whose size is a multiple of PARAM_ALIGN. Member i holds elements
+ * [begin + i * shard, begin + (i + 1) * shard). Parts of a bucket of matrices (PARAM_MATRIX) consist of whole parameters.
+ * Padding is zero. Tied embeddings are in a separate bucket, so that the
  * first and the last pipeline stage shard them equally.
  *
  * Source: Megatron-LM core/distributed/param_and_grad_buffer.py, in which a bucket ends at a multiple of
@@ -21,12 +22,17 @@ struct Bucket {
     Group inner, outer;        /* the ranks that shard the bucket; the ranks with the same part in all
                                   instances */
     bool matrices;             /* whether its parameters have PARAM_MATRIX */
+    bool fp8;                  /* whether its values are FP8 (fp8_weights.h) */
+    int mate; /* if buckets end with units: a unit's bucket of FP8 weights and its bucket of other dense parameters
+                 are mates; -1: none */
     bool trained; /* false for buffers and frozen weights, which have no gradients and are not sharded */
 };
 
 /* Assigns all registered parameters to buckets, and sets the offsets of parameters and buckets in the flat
  * layout. The storage type must be set. Called by registry_allocate. */
 void buckets_lay(Registry *);
+/* The buffer with the bucket's values. */
+FlatBuffer bucket_values(const Bucket *);
 /* Whether the ranks of `inner` shard the bucket's elements of this buffer. */
 bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
 /* Whether this rank has memory for all of the bucket's elements in this buffer. */

@@ -16,6 +16,8 @@ void *bucket_pool_take(BucketPool *s) {
 
 void bucket_pool_give(BucketPool *s, void *slot) { s->free_ones[s->n_free++] = slot; }
 
+size_t bucket_pool_bytes(const BucketPool *s) { return (size_t)s->taken * s->bytes; }
+
 void bucket_pool_free(BucketPool *s) {
     while (s->n_free) {
         void *block = s->free_ones[--s->n_free];

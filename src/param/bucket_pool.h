@@ -20,5 +20,7 @@ typedef struct BucketPool {
 bool bucket_pool_can_take(const BucketPool *, int enough);
 void *bucket_pool_take(BucketPool *);
 void bucket_pool_give(BucketPool *, void *);
+/* The number of bytes of all blocks. */
+size_t bucket_pool_bytes(const BucketPool *);
 /* All blocks must have been returned. */
 void bucket_pool_free(BucketPool *);

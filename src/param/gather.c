@@ -4,6 +4,7 @@
 
 #include "param/bucket.h"
 #include "param/bucket_pool.h"
+#include "param/fp8_weights.h"
 
 enum { SLOTS = 2 }; /* one for the bucket in use, one for the next */
 
@@ -31,7 +32,23 @@ static bool is_gathered(const Gather *g, int k) {
     return bucket_is_shared(g->registry, bucket(g, k), FLAT_STATE);
 }
 static bool is_dropped(const Gather *g, int k) {
-    return bucket_is_shared(g->registry, bucket(g, k), FLAT_VALUES);
+    return bucket_is_shared(g->registry, bucket(g, k), bucket_values(bucket(g, k)));
+}
+
+static size_t value_bytes(const Gather *g, int k) {
+    const Bucket *b = bucket(g, k);
+    return (size_t)(b->end - b->begin) * dtype_size(registry_dtype(g->registry, bucket_values(b)));
+}
+
+/* Mates share a slot, in which the one with FP8 weights comes last. */
+static int lead_of(const Gather *g, int k) {
+    const Bucket *b = bucket(g, k);
+    return b->fp8 && b->mate >= 0 ? b->mate : k;
+}
+
+static size_t slot_bytes(const Gather *g, int lead) {
+    const int mate = bucket(g, lead)->mate;
+    return value_bytes(g, lead) + (mate < 0 ? 0 : value_bytes(g, mate));
 }
 
 Gather *gather_new(Registry *r, Comm *comm) {
@@ -40,7 +57,7 @@ Gather *gather_new(Registry *r, Comm *comm) {
     g->piece = mem_zero((size_t)r->n_buckets, sizeof *g->piece);
     g->slots = (BucketPool){.registry = r, .comm = comm, .what = "gathered parameters"};
     for (int k = 0; k < r->n_buckets; k++) {
-        const size_t bytes = (size_t)(bucket(g, k)->end - bucket(g, k)->begin) * dtype_size(r->storage);
+        const size_t bytes = slot_bytes(g, k);
         if (is_dropped(g, k) && bytes > g->slots.bytes) g->slots.bytes = bytes;
     }
     return g;
@@ -51,12 +68,13 @@ static void start(Gather *g, int k) {
     g->piece[k].stale = false;
     const Bucket *b = bucket(g, k);
     const FlatRange part = bucket_part(r, b);
-    const Tensor in = registry_slice(r, FLAT_VALUES, r->values, k, part.begin, b->shard);
-    void *out = g->piece[k].slot;
-    if (!out) out = registry_slice(r, FLAT_VALUES, r->values, k, b->begin, b->end - b->begin).data;
+    const FlatBuffer which = bucket_values(b);
+    void *flat = b->fp8 ? r->fp8 : r->values, *out = g->piece[k].slot;
+    const Tensor in = registry_slice(r, which, flat, k, part.begin, b->shard);
+    if (!out) out = registry_slice(r, which, flat, k, b->begin, b->end - b->begin).data;
     if (g->comm)
         g->piece[k].work = comm_start(g->comm, &(CommCall){.kind = COMM_ALL_GATHER,
-                                                           .dtype = r->storage,
+                                                           .dtype = registry_dtype(r, which),
                                                            .group = b->inner,
                                                            .site = "param_gather",
                                                            .in = in.data,
@@ -82,52 +100,69 @@ static void show(Gather *g, int k, char *slot) {
     for (int i = b->first; i < b->first + b->n; i++) {
         Param *p = g->registry->laid[i];
         p->value.data =
-            slot ? slot + (p->offset - b->begin) * (int64_t)dtype_size(g->registry->storage) : NULL;
+            slot ? slot + (p->offset - b->begin) * (int64_t)dtype_size((DType)p->value.dtype) : NULL;
     }
 }
 
-static void drop(Gather *g, int k) {
-    finish(g, k);
-    if (g->piece[k].slot) bucket_pool_give(&g->slots, g->piece[k].slot);
-    show(g, k, NULL);
+/* lead: the first of the buckets in the slot; slot: NULL if they leave it */
+static void show_slot(Gather *g, int lead, char *slot) {
+    const int mate = bucket(g, lead)->mate;
+    show(g, lead, slot);
+    if (mate >= 0) show(g, mate, slot ? slot + value_bytes(g, lead) : NULL);
+}
+
+static void drop(Gather *g, int lead) {
+    const int mate = bucket(g, lead)->mate;
+    finish(g, lead);
+    if (mate >= 0) finish(g, mate);
+    if (g->piece[lead].slot) bucket_pool_give(&g->slots, g->piece[lead].slot);
+    show_slot(g, lead, NULL);
 }
 
 /* The least recently used slot that the current call does not use. */
 static int oldest(const Gather *g) {
     int found = -1;
     for (int k = 0; k < g->registry->n_buckets; k++)
-        if (g->piece[k].slot && g->piece[k].used < g->now &&
+        if (g->piece[k].slot && lead_of(g, k) == k && g->piece[k].used < g->now &&
             (found < 0 || g->piece[k].used < g->piece[found].used))
             found = k;
     return found;
 }
 
 static void ensure(Gather *g, int k) {
+    const int lead = lead_of(g, k), mate = bucket(g, lead)->mate;
     if (g->piece[k].stale) start(g, k);
     if (!is_dropped(g, k)) return;
-    if (!g->piece[k].slot) {
+    if (!g->piece[lead].slot) {
         const int old = bucket_pool_can_take(&g->slots, SLOTS) ? -1 : oldest(g);
         if (old >= 0) drop(g, old);
-        show(g, k, bucket_pool_take(&g->slots));
-        start(g, k);
+        show_slot(g, lead, bucket_pool_take(&g->slots));
+        start(g, lead);
+        if (mate >= 0) start(g, mate);
     }
-    g->piece[k].used = g->now;
+    g->piece[lead].used = g->now;
 }
 
 static void start_due(Gather *g) {
+    const int mate = g->due < 0 ? -1 : bucket(g, g->due)->mate;
     if (g->due >= 0) ensure(g, g->due);
+    if (mate >= 0) ensure(g, mate);
     g->due = -1;
 }
+
+/* Whether the bucket can be gathered before its first use, and not only together with another bucket. */
+static bool begins_slot(const Gather *g, int k) { return bucket(g, k)->trained && lead_of(g, k) == k; }
 
 void gather_use(Gather *g, Param *const *p, int n) {
     g->now++;
     for (int i = 0; i < n; i++) ensure(g, p[i]->bucket);
     for (int i = 0; i < n; i++) finish(g, p[i]->bucket);
-    if (!n || !g->registry->layout.data.overlap_values || p[0]->bucket == g->last) return;
-    g->way = p[0]->bucket > g->last ? 1 : -1;
-    g->last = p[0]->bucket;
+    const int lead = n ? lead_of(g, p[0]->bucket) : g->last;
+    if (!g->registry->layout.data.overlap_values || lead == g->last) return;
+    g->way = lead > g->last ? 1 : -1;
+    g->last = lead;
     int next = g->last + g->way;
-    while (next >= 0 && next < g->registry->n_buckets && !bucket(g, next)->trained) next += g->way;
+    while (next >= 0 && next < g->registry->n_buckets && !begins_slot(g, next)) next += g->way;
     if (next >= 0 && next < g->registry->n_buckets) g->due = next;
     if (!g->registry->layout.data.with_attention || !g->piece[g->last].attends) start_due(g);
 }
@@ -145,7 +180,7 @@ static void set_stale(Gather *g, bool stale) {
     g->last = g->registry->n_buckets, g->way = g->due = -1;
     for (int k = 0; k < g->registry->n_buckets; k++) {
         if (is_dropped(g, k))
-            drop(g, k);
+            drop(g, lead_of(g, k));
         else
             g->piece[k].stale = stale && is_gathered(g, k);
     }
@@ -167,6 +202,7 @@ static void start_first(Gather *g) {
 void gather_publish(Gather *g) {
     finish_all(g);
     registry_round_values(g->registry);
+    fp8_weights_cast(g->registry, g->comm);
     set_stale(g, true);
     if (!g->in_graph) start_first(g);
 }
@@ -188,13 +224,13 @@ void gather_end_graph(Gather *g) {
 
 void gather_after_graph(Gather *g) { set_stale(g, false); }
 
-size_t gather_bytes(const Gather *g) { return (size_t)g->slots.taken * g->slots.bytes; }
+size_t gather_bytes(const Gather *g) { return bucket_pool_bytes(&g->slots); }
 
 void gather_free(Gather *g) {
     if (!g) return;
     finish_all(g);
     for (int k = 0; k < g->registry->n_buckets; k++)
-        if (is_dropped(g, k)) drop(g, k);
+        if (is_dropped(g, k)) drop(g, lead_of(g, k));
     bucket_pool_free(&g->slots);
     free(g->piece);
     free(g);

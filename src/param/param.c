@@ -18,7 +18,10 @@ Registry *registry_new(const Layout *layout) {
 }
 
 DType registry_dtype(const Registry *r, FlatBuffer which) {
-    return which == FLAT_VALUES ? r->storage : which == FLAT_GRADS ? r->gradients : r->precise;
+    return which == FLAT_VALUES  ? r->storage
+           : which == FLAT_FP8   ? F8E4M3
+           : which == FLAT_GRADS ? r->gradients
+                                 : r->precise;
 }
 
 size_t registry_flat_bytes(const Registry *r, FlatBuffer which) {
@@ -29,6 +32,8 @@ void registry_free(Registry *r) {
     if (!r) return;
     if (r->device) {
         device_release(r->device, r->values, registry_flat_bytes(r, FLAT_VALUES));
+        device_release(r->device, r->fp8, registry_flat_bytes(r, FLAT_FP8));
+        device_release(r->device, r->fp8_scales, r->fp8_scale_bytes);
         device_release(r->device, r->grads, registry_flat_bytes(r, FLAT_GRADS));
         if (r->masters != r->values)
             device_release(r->device, r->masters, registry_flat_bytes(r, FLAT_MASTERS));

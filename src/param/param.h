@@ -109,13 +109,15 @@ typedef struct Param {
     /* The pipeline ranks that hold a copy, in ascending order. n_holders is 0 if the parameter is not tied.
      * The gradients of all copies are summed; norms and checkpoints use the first one. */
     int *holders, n_holders;
-    /* `value` has the storage dtype. value.grad is &main_grad, or NULL if the parameter is not trained.
+    /* `value` has the storage dtype, or is F8E4M3. value.grad is &main_grad, or NULL if the parameter is not trained.
      * `value`, `main_grad` and `master` have no data while the ranks shard them (sync.h). */
     Tensor value;
     /* F64 in the fp64 lane, otherwise F32, or BF16 (see DataParallel). Flags ACCUM | MAIN_GRAD. Without ACCUM
      * it is unwritten: the content is undefined, and the next gradient overwrites it. */
     Tensor main_grad;
-    Tensor master; /* F64 or F32; it shares the memory of `value` unless storage is 16-bit */
+    Tensor
+        master; /* F64 or F32; it shares the memory of `value` unless storage is 16-bit or `value` is FP8 */
+    struct Fp8Weight *fp8; /* fp8_weights.h; NULL: not stored in FP8 */
 } Param;
 
 static inline bool param_is_trained(const Param *p) {
@@ -138,10 +140,12 @@ typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;
 
-/* The flat buffers. The optimizer owns its states, which have the same layout: FLAT_MATRIX_STATE has the elements of
- * PARAM_MATRIX, and FLAT_STATE those of all other trained parameters. */
+/* The flat buffers. FLAT_FP8 has the values of FP8 weights, and FLAT_VALUES all others. The optimizer owns its states,
+ * which have the same layout: FLAT_MATRIX_STATE has the elements of PARAM_MATRIX, and FLAT_STATE those of all other
+ * trained parameters. */
 typedef enum FlatBuffer {
     FLAT_VALUES,
+    FLAT_FP8,
     FLAT_GRADS,
     FLAT_MASTERS,
     FLAT_STATE,
@@ -168,9 +172,12 @@ typedef struct Registry {
                                           state */
     bool trains; /* if false, there are no main gradients, and only buffers have masters in separate memory */
     Device *device;
-    void *values, *grads, *masters; /* flat buffers with this rank's parts (bucket.h); masters == values
-                                       unless storage is 16-bit */
-    struct States *states;          /* state.h; NULL: none */
+    void *values, *fp8, *grads, *masters; /* flat buffers with this rank's parts (bucket.h); masters == values
+                                             unless storage is 16-bit */
+    void *fp8_scales;                     /* amaxes and scales of FP8 weights */
+    int64_t fp8_amaxes; /* number of the amaxes, which come first; 0: there are no FP8 weights */
+    size_t fp8_scale_bytes;
+    struct States *states; /* state.h; NULL: none */
     Arena *arena;
 } Registry;
 
@@ -201,14 +208,15 @@ void registry_begin_unit(Registry *);
  * is F64, otherwise F32. With DataParallel.bf16_grads, main gradients are BF16. If `trains` is false, there
  * are only values, and masters of buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
-size_t registry_bytes(const Registry *); /* the number of bytes of all flat buffers */
+size_t registry_bytes(const Registry *);       /* the number of bytes of values, main gradients and masters */
+size_t registry_value_bytes(const Registry *); /* of the values, with the scales of FP8 weights */
 /* The number of bytes of one buffer. It is 0 for masters that share the memory of the values. */
 size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);
 /* Initialises every parameter: draws the masters and rounds the values from them. */
 void registry_init(Registry *, uint64_t seed);
-/* Rounds values from masters. Call it after masters have changed. It does nothing unless storage is
- * 16-bit. */
+/* Rounds values from masters, except those of FP8 weights (fp8_weights_cast). Call it after masters have changed. It
+ * does nothing unless storage is 16-bit. */
 void registry_round_values(Registry *);
 /* Like registry_round_values, but only for buffers (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);

@@ -6,6 +6,7 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 #include "param/bucket.h"
+#include "param/fp8_weights.h"
 
 static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer which) {
     Tensor t = {.dtype = (uint8_t)registry_dtype(r, which)};
@@ -34,15 +35,19 @@ void registry_allocate(Registry *r, Device *device, DType storage, bool trains) 
     r->storage = storage;
     r->precise = storage == F64 ? F64 : F32;
     r->gradients = storage == BF16 && r->layout.data.bf16_grads ? BF16 : r->precise;
+    for (int i = 0; i < r->n; i++)
+        if (!trains || !param_is_trained(r->params[i])) r->params[i]->fp8 = NULL;
     buckets_lay(r);
     r->values = device_alloc(device, registry_flat_bytes(r, FLAT_VALUES), "parameters");
+    r->fp8 = device_alloc(device, registry_flat_bytes(r, FLAT_FP8), "FP8 parameters");
+    fp8_weights_allocate(r);
     r->grads = device_alloc(device, registry_flat_bytes(r, FLAT_GRADS), "main gradients");
     r->masters = dtype_is_16bit(storage)
                      ? device_alloc(device, registry_flat_bytes(r, FLAT_MASTERS), "master parameters")
                      : r->values;
     for (int i = 0; i < r->n; i++) {
         Param *p = r->params[i];
-        p->value = whole(r, p, r->values, FLAT_VALUES);
+        p->value = p->fp8 ? whole(r, p, r->fp8, FLAT_FP8) : whole(r, p, r->values, FLAT_VALUES);
         p->master = whole(r, p, r->masters, FLAT_MASTERS);
         p->main_grad = whole(r, p, r->grads, FLAT_GRADS);
         p->main_grad.flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
@@ -54,8 +59,12 @@ void registry_allocate(Registry *r, Device *device, DType storage, bool trains) 
     }
 }
 
+size_t registry_value_bytes(const Registry *r) {
+    return registry_flat_bytes(r, FLAT_VALUES) + registry_flat_bytes(r, FLAT_FP8) + r->fp8_scale_bytes;
+}
+
 size_t registry_bytes(const Registry *r) {
-    return registry_flat_bytes(r, FLAT_VALUES) + registry_flat_bytes(r, FLAT_GRADS) +
+    return registry_value_bytes(r) + registry_flat_bytes(r, FLAT_GRADS) +
            registry_flat_bytes(r, FLAT_MASTERS);
 }
 
@@ -127,7 +136,7 @@ void registry_init(Registry *r, uint64_t seed) {
 /* `flags`: rounds only buckets of parameters with these flags; 0 means all buckets. */
 static void round_values(Registry *r, unsigned flags) {
     for (int k = 0; r->masters != r->values && k < r->n_buckets; k++) {
-        if (flags && !(r->laid[r->buckets[k].first]->spec.flags & flags)) continue;
+        if (r->buckets[k].fp8 || (flags && !(r->laid[r->buckets[k].first]->spec.flags & flags))) continue;
         const FlatRange *h = &r->ranges[FLAT_MASTERS][k];
         const int64_t n = h->end - h->begin;
         Tensor from = registry_slice(r, FLAT_MASTERS, r->masters, k, h->begin, n),

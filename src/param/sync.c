@@ -28,7 +28,8 @@ struct Sync {
     Piece *piece; /* [n_buckets] */
     bool *adding; /* [parameter number], at stages 2 and 3: whether the parameter is between sync_grad and
                      sync_ready */
-    BucketPool slots;
+    BucketPool slots,
+        small_slots; /* small_slots: of buckets whose mates have the FP8 weights of their unit */
     int next;        /* stages 0 and 1: the first bucket whose sum has not been started */
     int due;         /* stages 2 and 3: the bucket whose sum starts at the next attention op, or -1 if there
                         is none */
@@ -43,6 +44,10 @@ static Bucket *bucket(const Sync *s, int k) { return &s->registry->buckets[k]; }
 static bool is_shared(const Sync *s, int k) {
     return bucket_is_shared(s->registry, bucket(s, k), FLAT_GRADS);
 }
+
+static bool is_small(const Bucket *b) { return b->mate >= 0 && !b->fp8; }
+
+static BucketPool *slots_of(Sync *s, int k) { return is_small(bucket(s, k)) ? &s->small_slots : &s->slots; }
 
 static size_t grad_bytes(const Sync *s, int64_t n) { return (size_t)n * dtype_size(s->registry->gradients); }
 
@@ -89,7 +94,7 @@ static void show(Sync *s, int k, char *slot) {
  * them. */
 static void open_slot(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
-    char *slot = bucket_pool_take(&s->slots);
+    char *slot = bucket_pool_take(slots_of(s, k));
     show(s, k, slot);
     for (int i = b->first; i < b->first + b->n; i++) {
         Param *p = s->registry->laid[i];
@@ -109,7 +114,7 @@ static void absorb(Sync *s, int k) {
     main.flags = s->piece[k].unwritten ? 0 : TENSOR_ACCUM;
     s->piece[k].unwritten = false;
     call_run(&OPS[OP_copy], &(Call){.in = {&sum}, .out = {&main}, .device = s->registry->device});
-    bucket_pool_give(&s->slots, s->piece[k].slot);
+    bucket_pool_give(slots_of(s, k), s->piece[k].slot);
     show(s, k, NULL);
 }
 
@@ -147,11 +152,11 @@ static void finish(Sync *s, int k) {
     if (is_shared(s, k)) absorb(s, k);
 }
 
-/* Completes the sum that was started first, which frees its slot. */
-static void finish_oldest(Sync *s) {
+/* Completes the sum in `slots` that was started first, which frees its slot. */
+static void finish_oldest(Sync *s, const BucketPool *slots) {
     int found = -1;
     for (int k = 0; k < s->registry->n_buckets; k++)
-        if (s->piece[k].slot && is_summing(s, k) &&
+        if (s->piece[k].slot && slots_of(s, k) == slots && is_summing(s, k) &&
             (found < 0 || s->piece[k].started < s->piece[found].started))
             found = k;
     CHECK(found >= 0, "no sum of gradients is in progress");
@@ -173,9 +178,10 @@ static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summi
 
 /* Each slot that stays open requires an additional slot. For example, a sweep adds to the gradient of tied
  * embeddings both at its start and at its end. */
-static int slots_wanted(const Sync *s) {
+static int slots_wanted(Sync *s, const BucketPool *slots) {
     int open = 0;
-    for (int k = 0; k < s->registry->n_buckets; k++) open += is_open(s, k) && k != s->due;
+    for (int k = 0; k < s->registry->n_buckets; k++)
+        open += slots_of(s, k) == slots && is_open(s, k) && k != s->due;
     return SLOTS + open;
 }
 
@@ -191,7 +197,8 @@ void sync_grad(Sync *s, Param *p) {
     s->adding[p->number] = true;
     if (is_open(s, k)) return;
     finish(s, k);
-    if (!bucket_pool_can_take(&s->slots, slots_wanted(s))) finish_oldest(s);
+    if (!bucket_pool_can_take(slots_of(s, k), slots_wanted(s, slots_of(s, k))))
+        finish_oldest(s, slots_of(s, k));
     open_slot(s, k);
 }
 
@@ -481,22 +488,23 @@ Sync *sync_new(Registry *r, Comm *comm) {
     *s = (Sync){.registry = r, .comm = comm, .gather = gather_new(r, comm), .due = -1, .finished = true};
     s->piece = mem_zero((size_t)r->n_buckets, sizeof *s->piece);
     s->adding = mem_zero((size_t)r->n + 1, sizeof *s->adding);
-    s->slots = (BucketPool){.registry = r, .comm = comm, .what = "gradients of a bucket"};
+    s->slots = s->small_slots = (BucketPool){.registry = r, .comm = comm, .what = "gradients of a bucket"};
     for (int k = 0; k < r->n_buckets; k++) {
         const size_t bytes = grad_bytes(s, bucket(s, k)->end - bucket(s, k)->begin);
-        if (is_shared(s, k) && bytes > s->slots.bytes) s->slots.bytes = bytes;
+        if (is_shared(s, k) && bytes > slots_of(s, k)->bytes) slots_of(s, k)->bytes = bytes;
     }
     const int64_t dense = move(s, 1u << AXIS_TP, COUNT), expert = move(s, 1u << AXIS_ETP, COUNT);
     s->message_elements = dense > expert ? dense : expert;
     s->message = device_alloc(r->device, grad_bytes(s, s->message_elements), "replicated gradients");
     buckets_register(r, comm, r->values, registry_flat_bytes(r, FLAT_VALUES));
+    buckets_register(r, comm, r->fp8, registry_flat_bytes(r, FLAT_FP8));
     buckets_register(r, comm, r->grads, registry_flat_bytes(r, FLAT_GRADS));
     return s;
 }
 
 size_t sync_bytes(const Sync *s) {
-    return (size_t)s->slots.taken * s->slots.bytes + grad_bytes(s, s->message_elements) +
-           gather_bytes(s->gather);
+    return bucket_pool_bytes(&s->slots) + bucket_pool_bytes(&s->small_slots) +
+           grad_bytes(s, s->message_elements) + gather_bytes(s->gather);
 }
 
 typedef void GroupVisitor(const Sync *, Comm *, Group);
@@ -551,9 +559,11 @@ void sync_prepare(Sync *s) {
 void sync_free(Sync *s) {
     if (!s) return;
     comm_unregister(s->comm, s->registry->values);
+    comm_unregister(s->comm, s->registry->fp8);
     comm_unregister(s->comm, s->registry->grads);
     gather_free(s->gather);
     bucket_pool_free(&s->slots);
+    bucket_pool_free(&s->small_slots);
     device_release(s->registry->device, s->message, grad_bytes(s, s->message_elements));
     free(s->piece);
     free(s->adding);

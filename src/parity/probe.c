@@ -357,7 +357,7 @@ static void add_parameters(Log *log, Trainer *t, RecordKind kind, double scale) 
         const FlatRange held = param_part_held(r, p);
         if (kind == RECORD_START) {
             if (t->sync && t->run.layout.data.stage < 3) sync_use(t->sync, &p, 1);
-            if (p->value.data) add_parameter(log, kind, "parameter", p, &p->value, 0, 1);
+            if (p->value.data && !p->fp8) add_parameter(log, kind, "parameter", p, &p->value, 0, 1);
         } else if (held.end > held.begin && !(p->spec.flags & PARAM_BUFFER)) {
             Tensor part = registry_slice(r, buffer, kind == RECORD_SUM ? r->grads : r->masters, p->bucket,
                                          held.begin, held.end - held.begin);

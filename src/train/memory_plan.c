@@ -65,7 +65,7 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     plan.unit = executor_peak(r->executor);
     plan.balanced = ranks > 1 && !f64_is_set(c->moe_expert_capacity_factor);
     size_t *part = plan.part;
-    part[MEMORY_parameters] = registry_flat_bytes(all, FLAT_VALUES);
+    part[MEMORY_parameters] = registry_value_bytes(all);
     part[MEMORY_gradients] = registry_flat_bytes(all, FLAT_GRADS);
     part[MEMORY_optimizer] = registry_flat_bytes(all, FLAT_MASTERS) + optim_bytes(r->optimizer);
     part[MEMORY_transient] = plan.unit.transient * (size_t)c->interleaved_microbatches;

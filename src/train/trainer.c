@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/fault.h"
+#include "param/fp8_weights.h"
 #include "run/launch.h"
 
 /* The sum of a loss's weights over complete samples, including positions that this rank does not have. */
@@ -264,10 +265,12 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
 /* In the exact lane, parameters are on the grid from the start, and updates keep them on the grid. */
 void trainer_publish(Trainer *r) {
     if (r->run.context.exact) registry_snap(r->run.model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
-    if (r->sync)
+    if (r->sync) {
         sync_publish(r->sync);
-    else
-        registry_round_values(r->run.model->registry);
+        return;
+    }
+    registry_round_values(r->run.model->registry);
+    fp8_weights_cast(r->run.model->registry, NULL);
 }
 
 void trainer_sum(const Trainer *r, double *x, int64_t n) {

@@ -94,6 +94,11 @@ def assert_same_bytes(a, b, iteration, claim):
         assert filecmp.cmp(x, y, shallow=False), f"{claim}: iteration {iteration} differs in {x.name}"
 
 
+def content(folder, iteration):
+    """Returns the hashes of a checkpoint's tensors, which do not depend on the layout."""
+    return isotron("inspect", "--checkpoint", folder, "--ckpt-step", iteration, "--hash")
+
+
 def records(path):
     """Returns the records of steps in a log, without the header and the evaluations."""
     return [r for r in map(json.loads, open(path)) if "kind" not in r]

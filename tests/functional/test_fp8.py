@@ -76,6 +76,43 @@ said = pretrain(data, WORK / "longer", "--bf16", "--fp8-hybrid", "--fp8-amax-his
 assert "set --fp8-amax-history-len 4" in said, said
 print("delayed scales: other runs ignore them, or begin with their own")
 
+# Weights that are stored in FP8 change only memory and messages. Shards begin inside rows and blocks, and the fp16 runs
+# skip steps, in which delayed scales change and weights do not.
+DELAYED = "--fp8-recipe delayed --fp8-amax-history-len 3 --fp8-amax-compute-algo max --fp8-margin 1"
+SKIPPED = f"--fp16 --initial-loss-scale 2e7 --hysteresis 1 {DELAYED}"
+BLOCKS = "--fp8-recipe blockwise --hidden-size 144 --ffn-hidden-size 200 --no-fp8-wgrad"
+OVERLAP = "--overlap-grad-reduce --overlap-param-gather"
+STORED = f"""
+{SKIPPED} --use-distributed-optimizer
+{SKIPPED} --ranks 2 --use-distributed-optimizer --ddp-num-buckets 3 {OVERLAP}
+--bf16 --fp8-recipe tensorwise --ranks 4 --tensor-model-parallel-size 2 --use-megatron-fsdp {OVERLAP} --num-layers 3
+--bf16 {BLOCKS} --ranks 4 --use-megatron-fsdp --num-distributed-optimizer-instances 2
+--bf16 {BLOCKS} --ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads {OVERLAP}
+--lane fp32 {DELAYED} --ranks 2 --use-megatron-fsdp --data-parallel-sharding-strategy no_shard
+--lane fp32 {BLOCKS} --ranks 3 --global-batch-size 6 --use-distributed-optimizer
+--lane fp32 --fp8-recipe tensorwise --first-last-layers-bf16 --num-layers-at-end-in-bf16 0 --ranks 2 --use-megatron-fsdp
+--bf16 --fp8-recipe tensorwise --optimizer muon --ranks 2 --use-distributed-optimizer
+"""
+for number, line in enumerate(STORED.strip().splitlines()):
+    told = []
+    for gathers in ([], ["--fp8-param-gather"], ["--fp8-param-gather", "--load", WORK / f"{number}-0", "--ckpt-step", 3]):
+        save, log = WORK / f"{number}-{len(told)}", WORK / f"{number}-{len(told)}.jsonl"
+        pretrain(data, save, "--fp8-format", "hybrid", *line.split(), "--train-iters", 6, "--save-interval", 3,
+                 "--eval-iters", 1, "--eval-interval", 2, "--split", "90,10,0", *gathers, "--log-jsonl", log)
+        told.append((content(save, 6), [(r["lm_loss"], r["grad_norm"], r["skipped"]) for r in records(log)][-3:]))
+    assert {r["skipped"] for r in records(WORK / f"{number}-0.jsonl")} == {"--fp16" in line, False}, line
+    assert told[0] == told[1], f"{line}: weights that are stored in FP8 change results"
+    assert told[0] == told[2], f"{line}: a run that stores weights in FP8 does not continue one that does not"
+conf = bench_conf(hidden_size=64, bf16="true", fp8_format="hybrid", use_distributed_optimizer="true")
+bytes_sent = []
+for gathers in ([], ["--fp8-param-gather"]):
+    isotron("bench", "train", "--config", conf, "--ranks", 2, "--steps", 1, "--warmup", 1, "--no-alone", *gathers, "--json",
+            WORK / "bench.json")
+    bytes_sent.append(json.loads((WORK / "bench.json").read_text())["communication"]["dp"]["megabytes"] * 1e6)
+WEIGHTS = 2 * 12 * 64 * 64  # each of two ranks sends half of them as one byte instead of two
+assert bytes_sent[0] - bytes_sent[1] == WEIGHTS / 2, (WEIGHTS, bytes_sent)
+print("weights stored in FP8: bitwise equal, and half the bytes")
+
 last = ["--lane", "bf16", "--fp8-format", "e4m3", "--fp8-recipe", "tensorwise", "--first-last-layers-bf16",
         "--num-layers-at-end-in-bf16", 0]
 for layout, none in ([], False), (["--ranks", 2, "--pipeline-model-parallel-size", 2], True):

@@ -40,11 +40,52 @@ says("--multi-latent-attention --q-lora-rank 8 --kv-lora-rank 6 --qk-head-dim 8 
      "--mla-down-proj-fusion has no effect: ", "--kv-channels has no effect without ")
 says("--multi-latent-attention --group-query-attention --num-query-groups 2", "remove --group-query-attention",
      expect=2)
+# The options of the example scripts that store weights in FP8: llama/train_llama3_8b_h100_fp8.sh,
+# megatron_fsdp/train_llama3_8b_fsdp_h100_fp8.sh and gptoss/02_train.sh, with fewer samples.
+FP8 = "--fp8-format hybrid --fp8-amax-history-len 1024 --fp8-amax-compute-algo max --fp8-param-gather "
+DATA = ("--mock-data --tokenizer-type NullTokenizer --vocab-size 128256 --data-cache-path cache --tiktoken-pattern v2 "
+        "--split '99,1,0' --no-create-attention-mask-in-dataloader --no-mmap-bin-files --num-workers 1 ")
+SHARDED = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather "
+SAMPLES = "--micro-batch-size 1 --global-batch-size 128 --train-samples 1280 --lr-decay-samples 1200 "
+LLAMA = FP8 + DATA + SHARDED + SAMPLES + """
+  --ranks 8 --use-mcore-models --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32
+  --group-query-attention --num-query-groups 8 --kv-channels 128 --seq-length 8192 --max-position-embeddings 8192
+  --position-embedding-type rope --rotary-base 1000000 --rotary-percent 1.0 --attention-dropout 0.0 --hidden-dropout 0.0
+  --swiglu --normalization RMSNorm --init-method-std 0.0134 --attention-backend fused --apply-layernorm-1p
+  --untie-embeddings-and-output-weights --disable-bias-linear --lr-warmup-samples 128 --lr 0.00015 --min-lr 0.00001
+  --decoupled-lr 5.0e-4 --decoupled-min-lr 4.5e-5 --lr-decay-style cosine --clip-grad 1.0 --weight-decay 0.1
+  --adam-beta1 0.9 --adam-beta2 0.95 --bf16 --cross-entropy-loss-fusion --calculate-per-token-loss --manual-gc
+  --empty-unused-memory-level 1 --exit-duration-in-mins 235 --tensor-model-parallel-size 1 --context-parallel-size 1
+  --sequence-parallel --log-interval 1 --eval-iters 32 --eval-interval 100 --save-interval 1000 --log-throughput
+  --distributed-timeout-minutes 60 """
+SCRIPTS = [
+    LLAMA + "--grad-reduce-in-bf16 --profile --profile-step-start 4 --profile-step-end 6 --ckpt-format torch_dist",
+    LLAMA + """--no-check-for-nan-in-loss-and-grad --use-megatron-fsdp
+  --data-parallel-sharding-strategy optim_grads_params --no-gradient-accumulation-fusion --init-model-with-meta-device
+  --ckpt-format fsdp_dtensor --use-nccl-ub --fsdp-double-buffer --fsdp-manual-registration --logging-level 20""",
+    FP8 + DATA + SHARDED + SAMPLES + """--ranks 4 --no-masked-softmax-fusion --transformer-impl transformer_engine
+  --disable-bias-linear --untie-embeddings-and-output-weights --no-rope-fusion --normalization RMSNorm --num-layers 12
+  --hidden-size 512 --ffn-hidden-size 2048 --num-attention-heads 64 --group-query-attention --num-query-groups 8
+  --seq-length 8192 --max-position-embeddings 8192 --use-mcore-models --rotary-percent 1.0 --rope-type rope
+  --position-embedding-type rope --rotary-base 10000 --no-bias-gelu-fusion --export-force-local-attention
+  --no-bias-dropout-fusion --quick-geglu --glu-linear-offset 1.0 --softmax-type learnable --window-attn-skip-freq 2
+  --activation-func-clamp-value 7.0 --window-size 127,0 --enable-gpt-oss --num-experts 4 --moe-router-topk 2
+  --moe-router-load-balancing-type aux_loss --moe-aux-loss-coeff 1e-3 --moe-grouped-gemm
+  --moe-token-dispatcher-type alltoall --moe-ffn-hidden-size 2048 --moe-router-dtype fp32 --moe-z-loss-coeff 1e-3
+  --moe-permute-fusion --lr 1.0e-5 --lr-decay-style cosine --min-lr 1.0e-6 --weight-decay 0.1 --lr-warmup-fraction 0.05
+  --clip-grad 1.0 --bf16 --use-flash-attn --attention-softmax-in-fp32 --accumulate-allreduce-grads-in-fp32
+  --disable-bf16-reduced-precision-matmul --recompute-activations --tensor-model-parallel-size 1
+  --pipeline-model-parallel-size 4 --expert-model-parallel-size 1 --sequence-parallel --context-parallel-size 1
+  --log-interval 1 --save-interval 10000 --eval-interval 50000000 --eval-iters 0 --moe-per-layer-logging
+  --no-load-optim --no-load-rng --log-throughput"""]
+for script in SCRIPTS:
+    told = isotron("pretrain", *script.split(), "--check-options")
+    assert "options are valid" in told and "--fp8-param-gather has" not in told, told
 says("--spec local", "--spec has no effect: ")
 says("--spec megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec",
      "--spec megatron.core.models.mamba.mamba_layer_specs is not supported",
      expect=2)
-says("--fp8-param-gather", "isotron: --fp8-param-gather is not supported: ", expect=2)
+says("--fp4-param-gather", "isotron: --fp4-param-gather is not supported: ", expect=2)
 says("--tokenizer-type SFTTokenizer",
      "--tokenizer-type SFTTokenizer is not supported", "HuggingFaceTokenizer", expect=2)
 says("--swiglu --squared-relu", "--swiglu and --squared-relu contradict each other", expect=2)

@@ -42,6 +42,8 @@ CASES = [  # layout, the switch that turns overlap off, the one that turns it on
     (f"--ddp-num-buckets 3 {RECOMPUTED}", "", "--overlap-grad-reduce"),
     ("--use-distributed-optimizer --ddp-num-buckets 3", "", "--overlap-grad-reduce --overlap-param-gather"),
     ("--use-megatron-fsdp --num-layers 4", "", "--overlap-grad-reduce --overlap-param-gather"),
+    ("--use-megatron-fsdp --num-layers 4 --bf16 --fp8-format hybrid --fp8-param-gather", "",
+     "--overlap-grad-reduce --overlap-param-gather"),
     (f"{PP} --pipeline-schedule zero-bubble --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --ranks "
      f"4", "",
      "--overlap-grad-reduce --overlap-param-gather"),

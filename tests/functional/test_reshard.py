@@ -16,10 +16,6 @@ RANKS = {
 }
 
 
-def content(folder, iteration):
-    return isotron("inspect", "--checkpoint", folder, "--ckpt-step", iteration, "--hash")
-
-
 model = ["--num-layers", 2, "--micro-batch-size", 1, "--softmax-type", "learnable"]
 options = ["--lane", "fp64", *model]
 straight, beside = WORK / "straight", WORK / "beside"

@@ -269,6 +269,7 @@ static const struct {
     {"fp8-amax-history-len", "1"},
     {"fp8-amax-compute-algo", "most_recent"},
     {"no-fp8-wgrad", "false"},
+    {"fp8-param-gather", "false"},
     {"first-last-layers-bf16", "false"},
     {"num-layers-at-start-in-bf16", "1"},
     {"num-layers-at-end-in-bf16", "1"},

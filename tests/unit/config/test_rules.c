@@ -174,6 +174,13 @@ static const char *const GPT[][2] = {
      "must be fewer than --num-layers 2"},
     {"--bf16 --fp8-keep-weights",
      "--fp8-keep-weights applies only to FP8 GEMMs: add --fp8-format, or remove it"},
+    {"--bf16 --use-megatron-fsdp --fp8-param-gather",
+     "--fp8-param-gather applies only to FP8 GEMMs: add --fp8-format, or remove it"},
+    {"--bf16 --fp8-format e4m3 --fp8-param-gather",
+     "needs main weights that are sharded: add --use-distributed-optimizer or --use-megatron-fsdp, or remove "
+     "it"},
+    {"--bf16 --fp8-format e4m3 --fp8-param-gather --use-distributed-optimizer --fp8-keep-weights",
+     "but --fp8-param-gather stores only FP8 weights: remove either"},
     {"--bf16 --fp8-keep-inputs", "tensors with one scale. Add --fp8-format with --fp8-recipe delayed or "
                                  "tensorwise and without --no-fp8-wgrad, or remove it"},
     {"--fp8-format e4m3 --fp8-recipe blockwise --fp8-keep-inputs",

@@ -14,6 +14,7 @@
 #include "kernels/ops.h"
 #include "ops/fp8.h"
 #include "ops/linear.h"
+#include "param/fp8_weights.h"
 #include "unit/zero_grads.h"
 
 /* ---- scales ---- */
@@ -212,7 +213,7 @@ typedef struct Blocks {
     int64_t high, wide;
 } Blocks;
 
-typedef enum Way { EMULATED, NATIVE, KEPT, INPUTS_KEPT, WAYS } Way;
+typedef enum Way { EMULATED, STORED_EMULATED, NATIVE, KEPT, STORED, INPUTS_KEPT, WAYS } Way;
 
 static void count_casts(void *arg, const OpDef *op, const Call *c) {
     (void)c;
@@ -221,21 +222,24 @@ static void count_casts(void *arg, const OpDef *op, const Call *c) {
 
 /* The expected number of casts of x, w and dy, including second casts of w and x in the backward. */
 static int casts_of(QuantSpec spec, Way way) {
-    const int of_dy = spec.wgrad && spec.recipe == QUANT_BLOCKWISE ? 2 : 1, of_w = way == KEPT ? 0 : 2;
-    return way == EMULATED ? 0 : of_w + of_dy + (spec.wgrad && !spec.keep_inputs ? 2 : 1);
+    const int of_dy = spec.wgrad && spec.recipe == QUANT_BLOCKWISE ? 2 : 1,
+              of_w = way == KEPT || way == STORED ? 0 : 2;
+    return way <= STORED_EMULATED ? 0 : of_w + of_dy + (spec.wgrad && !spec.keep_inputs ? 2 : 1);
 }
 
-/* GEMMs read FP8 values or dequantized numbers, and FP8 values of w or x are computed in each pass or kept.
- * All of these must give equal results. */
+/* GEMMs read FP8 values or dequantized numbers, and FP8 values of w or x are computed in each pass or kept. Or w is
+ * stored only in FP8. All of these must give equal results. */
 static void check_layer(QuantSpec spec, Way way) {
-    const bool native = way != EMULATED;
+    const bool native = way > STORED_EMULATED;
     spec.keep_weights = way == KEPT;
+    spec.store_weights = way == STORED || way == STORED_EMULATED;
     spec.keep_inputs = way == INPUTS_KEPT && spec.wgrad && spec.recipe != QUANT_BLOCKWISE;
     const Size size = native ? (Size){128, 2, 384, 128} : (Size){131, 2, 260, 133};
     const int64_t ROWS = size.s * size.b, IN = size.in, OUT = size.out;
     Layer l;
     layer_open(&l, spec, size, native);
     assert_int_equal(!quantize_emulation(l.device, spec, ROWS, IN, OUT), native);
+    assert_int_equal(l.w->value.dtype, spec.store_weights ? F8E4M3 : F64);
     const StateContext state = {.device = l.device, .tokens = ROWS, .training = true};
     states_prepare(l.registry, &state);
     if (way == KEPT) assert_true(states_bytes(l.registry) >= 2 * (size_t)(IN * OUT));
@@ -251,6 +255,7 @@ static void check_layer(QuantSpec spec, Way way) {
     const double *w0 = l.w->master.data;
     for (int pass = 0; pass < 2; pass++) { /* a delayed scale is 1 until the first step has ended */
         zero_grads(l.registry);
+        fp8_weights_cast(l.registry, NULL);
         states_refresh(l.registry, &state);
         tape_begin(l.tape, &RECORDING);
         int passes = 0;

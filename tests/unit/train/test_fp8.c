@@ -22,11 +22,13 @@ typedef struct Trial {
     Outcome outcome;
 } Trial;
 
-/* Creates a trainer. If FP8 GEMMs are native, which the CPU supports on request, FP8 values of weights are
- * kept. */
+static bool is_native(const Setup *s) { return s->config.fp8_keep_weights || s->config.fp8_param_gather; }
+
+/* Creates a trainer. If FP8 values of weights are kept or stored, FP8 GEMMs are native, which the CPU supports on
+ * request. */
 static Trainer *run_of(const Setup *s, Comm *comm) {
     Device *device;
-    const DeviceSpec spec = {.threads = 1, .fp8_gemms = s->config.fp8_keep_weights ? FP8_GEMM_WHOLE : 0};
+    const DeviceSpec spec = {.threads = 1, .fp8_gemms = is_native(s) ? FP8_GEMM_WHOLE : 0};
     assert_ok(device_open(&spec, &device));
     Trainer *r = trainer_new(&s->config, NULL, comm, device);
     registry_init(r->run.model->registry, r->run.context.seed);
@@ -98,6 +100,8 @@ static const char *const RECIPES[] = {
      "--num-layers-at-end-in-bf16 0"),
     "--fp8-format hybrid --fp8-recipe delayed --fp8-keep-weights",
     "--fp8-format hybrid --fp8-recipe tensorwise --fp8-keep-weights",
+    "--fp8-format hybrid --fp8-recipe delayed --fp8-param-gather --use-distributed-optimizer",
+    "--fp8-format hybrid --fp8-recipe tensorwise --fp8-param-gather --use-megatron-fsdp",
 };
 static const char *const LAYOUTS[] = {
     "--ranks 2 --tensor-model-parallel-size 2",

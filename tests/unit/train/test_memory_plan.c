@@ -18,6 +18,8 @@ static const struct {
     MemoryPart part;
 } ROWS[] = {
     {"parameters", MEMORY_parameters},
+    {"FP8 parameters", MEMORY_parameters},
+    {"the scales of FP8 weights", MEMORY_parameters},
     {"main gradients", MEMORY_gradients},
     {"master parameters", MEMORY_optimizer},
     {"optimizer state", MEMORY_optimizer},
@@ -110,6 +112,8 @@ TEST(a_part_of_a_step_plans_the_whole) {
         "--position-embedding-type rope --optimizer sgd --tensor-model-parallel-size 2 --global-batch-size "
         "16",
         "--fp8-format hybrid --fp8-keep-weights",
+        "--fp8-format hybrid --fp8-recipe blockwise --fp8-param-gather --use-megatron-fsdp "
+        "--overlap-param-gather",
         "--use-precision-aware-optimizer --exp-avg-dtype bf16 --main-grads-dtype bf16 "
         "--use-distributed-optimizer",
         "--pipeline-model-parallel-size 1 --cpu-offloading-num-layers 3",

@@ -1,0 +1,120 @@
+#include "param/fp8_weights.h"
+
+#include "kernels/attr.h"
+#include "kernels/ops.h"
+#include "param/bucket.h"
+
+void fp8_weight_add(Registry *r, Param *p, Fp8Blocks blocks, const Param *history, int64_t row) {
+    if (!p->fp8) p->fp8 = arena_alloc(r->arena, sizeof *p->fp8);
+    *p->fp8 = (Fp8Weight){.blocks = blocks, .history = history, .row = row};
+}
+
+Tensor fp8_weight_row(const Param *buffer, int64_t row) {
+    const Tensor *all = &buffer->master;
+    const DType type = (DType)all->dtype;
+    return tensor_make((char *)all->data + row * all->dim[1] * (int64_t)dtype_size(type), type, 1,
+                       &all->dim[1]);
+}
+
+/* ---- memory: first all amaxes, which one message combines, then the scales ---- */
+
+static int64_t take(Registry *r, Tensor *t, int64_t at, int64_t n) {
+    const size_t each = dtype_size(r->precise);
+    *t = tensor_make(r->fp8_scales ? (char *)r->fp8_scales + (size_t)at * each : NULL, r->precise, 1, &n);
+    return at + (n + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+}
+
+/* Returns the number of elements. Sets the addresses of the tensors if there is memory. */
+static int64_t lay(Registry *r) {
+    int64_t at = 0;
+    for (int i = 0; i < r->n; i++) {
+        Param *p = r->params[i];
+        if (p->fp8) at = take(r, &p->fp8->amaxes, at, fp8_blocks_count(p->fp8->blocks, p->rows, p->columns));
+    }
+    r->fp8_amaxes = at;
+    for (int i = 0; i < r->n; i++) {
+        Param *p = r->params[i];
+        Fp8Weight *w = p->fp8;
+        if (!w) continue;
+        at = take(r, &w->inverse, at, fp8_blocks_count(w->blocks, p->rows, p->columns));
+        w->inverse_turned = w->inverse;
+        if (w->blocks != FP8_WHOLE)
+            at = take(r, &w->inverse_turned, at, fp8_blocks_count(w->blocks, p->columns, p->rows));
+    }
+    return at;
+}
+
+void fp8_weights_allocate(Registry *r) {
+    r->fp8_scale_bytes = (size_t)lay(r) * dtype_size(r->precise);
+    r->fp8_scales = device_alloc(r->device, r->fp8_scale_bytes, "the scales of FP8 weights");
+    lay(r);
+}
+
+/* ---- casts ---- */
+
+static Fp8PartAttr part_attr(const Registry *r, const Param *p, FlatRange part) {
+    return (Fp8PartAttr){.rows = p->rows,
+                         .columns = p->columns,
+                         .first = part.begin - p->offset,
+                         .blocks = p->fp8->blocks,
+                         .rounded = r->storage};
+}
+
+static void find_amaxes(const Registry *r, const Param *p) {
+    const FlatRange part = param_part_held(r, p);
+    const Fp8PartAttr attr = part_attr(r, p, part);
+    if (part.end <= part.begin) return;
+    Tensor x = registry_slice(r, FLAT_MASTERS, r->masters, p->bucket, part.begin, part.end - part.begin);
+    call_run(&OPS[OP_fp8_amax_part],
+             &(Call){.in = {&x}, .out = {&p->fp8->amaxes}, .attr = &attr, .device = r->device});
+}
+
+/* The scales of all blocks are computed also if this rank holds no part of the weight. */
+static void cast(const Registry *r, const Param *p) {
+    FlatRange part = param_part_held(r, p);
+    if (part.end < part.begin) part.begin = part.end = p->offset;
+    const Fp8PartAttr attr = part_attr(r, p, part);
+    const int64_t n = part.end - part.begin;
+    Fp8Weight *w = p->fp8;
+    Tensor none = tensor_make(NULL, r->precise, 1, &n), x = none, y = tensor_make(NULL, F8E4M3, 1, &n), row;
+    if (n) x = registry_slice(r, FLAT_MASTERS, r->masters, p->bucket, part.begin, n);
+    if (n) y = registry_slice(r, FLAT_FP8, r->fp8, p->bucket, part.begin, n);
+    if (w->history) row = fp8_weight_row(w->history, w->row);
+    call_run(&OPS[OP_fp8_cast_part],
+             &(Call){.in = {&x, &w->amaxes, w->history ? &row : NULL},
+                     .out = {&y, &w->inverse, w->blocks == FP8_WHOLE ? NULL : &w->inverse_turned},
+                     .attr = &attr,
+                     .device = r->device});
+}
+
+/* Non-negative floats are ordered like their bits. NCCL's maximum of floats does not preserve NaN. */
+static void combine(const Registry *r, Comm *comm, Group group, Tensor *amaxes) {
+    if (comm && group.size > 1)
+        comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
+                                   .reduction = COMM_MAX,
+                                   .dtype = r->precise == F64 ? I64 : I32,
+                                   .group = group,
+                                   .site = "fp8_weights",
+                                   .in = amaxes->data,
+                                   .out = amaxes->data,
+                                   .n = tensor_count(amaxes),
+                                   .device = r->device});
+}
+
+/* All ranks of a group must take part, also those without parts. A weight's blocks are those of one tensor-parallel
+ * rank; only the amax of a whole weight is combined over these ranks. */
+void fp8_weights_cast(Registry *r, Comm *comm) {
+    Tensor all = tensor_make(r->fp8_scales, r->precise, 1, &r->fp8_amaxes);
+    const FillAttr zero = {0};
+    const Param *any = NULL;
+    if (!r->fp8_amaxes) return;
+    call_run(&OPS[OP_fill], &(Call){.out = {&all}, .attr = &zero, .device = r->device});
+    for (int i = 0; i < r->n; i++)
+        if (r->params[i]->fp8) find_amaxes(r, any = r->params[i]);
+    if (!any->fp8->history) {
+        combine(r, comm, r->buckets[any->bucket].inner, &all);
+        if (any->fp8->blocks == FP8_WHOLE) combine(r, comm, mesh_group(&r->layout.mesh, 1u << AXIS_TP), &all);
+    }
+    for (int i = 0; i < r->n; i++)
+        if (r->params[i]->fp8) cast(r, r->params[i]);
+}
