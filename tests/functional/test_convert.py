@@ -67,7 +67,10 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "opt": "OPTForCausalLM", "llama4_text": "Llama4ForCausalLM",
            "glm4_moe_lite": "Glm4MoeLiteForCausalLM", "solar_open": "SolarOpenForCausalLM",
            "exaone_moe": "ExaoneMoeForCausalLM", "jais2": "Jais2ForCausalLM",
-           "internlm3": "LlamaForCausalLM", "olmo": "OlmoForCausalLM", "gptj": "GPTJForCausalLM", "bloom": "BloomForCausalLM",
+           "internlm3": "LlamaForCausalLM", "olmo": "OlmoForCausalLM",
+           "iquestcoder": "LlamaForCausalLM", "exaone": "LlamaForCausalLM", "persimmon": "PersimmonForCausalLM",
+           "youtu": "YoutuForCausalLM", "granitemoehybrid": "GraniteMoeHybridForCausalLM",
+           "gpt_bigcode": "GPTBigCodeForCausalLM", "gptj": "GPTJForCausalLM", "bloom": "BloomForCausalLM",
            "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
            "ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "cwm": "CwmForCausalLM", "mt5": "MT5ForConditionalGeneration",
            "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}

@@ -78,13 +78,14 @@ static Err check_folder(const char *dir, const HfExtras *x) {
 
 /* ---- the files ---- */
 
-/* Checks that an import finds every parameter in the file. The file may have the names of another family: an MoE model
- * whose layers are all dense has the names of a dense model. */
-static Err read_weights_back(const char *path, const Registry *r) {
+/* Checks that an import finds every parameter in the file. The file may have the names of the family's base: an MoE
+ * model whose layers are all dense has the names of a dense model. */
+static Err read_weights_back(const char *path, const Registry *r, HfFamily family) {
+    const HfSource source = {.family = family};
     Safetensors *file;
     ERR_RETURN(safetensors_open(path, &file));
     HfMap map;
-    const Err e = hf_match(file, r, NULL, &map);
+    const Err e = hf_match(file, r, &source, &map);
     hf_map_free(&map);
     safetensors_close(file);
     return e;
@@ -98,7 +99,7 @@ static Err write_and_read_back(const char *config, const char *weights, const Hf
     if (!e.code) e = file_write_atomic(config, json.s, json.len);
     if (!e.code) e = hf_config_read_back(config, m->config, notes);
     if (!e.code) e = hf_export(m->registry, family, weights, dtype);
-    if (!e.code) e = read_weights_back(weights, m->registry);
+    if (!e.code) e = read_weights_back(weights, m->registry, family);
     str_free(&json);
     return e;
 }

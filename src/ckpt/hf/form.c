@@ -216,6 +216,19 @@ static void refused_read(HfReader *r, const HfRow *row) {
     if (hf_member(r, NULL, row->key)) hf_refuse(r, row->key, row->word);
 }
 
+static void synonym_read(HfReader *r, const HfRow *row) {
+    const json_t *v = hf_member(r, NULL, row->key), *other = hf_member(r, NULL, row->word);
+    if (v && other && !json_equal(v, other)) hf_refuse(r, row->key, "but it contradicts its other name");
+    if (v) json_object_set(r->root, row->word, (json_t *)v);
+}
+
+static void none_read(HfReader *r, const HfRow *row) {
+    if (hf_get_count(r, row->key, (int64_t)row->fallback))
+        hf_refuse(r, row->key, "but this number must be 0");
+}
+
+static void none_write(HfWriter *w, const HfRow *row) { hf_put_size(w, row->key, 0); }
+
 /* transformers prefers the alias to the type's name of the key, so the two values must be equal. */
 static void alias_read(HfReader *r, const HfRow *row) {
     const json_t *v = hf_member(r, NULL, row->key);
@@ -231,4 +244,5 @@ const HfForm hf_form_value = {hf_value_read, hf_value_write},
              hf_form_known_token = {NULL, known_token_write}, hf_form_fixed = {fixed_read, NULL},
              hf_form_lacking = {fixed_read, NULL}, hf_form_required = {required_read, NULL},
              hf_form_stated = {required_read, stated_write}, hf_form_must = {must_read, stated_write},
-             hf_form_refused = {refused_read, NULL}, hf_form_alias = {alias_read, NULL};
+             hf_form_refused = {refused_read, NULL}, hf_form_alias = {alias_read, NULL},
+             hf_form_synonym = {synonym_read, NULL}, hf_form_none = {none_read, none_write};

@@ -415,6 +415,14 @@ static void rope_scaling_read(HfReader *r, const HfRow *row) {
     set_scaling(r, in, key);
 }
 
+/* Unless position_embedding_type is rope, the model has no positions. */
+static void rope_if_named_read(HfReader *r, const HfRow *row) {
+    if (!strcmp(hf_get_text(r, NULL, "position_embedding_type", "none"), "rope"))
+        rope_scaling_read(r, row);
+    else
+        hf_set_text(r, OPTION_position_embedding_type, PositionEmbedding_spellings[POSITION_NONE]);
+}
+
 static json_t *factors_json(const TextList *factors) {
     json_t *list = json_array();
     for (int64_t i = 0; i < factors->count; i++)
@@ -477,6 +485,12 @@ static void rope_scaling_write(HfWriter *w, const HfRow *row) {
             json_pack("{s:s, s:f}", "rope_type", "linear", "factor", c->rotary_seq_len_interpolation_factor));
     else
         hf_put(w, row->key, json_null());
+}
+
+static void rope_if_named_write(HfWriter *w, const HfRow *row) {
+    const bool none = w->config->position_embedding_type == POSITION_NONE;
+    hf_put(w, "position_embedding_type", json_string(none ? "nope" : "rope"));
+    rope_scaling_write(w, row);
 }
 
 /* The number `alpha` of a dynamic scaling, with which Hunyuan stretches the base for every length, or 0 if
@@ -575,6 +589,7 @@ const HfForm hf_form_rope_number = {rope_number_read, hf_value_write},
              hf_form_rope_temperature = {NULL, rope_temperature_write},
              hf_form_stretched_base = {stretched_base_read, hf_value_write},
              hf_form_stretched_scaling = {stretched_scaling_read, rope_scaling_write},
+             hf_form_rope_if_named = {rope_if_named_read, rope_if_named_write},
              hf_form_rotated_layers = {rotated_layers_read, rotated_layers_write},
              hf_form_rotated_norm = {rotated_norm_read, hf_value_write},
              hf_form_temperature = {temperature_read, temperature_write},

@@ -20,6 +20,8 @@
  *   MUST(key, value)                       the key must be present with this value, and is written
  *   REFUSE(key, why)                       the key must be absent
  *   ALIAS(key, other)                      a second name of the other key; if both are present, they must be equal
+ *   SYNONYM(key, other)                    the key is another name of the other key; the row precedes the other's
+ *   NONE(key, fallback)                    the key is a number that must be 0
  *   SPECIAL(form, option, key, fallback)   the form reads and writes the key
  *   DEMAND(form)                           the form only checks
  *   ROPE(option, key, inside, fallback)    the key is called `inside` in rope_scaling and rope_parameters
@@ -28,6 +30,7 @@
  *   GROUPS(n, k)                           the keys n_group and topk_group; k is the fallback of topk_group
  *   NULLABLE(option, key, fallback)        like KEY, of a size; null means that the option is not set
  *   ONLY(option, key, value)               like KEY, of a size that must be this value
+ *   DROP_KEY(key)                          removes the base's row of a key without an option
  *   DROP(option)                           removes the base's row of the option */
 #define OF(o)                       .name = #o, .option = OPTION_##o
 #define ALONE(n)                    .name = "key " n, .option = -1
@@ -59,6 +62,9 @@
 #define GROUPS(n, k)                                                                                         \
     {OF(moe_router_num_groups), .key = "n_group", .fallback = n, .choice = k, .form = &hf_form_router_groups},
 #define NULLABLE(o, k, f) {OF(o), .key = k, .fallback = f, .form = &hf_form_nullable},
+#define SYNONYM(k, other) {ALONE(k), .key = k, .word = other, .form = &hf_form_synonym},
+#define NONE(k, f)        {ALONE(k), .key = k, .fallback = f, .form = &hf_form_none},
+#define DROP_KEY(k)       {ALONE(k), .form = NULL},
 #define ONLY(o, k, value) {OF(o), .key = k, .fallback = value, .form = &hf_form_only},
 #define DROP(o)           {OF(o), .form = NULL},
 
@@ -272,6 +278,30 @@ static const HfRow ROWS_internlm3[] = {
 };
 static const HfRow ROWS_olmo[] = {
 #include "ckpt/hf/olmo.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_iquestcoder[] = {
+#include "ckpt/hf/iquestcoder.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_exaone[] = {
+#include "ckpt/hf/exaone.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_persimmon[] = {
+#include "ckpt/hf/persimmon.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_youtu[] = {
+#include "ckpt/hf/youtu.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_granitemoehybrid[] = {
+#include "ckpt/hf/granitemoehybrid.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_gpt_bigcode[] = {
+#include "ckpt/hf/gpt_bigcode.def"
 #include "ckpt/hf/all.def"
 };
 static const HfRow ROWS_hunyuan_v1_dense[] = {

@@ -26,6 +26,10 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
                   {"OlmoeForCausalLM", HF_QWEN_MOE},
                   {"PhiForCausalLM", HF_PHI},
                   {"PhimoeForCausalLM", HF_MIXTRAL},
+                  {"PersimmonForCausalLM", HF_PERSIMMON},
+                  {"YoutuForCausalLM", HF_DEEPSEEK},
+                  {"GraniteMoeHybridForCausalLM", HF_GRANITE_HYBRID},
+                  {"GPTBigCodeForCausalLM", HF_BIGCODE},
                   {"OPTForCausalLM", HF_OPT},
                   {"Olmo3ForCausalLM", HF_OLMO2},
                   {"FlexOlmoForCausalLM", HF_OLMO2},
@@ -258,13 +262,13 @@ TEST(a_type_of_another_kind_is_refused) {
                    *of = strcasestr(type, "bert")     ? "bert"
                          : strstr(architecture, "T5") ? "t5"
                                                       : "gpt";
-        const bool mixture = strstr(architecture, "Moe") || strstr(architecture, "Mixtral") ||
-                             strstr(architecture, "FlexOlmo") || strstr(architecture, "Dots1") ||
-                             strstr(architecture, "MiniMax") || strstr(architecture, "Deepseek") ||
-                             strstr(architecture, "Phimoe") || strstr(architecture, "GptOss") ||
-                             strstr(architecture, "Llama4") || strstr(architecture, "SolarOpen") ||
-                             strstr(architecture, "MoEV1") || strstr(architecture, "4_5_Moe") ||
-                             strstr(architecture, "Olmoe");
+        const bool mixture = (strstr(architecture, "Moe") && !strstr(architecture, "Hybrid")) ||
+                             strstr(architecture, "Mixtral") || strstr(architecture, "FlexOlmo") ||
+                             strstr(architecture, "Dots1") || strstr(architecture, "MiniMax") ||
+                             strstr(architecture, "Deepseek") || strstr(architecture, "Phimoe") ||
+                             strstr(architecture, "GptOss") || strstr(architecture, "Llama4") ||
+                             strstr(architecture, "SolarOpen") || strstr(architecture, "MoEV1") ||
+                             strstr(architecture, "4_5_Moe") || strstr(architecture, "Olmoe");
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);

@@ -135,6 +135,14 @@ static const struct {
      "'rope_scaling': {'type': 'longrope', 'short_factor': [1, 1], 'long_factor': [1, 1], 'long_mscale': 1, "
      "'short_mscale': 2}",
      "whose short_mscale and long_mscale must be the same positive number"},
+    {"iquestcoder", "'clip_qkv': 8", "clip_qkv is '8', but queries, keys and values cannot be clipped"},
+    {"exaone", "'num_layers': 3", "num_layers is '3', but it contradicts its other name"},
+    {"granitemoehybrid", "'num_local_experts': 0", "layer_types is 'missing', not a list with one entry"},
+    {"granitemoehybrid", "'num_local_experts': 0, 'layer_types': ['attention', 'mamba']",
+     "but only layers with attention are supported (full_attention)"},
+    {"granitemoehybrid", "'layer_types': ['attention', 'full_attention']",
+     "num_local_experts is 'missing', but this number must be 0"},
+    {"gpt_bigcode", "'multi_query': false", "multi_query is 'false', which is not supported"},
     {"cohere", "'logit_scale': 0", "logit_scale is '0', a number that this model cannot have"},
     {"cohere", "'use_qk_norm': true", "use_qk_norm is 'true'"},
     {"cohere2", "'sliding_window': null", "sliding_window is 'null', without which"},
@@ -159,7 +167,8 @@ static char *small_model(const char *type, const char *keys) {
         "'moe_intermediate_size': 8}",
                       GPT2_KEYS[] =
                           "{'n_layer': 1, 'n_embd': 8, 'n_head': 2, 'n_positions': 9, 'vocab_size': 9}";
-    char *own = mem_printf("{%s}", keys), *usual = mem_strdup(strcmp(type, "gpt2") ? LLAMA_KEYS : GPT2_KEYS);
+    char *own = mem_printf("{%s}", keys),
+         *usual = mem_strdup(strcmp(type, "gpt2") && strcmp(type, "gpt_bigcode") ? LLAMA_KEYS : GPT2_KEYS);
     for (char *c = own; *c; c++) *c = *c == '\'' ? '"' : *c;
     for (char *c = usual; *c; c++) *c = *c == '\'' ? '"' : *c;
     json_t *root = json_loads(usual, 0, NULL), *more = json_loads(own, 0, NULL);

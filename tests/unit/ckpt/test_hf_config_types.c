@@ -39,8 +39,10 @@ static const char *const CHOICES[][MOST_CHOICES] = {
     {"", "swiglu = true\n", "squared-relu = true\n", GPT_OSS, "activation = relu\n"},
     {"", "disable-bias-linear = true\n", "disable-bias-linear = true\nadd-qkv-bias = true\n",
      "disable-bias-linear = true\nadd-mlp-bias = true\n"},
-    {"", "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
-         "untie-embeddings-and-output-weights = true\n"},
+    {"",
+     "group-query-attention = true\nnum-query-groups = 2\nkv-channels = 4\n"
+     "untie-embeddings-and-output-weights = true\n",
+     "group-query-attention = true\nnum-query-groups = 1\n"},
     {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n", GEMMA2,
      "activation = geglu-tanh\napply-layernorm-1p = true\nscale-embedding = true\n"},
     {"", "qk-layernorm = true\n", "qk-layernorm = true\nqk-layernorm-whole = true\nnorm-placement = post\n",
@@ -127,6 +129,12 @@ static const int MODEL[][N_CHOICES] = {
     {1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {1, 3, 1, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    {1, 0, 2, 0, 0, 1},
+    {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1},
+    {1, 1, 1, 1, 0, 2, 0, 0, 0, 0, 0, 0, 1},
+    {0, 0, 0, 0, 2},
     {1, 1, 1, 1, 0, 0, 6},
     {1, 1, 1, 1, 0, 0, 6, 0, 0, 10},
     {12, 0, 0, 3},
@@ -245,7 +253,7 @@ static bool is_idle(const json_t *root, const char *key) {
     static const char *const IDLE[] = {
         "pad_token_id", "architectures",     "torch_dtype",    "bos_token_id",     "eos_token_id",
         "dropout",      "attention_dropout", "hidden_dropout", "residual_dropout", "embedding_dropout",
-        "embd_pdrop",   "resid_pdrop",       "attn_pdrop"};
+        "embd_pdrop",   "resid_pdrop",       "attn_pdrop",     "mamba_n_heads"};
     for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
         if (!strcmp(key, IDLE[i])) return true;
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
@@ -347,6 +355,10 @@ static const char *const KEYED[] = {
     WINDOWS
     "window-attn-skip-freq = [0,1,0,1]\nuse-rope-scaling = true\nadd-mlp-bias = true\nhf-model-type = cwm\n",
     ROPE "hf-model-type = seed_oss\n",
+    BASE LLAMA_POSITIONS "qk-layernorm = true\nsquared-relu = true\n",
+    ROPE LATENT "hf-model-type = youtu\n",
+    ROPE "embedding-multiplier = 12\nhf-model-type = granitemoehybrid\n",
+    BASE "group-query-attention = true\nnum-query-groups = 1\n",
     TEMPERED "rotary-base = 100\nwindow-size = 7,0\n",
     TEMPERED "position-embedding-type = yarn\nyarn-original-max-position-embeddings = 3\n",
     WINDOWS "window-attn-skip-freq = [0,1,1,0]\nno-rope-freq = [0,1,1,0]\nhf-model-type = smollm3\n",
