@@ -96,6 +96,8 @@ static Value own_item(Machine *m, Value of, Value key) {
 
 static bool check(Machine *m, Value of) {
     if (of.type == VALUE_UNDEFINED) value_fail_undefined(m, of);
+    if (of.type == VALUE_MARKUP)
+        machine_fail(m, "markup can only be printed or joined with ~; use 'safe' or 'escape' last");
     return machine_spend(m, 1);
 }
 
@@ -136,8 +138,10 @@ static int64_t clamp(int64_t i, int64_t n, int64_t least, int64_t most) {
 Value access_slice(Machine *m, Value of, Value from, Value to, Value step_of) {
     if (!check(m, of)) return UNDEFINED;
     const bool is_text = of.type == VALUE_STRING;
-    if (!is_text && !(of.type == VALUE_LIST && of.list->kind <= KIND_RANGE))
-        return value_undefined(of.type, "slice", 5);
+    if (!is_text && !(of.type == VALUE_LIST && of.list->kind <= KIND_RANGE)) {
+        machine_fail(m, "%s has no slices; use the filter 'list' first", value_type_name(of));
+        return UNDEFINED;
+    }
     const List *list = value_items(m, of);
     const int64_t n = (int64_t)list->n;
     int64_t step = 1, begin = 0, end = 0;

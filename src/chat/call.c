@@ -58,7 +58,17 @@ static const Builtin *find(Machine *m, const Builtin *table, const char *kind, V
 }
 
 Value filter_apply(Machine *m, Value name, const Args *a) {
+    static const char *const FOR_MARKUP[] = {"safe",  "e",       "escape", "length",
+                                             "count", "default", "d",      "tojson"};
     const Builtin *b = find(m, FILTERS, "filter", name);
+    bool allowed = false;
+    for (size_t i = 0; i < sizeof FOR_MARKUP / sizeof *FOR_MARKUP; i++)
+        allowed |= value_is(name, FOR_MARKUP[i]);
+    for (size_t i = 0; i < a->n && !allowed; i++)
+        if (a->at[i].type == VALUE_MARKUP)
+            machine_fail(m, "the filter %s does not accept markup; use the filter 'safe' or 'escape' last",
+                         value_quote(name).s);
+    if (m->err.code) return UNDEFINED;
     return b ? builtin_call(m, "filter", b, a) : UNDEFINED;
 }
 

@@ -58,7 +58,10 @@ static Value replace(Machine *m, const Args *a) {
 }
 
 static Value indent(Machine *m, const Args *a) {
-    const Value text = value_text(m, a->at[0]);
+    const Value text = a->at[0];
+    if (text.type == VALUE_UNDEFINED) value_fail_undefined(m, text);
+    if (text.type != VALUE_STRING) machine_fail(m, "indent needs a string, not %s", value_type_name(text));
+    if (m->err.code) return UNDEFINED;
     Str space = {0}, out = {0};
     if (a->at[1].type == VALUE_STRING)
         machine_add(m, &space, a->at[1].s, a->at[1].n);
@@ -389,6 +392,23 @@ static Value sort_key(Machine *m, Value v, Value path, bool with_case) {
     return v.type == VALUE_STRING && !with_case ? string_case(m, v, CASE_LOWER) : v;
 }
 
+/* The key of the filter `sort`: a list of the attributes, which commas separate. Equal keys have an order, even if they are
+ * undefined. */
+static Value sort_keys(Machine *m, Value v, Value path, bool with_case) {
+    Value keys = value_list(m, KIND_LIST);
+    if (path.type != VALUE_STRING) {
+        list_push(m, keys.list, sort_key(m, v, path, with_case));
+        return keys;
+    }
+    for (size_t begin = 0; begin <= path.n && !m->err.code;) {
+        const char *comma = memchr(path.s + begin, ',', path.n - begin);
+        const size_t n = comma ? (size_t)(comma - path.s) - begin : path.n - begin;
+        list_push(m, keys.list, sort_key(m, v, value_view(path.s + begin, n), with_case));
+        begin += n + 1;
+    }
+    return keys;
+}
+
 /* Sorts items by keys: a merge sort, which is stable. `at` and `spare` have n pairs each. */
 static void merge_sort(Machine *m, Pair *at, Pair *spare, size_t n, bool down) {
     for (size_t width = 1; width < n; width *= 2) {
@@ -409,11 +429,12 @@ static void merge_sort(Machine *m, Pair *at, Pair *spare, size_t n, bool down) {
 }
 
 /* The items, sorted. */
-static Pair *sorted(Machine *m, const List *from, Value path, bool with_case, bool down) {
+static Pair *sorted(Machine *m, const List *from, Value key(Machine *, Value, Value, bool), Value path,
+                    bool with_case, bool down) {
     Pair *at = machine_take(m, (from->n + 1) * sizeof *at),
          *spare = machine_take(m, (from->n + 1) * sizeof *at);
     for (size_t i = 0; at && i < from->n; i++)
-        at[i] = (Pair){sort_key(m, from->at[i], path, with_case), from->at[i]};
+        at[i] = (Pair){key(m, from->at[i], path, with_case), from->at[i]};
     if (m->err.code) return NULL;
     merge_sort(m, at, spare, from->n, down);
     return at;
@@ -421,7 +442,7 @@ static Pair *sorted(Machine *m, const List *from, Value path, bool with_case, bo
 
 static Value sort(Machine *m, const Args *a) {
     const List *from = value_items(m, a->at[0]);
-    const Pair *at = sorted(m, from, a->at[3], flag(a->at[2], false), flag(a->at[1], false));
+    const Pair *at = sorted(m, from, sort_keys, a->at[3], flag(a->at[2], false), flag(a->at[1], false));
     Value made = value_list(m, KIND_LIST);
     for (size_t i = 0; at && i < from->n && !m->err.code; i++) list_push(m, made.list, at[i].value);
     return made;
@@ -436,7 +457,8 @@ static Value dictsort(Machine *m, const Args *a) {
         machine_fail(m, "dictsort sorts by 'key' or 'value'");
     if (m->err.code) return UNDEFINED;
     const List *from = value_items(m, items(m, a));
-    const Pair *at = sorted(m, from, value_int(by_value), flag(a->at[1], false), flag(a->at[3], false));
+    const Pair *at =
+        sorted(m, from, sort_key, value_int(by_value), flag(a->at[1], false), flag(a->at[3], false));
     Value made = value_list(m, KIND_LIST);
     for (size_t i = 0; at && i < from->n && !m->err.code; i++) list_push(m, made.list, at[i].value);
     return made;

@@ -70,6 +70,7 @@ static void copy_items(Machine *m, Value from, Dict *to) {
     for (size_t i = 0; is_dict && i < from.dict->n && !m->err.code; i++)
         dict_set(m, to, from.dict->at[i].key, from.dict->at[i].value);
     if (is_dict) return;
+    if (from.type == VALUE_UNDEFINED) value_fail_undefined(m, from);
     const List *items = value_items(m, from);
     for (size_t i = 0; i < items->n && !m->err.code; i++) {
         const List *pair = value_items(m, items->at[i]);
@@ -160,7 +161,16 @@ static Value index_of(Machine *m, const Args *a) {
     return UNDEFINED;
 }
 
+static Value copy_list(Machine *m, const Args *a) {
+    Value made = value_list(m, KIND_LIST);
+    for (size_t i = 0; i < a->at[0].list->n && !m->err.code; i++)
+        list_push(m, made.list, a->at[0].list->at[i]);
+    if (a->at[0].list->kind != KIND_LIST) machine_fail(m, "a tuple has no method copy; use the tuple itself");
+    return made;
+}
+
 const Builtin LIST_METHODS[] = {
+    {"copy", copy_list, 1, "self"},
     {"count", count, 2, "self value"},
     {"index", index_of, 2, "self value"},
     {NULL, NULL, 0, NULL},

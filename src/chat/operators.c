@@ -276,7 +276,9 @@ Value operator_format(Machine *m, Value text, Value values) {
             format_number(m, s, type == 'i' || type == 'u' ? 'd' : type, v, &out);
         p = after + 1;
     }
-    const size_t given = value_is_list(values, KIND_TUPLE) ? values.list->n : values.type != VALUE_DICT;
+    const bool has_items =
+        values.type == VALUE_DICT || (values.type == VALUE_LIST && values.list->kind <= KIND_RANGE);
+    const size_t given = value_is_list(values, KIND_TUPLE) ? values.list->n : !has_items;
     if (!m->err.code && used < given)
         machine_fail(m, "the text on the left of %% has a place for only %zu values", used);
     return value_take(m, &out);

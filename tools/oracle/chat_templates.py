@@ -8,7 +8,7 @@ of each conversation with each template, or null if the template raises an error
 "llama", for the tokenizer tests/data/tokenizer/llama3.json. "snippets" are pairs of a template and its text or null, with
 the variables "variables": the expressions of expressions.txt, and the templates of snippets.txt, one per line, in which
 \\n, \\r and \\t are control characters. The time is that of "now"."""
-import datetime, json, os, pathlib
+import copy, datetime, json, os, pathlib
 
 from cli import Command
 
@@ -114,7 +114,8 @@ def snippets():
 
 
 def compiled(source):
-    return lambda: chat_template_utils._compile_jinja_template(source).render(**VARIABLES)
+    # `l|indent` changes the list, so each template gets a copy.
+    return lambda: chat_template_utils._compile_jinja_template(source).render(**copy.deepcopy(VARIABLES))
 
 
 tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(options.folder.parent / "tokenizer/llama3.json"), **SPECIAL)

@@ -152,6 +152,8 @@ TEST(hostile_templates_are_refused) {
         {"\n{{ l\n| nosuch }}", "line 3 of the chat template: the filter 'nosuch' is not supported"},
         {"\n{% foo %}", "line 2 of the chat template: the tag 'foo' is not known"},
         {"{{ q.x }}", "'q' is undefined"},
+        {"{{ ('a' | safe | upper) + '<' }}", "'upper' does not accept markup"},
+        {"{{ ('a' | e)[0] }}", "markup can only be printed"},
         {"{{ raise_exception('no \"b\" after a') }}", "refuses the conversation: no \"b\" after a"},
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) is_refused(ROWS[i].source, ROWS[i].message);
