@@ -31,7 +31,8 @@ static size_t snapshot_bytes(const Trainer *r) {
     const Config *c = r->run.config;
     const Registry *all = r->run.model->registry;
     if (!c->save || !c->async_save) return 0;
-    return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? optim_bytes(r->optimizer) : 0);
+    const size_t states = optim_bytes(r->optimizer) - muon_bytes(r->optimizer->muon);
+    return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? states : 0);
 }
 
 /* Whether the run will use NCCL. Ranks that share a GPU communicate through host memory instead. A plan

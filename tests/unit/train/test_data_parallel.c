@@ -204,4 +204,11 @@ TEST(stages_save_memory) {
         if (i && bytes >= before) fail_msg("stage %d takes %zu bytes, the one before %zu", i, bytes, before);
         before = bytes;
     }
+    /* Four ranks get 3 of the 12 equal layers each, so that 3/4 of the F32 masters and momentum are saved, and at least
+     * 7/10 with the gaps. */
+    const size_t matrices = 12 * 12 * 64 * 64 * 2 * sizeof(float);
+    size_t bytes;
+    outcome(model, "--ranks 4 --optimizer muon", &before);
+    outcome(model, "--ranks 4 --optimizer muon " SHARED, &bytes);
+    if (bytes + matrices * 7 / 10 > before) fail_msg("Muon takes %zu bytes, and %zu sharded", before, bytes);
 }
