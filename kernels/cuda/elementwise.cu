@@ -143,19 +143,19 @@ extern "C" void cuda_add(const Call *c) {
     if (tensor_count(c->out[0])) STORAGE_SWITCH(c->in[0]->dtype, add<T>(c));
 }
 
-template <typename T, int N>
-__global__ void scale_flat(const T *x, T *y, int64_t n, Real<T> factor, bool add) {
-    typedef Real<T> R;
+template <typename X, typename Y, int N>
+__global__ void scale_flat(const X *x, Y *y, int64_t n, Real<X> factor, bool add) {
+    typedef Real<X> R;
     GRID_LOOP(i, n / N) {
-        const Vec<T, N> from = ((const Vec<T, N> *)x)[i];
-        Vec<T, N> to;
-        if (add) to = ((const Vec<T, N> *)y)[i];
+        const Vec<X, N> from = ((const Vec<X, N> *)x)[i];
+        Vec<Y, N> to;
+        if (add) to = ((const Vec<Y, N> *)y)[i];
 #pragma unroll
         for (int k = 0; k < N; k++) {
             const R v = factor * to_real<R>(from.v[k]);
-            to.v[k] = from_real<T>(add ? to_real<R>(to.v[k]) + v : v);
+            to.v[k] = from_real<Y>(add ? to_real<R>(to.v[k]) + v : v);
         }
-        ((Vec<T, N> *)y)[i] = to;
+        ((Vec<Y, N> *)y)[i] = to;
     }
 }
 
@@ -167,25 +167,32 @@ __global__ void scale_rows(Cells x, Cells y, Rows x_rows, Rows y_rows, int64_t n
     }
 }
 
-template <typename T> static void scale(const Call *c) {
+template <typename X, typename Y> static void scale(const Call *c) {
     const Tensor *x = c->in[0], *y = c->out[0];
     const int64_t n = tensor_count(y);
     const Rows from = rows_of(x), to = rows_of(y);
-    const Real<T> factor = (Real<T>)((const FactorAttr *)c->attr)->factor;
-    constexpr int N = VEC<T>;
+    const Real<X> factor = (Real<X>)((const FactorAttr *)c->attr)->factor;
+    constexpr int N = VEC<X> < VEC<Y> ? VEC<X> : VEC<Y>;
     if (from.dense && to.dense && n % N == 0 && aligned_16(x->data) && aligned_16(y->data))
-        scale_flat<T, N><<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(
-            data_of<T>(x), data_of<T>(y), n, factor, accumulates(y));
+        scale_flat<X, Y, N><<<grid_for(c, n / N, THREADS), THREADS, 0, stream_of(c)>>>(
+            data_of<X>(x), data_of<Y>(y), n, factor, accumulates(y));
     else
-        scale_rows<Real<T>><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(
+        scale_rows<Real<X>><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(
             cells(x), cells(y), from, to, n, factor, accumulates(y));
     LAUNCHED();
 }
 
 extern "C" void cuda_scale(const Call *c) {
-    CHECK(c->in[0]->dtype == c->out[0]->dtype, "scale: %s to %s", dtype_name((DType)c->in[0]->dtype),
-          dtype_name((DType)c->out[0]->dtype));
-    if (tensor_count(c->out[0])) STORAGE_SWITCH(c->in[0]->dtype, scale<T>(c));
+    const int x = c->in[0]->dtype, y = c->out[0]->dtype;
+    CHECK(x == y || (x == BF16 && y == F32) || (x == F32 && y == BF16), "scale: %s to %s",
+          dtype_name((DType)x), dtype_name((DType)y));
+    if (!tensor_count(c->out[0])) return;
+    if (x == y)
+        STORAGE_SWITCH(x, scale<T, T>(c));
+    else if (x == BF16)
+        scale<bf16, float>(c);
+    else
+        scale<float, bf16>(c);
 }
 
 template <typename R> __global__ void fill(Cells y, Rows rows, int64_t n, R value) {

@@ -74,8 +74,8 @@ static const double *coefficients(const Config *c, int64_t step) {
 
 /* ---- memory ---- */
 
-/* Each buffer holds the largest operand of this rank. The last five have the type of the GEMMs. */
-typedef enum Buffer { UPDATE, GATHERED, MATRIX, X, Y, GRAM, POLYNOMIAL, FACTOR, BUFFERS } Buffer;
+/* Each buffer holds the largest operand of this rank. The last three have the type of the GEMMs' operands. */
+typedef enum Buffer { UPDATE, GATHERED, MATRIX, SUM, X, GRAM, POLYNOMIAL, BUFFERS } Buffer;
 
 struct Muon {
     const Config *config;
@@ -193,8 +193,9 @@ static void reserve(Muon *m, const Param *p) {
     for (int k = 0; k < matrix_count(m, p); k++) {
         const Matrix x = matrix_of(m, p, none, gathers ? &none : NULL, k);
         const int64_t gram = gram_size(m, p, &x);
-        for (int b = MATRIX; b <= Y; b++) grow(&m->size[b], x.rows * x.columns);
-        for (int b = GRAM; b < BUFFERS; b++) grow(&m->size[b], gram * gram);
+        grow(&m->size[MATRIX], x.rows * x.columns), grow(&m->size[X], x.rows * x.columns);
+        grow(&m->size[SUM], gram * gram), grow(&m->size[GRAM], gram * gram);
+        grow(&m->size[POLYNOMIAL], gram * gram);
     }
 }
 
@@ -240,15 +241,16 @@ static void run(const Muon *m, OpNumber op, Tensor *a, Tensor *b, Tensor *out, c
     call_run(&OPS[op], &(Call){.in = {a, b}, .out = {out}, .attr = attr, .device = m->registry->device});
 }
 
-static void scale(const Muon *m, double factor, Tensor *x, Tensor *y) {
-    y->flags = 0;
+/* y = factor x, or y += factor x */
+static void scale(const Muon *m, double factor, Tensor *x, Tensor *y, bool add) {
+    y->flags = add ? TENSOR_ACCUM : 0;
     run(m, OP_scale, x, NULL, y, &(FactorAttr){factor});
 }
 
-/* y [i,1,k] += a [i,1,j] b [j,1,k] */
-static void add_product(const Muon *m, Tensor *a, const Tensor *b, Tensor *y) {
+/* y [i,1,k] = a [i,1,j] b [j,1,k], or y += a b */
+static void multiply(const Muon *m, Tensor *a, const Tensor *b, Tensor *y, bool add) {
     Tensor w = tensor_make(b->data, (DType)b->dtype, 2, (int64_t[]){b->dim[0], b->dim[2]});
-    y->flags = TENSOR_ACCUM;
+    y->flags = add ? TENSOR_ACCUM : 0;
     run(m, OP_linear_dgrad, a, &w, y, &(LinearAttr){.fixed_order = false});
 }
 
@@ -263,28 +265,29 @@ static void multiply_by_itself(const Muon *m, Tensor *x, bool tall, Tensor *gram
         run(m, OP_linear, x, &w, gram, &attr);
 }
 
-/* Replaces *x [rows,1,columns], in the buffer X, by factor * NS(*x), in X or Y. */
-static void iterate(const Muon *m, const Param *p, const Matrix *of, double factor, Tensor *x) {
+/* y = factor * NS(x), both [rows,1,columns]. Overwrites x. x, A and b A + c A^2 are rounded to the GEMMs' type. */
+static void iterate(const Muon *m, const Param *p, const Matrix *of, double factor, Tensor *x, Tensor *y) {
     const int64_t n = gram_size(m, p, of), steps = m->config->muon_num_ns_steps;
     const bool tall = is_tall(m, p, of);
-    Tensor y = tensor_in(m, Y, of->rows, of->columns), gram = tensor_in(m, GRAM, n, n),
-           polynomial = tensor_in(m, POLYNOMIAL, n, n), power = tensor_in(m, FACTOR, n, n);
+    Tensor gram = tensor_in(m, GRAM, n, n), sum = tensor_in(m, SUM, n, n),
+           polynomial = tensor_in(m, POLYNOMIAL, n, n);
     for (int64_t i = 0; i < steps; i++) {
         const double *k = coefficients(m->config, i), by = i == steps - 1 ? factor : 1;
+        if (i) run(m, OP_copy, y, NULL, x, NULL);
         multiply_by_itself(m, x, tall, &gram);
         if (is_distributed(m, p)) sync_sum_shards(m->sync, p, m->gemm, gram.data, n * n);
-        scale(m, by * k[1], &gram, &polynomial);
         if (k[2] != 0) {
-            scale(m, by * k[2], &gram, &power);
-            add_product(m, &power, &gram, &polynomial);
+            multiply(m, &gram, &gram, &sum, false);
+            scale(m, k[1] / k[2], &gram, &sum, true);
+            scale(m, by * k[2], &sum, &polynomial, false);
+        } else {
+            scale(m, by * k[1], &gram, &polynomial, false);
         }
-        scale(m, by * k[0], x, &y);
+        scale(m, by * k[0], x, y, false);
         if (tall)
-            add_product(m, x, &polynomial, &y);
+            multiply(m, x, &polynomial, y, true);
         else
-            add_product(m, &polynomial, x, &y);
-        const Tensor old = *x;
-        *x = y, y = old;
+            multiply(m, &polynomial, x, y, true);
     }
 }
 
@@ -303,12 +306,13 @@ static void orthogonalise(const Muon *m, const Param *p, Matrix *x) {
     Tensor flat = tensor_make(m->buffer[MATRIX], r->precise, 1, &n),
            packed = tensor_make(flat.data, r->precise, 3, x->from.dim),
            squares = tensor_make(m->squares, I64, 1, (int64_t[]){EXACT_WORDS}),
-           now = tensor_in(m, X, x->rows, x->columns), unit = tensor_make(now.data, m->gemm, 1, &n);
+           unit = tensor_in(m, X, x->rows, x->columns), flat_unit = tensor_make(unit.data, m->gemm, 1, &n),
+           now = tensor_in(m, MATRIX, x->rows, x->columns);
     run(m, OP_copy, &x->from, NULL, &packed, NULL);
     run(m, OP_sum_squares, &flat, NULL, &squares, &(SumAttr){SUM_BLOCK});
     if (is_distributed(m, p)) sync_sum_shards(m->sync, p, I64, m->squares, EXACT_WORDS);
-    run(m, OP_unit_norm, &flat, &squares, &unit, NULL);
-    iterate(m, p, x, factor_of(m->config, x->whole), &now);
+    run(m, OP_unit_norm, &flat, &squares, &flat_unit, NULL);
+    iterate(m, p, x, factor_of(m->config, x->whole), &unit, &now);
     Tensor mine = view(now, x->first_row * x->columns + x->first_column, x->own.dim[0],
                        x->own.dim[1] * x->columns, x->own.dim[1], x->columns, x->own.dim[2]);
     run(m, OP_copy, &mine, NULL, &x->own, NULL);
