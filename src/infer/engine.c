@@ -25,7 +25,9 @@ typedef struct Live {
     int64_t n, n_first, computed;
     int64_t known; /* number of the prompt's log-probabilities that were reported */
     PageList pages, encoder_pages;
-    bool encoded; /* whether the encoder's rows are in the pool */
+    int64_t named;   /* number of leading pages that have names */
+    uint64_t before; /* PageName.before of the next page */
+    bool encoded;    /* whether the encoder's rows are in the pool */
     bool ended;
 } Live;
 
@@ -44,7 +46,7 @@ struct Engine {
     const Model *model;
     const RunContext *context;
     EngineLimits limits;
-    PagePool pages, encoder_pages;
+    PagePool *pages, *encoder_pages;
     LiveList waiting, running; /* in the order of arrival, and of admission */
     Share *share;              /* [n_shares] the current pass */
     int64_t n_shares;
@@ -54,7 +56,7 @@ struct Engine {
     char *ids; /* device memory of a pass's integers */
     size_t ids_bytes;
     double *row, *scratch; /* [vocab] */
-    int64_t passes, preemptions;
+    int64_t passes, preemptions, shared;
 };
 
 static bool has_encoder(const Engine *e) { return e->model->plan.sample.encoder > 0; }
@@ -93,9 +95,10 @@ static void pages_release(PagePool *pool, PageList *l) {
 static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page) {
     const int64_t more = engine_pages(rows, page) - l->n;
     if (more <= 0) return true;
-    if (more > pool->n_free) return false;
+    if (more > page_pool_available(pool)) return false;
     l->page = mem_grow(l->page, (size_t)(l->n + more), sizeof *l->page);
-    CHECK(page_pool_take(pool, more, l->page + l->n), "%lld pages are free", (long long)pool->n_free);
+    CHECK(page_pool_take(pool, more, l->page + l->n), "%lld pages are available",
+          (long long)page_pool_available(pool));
     l->n += more;
     return true;
 }
@@ -103,8 +106,8 @@ static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page
 /* ---- requests ---- */
 
 static void live_free(Engine *e, Live *live) {
-    pages_release(&e->pages, &live->pages);
-    pages_release(&e->encoder_pages, &live->encoder_pages);
+    pages_release(e->pages, &live->pages);
+    pages_release(e->encoder_pages, &live->encoder_pages);
     free(live->pages.page), free(live->encoder_pages.page);
     free((void *)live->request.prompt), free((void *)live->request.ends), free(live->tokens);
     free(live);
@@ -146,11 +149,12 @@ static Err check_room(const Engine *e, const Request *r) {
     const int64_t page = e->limits.page, first = has_encoder(e) ? 1 : r->n,
                   need = engine_pages(first + r->max_new_tokens, page),
                   encoder = has_encoder(e) ? engine_pages(r->n, page) : 0;
-    if (need <= e->pages.n && encoder <= e->encoder_pages.n) return ERR_OK;
+    if (need <= page_pool_size(e->pages) && encoder <= page_pool_size(e->encoder_pages)) return ERR_OK;
     return err_user("a request of %lld prompt tokens and %lld new ones needs %lld pages of %lld tokens, but "
                     "there are %lld; shorten the prompt or lower the number of new tokens",
                     (long long)r->n, (long long)r->max_new_tokens, (long long)(need + encoder),
-                    (long long)page, (long long)(e->pages.n + e->encoder_pages.n));
+                    (long long)page,
+                    (long long)(page_pool_size(e->pages) + page_pool_size(e->encoder_pages)));
 }
 
 static void *copied(const void *from, int64_t n, size_t size) {
@@ -164,7 +168,7 @@ Err engine_add(Engine *e, const Request *r) {
     ERR_RETURN(check_length(e, r));
     ERR_RETURN(check_room(e, r));
     Live *live = mem_zero(1, sizeof *live);
-    *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n};
+    *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n, .before = r->salt};
     live->n_first = live->n;
     live->request.prompt = copied(r->prompt, r->n, sizeof *r->prompt);
     live->request.ends = copied(r->ends, r->n_ends, sizeof *r->ends);
@@ -192,12 +196,21 @@ static void remove_ended(Engine *e) {
 
 /* ---- which tokens to compute ---- */
 
+/* Whether the pass must give the logits of token i of a request, and the token is not the last one. */
+static bool reports(const Engine *e, const Live *live, int64_t i) {
+    return live->request.prompt_logprobs && !has_encoder(e) && i + 1 < live->n_first && i >= live->known;
+}
+
+static void forget_rows(Engine *e, Live *live) {
+    pages_release(e->pages, &live->pages);
+    pages_release(e->encoder_pages, &live->encoder_pages);
+    live->computed = live->named = 0, live->before = live->request.salt, live->encoded = false;
+}
+
 /* The request that was admitted last releases its pages and waits at the front of the queue. */
 static void preempt_last(Engine *e) {
     Live *live = list_remove(&e->running, e->running.n - 1);
-    pages_release(&e->pages, &live->pages);
-    pages_release(&e->encoder_pages, &live->encoder_pages);
-    live->computed = 0, live->encoded = false;
+    forget_rows(e, live);
     list_insert(&e->waiting, 0, live);
     e->preemptions++;
 }
@@ -209,7 +222,7 @@ static void share_running(Engine *e, int64_t *rest) {
     for (int64_t i = 0; i < e->running.n; i++) {
         Live *live = e->running.at[i];
         const int64_t n = smaller(live->n - live->computed, 1 + *rest);
-        while (!pages_extend(&e->pages, &live->pages, live->computed + n, e->limits.page)) {
+        while (!pages_extend(e->pages, &live->pages, live->computed + n, e->limits.page)) {
             preempt_last(e);
             if (i >= e->running.n) return; /* this was the last request */
         }
@@ -218,16 +231,43 @@ static void share_running(Engine *e, int64_t *rest) {
     }
 }
 
+static PageName next_name(const Engine *e, const Live *live) {
+    return (PageName){live->before, live->tokens + live->named * e->limits.page, e->limits.page};
+}
+
+/* Takes the pages that begin with the request's tokens. The last token must be computed, because its logits are needed. */
+static void find_prefix(Engine *e, Live *live) {
+    if (!e->limits.shares_prefixes || has_encoder(e) || reports(e, live, live->known)) return;
+    while ((live->named + 1) * e->limits.page < live->n) {
+        const PageName name = next_name(e, live);
+        const int64_t page = page_pool_find(e->pages, &name, &live->before);
+        if (page < 0) return;
+        live->pages.page = mem_grow(live->pages.page, (size_t)live->pages.n + 1, sizeof *live->pages.page);
+        live->pages.page[live->pages.n++] = page;
+        live->computed += e->limits.page, live->named++;
+    }
+}
+
+static void name_pages(Engine *e, Live *live) {
+    if (!e->limits.shares_prefixes || has_encoder(e)) return;
+    while ((live->named + 1) * e->limits.page <= live->computed) {
+        const PageName name = next_name(e, live);
+        live->before = page_pool_name(e->pages, live->pages.page[live->named++], &name);
+    }
+}
+
 /* Admits the first waiting request if there is room for its next tokens. */
 static bool admit(Engine *e, int64_t *rest) {
     if (!e->waiting.n || e->running.n == e->limits.requests || *rest < 1) return false;
     Live *live = e->waiting.at[0];
+    find_prefix(e, live);
     const int64_t n = smaller(live->n - live->computed, *rest), page = e->limits.page;
-    if (!pages_extend(&e->pages, &live->pages, live->computed + n, page)) return false;
-    if (has_encoder(e) && !pages_extend(&e->encoder_pages, &live->encoder_pages, live->request.n, page)) {
-        pages_release(&e->pages, &live->pages);
+    if (!pages_extend(e->pages, &live->pages, live->computed + n, page) ||
+        (has_encoder(e) && !pages_extend(e->encoder_pages, &live->encoder_pages, live->request.n, page))) {
+        forget_rows(e, live);
         return false;
     }
+    e->shared += live->computed;
     list_insert(&e->running, e->running.n, list_remove(&e->waiting, 0));
     add_share(e, live, n);
     *rest -= n;
@@ -253,11 +293,6 @@ typedef struct Inputs {
     Batch batch;
     int64_t tokens, chosen, requests, width, encoder_width; /* numbers; widths of the page tables */
 } Inputs;
-
-/* Whether the pass must give the logits of token i of a request, and the token is not the last one. */
-static bool reports(const Engine *e, const Live *live, int64_t i) {
-    return live->request.prompt_logprobs && !has_encoder(e) && i + 1 < live->n_first && i >= live->known;
-}
 
 static Inputs inputs_of(const Engine *e) {
     Inputs in = {.requests = e->n_shares, .width = 1, .encoder_width = 1};
@@ -462,6 +497,7 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
             }
         }
         live->computed = end, live->encoded = true;
+        name_pages(e, live);
     }
 }
 
@@ -475,7 +511,8 @@ bool engine_step(Engine *e, EngineSink *sink, void *arg) {
 }
 
 EngineCounts engine_counts(const Engine *e) {
-    return (EngineCounts){e->waiting.n, e->running.n, e->pages.n_free, e->passes, e->preemptions};
+    return (EngineCounts){e->waiting.n, e->running.n,   page_pool_available(e->pages),
+                          e->passes,    e->preemptions, e->shared};
 }
 
 /* ---- the engine ---- */
@@ -532,6 +569,6 @@ void engine_free(Engine *e) {
     space_free(e->slot), space_free(e->transient);
     cache_free(e->model, &e->cache);
     device_release(e->context->device, e->ids, e->ids_bytes);
-    page_pool_free(&e->pages), page_pool_free(&e->encoder_pages);
+    page_pool_free(e->pages), page_pool_free(e->encoder_pages);
     free(e->share), free(e->row), free(e->scratch), free(e);
 }

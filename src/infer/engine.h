@@ -17,6 +17,7 @@ typedef struct EngineLimits {
     int64_t pages, encoder_pages; /* number of pages of each pool */
     int64_t requests;             /* most requests that run at the same time */
     int64_t tokens;               /* most tokens of a pass; at least `requests` */
+    bool shares_prefixes;         /* requests that begin with the same tokens share pages */
 } EngineLimits;
 
 typedef struct Request {
@@ -29,7 +30,9 @@ typedef struct Request {
     int64_t max_new_tokens; /* at least 0 */
     const int64_t *ends;    /* [n_ends] tokens that end a request and are not part of it; copied */
     int64_t n_ends;
-    bool prompt_logprobs; /* whether events report the log-probabilities of the prompt's tokens */
+    bool prompt_logprobs; /* whether events report the log-probabilities of the prompt's tokens; then all are
+                             computed */
+    uint64_t salt;        /* below 2^63. Requests share pages only with requests of the same salt */
 } Request;
 
 typedef enum Finish {
@@ -57,6 +60,7 @@ typedef void EngineSink(void *arg, const EngineEvent *);
 
 typedef struct EngineCounts {
     int64_t waiting, running, free_pages, passes, preemptions;
+    int64_t shared; /* tokens whose rows were in shared pages, so that they were not computed */
 } EngineCounts;
 
 typedef struct Engine Engine;

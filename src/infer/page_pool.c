@@ -1,38 +1,146 @@
 #include "infer/page_pool.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fault.h"
+#include "base/hash.h"
 #include "base/mem.h"
 
-PagePool page_pool_new(int64_t n) {
-    PagePool p = {.n = n,
-                  .n_free = n,
-                  .free = mem_zero((size_t)n + 1, sizeof *p.free),
-                  .used = mem_zero((size_t)n + 1, sizeof *p.used)};
-    for (int64_t i = 0; i < n; i++) p.free[i] = n - 1 - i;
+enum { NONE = -1 };
+#define FIRST_NUMBER (UINT64_C(1) << 63)
+
+typedef struct Page {
+    int64_t users;
+    uint64_t number; /* 0: no name */
+    uint64_t before;
+    int32_t *tokens; /* [n] owned */
+    int64_t n;
+    int64_t next;         /* in its bucket of names */
+    int64_t older, newer; /* among the unused pages */
+} Page;
+
+/* The unused pages are a list from the first to be reused to the last. */
+struct PagePool {
+    Page *page;      /* [n] */
+    int64_t *bucket; /* [n] first page of each hash */
+    int64_t n, unused, oldest, newest;
+    uint64_t numbers;
+};
+
+/* ---- unused pages ---- */
+
+static void list_remove(PagePool *p, int64_t i) {
+    const Page *x = &p->page[i];
+    *(x->older == NONE ? &p->oldest : &p->page[x->older].newer) = x->newer;
+    *(x->newer == NONE ? &p->newest : &p->page[x->newer].older) = x->older;
+    p->unused--;
+}
+
+/* A page without a name is reused before pages with names. */
+static void list_add(PagePool *p, int64_t i) {
+    Page *x = &p->page[i];
+    const bool first = !x->number;
+    x->older = first ? NONE : p->newest, x->newer = first ? p->oldest : NONE;
+    *(x->older == NONE ? &p->oldest : &p->page[x->older].newer) = i;
+    *(x->newer == NONE ? &p->newest : &p->page[x->newer].older) = i;
+    p->unused++;
+}
+
+/* ---- names ---- */
+
+static int64_t *bucket_of(PagePool *p, const PageName *name) {
+    const uint64_t hash = hash64(name->tokens, (size_t)name->n * sizeof *name->tokens, name->before);
+    return &p->bucket[hash % (uint64_t)p->n];
+}
+
+static int64_t named(PagePool *p, const PageName *name) {
+    if (!p->n) return NONE;
+    int64_t i = *bucket_of(p, name);
+    for (; i != NONE; i = p->page[i].next) {
+        const Page *x = &p->page[i];
+        if (x->before == name->before && x->n == name->n &&
+            !memcmp(x->tokens, name->tokens, (size_t)x->n * sizeof *x->tokens))
+            break;
+    }
+    return i;
+}
+
+static void remove_name(PagePool *p, int64_t i) {
+    Page *x = &p->page[i];
+    if (!x->number) return;
+    int64_t *at = bucket_of(p, &(PageName){x->before, x->tokens, x->n});
+    while (*at != i) at = &p->page[*at].next;
+    *at = x->next;
+    free(x->tokens);
+    x->tokens = NULL, x->number = 0;
+}
+
+uint64_t page_pool_name(PagePool *p, int64_t page, const PageName *name) {
+    const int64_t other = named(p, name);
+    if (other != NONE) return p->page[other].number;
+    Page *x = &p->page[page];
+    int64_t *bucket = bucket_of(p, name);
+    CHECK(x->users > 0 && !x->number, "page %lld has %lld users and the number %llu", (long long)page,
+          (long long)x->users, (unsigned long long)x->number);
+    x->number = FIRST_NUMBER + p->numbers++;
+    x->before = name->before, x->n = name->n;
+    x->tokens = mem_alloc(((size_t)name->n + 1) * sizeof *x->tokens);
+    memcpy(x->tokens, name->tokens, (size_t)name->n * sizeof *x->tokens);
+    x->next = *bucket, *bucket = page;
+    return x->number;
+}
+
+int64_t page_pool_find(PagePool *p, const PageName *name, uint64_t *before) {
+    const int64_t i = named(p, name);
+    if (i == NONE) return NONE;
+    if (!p->page[i].users++) list_remove(p, i);
+    *before = p->page[i].number;
+    return i;
+}
+
+void page_pool_forget(PagePool *p) {
+    for (int64_t i = 0; i < p->n; i++) remove_name(p, i);
+}
+
+/* ---- the pool ---- */
+
+PagePool *page_pool_new(int64_t n) {
+    PagePool *p = mem_zero(1, sizeof *p);
+    *p = (PagePool){.page = mem_zero((size_t)n + 1, sizeof *p->page),
+                    .bucket = mem_alloc(((size_t)n + 1) * sizeof *p->bucket),
+                    .n = n,
+                    .oldest = NONE,
+                    .newest = NONE};
+    for (int64_t i = n - 1; i >= 0; i--) p->bucket[i] = NONE, list_add(p, i);
     return p;
 }
 
 void page_pool_free(PagePool *p) {
-    free(p->free), free(p->used);
-    *p = (PagePool){.n = 0};
+    page_pool_forget(p);
+    free(p->page), free(p->bucket), free(p);
 }
 
+int64_t page_pool_size(const PagePool *p) { return p->n; }
+
+int64_t page_pool_available(const PagePool *p) { return p->unused; }
+
 bool page_pool_take(PagePool *p, int64_t count, int64_t *pages) {
-    if (count > p->n_free) return false;
+    if (count > p->unused) return false;
     for (int64_t i = 0; i < count; i++) {
-        pages[i] = p->free[--p->n_free];
-        p->used[pages[i]] = true;
+        pages[i] = p->oldest;
+        list_remove(p, pages[i]);
+        remove_name(p, pages[i]);
+        p->page[pages[i]].users = 1;
     }
     return true;
 }
 
+/* Later pages first, because a page is of no use without those before it. */
 void page_pool_release(PagePool *p, int64_t count, const int64_t *pages) {
     for (int64_t i = count - 1; i >= 0; i--) {
-        CHECK(pages[i] >= 0 && pages[i] < p->n && p->used[pages[i]], "page %lld of %lld is not in use",
-              (long long)pages[i], (long long)p->n);
-        p->used[pages[i]] = false;
-        p->free[p->n_free++] = pages[i];
+        CHECK(pages[i] >= 0 && pages[i] < p->n && p->page[pages[i]].users > 0,
+              "page %lld of %lld is not in use", (long long)pages[i], (long long)p->n);
+        if (!--p->page[pages[i]].users) list_add(p, pages[i]);
     }
 }

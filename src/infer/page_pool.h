@@ -1,18 +1,35 @@
-/* Decides which pages of a pool are free. The page that was released last is given out first. */
+/* Decides which pages of a pool are in use. A full page can be given a name: the tokens of its rows, and the name of the
+ * page before it. Requests that begin with the same tokens then share pages. A named page that no request uses keeps its
+ * rows until the pool needs it; the page that was released first is reused first.
+ *
+ * Names are compared by their tokens, not only by a hash, so that a collision cannot mix requests. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef struct PagePool {
-    int64_t n, n_free;
-    int64_t *free; /* [n_free] a stack of free pages */
-    bool *used;    /* [n] */
-} PagePool;
+typedef struct PageName {
+    uint64_t before; /* page_pool_name of the page before it, or a number below 2^63 that begins a sequence */
+    const int32_t *tokens; /* [n] */
+    int64_t n;
+} PageName;
 
-PagePool page_pool_new(int64_t n);
+typedef struct PagePool PagePool;
+
+PagePool *page_pool_new(int64_t n);
 void page_pool_free(PagePool *);
-/* Takes `count` pages. If fewer are free, returns false and takes none. */
+int64_t page_pool_size(const PagePool *);
+/* The number of pages that page_pool_take can take. */
+int64_t page_pool_available(const PagePool *);
+/* Takes `count` pages without a name. If fewer are available, returns false and takes none. */
 bool page_pool_take(PagePool *, int64_t count, int64_t *pages);
-/* Releases pages. Releasing a page that is not in use is a fault. */
+/* Releases pages. Releasing a page more often than it was taken is a fault. */
 void page_pool_release(PagePool *, int64_t count, const int64_t *pages);
+
+/* Names a page that is in use, unless another page has this name. Returns a number for PageName.before, which is the
+ * other page's if there is one. Copies the tokens. */
+uint64_t page_pool_name(PagePool *, int64_t page, const PageName *);
+/* Takes the page that has a name, or returns -1. *before: the page's number for PageName.before. */
+int64_t page_pool_find(PagePool *, const PageName *, uint64_t *before);
+/* Forgets all names: the rows no longer belong to the model's parameters. */
+void page_pool_forget(PagePool *);

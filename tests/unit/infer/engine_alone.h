@@ -59,7 +59,9 @@ static void case_init(Case *c, const char *words, Device *device) {
     c->m = test_model_on(setup_new("%s", words), device);
     for (int i = 0; i < REQUESTS; i++) {
         const int64_t n = 1 + (int64_t)(i % 3 ? draw(1, (uint64_t)i, 20) : draw(2, (uint64_t)i, LONGEST));
-        for (int64_t k = 0; k < n; k++) c->prompt[i][k] = (int32_t)draw(3, (uint64_t)(i * LONGEST + k), 31);
+        for (int64_t k = 0; k < n; k++) /* some prompts have equal first pages */
+            c->prompt[i][k] =
+                (int32_t)draw(3, (uint64_t)((k < PAGE && i % 3 == 0 ? 0 : i) * LONGEST + k), 31);
         c->request[i] = (Request){
             .id = 100 - i,
             .prompt = c->prompt[i],
@@ -99,7 +101,7 @@ static Engine *engine_open(const TestModel *m, EngineLimits limits) {
 
 static void run_alone(Case *c) {
     for (int i = 0; i < REQUESTS; i++) {
-        Engine *e = engine_open(c->m, (EngineLimits){PAGE, 3, 3, 1, LONGEST});
+        Engine *e = engine_open(c->m, (EngineLimits){PAGE, 3, 3, 1, LONGEST, false});
         assert_ok(engine_add(e, &c->request[i]));
         while (engine_step(e, take, c->want)) continue;
         engine_free(e);
@@ -108,10 +110,10 @@ static void run_alone(Case *c) {
 }
 
 /* Requests arrive in a random order, and some are aborted at a random time. */
-static int64_t run_together(Case *c, uint64_t round) {
+static EngineCounts run_together(Case *c, uint64_t round) {
     const int64_t requests = 1 + (int64_t)draw(round, 1, REQUESTS), pages = 3 + (int64_t)draw(round, 2, 3),
-                  tokens = requests + (int64_t)draw(round, 3, 3) * 50;
-    Engine *e = engine_open(c->m, (EngineLimits){PAGE, pages, 3 * pages, requests, tokens});
+                  tokens = requests + (int64_t)draw(round, 3, 4) * 12;
+    Engine *e = engine_open(c->m, (EngineLimits){PAGE, pages, 3 * pages, requests, tokens, round % 2});
     const uint64_t first = draw(round, 4, REQUESTS), aborted = draw(round, 5, REQUESTS);
     memset(c->got, 0, sizeof c->got);
     bool gone = false;
@@ -131,19 +133,23 @@ static int64_t run_together(Case *c, uint64_t round) {
     assert_int_equal(counts.waiting + counts.running, 0);
     assert_int_equal(counts.free_pages, pages);
     engine_free(e);
-    return counts.preemptions;
+    return counts;
 }
 
 /* open: returns a new device. */
 static void assert_results_are_those_of_a_request_alone(Device *(*open)(void)) {
     Case *c = mem_alloc(sizeof *c);
     for (int k = 0; k < STYLE_COUNT; k++) {
-        int64_t preemptions = 0;
+        int64_t preemptions = 0, shared = 0;
         memset(c, 0, sizeof *c);
         case_init(c, STYLES[k], open());
         run_alone(c);
-        for (uint64_t round = 0; round < ROUNDS; round++) preemptions += run_together(c, 10 + round);
+        for (uint64_t round = 0; round < ROUNDS; round++) {
+            const EngineCounts counts = run_together(c, 10 + round);
+            preemptions += counts.preemptions, shared += counts.shared;
+        }
         if (!preemptions) fail_msg("style %d: no request was preempted", k);
+        if (!shared && !c->m->model->plan.sample.encoder) fail_msg("style %d: no page was shared", k);
         test_model_free(c->m);
     }
     free(c);
