@@ -19,7 +19,7 @@ static void gather_rows(void *arg, int64_t begin, int64_t end) {
               (long long)sample, (long long)position, (long long)a->total);
         real *y = reals(c->out[0]) + r * h;
         if (v >= a->first && v < a->first + w->dim[0])
-            memcpy(y, reals(w) + (v - a->first) * h, (size_t)h * sizeof(real));
+            dtype_convert(y, REAL_TYPE, tensor_at(w, (v - a->first) * h), (DType)w->dtype, (size_t)h);
         else
             memset(y, 0, (size_t)h * sizeof(real));
     }

@@ -55,7 +55,84 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* ---- fixed order ---- */
+/* ---- fixed order, for rows that are contiguous along k ---- */
+
+/* A sum has DOT_LANES chains of multiply-adds: chain l adds the products of k = l, l + DOT_LANES, ... in order. Then a tree
+ * adds the chains. It does not depend on other rows and columns. */
+enum {
+    DOT_LANES = 64 / (int)sizeof(real),
+    DOT_COLUMNS = 4,
+    DOT_ROWS = 3,
+    DOT_UNIT = 16 /* columns of a unit of work */
+};
+
+/* sums [rows,DOT_COLUMNS]. Inlined so that `rows` and `columns` are compile-time constants. */
+static inline __attribute__((always_inline)) void dot_block(const Gemm *g, int64_t i, int rows,
+                                                            const real *const *b, int columns, real *sums) {
+    real sum[DOT_ROWS][DOT_COLUMNS][DOT_LANES];
+    const real *a[DOT_ROWS];
+    for (int r = 0; r < rows; r++) {
+        a[r] = g->a + (i + r) * g->lda;
+        for (int c = 0; c < columns; c++)
+            for (int l = 0; l < DOT_LANES; l++) sum[r][c][l] = 0;
+    }
+    int64_t p = 0;
+    for (; p + DOT_LANES <= g->k; p += DOT_LANES)
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < columns; c++)
+#pragma omp simd
+                for (int l = 0; l < DOT_LANES; l++)
+                    sum[r][c][l] = multiply_add(a[r][p + l], b[c][p + l], sum[r][c][l]);
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < columns; c++) {
+            real *x = sum[r][c];
+            for (int64_t q = p; q < g->k; q++) x[q - p] = multiply_add(a[r][q], b[c][q], x[q - p]);
+            for (int half = DOT_LANES / 2; half > 0; half /= 2)
+                for (int l = 0; l < half; l++) x[l] += x[l + half];
+            sums[r * DOT_COLUMNS + c] = *x;
+        }
+}
+
+static void put_dots(const Gemm *g, int64_t i, int m, int64_t j, int n, const real *sums) {
+    for (int r = 0; r < m; r++)
+        for (int q = 0; q < n; q++) {
+            real *c = &g->c[(i + r) * g->ldc + j + q], sum = sums[r * DOT_COLUMNS + q];
+            *c = (g->accumulate ? *c : g->bias ? g->bias[j + q] : 0) + sum;
+        }
+}
+
+/* The rows of op(b)^T from j on. */
+static void dot_columns(const Gemm *g, int64_t j, int n, real *widened) {
+    const real *b[DOT_COLUMNS];
+    real sums[DOT_ROWS * DOT_COLUMNS];
+    for (int c = 0; c < n; c++) {
+        b[c] = g->b ? g->b + (j + c) * g->ldb : widened + c * g->k;
+        if (!g->b)
+            dtype_convert(widened + c * g->k, REAL_TYPE, g->b_16 + (j + c) * g->ldb, g->b_type, (size_t)g->k);
+    }
+    for (int64_t i = 0; i < g->m;) {
+        const int m = g->m - i >= DOT_ROWS ? DOT_ROWS : 1;
+        if (n == DOT_COLUMNS && m == DOT_ROWS)
+            dot_block(g, i, DOT_ROWS, b, DOT_COLUMNS, sums);
+        else if (n == DOT_COLUMNS)
+            dot_block(g, i, 1, b, DOT_COLUMNS, sums);
+        else
+            for (int r = 0; r < m; r++)
+                for (int c = 0; c < n; c++) dot_block(g, i + r, 1, b + c, 1, sums + r * DOT_COLUMNS + c);
+        put_dots(g, i, m, j, n, sums);
+        i += m;
+    }
+}
+
+static void run_dots(void *arg, int64_t begin, int64_t end) {
+    const Gemm *g = arg;
+    real *widened = g->b ? NULL : mem_aligned((size_t)(DOT_COLUMNS * g->k) * sizeof(real));
+    for (int64_t j = begin * DOT_UNIT; j < end * DOT_UNIT && j < g->n; j += DOT_COLUMNS)
+        dot_columns(g, j, (int)(g->n - j < DOT_COLUMNS ? g->n - j : DOT_COLUMNS), widened);
+    free(widened);
+}
+
+/* ---- fixed order, for other operands ---- */
 
 /* Packs columns [j, j + n) of op(b) as [k, TILE_WIDTH], padded with zeros. */
 static void pack_columns(const Gemm *g, int64_t j, int64_t n, real *packed) {
@@ -103,6 +180,11 @@ static void run_tiles(void *arg, int64_t begin, int64_t end) {
 }
 
 void KERNEL(gemm)(const Device *device, const Gemm *g) {
+    if (g->fixed_order && g->transpose_b && !g->transpose_a) {
+        pool_for(device->pool, (g->n + DOT_UNIT - 1) / DOT_UNIT, grain_rows(g->m * g->k * DOT_UNIT), run_dots,
+                 (void *)g);
+        return;
+    }
     if (g->fixed_order) {
         pool_for(device->pool, (g->n + TILE_WIDTH - 1) / TILE_WIDTH, grain_rows(g->m * g->k), run_tiles,
                  (void *)g);

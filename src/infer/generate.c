@@ -42,6 +42,7 @@ static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt
     int64_t tokens = n > PASS_TOKENS || longest >= PASS_TOKENS / n ? PASS_TOKENS : n * longest;
     return (EngineLimits){.page = PAGE,
                           .pages = all,
+                          .shares_prefixes = true,
                           .encoder_pages = all_encoder,
                           .requests = n < PASS_TOKENS ? n : PASS_TOKENS,
                           .tokens = tokens > n        ? tokens
