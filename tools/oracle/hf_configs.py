@@ -50,9 +50,9 @@ def collapse(found):
     """Turns {name: shape} into {name with * for the layer and # for the expert: [shape, layers, number of experts]}."""
     result = {}
     for name, shape in found.items():
-        layer, expert = re.search(r"(?<=\.layers\.|.....\.h\.|.\.block\.)\d+",
+        layer, expert = re.search(r"(?<=\.layers\.|.....\.h\.|.\.block\.|\.blocks\.)\d+",
                                   name), re.search(r"(?<=\.experts\.)\d+", name)
-        short = re.sub(r"(\.layers\.|\.h\.|\.block\.)\d+", r"\1*", re.sub(r"(\.experts\.)\d+", r"\1#", name))
+        short = re.sub(r"(\.layers\.|\.h\.|\.blocks?\.)\d+", r"\1*", re.sub(r"(\.experts\.)\d+", r"\1#", name))
         entry = result.setdefault(short, [shape, [], 0])
         if layer and int(layer[0]) not in entry[1]:
             entry[1].append(int(layer[0]))

@@ -233,6 +233,44 @@ static void scaled_head_write(HfWriter *w, const HfRow *row) {
     if (tied && w->config->derived.logits_scaling == 1) hf_put_flag(w, "scale_decoder_outputs", false);
 }
 
+/* ---- MPT ---- The keys of attention are in an object. */
+
+static void read_inside(HfReader *r, const json_t *in, const char *key, int option, double fallback) {
+    const double x = hf_get_real(r, in, key, fallback);
+    const ConfigRange range = config_range(option);
+    if (!(x >= range.low && x <= range.high))
+        hf_refuse_inside(r, in, key, "a number that this model cannot have");
+    hf_set_real(r, option, x);
+}
+
+/* MPT's own code has keys that transformers does not apply. They must have the values that change nothing. */
+static void mpt_attention_read(HfReader *r, const HfRow *row) {
+    static const char SCALE[] = "softmax_scale", CLIP[] = "clip_qkv", BIAS[] = "alibi_bias_max",
+                      NOT_APPLIED[] = "which transformers does not apply in this type of model";
+    static const struct {
+        const char *key;
+        bool usual;
+    } FLAGS[] = {{"alibi", true}, {"qk_ln", false}, {"prefix_lm", false}};
+    json_t *none = json_object();
+    const json_t *found = hf_member(r, NULL, row->key), *in = json_is_object(found) ? found : none;
+    if (found && in != found) hf_refuse(r, row->key, "not an object");
+    for (size_t i = 0; i < sizeof FLAGS / sizeof *FLAGS; i++)
+        if (hf_get_flag(r, in, FLAGS[i].key, FLAGS[i].usual) != FLAGS[i].usual)
+            hf_refuse_inside(r, in, FLAGS[i].key, NOT_APPLIED);
+    if (hf_get_real(r, in, BIAS, 8) != 8) hf_refuse_inside(r, in, BIAS, NOT_APPLIED);
+    if (hf_get_real(r, in, CLIP, 0) != 0)
+        hf_refuse_inside(r, in, CLIP, "but queries, keys and values cannot be clipped");
+    if (hf_member(r, in, SCALE)) read_inside(r, in, SCALE, row->option, 1);
+    read_inside(r, in, "attn_pdrop", OPTION_attention_dropout, 0);
+    read_inside(r, in, "attn_pdrop", OPTION_hidden_dropout, 0);
+    json_decref(none);
+}
+
+/* attn_pdrop is not written, because transformers allows only whole numbers as its value. */
+static void mpt_attention_write(HfWriter *w, const HfRow *row) {
+    hf_put(w, row->key, json_pack("{s:f}", "softmax_scale", w->config->softmax_scale));
+}
+
 /* ---- biases ---- */
 
 /* Sets the biases of all four projections of attention. */
@@ -284,5 +322,6 @@ const HfForm hf_form_count = {count_read, hf_value_write},
              hf_form_softcap = {softcap_read, softcap_write},
              hf_form_reciprocal = {reciprocal_read, reciprocal_write},
              hf_form_scaled_head = {scaled_head_read, scaled_head_write},
+             hf_form_mpt_attention = {mpt_attention_read, mpt_attention_write},
              hf_form_attention_biases = {attention_biases_read, attention_biases_write},
              hf_form_both_biases = {both_biases_read, both_biases_write};

@@ -324,6 +324,10 @@ static const HfRow ROWS_bloom[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/bloom.def"
 };
+static const HfRow ROWS_mpt[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/mpt.def"
+};
 static const HfRow ROWS_cwm[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/cwm.def"

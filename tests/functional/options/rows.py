@@ -1106,6 +1106,9 @@ def prompts_file(folder):
 generated("prompt tokens_to_generate temperature logprobs window_size", "--tokens-to-generate 8 --temperature 0", model="--window-size 3,0")
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model="--position-embedding-type rope --group-query-attention"
           " --num-query-groups 2 --swiglu --ffn-hidden-size 24 --normalization RMSNorm --qk-layernorm --softmax-type learnable")
+generated("prompt tokens_to_generate position_embedding_type", "--tokens-to-generate 12 --temperature 0"  # more than 16 tokens
+          " --tensor-model-parallel-size 2",
+          model="--position-embedding-type alibi --num-attention-heads 6 --kv-channels 4 --embedding-layernorm")
 LATENTS = "--tokens-to-generate 7 --temperature 0 --cache-mla-latents"
 SIZES = LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --normalization RMSNorm"
 

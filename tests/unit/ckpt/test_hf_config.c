@@ -15,6 +15,7 @@ static HfFamily family_of(const char *architecture, bool two_norms) {
                   {"GlmForCausalLM", HF_GLM},
                   {"GPTJForCausalLM", HF_GPTJ},
                   {"BloomForCausalLM", HF_BLOOM},
+                  {"MptForCausalLM", HF_MPT},
                   {"HunYuanDenseV1ForCausalLM", HF_HUNYUAN},
                   {"HunYuanMoEV1ForCausalLM", HF_HUNYUAN_MOE},
                   {"Ernie4_5_MoeForCausalLM", HF_ERNIE_MOE},

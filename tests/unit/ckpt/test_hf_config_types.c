@@ -22,7 +22,7 @@
 /* --hf-model-type with the name of the type that is tried, because an earlier type may also fit. */
 #define NAMED "hf-model-type = %s\n"
 
-enum { MOST_CHOICES = 14 };
+enum { MOST_CHOICES = 15 };
 static const char *const CHOICES[][MOST_CHOICES] = {
     {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
      LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n", LLAMA_POSITIONS "use-rope-scaling = true\n",
@@ -33,7 +33,8 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      LLAMA_POSITIONS "add-output-layer-bias = true\nparallel-residual = one-norm\n",
      LLAMA_POSITIONS
      "rotary-interleaved = true\nadd-output-layer-bias = true\nparallel-residual = one-norm\n",
-     "position-embedding-type = alibi\nembedding-layernorm = true\n"},
+     "position-embedding-type = alibi\nembedding-layernorm = true\n",
+     "position-embedding-type = alibi\ndisable-norm-bias = true\n"},
     {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n",
      "disable-norm-weight = true\ndisable-norm-bias = true\n"},
     {"", "swiglu = true\n", "squared-relu = true\n", GPT_OSS, "activation = relu\n"},
@@ -141,6 +142,7 @@ static const int MODEL[][N_CHOICES] = {
     {9, 1, 1, 1, 0, 0, 0, 0, 0, 11},
     {1, 1, 1, 1, 0, 0, 0, 0, 2, 0, 0, 0, 1},
     {13},
+    {14, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4},
@@ -253,7 +255,7 @@ static bool is_idle(const json_t *root, const char *key) {
     static const char *const IDLE[] = {
         "pad_token_id", "architectures",     "torch_dtype",    "bos_token_id",     "eos_token_id",
         "dropout",      "attention_dropout", "hidden_dropout", "residual_dropout", "embedding_dropout",
-        "embd_pdrop",   "resid_pdrop",       "attn_pdrop",     "mamba_n_heads"};
+        "embd_pdrop",   "resid_pdrop",       "attn_pdrop",     "mamba_n_heads",    "max_seq_len"};
     for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
         if (!strcmp(key, IDLE[i])) return true;
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
@@ -340,6 +342,8 @@ static const char *const KEYED[] = {
     MIXTURE "normalization = LayerNorm\nmoe-router-score-function = sparsemixer\nwindow-size = 7,0\n"
             "moe-ffn-hidden-size = 40\nadd-output-layer-bias = true\nrope-short-factor = 1 2 3\n"
             "rope-long-factor = 1 2 3\n",
+    BASE "position-embedding-type = alibi\ndisable-norm-bias = true\ndisable-bias-linear "
+         "= true\n",
     BASE LLAMA_POSITIONS
     "rotary-interleaved = true\nadd-output-layer-bias = true\nparallel-residual = one-norm\n"
     "disable-bias-linear = true\nadd-mlp-bias = true\n",
