@@ -82,8 +82,8 @@ static Value own_item(Machine *m, Value of, Value key) {
         return found ? *found : (Value){0};
     }
     const bool indexed = of.type == VALUE_STRING || (of.type == VALUE_LIST && of.list->kind <= KIND_RANGE);
-    if (!indexed || (key.type != VALUE_INT && key.type != VALUE_BOOL)) return (Value){0};
-    int64_t i = key.type == VALUE_INT ? key.i : key.b;
+    if (!indexed || !value_is_int(key)) return (Value){0};
+    int64_t i = value_whole(key);
     const int64_t n = value_length(m, of);
     if (i < 0) i += n;
     if (i < 0 || i >= n) return (Value){0};
@@ -119,23 +119,14 @@ Value access_item(Machine *m, Value of, Value key) {
 
 /* ---- slices ---- */
 
-/* Sets *out to a bound. If it is none, it is `fallback`. */
-static bool bound(Machine *m, Value v, int64_t fallback, int64_t *out) {
-    if (v.type != VALUE_NONE && v.type != VALUE_INT && v.type != VALUE_BOOL) {
-        if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
-        machine_fail(m, "a slice needs integers, not %s", value_type_name(v));
-        return false;
-    }
-    *out = v.type == VALUE_NONE ? fallback : v.type == VALUE_INT ? v.i : v.b;
-    return true;
-}
-
+/* The position of the index i, which counts from the end if it is negative. */
 static int64_t clamp(int64_t i, int64_t n, int64_t least, int64_t most) {
     if (i < 0) i = i < -n ? -1 : i + n;
     return i < least ? least : i > most ? most : i;
 }
 
 Value access_slice(Machine *m, Value of, Value from, Value to, Value step_of) {
+    static const char needs[] = "a slice needs integers";
     if (!check(m, of)) return UNDEFINED;
     const bool is_text = of.type == VALUE_STRING;
     if (!is_text && !(of.type == VALUE_LIST && of.list->kind <= KIND_RANGE)) {
@@ -143,14 +134,13 @@ Value access_slice(Machine *m, Value of, Value from, Value to, Value step_of) {
         return UNDEFINED;
     }
     const List *list = value_items(m, of);
-    const int64_t n = (int64_t)list->n;
-    int64_t step = 1, begin = 0, end = 0;
-    if (!bound(m, step_of, 1, &step)) return UNDEFINED;
+    const int64_t n = (int64_t)list->n, step = value_integer(m, step_of, 1, needs);
     if (!step) machine_fail(m, "the step of a slice is 0; use another number");
     const bool back = step < 0;
-    if (!bound(m, from, back ? n - 1 : 0, &begin) || !bound(m, to, n, &end) || m->err.code) return UNDEFINED;
-    begin = from.type == VALUE_NONE ? begin : clamp(begin, n, back ? -1 : 0, back ? n - 1 : n);
-    end = to.type == VALUE_NONE ? (back ? -1 : n) : clamp(end, n, back ? -1 : 0, back ? n - 1 : n);
+    const int64_t least = back ? -1 : 0, most = back ? n - 1 : n,
+                  begin = clamp(value_integer(m, from, back ? most : 0, needs), n, least, most),
+                  end = clamp(value_integer(m, to, back ? INT64_MIN : n, needs), n, least, most);
+    if (m->err.code) return UNDEFINED;
     Value made = value_list(m, is_text ? KIND_LIST : of.list->kind);
     Str text = {0};
     for (int64_t i = begin; (back ? i > end : i < end) && !m->err.code;) {

@@ -40,7 +40,7 @@ static Value evaluate_dict(Machine *m, Scope *scope, const Node *node) {
 /* ---- calls ---- */
 
 static void add_names(Machine *m, Value from, Dict *names) {
-    if (from.type != VALUE_DICT) machine_fail(m, "** needs a dict, not %s", value_type_name(from));
+    if (from.type != VALUE_DICT) value_fail_type(m, from, "** needs a dict");
     for (size_t i = 0; !m->err.code && i < from.dict->n; i++) {
         if (from.dict->at[i].key.type != VALUE_STRING)
             machine_fail(m, "** needs a dict whose keys are strings");

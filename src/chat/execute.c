@@ -187,7 +187,7 @@ Value execute_macro(Machine *m, const Callable *callable, const Args *a) {
 static void run_call_block(Machine *m, Scope *scope, const Node *node) {
     const Value of = evaluate(m, scope, node->a->a);
     if (!m->err.code && (of.type != VALUE_CALLABLE || !of.callable->macro))
-        machine_fail(m, "a call block needs a macro, not %s", value_type_name(of));
+        value_fail_type(m, of, "a call block needs a macro");
     Args a = evaluate_args(m, scope, &node->a->list, (Value){0});
     if (m->err.code) return;
     dict_set(m, (Dict *)a.names, value_view("caller", 6), macro_value(m, scope, node));

@@ -14,10 +14,7 @@ static bool given(Value v) { return v.type != VALUE_MISSING && v.type != VALUE_N
 static bool flag(Value v, bool fallback) { return v.type == VALUE_MISSING ? fallback : value_true(v); }
 
 static int64_t integer(Machine *m, Value v, int64_t fallback) {
-    if (!given(v)) return fallback;
-    if (v.type != VALUE_INT && v.type != VALUE_BOOL)
-        machine_fail(m, "a filter needs an integer as argument, not %s", value_type_name(v));
-    return v.type == VALUE_BOOL ? v.b : v.i;
+    return value_integer(m, v, fallback, "a filter needs an integer as argument");
 }
 
 /* ---- texts ---- */
@@ -59,8 +56,7 @@ static Value replace(Machine *m, const Args *a) {
 
 static Value indent(Machine *m, const Args *a) {
     const Value text = a->at[0];
-    if (text.type == VALUE_UNDEFINED) value_fail_undefined(m, text);
-    if (text.type != VALUE_STRING) machine_fail(m, "indent needs a string, not %s", value_type_name(text));
+    if (text.type != VALUE_STRING) value_fail_type(m, text, "indent needs a string");
     if (m->err.code) return UNDEFINED;
     Str space = {0}, out = {0};
     if (a->at[1].type == VALUE_STRING)
@@ -136,8 +132,7 @@ static Value to_json(Machine *m, const Args *a) {
 static Value absolute(Machine *m, const Args *a) {
     const Value v = a->at[0];
     if (v.type == VALUE_FLOAT) return value_float(fabs(v.f));
-    if (value_is_number(v))
-        return value_number(v) < 0 ? operator_negative(m, v) : value_int(v.type == VALUE_INT ? v.i : v.b);
+    if (value_is_number(v)) return value_number(v) < 0 ? operator_negative(m, v) : value_int(value_whole(v));
     return operator_negative(m, v); /* an error */
 }
 
@@ -181,7 +176,7 @@ static Value to_int(Machine *m, const Args *a) {
         machine_fail(m, "the base of an integer must be 2, 8, 10 or 16");
     if (m->err.code) return UNDEFINED;
     if (v.type == VALUE_FLOAT) return int_of_float(m, v.f, fallback);
-    if (v.type == VALUE_INT || v.type == VALUE_BOOL) return value_int(v.type == VALUE_INT ? v.i : v.b);
+    if (value_is_int(v)) return value_int(value_whole(v));
     if (v.type != VALUE_STRING) return fallback;
     Value made = read_number(m, v, false, (int)base);
     if (made.type != VALUE_MISSING) return made;
@@ -206,7 +201,7 @@ static Value round_number(Machine *m, const Args *a) {
     if (!value_is_number(v) || digits < 0 || digits > 15 || !(common || up || value_is(method, "floor")))
         machine_fail(m, "round needs a number, 0 to 15 digits, and the method common, ceil or floor");
     if (m->err.code) return UNDEFINED;
-    if (common && v.type != VALUE_FLOAT) return value_int(v.type == VALUE_INT ? v.i : v.b);
+    if (common && v.type != VALUE_FLOAT) return value_int(value_whole(v));
     const double x = value_number(v), scale = pow(10, (double)digits);
     if (!common) return value_float((up ? ceil(x * scale) : floor(x * scale)) / scale);
     char text[400];
@@ -265,7 +260,7 @@ static Value reverse(Machine *m, const Args *a) {
 static Value items(Machine *m, const Args *a) {
     Value made = value_list(m, KIND_ITERATOR);
     if (a->at[0].type == VALUE_UNDEFINED) return made;
-    if (a->at[0].type != VALUE_DICT) machine_fail(m, "items needs a dict, not %s", value_type_name(a->at[0]));
+    if (a->at[0].type != VALUE_DICT) value_fail_type(m, a->at[0], "items needs a dict");
     for (size_t i = 0; !m->err.code && i < a->at[0].dict->n; i++) {
         Value pair = value_list(m, KIND_TUPLE);
         list_push(m, pair.list, a->at[0].dict->at[i].key);
@@ -442,7 +437,8 @@ static Pair *sorted(Machine *m, const List *from, Value key(Machine *, Value, Va
 
 static Value sort(Machine *m, const Args *a) {
     const List *from = value_items(m, a->at[0]);
-    const Pair *at = sorted(m, from, sort_keys, a->at[3], flag(a->at[2], false), flag(a->at[1], false));
+    const Pair *at =
+        sorted(m, from, sort_keys, a->at[3], flag(a->at[2], false), integer(m, a->at[1], 0) != 0);
     Value made = value_list(m, KIND_LIST);
     for (size_t i = 0; at && i < from->n && !m->err.code; i++) list_push(m, made.list, at[i].value);
     return made;
@@ -450,15 +446,13 @@ static Value sort(Machine *m, const Args *a) {
 
 static Value dictsort(Machine *m, const Args *a) {
     const bool by_value = value_is(a->at[2], "value");
-    if (a->at[0].type == VALUE_UNDEFINED) value_fail_undefined(m, a->at[0]);
-    if (a->at[0].type != VALUE_DICT)
-        machine_fail(m, "dictsort needs a dict, not %s", value_type_name(a->at[0]));
+    if (a->at[0].type != VALUE_DICT) value_fail_type(m, a->at[0], "dictsort needs a dict");
     if (!by_value && a->at[2].type != VALUE_MISSING && !value_is(a->at[2], "key"))
         machine_fail(m, "dictsort sorts by 'key' or 'value'");
     if (m->err.code) return UNDEFINED;
     const List *from = value_items(m, items(m, a));
     const Pair *at =
-        sorted(m, from, sort_key, value_int(by_value), flag(a->at[1], false), flag(a->at[3], false));
+        sorted(m, from, sort_key, value_int(by_value), flag(a->at[1], false), integer(m, a->at[3], 0) != 0);
     Value made = value_list(m, KIND_LIST);
     for (size_t i = 0; at && i < from->n && !m->err.code; i++) list_push(m, made.list, at[i].value);
     return made;

@@ -44,14 +44,7 @@ static Value strftime_now(Machine *m, const Args *a) {
 
 static Value range(Machine *m, const Args *a) {
     int64_t bounds[3] = {0, 0, 1};
-    for (size_t i = 0; i < 3; i++) {
-        const Value v = a->at[i];
-        if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
-        if (v.type == VALUE_INT || v.type == VALUE_BOOL)
-            bounds[i] = v.type == VALUE_INT ? v.i : v.b;
-        else if (v.type != VALUE_MISSING)
-            machine_fail(m, "range needs integers, not %s", value_type_name(v));
-    }
+    for (size_t i = 0; i < 3; i++) bounds[i] = value_integer(m, a->at[i], bounds[i], "range needs integers");
     if (a->at[1].type == VALUE_MISSING) bounds[1] = bounds[0], bounds[0] = 0;
     if (!bounds[2]) machine_fail(m, "the step of range is 0; use another number");
     Value made = value_list(m, KIND_RANGE);

@@ -8,8 +8,6 @@
 static const char *const SYMBOLS[] = {
     "+", "-", "*", "/", "//", "%", "**", "==", "!=", "<", "<=", ">", ">=", "in", "not in"};
 
-static int64_t integer(Value v) { return v.type == VALUE_BOOL ? v.b : v.i; }
-
 static Value wrong_types(Machine *m, Op op, Value a, Value b) {
     if (a.type == VALUE_UNDEFINED || b.type == VALUE_UNDEFINED)
         value_fail_undefined(m, a.type == VALUE_UNDEFINED ? a : b);
@@ -48,7 +46,7 @@ static Value float_result(Machine *m, Op op, double a, double b) {
 }
 
 static Value power(Machine *m, Value a, Value b) {
-    if (a.type == VALUE_FLOAT || b.type == VALUE_FLOAT || integer(b) < 0) {
+    if (a.type == VALUE_FLOAT || b.type == VALUE_FLOAT || value_whole(b) < 0) {
         const double x = value_number(a), y = value_number(b);
         if ((x == 0 && y < 0) || (x < 0 && y != floor(y))) {
             machine_fail(m, "the power is not a real number; test its operands first");
@@ -56,8 +54,8 @@ static Value power(Machine *m, Value a, Value b) {
         }
         return value_float(pow(x, y));
     }
-    int64_t result = 1, base = integer(a);
-    for (int64_t n = integer(b); n; n >>= 1) {
+    int64_t result = 1, base = value_whole(a);
+    for (int64_t n = value_whole(b); n; n >>= 1) {
         if (n & 1 && __builtin_mul_overflow(result, base, &result)) return too_large(m, OP_POW);
         if (n > 1 && __builtin_mul_overflow(base, base, &base)) return too_large(m, OP_POW);
     }
@@ -111,21 +109,19 @@ Value operator_binary(Machine *m, Op op, Value a, Value b) {
         if (op == OP_POW) return power(m, a, b);
         return a.type == VALUE_FLOAT || b.type == VALUE_FLOAT
                    ? float_result(m, op, value_number(a), value_number(b))
-                   : int_result(m, op, integer(a), integer(b));
+                   : int_result(m, op, value_whole(a), value_whole(b));
     }
     const bool same = a.type == b.type && (a.type != VALUE_LIST || a.list->kind == b.list->kind);
     if (op == OP_ADD && is_sequence(a) && same) return added(m, a, b);
-    if (op == OP_MUL && is_sequence(a) && (b.type == VALUE_INT || b.type == VALUE_BOOL))
-        return repeated(m, a, integer(b));
-    if (op == OP_MUL && is_sequence(b) && (a.type == VALUE_INT || a.type == VALUE_BOOL))
-        return repeated(m, b, integer(a));
+    if (op == OP_MUL && is_sequence(a) && value_is_int(b)) return repeated(m, a, value_whole(b));
+    if (op == OP_MUL && is_sequence(b) && value_is_int(a)) return repeated(m, b, value_whole(a));
     if (op == OP_MOD && a.type == VALUE_STRING) return operator_format(m, a, b);
     return wrong_types(m, op, a, b);
 }
 
 Value operator_negative(Machine *m, Value v) {
     if (v.type == VALUE_FLOAT) return value_float(-v.f);
-    if (value_is_number(v)) return int_result(m, OP_SUB, 0, integer(v));
+    if (value_is_number(v)) return int_result(m, OP_SUB, 0, value_whole(v));
     if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
     machine_fail(m, "%s has no negative; use a number", value_type_name(v));
     return UNDEFINED;
@@ -159,9 +155,8 @@ static void pad(Machine *m, const Spec *s, const char *text, size_t n, size_t si
 }
 
 static void format_number(Machine *m, Spec s, char type, Value v, Str *out) {
-    if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
     if (!value_is_number(v) || (strchr("xXo", type) && v.type == VALUE_FLOAT)) {
-        machine_fail(m, "%%%c needs a number, not %s", type, value_type_name(v));
+        value_fail_type(m, v, "a conversion such as %d needs a number");
         return;
     }
     char text[800], form[] = {'%', '+', '.', '*', 'l', 'l', type == 'd' ? 'u' : type, '\0'};
@@ -174,7 +169,7 @@ static void format_number(Machine *m, Spec s, char type, Value v, Str *out) {
         form[4] = type, form[5] = '\0';
         snprintf(text, sizeof text, form, s.precision < 0 ? 6 : s.precision, value_number(v));
     } else {
-        const int64_t i = v.type == VALUE_FLOAT ? (int64_t)v.f : integer(v);
+        const int64_t i = v.type == VALUE_FLOAT ? (int64_t)v.f : value_whole(v);
         const uint64_t size = i < 0 ? -(uint64_t)i : (uint64_t)i;
         form[0] = i < 0 ? '-' : '+', form[1] = '%';
         snprintf(text, sizeof text, form, s.precision < 0 ? 1 : s.precision, (unsigned long long)size);

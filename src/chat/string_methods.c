@@ -11,17 +11,12 @@
 /* The string argument i. Another type is an error. */
 static Value text_argument(Machine *m, const Args *a, size_t i) {
     if (a->at[i].type == VALUE_STRING) return a->at[i];
-    if (a->at[i].type == VALUE_UNDEFINED) value_fail_undefined(m, a->at[i]);
-    machine_fail(m, "a method of a string needs a string, not %s", value_type_name(a->at[i]));
+    value_fail_type(m, a->at[i], "a method of a string needs a string");
     return value_view("", 0);
 }
 
 static int64_t int_argument(Machine *m, const Args *a, size_t i, int64_t fallback) {
-    const Value v = a->at[i];
-    if (v.type == VALUE_MISSING) return fallback;
-    if (v.type != VALUE_INT && v.type != VALUE_BOOL)
-        machine_fail(m, "a method of a string needs an integer, not %s", value_type_name(v));
-    return v.type == VALUE_BOOL ? v.b : v.i;
+    return value_integer(m, a->at[i], fallback, "a method of a string needs an integer");
 }
 
 /* ---- strip, case, replace ---- */

@@ -153,9 +153,7 @@ bool value_is(Value v, const char *text) {
 
 bool value_is_number(Value v) { return v.type == VALUE_BOOL || v.type == VALUE_INT || v.type == VALUE_FLOAT; }
 
-static int64_t integer(Value v) { return v.type == VALUE_BOOL ? v.b : v.i; }
-
-double value_number(Value v) { return v.type == VALUE_FLOAT ? v.f : (double)integer(v); }
+double value_number(Value v) { return v.type == VALUE_FLOAT ? v.f : (double)value_whole(v); }
 
 static const char *type_name(ValueType type) {
     static const char *const NAMES[] = {"a missing value",
@@ -197,6 +195,17 @@ void value_fail_undefined(Machine *m, Value v) {
                      v.n ? value_quote(v).s : "a value");
 }
 
+void value_fail_type(Machine *m, Value v, const char *needs) {
+    if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
+    machine_fail(m, "%s, not %s", needs, value_type_name(v));
+}
+
+int64_t value_integer(Machine *m, Value v, int64_t fallback, const char *needs) {
+    if (v.type == VALUE_MISSING || v.type == VALUE_NONE) return fallback;
+    if (!value_is_int(v)) value_fail_type(m, v, needs);
+    return value_whole(v);
+}
+
 bool value_true(Value v) {
     switch (v.type) {
     case VALUE_BOOL:
@@ -230,12 +239,12 @@ static int mixed_order(int64_t i, double f) {
 
 static int number_order(Value a, Value b) {
     if (a.type != VALUE_FLOAT && b.type != VALUE_FLOAT) {
-        const int64_t x = integer(a), y = integer(b);
+        const int64_t x = value_whole(a), y = value_whole(b);
         return (x > y) - (x < y);
     }
-    if (a.type != VALUE_FLOAT) return mixed_order(integer(a), b.f);
+    if (a.type != VALUE_FLOAT) return mixed_order(value_whole(a), b.f);
     if (b.type != VALUE_FLOAT) {
-        const int order = mixed_order(integer(b), a.f);
+        const int order = mixed_order(value_whole(b), a.f);
         return order == 2 ? 2 : -order;
     }
     return isnan(a.f) || isnan(b.f) ? 2 : (a.f > b.f) - (a.f < b.f);
@@ -307,8 +316,7 @@ int value_order(Machine *m, Value a, Value b) {
 bool value_contains(Machine *m, Value container, Value item) {
     if (is_text(container)) {
         if (!is_text(item)) {
-            if (item.type == VALUE_UNDEFINED) value_fail_undefined(m, item);
-            machine_fail(m, "'in' needs a string on the left of a string, not %s", value_type_name(item));
+            value_fail_type(m, item, "'in' needs a string on the left of a string");
             return false;
         }
         if (!machine_spend(m, container.n / 16)) return false;

@@ -100,8 +100,16 @@ bool value_is_number(Value); /* bool, int or float */
 double value_number(Value);
 const char *value_type_name(Value); /* with an article, for a message */
 Quoted value_quote(Value);          /* a string, for a message */
+/* Whether the value is an integer for Python, and the integer. */
+static inline bool value_is_int(Value v) { return v.type == VALUE_INT || v.type == VALUE_BOOL; }
+static inline int64_t value_whole(Value v) { return v.type == VALUE_BOOL ? v.b : v.i; }
+/* An integer argument, or the fallback if it is none or missing. `needs` is for the message about another type: "range
+ * needs integers". */
+int64_t value_integer(Machine *, Value, int64_t fallback, const char *needs);
 /* Reports the use of an undefined value. */
 void value_fail_undefined(Machine *, Value);
+/* Reports a value of a wrong type: "range needs integers, not a list". */
+void value_fail_type(Machine *, Value, const char *needs);
 bool value_true(Value);
 bool value_equal(Machine *, Value, Value);
 /* The order of two values: < 0, 0 or > 0. Values that Python does not compare are an error. */

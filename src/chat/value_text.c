@@ -13,7 +13,7 @@
 
 static void print_float(Machine *m, double f, const char *const names[3], Str *out) {
     if (isfinite(f)) {
-        if (machine_reserve(m, 24)) json_print_real(out, f);
+        if (machine_spend(m, 20) && machine_reserve(m, 24)) json_print_real(out, f);
     } else
         machine_puts(m, out, names[isnan(f) ? 0 : f > 0 ? 1 : 2]);
 }
@@ -174,7 +174,7 @@ static void new_line(Machine *m, const JsonForm *form, int depth, Str *out) {
         if (form->indent.type == VALUE_STRING)
             machine_add(m, out, form->indent.s, form->indent.n);
         else
-            for (int64_t k = 0; k < form->indent.i && !m->err.code; k++) machine_puts(m, out, " ");
+            for (int64_t k = 0; k < form->indent.i && machine_spend(m, 1); k++) machine_puts(m, out, " ");
     }
 }
 
