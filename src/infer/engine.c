@@ -423,18 +423,14 @@ static Tensor *forward(Engine *e) {
 
 /* ---- results ---- */
 
-/* Converts row i of the logits to e->row. Returns whether all are finite. */
-static bool read_row(const Engine *e, const Tensor *logits, int64_t i) {
+/* Converts row i of the logits, of which `data` is a view, to e->row. Returns whether all are finite. */
+static bool read_row(const Engine *e, const Tensor *logits, const char *data, int64_t i) {
     const DType type = (DType)logits->dtype;
-    const size_t n = (size_t)e->model->plan.vocab, size = dtype_size(type);
-    DeviceView v =
-        device_view(e->context->device, (const char *)logits->data + (size_t)(i * logits->dim[2]) * size,
-                    n * size, VIEW_READ);
-    dtype_convert(e->row, F64, v.data, type, n);
-    device_view_end(&v);
-    for (size_t k = 0; k < n; k++)
-        if (!isfinite(e->row[k])) return false;
-    return true;
+    const size_t n = (size_t)e->model->plan.vocab;
+    double outside = 0; /* NaN if a logit is not finite */
+    dtype_convert(e->row, F64, data + (size_t)(i * logits->dim[2]) * dtype_size(type), type, n);
+    for (size_t k = 0; k < n; k++) outside += e->row[k] * 0;
+    return outside == 0;
 }
 
 static bool is_end(const Request *r, int64_t token) {
@@ -466,13 +462,14 @@ static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
                                  .id = r->id,
                                  .index = live->n - 1,
                                  .token = (int32_t)token,
-                                 .logprob = sampling_logprob(e->row, vocab, token)});
+                                 .logprob = r->logprobs ? sampling_logprob(e->row, vocab, token) : 0});
     }
     if (!live->ended && live->n - live->n_first >= r->max_new_tokens) finish(live, FINISH_LENGTH, sink, arg);
 }
 
 static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void *arg) {
     const int64_t vocab = e->model->plan.vocab;
+    DeviceView all = device_view(e->context->device, logits->data, tensor_bytes(logits), VIEW_READ);
     int64_t at = 0;
     for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
         Live *live = s->live;
@@ -480,7 +477,7 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
         for (int64_t i = live->computed; i < end; i++) {
             const bool last = i + 1 == live->n, prompt = reports(e, live, i);
             if (!last && !prompt) continue;
-            const bool finite = read_row(e, logits, at++);
+            const bool finite = read_row(e, logits, all.data, at++);
             if (live->ended) continue;
             if (!finite) {
                 finish(live, FINISH_NAN, sink, arg);
@@ -499,6 +496,7 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
         live->computed = end, live->encoded = true;
         name_pages(e, live);
     }
+    device_view_end(&all);
 }
 
 bool engine_step(Engine *e, EngineSink *sink, void *arg) {

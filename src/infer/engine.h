@@ -30,6 +30,7 @@ typedef struct Request {
     int64_t max_new_tokens; /* at least 0 */
     const int64_t *ends;    /* [n_ends] tokens that end a request and are not part of it; copied */
     int64_t n_ends;
+    bool logprobs;        /* whether events report the log-probabilities of new tokens */
     bool prompt_logprobs; /* whether events report the log-probabilities of the prompt's tokens; then all are
                              computed */
     uint64_t salt;        /* below 2^63. Requests share pages only with requests of the same salt */
@@ -51,7 +52,7 @@ typedef struct EngineEvent {
     EngineEventKind kind;
     int64_t id, index;
     int32_t token;
-    double logprob; /* under the unmodified distribution */
+    double logprob; /* under the unmodified distribution; 0 if it is not reported */
     Finish finish;  /* of EVENT_END */
 } EngineEvent;
 

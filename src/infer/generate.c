@@ -98,7 +98,8 @@ static Err add(Session *s, const Model *m, const Prompt *p, int64_t i) {
                              .max_new_tokens = o->max_new_tokens,
                              .ends = o->ends,
                              .n_ends = o->n_ends,
-                             .prompt_logprobs = !o->skip_prompt_logprobs};
+                             .logprobs = !o->skip_logprobs,
+                             .prompt_logprobs = !o->skip_logprobs};
     const Err e = engine_add(s->engine, &request);
     if (e.code) return err_user("prompt %lld: %s", (long long)i + 1, e.msg);
     const int64_t first = has_encoder(m) ? 1 : p->n, room = first + o->max_new_tokens;

@@ -24,8 +24,8 @@ typedef struct GenerateOptions {
     uint64_t seed;
     const int64_t *ends; /* [n_ends] tokens that end a sample and are not part of it */
     int64_t n_ends;
-    int64_t start;             /* the first token of the decoder of an encoder-decoder model */
-    bool skip_prompt_logprobs; /* Generated.logprobs of the prompt's tokens are not needed */
+    int64_t start;      /* the first token of the decoder of an encoder-decoder model */
+    bool skip_logprobs; /* Generated.logprobs is not needed */
     GenerateStop *stop;
     void *stop_arg;
 } GenerateOptions;

@@ -224,7 +224,7 @@ static Err generate_on_rank(void *arg, Comm *comm) {
         .start = j->start,
         .stop = stop,
         .stop_arg = arg,
-        .skip_prompt_logprobs = !s->config.logprobs,
+        .skip_logprobs = !s->config.logprobs,
     };
     Generated *out = mem_zero((size_t)j->n, sizeof *out);
     const int64_t start = clock_ns();

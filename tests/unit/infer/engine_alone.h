@@ -75,6 +75,7 @@ static void case_init(Case *c, const char *words, Device *device) {
             .max_new_tokens = (int64_t)draw(4, (uint64_t)i, NEW + 1),
             .ends = &END,
             .n_ends = i % 5 == 0,
+            .logprobs = i % 3 > 0,
             .prompt_logprobs = i % 2,
         };
     }

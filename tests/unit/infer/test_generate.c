@@ -215,3 +215,17 @@ TEST(what_cannot_be_generated_is_a_sentence) {
     generated_free(&g);
     test_model_free(m);
 }
+
+TEST(logits_that_are_not_finite_are_an_error) {
+    static const int32_t TOKENS[] = {4, 5};
+    const Prompt prompts[] = {{TOKENS, 2}, {TOKENS, 1}};
+    char words[512];
+    snprintf(words, sizeof words, "%s --fp64", STYLES[0]);
+    TestModel *m = inference_model(words);
+    Generated g[2];
+    *(double *)registry_find(m->model->registry, "decoder.final_layernorm.bias")->value.data = NAN;
+    const Err e = generate(m->model, &m->run, prompts, 2, &(GenerateOptions){.max_new_tokens = 3}, g);
+    assert_int_equal(e.code, ERR_USER);
+    if (!strstr(e.msg, "not finite")) fail_msg("'%s'", e.msg);
+    test_model_free(m);
+}
