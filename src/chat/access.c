@@ -56,18 +56,18 @@ static Value own_attribute(Machine *m, Value of, Value name) {
     Value v;
     switch (of.type) {
     case VALUE_STRING:
-        return method(m, STRING_METHODS, of, name);
+        return method(m, CHAT_STRING_METHODS, of, name);
     case VALUE_DICT:
         return is_hidden(of, name) ? value_undefined(VALUE_DICT, name.s, name.n)
-                                   : method(m, DICT_METHODS, of, name);
+                                   : method(m, CHAT_DICT_METHODS, of, name);
     case VALUE_LIST:
-        return of.list->kind <= KIND_TUPLE ? method(m, LIST_METHODS, of, name) : (Value){0};
+        return of.list->kind <= KIND_TUPLE ? method(m, CHAT_LIST_METHODS, of, name) : (Value){0};
     case VALUE_NAMESPACE:
         found = dict_get_text(m, of.dict, name.s, name.n);
         return found ? *found : (Value){0};
     case VALUE_LOOP:
         v = loop_attribute(of.loop, name);
-        return v.type == VALUE_MISSING ? method(m, LOOP_METHODS, of, name) : v;
+        return v.type == VALUE_MISSING ? method(m, CHAT_LOOP_METHODS, of, name) : v;
     case VALUE_CALLABLE:
         return of.callable->macro && value_is(name, "name") ? of.callable->macro->value : (Value){0};
     default:

@@ -25,7 +25,7 @@ static size_t count_params(const char *params) {
     return n;
 }
 
-Value builtin_call(Machine *m, const char *kind, const Builtin *b, const Args *a) {
+Value builtin_call(Machine *m, const char *kind, const Builtin *b, const CallArgs *a) {
     if (!machine_spend(m, 1)) return UNDEFINED;
     if (!b->params) return b->run(m, a);
     Value at[MOST_PARAMS] = {{0}};
@@ -46,7 +46,7 @@ Value builtin_call(Machine *m, const char *kind, const Builtin *b, const Args *a
     for (int i = 0; i < b->required; i++)
         if (at[i].type == VALUE_MISSING)
             machine_fail(m, "the %s '%s' needs more arguments: %s", kind, b->name, b->params);
-    return m->err.code ? UNDEFINED : b->run(m, &(Args){.at = at, .n = MOST_PARAMS});
+    return m->err.code ? UNDEFINED : b->run(m, &(CallArgs){.at = at, .n = MOST_PARAMS});
 }
 
 static const Builtin *find(Machine *m, const Builtin *table, const char *kind, Value name) {
@@ -57,10 +57,10 @@ static const Builtin *find(Machine *m, const Builtin *table, const char *kind, V
     return b;
 }
 
-Value filter_apply(Machine *m, Value name, const Args *a) {
+Value filter_apply(Machine *m, Value name, const CallArgs *a) {
     static const char *const FOR_MARKUP[] = {"safe",  "e",       "escape", "length",
                                              "count", "default", "d",      "tojson"};
-    const Builtin *b = find(m, FILTERS, "filter", name);
+    const Builtin *b = find(m, CHAT_FILTERS, "filter", name);
     bool allowed = false;
     for (size_t i = 0; i < sizeof FOR_MARKUP / sizeof *FOR_MARKUP; i++)
         allowed |= value_is(name, FOR_MARKUP[i]);
@@ -72,7 +72,7 @@ Value filter_apply(Machine *m, Value name, const Args *a) {
     return b ? builtin_call(m, "filter", b, a) : UNDEFINED;
 }
 
-bool test_apply(Machine *m, Value name, const Args *a) {
-    const Builtin *b = find(m, TESTS, "test", name);
+bool test_apply(Machine *m, Value name, const CallArgs *a) {
+    const Builtin *b = find(m, CHAT_TESTS, "test", name);
     return b && value_true(builtin_call(m, "test", b, a));
 }

@@ -4,16 +4,16 @@
 #include "chat/node.h"
 #include "chat/value.h"
 
-typedef struct Args {
+typedef struct CallArgs {
     const Value *at;
     size_t n;
     const Dict *names; /* keyword arguments */
-} Args;
+} CallArgs;
 
 /* A row of a table, which ends with a row without a name. */
 typedef struct Builtin {
     const char *name;
-    Value (*run)(Machine *, const Args *);
+    Value (*run)(Machine *, const CallArgs *);
     int required; /* the number of arguments that must be given */
     const char
         *params; /* their names, separated by spaces; at[i] is VALUE_MISSING if it is not given. NULL: any */
@@ -22,8 +22,8 @@ typedef struct Builtin {
 enum { MOST_PARAMS = 8 };
 
 /* The first argument of a filter, test or method is the value that it is applied to. */
-extern const Builtin FILTERS[], TESTS[], STRING_METHODS[], DICT_METHODS[], LIST_METHODS[], LOOP_METHODS[],
-    FUNCTIONS[];
+extern const Builtin CHAT_FILTERS[], CHAT_TESTS[], CHAT_STRING_METHODS[], CHAT_DICT_METHODS[],
+    CHAT_LIST_METHODS[], CHAT_LOOP_METHODS[], CHAT_FUNCTIONS[];
 
 typedef struct Scope {
     struct Scope *up; /* NULL for the scope of the whole template */
@@ -32,26 +32,26 @@ typedef struct Scope {
 
 typedef struct Loop {
     const List *items;
-    size_t index;     /* from 0 */
-    int depth;        /* from 0 */
-    const Node *node; /* NODE_FOR */
-    Scope *scope;     /* outside of the loop */
-    const List *seen; /* the arguments of the last call of `changed`, or NULL */
+    size_t index;         /* from 0 */
+    int depth;            /* from 0 */
+    const TreeNode *node; /* NODE_FOR */
+    Scope *scope;         /* outside of the loop */
+    const List *seen;     /* the arguments of the last call of `changed`, or NULL */
 } Loop;
 
 typedef struct Callable {
     const Builtin *builtin; /* a function, or a method of `self` */
     Value self;             /* VALUE_MISSING for a function */
-    const Node *macro;      /* NODE_MACRO or NODE_CALL_BLOCK */
+    const TreeNode *macro;  /* NODE_MACRO or NODE_CALL_BLOCK */
     Scope *scope;           /* in which the macro is defined */
 } Callable;
 
 const Builtin *builtin_find(const Builtin *table, Value name);
 /* Assigns the arguments to the parameters and runs the function. `kind` is for messages: "filter". */
-Value builtin_call(Machine *, const char *kind, const Builtin *, const Args *);
+Value builtin_call(Machine *, const char *kind, const Builtin *, const CallArgs *);
 /* Applies a filter or a test. An unknown name is an error. */
-Value filter_apply(Machine *, Value name, const Args *);
-bool test_apply(Machine *, Value name, const Args *);
+Value filter_apply(Machine *, Value name, const CallArgs *);
+bool test_apply(Machine *, Value name, const CallArgs *);
 
 /* ---- access.c ---- */
 

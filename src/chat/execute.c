@@ -5,7 +5,7 @@
 
 typedef enum Flow { FLOW_NEXT, FLOW_BREAK, FLOW_CONTINUE } Flow;
 
-static Flow run(Machine *, Scope *, const Nodes *);
+static Flow run(Machine *, Scope *, const TreeNodes *);
 
 /* ---- text ---- */
 
@@ -21,7 +21,7 @@ static void write(Machine *m, Value v) {
 }
 
 /* Runs statements and returns their text. */
-static Value capture(Machine *m, Scope *scope, const Nodes *nodes) {
+static Value capture(Machine *m, Scope *scope, const TreeNodes *nodes) {
     Str text = {0}, *const outside = m->out;
     m->out = &text;
     run(m, scope, nodes);
@@ -37,8 +37,8 @@ static Scope *scope_in(Machine *m, Scope *up) {
 
 /* ---- assignments ---- */
 
-static void assign_attribute(Machine *m, Scope *scope, const Node *target, Value v) {
-    const Value of = evaluate(m, scope, target->a);
+static void assign_attribute(Machine *m, Scope *scope, const TreeNode *target, Value v) {
+    const Value of = chat_evaluate(m, scope, target->a);
     if (m->err.code) return;
     if (of.type != VALUE_NAMESPACE)
         machine_fail(m, "an attribute of %s cannot be set; use a namespace", value_type_name(of));
@@ -49,7 +49,7 @@ static void assign_attribute(Machine *m, Scope *scope, const Node *target, Value
         dict_set(m, of.dict, target->value, v);
 }
 
-static void assign(Machine *m, Scope *scope, const Node *target, Value v) {
+static void assign(Machine *m, Scope *scope, const TreeNode *target, Value v) {
     if (m->err.code) return;
     if (target->type == NODE_NAME) {
         dict_set(m, &scope->vars, target->value, v);
@@ -64,28 +64,28 @@ static void assign(Machine *m, Scope *scope, const Node *target, Value v) {
     }
 }
 
-static void run_set_block(Machine *m, Scope *scope, const Node *node) {
+static void run_set_block(Machine *m, Scope *scope, const TreeNode *node) {
     Scope *inside = scope_in(m, scope);
     Value text = inside ? capture(m, inside, &node->list) : UNDEFINED;
-    if (node->b && !m->err.code) text = evaluate_filters(m, scope, node->b, text);
+    if (node->b && !m->err.code) text = chat_evaluate_filters(m, scope, node->b, text);
     assign(m, scope, node->a, text);
 }
 
 /* ---- loops ---- */
 
 /* The items for which the condition of the loop holds. */
-static const List *chosen_items(Machine *m, Scope *scope, const Node *node, const List *items) {
+static const List *chosen_items(Machine *m, Scope *scope, const TreeNode *node, const List *items) {
     if (!node->c) return items;
     Scope *inside = scope_in(m, scope);
     Value made = value_list(m, KIND_LIST);
     for (size_t i = 0; i < items->n && !m->err.code; i++) {
         assign(m, inside, node->a, items->at[i]);
-        if (value_true(evaluate(m, inside, node->c))) list_push(m, made.list, items->at[i]);
+        if (value_true(chat_evaluate(m, inside, node->c))) list_push(m, made.list, items->at[i]);
     }
     return m->err.code ? items : made.list;
 }
 
-static void run_loop(Machine *m, const Node *node, Scope *scope, Value over, int depth) {
+static void run_loop(Machine *m, const TreeNode *node, Scope *scope, Value over, int depth) {
     const List *items = value_items(m, over);
     if (m->err.code) return;
     items = chosen_items(m, scope, node, items);
@@ -105,7 +105,7 @@ static void run_loop(Machine *m, const Node *node, Scope *scope, Value over, int
     if (inside) run(m, inside, &node->other);
 }
 
-Value execute_loop_again(Machine *m, const Loop *loop, Value items) {
+Value chat_execute_loop_again(Machine *m, const Loop *loop, Value items) {
     Str text = {0}, *const outside = m->out;
     m->out = &text;
     run_loop(m, loop->node, loop->scope, items, loop->depth + 1);
@@ -115,14 +115,14 @@ Value execute_loop_again(Machine *m, const Loop *loop, Value items) {
 
 /* ---- macros ---- */
 
-static Value macro_value(Machine *m, Scope *scope, const Node *node) {
+static Value macro_value(Machine *m, Scope *scope, const TreeNode *node) {
     Callable *made = machine_take(m, sizeof *made);
     if (!made) return UNDEFINED;
     *made = (Callable){.macro = node, .scope = scope};
     return (Value){.type = VALUE_CALLABLE, .callable = made};
 }
 
-static bool is_param(const Node *macro, Value name) {
+static bool is_param(const TreeNode *macro, Value name) {
     for (size_t i = 0; i < macro->params.n; i++)
         if (macro->params.at[i]->value.n == name.n && !memcmp(macro->params.at[i]->value.s, name.s, name.n))
             return true;
@@ -130,8 +130,8 @@ static bool is_param(const Node *macro, Value name) {
 }
 
 /* Sets the parameter i to its argument, its default, or an undefined value. */
-static void set_param(Machine *m, Scope *scope, const Node *macro, size_t i, const Args *a) {
-    const Node *param = macro->params.at[i];
+static void set_param(Machine *m, Scope *scope, const TreeNode *macro, size_t i, const CallArgs *a) {
+    const TreeNode *param = macro->params.at[i];
     const Value *named = i < a->n ? NULL : dict_get(m, a->names, param->value);
     Value v = value_undefined(VALUE_MISSING, param->value.s, param->value.n);
     if (i < a->n)
@@ -139,12 +139,12 @@ static void set_param(Machine *m, Scope *scope, const Node *macro, size_t i, con
     else if (named)
         v = *named;
     else if (param->a)
-        v = evaluate(m, scope, param->a);
+        v = chat_evaluate(m, scope, param->a);
     if (!m->err.code) dict_set(m, &scope->vars, param->value, v);
 }
 
 /* Sets varargs, kwargs and caller, which a macro has if its body reads them. */
-static void set_rest(Machine *m, Scope *scope, const Node *macro, const Args *a) {
+static void set_rest(Machine *m, Scope *scope, const TreeNode *macro, const CallArgs *a) {
     Value rest = value_list(m, KIND_TUPLE), names = value_dict(m);
     for (size_t i = macro->params.n; i < a->n && !m->err.code; i++) list_push(m, rest.list, a->at[i]);
     for (size_t i = 0; i < a->names->n && !m->err.code; i++) {
@@ -167,8 +167,8 @@ static void set_rest(Machine *m, Scope *scope, const Node *macro, const Args *a)
                      macro->params.n, a->n);
 }
 
-Value execute_macro(Machine *m, const Callable *callable, const Args *a) {
-    const Node *macro = callable->macro;
+Value chat_execute_macro(Machine *m, const Callable *callable, const CallArgs *a) {
+    const TreeNode *macro = callable->macro;
     Scope *scope = machine_enter(m) ? scope_in(m, callable->scope) : NULL;
     if (!scope) return UNDEFINED;
     for (size_t i = 0; i < macro->params.n && !m->err.code; i++) {
@@ -184,28 +184,28 @@ Value execute_macro(Machine *m, const Callable *callable, const Args *a) {
 }
 
 /* Calls a macro with the body of the block as `caller`, and prints its text. */
-static void run_call_block(Machine *m, Scope *scope, const Node *node) {
-    const Value of = evaluate(m, scope, node->a->a);
+static void run_call_block(Machine *m, Scope *scope, const TreeNode *node) {
+    const Value of = chat_evaluate(m, scope, node->a->a);
     if (!m->err.code && (of.type != VALUE_CALLABLE || !of.callable->macro))
         value_fail_type(m, of, "a call block needs a macro");
-    Args a = evaluate_args(m, scope, &node->a->list, (Value){0});
+    CallArgs a = chat_evaluate_args(m, scope, &node->a->list, (Value){0});
     if (m->err.code) return;
     dict_set(m, (Dict *)a.names, value_view("caller", 6), macro_value(m, scope, node));
     m->line = node->line;
-    const Value text = execute_macro(m, of.callable, &a);
+    const Value text = chat_execute_macro(m, of.callable, &a);
     if (!m->err.code) write(m, text);
 }
 
 /* ---- statements ---- */
 
-static void run_scope(Machine *m, Scope *scope, const Node *node) {
+static void run_scope(Machine *m, Scope *scope, const TreeNode *node) {
     Scope *inside = scope_in(m, scope);
     for (size_t i = 0; i < node->params.n && !m->err.code; i++)
-        assign(m, inside, node->params.at[i]->a, evaluate(m, scope, node->params.at[i]->b));
+        assign(m, inside, node->params.at[i]->a, chat_evaluate(m, scope, node->params.at[i]->b));
     if (!m->err.code) run(m, inside, &node->list);
 }
 
-static Flow run_one(Machine *m, Scope *scope, const Node *node) {
+static Flow run_one(Machine *m, Scope *scope, const TreeNode *node) {
     Scope *inside;
     switch (node->type) {
     case NODE_DATA:
@@ -213,15 +213,15 @@ static Flow run_one(Machine *m, Scope *scope, const Node *node) {
         break;
     case NODE_PRINT:
         for (size_t i = 0; i < node->list.n && !m->err.code; i++)
-            write(m, evaluate(m, scope, node->list.at[i]));
+            write(m, chat_evaluate(m, scope, node->list.at[i]));
         break;
     case NODE_IF:
-        return run(m, scope, value_true(evaluate(m, scope, node->a)) ? &node->list : &node->other);
+        return run(m, scope, value_true(chat_evaluate(m, scope, node->a)) ? &node->list : &node->other);
     case NODE_FOR:
-        run_loop(m, node, scope, evaluate(m, scope, node->b), 0);
+        run_loop(m, node, scope, chat_evaluate(m, scope, node->b), 0);
         break;
     case NODE_SET:
-        assign(m, scope, node->a, evaluate(m, scope, node->b));
+        assign(m, scope, node->a, chat_evaluate(m, scope, node->b));
         break;
     case NODE_SET_BLOCK:
         run_set_block(m, scope, node);
@@ -234,7 +234,7 @@ static Flow run_one(Machine *m, Scope *scope, const Node *node) {
         break;
     case NODE_FILTER_BLOCK:
         inside = scope_in(m, scope);
-        if (inside) write(m, evaluate_filters(m, scope, node->a, capture(m, inside, &node->list)));
+        if (inside) write(m, chat_evaluate_filters(m, scope, node->a, capture(m, inside, &node->list)));
         break;
     case NODE_SCOPE:
         run_scope(m, scope, node);
@@ -247,7 +247,7 @@ static Flow run_one(Machine *m, Scope *scope, const Node *node) {
     return FLOW_NEXT;
 }
 
-static Flow run(Machine *m, Scope *scope, const Nodes *nodes) {
+static Flow run(Machine *m, Scope *scope, const TreeNodes *nodes) {
     Flow flow = FLOW_NEXT;
     if (!machine_enter(m)) return flow;
     for (size_t i = 0; i < nodes->n && flow == FLOW_NEXT && machine_spend(m, 1); i++) {
@@ -258,4 +258,4 @@ static Flow run(Machine *m, Scope *scope, const Nodes *nodes) {
     return flow;
 }
 
-void execute(Machine *m, Scope *scope, const Nodes *nodes) { run(m, scope, nodes); }
+void chat_execute(Machine *m, Scope *scope, const TreeNodes *nodes) { run(m, scope, nodes); }

@@ -19,17 +19,23 @@ static int64_t integer(Machine *m, Value v, int64_t fallback) {
 
 /* ---- texts ---- */
 
-static Value to_string(Machine *m, const Args *a) { return value_text(m, a->at[0]); }
-static Value lower(Machine *m, const Args *a) { return string_case(m, value_text(m, a->at[0]), CASE_LOWER); }
-static Value upper(Machine *m, const Args *a) { return string_case(m, value_text(m, a->at[0]), CASE_UPPER); }
-static Value capitalize(Machine *m, const Args *a) { return string_capitalize(m, value_text(m, a->at[0])); }
+static Value to_string(Machine *m, const CallArgs *a) { return value_text(m, a->at[0]); }
+static Value lower(Machine *m, const CallArgs *a) {
+    return string_case(m, value_text(m, a->at[0]), CASE_LOWER);
+}
+static Value upper(Machine *m, const CallArgs *a) {
+    return string_case(m, value_text(m, a->at[0]), CASE_UPPER);
+}
+static Value capitalize(Machine *m, const CallArgs *a) {
+    return string_capitalize(m, value_text(m, a->at[0]));
+}
 
-static Value trim(Machine *m, const Args *a) {
+static Value trim(Machine *m, const CallArgs *a) {
     return string_strip(m, value_text(m, a->at[0]), a->at[1], STRIP_LEFT | STRIP_RIGHT);
 }
 
 /* Words begin after whitespace and - ( { [ <. */
-static Value title(Machine *m, const Args *a) {
+static Value title(Machine *m, const CallArgs *a) {
     const Value text = value_text(m, a->at[0]);
     Str out = {0};
     for (size_t begin = 0, end; begin < text.n && machine_spend(m, 1); begin = end) {
@@ -48,13 +54,13 @@ static Value title(Machine *m, const Args *a) {
     return value_take(m, &out);
 }
 
-static Value replace(Machine *m, const Args *a) {
+static Value replace(Machine *m, const CallArgs *a) {
     const Value text = value_text(m, a->at[0]), old = value_text(m, a->at[1]), with = value_text(m, a->at[2]);
     const int64_t most = integer(m, a->at[3], -1);
     return m->err.code ? UNDEFINED : string_replace(m, text, old, with, most);
 }
 
-static Value indent(Machine *m, const Args *a) {
+static Value indent(Machine *m, const CallArgs *a) {
     const Value text = a->at[0];
     if (text.type != VALUE_STRING) value_fail_type(m, text, "indent needs a string");
     if (m->err.code) return UNDEFINED;
@@ -79,7 +85,7 @@ static Value indent(Machine *m, const Args *a) {
     return value_take(m, &out);
 }
 
-static Value escape(Machine *m, const Args *a) {
+static Value escape(Machine *m, const CallArgs *a) {
     if (a->at[0].type == VALUE_MARKUP) return a->at[0];
     Str out = {0};
     value_escape(m, a->at[0], &out);
@@ -88,13 +94,13 @@ static Value escape(Machine *m, const Args *a) {
     return made;
 }
 
-static Value safe(Machine *m, const Args *a) {
+static Value safe(Machine *m, const CallArgs *a) {
     Value made = value_text(m, a->at[0]);
     made.type = VALUE_MARKUP;
     return made;
 }
 
-static Value format(Machine *m, const Args *a) {
+static Value format(Machine *m, const CallArgs *a) {
     Value values = value_list(m, KIND_TUPLE);
     for (size_t i = 1; i < a->n && !m->err.code; i++) list_push(m, values.list, a->at[i]);
     if (a->names && a->names->n) {
@@ -105,7 +111,7 @@ static Value format(Machine *m, const Args *a) {
     return m->err.code || !a->n ? UNDEFINED : operator_format(m, value_text(m, a->at[0]), values);
 }
 
-static Value to_json(Machine *m, const Args *a) {
+static Value to_json(Machine *m, const CallArgs *a) {
     const Value indent_by = a->at[2], separators = a->at[3];
     JsonForm form = {.ascii = flag(a->at[1], false), .sorted = flag(a->at[4], false), .indent = value_none()};
     form.comma = value_view(", ", 2), form.colon = value_view(": ", 2);
@@ -129,7 +135,7 @@ static Value to_json(Machine *m, const Args *a) {
 
 /* ---- numbers ---- */
 
-static Value absolute(Machine *m, const Args *a) {
+static Value absolute(Machine *m, const CallArgs *a) {
     const Value v = a->at[0];
     if (v.type == VALUE_FLOAT) return value_float(fabs(v.f));
     if (value_is_number(v)) return value_number(v) < 0 ? operator_negative(m, v) : value_int(value_whole(v));
@@ -168,7 +174,7 @@ static Value int_of_float(Machine *m, double f, Value fallback) {
     return fallback;
 }
 
-static Value to_int(Machine *m, const Args *a) {
+static Value to_int(Machine *m, const CallArgs *a) {
     const Value v = a->at[0], fallback = a->at[1].type == VALUE_MISSING ? value_int(0) : a->at[1];
     const int64_t base = integer(m, a->at[2], 10);
     if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
@@ -184,7 +190,7 @@ static Value to_int(Machine *m, const Args *a) {
     return made.type == VALUE_MISSING ? fallback : int_of_float(m, made.f, fallback);
 }
 
-static Value to_float(Machine *m, const Args *a) {
+static Value to_float(Machine *m, const CallArgs *a) {
     const Value v = a->at[0], fallback = a->at[1].type == VALUE_MISSING ? value_float(0) : a->at[1];
     if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
     if (value_is_number(v)) return value_float(value_number(v));
@@ -192,7 +198,7 @@ static Value to_float(Machine *m, const Args *a) {
     return made.type == VALUE_MISSING ? fallback : made;
 }
 
-static Value round_number(Machine *m, const Args *a) {
+static Value round_number(Machine *m, const CallArgs *a) {
     const Value v = a->at[0];
     const int64_t digits = integer(m, a->at[1], 0);
     const Value method = a->at[2].type == VALUE_MISSING ? value_view("common", 6) : a->at[2];
@@ -211,14 +217,14 @@ static Value round_number(Machine *m, const Args *a) {
 
 /* ---- values ---- */
 
-static Value default_value(Machine *m, const Args *a) {
+static Value default_value(Machine *m, const CallArgs *a) {
     (void)m;
     const bool replaced =
         a->at[0].type == VALUE_UNDEFINED || (flag(a->at[2], false) && !value_true(a->at[0]));
     return !replaced ? a->at[0] : a->at[1].type == VALUE_MISSING ? value_view("", 0) : a->at[1];
 }
 
-static Value length(Machine *m, const Args *a) { return value_int(value_length(m, a->at[0])); }
+static Value length(Machine *m, const CallArgs *a) { return value_int(value_length(m, a->at[0])); }
 
 static Value list_of(Machine *m, const List *items, ListKind kind) {
     Value made = value_list(m, kind);
@@ -226,9 +232,11 @@ static Value list_of(Machine *m, const List *items, ListKind kind) {
     return made;
 }
 
-static Value to_list(Machine *m, const Args *a) { return list_of(m, value_items(m, a->at[0]), KIND_LIST); }
+static Value to_list(Machine *m, const CallArgs *a) {
+    return list_of(m, value_items(m, a->at[0]), KIND_LIST);
+}
 
-static Value first(Machine *m, const Args *a) {
+static Value first(Machine *m, const CallArgs *a) {
     if (value_is_list(a->at[0], KIND_ITERATOR)) {
         List *list = a->at[0].list;
         return list->read < list->n ? list->at[list->read++] : UNDEFINED;
@@ -237,14 +245,14 @@ static Value first(Machine *m, const Args *a) {
     return items->n ? items->at[0] : UNDEFINED;
 }
 
-static Value last(Machine *m, const Args *a) {
+static Value last(Machine *m, const CallArgs *a) {
     if (value_is_list(a->at[0], KIND_ITERATOR))
         machine_fail(m, "last needs a list; use the filter 'list' first");
     const List *items = value_items(m, a->at[0]);
     return items->n ? items->at[items->n - 1] : UNDEFINED;
 }
 
-static Value reverse(Machine *m, const Args *a) {
+static Value reverse(Machine *m, const CallArgs *a) {
     const Value v = a->at[0];
     const List *items = value_items(m, v);
     Value made = value_list(m, KIND_ITERATOR);
@@ -257,7 +265,7 @@ static Value reverse(Machine *m, const Args *a) {
     return v.type == VALUE_STRING ? value_take(m, &text) : made;
 }
 
-static Value items(Machine *m, const Args *a) {
+static Value items(Machine *m, const CallArgs *a) {
     Value made = value_list(m, KIND_ITERATOR);
     if (a->at[0].type == VALUE_UNDEFINED) return made;
     if (a->at[0].type != VALUE_DICT) value_fail_type(m, a->at[0], "items needs a dict");
@@ -301,21 +309,21 @@ static Value path_or(Machine *m, Value v, Value path, Value fallback) {
 static Value at_path(Machine *m, Value v, Value path) { return path_or(m, v, path, (Value){0}); }
 
 /* The arguments from `from`, behind an item. */
-static Args behind(Machine *m, const Args *a, size_t from) {
+static CallArgs behind(Machine *m, const CallArgs *a, size_t from) {
     const size_t n = a->n > from ? a->n - from : 0;
     Value *at = machine_take(m, (n + 1) * sizeof *at);
     for (size_t i = 0; at && i < n; i++) at[1 + i] = a->at[from + i];
-    return (Args){.at = at, .n = n + 1, .names = a->names};
+    return (CallArgs){.at = at, .n = n + 1, .names = a->names};
 }
 
-static Value argument(const Args *a, size_t i, const char *name) {
+static Value argument(const CallArgs *a, size_t i, const char *name) {
     if (i < a->n) return a->at[i];
     for (size_t k = 0; name && a->names && k < a->names->n; k++)
         if (value_is(a->names->at[k].key, name)) return a->names->at[k].value;
     return (Value){0};
 }
 
-static Value map(Machine *m, const Args *a) {
+static Value map(Machine *m, const CallArgs *a) {
     const Value path = argument(a, 2, "attribute"), fallback = argument(a, 3, "default"),
                 filter = argument(a, 1, NULL);
     const List *from = value_items(m, argument(a, 0, NULL));
@@ -323,7 +331,7 @@ static Value map(Machine *m, const Args *a) {
     const bool by_attribute = a->n == 1 && path.type != VALUE_MISSING;
     if (!by_attribute && filter.type != VALUE_STRING)
         machine_fail(m, "map needs the name of a filter, or attribute='name'");
-    Args one = behind(m, a, 2);
+    CallArgs one = behind(m, a, 2);
     for (size_t i = 0; i < from->n && machine_spend(m, 1); i++) {
         if (!by_attribute) *(Value *)one.at = from->at[i];
         list_push(m, made.list,
@@ -333,13 +341,13 @@ static Value map(Machine *m, const Args *a) {
 }
 
 /* select, reject (path is VALUE_MISSING), selectattr and rejectattr. `test` is the position of the name of the test. */
-static Value filtered(Machine *m, const Args *a, Value path, size_t test, bool wanted) {
+static Value filtered(Machine *m, const CallArgs *a, Value path, size_t test, bool wanted) {
     const List *from = value_items(m, argument(a, 0, NULL));
     Value made = value_list(m, KIND_ITERATOR);
     const Value name = argument(a, test, NULL);
     if (name.type != VALUE_MISSING && name.type != VALUE_STRING)
         machine_fail(m, "the name of a test must be a string");
-    Args one = behind(m, a, test + 1);
+    CallArgs one = behind(m, a, test + 1);
     for (size_t i = 0; i < from->n && machine_spend(m, 1); i++) {
         const Value v = at_path(m, from->at[i], path);
         *(Value *)one.at = v;
@@ -350,18 +358,18 @@ static Value filtered(Machine *m, const Args *a, Value path, size_t test, bool w
     return made;
 }
 
-static Value selected(Machine *m, const Args *a) { return filtered(m, a, (Value){0}, 1, true); }
-static Value rejected(Machine *m, const Args *a) { return filtered(m, a, (Value){0}, 1, false); }
+static Value selected(Machine *m, const CallArgs *a) { return filtered(m, a, (Value){0}, 1, true); }
+static Value rejected(Machine *m, const CallArgs *a) { return filtered(m, a, (Value){0}, 1, false); }
 
-static Value filtered_by_attribute(Machine *m, const Args *a, bool wanted) {
+static Value filtered_by_attribute(Machine *m, const CallArgs *a, bool wanted) {
     if (a->n < 2) machine_fail(m, "selectattr and rejectattr need the name of an attribute");
     return m->err.code ? UNDEFINED : filtered(m, a, a->at[1], 2, wanted);
 }
 
-static Value select_by_attribute(Machine *m, const Args *a) { return filtered_by_attribute(m, a, true); }
-static Value reject_by_attribute(Machine *m, const Args *a) { return filtered_by_attribute(m, a, false); }
+static Value select_by_attribute(Machine *m, const CallArgs *a) { return filtered_by_attribute(m, a, true); }
+static Value reject_by_attribute(Machine *m, const CallArgs *a) { return filtered_by_attribute(m, a, false); }
 
-static Value join(Machine *m, const Args *a) {
+static Value join(Machine *m, const CallArgs *a) {
     Value between = a->at[1].type == VALUE_MISSING ? value_view("", 0) : value_text(m, a->at[1]);
     const List *from = value_items(m, a->at[0]);
     if (!given(a->at[2])) return m->err.code ? UNDEFINED : string_joined(m, between, from);
@@ -371,7 +379,7 @@ static Value join(Machine *m, const Args *a) {
     return m->err.code ? UNDEFINED : string_joined(m, between, parts.list);
 }
 
-static Value sum(Machine *m, const Args *a) {
+static Value sum(Machine *m, const CallArgs *a) {
     const List *from = value_items(m, a->at[0]);
     Value total = a->at[2].type == VALUE_MISSING ? value_int(0) : a->at[2];
     for (size_t i = 0; i < from->n && machine_spend(m, 1); i++)
@@ -435,7 +443,7 @@ static Pair *sorted(Machine *m, const List *from, Value key(Machine *, Value, Va
     return at;
 }
 
-static Value sort(Machine *m, const Args *a) {
+static Value sort(Machine *m, const CallArgs *a) {
     const List *from = value_items(m, a->at[0]);
     const Pair *at =
         sorted(m, from, sort_keys, a->at[3], flag(a->at[2], false), integer(m, a->at[1], 0) != 0);
@@ -444,7 +452,7 @@ static Value sort(Machine *m, const Args *a) {
     return made;
 }
 
-static Value dictsort(Machine *m, const Args *a) {
+static Value dictsort(Machine *m, const CallArgs *a) {
     const bool by_value = value_is(a->at[2], "value");
     if (a->at[0].type != VALUE_DICT) value_fail_type(m, a->at[0], "dictsort needs a dict");
     if (!by_value && a->at[2].type != VALUE_MISSING && !value_is(a->at[2], "key"))
@@ -458,7 +466,7 @@ static Value dictsort(Machine *m, const Args *a) {
     return made;
 }
 
-static Value unique(Machine *m, const Args *a) {
+static Value unique(Machine *m, const CallArgs *a) {
     const List *from = value_items(m, a->at[0]);
     Value made = value_list(m, KIND_ITERATOR), seen = value_dict(m);
     for (size_t i = 0; i < from->n && machine_spend(m, 1); i++) {
@@ -470,7 +478,7 @@ static Value unique(Machine *m, const Args *a) {
     return made;
 }
 
-static Value extreme(Machine *m, const Args *a, int sign) {
+static Value extreme(Machine *m, const CallArgs *a, int sign) {
     const List *from = value_items(m, a->at[0]);
     Value best = UNDEFINED, best_key = UNDEFINED;
     for (size_t i = 0; i < from->n && machine_spend(m, 1); i++) {
@@ -481,10 +489,10 @@ static Value extreme(Machine *m, const Args *a, int sign) {
     return best;
 }
 
-static Value least(Machine *m, const Args *a) { return extreme(m, a, -1); }
-static Value most(Machine *m, const Args *a) { return extreme(m, a, 1); }
+static Value least(Machine *m, const CallArgs *a) { return extreme(m, a, -1); }
+static Value most(Machine *m, const CallArgs *a) { return extreme(m, a, 1); }
 
-const Builtin FILTERS[] = {
+const Builtin CHAT_FILTERS[] = {
     {"abs", absolute, 1, "x"},
     {"capitalize", capitalize, 1, "s"},
     {"count", length, 1, "obj"},

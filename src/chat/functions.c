@@ -5,7 +5,7 @@
 
 /* ---- functions ---- */
 
-static Value raise_exception(Machine *m, const Args *a) {
+static Value raise_exception(Machine *m, const CallArgs *a) {
     const Value text = value_text(m, a->at[0]);
     if (!m->err.code)
         machine_fail(m, "the template refuses the conversation: %.*s", (int)(text.n < 600 ? text.n : 600),
@@ -23,7 +23,7 @@ static void add_time(Machine *m, const char *form, Str *out) {
         machine_add(m, out, text, strftime(text, sizeof text, form, m->now));
 }
 
-static Value strftime_now(Machine *m, const Args *a) {
+static Value strftime_now(Machine *m, const CallArgs *a) {
     const Value form = a->at[0];
     Str out = {0};
     if (form.type != VALUE_STRING) machine_fail(m, "strftime_now needs a string such as '%%Y-%%m-%%d'");
@@ -42,7 +42,7 @@ static Value strftime_now(Machine *m, const Args *a) {
     return value_take(m, &out);
 }
 
-static Value range(Machine *m, const Args *a) {
+static Value range(Machine *m, const CallArgs *a) {
     int64_t bounds[3] = {0, 0, 1};
     for (size_t i = 0; i < 3; i++) bounds[i] = value_integer(m, a->at[i], bounds[i], "range needs integers");
     if (a->at[1].type == VALUE_MISSING) bounds[1] = bounds[0], bounds[0] = 0;
@@ -72,7 +72,7 @@ static void copy_items(Machine *m, Value from, Dict *to) {
     }
 }
 
-static Value dict(Machine *m, const Args *a) {
+static Value dict(Machine *m, const CallArgs *a) {
     Value made = value_dict(m);
     if (a->n > 1) machine_fail(m, "dict and namespace have at most one positional argument");
     if (a->n && !m->err.code) copy_items(m, a->at[0], made.dict);
@@ -81,7 +81,7 @@ static Value dict(Machine *m, const Args *a) {
     return made;
 }
 
-static Value namespace(Machine *m, const Args *a) {
+static Value namespace(Machine *m, const CallArgs *a) {
     Value made = dict(m, a);
     for (size_t i = 0; !m->err.code && i < made.dict->n; i++) {
         const Value key = made.dict->at[i].key;
@@ -92,7 +92,7 @@ static Value namespace(Machine *m, const Args *a) {
     return made;
 }
 
-const Builtin FUNCTIONS[] = {
+const Builtin CHAT_FUNCTIONS[] = {
     {"raise_exception", raise_exception, 1, "message"},
     {"strftime_now", strftime_now, 1, "format"},
     {"range", range, 1, "start stop step"},
@@ -103,12 +103,12 @@ const Builtin FUNCTIONS[] = {
 
 /* ---- methods of dicts ---- */
 
-static Value get(Machine *m, const Args *a) {
+static Value get(Machine *m, const CallArgs *a) {
     const Value *found = dict_get(m, a->at[0].dict, a->at[1]);
     return found ? *found : a->at[2].type == VALUE_MISSING ? value_none() : a->at[2];
 }
 
-static Value view(Machine *m, const Args *a, bool keys, bool values) {
+static Value view(Machine *m, const CallArgs *a, bool keys, bool values) {
     const Dict *dict = a->at[0].dict;
     Value made = value_list(m, KIND_VIEW);
     for (size_t i = 0; i < dict->n && !m->err.code; i++) {
@@ -123,38 +123,38 @@ static Value view(Machine *m, const Args *a, bool keys, bool values) {
     return made;
 }
 
-static Value items(Machine *m, const Args *a) { return view(m, a, true, true); }
-static Value keys(Machine *m, const Args *a) { return view(m, a, true, false); }
-static Value values(Machine *m, const Args *a) { return view(m, a, false, true); }
+static Value items(Machine *m, const CallArgs *a) { return view(m, a, true, true); }
+static Value keys(Machine *m, const CallArgs *a) { return view(m, a, true, false); }
+static Value values(Machine *m, const CallArgs *a) { return view(m, a, false, true); }
 
-static Value copy_dict(Machine *m, const Args *a) {
+static Value copy_dict(Machine *m, const CallArgs *a) {
     Value made = value_dict(m);
     if (!m->err.code) copy_items(m, a->at[0], made.dict);
     return made;
 }
 
-const Builtin DICT_METHODS[] = {
+const Builtin CHAT_DICT_METHODS[] = {
     {"get", get, 2, "self key default"}, {"items", items, 1, "self"},    {"keys", keys, 1, "self"},
     {"values", values, 1, "self"},       {"copy", copy_dict, 1, "self"}, {NULL, NULL, 0, NULL},
 };
 
 /* ---- methods of lists and loops ---- */
 
-static Value count(Machine *m, const Args *a) {
+static Value count(Machine *m, const CallArgs *a) {
     int64_t n = 0;
     for (size_t i = 0; i < a->at[0].list->n && !m->err.code; i++)
         n += value_equal(m, a->at[0].list->at[i], a->at[1]);
     return value_int(n);
 }
 
-static Value index_of(Machine *m, const Args *a) {
+static Value index_of(Machine *m, const CallArgs *a) {
     for (size_t i = 0; i < a->at[0].list->n && !m->err.code; i++)
         if (value_equal(m, a->at[0].list->at[i], a->at[1])) return value_int((int64_t)i);
     machine_fail(m, "index: the list does not contain the value; test it with 'in'");
     return UNDEFINED;
 }
 
-static Value copy_list(Machine *m, const Args *a) {
+static Value copy_list(Machine *m, const CallArgs *a) {
     Value made = value_list(m, KIND_LIST);
     for (size_t i = 0; i < a->at[0].list->n && !m->err.code; i++)
         list_push(m, made.list, a->at[0].list->at[i]);
@@ -162,19 +162,19 @@ static Value copy_list(Machine *m, const Args *a) {
     return made;
 }
 
-const Builtin LIST_METHODS[] = {
+const Builtin CHAT_LIST_METHODS[] = {
     {"copy", copy_list, 1, "self"},
     {"count", count, 2, "self value"},
     {"index", index_of, 2, "self value"},
     {NULL, NULL, 0, NULL},
 };
 
-static Value cycle(Machine *m, const Args *a) {
+static Value cycle(Machine *m, const CallArgs *a) {
     if (a->n < 2) machine_fail(m, "cycle needs values");
     return a->n < 2 ? UNDEFINED : a->at[1 + a->at[0].loop->index % (a->n - 1)];
 }
 
-static Value changed(Machine *m, const Args *a) {
+static Value changed(Machine *m, const CallArgs *a) {
     Loop *loop = a->at[0].loop;
     Value given = value_list(m, KIND_TUPLE);
     for (size_t i = 1; i < a->n && !m->err.code; i++) list_push(m, given.list, a->at[i]);
@@ -185,7 +185,7 @@ static Value changed(Machine *m, const Args *a) {
     return value_bool(true);
 }
 
-const Builtin LOOP_METHODS[] = {
+const Builtin CHAT_LOOP_METHODS[] = {
     {"cycle", cycle, 1, NULL},
     {"changed", changed, 1, NULL},
     {NULL, NULL, 0, NULL},

@@ -63,22 +63,22 @@ typedef enum Op {
     OP_NOT_IN
 } Op;
 
-typedef struct Nodes {
-    struct Node **at;
+typedef struct TreeNodes {
+    struct TreeNode **at;
     size_t n, cap;
-} Nodes;
+} TreeNodes;
 
-typedef struct Node {
+typedef struct TreeNode {
     NodeType type;
     int line;
     Op op;
     bool recursive;                          /* a loop that can be called */
     bool uses_rest, uses_names, uses_caller; /* a macro whose body reads varargs, kwargs or caller */
     Value value;
-    struct Node *a, *b, *c;
-    Nodes list, other;
-    Nodes params; /* of a macro: NODE_KEYWORD, whose a is the default or NULL; of a scope: NODE_SET */
-} Node;
+    struct TreeNode *a, *b, *c;
+    TreeNodes list, other;
+    TreeNodes params; /* of a macro: NODE_KEYWORD, whose a is the default or NULL; of a scope: NODE_SET */
+} TreeNode;
 
 enum { PARSER_DEEPEST = 200 }; /* nested expressions and blocks */
 
@@ -95,8 +95,8 @@ typedef struct Parser {
 void parser_fail(Parser *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Reports that something else is expected at this token. */
 void parser_fail_at(Parser *, const char *expected);
-Node *parser_node(Parser *, NodeType);
-void parser_push(Parser *, Nodes *, Node *);
+TreeNode *parser_node(Parser *, NodeType);
+void parser_push(Parser *, TreeNodes *, TreeNode *);
 /* Each checks the current token; `skip` also moves behind it if it matches, and `expect` reports an error if not. */
 bool parser_is(const Parser *, TokenType, const char *text);
 bool parser_skip(Parser *, TokenType, const char *text);
@@ -105,13 +105,13 @@ void parser_expect(Parser *, TokenType, const char *text);
 bool parser_enter(Parser *);
 void parser_leave(Parser *);
 
-Node *parser_expression(Parser *);
-Node *parser_operand(Parser *); /* an expression without `if` */
-Node *parser_primary(Parser *); /* a name, a literal or an expression in brackets */
-Node *parser_tuple(Parser *,
-                   Node *item(Parser *)); /* expressions with commas between them, or one expression */
-Node *parser_filters(Parser *);           /* filters without an operand: upper | trim */
+TreeNode *parser_expression(Parser *);
+TreeNode *parser_operand(Parser *); /* an expression without `if` */
+TreeNode *parser_primary(Parser *); /* a name, a literal or an expression in brackets */
+TreeNode *parser_tuple(
+    Parser *, TreeNode *item(Parser *)); /* expressions with commas between them, or one expression */
+TreeNode *parser_filters(Parser *);      /* filters without an operand: upper | trim */
 
 /* ---- parser.c ---- */
 
-Err parser_run(const Token *, Arena *, Nodes *out);
+Err parser_run(const Token *, Arena *, TreeNodes *out);

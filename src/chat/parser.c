@@ -8,24 +8,24 @@ typedef const char *const *Words;
 #define SKIP_OP(p, text)   parser_skip(p, TOKEN_OPERATOR, text)
 #define SKIP_WORD(p, text) parser_skip(p, TOKEN_NAME, text)
 
-static void body(Parser *p, Words ends, Nodes *out);
+static void body(Parser *p, Words ends, TreeNodes *out);
 
 /* Reads a body up to one of the words, and the word. */
-static void body_to(Parser *p, Words ends, Nodes *out) {
+static void body_to(Parser *p, Words ends, TreeNodes *out) {
     parser_expect(p, TOKEN_BLOCK_END, NULL);
     body(p, ends, out);
 }
 
 /* Reads a body up to `word`, which it skips. */
-static void body_to_word(Parser *p, const char *word, Nodes *out) {
+static void body_to_word(Parser *p, const char *word, TreeNodes *out) {
     body_to(p, (const char *const[]){word, NULL}, out);
     SKIP_WORD(p, word);
 }
 
 /* A name, names with commas between them, or an attribute of a namespace. */
-static Node *target_part(Parser *p, bool with_namespace) {
+static TreeNode *target_part(Parser *p, bool with_namespace) {
     if (SKIP_OP(p, "(")) {
-        Node *tuple = parser_node(p, NODE_TUPLE);
+        TreeNode *tuple = parser_node(p, NODE_TUPLE);
         while (!SKIP_OP(p, ")") && !p->err.code && parser_enter(p)) {
             parser_push(p, &tuple->list, target_part(p, with_namespace));
             if (!parser_is(p, TOKEN_OPERATOR, ")")) parser_expect(p, TOKEN_OPERATOR, ",");
@@ -33,23 +33,23 @@ static Node *target_part(Parser *p, bool with_namespace) {
         }
         return tuple;
     }
-    Node *node = parser_node(p, NODE_NAME);
+    TreeNode *node = parser_node(p, NODE_NAME);
     if (p->at->type != TOKEN_NAME)
         parser_fail_at(p, "a name to assign to");
     else
         node = parser_primary(p);
     if (node->type == NODE_CONST) parser_fail(p, "a constant cannot be assigned; use another name");
     if (!with_namespace || !SKIP_OP(p, ".")) return node;
-    Node *attribute = parser_node(p, NODE_ATTR);
+    TreeNode *attribute = parser_node(p, NODE_ATTR);
     attribute->a = node, attribute->value = value_view(p->at->s, p->at->n);
     parser_expect(p, TOKEN_NAME, NULL);
     return attribute;
 }
 
-static Node *target(Parser *p, bool with_namespace) {
-    Node *first = target_part(p, with_namespace);
+static TreeNode *target(Parser *p, bool with_namespace) {
+    TreeNode *first = target_part(p, with_namespace);
     if (!parser_is(p, TOKEN_OPERATOR, ",")) return first;
-    Node *tuple = parser_node(p, NODE_TUPLE);
+    TreeNode *tuple = parser_node(p, NODE_TUPLE);
     parser_push(p, &tuple->list, first);
     while (SKIP_OP(p, ",") && !parser_is(p, TOKEN_NAME, "in") && !parser_is(p, TOKEN_OPERATOR, "="))
         parser_push(p, &tuple->list, target_part(p, with_namespace));
@@ -57,19 +57,19 @@ static Node *target(Parser *p, bool with_namespace) {
 }
 
 /* Reads a body in which `break` and `continue` do not reach the loops outside. */
-static void captured(Parser *p, const char *end, Nodes *out) {
+static void captured(Parser *p, const char *end, TreeNodes *out) {
     const int loops = p->loops;
     p->loops = 0;
     body_to_word(p, end, out);
     p->loops = loops;
 }
 
-static void parse_if(Parser *p, Node *node) {
+static void parse_if(Parser *p, TreeNode *node) {
     static const char *const ENDS[] = {"elif", "else", "endif", NULL};
     node->a = parser_expression(p);
     body_to(p, ENDS, &node->list);
     if (parser_is(p, TOKEN_NAME, "elif")) {
-        Node *inner = parser_node(p, NODE_IF);
+        TreeNode *inner = parser_node(p, NODE_IF);
         p->at++;
         if (!parser_enter(p)) return;
         parse_if(p, inner);
@@ -81,7 +81,7 @@ static void parse_if(Parser *p, Node *node) {
         SKIP_WORD(p, "endif");
 }
 
-static void parse_for(Parser *p, Node *node) {
+static void parse_for(Parser *p, TreeNode *node) {
     static const char *const ENDS[] = {"else", "endfor", NULL};
     node->a = target(p, false);
     parser_expect(p, TOKEN_NAME, "in");
@@ -97,7 +97,7 @@ static void parse_for(Parser *p, Node *node) {
         SKIP_WORD(p, "endfor");
 }
 
-static void parse_set(Parser *p, Node *node) {
+static void parse_set(Parser *p, TreeNode *node) {
     node->a = target(p, true);
     if (SKIP_OP(p, "="))
         node->b = parser_tuple(p, parser_expression);
@@ -108,11 +108,11 @@ static void parse_set(Parser *p, Node *node) {
     }
 }
 
-static void parse_params(Parser *p, Nodes *params) {
+static void parse_params(Parser *p, TreeNodes *params) {
     parser_expect(p, TOKEN_OPERATOR, "(");
     while (!SKIP_OP(p, ")") && !p->err.code) {
         if (params->n) parser_expect(p, TOKEN_OPERATOR, ",");
-        Node *param = parser_node(p, NODE_KEYWORD);
+        TreeNode *param = parser_node(p, NODE_KEYWORD);
         param->value = value_view(p->at->s, p->at->n);
         parser_expect(p, TOKEN_NAME, NULL);
         if (SKIP_OP(p, "="))
@@ -124,7 +124,7 @@ static void parse_params(Parser *p, Nodes *params) {
 }
 
 /* Reads the body of a macro or a call block, and notes which special variables it reads. */
-static void parse_macro_body(Parser *p, Node *node, const char *end) {
+static void parse_macro_body(Parser *p, TreeNode *node, const char *end) {
     const bool rest = p->uses_rest, names = p->uses_names, caller = p->uses_caller;
     p->uses_rest = p->uses_names = p->uses_caller = false;
     captured(p, end, &node->list);
@@ -132,14 +132,14 @@ static void parse_macro_body(Parser *p, Node *node, const char *end) {
     p->uses_rest |= rest, p->uses_names |= names, p->uses_caller |= caller;
 }
 
-static void parse_macro(Parser *p, Node *node) {
+static void parse_macro(Parser *p, TreeNode *node) {
     node->value = value_view(p->at->s, p->at->n);
     parser_expect(p, TOKEN_NAME, NULL);
     parse_params(p, &node->params);
     parse_macro_body(p, node, "endmacro");
 }
 
-static void parse_call(Parser *p, Node *node) {
+static void parse_call(Parser *p, TreeNode *node) {
     if (parser_is(p, TOKEN_OPERATOR, "(")) parse_params(p, &node->params);
     node->value = value_view("caller", 6);
     node->a = parser_expression(p);
@@ -147,15 +147,15 @@ static void parse_call(Parser *p, Node *node) {
     parse_macro_body(p, node, "endcall");
 }
 
-static void parse_filter(Parser *p, Node *node) {
+static void parse_filter(Parser *p, TreeNode *node) {
     node->a = parser_filters(p);
     captured(p, "endfilter", &node->list);
 }
 
-static void parse_with(Parser *p, Node *node) {
+static void parse_with(Parser *p, TreeNode *node) {
     while (p->at->type != TOKEN_BLOCK_END && !p->err.code) {
         if (node->params.n) parser_expect(p, TOKEN_OPERATOR, ",");
-        Node *set = parser_node(p, NODE_SET);
+        TreeNode *set = parser_node(p, NODE_SET);
         set->a = target_part(p, false);
         parser_expect(p, TOKEN_OPERATOR, "=");
         set->b = parser_expression(p);
@@ -164,16 +164,16 @@ static void parse_with(Parser *p, Node *node) {
     body_to_word(p, "endwith", &node->list);
 }
 
-static void parse_generation(Parser *p, Node *node) { captured(p, "endgeneration", &node->list); }
+static void parse_generation(Parser *p, TreeNode *node) { captured(p, "endgeneration", &node->list); }
 
-static void parse_print(Parser *p, Node *node) {
+static void parse_print(Parser *p, TreeNode *node) {
     while (p->at->type != TOKEN_BLOCK_END && !p->err.code) {
         if (node->list.n) parser_expect(p, TOKEN_OPERATOR, ",");
         parser_push(p, &node->list, parser_expression(p));
     }
 }
 
-static void parse_jump(Parser *p, Node *node) {
+static void parse_jump(Parser *p, TreeNode *node) {
     (void)node;
     if (!p->loops) parser_fail(p, "break or continue is not inside a loop; remove it");
 }
@@ -181,7 +181,7 @@ static void parse_jump(Parser *p, Node *node) {
 static const struct Tag {
     const char *name;
     NodeType type;
-    void (*parse)(Parser *, Node *);
+    void (*parse)(Parser *, TreeNode *);
 } TAGS[] = {
     {"if", NODE_IF, parse_if},
     {"for", NODE_FOR, parse_for},
@@ -196,10 +196,10 @@ static const struct Tag {
     {"continue", NODE_CONTINUE, parse_jump},
 };
 
-static void statement(Parser *p, Nodes *out) {
+static void statement(Parser *p, TreeNodes *out) {
     for (size_t i = 0; i < sizeof TAGS / sizeof *TAGS; i++)
         if (parser_is(p, TOKEN_NAME, TAGS[i].name)) {
-            Node *node = parser_node(p, TAGS[i].type);
+            TreeNode *node = parser_node(p, TAGS[i].type);
             p->at++;
             TAGS[i].parse(p, node);
             parser_expect(p, TOKEN_BLOCK_END, NULL);
@@ -225,15 +225,15 @@ static void missing_end(Parser *p, Words ends) {
     if (n) parser_fail(p, "a block has no end; add {%% %s %%}", ends[n - 1]);
 }
 
-static void piece(Parser *p, Nodes *out) {
+static void piece(Parser *p, TreeNodes *out) {
     const Token *t = p->at;
     if (t->type == TOKEN_DATA) {
-        Node *node = parser_node(p, NODE_DATA);
+        TreeNode *node = parser_node(p, NODE_DATA);
         node->value = value_view(t->s, t->n);
         p->at++;
         parser_push(p, out, node);
     } else if (parser_skip(p, TOKEN_PRINT_BEGIN, NULL)) {
-        Node *node = parser_node(p, NODE_PRINT);
+        TreeNode *node = parser_node(p, NODE_PRINT);
         parser_push(p, &node->list, parser_tuple(p, parser_expression));
         parser_expect(p, TOKEN_PRINT_END, NULL);
         parser_push(p, out, node);
@@ -242,7 +242,7 @@ static void piece(Parser *p, Nodes *out) {
 }
 
 /* Reads statements and text. Stops at a tag whose name is in `ends`, behind its {%. */
-static void body(Parser *p, Words ends, Nodes *out) {
+static void body(Parser *p, Words ends, TreeNodes *out) {
     if (!parser_enter(p)) return;
     while (p->at->type != TOKEN_END) {
         if (!parser_skip(p, TOKEN_BLOCK_BEGIN, NULL))
@@ -256,7 +256,7 @@ static void body(Parser *p, Words ends, Nodes *out) {
     parser_leave(p);
 }
 
-Err parser_run(const Token *tokens, Arena *arena, Nodes *out) {
+Err parser_run(const Token *tokens, Arena *arena, TreeNodes *out) {
     Parser p = {.at = tokens, .arena = arena};
     body(&p, (const char *const[]){NULL}, out);
     return p.err;

@@ -24,16 +24,16 @@ void parser_fail_at(Parser *p, const char *expected) {
                 t->type <= TOKEN_BLOCK_END ? NAMES[t->type] : value_quote(value_view(t->s, t->n)).s);
 }
 
-Node *parser_node(Parser *p, NodeType type) {
-    Node *node = arena_alloc(p->arena, sizeof *node);
+TreeNode *parser_node(Parser *p, NodeType type) {
+    TreeNode *node = arena_alloc(p->arena, sizeof *node);
     node->type = type;
     node->line = p->at->line;
     return node;
 }
 
-void parser_push(Parser *p, Nodes *nodes, Node *node) {
+void parser_push(Parser *p, TreeNodes *nodes, TreeNode *node) {
     if (nodes->n == nodes->cap) {
-        Node **more = arena_alloc(p->arena, (nodes->cap = 2 * nodes->cap + 4) * sizeof *more);
+        TreeNode **more = arena_alloc(p->arena, (nodes->cap = 2 * nodes->cap + 4) * sizeof *more);
         if (nodes->n) memcpy(more, nodes->at, nodes->n * sizeof *more);
         nodes->at = more;
     }
@@ -83,7 +83,7 @@ static Value take_name(Parser *p) {
 /* ---- operands ---- */
 
 /* Reads expressions and commas until the closing bracket. */
-static void items(Parser *p, Node *node, const char *close) {
+static void items(Parser *p, TreeNode *node, const char *close) {
     while (!SKIP_OP(p, close) && !p->err.code) {
         if (node->list.n) {
             parser_expect(p, TOKEN_OPERATOR, ",");
@@ -96,15 +96,15 @@ static void items(Parser *p, Node *node, const char *close) {
     }
 }
 
-static Node *constant(Parser *p, Value v) {
-    Node *node = parser_node(p, NODE_CONST);
+static TreeNode *constant(Parser *p, Value v) {
+    TreeNode *node = parser_node(p, NODE_CONST);
     node->value = v;
     return node;
 }
 
-static Node *name(Parser *p) {
+static TreeNode *name(Parser *p) {
     const Value v = value_view(p->at->s, p->at->n);
-    Node *node = parser_node(p, NODE_NAME);
+    TreeNode *node = parser_node(p, NODE_NAME);
     node->value = v;
     if (value_is(v, "true") || value_is(v, "True") || value_is(v, "false") || value_is(v, "False"))
         node = constant(p, value_bool((v.s[0] | 32) == 't'));
@@ -118,8 +118,8 @@ static Node *name(Parser *p) {
 }
 
 /* Consecutive strings are one string. */
-static Node *string(Parser *p) {
-    Node *node = constant(p, value_view(p->at->s, p->at->n));
+static TreeNode *string(Parser *p) {
+    TreeNode *node = constant(p, value_view(p->at->s, p->at->n));
     size_t n = 0;
     const Token *from = p->at;
     for (; p->at->type == TOKEN_STRING; p->at++) n += p->at->n;
@@ -131,9 +131,9 @@ static Node *string(Parser *p) {
     return node;
 }
 
-Node *parser_primary(Parser *p) {
+TreeNode *parser_primary(Parser *p) {
     const Token *t = p->at;
-    Node *node;
+    TreeNode *node;
     switch (t->type) {
     case TOKEN_NAME:
         return name(p);
@@ -168,10 +168,10 @@ static bool ends_tuple(const Parser *p) {
            parser_is(p, TOKEN_NAME, "recursive");
 }
 
-Node *parser_tuple(Parser *p, Node *item(Parser *)) {
-    Node *first = item(p);
+TreeNode *parser_tuple(Parser *p, TreeNode *item(Parser *)) {
+    TreeNode *first = item(p);
     if (!IS_OP(p, ",")) return first;
-    Node *tuple = parser_node(p, NODE_TUPLE);
+    TreeNode *tuple = parser_node(p, NODE_TUPLE);
     parser_push(p, &tuple->list, first);
     while (SKIP_OP(p, ",") && !ends_tuple(p)) parser_push(p, &tuple->list, item(p));
     return tuple;
@@ -179,10 +179,10 @@ Node *parser_tuple(Parser *p, Node *item(Parser *)) {
 
 /* ---- calls, attributes, filters and tests ---- */
 
-static void call_argument(Parser *p, Nodes *list, int *stage) {
+static void call_argument(Parser *p, TreeNodes *list, int *stage) {
     enum { POSITIONAL, KEYWORD, STAR, STARS };
     int kind = POSITIONAL;
-    Node *node = NULL;
+    TreeNode *node = NULL;
     if (SKIP_OP(p, "*")) {
         node = parser_node(p, NODE_STAR), kind = STAR;
     } else if (SKIP_OP(p, "**")) {
@@ -198,12 +198,12 @@ static void call_argument(Parser *p, Nodes *list, int *stage) {
         parser_fail(
             p, "the arguments of a call are out of order; write positional ones, then keywords, * and **");
     if (kind > *stage) *stage = kind;
-    Node *value = parser_expression(p);
+    TreeNode *value = parser_expression(p);
     if (node) node->a = value;
     parser_push(p, list, node ? node : value);
 }
 
-static void call_arguments(Parser *p, Nodes *list) {
+static void call_arguments(Parser *p, TreeNodes *list) {
     int stage = 0;
     parser_expect(p, TOKEN_OPERATOR, "(");
     while (!SKIP_OP(p, ")") && !p->err.code) {
@@ -215,10 +215,10 @@ static void call_arguments(Parser *p, Nodes *list) {
     }
 }
 
-static Node *subscript_part(Parser *p) {
-    Node *node = IS_OP(p, ":") ? NULL : parser_expression(p);
+static TreeNode *subscript_part(Parser *p) {
+    TreeNode *node = IS_OP(p, ":") ? NULL : parser_expression(p);
     if (!IS_OP(p, ":")) return node;
-    Node *slice = parser_node(p, NODE_SLICE);
+    TreeNode *slice = parser_node(p, NODE_SLICE);
     slice->a = node;
     p->at++;
     if (!IS_OP(p, ":") && !IS_OP(p, "]") && !IS_OP(p, ",")) slice->b = parser_expression(p);
@@ -226,9 +226,9 @@ static Node *subscript_part(Parser *p) {
     return slice;
 }
 
-static Node *attribute(Parser *p, Node *of) {
+static TreeNode *attribute(Parser *p, TreeNode *of) {
     const bool number = p->at->type == TOKEN_INT;
-    Node *node = parser_node(p, number ? NODE_ITEM : NODE_ATTR);
+    TreeNode *node = parser_node(p, number ? NODE_ITEM : NODE_ATTR);
     node->a = of;
     if (number) {
         node->b = constant(p, value_int(p->at->i));
@@ -238,19 +238,19 @@ static Node *attribute(Parser *p, Node *of) {
     return node;
 }
 
-static Node *call(Parser *p, Node *of) {
-    Node *node = parser_node(p, NODE_CALL);
+static TreeNode *call(Parser *p, TreeNode *of) {
+    TreeNode *node = parser_node(p, NODE_CALL);
     node->a = of;
     call_arguments(p, &node->list);
     return node;
 }
 
-static Node *postfix(Parser *p, Node *node) {
+static TreeNode *postfix(Parser *p, TreeNode *node) {
     while (!p->err.code) {
         if (SKIP_OP(p, "."))
             node = attribute(p, node);
         else if (IS_OP(p, "[")) {
-            Node *item = parser_node(p, NODE_ITEM);
+            TreeNode *item = parser_node(p, NODE_ITEM);
             p->at++;
             item->a = node, item->b = subscript_part(p);
             parser_expect(p, TOKEN_OPERATOR, "]");
@@ -263,8 +263,8 @@ static Node *postfix(Parser *p, Node *node) {
     return node;
 }
 
-static Node *filter(Parser *p, Node *of) {
-    Node *node = parser_node(p, NODE_FILTER);
+static TreeNode *filter(Parser *p, TreeNode *of) {
+    TreeNode *node = parser_node(p, NODE_FILTER);
     node->a = of;
     node->value = take_name(p);
     if (IS_OP(p, "(")) call_arguments(p, &node->list);
@@ -280,8 +280,8 @@ static bool begins_operand(const Token *t) {
            token_is(t, TOKEN_OPERATOR, "[") || token_is(t, TOKEN_OPERATOR, "{");
 }
 
-static Node *test(Parser *p, Node *of) {
-    Node *node = parser_node(p, NODE_TEST);
+static TreeNode *test(Parser *p, TreeNode *of) {
+    TreeNode *node = parser_node(p, NODE_TEST);
     const bool negated = SKIP_WORD(p, "not");
     node->a = of;
     node->value = take_name(p);
@@ -292,12 +292,12 @@ static Node *test(Parser *p, Node *of) {
     else if (begins_operand(p->at))
         parser_push(p, &node->list, postfix(p, parser_primary(p)));
     if (!negated) return node;
-    Node *inverse = parser_node(p, NODE_NOT);
+    TreeNode *inverse = parser_node(p, NODE_NOT);
     inverse->a = node;
     return inverse;
 }
 
-static Node *filters(Parser *p, Node *node) {
+static TreeNode *filters(Parser *p, TreeNode *node) {
     while (!p->err.code) {
         if (SKIP_OP(p, "|"))
             node = filter(p, node);
@@ -311,20 +311,20 @@ static Node *filters(Parser *p, Node *node) {
     return node;
 }
 
-Node *parser_filters(Parser *p) {
-    Node *node = filter(p, NULL);
+TreeNode *parser_filters(Parser *p) {
+    TreeNode *node = filter(p, NULL);
     while (SKIP_OP(p, "|")) node = filter(p, node);
     return node;
 }
 
 /* ---- operators, from the tightest ---- */
 
-static Node *unary(Parser *p, bool with_filters) {
+static TreeNode *unary(Parser *p, bool with_filters) {
     if (!IS_OP(p, "-") && !IS_OP(p, "+")) {
-        Node *node = postfix(p, parser_primary(p));
+        TreeNode *node = postfix(p, parser_primary(p));
         return with_filters ? filters(p, node) : node;
     }
-    Node *node = parser_node(p, IS_OP(p, "-") ? NODE_NEGATIVE : NODE_POSITIVE);
+    TreeNode *node = parser_node(p, IS_OP(p, "-") ? NODE_NEGATIVE : NODE_POSITIVE);
     if (!parser_enter(p)) return node;
     p->at++;
     node->a = unary(p, false);
@@ -338,17 +338,17 @@ typedef struct Level {
     Op op;
 } Level;
 
-static Node *unary_with_filters(Parser *p) { return unary(p, true); }
+static TreeNode *unary_with_filters(Parser *p) { return unary(p, true); }
 
 /* Reads operands with operators of one precedence between them, which group from the left. */
-static Node *binary(Parser *p, Node *operand(Parser *), const Level *levels) {
-    Node *left = operand(p);
+static TreeNode *binary(Parser *p, TreeNode *operand(Parser *), const Level *levels) {
+    TreeNode *left = operand(p);
     for (const Level *level = levels; level->text && !p->err.code;) {
         if (!IS_OP(p, level->text)) {
             level++;
             continue;
         }
-        Node *node = parser_node(p, NODE_BINARY);
+        TreeNode *node = parser_node(p, NODE_BINARY);
         p->at++;
         node->op = level->op, node->a = left, node->b = operand(p);
         left = node, level = levels;
@@ -356,25 +356,25 @@ static Node *binary(Parser *p, Node *operand(Parser *), const Level *levels) {
     return left;
 }
 
-static Node *power(Parser *p) {
+static TreeNode *power(Parser *p) {
     return binary(p, unary_with_filters, (const Level[]){{"**", OP_POW}, {NULL, 0}});
 }
 
-static Node *product(Parser *p) {
+static TreeNode *product(Parser *p) {
     static const Level LEVELS[] = {{"*", OP_MUL}, {"/", OP_DIV}, {"//", OP_FLOOR}, {"%", OP_MOD}, {NULL, 0}};
     return binary(p, power, LEVELS);
 }
 
-static Node *joined(Parser *p) {
-    Node *first = product(p);
+static TreeNode *joined(Parser *p) {
+    TreeNode *first = product(p);
     if (!IS_OP(p, "~")) return first;
-    Node *node = parser_node(p, NODE_CONCAT);
+    TreeNode *node = parser_node(p, NODE_CONCAT);
     parser_push(p, &node->list, first);
     while (SKIP_OP(p, "~")) parser_push(p, &node->list, product(p));
     return node;
 }
 
-static Node *sum(Parser *p) {
+static TreeNode *sum(Parser *p) {
     return binary(p, joined, (const Level[]){{"+", OP_ADD}, {"-", OP_SUB}, {NULL, 0}});
 }
 
@@ -390,10 +390,10 @@ static bool comparison(Parser *p, Op *op) {
     return *op = OP_NOT_IN, true;
 }
 
-static Node *compared(Parser *p) {
-    Node *first = sum(p), *node = NULL;
+static TreeNode *compared(Parser *p) {
+    TreeNode *first = sum(p), *node = NULL;
     for (Op op; comparison(p, &op);) {
-        Node *operand = parser_node(p, NODE_OPERAND);
+        TreeNode *operand = parser_node(p, NODE_OPERAND);
         operand->op = op, operand->a = sum(p);
         if (!node) node = parser_node(p, NODE_COMPARE), node->a = first;
         parser_push(p, &node->list, operand);
@@ -401,9 +401,9 @@ static Node *compared(Parser *p) {
     return node ? node : first;
 }
 
-static Node *negated(Parser *p) {
+static TreeNode *negated(Parser *p) {
     if (!parser_is(p, TOKEN_NAME, "not")) return compared(p);
-    Node *node = parser_node(p, NODE_NOT);
+    TreeNode *node = parser_node(p, NODE_NOT);
     if (!parser_enter(p)) return node;
     p->at++;
     node->a = negated(p);
@@ -411,25 +411,25 @@ static Node *negated(Parser *p) {
     return node;
 }
 
-static Node *logic(Parser *p, Node *operand(Parser *), NodeType type, const char *word) {
-    Node *left = operand(p);
+static TreeNode *logic(Parser *p, TreeNode *operand(Parser *), NodeType type, const char *word) {
+    TreeNode *left = operand(p);
     while (SKIP_WORD(p, word)) {
-        Node *node = parser_node(p, type);
+        TreeNode *node = parser_node(p, type);
         node->a = left, node->b = operand(p);
         left = node;
     }
     return left;
 }
 
-static Node *conjunction(Parser *p) { return logic(p, negated, NODE_AND, "and"); }
+static TreeNode *conjunction(Parser *p) { return logic(p, negated, NODE_AND, "and"); }
 
-Node *parser_operand(Parser *p) { return logic(p, conjunction, NODE_OR, "or"); }
+TreeNode *parser_operand(Parser *p) { return logic(p, conjunction, NODE_OR, "or"); }
 
-Node *parser_expression(Parser *p) {
+TreeNode *parser_expression(Parser *p) {
     if (!parser_enter(p)) return parser_node(p, NODE_CONST);
-    Node *node = parser_operand(p);
+    TreeNode *node = parser_operand(p);
     while (SKIP_WORD(p, "if")) {
-        Node *choose = parser_node(p, NODE_CHOOSE);
+        TreeNode *choose = parser_node(p, NODE_CHOOSE);
         choose->a = node, choose->b = parser_operand(p);
         if (SKIP_WORD(p, "else")) choose->c = parser_expression(p);
         node = choose;

@@ -5,16 +5,16 @@
 
 /* ---- evaluate.c ---- */
 
-Value evaluate(Machine *, Scope *, const Node *);
+Value chat_evaluate(Machine *, Scope *, const TreeNode *);
 /* Evaluates the arguments of a call, behind `first` if it is not VALUE_MISSING. */
-Args evaluate_args(Machine *, Scope *, const Nodes *, Value first);
+CallArgs chat_evaluate_args(Machine *, Scope *, const TreeNodes *, Value first);
 /* Applies NODE_FILTERs. `input` replaces the operand of the innermost one if it has none. */
-Value evaluate_filters(Machine *, Scope *, const Node *, Value input);
+Value chat_evaluate_filters(Machine *, Scope *, const TreeNode *, Value input);
 
 /* ---- execute.c ---- */
 
-void execute(Machine *, Scope *, const Nodes *);
+void chat_execute(Machine *, Scope *, const TreeNodes *);
 /* Calls a macro, or the body of a call block. `caller` is VALUE_MISSING if there is none. */
-Value execute_macro(Machine *, const Callable *, const Args *);
+Value chat_execute_macro(Machine *, const Callable *, const CallArgs *);
 /* Runs a recursive loop over other items. */
-Value execute_loop_again(Machine *, const Loop *, Value items);
+Value chat_execute_loop_again(Machine *, const Loop *, Value items);

@@ -9,33 +9,33 @@
 #include "chat/strings.h"
 
 /* The string argument i. Another type is an error. */
-static Value text_argument(Machine *m, const Args *a, size_t i) {
+static Value text_argument(Machine *m, const CallArgs *a, size_t i) {
     if (a->at[i].type == VALUE_STRING) return a->at[i];
     value_fail_type(m, a->at[i], "a method of a string needs a string");
     return value_view("", 0);
 }
 
-static int64_t int_argument(Machine *m, const Args *a, size_t i, int64_t fallback) {
+static int64_t int_argument(Machine *m, const CallArgs *a, size_t i, int64_t fallback) {
     return value_integer(m, a->at[i], fallback, "a method of a string needs an integer");
 }
 
 /* ---- strip, case, replace ---- */
 
-static Value strip_sides(Machine *m, const Args *a, int sides) {
+static Value strip_sides(Machine *m, const CallArgs *a, int sides) {
     const bool given = a->at[1].type != VALUE_MISSING && a->at[1].type != VALUE_NONE;
     const Value chars = given ? text_argument(m, a, 1) : value_none();
     return string_strip(m, a->at[0], chars, sides);
 }
 
-static Value strip(Machine *m, const Args *a) { return strip_sides(m, a, STRIP_LEFT | STRIP_RIGHT); }
-static Value lstrip(Machine *m, const Args *a) { return strip_sides(m, a, STRIP_LEFT); }
-static Value rstrip(Machine *m, const Args *a) { return strip_sides(m, a, STRIP_RIGHT); }
-static Value lower(Machine *m, const Args *a) { return string_case(m, a->at[0], CASE_LOWER); }
-static Value upper(Machine *m, const Args *a) { return string_case(m, a->at[0], CASE_UPPER); }
-static Value casefold(Machine *m, const Args *a) { return string_case(m, a->at[0], CASE_FOLD); }
-static Value capitalize(Machine *m, const Args *a) { return string_capitalize(m, a->at[0]); }
+static Value strip(Machine *m, const CallArgs *a) { return strip_sides(m, a, STRIP_LEFT | STRIP_RIGHT); }
+static Value lstrip(Machine *m, const CallArgs *a) { return strip_sides(m, a, STRIP_LEFT); }
+static Value rstrip(Machine *m, const CallArgs *a) { return strip_sides(m, a, STRIP_RIGHT); }
+static Value lower(Machine *m, const CallArgs *a) { return string_case(m, a->at[0], CASE_LOWER); }
+static Value upper(Machine *m, const CallArgs *a) { return string_case(m, a->at[0], CASE_UPPER); }
+static Value casefold(Machine *m, const CallArgs *a) { return string_case(m, a->at[0], CASE_FOLD); }
+static Value capitalize(Machine *m, const CallArgs *a) { return string_capitalize(m, a->at[0]); }
 
-static Value title(Machine *m, const Args *a) {
+static Value title(Machine *m, const CallArgs *a) {
     Str out = {0};
     bool cased = false;
     for (size_t i = 0, n; i < a->at[0].n && machine_reserve(m, 4); i += n) {
@@ -50,7 +50,7 @@ static Value title(Machine *m, const Args *a) {
     return value_take(m, &out);
 }
 
-static Value replace(Machine *m, const Args *a) {
+static Value replace(Machine *m, const CallArgs *a) {
     const Value old = text_argument(m, a, 1), with = text_argument(m, a, 2);
     const int64_t most = int_argument(m, a, 3, -1);
     return m->err.code ? UNDEFINED : string_replace(m, a->at[0], old, with, most);
@@ -59,7 +59,7 @@ static Value replace(Machine *m, const Args *a) {
 /* ---- find ---- */
 
 /* The part of the text between two positions, like text[from:to]. */
-static Value part(Machine *m, const Args *a, size_t from) {
+static Value part(Machine *m, const CallArgs *a, size_t from) {
     const bool whole = a->at[from].type == VALUE_MISSING && a->at[from + 1].type == VALUE_MISSING;
     Value bounds[2];
     for (size_t i = 0; i < 2; i++)
@@ -72,26 +72,26 @@ static bool ends(Value text, Value with) {
     return text.n >= with.n && !memcmp(text.s + text.n - with.n, with.s, with.n);
 }
 
-static Value has_affix(Machine *m, const Args *a, bool check(Value, Value)) {
+static Value has_affix(Machine *m, const CallArgs *a, bool check(Value, Value)) {
     const Value text = part(m, a, 2);
     if (m->err.code) return UNDEFINED;
     if (!value_is_list(a->at[1], KIND_TUPLE)) return value_bool(check(text, text_argument(m, a, 1)));
     for (size_t i = 0; i < a->at[1].list->n; i++) {
-        const Args one = {.at = &a->at[1].list->at[i]};
+        const CallArgs one = {.at = &a->at[1].list->at[i]};
         if (check(text, text_argument(m, &one, 0))) return value_bool(true);
     }
     return value_bool(false);
 }
 
-static Value startswith(Machine *m, const Args *a) { return has_affix(m, a, begins); }
-static Value endswith(Machine *m, const Args *a) { return has_affix(m, a, ends); }
+static Value startswith(Machine *m, const CallArgs *a) { return has_affix(m, a, begins); }
+static Value endswith(Machine *m, const CallArgs *a) { return has_affix(m, a, ends); }
 
-static Value removeprefix(Machine *m, const Args *a) {
+static Value removeprefix(Machine *m, const CallArgs *a) {
     const Value text = a->at[0], prefix = text_argument(m, a, 1);
     return begins(text, prefix) ? value_view(text.s + prefix.n, text.n - prefix.n) : text;
 }
 
-static Value removesuffix(Machine *m, const Args *a) {
+static Value removesuffix(Machine *m, const CallArgs *a) {
     const Value text = a->at[0], suffix = text_argument(m, a, 1);
     return suffix.n && ends(text, suffix) ? value_view(text.s, text.n - suffix.n) : text;
 }
@@ -105,7 +105,7 @@ static const char *find_last(Machine *m, Value text, Value what) {
     }
 }
 
-static Value find_position(Machine *m, const Args *a, bool last, bool required) {
+static Value find_position(Machine *m, const CallArgs *a, bool last, bool required) {
     const Value what = text_argument(m, a, 1), text = part(m, a, 2);
     if (m->err.code || !machine_spend(m, text.n / 16)) return UNDEFINED;
     const char *at = last     ? find_last(m, text, what)
@@ -122,12 +122,12 @@ static Value find_position(Machine *m, const Args *a, bool last, bool required) 
     return value_int(from + (int64_t)utf8_count(text.s, (size_t)(at - text.s)));
 }
 
-static Value find(Machine *m, const Args *a) { return find_position(m, a, false, false); }
-static Value rfind(Machine *m, const Args *a) { return find_position(m, a, true, false); }
-static Value index_of(Machine *m, const Args *a) { return find_position(m, a, false, true); }
-static Value rindex_of(Machine *m, const Args *a) { return find_position(m, a, true, true); }
+static Value find(Machine *m, const CallArgs *a) { return find_position(m, a, false, false); }
+static Value rfind(Machine *m, const CallArgs *a) { return find_position(m, a, true, false); }
+static Value index_of(Machine *m, const CallArgs *a) { return find_position(m, a, false, true); }
+static Value rindex_of(Machine *m, const CallArgs *a) { return find_position(m, a, true, true); }
 
-static Value count(Machine *m, const Args *a) {
+static Value count(Machine *m, const CallArgs *a) {
     const Value what = text_argument(m, a, 1), text = part(m, a, 2);
     int64_t n = 0;
     if (m->err.code || !machine_spend(m, text.n / 16)) return UNDEFINED;
@@ -189,7 +189,7 @@ static void split_at(Machine *m, Value text, Value by, int64_t most, bool right,
     list_push(m, out, text);
 }
 
-static Value split_from(Machine *m, const Args *a, bool right) {
+static Value split_from(Machine *m, const CallArgs *a, bool right) {
     const bool spaces = a->at[1].type == VALUE_MISSING || a->at[1].type == VALUE_NONE;
     const Value by = spaces ? value_none() : text_argument(m, a, 1);
     int64_t most = int_argument(m, a, 2, -1);
@@ -211,10 +211,10 @@ static Value split_from(Machine *m, const Args *a, bool right) {
     return made;
 }
 
-static Value split(Machine *m, const Args *a) { return split_from(m, a, false); }
-static Value rsplit(Machine *m, const Args *a) { return split_from(m, a, true); }
+static Value split(Machine *m, const CallArgs *a) { return split_from(m, a, false); }
+static Value rsplit(Machine *m, const CallArgs *a) { return split_from(m, a, true); }
 
-static Value partition_from(Machine *m, const Args *a, bool right) {
+static Value partition_from(Machine *m, const CallArgs *a, bool right) {
     const Value text = a->at[0], by = text_argument(m, a, 1);
     if (!by.n) machine_fail(m, "partition needs a text that is not empty");
     if (!machine_spend(m, text.n / 16)) return UNDEFINED;
@@ -228,14 +228,14 @@ static Value partition_from(Machine *m, const Args *a, bool right) {
     return made;
 }
 
-static Value partition(Machine *m, const Args *a) { return partition_from(m, a, false); }
-static Value rpartition(Machine *m, const Args *a) { return partition_from(m, a, true); }
+static Value partition(Machine *m, const CallArgs *a) { return partition_from(m, a, false); }
+static Value rpartition(Machine *m, const CallArgs *a) { return partition_from(m, a, true); }
 
-static Value splitlines(Machine *m, const Args *a) {
+static Value splitlines(Machine *m, const CallArgs *a) {
     return string_lines(m, a->at[0], a->at[1].type != VALUE_MISSING && value_true(a->at[1]));
 }
 
-static Value join(Machine *m, const Args *a) {
+static Value join(Machine *m, const CallArgs *a) {
     const List *items = value_items(m, a->at[1]);
     for (size_t i = 0; i < items->n && !m->err.code; i++)
         if (items->at[i].type != VALUE_STRING)
@@ -259,7 +259,7 @@ static bool is_alpha(uint32_t c) { return u_isalpha((UChar32)c); }
 static bool is_alnum(uint32_t c) { return is_alpha(c) || is_numeric(c); }
 static bool is_ascii(uint32_t c) { return c < 0x80; }
 
-static Value all_are(Machine *m, const Args *a, bool check(uint32_t), bool if_empty) {
+static Value all_are(Machine *m, const CallArgs *a, bool check(uint32_t), bool if_empty) {
     const Value text = a->at[0];
     for (size_t i = 0; i < text.n && machine_spend(m, 1);) {
         uint32_t c;
@@ -269,16 +269,16 @@ static Value all_are(Machine *m, const Args *a, bool check(uint32_t), bool if_em
     return value_bool(text.n || if_empty);
 }
 
-static Value all_decimal(Machine *m, const Args *a) { return all_are(m, a, is_decimal, false); }
-static Value all_digit(Machine *m, const Args *a) { return all_are(m, a, is_digit, false); }
-static Value all_numeric(Machine *m, const Args *a) { return all_are(m, a, is_numeric, false); }
-static Value all_alpha(Machine *m, const Args *a) { return all_are(m, a, is_alpha, false); }
-static Value all_alnum(Machine *m, const Args *a) { return all_are(m, a, is_alnum, false); }
-static Value all_space(Machine *m, const Args *a) { return all_are(m, a, lexer_is_space, false); }
-static Value all_ascii(Machine *m, const Args *a) { return all_are(m, a, is_ascii, true); }
+static Value all_decimal(Machine *m, const CallArgs *a) { return all_are(m, a, is_decimal, false); }
+static Value all_digit(Machine *m, const CallArgs *a) { return all_are(m, a, is_digit, false); }
+static Value all_numeric(Machine *m, const CallArgs *a) { return all_are(m, a, is_numeric, false); }
+static Value all_alpha(Machine *m, const CallArgs *a) { return all_are(m, a, is_alpha, false); }
+static Value all_alnum(Machine *m, const CallArgs *a) { return all_are(m, a, is_alnum, false); }
+static Value all_space(Machine *m, const CallArgs *a) { return all_are(m, a, lexer_is_space, false); }
+static Value all_ascii(Machine *m, const CallArgs *a) { return all_are(m, a, is_ascii, true); }
 
 /* Whether there is a letter with a case, and all such letters have this one. */
-static Value has_case(Machine *m, const Args *a, UProperty wanted, UProperty other) {
+static Value has_case(Machine *m, const CallArgs *a, UProperty wanted, UProperty other) {
     bool found = false;
     for (size_t i = 0; i < a->at[0].n && machine_spend(m, 1);) {
         uint32_t c;
@@ -290,8 +290,12 @@ static Value has_case(Machine *m, const Args *a, UProperty wanted, UProperty oth
     return value_bool(found);
 }
 
-static Value all_lower(Machine *m, const Args *a) { return has_case(m, a, UCHAR_LOWERCASE, UCHAR_UPPERCASE); }
-static Value all_upper(Machine *m, const Args *a) { return has_case(m, a, UCHAR_UPPERCASE, UCHAR_LOWERCASE); }
+static Value all_lower(Machine *m, const CallArgs *a) {
+    return has_case(m, a, UCHAR_LOWERCASE, UCHAR_UPPERCASE);
+}
+static Value all_upper(Machine *m, const CallArgs *a) {
+    return has_case(m, a, UCHAR_UPPERCASE, UCHAR_LOWERCASE);
+}
 
 /* ---- padding ---- */
 
@@ -299,7 +303,7 @@ static void fill(Machine *m, Str *out, Value with, int64_t n) {
     for (; n > 0 && machine_spend(m, 1); n--) machine_add(m, out, with.s, with.n);
 }
 
-static Value padded(Machine *m, const Args *a, bool before, bool after) {
+static Value padded(Machine *m, const CallArgs *a, bool before, bool after) {
     const Value with = a->at[2].type == VALUE_MISSING ? value_view(" ", 1) : text_argument(m, a, 2);
     const int64_t width = int_argument(m, a, 1, 0), missing = width - value_length(m, a->at[0]);
     if (!m->err.code && utf8_count(with.s, with.n) != 1) machine_fail(m, "padding needs one character");
@@ -312,11 +316,11 @@ static Value padded(Machine *m, const Args *a, bool before, bool after) {
     return value_take(m, &out);
 }
 
-static Value ljust(Machine *m, const Args *a) { return padded(m, a, false, true); }
-static Value rjust(Machine *m, const Args *a) { return padded(m, a, true, false); }
-static Value center(Machine *m, const Args *a) { return padded(m, a, true, true); }
+static Value ljust(Machine *m, const CallArgs *a) { return padded(m, a, false, true); }
+static Value rjust(Machine *m, const CallArgs *a) { return padded(m, a, true, false); }
+static Value center(Machine *m, const CallArgs *a) { return padded(m, a, true, true); }
 
-static Value zfill(Machine *m, const Args *a) {
+static Value zfill(Machine *m, const CallArgs *a) {
     const Value text = a->at[0];
     const size_t sign = text.n && (*text.s == '-' || *text.s == '+');
     const int64_t missing = int_argument(m, a, 1, 0) - value_length(m, text);
@@ -330,7 +334,7 @@ static Value zfill(Machine *m, const Args *a) {
 /* ---- format ---- */
 
 /* The value of the field {}, {0} or {name}. */
-static Value field(Machine *m, const Args *a, Value name, size_t *next) {
+static Value field(Machine *m, const CallArgs *a, Value name, size_t *next) {
     size_t i = 0, digits = 0;
     for (; digits < name.n && digits < 9 && name.s[digits] >= '0' && name.s[digits] <= '9'; digits++)
         i = i * 10 + (size_t)(name.s[digits] - '0');
@@ -342,7 +346,7 @@ static Value field(Machine *m, const Args *a, Value name, size_t *next) {
     return found ? *found : UNDEFINED;
 }
 
-static Value format(Machine *m, const Args *a) {
+static Value format(Machine *m, const CallArgs *a) {
     const char *end = a->at[0].s + a->at[0].n;
     Str out = {0};
     size_t next = 0;
@@ -365,7 +369,7 @@ static Value format(Machine *m, const Args *a) {
     return value_take(m, &out);
 }
 
-const Builtin STRING_METHODS[] = {
+const Builtin CHAT_STRING_METHODS[] = {
     {"strip", strip, 1, "self chars"},
     {"lstrip", lstrip, 1, "self chars"},
     {"rstrip", rstrip, 1, "self chars"},

@@ -10,7 +10,7 @@ enum { LONGEST = 1 << 20 };
 
 struct Template {
     Arena *arena;
-    Nodes body;
+    TreeNodes body;
 };
 
 Err template_parse(const char *source, size_t n, Template **out) {
@@ -41,7 +41,7 @@ Err template_render(const Template *t, const json_t *variables, const struct tm 
     if (!m.err.code) {
         m.variables = all.dict;
         Scope scope = {0};
-        execute(&m, &scope, &t->body);
+        chat_execute(&m, &scope, &t->body);
     }
     arena_free(m.arena);
     return m.err;

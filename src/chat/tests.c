@@ -7,7 +7,7 @@
 #include "chat/strings.h"
 
 #define TEST_TYPE(name, condition)                                                                           \
-    static Value name(Machine *m, const Args *a) {                                                           \
+    static Value name(Machine *m, const CallArgs *a) {                                                       \
         const Value v = a->at[0];                                                                            \
         (void)m;                                                                                             \
         return value_bool(condition);                                                                        \
@@ -39,41 +39,42 @@ static int64_t remainder_of(Machine *m, Value v, Value divisor) {
                                     : 0;
 }
 
-static Value is_odd(Machine *m, const Args *a) {
+static Value is_odd(Machine *m, const CallArgs *a) {
     return value_bool(remainder_of(m, a->at[0], value_int(2)) == 1);
 }
-static Value is_even(Machine *m, const Args *a) {
+static Value is_even(Machine *m, const CallArgs *a) {
     return value_bool(remainder_of(m, a->at[0], value_int(2)) == 0);
 }
-static Value is_divisible(Machine *m, const Args *a) {
+static Value is_divisible(Machine *m, const CallArgs *a) {
     return value_bool(remainder_of(m, a->at[0], a->at[1]) == 0);
 }
 
-static Value has_case(Machine *m, const Args *a, const char *method) {
-    const Args text = {.at = (Value[]){value_text(m, a->at[0])}, .n = 1};
-    return builtin_call(m, "test", builtin_find(STRING_METHODS, value_view(method, strlen(method))), &text);
+static Value has_case(Machine *m, const CallArgs *a, const char *method) {
+    const CallArgs text = {.at = (Value[]){value_text(m, a->at[0])}, .n = 1};
+    return builtin_call(m, "test", builtin_find(CHAT_STRING_METHODS, value_view(method, strlen(method))),
+                        &text);
 }
 
-static Value is_lower(Machine *m, const Args *a) { return has_case(m, a, "islower"); }
-static Value is_upper(Machine *m, const Args *a) { return has_case(m, a, "isupper"); }
+static Value is_lower(Machine *m, const CallArgs *a) { return has_case(m, a, "islower"); }
+static Value is_upper(Machine *m, const CallArgs *a) { return has_case(m, a, "isupper"); }
 
-static Value is_same(Machine *m, const Args *a) {
+static Value is_same(Machine *m, const CallArgs *a) {
     const Value x = a->at[0], y = a->at[1];
     return value_bool(x.type == y.type && (x.type >= VALUE_LIST ? x.dict == y.dict : value_equal(m, x, y)));
 }
 
-static Value compare(Machine *m, const Args *a, Op op) {
+static Value compare(Machine *m, const CallArgs *a, Op op) {
     return value_bool(operator_compare(m, op, a->at[0], a->at[1]));
 }
-static Value is_in(Machine *m, const Args *a) { return compare(m, a, OP_IN); }
-static Value is_equal(Machine *m, const Args *a) { return compare(m, a, OP_EQ); }
-static Value is_different(Machine *m, const Args *a) { return compare(m, a, OP_NE); }
-static Value is_less(Machine *m, const Args *a) { return compare(m, a, OP_LT); }
-static Value is_at_most(Machine *m, const Args *a) { return compare(m, a, OP_LE); }
-static Value is_greater(Machine *m, const Args *a) { return compare(m, a, OP_GT); }
-static Value is_at_least(Machine *m, const Args *a) { return compare(m, a, OP_GE); }
+static Value is_in(Machine *m, const CallArgs *a) { return compare(m, a, OP_IN); }
+static Value is_equal(Machine *m, const CallArgs *a) { return compare(m, a, OP_EQ); }
+static Value is_different(Machine *m, const CallArgs *a) { return compare(m, a, OP_NE); }
+static Value is_less(Machine *m, const CallArgs *a) { return compare(m, a, OP_LT); }
+static Value is_at_most(Machine *m, const CallArgs *a) { return compare(m, a, OP_LE); }
+static Value is_greater(Machine *m, const CallArgs *a) { return compare(m, a, OP_GT); }
+static Value is_at_least(Machine *m, const CallArgs *a) { return compare(m, a, OP_GE); }
 
-const Builtin TESTS[] = {
+const Builtin CHAT_TESTS[] = {
     {"defined", is_defined, 1, "value"},
     {"undefined", is_undefined, 1, "value"},
     {"none", is_none, 1, "value"},
