@@ -270,9 +270,9 @@ typedef struct ClipAttr {
 } ClipAttr;
 typedef struct ClipOutcome {
     double norm, clip; /* norm of the scaled gradient; clipping coefficient */
-    double updates;    /* 0: the norm is not finite, and there is no clipping */
+    double updates;    /* 0: a norm is not finite, and there is no clipping by it */
 } ClipOutcome;
-enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double) };
+enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double), CLIP_NORMS = 2 /* at most */ };
 
 typedef struct AdamAttr {
     StepGroup group[STEP_GROUPS];

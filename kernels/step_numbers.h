@@ -6,8 +6,11 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/exact_sum.h"
+#include "base/fault.h"
 #include "base/host_device.h"
 #include "kernels/attr.h"
+#include "tensor/call.h"
 
 /* Converts the attributes of an AdamW op to StepNumbers. */
 static inline StepNumbers adam_numbers(const AdamAttr *a) {
@@ -53,6 +56,28 @@ HOST_DEVICE static inline ClipOutcome clip_numbers(double squares, double most, 
     ClipOutcome o = {norm, 1, isfinite(norm) ? 1.0 : 0.0};
     if (o.updates != 0 && most > 0) o.clip = fmin(1.0, most / (norm + 1e-6));
     step->grad_scale = clip_product(step->grad_scale, o.clip);
-    step->updates = o.updates;
     return o;
+}
+
+/* The number of gradients that the call of op clip clips. */
+static inline int64_t clip_norms(const Call *c) {
+    const int64_t sum = tensor_count(c->in[0]), from = tensor_count(c->in[1]), step = tensor_count(c->out[0]),
+                  outcome = tensor_count(c->out[1]), n = sum / EXACT_WORDS;
+    CHECK(n >= 1 && n <= CLIP_NORMS && sum == n * EXACT_WORDS && from == STEP_WORDS &&
+              step == n * STEP_WORDS && outcome == n * CLIP_WORDS,
+          "clip: %lld, %lld, %lld and %lld words", (long long)sum, (long long)from, (long long)step,
+          (long long)outcome);
+    return n;
+}
+
+/* Clips each of n gradients by its norm. If a norm is not finite, none of them updates. */
+HOST_DEVICE static inline void clip_each(int64_t n, const double *squares, double most,
+                                         const StepNumbers *from, StepNumbers *step, ClipOutcome *outcome) {
+    double updates = 1;
+    for (int64_t i = 0; i < n; i++) {
+        step[i] = *from;
+        outcome[i] = clip_numbers(squares[i], most, &step[i]);
+        updates = fmin(updates, outcome[i].updates);
+    }
+    for (int64_t i = 0; i < n; i++) step[i].updates = outcome[i].updates = updates;
 }

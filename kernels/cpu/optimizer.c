@@ -207,17 +207,17 @@ void KERNEL(unit_norm)(const Call *c) {
 
 void KERNEL(clip)(const Call *c) {
     const Tensor *sum = c->in[0], *from = c->in[1], *step = c->out[0], *outcome = c->out[1];
-    CHECK(tensor_count(sum) == EXACT_WORDS && tensor_count(from) == STEP_WORDS &&
-              tensor_count(step) == STEP_WORDS && tensor_count(outcome) == CLIP_WORDS,
-          "clip: %lld, %lld, %lld and %lld words", (long long)tensor_count(sum),
-          (long long)tensor_count(from), (long long)tensor_count(step), (long long)tensor_count(outcome));
-    ExactSum squares;
-    StepNumbers s;
-    memcpy(&squares, sum->data, sizeof squares);
-    memcpy(&s, from->data, sizeof s);
-    const ClipOutcome o = clip_numbers(exact_value(squares), ((const ClipAttr *)c->attr)->most, &s);
-    memcpy(step->data, &s, sizeof s);
-    memcpy(outcome->data, &o, sizeof o);
+    const int64_t n = clip_norms(c);
+    ExactSum squares[CLIP_NORMS];
+    double rounded[CLIP_NORMS];
+    StepNumbers before, after[CLIP_NORMS];
+    ClipOutcome o[CLIP_NORMS];
+    memcpy(squares, sum->data, (size_t)n * sizeof *squares);
+    memcpy(&before, from->data, sizeof before);
+    for (int64_t i = 0; i < n; i++) rounded[i] = exact_value(squares[i]);
+    clip_each(n, rounded, ((const ClipAttr *)c->attr)->most, &before, after, o);
+    memcpy(step->data, after, (size_t)n * sizeof *after);
+    memcpy(outcome->data, o, (size_t)n * sizeof *o);
 }
 
 /* ---- sums: each block of fixed size has PARTS interleaved sums, and the sums of blocks are added exactly.

@@ -490,27 +490,23 @@ extern "C" void cuda_qk_clip(const Call *c) {
 /* ---- clipping by the gradient's norm ---- */
 
 /* A single thread processes one limb after the other, like the host. */
-static __global__ void clip(const int64_t *sum, const StepNumbers *from, double most, StepNumbers *step,
-                            ClipOutcome *outcome) {
-    __shared__ ExactSum squares;
+static __global__ void clip(const int64_t *sum, int n, const StepNumbers *from, double most,
+                            StepNumbers *step, ClipOutcome *outcome) {
+    __shared__ ExactSum squares[CLIP_NORMS];
+    double rounded[CLIP_NORMS];
     start_pdl();
-    if (threadIdx.x < EXACT_WORDS) ((int64_t *)&squares)[threadIdx.x] = sum[threadIdx.x];
+    for (int i = (int)threadIdx.x; i < n * EXACT_WORDS; i += (int)blockDim.x)
+        ((int64_t *)squares)[i] = sum[i];
     __syncthreads();
     if (threadIdx.x > 0) return;
-    StepNumbers s = *from;
-    *outcome = clip_numbers(__longlong_as_double((long long)exact_round(&squares)), most, &s);
-    *step = s;
+    for (int i = 0; i < n; i++) rounded[i] = __longlong_as_double((long long)exact_round(&squares[i]));
+    clip_each(n, rounded, most, from, step, outcome);
 }
 
 extern "C" void cuda_clip(const Call *c) {
-    const Tensor *sum = c->in[0], *from = c->in[1], *step = c->out[0], *outcome = c->out[1];
-    CHECK(tensor_count(sum) == EXACT_WORDS && tensor_count(from) == STEP_WORDS &&
-              tensor_count(step) == STEP_WORDS && tensor_count(outcome) == CLIP_WORDS,
-          "clip: %lld, %lld, %lld and %lld words", (long long)tensor_count(sum),
-          (long long)tensor_count(from), (long long)tensor_count(step), (long long)tensor_count(outcome));
-    launch_pdl(c, 1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, clip, (const int64_t *)sum->data,
-               (const StepNumbers *)from->data, ((const ClipAttr *)c->attr)->most, (StepNumbers *)step->data,
-               (ClipOutcome *)outcome->data);
+    launch_pdl(c, 1, ceil_div(EXACT_WORDS, WARP) * WARP, 0, clip, (const int64_t *)c->in[0]->data,
+               (int)clip_norms(c), (const StepNumbers *)c->in[1]->data, ((const ClipAttr *)c->attr)->most,
+               (StepNumbers *)c->out[0]->data, (ClipOutcome *)c->out[1]->data);
 }
 
 /* ---- exact sums (base/exact_sum.h) of non-negative numbers. Each thread adds to a private window of WINDOW

@@ -39,6 +39,7 @@ static StackSpec stack_ahead(const Config *c, int k, Arena *arena) {
     const int64_t layer = c->num_layers + k - 1;
     const char *name = arena_printf(arena, "mtp.layers.%d", c->mtp_use_repeated_layer ? 0 : k - 1);
     words->dropout_site = arena_printf(arena, "%s.embedding.dropout", name);
+    words->detached = c->mtp_detach_heads;
     *input = (MtpInputSpec){.name = name,
                             .words = words,
                             .norm = spec_norm(c),
@@ -53,6 +54,7 @@ static StackSpec stack_ahead(const Config *c, int k, Arena *arena) {
     StackSpec s = spec_stack(c, &shape, arena);
     s.only = "transformer_layer";
     s.repeats = c->mtp_use_repeated_layer && k > 1;
+    s.detached = c->mtp_detach_heads && k == 1;
     s.fields = fields_ahead(FIELD_tokens, FIELD_tokens_ahead, k, arena), s.n_fields = 3;
     return s;
 }
@@ -62,7 +64,7 @@ static HeadSpec head_ahead(const Config *c, const EmbeddingSpec *words, int k, A
     head.stack = k;
     head.fields = fields_ahead(FIELD_labels, FIELD_labels_ahead, k, arena), head.n_fields = 1;
     LmHeadSpec *spec = memcpy(arena_alloc(arena, sizeof *spec), head.spec, sizeof *spec);
-    spec->counts = true;
+    spec->counts = true, spec->detached = c->mtp_detach_heads;
     head.spec = spec;
     head.loss[0] = (LossSpec){.name = arena_printf(arena, "mtp_%d loss", k),
                               .extent = EXTENT_POSITIONS,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "tape/tape_ops.h"
 
 #define FAMILY(name) void plan_##name(const Config *, Arena *, ModelPlan *);
 #include "config/families.def"
@@ -142,7 +143,9 @@ static Model *model_of(const Config *c, const ModelPlace *place) {
         m->stages[m->n_stages++] = place->stages[i];
         stage_init(m, &place->stages[i]);
     }
-    for (int64_t i = 0; i < c->freeze_parameters.count; i++) registry_freeze(r, c->freeze_parameters.at[i]);
+    for (int64_t i = 0; i < c->freeze_parameters.count; i++)
+        registry_mark(r, c->freeze_parameters.at[i], PARAM_FROZEN);
+    if (c->mtp_detach_heads) registry_mark(r, "mtp", PARAM_APART);
     if (c->optimizer == OPTIMIZER_MUON) registry_mark_matrices(r);
     return m;
 }
@@ -217,7 +220,7 @@ Err model_check_frozen(const Config *c) {
     Model *whole = model_new(c, NULL);
     Registry *r = whole->registry;
     for (int64_t i = 0; i < names->count && !e.code; i++)
-        if (!registry_freeze(r, names->at[i]))
+        if (!registry_mark(r, names->at[i], PARAM_FROZEN))
             e = err_user("--freeze-parameters %s: the model has no such parameter; names begin with whole "
                          "words, as 'decoder.layers.0' or '%s'",
                          names->at[i], r->params[0]->spec.name);
@@ -246,7 +249,7 @@ void model_free(Model *m) {
 /* Returns the feed of stack i. `encoded` is the output of the previous stack. */
 static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *feed, Tensor *encoded) {
     Feed *own = feed_fields(t, feed, p->stack[i].fields, p->stack[i].n_fields);
-    own->encoded = encoded;
+    own->encoded = encoded && p->stack[i].detached ? tape_detach(t, encoded) : encoded;
     if (i != p->head[0].stack) own->cache = NULL;
     return own;
 }

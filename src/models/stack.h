@@ -47,6 +47,7 @@ typedef enum StackRecompute {
 typedef struct StackSpec {
     const char *name; /* the scope of its parameters' names, such as "decoder" */
     bool repeats;     /* whether its parameters are those of an earlier stack of the same name */
+    bool detached;    /* whether no gradient flows to the previous stack */
     const char *only; /* the name of the only layer in this scope; NULL means that layers are named layers.0,
                          layers.1, ... */
     InputSpec input;

@@ -6,6 +6,7 @@
 #include "ops/redistribute.h"
 #include "ops/residual.h"
 #include "ops/scale.h"
+#include "tape/tape_ops.h"
 
 Param *embedding_words(Registry *r, const EmbeddingSpec *s) {
     return param_share(r, (ParamSpec){.name = "embedding.word_embeddings.weight",
@@ -44,8 +45,12 @@ static double multiplier(const EmbeddingSpec *s, DType dtype) {
     return x;
 }
 
-static Tensor *add_rows(Tape *t, Tensor *x, Tensor *ids, const Param *table, Spmd stream) {
-    Tensor *rows = op_embedding(t, ids, (Tensor *)&table->value); /* I */
+static Tensor *rows_of(Tape *t, const Embedding *e, Tensor *ids, Param *table) {
+    return op_embedding(t, ids, e->spec->detached ? tape_detach(t, &table->value) : &table->value);
+}
+
+static Tensor *add_rows(Tape *t, const Embedding *e, Tensor *x, Tensor *ids, Param *table, Spmd stream) {
+    Tensor *rows = rows_of(t, e, ids, table); /* I */
     return op_add(t, x, stream == SPMD_V ? op_redistribute(t, rows, AXIS_TP, SPMD_V, 0) : rows);
 }
 
@@ -53,11 +58,11 @@ Tensor *embedding_forward(Tape *t, const void *self, const Feed *feed) {
     const Embedding *e = self;
     const RunContext *run = tape_context(t);
     const Spmd stream = layout_is_sequence_parallel(run->layout) ? SPMD_V : SPMD_I;
-    Tensor *x = op_embedding(t, feed->tokens, &e->words->value); /* P: each rank has part of the table */
-    x = op_redistribute(t, x, AXIS_TP, stream, 0);               /* V or I */
+    Tensor *x = rows_of(t, e, feed->tokens, e->words); /* P: each rank has part of the table */
+    x = op_redistribute(t, x, AXIS_TP, stream, 0);     /* V or I */
     x = op_scale(t, x, multiplier(e->spec, (DType)x->dtype));
-    if (e->positions) x = add_rows(t, x, feed->position_ids, e->positions, stream);
-    if (e->types) x = add_rows(t, x, feed->token_types, e->types, stream);
+    if (e->positions) x = add_rows(t, e, x, feed->position_ids, e->positions, stream);
+    if (e->types) x = add_rows(t, e, x, feed->token_types, e->types, stream);
     if (e->spec->normed) x = norm_forward(t, &e->norm, x);
     return op_dropout(t, x, e->spec->dropout, hash_name(e->spec->dropout_site));
 }

@@ -14,7 +14,8 @@ typedef struct EmbeddingSpec {
     double init_std, dropout;
     double multiplier; /* multiplies the token embeddings */
     const char *dropout_site;
-    bool rounded; /* the multiplier is rounded to the type of activations */
+    bool rounded;  /* the multiplier is rounded to the type of activations */
+    bool detached; /* the tables get no gradient */
 } EmbeddingSpec;
 
 typedef struct Embedding {

@@ -6,6 +6,7 @@
 #include "ops/scale.h"
 #include "ops/softcap.h"
 #include "ops/take_row.h"
+#include "tape/tape_ops.h"
 
 static void lm_head_init(void *self, Registry *r, const void *spec) {
     LmHead *m = self;
@@ -39,7 +40,8 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
     const LmHead *m = self;
     const RunContext *run = tape_context(t);
     const bool sequence = layout_is_sequence_parallel(run->layout);
-    Tensor *w = &m->output->value, *labels = feed->labels;
+    Tensor *w = &m->output->value, *bias = m->bias ? &m->bias->value : NULL, *labels = feed->labels;
+    if (m->spec->detached) w = tape_detach(t, w), bias = bias ? tape_detach(t, bias) : NULL;
     if (feed->chosen) h_sbh = op_take_rows(t, h_sbh, feed->chosen);
     h_sbh =
         op_scale(t, h_sbh, 1 / m->spec->scaling); /* cheaper than scaling the logits, which are much wider */
@@ -60,7 +62,7 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
     }
     Tensor *logits = op_linear(t, h_sbh,
                                &(LinearLayer){.w_oi = w,
-                                              .bias_o = m->bias ? &m->bias->value : NULL,
+                                              .bias_o = bias,
                                               .flags = LINEAR_GATHER_IN | (sequence ? LINEAR_SEQUENCE : 0)});
     logits = op_softcap(t, logits, m->spec->softcap);
     if (counts) out[1] = op_correct(t, logits, labels, m->spec->vocab);

@@ -16,6 +16,7 @@ typedef struct LmHeadSpec {
     double scaling;             /* divisor of the logits */
     bool bias;                  /* whether the output layer has a bias; not supported with `chunked` */
     bool counts;                /* whether training counts the labels that have the largest logits */
+    bool detached;              /* whether the output layer gets no gradient */
     double softcap;             /* softcap of the divided logits (ops/softcap.h), or 0 if there is none */
 } LmHeadSpec;
 

@@ -160,14 +160,18 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
         call_run(&OPS[op], &(Call){.in = {&x, &pieces}, .out = {sum}, .attr = &attr, .device = r->device});
 }
 
-/* Sums over all parameters of the full model, counting each element once. `at` is device memory for the op's
- * sum, which has `words` words. */
-static void total(const Optimizer *o, OpNumber op, FlatBuffer which, void *flat, void *at, int64_t words) {
+enum { EVERY_NORM = -1 };
+
+/* Sums over the parameters of the full model that count in norm number `norm`, counting each element once. `at` is
+ * device memory for the op's sum, which has `words` words. */
+static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, void *flat, void *at,
+                  int64_t words) {
     const Registry *r = o->registry;
     Tensor zeros = tensor_make(at, F64, 1, &words), sum = tensor_make(at, I64, 1, &words);
     registry_zero(r, &zeros); /* all-zero bits are 0 in both types */
     sum.flags = TENSOR_ACCUM;
-    for (int k = 0; k < r->n_buckets; k++) add_sum(o, k, op, which, flat, &sum);
+    for (int k = 0; k < r->n_buckets; k++)
+        if (norm == EVERY_NORM || norm == r->buckets[k].apart) add_sum(o, k, op, which, flat, &sum);
     sync_world_sum(o->sync, I64, at, words);
 }
 
@@ -198,10 +202,14 @@ static Tensor words_of(void *at, size_t bytes) {
 
 static void clip(const Optimizer *o) {
     OptimState *at = o->state;
-    Tensor squares = tensor_make(&at->squares, I64, 1, (int64_t[]){EXACT_WORDS}),
+    const int n = o->config->mtp_detach_heads ? 2 : 1;
+    Registry *r = o->registry;
+    for (int i = 0; i < n; i++)
+        total(o, i, OP_sum_squares, FLAT_GRADS, r->grads, &at->squares[i], EXACT_WORDS);
+    Tensor squares = tensor_make(at->squares, I64, 1, (int64_t[]){n * EXACT_WORDS}),
            given = words_of(&at->given, sizeof at->given),
-           clipped = words_of(&at->clipped, sizeof at->clipped),
-           outcome = words_of(&at->outcome, sizeof at->outcome);
+           clipped = words_of(at->clipped, (size_t)n * sizeof *at->clipped),
+           outcome = words_of(at->outcome, (size_t)n * sizeof *at->outcome);
     const ClipAttr attr = {o->config->clip_grad};
     call_run(&OPS[OP_clip], &(Call){.in = {&squares, &given},
                                     .out = {&clipped, &outcome},
@@ -209,10 +217,14 @@ static void clip(const Optimizer *o) {
                                     .device = o->registry->device});
 }
 
+static Tensor numbers_for(const Optimizer *o, const Bucket *b) {
+    return words_of(&o->state->clipped[b->apart], sizeof *o->state->clipped);
+}
+
 static void update_matrices(const Optimizer *o, const Bucket *b) {
     Registry *r = o->registry;
     const int state = o->n_buffers - 1;
-    Tensor numbers = words_of(&o->state->clipped, sizeof o->state->clipped);
+    Tensor numbers = numbers_for(o, b);
     for (int i = b->first; i < b->first + b->n; i++) {
         const Param *p = r->laid[i];
         const FlatRange held = param_part_held(r, p);
@@ -234,7 +246,7 @@ static void update_elements(const Optimizer *o, int bucket, const OptimStep *s) 
     const SgdAttr sgd = {.momentum = c->sgd_momentum};
     const LionAttr lion = {.beta1 = c->lion_beta1, .beta2 = c->lion_beta2};
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n),
-           numbers = words_of(&o->state->clipped, sizeof o->state->clipped);
+           numbers = numbers_for(o, &r->buckets[bucket]);
     if (!pieces.dim[0]) return;
     Tensor grad = part_of(r, bucket, FLAT_GRADS, r->gradients, r->grads), out[1 + OPTIM_BUFFERS + 1];
     Call call = {.in = {&grad, &pieces, &numbers}, .device = r->device};
@@ -276,14 +288,14 @@ static void work(void *arg) {
     const Work *w = arg;
     const Optimizer *o = w->of;
     Registry *r = o->registry;
-    total(o, OP_sum_squares, FLAT_GRADS, r->grads, &o->state->squares, EXACT_WORDS);
-    if (o->config->log_num_zeros_in_grad) total(o, OP_count_zeros, FLAT_GRADS, r->grads, &o->state->zeros, 1);
     clip(o);
+    if (o->config->log_num_zeros_in_grad)
+        total(o, EVERY_NORM, OP_count_zeros, FLAT_GRADS, r->grads, &o->state->zeros, 1);
     for (int k = 0; k < r->n_buckets; k++) update(o, k, w->step);
     states_after_update(r);
     if (w->step->exact) registry_snap(r, FLAT_MASTERS, EXACT_GRID_BITS);
     if (o->config->log_params_norm)
-        total(o, OP_sum_squares, FLAT_MASTERS, r->masters, &o->state->params, EXACT_WORDS);
+        total(o, EVERY_NORM, OP_sum_squares, FLAT_MASTERS, r->masters, &o->state->params, EXACT_WORDS);
     if (o->sync) return;
     if (updates_values(o, w->step))
         registry_round_buffers(r);
@@ -311,7 +323,7 @@ OptimResult optim_step(Optimizer *o, OptimStep s) {
         work(&w);
     device_copy(d, (char *)o->host + TOLD, (char *)o->state + TOLD, sizeof *o->state - TOLD);
     device_wait(d);
-    const ClipOutcome *told = &o->host->outcome;
+    const ClipOutcome *told = o->host->outcome;
     const bool updates = told->updates != 0;
     o->step += updates;
     /* The end of the step has changed the delayed scales of FP8 weights. */

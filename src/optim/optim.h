@@ -26,9 +26,10 @@ typedef struct BucketPieces {
 
 /* Inputs and outputs of a step. */
 typedef struct OptimState {
-    StepNumbers given, clipped;
-    ExactSum squares;
-    ClipOutcome outcome;
+    StepNumbers given,
+        clipped[CLIP_NORMS]; /* clipped, squares, outcome: of all other parameters, and of those apart */
+    ExactSum squares[CLIP_NORMS];
+    ClipOutcome outcome[CLIP_NORMS];
     int64_t zeros;
     ExactSum params; /* sum of squares of the parameters after the update */
 } OptimState;
@@ -74,7 +75,7 @@ typedef struct OptimStep {
 } OptimStep;
 
 typedef struct OptimResult {
-    double grad_norm;   /* L2 norm of the gradient over all parameters, before clipping */
+    double grad_norm;   /* L2 norm of the gradient over all parameters except those apart, before clipping */
     double clip;        /* min(1, clip_grad / (norm + 1e-6)), or 1 if clipping is off */
     double num_zeros;   /* number of zeros in the gradient, or -1 without --log-num-zeros-in-grad */
     double params_norm; /* L2 norm of the masters after the update, or -1 without --log-params-norm */

@@ -27,14 +27,19 @@ static Kind kind_of(const Param *p) {
     return matrix ? MATRICES : DENSE;
 }
 
+static bool is_apart(const Param *p) { return p->spec.flags & PARAM_APART; }
+
 /* ---- groups ---- */
 
-static void set_groups(const Registry *r, Bucket *b, Kind kind) {
+/* p: a parameter of the bucket */
+static void set_groups(const Registry *r, Bucket *b, const Param *p) {
+    const Kind kind = kind_of(p);
     enum { OF_DENSE = 1 << AXIS_CP | 1 << AXIS_DP, OF_EXPERTS = 1 << AXIS_EDP };
     static const unsigned AXES_OF[KINDS] = {OF_DENSE, OF_EXPERTS, OF_DENSE, OF_DENSE, OF_EXPERTS, OF_DENSE};
     const DataParallel *d = &r->layout.data;
     const Group all = mesh_group(&r->layout.mesh, AXES_OF[kind]);
     b->trained = kind < FROZEN;
+    b->apart = is_apart(p);
     b->matrices = kind >= MATRICES && kind <= FP8_MATRICES;
     b->fp8 = kind == FP8 || kind == FP8_MATRICES;
     const int instances = b->trained && d->instances > 1 ? d->instances : 1;
@@ -65,12 +70,13 @@ static bool ends_with_units(const Registry *r) {
 static int fill(Registry *r) {
     const bool by_unit = ends_with_units(r);
     const int64_t full = limit(r);
-    int n = 0, open[KINDS], unit[KINDS] = {0};
-    int64_t size[KINDS] = {0};
-    for (int k = 0; k < KINDS; k++) open[k] = -1;
+    enum { SORTS = 2 * KINDS };
+    int n = 0, open[SORTS], unit[SORTS] = {0};
+    int64_t size[SORTS] = {0};
+    for (int k = 0; k < SORTS; k++) open[k] = -1;
     for (int i = r->n; i--;) {
         Param *p = r->params[i];
-        const Kind k = kind_of(p);
+        const int k = 2 * (int)kind_of(p) + is_apart(p);
         const bool alone = param_is_tied(p);
         if (open[k] < 0 || alone || (by_unit && p->unit != unit[k])) open[k] = n++, size[k] = 0;
         unit[k] = p->unit;
@@ -93,7 +99,7 @@ static void sort(Registry *r, int n) {
         Param *p = r->params[i];
         p->bucket = number[p->bucket];
         r->buckets[p->bucket].n++;
-        if (r->buckets[p->bucket].n == 1) set_groups(r, &r->buckets[p->bucket], kind_of(p));
+        if (r->buckets[p->bucket].n == 1) set_groups(r, &r->buckets[p->bucket], p);
     }
     free(first), free(number);
 }
@@ -167,7 +173,8 @@ static void place(Registry *r) {
 
 static bool are_mates(const Registry *r, const Bucket *fp8, const Bucket *other) {
     const Param *a = r->laid[fp8->first], *b = r->laid[other->first];
-    return fp8->fp8 && kind_of(b) == DENSE && !param_is_tied(b) && a->unit == b->unit && other->mate < 0;
+    return fp8->fp8 && kind_of(b) == DENSE && fp8->apart == other->apart && !param_is_tied(b) &&
+           a->unit == b->unit && other->mate < 0;
 }
 
 static void pair(Registry *r) {

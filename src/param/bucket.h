@@ -2,8 +2,8 @@
  *
  * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after
  * another. Each parameter begins at a multiple of PARAM_ALIGN elements of its bucket. A bucket has parameters
- * of one kind (dense, experts, FP8 weights, matrices of these, frozen weights, buffers). The members of its `inner` group
- * hold equal parts of the bucket, whose size is a multiple of PARAM_ALIGN. Member i holds elements
+ * of one kind (dense, experts, FP8 weights, matrices of these, frozen weights, buffers), all with or all without
+ * PARAM_APART. The members of its `inner` group hold equal parts of the bucket, whose size is a multiple of PARAM_ALIGN. Member i holds elements
  * [begin + i * shard, begin + (i + 1) * shard). Parts of a bucket of matrices (PARAM_MATRIX) consist of whole parameters.
  * Padding is zero. Tied embeddings are in a separate bucket, so that the
  * first and the last pipeline stage shard them equally.
@@ -22,6 +22,7 @@ struct Bucket {
     Group inner, outer;        /* the ranks that shard the bucket; the ranks with the same part in all
                                   instances */
     bool matrices;             /* whether its parameters have PARAM_MATRIX */
+    bool apart;                /* whether its parameters have PARAM_APART */
     bool fp8;                  /* whether its values are FP8 (fp8_weights.h) */
     int mate; /* if buckets end with units: a unit's bucket of FP8 weights and its bucket of other dense parameters
                  are mates; -1: none */

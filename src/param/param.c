@@ -57,17 +57,17 @@ Param *registry_find(const Registry *r, const char *name) {
     return number ? r->params[number - 1] : NULL;
 }
 
-int registry_freeze(Registry *r, const char *name) {
+int registry_mark(Registry *r, const char *name, ParamFlags flag) {
     const size_t length = strlen(name);
-    int frozen = 0;
+    int marked = 0;
     for (int i = 0; i < r->n; i++) {
         ParamSpec *s = &r->params[i]->spec;
         const bool is_below = !strncmp(s->name, name, length) && (!s->name[length] || s->name[length] == '.');
         if (!is_below || s->flags & PARAM_BUFFER) continue;
-        s->flags |= PARAM_FROZEN;
-        frozen++;
+        s->flags |= flag;
+        marked++;
     }
-    return frozen;
+    return marked;
 }
 
 void registry_mark_matrices(Registry *r) {

@@ -23,12 +23,14 @@ typedef enum ParamFlags {
     /* A buffer that is saved with the parameters, but not trained: it has no gradient and no update, and does
      * not count in norms. */
     PARAM_BUFFER = 4,
-    /* A weight that is not trained (registry_freeze): it has no gradient and no update, and does not count in
+    /* A weight that is not trained: it has no gradient and no update, and does not count in
      * norms. */
     PARAM_FROZEN = 8,
     /* A weight whose update depends on the whole matrix (registry_mark_matrices). Data-parallel ranks that
      * shard it assign the whole parameter to one rank. */
     PARAM_MATRIX = 16,
+    /* A weight whose gradient does not count in the norm of the others, and has a separate norm. */
+    PARAM_APART = 32,
 } ParamFlags;
 
 /* Suffix of the names of buffers with the state of delayed FP8 scaling, which affects only rounding. */
@@ -194,12 +196,13 @@ Param *param_share(Registry *, ParamSpec);
 void param_add_holder(Registry *, Param *, int rank);
 static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* NULL if there is none */
-/* Freezes the weight `name` and all weights whose names begin with `name` and a dot ("decoder.layers.0"). Call it
- * before registry_allocate. Every data-parallel rank then holds their values and masters, and no rank has memory for
- * their gradients and optimizer state. Returns the number of these weights. */
-int registry_freeze(Registry *, const char *name);
+/* Sets a flag, PARAM_FROZEN or PARAM_APART, of the weight `name` and of all weights whose names begin with `name` and a
+ * dot ("decoder.layers.0"). Call it before registry_allocate. Every data-parallel rank holds values and masters of
+ * frozen weights, and no rank has memory for their gradients and optimizer state. Returns the number of these
+ * weights. */
+int registry_mark(Registry *, const char *name, ParamFlags flag);
 /* Sets PARAM_MATRIX for the trained weights that Megatron-LM's Muon updates: all with two dimensions except the word
- * embedding and the output layer. Call it before registry_allocate, after registry_freeze. */
+ * embedding and the output layer. Call it before registry_allocate, after weights have been frozen. */
 void registry_mark_matrices(Registry *);
 /* Begins a unit: parameters that are used together, such as a layer. At stage 3, the values of a unit are gathered
  * together. */

@@ -82,6 +82,7 @@ static const Record *output_of(const Log *log, const OpDef *op, const Call *call
 }
 
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
+static bool is_trained(const Tensor *x) { return is_parameter(x) && x->flags & TENSOR_NEEDS_GRAD; }
 static bool is_value(const Tensor *x) { return x && dtype_is_float((DType)x->dtype) && !is_parameter(x); }
 /* Whether x was received from a different pipeline stage. Tables and loss weights were not; they need no
  * gradient. */
@@ -238,7 +239,7 @@ static bool begins_sum(const Tape *t, const Tensor *w) {
 static void on_plays(Log *log, const Tape *t, const OpDef *op, const Call *call, Need need) {
     const Record *y = output_of(log, op, call);
     for (int i = 0; i < CALL_IN && need & NEED_DW; i++) {
-        if (!is_parameter(call->in[i]) || i >= OPERANDS) continue;
+        if (!is_trained(call->in[i]) || i >= OPERANDS) continue;
         const Tensor *grad = call->in[i]->grad;
         const int64_t n = tensor_count(grad);
         log->before[i] = mem_grow(log->before[i], (size_t)n, sizeof **log->before);
@@ -287,7 +288,7 @@ static void on_played(Log *log, const OpDef *op, const Call *call, Need need) {
     for (int i = 0; i < CALL_IN && i < OPERANDS; i++) {
         Tensor *x = call->in[i];
         if (is_parameter(x)) {
-            if (need & NEED_DW) weight_played(log, &y, op, x, i);
+            if (need & NEED_DW && is_trained(x)) weight_played(log, &y, op, x, i);
         } else if (need & NEED_DX && is_value(x) && x->grad && x->grad->data) {
             Record *r = add_backward(log, &y, RECORD_INPUT, i, op);
             r->moved = y.moved;

@@ -93,6 +93,7 @@ static const struct {
     {OPTION_lion_beta2, CHANGES_UPDATE},
     {OPTION_clip_grad, CHANGES_UPDATE},
     {OPTION_mtp_loss_scaling_factor, CHANGES_UPDATE},
+    {OPTION_mtp_detach_heads, CHANGES_UPDATE},
     {OPTION_qk_clip, CHANGES_UPDATE},
     {OPTION_qk_clip_alpha, CHANGES_UPDATE},
     {OPTION_qk_clip_threshold, CHANGES_UPDATE},

@@ -157,3 +157,9 @@ Tensor *tape_alias(Tape *t, const Tensor *x) {
     y->refs = 0;
     return y;
 }
+
+Tensor *tape_detach(Tape *t, const Tensor *x) {
+    Tensor *y = is_parameter(x) ? tape_header(t, *x) : tape_alias(t, x);
+    y->flags &= (uint8_t)~TENSOR_NEEDS_GRAD;
+    return y;
+}

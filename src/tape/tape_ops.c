@@ -23,13 +23,16 @@ static void ran(Tape *t, const OpDef *op, const Call *call) {
     if (t->trace) t->trace(t->trace_arg, op, call);
 }
 
-/* Gathers the values of the op's parameters, which may be on other ranks. */
+/* Gathers the values of the op's parameters, which may be on other ranks. A detached parameter gets its new memory. */
 static void use_parameters(Tape *t, const Call *call) {
     Param *used[CALL_IN];
     int n = 0;
     for (int i = 0; i < CALL_IN; i++)
         if (is_parameter(call->in[i])) used[n++] = param_of(call->in[i]);
-    if (n) sync_use(t->context->sync, used, n);
+    if (!n) return;
+    sync_use(t->context->sync, used, n);
+    for (int i = 0; i < CALL_IN; i++)
+        if (is_parameter(call->in[i])) call->in[i]->data = param_of(call->in[i])->value.data;
 }
 
 static bool is_attention(const OpDef *op) {

@@ -46,7 +46,7 @@ ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope
              "--position-embedding-type rope --no-rope-freq 2 --no-rope-temperature-scale 0.1"),
             ("rope_temperature_scale rope_temperature_floor",
              "--position-embedding-type rope --rope-temperature-scale 0.1"),
-            ("mtp_num_layers mtp_loss_scaling_factor mtp_use_repeated_layer", "--mtp-num-layers 1"),
+            ("mtp_num_layers mtp_loss_scaling_factor mtp_use_repeated_layer mtp_detach_heads", "--mtp-num-layers 1"),
             ("eod_mask_loss", "--eod-mask-loss"), ("reset_position_ids", "--reset-position-ids"), ("reset_attention_mask", "--reset-attention-mask"),
             ("null_tokenizer_eod_id null_tokenizer_pad_id", "--null-tokenizer-eod-id 5 --null-tokenizer-pad-id 5"),
             ("fim_data fim_rate fim_spm_rate fim_split_sample fim_fragment_rate fim_no_prefix fim_prefix_token"

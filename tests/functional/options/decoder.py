@@ -631,11 +631,15 @@ class Pass:
             x = self.norm(x, f"{layer}.{after}") if m.norms_sum else x
         return x
 
-    def output(self, x):
+    def cut(self, x):
+        """With --mtp-detach-heads, returns x without its history, so that no gradient flows through it."""
+        return Var(x.value) if "mtp-detach-heads" in self.o else x
+
+    def output(self, x, cut=lambda w: w):
         w, cap = self.w, self.o.float("final-logit-softcapping", math.inf)
         x = x / self.o.float("logits-scaling", math.sqrt(self.m.hidden) if self.m.scales_output else 1.0)
-        z = x @ w.get("output_layer.weight", w["embedding.word_embeddings.weight"]).transpose(1, 0)
-        z = z if "output_layer.bias" not in w else z + w["output_layer.bias"]
+        z = x @ cut(w.get("output_layer.weight", w["embedding.word_embeddings.weight"])).transpose(1, 0)
+        z = z if "output_layer.bias" not in w else z + cut(w["output_layer.bias"])
         return z if cap == math.inf else tanh(z / cap) * cap
 
     def states(self):
@@ -651,7 +655,8 @@ class Pass:
         positions ahead."""
         m, batch, name = self.m, self.batch, self.m.scope_ahead(k)
         token = self.embedded(batch.later(batch.tokens, k), batch.positions, site=f"{name}.embedding.dropout")
-        x = concatenate([self.norm(token, f"{name}.enorm"), self.norm(x, f"{name}.hnorm")])
+        x = self.cut(x) if k == 1 else x
+        x = concatenate([self.norm(self.cut(token), f"{name}.enorm"), self.norm(x, f"{name}.hnorm")])
         layer = m.layers + k - 1
         x = self.layer(self.linear(x, f"{name}.eh_proj"), m.scope(layer), layer, batch.positions, self.visible)
         return self.norm(x, f"{name}.final_layernorm")
@@ -663,7 +668,7 @@ class Pass:
         found, self.accepted = [nll(self.output(x), batch.labels, batch.mask)], []
         for k in range(1, self.m.ahead + 1):
             x = self.state_ahead(x, k)
-            z, labels, mask = self.output(x), batch.later(batch.labels, k), batch.later(batch.mask, k)
+            z, labels, mask = self.output(x, self.cut), batch.later(batch.labels, k), batch.later(batch.mask, k)
             found.append(nll(z, labels, mask))
             self.accepted.append((mask * (z.value.argmax(-1) == labels)).sum())
         return found

@@ -154,6 +154,7 @@ AHEAD_LAYOUTS = (*LAYOUTS, RING, CUT + CHUNKED,
                  "--ranks 8 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|mm|L",
                  "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|m|mL",
                  "--ranks 2 --use-megatron-fsdp")
+FULLY_SHARDED = "--ranks 4 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --pipeline-model-parallel-size 2"
 witnessed("mtp_num_layers", AHEAD + "--hidden-dropout 0.1 --attention-dropout 0.1", layouts=AHEAD_LAYOUTS, families=GPT)
 witnessed("mtp_num_layers mtp_loss_scaling_factor",
           AHEAD + "--mtp-loss-scaling-factor 0.7 --calculate-per-token-loss --reset-position-ids"
@@ -168,6 +169,10 @@ witnessed("mtp_use_repeated_layer", AHEAD + "--mtp-use-repeated-layer --mtp-loss
           layouts=(*AHEAD_LAYOUTS, "--ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
                                    " --ddp-num-buckets 4",
                    "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble"))
+witnessed("mtp_detach_heads", AHEAD + "--mtp-detach-heads --mtp-loss-scaling-factor 5 --clip-grad 0.5 --log-num-zeros-in-grad",
+          layouts=AHEAD_LAYOUTS, families=GPT)
+witnessed("mtp_detach_heads mtp_use_repeated_layer", families=GPT, layouts=(ONE, CUT + CHUNKED, STAGES, FULLY_SHARDED),
+          words=AHEAD + "--mtp-detach-heads --mtp-use-repeated-layer --untie-embeddings-and-output-weights")
 # The gradient of the keys' biases is 0, and Adam makes steps of the rounding errors of such a gradient.
 CLIPPED = "--qk-clip --qk-clip-threshold 0.7 --qk-clip-alpha 0.3 "
 QUERIES = "--group-query-attention --num-query-groups 2 "

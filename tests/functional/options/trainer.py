@@ -376,6 +376,11 @@ class Trainer:
         if s.growth == o.int("loss-scale-window", 1000):
             s.growth, s.hysteresis, s.scale = 0, o.int("hysteresis", 2), s.scale * 2
 
+    def clip_of(self, gradients):
+        """Returns the norm of the gradients, and the coefficient that clips them by it."""
+        norm, most = math.sqrt(sum((g * g).sum() for g in gradients.values())), self.o.float("clip-grad", 1.0)
+        return norm, min(1.0, most / (norm + 1e-6)) if most > 0 else 1.0
+
     def step(self, overflow=False):
         """Runs a step. With `overflow`, the gradients are not finite, as can happen in 16 bits, so no weight
         changes."""
@@ -389,14 +394,15 @@ class Trainer:
                 bias[:] = moved - moved.mean()
             else:
                 bias += o.float("moe-router-bias-update-rate", 1e-3) * np.sign(chosen[layer].mean() - chosen[layer])
-        norm, most = math.sqrt(sum((g * g).sum() for g in gradients.values())), o.float("clip-grad", 1.0)
-        clip = min(1.0, most / (norm + 1e-6)) if most > 0 else 1.0
+        apart = {name for name in gradients if "mtp-detach-heads" in o and name.startswith("mtp.")}
+        (norm, clip), (_, clip_apart) = (self.clip_of({name: gradients[name] for name in names})
+                                         for names in (gradients.keys() - apart, apart))
         told |= {"grad_norm": norm, "clip": clip, "learning_rate": learning_rate(o, s.scheduled, o.float("lr"), o.float("min-lr", 0.0)),
                  "weight_decay": weight_decay(o, s.scheduled), "batch_size": size, "loss_scale": s.scale, "skipped": overflow}
         if overflow:
             del told["grad_norm"], told["clip"]
         else:
-            self.update({name: g * clip for name, g in gradients.items()})
+            self.update({name: g * (clip_apart if name in apart else clip) for name, g in gradients.items()})
             s.scheduled += size
         if "qk-clip" in o:
             self.clip_scores()

@@ -20,6 +20,7 @@ static const struct {
     {"mtp-num-layers", "0"},
     {"mtp-loss-scaling-factor", "0.1"},
     {"mtp-use-repeated-layer", "false"},
+    {"mtp-detach-heads", "false"},
     {"group-query-attention", "false"},
     {"num-query-groups", "1"},
     {"seq-length", "none"},

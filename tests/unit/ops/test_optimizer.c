@@ -235,18 +235,38 @@ TEST(numbers_in_memory_take_the_place_of_the_attributes) {
     device_free(d);
 }
 
-static ClipOutcome clipped(double most, double square, StepNumbers *numbers) {
-    ExactSum sum = {0};
-    exact_add(&sum, &square, 1);
-    ClipOutcome o;
-    StepNumbers before = *numbers;
-    Tensor s = flat(&sum, I64, EXACT_WORDS), from = flat(&before, F64, STEP_WORDS),
-           to = flat(numbers, F64, STEP_WORDS), outcome = flat(&o, F64, CLIP_WORDS);
+/* Clips n gradients, whose norms have these squares. */
+static void clip_each_of(int n, double most, const double *squares, StepNumbers from, StepNumbers *numbers,
+                         ClipOutcome *outcomes) {
+    ExactSum sums[CLIP_NORMS] = {0};
+    for (int i = 0; i < n; i++) exact_add(&sums[i], &squares[i], 1);
+    Tensor s = flat(sums, I64, n * EXACT_WORDS), before = flat(&from, F64, STEP_WORDS),
+           to = flat(numbers, F64, n * STEP_WORDS), outcome = flat(outcomes, F64, n * CLIP_WORDS);
     Device *d = device_cpu(1);
     call_run(&OPS[OP_clip],
-             &(Call){.in = {&s, &from}, .out = {&to, &outcome}, .attr = &(ClipAttr){most}, .device = d});
+             &(Call){.in = {&s, &before}, .out = {&to, &outcome}, .attr = &(ClipAttr){most}, .device = d});
     device_free(d);
+}
+
+static ClipOutcome clipped(double most, double square, StepNumbers *numbers) {
+    ClipOutcome o;
+    clip_each_of(1, most, &square, *numbers, numbers, &o);
     return o;
+}
+
+/* If one gradient overflows, the others must not update either. */
+TEST(each_norm_clips_its_gradient) {
+    const StepNumbers given = {.grad_scale = 0.5};
+    StepNumbers numbers[2];
+    ClipOutcome o[2];
+    clip_each_of(2, 1, (double[]){64, 4}, given, numbers, o);
+    assert_true(o[0].norm == 4 && o[1].norm == 1 && o[0].updates == 1 && o[1].updates == 1);
+    assert_true(numbers[0].grad_scale == 0.5 * o[0].clip && numbers[1].grad_scale == 0.5 * o[1].clip);
+    assert_true(o[0].clip == 1 / (4 + 1e-6) && o[1].clip == 1 / (1 + 1e-6));
+    for (int bad = 0; bad < 2; bad++) {
+        clip_each_of(2, 1, (double[]){bad ? 64 : INFINITY, bad ? INFINITY : 64}, given, numbers, o);
+        for (int i = 0; i < 2; i++) assert_true(o[i].updates == 0 && numbers[i].updates == 0);
+    }
 }
 
 TEST(the_norm_of_the_scaled_gradient_is_clipped) {

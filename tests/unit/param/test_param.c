@@ -196,9 +196,9 @@ TEST(frozen_weights_have_no_gradient) {
     Registry *r = registry_new(NULL);
     Param *p[4];
     for (int i = 0; i < 4; i++) p[i] = param_add(r, matrix(NAMES[i], 8, 0, 8));
-    assert_int_equal(registry_freeze(r, "layers.1.w"), 2);
-    assert_int_equal(registry_freeze(r, "layers.1.w.bias"), 1);
-    assert_int_equal(registry_freeze(r, "layer"), 0);
+    assert_int_equal(registry_mark(r, "layers.1.w", PARAM_FROZEN), 2);
+    assert_int_equal(registry_mark(r, "layers.1.w.bias", PARAM_FROZEN), 1);
+    assert_int_equal(registry_mark(r, "layer", PARAM_FROZEN), 0);
     registry_allocate(r, d, BF16, true);
     registry_init(r, 7);
     for (int i = 0; i < 4; i++) {
