@@ -68,6 +68,7 @@ UNREAD = {
            ("qk_layernorm qk_layernorm_whole qk_layernorm_after_rope apply_wd_to_qk_layernorm", "--qk-layernorm"),
            ("softmax_type", "--softmax-type off-by-one"),
            ("qk_l2_norm qk_l2_norm_rope_layers_only", "--qk-l2-norm"),
+           ("alibi_bias_max", "--position-embedding-type alibi"), ("embedding_layernorm", "--embedding-layernorm"),
            ("norm_placement", "--norm-placement sandwich"), ("parallel_residual", "--parallel-residual two-norms"),
            ("no_rope_freq", "--position-embedding-type rope --no-rope-freq 2")]}
 
