@@ -34,8 +34,8 @@ typedef struct ActivationAttr {
 } ActivationAttr;
 
 typedef struct LinearAttr {
-    /* Every element is one chain of multiply-adds over its terms in order, so it does not depend on the
-     * number of rows or columns. (BLAS chooses its order by shape.) */
+    /* Every element is a sum of its terms in an order that does not depend on the number of rows and columns. The gradient
+     * of a weight is one chain of multiply-adds in the order of the rows. */
     bool fixed_order;
     Activation activation; /* the activation that gives `act` from y, or x from `pre`; not gated */
 } LinearAttr;
