@@ -67,6 +67,8 @@ UNREAD = {
            ("group_query_attention num_query_groups", "--group-query-attention --num-query-groups 2"),
            ("qk_layernorm qk_layernorm_whole qk_layernorm_after_rope apply_wd_to_qk_layernorm", "--qk-layernorm"),
            ("softmax_type", "--softmax-type off-by-one"),
+           ("alibi_bias_max", "--position-embedding-type alibi --alibi-bias-max 3"),
+           ("embedding_layernorm", "--embedding-layernorm"),
            ("qk_l2_norm qk_l2_norm_rope_layers_only", "--qk-l2-norm"),
            ("alibi_bias_max", "--position-embedding-type alibi"), ("embedding_layernorm", "--embedding-layernorm"),
            ("norm_placement", "--norm-placement sandwich"), ("parallel_residual", "--parallel-residual two-norms"),
