@@ -76,7 +76,7 @@ static void cast(const Registry *r, const Param *p) {
     const Fp8PartAttr attr = part_attr(r, p, part);
     const int64_t n = part.end - part.begin;
     Fp8Weight *w = p->fp8;
-    Tensor none = tensor_make(NULL, r->precise, 1, &n), x = none, y = tensor_make(NULL, F8E4M3, 1, &n), row;
+    Tensor x = tensor_make(NULL, r->precise, 1, &n), y = tensor_make(NULL, F8E4M3, 1, &n), row;
     if (n) x = registry_slice(r, FLAT_MASTERS, r->masters, p->bucket, part.begin, n);
     if (n) y = registry_slice(r, FLAT_FP8, r->fp8, p->bucket, part.begin, n);
     if (w->history) row = fp8_weight_row(w->history, w->row);

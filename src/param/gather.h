@@ -1,10 +1,11 @@
-/* Gathers the parameter values that data-parallel ranks shard, for sync.h. Each rank rounds its part of the values from
- * its masters, or casts it to FP8 (fp8_weights.h). Values are gathered before an op reads them. Below stage 3, the gathered values are in the registry's
- * buffer. At stage 3, a bucket is gathered into a slot when it is used, and dropped when the slot is needed again. A
- * layer's FP8 weights and its other dense parameters share a slot. The slots hold the layer in use and, with
- * overlap_values, the next layer. Below stage 3, all gathers start together after
- * an update. With overlap_values and with_attention, only the first gather starts then; each later gather starts at an
- * attention op, one bucket before its use. */
+/* Gathers the parameter values that data-parallel ranks shard, for sync.h. Each rank rounds its part of the values
+ * from its masters, or casts it to FP8 (fp8_weights.h). Values are gathered before an op reads them. Below stage 3,
+ * the gathered values are in the registry's buffer. At stage 3, a bucket is gathered into a slot when it is used,
+ * and dropped when the slot is needed again. A layer's FP8 weights and its other dense parameters share a slot. The
+ * slots hold the layer in use and, with overlap_values, the next layer.
+ *
+ * Below stage 3, all gathers start together after an update. With overlap_values and with_attention, only the first
+ * gather starts then; each later gather starts at an attention op, one bucket before its use. */
 #pragma once
 
 #include "comm/comm.h"

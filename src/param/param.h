@@ -117,8 +117,7 @@ typedef struct Param {
     /* F64 in the fp64 lane, otherwise F32, or BF16 (see DataParallel). Flags ACCUM | MAIN_GRAD. Without ACCUM
      * it is unwritten: the content is undefined, and the next gradient overwrites it. */
     Tensor main_grad;
-    Tensor
-        master; /* F64 or F32; it shares the memory of `value` unless storage is 16-bit or `value` is FP8 */
+    Tensor master;         /* F64 or F32; shares the memory of `value` unless that has 16 or 8 bits */
     struct Fp8Weight *fp8; /* fp8_weights.h; NULL: not stored in FP8 */
 } Param;
 

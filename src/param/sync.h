@@ -50,8 +50,8 @@ void sync_finish(Sync *);
  * gathers the values that it uses. */
 void sync_replay(Sync *, DeviceRecording *, void (*work)(void *arg), void *arg);
 
-/* Call it after an update, registry_init or a load has changed masters. Rounds values from masters, casts FP8 weights and
- * gathers the values of other ranks; with overlap_values, the gathers overlap the next forward. */
+/* Call it after an update, registry_init or a load has changed masters. Rounds values from masters, casts FP8 weights
+ * and gathers the values of other ranks; with overlap_values, the gathers overlap the next forward. */
 void sync_publish(Sync *);
 
 /* ---- called by the tape ---- */
