@@ -70,9 +70,10 @@ ArgTable config_table(Config *c, ConfigUse use) {
                       .foreign_use = use == USE_PRETRAIN || use == USE_FINETUNE || use == USE_BENCH_TRAIN ||
                                              use == USE_PARITY || use == USE_ALL
                                          ? FOREIGN_READ
-                                     : use == USE_GENERATE ? FOREIGN_ON_LINE
-                                                           : FOREIGN_UNUSED,
-                      .notes_unread = use == USE_GENERATE, /* like Megatron-LM's inference scripts */
+                                     : use == USE_GENERATE || use == USE_SERVE ? FOREIGN_ON_LINE
+                                                                               : FOREIGN_UNUSED,
+                      .notes_unread =
+                          use == USE_GENERATE || use == USE_SERVE, /* like Megatron-LM's inference scripts */
                       .accepts = config_uses,
                       .use = (int)use,
                       .command = config_use_name(use),

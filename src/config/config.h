@@ -139,7 +139,9 @@ typedef struct Config {
 /* Selects the rules to check: a rule of rules.def is checked if all bits of its CHECK_ constant are set. */
 typedef enum ConfigCheck {
     CHECK_TRAIN = 1,
-    CHECK_GENERATE = 2,
+    CHECK_INFER = 2,
+    CHECK_GENERATE = 128 | CHECK_INFER,
+    CHECK_SERVE = 256 | CHECK_INFER,
     CHECK_DATA = 4,
     CHECK_LAYOUT = 8, /* rules about how layers are split over ranks and about the pipeline's schedule */
     CHECK_MODEL = 16 | CHECK_LAYOUT,

@@ -56,6 +56,7 @@ struct Engine {
     char *ids; /* device memory of a pass's integers */
     size_t ids_bytes;
     double *row, *scratch; /* [vocab] */
+    LikelyToken *likeliest;
     int64_t passes, preemptions, shared;
 };
 
@@ -439,6 +440,20 @@ static bool is_end(const Request *r, int64_t token) {
     return false;
 }
 
+/* Reports a token, whose logits are in e->row. */
+static void report(Engine *e, const Live *live, EngineEvent event, EngineSink *sink, void *arg) {
+    const int64_t vocab = e->model->plan.vocab, k = live->request.likeliest;
+    event.id = live->request.id;
+    if (live->request.logprobs || event.kind == EVENT_PROMPT)
+        event.logprob = sampling_logprob(e->row, vocab, event.token);
+    if (k > 0) {
+        e->likeliest = mem_grow(e->likeliest, (size_t)k, sizeof *e->likeliest);
+        sampling_likeliest(e->row, vocab, k, e->likeliest);
+        event.likeliest = e->likeliest;
+    }
+    sink(arg, &event);
+}
+
 static void finish(Live *live, Finish why, EngineSink *sink, void *arg) {
     live->ended = true;
     sink(arg, &(EngineEvent){.kind = EVENT_END, .id = live->request.id, .index = live->n, .finish = why});
@@ -452,23 +467,21 @@ static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
         const double uniform =
             philox_uniform(r->seed, hash_name("generate"), r->stream << 32 | (uint64_t)live->n);
         memcpy(e->scratch, e->row, (size_t)vocab * sizeof *e->scratch);
-        const int64_t token = sampling_choose(&r->sampling, e->scratch, vocab, uniform);
+        const int32_t token = (int32_t)sampling_choose(&r->sampling, e->scratch, vocab, uniform);
+        EngineEvent event = {.kind = EVENT_TOKEN, .index = live->n, .token = token};
         if (is_end(r, token)) {
-            finish(live, FINISH_STOP, sink, arg);
+            live->ended = true;
+            event.kind = EVENT_END, event.finish = FINISH_STOP;
+            report(e, live, event, sink, arg);
             return;
         }
-        live->tokens[live->n++] = (int32_t)token;
-        sink(arg, &(EngineEvent){.kind = EVENT_TOKEN,
-                                 .id = r->id,
-                                 .index = live->n - 1,
-                                 .token = (int32_t)token,
-                                 .logprob = r->logprobs ? sampling_logprob(e->row, vocab, token) : 0});
+        live->tokens[live->n++] = token;
+        report(e, live, event, sink, arg);
     }
     if (!live->ended && live->n - live->n_first >= r->max_new_tokens) finish(live, FINISH_LENGTH, sink, arg);
 }
 
 static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void *arg) {
-    const int64_t vocab = e->model->plan.vocab;
     DeviceView all = device_view(e->context->device, logits->data, tensor_bytes(logits), VIEW_READ);
     int64_t at = 0;
     for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
@@ -483,11 +496,9 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
                 finish(live, FINISH_NAN, sink, arg);
             } else if (prompt) {
                 live->known = i + 1;
-                sink(arg, &(EngineEvent){.kind = EVENT_PROMPT,
-                                         .id = live->request.id,
-                                         .index = i + 1,
-                                         .token = live->tokens[i + 1],
-                                         .logprob = sampling_logprob(e->row, vocab, live->tokens[i + 1])});
+                report(e, live,
+                       (EngineEvent){.kind = EVENT_PROMPT, .index = i + 1, .token = live->tokens[i + 1]},
+                       sink, arg);
             } else {
                 append(e, live, sink, arg);
                 break;
@@ -509,8 +520,9 @@ bool engine_step(Engine *e, EngineSink *sink, void *arg) {
 }
 
 EngineCounts engine_counts(const Engine *e) {
-    return (EngineCounts){e->waiting.n, e->running.n,   page_pool_available(e->pages),
-                          e->passes,    e->preemptions, e->shared};
+    return (EngineCounts){e->waiting.n,   e->running.n,   page_pool_available(e->pages),
+                          e->passes,      e->preemptions, e->shared,
+                          e->limits.pages};
 }
 
 /* ---- the engine ---- */
@@ -568,5 +580,5 @@ void engine_free(Engine *e) {
     cache_free(e->model, &e->cache);
     device_release(e->context->device, e->ids, e->ids_bytes);
     page_pool_free(e->pages), page_pool_free(e->encoder_pages);
-    free(e->share), free(e->row), free(e->scratch), free(e);
+    free(e->share), free(e->row), free(e->scratch), free(e->likeliest), free(e);
 }

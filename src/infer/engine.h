@@ -34,6 +34,7 @@ typedef struct Request {
     bool prompt_logprobs; /* whether events report the log-probabilities of the prompt's tokens; then all are
                              computed */
     uint64_t salt;        /* below 2^63. Requests share pages only with requests of the same salt */
+    int64_t likeliest;    /* events also report this many most likely tokens; at most the vocabulary */
 } Request;
 
 typedef enum Finish {
@@ -51,9 +52,10 @@ typedef enum EngineEventKind {
 typedef struct EngineEvent {
     EngineEventKind kind;
     int64_t id, index;
-    int32_t token;
-    double logprob; /* under the unmodified distribution; 0 if it is not reported */
-    Finish finish;  /* of EVENT_END */
+    int32_t token;                /* for EVENT_END, the end token of FINISH_STOP */
+    double logprob;               /* under the unmodified distribution; 0 if it is not reported */
+    const LikelyToken *likeliest; /* [Request.likeliest] in place of `token`, during the call; may be NULL */
+    Finish finish;                /* of EVENT_END */
 } EngineEvent;
 
 /* Receives the events of a step, in the order of admission. It may call engine_abort. */
@@ -62,6 +64,7 @@ typedef void EngineSink(void *arg, const EngineEvent *);
 typedef struct EngineCounts {
     int64_t waiting, running, free_pages, passes, preemptions;
     int64_t shared; /* tokens whose rows were in shared pages, so that they were not computed */
+    int64_t pages;
 } EngineCounts;
 
 typedef struct Engine Engine;

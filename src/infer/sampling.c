@@ -67,8 +67,30 @@ int64_t sampling_choose(const Sampling *s, double *logits, int64_t n, double uni
     return best; /* reached only if uniform * sum was rounded up to the sum */
 }
 
-double sampling_logprob(const double *logits, int64_t n, int64_t id) {
-    double top = logits[argmax(logits, n)], sum = 0;
+/* log softmax(logits)[id] is logits[id] - top - log_sum. */
+typedef struct Normal {
+    double top, log_sum;
+} Normal;
+
+static Normal normal_of(const double *logits, int64_t n) {
+    const double top = logits[argmax(logits, n)];
+    double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += exp(logits[i] - top);
-    return logits[id] - top - log(sum);
+    return (Normal){top, log(sum)};
+}
+
+double sampling_logprob(const double *logits, int64_t n, int64_t id) {
+    const Normal normal = normal_of(logits, n);
+    return logits[id] - normal.top - normal.log_sum;
+}
+
+void sampling_likeliest(const double *logits, int64_t n, int64_t k, LikelyToken *out) {
+    const Normal normal = normal_of(logits, n);
+    int64_t have = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = have < k ? have++ : k;
+        for (; at > 0 && logits[out[at - 1].id] < logits[i]; at--)
+            if (at < k) out[at] = out[at - 1];
+        if (at < k) out[at] = (LikelyToken){(int32_t)i, logits[i] - normal.top - normal.log_sum};
+    }
 }

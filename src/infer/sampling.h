@@ -19,3 +19,10 @@ typedef struct Sampling {
 int64_t sampling_choose(const Sampling *, double *logits, int64_t vocab, double uniform);
 /* Returns log softmax(logits)[id], and does not change the logits. */
 double sampling_logprob(const double *logits, int64_t vocab, int64_t id);
+typedef struct LikelyToken {
+    int32_t id;
+    double logprob; /* equal to sampling_logprob */
+} LikelyToken;
+/* Sets out[k] to the k most likely tokens, in order. If several are equally likely, the lowest id comes first.
+ * k <= vocab. */
+void sampling_likeliest(const double *logits, int64_t vocab, int64_t k, LikelyToken *out);

@@ -18,6 +18,7 @@
     COMMAND(tokenize, false, "print the tokens of texts, with the characters that each stands for")          \
     COMMAND(merge, false, "merge several .bin/.idx datasets into one")                                       \
     COMMAND(generate, false, "continue prompts with a trained model")                                        \
+    COMMAND(serve, false, "answer HTTP requests with a trained model, like OpenAI's API")                    \
     COMMAND(convert, false, "convert checkpoints from and to Hugging Face safetensors")                      \
     COMMAND(inspect, false, "print the content of a checkpoint or a dataset")                                \
     COMMAND(parity, true, "compare a run with a golden case of an independent implementation")               \
@@ -110,5 +111,8 @@ Err setup_tokenizer_alone(const Config *, Tokenizer **out);
 /* Opens the checkpoint of step `ckpt_step` in the folder `path`, or the newest one if the step is not set.
  * `path` may also be the folder of one checkpoint. */
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
+/* Sets *ends to the ids that end a text, which the caller frees. The ids of an imported checkpoint (ckpt/hf/tokens.h)
+ * take precedence over those of the tokenizer. */
+void setup_ends(const Setup *, const json_t *ids, int64_t **ends, int64_t *n);
 /* Makes the paths of the tokenizer's files absolute, so that a checkpoint can store them. */
 void setup_absolute_paths(Config *, Arena *);

@@ -304,6 +304,25 @@ Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out) {
     return e;
 }
 
+static void add_end(int64_t **ends, int64_t *n, int64_t id) {
+    *ends = mem_grow(*ends, (size_t)*n + 1, sizeof **ends);
+    (*ends)[(*n)++] = id;
+}
+
+void setup_ends(const Setup *s, const json_t *ids, int64_t **ends, int64_t *n) {
+    const Tokenizer *t = s->tokenizer;
+    const json_t *known = json_object_get(ids, "eos_token_id");
+    const int64_t own = s->config.model == MODEL_t5 ? tokenizer_special(t, SPECIAL_EOS) : tokenizer_eod(t);
+    *ends = NULL, *n = 0;
+    if (!known || config_given(&s->config, null_tokenizer_eod_id)) {
+        if (own >= 0) add_end(ends, n, own);
+        return;
+    }
+    if (json_is_integer(known)) add_end(ends, n, json_integer_value(known));
+    for (size_t i = 0; i < json_array_size(known); i++)
+        add_end(ends, n, json_integer_value(json_array_get(known, i)));
+}
+
 void setup_free(Setup *s) {
     tokenizer_free(s->tokenizer);
     arena_free(s->arena);

@@ -83,26 +83,6 @@ static Err read_prompts(Job *j) {
 
 /* ---- the first and the last token ---- */
 
-static void add_end(Job *j, int64_t id) {
-    j->ends = mem_grow(j->ends, (size_t)j->n_ends + 1, sizeof *j->ends);
-    j->ends[j->n_ends++] = id;
-}
-
-/* Sets the ids that end a text. The ids of an imported checkpoint take precedence over those of the
- * tokenizer. */
-static void find_ends(Job *j, const json_t *ids) {
-    const Tokenizer *t = j->setup.tokenizer;
-    const json_t *known = json_object_get(ids, "eos_token_id");
-    const int64_t own = is_t5(j) ? tokenizer_special(t, SPECIAL_EOS) : tokenizer_eod(t);
-    if (!known || config_given(&j->setup.config, null_tokenizer_eod_id)) {
-        if (own >= 0) add_end(j, own);
-        return;
-    }
-    if (json_is_integer(known)) add_end(j, json_integer_value(known));
-    for (size_t i = 0; i < json_array_size(known); i++)
-        add_end(j, json_integer_value(json_array_get(known, i)));
-}
-
 /* Sets the first token of a T5 decoder: that of an imported checkpoint or, if there is none, the one with
  * which the T5 dataset begins. */
 static Err find_start(Job *j, const json_t *ids) {
@@ -120,7 +100,7 @@ static Err find_tokens(Job *j) {
     Ckpt *c;
     ERR_RETURN(setup_checkpoint(j->setup.config.load, j->setup.config.ckpt_step, &c));
     const json_t *ids = json_object_get(ckpt_manifest(c)->state, HF_TOKENS);
-    find_ends(j, ids);
+    setup_ends(&j->setup, ids, &j->ends, &j->n_ends);
     const Err e = is_t5(j) ? find_start(j, ids) : ERR_OK;
     ckpt_close(c);
     return e;

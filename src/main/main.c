@@ -41,9 +41,10 @@ static void usage(FILE *to) {
 static const struct {
     const char *words, *answer; /* words: separated and surrounded by blanks */
 } OTHERS[] = {
-    {" serve server chat infer inference sample text_generation run_text_generation_server "
-     "run_inference_server ",
-     "'generate' continues prompts; there is no server"},
+    {" server run_text_generation_server run_inference_server run_dynamic_text_generation_server ",
+     "use 'serve'"},
+    {" chat infer inference sample text_generation ",
+     "'generate' continues prompts, and 'serve' is a server"},
     {" eval evaluate evaluation perplexity ppl test lm_eval ",
      "evaluate with 'pretrain --skip-train --load DIR --data-path PREFIX', and a BERT on a task with "
      "'finetune --epochs 0'"},

@@ -661,6 +661,16 @@ static const char *const GENERATION[][2] = {
      "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one"},
 };
 
+static const char *const SERVING[][2] = {
+    {"--model bert", "The server continues texts, which needs a GPT: load the checkpoint of a GPT"},
+    {"--inference-dynamic-batching-block-size 96",
+     "--inference-dynamic-batching-block-size 96 must be a multiple of 64"},
+    {"--inference-dynamic-batching-max-tokens 3 --inference-dynamic-batching-max-requests 4",
+     "--inference-dynamic-batching-max-tokens 3 must be at least the number of requests that run at the same "
+     "time, because each adds a token to a pass: raise it, or lower "
+     "--inference-dynamic-batching-max-requests"},
+};
+
 static const struct {
     unsigned checks;
     const char *valid, *const (*rows)[2]; /* each row adds options to `valid` */
@@ -671,6 +681,7 @@ static const struct {
     {CHECK_MODEL | CHECK_TRAIN, "", ROWS(ENCODERS)},
     {CHECK_MODEL | CHECK_TRAIN | CHECK_TASK, VALID "--model bert ", ROWS(TASKS)},
     {CHECK_MODEL | CHECK_GENERATE, VALID, ROWS(GENERATION)},
+    {CHECK_MODEL | CHECK_SERVE, VALID "--load x ", ROWS(SERVING)},
 };
 
 static const char *const RULES[] = {

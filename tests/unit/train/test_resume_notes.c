@@ -82,7 +82,7 @@ static bool is_in(int option, const int *list, size_t n) {
  * refused, as for --optimizer. */
 static bool is_silent(int group, int option) {
     return IS_IN(group, OPTION_GROUP_CHECKPOINT, OPTION_GROUP_LOGGING, OPTION_GROUP_EVALUATION,
-                 OPTION_GROUP_PARALLEL, OPTION_GROUP_GENERATE) ||
+                 OPTION_GROUP_PARALLEL, OPTION_GROUP_GENERATE, OPTION_GROUP_SERVE) ||
            IS_IN(option, OPTION_add_position_embedding, OPTION_init_method_std,
                  OPTION_embedding_init_method_std, OPTION_exit_interval, OPTION_exit_duration_in_mins,
                  OPTION_exit_signal_handler, OPTION_exit_signal, OPTION_skip_train,

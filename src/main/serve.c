@@ -1,0 +1,182 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/amount.h"
+#include "base/clock.h"
+#include "base/interrupt.h"
+#include "base/mem.h"
+#include "base/text.h"
+#include "ckpt/hf/tokens.h"
+#include "main/command.h"
+#include "models/cache.h"
+#include "run/launch.h"
+#include "run/model_run.h"
+#include "run/source.h"
+#include "server/http.h"
+
+enum {
+    REQUESTS = 256, /* that run at the same time by default */
+    PASS_TOKENS = 2048,
+    TURN_MS = 50,
+    GRACE_S = 2, /* for writing answers after the deadline */
+};
+
+typedef struct ServeJob {
+    Setup setup;
+    Chat *chat;
+    Err no_chat;
+    int64_t *ends, n_ends;
+} ServeJob;
+
+/* ---- the pool of pages ---- */
+
+/* The pool has pages for all requests that may run, or as many as fit into its memory. */
+static Err find_limits(const Config *c, const ModelRun *r, EngineLimits *out) {
+    const int64_t page = c->inference_dynamic_batching_block_size,
+                  requests = i64_or(c->inference_dynamic_batching_max_requests, REQUESTS),
+                  each = engine_pages(r->model->plan.limit, page);
+    const CacheShape shape = {r->context.dtype, page, 1, 0};
+    const double bytes = cache_bytes(r->model, &shape), have = (double)device_memory_available(r->device),
+                 asked = c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30),
+                 most = config_given(c, inference_dynamic_batching_buffer_size_gb) || asked < 0.5 * have
+                            ? asked
+                            : 0.5 * have;
+    const double pages =
+        most / bytes < (double)requests * (double)each ? most / bytes : (double)requests * (double)each;
+    if (pages < 1)
+        return err_user(
+            "--inference-dynamic-batching-buffer-size-gb %g is less than one page of the KV cache, which "
+            "takes %s for %s: raise it, or lower --inference-dynamic-batching-block-size",
+            c->inference_dynamic_batching_buffer_size_gb, bytes_text(bytes).s, amount(page, "token").s);
+    if (pages * bytes > have)
+        return err_user(
+            "--inference-dynamic-batching-buffer-size-gb %g is more than the available memory of %s: "
+            "lower it",
+            c->inference_dynamic_batching_buffer_size_gb, bytes_text(have).s);
+    const int64_t tokens =
+        i64_or(c->inference_dynamic_batching_max_tokens, requests > PASS_TOKENS ? requests : PASS_TOKENS);
+    *out = (EngineLimits){.page = page, .pages = (int64_t)pages, .requests = requests, .tokens = tokens};
+    return ERR_OK;
+}
+
+/* ---- serving ---- */
+
+static Served served_of(const ServeJob *j, const ModelRun *r, const EngineLimits *limits) {
+    const Config *c = &j->setup.config;
+    const int64_t positions = r->model->plan.limit, room = limits->pages * limits->page;
+    return (Served){.name = c->served_model_name ? c->served_model_name : c->load,
+                    .created = (int64_t)time(NULL),
+                    .tokenizer = j->setup.tokenizer,
+                    .chat = j->chat,
+                    .no_chat = j->no_chat,
+                    .ends = j->ends,
+                    .n_ends = j->n_ends,
+                    .vocab = r->model->plan.vocab,
+                    .context = positions < room ? positions : room,
+                    .choices = limits->requests + c->max_queued_requests,
+                    .seed = c->derived.random_seed};
+}
+
+/* Runs passes until a signal arrives. Then answers the requests that are left. */
+static void serve_until_signal(const Config *c, Queue *queue, Engine *engine) {
+    while (!interrupt_poll()) queue_turn(queue, engine, TURN_MS);
+    fprintf(stderr, "  the server ends when its requests have, within %lld s\n",
+            (long long)c->shutdown_timeout);
+    queue_close(queue);
+    const int64_t deadline = clock_ns() + c->shutdown_timeout * 1000000000;
+    while (queue_counts(queue).tickets && clock_ns() < deadline) queue_turn(queue, engine, TURN_MS);
+    queue_stop(queue);
+    while (queue_counts(queue).tickets && clock_ns() < deadline + GRACE_S * INT64_C(1000000000))
+        queue_turn(queue, engine, TURN_MS);
+}
+
+static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits, Engine *engine) {
+    const Config *c = &j->setup.config;
+    const Served served = served_of(j, r, limits);
+    const HttpOptions options = {c->host, c->port, c->api_key};
+    Queue *queue = queue_new((QueueLimits){limits->requests, c->max_queued_requests});
+    Http *http = NULL;
+    int64_t port;
+    const Err e = http_start(&options, &served, queue, &http, &port);
+    if (!e.code) {
+        printf("serving %s at http://%s:%lld: a context of %s, %s of the KV cache, %s at a time\n",
+               served.name, c->host, (long long)port, amount(served.context, "token").s,
+               amount(limits->pages, "page").s, amount(limits->requests, "request").s);
+        fflush(stdout);
+        serve_until_signal(c, queue, engine);
+        http_stop(http);
+        queue_turn(queue, engine, 0); /* takes the tickets of the connections that http_stop has closed */
+    }
+    queue_free(queue);
+    return e;
+}
+
+static Err serve_on_rank(void *arg, Comm *comm) {
+    ServeJob *j = arg;
+    ModelRun r;
+    EngineLimits limits;
+    Engine *engine;
+    ERR_RETURN(model_run_open(&r, &j->setup.config, comm));
+    Err e = find_limits(&j->setup.config, &r, &limits);
+    if (!e.code) e = engine_new(r.model, &r.context, &limits, &engine);
+    if (!e.code) {
+        e = serve_with(j, &r, &limits, engine);
+        engine_free(engine);
+    }
+    model_run_close(&r);
+    return e;
+}
+
+static Err find_ends(ServeJob *j) {
+    Ckpt *c;
+    ERR_RETURN(setup_checkpoint(j->setup.config.load, j->setup.config.ckpt_step, &c));
+    setup_ends(&j->setup, json_object_get(ckpt_manifest(c)->state, HF_TOKENS), &j->ends, &j->n_ends);
+    ckpt_close(c);
+    return ERR_OK;
+}
+
+static Err serve_run(void *arg) {
+    ServeJob *j = arg;
+    Setup *s = &j->setup;
+    const char *name = s->config.served_model_name ? s->config.served_model_name : s->config.load;
+    ERR_RETURN(http_available());
+    ERR_RETURN(text_check("--served-model-name", name, strlen(name)));
+    ERR_RETURN(setup_finish(s));
+    if (!s->tokenizer)
+        return err_user("the checkpoint does not record a tokenizer: set --tokenizer-type GPT2BPETokenizer, "
+                        "HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
+    ERR_RETURN(find_ends(j));
+    j->no_chat = chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat);
+    interrupt_block();
+    return world_run(&s->config, serve_on_rank, j);
+}
+
+int command_serve(int argc, char **argv) {
+    ServeJob j = {.setup = {.arena = arena_new()}};
+    Setup *s = &j.setup;
+    Args args;
+    args_init(&args, s->arena,
+              "isotron serve --load DIR [options]\n\n"
+              "Answers HTTP requests with the model of a checkpoint: POST /v1/completions and "
+              "/v1/chat/completions, GET "
+              "/v1/models, as in OpenAI's API; POST /tokenize and /detokenize; GET /health and /metrics. "
+              "SIGTERM ends "
+              "the server after the requests that it has.\n\n"
+              "example: isotron serve --load checkpoints --port 5000",
+              NULL);
+    Err e = config_parse(&s->config, &args, USE_SERVE, 0, argc, argv);
+    const Err loaded = args.help ? ERR_OK : source_args(&s->config, s->arena, &args.notes);
+    if (!args.help && !loaded.code) {
+        config_check(&s->config, CHECK_MODEL | CHECK_SERVE, &args);
+        e = args_end(&args);
+    } else if (!e.code) {
+        e = loaded;
+    }
+    const int status = command_finish(&args, e, serve_run, &j);
+    chat_free(j.chat);
+    free(j.ends);
+    setup_free(s);
+    return status;
+}

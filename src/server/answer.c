@@ -1,0 +1,312 @@
+#include "server/answer.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "base/utf8.h"
+
+/* One text of the answer. */
+typedef struct Choice {
+    TextStream text;
+    const TokenList *prompt;
+    Str fresh;        /* the text that answer_stream has not sent; without a stream, the whole text */
+    json_t *logprobs; /* the same for log-probabilities; NULL: not asked for */
+    int64_t tokens;   /* number of generated tokens, with the one that ends the text */
+    bool begun, ended, closed; /* begun, closed: the stream has its first, its last event */
+    Reason reason;
+    int32_t end; /* the token that ended the text, or -1 */
+} Choice;
+
+struct Answer {
+    const Served *served;
+    Ask ask;
+    Choice *choices; /* [n] */
+    int64_t n, created;
+    char id[48];
+    uint64_t seed;
+};
+
+static bool is_chat(const Answer *a) { return a->ask.endpoint == ENDPOINT_CHAT; }
+
+/* ---- log-probabilities ---- */
+
+static json_t *new_logprobs(const Answer *a) {
+    if (!a->ask.logprobs) return NULL;
+    if (is_chat(a)) return json_pack("{s:[]}", "content");
+    return json_pack("{s:[],s:[],s:[],s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
+}
+
+/* JSON has no infinity. OpenAI sends -9999 for it. */
+static json_t *logprob_json(double x) { return json_real(isfinite(x) ? x : -9999.0); }
+
+static json_t *repaired(const Str *bytes) {
+    Str text = {0};
+    utf8_repair(bytes->s ? bytes->s : "", bytes->len, &text);
+    json_t *json = json_stringn(text.s ? text.s : "", text.len);
+    str_free(&text);
+    return json;
+}
+
+static json_t *chat_token(const TextStream *text, int32_t token, double logprob) {
+    Str piece = {0};
+    json_t *bytes = json_array();
+    text_piece(text, token, &piece);
+    for (size_t i = 0; i < piece.len; i++)
+        json_array_append_new(bytes, json_integer((unsigned char)piece.s[i]));
+    json_t *json = json_pack("{s:o,s:o,s:o}", "token", repaired(&piece), "logprob", logprob_json(logprob),
+                             "bytes", bytes);
+    str_free(&piece);
+    return json;
+}
+
+static void add_chat_logprob(Choice *c, const EngineEvent *e, const LikelyToken *likeliest, int64_t n) {
+    json_t *entry = chat_token(&c->text, e->token, e->logprob), *top = json_array();
+    for (int64_t i = 0; i < n; i++)
+        json_array_append_new(top, chat_token(&c->text, likeliest[i].id, likeliest[i].logprob));
+    json_object_set_new(entry, "top_logprobs", top);
+    json_array_append_new(json_object_get(c->logprobs, "content"), entry);
+}
+
+/* Adds a token to a map from texts to values. If several tokens have the same text, the map has the likeliest. */
+static void add_to_map(json_t *map, const TextStream *text, int32_t token, double logprob) {
+    Str piece = {0};
+    text_piece(text, token, &piece);
+    json_t *name = repaired(&piece);
+    const json_t *known = json_object_get(map, json_string_value(name));
+    if (!known || json_real_value(known) < logprob)
+        json_object_set_new(map, json_string_value(name), logprob_json(logprob));
+    json_decref(name);
+    str_free(&piece);
+}
+
+/* Adds a token to the four lists. e is NULL for the first token of a prompt, which has no probability. */
+static void add_completion_logprob(Choice *c, int32_t token, const EngineEvent *e,
+                                   const LikelyToken *likeliest, int64_t n) {
+    json_t *map = e ? json_object() : json_null();
+    Str piece = {0};
+    text_piece(&c->text, token, &piece);
+    for (int64_t i = 0; i < n && e; i++) add_to_map(map, &c->text, likeliest[i].id, likeliest[i].logprob);
+    if (e) add_to_map(map, &c->text, token, e->logprob);
+    json_array_append_new(json_object_get(c->logprobs, "tokens"), repaired(&piece));
+    json_array_append_new(json_object_get(c->logprobs, "token_logprobs"),
+                          e ? logprob_json(e->logprob) : json_null());
+    json_array_append_new(json_object_get(c->logprobs, "top_logprobs"), map);
+    json_array_append_new(json_object_get(c->logprobs, "text_offset"), json_integer(c->text.characters));
+    str_free(&piece);
+}
+
+/* Adds a token to the choice's log-probabilities. Its text must not have been added yet. */
+static void add_logprob(const Answer *a, Choice *c, const EngineEvent *e, const LikelyToken *likeliest) {
+    if (!a->ask.logprobs) return;
+    if (is_chat(a))
+        add_chat_logprob(c, e, likeliest, a->ask.likeliest);
+    else
+        add_completion_logprob(c, e->token, e, likeliest, a->ask.likeliest);
+}
+
+/* ---- choices ---- */
+
+static const StopList NO_STOPS = {0};
+
+/* Begins a choice with the text of its prompt, if the answer must repeat it. */
+static void begin(const Answer *a, Choice *c) {
+    const TokenList *p = c->prompt;
+    const bool echo = a->ask.echo;
+    text_begin(&c->text, a->served->tokenizer, echo ? &NO_STOPS : &a->ask.stop, p->at, echo ? 0 : p->n);
+    c->logprobs = new_logprobs(a);
+    c->end = -1;
+    if (!echo) return;
+    if (a->ask.logprobs) add_completion_logprob(c, p->at[0], NULL, NULL, 0);
+    for (size_t i = 0; i < (a->ask.logprobs ? 1 : p->n); i++) text_push(&c->text, p->at[i], &c->fresh);
+}
+
+static void end(const Answer *a, Choice *c, Ticket *ticket, Reason reason) {
+    text_end(&c->text, &c->fresh);
+    c->ended = true;
+    c->reason = c->text.stopped ? REASON_STOP : reason;
+    ticket_end(ticket, c - a->choices, c->reason);
+}
+
+static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEvent *e,
+                    const LikelyToken *likeliest) {
+    if (c->ended) return SERVED;
+    if (e->kind == EVENT_END && e->finish == FINISH_NAN) {
+        ticket_end(ticket, c - a->choices, REASON_ERROR);
+        return refuse(
+            500, NULL, "not_finite",
+            "the model computes logits that are not finite after %lld tokens; check its parameters, or use a "
+            "wider type (--lane)",
+            (long long)e->index);
+    }
+    if (e->kind != EVENT_PROMPT) c->text.stops = &a->ask.stop;
+    if (e->kind != EVENT_END || e->finish == FINISH_STOP) {
+        add_logprob(a, c, e, likeliest);
+        c->tokens += e->kind != EVENT_PROMPT;
+    }
+    if (e->kind != EVENT_END) text_push(&c->text, e->token, &c->fresh);
+    if (e->kind == EVENT_END && e->finish == FINISH_STOP) c->end = e->token;
+    if (e->kind == EVENT_END || c->text.stopped)
+        end(a, c, ticket, e->finish == FINISH_STOP ? REASON_STOP : REASON_LENGTH);
+    return SERVED;
+}
+
+Refusal answer_take(Answer *a, Ticket *ticket, const TicketEvents *events) {
+    for (const TicketEvent *e = events->at; e < events->at + events->n; e++)
+        REFUSE_UNLESS_SERVED(
+            take(a, &a->choices[e->event.id], ticket, &e->event, events->likeliest + e->likeliest));
+    return SERVED;
+}
+
+bool answer_done(const Answer *a) {
+    for (int64_t i = 0; i < a->n; i++)
+        if (!a->choices[i].ended) return false;
+    return true;
+}
+
+Answer *answer_new(const Served *served, Ask *ask) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    Answer *a = mem_zero(1, sizeof *a);
+    *a = (Answer){.served = served, .ask = *ask, .n = ask->n_prompts * ask->n, .created = now.tv_sec};
+    *ask = (Ask){0};
+    /* The address distinguishes answers that begin at the same time. */
+    const struct {
+        uint64_t ns, address;
+    } unique = {(uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec, (uint64_t)(uintptr_t)a};
+    const uint64_t number = hash64(&unique, sizeof unique, served->seed);
+    a->seed = a->ask.seeded ? a->ask.seed : number;
+    snprintf(a->id, sizeof a->id, "%s-%016llx", is_chat(a) ? "chatcmpl" : "cmpl", (unsigned long long)number);
+    a->choices = mem_zero((size_t)a->n, sizeof *a->choices);
+    for (int64_t i = 0; i < a->n; i++) {
+        a->choices[i].prompt = &a->ask.prompts[i / a->ask.n];
+        begin(a, &a->choices[i]);
+    }
+    return a;
+}
+
+void answer_free(Answer *a) {
+    for (int64_t i = 0; i < a->n; i++) {
+        text_free(&a->choices[i].text);
+        str_free(&a->choices[i].fresh);
+        json_decref(a->choices[i].logprobs);
+    }
+    free(a->choices);
+    ask_free(&a->ask);
+    free(a);
+}
+
+const char *answer_id(const Answer *a) { return a->id; }
+
+Request *answer_requests(const Answer *a, int64_t *n) {
+    Request *requests = mem_zero((size_t)a->n, sizeof *requests);
+    for (int64_t i = 0; i < a->n; i++) {
+        const TokenList *p = a->choices[i].prompt;
+        requests[i] =
+            (Request){.prompt = p->at,
+                      .n = (int64_t)p->n,
+                      .sampling = a->ask.sampling,
+                      .seed = a->seed,
+                      .stream = (uint64_t)i,
+                      .max_new_tokens = ask_max_tokens(a->served, &a->ask, (int64_t)p->n),
+                      .ends = a->ask.ends,
+                      .n_ends = a->ask.n_ends,
+                      .logprobs = a->ask.logprobs,
+                      .prompt_logprobs = a->ask.echo && a->ask.logprobs,
+                      .likeliest = a->ask.likeliest < a->served->vocab ? a->ask.likeliest : a->served->vocab};
+    }
+    *n = a->n;
+    return requests;
+}
+
+/* ---- JSON ---- */
+
+static json_t *usage(const Answer *a) {
+    json_int_t prompt = 0, fresh = 0;
+    for (int64_t i = 0; i < a->ask.n_prompts; i++) prompt += (json_int_t)a->ask.prompts[i].n;
+    for (int64_t i = 0; i < a->n; i++) fresh += a->choices[i].tokens;
+    return json_pack("{s:I,s:I,s:I}", "prompt_tokens", prompt, "completion_tokens", fresh, "total_tokens",
+                     prompt + fresh);
+}
+
+static json_t *stop_reason(const Choice *c, const Answer *a) {
+    if (c->text.stopped) return json_string(c->text.stopped);
+    for (int64_t i = 0; i < a->served->n_ends && c->end >= 0; i++)
+        if (a->served->ends[i] == c->end) return json_null();
+    return c->end >= 0 ? json_integer(c->end) : json_null();
+}
+
+/* The choice with the text that is not sent yet. */
+static json_t *choice_json(const Answer *a, const Choice *c, const char *chat_member) {
+    json_t *text = json_stringn(c->fresh.s ? c->fresh.s : "", c->fresh.len),
+           *json = json_pack("{s:I,s:O?,s:s?,s:o}", "index", (json_int_t)(c - a->choices), "logprobs",
+                             c->logprobs, "finish_reason",
+                             !c->ended                  ? NULL
+                             : c->reason == REASON_STOP ? "stop"
+                                                        : "length",
+                             "stop_reason", stop_reason(c, a));
+    if (!is_chat(a)) {
+        json_object_set_new(json, "text", text);
+        return json;
+    }
+    json_t *message = json_pack("{s:o}", "content", text);
+    if (!c->begun) json_object_set_new(message, "role", json_string("assistant"));
+    json_object_set_new(json, chat_member, message);
+    return json;
+}
+
+static json_t *envelope(const Answer *a, const char *chat_kind, json_t *choices) {
+    return json_pack("{s:s,s:s,s:I,s:s,s:o}", "id", a->id, "object",
+                     is_chat(a) ? chat_kind : "text_completion", "created", (json_int_t)a->created, "model",
+                     a->served->name, "choices", choices);
+}
+
+json_t *answer_json(const Answer *a) {
+    json_t *choices = json_array();
+    for (int64_t i = 0; i < a->n; i++)
+        json_array_append_new(choices, choice_json(a, &a->choices[i], "message"));
+    json_t *json = envelope(a, "chat.completion", choices);
+    json_object_set_new(json, "usage", usage(a));
+    return json;
+}
+
+/* ---- streams ---- */
+
+static void send(json_t *json, Str *out) {
+    char *line = json_dumps(json, JSON_COMPACT);
+    str_printf(out, "data: %s\n\n", line);
+    free(line);
+    json_decref(json);
+}
+
+/* Whether there is something to send for a choice. A log-probability waits for the text of its token. */
+static bool is_due(const Answer *a, const Choice *c) {
+    return !c->closed && (c->fresh.len || c->ended || (is_chat(a) && !c->begun));
+}
+
+void answer_stream(Answer *a, Str *out) {
+    for (Choice *c = a->choices; c < a->choices + a->n; c++) {
+        if (!is_due(a, c)) continue;
+        json_t *json = envelope(a, "chat.completion.chunk", json_pack("[o]", choice_json(a, c, "delta")));
+        if (a->ask.usage) json_object_set_new(json, "usage", json_null());
+        send(json, out);
+        c->begun = true, c->closed = c->ended;
+        str_clear(&c->fresh);
+        json_decref(c->logprobs);
+        c->logprobs = new_logprobs(a);
+    }
+}
+
+void answer_end(const Answer *a, const Refusal *refusal, Str *out) {
+    if (refusal->status) {
+        send(refusal_json(refusal), out);
+    } else if (a->ask.usage) {
+        json_t *json = envelope(a, "chat.completion.chunk", json_array());
+        json_object_set_new(json, "usage", usage(a));
+        send(json, out);
+    }
+    str_puts(out, "data: [DONE]\n\n");
+}

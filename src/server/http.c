@@ -1,0 +1,388 @@
+#include "server/http.h"
+
+#ifndef ISOTRON_MICROHTTPD
+
+Err http_available(void) {
+    return err_user(
+        "this build has no HTTP server: install libmicrohttpd-dev (ci/install-deps), and build again");
+}
+Err http_start(const HttpOptions *options, const Served *served, Queue *queue, Http **out, int64_t *port) {
+    (void)options, (void)served, (void)queue, (void)out, (void)port;
+    return http_available();
+}
+void http_stop(Http *http) { (void)http; }
+
+#else
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/mem.h"
+#include "server/answer.h"
+#include "server/metrics.h"
+
+enum {
+    MAX_BODY = 16 << 20,
+    MAX_CONNECTIONS = 4096,
+    TIMEOUT_S = 60, /* a client that reads or sends nothing for this long is disconnected */
+    STREAM_BLOCK = 16 << 10
+};
+
+struct Http {
+    struct MHD_Daemon *daemon;
+    HttpOptions options;
+    const Served *served;
+    Queue *queue;
+};
+
+/* A request, from its first line to the last byte of its answer. */
+typedef struct Exchange {
+    Http *http;
+    struct MHD_Connection *connection;
+    const char *method, *path;
+    Str body;
+    bool too_long;
+    Answer *answer; /* of a request for texts, or NULL */
+    Ticket *ticket;
+    Str unsent;  /* of a stream */
+    size_t sent; /* bytes of `unsent` */
+    bool ended;  /* `unsent` has the end of the stream */
+} Exchange;
+
+typedef enum MHD_Result Handler(Exchange *);
+
+/* ---- answers ---- */
+
+static enum MHD_Result respond(Exchange *x, int status, const char *type, struct MHD_Response *response) {
+    if (type) MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    if (x->answer) MHD_add_response_header(response, "X-Request-Id", answer_id(x->answer));
+    if (status == 429) MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (status == 401) MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)status, response);
+    MHD_destroy_response(response);
+    return queued;
+}
+
+static enum MHD_Result respond_json(Exchange *x, int status, json_t *json) {
+    char *text = json_dumps(json, JSON_COMPACT);
+    json_decref(json);
+    return respond(x, status, "application/json",
+                   MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE));
+}
+
+static enum MHD_Result respond_refusal(Exchange *x, const Refusal *r) {
+    return respond_json(x, r->status, refusal_json(r));
+}
+
+/* ---- texts ---- */
+
+/* Waits for events without a timeout of the connection. Returns false if the client is gone. */
+static bool take_events(Exchange *x, Refusal *refusal) {
+    const int socket = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+    TicketEvents events;
+    Err refused;
+    MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    const TicketState state = ticket_wait(x->ticket, socket, &events, &refused);
+    MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)TIMEOUT_S);
+    *refusal = state == TICKET_HAS_EVENTS ? answer_take(x->answer, x->ticket, &events)
+               : state == TICKET_REFUSED  ? refuse(400, NULL, NULL, "%s", refused.msg)
+               : state == TICKET_STOPPED
+                   ? refuse(503, NULL, "stopping", "the server ends: send the request to another one")
+                   : SERVED;
+    ticket_events_free(&events);
+    return state != TICKET_LOST;
+}
+
+/* Gives the next part of a stream to libmicrohttpd. */
+static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t room) {
+    Exchange *x = arg;
+    (void)at;
+    while (x->sent == x->unsent.len) {
+        Refusal refusal = SERVED;
+        str_clear(&x->unsent);
+        x->sent = 0;
+        if (x->ended) return MHD_CONTENT_READER_END_OF_STREAM;
+        if (!answer_done(x->answer) && !take_events(x, &refusal)) return MHD_CONTENT_READER_END_WITH_ERROR;
+        answer_stream(x->answer, &x->unsent);
+        x->ended = refusal.status || answer_done(x->answer);
+        if (x->ended) answer_end(x->answer, &refusal, &x->unsent);
+    }
+    const size_t left = x->unsent.len - x->sent, n = left < room ? left : room;
+    memcpy(to, x->unsent.s + x->sent, n);
+    x->sent += n;
+    return (ssize_t)n;
+}
+
+static enum MHD_Result answer_streamed(Exchange *x) {
+    answer_stream(x->answer, &x->unsent);
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
+    return respond(x, 200, "text/event-stream; charset=utf-8", response);
+}
+
+static enum MHD_Result answer_whole(Exchange *x) {
+    Refusal refusal = SERVED;
+    while (!refusal.status && !answer_done(x->answer))
+        if (!take_events(x, &refusal)) return MHD_NO;
+    return refusal.status ? respond_refusal(x, &refusal) : respond_json(x, 200, answer_json(x->answer));
+}
+
+static Refusal submit(Exchange *x) {
+    int64_t n;
+    Request *requests = answer_requests(x->answer, &n);
+    const QueueAnswer answer = queue_submit(x->http->queue, requests, n, &x->ticket);
+    free(requests);
+    if (answer == QUEUE_FULL)
+        return refuse(429, NULL, "queue_full",
+                      "too many requests are waiting (--max-queued-requests): try again later");
+    if (answer == QUEUE_STOPS)
+        return refuse(503, NULL, "stopping", "the server ends: send the request to another one");
+    return SERVED;
+}
+
+static enum MHD_Result serve_texts(Exchange *x, Endpoint endpoint) {
+    json_t *body = NULL;
+    Ask ask = {0};
+    Refusal refusal =
+        request_parse(x->http->served, endpoint, x->body.s ? x->body.s : "", x->body.len, &body);
+    if (!refusal.status) refusal = request_ask(x->http->served, endpoint, body, &ask);
+    json_decref(body);
+    const bool streamed = ask.stream;
+    if (!refusal.status) {
+        x->answer = answer_new(x->http->served, &ask);
+        refusal = submit(x);
+    }
+    ask_free(&ask);
+    if (refusal.status) return respond_refusal(x, &refusal);
+    return streamed ? answer_streamed(x) : answer_whole(x);
+}
+
+static enum MHD_Result serve_completions(Exchange *x) { return serve_texts(x, ENDPOINT_COMPLETIONS); }
+static enum MHD_Result serve_chat(Exchange *x) { return serve_texts(x, ENDPOINT_CHAT); }
+
+/* ---- the other endpoints ---- */
+
+static enum MHD_Result serve_tokenize(Exchange *x) {
+    const Served *served = x->http->served;
+    json_t *body = NULL, *tokens = json_array();
+    TokenList *lists = NULL;
+    int64_t n = 0;
+    Refusal refusal =
+        request_parse(served, ENDPOINT_TOKENIZE, x->body.s ? x->body.s : "", x->body.len, &body);
+    if (!refusal.status && json_is_array(json_object_get(body, "prompt")))
+        refusal = refuse(400, "prompt", NULL, "'prompt' must be a string");
+    if (!refusal.status) refusal = request_prompts(served, body, &lists, &n);
+    for (size_t i = 0; !refusal.status && i < lists->n; i++)
+        json_array_append_new(tokens, json_integer(lists->at[i]));
+    for (int64_t i = 0; i < n; i++) free(lists[i].at);
+    free(lists);
+    json_decref(body);
+    json_t *json = json_pack("{s:I,s:I,s:o}", "count", (json_int_t)json_array_size(tokens), "max_model_len",
+                             (json_int_t)served->context, "tokens", tokens);
+    if (!refusal.status) return respond_json(x, 200, json);
+    json_decref(json);
+    return respond_refusal(x, &refusal);
+}
+
+static Refusal detokenize(const Served *served, const json_t *body, json_t **out) {
+    TokenList ids = {0};
+    TextStream text;
+    Str all = {0};
+    const json_t *list = json_object_get(body, "tokens");
+    const Refusal refusal = request_ids(served, "tokens", list, &ids);
+    if (!refusal.status) {
+        text_begin(&text, served->tokenizer, &(StopList){0}, NULL, 0);
+        for (size_t i = 0; i < ids.n; i++) text_push(&text, ids.at[i], &all);
+        text_end(&text, &all);
+        text_free(&text);
+        *out = json_pack("{s:o}", "prompt", json_stringn(all.s ? all.s : "", all.len));
+    }
+    str_free(&all);
+    free(ids.at);
+    return refusal;
+}
+
+static enum MHD_Result serve_detokenize(Exchange *x) {
+    json_t *body = NULL, *json = NULL;
+    Refusal refusal =
+        request_parse(x->http->served, ENDPOINT_DETOKENIZE, x->body.s ? x->body.s : "", x->body.len, &body);
+    if (!refusal.status) refusal = detokenize(x->http->served, body, &json);
+    json_decref(body);
+    return refusal.status ? respond_refusal(x, &refusal) : respond_json(x, 200, json);
+}
+
+static enum MHD_Result serve_models(Exchange *x) {
+    const Served *s = x->http->served;
+    return respond_json(x, 200,
+                        json_pack("{s:s,s:[{s:s,s:s,s:I,s:s,s:I}]}", "object", "list", "data", "id", s->name,
+                                  "object", "model", "created", (json_int_t)s->created, "owned_by", "isotron",
+                                  "max_model_len", (json_int_t)s->context));
+}
+
+static enum MHD_Result serve_health(Exchange *x) {
+    const bool stops = queue_counts(x->http->queue).closed;
+    return respond_json(x, stops ? 503 : 200, json_pack("{s:s}", "status", stops ? "stopping" : "ok"));
+}
+
+static enum MHD_Result serve_metrics(Exchange *x) {
+    const QueueCounts counts = queue_counts(x->http->queue);
+    Str text = {0};
+    metrics_print(&counts, &text);
+    return respond(x, 200, "text/plain; version=0.0.4",
+                   MHD_create_response_from_buffer(text.len, text.s, MHD_RESPMEM_MUST_FREE));
+}
+
+static const struct Route {
+    const char *path, *method;
+    Handler *handler;
+    bool open; /* needs no key */
+} ROUTES[] = {
+    {"/v1/completions", "POST", serve_completions, false},
+    {"/v1/chat/completions", "POST", serve_chat, false},
+    {"/v1/models", "GET", serve_models, false},
+    {"/tokenize", "POST", serve_tokenize, false},
+    {"/detokenize", "POST", serve_detokenize, false},
+    {"/health", "GET", serve_health, true},
+    {"/metrics", "GET", serve_metrics, true},
+};
+enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES };
+
+/* ---- requests ---- */
+
+/* Compares in a time that does not tell where texts differ. */
+static bool is_key(const char *key, const char *header) {
+    static const char SCHEME[] = "Bearer ";
+    if (!header || strncasecmp(header, SCHEME, strlen(SCHEME))) return false;
+    const char *given = header + strlen(SCHEME);
+    const size_t n = strlen(given), length = strlen(key);
+    unsigned differs = n != length;
+    for (size_t i = 0; i < n; i++) differs |= (unsigned char)(given[i] ^ key[i % length]);
+    return !differs;
+}
+
+static enum MHD_Result wrong_method(Exchange *x, const struct Route *route) {
+    const Refusal r = refuse(405, NULL, NULL, "%s needs the method %s", route->path, route->method);
+    char *text = json_dumps(refusal_json(&r), JSON_COMPACT);
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
+    MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, route->method);
+    return respond(x, r.status, "application/json", response);
+}
+
+static enum MHD_Result dispatch(Exchange *x) {
+    const char *key = x->http->options.api_key,
+               *header =
+                   MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    const struct Route *route = ROUTES;
+    while (route < ROUTES + N_ROUTES && strcmp(route->path, x->path)) route++;
+    Refusal refusal = SERVED;
+    if (x->too_long)
+        refusal =
+            refuse(413, NULL, NULL, "the body is longer than %d MiB: send a shorter one", MAX_BODY >> 20);
+    else if (route == ROUTES + N_ROUTES)
+        refusal = refuse(404, NULL, NULL, "there is no %s on this server", quote(x->path).s);
+    else if (key && !route->open && !is_key(key, header))
+        refusal = refuse(401, NULL, "invalid_api_key",
+                         "the request needs the server's key: add the header \"Authorization: Bearer KEY\"");
+    else if (strcmp(x->method, route->method) && (strcmp(x->method, "HEAD") || strcmp(route->method, "GET")))
+        return wrong_method(x, route);
+    return refusal.status ? respond_refusal(x, &refusal) : route->handler(x);
+}
+
+/* Whether the headers announce a body that is too long. */
+static bool announces_too_much(struct MHD_Connection *c) {
+    const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return length && strtoull(length, NULL, 10) > MAX_BODY;
+}
+
+/* libmicrohttpd calls it after the headers, for each part of the body, and at the end of the body. */
+static enum MHD_Result receive(void *arg, struct MHD_Connection *connection, const char *path,
+                               const char *method, const char *version, const char *data, size_t *n,
+                               void **state) {
+    (void)version;
+    Exchange *x = *state;
+    if (!x) {
+        *state = x = mem_zero(1, sizeof *x);
+        *x = (Exchange){.http = arg, .connection = connection, .method = method, .path = path};
+        x->too_long = announces_too_much(connection);
+        return x->too_long ? dispatch(x) : MHD_YES;
+    }
+    if (!*n) return dispatch(x);
+    x->too_long = x->too_long || *n > MAX_BODY - x->body.len;
+    if (!x->too_long) str_add(&x->body, data, *n);
+    *n = 0;
+    return MHD_YES;
+}
+
+static void complete(void *arg, struct MHD_Connection *connection, void **state,
+                     enum MHD_RequestTerminationCode code) {
+    (void)arg, (void)connection, (void)code;
+    Exchange *x = *state;
+    if (!x) return;
+    if (x->ticket) ticket_release(x->ticket);
+    if (x->answer) answer_free(x->answer);
+    str_free(&x->body), str_free(&x->unsent);
+    free(x);
+    *state = NULL;
+}
+
+/* ---- the server ---- */
+
+Err http_available(void) { return ERR_OK; }
+
+/* Each connection needs up to two descriptors. */
+static void raise_descriptors(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+static Err resolve(const HttpOptions *options, struct addrinfo **out) {
+    char port[8];
+    snprintf(port, sizeof port, "%d", (int)options->port);
+    const struct addrinfo hints = {
+        .ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    const int e = getaddrinfo(options->host, port, &hints, out);
+    return e ? err_user("--host %s is not an address of this machine: %s", quote(options->host).s,
+                        gai_strerror(e))
+             : ERR_OK;
+}
+
+Err http_start(const HttpOptions *options, const Served *served, Queue *queue, Http **out, int64_t *port) {
+    struct addrinfo *address;
+    ERR_RETURN(resolve(options, &address));
+    raise_descriptors();
+    Http *http = mem_zero(1, sizeof *http);
+    *http = (Http){.options = *options, .served = served, .queue = queue};
+    const unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
+                           (address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
+    http->daemon = MHD_start_daemon(flags, (uint16_t)options->port, NULL, NULL, receive, http,
+                                    MHD_OPTION_SOCK_ADDR, address->ai_addr, MHD_OPTION_NOTIFY_COMPLETED,
+                                    complete, NULL, MHD_OPTION_CONNECTION_LIMIT, (unsigned)MAX_CONNECTIONS,
+                                    MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)TIMEOUT_S,
+                                    MHD_OPTION_LISTENING_ADDRESS_REUSE, 1u, MHD_OPTION_END);
+    const int why = errno;
+    freeaddrinfo(address);
+    if (!http->daemon) {
+        free(http);
+        return err_user("cannot listen on --host %s --port %lld: %s; choose another port, or 0 for any",
+                        quote(options->host).s, (long long)options->port, strerror(why));
+    }
+    *port = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
+    *out = http;
+    return ERR_OK;
+}
+
+void http_stop(Http *http) {
+    MHD_stop_daemon(http->daemon);
+    free(http);
+}
+
+#endif

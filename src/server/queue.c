@@ -1,0 +1,280 @@
+#include "server/queue.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fault.h"
+#include "base/mem.h"
+
+enum { MAX_CHOICES = 1 << 20 }; /* of a ticket */
+
+struct Ticket {
+    Queue *queue;
+    int64_t slot, n; /* choice i is request slot * MAX_CHOICES + i of the engine */
+    Request *requests;
+    bool *ended; /* [n] whether the connection has counted the choice */
+    int wake;    /* an eventfd, for a connection that waits */
+    TicketEvents events;
+    Err refused;
+    bool stopped;
+};
+
+/* An action of the engine's thread. */
+typedef struct Entry {
+    enum { ENTRY_ADD, ENTRY_ABORT, ENTRY_RELEASE } kind;
+    Ticket *ticket;
+    int64_t choice;
+} Entry;
+
+typedef struct EntryList {
+    Entry *at;
+    size_t n;
+} EntryList;
+
+/* `lock` guards all fields, and events, ended, refused and stopped of the tickets. */
+struct Queue {
+    pthread_mutex_t lock;
+    pthread_cond_t filled;
+    QueueLimits limits;
+    EntryList entries;
+    Ticket **tickets;    /* [slots] NULL: free */
+    int64_t slots, open; /* open: requests that have not ended */
+    bool idle;           /* whether the last pass had nothing to compute */
+    QueueCounts counts;
+};
+
+Queue *queue_new(QueueLimits limits) {
+    Queue *q = mem_zero(1, sizeof *q);
+    *q = (Queue){.limits = limits, .idle = true};
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_cond_init(&q->filled, NULL);
+    return q;
+}
+
+void queue_free(Queue *q) {
+    CHECK(!q->counts.tickets, "%lld tickets are not released", (long long)q->counts.tickets);
+    pthread_mutex_destroy(&q->lock), pthread_cond_destroy(&q->filled);
+    free(q->entries.at), free(q->tickets), free(q);
+}
+
+QueueCounts queue_counts(Queue *q) {
+    pthread_mutex_lock(&q->lock);
+    QueueCounts counts = q->counts;
+    const int64_t waiting = q->open - counts.engine.running;
+    counts.waiting = waiting > 0 ? waiting : 0; /* a request that has ended may run until the next pass */
+    pthread_mutex_unlock(&q->lock);
+    return counts;
+}
+
+static void add_entry(Queue *q, Entry entry) {
+    q->entries.at = mem_grow(q->entries.at, q->entries.n + 1, sizeof *q->entries.at);
+    q->entries.at[q->entries.n++] = entry;
+    pthread_cond_signal(&q->filled);
+}
+
+/* ---- tickets ---- */
+
+static void *copied(const void *from, int64_t n, size_t size) {
+    void *to = mem_alloc((size_t)(n + 1) * size);
+    if (n) memcpy(to, from, (size_t)n * size);
+    return to;
+}
+
+static Ticket *ticket_new(Queue *q, const Request *requests, int64_t n) {
+    Ticket *ticket = mem_zero(1, sizeof *ticket);
+    *ticket = (Ticket){.queue = q, .n = n, .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    ticket->requests = copied(requests, n, sizeof *requests);
+    for (Request *r = ticket->requests; r < ticket->requests + n; r++) {
+        r->prompt = copied(r->prompt, r->n, sizeof *r->prompt);
+        r->ends = copied(r->ends, r->n_ends, sizeof *r->ends);
+    }
+    ticket->ended = mem_zero((size_t)n, sizeof *ticket->ended);
+    return ticket;
+}
+
+void ticket_events_free(TicketEvents *events) {
+    free(events->at), free(events->likeliest);
+    *events = (TicketEvents){0};
+}
+
+static void ticket_free(Ticket *ticket) {
+    if (ticket->wake >= 0) close(ticket->wake);
+    ticket_events_free(&ticket->events);
+    for (int64_t i = 0; i < ticket->n; i++)
+        free((void *)ticket->requests[i].prompt), free((void *)ticket->requests[i].ends);
+    free(ticket->requests), free(ticket->ended), free(ticket);
+}
+
+static void wake(Ticket *ticket) {
+    const ssize_t written = write(ticket->wake, &(uint64_t){1}, sizeof(uint64_t));
+    CHECK(written == sizeof(uint64_t) || errno == EAGAIN, "cannot wake a connection: %s", strerror(errno));
+}
+
+/* Enters a ticket into the queue's tables. */
+static void enter(Queue *q, Ticket *ticket) {
+    int64_t slot = 0;
+    while (slot < q->slots && q->tickets[slot]) slot++;
+    if (slot == q->slots) q->tickets = mem_grow(q->tickets, (size_t)++q->slots, sizeof *q->tickets);
+    q->tickets[slot] = ticket;
+    ticket->slot = slot;
+    q->open += ticket->n;
+    q->counts.tickets++;
+    for (int64_t i = 0; i < ticket->n; i++) ticket->requests[i].id = slot * MAX_CHOICES + i;
+    add_entry(q, (Entry){ENTRY_ADD, ticket, 0});
+}
+
+QueueAnswer queue_submit(Queue *q, const Request *requests, int64_t n, Ticket **out) {
+    CHECK(n > 0 && n <= MAX_CHOICES, "a ticket of %lld requests", (long long)n);
+    Ticket *ticket = ticket_new(q, requests, n);
+    pthread_mutex_lock(&q->lock);
+    const QueueAnswer answer = q->counts.closed || ticket->wake < 0                  ? QUEUE_STOPS
+                               : q->open + n > q->limits.running + q->limits.waiting ? QUEUE_FULL
+                                                                                     : QUEUE_TAKEN;
+    if (answer == QUEUE_TAKEN) enter(q, ticket);
+    pthread_mutex_unlock(&q->lock);
+    if (answer == QUEUE_TAKEN)
+        *out = ticket;
+    else
+        ticket_free(ticket);
+    return answer;
+}
+
+/* Returns whether the ticket has something to report. */
+static bool take_state(Ticket *ticket, TicketEvents *out, Err *refused, TicketState *state) {
+    pthread_mutex_lock(&ticket->queue->lock);
+    *out = ticket->events;
+    ticket->events = (TicketEvents){0};
+    *refused = ticket->refused;
+    *state = ticket->refused.code ? TICKET_REFUSED : out->n ? TICKET_HAS_EVENTS : TICKET_STOPPED;
+    const bool any = ticket->refused.code || out->n || ticket->stopped;
+    pthread_mutex_unlock(&ticket->queue->lock);
+    return any;
+}
+
+TicketState ticket_wait(Ticket *ticket, int socket, TicketEvents *out, Err *refused) {
+    TicketState state;
+    while (!take_state(ticket, out, refused, &state)) {
+        struct pollfd fds[] = {{.fd = ticket->wake, .events = POLLIN}, {.fd = socket, .events = POLLRDHUP}};
+        uint64_t count;
+        if (poll(fds, 2, -1) < 0) continue;
+        if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) return TICKET_LOST;
+        if (fds[0].revents && read(ticket->wake, &count, sizeof count) < 0) continue;
+    }
+    return state;
+}
+
+static void count_end(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
+    if (ticket->ended[choice]) return;
+    ticket->ended[choice] = true;
+    q->open--;
+    q->counts.ended[reason]++;
+}
+
+void ticket_end(Ticket *ticket, int64_t choice, Reason reason) {
+    Queue *q = ticket->queue;
+    pthread_mutex_lock(&q->lock);
+    count_end(q, ticket, choice, reason);
+    add_entry(q, (Entry){ENTRY_ABORT, ticket, choice});
+    pthread_mutex_unlock(&q->lock);
+}
+
+void ticket_release(Ticket *ticket) {
+    Queue *q = ticket->queue;
+    pthread_mutex_lock(&q->lock);
+    for (int64_t i = 0; i < ticket->n; i++) count_end(q, ticket, i, REASON_ABORT);
+    add_entry(q, (Entry){ENTRY_RELEASE, ticket, 0});
+    pthread_mutex_unlock(&q->lock);
+}
+
+/* ---- the engine's thread ---- */
+
+static void add_requests(Queue *q, Engine *engine, Ticket *ticket) {
+    Err e = ERR_OK;
+    for (int64_t i = 0; i < ticket->n && !e.code; i++) e = engine_add(engine, &ticket->requests[i]);
+    pthread_mutex_lock(&q->lock);
+    for (int64_t i = 0; i < ticket->n; i++) q->counts.prompt_tokens += ticket->requests[i].n;
+    ticket->refused = e;
+    if (e.code) wake(ticket);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static void release(Queue *q, Engine *engine, Ticket *ticket) {
+    for (int64_t i = 0; i < ticket->n; i++) engine_abort(engine, ticket->requests[i].id);
+    pthread_mutex_lock(&q->lock);
+    q->tickets[ticket->slot] = NULL;
+    q->counts.tickets--;
+    pthread_mutex_unlock(&q->lock);
+    ticket_free(ticket);
+}
+
+static void run_entry(Queue *q, Engine *engine, const Entry *entry) {
+    if (entry->kind == ENTRY_ADD) add_requests(q, engine, entry->ticket);
+    if (entry->kind == ENTRY_ABORT) engine_abort(engine, entry->ticket->requests[entry->choice].id);
+    if (entry->kind == ENTRY_RELEASE) release(q, engine, entry->ticket);
+}
+
+/* Adds an event of the engine to its ticket. */
+static void take_event(void *arg, const EngineEvent *event) {
+    Queue *q = arg;
+    pthread_mutex_lock(&q->lock);
+    Ticket *ticket = q->tickets[event->id / MAX_CHOICES];
+    const int64_t choice = event->id % MAX_CHOICES,
+                  k = event->likeliest ? ticket->requests[choice].likeliest : 0;
+    TicketEvents *to = &ticket->events;
+    if (!to->n) wake(ticket);
+    to->at = mem_grow(to->at, (size_t)to->n + 1, sizeof *to->at);
+    TicketEvent *added = &to->at[to->n++];
+    *added = (TicketEvent){*event, to->n_likeliest};
+    added->event.id = choice, added->event.likeliest = NULL;
+    if (k) {
+        to->likeliest = mem_grow(to->likeliest, (size_t)(to->n_likeliest + k), sizeof *to->likeliest);
+        memcpy(to->likeliest + to->n_likeliest, event->likeliest, (size_t)k * sizeof *to->likeliest);
+        to->n_likeliest += k;
+    }
+    q->counts.new_tokens += event->kind == EVENT_TOKEN;
+    pthread_mutex_unlock(&q->lock);
+}
+
+static EntryList take_entries(Queue *q, int ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += (long)ms * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000, until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&q->lock);
+    if (q->idle && !q->entries.n) pthread_cond_timedwait(&q->filled, &q->lock, &until);
+    const EntryList list = q->entries;
+    q->entries = (EntryList){0};
+    pthread_mutex_unlock(&q->lock);
+    return list;
+}
+
+void queue_turn(Queue *q, Engine *engine, int ms) {
+    const EntryList list = take_entries(q, ms);
+    for (size_t i = 0; i < list.n; i++) run_entry(q, engine, &list.at[i]);
+    free(list.at);
+    const bool idle = !engine_step(engine, take_event, q);
+    pthread_mutex_lock(&q->lock);
+    q->idle = idle;
+    q->counts.engine = engine_counts(engine);
+    pthread_mutex_unlock(&q->lock);
+}
+
+void queue_close(Queue *q) {
+    pthread_mutex_lock(&q->lock);
+    q->counts.closed = true;
+    pthread_mutex_unlock(&q->lock);
+}
+
+void queue_stop(Queue *q) {
+    pthread_mutex_lock(&q->lock);
+    q->counts.closed = true;
+    for (int64_t i = 0; i < q->slots; i++)
+        if (q->tickets[i]) q->tickets[i]->stopped = true, wake(q->tickets[i]);
+    pthread_mutex_unlock(&q->lock);
+}

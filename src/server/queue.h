@@ -1,0 +1,69 @@
+/* The queue between the threads of connections and the thread of the engine. A connection submits a ticket, one request of
+ * the engine for each choice, and waits for its events. All calls of the engine are made by queue_turn, in the order of
+ * the queue.
+ *
+ * A ticket ends when its connection releases it. Requests that are still running are then aborted. */
+#pragma once
+
+#include "infer/engine.h"
+
+typedef struct Queue Queue;
+typedef struct Ticket Ticket;
+
+typedef struct QueueLimits {
+    int64_t running, waiting; /* number of requests of the engine */
+} QueueLimits;
+
+typedef struct TicketEvent {
+    EngineEvent event; /* id: the number of the choice; likeliest: NULL */
+    int64_t likeliest; /* index of the first of its most likely tokens */
+} TicketEvent;
+
+typedef struct TicketEvents {
+    TicketEvent *at; /* [n] */
+    LikelyToken *likeliest;
+    int64_t n, n_likeliest;
+} TicketEvents;
+
+typedef enum QueueAnswer { QUEUE_TAKEN, QUEUE_FULL, QUEUE_STOPS } QueueAnswer;
+
+typedef enum TicketState {
+    TICKET_HAS_EVENTS,
+    TICKET_LOST,    /* the client has closed the connection */
+    TICKET_STOPPED, /* the server ends */
+    TICKET_REFUSED, /* by the engine */
+} TicketState;
+
+typedef enum Reason { REASON_STOP, REASON_LENGTH, REASON_ABORT, REASON_ERROR, REASONS } Reason;
+
+typedef struct QueueCounts {
+    EngineCounts engine;
+    bool closed;
+    int64_t tickets, waiting; /* waiting: requests that do not run yet */
+    int64_t prompt_tokens, new_tokens, ended[REASONS];
+} QueueCounts;
+
+Queue *queue_new(QueueLimits);
+void queue_free(Queue *);
+QueueCounts queue_counts(Queue *);
+
+/* ---- for connections ---- */
+
+/* Copies the requests and their tokens, and replaces the ids of the copies. *out is set if the answer is QUEUE_TAKEN. */
+QueueAnswer queue_submit(Queue *, const Request *, int64_t n, Ticket **out);
+/* Waits for events, and moves them to *out; ticket_events_free frees them. Returns TICKET_LOST if the client closes its end of
+ * `socket`. *refused is set for TICKET_REFUSED. */
+TicketState ticket_wait(Ticket *, int socket, TicketEvents *out, Err *refused);
+void ticket_events_free(TicketEvents *);
+/* Counts a choice as ended. If the engine has not ended it, it is aborted. */
+void ticket_end(Ticket *, int64_t choice, Reason);
+void ticket_release(Ticket *);
+
+/* ---- for the thread of the engine ---- */
+
+/* Takes the queue's entries and runs a pass. If there is nothing to do, waits at most `ms` milliseconds. */
+void queue_turn(Queue *, Engine *, int ms);
+/* From now on, queue_submit returns QUEUE_STOPS. */
+void queue_close(Queue *);
+/* Stops all tickets. */
+void queue_stop(Queue *);

@@ -1,0 +1,23 @@
+/* The answer to a request that the server does not serve: a status of HTTP and OpenAI's error object. */
+#pragma once
+
+#include <jansson.h>
+
+typedef struct Refusal {
+    int status;         /* 0: the request is served */
+    const char *code;   /* of the error object, or NULL */
+    char param[64];     /* the field of the body that is wrong, or empty */
+    char message[1020]; /* what is wrong, then what to do */
+} Refusal;
+
+#define SERVED ((Refusal){0})
+#define REFUSE_UNLESS_SERVED(expr)                                                                           \
+    do {                                                                                                     \
+        const Refusal refusal_ = (expr);                                                                     \
+        if (refusal_.status) return refusal_;                                                                \
+    } while (0)
+
+/* param and code may be NULL. */
+Refusal refuse(int status, const char *param, const char *code, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+json_t *refusal_json(const Refusal *);

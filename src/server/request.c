@@ -1,0 +1,399 @@
+#include "server/request.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { MAX_PROMPTS = 1024, MAX_STOPS = 64, MAX_STOP_BYTES = 1024 };
+
+/* ---- fields ---- */
+
+typedef enum FieldKind {
+    KIND_INTEGER,
+    KIND_NUMBER,
+    KIND_BOOLEAN,
+    KIND_STRING,
+    KIND_SPECIAL,
+    KIND_IGNORED,
+    KIND_ONLY,
+} FieldKind;
+
+typedef struct Field {
+    const char *name;
+    FieldKind kind;
+    unsigned endpoints;
+    double low, high;
+    const char *only;
+} Field;
+
+enum {
+    C = 1 << ENDPOINT_COMPLETIONS,
+    M = 1 << ENDPOINT_CHAT,
+    T = 1 << ENDPOINT_TOKENIZE,
+    D = 1 << ENDPOINT_DETOKENIZE
+};
+
+static const Field FIELDS_OF_BODIES[] = {
+#define INTEGER(name, endpoints, low, high) {name, KIND_INTEGER, endpoints, low, high, NULL},
+#define NUMBER(name, endpoints, low, high)  {name, KIND_NUMBER, endpoints, low, high, NULL},
+#define BOOLEAN(name, endpoints)            {name, KIND_BOOLEAN, endpoints, 0, 0, NULL},
+#define STRING(name, endpoints)             {name, KIND_STRING, endpoints, 0, 0, NULL},
+#define SPECIAL(name, endpoints)            {name, KIND_SPECIAL, endpoints, 0, 0, NULL},
+#define IGNORED(name, endpoints)            {name, KIND_IGNORED, endpoints, 0, 0, NULL},
+#define ONLY(name, endpoints, json)         {name, KIND_ONLY, endpoints, 0, 0, json},
+#include "server/fields.def"
+};
+enum { N_FIELDS = sizeof FIELDS_OF_BODIES / sizeof *FIELDS_OF_BODIES };
+
+static const Field *find_field(Endpoint endpoint, const char *name) {
+    for (const Field *f = FIELDS_OF_BODIES; f < FIELDS_OF_BODIES + N_FIELDS; f++)
+        if (f->endpoints & 1u << endpoint && !strcmp(f->name, name)) return f;
+    return NULL;
+}
+
+static Refusal wrong(const char *field, const char *expected) {
+    return refuse(400, field, NULL, "'%s' must be %s", field, expected);
+}
+
+static Refusal check_only(const Field *f, const json_t *value) {
+    json_t *only = json_loads(f->only, JSON_DECODE_ANY, NULL);
+    const bool same = json_is_number(only)
+                          ? json_is_number(value) && json_number_value(value) == json_number_value(only)
+                          : json_equal(only, value);
+    json_decref(only);
+    if (same) return SERVED;
+    return refuse(400, f->name, "unsupported", "'%s' is not supported by this server: remove it%s%s", f->name,
+                  strcmp(f->only, "null") ? ", or set it to " : "", strcmp(f->only, "null") ? f->only : "");
+}
+
+static Refusal check_field(const Field *f, const json_t *value) {
+    const double x = json_number_value(value);
+    char range[96] = "";
+    if (isfinite(f->low)) snprintf(range, sizeof range, " from %.10g to %.10g", f->low, f->high);
+    switch (f->kind) {
+    case KIND_INTEGER:
+    case KIND_NUMBER:
+        if (f->kind == KIND_INTEGER ? json_is_integer(value) : json_is_number(value))
+            if (x >= f->low && x <= f->high) return SERVED;
+        return refuse(400, f->name, NULL, "'%s' must be %s%s", f->name,
+                      f->kind == KIND_INTEGER ? "an integer" : "a number", range);
+    case KIND_BOOLEAN:
+        return json_is_boolean(value) ? SERVED : wrong(f->name, "true or false");
+    case KIND_STRING:
+        return json_is_string(value) ? SERVED : wrong(f->name, "a string");
+    case KIND_ONLY:
+        return check_only(f, value);
+    case KIND_SPECIAL:
+    case KIND_IGNORED:
+        break;
+    }
+    return SERVED;
+}
+
+Refusal request_parse(const Served *served, Endpoint endpoint, const char *body, size_t n, json_t **out) {
+    json_error_t error;
+    const char *name;
+    json_t *value;
+    *out = json_loadb(body, n, JSON_REJECT_DUPLICATES, &error);
+    if (!*out)
+        return refuse(400, NULL, NULL, "the body is not valid JSON: line %d, column %d: %s", error.line,
+                      error.column, error.text);
+    if (!json_is_object(*out)) return refuse(400, NULL, NULL, "the body must be a JSON object");
+    json_object_foreach(*out, name, value) {
+        const Field *field = find_field(endpoint, name);
+        if (!field)
+            return refuse(400, name, "unknown_field", "the server does not know the field %s: remove it",
+                          quote(name).s);
+        if (!json_is_null(value)) REFUSE_UNLESS_SERVED(check_field(field, value));
+    }
+    const char *model = json_string_value(json_object_get(*out, "model"));
+    if (model && strcmp(model, served->name))
+        return refuse(404, "model", "model_not_found", "there is no model %s; this server has '%s'",
+                      quote(model).s, served->name);
+    return SERVED;
+}
+
+static int64_t integer(const json_t *body, const char *field, int64_t fallback) {
+    const json_t *value = json_object_get(body, field);
+    return json_is_integer(value) ? json_integer_value(value) : fallback;
+}
+
+static double number(const json_t *body, const char *field, double fallback) {
+    const json_t *value = json_object_get(body, field);
+    return json_is_number(value) ? json_number_value(value) : fallback;
+}
+
+static bool truth(const json_t *body, const char *field) {
+    return json_is_true(json_object_get(body, field));
+}
+
+/* ---- prompts ---- */
+
+Refusal request_ids(const Served *served, const char *field, const json_t *list, TokenList *out) {
+    const size_t n = json_array_size(list);
+    if (!json_is_array(list)) return wrong(field, "a list of token ids");
+    out->at = mem_alloc((n + 1) * sizeof *out->at);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(list, i);
+        if (!json_is_integer(id)) return wrong(field, "a list of token ids");
+        if (json_integer_value(id) < 0 || json_integer_value(id) >= served->vocab)
+            return refuse(400, field, NULL, "token %" PRId64 " of '%s' is outside the vocabulary of %" PRId64,
+                          (int64_t)json_integer_value(id), field, served->vocab);
+        out->at[out->n++] = (int32_t)json_integer_value(id);
+    }
+    return SERVED;
+}
+
+static TokenList *add_prompt(TokenList **list, int64_t *n) {
+    *list = mem_grow(*list, (size_t)*n + 1, sizeof **list);
+    (*list)[*n] = (TokenList){0};
+    return &(*list)[(*n)++];
+}
+
+static Refusal read_text(const Served *served, const json_t *body, const json_t *text, TokenList *out) {
+    const json_t *special = json_object_get(body, "add_special_tokens");
+    const unsigned flags = json_is_true(special)    ? TOKENIZER_ADD_SPECIAL
+                           : json_is_false(special) ? TOKENIZER_NO_SPECIAL
+                                                    : 0;
+    const Err e = tokenizer_encode_with(served->tokenizer, flags, json_string_value(text),
+                                        json_string_length(text), &out->at, &out->n);
+    return e.code ? refuse(400, "prompt", NULL, "%s", e.msg) : SERVED;
+}
+
+/* Reads one prompt: a text or a list of ids. */
+static Refusal read_prompt(const Served *served, const json_t *body, const json_t *prompt, TokenList **out,
+                           int64_t *n) {
+    TokenList *list = add_prompt(out, n);
+    if (json_is_string(prompt)) return read_text(served, body, prompt, list);
+    if (!json_is_array(prompt))
+        return wrong("prompt", "a string, a list of strings, or one or more lists of token ids");
+    return request_ids(served, "prompt", prompt, list);
+}
+
+static Refusal read_prompts(const Served *served, const json_t *body, const json_t *prompt, TokenList **out,
+                            int64_t *n) {
+    const json_t *first = json_array_get(prompt, 0), *one;
+    size_t i;
+    if (!json_is_array(prompt) || json_is_integer(first)) return read_prompt(served, body, prompt, out, n);
+    if (!first) return refuse(400, "prompt", NULL, "'prompt' is an empty list: add a prompt");
+    if (json_array_size(prompt) > MAX_PROMPTS)
+        return refuse(400, "prompt", NULL,
+                      "'prompt' has %zu prompts, and a request may have %d: send several requests",
+                      json_array_size(prompt), MAX_PROMPTS);
+    json_array_foreach(prompt, i, one) REFUSE_UNLESS_SERVED(read_prompt(served, body, one, out, n));
+    return SERVED;
+}
+
+/* ---- messages ---- */
+
+/* Replaces content that is a list of texts by one text, as templates expect it. */
+static Refusal join_content(json_t *message) {
+    const json_t *parts = json_object_get(message, "content"), *part;
+    size_t i;
+    Str text = {0};
+    if (!json_is_string(json_object_get(message, "role")))
+        return wrong("messages", "a list of objects with a role");
+    if (!json_is_array(parts)) return SERVED;
+    json_array_foreach(parts, i, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *one = json_object_get(part, "text");
+        if (!type || strcmp(type, "text") || !json_is_string(one)) {
+            str_free(&text);
+            return refuse(
+                400, "messages", NULL,
+                "part %zu of a message's content is not {\"type\": \"text\", \"text\": TEXT}: only texts are "
+                "supported",
+                i + 1);
+        }
+        str_printf(&text, "%s%s", i ? "\n" : "", json_string_value(one));
+    }
+    json_object_set_new(message, "content", json_stringn(text.s ? text.s : "", text.len));
+    str_free(&text);
+    return SERVED;
+}
+
+/* The part of the body that chat_request reads. */
+static Refusal chat_body(const json_t *body, json_t *out) {
+    static const char *const KEYS[] = {"messages", "chat_template_kwargs", "documents",
+                                       "continue_final_message"};
+    json_t *message;
+    size_t i;
+    for (size_t k = 0; k < sizeof KEYS / sizeof *KEYS; k++) {
+        json_t *value = json_object_get(body, KEYS[k]);
+        if (value && !json_is_null(value)) json_object_set_new(out, KEYS[k], json_deep_copy(value));
+    }
+    const json_t *begins = json_object_get(body, "add_generation_prompt");
+    const bool continues = truth(body, "continue_final_message");
+    json_object_set_new(out, "add_generation_prompt",
+                        json_boolean(json_is_boolean(begins) ? json_is_true(begins) : !continues));
+    json_t *messages = json_object_get(out, "messages");
+    if (!json_is_array(messages) || !json_array_size(messages))
+        return wrong("messages", "a list of messages");
+    json_array_foreach(messages, i, message) REFUSE_UNLESS_SERVED(join_content(message));
+    return SERVED;
+}
+
+static Refusal render(const Served *served, const json_t *body, TokenList *out) {
+    ChatRequest request;
+    Str text = {0};
+    TokenSpan *spans = NULL;
+    struct tm now;
+    const time_t seconds = time(NULL);
+    Err e = chat_request("the request", body, &request);
+    if (!e.code) e = chat_render(served->chat, &request, localtime_r(&seconds, &now), &text);
+    if (!e.code) e = chat_encode(served->chat, &text, &out->at, &spans, &out->n);
+    free(spans);
+    str_free(&text);
+    return e.code ? refuse(400, "messages", NULL, "%s", e.msg) : SERVED;
+}
+
+static Refusal read_messages(const Served *served, const json_t *body, TokenList **out, int64_t *n) {
+    if (!served->chat) return refuse(400, "messages", "no_chat_template", "%s", served->no_chat.msg);
+    json_t *chat = json_object();
+    Refusal refusal = chat_body(body, chat);
+    if (!refusal.status) refusal = render(served, chat, add_prompt(out, n));
+    json_decref(chat);
+    return refusal;
+}
+
+Refusal request_prompts(const Served *served, const json_t *body, TokenList **out, int64_t *n) {
+    const json_t *prompt = json_object_get(body, "prompt"), *messages = json_object_get(body, "messages");
+    if (messages && prompt)
+        return refuse(400, "messages", NULL, "a request has 'prompt' or 'messages', not both");
+    if (messages) return read_messages(served, body, out, n);
+    if (!prompt) return refuse(400, "prompt", NULL, "the request has no 'prompt'");
+    return read_prompts(served, body, prompt, out, n);
+}
+
+/* ---- when a text ends ---- */
+
+static Refusal add_stop(Ask *a, const json_t *stop) {
+    const char *text = json_string_value(stop);
+    if (!text || !*text) return wrong("stop", "a text that is not empty, or a list of such texts");
+    if (strlen(text) > MAX_STOP_BYTES)
+        return refuse(400, "stop", NULL, "a text of 'stop' has %zu bytes, and may have %d", strlen(text),
+                      MAX_STOP_BYTES);
+    a->stop.at = mem_grow(a->stop.at, (size_t)a->stop.n + 1, sizeof *a->stop.at);
+    a->stop.at[a->stop.n++] = mem_strdup(text);
+    return SERVED;
+}
+
+static Refusal read_stops(Ask *a, const json_t *body) {
+    const json_t *stop = json_object_get(body, "stop"), *one;
+    size_t i;
+    if (!stop || json_is_null(stop)) return SERVED;
+    if (!json_is_array(stop)) return add_stop(a, stop);
+    if (json_array_size(stop) > MAX_STOPS)
+        return refuse(400, "stop", NULL, "'stop' has %zu texts, and may have %d", json_array_size(stop),
+                      MAX_STOPS);
+    json_array_foreach(stop, i, one) REFUSE_UNLESS_SERVED(add_stop(a, one));
+    return SERVED;
+}
+
+static Refusal read_ends(const Served *served, Ask *a, const json_t *body) {
+    TokenList ids = {0};
+    const json_t *list = json_object_get(body, "stop_token_ids");
+    const Refusal refusal =
+        list && !json_is_null(list) ? request_ids(served, "stop_token_ids", list, &ids) : SERVED;
+    a->ends = mem_alloc((ids.n + (size_t)served->n_ends + 1) * sizeof *a->ends);
+    for (size_t i = 0; i < ids.n; i++) a->ends[a->n_ends++] = ids.at[i];
+    for (int64_t i = 0; i < served->n_ends && !truth(body, "ignore_eos"); i++)
+        a->ends[a->n_ends++] = served->ends[i];
+    free(ids.at);
+    return refusal;
+}
+
+/* ---- the other fields ---- */
+
+static Refusal read_sampling(Ask *a, const json_t *body) {
+    const double top_p = number(body, "top_p", 1);
+    const int64_t top_k = integer(body, "top_k", 0);
+    if (top_p == 0) return wrong("top_p", "above 0, and at most 1");
+    a->sampling = (Sampling){.temperature = number(body, "temperature", 1),
+                             .top_k = top_k > 0 ? top_k : 0,
+                             .top_p = top_p < 1 ? top_p : 0};
+    if (a->sampling.top_k && a->sampling.top_p > 0)
+        return refuse(400, "top_k", NULL, "'top_k' and 'top_p' are mutually exclusive: remove one");
+    a->seeded = json_is_integer(json_object_get(body, "seed"));
+    a->seed = (uint64_t)integer(body, "seed", 0);
+    a->n = integer(body, "n", 1);
+    if (integer(body, "best_of", a->n) != a->n)
+        return refuse(400, "best_of", "unsupported",
+                      "'best_of' must be equal to 'n': the server does not rank choices");
+    return SERVED;
+}
+
+static Refusal read_outputs(Ask *a, const json_t *body) {
+    const json_t *options = json_object_get(body, "stream_options"), *value;
+    const char *name;
+    a->echo = truth(body, "echo"), a->stream = truth(body, "stream");
+    if (a->endpoint == ENDPOINT_CHAT) {
+        a->logprobs = truth(body, "logprobs");
+        a->likeliest = integer(body, "top_logprobs", 0);
+        if (a->likeliest && !a->logprobs)
+            return refuse(400, "top_logprobs", NULL, "'top_logprobs' needs 'logprobs': set it to true");
+    } else {
+        a->likeliest = integer(body, "logprobs", -1);
+        a->logprobs = a->likeliest >= 0;
+        if (!a->logprobs) a->likeliest = 0;
+    }
+    if (!options || json_is_null(options)) return SERVED;
+    if (!a->stream)
+        return refuse(400, "stream_options", NULL, "'stream_options' needs 'stream': set it to true");
+    if (!json_is_object(options)) return wrong("stream_options", "an object");
+    json_object_foreach((json_t *)options, name, value) {
+        if (!strcmp(name, "include_obfuscation") && json_is_false(value)) continue;
+        if (strcmp(name, "include_usage"))
+            return refuse(400, "stream_options", "unknown_field",
+                          "the server does not know %s in 'stream_options'", quote(name).s);
+        if (!json_is_boolean(value)) return wrong("stream_options.include_usage", "true or false");
+    }
+    a->usage = truth(options, "include_usage");
+    return SERVED;
+}
+
+int64_t ask_max_tokens(const Served *served, const Ask *a, int64_t prompt) {
+    return a->max_tokens >= 0 ? a->max_tokens : served->context - prompt;
+}
+
+static Refusal check_lengths(const Served *served, const Ask *a) {
+    const bool generates = a->max_tokens != 0;
+    if (a->n_prompts * a->n > served->choices)
+        return refuse(400, "n", NULL,
+                      "the request has %" PRId64 " choices, and may have %" PRId64 ": lower 'n'",
+                      a->n_prompts * a->n, served->choices);
+    for (int64_t i = 0; i < a->n_prompts; i++) {
+        const int64_t n = (int64_t)a->prompts[i].n, fresh = ask_max_tokens(served, a, n);
+        const char *field = a->endpoint == ENDPOINT_CHAT ? "messages" : "prompt";
+        if (n < 1) return refuse(400, field, NULL, "a prompt has no tokens: add a text");
+        if (n > served->context || fresh > served->context - n || (generates && fresh < 1))
+            return refuse(400, field, "context_length_exceeded",
+                          "This model's maximum context length was exceeded: it is %" PRId64
+                          " tokens, and the request has %" PRId64 " in the prompt and %" PRId64
+                          " to generate; shorten the prompt or lower 'max_tokens'",
+                          served->context, n, generates && fresh < 1 ? 1 : fresh);
+    }
+    return SERVED;
+}
+
+Refusal request_ask(const Served *served, Endpoint endpoint, const json_t *body, Ask *out) {
+    const int64_t most = integer(body, "max_tokens", endpoint == ENDPOINT_CHAT ? -1 : 16);
+    *out = (Ask){.endpoint = endpoint, .max_tokens = integer(body, "max_completion_tokens", most)};
+    REFUSE_UNLESS_SERVED(read_sampling(out, body));
+    REFUSE_UNLESS_SERVED(read_outputs(out, body));
+    if (!out->max_tokens && !out->echo)
+        return refuse(400, "max_tokens", NULL, "'max_tokens' 0 needs 'echo': the answer would have no text");
+    REFUSE_UNLESS_SERVED(read_stops(out, body));
+    REFUSE_UNLESS_SERVED(read_ends(served, out, body));
+    REFUSE_UNLESS_SERVED(request_prompts(served, body, &out->prompts, &out->n_prompts));
+    return check_lengths(served, out);
+}
+
+void ask_free(Ask *a) {
+    for (int64_t i = 0; i < a->n_prompts; i++) free(a->prompts[i].at);
+    for (int64_t i = 0; i < a->stop.n; i++) free(a->stop.at[i]);
+    free(a->prompts), free(a->stop.at), free(a->ends);
+}

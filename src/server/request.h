@@ -1,0 +1,61 @@
+/* Reads and checks the body of a request. The fields and their ranges are in fields.def. */
+#pragma once
+
+#include "chat/chat.h"
+#include "infer/sampling.h"
+#include "server/refusal.h"
+#include "server/text.h"
+
+/* The model that the server serves. It never changes, so any number of threads may use it. */
+typedef struct Served {
+    const char *name; /* of the model */
+    int64_t created;  /* seconds since 1970 */
+    const Tokenizer *tokenizer;
+    const Chat *chat; /* NULL: the tokenizer has no chat template, for the reason no_chat */
+    Err no_chat;
+    const int64_t *ends; /* [n_ends] tokens that end a text */
+    int64_t n_ends;
+    int64_t vocab, context; /* context: most tokens of a prompt and its continuation */
+    int64_t choices;        /* most choices of a request */
+    uint64_t seed;          /* of requests without a seed */
+} Served;
+
+typedef enum Endpoint {
+    ENDPOINT_COMPLETIONS,
+    ENDPOINT_CHAT,
+    ENDPOINT_TOKENIZE,
+    ENDPOINT_DETOKENIZE
+} Endpoint;
+
+typedef struct TokenList {
+    int32_t *at; /* [n] owned */
+    size_t n;
+} TokenList;
+
+/* A request for texts. Each prompt has `n` choices. */
+typedef struct Ask {
+    Endpoint endpoint;
+    TokenList *prompts;
+    int64_t n_prompts, n;
+    int64_t max_tokens; /* -1: as many as the context has */
+    Sampling sampling;
+    bool seeded; /* whether the request has a seed */
+    uint64_t seed;
+    StopList stop;
+    int64_t *ends, n_ends;
+    bool logprobs, echo, stream, usage; /* usage: the stream ends with the number of tokens */
+    int64_t likeliest;                  /* log-probabilities are given for this many most likely tokens */
+} Ask;
+
+/* Parses a body. It is an object, and has only fields of the endpoint, with their types and ranges. The caller
+ * releases *out also after a refusal. */
+Refusal request_parse(const Served *, Endpoint, const char *body, size_t n, json_t **out);
+/* Reads a body of ENDPOINT_COMPLETIONS or ENDPOINT_CHAT. The caller frees *out with ask_free also after a refusal. */
+Refusal request_ask(const Served *, Endpoint, const json_t *body, Ask *out);
+/* Reads the texts or messages of a body as tokens, one list for each prompt. The caller frees *out also after a
+ * refusal. */
+Refusal request_prompts(const Served *, const json_t *body, TokenList **out, int64_t *n);
+/* Checks a list of ids. */
+Refusal request_ids(const Served *, const char *field, const json_t *, TokenList *out);
+int64_t ask_max_tokens(const Served *, const Ask *, int64_t prompt);
+void ask_free(Ask *);

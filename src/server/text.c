@@ -1,0 +1,164 @@
+#include "server/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/utf8.h"
+
+enum {
+    CONTEXT = 8, /* tokens of the prompt that decide, for example, whether the text begins with a blank */
+    PATIENCE =
+        8 /* tokens after which a text is released even if a tokenizer has not completed its character */
+};
+static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
+
+static bool has_text(const Tokenizer *t, int32_t id) {
+    return id >= 0 && id < tokenizer_vocab_size(t) && !tokenizer_is_special(t, id);
+}
+
+/* Decodes tokens of the vocabulary; the caller frees the text. A tokenizer that cannot decode them gives no text. */
+static char *decode(const Tokenizer *t, const int32_t *ids, size_t n, size_t *bytes) {
+    char *text;
+    if (!tokenizer_decode_with(t, TOKENIZER_SKIP_SPECIAL, ids, n, &text, bytes).code) return text;
+    *bytes = 0;
+    return mem_strdup("");
+}
+
+/* The known tokens of the window are those that the next one needs. */
+static void advance(TextStream *s, size_t from) {
+    s->n -= from;
+    memmove(s->window, s->window + from, s->n * sizeof *s->window);
+    s->read = s->n;
+    free(decode(s->tokenizer, s->window, s->n, &s->base));
+}
+
+static void append(TextStream *s, int32_t token) {
+    s->window = mem_grow(s->window, s->n + 1, sizeof *s->window);
+    s->window[s->n++] = token;
+}
+
+void text_begin(TextStream *s, const Tokenizer *t, const StopList *stops, const int32_t *prompt, size_t n) {
+    *s = (TextStream){.tokenizer = t, .stops = stops};
+    for (size_t i = n > CONTEXT ? n - CONTEXT : 0; i < n; i++)
+        if (has_text(t, prompt[i])) append(s, prompt[i]);
+    advance(s, 0);
+}
+
+void text_free(TextStream *s) {
+    free(s->window);
+    str_free(&s->bytes), str_free(&s->held);
+}
+
+static bool ends_with(const char *s, size_t n, const char *end) {
+    const size_t k = strlen(end);
+    return n >= k && !memcmp(s + n - k, end, k);
+}
+
+void text_piece(const TextStream *s, int32_t token, Str *bytes) {
+    size_t n;
+    const char *name = tokenizer_token_text(s->tokenizer, token, &n);
+    unsigned byte;
+    int end = 0;
+    if (!has_text(s->tokenizer, token)) {
+        if (name) str_add(bytes, name, n);
+        return;
+    }
+    int32_t *ids = mem_alloc((s->n + 1) * sizeof *ids);
+    if (s->n) memcpy(ids, s->window, s->n * sizeof *ids);
+    ids[s->n] = token;
+    char *text = decode(s->tokenizer, ids, s->n + 1, &n);
+    char copy[8] = "";
+    if (name) snprintf(copy, sizeof copy, "%.7s", name);
+    if (ends_with(text, n, REPLACEMENT) && sscanf(copy, "<0x%2X>%n", &byte, &end) == 1 && end == 6)
+        str_add(bytes, &(char){(char)byte},
+                1); /* a byte of a character, in the vocabularies of SentencePiece */
+    else if (n > s->base)
+        str_add(bytes, text + s->base, n - s->base);
+    free(text), free(ids);
+}
+
+/* ---- characters ---- */
+
+/* Moves the complete characters of `bytes` to `held`. At the end of the text, an incomplete one becomes U+FFFD. */
+static void complete(TextStream *s, bool end) {
+    size_t n = 0;
+    bool cut = false;
+    while (n < s->bytes.len) {
+        n += utf8_prefix(s->bytes.s + n, s->bytes.len - n, &cut);
+        if (cut) break;
+        n += n < s->bytes.len; /* an invalid byte */
+    }
+    if (end) n = s->bytes.len;
+    Str valid = {0}, rest = {0};
+    utf8_repair(s->bytes.s ? s->bytes.s : "", n, &valid);
+    str_add(&rest, s->bytes.s ? s->bytes.s + n : "", s->bytes.len - n);
+    if (valid.len) {
+        s->characters += (int64_t)utf8_count(valid.s, valid.len);
+        str_add(&s->held, valid.s, valid.len);
+    }
+    str_free(&valid), str_free(&s->bytes);
+    s->bytes = rest;
+}
+
+/* ---- stop strings ---- */
+
+/* Sets s->stopped and returns the number of bytes before the first stop string, or returns -1. */
+static int64_t find_stop(TextStream *s) {
+    int64_t first = -1;
+    for (int64_t i = 0; i < s->stops->n && s->held.len; i++) {
+        const char *stop = s->stops->at[i], *at = memmem(s->held.s, s->held.len, stop, strlen(stop));
+        if (!at || (first >= 0 && at - s->held.s >= first)) continue;
+        first = at - s->held.s;
+        s->stopped = stop;
+    }
+    return first;
+}
+
+/* The number of bytes at the end of the text that could begin a stop string. */
+static size_t begun(const TextStream *s) {
+    size_t most = 0;
+    for (int64_t i = 0; i < s->stops->n; i++) {
+        const size_t n = strlen(s->stops->at[i]), last = n - 1 < s->held.len ? n - 1 : s->held.len;
+        for (size_t k = last; k > most; k--)
+            if (!memcmp(s->held.s + s->held.len - k, s->stops->at[i], k)) most = k;
+    }
+    return most;
+}
+
+static void release(TextStream *s, bool end, Str *out) {
+    complete(s, end);
+    const int64_t stop = find_stop(s);
+    const size_t n = stop >= 0 ? (size_t)stop : end ? s->held.len : s->held.len - begun(s);
+    if (n) str_add(out, s->held.s, n);
+    Str rest = {0};
+    if (stop < 0 && n < s->held.len) str_add(&rest, s->held.s + n, s->held.len - n);
+    str_free(&s->held);
+    s->held = rest;
+}
+
+/* Takes the bytes of the tokens that are not yet known. */
+static void take(TextStream *s, const char *text, size_t n) {
+    if (n > s->base) str_add(&s->bytes, text + s->base, n - s->base);
+    advance(s, s->read);
+}
+
+void text_push(TextStream *s, int32_t token, Str *out) {
+    if (s->stopped || !has_text(s->tokenizer, token)) return;
+    append(s, token);
+    size_t n;
+    char *text = decode(s->tokenizer, s->window, s->n, &n);
+    if (!ends_with(text, n, REPLACEMENT) || s->n - s->read >= PATIENCE) take(s, text, n);
+    free(text);
+    release(s, false, out);
+}
+
+void text_end(TextStream *s, Str *out) {
+    if (s->stopped) return;
+    size_t n;
+    char *text = decode(s->tokenizer, s->window, s->n, &n);
+    take(s, text, n);
+    free(text);
+    release(s, true, out);
+}

@@ -1,0 +1,35 @@
+/* Converts the tokens of a text to UTF-8 one by one, and ends the text before the first stop string. The parts that it
+ * releases, joined, do not depend on how they are taken: a part has only complete characters, and never the beginning of
+ * a stop string that a later token might complete. */
+#pragma once
+
+#include "base/str.h"
+#include "tokenizer/tokenizer.h"
+
+typedef struct StopList {
+    char **at; /* [n] not empty */
+    int64_t n;
+} StopList;
+
+typedef struct TextStream {
+    const Tokenizer *tokenizer;
+    const StopList *stops;
+    int32_t *window;     /* [n] the last tokens, which the text of the next one may depend on */
+    size_t n, read;      /* the text of the first `read` tokens is known */
+    size_t base;         /* its number of bytes */
+    Str bytes;           /* the beginning of a character */
+    Str held;            /* characters that may begin a stop string */
+    int64_t characters;  /* number of complete characters so far, including held ones */
+    const char *stopped; /* the stop string that has ended the text, or NULL */
+} TextStream;
+
+/* Begins a text after the tokens of a prompt, which may have no tokens. The tokenizer and the list must outlive it. */
+void text_begin(TextStream *, const Tokenizer *, const StopList *, const int32_t *prompt, size_t n);
+void text_free(TextStream *);
+/* Appends the bytes that a token would add, or the name of a special token. They may be a part of a character. */
+void text_piece(const TextStream *, int32_t token, Str *bytes);
+/* Adds a token, and appends to `out` the text that is now certain. Special tokens, and ids without a token, have no
+ * text. After a stop string nothing is added. */
+void text_push(TextStream *, int32_t token, Str *out);
+/* Ends the text, and appends the rest to `out`. */
+void text_end(TextStream *, Str *out);
