@@ -222,12 +222,12 @@ static void synonym_read(HfReader *r, const HfRow *row) {
     if (v) json_object_set(r->root, row->word, (json_t *)v);
 }
 
-static void none_read(HfReader *r, const HfRow *row) {
-    if (hf_get_count(r, row->key, (int64_t)row->fallback))
-        hf_refuse(r, row->key, "but this number must be 0");
+static void number_read(HfReader *r, const HfRow *row) {
+    if (hf_get_count(r, row->key, (int64_t)row->fallback) != row->choice)
+        hf_refuse(r, row->key, "a number that is not supported");
 }
 
-static void none_write(HfWriter *w, const HfRow *row) { hf_put_size(w, row->key, 0); }
+static void number_write(HfWriter *w, const HfRow *row) { hf_put_size(w, row->key, row->choice); }
 
 /* transformers prefers the alias to the type's name of the key, so the two values must be equal. */
 static void alias_read(HfReader *r, const HfRow *row) {
@@ -245,4 +245,4 @@ const HfForm hf_form_value = {hf_value_read, hf_value_write},
              hf_form_lacking = {fixed_read, NULL}, hf_form_required = {required_read, NULL},
              hf_form_stated = {required_read, stated_write}, hf_form_must = {must_read, stated_write},
              hf_form_refused = {refused_read, NULL}, hf_form_alias = {alias_read, NULL},
-             hf_form_synonym = {synonym_read, NULL}, hf_form_none = {none_read, none_write};
+             hf_form_synonym = {synonym_read, NULL}, hf_form_number = {number_read, number_write};

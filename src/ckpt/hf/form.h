@@ -54,7 +54,7 @@ typedef enum HfWindows {
 
 extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_token,
     hf_form_known_token, hf_form_fixed, hf_form_lacking, hf_form_required, hf_form_stated, hf_form_must,
-    hf_form_refused, hf_form_alias, hf_form_synonym, hf_form_none;
+    hf_form_refused, hf_form_alias, hf_form_synonym, hf_form_number;
 /* Forms that convert heads, sizes, activations, scores and biases. */
 extern const HfForm hf_form_count, hf_form_query_groups, hf_form_own_keys, hf_form_nullable, hf_form_only,
     hf_form_head_size, hf_form_head_size_is_usual, hf_form_hidden_size_divides, hf_form_heads_fill_hidden,
@@ -67,8 +67,8 @@ extern const HfForm hf_form_bert_heads, hf_form_classes, hf_form_padding, hf_for
 extern const HfForm hf_form_rope_number, hf_form_rope_temperature, hf_form_rotary_dim, hf_form_local_base,
     hf_form_rotated_channels, hf_form_whole_rotation, hf_form_rope_scaling, hf_form_stretched_base,
     hf_form_stretched_scaling, hf_form_long_rope, hf_form_scaled_long_rope, hf_form_rotated_layers,
-    hf_form_windows, hf_form_rotated_norm, hf_form_rope_if_named, hf_form_attention_layers, hf_form_chunks,
-    hf_form_temperature;
+    hf_form_windows, hf_form_rotated_norm, hf_form_rope_if_named, hf_form_local_layers,
+    hf_form_attention_layers, hf_form_chunks, hf_form_temperature;
 extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_one_for_all,
     hf_form_quick_gate, hf_form_small_norm_min, hf_form_scaled_by_default, hf_form_router_groups,
     hf_form_best_groups, hf_form_shared_experts, hf_form_shared_width, hf_form_first_dense,

@@ -151,5 +151,42 @@ static void attention_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, types);
 }
 
+/* Reads GPT-Neo's list: each item is a list of words, and how often it is repeated. */
+static void local_layers_read(HfReader *r, const HfRow *row) {
+    static const char key[] = "attention_types";
+    const int64_t layers = hf_get_layers(r), size = hf_get_size(r, row->key, (int64_t)row->fallback);
+    json_t *usual = json_pack("[[[s,s],i]]", "global", "local", 12);
+    const json_t *types = hf_member(r, NULL, key), *list = types ? types : usual;
+    bool *local = mem_zero((size_t)layers, sizeof *local), fits = json_is_array(list);
+    int64_t n = 0;
+    for (size_t i = 0; fits && i < json_array_size(list); i++) {
+        const json_t *words = json_array_get(json_array_get(list, i), 0);
+        const int64_t times = json_integer_value(json_array_get(json_array_get(list, i), 1));
+        const int64_t count = (int64_t)json_array_size(words);
+        fits = count > 0 && times >= 0 && times <= layers && n + times * count <= layers;
+        for (int64_t k = 0; fits && k < times * count; k++) {
+            const char *word = json_string_value(json_array_get(words, (size_t)(k % count)));
+            fits = word && (!strcmp(word, "local") || !strcmp(word, "global"));
+            local[n++] = fits && !strcmp(word, "local");
+            r->windowed += local[n - 1];
+        }
+    }
+    if (!fits || n != layers) hf_refuse(r, key, "not a list of global and local for each layer");
+    if (r->windowed) str_printf(r->out, "window-size = %lld,0\n", (long long)size - 1);
+    if (r->windowed && r->windowed < layers) hf_set_pattern(r, OPTION_window_attn_skip_freq, local, layers);
+    free(local), json_decref(usual);
+}
+
+static void local_layers_write(HfWriter *w, const HfRow *row) {
+    const Derived *d = &w->config->derived;
+    json_t *words = json_array();
+    const bool any = d->window_left >= 0;
+    for (int64_t i = 0; i < w->config->num_layers; i++)
+        json_array_append_new(words, json_string(any && d->layer_windowed[i] ? "local" : "global"));
+    hf_put(w, "attention_types", json_pack("[[o,i]]", words, 1));
+    if (any) hf_put_size(w, row->key, d->window_left + 1);
+}
+
+const HfForm hf_form_local_layers = {local_layers_read, local_layers_write};
 const HfForm hf_form_attention_layers = {attention_layers_read, attention_layers_write};
 const HfForm hf_form_windows = {windows_read, windows_write};

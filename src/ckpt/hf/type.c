@@ -21,7 +21,7 @@
  *   REFUSE(key, why)                       the key must be absent
  *   ALIAS(key, other)                      a second name of the other key; if both are present, they must be equal
  *   SYNONYM(key, other)                    the key is another name of the other key; the row precedes the other's
- *   NONE(key, fallback)                    the key is a number that must be 0
+ *   COUNT(key, n, fallback)                the key is a number that must be n
  *   SPECIAL(form, option, key, fallback)   the form reads and writes the key
  *   DEMAND(form)                           the form only checks
  *   ROPE(option, key, inside, fallback)    the key is called `inside` in rope_scaling and rope_parameters
@@ -63,7 +63,7 @@
     {OF(moe_router_num_groups), .key = "n_group", .fallback = n, .choice = k, .form = &hf_form_router_groups},
 #define NULLABLE(o, k, f) {OF(o), .key = k, .fallback = f, .form = &hf_form_nullable},
 #define SYNONYM(k, other) {ALONE(k), .key = k, .word = other, .form = &hf_form_synonym},
-#define NONE(k, f)        {ALONE(k), .key = k, .fallback = f, .form = &hf_form_none},
+#define COUNT(k, n, f)    {ALONE(k), .key = k, .choice = n, .fallback = f, .form = &hf_form_number},
 #define DROP_KEY(k)       {ALONE(k), .form = NULL},
 #define ONLY(o, k, value) {OF(o), .key = k, .fallback = value, .form = &hf_form_only},
 #define DROP(o)           {OF(o), .form = NULL},
@@ -302,6 +302,18 @@ static const HfRow ROWS_granitemoehybrid[] = {
 };
 static const HfRow ROWS_gpt_bigcode[] = {
 #include "ckpt/hf/gpt_bigcode.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_biogpt[] = {
+#include "ckpt/hf/biogpt.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_gpt_neo[] = {
+#include "ckpt/hf/gpt_neo.def"
+#include "ckpt/hf/all.def"
+};
+static const HfRow ROWS_hyperclovax[] = {
+#include "ckpt/hf/hyperclovax.def"
 #include "ckpt/hf/all.def"
 };
 static const HfRow ROWS_hunyuan_v1_dense[] = {

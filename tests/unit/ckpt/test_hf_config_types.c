@@ -22,7 +22,7 @@
 /* --hf-model-type with the name of the type that is tried, because an earlier type may also fit. */
 #define NAMED "hf-model-type = %s\n"
 
-enum { MOST_CHOICES = 15 };
+enum { MOST_CHOICES = 16 };
 static const char *const CHOICES[][MOST_CHOICES] = {
     {"", LLAMA_POSITIONS, LLAMA_POSITIONS "rotary-percent = 0.5\n",
      LLAMA_POSITIONS "rotary-seq-len-interpolation-factor = 2\n", LLAMA_POSITIONS "use-rope-scaling = true\n",
@@ -34,7 +34,8 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      LLAMA_POSITIONS
      "rotary-interleaved = true\nadd-output-layer-bias = true\nparallel-residual = one-norm\n",
      "position-embedding-type = alibi\nembedding-layernorm = true\n",
-     "position-embedding-type = alibi\ndisable-norm-bias = true\n"},
+     "position-embedding-type = alibi\ndisable-norm-bias = true\n",
+     "disable-bias-linear = true\nadd-attn-proj-bias = true\nadd-mlp-bias = true\nsoftmax-scale = 1\n"},
     {"", "normalization = RMSNorm\n", "apply-layernorm-1p = true\n",
      "disable-norm-weight = true\ndisable-norm-bias = true\n"},
     {"", "swiglu = true\n", "squared-relu = true\n", GPT_OSS, "activation = relu\n"},
@@ -45,13 +46,14 @@ static const char *const CHOICES[][MOST_CHOICES] = {
      "untie-embeddings-and-output-weights = true\n",
      "group-query-attention = true\nnum-query-groups = 1\n"},
     {"", "qk-layernorm = true\n", "embedding-multiplier = 12\n", GEMMA2,
-     "activation = geglu-tanh\napply-layernorm-1p = true\nscale-embedding = true\n"},
+     "activation = geglu-tanh\napply-layernorm-1p = true\nscale-embedding = true\n",
+     "scale-embedding = true\n"},
     {"", "qk-layernorm = true\n", "qk-layernorm = true\nqk-layernorm-whole = true\nnorm-placement = post\n",
      "qk-layernorm = true\nnorm-placement = post\n", "norm-placement = sandwich\n",
      "qk-layernorm = true\nqk-layernorm-whole = true\n",
      "qk-layernorm = true\nqk-layernorm-after-rope = true\n"},
     {"", "no-rope-freq = 2\n", "no-rope-freq = [1,1,1]\n", IN_CHUNKS,
-     "rope-temperature-scale = 0.5\nrope-temperature-floor = 3\n"},
+     "rope-temperature-scale = 0.5\nrope-temperature-floor = 3\nyarn-original-max-position-embeddings = 3\n"},
     {"", "window-size = 7,0\n", "window-size = 7,0\nwindow-attn-skip-freq = [0,1,1]\n",
      "window-size = 7,0\nwindow-attn-skip-freq = [1,0,0]\n"},
     {"", EXPERTS, EXPERTS "moe-layer-freq = [0,1,1]\nmoe-router-pre-softmax = true\n",
@@ -136,6 +138,9 @@ static const int MODEL[][N_CHOICES] = {
     {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1},
     {1, 1, 1, 1, 0, 2, 0, 0, 0, 0, 0, 0, 1},
     {0, 0, 0, 0, 2},
+    {0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 1},
+    {15},
+    {1, 1, 1, 1, 0, 2, 4, 0, 0, 0, 0, 0, 1},
     {1, 1, 1, 1, 0, 0, 6},
     {1, 1, 1, 1, 0, 0, 6, 0, 0, 10},
     {12, 0, 0, 3},
@@ -252,10 +257,25 @@ TEST(every_pair_of_changes_reads_back_or_is_refused) {
 /* Keys that change no function, or are read only together with other keys: a size of the window, or the first layer of
  * several if there is a list of layers. */
 static bool is_idle(const json_t *root, const char *key) {
-    static const char *const IDLE[] = {
-        "pad_token_id", "architectures",     "torch_dtype",    "bos_token_id",     "eos_token_id",
-        "dropout",      "attention_dropout", "hidden_dropout", "residual_dropout", "embedding_dropout",
-        "embd_pdrop",   "resid_pdrop",       "attn_pdrop",     "mamba_n_heads",    "max_seq_len"};
+    static const char *const IDLE[] = {"pad_token_id",
+                                       "architectures",
+                                       "torch_dtype",
+                                       "bos_token_id",
+                                       "eos_token_id",
+                                       "dropout",
+                                       "attention_dropout",
+                                       "hidden_dropout",
+                                       "residual_dropout",
+                                       "embedding_dropout",
+                                       "embd_pdrop",
+                                       "resid_pdrop",
+                                       "attn_pdrop",
+                                       "mamba_n_heads",
+                                       "max_seq_len",
+                                       "hidden_dropout_prob",
+                                       "attention_probs_dropout_prob",
+                                       "embed_dropout",
+                                       "resid_dropout"};
     for (size_t i = 0; i < sizeof IDLE / sizeof *IDLE; i++)
         if (!strcmp(key, IDLE[i])) return true;
     return !strcmp(key, "max_window_layers") && json_object_get(root, "layer_types");
@@ -359,6 +379,10 @@ static const char *const KEYED[] = {
     WINDOWS
     "window-attn-skip-freq = [0,1,0,1]\nuse-rope-scaling = true\nadd-mlp-bias = true\nhf-model-type = cwm\n",
     ROPE "hf-model-type = seed_oss\n",
+    ROPE "norm-placement = sandwich\nlogits-scaling = 4\nhf-model-type = hyperclovax\n",
+    BASE "scale-embedding = true\nhf-model-type = biogpt\n",
+    BASE "disable-bias-linear = true\nadd-attn-proj-bias = true\nadd-mlp-bias = true\nsoftmax-scale = 1\n"
+         "window-size = 7,0\nwindow-attn-skip-freq = [0,1,0,1]\n",
     BASE LLAMA_POSITIONS "qk-layernorm = true\nsquared-relu = true\n",
     ROPE LATENT "hf-model-type = youtu\n",
     ROPE "embedding-multiplier = 12\nhf-model-type = granitemoehybrid\n",
