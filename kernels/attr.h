@@ -34,8 +34,8 @@ typedef struct ActivationAttr {
 } ActivationAttr;
 
 typedef struct LinearAttr {
-    /* Every element is a sum of its terms in an order that does not depend on the number of rows and columns. The gradient
-     * of a weight is one chain of multiply-adds in the order of the rows. */
+    /* Every element is a sum of its terms in an order that does not depend on the number of rows and columns. The
+     * gradient of a weight is one chain of multiply-adds in the order of the rows. */
     bool fixed_order;
     Activation activation; /* the activation that gives `act` from y, or x from `pre`; not gated */
 } LinearAttr;
@@ -217,9 +217,9 @@ typedef struct AttentionAttr {
     DropoutAttr dropout;
 } AttentionAttr;
 
-/* ALiBi (Press et al., 2022): a score's bias is proportional to the distance of key and query. The slopes of n heads are
- * 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, the heads after the first m, the largest power of two
- * below n, have the slopes of heads 1, 3, 5, ... of 2 m heads. */
+/* ALiBi (Press et al., 2022): a score's bias is proportional to the distance of key and query. The slopes of n
+ * heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, the heads after the first m, the largest
+ * power of two below n, have the slopes of heads 1, 3, 5, ... of 2 m heads. */
 HOST_DEVICE static inline double alibi_bias(const AttentionAttr *a, int64_t head, int64_t key_minus_query) {
     const int64_t i = a->first_head + head;
     int64_t m = 1;

@@ -57,8 +57,8 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
 
 /* ---- fixed order, for rows that are contiguous along k ---- */
 
-/* A sum has DOT_LANES chains of multiply-adds: chain l adds the products of k = l, l + DOT_LANES, ... in order. Then a tree
- * adds the chains. It does not depend on other rows and columns. */
+/* A sum has DOT_LANES chains of multiply-adds: chain l adds the products of k = l, l + DOT_LANES, ... in order.
+ * Then a tree adds the chains. It does not depend on other rows and columns. */
 enum {
     DOT_LANES = 64 / (int)sizeof(real),
     DOT_COLUMNS = 4,

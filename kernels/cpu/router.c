@@ -233,8 +233,9 @@ void KERNEL(expert_bias)(const Call *c) {
 
 /* ---- quantiles ---- */
 
-/* Let a token's threshold be its largest biased logit that is not chosen. An expert is chosen by its share of the tokens if
- * its bias is minus the (tokens * topk / experts + 1)-th largest difference between its logit and the threshold. */
+/* Let a token's threshold be its largest biased logit that is not chosen. An expert is chosen by its share of the
+ * tokens if its bias is minus the (tokens * topk / experts + 1)-th largest difference between its logit and the
+ * threshold. */
 typedef struct Quantile {
     const Call *call;
     int64_t tokens, experts, topk;

@@ -5,12 +5,13 @@
 #include "chat/template.h"
 #include "tokenizer/tokenizer.h"
 
-/* Templates and special tokens of a tokenizer. It never changes after chat_open, so any number of threads may use it. */
+/* Templates and special tokens of a tokenizer. It never changes after chat_open, so any number of threads may use
+ * it. */
 typedef struct Chat Chat;
 
 /* Reads chat_template.jinja with the files of additional_chat_templates/ or, if there are none, "chat_template" of
- * tokenizer_config.json, in the folder of the tokenizer `model`. Returns an error if there is no template. The tokenizer
- * must outlive the result. */
+ * tokenizer_config.json, in the folder of the tokenizer `model`. Returns an error if there is no template. The
+ * tokenizer must outlive the result. */
 Err chat_open(const char *model, const Tokenizer *, Chat **out);
 void chat_free(Chat *); /* NULL is fine */
 

@@ -131,8 +131,8 @@ static void tag_last(json_t *messages, Str *text) {
     str_free(&tagged);
 }
 
-/* Cuts the text at the tag. If the template has removed the space of the tag, it also removes spaces of messages, and the
- * text ends before them. */
+/* Cuts the text at the tag. If the template has removed the space of the tag, it also removes spaces of messages,
+ * and the text ends before them. */
 static Err cut_at_tag(const Str *message, size_t begin, Str *out) {
     const size_t bare = sizeof TAG - 2;
     Machine m = {.left = TEMPLATE_LIMITS};

@@ -1,4 +1,5 @@
-/* The variables of a chat template: messages in the form in which transformers passes them, tools and special tokens. */
+/* The variables of a chat template: messages in the form in which transformers passes them, tools and special
+ * tokens. */
 #pragma once
 
 #include "chat/chat.h"

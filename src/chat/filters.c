@@ -1,4 +1,5 @@
-/* The filters. Each accepts what the filter of Jinja accepts; a filter that returns an iterator there returns one here. */
+/* The filters. Each accepts what the filter of Jinja accepts; a filter that returns an iterator there returns one
+ * here. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -142,8 +143,8 @@ static Value absolute(Machine *m, const CallArgs *a) {
     return operator_negative(m, v); /* an error */
 }
 
-/* Reads a number like Python's float(text) or int(text, base): with whitespace around it and underscores between digits.
- * Returns VALUE_MISSING if it is not one. */
+/* Reads a number like Python's float(text) or int(text, base): with whitespace around it and underscores between
+ * digits. Returns VALUE_MISSING if it is not one. */
 static Value read_number(Machine *m, Value text, bool is_float, int base) {
     const Value inside = string_strip(m, text, value_none(), STRIP_LEFT | STRIP_RIGHT);
     char digits[400];
@@ -395,8 +396,8 @@ static Value sort_key(Machine *m, Value v, Value path, bool with_case) {
     return v.type == VALUE_STRING && !with_case ? string_case(m, v, CASE_LOWER) : v;
 }
 
-/* The key of the filter `sort`: a list of the attributes, which commas separate. Equal keys have an order, even if they are
- * undefined. */
+/* The key of the filter `sort`: a list of the attributes, which commas separate. Equal keys have an order, even if
+ * they are undefined. */
 static Value sort_keys(Machine *m, Value v, Value path, bool with_case) {
     Value keys = value_list(m, KIND_LIST);
     if (path.type != VALUE_STRING) {

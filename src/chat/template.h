@@ -1,7 +1,7 @@
-/* Interprets templates in the language Jinja, as transformers compiles the chat templates of models. Methods that change
- * a value are hidden, and trim_blocks and lstrip_blocks are set. There are `break`, `continue`, `generation` blocks,
- * raise_exception, strftime_now, and a `tojson` that does not escape HTML. The text is the same byte for byte. An
- * unsupported part is an error that names it; docs/reference/formats.md lists the supported parts.
+/* Interprets templates in the language Jinja, as transformers compiles the chat templates of models. Methods that
+ * change a value are hidden, and trim_blocks and lstrip_blocks are set. There are `break`, `continue`, `generation`
+ * blocks, raise_exception, strftime_now, and a `tojson` that does not escape HTML. The text is the same byte for
+ * byte. An unsupported part is an error that names it; docs/reference/formats.md lists the supported parts.
  *
  * Sources: the documentation of Jinja 3.1; chat_template_utils.py of transformers 5.24. */
 #pragma once

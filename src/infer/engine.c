@@ -236,7 +236,8 @@ static PageName next_name(const Engine *e, const Live *live) {
     return (PageName){live->before, live->tokens + live->named * e->limits.page, e->limits.page};
 }
 
-/* Takes the pages that begin with the request's tokens. The last token must be computed, because its logits are needed. */
+/* Takes the pages that begin with the request's tokens. The last token must be computed, because its logits are
+ * needed. */
 static void find_prefix(Engine *e, Live *live) {
     if (!e->limits.shares_prefixes || has_encoder(e) || reports(e, live, live->known)) return;
     while ((live->named + 1) * e->limits.page < live->n) {

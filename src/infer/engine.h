@@ -75,8 +75,8 @@ static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + 
  * the engine. The model must not be a BERT model. */
 Err engine_new(const Model *, const RunContext *, const EngineLimits *, Engine **out);
 void engine_free(Engine *);
-/* Adds a request to the queue. It is a user error if the request can never be computed: an empty prompt, a token outside
- * the vocabulary, more positions than the model or the pools have. */
+/* Adds a request to the queue. It is a user error if the request can never be computed: an empty prompt, a token
+ * outside the vocabulary, more positions than the model or the pools have. */
 Err engine_add(Engine *, const Request *);
 /* Ends a request in any state, without an event. Returns false if there is no such request. */
 bool engine_abort(Engine *, int64_t id);

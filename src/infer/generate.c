@@ -20,8 +20,8 @@ static int64_t encoder_pages(const Model *m, const Prompt *p) {
     return has_encoder(m) ? engine_pages(p->n, PAGE) : 0;
 }
 
-/* All prompts run at the same time if their pages take at most half of the available memory. Otherwise some wait, but the
- * largest must fit. */
+/* All prompts run at the same time if their pages take at most half of the available memory. Otherwise some wait,
+ * but the largest must fit. */
 static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt *prompts, int64_t n,
                                const GenerateOptions *o) {
     int64_t all = 0, all_encoder = 0, most = 0, most_encoder = 0, longest = 0;

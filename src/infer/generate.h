@@ -1,8 +1,8 @@
-/* Generates text for a list of prompts, with the engine (infer/engine.h). The random draws of a sample depend only on the
- * seed, the number of the sample and the position.
+/* Generates text for a list of prompts, with the engine (infer/engine.h). The random draws of a sample depend only
+ * on the seed, the number of the sample and the position.
  *
- * A decoder-only model continues its prompts. In an encoder-decoder model, the encoder reads each prompt once,
- * and the decoder begins with GenerateOptions.start. */
+ * A decoder-only model continues its prompts. In an encoder-decoder model, the encoder reads each prompt once, and
+ * the decoder begins with GenerateOptions.start. */
 #pragma once
 
 #include "base/err.h"

@@ -1,6 +1,6 @@
-/* Decides which pages of a pool are in use. A full page can be given a name: the tokens of its rows, and the name of the
- * page before it. Requests that begin with the same tokens then share pages. A named page that no request uses keeps its
- * rows until the pool needs it; the page that was released first is reused first.
+/* Decides which pages of a pool are in use. A full page can be given a name: the tokens of its rows, and the name
+ * of the page before it. Requests that begin with the same tokens then share pages. A named page that no request
+ * uses keeps its rows until the pool needs it; the page that was released first is reused first.
  *
  * Names are compared by their tokens, not only by a hash, so that a collision cannot mix requests. */
 #pragma once

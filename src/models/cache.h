@@ -1,6 +1,6 @@
-/* The pools of pages of generation: what the branches of a model's last stack keep of earlier positions, such as keys and
- * values (BranchOps.caches). A page has rows of all branches, so that a request needs one list of pages. An encoder's
- * positions have separate pages. */
+/* The pools of pages of generation: what the branches of a model's last stack keep of earlier positions, such as
+ * keys and values (BranchOps.caches). A page has rows of all branches, so that a request needs one list of pages.
+ * An encoder's positions have separate pages. */
 #pragma once
 
 #include "models/model.h"

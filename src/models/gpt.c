@@ -22,8 +22,8 @@
  *   z = op_activation(u, ACT_SWIGLU)        [s, b, f]            V
  *   x = op_add(x, op_linear(z, linear_fc2)) [s, b, h]            V or I; the op sums over tp */
 
-/* ---- further tokens (MTP) ---- Megatron-LM core/transformer/multi_token_prediction.py: stack k >= 1 predicts the token
- * k + 1 positions ahead from the output of stack k - 1 and the token k positions ahead. */
+/* ---- further tokens (MTP) ---- Megatron-LM core/transformer/multi_token_prediction.py: stack k >= 1 predicts the
+ * token k + 1 positions ahead from the output of stack k - 1 and the token k positions ahead. */
 
 /* The fields of depth k: `name` is the number k - 1 of `field`. */
 static const FeedField *fields_ahead(FieldId name, FieldId field, int k, Arena *arena) {

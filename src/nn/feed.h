@@ -35,8 +35,8 @@ typedef struct Feed {
     Tensor *dloss[MODEL_LOSSES];
     Tensor *encoded; /* [s, b, h]: the output of the previous stack, such as an encoder, or NULL if there is
                         none */
-    /* NULL in training. Otherwise the batch is one stream of the tokens of several requests, and branches store the rows
-     * of these tokens. A forward with encoder_tokens stores the rows of the encoder's positions; later
+    /* NULL in training. Otherwise the batch is one stream of the tokens of several requests, and branches store the
+     * rows of these tokens. A forward with encoder_tokens stores the rows of the encoder's positions; later
      * forwards read these rows. */
     Cache *cache;
     Tensor *chosen; /* I64 [n]: the positions of the stream whose logits are needed; NULL: all */

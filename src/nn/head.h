@@ -32,9 +32,9 @@ typedef struct HeadOps {
     /* Registers parameters and states. `self` and `spec` must outlive the registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
     /* h [s, b, h] is the output of the head's stack. If the feed has labels, out[i] is the head's loss i in nats.
-     * dloss[i] is the gradient with respect to that loss, or NULL if unknown. The head's counts, if they
-     * are computed, follow the losses in `out`. Without labels, out[0] is the logits [s, b, HeadSpec.width]. If tensor-parallel ranks
-     * split the last dimension, the logits are V along it. */
+     * dloss[i] is the gradient with respect to that loss, or NULL if unknown. The head's counts, if they are
+     * computed, follow the losses in `out`. Without labels, out[0] is the logits [s, b, HeadSpec.width]. If
+     * tensor-parallel ranks split the last dimension, the logits are V along it. */
     void (*forward)(Tape *, const void *self, const Feed *, Tensor *h_sbh, Tensor *const *dloss,
                     Tensor **out);
     /* The number of positions in a chunk of logits, for b samples of s positions. If it is 0 or the function
@@ -53,8 +53,8 @@ typedef struct HeadSpec {
                                 under their names */
     int n_fields;
     int64_t outputs, width; /* logits per row, without and with padding */
-    /* Losses, then counts, such as that of correct answers. Counts have the weights of the first loss. Training computes
-     * those that are auxiliary, and evaluations compute the others. */
+    /* Losses, then counts, such as that of correct answers. Counts have the weights of the first loss. Training
+     * computes those that are auxiliary, and evaluations compute the others. */
     LossSpec loss[HEAD_LOSSES];
     int n_losses, n_counts;
 } HeadSpec;

@@ -186,9 +186,9 @@ static Tensor *pool_columns(Tape *t, const Tensor *pool, int64_t n) {
     return part;
 }
 
-/* As from_latents, without keys and values. A key is W_k l, and its product with q is that of the latent l and W_k^T q. A
- * weighted sum of values is W_v times the sum of latents. Rows of the pool are the latents, each with its
- * rotated part. */
+/* As from_latents, without keys and values. A key is W_k l, and its product with q is that of the latent l and
+ * W_k^T q. A weighted sum of values is W_v times the sum of latents. Rows of the pool are the latents, each with
+ * its rotated part. */
 static Tensor *absorbed(Tape *t, const Core *c, Tensor *x_sbh) {
     const Mla *m = c->module;
     const MlaSpec *s = m->spec;

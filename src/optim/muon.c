@@ -108,9 +108,9 @@ static bool is_split_qkv(const Muon *m, const Param *p) {
     return m->config->muon_split_qkv && !strcmp(p->spec.parts[0].name, "q");
 }
 
-/* A matrix of a weight. `from` and `own` are strided views of memory of this rank: `from`, of the gathered weight or of
- * this rank's shard, has all `rows` x `columns` elements, and `own` those of this rank's shard. `whole` is the size that
- * determines the scale. */
+/* A matrix of a weight. `from` and `own` are strided views of memory of this rank: `from`, of the gathered weight
+ * or of this rank's shard, has all `rows` x `columns` elements, and `own` those of this rank's shard. `whole` is
+ * the size that determines the scale. */
 typedef struct Matrix {
     Tensor from, own;
     int64_t rows, columns, first_row, first_column, whole[2];

@@ -1,12 +1,11 @@
-/* The optimizer step over the registry's flat buffers: AdamW (Loshchilov & Hutter, 2019; Megatron-LM's fused
- * Adam), SGD with momentum (PyTorch's), Lion (Chen et al., 2023) and Muon (muon.h). As in Megatron-LM core/optimizer/optimizer.py, a step unscales the
- * gradients, checks for infinities, clips by the global norm, updates the masters, and rounds the values from
- * the masters.
+/* The optimizer step over the registry's flat buffers: AdamW (Loshchilov & Hutter, 2019; Megatron-LM's fused Adam),
+ * SGD with momentum (PyTorch's), Lion (Chen et al., 2023) and Muon (muon.h). As in Megatron-LM
+ * core/optimizer/optimizer.py, a step unscales the gradients, checks for infinities, clips by the global norm,
+ * updates the masters, and rounds the values from the masters.
  *
- * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over
- * blocks of 64 elements, so it is bitwise equal for any data-parallel and pipeline sharding. Each op is
- * called once per bucket, regardless of the number of parameters in the bucket; Muon's ops are called for each
- * parameter. */
+ * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over blocks of
+ * 64 elements, so it is bitwise equal for any data-parallel and pipeline sharding. Each op is called once per
+ * bucket, regardless of the number of parameters in the bucket; Muon's ops are called for each parameter. */
 #pragma once
 
 #include "base/exact_sum.h"

@@ -1,15 +1,15 @@
 /* Divides the flat layout into buckets, and each bucket into one part for each data-parallel rank.
  *
- * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after
- * another. Each parameter begins at a multiple of PARAM_ALIGN elements of its bucket. A bucket has parameters
- * of one kind (dense, experts, FP8 weights, matrices of these, frozen weights, buffers), all with or all without
- * PARAM_APART. The members of its `inner` group hold equal parts of the bucket, whose size is a multiple of PARAM_ALIGN. Member i holds elements
- * [begin + i * shard, begin + (i + 1) * shard). Parts of a bucket of matrices (PARAM_MATRIX) consist of whole parameters.
- * Padding is zero. Tied embeddings are in a separate bucket, so that the
- * first and the last pipeline stage shard them equally.
+ * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after another.
+ * Each parameter begins at a multiple of PARAM_ALIGN elements of its bucket. A bucket has parameters of one kind
+ * (dense, experts, FP8 weights, matrices of these, frozen weights, buffers), all with or all without PARAM_APART.
+ * The members of its `inner` group hold equal parts of the bucket, whose size is a multiple of PARAM_ALIGN. Member
+ * i holds elements [begin + i * shard, begin + (i + 1) * shard). Parts of a bucket of matrices (PARAM_MATRIX)
+ * consist of whole parameters. Padding is zero. Tied embeddings are in a separate bucket, so that the first and the
+ * last pipeline stage shard them equally.
  *
- * Source: Megatron-LM core/distributed/param_and_grad_buffer.py, in which a bucket ends at a multiple of
- * lcm(ranks, 128). */
+ * Source: Megatron-LM core/distributed/param_and_grad_buffer.py, in which a bucket ends at a multiple of lcm(ranks,
+ * 128). */
 #pragma once
 
 #include "comm/comm.h"

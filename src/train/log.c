@@ -418,8 +418,8 @@ bool train_log_wants_times(const Trainer *r) {
     return r->run.config->timing_log_level > 0 && r->iteration % r->run.config->log_interval == 0;
 }
 
-/* As in Megatron-LM, a dynamic loss scale starts so high that the first steps overflow. A short run may end before it has
- * updated any parameter. */
+/* As in Megatron-LM, a dynamic loss scale starts so high that the first steps overflow. A short run may end before
+ * it has updated any parameter. */
 static void note_skipped(TrainLog *log, const Trainer *r) {
     if (r->iteration < r->run.config->derived.train_iters || log->all_skipped < log->all_steps) return;
     train_log_hide_status(log);

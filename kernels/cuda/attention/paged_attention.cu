@@ -1,8 +1,8 @@
-/* The ops of kernels/ops.def for pages; the formulas are in kernels/cpu/attention.c. Keys form splits of SPLIT rows. The
- * softmax of each split is computed by itself, and then the splits are merged in order, so that a token's result depends
- * neither on other tokens nor on the number of blocks. If there are too few blocks for the GPU, each split has
- * a block, and a second kernel merges. Otherwise a block computes all splits of its heads. Both merge with the
- * same operations. Written: y, lse. */
+/* The ops of kernels/ops.def for pages; the formulas are in kernels/cpu/attention.c. Keys form splits of SPLIT
+ * rows. The softmax of each split is computed by itself, and then the splits are merged in order, so that a token's
+ * result depends neither on other tokens nor on the number of blocks. If there are too few blocks for the GPU, each
+ * split has a block, and a second kernel merges. Otherwise a block computes all splits of its heads. Both merge
+ * with the same operations. Written: y, lse. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/relative_buckets.h"
 

@@ -1,5 +1,5 @@
-/* Tests that a request's tokens and log-probabilities are bitwise equal alone and among others. The sizes of the pool and
- * of a pass, the order of arrivals, preemptions and aborts must not change them. */
+/* Tests that a request's tokens and log-probabilities are bitwise equal alone and among others. The sizes of the
+ * pool and of a pass, the order of arrivals, preemptions and aborts must not change them. */
 #pragma once
 
 #include <stdlib.h>
