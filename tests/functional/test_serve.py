@@ -319,3 +319,43 @@ for words, message in [
     assert message in told, told
 told = isotron("serve", "--load", saved, "--host", "no such host", expect=2)
 assert "--host 'no such host' is not an address" in told, told
+
+# ---- chat, with a tokenizer whose tokens are words with blanks, and bytes
+
+folder = WORK / "chat"
+folder.mkdir()
+shutil.copy(ROOT / "tests/data/tokenizer/metaspace.json", folder / "tokenizer.json")
+(folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n"
+                                                          "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"}))
+HF = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder]
+saved = WORK / "chatting"
+isotron("pretrain", "--config", WORK / "run.conf", "--mock-data", *HF, "--save", saved, "--train-iters", 3,
+        "--max-position-embeddings", 256)
+server = Server("--inference-dynamic-batching-buffer-size-gb", 0.01)
+messages = [{"role": "user", "content": [{"type": "text", "text": "The"}, {"type": "text", "text": "loss"}]}]
+ids = server.post("/tokenize", messages=messages)["tokens"]
+assert server.post("/tokenize", prompt="user: The\nloss\nassistant:", add_special_tokens=False)["tokens"] == ids
+seen = set()
+for seed in range(8):
+    ask = {"max_tokens": 60, "seed": seed, "temperature": 2}
+    text = server.post(COMPLETE, prompt=ids, **ask)["choices"][0]["text"]
+    whole = server.post(CHAT, messages=messages, logprobs=True, top_logprobs=2, **ask)
+    choice = whole["choices"][0]
+    assert whole["object"] == "chat.completion" and whole["usage"]["prompt_tokens"] == len(ids), whole
+    assert choice["message"] == {"role": "assistant", "content": text}, (choice, text)
+    events = server.stream(CHAT, messages=messages, **ask)
+    assert joined(events, chat=True) == (text, choice["finish_reason"]), (events, text)
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant" and events[0]["object"] == "chat.completion.chunk"
+    tokens = choice["logprobs"]["content"]
+    assert all(len(t["top_logprobs"]) == 2 for t in tokens), tokens
+    told = b"".join(bytes(t["bytes"]) for t in tokens if t["token"] not in ("<s>", "</s>", "<unk>", "<pad>"))
+    assert told.decode(errors="replace") == text, (told, text)
+    seen |= {c for c in text}
+assert len(seen) > 10, seen
+for wrong in [], [3], [{"content": "a"}], [{"role": "user", "content": [{"type": "image_url"}]}]:
+    assert server.post(CHAT, 400, messages=wrong)["error"]["param"] == "messages", wrong
+done = subprocess.run([*map(str, [PROGRAM, "generate", "--load", saved, "--temperature", 0, "--tokens-to-generate", 30,
+                                  "--batch-invariant-mode", "--prompt", "The loss", *OPTIONS])], capture_output=True)
+ask = {"prompt": "The loss", "max_tokens": 30, "temperature": 0, "echo": True}
+assert server.post(COMPLETE, **ask)["choices"][0]["text"] + "\n" == done.stdout.decode(errors="replace"), done
+server.end()
