@@ -138,6 +138,16 @@ static json_t *tokenizer_options(const json_t *config) {
     return some;
 }
 
+/* The checkpoint's load balancing if it is part of the model: it selects experts in another way, also in generation. */
+static json_t *routing_options(const json_t *config) {
+    static const char NAME[] = "moe_router_load_balancing_type";
+    json_t *types = json_object_get(config, NAME), *some = json_object();
+    const char *type = json_string_value(json_array_get(types, 0));
+    const int found = type ? enum_find(LoadBalancing_spellings, type) : -1;
+    if (found == BALANCE_SINKHORN || found == BALANCE_QUANTILE) json_object_set(some, NAME, types);
+    return some;
+}
+
 Err source_restore(Config *c, Arena *arena, const json_t *from, unsigned classes, Str *notes) {
     char *text = json_dumps(from ? from : json_null(), JSON_ENCODE_ANY);
     Err e = config_from_json(c, arena, text, strlen(text), classes, notes);
@@ -162,11 +172,10 @@ Err source_args(Config *c, Arena *arena, Str *notes) {
     for (size_t i = 0; s.weights_only && i < sizeof OF_TASK / sizeof *OF_TASK; i++)
         json_object_del(config, OF_TASK[i]);
     e = source_restore(c, arena, config, CLASS_ARCH, notes);
-    if (!e.code && tokenizer) {
-        json_t *some = tokenizer_options(config);
-        e = source_restore(c, arena, some, CLASS_ALL, notes);
-        json_decref(some);
-    }
+    json_t *some = routing_options(config);
+    if (tokenizer) json_object_update_new(some, tokenizer_options(config));
+    if (!e.code) e = source_restore(c, arena, some, CLASS_ALL, notes);
+    json_decref(some);
     json_decref(config);
     ckpt_close(ckpt);
     return e;
