@@ -414,7 +414,7 @@ static Tensor *forward(Engine *e) {
         e->ids = device_alloc(d, bytes, "the tokens of a pass");
         e->ids_bytes = bytes;
     }
-    tape_begin(e->tape, &(MicrobatchContext){.recording = false});
+    tape_begin(e->tape, &(MicrobatchContext){.recording = false, .dropless = true});
     fill_batch(e, &in);
     feed_write(&feed, field, d, &in.batch, e->ids);
     write_pages(&(Writer){e, e->ids + feed_bytes(&in.batch)}, &in, &feed);

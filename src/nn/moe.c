@@ -86,7 +86,7 @@ static int64_t moe_counters(const void *spec) {
 /* The capacity of an expert: tokens * topk / experts of a microbatch, times the capacity factor, rounded up; at most
  * the number of tokens. */
 static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
-    if (s->capacity_factor == 0) return 0;
+    if (s->capacity_factor == 0 || tape_microbatch(t)->dropless) return 0;
     const int64_t tokens = x->dim[0] * x->dim[1] * tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
     const double share = (double)(tokens * s->router.topk) / (double)s->router.experts;
     return (int64_t)fmin(ceil(share * s->capacity_factor), (double)tokens);

@@ -61,6 +61,7 @@ typedef struct RunContext {
 typedef struct MicrobatchContext {
     bool recording;       /* a backward will follow; if not, blocks (tape_block) keep only their output */
     bool training;        /* dropout is active */
+    bool dropless;        /* experts have no capacity */
     int64_t first_sample; /* index of the first sample in the whole run */
     double aux_scale;     /* the gradient of the step's loss with respect to an auxiliary loss */
 } MicrobatchContext;

@@ -54,6 +54,16 @@ for ranks in 2, 4:
 told = generate("--prompt", "a", "--num-experts", 4, "--tensor-model-parallel-size", 2, status=2)[1]
 assert "A model with experts can generate on one rank only: remove --tensor-model-parallel-size 2" in told, told
 assert "--sequence-parallel" not in told, told
+# Routers that depend on other tokens in training do not depend on them in generation, and generate knows the router.
+experts = ["--num-experts", 4, "--moe-router-topk", 1, "--moe-router-pre-softmax", "--train-iters", 1,
+           "--lr-warmup-iters", 0]
+for name, more in (("capacity", ["--moe-expert-capacity-factor", 0.4]),
+                   ("sinkhorn", ["--moe-router-load-balancing-type", "sinkhorn"]),
+                   ("quantiles", ["--moe-router-load-balancing-type", "quantile_balancing"])):
+    pretrain(data, WORK / name, *experts, *more)
+    each = ["--load", WORK / name, "--tokens-to-generate", 5, "--fp64", "--logprobs", "--prompt"]
+    both = generate(*each, "The 4th prompt", "The 4")[0].partition("--- 2\n")[2]
+    assert_same_text(generate(*each, "The 4", *more)[0], both, name)
 assert "prompt 2, line 1: byte 0xe9 at offset 3" in generate("--prompt", "a", "caf\udce9", status=2)[1]
 assert "--ranks is not used in generate" in generate("--prompt", "a", "--ranks", 2, status=2)[1]
 
