@@ -161,13 +161,6 @@ static void rotated_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, list);
 }
 
-/* The key states whether layers with rotation normalize their heads without a gain. */
-static void rotated_norm_read(HfReader *r, const HfRow *row) {
-    if (!hf_get_flag(r, NULL, row->key, row->fallback != 0)) return;
-    hf_set_flag(r, row->option, true);
-    hf_set_flag(r, OPTION_qk_l2_norm_rope_layers_only, true);
-}
-
 /* Reads Llama 4's attn_temperature_tuning, which is 4 instead of true in a released file, and its numbers. */
 static void temperature_read(HfReader *r, const HfRow *row) {
     static const char tuned[] = "attn_temperature_tuning";
@@ -307,6 +300,21 @@ static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
 
 static const char *get_rope_type(HfReader *r, const json_t *in) {
     return in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
+}
+
+/* The key states whether layers with rotation normalize their heads without a gain. transformers normalizes them after
+ * the rotation, which cancels the rotation's attention factor. */
+static void rotated_norm_read(HfReader *r, const HfRow *row) {
+    if (!hf_get_flag(r, NULL, row->key, row->fallback != 0)) return;
+    const char *key;
+    const json_t *in = find_rope(r, &key);
+    const char *type = get_rope_type(r, in);
+    if ((!strcmp(type, "yarn") || !strcmp(type, "longrope")) &&
+        hf_get_real(r, in, "attention_factor", 0) != 1)
+        hf_refuse(r, key,
+                  "but a model with use_qk_norm can have this rope_type only with an attention_factor of 1");
+    hf_set_flag(r, row->option, true);
+    hf_set_flag(r, OPTION_qk_l2_norm_rope_layers_only, true);
 }
 
 /* Reads the rotary base of windowed layers, which have no scaling. A type without a key for it has it only in

@@ -48,6 +48,7 @@ def llama(w, o):
 
 CHUNKED, LLAMA3 = "chunked_attention", {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
                                         "high_freq_factor": 4.0, "original_max_position_embeddings": 6}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 6}
 BASE = SIZES | {"num_local_experts": 4, "intermediate_size": 6, "intermediate_size_mlp": 20, "head_dim": 4,
                 "num_hidden_layers": 4, "attention_chunk_size": 3, "floor_scale": 2, "attn_scale": 0.5,
                 "rope_theta": 50.0}
@@ -61,7 +62,9 @@ SPELLINGS = {name: EVERY[name] for name in ("", "tied", "gelu", "linear", "unkno
     "lists go first": {"moe_layers": [1, 2, 9], "interleave_moe_layer_step": 0, "no_rope_layers": [1, 1, 0, 1],
                        "no_rope_layer_interval": 3},
     "all rotate": {"no_rope_layers": [1, 1, 1, 1]}, "none rotates": {"no_rope_layers": [0, 0, 0, 0]},
-    "no norms": {"use_qk_norm": False}, "no chunks": {"attention_chunk_size": None},
+    "no norms": {"use_qk_norm": False}, "!norms cancel the factor of attention": {"rope_scaling": YARN},
+    "factor of 1": {"rope_scaling": YARN | {"attention_factor": 1.0}},
+    "no norms, yarn": {"rope_scaling": YARN, "use_qk_norm": False}, "no chunks": {"attention_chunk_size": None},
     "chunks by default": {"attention_chunk_size": MISSING},
     "no temperature": {"attn_temperature_tuning": False}, "temperature of 0": {"attn_scale": 0.0},
     "temperature by default": {"attn_scale": MISSING, "floor_scale": MISSING},
