@@ -52,7 +52,8 @@ UNCHANGED = [
      " --moe-input-jitter-eps 0.1 --moe-expert-capacity-factor 2 --moe-token-drop-policy position "
      "--moe-shared-expert-intermediate-size 8", "",
      "no effect"),
-    ("moe_router_force_biased", "--moe-router-force-biased 1", "", "no effect"),
+    ("moe_router_force_biased moe_router_sparsemixer_eps",
+     "--moe-router-force-biased 1 --moe-router-sparsemixer-eps 0.1", "", "no effect"),
     ("q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim",
      "--q-lora-rank 4 --kv-lora-rank 4 --qk-head-dim 4 --qk-pos-emb-head-dim 4 --v-head-dim 4", "", "no effect"),
     ("qk_clip_alpha qk_clip_threshold", "--qk-clip-alpha 0.3 --qk-clip-threshold 0.1", "", "no effect"),
