@@ -354,12 +354,18 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
     args_problem(a, "--%.*s is not used in %s: remove it.", (int)len, key, table->command);
 }
 
+/* Whether the command only notes an option that it does not read. Megatron-LM's training commands also accept the
+ * options of its inference engine. */
+static bool notes(const Match *m) {
+    const bool infers = m->table->foreign_use == FOREIGN_READ && !strncmp(m->row->names, "inference-", 10);
+    return (m->table->notes_unread || infers) && !strstr(m->row->help, "not in Megatron-LM");
+}
+
 /* Handles an option that the command does not read. If that is not an error but only a note, the value is
  * still checked. */
 static void unread(Args *a, Source src, const Match *m, const char *key, size_t len, const char *const *words,
                    int64_t n) {
-    if (!m->table->notes_unread || strstr(m->row->help, "not in Megatron-LM"))
-        return no_use(a, key, len, m->table);
+    if (!notes(m)) return no_use(a, key, len, m->table);
     union {
         bool flag;
         int choice;

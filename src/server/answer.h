@@ -12,7 +12,8 @@ void answer_free(Answer *);
 const char *answer_id(const Answer *);
 /* The requests of the engine for each choice. The caller frees them; their tokens belong to the Answer. */
 Request *answer_requests(const Answer *, int64_t *n);
-/* Takes the events of the ticket, and tells the ticket which choices have ended. Returns a refusal if the model has failed. */
+/* Takes the events of the ticket, and tells the ticket which choices have ended. Returns a refusal if the model has
+ * failed. */
 Refusal answer_take(Answer *, Ticket *, const TicketEvents *);
 bool answer_done(const Answer *);
 /* The whole answer, when all choices have ended. */

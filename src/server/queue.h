@@ -1,6 +1,6 @@
-/* The queue between the threads of connections and the thread of the engine. A connection submits a ticket, one request of
- * the engine for each choice, and waits for its events. All calls of the engine are made by queue_turn, in the order of
- * the queue.
+/* The queue between the threads of connections and the thread of the engine. A connection submits a ticket, one
+ * request of the engine for each choice, and waits for its events. All calls of the engine are made by queue_turn,
+ * in the order of the queue.
  *
  * A ticket ends when its connection releases it. Requests that are still running are then aborted. */
 #pragma once
@@ -49,10 +49,11 @@ QueueCounts queue_counts(Queue *);
 
 /* ---- for connections ---- */
 
-/* Copies the requests and their tokens, and replaces the ids of the copies. *out is set if the answer is QUEUE_TAKEN. */
+/* Copies the requests and their tokens, and replaces the ids of the copies. *out is set if the answer is
+ * QUEUE_TAKEN. */
 QueueAnswer queue_submit(Queue *, const Request *, int64_t n, Ticket **out);
-/* Waits for events, and moves them to *out; ticket_events_free frees them. Returns TICKET_LOST if the client closes its end of
- * `socket`. *refused is set for TICKET_REFUSED. */
+/* Waits for events, and moves them to *out; ticket_events_free frees them. Returns TICKET_LOST if the client closes
+ * its end of `socket`. *refused is set for TICKET_REFUSED. */
 TicketState ticket_wait(Ticket *, int socket, TicketEvents *out, Err *refused);
 void ticket_events_free(TicketEvents *);
 /* Counts a choice as ended. If the engine has not ended it, it is aborted. */

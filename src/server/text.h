@@ -1,6 +1,6 @@
-/* Converts the tokens of a text to UTF-8 one by one, and ends the text before the first stop string. The parts that it
- * releases, joined, do not depend on how they are taken: a part has only complete characters, and never the beginning of
- * a stop string that a later token might complete. */
+/* Converts the tokens of a text to UTF-8 one by one, and ends the text before the first stop string. The parts that
+ * it releases, joined, do not depend on how they are taken: a part has only complete characters, and never the
+ * beginning of a stop string that a later token might complete. */
 #pragma once
 
 #include "base/str.h"

@@ -65,6 +65,8 @@ static const char *const NOTED[][2] = {
     {"--async-save", "--async-save has no effect without --save"},
     {"--log-progress", "--log-progress has no effect without --save"},
     {"--save-interval 5", "--save-interval has no effect without --save"},
+    {"--inference-max-requests 4 --inference-dynamic-batching-block-size 128",
+     "--inference-max-requests and --inference-dynamic-batching-block-size have no effect in pretrain"},
 };
 
 TEST(what_has_no_effect_is_noted) {
