@@ -14,7 +14,7 @@ typedef struct Parsed {
     Err err;
 } Parsed;
 
-static inline void parse(Parsed *p, unsigned checks, const char *line) {
+static inline void parse_for(Parsed *p, ConfigUse use, unsigned checks, const char *line) {
     p->arena = arena_new();
     args_init(&p->args, p->arena, "test", NULL);
     char *argv[200], *rest = NULL;
@@ -22,7 +22,11 @@ static inline void parse(Parsed *p, unsigned checks, const char *line) {
     for (char *w = strtok_r(arena_printf(p->arena, "%s", line), " ", &rest); w;
          w = strtok_r(NULL, " ", &rest))
         argv[argc++] = w;
-    p->err = config_parse(&p->c, &p->args, USE_ALL, checks, argc, argv);
+    p->err = config_parse(&p->c, &p->args, use, checks, argc, argv);
+}
+
+static inline void parse(Parsed *p, unsigned checks, const char *line) {
+    parse_for(p, USE_ALL, checks, line);
 }
 
 static inline void done(Parsed *p) {

@@ -65,8 +65,6 @@ static const char *const NOTED[][2] = {
     {"--async-save", "--async-save has no effect without --save"},
     {"--log-progress", "--log-progress has no effect without --save"},
     {"--save-interval 5", "--save-interval has no effect without --save"},
-    {"--inference-max-requests 4 --inference-dynamic-batching-block-size 128",
-     "--inference-max-requests and --inference-dynamic-batching-block-size have no effect in pretrain"},
 };
 
 TEST(what_has_no_effect_is_noted) {
@@ -83,6 +81,12 @@ TEST(what_has_no_effect_is_noted) {
     Parsed p;
     parse(&p, CHECK_MODEL | CHECK_TRAIN, VALID);
     assert_null(p.args.notes.s);
+    done(&p);
+    parse_for(&p, USE_PRETRAIN, 0, "--inference-max-requests 4 --inference-dynamic-batching-block-size 128");
+    assert_null(p.args.problems.s);
+    assert_string_equal(p.args.notes.s,
+                        "--inference-max-requests and --inference-dynamic-batching-block-size have no "
+                        "effect in pretrain.\n");
     done(&p);
 }
 
