@@ -86,6 +86,8 @@ typedef struct Setup {
 } Setup;
 /* Opens the tokenizer and computes `derived`. A missing vocabulary is a user error. */
 Err setup_finish(Setup *);
+/* As setup_finish, for a command that needs a tokenizer. */
+Err setup_finish_for_text(Setup *);
 /* Returns an error if --hf-model-type names a type that does not fit the model. Call it after the classes of
  * a task are known. */
 Err setup_check_type(const Setup *);

@@ -207,6 +207,13 @@ Err setup_finish(Setup *s) {
     return ERR_OK;
 }
 
+Err setup_finish_for_text(Setup *s) {
+    ERR_RETURN(setup_finish(s));
+    if (s->tokenizer) return ERR_OK;
+    return err_user("the checkpoint does not record a tokenizer: set --tokenizer-type GPT2BPETokenizer, "
+                    "HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
+}
+
 Err setup_check_type(const Setup *s) {
     return config_given(&s->config, hf_model_type) ? hf_config_check_type(&s->config) : ERR_OK;
 }

@@ -223,11 +223,7 @@ static Err generate_on_rank(void *arg, Comm *comm) {
 static Err generate_run(void *job) {
     Job *j = job;
     Setup *s = &j->setup;
-    ERR_RETURN(setup_finish(s));
-    if (!s->tokenizer)
-        return err_user(
-            "the checkpoint does not record a tokenizer for the prompts: set --tokenizer-type "
-            "GPT2BPETokenizer, HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
+    ERR_RETURN(setup_finish_for_text(s));
     ERR_RETURN(read_prompts(j));
     if (!j->n) return err_user("there is nothing to continue; set --prompt TEXT or --prompts-file FILE");
     ERR_RETURN(find_tokens(j));
