@@ -12,6 +12,7 @@
 #include "infer/page_pool.h"
 #include "models/cache.h"
 #include "ops/redistribute.h"
+#include "run/launch.h"
 
 typedef struct PageList {
     int64_t *page; /* [n] */
@@ -532,12 +533,22 @@ static CacheShape cache_shape(const RunContext *c, const EngineLimits *l) {
     return (CacheShape){c->dtype, l->page, l->pages, l->encoder_pages};
 }
 
+static double memory_of(const RunContext *c) {
+    return (double)device_memory_available(c->device) / (double)rank_sharing(c->comm, c->device);
+}
+
+double engine_room(const RunContext *c) {
+    double least = memory_of(c);
+    if (c->comm) comm_all_reduce(c->comm, comm_everyone(c->comm), "engine_room", COMM_MIN, F64, &least, 1);
+    return least / 2;
+}
+
 /* Checks the memory of the pools, and of the logits of a pass in which all of them are needed. */
 static Err check_memory(const Model *m, const RunContext *c, const EngineLimits *l) {
     const CacheShape shape = cache_shape(c, l);
     const double cache = cache_bytes(m, &shape),
                  logits = (double)l->tokens * (double)m->plan.head->width * (double)dtype_size(c->dtype),
-                 have = (double)device_memory_available(c->device);
+                 have = memory_of(c);
     if (cache + logits <= have) return ERR_OK;
     return err_user(
         "the KV cache of %s of %s takes %s and the logits of a pass take %s, but %s are available; "

@@ -69,6 +69,12 @@ typedef struct EngineCounts {
 
 typedef struct Engine Engine;
 
+/* Tokens of a pass for full speed. More would only need more memory for activations. */
+enum { ENGINE_PASS_TOKENS = 2048 };
+
+/* The memory that pools may take by default: half of what each rank has on the device that has least. All ranks must
+ * call it and get the same result, because the number of pages decides which requests run. */
+double engine_room(const RunContext *);
 /* The number of pages for `rows` rows. */
 static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + page - 1) / page; }
 /* Allocates pools. Too little memory is a user error, on all ranks. The model and the context must outlive

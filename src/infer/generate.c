@@ -7,8 +7,7 @@
 #include "infer/engine.h"
 #include "models/cache.h"
 
-/* Enough tokens of a pass for full speed. More would only need more memory for activations. */
-enum { PAGE = 64, PASS_TOKENS = 2048 };
+enum { PAGE = 64 };
 
 static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
 
@@ -20,8 +19,7 @@ static int64_t encoder_pages(const Model *m, const Prompt *p) {
     return has_encoder(m) ? engine_pages(p->n, PAGE) : 0;
 }
 
-/* All prompts run at the same time if their pages take at most half of the available memory. Otherwise some wait,
- * but the largest must fit. */
+/* All prompts run at the same time if there is room for their pages. Otherwise some wait, but the largest must fit. */
 static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt *prompts, int64_t n,
                                const GenerateOptions *o) {
     int64_t all = 0, all_encoder = 0, most = 0, most_encoder = 0, longest = 0;
@@ -32,22 +30,21 @@ static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt
         longest = prompts[i].n > longest ? prompts[i].n : longest;
     }
     const CacheShape shape = {c->dtype, PAGE, all, all_encoder};
-    const double share = cache_bytes(m, &shape) / (0.5 * (double)device_memory_available(c->device));
+    const double share = cache_bytes(m, &shape) / engine_room(c);
     if (share > 1) {
         const int64_t fewer = (int64_t)((double)all / share),
                       fewer_encoder = (int64_t)((double)all_encoder / share);
         all = fewer > most ? fewer : most,
         all_encoder = fewer_encoder > most_encoder ? fewer_encoder : most_encoder;
     }
-    int64_t tokens = n > PASS_TOKENS || longest >= PASS_TOKENS / n ? PASS_TOKENS : n * longest;
+    const int64_t requests = n < ENGINE_PASS_TOKENS ? n : ENGINE_PASS_TOKENS,
+                  tokens = longest < ENGINE_PASS_TOKENS / n ? n * longest : ENGINE_PASS_TOKENS;
     return (EngineLimits){.page = PAGE,
                           .pages = all,
                           .shares_prefixes = true,
                           .encoder_pages = all_encoder,
-                          .requests = n < PASS_TOKENS ? n : PASS_TOKENS,
-                          .tokens = tokens > n        ? tokens
-                                    : n < PASS_TOKENS ? n
-                                                      : PASS_TOKENS};
+                          .requests = requests,
+                          .tokens = tokens > requests ? tokens : requests};
 }
 
 /* ---- the sink of the engine's events ---- */

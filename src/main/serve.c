@@ -18,7 +18,6 @@
 
 enum {
     REQUESTS = 256, /* that run at the same time by default */
-    PASS_TOKENS = 2048,
     TURN_MS = 50,
     GRACE_S = 2, /* for writing answers after the deadline */
 };
@@ -40,9 +39,9 @@ static Err find_limits(const Config *c, const ModelRun *r, EngineLimits *out) {
     const CacheShape shape = {r->context.dtype, page, 1, 0};
     const double bytes = cache_bytes(r->model, &shape), have = (double)device_memory_available(r->device),
                  asked = c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30),
-                 most = config_given(c, inference_dynamic_batching_buffer_size_gb) || asked < 0.5 * have
-                            ? asked
-                            : 0.5 * have;
+                 room = engine_room(&r->context),
+                 most = config_given(c, inference_dynamic_batching_buffer_size_gb) || asked < room ? asked
+                                                                                                   : room;
     const double pages =
         most / bytes < (double)requests * (double)each ? most / bytes : (double)requests * (double)each;
     if (pages < 1)
@@ -55,8 +54,8 @@ static Err find_limits(const Config *c, const ModelRun *r, EngineLimits *out) {
             "--inference-dynamic-batching-buffer-size-gb %g is more than the available memory of %s: "
             "lower it",
             c->inference_dynamic_batching_buffer_size_gb, bytes_text(have).s);
-    const int64_t tokens =
-        i64_or(c->inference_dynamic_batching_max_tokens, requests > PASS_TOKENS ? requests : PASS_TOKENS);
+    const int64_t tokens = i64_or(c->inference_dynamic_batching_max_tokens,
+                                  requests > ENGINE_PASS_TOKENS ? requests : ENGINE_PASS_TOKENS);
     *out = (EngineLimits){.page = page, .pages = (int64_t)pages, .requests = requests, .tokens = tokens};
     return ERR_OK;
 }
@@ -143,10 +142,7 @@ static Err serve_run(void *arg) {
     const char *name = s->config.served_model_name ? s->config.served_model_name : s->config.load;
     ERR_RETURN(http_available());
     ERR_RETURN(text_check("--served-model-name", name, strlen(name)));
-    ERR_RETURN(setup_finish(s));
-    if (!s->tokenizer)
-        return err_user("the checkpoint does not record a tokenizer: set --tokenizer-type GPT2BPETokenizer, "
-                        "HuggingFaceTokenizer, ByteLevelTokenizer or NullTokenizer, with its files");
+    ERR_RETURN(setup_finish_for_text(s));
     ERR_RETURN(find_ends(j));
     j->no_chat = chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat);
     interrupt_block();
