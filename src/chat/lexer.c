@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,12 @@
 #include "base/utf8.h"
 
 enum { DEEPEST = 200 }; /* brackets */
+
+Err lexer_error(int line, const char *fmt, va_list args) {
+    char text[900];
+    vsnprintf(text, sizeof text, fmt, args);
+    return err_user("line %d of the chat template: %s", line, text);
+}
 
 typedef struct Lexer {
     const char *s; /* the source with \n at the end of each line */

@@ -1,6 +1,7 @@
 /* Splits a template into tokens. Whitespace control (-, +, trim_blocks, lstrip_blocks) is applied to the text. */
 #pragma once
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,5 +34,7 @@ typedef struct Token {
 
 /* The last token is a TOKEN_END. The tokens belong to the arena. */
 Err lexer_run(const char *source, size_t n, Arena *, Token **tokens);
+/* A user error "line N of the chat template: ...". */
+Err lexer_error(int line, const char *fmt, va_list);
 /* Whether the character is whitespace for Python's str.isspace and its regexes. */
 bool lexer_is_space(uint32_t character);

@@ -1,17 +1,16 @@
 #include "chat/machine.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
+
+#include "chat/lexer.h"
 
 void machine_fail(Machine *m, const char *fmt, ...) {
     if (m->err.code) return;
-    char text[900];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    m->err = lexer_error(m->line, fmt, args);
     va_end(args);
-    m->err = err_user("line %d of the chat template: %s", m->line, text);
 }
 
 bool machine_spend(Machine *m, size_t steps) {

@@ -1,6 +1,6 @@
-/* The limits under which a template runs, its memory and its error. A template is code of a stranger, so every piece of
+/* The limits under which a template runs, its memory and its error. A template is untrusted code, so every piece of
  * work is counted. The first error, or a limit that is reached, is kept in `err`; from then on, all functions of this
- * folder return at once, and what they return has no meaning. */
+ * folder return immediately, and their results have no meaning. */
 #pragma once
 
 #include <stdbool.h>

@@ -8,12 +8,10 @@
 
 void parser_fail(Parser *p, const char *fmt, ...) {
     if (p->err.code) return;
-    char text[800];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    p->err = lexer_error(p->at->line, fmt, args);
     va_end(args);
-    p->err = err_user("line %d of the chat template: %s", p->at->line, text);
     while (p->at->type != TOKEN_END) p->at++;
 }
 
