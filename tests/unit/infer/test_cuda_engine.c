@@ -1,5 +1,5 @@
 /* Tests the engine on a GPU (engine_alone.h). Skipped without a GPU. */
-#include "unit/cmocka_all.h"
+#include "unit/gpu_main.h"
 
 #include <stdio.h>
 
@@ -12,14 +12,3 @@ static Device *gpu(void) {
 }
 
 TEST(results_are_bitwise_those_of_a_request_alone) { assert_results_are_those_of_a_request_alone(gpu); }
-
-int main(void) {
-    Device *d;
-    const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .threads = 1}, &d);
-    if (e.code) {
-        printf("skipped: %s\n", e.msg);
-        return 77;
-    }
-    device_free(d);
-    return run_all_tests(NULL, NULL);
-}

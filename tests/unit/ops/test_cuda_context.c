@@ -1,7 +1,7 @@
 /* Tests a ring of context parallelism on GPUs: cuDNN must compute all steps of causal attention in 16 bits,
  * and the results must agree with one rank on the CPU. Ranks are threads, which share GPUs if there are not
  * enough. Skipped without a GPU. */
-#include "unit/cmocka_all.h"
+#include "unit/gpu_main.h"
 
 #include <stdio.h>
 
@@ -83,15 +83,4 @@ TEST(is_one_rank) {
         }
     ring_results_free(&want);
     device_free(cpu);
-}
-
-int main(void) {
-    Device *d;
-    const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .threads = 1}, &d);
-    if (e.code) {
-        printf("skipped: %s\n", e.msg);
-        return 77;
-    }
-    device_free(d);
-    return run_all_tests(NULL, NULL);
 }

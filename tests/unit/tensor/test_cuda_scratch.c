@@ -1,6 +1,6 @@
 /* Tests that scratch memory of a GPU keeps its address when it grows, and uses no more memory than the
  * largest request. The exit status is 77 if there is no GPU. */
-#include "unit/cmocka_all.h"
+#include "unit/gpu_main.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -115,15 +115,4 @@ TEST(growth_takes_only_the_difference) {
     device_reserve_scratch(d, 5 * GB);
     expect_taken(d, before, 6 * GB);
     device_free(d);
-}
-
-int main(void) {
-    Device *d;
-    const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA, .threads = 1}, &d);
-    if (e.code) {
-        printf("skipped: %s\n", e.msg);
-        return 77;
-    }
-    device_free(d);
-    return run_all_tests(NULL, NULL);
 }
