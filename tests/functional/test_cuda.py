@@ -22,7 +22,8 @@ RUNS = {
     "bf16 heads of 64, ranks": ["--bf16", *HEADS, "--ranks", 4, "--tensor-model-parallel-size", 2,
                                 "--use-distributed-optimizer"],
     "bf16 ring": ["--bf16", *RING],
-    "bf16 muon, ranks": ["--bf16", *MUON, "--ranks", 4, "--tensor-model-parallel-size", 2, "--use-distributed-optimizer"],
+    "bf16 muon, ranks": ["--bf16", *MUON, "--ranks", 4, "--tensor-model-parallel-size", 2,
+                         "--use-distributed-optimizer"],
     "bf16 experts, ranks": ["--bf16", *EXPERTS, "--ranks", 2, "--expert-model-parallel-size", 2,
                             "--moe-token-dispatcher-type", "alltoall"],
 }

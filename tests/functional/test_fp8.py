@@ -95,7 +95,8 @@ STORED = f"""
 """
 for number, line in enumerate(STORED.strip().splitlines()):
     told = []
-    for gathers in ([], ["--fp8-param-gather"], ["--fp8-param-gather", "--load", WORK / f"{number}-0", "--ckpt-step", 3]):
+    for gathers in ([], ["--fp8-param-gather"],
+                    ["--fp8-param-gather", "--load", WORK / f"{number}-0", "--ckpt-step", 3]):
         save, log = WORK / f"{number}-{len(told)}", WORK / f"{number}-{len(told)}.jsonl"
         pretrain(data, save, "--fp8-format", "hybrid", *line.split(), "--train-iters", 6, "--save-interval", 3,
                  "--eval-iters", 1, "--eval-interval", 2, "--split", "90,10,0", *gathers, "--log-jsonl", log)
@@ -106,7 +107,8 @@ for number, line in enumerate(STORED.strip().splitlines()):
 conf = bench_conf(hidden_size=64, bf16="true", fp8_format="hybrid", use_distributed_optimizer="true")
 bytes_sent = []
 for gathers in ([], ["--fp8-param-gather"]):
-    isotron("bench", "train", "--config", conf, "--ranks", 2, "--steps", 1, "--warmup", 1, "--no-alone", *gathers, "--json",
+    isotron("bench", "train", "--config", conf, "--ranks", 2, "--steps", 1, "--warmup", 1, "--no-alone", *gathers,
+            "--json",
             WORK / "bench.json")
     bytes_sent.append(json.loads((WORK / "bench.json").read_text())["communication"]["dp"]["megabytes"] * 1e6)
 WEIGHTS = 2 * 12 * 64 * 64  # each of two ranks sends half of them as one byte instead of two

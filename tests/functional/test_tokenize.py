@@ -141,7 +141,8 @@ for request, text, settings in [
 for request, message, settings in [
     (hello, "has no chat template: add chat_template.jinja", {}),
     (hello, "no chat template 'default'; set \"chat_template\" to one of: 'rag'", {**pair, "rag": "R"}),
-    ({"messages": hello, "chat_template": "rag"}, "line 1 of the chat template: a tag has no end", {"rag": "{% broken"}),
+    ({"messages": hello, "chat_template": "rag"}, "line 1 of the chat template: a tag has no end",
+     {"rag": "{% broken"}),
     (hello, "\"chat_template\" must be a string, or a list", {"config": {"chat_template": [{"name": "default"}]}}),
     (hello, "refuses the conversation: no", {"chat_template": "{{ raise_exception('no') }}"}),
     ("[{]", "messages.json' line 1 is not valid JSON", {"chat_template": "F"}),

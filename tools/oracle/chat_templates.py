@@ -3,11 +3,11 @@
 
 usage: tools/oracle/chat_templates.py tests/data/chat
 
-The templates *.jinja are our own. They use the constructs of the templates of well-known models. "rendered" has the text
-of each conversation with each template, or null if the template raises an error. "ids" has the ids of the texts of
-"llama", for the tokenizer tests/data/tokenizer/llama3.json. "snippets" are pairs of a template and its text or null, with
-the variables "variables": the expressions of expressions.txt, and the templates of snippets.txt, one per line, in which
-\\n, \\r and \\t are control characters. The time is that of "now"."""
+The templates *.jinja are our own. They use the constructs of the templates of well-known models. "rendered" has the
+text of each conversation with each template, or null if the template raises an error. "ids" has the ids of the texts
+of "llama", for the tokenizer tests/data/tokenizer/llama3.json. "snippets" are pairs of a template and its text or
+null, with the variables "variables": the expressions of expressions.txt, and the templates of snippets.txt, one per
+line, in which \\n, \\r and \\t are control characters. The time is that of "now"."""
 import copy, datetime, json, os, pathlib
 
 from cli import Command
@@ -90,7 +90,8 @@ CONVERSATIONS = {
 }
 
 VARIABLES = {
-    "messages": [message("system", "You are <b>\"x\"</b> 'y'\n"), message("user", "h\u00e9llo w\u00f6rld \u2713 \U0001d11e\t!"),
+    "messages": [message("system", "You are <b>\"x\"</b> 'y'\n"),
+                 message("user", "h\u00e9llo w\u00f6rld \u2713 \U0001d11e\t!"),
                  message("assistant", None, tool_calls=[{"id": "a1", "function": {
                      "name": "f", "arguments": {"x": 1, "y": [1.5, True, None]}}}])],
     "n": 5, "f": 2.5, "s": "a b  c\n d", "e": "", "l": [3, 1, 2], "d": {"b": 1, "a": 2, "items": 7, "c": {"x": [1, 2]}},
@@ -110,7 +111,9 @@ def lines_of(name):
 def snippets():
     yield from ("{{ %s }}" % line for line in lines_of("expressions.txt"))
     for line in lines_of("snippets.txt"):
-        yield line.replace("\\\\", "\0").replace("\\n", "\n").replace("\\r", "\r").replace("\\t", "\t").replace("\0", "\\")
+        for escape, text in ("\\\\", "\0"), ("\\n", "\n"), ("\\r", "\r"), ("\\t", "\t"), ("\0", "\\"):
+            line = line.replace(escape, text)
+        yield line
 
 
 def compiled(source):

@@ -27,9 +27,11 @@ UNCHANGED = [
     ("fp8_emulated fp8_keep_weights fp8_keep_inputs", FP8 + "--fp8-emulated --fp8-keep-weights --fp8-keep-inputs", FP8, "affects only GPU kernels"),
 ]
 REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
-           ("task class_labels classifier_dropout train_data valid_data epochs keep_last", "--task RACE --epochs 1"),  # of finetune: functional/finetune
-           ("host port served_model_name api_key max_queued_requests shutdown_timeout inference_dynamic_batching_buffer_size_gb"
-            " inference_dynamic_batching_block_size inference_dynamic_batching_max_requests inference_dynamic_batching_max_tokens",
+           # of finetune: functional/finetune
+           ("task class_labels classifier_dropout train_data valid_data epochs keep_last", "--task RACE --epochs 1"),
+           ("host port served_model_name api_key max_queued_requests shutdown_timeout"
+            " inference_dynamic_batching_buffer_size_gb inference_dynamic_batching_block_size"
+            " inference_dynamic_batching_max_requests inference_dynamic_batching_max_tokens",
             "--port 5000")]  # of serve: functional/serve
 
 # (field, words) of options that a family does not read: a run with these words must be refused, or be bitwise equal to

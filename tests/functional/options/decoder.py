@@ -431,7 +431,8 @@ class Pass:
         score = score if cap == math.inf else tanh(score / cap) * cap
         score = score if bias is None else score + bias
         if m.position == "alibi":
-            score = score - slopes(m.heads, self.o.float("alibi-bias-max", 8.0)) * abs(np.arange(s) - np.arange(s)[:, None])
+            distance = abs(np.arange(s) - np.arange(s)[:, None])
+            score = score - slopes(m.heads, self.o.float("alibi-bias-max", 8.0)) * distance
         top = np.where(seen, score.value, -np.inf).max(-1, keepdims=True)
         p = exp((score - top) * seen) * seen
         total, kind = p.sum(-1), self.o.text("softmax-type", "vanilla")

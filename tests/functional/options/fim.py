@@ -15,7 +15,8 @@ SPECIAL = "<|endoftext|> <fim_prefix> <fim_middle> <fim_suffix> <fim_pad> <p> <m
 PIECES = [*"abcdeĠĊÃ©ï¿½", *(pair.replace(" ", "") for pair in MERGES)]
 SIZE, EOD = len(PIECES) + len(SPECIAL), len(PIECES)
 WORD = re.compile(r" ?[^\W\d_]+| ?[^\s\w]+|\s+(?!\S)|\s+")
-LETTERS = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that are their own letters in GPT-2's vocabulary
+# bytes that are their own letters in GPT-2's vocabulary
+LETTERS = [*range(33, 127), *range(161, 173), *range(174, 256)]
 OTHERS = [b for b in range(256) if b not in LETTERS]
 LETTER = {b: chr(b) if b in LETTERS else chr(256 + OTHERS.index(b)) for b in range(256)}
 BYTE = {letter: b for b, letter in LETTER.items()}
@@ -59,8 +60,10 @@ class Filled:
     """Samples whose documents are rearranged."""
     def __init__(self, o, samples):
         self.o, self.samples, self.tokens, self.seed = o, samples, Tokens(o), o.int("seed", 1234)
-        name = lambda part: self.tokens.ids[o.text(f"fim-{part}-token", f"<fim_{part}>" if part != "eod" else SPECIAL[0])]
-        self.prefix, self.middle, self.suffix, self.pad, self.eod = map(name, ("prefix", "middle", "suffix", "pad", "eod"))
+        name = lambda part: self.tokens.ids[o.text(f"fim-{part}-token", f"<fim_{part}>" if part != "eod"
+                                                   else SPECIAL[0])]
+        self.prefix, self.middle, self.suffix, self.pad, self.eod = map(name, ("prefix", "middle", "suffix", "pad",
+                                                                               "eod"))
         self.split = self.tokens.ids.get(o.text("fim-split-sample"))
 
     def __len__(self):

@@ -1,4 +1,5 @@
-"""The matrices of a weight that Muon updates, and their updates, from singular values: Newton-Schulz steps apply a polynomial to each of them."""
+"""The matrices of a weight that Muon updates, and their updates, from singular values: Newton-Schulz steps apply a
+polynomial to each of them."""
 import re
 
 import numpy as np
@@ -6,15 +7,21 @@ import numpy as np
 SIMPLE = (3.4445, -4.7750, 2.0315)
 STEPS = {
     "simple": [SIMPLE] * 9,
-    "quintic": [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037), (2.8769, -3.1427, 1.2046),
+    "quintic": [(4.0848, -6.8946, 2.9270), (3.9505, -6.3029, 2.6377), (3.7418, -5.5913, 2.3037),
+                (2.8769, -3.1427, 1.2046),
                 (2.8366, -3.0525, 1.2012)] * 9,
-    "polar_express": [(8.2051, -22.9019, 16.4607), (4.0664, -2.8612, 0.5184), (3.9096, -2.8234, 0.5250), (3.2856, -2.4153, 0.4853),
-                      (2.2779, -1.6198, 0.3985), (1.8726, -1.2307, 0.3585), (1.8564, -1.2132, 0.3568)] + [(1.8750, -1.2500, 0.3750)] * 9,
-    "cans": [(8.4703, -25.1081, 18.6293), (4.1828, -3.1087, 0.5806), (3.9619, -2.9541, 0.5630), (3.2866, -2.4647, 0.5074)]
+    "polar_express": [(8.2051, -22.9019, 16.4607), (4.0664, -2.8612, 0.5184), (3.9096, -2.8234, 0.5250),
+                      (3.2856, -2.4153, 0.4853),
+                      (2.2779, -1.6198, 0.3985), (1.8726, -1.2307, 0.3585),
+                      (1.8564, -1.2132, 0.3568)] + [(1.8750, -1.2500, 0.3750)] * 9,
+    "cans": [(8.4703, -25.1081, 18.6293), (4.1828, -3.1087, 0.5806), (3.9619, -2.9541, 0.5630),
+             (3.2866, -2.4647, 0.5074)]
             + [(2.2737, -1.6447, 0.4162)] * 9,
-    "aol": [(4.0098, -7.0585, 2.4635), (3.4585, -5.5479, 2.5959), (2.7573, -3.2939, 1.4254), (2.7215, -3.0494, 1.3169)] * 9,
+    "aol": [(4.0098, -7.0585, 2.4635), (3.4585, -5.5479, 2.5959), (2.7573, -3.2939, 1.4254),
+            (2.7215, -3.0494, 1.3169)] * 9,
     "deepseekv4": [SIMPLE] * 8 + [(2, -1.5, 0.5)] * 9,
-    "cubic5": [(3.3656576, -3.3420992, 0), (2.5744352, -1.4957376, 0), (2.5368962, -1.4312570, 0), (2.4418906, -1.2764040, 0),
+    "cubic5": [(3.3656576, -3.3420992, 0), (2.5744352, -1.4957376, 0), (2.5368962, -1.4312570, 0),
+               (2.4418906, -1.2764040, 0),
                (2.2230472, -0.9630650, 0)]}
 SCALE = {"spectral": lambda out, into: max(out, into), "unit_rms_norm": lambda out, into: out / into,
          "shape_scaling": lambda out, into: max(1, out / into)}
@@ -47,7 +54,8 @@ def orthogonal(o, x):
     assert len(steps) == o.int("muon-num-ns-steps", 5)
     for a, b, c in steps:
         s = s * (a + b * s**2 + c * s**4)
-    return u * s @ v * SCALE[o.text("muon-scale-mode", "spectral")](*x.shape)**0.5 * o.float("muon-extra-scale-factor", 1.0)
+    return u * s @ v * SCALE[o.text("muon-scale-mode", "spectral")](*x.shape)**0.5 * o.float("muon-extra-scale-factor",
+                                                                                             1.0)
 
 
 def update(o, m, name, momentum, g):

@@ -55,10 +55,12 @@ witnessed("decoder_seq_length", "--decoder-seq-length 40 --attention-dropout 0.2
 witnessed("position_embedding_type", "--position-embedding-type none")
 ALIBI = "--position-embedding-type alibi --attention-dropout 0.2 "
 witnessed("position_embedding_type", ALIBI, families=NOT_T5)
-witnessed("position_embedding_type alibi_bias_max", ALIBI + "--alibi-bias-max 3 --num-attention-heads 6 --kv-channels 4", families=NOT_T5,
+witnessed("position_embedding_type alibi_bias_max",
+          ALIBI + "--alibi-bias-max 3 --num-attention-heads 6 --kv-channels 4", families=NOT_T5,
           layouts=(ONE, "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --cp-comm-type p2p",
                    "--ranks 2 --context-parallel-size 2 --cp-comm-type a2a --recompute-granularity selective"))
-witnessed("position_embedding_type", ALIBI + "--window-size 5,0 --mtp-num-layers 1", families=GPT, layouts=(ONE, "--ranks 2 --context-parallel-size 2"))
+witnessed("position_embedding_type", ALIBI + "--window-size 5,0 --mtp-num-layers 1", families=GPT,
+          layouts=(ONE, "--ranks 2 --context-parallel-size 2"))
 witnessed("embedding_layernorm norm_epsilon", "--embedding-layernorm --norm-epsilon 1e-2", families=NOT_T5)
 RELATIVE = "--position-embedding-type relative --relative-attention-num-buckets 8 --relative-attention-max-distance 11 --attention-dropout 0.2"
 witnessed("position_embedding_type relative_attention_num_buckets relative_attention_max_distance embedding_init_method_std",
@@ -154,7 +156,8 @@ AHEAD_LAYOUTS = (*LAYOUTS, RING, CUT + CHUNKED,
                  "--ranks 8 --pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et|t|mm|L",
                  "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|t|m|mL",
                  "--ranks 2 --use-megatron-fsdp")
-FULLY_SHARDED = "--ranks 4 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params --pipeline-model-parallel-size 2"
+FULLY_SHARDED = ("--ranks 4 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+                 " --pipeline-model-parallel-size 2")
 witnessed("mtp_num_layers", AHEAD + "--hidden-dropout 0.1 --attention-dropout 0.1", layouts=AHEAD_LAYOUTS, families=GPT)
 witnessed("mtp_num_layers mtp_loss_scaling_factor",
           AHEAD + "--mtp-loss-scaling-factor 0.7 --calculate-per-token-loss --reset-position-ids"
@@ -169,7 +172,8 @@ witnessed("mtp_use_repeated_layer", AHEAD + "--mtp-use-repeated-layer --mtp-loss
           layouts=(*AHEAD_LAYOUTS, "--ranks 2 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
                                    " --ddp-num-buckets 4",
                    "--ranks 2 --pipeline-model-parallel-size 2 --pipeline-schedule zero-bubble"))
-witnessed("mtp_detach_heads", AHEAD + "--mtp-detach-heads --mtp-loss-scaling-factor 5 --clip-grad 0.5 --log-num-zeros-in-grad",
+witnessed("mtp_detach_heads", AHEAD
+          + "--mtp-detach-heads --mtp-loss-scaling-factor 5 --clip-grad 0.5 --log-num-zeros-in-grad",
           layouts=AHEAD_LAYOUTS, families=GPT)
 witnessed("mtp_detach_heads mtp_use_repeated_layer", families=GPT, layouts=(ONE, CUT + CHUNKED, STAGES, FULLY_SHARDED),
           words=AHEAD + "--mtp-detach-heads --mtp-use-repeated-layer --untie-embeddings-and-output-weights")
@@ -258,10 +262,14 @@ def experts(fields, words, layouts=(CUT, TOGETHER), without=""):
 experts("num_experts moe_ffn_hidden_size", "")
 experts("moe_layer_freq", "--moe-layer-freq 2")
 for mode in "duplicated", "distributed":
-    experts("optimizer num_experts", f"--optimizer muon --lr 1e-3 --global-batch-size 8 --swiglu --ffn-hidden-size 8 --moe-shared-expert-intermediate-size 16 --muon-tp-mode {mode}", (
-        "--ranks 8 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 --expert-model-parallel-size 2 "
+    experts("optimizer num_experts",
+            "--optimizer muon --lr 1e-3 --global-batch-size 8 --swiglu --ffn-hidden-size 8"
+            f" --moe-shared-expert-intermediate-size 16 --muon-tp-mode {mode}", (
+        "--ranks 8 --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2"
+        " --expert-model-parallel-size 2 "
         "--expert-tensor-parallel-size 1 --use-distributed-optimizer",
-        "--ranks 8 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2 --expert-tensor-parallel-size 2"))
+        "--ranks 8 --tensor-model-parallel-size 2 --sequence-parallel --expert-model-parallel-size 2"
+        " --expert-tensor-parallel-size 2"))
 experts("norm_placement", "--norm-placement sandwich")
 experts("parallel_residual", "--parallel-residual one-norm")
 experts("moe_layer_freq", "--moe-layer-freq [0,1]")
@@ -381,27 +389,35 @@ scheduled("muon_momentum", MUON + "--muon-momentum 0.5")
 scheduled("muon_nesterov", MUON + "--muon-nesterov")
 scheduled("muon_split_qkv", MUON + "--muon-no-split-qkv")
 scheduled("muon_scale_mode", MUON + "--muon-scale-mode unit_rms_norm")
-scheduled("muon_scale_mode muon_extra_scale_factor", MUON + "--muon-scale-mode shape_scaling --muon-extra-scale-factor 0.2")
-for kind, number in (("simple", 6), ("quintic", 7), ("polar_express", 9), ("cans", 6), ("aol", 6), ("deepseekv4", 12)):  # more than the set has
-    scheduled("muon_coefficient_type" * (kind != "quintic") + " muon_num_ns_steps", MUON + f"--muon-coefficient-type {kind} --muon-num-ns-steps {number}")
+scheduled("muon_scale_mode muon_extra_scale_factor",
+          MUON + "--muon-scale-mode shape_scaling --muon-extra-scale-factor 0.2")
+# more than the set has
+for kind, number in (("simple", 6), ("quintic", 7), ("polar_express", 9), ("cans", 6), ("aol", 6), ("deepseekv4", 12)):
+    scheduled("muon_coefficient_type" * (kind != "quintic") + " muon_num_ns_steps",
+              MUON + f"--muon-coefficient-type {kind} --muon-num-ns-steps {number}")
 scheduled("muon_coefficient_type", MUON + "--muon-coefficient-type cubic5")
-SIGNS = MUON + "--disable-bias-linear --muon-scalar-optimizer lion "  # a bias of keys has no gradient, whose sign would be a matter of rounding
+# a bias of keys has no gradient, whose sign would be a matter of rounding
+SIGNS = MUON + "--disable-bias-linear --muon-scalar-optimizer lion "
 scheduled("muon_scalar_optimizer", SIGNS)
 scheduled("lion_beta1 lion_beta2", SIGNS + "--lion-beta1 0.8 --lion-beta2 0.9")
 SPLIT = "--ranks 4 --tensor-model-parallel-size 2 "
 BLOCKS = MUON + "--muon-tp-mode blockwise --swiglu --ffn-hidden-size 24"
-witnessed("muon_tp_mode", BLOCKS, layouts=(SPLIT, SPLIT + "--use-distributed-optimizer"), witness="--tensor-model-parallel-size 2")
+witnessed("muon_tp_mode", BLOCKS, layouts=(SPLIT, SPLIT + "--use-distributed-optimizer"),
+          witness="--tensor-model-parallel-size 2")
 DISTRIBUTED = MUON + "--muon-tp-mode distributed --swiglu --ffn-hidden-size 24"
 witnessed("optimizer", DISTRIBUTED, layouts=(SPLIT, SPLIT + "--use-distributed-optimizer"))
 GROUPS = MUON + "--group-query-attention --num-query-groups 2 --swiglu --ffn-hidden-size 24 "
 witnessed("optimizer muon_nesterov", GROUPS + "--muon-nesterov", families=NOT_T5, steps=4, layouts=(
-    "--ranks 4 --tensor-model-parallel-size 4", "--ranks 8 --tensor-model-parallel-size 4 --use-distributed-optimizer"))  # more ranks than groups
+    # more ranks than groups
+    "--ranks 4 --tensor-model-parallel-size 4", "--ranks 8 --tensor-model-parallel-size 4 --use-distributed-optimizer"))
 WHOLE = "--ranks 2 --optimizer dist_muon --overlap-grad-reduce --overlap-param-gather --ddp-num-buckets 3"
-witnessed("optimizer", GROUPS, families=NOT_T5, layouts=(WHOLE, SPLIT + "--num-distributed-optimizer-instances 2 --use-distributed-optimizer"))
+witnessed("optimizer", GROUPS, families=NOT_T5,
+          layouts=(WHOLE, SPLIT + "--num-distributed-optimizer-instances 2 --use-distributed-optimizer"))
 witnessed("optimizer freeze_parameters", MUON + "--freeze-parameters decoder.layers.1.mlp embedding", families=GPT)
 witnessed("optimizer qk_clip", MUON + "--disable-bias-linear --qk-clip --qk-clip-threshold 0.5", families=GPT)
 rounded("optimizer", "--optimizer muon --lane bf16", like="--lane bf16")
-rounded("muon_fp32_matmul_prec", "--optimizer muon --lane fp32 --muon-fp32-matmul-prec high", like="--optimizer muon --lane fp32")
+rounded("muon_fp32_matmul_prec", "--optimizer muon --lane fp32 --muon-fp32-matmul-prec high",
+        like="--optimizer muon --lane fp32")
 witnessed("clip_grad", "--clip-grad 0.1 --optimizer sgd")
 witnessed("weight_decay", "--weight-decay 0.3")
 witnessed("freeze_parameters", "--hidden-dropout 0.1 --freeze-parameters embedding decoder.layers.0",
@@ -1111,7 +1127,8 @@ def prompts_file(folder):
 generated("prompt tokens_to_generate temperature logprobs window_size", "--tokens-to-generate 8 --temperature 0", model="--window-size 3,0")
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model="--position-embedding-type rope --group-query-attention"
           " --num-query-groups 2 --swiglu --ffn-hidden-size 24 --normalization RMSNorm --qk-layernorm --softmax-type learnable")
-generated("prompt tokens_to_generate position_embedding_type", "--tokens-to-generate 12 --temperature 0"  # more than 16 tokens
+# more than 16 tokens
+generated("prompt tokens_to_generate position_embedding_type", "--tokens-to-generate 12 --temperature 0"
           " --tensor-model-parallel-size 2",
           model="--position-embedding-type alibi --num-attention-heads 6 --kv-channels 4 --embedding-layernorm")
 LATENTS = "--tokens-to-generate 7 --temperature 0 --cache-mla-latents"
@@ -1137,11 +1154,13 @@ for layout in ("", " --tensor-model-parallel-size 2 --lane fp32", " --tensor-mod
                " --batch-invariant-mode"):
     generated("cache_mla_latents", LATENTS + layout, model=SIZES + " --num-layers 3 --window-size 9,0")
 generated("cache_mla_latents rope_temperature_scale", LATENTS, model=LATENT.replace("dim 5", "dim 6")
-          + "--softmax-type learnable --attn-logit-softcapping 2 --rope-temperature-scale 0.3 --rope-temperature-floor 3")
+          + "--softmax-type learnable --attn-logit-softcapping 2 --rope-temperature-scale 0.3"
+          " --rope-temperature-floor 3")
 # The best two tokens are at least 0.37 apart.
 generated("cache_mla_latents", LATENTS + " --lane bf16", model=SIZES + " --init-method-std 0.15 --lr 0.05")
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model=EXPERTS + "--untie-embeddings-and-output-weights --hidden-dropout 0.1")
-generated("attention_chunk_size no_rope_temperature_floor rope_temperature_floor", "--tokens-to-generate 7 --temperature 0",
+generated("attention_chunk_size no_rope_temperature_floor rope_temperature_floor",
+          "--tokens-to-generate 7 --temperature 0",
           model=MIXED + "--qk-l2-norm"
           " --attention-chunk-size 3 --no-rope-temperature-scale 0.4 --no-rope-temperature-floor 2"
           " --qk-l2-norm-rope-layers-only --rope-temperature-scale 0.3 --rope-temperature-floor 3")

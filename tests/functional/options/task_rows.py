@@ -121,8 +121,8 @@ def plain(program, *words):
 
 
 def tuned(fields, words="", without="", layouts=(), witness=""):
-    """A row whose run is saved in the middle of an epoch, before its last step, and resumed in another layout. `witness`
-    has options for the reference trainer only."""
+    """A row whose run is saved in the middle of an epoch, before its last step, and resumed in another layout.
+    `witness` has options for the reference trainer only."""
     def check(program, quick):
         o = program.words(words, without)
         wanted, (halves, whole) = expected((*o, *witness.split())), legs(layouts)
@@ -190,7 +190,8 @@ tuned("kv_channels group_query_attention num_query_groups", "--kv-channels 6 --g
 tuned("max_position_embeddings scale_embedding", "--max-position-embeddings 17 --scale-embedding")
 tuned("position_embedding_type rotary_base rotary_percent rotary_interleaved rotary_seq_len_interpolation_factor", "--position-embedding-type rope"
       " --kv-channels 8 --rotary-base 100 --rotary-percent 0.5 --rotary-interleaved --rotary-seq-len-interpolation-factor 3")
-tuned("position_embedding_type alibi_bias_max", "--position-embedding-type alibi --alibi-bias-max 3 --num-attention-heads 6 --kv-channels 4")
+tuned("position_embedding_type alibi_bias_max",
+      "--position-embedding-type alibi --alibi-bias-max 3 --num-attention-heads 6 --kv-channels 4")
 tuned("no_rope_freq use_rope_scaling rope_scaling_factor rope_scaling_low_freq_factor rope_scaling_high_freq_factor"
       " rope_scaling_original_max_position_embeddings", "--position-embedding-type rope --no-rope-freq 2 --rotary-base 4 --kv-channels 8"
       " --use-rope-scaling --rope-scaling-factor 3 --rope-scaling-low-freq-factor 2 --rope-scaling-high-freq-factor 5"
@@ -225,10 +226,11 @@ tuned("embedding_multiplier residual_multiplier", "--embedding-multiplier 3 --re
 tuned("adam_beta1 adam_beta2 adam_eps clip_grad", "--adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 1e-3 --clip-grad 0.1")
 tuned("optimizer sgd_momentum clip_grad", "--optimizer sgd --sgd-momentum 0.5 --clip-grad 0.2")
 MUON = "--optimizer muon --lr 1e-3 --weight-decay 0.1 "
-tuned("optimizer muon_momentum muon_nesterov muon_scale_mode muon_extra_scale_factor muon_coefficient_type muon_num_ns_steps muon_split_qkv"
-      " muon_scalar_optimizer lion_beta1 lion_beta2", MUON + "--muon-momentum 0.7 --muon-nesterov --muon-scale-mode shape_scaling"
-      " --muon-extra-scale-factor 3 --muon-coefficient-type polar_express --muon-num-ns-steps 9 --muon-no-split-qkv --disable-bias-linear"
-      " --muon-scalar-optimizer lion --lion-beta1 0.8 --lion-beta2 0.9")
+tuned("optimizer muon_momentum muon_nesterov muon_scale_mode muon_extra_scale_factor muon_coefficient_type"
+      " muon_num_ns_steps muon_split_qkv muon_scalar_optimizer lion_beta1 lion_beta2",
+      MUON + "--muon-momentum 0.7 --muon-nesterov --muon-scale-mode shape_scaling"
+      " --muon-extra-scale-factor 3 --muon-coefficient-type polar_express --muon-num-ns-steps 9 --muon-no-split-qkv"
+      " --disable-bias-linear --muon-scalar-optimizer lion --lion-beta1 0.8 --lion-beta2 0.9")
 tuned("optimizer", MUON)
 tuned("muon_tp_mode", MUON + "--muon-tp-mode blockwise", layouts=("--ranks 2 --tensor-model-parallel-size 2",),
       witness="--tensor-model-parallel-size 2")

@@ -7,7 +7,8 @@ BASE = {k: v for k, v in SIZES.items() if k != "intermediate_size"} | {
     "position_embedding_type": "rope", "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
     "logits_scaling": 8.0, "attention_multiplier": 0.3}
 SPELLINGS = FEW | {
-    "no positions": {"position_embedding_type": "nope"}, "no positions by default": {"position_embedding_type": MISSING},
+    "no positions": {"position_embedding_type": "nope"},
+    "no positions by default": {"position_embedding_type": MISSING},
     "null positions": {"position_embedding_type": None}, "old words": {"layer_types": ["attention"] * 3},
     "tied": {"tie_word_embeddings": True}, "biases": {"attention_bias": True}, "head size": {"head_dim": 6},
     "width by default": {"shared_intermediate_size": MISSING, "num_hidden_layers": 1, "layer_types": [FULL]},

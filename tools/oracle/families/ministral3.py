@@ -20,7 +20,8 @@ SPELLINGS = {"": {}, "gelu": FEW["gelu"], "tied": {"tie_word_embeddings": True}}
 } | {
     "by default": {"rope_parameters": MISSING, "rope_theta": 50.0}, "null": {"rope_parameters": None},
     "old place": {"rope_parameters": MISSING, "rope_scaling": without("rope_theta"), "rope_theta": 70.0},
-    "length outside": {LENGTH: 3}, "length by default": {"rope_parameters": without(LENGTH), "max_position_embeddings": 6},
+    "length outside": {LENGTH: 3},
+    "length by default": {"rope_parameters": without(LENGTH), "max_position_embeddings": 6},
     "no theta": {"rope_parameters": without("rope_theta")}, "scale of 0": {"rope_parameters": YARN | {BETA: 0.0}},
     "no scale": {"rope_parameters": without(BETA)}, "empty": {"rope_parameters": {}},
     "no length": {"rope_parameters": {"rope_type": "default", BETA: 0.5}},
