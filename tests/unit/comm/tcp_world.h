@@ -82,7 +82,9 @@ static inline void begin_world(World *w, int ranks, Child *child, const void *ar
 static inline bool look(World *w) {
     bool runs = false;
     for (int r = 0; r < w->ranks; r++) {
-        if (!w->gone[r] && waitpid(w->process[r], &w->status[r], WNOHANG | WUNTRACED) > 0) {
+        const pid_t found = w->gone[r] ? 0 : waitpid(w->process[r], &w->status[r], WNOHANG | WUNTRACED);
+        assert_true(found >= 0);
+        if (found > 0) {
             w->stopped[r] = WIFSTOPPED(w->status[r]);
             w->gone[r] = WIFEXITED(w->status[r]) || WIFSIGNALED(w->status[r]);
         }

@@ -198,8 +198,7 @@ TEST(all_processes_may_be_stopped_for_a_while) {
     for (int r = 0; r < all.ranks; r++) {
         assert_true(all.stopped[r]);
         kill(all.process[r], SIGCONT);
-        assert_int_equal(waitpid(all.process[r], &all.status[r], WCONTINUED), all.process[r]);
-        all.stopped[r] = false;
+        all.stopped[r] = false; /* the process may already have ended, so do not wait for WCONTINUED */
     }
     end_world(&all);
     assert_statuses(&all, "all are stopped", 0, -1, 0);
