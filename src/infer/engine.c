@@ -56,12 +56,28 @@ static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page
 
 /* ---- requests ---- */
 
+static void *copied(const void *from, int64_t n, size_t size) {
+    void *to = mem_alloc((size_t)(n + 1) * size);
+    if (n) memcpy(to, from, (size_t)n * size);
+    return to;
+}
+
+void request_copy(Request *r) {
+    r->prompt = copied(r->prompt, r->n, sizeof *r->prompt);
+    r->ends = copied(r->ends, r->n_ends, sizeof *r->ends);
+    r->sampling.bias = copied(r->sampling.bias, r->sampling.n_bias, sizeof *r->sampling.bias);
+}
+
+void request_free(Request *r) {
+    free((void *)r->prompt), free((void *)r->ends), free((void *)r->sampling.bias);
+}
+
 static void live_free(Engine *e, Live *live) {
     pages_release(e->pages, &live->pages);
     pages_release(e->encoder_pages, &live->encoder_pages);
     free(live->pages.page), free(live->encoder_pages.page);
-    free((void *)live->request.prompt), free((void *)live->request.ends), free(live->tokens);
-    free(live);
+    request_free(&live->request);
+    free(live->tokens), free(live);
 }
 
 static Err check_tokens(const Engine *e, const Request *r) {
@@ -108,12 +124,6 @@ static Err check_room(const Engine *e, const Request *r) {
                     (long long)(page_pool_size(e->pages) + page_pool_size(e->encoder_pages)));
 }
 
-static void *copied(const void *from, int64_t n, size_t size) {
-    void *to = mem_alloc((size_t)(n + 1) * size);
-    if (n) memcpy(to, from, (size_t)n * size);
-    return to;
-}
-
 Err engine_add(Engine *e, const Request *r) {
     ERR_RETURN(check_tokens(e, r));
     ERR_RETURN(check_length(e, r));
@@ -121,8 +131,7 @@ Err engine_add(Engine *e, const Request *r) {
     Live *live = mem_zero(1, sizeof *live);
     *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n, .before = r->salt};
     live->n_first = live->n;
-    live->request.prompt = copied(r->prompt, r->n, sizeof *r->prompt);
-    live->request.ends = copied(r->ends, r->n_ends, sizeof *r->ends);
+    request_copy(&live->request);
     live->tokens = mem_alloc((size_t)(live->n + r->max_new_tokens + 1) * sizeof *live->tokens);
     memcpy(live->tokens, has_encoder(e) ? &r->start : r->prompt, (size_t)live->n * sizeof *live->tokens);
     list_insert(&e->waiting, e->waiting.n, live);
@@ -270,6 +279,17 @@ static void finish(Live *live, Finish why, EngineSink *sink, void *arg) {
     sink(arg, &(EngineEvent){.kind = EVENT_END, .id = live->request.id, .index = live->n, .finish = why});
 }
 
+/* Copies the logits in e->row to e->scratch, and applies what the request adds to them. */
+static void adjust(Engine *e, const Live *live) {
+    const Request *r = &live->request;
+    const int64_t vocab = e->model->plan.vocab;
+    memcpy(e->scratch, e->row, (size_t)vocab * sizeof *e->scratch);
+    sampling_adjust(&r->sampling, live->tokens, live->n, live->n_first, e->scratch, vocab);
+    if (live->n - live->n_first >= r->min_new_tokens) return;
+    for (int64_t i = 0; i < r->n_ends; i++)
+        if (r->ends[i] >= 0 && r->ends[i] < vocab) e->scratch[r->ends[i]] = -INFINITY;
+}
+
 /* Chooses the token after the last one. */
 static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
     const Request *r = &live->request;
@@ -277,7 +297,7 @@ static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
     if (live->n - live->n_first < r->max_new_tokens) {
         const double uniform =
             philox_uniform(r->seed, hash_name("generate"), r->stream << 32 | (uint64_t)live->n);
-        memcpy(e->scratch, e->row, (size_t)vocab * sizeof *e->scratch);
+        adjust(e, live);
         const int32_t token = (int32_t)sampling_choose(&r->sampling, e->scratch, vocab, uniform);
         EngineEvent event = {.kind = EVENT_TOKEN, .index = live->n, .token = token};
         if (is_end(r, token)) {

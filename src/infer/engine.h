@@ -25,8 +25,9 @@ typedef struct Request {
     const int32_t *prompt; /* [n]; copied. It goes to the encoder if the model has one */
     int64_t n;             /* at least 1 */
     int32_t start;         /* the first token of the decoder of an encoder-decoder model */
-    Sampling sampling;
+    Sampling sampling;     /* its biases are copied */
     uint64_t seed, stream;
+    int64_t min_new_tokens; /* no end token is chosen before this many new tokens */
     int64_t max_new_tokens; /* at least 0 */
     const int64_t *ends;    /* [n_ends] tokens that end a request and are not part of it; copied */
     int64_t n_ends;
@@ -36,6 +37,10 @@ typedef struct Request {
     uint64_t salt;        /* below 2^63. Requests share pages only with requests of the same salt */
     int64_t likeliest;    /* events also report this many most likely tokens; at most the vocabulary */
 } Request;
+
+/* Replaces the arrays of a request by copies, which request_free frees. */
+void request_copy(Request *);
+void request_free(Request *);
 
 typedef enum Finish {
     FINISH_STOP,   /* an end token */

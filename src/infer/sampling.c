@@ -51,11 +51,37 @@ static void keep_nucleus(double *logits, int64_t n, double p) {
     free(r);
 }
 
+/* After the division by the temperature and the subtraction of the largest logit, which is 0. */
+static void keep_likely(double *logits, int64_t n, double p) {
+    const double least = log(p);
+    for (int64_t i = 0; i < n; i++)
+        if (logits[i] < least) logits[i] = -INFINITY;
+}
+
+void sampling_adjust(const Sampling *s, const int32_t *tokens, int64_t n, int64_t n_prompt, double *logits,
+                     int64_t vocab) {
+    for (const TokenBias *b = s->bias; b < s->bias + s->n_bias; b++) logits[b->id] += b->bias;
+    const double repetition = s->repetition > 0 ? s->repetition : 1;
+    if (s->presence == 0 && s->frequency == 0 && repetition == 1) return;
+    bool *seen = mem_zero((size_t)vocab, sizeof *seen), *fresh = mem_zero((size_t)vocab, sizeof *fresh);
+    for (int64_t i = 0; i < n; i++) {
+        double *x = &logits[tokens[i]];
+        if (!seen[tokens[i]]) *x = *x > 0 ? *x / repetition : *x * repetition;
+        seen[tokens[i]] = true;
+    }
+    for (int64_t i = n_prompt; i < n; i++) {
+        logits[tokens[i]] -= fresh[tokens[i]] ? s->frequency : s->frequency + s->presence;
+        fresh[tokens[i]] = true;
+    }
+    free(seen), free(fresh);
+}
+
 int64_t sampling_choose(const Sampling *s, double *logits, int64_t n, double uniform) {
     int64_t best = argmax(logits, n);
     if (s->temperature == 0 || s->top_k == 1) return best;
     double top = logits[best];
     for (int64_t i = 0; i < n; i++) logits[i] = (logits[i] - top) / s->temperature;
+    if (s->min_p > 0) keep_likely(logits, n, s->min_p);
     if (s->top_k > 0 && s->top_k < n) keep_top_k(logits, n, s->top_k);
     if (s->top_p > 0) keep_nucleus(logits, n, s->top_p);
     double sum = 0, running = 0;

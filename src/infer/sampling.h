@@ -1,19 +1,37 @@
-/* Chooses the next token as Megatron-LM's core/inference/text_generation_controller.py does:
+/* Chooses the next token as vLLM does (v1/sample/sampler.py), whose steps include those of Megatron-LM
+ * (core/inference/text_generation_controllers):
  *
+ *  - sampling_adjust: add the biases, then apply the penalties for tokens that the text has;
  *  - divide the logits by the temperature;
- *  - keep the top k tokens and ties with the k-th, or the nucleus: the first token, and each token for which
- *    the probabilities of all likelier tokens sum to at most p;
+ *  - keep the tokens whose probability is at least min_p times that of the likeliest;
+ *  - keep the top k tokens and ties with the k-th;
+ *  - keep the nucleus: the first token, and each token for which the probabilities of all likelier tokens sum to at
+ *    most p;
  *  - draw from the remaining tokens. */
 #pragma once
 
 #include <stdint.h>
 
+typedef struct TokenBias {
+    int32_t id;
+    double bias;
+} TokenBias;
+
 typedef struct Sampling {
-    double temperature; /* 0: greedy */
-    int64_t top_k;      /* 0: off; 1: greedy */
-    double top_p;       /* 0 means off; it must be 0 unless top_k is 0 */
+    double temperature;  /* 0: greedy */
+    int64_t top_k;       /* 0: off; 1: greedy */
+    double top_p, min_p; /* 0: off */
+    double presence,
+        frequency;     /* subtracted for each new token that the text has, once and for each time; 0: off */
+    double repetition; /* for tokens of the prompt too: divides positive logits, multiplies others; 0: off */
+    const TokenBias *bias; /* [n_bias] */
+    int64_t n_bias;
 } Sampling;
 
+/* Adds what depends on the tokens of the text [n], whose first n_prompt are those of the prompt. All ids are in the
+ * vocabulary. */
+void sampling_adjust(const Sampling *, const int32_t *tokens, int64_t n, int64_t n_prompt, double *logits,
+                     int64_t vocab);
 /* Overwrites logits [vocab]. `uniform` in (0, 1) selects the token. If a greedy choice has ties, it selects
  * the lowest id. */
 int64_t sampling_choose(const Sampling *, double *logits, int64_t vocab, double uniform);

@@ -16,7 +16,8 @@ typedef struct Choice {
     Str fresh;        /* the text that answer_stream has not sent; without a stream, the whole text */
     json_t *logprobs; /* the same for log-probabilities; NULL: not asked for */
     int64_t tokens;   /* number of generated tokens, with the one that ends the text */
-    bool begun, ended, closed; /* begun, closed: the stream has its first, its last event */
+    double logprob;   /* the sum of their log-probabilities, if choices are compared */
+    bool begun, ended, closed; /* begun, closed: the answer has its first, its last part */
     Reason reason;
     int32_t end; /* the token that ended the text, or -1 */
 } Choice;
@@ -24,7 +25,7 @@ typedef struct Choice {
 struct Answer {
     const Served *served;
     Ask ask;
-    Choice *choices; /* [n] */
+    Choice *choices; /* [n] those of the first prompt, then those of the next */
     int64_t n, created;
     char id[48];
     uint64_t seed;
@@ -116,7 +117,7 @@ static const StopList NO_STOPS = {0};
 static void begin(const Answer *a, Choice *c) {
     const TokenList *p = c->prompt;
     const bool echo = a->ask.echo;
-    text_begin(&c->text, a->served->tokenizer, echo ? &NO_STOPS : &a->ask.stop, p->at, echo ? 0 : p->n);
+    text_begin(&c->text, a->served->tokenizer, &NO_STOPS, p->at, echo ? 0 : p->n);
     c->logprobs = new_logprobs(a);
     c->end = -1;
     if (!echo) return;
@@ -142,10 +143,10 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
             "wider type (--lane)",
             (long long)e->index);
     }
-    if (e->kind != EVENT_PROMPT) c->text.stops = &a->ask.stop;
+    if (e->kind != EVENT_PROMPT && c->tokens >= a->ask.min_tokens) c->text.stops = &a->ask.stop;
     if (e->kind != EVENT_END || e->finish == FINISH_STOP) {
         add_logprob(a, c, e, likeliest);
-        c->tokens += e->kind != EVENT_PROMPT;
+        if (e->kind != EVENT_PROMPT) c->tokens++, c->logprob += e->logprob;
     }
     if (e->kind != EVENT_END) text_push(&c->text, e->token, &c->fresh);
     if (e->kind == EVENT_END && e->finish == FINISH_STOP) c->end = e->token;
@@ -171,7 +172,7 @@ Answer *answer_new(const Served *served, Ask *ask) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     Answer *a = mem_zero(1, sizeof *a);
-    *a = (Answer){.served = served, .ask = *ask, .n = ask->n_prompts * ask->n, .created = now.tv_sec};
+    *a = (Answer){.served = served, .ask = *ask, .n = ask->n_prompts * ask->best_of, .created = now.tv_sec};
     *ask = (Ask){0};
     /* The address distinguishes answers that begin at the same time. */
     const struct {
@@ -182,7 +183,7 @@ Answer *answer_new(const Served *served, Ask *ask) {
     snprintf(a->id, sizeof a->id, "%s-%016llx", is_chat(a) ? "chatcmpl" : "cmpl", (unsigned long long)number);
     a->choices = mem_zero((size_t)a->n, sizeof *a->choices);
     for (int64_t i = 0; i < a->n; i++) {
-        a->choices[i].prompt = &a->ask.prompts[i / a->ask.n];
+        a->choices[i].prompt = &a->ask.prompts[i / a->ask.best_of];
         begin(a, &a->choices[i]);
     }
     return a;
@@ -211,10 +212,11 @@ Request *answer_requests(const Answer *a, int64_t *n) {
                       .sampling = a->ask.sampling,
                       .seed = a->seed,
                       .stream = (uint64_t)i,
+                      .min_new_tokens = a->ask.min_tokens,
                       .max_new_tokens = ask_max_tokens(a->served, &a->ask, (int64_t)p->n),
                       .ends = a->ask.ends,
                       .n_ends = a->ask.n_ends,
-                      .logprobs = a->ask.logprobs,
+                      .logprobs = a->ask.logprobs || a->ask.best_of > a->ask.n,
                       .prompt_logprobs = a->ask.echo && a->ask.logprobs,
                       .likeliest = a->ask.likeliest < a->served->vocab ? a->ask.likeliest : a->served->vocab};
     }
@@ -240,10 +242,10 @@ static json_t *stop_reason(const Choice *c, const Answer *a) {
 }
 
 /* The choice with the text that is not sent yet. */
-static json_t *choice_json(const Answer *a, const Choice *c, const char *chat_member) {
+static json_t *choice_json(const Answer *a, const Choice *c, int64_t index, const char *chat_member) {
     json_t *text = json_stringn(c->fresh.s ? c->fresh.s : "", c->fresh.len),
-           *json = json_pack("{s:I,s:O?,s:s?,s:o}", "index", (json_int_t)(c - a->choices), "logprobs",
-                             c->logprobs, "finish_reason",
+           *json = json_pack("{s:I,s:O?,s:s?,s:o}", "index", (json_int_t)index, "logprobs", c->logprobs,
+                             "finish_reason",
                              !c->ended                  ? NULL
                              : c->reason == REASON_STOP ? "stop"
                                                         : "length",
@@ -264,10 +266,22 @@ static json_t *envelope(const Answer *a, const char *chat_kind, json_t *choices)
                      a->served->name, "choices", choices);
 }
 
+static double mean_logprob(const Choice *c) { return c->tokens ? c->logprob / (double)c->tokens : 0; }
+
+/* The next choice of a prompt or, if the answer has not all of them, the likeliest that is left. */
+static Choice *next_choice(const Answer *a, int64_t prompt) {
+    Choice *first = a->choices + prompt * a->ask.best_of, *best = NULL;
+    for (Choice *c = first; c < first + a->ask.best_of; c++)
+        if (!c->closed && (!best || (a->ask.best_of > a->ask.n && mean_logprob(c) > mean_logprob(best))))
+            best = c;
+    best->closed = true;
+    return best;
+}
+
 json_t *answer_json(const Answer *a) {
     json_t *choices = json_array();
-    for (int64_t i = 0; i < a->n; i++)
-        json_array_append_new(choices, choice_json(a, &a->choices[i], "message"));
+    for (int64_t i = 0; i < a->ask.n_prompts * a->ask.n; i++)
+        json_array_append_new(choices, choice_json(a, next_choice(a, i / a->ask.n), i, "message"));
     json_t *json = envelope(a, "chat.completion", choices);
     json_object_set_new(json, "usage", usage(a));
     return json;
@@ -290,7 +304,8 @@ static bool is_due(const Answer *a, const Choice *c) {
 void answer_stream(Answer *a, Str *out) {
     for (Choice *c = a->choices; c < a->choices + a->n; c++) {
         if (!is_due(a, c)) continue;
-        json_t *json = envelope(a, "chat.completion.chunk", json_pack("[o]", choice_json(a, c, "delta")));
+        json_t *json = envelope(a, "chat.completion.chunk",
+                                json_pack("[o]", choice_json(a, c, c - a->choices, "delta")));
         if (a->ask.usage) json_object_set_new(json, "usage", json_null());
         send(json, out);
         c->begun = true, c->closed = c->ended;

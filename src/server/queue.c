@@ -80,20 +80,12 @@ static void add_entry(Queue *q, Entry entry) {
 
 /* ---- tickets ---- */
 
-static void *copied(const void *from, int64_t n, size_t size) {
-    void *to = mem_alloc((size_t)(n + 1) * size);
-    if (n) memcpy(to, from, (size_t)n * size);
-    return to;
-}
-
 static Ticket *ticket_new(Queue *q, const Request *requests, int64_t n) {
     Ticket *ticket = mem_zero(1, sizeof *ticket);
     *ticket = (Ticket){.queue = q, .n = n, .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-    ticket->requests = copied(requests, n, sizeof *requests);
-    for (Request *r = ticket->requests; r < ticket->requests + n; r++) {
-        r->prompt = copied(r->prompt, r->n, sizeof *r->prompt);
-        r->ends = copied(r->ends, r->n_ends, sizeof *r->ends);
-    }
+    ticket->requests = mem_alloc((size_t)n * sizeof *requests);
+    memcpy(ticket->requests, requests, (size_t)n * sizeof *requests);
+    for (Request *r = ticket->requests; r < ticket->requests + n; r++) request_copy(r);
     ticket->ended = mem_zero((size_t)n, sizeof *ticket->ended);
     return ticket;
 }
@@ -106,8 +98,7 @@ void ticket_events_free(TicketEvents *events) {
 static void ticket_free(Ticket *ticket) {
     if (ticket->wake >= 0) close(ticket->wake);
     ticket_events_free(&ticket->events);
-    for (int64_t i = 0; i < ticket->n; i++)
-        free((void *)ticket->requests[i].prompt), free((void *)ticket->requests[i].ends);
+    for (int64_t i = 0; i < ticket->n; i++) request_free(&ticket->requests[i]);
     free(ticket->requests), free(ticket->ended), free(ticket);
 }
 

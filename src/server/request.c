@@ -293,6 +293,20 @@ static Refusal read_stops(Ask *a, const json_t *body) {
     return SERVED;
 }
 
+/* Whether all tokens of the vocabulary end a text. */
+static bool all_end(const Served *served, const Ask *a) {
+    int64_t n = 0;
+    bool *ends = mem_zero((size_t)served->vocab, sizeof *ends);
+    for (int64_t i = 0; i < a->n_ends; i++) {
+        const int64_t id = a->ends[i];
+        if (id < 0 || id >= served->vocab) continue;
+        n += !ends[id];
+        ends[id] = true;
+    }
+    free(ends);
+    return n == served->vocab;
+}
+
 static Refusal read_ends(const Served *served, Ask *a, const json_t *body) {
     TokenList ids = {0};
     const json_t *list = json_object_get(body, "stop_token_ids");
@@ -303,26 +317,59 @@ static Refusal read_ends(const Served *served, Ask *a, const json_t *body) {
     for (int64_t i = 0; i < served->n_ends && !truth(body, "ignore_eos"); i++)
         a->ends[a->n_ends++] = served->ends[i];
     free(ids.at);
-    return refusal;
+    REFUSE_UNLESS_SERVED(refusal);
+    return a->min_tokens && all_end(served, a)
+               ? refuse(400, "min_tokens", NULL, "'min_tokens' needs a token that is not in 'stop_token_ids'")
+               : SERVED;
 }
 
 /* ---- the other fields ---- */
 
-static Refusal read_sampling(Ask *a, const json_t *body) {
+/* Reads an object of token ids and biases. */
+static Refusal read_bias(const Served *served, const json_t *body, Sampling *out) {
+    json_t *map = json_object_get(body, "logit_bias"), *value;
+    const char *name;
+    if (!map || json_is_null(map)) return SERVED;
+    if (!json_is_object(map)) return wrong("logit_bias", "an object of token ids and numbers");
+    TokenBias *bias = mem_alloc((json_object_size(map) + 1) * sizeof *bias);
+    out->bias = bias;
+    json_object_foreach(map, name, value) {
+        const long long id = strtoll(name, NULL, 10); /* at most LLONG_MAX */
+        if (!*name || name[strspn(name, "0123456789")] || id >= served->vocab)
+            return refuse(400, "logit_bias", NULL,
+                          "token %s of 'logit_bias' is not in the vocabulary of %" PRId64, quote(name).s,
+                          served->vocab);
+        if (!json_is_number(value) || fabs(json_number_value(value)) > 100)
+            return refuse(400, "logit_bias", NULL, "the bias of token %s must be a number from -100 to 100",
+                          name);
+        bias[out->n_bias++] = (TokenBias){(int32_t)id, json_number_value(value)};
+    }
+    return SERVED;
+}
+
+static Refusal read_sampling(const Served *served, Ask *a, const json_t *body) {
     const double top_p = number(body, "top_p", 1);
     const int64_t top_k = integer(body, "top_k", 0);
     if (top_p == 0) return wrong("top_p", "above 0, and at most 1");
     a->sampling = (Sampling){.temperature = number(body, "temperature", 1),
                              .top_k = top_k > 0 ? top_k : 0,
-                             .top_p = top_p < 1 ? top_p : 0};
-    if (a->sampling.top_k && a->sampling.top_p > 0)
-        return refuse(400, "top_k", NULL, "'top_k' and 'top_p' are mutually exclusive: remove one");
+                             .top_p = top_p < 1 ? top_p : 0,
+                             .min_p = number(body, "min_p", 0),
+                             .presence = number(body, "presence_penalty", 0),
+                             .frequency = number(body, "frequency_penalty", 0),
+                             .repetition = number(body, "repetition_penalty", 0)};
     a->seeded = json_is_integer(json_object_get(body, "seed"));
     a->seed = (uint64_t)integer(body, "seed", 0);
+    return read_bias(served, body, &a->sampling);
+}
+
+static Refusal read_numbers_of_choices(Ask *a, const json_t *body) {
     a->n = integer(body, "n", 1);
-    if (integer(body, "best_of", a->n) != a->n)
-        return refuse(400, "best_of", "unsupported",
-                      "'best_of' must be equal to 'n': the server does not rank choices");
+    a->best_of = integer(body, "best_of", a->n);
+    if (a->best_of < a->n) return refuse(400, "best_of", NULL, "'best_of' must be at least 'n'");
+    if (a->best_of > a->n && a->stream)
+        return refuse(400, "best_of", NULL,
+                      "'best_of' above 'n' compares complete texts: remove it, or set 'stream' to false");
     return SERVED;
 }
 
@@ -361,10 +408,10 @@ int64_t ask_max_tokens(const Served *served, const Ask *a, int64_t prompt) {
 
 static Refusal check_lengths(const Served *served, const Ask *a) {
     const bool generates = a->max_tokens != 0;
-    if (a->n_prompts * a->n > served->choices)
+    if (a->n_prompts * a->best_of > served->choices)
         return refuse(400, "n", NULL,
-                      "the request has %" PRId64 " choices, and may have %" PRId64 ": lower 'n'",
-                      a->n_prompts * a->n, served->choices);
+                      "the request has %" PRId64 " choices, and may have %" PRId64 ": lower 'n' or 'best_of'",
+                      a->n_prompts * a->best_of, served->choices);
     for (int64_t i = 0; i < a->n_prompts; i++) {
         const int64_t n = (int64_t)a->prompts[i].n, fresh = ask_max_tokens(served, a, n);
         const char *field = a->endpoint == ENDPOINT_CHAT ? "messages" : "prompt";
@@ -375,15 +422,23 @@ static Refusal check_lengths(const Served *served, const Ask *a) {
                           " tokens, and the request has %" PRId64 " in the prompt and %" PRId64
                           " to generate; shorten the prompt or lower 'max_tokens'",
                           served->context, n, generates && fresh < 1 ? 1 : fresh);
+        if (a->min_tokens > fresh)
+            return refuse(400, "min_tokens", NULL,
+                          "'min_tokens' is %" PRId64 ", but at most %" PRId64
+                          " tokens are generated: lower it",
+                          a->min_tokens, fresh);
     }
     return SERVED;
 }
 
 Refusal request_ask(const Served *served, Endpoint endpoint, const json_t *body, Ask *out) {
     const int64_t most = integer(body, "max_tokens", endpoint == ENDPOINT_CHAT ? -1 : 16);
-    *out = (Ask){.endpoint = endpoint, .max_tokens = integer(body, "max_completion_tokens", most)};
-    REFUSE_UNLESS_SERVED(read_sampling(out, body));
+    *out = (Ask){.endpoint = endpoint,
+                 .min_tokens = integer(body, "min_tokens", 0),
+                 .max_tokens = integer(body, "max_completion_tokens", most)};
+    REFUSE_UNLESS_SERVED(read_sampling(served, out, body));
     REFUSE_UNLESS_SERVED(read_outputs(out, body));
+    REFUSE_UNLESS_SERVED(read_numbers_of_choices(out, body));
     if (!out->max_tokens && !out->echo)
         return refuse(400, "max_tokens", NULL, "'max_tokens' 0 needs 'echo': the answer would have no text");
     REFUSE_UNLESS_SERVED(read_stops(out, body));
@@ -395,5 +450,5 @@ Refusal request_ask(const Served *served, Endpoint endpoint, const json_t *body,
 void ask_free(Ask *a) {
     for (int64_t i = 0; i < a->n_prompts; i++) free(a->prompts[i].at);
     for (int64_t i = 0; i < a->stop.n; i++) free(a->stop.at[i]);
-    free(a->prompts), free(a->stop.at), free(a->ends);
+    free(a->prompts), free(a->stop.at), free(a->ends), free((void *)a->sampling.bias);
 }

@@ -32,14 +32,14 @@ typedef struct TokenList {
     size_t n;
 } TokenList;
 
-/* A request for texts. Each prompt has `n` choices. */
+/* A request for texts. Each prompt has `n` choices, the likeliest of `best_of` ones. */
 typedef struct Ask {
     Endpoint endpoint;
     TokenList *prompts;
-    int64_t n_prompts, n;
-    int64_t max_tokens; /* -1: as many as the context has */
-    Sampling sampling;
-    bool seeded; /* whether the request has a seed */
+    int64_t n_prompts, n, best_of;
+    int64_t min_tokens, max_tokens; /* max_tokens -1: as many as the context has */
+    Sampling sampling;              /* owns its biases */
+    bool seeded;                    /* whether the request has a seed */
     uint64_t seed;
     StopList stop;
     int64_t *ends, n_ends;

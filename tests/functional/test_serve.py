@@ -182,9 +182,44 @@ first = text.index(text[2])
 assert ended["choices"][0]["text"] == text[:first] and ended["choices"][0]["stop_reason"] == ord(text[2]), ended
 assert len(ended["choices"][0]["logprobs"]["tokens"]) == first + 1 == ended["usage"]["completion_tokens"], ended
 
+# ---- what changes the choice of a token, but not its log-probability
+
+def greedy_text(**body): return server.post(COMPLETE, **{"prompt": "The ", "max_tokens": 20, "temperature": 0, **body})
+
+
+for repetition, text in (1, "aa"), (100, "bc"):
+    got = greedy_text(prompt="a", max_tokens=2, repetition_penalty=repetition,
+                      logit_bias={"97": 100, "98": 80, "99": 60})["choices"][0]["text"]
+    assert got == text, (repetition, got)
+for penalties in (0, 0), (2, 0), (0, 2), (1.5, -0.5):
+    choice = greedy_text(presence_penalty=penalties[0], frequency_penalty=penalties[1], logprobs=20)["choices"][0]
+    lists, fresh = choice["logprobs"], []
+    for token, top in zip(lists["tokens"], lists["top_logprobs"]):
+        value = lambda t: top[t] - penalties[0] * (t in fresh) - penalties[1] * fresh.count(t)
+        assert value(token) == max(map(value, top)), (penalties, fresh, token, top)
+        fresh.append(token)
+for filters in {"min_p": 1}, {"top_k": 5, "top_p": 1e-9}, {"top_k": 1, "top_p": 0.9}:
+    assert greedy_text(temperature=2, max_tokens=24, **filters)["choices"][0]["text"] == greedy, filters
+for least in range(4):
+    for end in {"stop_token_ids": [97]}, {"stop": ["a"]}:
+        choice = greedy_text(logit_bias={"97": 100}, min_tokens=least, logprobs=0, **end)["choices"][0]
+        tokens = choice["logprobs"]["tokens"]
+        assert len(tokens) == least + 1 and choice["finish_reason"] == "stop", choice
+        assert ("a" in tokens[:least]) == ("stop" in end and least > 0), choice
+eight = {**draw, "prompt": ["The "] * 2, "n": 4, "logprobs": 0}
+whole = server.post(COMPLETE, **eight)
+best = server.post(COMPLETE, **{**eight, "n": 2, "best_of": 4})
+mean = lambda c: sum(c["logprobs"]["token_logprobs"]) / len(c["logprobs"]["tokens"])
+ranked = [sorted(whole["choices"][i:i + 4], key=mean, reverse=True)[:2] for i in (0, 4)]
+assert best["choices"] == [{**c, "index": i} for i, c in enumerate(sum(ranked, []))], (best, ranked)
+assert best["usage"] == whole["usage"], best
+bare = server.post(COMPLETE, **{**eight, "n": 2, "best_of": 4, "logprobs": None})
+assert [c["text"] for c in bare["choices"]] == [c["text"] for c in best["choices"]], (bare, best)
+
 # ---- refusals: (status, field, body); the whole body is sent as it is if it is not an object
 
 model = {"model": NAME, "prompt": "a", "max_tokens": 1}
+VOCAB = int(server.post(COMPLETE, 400, prompt=[1 << 20])["error"]["message"].split()[-1])
 REFUSED = [
     (400, None, b"{"), (400, None, b"[]"), (400, None, b'{"prompt": "\xff"}'),
     (400, None, b'{"prompt":"a","prompt":"b"}'),
@@ -197,15 +232,20 @@ REFUSED = [
     (400, "max_tokens", {"max_tokens": 1.0}), (400, "max_tokens", {"max_tokens": True}),
     (400, "temperature", {"temperature": 2.1}), (400, "temperature", {"temperature": "1"}),
     (400, "top_p", {"top_p": 0}), (400, "top_p", {"top_p": 1.1}), (400, "top_k", {"top_k": -2}),
-    (400, "top_k", {"top_k": 2, "top_p": 0.5}), (400, "n", {"n": 0}), (400, "n", {"n": 129}),
-    (400, "best_of", {"best_of": 2}), (400, "seed", {"seed": 1.5}), (400, "stop", {"stop": ""}),
+    (400, "n", {"n": 0}), (400, "n", {"n": 129}), (400, "best_of", {"n": 3, "best_of": 2}),
+    (400, "best_of", {"best_of": 2, "stream": True}), (400, "seed", {"seed": 1.5}), (400, "stop", {"stop": ""}),
     (400, "stop", {"stop": ["a"] * 65}), (400, "stop", {"stop": [3]}),
     (400, "stop_token_ids", {"stop_token_ids": [-1]}),
     (400, "logprobs", {"logprobs": 21}), (400, "logprobs", {"logprobs": True}), (400, "echo", {"echo": 1}),
     (400, "stream_options", {"stream_options": {}}),
     (400, "stream_options", {"stream": True, "stream_options": {"a": 1}}),
-    (400, "presence_penalty", {"presence_penalty": 0.5}), (400, "logit_bias", {"logit_bias": {"5": 1}}),
-    (400, "suffix", {"suffix": "a"}), (400, "unknown", {"unknown": 1}), (400, "messages", {"messages": []}),
+    (400, "min_p", {"min_p": 1.1}), (400, "presence_penalty", {"presence_penalty": 2.1}),
+    (400, "frequency_penalty", {"frequency_penalty": "1"}), (400, "repetition_penalty", {"repetition_penalty": 0}),
+    (400, "logit_bias", {"logit_bias": [1]}), (400, "logit_bias", {"logit_bias": {"a": 1}}),
+    (400, "logit_bias", {"logit_bias": {"": 1}}), (400, "logit_bias", {"logit_bias": {"99999999999999999999": 1}}),
+    (400, "logit_bias", {"logit_bias": {"97": 101}}), (400, "logit_bias", {"logit_bias": {"97": None}}),
+    (400, "min_tokens", {"min_tokens": 2}),
+    (400, "min_tokens", {"min_tokens": 1, "stop_token_ids": [*range(VOCAB)]}), (400, "suffix", {"suffix": "a"}), (400, "unknown", {"unknown": 1}), (400, "messages", {"messages": []}),
 ]
 for status, field, change in REFUSED:
     body = change if isinstance(change, bytes) else {**model, **change}
@@ -213,7 +253,7 @@ for status, field, change in REFUSED:
     error = json.loads(text)["error"]
     assert (got, error["param"]) == (status, field) and error["message"], (change, got, text)
     assert error["type"] == {404: "not_found_error"}.get(status, "invalid_request_error"), error
-neutral = {"presence_penalty": 0, "repetition_penalty": 1.0, "logit_bias": {}, "suffix": None, "user": "a",
+neutral = {"presence_penalty": 0, "frequency_penalty": None, "min_p": 0, "min_tokens": 0, "repetition_penalty": 1.0, "logit_bias": {}, "suffix": None, "user": "a",
            "best_of": 1}
 assert server.post(COMPLETE, **{**ask, "temperature": 0}, **neutral)["choices"] == answer["choices"]
 told = server.post(COMPLETE, 400, **{**model, "max_tokens": POSITIONS})["error"]["message"]

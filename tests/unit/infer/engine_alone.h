@@ -56,6 +56,7 @@ static uint64_t draw(uint64_t round, uint64_t i, uint64_t most) { return philox_
 
 static void case_init(Case *c, const char *words, Device *device) {
     static const int64_t END = 3;
+    static const TokenBias BIAS[] = {{7, 1.5}, {9, -100}};
     c->m = test_model_on(setup_new("%s", words), device);
     for (int i = 0; i < REQUESTS; i++) {
         const int64_t n = 1 + (int64_t)(i % 3 ? draw(1, (uint64_t)i, 20) : draw(2, (uint64_t)i, LONGEST));
@@ -68,10 +69,17 @@ static void case_init(Case *c, const char *words, Device *device) {
             .n = n,
             .start = 5,
             .sampling = {.temperature = i % 4 ? 1.5 : 0,
-                         .top_k = i % 4 == 2 ? 5 : 0,
-                         .top_p = i % 4 == 3 ? 0.9 : 0},
+                         .top_k = i % 4 >= 2 ? 5 : 0,
+                         .top_p = i % 4 == 3 ? 0.9 : 0,
+                         .min_p = i % 7 == 1 ? 0.1 : 0,
+                         .presence = i % 7 == 2 ? 0.5 : 0,
+                         .frequency = i % 7 == 3 ? 0.25 : 0,
+                         .repetition = i % 7 == 4 ? 1.2 : 0,
+                         .bias = BIAS,
+                         .n_bias = i % 7 == 5 ? 2 : 0},
             .seed = 11,
             .stream = (uint64_t)i,
+            .min_new_tokens = i % 10,
             .max_new_tokens = (int64_t)draw(4, (uint64_t)i, NEW + 1),
             .ends = &END,
             .n_ends = i % 5 == 0,

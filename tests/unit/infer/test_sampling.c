@@ -152,3 +152,45 @@ TEST(logprob_is_log_softmax) {
     double huge[2] = {1e300, 1e300 - 1e290}; /* no overflow */
     assert_true(sampling_logprob(huge, 2, 0) == 0);
 }
+
+static void to_ids(const char *letters, int32_t *out) {
+    for (size_t i = 0; letters[i]; i++) out[i] = letters[i] - 'a';
+}
+
+TEST(tokens_are_those_of_transformers) {
+#define LIST(...)                                                                                            \
+    { __VA_ARGS__ }
+#define ROW(temperature, k, p, min_p, presence, frequency, repetition, bias, eighths, prompt, fresh, drawn)  \
+    {{temperature, k, p, min_p, presence, frequency, repetition, NULL, 2},                                   \
+     bias,                                                                                                   \
+     eighths,                                                                                                \
+     prompt,                                                                                                 \
+     fresh,                                                                                                  \
+     drawn},
+    enum { IDS = 12, DRAWS = 24 };
+    static const struct Row {
+        Sampling sampling;
+        TokenBias bias[2];
+        double eighths[IDS];
+        const char *prompt, *fresh, *drawn;
+    } ROWS[] = {
+#include "sampling_rows.def"
+    };
+    for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++) {
+        const struct Row *row = &ROWS[r];
+        const int64_t n_prompt = (int64_t)strlen(row->prompt);
+        Sampling sampling = row->sampling;
+        sampling.bias = row->bias;
+        int32_t tokens[32];
+        to_ids(row->prompt, tokens), to_ids(row->fresh, tokens + n_prompt);
+        for (int i = 0; i < DRAWS; i++) {
+            double logits[IDS];
+            for (int id = 0; id < IDS; id++) logits[id] = row->eighths[id] / 8;
+            sampling_adjust(&sampling, tokens, n_prompt + (int64_t)strlen(row->fresh), n_prompt, logits, IDS);
+            const int64_t got = sampling_choose(&sampling, logits, IDS, (i + 0.5) / DRAWS);
+            if (got != row->drawn[i] - 'a')
+                fail_msg("row %zu: draw %d is %c, but transformers chooses %c", r, i, (char)('a' + got),
+                         row->drawn[i]);
+        }
+    }
+}
