@@ -35,12 +35,14 @@ int64_t comm_traffic(const CommWork *const *work, int members) {
 /* Writes elements [at, at + n) of a member's result. */
 static void put(const CommWork *w, int64_t at, const void *from, int64_t n) {
     const size_t size = dtype_size(w->call.dtype);
+    if (!n) return; /* the result may be NULL */
     char *to = (char *)w->call.out + (size_t)at * size;
-    if (to != from && n) memcpy(to, from, (size_t)n * size);
+    if (to != from) memcpy(to, from, (size_t)n * size);
 }
 
+/* NULL if the member gives nothing. */
 static const void *part(const CommWork *w, int64_t at) {
-    return (const char *)w->call.in + (size_t)at * dtype_size(w->call.dtype);
+    return w->call.in ? (const char *)w->call.in + (size_t)at * dtype_size(w->call.dtype) : NULL;
 }
 
 /* Reduces in blocks. An all-reduce copies each block to all members. A reduce-scatter copies it to its
@@ -74,6 +76,7 @@ static void gather(const CommWork *const *work, int members, int64_t begin, int6
 void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t end) {
     const CommCall *call = &work[0]->call;
     const CommWork *root = work[call->kind == COMM_BROADCAST ? call->peer : 0];
+    if (begin == end) return;
     switch (call->kind) {
     case COMM_ALL_REDUCE:
     case COMM_REDUCE_SCATTER:
