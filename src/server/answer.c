@@ -13,10 +13,11 @@
 typedef struct Choice {
     TextStream text;
     const TokenList *prompt;
-    Str fresh;        /* the text that answer_stream has not sent; without a stream, the whole text */
-    json_t *logprobs; /* the same for log-probabilities; NULL: not asked for */
-    int64_t tokens;   /* number of generated tokens, with the one that ends the text */
-    double logprob;   /* the sum of their log-probabilities, if choices are compared */
+    Str fresh; /* the text that answer_stream has not sent; without a stream, the whole text */
+    json_t
+        *logprobs;  /* the same for log-probabilities or, for Megatron-LM, all tokens; NULL: not asked for */
+    int64_t tokens; /* number of generated tokens, with the one that ends the text */
+    double logprob; /* the sum of their log-probabilities, if choices are compared */
     bool begun, ended, closed; /* begun, closed: the answer has its first, its last part */
     Reason reason;
     int32_t end; /* the token that ended the text, or -1 */
@@ -33,9 +34,12 @@ struct Answer {
 
 static bool is_chat(const Answer *a) { return a->ask.endpoint == ENDPOINT_CHAT; }
 
+static bool is_megatron(const Answer *a) { return a->ask.endpoint == ENDPOINT_MEGATRON; }
+
 /* ---- log-probabilities ---- */
 
 static json_t *new_logprobs(const Answer *a) {
+    if (is_megatron(a)) return json_pack("{s:[],s:[],s:[]}", "tokens", "segments", "logprobs");
     if (!a->ask.logprobs) return NULL;
     if (is_chat(a)) return json_pack("{s:[]}", "content");
     return json_pack("{s:[],s:[],s:[],s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
@@ -100,8 +104,21 @@ static void add_completion_logprob(Choice *c, int32_t token, const EngineEvent *
     str_free(&piece);
 }
 
+static void add_megatron_token(Choice *c, int32_t token) {
+    Str piece = {0};
+    text_piece(&c->text, token, &piece);
+    json_array_append_new(json_object_get(c->logprobs, "tokens"), json_integer(token));
+    json_array_append_new(json_object_get(c->logprobs, "segments"), repaired(&piece));
+    str_free(&piece);
+}
+
 /* Adds a token to the choice's log-probabilities. Its text must not have been added yet. */
 static void add_logprob(const Answer *a, Choice *c, const EngineEvent *e, const LikelyToken *likeliest) {
+    if (is_megatron(a)) {
+        if (e->kind != EVENT_PROMPT) add_megatron_token(c, e->token);
+        json_array_append_new(json_object_get(c->logprobs, "logprobs"), logprob_json(e->logprob));
+        return;
+    }
     if (!a->ask.logprobs) return;
     if (is_chat(a))
         add_chat_logprob(c, e, likeliest, a->ask.likeliest);
@@ -120,6 +137,7 @@ static void begin(const Answer *a, Choice *c) {
     text_begin(&c->text, a->served->tokenizer, &NO_STOPS, p->at, echo ? 0 : p->n);
     c->logprobs = new_logprobs(a);
     c->end = -1;
+    for (size_t i = 0; i < p->n && is_megatron(a); i++) add_megatron_token(c, p->at[i]);
     if (!echo) return;
     if (a->ask.logprobs) add_completion_logprob(c, p->at[0], NULL, NULL, 0);
     for (size_t i = 0; i < (a->ask.logprobs ? 1 : p->n); i++) text_push(&c->text, p->at[i], &c->fresh);
@@ -148,7 +166,8 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
         add_logprob(a, c, e, likeliest);
         if (e->kind != EVENT_PROMPT) c->tokens++, c->logprob += e->logprob;
     }
-    if (e->kind != EVENT_END) text_push(&c->text, e->token, &c->fresh);
+    if (e->kind != EVENT_END && !(is_megatron(a) && e->kind == EVENT_PROMPT))
+        text_push(&c->text, e->token, &c->fresh);
     if (e->kind == EVENT_END && e->finish == FINISH_STOP) c->end = e->token;
     if (e->kind == EVENT_END || c->text.stopped)
         end(a, c, ticket, e->finish == FINISH_STOP ? REASON_STOP : REASON_LENGTH);
@@ -217,7 +236,7 @@ Request *answer_requests(const Answer *a, int64_t *n) {
                       .ends = a->ask.ends,
                       .n_ends = a->ask.n_ends,
                       .logprobs = a->ask.logprobs || a->ask.best_of > a->ask.n,
-                      .prompt_logprobs = a->ask.echo && a->ask.logprobs,
+                      .prompt_logprobs = (a->ask.echo || is_megatron(a)) && a->ask.logprobs,
                       .likeliest = a->ask.likeliest < a->served->vocab ? a->ask.likeliest : a->served->vocab};
     }
     *n = a->n;
@@ -278,7 +297,33 @@ static Choice *next_choice(const Answer *a, int64_t prompt) {
     return best;
 }
 
+static json_t *with_prompt(const Answer *a, int64_t choice) {
+    const Str *fresh = &a->choices[choice].fresh;
+    Str text = {0};
+    str_puts(&text, json_string_value(json_array_get(a->ask.texts, (size_t)choice)));
+    str_add(&text, fresh->s, fresh->len);
+    json_t *json = json_stringn(text.s, text.len);
+    str_free(&text);
+    return json;
+}
+
+/* The lists of a Megatron-LM answer, which have an element for each prompt. */
+static json_t *megatron_json(const Answer *a) {
+    json_t *json = json_pack("{s:[]}", "text");
+    static const char *const KEYS[] = {"tokens", "segments", "logprobs"};
+    for (int64_t i = 0; i < a->n; i++)
+        json_array_append_new(json_object_get(json, "text"), with_prompt(a, i));
+    for (int k = 0; k < 2 + a->ask.logprobs; k++) {
+        json_t *list = json_array();
+        json_object_set_new(json, KEYS[k], list);
+        for (int64_t i = 0; i < a->n; i++)
+            json_array_append(list, json_object_get(a->choices[i].logprobs, KEYS[k]));
+    }
+    return json;
+}
+
 json_t *answer_json(const Answer *a) {
+    if (is_megatron(a)) return megatron_json(a);
     json_t *choices = json_array();
     for (int64_t i = 0; i < a->ask.n_prompts * a->ask.n; i++)
         json_array_append_new(choices, choice_json(a, next_choice(a, i / a->ask.n), i, "message"));

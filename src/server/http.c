@@ -33,6 +33,8 @@ enum {
     STREAM_BLOCK = 16 << 10
 };
 
+static const char MEGATRON[] = "/api";
+
 struct Http {
     struct MHD_Daemon *daemon;
     HttpOptions options;
@@ -45,6 +47,7 @@ typedef struct Exchange {
     Http *http;
     struct MHD_Connection *connection;
     const char *method, *path;
+    const char *allow; /* the method that the path needs, if the request has another one */
     Str body;
     bool too_long;
     Answer *answer; /* of a request for texts, or NULL */
@@ -61,6 +64,7 @@ typedef enum MHD_Result Handler(Exchange *);
 static enum MHD_Result respond(Exchange *x, int status, const char *type, struct MHD_Response *response) {
     if (type) MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     if (x->answer) MHD_add_response_header(response, "X-Request-Id", answer_id(x->answer));
+    if (x->allow) MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, x->allow);
     if (status == 429) MHD_add_response_header(response, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (status == 401) MHD_add_response_header(response, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     const enum MHD_Result queued = MHD_queue_response(x->connection, (unsigned)status, response);
@@ -75,8 +79,9 @@ static enum MHD_Result respond_json(Exchange *x, int status, json_t *json) {
                    MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE));
 }
 
+/* Megatron-LM's client expects another object. */
 static enum MHD_Result respond_refusal(Exchange *x, const Refusal *r) {
-    return respond_json(x, r->status, refusal_json(r));
+    return respond_json(x, r->status, strcmp(x->path, MEGATRON) ? refusal_json(r) : refusal_message(r));
 }
 
 /* ---- texts ---- */
@@ -165,6 +170,7 @@ static enum MHD_Result serve_texts(Exchange *x, Endpoint endpoint) {
 
 static enum MHD_Result serve_completions(Exchange *x) { return serve_texts(x, ENDPOINT_COMPLETIONS); }
 static enum MHD_Result serve_chat(Exchange *x) { return serve_texts(x, ENDPOINT_CHAT); }
+static enum MHD_Result serve_megatron(Exchange *x) { return serve_texts(x, ENDPOINT_MEGATRON); }
 
 /* ---- the other endpoints ---- */
 
@@ -245,6 +251,7 @@ static const struct Route {
 } ROUTES[] = {
     {"/v1/completions", "POST", serve_completions, false},
     {"/v1/chat/completions", "POST", serve_chat, false},
+    {MEGATRON, "PUT", serve_megatron, false},
     {"/v1/models", "GET", serve_models, false},
     {"/tokenize", "POST", serve_tokenize, false},
     {"/detokenize", "POST", serve_detokenize, false},
@@ -266,15 +273,6 @@ static bool is_key(const char *key, const char *header) {
     return !differs;
 }
 
-static enum MHD_Result wrong_method(Exchange *x, const struct Route *route) {
-    const Refusal r = refuse(405, NULL, NULL, "%s needs the method %s", route->path, route->method);
-    char *text = json_dumps(refusal_json(&r), JSON_COMPACT);
-    struct MHD_Response *response =
-        MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE);
-    MHD_add_response_header(response, MHD_HTTP_HEADER_ALLOW, route->method);
-    return respond(x, r.status, "application/json", response);
-}
-
 static enum MHD_Result dispatch(Exchange *x) {
     const char *key = x->http->options.api_key,
                *header =
@@ -291,7 +289,8 @@ static enum MHD_Result dispatch(Exchange *x) {
         refusal = refuse(401, NULL, "invalid_api_key",
                          "the request needs the server's key: add the header \"Authorization: Bearer KEY\"");
     else if (strcmp(x->method, route->method) && (strcmp(x->method, "HEAD") || strcmp(route->method, "GET")))
-        return wrong_method(x, route);
+        x->allow = route->method,
+        refusal = refuse(405, NULL, NULL, "%s needs the method %s", route->path, route->method);
     return refusal.status ? respond_refusal(x, &refusal) : route->handler(x);
 }
 

@@ -34,3 +34,5 @@ json_t *refusal_json(const Refusal *r) {
     return json_pack("{s:{s:o,s:s,s:o,s:s?}}", "error", "message", text(r->message), "type", type, "param",
                      *r->param ? text(r->param) : json_null(), "code", r->code);
 }
+
+json_t *refusal_message(const Refusal *r) { return json_pack("{s:o}", "message", text(r->message)); }

@@ -21,3 +21,5 @@ typedef struct Refusal {
 Refusal refuse(int status, const char *param, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 json_t *refusal_json(const Refusal *);
+/* {"message": ...} */
+json_t *refusal_message(const Refusal *);

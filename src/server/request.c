@@ -9,106 +9,8 @@
 
 enum { MAX_PROMPTS = 1024, MAX_STOPS = 64, MAX_STOP_BYTES = 1024 };
 
-/* ---- fields ---- */
-
-typedef enum FieldKind {
-    KIND_INTEGER,
-    KIND_NUMBER,
-    KIND_BOOLEAN,
-    KIND_STRING,
-    KIND_SPECIAL,
-    KIND_IGNORED,
-    KIND_ONLY,
-} FieldKind;
-
-typedef struct Field {
-    const char *name;
-    FieldKind kind;
-    unsigned endpoints;
-    double low, high;
-    const char *only;
-} Field;
-
-enum {
-    C = 1 << ENDPOINT_COMPLETIONS,
-    M = 1 << ENDPOINT_CHAT,
-    T = 1 << ENDPOINT_TOKENIZE,
-    D = 1 << ENDPOINT_DETOKENIZE
-};
-
-static const Field FIELDS_OF_BODIES[] = {
-#define INTEGER(name, endpoints, low, high) {name, KIND_INTEGER, endpoints, low, high, NULL},
-#define NUMBER(name, endpoints, low, high)  {name, KIND_NUMBER, endpoints, low, high, NULL},
-#define BOOLEAN(name, endpoints)            {name, KIND_BOOLEAN, endpoints, 0, 0, NULL},
-#define STRING(name, endpoints)             {name, KIND_STRING, endpoints, 0, 0, NULL},
-#define SPECIAL(name, endpoints)            {name, KIND_SPECIAL, endpoints, 0, 0, NULL},
-#define IGNORED(name, endpoints)            {name, KIND_IGNORED, endpoints, 0, 0, NULL},
-#define ONLY(name, endpoints, json)         {name, KIND_ONLY, endpoints, 0, 0, json},
-#include "server/fields.def"
-};
-enum { N_FIELDS = sizeof FIELDS_OF_BODIES / sizeof *FIELDS_OF_BODIES };
-
-static const Field *find_field(Endpoint endpoint, const char *name) {
-    for (const Field *f = FIELDS_OF_BODIES; f < FIELDS_OF_BODIES + N_FIELDS; f++)
-        if (f->endpoints & 1u << endpoint && !strcmp(f->name, name)) return f;
-    return NULL;
-}
-
-static Refusal wrong(const char *field, const char *expected) {
-    return refuse(400, field, NULL, "'%s' must be %s", field, expected);
-}
-
-static Refusal check_only(const Field *f, const json_t *value) {
-    json_t *only = json_loads(f->only, JSON_DECODE_ANY, NULL);
-    const bool same = json_is_number(only)
-                          ? json_is_number(value) && json_number_value(value) == json_number_value(only)
-                          : json_equal(only, value);
-    json_decref(only);
-    if (same) return SERVED;
-    return refuse(400, f->name, "unsupported", "'%s' is not supported by this server: remove it%s%s", f->name,
-                  strcmp(f->only, "null") ? ", or set it to " : "", strcmp(f->only, "null") ? f->only : "");
-}
-
-static Refusal check_field(const Field *f, const json_t *value) {
-    const double x = json_number_value(value);
-    char range[96] = "";
-    if (isfinite(f->low)) snprintf(range, sizeof range, " from %.10g to %.10g", f->low, f->high);
-    switch (f->kind) {
-    case KIND_INTEGER:
-    case KIND_NUMBER:
-        if (f->kind == KIND_INTEGER ? json_is_integer(value) : json_is_number(value))
-            if (x >= f->low && x <= f->high) return SERVED;
-        return refuse(400, f->name, NULL, "'%s' must be %s%s", f->name,
-                      f->kind == KIND_INTEGER ? "an integer" : "a number", range);
-    case KIND_BOOLEAN:
-        return json_is_boolean(value) ? SERVED : wrong(f->name, "true or false");
-    case KIND_STRING:
-        return json_is_string(value) ? SERVED : wrong(f->name, "a string");
-    case KIND_ONLY:
-        return check_only(f, value);
-    case KIND_SPECIAL:
-    case KIND_IGNORED:
-        break;
-    }
-    return SERVED;
-}
-
 Refusal request_parse(const Served *served, Endpoint endpoint, const char *body, size_t n, json_t **out) {
-    json_error_t error;
-    const char *name;
-    json_t *value;
-    *out = json_loadb(body, n, JSON_REJECT_DUPLICATES, &error);
-    if (!*out)
-        return refuse(400, NULL, NULL, "the body is not valid JSON: line %d, column %d: %s", error.line,
-                      error.column, error.text);
-    if (!json_is_object(*out)) return refuse(400, NULL, NULL, "the body must be a JSON object");
-    json_object_foreach(*out, name, value) {
-        const Field *field = find_field(endpoint, name);
-        if (!field)
-            return refuse(400, name, "unknown_field", "the server does not know the field %s: remove it",
-                          quote(name).s);
-        if (!json_is_null(value)) REFUSE_UNLESS_SERVED(check_field(field, value));
-    }
+    REFUSE_UNLESS_SERVED(fields_parse(endpoint, body, n, out));
     const char *model = json_string_value(json_object_get(*out, "model"));
     if (model && strcmp(model, served->name))
         return refuse(404, "model", "model_not_found", "there is no model %s; this server has '%s'",
@@ -116,29 +18,15 @@ Refusal request_parse(const Served *served, Endpoint endpoint, const char *body,
     return SERVED;
 }
 
-static int64_t integer(const json_t *body, const char *field, int64_t fallback) {
-    const json_t *value = json_object_get(body, field);
-    return json_is_integer(value) ? json_integer_value(value) : fallback;
-}
-
-static double number(const json_t *body, const char *field, double fallback) {
-    const json_t *value = json_object_get(body, field);
-    return json_is_number(value) ? json_number_value(value) : fallback;
-}
-
-static bool truth(const json_t *body, const char *field) {
-    return json_is_true(json_object_get(body, field));
-}
-
 /* ---- prompts ---- */
 
 Refusal request_ids(const Served *served, const char *field, const json_t *list, TokenList *out) {
     const size_t n = json_array_size(list);
-    if (!json_is_array(list)) return wrong(field, "a list of token ids");
+    if (!json_is_array(list)) return field_wrong(field, "a list of token ids");
     out->at = mem_alloc((n + 1) * sizeof *out->at);
     for (size_t i = 0; i < n; i++) {
         const json_t *id = json_array_get(list, i);
-        if (!json_is_integer(id)) return wrong(field, "a list of token ids");
+        if (!json_is_integer(id)) return field_wrong(field, "a list of token ids");
         if (json_integer_value(id) < 0 || json_integer_value(id) >= served->vocab)
             return refuse(400, field, NULL, "token %" PRId64 " of '%s' is outside the vocabulary of %" PRId64,
                           (int64_t)json_integer_value(id), field, served->vocab);
@@ -169,7 +57,7 @@ static Refusal read_prompt(const Served *served, const json_t *body, const json_
     TokenList *list = add_prompt(out, n);
     if (json_is_string(prompt)) return read_text(served, body, prompt, list);
     if (!json_is_array(prompt))
-        return wrong("prompt", "a string, a list of strings, or one or more lists of token ids");
+        return field_wrong("prompt", "a string, a list of strings, or one or more lists of token ids");
     return request_ids(served, "prompt", prompt, list);
 }
 
@@ -195,7 +83,7 @@ static Refusal join_content(json_t *message) {
     size_t i;
     Str text = {0};
     if (!json_is_string(json_object_get(message, "role")))
-        return wrong("messages", "a list of objects with a role");
+        return field_wrong("messages", "a list of objects with a role");
     if (!json_is_array(parts)) return SERVED;
     json_array_foreach(parts, i, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
@@ -226,12 +114,12 @@ static Refusal chat_body(const json_t *body, json_t *out) {
         if (value && !json_is_null(value)) json_object_set_new(out, KEYS[k], json_deep_copy(value));
     }
     const json_t *begins = json_object_get(body, "add_generation_prompt");
-    const bool continues = truth(body, "continue_final_message");
+    const bool continues = field_truth(body, "continue_final_message");
     json_object_set_new(out, "add_generation_prompt",
                         json_boolean(json_is_boolean(begins) ? json_is_true(begins) : !continues));
     json_t *messages = json_object_get(out, "messages");
     if (!json_is_array(messages) || !json_array_size(messages))
-        return wrong("messages", "a list of messages");
+        return field_wrong("messages", "a list of messages");
     json_array_foreach(messages, i, message) REFUSE_UNLESS_SERVED(join_content(message));
     return SERVED;
 }
@@ -272,7 +160,7 @@ Refusal request_prompts(const Served *served, const json_t *body, TokenList **ou
 
 static Refusal add_stop(Ask *a, const json_t *stop) {
     const char *text = json_string_value(stop);
-    if (!text || !*text) return wrong("stop", "a text that is not empty, or a list of such texts");
+    if (!text || !*text) return field_wrong("stop", "a text that is not empty, or a list of such texts");
     if (strlen(text) > MAX_STOP_BYTES)
         return refuse(400, "stop", NULL, "a text of 'stop' has %zu bytes, and may have %d", strlen(text),
                       MAX_STOP_BYTES);
@@ -307,15 +195,14 @@ static bool all_end(const Served *served, const Ask *a) {
     return n == served->vocab;
 }
 
-static Refusal read_ends(const Served *served, Ask *a, const json_t *body) {
+/* list: the ids of `field`, or NULL. */
+static Refusal read_ends(const Served *served, Ask *a, const char *field, const json_t *list,
+                         bool ignore_eos) {
     TokenList ids = {0};
-    const json_t *list = json_object_get(body, "stop_token_ids");
-    const Refusal refusal =
-        list && !json_is_null(list) ? request_ids(served, "stop_token_ids", list, &ids) : SERVED;
+    const Refusal refusal = list && !json_is_null(list) ? request_ids(served, field, list, &ids) : SERVED;
     a->ends = mem_alloc((ids.n + (size_t)served->n_ends + 1) * sizeof *a->ends);
     for (size_t i = 0; i < ids.n; i++) a->ends[a->n_ends++] = ids.at[i];
-    for (int64_t i = 0; i < served->n_ends && !truth(body, "ignore_eos"); i++)
-        a->ends[a->n_ends++] = served->ends[i];
+    for (int64_t i = 0; i < served->n_ends && !ignore_eos; i++) a->ends[a->n_ends++] = served->ends[i];
     free(ids.at);
     REFUSE_UNLESS_SERVED(refusal);
     return a->min_tokens && all_end(served, a)
@@ -330,7 +217,7 @@ static Refusal read_bias(const Served *served, const json_t *body, Sampling *out
     json_t *map = json_object_get(body, "logit_bias"), *value;
     const char *name;
     if (!map || json_is_null(map)) return SERVED;
-    if (!json_is_object(map)) return wrong("logit_bias", "an object of token ids and numbers");
+    if (!json_is_object(map)) return field_wrong("logit_bias", "an object of token ids and numbers");
     TokenBias *bias = mem_alloc((json_object_size(map) + 1) * sizeof *bias);
     out->bias = bias;
     json_object_foreach(map, name, value) {
@@ -348,24 +235,23 @@ static Refusal read_bias(const Served *served, const json_t *body, Sampling *out
 }
 
 static Refusal read_sampling(const Served *served, Ask *a, const json_t *body) {
-    const double top_p = number(body, "top_p", 1);
-    const int64_t top_k = integer(body, "top_k", 0);
-    if (top_p == 0) return wrong("top_p", "above 0, and at most 1");
-    a->sampling = (Sampling){.temperature = number(body, "temperature", 1),
+    const double top_p = field_number(body, "top_p", 1);
+    const int64_t top_k = field_integer(body, "top_k", 0);
+    a->sampling = (Sampling){.temperature = field_number(body, "temperature", 1),
                              .top_k = top_k > 0 ? top_k : 0,
                              .top_p = top_p < 1 ? top_p : 0,
-                             .min_p = number(body, "min_p", 0),
-                             .presence = number(body, "presence_penalty", 0),
-                             .frequency = number(body, "frequency_penalty", 0),
-                             .repetition = number(body, "repetition_penalty", 0)};
+                             .min_p = field_number(body, "min_p", 0),
+                             .presence = field_number(body, "presence_penalty", 0),
+                             .frequency = field_number(body, "frequency_penalty", 0),
+                             .repetition = field_number(body, "repetition_penalty", 0)};
     a->seeded = json_is_integer(json_object_get(body, "seed"));
-    a->seed = (uint64_t)integer(body, "seed", 0);
+    a->seed = (uint64_t)field_integer(body, "seed", 0);
     return read_bias(served, body, &a->sampling);
 }
 
 static Refusal read_numbers_of_choices(Ask *a, const json_t *body) {
-    a->n = integer(body, "n", 1);
-    a->best_of = integer(body, "best_of", a->n);
+    a->n = field_integer(body, "n", 1);
+    a->best_of = field_integer(body, "best_of", a->n);
     if (a->best_of < a->n) return refuse(400, "best_of", NULL, "'best_of' must be at least 'n'");
     if (a->best_of > a->n && a->stream)
         return refuse(400, "best_of", NULL,
@@ -376,29 +262,29 @@ static Refusal read_numbers_of_choices(Ask *a, const json_t *body) {
 static Refusal read_outputs(Ask *a, const json_t *body) {
     const json_t *options = json_object_get(body, "stream_options"), *value;
     const char *name;
-    a->echo = truth(body, "echo"), a->stream = truth(body, "stream");
+    a->echo = field_truth(body, "echo"), a->stream = field_truth(body, "stream");
     if (a->endpoint == ENDPOINT_CHAT) {
-        a->logprobs = truth(body, "logprobs");
-        a->likeliest = integer(body, "top_logprobs", 0);
+        a->logprobs = field_truth(body, "logprobs");
+        a->likeliest = field_integer(body, "top_logprobs", 0);
         if (a->likeliest && !a->logprobs)
             return refuse(400, "top_logprobs", NULL, "'top_logprobs' needs 'logprobs': set it to true");
     } else {
-        a->likeliest = integer(body, "logprobs", -1);
+        a->likeliest = field_integer(body, "logprobs", -1);
         a->logprobs = a->likeliest >= 0;
         if (!a->logprobs) a->likeliest = 0;
     }
     if (!options || json_is_null(options)) return SERVED;
     if (!a->stream)
         return refuse(400, "stream_options", NULL, "'stream_options' needs 'stream': set it to true");
-    if (!json_is_object(options)) return wrong("stream_options", "an object");
+    if (!json_is_object(options)) return field_wrong("stream_options", "an object");
     json_object_foreach((json_t *)options, name, value) {
         if (!strcmp(name, "include_obfuscation") && json_is_false(value)) continue;
         if (strcmp(name, "include_usage"))
             return refuse(400, "stream_options", "unknown_field",
                           "the server does not know %s in 'stream_options'", quote(name).s);
-        if (!json_is_boolean(value)) return wrong("stream_options.include_usage", "true or false");
+        if (!json_is_boolean(value)) return field_wrong("stream_options.include_usage", "true or false");
     }
-    a->usage = truth(options, "include_usage");
+    a->usage = field_truth(options, "include_usage");
     return SERVED;
 }
 
@@ -409,19 +295,22 @@ int64_t ask_max_tokens(const Served *served, const Ask *a, int64_t prompt) {
 static Refusal check_lengths(const Served *served, const Ask *a) {
     const bool generates = a->max_tokens != 0;
     if (a->n_prompts * a->best_of > served->choices)
-        return refuse(400, "n", NULL,
-                      "the request has %" PRId64 " choices, and may have %" PRId64 ": lower 'n' or 'best_of'",
+        return refuse(400, a->endpoint == ENDPOINT_MEGATRON ? "prompts" : "n", NULL,
+                      "the request has %" PRId64 " choices, and may have %" PRId64 ": send several requests",
                       a->n_prompts * a->best_of, served->choices);
     for (int64_t i = 0; i < a->n_prompts; i++) {
         const int64_t n = (int64_t)a->prompts[i].n, fresh = ask_max_tokens(served, a, n);
-        const char *field = a->endpoint == ENDPOINT_CHAT ? "messages" : "prompt";
+        const char *field = a->endpoint == ENDPOINT_CHAT       ? "messages"
+                            : a->endpoint == ENDPOINT_MEGATRON ? "prompts"
+                                                               : "prompt";
         if (n < 1) return refuse(400, field, NULL, "a prompt has no tokens: add a text");
         if (n > served->context || fresh > served->context - n || (generates && fresh < 1))
             return refuse(400, field, "context_length_exceeded",
                           "This model's maximum context length was exceeded: it is %" PRId64
                           " tokens, and the request has %" PRId64 " in the prompt and %" PRId64
-                          " to generate; shorten the prompt or lower 'max_tokens'",
-                          served->context, n, generates && fresh < 1 ? 1 : fresh);
+                          " to generate; shorten the prompt or lower '%s'",
+                          served->context, n, generates && fresh < 1 ? 1 : fresh,
+                          a->endpoint == ENDPOINT_MEGATRON ? "tokens_to_generate" : "max_tokens");
         if (a->min_tokens > fresh)
             return refuse(400, "min_tokens", NULL,
                           "'min_tokens' is %" PRId64 ", but at most %" PRId64
@@ -431,24 +320,93 @@ static Refusal check_lengths(const Served *served, const Ask *a) {
     return SERVED;
 }
 
-Refusal request_ask(const Served *served, Endpoint endpoint, const json_t *body, Ask *out) {
-    const int64_t most = integer(body, "max_tokens", endpoint == ENDPOINT_CHAT ? -1 : 16);
+static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t *body, Ask *out) {
+    const int64_t most = field_integer(body, "max_tokens", endpoint == ENDPOINT_CHAT ? -1 : 16);
     *out = (Ask){.endpoint = endpoint,
-                 .min_tokens = integer(body, "min_tokens", 0),
-                 .max_tokens = integer(body, "max_completion_tokens", most)};
+                 .min_tokens = field_integer(body, "min_tokens", 0),
+                 .max_tokens = field_integer(body, "max_completion_tokens", most)};
     REFUSE_UNLESS_SERVED(read_sampling(served, out, body));
     REFUSE_UNLESS_SERVED(read_outputs(out, body));
     REFUSE_UNLESS_SERVED(read_numbers_of_choices(out, body));
     if (!out->max_tokens && !out->echo)
         return refuse(400, "max_tokens", NULL, "'max_tokens' 0 needs 'echo': the answer would have no text");
     REFUSE_UNLESS_SERVED(read_stops(out, body));
-    REFUSE_UNLESS_SERVED(read_ends(served, out, body));
-    REFUSE_UNLESS_SERVED(request_prompts(served, body, &out->prompts, &out->n_prompts));
+    REFUSE_UNLESS_SERVED(read_ends(served, out, "stop_token_ids", json_object_get(body, "stop_token_ids"),
+                                   field_truth(body, "ignore_eos")));
+    return request_prompts(served, body, &out->prompts, &out->n_prompts);
+}
+
+/* ---- Megatron-LM's /api ---- */
+
+/* Replaces the tokens that begin a sequence by one such token. */
+static Refusal add_bos(const Served *served, TokenList *prompt) {
+    const int32_t bos = tokenizer_bos(served->tokenizer);
+    size_t known = 0;
+    if (bos < 0)
+        return refuse(400, "add_BOS", NULL,
+                      "the tokenizer has no token that begins a text: remove 'add_BOS'");
+    while (known < prompt->n && prompt->at[known] == bos) known++;
+    const size_t rest = prompt->n - known;
+    prompt->at = mem_grow(prompt->at, rest + 1, sizeof *prompt->at);
+    memmove(prompt->at + 1, prompt->at + known, rest * sizeof *prompt->at);
+    prompt->at[0] = bos;
+    prompt->n = rest + 1;
+    return SERVED;
+}
+
+static Refusal read_megatron_prompts(const Served *served, const json_t *body, Ask *out) {
+    json_t *prompts = json_object_get(body, "prompts"), *one;
+    const bool begins = field_truth(body, "add_BOS");
+    size_t i;
+    if (!prompts || !json_is_array(prompts)) return field_wrong("prompts", "a list of strings");
+    if (!json_array_size(prompts) || json_array_size(prompts) > 128)
+        return field_wrong("prompts", "a list of 1 to 128 strings");
+    json_array_foreach(prompts, i, one) {
+        if (!json_is_string(one)) return field_wrong("prompts", "a list of strings");
+        if (!json_string_length(one) && !begins)
+            return refuse(400, "prompts", NULL, "an empty prompt needs 'add_BOS': set it to true");
+        TokenList *list = add_prompt(&out->prompts, &out->n_prompts);
+        REFUSE_UNLESS_SERVED(read_text(served, body, one, list));
+        if (begins) REFUSE_UNLESS_SERVED(add_bos(served, list));
+    }
+    out->texts = json_incref(prompts);
+    return SERVED;
+}
+
+/* Megatron-LM's core/inference/text_generation_server/text_generation_server.py. */
+static Refusal ask_megatron(const Served *served, const json_t *body, Ask *out) {
+    json_t *stop = json_object_get(body, "stop_token");
+    *out = (Ask){.endpoint = ENDPOINT_MEGATRON,
+                 .n = 1,
+                 .best_of = 1,
+                 .max_tokens = field_integer(body, "tokens_to_generate", 64),
+                 .sampling = {.temperature = field_number(body, "temperature", 1),
+                              .top_k = field_integer(body, "top_k", 0),
+                              .top_p = field_number(body, "top_p", 0)},
+                 .seeded = json_is_integer(json_object_get(body, "random_seed")),
+                 .seed = (uint64_t)field_integer(body, "random_seed", 0),
+                 .logprobs = field_truth(body, "logprobs")};
+    if (out->sampling.top_k && out->sampling.top_p > 0)
+        return refuse(400, "top_k", NULL, "'top_k' and 'top_p' are mutually exclusive: remove one");
+    if (!out->max_tokens && !out->logprobs)
+        return refuse(400, "tokens_to_generate", NULL,
+                      "'tokens_to_generate' 0 needs 'logprobs': set it to true");
+    json_t *ends = json_is_integer(stop) ? json_pack("[O]", stop) : NULL;
+    const Refusal refusal = read_ends(served, out, "stop_token", ends, false);
+    json_decref(ends);
+    REFUSE_UNLESS_SERVED(refusal);
+    return read_megatron_prompts(served, body, out);
+}
+
+Refusal request_ask(const Served *served, Endpoint endpoint, const json_t *body, Ask *out) {
+    REFUSE_UNLESS_SERVED(endpoint == ENDPOINT_MEGATRON ? ask_megatron(served, body, out)
+                                                       : ask_openai(served, endpoint, body, out));
     return check_lengths(served, out);
 }
 
 void ask_free(Ask *a) {
     for (int64_t i = 0; i < a->n_prompts; i++) free(a->prompts[i].at);
     for (int64_t i = 0; i < a->stop.n; i++) free(a->stop.at[i]);
+    json_decref(a->texts);
     free(a->prompts), free(a->stop.at), free(a->ends), free((void *)a->sampling.bias);
 }

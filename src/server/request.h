@@ -3,7 +3,7 @@
 
 #include "chat/chat.h"
 #include "infer/sampling.h"
-#include "server/refusal.h"
+#include "server/fields.h"
 #include "server/text.h"
 
 /* The model that the server serves. It never changes, so any number of threads may use it. */
@@ -19,13 +19,6 @@ typedef struct Served {
     int64_t choices;        /* most choices of a request */
     uint64_t seed;          /* of requests without a seed */
 } Served;
-
-typedef enum Endpoint {
-    ENDPOINT_COMPLETIONS,
-    ENDPOINT_CHAT,
-    ENDPOINT_TOKENIZE,
-    ENDPOINT_DETOKENIZE
-} Endpoint;
 
 typedef struct TokenList {
     int32_t *at; /* [n] owned */
@@ -43,14 +36,14 @@ typedef struct Ask {
     uint64_t seed;
     StopList stop;
     int64_t *ends, n_ends;
+    json_t *texts;                      /* of ENDPOINT_MEGATRON: the prompts, which the answer repeats */
     bool logprobs, echo, stream, usage; /* usage: the stream ends with the number of tokens */
     int64_t likeliest;                  /* log-probabilities are given for this many most likely tokens */
 } Ask;
 
-/* Parses a body. It is an object, and has only fields of the endpoint, with their types and ranges. The caller
- * releases *out also after a refusal. */
+/* Like fields_parse, and checks the name of the model. */
 Refusal request_parse(const Served *, Endpoint, const char *body, size_t n, json_t **out);
-/* Reads a body of ENDPOINT_COMPLETIONS or ENDPOINT_CHAT. The caller frees *out with ask_free also after a refusal. */
+/* Reads a body of an endpoint that generates texts. The caller frees *out with ask_free also after a refusal. */
 Refusal request_ask(const Served *, Endpoint, const json_t *body, Ask *out);
 /* Reads the texts or messages of a body as tokens, one list for each prompt. The caller frees *out also after a
  * refusal. */

@@ -1,106 +1,14 @@
-"""serve answers requests like OpenAI's API: with the texts of `generate`, the same streamed or not, alone or among
-others. It refuses what it cannot do with the right status, releases the pages of clients that leave, and ends in time
-after a signal."""
-import http.client
-import itertools
-import signal
+"""serve answers requests like OpenAI's API: with the texts of `generate`, the same streamed or not. It refuses what it
+cannot do with the right status. It also answers like Megatron-LM's server."""
 import socket
-import struct
-import threading
-import time
 
-from harness import *
+from serving import *
 
 data = corpus()
 saved = WORK / "saved"
 pretrain(data, saved, "--train-iters", 40, "--lr", 1e-2)
-NAME, KEY, PAGES, POSITIONS = "small é", "secret", 8, 32
-STARTED = []
-atexit.register(lambda: [server.kill() for server in STARTED])
-
-
-class Server:
-    def __init__(self, *options):
-        self.headers = {}
-        self.process = subprocess.Popen(
-            [*map(str, [PROGRAM, "serve", "--load", saved, "--host", "127.0.0.1", "--port", 0, "--served-model-name",
-                        NAME,
-                        "--inference-dynamic-batching-block-size", 64, "--batch-invariant-mode", *options, *OPTIONS])],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        STARTED.append(self.process)
-        line = self.process.stdout.readline()
-        assert line.startswith(f"serving {NAME} at http://127.0.0.1:"), (line, self.process.stderr.read())
-        self.port = int(line.split("127.0.0.1:")[1].split(":")[0])
-
-    def request(self, method, path, body=None, headers=None):
-        """Returns (status, headers, body)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        connection.request(method, path, body if body is None or isinstance(body, (bytes, str)) else json.dumps(body),
-                           self.headers if headers is None else headers)
-        answer = connection.getresponse()
-        text = answer.read()
-        connection.close()
-        return answer.status, answer.headers, text
-
-    def post(self, path, status=200, **body):
-        """Sends a request, and returns the object of the answer."""
-        got, _, text = self.request("POST", path, body)
-        assert got == status, (body, got, text)
-        return json.loads(text)
-
-    def stream(self, path, **body):
-        """Returns the objects of a stream's events, each of which is one line of valid UTF-8."""
-        status, headers, text = self.request("POST", path, {**body, "stream": True})
-        assert status == 200 and headers["Content-Type"].startswith("text/event-stream"), (status, text)
-        *events, end = text.decode().split("\n\n")
-        assert not end and events[-1] == "data: [DONE]", text
-        assert all(event.startswith("data: {") and "\n" not in event for event in events[:-1]), text
-        return [json.loads(event[6:]) for event in events[:-1]]
-
-    def send(self, path, **body):
-        """Sends a request, and returns its socket."""
-        text = json.dumps(body)
-        client = socket.create_connection(("127.0.0.1", self.port))
-        headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
-        client.sendall(f"POST {path} HTTP/1.1\r\n{headers}Host: a\r\nContent-Length: {len(text)}\r\n\r\n"
-                       f"{text}".encode())
-        return client
-
-    def metrics(self):
-        lines = self.request("GET", "/metrics")[2].decode().splitlines()
-        pairs = [line.removeprefix("isotron:").rsplit(" ", 1) for line in lines if not line.startswith("#")]
-        return {name: int(value) for name, value in pairs}
-
-    def wait(self, **wanted):
-        """Waits until metrics have these values."""
-        for _ in range(400):
-            have = self.metrics()
-            if all(have[name] == value for name, value in wanted.items()): return
-            time.sleep(0.025)
-        sys.exit(f"{wanted} are not reached: {have}")
-
-    def idle(self):
-        pages = self.metrics()["kv_cache_pages"]
-        self.wait(num_requests_running=0, num_requests_waiting=0, kv_cache_free_pages=pages)
-
-    def end(self, within=10):
-        """Sends SIGTERM. The server must exit with status 0 in time."""
-        self.process.send_signal(signal.SIGTERM)
-        out, err = self.process.communicate(timeout=within)
-        assert self.process.returncode == 0, (self.process.returncode, out, err)
-
-
-def joined(events, choice=0, chat=False):
-    """Joins the texts of a choice's events, which end with one finish_reason. Returns (text, finish_reason)."""
-    own = [e["choices"][0] for e in events if e["choices"] and e["choices"][0]["index"] == choice]
-    texts = [c["delta"]["content"] if chat else c["text"] for c in own]
-    assert [c["finish_reason"] is None for c in own] == [True] * (len(own) - 1) + [False], own
-    return "".join(texts), own[-1]["finish_reason"]
-
-
-server = Server("--inference-dynamic-batching-buffer-size-gb", 0.01, "--inference-max-requests", 16,
+server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.01, "--inference-max-requests", 16,
                 "--inference-dynamic-batching-max-tokens", 20)
-COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
 
 # ---- texts
 
@@ -278,6 +186,47 @@ models = json.loads(server.request("GET", "/v1/models")[2])["data"]
 assert [(m["id"], m["max_model_len"]) for m in models] == [(NAME, POSITIONS)], models
 assert server.request("GET", "/health")[0] == 200
 
+# ---- Megatron-LM's /api, as tools/text_generation_cli.py calls it
+
+MEGATRON = {"prompts": ["The ", "é"], "tokens_to_generate": 6, "top_k": 1}
+
+
+def put(status=200, **body):
+    got, _, text = server.request("PUT", "/api", body)
+    assert got == status, (body, got, text)
+    return json.loads(text)
+
+
+plain, told = put(**MEGATRON), put(**MEGATRON, logprobs=True)
+assert plain == {name: told[name] for name in ("text", "tokens", "segments")}, (plain, told)
+for i, prompt in enumerate(MEGATRON["prompts"]):
+    one = server.post(COMPLETE, prompt=prompt, max_tokens=6, temperature=0, logprobs=0, echo=True)["choices"][0]
+    assert told["text"][i] == one["text"] and told["segments"][i] == one["logprobs"]["tokens"], (told, one)
+    assert told["logprobs"][i] == one["logprobs"]["token_logprobs"][1:], (told, one)
+    assert server.post("/detokenize", tokens=told["tokens"][i])["prompt"] == one["text"], (told, one)
+scored = put(prompts=["The "], tokens_to_generate=0, logprobs=True)
+assert scored["text"] == ["The "] and scored["logprobs"][0] == told["logprobs"][0][:3], scored
+drawn = put(prompts=["The "], tokens_to_generate=20, random_seed=5, temperature=1.5)["text"]
+assert drawn == ["The " + server.post(COMPLETE, **{**draw, "n": 1})["choices"][0]["text"]], drawn
+assert put(prompts=["The "], tokens_to_generate=20, random_seed=6, temperature=1.5)["text"] != drawn
+assert put(prompts=["The "], tokens_to_generate=24, top_p=1e-9, temperature=9.5)["text"] == ["The " + greedy]
+end = ord(greedy[5])
+ended = put(prompts=["The "], tokens_to_generate=24, top_k=1, stop_token=end)
+assert ended["text"] == ["The " + greedy[:greedy.index(chr(end))]] and ended["tokens"][0][-1] == end, ended
+for change, message in [
+        ({"prompts": None}, "'prompts' must be a list of strings"), ({"prompts": []}, "1 to 128"),
+        ({"prompts": ["a"] * 129}, "1 to 128"), ({"prompts": [3]}, "a list of strings"),
+        ({"prompts": [""]}, "needs 'add_BOS'"), ({"add_BOS": True}, "has no token that begins a text"),
+        ({"max_len": 3}, "replace it by 'tokens_to_generate'"), ({"sentences": []}, "replace it by 'prompts'"),
+        ({"beam_width": 2}, "'beam_width' is not supported"), ({"tokens_to_generate": -1}, "must be an integer from 0"),
+        ({"tokens_to_generate": 0}, "needs 'logprobs'"), ({"temperature": 0}, "above 0, and at most 100"),
+        ({"top_k": 1001}, "from 0 to 1000"), ({"top_p": 0.5}, "mutually exclusive"),
+        ({"stop_token": 50256}, "token 50256 of 'stop_token' is outside the vocabulary"),
+        ({"random_seed": -1}, "must be an integer from 0"), ({"tokens_to_generate": POSITIONS}, "context length"),
+        ({"unknown": 1}, "does not know the field")]:
+    assert message in put(400, **{**MEGATRON, **change})["message"], (change, message)
+assert json.loads(server.request("GET", "/api")[2])["message"] == "/api needs the method PUT"
+
 before = server.metrics()
 server.post(COMPLETE, prompt="a" * 31, max_tokens=1)
 after = server.metrics()  # a pass has at most 20 tokens
@@ -285,102 +234,19 @@ assert after["num_passes_total"] - before["num_passes_total"] == 2, (before, aft
 assert after["prompt_tokens_total"] - before["prompt_tokens_total"] == 31, (before, after)
 assert after["kv_cache_pages"] == 16, after  # 16 requests of at most 32 tokens, in pages of 64
 
-# ---- many clients
-
-texts = [None] * 50
-
-
-def client(i):
-    texts[i] = joined(server.stream(COMPLETE, **{**draw, "seed": i % 10, "n": 1}))
-
-
-threads = [threading.Thread(target=client, args=(i,)) for i in range(50)]
-for t in threads: t.start()
-for t in threads: t.join()
-assert all(texts[i] and texts[i] == texts[i % 10] for i in range(50)), texts
-assert [server.post(COMPLETE, **{**draw, "seed": i, "n": 1})["choices"][0]["text"] for i in range(10)] == [
-    text for text, _ in texts[:10]]
-server.idle()
-many, told = [], server.metrics()["prompt_tokens_total"]
-asking = threading.Thread(target=lambda: many.append(server.post(COMPLETE, **{**draw, "n": 128, "max_tokens": 28})))
-asking.start()  # requests that can end in time do so after a signal
-server.wait(prompt_tokens_total=told + 128 * 4)
-server.end()
-asking.join()
-assert len(many[0]["choices"]) == 128, many
-
-# ---- clients that leave, and a full queue: one request runs for long in the only pages, the others wait
-
-long_run = WORK / "long"
-pretrain(data, long_run, "--max-position-embeddings", 2**20, "--position-embedding-type", "none")
-saved = long_run
-LONG = {"prompt": "a", "max_tokens": 100000, "ignore_eos": True}
-server = Server("--inference-dynamic-batching-buffer-size-gb", 0.08, "--inference-max-requests", 1,
-                "--max-queued-requests", 1, "--api-key", KEY, "--shutdown-timeout", 1)
-for key in {}, {"Authorization": KEY}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer secretsecret"}:
-    assert server.request("POST", COMPLETE, LONG, key)[0] == 401, key
-server.headers = {"Authorization": f"Bearer {KEY}"}
-for stream in False, True:
-    running = server.send(COMPLETE, **LONG, stream=stream)
-    server.wait(num_requests_running=1)
-    waiting = server.send(COMPLETE, **LONG, stream=stream)
-    server.wait(num_requests_running=1, num_requests_waiting=1)
-    status, headers, _ = server.request("POST", COMPLETE, LONG)
-    assert status == 429 and headers["Retry-After"], (status, headers)
-    waiting.close()
-    server.wait(num_requests_running=1, num_requests_waiting=0)
-    running.close()
-    server.idle()
-reading = server.send(COMPLETE, prompt=[97] * 100000, max_tokens=1)  # the pages of a prompt that is partly computed
-server.wait(num_requests_running=1)
-reading.close()
-server.idle()
-partial = socket.create_connection(("127.0.0.1", server.port))
-partial.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode())
-partial.close()
-server.idle()
-counts = server.metrics()
-reasons = {name.split('"')[1]: n for name, n in counts.items() if "{" in name}
-assert reasons == {"stop": 0, "length": 0, "abort": 5, "error": 0}, reasons
-
-# A signal: the client that reads nothing does not delay the end, and each request has an answer.
-streamed = server.send(COMPLETE, **LONG, stream=True)
-server.wait(num_requests_running=1)
-whole = server.send(COMPLETE, **LONG)
-server.wait(num_requests_waiting=1)
-server.process.send_signal(signal.SIGTERM)
-while server.request("GET", "/health")[0] == 200: time.sleep(0.01)
-assert server.request("POST", COMPLETE, LONG)[0] == 503
-assert whole.recv(12) == b"HTTP/1.1 503"
-out, err = server.process.communicate(timeout=20)
-assert server.process.returncode == 0, (out, err)
-text = b"".join(iter(lambda: streamed.recv(1 << 20), b""))
-assert b'data: {"error":' in text[-600:] and b"data: [DONE]" in text[-30:], text[-600:]
-
-told = isotron("serve", "--load", saved, "--inference-dynamic-batching-buffer-size-gb", 1e-5, expect=2)
-assert "is less than one page of the KV cache" in told, told
-for words, message in [
-        (["--inference-dynamic-batching-block-size", 96], "must be a multiple of 64"),
-        (["--inference-dynamic-batching-max-tokens", 255], "must be at least the number of requests"),
-        (["--inference-max-requests", 0], "must be from 1 to 4096")]:
-    told = isotron("serve", "--load", saved, *words, expect=2)
-    assert message in told, told
-told = isotron("serve", "--load", saved, "--host", "no such host", expect=2)
-assert "--host 'no such host' is not an address" in told, told
-
 # ---- chat, with a tokenizer whose tokens are words with blanks, and bytes
 
 folder = WORK / "chat"
 folder.mkdir()
 shutil.copy(ROOT / "tests/data/tokenizer/metaspace.json", folder / "tokenizer.json")
 (folder / "tokenizer_config.json").write_text(json.dumps({
-    "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "bos_token": "<s>", "chat_template": "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
                      "{% if add_generation_prompt %}assistant:{% endif %}"}))
 HF = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder]
 saved = WORK / "chatting"
 isotron("pretrain", "--config", WORK / "run.conf", "--mock-data", *HF, "--save", saved, "--train-iters", 3,
         "--max-position-embeddings", 256)
-server = Server("--inference-dynamic-batching-buffer-size-gb", 0.01)
+server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.01)
 messages = [{"role": "user", "content": [{"type": "text", "text": "The"}, {"type": "text", "text": "loss"}]}]
 ids = server.post("/tokenize", messages=messages)["tokens"]
 assert server.post("/tokenize", prompt="user: The\nloss\nassistant:", add_special_tokens=False)["tokens"] == ids
@@ -415,4 +281,8 @@ for seed in range(3):
     assert server.post(COMPLETE, **ask, echo=True)["choices"][0]["text"] + "\n" == told, (ask, told)
     text = server.post("/detokenize", tokens=server.post("/tokenize", prompt="The loss")["tokens"])["prompt"]
     assert told == text + server.post(COMPLETE, **ask)["choices"][0]["text"] + "\n", (ask, text, told)
+for prompt in "The loss", "<s><s>The loss", "":
+    told = put(prompts=[prompt], tokens_to_generate=0, logprobs=True, add_BOS=True)
+    assert told["segments"][0][0] == "<s>" and "<s>" not in told["segments"][0][1:], told
+    assert told["text"] == [prompt], told
 server.end()

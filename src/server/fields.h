@@ -1,0 +1,46 @@
+/* The fields of request bodies: their table (fields.def), checks, and functions that read them. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "server/refusal.h"
+
+typedef enum Endpoint {
+    ENDPOINT_COMPLETIONS,
+    ENDPOINT_CHAT,
+    ENDPOINT_MEGATRON,
+    ENDPOINT_TOKENIZE,
+    ENDPOINT_DETOKENIZE
+} Endpoint;
+
+typedef enum FieldKind {
+    KIND_INTEGER,
+    KIND_NUMBER,
+    KIND_POSITIVE,
+    KIND_BOOLEAN,
+    KIND_STRING,
+    KIND_SPECIAL,
+    KIND_IGNORED,
+    KIND_ONLY,
+    KIND_RENAMED,
+} FieldKind;
+
+typedef struct Field {
+    const char *name;
+    FieldKind kind;
+    unsigned endpoints; /* a bit for each Endpoint */
+    double low, high;
+    const char *text; /* SPECIAL: the JSON schema; ONLY: the value as JSON; RENAMED: the other field */
+} Field;
+
+/* The fields of an endpoint one after another: the one after `last`, or the first if it is NULL. NULL at the end. */
+const Field *field_next(Endpoint, const Field *last);
+/* Parses a body. It is an object, and has only fields of the endpoint, with their types and ranges. The caller
+ * releases *out also after a refusal. */
+Refusal fields_parse(Endpoint, const char *body, size_t n, json_t **out);
+Refusal field_wrong(const char *field, const char *expected);
+/* The value of a field, or the fallback if the body does not have it. */
+int64_t field_integer(const json_t *body, const char *field, int64_t fallback);
+double field_number(const json_t *body, const char *field, double fallback);
+bool field_truth(const json_t *body, const char *field);

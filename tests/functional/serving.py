@@ -1,0 +1,94 @@
+"""Starts a server, and sends requests to it."""
+import http.client
+import itertools
+import signal
+import socket
+import struct
+import threading
+import time
+
+from harness import *
+
+NAME, POSITIONS = "small é", 32
+COMPLETE, CHAT = "/v1/completions", "/v1/chat/completions"
+STARTED = []
+atexit.register(lambda: [server.kill() for server in STARTED])
+
+
+class Server:
+    def __init__(self, saved, *options):
+        self.headers = {}
+        self.process = subprocess.Popen(
+            [*map(str, [PROGRAM, "serve", "--load", saved, "--host", "127.0.0.1", "--port", 0, "--served-model-name",
+                        NAME,
+                        "--inference-dynamic-batching-block-size", 64, "--batch-invariant-mode", *options, *OPTIONS])],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        STARTED.append(self.process)
+        line = self.process.stdout.readline()
+        assert line.startswith(f"serving {NAME} at http://127.0.0.1:"), (line, self.process.stderr.read())
+        self.port = int(line.split("127.0.0.1:")[1].split(":")[0])
+
+    def request(self, method, path, body=None, headers=None):
+        """Returns (status, headers, body)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request(method, path, body if body is None or isinstance(body, (bytes, str)) else json.dumps(body),
+                           self.headers if headers is None else headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        return answer.status, answer.headers, text
+
+    def post(self, path, status=200, **body):
+        """Sends a request, and returns the object of the answer."""
+        got, _, text = self.request("POST", path, body)
+        assert got == status, (body, got, text)
+        return json.loads(text)
+
+    def stream(self, path, **body):
+        """Returns the objects of a stream's events, each of which is one line of valid UTF-8."""
+        status, headers, text = self.request("POST", path, {**body, "stream": True})
+        assert status == 200 and headers["Content-Type"].startswith("text/event-stream"), (status, text)
+        *events, end = text.decode().split("\n\n")
+        assert not end and events[-1] == "data: [DONE]", text
+        assert all(event.startswith("data: {") and "\n" not in event for event in events[:-1]), text
+        return [json.loads(event[6:]) for event in events[:-1]]
+
+    def send(self, path, **body):
+        """Sends a request, and returns its socket."""
+        text = json.dumps(body)
+        client = socket.create_connection(("127.0.0.1", self.port))
+        headers = "".join(f"{name}: {value}\r\n" for name, value in self.headers.items())
+        client.sendall(f"POST {path} HTTP/1.1\r\n{headers}Host: a\r\nContent-Length: {len(text)}\r\n\r\n"
+                       f"{text}".encode())
+        return client
+
+    def metrics(self):
+        lines = self.request("GET", "/metrics")[2].decode().splitlines()
+        pairs = [line.removeprefix("isotron:").rsplit(" ", 1) for line in lines if not line.startswith("#")]
+        return {name: int(value) for name, value in pairs}
+
+    def wait(self, **wanted):
+        """Waits until metrics have these values."""
+        for _ in range(400):
+            have = self.metrics()
+            if all(have[name] == value for name, value in wanted.items()): return
+            time.sleep(0.025)
+        sys.exit(f"{wanted} are not reached: {have}")
+
+    def idle(self):
+        pages = self.metrics()["kv_cache_pages"]
+        self.wait(num_requests_running=0, num_requests_waiting=0, kv_cache_free_pages=pages)
+
+    def end(self, within=10):
+        """Sends SIGTERM. The server must exit with status 0 in time."""
+        self.process.send_signal(signal.SIGTERM)
+        out, err = self.process.communicate(timeout=within)
+        assert self.process.returncode == 0, (self.process.returncode, out, err)
+
+
+def joined(events, choice=0, chat=False):
+    """Joins the texts of a choice's events, which end with one finish_reason. Returns (text, finish_reason)."""
+    own = [e["choices"][0] for e in events if e["choices"] and e["choices"][0]["index"] == choice]
+    texts = [c["delta"]["content"] if chat else c["text"] for c in own]
+    assert [c["finish_reason"] is None for c in own] == [True] * (len(own) - 1) + [False], own
+    return "".join(texts), own[-1]["finish_reason"]
