@@ -5,8 +5,6 @@
 
 #include "base/amount.h"
 #include "base/fault.h"
-#include "base/hash.h"
-#include "base/philox.h"
 #include "comm/agree.h"
 #include "infer/engine_state.h"
 #include "models/cache.h"
@@ -51,6 +49,15 @@ static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page
     CHECK(page_pool_take(pool, more, l->page + l->n), "%lld pages are available",
           (long long)page_pool_available(pool));
     l->n += more;
+    return true;
+}
+
+/* Extends the list of a request's pages. New pages have no rows of drafts. */
+static bool extend(Engine *e, Live *live, int64_t rows) {
+    const int64_t before = live->pages.n;
+    if (!pages_extend(e->pages, &live->pages, rows, e->limits.page)) return false;
+    for (int64_t i = before; e->drafter.drafted && i < live->pages.n; i++)
+        e->drafter.drafted[live->pages.page[i]] = false;
     return true;
 }
 
@@ -132,7 +139,7 @@ Err engine_add(Engine *e, const Request *r) {
     *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n, .before = r->salt};
     live->n_first = live->n;
     request_copy(&live->request);
-    live->tokens = mem_alloc((size_t)(live->n + r->max_new_tokens + 1) * sizeof *live->tokens);
+    live->tokens = mem_zero((size_t)(live->n + r->max_new_tokens + 1), sizeof *live->tokens);
     memcpy(live->tokens, has_encoder(e) ? &r->start : r->prompt, (size_t)live->n * sizeof *live->tokens);
     list_insert(&e->waiting, e->waiting.n, live);
     return ERR_OK;
@@ -159,7 +166,8 @@ static void remove_ended(Engine *e) {
 static void forget_rows(Engine *e, Live *live) {
     pages_release(e->pages, &live->pages);
     pages_release(e->encoder_pages, &live->encoder_pages);
-    live->computed = live->named = 0, live->before = live->request.salt, live->encoded = false;
+    live->computed = live->named = live->drafted = 0, live->before = live->request.salt,
+    live->encoded = false;
 }
 
 /* The request that was admitted last releases its pages and waits at the front of the queue. */
@@ -170,19 +178,30 @@ static void preempt_last(Engine *e) {
     e->preemptions++;
 }
 
-static void add_share(Engine *e, Live *live, int64_t n) { e->share[e->n_shares++] = (Share){live, n}; }
+static void add_share(Engine *e, Live *live, int64_t n, int64_t drafts) {
+    live->drafts = drafts;
+    e->share[e->n_shares++] = (Share){live, live->computed, n + drafts, live->n - 1};
+}
 
-/* Adds the next tokens of the running requests. Each gets one; *rest is the number of further tokens of the pass. */
+/* The number of drafts of a request: as many as it can use, or none if there is no room for them. */
+static int64_t drafts_of(Engine *e, Live *live, int64_t rest) {
+    const int64_t n = speculation_most(e, live);
+    return n <= rest && extend(e, live, live->n + n) ? n : 0;
+}
+
+/* Adds the next tokens of the running requests, and drafts. Each gets one token; *rest is the number of further tokens
+ * of the pass. */
 static void share_running(Engine *e, int64_t *rest) {
     for (int64_t i = 0; i < e->running.n; i++) {
         Live *live = e->running.at[i];
         const int64_t n = smaller(live->n - live->computed, 1 + *rest);
-        while (!pages_extend(e->pages, &live->pages, live->computed + n, e->limits.page)) {
+        while (!extend(e, live, live->computed + n)) {
             preempt_last(e);
             if (i >= e->running.n) return; /* this was the last request */
         }
-        add_share(e, live, n);
-        *rest -= n - 1;
+        const int64_t drafts = live->computed + 1 == live->n ? drafts_of(e, live, *rest) : 0;
+        add_share(e, live, n, drafts);
+        *rest -= n - 1 + drafts;
     }
 }
 
@@ -200,6 +219,7 @@ static void find_prefix(Engine *e, Live *live) {
         if (page < 0) return;
         live->pages.page = mem_grow(live->pages.page, (size_t)live->pages.n + 1, sizeof *live->pages.page);
         live->pages.page[live->pages.n++] = page;
+        speculation_share(e, live, page);
         live->computed += e->limits.page, live->named++;
     }
 }
@@ -217,15 +237,16 @@ static bool admit(Engine *e, int64_t *rest) {
     if (!e->waiting.n || e->running.n == e->limits.requests || *rest < 1) return false;
     Live *live = e->waiting.at[0];
     find_prefix(e, live);
-    const int64_t n = smaller(live->n - live->computed, *rest), page = e->limits.page;
-    if (!pages_extend(e->pages, &live->pages, live->computed + n, page) ||
-        (has_encoder(e) && !pages_extend(e->encoder_pages, &live->encoder_pages, live->request.n, page))) {
+    const int64_t n = smaller(live->n - live->computed, *rest);
+    if (!extend(e, live, live->computed + n) ||
+        (has_encoder(e) &&
+         !pages_extend(e->encoder_pages, &live->encoder_pages, live->request.n, e->limits.page))) {
         forget_rows(e, live);
         return false;
     }
     e->shared += live->computed;
     list_insert(&e->running, e->running.n, list_remove(&e->waiting, 0));
-    add_share(e, live, n);
+    add_share(e, live, n, 0);
     *rest -= n;
     return true;
 }
@@ -243,16 +264,6 @@ static void plan_pass(Engine *e) {
 }
 
 /* ---- results ---- */
-
-/* Converts row i of the logits, of which `data` is a view, to e->row. Returns whether all are finite. */
-static bool read_row(const Engine *e, const Tensor *logits, const char *data, int64_t i) {
-    const DType type = (DType)logits->dtype;
-    const size_t n = (size_t)e->model->plan.vocab;
-    double outside = 0; /* NaN if a logit is not finite */
-    dtype_convert(e->row, F64, data + (size_t)(i * logits->dim[2]) * dtype_size(type), type, n);
-    for (size_t k = 0; k < n; k++) outside += e->row[k] * 0;
-    return outside == 0;
-}
 
 static bool is_end(const Request *r, int64_t token) {
     for (int64_t i = 0; i < r->n_ends; i++)
@@ -279,26 +290,11 @@ static void finish(Live *live, Finish why, EngineSink *sink, void *arg) {
     sink(arg, &(EngineEvent){.kind = EVENT_END, .id = live->request.id, .index = live->n, .finish = why});
 }
 
-/* Copies the logits in e->row to e->scratch, and applies what the request adds to them. */
-static void adjust(Engine *e, const Live *live) {
-    const Request *r = &live->request;
-    const int64_t vocab = e->model->plan.vocab;
-    memcpy(e->scratch, e->row, (size_t)vocab * sizeof *e->scratch);
-    sampling_adjust(&r->sampling, live->tokens, live->n, live->n_first, e->scratch, vocab);
-    if (live->n - live->n_first >= r->min_new_tokens) return;
-    for (int64_t i = 0; i < r->n_ends; i++)
-        if (r->ends[i] >= 0 && r->ends[i] < vocab) e->scratch[r->ends[i]] = -INFINITY;
-}
-
 /* Chooses the token after the last one. */
 static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
     const Request *r = &live->request;
-    const int64_t vocab = e->model->plan.vocab;
     if (live->n - live->n_first < r->max_new_tokens) {
-        const double uniform =
-            philox_uniform(r->seed, hash_name("generate"), r->stream << 32 | (uint64_t)live->n);
-        adjust(e, live);
-        const int32_t token = (int32_t)sampling_choose(&r->sampling, e->scratch, vocab, uniform);
+        const int32_t token = choice_token(e, live, live->n);
         EngineEvent event = {.kind = EVENT_TOKEN, .index = live->n, .token = token};
         if (is_end(r, token)) {
             live->ended = true;
@@ -317,13 +313,13 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
     int64_t at = 0;
     for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
         Live *live = s->live;
-        const int64_t end = live->computed + s->n;
-        for (int64_t i = live->computed; i < end; i++) {
-            const bool last = i + 1 == live->n, prompt = reports(e, live, i);
-            if (!last && !prompt) continue;
-            const bool finite = read_row(e, logits, all.data, at++);
-            if (live->ended) continue;
-            if (!finite) {
+        int64_t end = s->first + s->n; /* of the rows whose tokens are kept */
+        for (int64_t i = s->first; i < s->first + s->n; i++) {
+            const bool prompt = reports(e, live, i);
+            if (i < s->wanted && !prompt) continue;
+            const int64_t row = at++;
+            if (live->ended || i >= end) continue;
+            if (!choice_read_row(e, logits, all.data, row)) {
                 finish(live, FINISH_NAN, sink, arg);
             } else if (prompt) {
                 live->known = i + 1;
@@ -331,8 +327,10 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
                        (EngineEvent){.kind = EVENT_PROMPT, .index = i + 1, .token = live->tokens[i + 1]},
                        sink, arg);
             } else {
+                const int32_t draft = live->tokens[i + 1];
                 append(e, live, sink, arg);
-                break;
+                if (live->tokens[i + 1] != draft) end = i + 1;
+                e->accepted += i + 1 < end && !live->ended;
             }
         }
         live->computed = end, live->encoded = true;
@@ -344,22 +342,34 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
 bool engine_step(Engine *e, EngineSink *sink, void *arg) {
     plan_pass(e);
     if (!e->n_shares) return false;
-    take_results(e, pass_run(e), sink, arg);
+    speculation_draft(e);
+    const Pass pass = {
+        .model = e->model, .tape = e->tape, .cache = &e->cache, .share = e->share, .n = e->n_shares};
+    take_results(e, pass_run(e, &pass), sink, arg);
     remove_ended(e);
     e->passes++;
     return true;
 }
 
 EngineCounts engine_counts(const Engine *e) {
-    return (EngineCounts){e->waiting.n,   e->running.n,   page_pool_available(e->pages),
-                          e->passes,      e->preemptions, e->shared,
-                          e->limits.pages};
+    return (EngineCounts){e->waiting.n,    e->running.n,   page_pool_available(e->pages),
+                          e->passes,       e->preemptions, e->shared,
+                          e->limits.pages, e->drafts,      e->accepted};
 }
 
 /* ---- the engine ---- */
 
 static CacheShape cache_shape(const RunContext *c, const EngineLimits *l) {
-    return (CacheShape){c->dtype, l->page, l->pages, l->encoder_pages};
+    return (CacheShape){.dtype = c->dtype,
+                        .page = l->page,
+                        .pages = l->pages,
+                        .encoder_pages = l->encoder_pages,
+                        .outputs = l->speculation.tokens && !l->speculation.model};
+}
+
+double engine_cache_bytes(const Model *m, const RunContext *c, const EngineLimits *l) {
+    const CacheShape shape = cache_shape(c, l);
+    return cache_bytes(m, &shape) + speculation_bytes(m, c, l);
 }
 
 static double memory_of(const RunContext *c) {
@@ -374,8 +384,7 @@ double engine_room(const RunContext *c) {
 
 /* Checks the memory of the pools, and of the logits of a pass in which all of them are needed. */
 static Err check_memory(const Model *m, const RunContext *c, const EngineLimits *l) {
-    const CacheShape shape = cache_shape(c, l);
-    const double cache = cache_bytes(m, &shape),
+    const double cache = engine_cache_bytes(m, c, l),
                  logits = (double)l->tokens * (double)m->plan.head->width * (double)dtype_size(c->dtype),
                  have = memory_of(c);
     if (cache + logits <= have) return ERR_OK;
@@ -387,6 +396,7 @@ static Err check_memory(const Model *m, const RunContext *c, const EngineLimits 
 }
 
 Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engine **out) {
+    speculation_check(m, c, &l->speculation);
     CHECK(l->page % PAGE_ROWS == 0 && l->tokens >= l->requests && l->requests > 0,
           "an engine with pages of %lld rows, %lld requests and passes of %lld tokens", (long long)l->page,
           (long long)l->requests, (long long)l->tokens);
@@ -406,6 +416,7 @@ Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engin
                   .row = mem_alloc(vocab * sizeof *e->row),
                   .scratch = mem_alloc(vocab * sizeof *e->scratch)};
     e->tape = tape_new(c, e->slot, e->transient);
+    speculation_open(e);
     return ERR_OK;
 }
 
@@ -416,6 +427,7 @@ static void free_all(Engine *e, LiveList *l) {
 
 void engine_free(Engine *e) {
     free_all(e, &e->waiting), free_all(e, &e->running);
+    speculation_close(e);
     tape_free(e->tape);
     space_free(e->slot), space_free(e->transient);
     cache_free(e->model, &e->cache);

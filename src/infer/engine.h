@@ -12,12 +12,23 @@
 #include "infer/sampling.h"
 #include "models/model.h"
 
+/* Speculation: each pass also checks drafts of a request's next tokens. A draft is kept if it is the token that is
+ * chosen at its position, so tokens and log-probabilities do not depend on drafts. */
+typedef struct Speculation {
+    int64_t tokens; /* most drafts of a request in a pass; 0: none */
+    /* A model of the same vocabulary that computes drafts, and its context, which has the same device. NULL: the
+     * model's layers that predict further tokens (--mtp-num-layers) compute them; there are at least `tokens`. */
+    const Model *model;
+    const RunContext *context;
+} Speculation;
+
 typedef struct EngineLimits {
     int64_t page;                 /* rows of a page, a multiple of PAGE_ROWS */
     int64_t pages, encoder_pages; /* number of pages of each pool */
     int64_t requests;             /* most requests that run at the same time */
     int64_t tokens;               /* most tokens of a pass; at least `requests` */
     bool shares_prefixes;         /* requests that begin with the same tokens share pages */
+    Speculation speculation;      /* the model must have no encoder */
 } EngineLimits;
 
 typedef struct Request {
@@ -70,6 +81,7 @@ typedef struct EngineCounts {
     int64_t waiting, running, free_pages, passes, preemptions;
     int64_t shared; /* tokens whose rows were in shared pages, so that they were not computed */
     int64_t pages;
+    int64_t drafts, accepted; /* drafts of speculation, and those that were kept */
 } EngineCounts;
 
 typedef struct Engine Engine;
@@ -82,6 +94,8 @@ enum { ENGINE_PASS_TOKENS = 2048 };
 double engine_room(const RunContext *);
 /* The number of pages for `rows` rows. */
 static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + page - 1) / page; }
+/* The bytes of the pools. It is a double, because an integer could overflow. */
+double engine_cache_bytes(const Model *, const RunContext *, const EngineLimits *);
 /* Allocates pools. Too little memory is a user error, on all ranks. The model and the context must outlive
  * the engine. The model must not be a BERT model. */
 Err engine_new(const Model *, const RunContext *, const EngineLimits *, Engine **out);

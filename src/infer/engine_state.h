@@ -21,6 +21,9 @@ typedef struct Live {
     uint64_t before; /* PageName.before of the next page */
     bool encoded;    /* whether the encoder's rows are in the pool */
     bool ended;
+    int64_t drafts;   /* number of drafts that the current pass checks, which follow the n tokens */
+    int64_t drafted;  /* number of leading tokens that the caches of drafts contain */
+    int64_t drafting; /* `drafted` after the drafts of the current pass */
 } Live;
 
 typedef struct LiveList {
@@ -28,11 +31,32 @@ typedef struct LiveList {
     int64_t n;
 } LiveList;
 
-/* The tokens [computed, computed + n) of a request in a pass. */
+/* The rows [first, first + n) of a request in a pass. Logits of the rows from `wanted` on are needed, and those
+ * that its prompt_logprobs need. */
 typedef struct Share {
     Live *live;
-    int64_t n;
+    int64_t first, n, wanted;
 } Share;
+
+/* The forward of a model, or of its stack of depth k (CacheShape), over some rows. */
+typedef struct Pass {
+    const Model *model;
+    Tape *tape;
+    int depth;
+    Cache *cache;
+    Tensor *before;     /* for depth k: the outputs of the previous stack */
+    const Share *share; /* [n] */
+    int64_t n;
+} Pass;
+
+/* The caches and passes of drafts. */
+typedef struct Drafter {
+    Tape *tape;
+    Cache cache[MTP_LAYERS]; /* [caches]: of each depth from 1 on, or of a separate model */
+    int caches;
+    Share *share;  /* [EngineLimits.requests] */
+    bool *drafted; /* [EngineLimits.pages]: whether all rows of the page are in the caches */
+} Drafter;
 
 struct Engine {
     const Model *model;
@@ -49,7 +73,8 @@ struct Engine {
     size_t ids_bytes;
     double *row, *scratch; /* [vocab] */
     LikelyToken *likeliest;
-    int64_t passes, preemptions, shared;
+    Drafter drafter;
+    int64_t passes, preemptions, shared, drafts, accepted;
 };
 
 static inline bool has_encoder(const Engine *e) { return e->model->plan.sample.encoder > 0; }
@@ -59,5 +84,23 @@ static inline bool reports(const Engine *e, const Live *live, int64_t i) {
     return live->request.prompt_logprobs && !has_encoder(e) && i + 1 < live->n_first && i >= live->known;
 }
 
-/* Runs the pass of e->share (pass.c). Returns the chosen logits [chosen, 1, padded vocab]. */
-Tensor *pass_run(Engine *);
+/* Runs a pass (pass.c). Returns the logits that are needed, [number, 1, padded vocab]. */
+Tensor *pass_run(Engine *, const Pass *);
+
+/* choice.c. Converts row i of logits, of which `data` is a view, to e->row. Returns whether all are finite. */
+bool choice_read_row(const Engine *, const Tensor *logits, const char *data, int64_t i);
+/* Chooses token `at` of a request from e->row. The choice depends only on the request, its tokens before `at` and the
+ * logits. */
+int32_t choice_token(Engine *, const Live *, int64_t at);
+
+/* Computes the drafts of the shares that have some (speculation.c). */
+void speculation_draft(Engine *);
+/* Most drafts of a request in the next pass. */
+int64_t speculation_most(const Engine *, const Live *);
+/* Counts a shared page as drafted if its rows are. */
+void speculation_share(const Engine *, Live *, int64_t page);
+void speculation_check(const Model *, const RunContext *, const Speculation *);
+void speculation_open(Engine *);
+void speculation_close(Engine *);
+/* The bytes of the caches of drafts. */
+double speculation_bytes(const Model *, const RunContext *, const EngineLimits *);

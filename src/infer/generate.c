@@ -4,8 +4,6 @@
 #include <string.h>
 
 #include "base/amount.h"
-#include "infer/engine.h"
-#include "models/cache.h"
 
 enum { PAGE = 64 };
 
@@ -19,32 +17,34 @@ static int64_t encoder_pages(const Model *m, const Prompt *p) {
     return has_encoder(m) ? engine_pages(p->n, PAGE) : 0;
 }
 
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
 /* All prompts run at the same time if there is room for their pages. Otherwise some wait, but the largest must fit. */
 static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt *prompts, int64_t n,
                                const GenerateOptions *o) {
-    int64_t all = 0, all_encoder = 0, most = 0, most_encoder = 0, longest = 0;
+    const int64_t checked = 1 + o->speculation.tokens; /* tokens of a request in a pass */
+    int64_t all = 0, all_encoder = 0, most = 0, most_encoder = 0, longest = checked;
     for (int64_t i = 0; i < n; i++) {
         const int64_t pages = decoder_pages(m, &prompts[i], o), encoder = encoder_pages(m, &prompts[i]);
         all += pages, all_encoder += encoder;
-        most = pages > most ? pages : most, most_encoder = encoder > most_encoder ? encoder : most_encoder;
-        longest = prompts[i].n > longest ? prompts[i].n : longest;
+        most = larger(most, pages), most_encoder = larger(most_encoder, encoder);
+        longest = larger(longest, prompts[i].n);
     }
-    const CacheShape shape = {c->dtype, PAGE, all, all_encoder};
-    const double share = cache_bytes(m, &shape) / engine_room(c);
+    EngineLimits l = {.page = PAGE,
+                      .pages = all,
+                      .shares_prefixes = true,
+                      .encoder_pages = all_encoder,
+                      .requests = smaller(n, ENGINE_PASS_TOKENS / checked),
+                      .speculation = o->speculation};
+    l.tokens =
+        larger(l.requests * checked, longest < ENGINE_PASS_TOKENS / n ? n * longest : ENGINE_PASS_TOKENS);
+    const double share = engine_cache_bytes(m, c, &l) / engine_room(c);
     if (share > 1) {
-        const int64_t fewer = (int64_t)((double)all / share),
-                      fewer_encoder = (int64_t)((double)all_encoder / share);
-        all = fewer > most ? fewer : most,
-        all_encoder = fewer_encoder > most_encoder ? fewer_encoder : most_encoder;
+        l.pages = larger((int64_t)((double)all / share), most);
+        l.encoder_pages = larger((int64_t)((double)all_encoder / share), most_encoder);
     }
-    const int64_t requests = n < ENGINE_PASS_TOKENS ? n : ENGINE_PASS_TOKENS,
-                  tokens = longest < ENGINE_PASS_TOKENS / n ? n * longest : ENGINE_PASS_TOKENS;
-    return (EngineLimits){.page = PAGE,
-                          .pages = all,
-                          .shares_prefixes = true,
-                          .encoder_pages = all_encoder,
-                          .requests = requests,
-                          .tokens = tokens > requests ? tokens : requests};
+    return l;
 }
 
 /* ---- the sink of the engine's events ---- */
@@ -117,6 +117,7 @@ Err generate(const Model *m, const RunContext *context, const Prompt *prompts, i
     memset(out, 0, (size_t)n * sizeof *out);
     for (int64_t i = 0; i < n && !s.error.code; i++) s.error = add(&s, m, &prompts[i], i);
     while (!s.error.code && engine_step(s.engine, take_event, &s)) continue;
+    if (o->counts) *o->counts = engine_counts(s.engine);
     engine_free(s.engine);
     for (int64_t i = 0; i < n && s.error.code; i++) generated_free(&out[i]);
     return s.error;

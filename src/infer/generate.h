@@ -6,7 +6,7 @@
 #pragma once
 
 #include "base/err.h"
-#include "infer/sampling.h"
+#include "infer/engine.h"
 #include "models/model.h"
 
 typedef struct Prompt {
@@ -26,6 +26,8 @@ typedef struct GenerateOptions {
     int64_t n_ends;
     int64_t start;      /* the first token of the decoder of an encoder-decoder model */
     bool skip_logprobs; /* Generated.logprobs is not needed */
+    Speculation speculation;
+    EngineCounts *counts; /* set after the last pass; may be NULL */
     GenerateStop *stop;
     void *stop_arg;
 } GenerateOptions;

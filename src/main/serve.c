@@ -10,7 +10,6 @@
 #include "base/text.h"
 #include "ckpt/hf/tokens.h"
 #include "main/command.h"
-#include "models/cache.h"
 #include "run/launch.h"
 #include "run/model_run.h"
 #include "run/source.h"
@@ -36,8 +35,9 @@ static Err find_limits(const Config *c, const ModelRun *r, EngineLimits *out) {
     const int64_t page = c->inference_dynamic_batching_block_size,
                   requests = i64_or(c->inference_dynamic_batching_max_requests, REQUESTS),
                   each = engine_pages(r->model->plan.limit, page);
-    const CacheShape shape = {r->context.dtype, page, 1, 0};
-    const double bytes = cache_bytes(r->model, &shape), have = (double)device_memory_available(r->device),
+    const EngineLimits one = {.page = page, .pages = 1};
+    const double bytes = engine_cache_bytes(r->model, &r->context, &one),
+                 have = (double)device_memory_available(r->device),
                  asked = c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30),
                  room = engine_room(&r->context),
                  most = config_given(c, inference_dynamic_batching_buffer_size_gb) || asked < room ? asked

@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 
-static const StackSpec *generates(const Model *m) { return &m->plan.stack[m->plan.head[0].stack]; }
-
 static int64_t rows_of(const CacheSpec *s, const CacheShape *shape) {
     return shape->page * (s->extent == EXTENT_ENCODER ? shape->encoder_pages : shape->pages);
 }
@@ -13,19 +11,20 @@ static double bytes_of(const CacheSpec *s, const CacheShape *shape) {
            (double)dtype_size(shape->dtype);
 }
 
-/* Returns the cache specs of all branches, in the order of layers. The caller frees the array. */
-static CacheSpec *specs_of(const Model *m, int *n) {
-    const StackSpec *s = generates(m);
+/* Returns the cache specs of all branches, in the order of layers, and of the outputs. The caller frees the array. */
+static CacheSpec *specs_of(const Model *m, const CacheShape *shape, int *n) {
+    const StackSpec *s = &m->plan.stack[m->plan.head[shape->depth].stack];
     const Layout *l = &m->registry->layout;
     *n = stack_caches(s, l, s->n, 0, NULL);
     CacheSpec *all = mem_alloc(((size_t)*n + 1) * sizeof *all);
     stack_caches(s, l, s->n, 0, all);
+    if (shape->outputs) all[(*n)++] = (CacheSpec){EXTENT_POSITIONS, {1, 1, s->hidden}};
     return all;
 }
 
 double cache_bytes(const Model *m, const CacheShape *shape) {
     int n;
-    CacheSpec *spec = specs_of(m, &n);
+    CacheSpec *spec = specs_of(m, shape, &n);
     double bytes = 0;
     for (int i = 0; i < n; i++) bytes += bytes_of(&spec[i], shape);
     free(spec);
@@ -34,7 +33,7 @@ double cache_bytes(const Model *m, const CacheShape *shape) {
 
 Cache cache_new(const Model *m, const CacheShape *shape) {
     Cache cache = {.positions.page = shape->page, .encoder.page = shape->page};
-    CacheSpec *spec = specs_of(m, &cache.n);
+    CacheSpec *spec = specs_of(m, shape, &cache.n);
     cache.pool = mem_zero((size_t)cache.n + 1, sizeof *cache.pool);
     for (int i = 0; i < cache.n; i++) {
         const int64_t *d = spec[i].dim, dim[] = {rows_of(&spec[i], shape), 1, d[0], d[1], d[2]};
@@ -44,6 +43,7 @@ Cache cache_new(const Model *m, const CacheShape *shape) {
     char *at = cache.block = device_alloc(m->device, cache.bytes, "the cache of generation");
     for (int i = 0; i < cache.n; at += tensor_bytes(&cache.pool[i++])) cache.pool[i].data = at;
     free(spec);
+    if (shape->outputs) cache.output = &cache.pool[cache.n - 1];
     return cache;
 }
 

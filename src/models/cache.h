@@ -1,4 +1,4 @@
-/* The pools of pages of generation: what the branches of a model's last stack keep of earlier positions, such as
+/* The pools of pages of generation: what the branches of a stack keep of earlier positions, such as
  * keys and values (BranchOps.caches). A page has rows of all branches, so that a request needs one list of pages.
  * An encoder's positions have separate pages. */
 #pragma once
@@ -9,6 +9,8 @@ typedef struct CacheShape {
     DType dtype;
     int64_t page;                 /* rows of a page */
     int64_t pages, encoder_pages; /* number of pages for positions, and for positions of an encoder */
+    int depth; /* 0: the stack that generates; k: the stack that predicts the token k + 1 positions ahead */
+    bool outputs; /* also keep the outputs of the stack, for the stack of the next depth */
 } CacheShape;
 
 /* Allocates pools on the device of the model, which must be in one pipeline stage. Free them with cache_free. */

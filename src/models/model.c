@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "ops/redistribute.h"
 #include "tape/tape_ops.h"
 
 #define FAMILY(name) void plan_##name(const Config *, Arena *, ModelPlan *);
@@ -254,6 +255,16 @@ static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *fe
     return own;
 }
 
+/* Stores the output x [s, 1, h] of a stack, if its cache has a pool for it. */
+static Tensor *keep_output(Tape *t, const Feed *feed, Tensor *x) {
+    if (!feed->cache || !feed->cache->output) return x;
+    Tensor *whole = op_redistribute(t, x, AXIS_TP, SPMD_I, 0);
+    const int64_t h = x->dim[2], dim[] = {whole->dim[0], 1, 1, 1, h},
+                  stride[] = {whole->stride[0], h, h, h, 1};
+    op_store_rows(t, tape_view(t, whole, 0, 5, dim, stride), &feed->cache->positions, feed->cache->output);
+    return x;
+}
+
 /* `output` contains the outputs of the stacks. */
 static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *const *output) {
     Flow out = {{NULL}};
@@ -291,7 +302,7 @@ Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) 
             out.at[i] = stack_output(t, stack, part.first, part.layers, own, s);
             break;
         }
-        output[i] = s.x        ? stack_end(t, stack, part.first, part.layers, own, s)
+        output[i] = s.x        ? keep_output(t, own, stack_end(t, stack, part.first, part.layers, own, s))
                     : i < last ? in.at[p->n_stacks + i]
                                : NULL;
     }
@@ -302,6 +313,15 @@ Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) 
 
 Tensor *model_forward(Tape *t, const Model *m, const Feed *feed) {
     return model_stage(t, m, 0, feed, (Flow){{NULL}}).at[0];
+}
+
+Tensor *model_forward_ahead(Tape *t, const Model *m, int k, const Feed *feed) {
+    const HeadSpec *head = &m->plan.head[k];
+    const Stack *s = &m->stack[head->stack];
+    Tensor *x = s->spec->input.ops->forward(t, s->input, feed), *out[HEAD_LOSSES];
+    x = keep_output(t, feed, stack_end(t, s, 0, s->spec->n, feed, (Stream){.x = x}));
+    head->ops->forward(t, m->head[k], feed, x, feed->dloss, out);
+    return out[0];
 }
 
 SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {

@@ -107,6 +107,9 @@ void model_free(Model *);
 Flow model_stage(Tape *, const Model *, int stage, const Feed *, Flow in);
 /* Runs a model that has only one stage, and returns the first loss or the logits. */
 Tensor *model_forward(Tape *, const Model *, const Feed *);
+/* Runs only the stack of depth k >= 1, which predicts the token k + 1 positions ahead, and returns the logits of its
+ * head. Feed.tokens are those k positions ahead, and Feed.encoded has the outputs of the previous stack. */
+Tensor *model_forward_ahead(Tape *, const Model *, int k, const Feed *);
 /* Returns the type of a flow, and its shape [s, b, h] on this rank, for a microbatch of b samples. */
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 

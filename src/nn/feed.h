@@ -13,6 +13,9 @@ enum { MODEL_LOSSES = 16 }; /* maximum number of losses and counts */
 typedef struct Cache {
     Tensor *pool; /* [rows,1,g,r,d] */
     int n;
+    Tensor *
+        output; /* [rows,1,1,1,h]: the pool, one of them, of the stack's outputs, which the next stack reads; or
+                       NULL */
     void *block; /* memory of all pools */
     size_t bytes;
     Pages positions, encoder; /* of the current forward: rows of the tokens, and of the encoder's positions */

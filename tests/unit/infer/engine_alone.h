@@ -1,5 +1,5 @@
 /* Tests that a request's tokens and log-probabilities are bitwise equal alone and among others. The sizes of the
- * pool and of a pass, the order of arrivals, preemptions and aborts must not change them. */
+ * pool and of a pass, the order of arrivals, preemptions, aborts and drafts must not change them. */
 #pragma once
 
 #include <stdlib.h>
@@ -17,13 +17,15 @@
 #define MLA                                                                                                  \
     "--multi-latent-attention --kv-lora-rank 10 --q-lora-rank 12 --qk-head-dim 6 --qk-pos-emb-head-dim 4 "   \
     "--v-head-dim 5 "
+#define DRAFT                                                                                                \
+    "--num-layers 1 --hidden-size 16 --num-attention-heads 2 --max-position-embeddings 170 --vocab-size 31 "
 static const char *const STYLES[] = {
     SIZES "--fp64 ",
-    SIZES ROPE GROUPS "--swiglu --softmax-type learnable --window-size 70,0 --bf16 ",
+    SIZES ROPE GROUPS "--swiglu --softmax-type learnable --window-size 70,0 --bf16 --mtp-num-layers 3 ",
     SIZES ROPE "--attn-logit-softcapping 5 --attention-chunk-size 66 ",
     SIZES "--position-embedding-type alibi ",
-    SIZES ROPE MLA "--fp16 ",
-    SIZES ROPE MLA "--cache-mla-latents ",
+    SIZES ROPE MLA "--fp16 --mtp-num-layers 2 --mtp-use-repeated-layer ",
+    SIZES ROPE MLA "--cache-mla-latents --mtp-num-layers 1 ",
     SIZES ROPE
     "--num-experts 5 --moe-router-topk 2 --moe-ffn-hidden-size 20 --moe-router-load-balancing-type none ",
     "--model t5 --seq-length 150 --decoder-seq-length 150 " SIZES
@@ -47,6 +49,8 @@ typedef struct Result {
 
 typedef struct Case {
     TestModel *m;
+    Setup *draft_setup;
+    Model *draft; /* on the device of m */
     int32_t prompt[REQUESTS][LONGEST];
     Request request[REQUESTS];
     Result want[REQUESTS], got[REQUESTS];
@@ -58,6 +62,10 @@ static void case_init(Case *c, const char *words, Device *device) {
     static const int64_t END = 3;
     static const TokenBias BIAS[] = {{7, 1.5}, {9, -100}};
     c->m = test_model_on(setup_new("%s", words), device);
+    c->draft_setup = setup_new("%s", DRAFT);
+    c->draft = model_new(&c->draft_setup->config, NULL);
+    model_allocate(c->draft, device, c->m->run.dtype, 170, true);
+    registry_init(c->draft->registry, 1);
     for (int i = 0; i < REQUESTS; i++) {
         const int64_t n = 1 + (int64_t)(i % 3 ? draw(1, (uint64_t)i, 20) : draw(2, (uint64_t)i, LONGEST));
         for (int64_t k = 0; k < n; k++) /* some prompts have equal first pages */
@@ -89,6 +97,12 @@ static void case_init(Case *c, const char *words, Device *device) {
     }
 }
 
+static void case_free(Case *c) {
+    model_free(c->draft);
+    setup_free(c->draft_setup);
+    test_model_free(c->m);
+}
+
 static void take(void *arg, const EngineEvent *e) {
     Result *r = &((Result *)arg)[100 - e->id];
     if (e->kind == EVENT_END) {
@@ -110,7 +124,9 @@ static Engine *engine_open(const TestModel *m, EngineLimits limits) {
 
 static void run_alone(Case *c) {
     for (int i = 0; i < REQUESTS; i++) {
-        Engine *e = engine_open(c->m, (EngineLimits){PAGE, 3, 3, 1, LONGEST, false});
+        Engine *e = engine_open(
+            c->m,
+            (EngineLimits){.page = PAGE, .pages = 3, .encoder_pages = 3, .requests = 1, .tokens = LONGEST});
         assert_ok(engine_add(e, &c->request[i]));
         while (engine_step(e, take, c->want)) continue;
         engine_free(e);
@@ -118,11 +134,25 @@ static void run_alone(Case *c) {
     }
 }
 
+/* Drafts of the model's layers that predict further tokens, of another model, or of the model itself. */
+static Speculation speculation_of(const Case *c, uint64_t round) {
+    const int64_t n = 1 + (int64_t)draw(round, 6, 4), layers = c->m->setup->config.mtp_num_layers;
+    if (c->m->model->plan.sample.encoder) return (Speculation){0};
+    if (layers && round % 3 == 1) return (Speculation){.tokens = n < layers ? n : layers};
+    return (Speculation){n, round % 3 ? c->m->model : c->draft, &c->m->run};
+}
+
 /* Requests arrive in a random order, and some are aborted at a random time. */
 static EngineCounts run_together(Case *c, uint64_t round) {
     const int64_t requests = 1 + (int64_t)draw(round, 1, REQUESTS), pages = 3 + (int64_t)draw(round, 2, 3),
                   tokens = requests + (int64_t)draw(round, 3, 4) * 12;
-    Engine *e = engine_open(c->m, (EngineLimits){PAGE, pages, 3 * pages, requests, tokens, round % 2});
+    Engine *e = engine_open(c->m, (EngineLimits){.page = PAGE,
+                                                 .pages = pages,
+                                                 .encoder_pages = 3 * pages,
+                                                 .requests = requests,
+                                                 .tokens = tokens,
+                                                 .shares_prefixes = round % 2,
+                                                 .speculation = speculation_of(c, round)});
     const uint64_t first = draw(round, 4, REQUESTS), aborted = draw(round, 5, REQUESTS);
     memset(c->got, 0, sizeof c->got);
     bool gone = false;
@@ -149,17 +179,23 @@ static EngineCounts run_together(Case *c, uint64_t round) {
 static void assert_results_are_those_of_a_request_alone(Device *(*open)(void)) {
     Case *c = mem_alloc(sizeof *c);
     for (int k = 0; k < STYLE_COUNT; k++) {
-        int64_t preemptions = 0, shared = 0;
+        int64_t preemptions = 0, shared = 0, kept = 0, rejected = 0;
         memset(c, 0, sizeof *c);
         case_init(c, STYLES[k], open());
         run_alone(c);
         for (uint64_t round = 0; round < ROUNDS; round++) {
             const EngineCounts counts = run_together(c, 10 + round);
             preemptions += counts.preemptions, shared += counts.shared;
+            kept += counts.accepted, rejected += counts.drafts - counts.accepted;
         }
         if (!preemptions) fail_msg("style %d: no request was preempted", k);
-        if (!shared && !c->m->model->plan.sample.encoder) fail_msg("style %d: no page was shared", k);
-        test_model_free(c->m);
+        if (!c->m->model->plan.sample.encoder) {
+            if (!shared) fail_msg("style %d: no page was shared", k);
+            if (!kept || !rejected)
+                fail_msg("style %d: %lld drafts were kept and %lld rejected", k, (long long)kept,
+                         (long long)rejected);
+        }
+        case_free(c);
     }
     free(c);
 }

@@ -12,7 +12,9 @@ TEST(requests_share_pages_only_with_their_salt) {
     static const uint64_t SALTS[] = {0, 1, 1, 0, 2};
     static const int64_t SHARED[] = {0, 0, PAGE, 2 * PAGE, 2 * PAGE};
     case_init(&c, STYLES[0], cpu());
-    Engine *e = engine_open(c.m, (EngineLimits){PAGE, 10, 0, 1, LONGEST, true});
+    Engine *e = engine_open(
+        c.m,
+        (EngineLimits){.page = PAGE, .pages = 10, .requests = 1, .tokens = LONGEST, .shares_prefixes = true});
     Request r = c.request[0];
     r.n = PAGE + 1, r.max_new_tokens = 1;
     for (size_t i = 0; i < sizeof SALTS / sizeof *SALTS; i++) {
@@ -23,7 +25,7 @@ TEST(requests_share_pages_only_with_their_salt) {
         c.got[0].ended = c.got[0].n = 0;
     }
     engine_free(e);
-    test_model_free(c.m);
+    case_free(&c);
 }
 
 /* A model of the pool: the users of each page, and the tokens of each named page, of which there are few so that pages

@@ -1,0 +1,159 @@
+/* Speculation: drafts of the next tokens of requests, which the next pass checks.
+ *
+ * Drafts are computed in rounds. With further-token layers (MTP), round k runs the stack of depth k. Its row i is a
+ * function of the tokens up to i + k and of the output of the previous stack at row i. These outputs are kept in pages,
+ * so the stack can run separately from the model. With a draft model, round 1 computes the tokens that this model has not
+ * read, and each further round reads a draft. Rows of drafts have the places of the model's rows, so a request has one
+ * list of pages, and requests that share pages share these rows.
+ *
+ * Megatron-LM core/inference/text_generation_controllers/text_generation_controller.py also keeps a draft if it equals
+ * the token that the model chooses. Here a draft is moreover chosen with the random number of its position, so that a
+ * draft of equal probabilities is always kept. */
+#include <stdlib.h>
+
+#include "base/fault.h"
+#include "infer/engine_state.h"
+#include "models/cache.h"
+
+static const Speculation *spec(const Engine *e) { return &e->limits.speculation; }
+static const Model *drafting_model(const Engine *e) { return spec(e)->model ? spec(e)->model : e->model; }
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+int64_t speculation_most(const Engine *e, const Live *live) {
+    const int64_t ends = live->n_first + live->request.max_new_tokens;
+    /* the last new token needs no draft, because nothing follows that the pass could check */
+    return larger(0, smaller(spec(e)->tokens, smaller(ends, drafting_model(e)->plan.limit) - live->n - 1));
+}
+
+/* ---- pages ---- */
+
+/* The number of leading rows that later tokens do not change. */
+static int64_t final_rows(const Engine *e, int64_t drafted) {
+    return spec(e)->model ? drafted : larger(0, drafted - spec(e)->tokens);
+}
+
+static void mark_pages(Engine *e, const Live *live, int64_t drafted) {
+    const int64_t page = e->limits.page, end = final_rows(e, drafted) / page;
+    for (int64_t i = final_rows(e, live->drafted) / page; i < end; i++)
+        e->drafter.drafted[live->pages.page[i]] = true;
+}
+
+void speculation_share(const Engine *e, Live *live, int64_t page) {
+    if (spec(e)->tokens && live->drafted == live->computed && e->drafter.drafted[page])
+        live->drafted += e->limits.page;
+}
+
+/* ---- rounds ---- */
+
+/* Returns the rows of a request in a round; none: n <= 0. Only the last row gives a draft, if the drafts have read all
+ * tokens. */
+static Share share_of(const Engine *e, Live *live, int64_t round) {
+    const bool complete = live->drafting == live->n;
+    int64_t first = live->drafted, end = live->drafting;
+    if (!spec(e)->model)
+        first = larger(0, first - round), end--;
+    else if (round > 1)
+        first = live->n + round - 2, end = complete ? first + 1 : first;
+    return (Share){live, first, end - first, complete ? end - 1 : INT64_MAX};
+}
+
+static void take_drafts(Engine *e, const Pass *p, const Tensor *logits, int64_t round) {
+    DeviceView all = device_view(e->context->device, logits->data, tensor_bytes(logits), VIEW_READ);
+    int64_t at = 0;
+    for (const Share *s = p->share; s < p->share + p->n; s++) {
+        if (s->wanted == INT64_MAX) continue;
+        const int64_t index = s->live->n + round - 1;
+        /* if logits are not finite, any draft will do: the model decides */
+        s->live->tokens[index] =
+            choice_read_row(e, logits, all.data, at++) ? choice_token(e, s->live, index) : 0;
+    }
+    device_view_end(&all);
+}
+
+static void run_round(Engine *e, int64_t round) {
+    Drafter *d = &e->drafter;
+    const int depth = spec(e)->model ? 0 : (int)round;
+    Pass p = {.model = drafting_model(e),
+              .tape = d->tape,
+              .depth = depth,
+              .cache = &d->cache[depth ? depth - 1 : 0],
+              .before = depth > 1 ? d->cache[depth - 2].output : e->cache.output,
+              .share = d->share};
+    for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
+        d->share[p.n] = share_of(e, s->live, round);
+        p.n += s->live->drafts >= round && d->share[p.n].n > 0;
+    }
+    if (p.n) take_drafts(e, &p, pass_run(e, &p), round);
+}
+
+void speculation_draft(Engine *e) {
+    int64_t rest = e->limits.tokens, rounds = 0;
+    for (Share *s = e->share; s < e->share + e->n_shares; s++) {
+        Live *live = s->live;
+        if (!live->drafts) continue;
+        live->drafting = smaller(live->n, live->drafted + rest);
+        rest -= live->drafting - live->drafted;
+        rounds = larger(rounds, live->drafts);
+    }
+    for (int64_t round = 1; round <= rounds; round++) run_round(e, round);
+    for (Share *s = e->share; s < e->share + e->n_shares; s++) {
+        Live *live = s->live;
+        if (!live->drafts) continue;
+        mark_pages(e, live, live->drafting);
+        live->drafted = live->drafting;
+        if (live->drafted < live->n) s->n -= live->drafts, live->drafts = 0; /* the rest in the next steps */
+        e->drafts += live->drafts;
+    }
+}
+
+/* ---- caches ---- */
+
+static int caches_of(const Speculation *s) { return s->model && s->tokens ? 1 : (int)s->tokens; }
+
+static CacheShape shape_of(const RunContext *c, const EngineLimits *l, int cache) {
+    const Speculation *s = &l->speculation;
+    return (CacheShape){.dtype = (s->model ? s->context : c)->dtype,
+                        .page = l->page,
+                        .pages = l->pages,
+                        .depth = s->model ? 0 : cache + 1,
+                        .outputs = cache + 1 < caches_of(s)};
+}
+
+double speculation_bytes(const Model *m, const RunContext *c, const EngineLimits *l) {
+    double bytes = 0;
+    for (int i = 0; i < caches_of(&l->speculation); i++) {
+        const CacheShape shape = shape_of(c, l, i);
+        bytes += cache_bytes(l->speculation.model ? l->speculation.model : m, &shape);
+    }
+    return bytes;
+}
+
+void speculation_check(const Model *m, const RunContext *c, const Speculation *s) {
+    if (!s->tokens) return;
+    const bool ahead = !s->model && m->plan.n_heads > s->tokens,
+               other = s->model && s->context->device == c->device && s->model->plan.vocab == m->plan.vocab;
+    CHECK(!m->plan.sample.encoder && (ahead || other), "speculation of %lld tokens with %d heads",
+          (long long)s->tokens, m->plan.n_heads);
+}
+
+void speculation_open(Engine *e) {
+    Drafter *d = &e->drafter;
+    if (!spec(e)->tokens) return;
+    d->tape = tape_new(spec(e)->model ? spec(e)->context : e->context, e->slot, e->transient);
+    d->caches = caches_of(spec(e));
+    for (int i = 0; i < d->caches; i++) {
+        const CacheShape shape = shape_of(e->context, &e->limits, i);
+        d->cache[i] = cache_new(drafting_model(e), &shape);
+    }
+    d->share = mem_zero((size_t)e->limits.requests, sizeof *d->share);
+    d->drafted = mem_zero((size_t)e->limits.pages, sizeof *d->drafted);
+}
+
+void speculation_close(Engine *e) {
+    Drafter *d = &e->drafter;
+    for (int i = 0; i < d->caches; i++) cache_free(drafting_model(e), &d->cache[i]);
+    if (d->tape) tape_free(d->tape);
+    free(d->share), free(d->drafted);
+}
