@@ -19,6 +19,7 @@ typedef enum Activation {
     ACT_SQUARED_RELU,
     ACT_RELU,
     ACT_TANH,
+    ACT_XIELU, /* has parameters, so only ops/xielu.h computes it */
     /* Gated: the input is [..., gate | up], and the output act(gate) * up has half its width. */
     ACT_SWIGLU, /* act is SiLU */
     ACT_GEGLU_TANH,

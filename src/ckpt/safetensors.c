@@ -86,6 +86,7 @@ static Err read_entry(const char *path, const char *name, const json_t *json, Ar
                    (long long)bytes, (long long)offset[0], (long long)offset[1]);
     out->tensor.name = arena_printf(arena, "%s", name);
     out->tensor.tensor = tensor_make(NULL, dtype, ndim ? (int)ndim : 1, dim);
+    out->tensor.scalar = !ndim;
     out->begin = offset[0];
     out->end = offset[1];
     return ERR_OK;

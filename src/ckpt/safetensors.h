@@ -11,6 +11,7 @@
 typedef struct SafeTensor {
     const char *name;
     Tensor tensor; /* contiguous; read-only after safetensors_open. A scalar has the shape [1] */
+    bool scalar;   /* the file has no dimensions */
     /* The name of the dtype if it is not supported; `tensor` then has the raw bytes. It is NULL if the dtype
      * is supported. */
     const char *unread;

@@ -36,7 +36,8 @@ static char *header_text(const Place *places, int64_t count, const MetaText *met
     for (int64_t i = 0, begin = 0, end; i < count; i++, begin = end) {
         const Tensor *t = &places[i].tensor->tensor;
         json_t *shape = json_array();
-        for (int d = 0; d < t->ndim; d++) json_array_append_new(shape, json_integer(t->dim[d]));
+        for (int d = 0; d < t->ndim && !places[i].tensor->scalar; d++)
+            json_array_append_new(shape, json_integer(t->dim[d]));
         end = begin + (int64_t)tensor_bytes(t);
         refused |= json_object_set_new(header, places[i].tensor->name,
                                        json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype_name((DType)t->dtype),

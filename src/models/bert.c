@@ -11,7 +11,7 @@
  * --activation (not an option of Megatron-LM) also sets that of the head. */
 static Activation head_activation(const Config *c) {
     const Activation named = c->activation == MLP_GELU ? ACT_GELU_ERF : map_activation(c->activation);
-    return activation_is_gated(named) ? ACT_GELU_ERF : named;
+    return activation_is_gated(named) || named == ACT_XIELU ? ACT_GELU_ERF : named;
 }
 
 static HeadSpec token_head(const Config *c, const EmbeddingSpec *words, Arena *arena) {

@@ -39,6 +39,7 @@ Activation map_activation(MlpActivation x) {
         TO(MLP_QUICK_GELU, ACT_QUICK_GELU);
         TO(MLP_SQUARED_RELU, ACT_SQUARED_RELU);
         TO(MLP_RELU, ACT_RELU);
+        TO(MLP_XIELU, ACT_XIELU);
         TO(MLP_SWIGLU, ACT_SWIGLU);
         TO(MLP_GEGLU_TANH, ACT_GEGLU_TANH);
         TO(MLP_GEGLU_ERF, ACT_GEGLU_ERF);

@@ -1,5 +1,29 @@
 #include "nn/mlp.h"
 
+#include <math.h>
+
+static Tensor *number_new(Registry *r, const char *mlp, const char *name, double value, unsigned flags) {
+    const ParamSpec number = {
+        .name = arena_printf(r->arena, "%s.activation_func.%s", mlp, name),
+        .ndim = 1,
+        .dim = {1},
+        .tp_split = SPLIT_NONE, /* each tensor-parallel rank adds the gradient of its columns */
+        .init = {INIT_CONSTANT, value},
+        .flags = PARAM_NO_DECAY | flags,
+    };
+    return &param_add(r, number)->value;
+}
+
+/* Initial values from transformers' XIELUActivation: alpha_p and alpha_n begin at 0.8, as log(exp(0.8) - 1) and
+ * log(exp(0.8 - beta) - 1). */
+static XieluNumbers xielu_new(Registry *r, const char *mlp) {
+    const double alpha = 0.8, beta = 0.5;
+    return (XieluNumbers){.alpha_p = number_new(r, mlp, "alpha_p", log(expm1(alpha)), 0),
+                          .alpha_n = number_new(r, mlp, "alpha_n", log(expm1(alpha - beta)), 0),
+                          .beta = number_new(r, mlp, "beta", beta, PARAM_BUFFER),
+                          .eps = number_new(r, mlp, "eps", -1e-6, PARAM_BUFFER)};
+}
+
 Mlp mlp_new(Registry *r, const char *name, const MlpSpec *s) {
     const bool gated = activation_is_gated(s->activation.kind);
     LinearSpec fc1 = {
@@ -27,19 +51,26 @@ Mlp mlp_new(Registry *r, const char *name, const MlpSpec *s) {
         .init_std = s->fc2_init_std,
         .quant = s->quant,
     };
-    return (Mlp){.fc1 = linear_new(r, fc1), .fc2 = linear_new(r, fc2), .activation = s->activation};
+    Mlp m = {.fc1 = linear_new(r, fc1), .fc2 = linear_new(r, fc2), .activation = s->activation};
+    if (m.activation.kind == ACT_XIELU) m.xielu = xielu_new(r, name);
+    return m;
 }
 
-Activated mlp_hidden(Tape *t, const Mlp *m, Tensor *x_sbh) {
-    return linear_activated(t, &m->fc1, x_sbh, m->activation, false);
+static Activated hidden(Tape *t, const Mlp *m, Tensor *x, bool halfway) {
+    if (m->activation.kind != ACT_XIELU) return linear_activated(t, &m->fc1, x, m->activation, halfway);
+    Tensor *pre = linear_forward(t, &m->fc1, x);
+    if (halfway) tape_pause_halfway(t);
+    return (Activated){.act = op_xielu(t, pre, m->xielu), .kind = ACT_XIELU};
 }
+
+Activated mlp_hidden(Tape *t, const Mlp *m, Tensor *x_sbh) { return hidden(t, m, x_sbh, false); }
 
 Tensor *mlp_output(Tape *t, const Mlp *m, Activated hidden_sbf) {
     return linear_on_activated(t, &m->fc2, hidden_sbf);
 }
 
 Tensor *mlp_forward(Tape *t, const Mlp *m, Tensor *x_sbh) {
-    return mlp_output(t, m, linear_activated(t, &m->fc1, x_sbh, m->activation, true));
+    return mlp_output(t, m, hidden(t, m, x_sbh, true));
 }
 
 int mlp_matrices(Activation activation) { return activation_is_gated(activation) ? 3 : 2; }

@@ -5,6 +5,7 @@
 #include "kernels/attr.h"
 #include "nn/branch.h"
 #include "nn/linear.h"
+#include "ops/xielu.h"
 
 typedef struct MlpSpec {
     int64_t hidden, ffn;
@@ -17,6 +18,7 @@ typedef struct MlpSpec {
 typedef struct Mlp {
     Linear fc1, fc2;
     ActivationAttr activation;
+    XieluNumbers xielu; /* of ACT_XIELU */
 } Mlp;
 
 Mlp mlp_new(Registry *, const char *name, const MlpSpec *);

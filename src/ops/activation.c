@@ -26,6 +26,7 @@ void activation_record(Tape *t, Tensor *x, Tensor *y, Activation kind, bool thro
 Tensor *op_activation(Tape *t, Tensor *x, ActivationAttr attr) {
     int64_t dim[TENSOR_DIMS];
     memcpy(dim, x->dim, sizeof dim);
+    CHECK(attr.kind != ACT_XIELU, "activation: xIELU has parameters");
     CHECK((attr.limit == 0 && attr.offset == 0) || attr.kind == ACT_SWIGLU || attr.kind == ACT_QUICK_GEGLU,
           "activation: kind %d has no limits and no offset", (int)attr.kind);
     if (activation_is_gated(attr.kind)) {

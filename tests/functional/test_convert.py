@@ -74,7 +74,7 @@ CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mistral": "M
            "youtu": "YoutuForCausalLM", "granitemoehybrid": "GraniteMoeHybridForCausalLM",
            "gpt_bigcode": "GPTBigCodeForCausalLM", "gptj": "GPTJForCausalLM", "bloom": "BloomForCausalLM",
            "mpt": "MptForCausalLM", "hyperclovax": "HyperCLOVAXForCausalLM", "biogpt": "BioGptForCausalLM",
-           "gpt_neo": "GPTNeoForCausalLM",
+           "gpt_neo": "GPTNeoForCausalLM", "apertus": "ApertusForCausalLM",
            "hunyuan_v1_dense": "HunYuanDenseV1ForCausalLM", "hunyuan_v1_moe": "HunYuanMoEV1ForCausalLM",
            "ernie4_5_moe": "Ernie4_5_MoeForCausalLM", "cwm": "CwmForCausalLM", "mt5": "MT5ForConditionalGeneration",
            "bert": "BertForPreTraining", "t5": "T5ForConditionalGeneration"}

@@ -1,6 +1,7 @@
 """Runs PyTorch code in float64 throughout, even if the code requests another precision, and verifies this.
 
-Hugging Face models request float32 explicitly in some places (norms, softmax, rotary tables). `Float64` answers each
+Hugging Face models request other types explicitly in some places: float32 in norms, softmax and rotary tables, and
+bfloat16 in xIELU. `Float64` answers each
 such request with float64, and raises an error if the result of any operation, forward or backward, has another
 floating-point dtype."""
 import platform
@@ -21,7 +22,7 @@ transformers.models.bloom.modeling_bloom.BloomGelu = lambda: torch.nn.GELU(appro
 class _Promote(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         def promote(value):
-            return torch.float64 if value is torch.float32 else value
+            return torch.float64 if any(value is x for x in (torch.float32, torch.bfloat16)) else value
 
         if func is torch.Tensor.float:
             func = torch.Tensor.double

@@ -52,7 +52,7 @@ def initialise(model, rng, zero_centred, dtype):
     """Draws random weights. Biases and norm gains are at least 0.05 away from 0 and from 1, so that omitting one has an
     effect."""
     with torch.no_grad():
-        for name, p in [*model.named_parameters(), *moe.biases(model).items()]:
+        for name, p in [*model.named_parameters(), *moe.buffers(model).items()]:
             if not moe.is_vector(name, p):
                 std = moe.ROUTER_STD if name.removesuffix(".weight").endswith(moe.ROUTERS) else 0.1
                 value = rng.normal(0, std, tuple(p.shape))
@@ -60,7 +60,7 @@ def initialise(model, rng, zero_centred, dtype):
                 value = rng.uniform(0.05, 0.3, tuple(p.shape)) * rng.choice([-1, 1], tuple(p.shape))
                 if any(word in name.lower() for word in ("norm", ".ln_", ".ln.")):
                     value += 0 if zero_centred or name.endswith("bias") else 1
-            p.copy_(torch.from_numpy(value.astype(dtype).astype("float64")))
+            p.copy_(torch.from_numpy(np.asarray(value, dtype).astype("float64")))
 
 
 def language(o, rng):
@@ -185,7 +185,7 @@ def make(name, out, overrides, arguments):
                                                    batches | {"loss_mask": masks}, task)
     params = {n: p.detach() for n, p in model.named_parameters()}
     oracle = {"grad/" + n: g for n, g in moe.on_disk(FAMILIES[family], grads).items()} | {
-        "param/" + n: p for n, p in moe.on_disk(FAMILIES[family], params | moe.biases(model)).items()}
+        "param/" + n: p for n, p in moe.on_disk(FAMILIES[family], params | moe.buffers(model)).items()}
     # RoBERTa's logits are not stored, because it gives all padding the same position
     if 0 < logits.nbytes <= 64 << 10 and not files.get("pad"):
         oracle["logits"] = logits.contiguous()
@@ -232,7 +232,7 @@ def save_init(family, model, folder, dtype):
         copy.deepcopy(model).to(dtype).save_pretrained(scratch)
         (folder / "init.safetensors").write_bytes((Path(scratch) / "model.safetensors").read_bytes())
     saved = safetensors.torch.load_file(folder / "init.safetensors")
-    mine = moe.on_disk(FAMILIES[family], {n: p.detach() for n, p in model.named_parameters()} | moe.biases(model))
+    mine = moe.on_disk(FAMILIES[family], {n: p.detach() for n, p in model.named_parameters()} | moe.buffers(model))
     if saved.keys() != mine.keys():
         raise Failed(f"{folder.name}: save_pretrained and we disagree about the names "
                      f"{sorted(saved.keys() ^ mine.keys())}")

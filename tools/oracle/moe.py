@@ -14,8 +14,10 @@ def is_vector(name, p):
     return p.dim() < 2 or name.endswith("_proj_bias")
 
 
-def biases(model):
-    return {n: b for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")}
+def buffers(model):
+    """The buffers that files have: balancing biases, and the constants of xIELU."""
+    kept = "e_score_correction_bias", "act_fn.beta", "act_fn.eps"
+    return {n: b for n, b in model.named_buffers() if n.endswith(kept)}
 
 
 def on_disk(family, tensors):

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import LlamaConfig
-from transformers.activations import ACT2FN
+from transformers.activations import ACT2FN, XIELUActivation
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as rotate_interleaved
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -84,6 +84,19 @@ def activation():
         x = torch.cat([torch.randn(4, 2, 10), torch.linspace(-30, 30, 20).view(1, 2, 10)]).requires_grad_()
         y = f(x)
         record(kind, "activation", {"kind": kind}, {"x": x}, {"y": y}, {"y": torch.randn(y.shape)})
+
+
+def xielu():
+    """The second case has alphas for which softplus is linear, and an eps that matters."""
+    for case, alpha_p, alpha_n, beta, eps in (("xielu", 0.3, -0.7, 0.5, -1e-6), ("xielu_steep", 21.5, 30.0, 0.3, -0.6)):
+        model = XIELUActivation(beta=beta, eps=eps, dtype=torch.float64)
+        with torch.no_grad():
+            model.alpha_p.fill_(alpha_p), model.alpha_n.fill_(alpha_n)
+        x = torch.cat([draw(4, 2, 10), torch.linspace(-30, 30, 20).view(1, 2, 10)]).detach().requires_grad_()
+        y = model(x)
+        record(case, "xielu", {}, {"x": x, "alpha_p": model.alpha_p, "alpha_n": model.alpha_n,
+                                   "beta": model.beta.view(1), "eps": model.eps.view(1)},
+               {"y": y}, {"y": torch.randn(y.shape)})
 
 
 def rope():
@@ -387,7 +400,7 @@ def optimizer():
 def main(a):
     relative_buckets()
     with Float64():
-        for make in (linear, norm, activation, rope, attention, attention_sink, padded, attention_bias, embedding,
+        for make in (linear, norm, activation, xielu, rope, attention, attention_sink, padded, attention_bias, embedding,
                      cross_entropy, optimizer, route, sparsemixer, router_loss, sinkhorn, experts):
             torch.manual_seed(1234)
             make()

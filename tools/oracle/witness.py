@@ -27,7 +27,7 @@ NAMES = {"model.embed_tokens": "embedding.word_embeddings", "positions.": "embed
          "o_proj": "linear_proj", "q_norm": "q_layernorm", "k_norm": "k_layernorm", ".down_proj": ".linear_fc2",
          "pre_feedforward_": "pre_mlp_", "post_feedforward_": "post_mlp_",
          "gate.e_score_correction_bias": "router.expert_bias", "mlp.gate.": "mlp.router.",
-         "shared_expert_gate.": "shared_experts.gate_", "shared_expert.": "shared_experts."}
+         "shared_expert_gate.": "shared_experts.gate_", "shared_expert.": "shared_experts.", "act_fn": "activation_func"}
 PARTS = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "fc1", "up": "fc1"}
 
 
@@ -78,7 +78,7 @@ def megatron(tensors, m):
         parts = [parts[place] for place in sorted(parts)]
         if "linear_qkv" in name:  # group by group
             parts = np.concatenate([x.reshape(m.groups, -1, *x.shape[1:]) for x in parts], axis=1)
-        found[name] = np.concatenate(list(parts))
+        found[name] = np.concatenate([np.atleast_1d(x) for x in parts])
     return found
 
 
@@ -120,7 +120,7 @@ def check(folder):
     w = {n: Var(x) for n, x in translated(load_file(folder / "init.safetensors")).items()}
     grads = translated({n.removeprefix("grad/"): x for n, x in oracle.items() if n.startswith("grad/")})
     expected = {(n, shape) for n, (shape, _) in decoder.tensors(m).items()}
-    for found in ({n: x for n, x in w.items() if not n.endswith("expert_bias")}, grads):
+    for found in ({n: x for n, x in w.items() if not n.endswith(("expert_bias", ".beta", ".eps"))}, grads):
         if other := expected ^ {(n, x.shape) for n, x in found.items()}:
             raise ValueError(f"run.conf and the files disagree about {sorted(other)}")
     text = batches["tokens"][0]

@@ -59,9 +59,10 @@ extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text,
 extern const HfForm hf_form_count, hf_form_query_groups, hf_form_own_keys, hf_form_nullable, hf_form_only,
     hf_form_head_size, hf_form_head_size_is_usual, hf_form_hidden_size_divides, hf_form_heads_fill_hidden,
     hf_form_fourfold, hf_form_always_fourfold, hf_form_decoder_layers, hf_form_feed_forward,
-    hf_form_positions, hf_form_activation, hf_form_gate, hf_form_gemma_gate, hf_form_pre_attention_scalar,
-    hf_form_softcap, hf_form_reciprocal, hf_form_scaled_head, hf_form_attention_biases, hf_form_both_biases,
-    hf_form_same_rate, hf_form_mpt_attention, hf_form_two_norms, hf_form_falcon_layers, hf_form_falcon_heads;
+    hf_form_positions, hf_form_activation, hf_form_learned_activation, hf_form_gate, hf_form_gemma_gate,
+    hf_form_pre_attention_scalar, hf_form_softcap, hf_form_reciprocal, hf_form_scaled_head,
+    hf_form_attention_biases, hf_form_both_biases, hf_form_same_rate, hf_form_mpt_attention,
+    hf_form_two_norms, hf_form_falcon_layers, hf_form_falcon_heads;
 extern const HfForm hf_form_bert_heads, hf_form_classes, hf_form_padding, hf_form_positions_after_padding,
     hf_form_erf_activation;
 extern const HfForm hf_form_rope_number, hf_form_rope_temperature, hf_form_rotary_dim, hf_form_local_base,

@@ -109,15 +109,11 @@ static const struct {
     const char *name;
     bool is_gate;
     MlpActivation activation;
-} ACTIVATIONS[] = {{"gelu_new", false, MLP_GELU_TANH},
-                   {"gelu_pytorch_tanh", false, MLP_GELU_TANH},
-                   {"gelu", false, MLP_GELU_ERF},
-                   {"quick_gelu", false, MLP_QUICK_GELU},
-                   {"relu2", false, MLP_SQUARED_RELU},
-                   {"relu", false, MLP_RELU},
-                   {"silu", true, MLP_SWIGLU},
-                   {"gelu_new", true, MLP_GEGLU_TANH},
-                   {"gelu_pytorch_tanh", true, MLP_GEGLU_TANH},
+} ACTIVATIONS[] = {{"gelu_new", false, MLP_GELU_TANH}, {"gelu_pytorch_tanh", false, MLP_GELU_TANH},
+                   {"gelu", false, MLP_GELU_ERF},      {"quick_gelu", false, MLP_QUICK_GELU},
+                   {"relu2", false, MLP_SQUARED_RELU}, {"relu", false, MLP_RELU},
+                   {"xielu", false, MLP_XIELU},        {"silu", true, MLP_SWIGLU},
+                   {"gelu_new", true, MLP_GEGLU_TANH}, {"gelu_pytorch_tanh", true, MLP_GEGLU_TANH},
                    {"gelu", true, MLP_GEGLU_ERF}};
 enum { N_ACTIVATIONS = sizeof ACTIVATIONS / sizeof *ACTIVATIONS };
 
@@ -131,7 +127,14 @@ static void read_activation(HfReader *r, const HfRow *row, bool is_gate) {
         hf_set_text(r, row->option, MlpActivation_spellings[ACTIVATIONS[i].activation]);
 }
 
-static void activation_read(HfReader *r, const HfRow *row) { read_activation(r, row, false); }
+/* Only Apertus stores the numbers that xIELU learns. */
+static void activation_read(HfReader *r, const HfRow *row) {
+    if (!strcmp(hf_get_text(r, NULL, row->key, row->word), "xielu"))
+        hf_refuse(r, row->key, "an activation that is not supported for this type of model");
+    read_activation(r, row, false);
+}
+
+static void learned_activation_read(HfReader *r, const HfRow *row) { read_activation(r, row, false); }
 static void gate_read(HfReader *r, const HfRow *row) { read_activation(r, row, true); }
 
 /* The first files of Gemma have "gelu", but transformers uses the tanh approximation for them. */
@@ -316,6 +319,7 @@ const HfForm hf_form_count = {count_read, hf_value_write},
              hf_form_feed_forward = {feed_forward_read, feed_forward_write},
              hf_form_positions = {positions_read, hf_value_write},
              hf_form_activation = {activation_read, activation_write},
+             hf_form_learned_activation = {learned_activation_read, activation_write},
              hf_form_gate = {gate_read, activation_write},
              hf_form_gemma_gate = {gemma_gate_read, activation_write},
              hf_form_pre_attention_scalar = {pre_attention_scalar_read, pre_attention_scalar_write},

@@ -79,6 +79,7 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
         .rows = matrix,
         .columns = columns,
         .transposed = transposed,
+        .scalar = layout == SCALAR,
         .unused = unused,
         .by_group = layout == BY_GROUP || packed,
         .pairs = layout == PACKED_PAIRS,
@@ -629,8 +630,9 @@ Err hf_export(const Registry *r, HfFamily family, const char *path, DType dtype)
         Export x = {r, &map, dtype, NULL};
         SafeTensor *headers = mem_zero((size_t)map.count + 1, sizeof *headers);
         for (int64_t i = 0; i < map.count; i++)
-            headers[i] =
-                (SafeTensor){.name = map.tensors[i].name, .tensor = file_tensor(&map.tensors[i], dtype)};
+            headers[i] = (SafeTensor){.name = map.tensors[i].name,
+                                      .tensor = file_tensor(&map.tensors[i], dtype),
+                                      .scalar = map.tensors[i].scalar};
         e = check_master_values(&x);
         if (!e.code)
             e = safetensors_write(path, headers, map.count, &(MetaText){"format", "pt"}, 1, export_bytes, &x);

@@ -20,6 +20,7 @@ typedef enum HfLayout {
     IN_OUT,
     BY_GROUP,
     AFTER_PADDING,
+    SCALAR,
     PACKED,
     PACKED_IN_OUT,
     PACKED_PAIRS
@@ -38,6 +39,7 @@ typedef struct HfTensor {
     /* The tensor is a list of matrices, each with `rows` rows of the parameter. Transposed matrices are [in, out]. */
     int64_t rows, columns;
     bool transposed;
+    bool scalar;    /* the file has no dimension for the only element */
     int64_t unused; /* number of rows before the parameter's rows; they are written as zeros */
     bool by_group;  /* whether rows have the order of the parameter; otherwise, they are stored part by
                        part */

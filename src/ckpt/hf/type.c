@@ -344,6 +344,10 @@ static const HfRow ROWS_cwm[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/cwm.def"
 };
+static const HfRow ROWS_apertus[] = {
+#include "ckpt/hf/all.def"
+#include "ckpt/hf/apertus.def"
+};
 static const HfRow ROWS_bert[] = {
 #include "ckpt/hf/all.def"
 #include "ckpt/hf/bert.def"

@@ -101,6 +101,9 @@ class Tensors(dict):
     def mlp(self, name, ffn, biased):
         self.linear(f"{name}.linear_fc1", ffn * (1 + self.m.gated), self.m.hidden, self.std, biased)
         self.linear(f"{name}.linear_fc2", self.m.hidden, ffn, self.small, biased)
+        if self.m.activation == "xielu":
+            self[f"{name}.activation_func.alpha_p"] = (1,), (math.log(math.expm1(0.8)),)
+            self[f"{name}.activation_func.alpha_n"] = (1,), (math.log(math.expm1(0.8 - 0.5)),)
 
     def experts(self, name):
         m, o, h = self.m, self.o, self.m.hidden
@@ -458,8 +461,18 @@ class Pass:
                 "gelu-erf": lambda: x * cdf(x), "quick-gelu": lambda: x * sigmoid(x * 1.702), "swiglu": lambda: x * sigmoid(x),
                 "squared-relu": lambda: relu(x) * relu(x), "relu": lambda: relu(x)}[(name or self.m.activation).replace("geglu", "gelu")]()
 
+    def xielu(self, x, name):
+        """arXiv 2411.13010. beta and eps are not trained."""
+        softplus = lambda a: log(exp(self.w[f"{name}.{a}"]) + 1.0)
+        beta, eps = (self.w.get(f"{name}.{key}", of(value)).value for key, value in (("beta", 0.5), ("eps", -1e-6)))
+        low, positive = x.value < eps, x.value > 0
+        tail = exp(x * low + eps * ~low) - 1.0 - x
+        return x * beta + x * x * positive * softplus("alpha_p") + tail * ~positive * (softplus("alpha_n") + beta)
+
     def mlp(self, x, name):
-        return self.linear(self.activated(self.linear(x, f"{name}.linear_fc1")), f"{name}.linear_fc2")
+        x = self.linear(x, f"{name}.linear_fc1")
+        x = self.xielu(x, f"{name}.activation_func") if self.m.activation == "xielu" else self.activated(x)
+        return self.linear(x, f"{name}.linear_fc2")
 
     # ---- experts: tokens [t, h], ordered by position, then by sample ----
 

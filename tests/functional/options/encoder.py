@@ -71,7 +71,7 @@ class Bert(Pass):
     def losses(self):
         """Returns the loss of the masked tokens, and the loss of the next-sentence task."""
         m, batch, x = self.m, self.batch, self.hidden()
-        curve = "gelu-erf" if m.gated or m.named == "gelu" else m.named
+        curve = "gelu-erf" if m.gated or m.named in ("gelu", "xielu") else m.named
         y = self.norm(self.curve(self.linear(x, "lm_head.dense"), curve), "lm_head.layer_norm")
         found = [nll(self.output(y), batch.labels, batch.mask)]
         if "binary_head.weight" in self.w:

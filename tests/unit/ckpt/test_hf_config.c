@@ -28,6 +28,7 @@ static const struct {
               {"PhiForCausalLM", HF_PHI},
               {"PhimoeForCausalLM", HF_MIXTRAL},
               {"PersimmonForCausalLM", HF_PERSIMMON},
+              {"ApertusForCausalLM", HF_APERTUS},
               {"HyperCLOVAXForCausalLM", HF_HYPERCLOVAX},
               {"BioGptForCausalLM", HF_BIOGPT},
               {"GPTNeoForCausalLM", HF_GPT_NEO},

@@ -198,6 +198,7 @@ static const char *const GPT[][2] = {
     {"--activation-func-clamp-value 7", "and to --swiglu in experts: set one of them"},
     {"--swiglu --activation-func-clamp-value 7", "and to --swiglu in experts: set one of them"},
     {"--glu-linear-offset 1", "needs --quick-geglu, not --activation gelu"},
+    {EXPERTS " --activation xielu", "remove --num-experts, or choose another activation"},
     {EXPERTS " --moe-router-topk 9", "more than --num-experts 8"},
     {EXPERTS " --moe-layer-freq [1,0,1]", "2 layers"},
     {EXPERTS " --moe-router-topk 1", "add --moe-router-pre-softmax"},

@@ -19,6 +19,7 @@
 #include "ops/scale.h"
 #include "ops/softcap.h"
 #include "ops/take_row.h"
+#include "ops/xielu.h"
 
 static inline Tensor *build_linear(Tape *t, Tensor **in, const void *attr) {
     (void)attr;
@@ -61,6 +62,11 @@ static inline Tensor *build_norm_views(Tape *t, Tensor **in, const void *attr) {
 
 static inline Tensor *build_activation(Tape *t, Tensor **in, const void *attr) {
     return op_activation(t, in[0], *(const ActivationAttr *)attr);
+}
+
+static inline Tensor *build_xielu(Tape *t, Tensor **in, const void *attr) {
+    (void)attr;
+    return op_xielu(t, in[0], (XieluNumbers){in[1], in[2], in[3], in[4]});
 }
 
 static inline Tensor *build_embedding(Tape *t, Tensor **in, const void *attr) {

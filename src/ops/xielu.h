@@ -1,0 +1,12 @@
+/* xIELU (Huang and Schlag, arXiv 2411.13010), an activation with two trained numbers. */
+#pragma once
+
+#include "tape/tape.h"
+
+/* Tensors [1]. beta and eps are not trained. */
+typedef struct XieluNumbers {
+    Tensor *alpha_p, *alpha_n, *beta, *eps;
+} XieluNumbers;
+
+/* Applies xIELU to each element of contiguous x [s,b,f] -> same shape; kernels/cpu/xielu.c has the formulas. */
+Tensor *op_xielu(Tape *, Tensor *x_sbf, XieluNumbers);
