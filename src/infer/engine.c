@@ -7,7 +7,6 @@
 #include "base/fault.h"
 #include "comm/agree.h"
 #include "infer/engine_state.h"
-#include "models/cache.h"
 #include "run/launch.h"
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -369,7 +368,9 @@ static CacheShape cache_shape(const RunContext *c, const EngineLimits *l) {
 
 double engine_cache_bytes(const Model *m, const RunContext *c, const EngineLimits *l) {
     const CacheShape shape = cache_shape(c, l);
-    return cache_bytes(m, &shape) + speculation_bytes(m, c, l);
+    double most = cache_bytes(m, &shape) + speculation_bytes(m, c, l);
+    if (c->comm) comm_all_reduce(c->comm, comm_everyone(c->comm), "cache_bytes", COMM_MAX, F64, &most, 1);
+    return most;
 }
 
 static double memory_of(const RunContext *c) {
@@ -396,6 +397,9 @@ static Err check_memory(const Model *m, const RunContext *c, const EngineLimits 
 }
 
 Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engine **out) {
+    if (l->speculation.tokens && c->layout && c->layout->mesh.size[AXIS_PP] > 1)
+        return err_user("speculation needs whole models on each pipeline rank: remove "
+                        "--pipeline-model-parallel-size, or generate without drafts");
     speculation_check(m, c, &l->speculation);
     CHECK(l->page % PAGE_ROWS == 0 && l->tokens >= l->requests && l->requests > 0,
           "an engine with pages of %lld rows, %lld requests and passes of %lld tokens", (long long)l->page,

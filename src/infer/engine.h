@@ -10,7 +10,7 @@
 
 #include "base/err.h"
 #include "infer/sampling.h"
-#include "models/model.h"
+#include "models/cache.h"
 
 /* Speculation: each pass also checks drafts of a request's next tokens. A draft is kept if it is the token that is
  * chosen at its position, so tokens and log-probabilities do not depend on drafts. */
@@ -94,7 +94,8 @@ enum { ENGINE_PASS_TOKENS = 2048 };
 double engine_room(const RunContext *);
 /* The number of pages for `rows` rows. */
 static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + page - 1) / page; }
-/* The bytes of the pools. It is a double, because an integer could overflow. */
+/* The bytes of the pools on the rank that needs most. All ranks must call it and get the same result. It is a double,
+ * because an integer could overflow. */
 double engine_cache_bytes(const Model *, const RunContext *, const EngineLimits *);
 /* Allocates pools. Too little memory is a user error, on all ranks. The model and the context must outlive
  * the engine. The model must not be a BERT model. */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "infer/engine_state.h"
-#include "ops/redistribute.h"
+#include "infer/stages.h"
 #include "ops/take_row.h"
 
 /* The integers of a pass: the fields of the batch, and tables of pages. */
@@ -146,9 +146,8 @@ Tensor *pass_run(Engine *e, const Pass *p) {
     fill_batch(p, &in);
     feed_write(&feed, field, d, &in.batch, e->ids);
     write_pages(&(Writer){e, p, e->ids + feed_bytes(&in.batch)}, &in, &feed);
+    const PassTokens tokens = {in.tokens, in.batch.shape.encoder, in.chosen};
     batch_free(&in.batch);
     if (p->depth) feed.encoded = read_outputs(p);
-    Tensor *logits = p->depth ? model_forward_ahead(p->tape, p->model, p->depth, &feed)
-                              : model_forward(p->tape, p->model, &feed);
-    return op_redistribute(p->tape, logits, AXIS_TP, SPMD_I, 2);
+    return stages_forward(p->tape, p->model, p->depth, &feed, &tokens);
 }

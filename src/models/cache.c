@@ -11,13 +11,18 @@ static double bytes_of(const CacheSpec *s, const CacheShape *shape) {
            (double)dtype_size(shape->dtype);
 }
 
-/* Returns the cache specs of all branches, in the order of layers, and of the outputs. The caller frees the array. */
+/* Returns the cache specs of all branches, in the order of layers, and of the outputs. Layers on other pipeline ranks
+ * have empty specs. The caller frees the array. */
 static CacheSpec *specs_of(const Model *m, const CacheShape *shape, int *n) {
-    const StackSpec *s = &m->plan.stack[m->plan.head[shape->depth].stack];
+    const Stack *stack = &m->stack[m->plan.head[shape->depth].stack];
+    const StackSpec *s = stack->spec;
     const Layout *l = &m->registry->layout;
     *n = stack_caches(s, l, s->n, 0, NULL);
     CacheSpec *all = mem_alloc(((size_t)*n + 1) * sizeof *all);
     stack_caches(s, l, s->n, 0, all);
+    for (int64_t i = 0; i < s->n; i++)
+        for (int k = stack_caches(s, l, i, 0, NULL); k < stack_caches(s, l, i + 1, 0, NULL); k++)
+            if (!stack->layer[i].n) all[k].dim[0] = 0;
     if (shape->outputs) all[(*n)++] = (CacheSpec){EXTENT_POSITIONS, {1, 1, s->hidden}};
     return all;
 }

@@ -13,7 +13,7 @@ typedef struct CacheShape {
     bool outputs; /* also keep the outputs of the stack, for the stack of the next depth */
 } CacheShape;
 
-/* Allocates pools on the device of the model, which must be in one pipeline stage. Free them with cache_free. */
+/* Allocates pools for this rank's layers, on the device of the model. Free them with cache_free. */
 Cache cache_new(const Model *, const CacheShape *);
 /* The number of bytes that cache_new allocates. It is a double, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);

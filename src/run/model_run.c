@@ -113,6 +113,13 @@ void model_run_refresh(ModelRun *r, bool training) {
 
 /* ---- a checkpoint's model ---- */
 
+static Err check_stages(const Config *c) {
+    Arena *arena = arena_new();
+    const Err e = pipeline_layout(c, arena, &(PipelineLayout){0});
+    arena_free(arena);
+    return e;
+}
+
 static Err check_memory(const Config *c, Comm *comm, const Device *device) {
     const double sharing = (double)rank_sharing(comm, device);
     Comm *notes = comm ? comm_null(comm_world(comm), comm_rank(comm)) : NULL;
@@ -177,6 +184,7 @@ Err model_run_open(ModelRun *r, const Config *c, Comm *comm) {
     Source s;
     Device *device;
     char transport[200];
+    ERR_RETURN(check_stages(c));
     Err e = source_find(c, &s);
     if (!e.code && !s.dir) e = err_user("'%s' holds no checkpoint; check the path", c->load);
     e = comm_agree(comm, e);

@@ -46,11 +46,15 @@ for stop in "prompt, ", "The ":
     assert all(stop not in text for text in found.groups()), both
     assert generate("--prompt", "The ", "Another prompt, ", *LENGTH, "--stop", stop)[0] == both
 
-# Tensor-parallel ranks, even more than there are query groups, generate the same text as one rank.
+# Tensor-parallel ranks, even more than there are query groups, and pipeline-parallel ranks generate the same text as
+# one rank.
 many = ["--prompt", "The ", "Another prompt, ", *LENGTH, "--fp64", "--logprobs"]
 alone = generate(*many)[0]
-for ranks in 2, 4:
-    assert_same_text(generate(*many, "--tensor-model-parallel-size", ranks)[0], alone, f"{ranks} ranks")
+TP, PP = "--tensor-model-parallel-size", "--pipeline-model-parallel-size"
+for layout in [TP, 2], [TP, 4], [PP, 2], [TP, 2, PP, 2]:
+    assert_same_text(generate(*many, *layout)[0], alone, layout)
+told = generate("--prompt", "a", PP, 3, status=2)[1]
+assert "2 layers cannot be divided evenly among 3 pipeline ranks" in told, told
 told = generate("--prompt", "a", "--num-experts", 4, "--tensor-model-parallel-size", 2, status=2)[1]
 assert "A model with experts can generate on one rank only: remove --tensor-model-parallel-size 2" in told, told
 assert "--sequence-parallel" not in told, told

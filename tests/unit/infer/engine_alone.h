@@ -143,7 +143,7 @@ static Speculation speculation_of(const Case *c, uint64_t round) {
 }
 
 /* Requests arrive in a random order, and some are aborted at a random time. */
-static EngineCounts run_together(Case *c, uint64_t round) {
+static inline EngineCounts run_together(Case *c, uint64_t round) {
     const int64_t requests = 1 + (int64_t)draw(round, 1, REQUESTS), pages = 3 + (int64_t)draw(round, 2, 3),
                   tokens = requests + (int64_t)draw(round, 3, 4) * 12;
     Engine *e = engine_open(c->m, (EngineLimits){.page = PAGE,
@@ -176,7 +176,7 @@ static EngineCounts run_together(Case *c, uint64_t round) {
 }
 
 /* open: returns a new device. */
-static void assert_results_are_those_of_a_request_alone(Device *(*open)(void)) {
+static inline void assert_results_are_those_of_a_request_alone(Device *(*open)(void)) {
     Case *c = mem_alloc(sizeof *c);
     for (int k = 0; k < STYLE_COUNT; k++) {
         int64_t preemptions = 0, shared = 0, kept = 0, rejected = 0;
