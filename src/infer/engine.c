@@ -332,6 +332,7 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
                 e->accepted += i + 1 < end && !live->ended;
             }
         }
+        if (live->computed < live->n_first) e->prompt_tokens += smaller(end, live->n_first) - live->computed;
         live->computed = end, live->encoded = true;
         name_pages(e, live);
     }
@@ -353,7 +354,8 @@ bool engine_step(Engine *e, EngineSink *sink, void *arg) {
 EngineCounts engine_counts(const Engine *e) {
     return (EngineCounts){e->waiting.n,    e->running.n,   page_pool_available(e->pages),
                           e->passes,       e->preemptions, e->shared,
-                          e->limits.pages, e->drafts,      e->accepted};
+                          e->limits.pages, e->drafts,      e->accepted,
+                          e->prompt_tokens};
 }
 
 /* ---- the engine ---- */

@@ -82,6 +82,7 @@ typedef struct EngineCounts {
     int64_t shared; /* tokens whose rows were in shared pages, so that they were not computed */
     int64_t pages;
     int64_t drafts, accepted; /* drafts of speculation, and those that were kept */
+    int64_t prompt_tokens;    /* that were computed; those of a request that released its pages count again */
 } EngineCounts;
 
 typedef struct Engine Engine;

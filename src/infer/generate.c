@@ -1,20 +1,29 @@
 #include "infer/generate.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/amount.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/philox.h"
 
 enum { PAGE = 64 };
 
 static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
 
-/* The number of pages of the decoder, or of the encoder, that a prompt needs. */
-static int64_t decoder_pages(const Model *m, const Prompt *p, const GenerateOptions *o) {
-    return engine_pages((has_encoder(m) ? 1 : p->n) + o->max_new_tokens, PAGE);
+static int64_t new_tokens(const GenerateOptions *o, int64_t i) {
+    return o->max_each ? o->max_each[i] : o->max_new_tokens;
 }
-static int64_t encoder_pages(const Model *m, const Prompt *p) {
-    return has_encoder(m) ? engine_pages(p->n, PAGE) : 0;
+
+/* The number of pages of the decoder, or of the encoder, that a prompt needs. */
+static int64_t decoder_pages(const Model *m, const Prompt *p, int64_t fresh, int64_t page) {
+    return engine_pages((has_encoder(m) ? 1 : p->n) + fresh, page);
+}
+static int64_t encoder_pages(const Model *m, const Prompt *p, int64_t page) {
+    return has_encoder(m) ? engine_pages(p->n, page) : 0;
 }
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -23,23 +32,25 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 /* All prompts run at the same time if there is room for their pages. Otherwise some wait, but the largest must fit. */
 static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt *prompts, int64_t n,
                                const GenerateOptions *o) {
-    const int64_t checked = 1 + o->speculation.tokens; /* tokens of a request in a pass */
+    const int64_t page = o->page ? o->page : PAGE, budget = o->tokens ? o->tokens : ENGINE_PASS_TOKENS,
+                  checked = 1 + o->speculation.tokens; /* tokens of a request in a pass */
     int64_t all = 0, all_encoder = 0, most = 0, most_encoder = 0, longest = checked;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t pages = decoder_pages(m, &prompts[i], o), encoder = encoder_pages(m, &prompts[i]);
+        const int64_t pages = decoder_pages(m, &prompts[i], new_tokens(o, i), page),
+                      encoder = encoder_pages(m, &prompts[i], page);
         all += pages, all_encoder += encoder;
         most = larger(most, pages), most_encoder = larger(most_encoder, encoder);
         longest = larger(longest, prompts[i].n);
     }
-    EngineLimits l = {.page = PAGE,
+    EngineLimits l = {.page = page,
                       .pages = all,
                       .shares_prefixes = true,
                       .encoder_pages = all_encoder,
-                      .requests = smaller(n, ENGINE_PASS_TOKENS / checked),
+                      .requests =
+                          larger(1, smaller(o->requests ? smaller(n, o->requests) : n, budget / checked)),
                       .speculation = o->speculation};
-    l.tokens =
-        larger(l.requests * checked, longest < ENGINE_PASS_TOKENS / n ? n * longest : ENGINE_PASS_TOKENS);
-    const double share = engine_cache_bytes(m, c, &l) / engine_room(c);
+    l.tokens = larger(l.requests * checked, longest < budget / n ? n * longest : budget);
+    const double share = engine_cache_bytes(m, c, &l) / (o->room > 0 ? o->room : engine_room(c));
     if (share > 1) {
         l.pages = larger((int64_t)((double)all / share), most);
         l.encoder_pages = larger((int64_t)((double)all_encoder / share), most_encoder);
@@ -51,39 +62,59 @@ static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt
 
 typedef struct Session {
     Engine *engine;
+    const Model *model;
+    const RunContext *context;
+    const Prompt *prompts;
     const GenerateOptions *options;
     Generated *out;
+    int64_t n, added, start_ns;
     Err error;
 } Session;
 
-static void take_event(void *arg, const EngineEvent *event) {
-    Session *s = arg;
-    const GenerateOptions *o = s->options;
+/* Stores a token, of which the event reports the log-probability. */
+static void store(Session *s, const EngineEvent *event) {
+    const size_t k = (size_t)s->options->likeliest;
     Generated *g = &s->out[event->id];
-    switch (event->kind) {
-    case EVENT_PROMPT:
-        g->logprobs[event->index - 1] = event->logprob;
-        break;
-    case EVENT_TOKEN:
-        g->tokens[event->index] = event->token;
-        g->logprobs[event->index - 1] = event->logprob;
-        g->n = event->index + 1;
-        if (!o->stop || !o->stop(o->stop_arg, event->id, g->tokens, g->n)) break;
-        g->stopped = true;
-        engine_abort(s->engine, event->id);
-        break;
-    case EVENT_END:
-        g->stopped = event->finish == FINISH_STOP;
-        if (event->finish == FINISH_NAN)
-            s->error = err_user("the model computes logits that are not finite after %lld tokens of prompt "
-                                "%lld; check its parameters, or use a wider type (--lane)",
-                                (long long)event->index, (long long)event->id + 1);
-    }
+    g->tokens[event->index] = event->token;
+    g->logprobs[event->index - 1] = event->logprob;
+    if (k) memcpy(g->likeliest + (size_t)(event->index - 1) * k, event->likeliest, k * sizeof *g->likeliest);
+    if (event->kind != EVENT_PROMPT) g->at_ns[event->index - 1] = clock_ns();
 }
 
-/* Adds a request. Its result begins with the prompt or, in an encoder-decoder model, with the start token. */
-static Err add(Session *s, const Model *m, const Prompt *p, int64_t i) {
+static bool watch(Session *s, int64_t i) {
     const GenerateOptions *o = s->options;
+    return o->watch && o->watch(o->watch_arg, i, &s->out[i]);
+}
+
+static void take_event(void *arg, const EngineEvent *event) {
+    Session *s = arg;
+    Generated *g = &s->out[event->id];
+    if (event->kind != EVENT_END || event->finish == FINISH_STOP) store(s, event);
+    if (event->kind == EVENT_PROMPT) return;
+    if (event->kind == EVENT_TOKEN) {
+        g->n = event->index + 1;
+        if (!watch(s, event->id)) return;
+        g->stopped = true;
+        engine_abort(s->engine, event->id);
+    } else {
+        g->stopped = g->has_end = event->finish == FINISH_STOP;
+    }
+    g->ended = true, g->ended_ns = clock_ns();
+    if (event->kind == EVENT_TOKEN || event->finish != FINISH_NAN)
+        watch(s, event->id);
+    else
+        s->error = err_user("the model computes logits that are not finite after %lld tokens of prompt "
+                            "%lld; check its parameters, or use a wider type (--lane)",
+                            (long long)event->index, (long long)event->id + 1);
+}
+
+/* ---- adding prompts ---- */
+
+/* Adds a request. Its result begins with the prompt or, in an encoder-decoder model, with the start token. */
+static Err add(Session *s, int64_t i) {
+    const GenerateOptions *o = s->options;
+    const Prompt *p = &s->prompts[i];
+    const bool encoder = has_encoder(s->model);
     const int32_t start = (int32_t)o->start;
     const Request request = {.id = i,
                              .prompt = p->tokens,
@@ -92,31 +123,63 @@ static Err add(Session *s, const Model *m, const Prompt *p, int64_t i) {
                              .sampling = o->sampling,
                              .seed = o->seed,
                              .stream = (uint64_t)i,
-                             .max_new_tokens = o->max_new_tokens,
+                             .max_new_tokens = new_tokens(o, i),
                              .ends = o->ends,
                              .n_ends = o->n_ends,
                              .logprobs = !o->skip_logprobs,
-                             .prompt_logprobs = !o->skip_logprobs};
+                             .prompt_logprobs = !o->skip_logprobs && !o->skip_prompt_logprobs,
+                             .likeliest = o->likeliest};
     const Err e = engine_add(s->engine, &request);
     if (e.code) return err_user("prompt %lld: %s", (long long)i + 1, e.msg);
-    const int64_t first = has_encoder(m) ? 1 : p->n, room = first + o->max_new_tokens;
+    const int64_t first = encoder ? 1 : p->n, room = first + request.max_new_tokens;
     Generated *g = &s->out[i];
     *g = (Generated){.n = first,
                      .n_prompt = first,
                      .tokens = mem_zero((size_t)room, sizeof *g->tokens),
-                     .logprobs = mem_zero((size_t)room, sizeof *g->logprobs)};
-    memcpy(g->tokens, has_encoder(m) ? &start : p->tokens, (size_t)first * sizeof *g->tokens);
+                     .logprobs = mem_zero((size_t)room, sizeof *g->logprobs),
+                     .at_ns = mem_zero((size_t)room, sizeof *g->at_ns),
+                     .likeliest =
+                         o->likeliest ? mem_zero((size_t)(room * o->likeliest), sizeof *g->likeliest) : NULL,
+                     .added_ns = clock_ns()};
+    memcpy(g->tokens, encoder ? &start : p->tokens, (size_t)first * sizeof *g->tokens);
     return ERR_OK;
+}
+
+/* The number of prompts that have arrived, on every rank what the first rank finds. The times between them are
+ * exponentially distributed. */
+static int64_t arrived(const Session *s) {
+    const GenerateOptions *o = s->options;
+    const double passed = 1e-9 * (double)(clock_ns() - s->start_ns);
+    int64_t n = 1;
+    for (double at = 0; n < s->n; n++) {
+        at -= log(philox_uniform(o->seed, hash_name("arrival"), (uint64_t)n)) / o->per_second;
+        if (at > passed) break;
+    }
+    Comm *comm = s->context->comm;
+    if (comm) comm_all_reduce(comm, comm_everyone(comm), "arrived", COMM_MIN, I64, &n, 1);
+    return n;
+}
+
+/* Adds the prompts that must be added before the next pass. */
+static void add_arrived(Session *s) {
+    const GenerateOptions *o = s->options;
+    int64_t n = o->per_second > 0 ? arrived(s) : o->per_pass ? s->added + o->per_pass : s->n;
+    if (n > s->n) n = s->n;
+    while (s->added < n && !s->error.code) s->error = add(s, s->added++);
 }
 
 Err generate(const Model *m, const RunContext *context, const Prompt *prompts, int64_t n,
              const GenerateOptions *o, Generated *out) {
-    Session s = {.options = o, .out = out};
+    Session s = {.model = m, .context = context, .prompts = prompts, .options = o, .out = out, .n = n};
     const EngineLimits limits = limits_for(m, context, prompts, n, o);
     ERR_RETURN(engine_new(m, context, &limits, &s.engine));
     memset(out, 0, (size_t)n * sizeof *out);
-    for (int64_t i = 0; i < n && !s.error.code; i++) s.error = add(&s, m, &prompts[i], i);
-    while (!s.error.code && engine_step(s.engine, take_event, &s)) continue;
+    s.start_ns = clock_ns();
+    for (bool busy = true; (busy || s.added < n) && !s.error.code;) {
+        add_arrived(&s);
+        busy = !s.error.code && engine_step(s.engine, take_event, &s);
+        if (!busy && s.added < n) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
     if (o->counts) *o->counts = engine_counts(s.engine);
     engine_free(s.engine);
     for (int64_t i = 0; i < n && s.error.code; i++) generated_free(&out[i]);
@@ -126,5 +189,7 @@ Err generate(const Model *m, const RunContext *context, const Prompt *prompts, i
 void generated_free(Generated *g) {
     free(g->tokens);
     free(g->logprobs);
+    free(g->likeliest);
+    free(g->at_ns);
     *g = (Generated){0};
 }

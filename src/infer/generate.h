@@ -5,40 +5,53 @@
  * the decoder begins with GenerateOptions.start. */
 #pragma once
 
-#include "base/err.h"
 #include "infer/engine.h"
-#include "models/model.h"
 
 typedef struct Prompt {
     const int32_t *tokens;
     int64_t n; /* at least 1 */
 } Prompt;
 
-/* Called after each new token of a sample. Returns true to end the sample. tokens: the n tokens of
- * Generated.tokens. */
-typedef bool GenerateStop(void *arg, int64_t sample, const int32_t *tokens, int64_t n);
+typedef struct Generated {
+    /* owned: the prompt (or, in an encoder-decoder model, `start`), the new tokens and, if has_end is set, the end
+     * token */
+    int32_t *tokens;
+    /* owned: log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..] */
+    double *logprobs;
+    LikelyToken *
+        likeliest; /* owned: [GenerateOptions.likeliest] in place of each of tokens[1..]; NULL if there are none */
+    int64_t n, n_prompt; /* numbers of tokens; n excludes the end token */
+    int64_t *at_ns;      /* owned: clock_ns() when tokens[1..] were chosen; 0 for those of the prompt */
+    int64_t added_ns, ended_ns; /* clock_ns() when the prompt was added, and when it ended */
+    bool stopped,
+        has_end; /* stopped: an end token or the watch ended the sample, instead of max_new_tokens */
+    bool ended;
+} Generated;
+
+/* Called after each new token of a sample, and once when it has ended (`ended` is set). Returns true to end the
+ * sample. */
+typedef bool GenerateWatch(void *arg, int64_t sample, const Generated *);
 
 typedef struct GenerateOptions {
     Sampling sampling;
     int64_t max_new_tokens;
+    const int64_t *max_each; /* [n] replaces max_new_tokens, unless it is NULL */
     uint64_t seed;
     const int64_t *ends; /* [n_ends] tokens that end a sample and are not part of it */
     int64_t n_ends;
-    int64_t start;      /* the first token of the decoder of an encoder-decoder model */
-    bool skip_logprobs; /* Generated.logprobs is not needed */
+    int64_t start;                            /* the first token of the decoder of an encoder-decoder model */
+    bool skip_logprobs, skip_prompt_logprobs; /* these values of Generated.logprobs are not needed */
+    int64_t likeliest;                        /* at most the vocabulary */
+    int64_t page, requests, tokens;           /* as in EngineLimits, at most; 0: chosen */
+    double room;                              /* bytes of the KV cache, at most; 0: engine_room */
     Speculation speculation;
+    /* Prompts are added before each pass, this many or, at random times, this many per second; 0: all are added first. */
+    int64_t per_pass;
+    double per_second;
+    GenerateWatch *watch;
+    void *watch_arg;
     EngineCounts *counts; /* set after the last pass; may be NULL */
-    GenerateStop *stop;
-    void *stop_arg;
 } GenerateOptions;
-
-typedef struct Generated {
-    int32_t *tokens; /* owned: the prompt (or, in an encoder-decoder model, `start`), then the new tokens */
-    /* owned: log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..] */
-    double *logprobs;
-    int64_t n, n_prompt;
-    bool stopped; /* true if an end token or `stop` ended the sample, false if max_new_tokens did */
-} Generated;
 
 /* All ranks of the context must call it with the same arguments, and all get the same texts. A prompt that is empty or
  * longer than the model's positions, an id outside the vocabulary, and logits that are not finite are user errors. The

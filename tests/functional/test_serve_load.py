@@ -83,7 +83,7 @@ told = isotron("serve", "--load", saved, "--inference-dynamic-batching-buffer-si
 assert "is less than one page of the KV cache" in told, told
 for words, message in [
         (["--inference-dynamic-batching-block-size", 96], "must be a multiple of 64"),
-        (["--inference-dynamic-batching-max-tokens", 255], "must be at least the number of requests"),
+        (["--inference-dynamic-batching-max-tokens", 255], "must be at least 256, the number of requests"),
         (["--inference-max-requests", 0], "must be from 1 to 4096")]:
     told = isotron("serve", "--load", saved, *words, expect=2)
     assert message in told, told

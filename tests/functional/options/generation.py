@@ -41,7 +41,7 @@ def generate(o, shape, weights, prompts, stop=()):
             if not told:
                 told = [(tokens[i + 1], logprobs[i, tokens[i + 1]]) for i in range(len(tokens) - 1)]
             token = choose(o, z[-1], uniform(o.int("random-seed", o.int("seed", 1234)), number << 32 | len(tokens)))
-            if token == o.eod:
+            if token == o.int("termination-id", o.eod):
                 break
             told.append((token, logprobs[-1, token]))
             tokens.append(token)

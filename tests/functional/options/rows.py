@@ -1105,7 +1105,7 @@ def generated(fields, options, prompts=("1 2 3 4 5 6 7", "8 9"), model="", more=
         trainer.run()
         words = ["--lane", "fp64", "--logprobs", *options.split(), *more(save)]
         of = lane(words)
-        if "--prompts-file" not in words:
+        if not {"--prompts-file", "--prompt-file"} & set(words):
             words += ["--prompt", *prompts]
         text = program.call("generate", "--load", save, *words)
         asked = Options([*o, *words])
@@ -1123,6 +1123,13 @@ def prompts_file(folder):
     path = pathlib.Path(folder) / "prompts.txt"
     path.write_text("1 2 3 4 5 6 7\n8 9\n")
     return ["--prompts-file", path]
+
+
+def prompt_file(folder):
+    path = pathlib.Path(folder) / "prompts.jsonl"
+    path.write_text('{"text": "1 2 3 4 5 6 7", "chatgpt_output_token_length": 3}\n'
+                    '{"prompt": "8 9", "text2": "x", "chatgpt_output_token_length": 3}\nnot read\n')
+    return ["--prompt-file", path]
 
 
 generated("prompt tokens_to_generate temperature logprobs window_size", "--tokens-to-generate 8 --temperature 0", model="--window-size 3,0")
@@ -1166,6 +1173,10 @@ generated("attention_chunk_size no_rope_temperature_floor rope_temperature_floor
           " --attention-chunk-size 3 --no-rope-temperature-scale 0.4 --no-rope-temperature-floor 2"
           " --qk-l2-norm-rope-layers-only --rope-temperature-scale 0.3 --rope-temperature-floor 3")
 generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)
+# the reference reads only the first spelling, which the file replaces
+generated("prompt_file prompt_file_num_truncate num_tokens_from_file", "--temperature 0 --prompt-file-num-truncate 2"
+          " --num-tokens-from-file --tokens-to-generate 3 --num-tokens-to-generate 5", more=prompt_file)
+generated("termination_id", "--tokens-to-generate 8 --temperature 0 --termination-id 30")
 generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
 generated("top_k", "--tokens-to-generate 8 --top-k 3")
 generated("top_p", "--tokens-to-generate 8 --top-p 0.4")

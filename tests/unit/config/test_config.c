@@ -152,7 +152,7 @@ TEST(generation_asks_for_its_own) {
     Parsed p;
     parse(&p, CHECK_GENERATE, "--top-k 3 --top-p 0.5");
     assert_string_equal(p.args.problems.s, "Generation needs a checkpoint: set --load.\n"
-                                           "Generation needs --prompt or --prompts-file.\n"
+                                           "Generation needs --prompt, --prompts-file or --prompt-file.\n"
                                            "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one.\n");
     done(&p);
 }

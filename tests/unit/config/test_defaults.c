@@ -294,6 +294,19 @@ static const struct {
     {"temperature", "1"},
     {"top-p", "0"},
     {"cache-mla-latents", "false"},
+    {"prompt-file", "none"},
+    {"prompt-file-num-truncate", "none"},
+    {"num-tokens-from-file", "false"},
+    {"termination-id", "none"},
+    {"skip-prompt-log-probs", "false"},
+    {"top-n-logprobs", "0"},
+    {"stream", "false"},
+    {"output-path", "none"},
+    {"output-every-n-results", "1"},
+    {"no-record-throughput", "false"},
+    {"throughput-check-only", "false"},
+    {"inference-repeat-n", "1"},
+    {"incoming-requests-per-step", "none"},
     {"host", "0.0.0.0"},
     {"port", "5000"},
     {"inference-dynamic-batching-buffer-size-gb", "40"},
@@ -306,9 +319,9 @@ static const struct {
     {"log-max-attention-logit", "false"},
 };
 /* The defaults of these options differ from Megatron-LM's, because runs are deterministic here, and
- * generation samples from all tokens. */
+ * generation samples from all tokens and has all prompts at the start. */
 static const char *const OTHER_DEFAULT[] = {"tokenizer-hf-include-special-tokens", "no-deterministic-mode",
-                                            "top-k"};
+                                            "top-k", "incoming-requests-per-sec"};
 
 TEST(defaults_are_megatrons) {
     Arena *arena = arena_new();

@@ -646,9 +646,11 @@ static const char *const TASKS[][2] = {
 
 static const char *const GENERATION[][2] = {
     {"--prompt a", "Generation needs a checkpoint: set --load"},
-    {"--load x", "Generation needs --prompt or --prompts-file"},
-    {"--load x --prompt a --prompts-file b",
-     "--prompt and --prompts-file are mutually exclusive: remove one"},
+    {"--load x", "Generation needs --prompt, --prompts-file or --prompt-file"},
+    {"--load x --prompts-file a --prompt-file b",
+     "--prompt, --prompts-file and --prompt-file are mutually exclusive: keep one"},
+    {"--load x --prompt a --output-path b --top-n-logprobs 2",
+     "--top-n-logprobs needs the log-probabilities of the chosen tokens: add --return-log-probs"},
     {"--load x --prompt a --model bert",
      "BERT predicts masked tokens and cannot generate text: load the checkpoint of a GPT or a T5"},
     {"--load x --prompt a --ranks 2 --tensor-model-parallel-size 2 --sequence-parallel " EXPERTS,
@@ -666,6 +668,10 @@ static const char *const SERVING[][2] = {
     {"--model bert", "The server continues texts, which needs a GPT: load the checkpoint of a GPT"},
     {"--inference-dynamic-batching-block-size 96",
      "--inference-dynamic-batching-block-size 96 must be a multiple of 64"},
+    {"--inference-dynamic-batching-max-tokens 255",
+     "--inference-dynamic-batching-max-tokens 255 must be at least 256, the number of requests that run at "
+     "the same "
+     "time: raise it, or lower --inference-dynamic-batching-max-requests"},
     {"--inference-dynamic-batching-max-tokens 3 --inference-dynamic-batching-max-requests 4",
      "--inference-dynamic-batching-max-tokens 3 must be at least the number of requests that run at the same "
      "time, because each adds a token to a pass: raise it, or lower "

@@ -139,14 +139,13 @@ TEST(draws_depend_on_seed_sample_and_position) {
 
 typedef struct StopAt {
     int64_t sample, n;
-    int calls;
+    int calls, ended;
 } StopAt;
 
-static bool stop_at(void *arg, int64_t sample, const int32_t *tokens, int64_t n) {
+static bool stop_at(void *arg, int64_t sample, const Generated *g) {
     StopAt *s = arg;
-    (void)tokens;
-    s->calls++;
-    return sample == s->sample && n == s->n;
+    s->calls += !g->ended, s->ended += g->ended;
+    return sample == s->sample && g->n == s->n;
 }
 
 TEST(a_sample_ends_by_callback_token_or_length) {
@@ -158,12 +157,13 @@ TEST(a_sample_ends_by_callback_token_or_length) {
     assert_ok(generate(m->model, &m->run, prompts, 2, &o, full));
 
     StopAt stop = {.sample = 0, .n = 5};
-    o.stop = stop_at, o.stop_arg = &stop;
+    o.watch = stop_at, o.watch_arg = &stop;
     assert_ok(generate(m->model, &m->run, prompts, 2, &o, g));
     assert_true(g[0].stopped && !g[1].stopped);
     assert_int_equal(g[0].n, 5);
     assert_int_equal(g[1].n, 9);
     assert_int_equal(stop.calls, 2 + 8);
+    assert_int_equal(stop.ended, 2);
     assert_memory_equal(g[1].tokens, full[1].tokens,
                         9 * sizeof(int32_t)); /* the end of the other sample has no effect */
     generated_free(&g[0]), generated_free(&g[1]);

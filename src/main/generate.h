@@ -1,0 +1,58 @@
+/* The parts of `generate`: its prompts, its output and its conversations. */
+#pragma once
+
+#include "infer/generate.h"
+#include "main/command.h"
+
+typedef struct GenerateJob {
+    Setup setup;
+    Prompt *prompts;  /* [n] */
+    char **texts;     /* [n] */
+    int64_t *lengths; /* [n] numbers of tokens to generate */
+    int64_t n;
+    int64_t *ends, n_ends, start; /* as in GenerateOptions */
+} GenerateJob;
+
+/* The results of --inference-repeat-n runs: all but `out` are numbers of runs or of the last one. */
+typedef struct GenerateResults {
+    Generated *out; /* [n] of the last run */
+    double *rates;  /* [n_rates] tokens per second of each run */
+    int64_t n_rates;
+    EngineCounts counts;
+    int64_t most_bytes; /* that a rank has allocated on its device */
+} GenerateResults;
+
+/* A T5 answers its prompt, so the output does not repeat it. */
+static inline bool generate_is_t5(const GenerateJob *j) { return j->setup.config.model == MODEL_t5; }
+static inline bool generate_is_hf_t5(const GenerateJob *j) {
+    const HfModelType type = j->setup.config.hf_model_type;
+    return generate_is_t5(j) && (type == TYPE_t5 || type == TYPE_mt5);
+}
+
+/* ---- prompts (generate_prompts.c) ---- */
+
+/* Reads and tokenizes the prompts of --prompt, --prompts-file or --prompt-file. */
+Err generate_read_prompts(GenerateJob *);
+
+/* ---- output (generate_output.c) ---- */
+
+/* Decodes tokens; the caller frees the text. A model with a padded vocabulary has more ids than its tokenizer; the
+ * additional ids have no text, as in transformers. */
+Err generate_decode(const GenerateJob *, const int32_t *tokens, int64_t n, char **text, size_t *bytes);
+/* Decodes the new tokens; the caller frees the text. *before is the number of bytes before the first --stop text, or -1
+ * if there is none. */
+Err generate_find_stop(const GenerateJob *, int64_t sample, const Generated *, char **text, size_t *bytes,
+                       int64_t *before);
+/* Prints a sample: a header if there are several, the text up to the --stop text, which may end inside the last token,
+ * and the log-probabilities. */
+Err generate_print(const GenerateJob *, int64_t sample, const Generated *);
+
+/* Prints samples in order, each as soon as its tokens come. */
+typedef struct GenerateStream GenerateStream;
+GenerateStream *generate_stream_new(const GenerateJob *, const Generated *out);
+/* Prints what can be printed now. */
+void generate_stream_print(GenerateStream *);
+void generate_stream_free(GenerateStream *); /* NULL is fine */
+
+/* Writes the file --output-path, with the keys of Megatron-LM's inference scripts. */
+Err generate_write_json(const GenerateJob *, const GenerateResults *);

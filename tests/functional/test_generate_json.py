@@ -1,0 +1,134 @@
+"""generate writes the JSON of Megatron-LM's inference scripts, reads JSON Lines, adds prompts over time and streams
+texts. None of this changes a text."""
+import os
+import pty
+import re
+
+from harness import *
+
+NULL = ["--tokenizer-type", "NullTokenizer", "--vocab-size", 40]
+data, saved, lines, path = corpus(), WORK / "saved", WORK / "prompts.jsonl", WORK / "out.json"
+pretrain(data, WORK / "letters", "--max-position-embeddings", 2**15)
+isotron(*BASE, "--mock-data", *NULL, "--train-iters", 2, "--lr-warmup-iters", 0, "--save", saved)
+
+
+def generate(*words, load=saved, status=0, stdin=None):
+    """Runs generate with --output-path. Returns standard output, standard error and the JSON."""
+    path.unlink(missing_ok=True)
+    words = [PROGRAM, "generate", "--load", load, "--output-path", path, "--temperature", 0, *words, *OPTIONS]
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, errors="surrogateescape", input=stdin)
+    assert done.returncode == status, (words, done)
+    assert path.exists() == (status == 0), done
+    return done.stdout, done.stderr, json.loads(path.read_text()) if path.exists() else {}
+
+
+RUN = {"throughput", "mem-max-allocated-bytes", "lifetime_prefill_token_count", "async_sched_step_count",
+       "async_sched_compaction_step_count"}
+EACH = {"input_prompt", "generated_text", "generated_tokens", "latency", "ttft", "tpot", "cuda_graph_request_count_map",
+        "step_count", "top_n_logprobs", "generated_top_n_logprobs", "prompt_top_n_logprobs"}
+LOGPROBS = {"prompt_logprobs", "generated_logprobs", "logprobs"}
+PROMPTS = ["1 2 3 4 5", "6", "7 8 9"]
+ASK = ["--prompts", *PROMPTS, "--num-tokens-to-generate", 6, "--termination-id", -1, "--fp64"]
+
+# Tokens and log-probabilities are those that are printed, which functional/options compares with another program. The
+# most likely tokens of a position are a distribution, and contain the token with its value.
+text, _, told = generate(*ASK, "--return-log-probs", "--top-n-logprobs", 40, "--temperature", 1.3)
+assert set(told) == RUN | {"0", "1", "2"}, set(told)
+assert told["lifetime_prefill_token_count"] == 9 and len(told["throughput"]) == 1, told
+assert told["mem-max-allocated-bytes"] > 10**5 and told["throughput"][0] > 0, told
+for i, (prompt, part) in enumerate(zip(PROMPTS, re.split(r"^--- \d\n", text, flags=re.M)[1:])):
+    sample, n = told[str(i)], len(prompt.split())
+    assert set(sample) == EACH | LOGPROBS, set(sample)
+    printed = re.findall(r"^(prompt|new) \d+\t(\d+)\t(\S+)$", part, re.M)
+    new = [int(token) for kind, token, _ in printed if kind == "new"]
+    assert sample["input_prompt"] == prompt and sample["generated_tokens"] == new and len(new) == 6, sample
+    assert f"{prompt} {sample['generated_text']}" == part.splitlines()[0], (sample, part)
+    assert sample["logprobs"] == sample["prompt_logprobs"] + sample["generated_logprobs"], sample
+    assert [f"{x:.9g}" for x in sample["logprobs"]] == [x for *_, x in printed], (sample, printed)
+    top = sample["prompt_top_n_logprobs"] + sample["top_n_logprobs"]
+    assert len(sample["prompt_top_n_logprobs"]) == n - 1 and len(sample["top_n_logprobs"]) == 6, sample
+    assert sample["generated_top_n_logprobs"] == sample["top_n_logprobs"], sample
+    for (_, token, _), value, values in zip(printed, sample["logprobs"], top):
+        assert abs(sum(map(math.exp, values.values())) - 1) < 1e-9 and values[token] == value, (token, value, values)
+        assert list(values.values()) == sorted(values.values(), reverse=True), values
+    assert sample["ttft"] == sample["tpot"][0] and len(sample["tpot"]) == 6, sample
+    assert abs(sum(sample["tpot"]) - sample["latency"]) < 1e-3 * sample["latency"] + 1e-4, sample
+    assert sample["step_count"] == 6 and sample["cuda_graph_request_count_map"] is None, sample
+
+# An end token is in the tokens and has a log-probability, but no text; --stop ends the text inside the tokens.
+whole = generate(*ASK)[2]["0"]
+assert set(whole) == EACH and whole["top_n_logprobs"] is None, set(whole)
+end = whole["generated_tokens"][3]
+first = whole["generated_tokens"].index(end)
+ended = generate(*ASK, "--termination-id", end, "--return-log-probs", "--skip-prompt-log-probs")[2]["0"]
+assert ended["generated_tokens"] == whole["generated_tokens"][:first + 1], (ended, whole)
+assert ended["generated_text"].split() == whole["generated_text"].split()[:first], (ended, whole)
+assert ended["prompt_logprobs"] == [] and len(ended["logprobs"]) == first + 1, ended
+stopped = generate(*ASK, "--stop-words", f" {end}")[2]["0"]
+assert stopped["generated_text"] == whole["generated_text"].partition(f" {end}")[0], (stopped, whole)
+
+
+def tokens(told):
+    return [told[str(i)]["generated_tokens"] for i in range(len(told) - len(RUN & set(told)))]
+
+
+# How prompts are added, limits of the engine and repeats change no token. Options select what the file has.
+wanted = tokens(generate(*ASK)[2])
+for more, passes, count in ((["--incoming-requests-per-step", 1], 8, 9), (["--inference-max-requests", 1], 18, 9),
+                            (["--inference-dynamic-batching-max-tokens", 2], 0, 9),
+                            (["--inference-dynamic-batching-block-size", 128], 6, 9),
+                            (["--inference-dynamic-batching-buffer-size-gb", 1e-6], 18, 9),
+                            (["--incoming-requests-per-sec", 100], 0, 9), (["--incoming-requests-per-sec", -1], 6, 9)):
+    told = generate(*ASK, *more, "--inference-repeat-n", 3)[2]
+    assert tokens(told) == wanted and len(told["throughput"]) == 3, (more, told)
+    assert passes in (0, told["0"]["step_count"]), (more, told)
+    assert count in (0, told["lifetime_prefill_token_count"]), (more, told)
+slow = generate("--prompts", *["1"] * 20, "--num-tokens-to-generate", 1, "--incoming-requests-per-sec", 40)[2]
+assert slow["throughput"][0] < 200, slow["throughput"]  # on average, 19 prompts arrive in 0.475 s
+assert set(generate(*ASK, "--output-every-n-results", 2, "--no-record-throughput")[2]) == RUN - {"throughput"} | {"0",
+                                                                                                                  "2"}
+assert set(generate("--prompts", "1", "2", "--num-tokens-to-generate", 1, "--output-every-n-results", 5)[2]) == RUN | {"0", "1"}
+assert set(generate(*ASK, "--throughput-check-only")[2]) == {"throughput"}
+
+# A stream prints what is printed at the end, and a terminal sees it before the end.
+letters = ["--num-tokens-to-generate", 30, "--return-log-probs"]
+for stop in [], ["--stop", "e ", "th"]:
+    for prompts in ["The "], ["The ", "A rank", "No"]:
+        ask = ["--prompt", *prompts, *letters, *stop]
+        plain = generate(*ask, load=WORK / "letters")[0]
+        assert generate(*ask, "--stream", "--inference-repeat-n", 2, load=WORK / "letters")[0] == plain, plain
+main, terminal = pty.openpty()
+process = subprocess.Popen([PROGRAM, "generate", "--load", WORK / "letters", "--prompt", "The ", "--stream",
+                            "--temperature", "0", "--num-tokens-to-generate", "30000", *OPTIONS], stdout=terminal, stderr=subprocess.DEVNULL)
+os.close(terminal)
+said = b""
+while len(said) < 6:
+    said += os.read(main, 100)
+assert said.startswith(b"The ") and process.poll() is None, said
+process.kill()
+process.wait()
+os.close(main)
+
+# JSON Lines
+lines.write_text('{"text": "1 2 3 4 5", "chatgpt_output_token_length": 2}\n{"prompt": "6"}\n')
+told = generate("--prompt-file", lines, *ASK[4:])[2]
+assert tokens(told) == wanted[:2], told
+assert tokens(generate("--prompt-file", "-", *ASK[4:], stdin=lines.read_text())[2]) == wanted[:2]
+for line, more, problem in (
+        ("", [], "for lines of plain text use --prompts-file"), ("1 2 3", [], "line 2: not valid JSON"), ('["a"]', [], "line 2: "), ('{"texts": "1"}', [], 'neither "text" nor "prompt"'),
+        ('{"text": "1", "prompt": "2"}', [], 'both "text" and "prompt"'), ('{"text": 1}', [], 'line 2: '),
+        ('{"text": "a\\u0000b"}', [], "byte 0x00"), ('{"text": ""}', [], "prompt 2: the prompt is empty"),
+        *(('{"text": "1"%s}' % length, ["--num-tokens-from-file"], '"chatgpt_output_token_length" must be a number')
+          for length in ("", *(f', "chatgpt_output_token_length": {x}' for x in ("0", "1.5", '"2"', "1e99", "null"))))):
+    lines.write_text(f'{{"text": "1 2 3", "chatgpt_output_token_length": 1}}\n{line}\n')
+    assert problem in generate("--prompt-file", lines, "--num-tokens-to-generate", 1, *more, status=2)[1], (line, problem)
+for words, problem in (
+        (["--prompts", "1", "--top-n-logprobs", 2], "add --return-log-probs"),
+        (["--prompts", "1", "--top-n-logprobs", 99, "--return-log-probs"], "exceeds the vocabulary of 40 tokens"),
+        (["--prompts", "1", "--output-request-events"], "--output-request-events is not supported"),
+        (["--prompts", "1", "--model-provider", "hybrid"], "--model-provider hybrid is not supported"),
+        (["--num-tokens-to-prompt", 4, 8], "Set --prompt, --prompts-file or --prompt-file"),
+        (["--prompts", "1", "--output-path", WORK / "absent" / "out.json"], "absent"),
+        (["--prompts", "1", "--prompt-file", lines], "are mutually exclusive")):
+    assert problem in generate(*words, status=2)[1], (words, problem)
+print("generate writes JSON")
