@@ -11,7 +11,8 @@
  * does not depend on other rows or later keys. Keys have ascending positions (AttentionAttr.key), so a row always sees
  * a range of rows of k.
  *
- * paged_attention is the same for keys in pages, which may have 16 bits. Consecutive tokens of a request form blocks.
+ * paged_attention is the same for keys in pages, which may have 16 bits. Consecutive tokens of a request form blocks,
+ * which have only FEW_LANES lanes if there are few rows.
  *
  * Written: y, lse. Written or accumulated: dq, dk, dv, dbias; dk and dv sum the rows of a group in order, dbias the
  * samples. */
@@ -23,8 +24,9 @@
 #include "kernels/cpu/tile.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/relative_buckets.h"
+#include "tensor/float_bits.h"
 
-enum { LANES = 2 * TILE_WIDTH, KEYS = 64 };
+enum { LANES = 2 * TILE_WIDTH, FEW_LANES = TILE_HALF, KEYS = 64 };
 _Static_assert((int)KEYS <= DROPOUT_CHUNK, "the factors of a tile's row are drawn together");
 _Static_assert((int)KEYS == PAGE_ROWS, "a tile of keys is in one page");
 
@@ -32,7 +34,7 @@ typedef struct Problem {
     const Call *call;
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *first_key, *lengths;
-    int64_t s, b, g, r, t, d, dv, rows, blocks;
+    int64_t s, b, g, r, t, d, dv, rows, lanes, blocks; /* lanes of a block: LANES or FEW_LANES */
     const int64_t *position, *pages; /* paged: of the tokens; of the request. NULL: keys are not in pages */
     int64_t first_token;             /* paged: the operands' row of token 0 */
     /* [g,r,span]: the bias of key - query = i - last_query; NULL if there is no bias */
@@ -40,13 +42,17 @@ typedef struct Problem {
     int64_t last_query, span;
 } Problem;
 
+static void divide_rows(Problem *p, int64_t lanes) {
+    p->rows = p->r * p->s, p->lanes = lanes, p->blocks = (p->rows + lanes - 1) / lanes;
+}
+
 static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Tensor *v,
                        const Tensor *first_key, const Tensor *lengths) {
     Problem p = {
         .call = c, .attr = c->attr, .q = q, .k = k, .v = v, .first_key = first_key, .lengths = lengths};
     p.s = q->dim[0], p.b = q->dim[1], p.g = q->dim[2], p.r = q->dim[3], p.d = q->dim[4];
     p.t = k->dim[0], p.dv = v->dim[4];
-    p.rows = p.r * p.s, p.blocks = (p.rows + LANES - 1) / LANES;
+    divide_rows(&p, LANES);
     CHECK(p.t < INT32_MAX / 2, "attention: %lld keys", (long long)p.t);
     return p;
 }
@@ -91,17 +97,36 @@ typedef struct Rows {
     int64_t stride;
 } Rows;
 
+/* The element of the pool where row `first` of a request begins. The rows up to `end` are in the same page. */
+static int64_t paged_at(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end) {
+    const int64_t page = p->attr->page, row = p->pages[first / page] * page + first % page;
+    CHECK(row >= 0 && row + end - first <= t->dim[0], "paged_attention: row %lld of a pool of %lld",
+          (long long)row, (long long)t->dim[0]);
+    return row * t->stride[0] + group * t->stride[2];
+}
+
+/* Starts to load rows that are needed soon. They are short and far apart, so the processor does not do it itself. */
+static void prefetch_rows(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end) {
+    enum { LINE = 64 };
+    if (!p->pages || first >= end) return;
+    const int64_t at = paged_at(p, t, group, first, end), size = (int64_t)dtype_size((DType)t->dtype);
+    const char *row = (const char *)t->data + at * size;
+    for (int64_t i = first; i < end; i++, row += t->stride[0] * size)
+        for (int64_t byte = 0; byte < tensor_width(t) * size; byte += LINE) __builtin_prefetch(row + byte);
+}
+
 /* The rows [first, end) of a request, which are in one page. `converted` has room for them. */
 static Rows paged_rows(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end,
                        real *converted) {
-    const int64_t page = p->attr->page, row = p->pages[first / page] * page + first % page,
-                  at = row * t->stride[0] + group * t->stride[2], width = tensor_width(t);
-    CHECK(row >= 0 && row + end - first <= t->dim[0], "paged_attention: row %lld of a pool of %lld",
-          (long long)row, (long long)t->dim[0]);
+    const int64_t at = paged_at(p, t, group, first, end), width = tensor_width(t);
     if (t->dtype == REAL_TYPE) return (Rows){reals(t) + at, t->stride[0]};
-    for (int64_t i = 0; i < end - first; i++)
-        dtype_convert(converted + i * width, REAL_TYPE, tensor_at(t, at + i * t->stride[0]), (DType)t->dtype,
-                      (size_t)width);
+    for (int64_t i = 0; i < end - first; i++) {
+        const uint16_t *row = (const uint16_t *)t->data + at + i * t->stride[0];
+        if (t->dtype == BF16)
+            for (int64_t c = 0; c < width; c++) converted[i * width + c] = (real)float_of_bf16(row[c]);
+        else
+            for (int64_t c = 0; c < width; c++) converted[i * width + c] = (real)float_of_f16(row[c]);
+    }
     return (Rows){converted, width};
 }
 
@@ -115,8 +140,8 @@ typedef struct Block {
 
 static Block block(const Problem *p, int64_t sample, int64_t group, int64_t index) {
     const AttentionAttr *a = p->attr;
-    Block rows = {.sample = sample, .group = group, .first_row = index * LANES, .begin = p->t};
-    rows.n = p->rows - rows.first_row < LANES ? p->rows - rows.first_row : LANES;
+    Block rows = {.sample = sample, .group = group, .first_row = index * p->lanes, .begin = p->t};
+    rows.n = p->rows - rows.first_row < p->lanes ? p->rows - rows.first_row : p->lanes;
     const int64_t last = p->lengths && !p->pages ? slice_before(&a->key, p->t, int64s(p->lengths)[sample])
                                                  : p->t; /* keys that are not padding */
     for (int64_t l = 0; l < rows.n; l++) {
@@ -141,12 +166,12 @@ static real *lane_row(const Problem *p, const Block *rows, const Tensor *t, int6
            row / p->s * t->stride[3];
 }
 
-/* dst [width,LANES] = scale * x, transposed */
+/* dst [width,p->lanes] = scale * x, transposed */
 static void pack_lanes(const Problem *p, const Block *rows, const Tensor *x, real scale, real *dst) {
     const int64_t width = tensor_width(x);
-    for (int64_t l = 0; l < LANES; l++) {
+    for (int64_t l = 0; l < p->lanes; l++) {
         const real *row = l < rows->n ? lane_row(p, rows, x, l) : NULL;
-        for (int64_t c = 0; c < width; c++) dst[c * LANES + l] = row ? scale * row[c] : 0;
+        for (int64_t c = 0; c < width; c++) dst[c * p->lanes + l] = row ? scale * row[c] : 0;
     }
 }
 
@@ -167,7 +192,10 @@ static void store_row(real *dst, const real *src, int64_t src_stride, int64_t wi
     }
 }
 
-/* ---- a tile: keys [first, end) of a block, as [key,LANES] ---- */
+/* ---- a tile: keys [first, end) of a block, as [key,lanes] ---- */
+
+/* Functions with the argument `lanes`, which is LANES or FEW_LANES, are inlined so that it is a compile-time constant. */
+#define EACH_LANES static inline __attribute__((always_inline))
 
 typedef struct Range {
     int64_t first, end;
@@ -184,50 +212,50 @@ static Rows key_rows(const Problem *p, const Tensor *t, const Block *rows, Range
     return (Rows){head(t, rows->sample, rows->group) + keys.first * t->stride[0], t->stride[0]};
 }
 
-/* out[key,lane] = row of key . lane of x [width,LANES] */
-static void dot_keys(Rows key, int64_t width, Range keys, const real *x, real *out) {
+/* out[key,lane] = row of key . lane of x [width,lanes] */
+EACH_LANES void dot_keys(Rows key, int64_t width, Range keys, int lanes, const real *x, real *out) {
     const int64_t n = keys.end - keys.first;
-    memset(out, 0, (size_t)(n * LANES) * sizeof(real));
+    memset(out, 0, (size_t)(n * lanes) * sizeof(real));
     tile_gemm((Tile){.m = n,
-                     .n = LANES,
+                     .n = lanes,
                      .k = width,
                      .a = key.at,
                      .a_row = key.stride,
                      .a_col = 1,
                      .b = x,
-                     .ldb = LANES,
+                     .ldb = lanes,
                      .c = out,
-                     .ldc = LANES});
+                     .ldc = lanes});
 }
 
-/* out [width,LANES] += sum over keys of row of key * w[key,lane] */
-static void add_keys(Rows key, int64_t width, Range keys, const real *w, real *out) {
+/* out [width,lanes] += sum over keys of row of key * w[key,lane] */
+EACH_LANES void add_keys(Rows key, int64_t width, Range keys, int lanes, const real *w, real *out) {
     tile_gemm((Tile){.m = width,
-                     .n = LANES,
+                     .n = lanes,
                      .k = keys.end - keys.first,
                      .a = key.at,
                      .a_row = 1,
                      .a_col = key.stride,
                      .b = w,
-                     .ldb = LANES,
+                     .ldb = lanes,
                      .c = out,
-                     .ldc = LANES});
+                     .ldc = lanes});
 }
 
-static void mask(const Block *rows, Range keys, real *score) {
+EACH_LANES void mask(const Block *rows, Range keys, int lanes, real *score) {
     bool hidden = false;
-    for (int l = 0; l < LANES; l++) hidden |= rows->lo[l] > keys.first || rows->hi[l] < keys.end;
+    for (int l = 0; l < lanes; l++) hidden |= rows->lo[l] > keys.first || rows->hi[l] < keys.end;
     if (!hidden) return;
-    for (int32_t j = (int32_t)keys.first; j < keys.end; j++, score += LANES)
+    for (int32_t j = (int32_t)keys.first; j < keys.end; j++, score += lanes)
 #pragma omp simd
-        for (int l = 0; l < LANES; l++)
+        for (int l = 0; l < lanes; l++)
             score[l] = ((j >= rows->lo[l]) & (j < rows->hi[l])) ? score[l] : -(real)INFINITY;
 }
 
 static void cap_scores(const Problem *p, Range keys, real *score) {
     const real cap = (real)p->attr->softcap;
     if (cap == 0) return;
-    for (int64_t i = 0; i < (keys.end - keys.first) * LANES; i++)
+    for (int64_t i = 0; i < (keys.end - keys.first) * p->lanes; i++)
         score[i] = cap * REAL_MATH(tanh)(score[i] / cap);
 }
 
@@ -253,7 +281,7 @@ static void add_bias(const Problem *p, const Block *rows, Range keys, real *scor
         for (int64_t j = keys.first, n; j < keys.end; j += n) {
             n = slice_run(&p->attr->key, j, keys.end - j);
             const int64_t at = slice_position(&p->attr->key, j);
-            for (int64_t i = 0; i < n; i++) score[(j - keys.first + i) * LANES + l] += bias[at + i];
+            for (int64_t i = 0; i < n; i++) score[(j - keys.first + i) * p->lanes + l] += bias[at + i];
         }
     }
 }
@@ -300,15 +328,15 @@ typedef struct Softmax {
 } Softmax;
 
 /* score -> exp(score - max); `shrink`: the factor for the results so far */
-static void softmax_tile(Softmax *m, real *score, int64_t keys, real *shrink) {
+EACH_LANES void softmax_tile(Softmax *m, real *score, int64_t keys, int lanes, real *shrink) {
     real max[LANES], sum[LANES];
     memcpy(max, m->max, sizeof max);
     for (int64_t j = 0; j < keys; j++)
 #pragma omp simd
-        for (int l = 0; l < LANES; l++)
-            max[l] = score[j * LANES + l] > max[l] ? score[j * LANES + l] : max[l];
+        for (int l = 0; l < lanes; l++)
+            max[l] = score[j * lanes + l] > max[l] ? score[j * lanes + l] : max[l];
 #pragma omp simd
-    for (int l = 0; l < LANES; l++) {
+    for (int l = 0; l < lanes; l++) {
         const real base = max[l] == -(real)INFINITY ? 0 : max[l];
         shrink[l] = vector_exp(m->max[l] - base);
         sum[l] = m->sum[l] * shrink[l];
@@ -316,9 +344,9 @@ static void softmax_tile(Softmax *m, real *score, int64_t keys, real *shrink) {
     }
     for (int64_t j = 0; j < keys; j++)
 #pragma omp simd
-        for (int l = 0; l < LANES; l++) {
-            const real e = vector_exp(score[j * LANES + l] - max[l]);
-            score[j * LANES + l] = e;
+        for (int l = 0; l < lanes; l++) {
+            const real e = vector_exp(score[j * lanes + l] - max[l]);
+            score[j * lanes + l] = e;
             sum[l] += e;
         }
     memcpy(m->sum, sum, sizeof sum);
@@ -330,39 +358,48 @@ static int64_t forward_scratch(const Problem *p) {
     return (p->d + p->dv + 2 * KEYS) * LANES + (p->pages ? KEYS * width : 0);
 }
 
-static void forward_block(const Problem *p, const Block *rows, real *scratch) {
-    real *q = scratch, *y = q + p->d * LANES, *score = y + p->dv * LANES, *factor = score + KEYS * LANES,
-         *converted = factor + KEYS * LANES;
+EACH_LANES void forward_tiles(const Problem *p, const Block *rows, int lanes, real *scratch) {
+    real *q = scratch, *y = q + p->d * lanes, *score = y + p->dv * lanes, *factor = score + KEYS * lanes,
+         *converted = factor + KEYS * lanes;
     Softmax m = {.sum = {0}};
-    for (int l = 0; l < LANES; l++) m.max[l] = -(real)INFINITY;
-    memset(y, 0, (size_t)(p->dv * LANES) * sizeof(real));
+    for (int l = 0; l < lanes; l++) m.max[l] = -(real)INFINITY;
+    memset(y, 0, (size_t)(p->dv * lanes) * sizeof(real));
     pack_lanes(p, rows, p->q, (real)p->attr->scale, q);
     for (int64_t tile = rows->begin / KEYS; tile * KEYS < rows->end; tile++) {
-        const Range keys = tile_keys(rows, tile);
-        dot_keys(key_rows(p, p->k, rows, keys, converted), p->d, keys, q, score);
+        const Range keys = tile_keys(rows, tile), next = tile_keys(rows, tile + 1);
+        prefetch_rows(p, p->v, rows->group, keys.first, keys.end);
+        dot_keys(key_rows(p, p->k, rows, keys, converted), p->d, keys, lanes, q, score);
         cap_scores(p, keys, score);
         add_bias(p, rows, keys, score);
-        mask(rows, keys, score);
+        mask(rows, keys, lanes, score);
         real shrink[LANES];
-        softmax_tile(&m, score, keys.end - keys.first, shrink);
+        softmax_tile(&m, score, keys.end - keys.first, lanes, shrink);
         for (int64_t c = 0; c < p->dv; c++)
 #pragma omp simd
-            for (int l = 0; l < LANES; l++) y[c * LANES + l] *= shrink[l];
+            for (int l = 0; l < lanes; l++) y[c * lanes + l] *= shrink[l];
         if (p->attr->dropout.rate > 0) {
             draw(p, rows, keys, factor);
             multiply(score, factor, keys);
         }
-        add_keys(key_rows(p, p->v, rows, keys, converted), p->dv, keys, score, y);
+        prefetch_rows(p, p->k, rows->group, next.first, next.end);
+        add_keys(key_rows(p, p->v, rows, keys, converted), p->dv, keys, lanes, score, y);
     }
     const Tensor *sums = p->call->out[1];
     real *lse = reals(sums) + (rows->sample * p->g + rows->group) * p->r * sums->dim[3] + p->first_token;
     for (int64_t l = 0; l < rows->n; l++) {
         const bool none = m.sum[l] == 0;
-        store_row(lane_row(p, rows, p->call->out[0], l), y + l, LANES, p->dv, none ? 0 : 1 / m.sum[l], false);
+        store_row(lane_row(p, rows, p->call->out[0], l), y + l, lanes, p->dv, none ? 0 : 1 / m.sum[l], false);
         const int64_t row = rows->first_row + l;
         lse[row / p->s * sums->dim[3] + row % p->s] =
             none ? -(real)INFINITY : m.max[l] + REAL_MATH(log)(m.sum[l]);
     }
+}
+
+static void forward_block(const Problem *p, const Block *rows, real *scratch) {
+    if (p->lanes == LANES)
+        forward_tiles(p, rows, LANES, scratch);
+    else
+        forward_tiles(p, rows, FEW_LANES, scratch);
 }
 
 static void forward(void *arg, int64_t begin, int64_t end) {
@@ -402,7 +439,7 @@ static Problem paged_problem(const Call *c, int64_t first, int64_t n) {
           "paged_attention: request %lld of %lld, pages of %lld rows", (long long)request,
           (long long)table->dim[0], (long long)p.attr->page);
     p.s = n, p.first_token = first, p.position = int64s(c->in[5]) + first;
-    p.rows = p.r * n, p.blocks = (p.rows + LANES - 1) / LANES;
+    divide_rows(&p, p.r * n <= 2 * FEW_LANES ? FEW_LANES : LANES);
     p.pages = int64s(table) + request * table->dim[1];
     const int64_t room = table->dim[1] * p.attr->page;
     p.t = lengths ? int64s(lengths)[request] : last_query(&p) + 1;
@@ -468,8 +505,8 @@ static void max_of_block(const Problem *p, const Block *rows, real *scratch) {
     pack_lanes(p, rows, p->q, (real)p->attr->scale, q);
     for (int64_t tile = rows->begin / KEYS; tile * KEYS < rows->end; tile++) {
         const Range keys = tile_keys(rows, tile);
-        dot_keys(key_rows(p, p->k, rows, keys, NULL), p->d, keys, q, score);
-        mask(rows, keys, score);
+        dot_keys(key_rows(p, p->k, rows, keys, NULL), p->d, keys, LANES, q, score);
+        mask(rows, keys, LANES, score);
         for (int64_t j = 0; j < keys.end - keys.first; j++)
             for (int l = 0; l < LANES; l++)
                 if (score[j * LANES + l] > max[l]) max[l] = score[j * LANES + l];
@@ -577,12 +614,12 @@ static void backward_tile(const Gradient *g, const Block *rows, Range keys, Buff
     const Problem *p = &g->p;
     const bool drop = p->attr->dropout.rate > 0, caps = p->attr->softcap != 0;
     const Rows k = key_rows(p, p->k, rows, keys, NULL), v = key_rows(p, p->v, rows, keys, NULL);
-    dot_keys(k, p->d, keys, u->q, u->prob);
+    dot_keys(k, p->d, keys, LANES, u->q, u->prob);
     cap_scores(p, keys, u->prob);
     add_bias(p, rows, keys, u->prob);
-    mask(rows, keys, u->prob);
+    mask(rows, keys, LANES, u->prob);
     if (caps) cap_slopes(p, keys, u->prob, u->slope);
-    dot_keys(v, p->dv, keys, u->dy, u->ds);
+    dot_keys(v, p->dv, keys, LANES, u->dy, u->ds);
     if (drop) {
         draw(p, rows, keys, u->factor);
         multiply(u->ds, u->factor, keys);
@@ -597,7 +634,7 @@ static void backward_tile(const Gradient *g, const Block *rows, Range keys, Buff
     if (g->shares) add_distances(p, rows, keys, u->ds, u->distances);
     if (caps) multiply(u->ds, u->slope, keys);
     if (drop) multiply(u->prob, u->factor, keys);
-    add_keys(k, p->d, keys, u->ds, u->dq);
+    add_keys(k, p->d, keys, LANES, u->ds, u->dq);
     add_lanes(keys, u->ds, u->q_rows, g->k_stride, u->dk);
     add_lanes(keys, u->prob, u->dy_rows, g->v_stride, u->dv);
 }

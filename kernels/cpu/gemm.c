@@ -1,4 +1,4 @@
-/* GEMMs through CBLAS, or in a fixed order of summation. BLAS runs single-threaded, and each thread of the
+/* GEMMs through CBLAS, or in a fixed order of summation, which is also faster for few rows. BLAS runs single-threaded, and each thread of the
  * pool computes whole panels of the output. BLAS chooses its order of summation by the shape of a GEMM, so
  * the panels must depend only on the shape and not on the number of threads. */
 #include "kernels/cpu/gemm.h"
@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "kernels/cpu/tile.h"
+#include "tensor/float_bits.h"
 
 #ifdef REAL_IS_DOUBLE
 #define CBLAS_GEMM cblas_dgemm
@@ -58,77 +59,116 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
 /* ---- fixed order, for rows that are contiguous along k ---- */
 
 /* A sum has DOT_LANES chains of multiply-adds: chain l adds the products of k = l, l + DOT_LANES, ... in order.
- * Then a tree adds the chains. It does not depend on other rows and columns. */
+ * Then a tree adds the chains. It does not depend on other rows and columns.
+ *
+ * With few rows, the time is that of reading op(b). Its columns are then read one after the other, because several
+ * streams are slower than one. */
 enum {
     DOT_LANES = 64 / (int)sizeof(real),
+    DOT_SUMS = 12, /* sums of a block, which fit into registers */
     DOT_COLUMNS = 4,
+    DOT_AHEAD = 2048, /* bytes to prefetch, because with several rows a core issues its loads too late */
     DOT_ROWS = 3,
-    DOT_UNIT = 16 /* columns of a unit of work */
+    DOT_UNIT = 16,    /* columns of a unit of work */
+    DOT_FEW_ROWS = 16 /* with more rows, BLAS is faster although it copies op(b) */
 };
 
-/* sums [rows,DOT_COLUMNS]. Inlined so that `rows` and `columns` are compile-time constants. */
-static inline __attribute__((always_inline)) void dot_block(const Gemm *g, int64_t i, int rows,
-                                                            const real *const *b, int columns, real *sums) {
-    real sum[DOT_ROWS][DOT_COLUMNS][DOT_LANES];
-    const real *a[DOT_ROWS];
-    for (int r = 0; r < rows; r++) {
-        a[r] = g->a + (i + r) * g->lda;
-        for (int c = 0; c < columns; c++)
-            for (int l = 0; l < DOT_LANES; l++) sum[r][c][l] = 0;
-    }
+/* Functions with a `type` are inlined, so that it is a compile-time constant. */
+static inline __attribute__((always_inline)) real element(const void *x, DType type, int64_t i) {
+    return type == BF16  ? (real)float_of_bf16(((const uint16_t *)x)[i])
+           : type == F16 ? (real)float_of_f16(((const uint16_t *)x)[i])
+                         : ((const real *)x)[i];
+}
+
+/* Adds the last products to the first chains. */
+static void add_last(const real *a, const void *b, DType type, int64_t begin, int64_t k, real *x) {
+    for (int64_t p = begin; p < k; p++) x[p - begin] = multiply_add(a[p], element(b, type, p), x[p - begin]);
+}
+
+/* Adds the upper half of the chains to the lower half, until one is left. */
+static inline __attribute__((always_inline)) real add_chains(const real *x) {
+    real half[DOT_LANES / 2], quarter[DOT_LANES / 4], eighth[DOT_LANES / 8];
+#pragma omp simd
+    for (int l = 0; l < DOT_LANES / 2; l++) half[l] = x[l] + x[l + DOT_LANES / 2];
+#pragma omp simd
+    for (int l = 0; l < DOT_LANES / 4; l++) quarter[l] = half[l] + half[l + DOT_LANES / 4];
+    for (int l = 0; l < DOT_LANES / 8; l++) eighth[l] = quarter[l] + quarter[l + DOT_LANES / 8];
+    return DOT_LANES == 8 ? eighth[0] : eighth[0] + eighth[DOT_LANES / 16];
+}
+
+/* Computes rows [i, i + rows) of the columns j, j + 1, .... `rows` and `columns` are compile-time constants too. */
+static inline __attribute__((always_inline)) void dot_block(const Gemm *g, int64_t i, int rows, int64_t j,
+                                                            const void *const *b, int columns, DType type) {
+    real sum[DOT_SUMS][DOT_LANES];
+    const real *a = g->a + i * g->lda;
+    for (int s = 0; s < rows * columns; s++)
+        for (int l = 0; l < DOT_LANES; l++) sum[s][l] = 0;
+    const size_t size = type == REAL_TYPE ? sizeof(real) : sizeof(uint16_t);
     int64_t p = 0;
-    for (; p + DOT_LANES <= g->k; p += DOT_LANES)
+    for (; p + DOT_LANES <= g->k; p += DOT_LANES) {
+        if (columns == 1 && rows > 1) __builtin_prefetch((const char *)b[0] + (size_t)p * size + DOT_AHEAD);
         for (int r = 0; r < rows; r++)
             for (int c = 0; c < columns; c++)
 #pragma omp simd
                 for (int l = 0; l < DOT_LANES; l++)
-                    sum[r][c][l] = multiply_add(a[r][p + l], b[c][p + l], sum[r][c][l]);
+                    sum[r * columns + c][l] = multiply_add(a[r * g->lda + p + l], element(b[c], type, p + l),
+                                                           sum[r * columns + c][l]);
+    }
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < columns; c++) {
-            real *x = sum[r][c];
-            for (int64_t q = p; q < g->k; q++) x[q - p] = multiply_add(a[r][q], b[c][q], x[q - p]);
-            for (int half = DOT_LANES / 2; half > 0; half /= 2)
-                for (int l = 0; l < half; l++) x[l] += x[l + half];
-            sums[r * DOT_COLUMNS + c] = *x;
+            real *x = sum[r * columns + c], *out = &g->c[(i + r) * g->ldc + j + c];
+            if (p < g->k) add_last(a + r * g->lda, b[c], type, p, g->k, x);
+            *out = (g->accumulate ? *out : g->bias ? g->bias[j + c] : 0) + add_chains(x);
         }
 }
 
-static void put_dots(const Gemm *g, int64_t i, int m, int64_t j, int n, const real *sums) {
-    for (int r = 0; r < m; r++)
-        for (int q = 0; q < n; q++) {
-            real *c = &g->c[(i + r) * g->ldc + j + q], sum = sums[r * DOT_COLUMNS + q];
-            *c = (g->accumulate ? *c : g->bias ? g->bias[j + q] : 0) + sum;
-        }
+static inline __attribute__((always_inline)) void dot_column(const Gemm *g, int64_t j, const void *b,
+                                                             DType type) {
+    int64_t i = 0;
+    for (; i + 8 <= g->m; i += 8) dot_block(g, i, 8, j, &b, 1, type);
+    for (; i + 4 <= g->m; i += 4) dot_block(g, i, 4, j, &b, 1, type);
+    for (; i + 2 <= g->m; i += 2) dot_block(g, i, 2, j, &b, 1, type);
+    for (; i < g->m; i++) dot_block(g, i, 1, j, &b, 1, type);
 }
 
-/* The rows of op(b)^T from j on. */
+static void dot_few_rows(const Gemm *g, int64_t begin, int64_t end) {
+    for (int64_t j = begin; j < end; j++) {
+        const uint16_t *narrow = g->b_16 + j * g->ldb;
+        if (g->b)
+            dot_column(g, j, g->b + j * g->ldb, REAL_TYPE);
+        else if (g->b_type == BF16)
+            dot_column(g, j, narrow, BF16);
+        else
+            dot_column(g, j, narrow, F16);
+    }
+}
+
+/* The columns [j, j + n). */
 static void dot_columns(const Gemm *g, int64_t j, int n, real *widened) {
-    const real *b[DOT_COLUMNS];
-    real sums[DOT_ROWS * DOT_COLUMNS];
+    const void *b[DOT_COLUMNS];
     for (int c = 0; c < n; c++) {
         b[c] = g->b ? g->b + (j + c) * g->ldb : widened + c * g->k;
         if (!g->b)
             dtype_convert(widened + c * g->k, REAL_TYPE, g->b_16 + (j + c) * g->ldb, g->b_type, (size_t)g->k);
     }
-    for (int64_t i = 0; i < g->m;) {
-        const int m = g->m - i >= DOT_ROWS ? DOT_ROWS : 1;
-        if (n == DOT_COLUMNS && m == DOT_ROWS)
-            dot_block(g, i, DOT_ROWS, b, DOT_COLUMNS, sums);
-        else if (n == DOT_COLUMNS)
-            dot_block(g, i, 1, b, DOT_COLUMNS, sums);
-        else
-            for (int r = 0; r < m; r++)
-                for (int c = 0; c < n; c++) dot_block(g, i + r, 1, b + c, 1, sums + r * DOT_COLUMNS + c);
-        put_dots(g, i, m, j, n, sums);
-        i += m;
-    }
+    int64_t i = 0;
+    for (; n == DOT_COLUMNS && i + DOT_ROWS <= g->m; i += DOT_ROWS)
+        dot_block(g, i, DOT_ROWS, j, b, DOT_COLUMNS, REAL_TYPE);
+    for (; n == DOT_COLUMNS && i < g->m; i++) dot_block(g, i, 1, j, b, DOT_COLUMNS, REAL_TYPE);
+    for (; i < g->m; i++)
+        for (int c = 0; c < n; c++) dot_block(g, i, 1, j + c, b + c, 1, REAL_TYPE);
 }
 
 static void run_dots(void *arg, int64_t begin, int64_t end) {
     const Gemm *g = arg;
+    const int64_t first = begin * DOT_UNIT, last = end * DOT_UNIT < g->n ? end * DOT_UNIT : g->n;
+    if (g->m <= DOT_FEW_ROWS) {
+        dot_few_rows(g, first, last);
+        return;
+    }
     real *widened = g->b ? NULL : mem_aligned((size_t)(DOT_COLUMNS * g->k) * sizeof(real));
-    for (int64_t j = begin * DOT_UNIT; j < end * DOT_UNIT && j < g->n; j += DOT_COLUMNS)
-        dot_columns(g, j, (int)(g->n - j < DOT_COLUMNS ? g->n - j : DOT_COLUMNS), widened);
+    for (int64_t j = first; j < last; j += DOT_COLUMNS)
+        dot_columns(g, j, (int)(last - j < DOT_COLUMNS ? last - j : DOT_COLUMNS), widened);
     free(widened);
 }
 
@@ -179,10 +219,40 @@ static void run_tiles(void *arg, int64_t begin, int64_t end) {
     free(packed);
 }
 
+/* ---- 16 bits ---- */
+
+typedef struct Widening {
+    const Gemm *g;
+    real *b;
+    int64_t rows, columns;
+} Widening;
+
+static void widen_rows(void *arg, int64_t begin, int64_t end) {
+    const Widening *w = arg;
+    for (int64_t i = begin; i < end; i++)
+        dtype_convert(w->b + i * w->columns, REAL_TYPE, w->g->b_16 + i * w->g->ldb, w->g->b_type,
+                      (size_t)w->columns);
+}
+
+/* Runs the GEMM on a copy of b. */
+static void run_widened(const Device *device, const Gemm *g) {
+    Widening w = {.g = g, .rows = g->transpose_b ? g->n : g->k, .columns = g->transpose_b ? g->k : g->n};
+    w.b = mem_aligned((size_t)(w.rows * w.columns) * sizeof(real));
+    pool_for(device->pool, w.rows, grain_rows(w.columns), widen_rows, &w);
+    Gemm wide = *g;
+    wide.b = w.b, wide.b_16 = NULL, wide.ldb = w.columns;
+    KERNEL(gemm)(device, &wide);
+    free(w.b);
+}
+
 void KERNEL(gemm)(const Device *device, const Gemm *g) {
-    if (g->fixed_order && g->transpose_b && !g->transpose_a) {
+    if ((g->fixed_order || g->m <= DOT_FEW_ROWS) && g->transpose_b && !g->transpose_a) {
         pool_for(device->pool, (g->n + DOT_UNIT - 1) / DOT_UNIT, grain_rows(g->m * g->k * DOT_UNIT), run_dots,
                  (void *)g);
+        return;
+    }
+    if (g->b_16) {
+        run_widened(device, g);
         return;
     }
     if (g->fixed_order) {

@@ -11,9 +11,8 @@ typedef struct Gemm {
     bool fixed_order; /* as in LinearAttr */
     int64_t m, n, k, lda, ldb, ldc;
     const real *a, *b, *bias;
-    /* Instead of b, which is NULL: values of 16 bits. Only for a fixed order with transpose_b. */
-    const uint16_t *b_16;
-    DType b_type;
+    const uint16_t *b_16; /* instead of b, which is NULL: values of 16 bits */
+    DType b_type;         /* of b_16 */
     real *c;
 } Gemm;
 

@@ -20,13 +20,16 @@ static int64_t out_width(const Grouped *g, const Tensor *w) { return w->dim[0] /
 static Gemm forward(const Grouped *g, int64_t first, int64_t rows, int64_t expert) {
     const Tensor *x = g->call->in[0], *w = g->call->in[1];
     const int64_t in = w->dim[1], out = out_width(g, w);
+    const bool narrow = w->dtype != REAL_TYPE;
     return (Gemm){.transpose_b = true,
                   .m = rows,
                   .n = out,
                   .k = in,
                   .a = reals(x) + first * in,
                   .lda = in,
-                  .b = reals(w) + expert * out * in,
+                  .b = narrow ? NULL : reals(w) + expert * out * in,
+                  .b_16 = narrow ? (const uint16_t *)w->data + expert * out * in : NULL,
+                  .b_type = (DType)w->dtype,
                   .ldb = in,
                   .c = reals(g->call->out[0]) + first * out,
                   .ldc = out};

@@ -2,9 +2,6 @@
  * If x is the activation of an operand `pre`, dx is the gradient of pre, dy w act'(pre), and bitwise equal to
  * linear_dgrad followed by activation_grad. The op `bias` is y = x + bias. y and act are written; dx (without pre), dw
  * and dbias are written or accumulated. dw is one GEMM over all tokens. */
-#include <stdlib.h>
-
-#include "base/mem.h"
 #include "kernels/cpu/gemm.h"
 
 static bool fixed_order(const Call *c) {
@@ -19,18 +16,10 @@ static ActivationAttr activation_of(const Call *c) {
     return (ActivationAttr){.kind = ((const LinearAttr *)c->attr)->activation};
 }
 
-/* Converts weights of 16 bits. The caller frees the result. */
-static real *widened(const Tensor *w) {
-    real *all = mem_aligned((size_t)tensor_count(w) * sizeof *all);
-    dtype_convert(all, REAL_TYPE, w->data, (DType)w->dtype, (size_t)tensor_count(w));
-    return all;
-}
-
 void KERNEL(linear)(const Call *c) {
     const Tensor *x = c->in[0], *w = c->in[1];
     const int64_t in = w->dim[1], out = w->dim[0];
-    const bool converts = w->dtype != REAL_TYPE, stays = converts && fixed_order(c);
-    real *copy = converts && !stays ? widened(w) : NULL;
+    const bool narrow = w->dtype != REAL_TYPE;
     KERNEL(gemm)
     (c->device, &(Gemm){.transpose_b = true,
                         .fixed_order = fixed_order(c),
@@ -39,16 +28,13 @@ void KERNEL(linear)(const Call *c) {
                         .k = in,
                         .a = reals(x),
                         .lda = in,
-                        .b = copy    ? copy
-                             : stays ? NULL
-                                     : reals(w),
-                        .b_16 = stays ? w->data : NULL,
+                        .b = narrow ? NULL : reals(w),
+                        .b_16 = narrow ? w->data : NULL,
                         .b_type = (DType)w->dtype,
                         .ldb = in,
                         .c = reals(c->out[0]),
                         .ldc = out,
                         .bias = c->in[2] ? reals(c->in[2]) : NULL});
-    free(copy);
     const ActivationAttr activation = activation_of(c);
     if (c->out[1]) KERNEL(activation)
     (&(Call){.in = {c->out[0]}, .out = {c->out[1]}, .attr = &activation, .device = c->device});

@@ -4,8 +4,8 @@
 
 #include "kernels/cpu/real.h"
 
-/* n must be a multiple of TILE_WIDTH. The sums of a block of TILE_ROWS x TILE_WIDTH fit into registers. */
-enum { TILE_WIDTH = 64 / (int)sizeof(real), TILE_ROWS = 8 };
+/* n must be TILE_HALF or a multiple of TILE_WIDTH. The sums of a block of TILE_ROWS x TILE_WIDTH fit into registers. */
+enum { TILE_WIDTH = 64 / (int)sizeof(real), TILE_HALF = TILE_WIDTH / 2, TILE_ROWS = 8 };
 
 static inline int64_t tile_round_up(int64_t n) { return (n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH; }
 
@@ -29,27 +29,31 @@ typedef struct Tile {
     int64_t ldc;
 } Tile;
 
-/* Inlined so that `rows` is a compile-time constant. */
-static inline __attribute__((always_inline)) void tile_block(const Tile *t, int rows, int64_t i, int64_t j) {
+/* Inlined so that `rows` and `width` are compile-time constants. */
+static inline __attribute__((always_inline)) void tile_block(const Tile *t, int rows, int width, int64_t i,
+                                                             int64_t j) {
     const real *a = t->a + i * t->a_row, *b = t->b + j;
     real *c = t->c + i * t->ldc + j, sum[TILE_ROWS][TILE_WIDTH];
     for (int r = 0; r < rows; r++)
-        for (int l = 0; l < TILE_WIDTH; l++) sum[r][l] = c[r * t->ldc + l];
+        for (int l = 0; l < width; l++) sum[r][l] = c[r * t->ldc + l];
     for (int64_t p = 0; p < t->k; p++)
         for (int r = 0; r < rows; r++) {
             const real x = a[r * t->a_row + p * t->a_col];
 #pragma omp simd
-            for (int l = 0; l < TILE_WIDTH; l++) sum[r][l] = multiply_add(x, b[p * t->ldb + l], sum[r][l]);
+            for (int l = 0; l < width; l++) sum[r][l] = multiply_add(x, b[p * t->ldb + l], sum[r][l]);
         }
     for (int r = 0; r < rows; r++)
-        for (int l = 0; l < TILE_WIDTH; l++) c[r * t->ldc + l] = sum[r][l];
+        for (int l = 0; l < width; l++) c[r * t->ldc + l] = sum[r][l];
+}
+
+static inline __attribute__((always_inline)) void tile_columns(const Tile *t, int width, int64_t j) {
+    int64_t i = 0;
+    for (; i + TILE_ROWS <= t->m; i += TILE_ROWS) tile_block(t, TILE_ROWS, width, i, j);
+    for (; i + 2 <= t->m; i += 2) tile_block(t, 2, width, i, j);
+    for (; i < t->m; i++) tile_block(t, 1, width, i, j);
 }
 
 static inline void tile_gemm(Tile t) {
-    for (int64_t j = 0; j < t.n; j += TILE_WIDTH) {
-        int64_t i = 0;
-        for (; i + TILE_ROWS <= t.m; i += TILE_ROWS) tile_block(&t, TILE_ROWS, i, j);
-        for (; i + 2 <= t.m; i += 2) tile_block(&t, 2, i, j);
-        for (; i < t.m; i++) tile_block(&t, 1, i, j);
-    }
+    if (t.n == TILE_HALF) tile_columns(&t, TILE_HALF, 0);
+    for (int64_t j = 0; j + TILE_WIDTH <= t.n; j += TILE_WIDTH) tile_columns(&t, TILE_WIDTH, j);
 }

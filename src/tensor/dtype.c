@@ -38,7 +38,7 @@ uint16_t bf16_from_float(float x) {
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
 
-float bf16_to_float(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
+float bf16_to_float(uint16_t h) { return float_of_bf16(h); }
 
 uint16_t f16_from_float(float x) {
     uint32_t u = float_bits(x), sign = u >> 16 & 0x8000, mag = u & 0x7fffffffu;
@@ -50,12 +50,7 @@ uint16_t f16_from_float(float x) {
     return (uint16_t)(sign | ((mag - 0x38000000u + 0xfffu + (mag >> 13 & 1)) >> 13));
 }
 
-float f16_to_float(uint16_t h) {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, mag = h & 0x7fff;
-    if (mag >= 0x7c00) return float_of_bits(sign | 0x7f800000u | (mag & 0x3ff) << 13);
-    if (mag < 0x400) return float_of_bits(sign | float_bits((float)mag * 0x1p-24f));
-    return float_of_bits(sign | ((mag << 13) + 0x38000000u));
-}
+float f16_to_float(uint16_t h) { return float_of_f16(h); }
 
 static Fp8Type fp8_of(DType t) { return t == F8E4M3 ? E4M3 : E5M2; }
 
@@ -68,10 +63,10 @@ static void to_float(float *dst, const void *src, DType from, size_t n) {
         for (size_t i = 0; i < n; i++) dst[i] = (float)f64[i];
         break;
     case BF16:
-        for (size_t i = 0; i < n; i++) dst[i] = bf16_to_float(bits[i]);
+        for (size_t i = 0; i < n; i++) dst[i] = float_of_bf16(bits[i]);
         break;
     case F16:
-        for (size_t i = 0; i < n; i++) dst[i] = f16_to_float(bits[i]);
+        for (size_t i = 0; i < n; i++) dst[i] = float_of_f16(bits[i]);
         break;
     case F8E4M3:
     case F8E5M2:

@@ -1,4 +1,5 @@
-/* Converts a float to the integer that its bits represent, and back. */
+/* Converts a float to the integer that its bits represent, and back, and widens 16-bit types. Loops over these functions
+ * are vectorised. */
 #pragma once
 
 #include <stdint.h>
@@ -14,4 +15,13 @@ static inline float float_of_bits(uint32_t u) {
     float x;
     memcpy(&x, &u, sizeof x);
     return x;
+}
+
+static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
+
+static inline float float_of_f16(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, mag = h & 0x7fff;
+    const uint32_t special = 0x7f800000u | (mag & 0x3ff) << 13, normal = (mag << 13) + 0x38000000u,
+                   subnormal = float_bits((float)(int32_t)mag * 0x1p-24f);
+    return float_of_bits(sign | (mag >= 0x7c00 ? special : mag < 0x400 ? subnormal : normal));
 }
