@@ -13,11 +13,10 @@
 typedef struct Choice {
     TextStream text;
     const TokenList *prompt;
-    Str fresh; /* the text that answer_stream has not sent; without a stream, the whole text */
-    json_t
-        *logprobs;  /* the same for log-probabilities or, for Megatron-LM, all tokens; NULL: not asked for */
-    int64_t tokens; /* number of generated tokens, with the one that ends the text */
-    double logprob; /* the sum of their log-probabilities, if choices are compared */
+    Str fresh;        /* the text that answer_stream has not sent; without a stream, the whole text */
+    json_t *logprobs; /* the same for log-probabilities, or all tokens of ENDPOINT_MEGATRON; may be NULL */
+    int64_t tokens;   /* number of generated tokens, with the one that ends the text */
+    double logprob;   /* the sum of their log-probabilities, if choices are compared */
     bool begun, ended, closed; /* begun, closed: the answer has its first, its last part */
     Reason reason;
     int32_t end; /* the token that ended the text, or -1 */

@@ -13,7 +13,7 @@ enum {
     D = 1 << ENDPOINT_DETOKENIZE
 };
 
-static const Field FIELDS_OF_BODIES[] = {
+static const BodyField FIELDS_OF_BODIES[] = {
 #define INTEGER(name, endpoints, low, high) {name, KIND_INTEGER, endpoints, low, high, NULL},
 #define NUMBER(name, endpoints, low, high)  {name, KIND_NUMBER, endpoints, low, high, NULL},
 #define POSITIVE(name, endpoints, high)     {name, KIND_POSITIVE, endpoints, 0, high, NULL},
@@ -27,8 +27,8 @@ static const Field FIELDS_OF_BODIES[] = {
 };
 enum { N_FIELDS = sizeof FIELDS_OF_BODIES / sizeof *FIELDS_OF_BODIES };
 
-const Field *field_next(Endpoint endpoint, const Field *last) {
-    for (const Field *f = last ? last + 1 : FIELDS_OF_BODIES; f < FIELDS_OF_BODIES + N_FIELDS; f++)
+const BodyField *field_next(Endpoint endpoint, const BodyField *last) {
+    for (const BodyField *f = last ? last + 1 : FIELDS_OF_BODIES; f < FIELDS_OF_BODIES + N_FIELDS; f++)
         if (f->endpoints & 1u << endpoint) return f;
     return NULL;
 }
@@ -37,7 +37,7 @@ Refusal field_wrong(const char *field, const char *expected) {
     return refuse(400, field, NULL, "'%s' must be %s", field, expected);
 }
 
-static Refusal check_only(const Field *f, const json_t *value) {
+static Refusal check_only(const BodyField *f, const json_t *value) {
     json_t *only = json_loads(f->text, JSON_DECODE_ANY, NULL);
     const bool same = json_is_number(only)
                           ? json_is_number(value) && json_number_value(value) == json_number_value(only)
@@ -48,7 +48,7 @@ static Refusal check_only(const Field *f, const json_t *value) {
                   strcmp(f->text, "null") ? ", or set it to " : "", strcmp(f->text, "null") ? f->text : "");
 }
 
-static Refusal check_number(const Field *f, const json_t *value) {
+static Refusal check_number(const BodyField *f, const json_t *value) {
     const double x = json_number_value(value);
     const char *kind = f->kind == KIND_INTEGER ? "an integer" : "a number";
     if (f->kind == KIND_INTEGER ? json_is_integer(value) : json_is_number(value))
@@ -60,7 +60,7 @@ static Refusal check_number(const Field *f, const json_t *value) {
     return refuse(400, f->name, NULL, "'%s' must be %s from %.10g to %.10g", f->name, kind, f->low, f->high);
 }
 
-static Refusal check_field(const Field *f, const json_t *value) {
+static Refusal check_field(const BodyField *f, const json_t *value) {
     switch (f->kind) {
     case KIND_INTEGER:
     case KIND_NUMBER:
@@ -82,8 +82,8 @@ static Refusal check_field(const Field *f, const json_t *value) {
     return SERVED;
 }
 
-static const Field *find_field(Endpoint endpoint, const char *name) {
-    const Field *f = field_next(endpoint, NULL);
+static const BodyField *find_field(Endpoint endpoint, const char *name) {
+    const BodyField *f = field_next(endpoint, NULL);
     while (f && strcmp(f->name, name)) f = field_next(endpoint, f);
     return f;
 }
@@ -98,7 +98,7 @@ Refusal fields_parse(Endpoint endpoint, const char *body, size_t n, json_t **out
                       error.column, error.text);
     if (!json_is_object(*out)) return refuse(400, NULL, NULL, "the body must be a JSON object");
     json_object_foreach(*out, name, value) {
-        const Field *field = find_field(endpoint, name);
+        const BodyField *field = find_field(endpoint, name);
         if (!field)
             return refuse(400, name, "unknown_field", "the server does not know the field %s: remove it",
                           quote(name).s);

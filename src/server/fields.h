@@ -26,16 +26,16 @@ typedef enum FieldKind {
     KIND_RENAMED,
 } FieldKind;
 
-typedef struct Field {
+typedef struct BodyField {
     const char *name;
     FieldKind kind;
     unsigned endpoints; /* a bit for each Endpoint */
     double low, high;
     const char *text; /* SPECIAL: the JSON schema; ONLY: the value as JSON; RENAMED: the other field */
-} Field;
+} BodyField;
 
 /* The fields of an endpoint one after another: the one after `last`, or the first if it is NULL. NULL at the end. */
-const Field *field_next(Endpoint, const Field *last);
+const BodyField *field_next(Endpoint, const BodyField *last);
 /* Parses a body. It is an object, and has only fields of the endpoint, with their types and ranges. The caller
  * releases *out also after a refusal. */
 Refusal fields_parse(Endpoint, const char *body, size_t n, json_t **out);

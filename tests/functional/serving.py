@@ -1,9 +1,8 @@
 """Starts a server, and sends requests to it."""
 import http.client
-import itertools
+import os
 import signal
 import socket
-import struct
 import threading
 import time
 
@@ -74,6 +73,9 @@ class Server:
             if all(have[name] == value for name, value in wanted.items()): return
             time.sleep(0.025)
         sys.exit(f"{wanted} are not reached: {have}")
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def idle(self):
         pages = self.metrics()["kv_cache_pages"]
