@@ -1,10 +1,14 @@
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/amount.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/interrupt.h"
 #include "base/mem.h"
 #include "base/text.h"
@@ -18,8 +22,11 @@
 enum {
     REQUESTS = 256, /* that run at the same time by default */
     TURN_MS = 50,
+    UNREAD_BYTES = 16 << 20,
+    UNREAD_MS = 10000,
     GRACE_S = 2, /* for writing answers after the deadline */
 };
+static const int64_t NS_PER_S = 1000000000;
 
 typedef struct ServeJob {
     Setup setup;
@@ -78,24 +85,55 @@ static Served served_of(const ServeJob *j, const ModelRun *r, const EngineLimits
                     .seed = c->derived.random_seed};
 }
 
-/* Runs passes until a signal arrives. Then answers the requests that are left. */
-static void serve_until_signal(const Config *c, Queue *queue, Engine *engine) {
-    while (!interrupt_poll()) queue_turn(queue, engine, TURN_MS);
-    fprintf(stderr, "  the server ends when its requests have, within %lld s\n",
-            (long long)c->shutdown_timeout);
-    queue_close(queue);
-    const int64_t deadline = clock_ns() + c->shutdown_timeout * 1000000000;
-    while (queue_counts(queue).tickets && clock_ns() < deadline) queue_turn(queue, engine, TURN_MS);
-    queue_stop(queue);
-    while (queue_counts(queue).tickets && clock_ns() < deadline + GRACE_S * INT64_C(1000000000))
-        queue_turn(queue, engine, TURN_MS);
+/* The server that a signal ends. */
+typedef struct Ending {
+    Queue *queue;
+    int64_t timeout_s;
+    atomic_bool done; /* whether the thread of the engine has nothing left to do */
+} Ending;
+
+static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL); }
+
+/* A thread that ends the server in time after a signal, even during a long pass of the model. */
+static void *end_after_signal(void *arg) {
+    Ending *x = arg;
+    while (!interrupt_poll()) nap();
+    const int64_t deadline = clock_ns() + x->timeout_s * NS_PER_S;
+    fprintf(stderr, "  the server ends when its requests have, within %lld s\n", (long long)x->timeout_s);
+    queue_close(x->queue);
+    while (queue_counts(x->queue).tickets && clock_ns() < deadline) nap();
+    queue_stop(x->queue);
+    const int64_t last = clock_ns() + 2 * GRACE_S * NS_PER_S;
+    while (!x->done && clock_ns() < last) nap();
+    if (!x->done) {
+        fputs("  the server ends during a pass of the model\n", stderr);
+        fflush(NULL);
+        _exit(0);
+    }
+    return NULL;
+}
+
+/* Runs passes until a signal arrives and its time is over. Then connections send their last answers. */
+static void serve_until_signal(const Config *c, Queue *queue, Engine *engine, Http *http) {
+    Ending ending = {.queue = queue, .timeout_s = c->shutdown_timeout};
+    pthread_t thread;
+    const int e = pthread_create(&thread, NULL, end_after_signal, &ending);
+    CHECK(!e, "cannot start a thread: %s", strerror(e));
+    while (!queue_counts(queue).stopped) queue_turn(queue, engine, TURN_MS);
+    const int64_t last = clock_ns() + GRACE_S * NS_PER_S;
+    while (queue_counts(queue).tickets && clock_ns() < last) queue_turn(queue, engine, TURN_MS);
+    http_stop(http);
+    queue_turn(queue, engine, 0); /* takes the tickets of the connections that http_stop has closed */
+    ending.done = true;
+    pthread_join(thread, NULL);
 }
 
 static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits, Engine *engine) {
     const Config *c = &j->setup.config;
     const Served served = served_of(j, r, limits);
-    const HttpOptions options = {c->host, c->port, c->api_key};
-    Queue *queue = queue_new((QueueLimits){limits->requests, c->max_queued_requests});
+    const HttpOptions options = {c->host, c->port, c->api_key, c->request_timeout};
+    Queue *queue =
+        queue_new((QueueLimits){limits->requests, c->max_queued_requests, UNREAD_BYTES, UNREAD_MS});
     Http *http = NULL;
     int64_t port;
     const Err e = http_start(&options, &served, queue, &http, &port);
@@ -104,9 +142,7 @@ static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits
                served.name, c->host, (long long)port, amount(served.context, "token").s,
                amount(limits->pages, "page").s, amount(limits->requests, "request").s);
         fflush(stdout);
-        serve_until_signal(c, queue, engine);
-        http_stop(http);
-        queue_turn(queue, engine, 0); /* takes the tickets of the connections that http_stop has closed */
+        serve_until_signal(c, queue, engine, http);
     }
     queue_free(queue);
     return e;

@@ -21,7 +21,9 @@ void http_stop(Http *http) { (void)http; }
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "server/answer.h"
 #include "server/metrics.h"
@@ -30,6 +32,9 @@ enum {
     MAX_BODY = 16 << 20,
     MAX_CONNECTIONS = 4096,
     TIMEOUT_S = 60, /* a client that reads or sends nothing for this long is disconnected */
+    BODY_S = 600,   /* time for a body, if requests have no timeout */
+    PING_MS =
+        2000, /* a stream without events gets a comment, so that nothing between it and the client ends it */
     STREAM_BLOCK = 16 << 10
 };
 
@@ -47,6 +52,7 @@ typedef struct Exchange {
     Http *http;
     struct MHD_Connection *connection;
     const char *method, *path;
+    int64_t began;     /* in ns of the clock */
     const char *allow; /* the method that the path needs, if the request has another one */
     Str body;
     bool too_long;
@@ -58,6 +64,10 @@ typedef struct Exchange {
 } Exchange;
 
 typedef enum MHD_Result Handler(Exchange *);
+
+static int socket_of(const Exchange *x) {
+    return MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+}
 
 /* ---- answers ---- */
 
@@ -86,13 +96,26 @@ static enum MHD_Result respond_refusal(Exchange *x, const Refusal *r) {
 
 /* ---- texts ---- */
 
-/* Waits for events without a timeout of the connection. Returns false if the client is gone. */
-static bool take_events(Exchange *x, Refusal *refusal) {
-    const int socket = MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
+/* The end of the time for a request, in ns of the clock. */
+static int64_t deadline(const Exchange *x) {
+    return x->http->options.timeout_s ? x->began + x->http->options.timeout_s * 1000000000 : INT64_MAX;
+}
+
+/* Waits for events without a timeout of the connection. */
+static TicketState take_events(Exchange *x, Refusal *refusal) {
+    const int64_t left = (deadline(x) - clock_ns()) / 1000000;
     TicketEvents events;
     Err refused;
+    if (left <= 0) {
+        *refusal =
+            refuse(504, NULL, "timeout",
+                   "the request has taken %lld s (--request-timeout): ask for fewer tokens, or try later",
+                   (long long)x->http->options.timeout_s);
+        return TICKET_QUIET;
+    }
     MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
-    const TicketState state = ticket_wait(x->ticket, socket, &events, &refused);
+    const TicketState state =
+        ticket_wait(x->ticket, socket_of(x), left < PING_MS ? left : PING_MS, &events, &refused);
     MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)TIMEOUT_S);
     *refusal = state == TICKET_HAS_EVENTS ? answer_take(x->answer, x->ticket, &events)
                : state == TICKET_REFUSED  ? refuse(400, NULL, NULL, "%s", refused.msg)
@@ -100,7 +123,7 @@ static bool take_events(Exchange *x, Refusal *refusal) {
                    ? refuse(503, NULL, "stopping", "the server ends: send the request to another one")
                    : SERVED;
     ticket_events_free(&events);
-    return state != TICKET_LOST;
+    return state;
 }
 
 /* Gives the next part of a stream to libmicrohttpd. */
@@ -112,9 +135,11 @@ static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t room) {
         str_clear(&x->unsent);
         x->sent = 0;
         if (x->ended) return MHD_CONTENT_READER_END_OF_STREAM;
-        if (!answer_done(x->answer) && !take_events(x, &refusal)) return MHD_CONTENT_READER_END_WITH_ERROR;
+        const TicketState state = answer_done(x->answer) ? TICKET_HAS_EVENTS : take_events(x, &refusal);
+        if (state == TICKET_LOST) return MHD_CONTENT_READER_END_WITH_ERROR;
         answer_stream(x->answer, &x->unsent);
         x->ended = refusal.status || answer_done(x->answer);
+        if (state == TICKET_QUIET && !x->ended) str_puts(&x->unsent, ": waiting\n\n");
         if (x->ended) answer_end(x->answer, &refusal, &x->unsent);
     }
     const size_t left = x->unsent.len - x->sent, n = left < room ? left : room;
@@ -134,7 +159,7 @@ static enum MHD_Result answer_streamed(Exchange *x) {
 static enum MHD_Result answer_whole(Exchange *x) {
     Refusal refusal = SERVED;
     while (!refusal.status && !answer_done(x->answer))
-        if (!take_events(x, &refusal)) return MHD_NO;
+        if (take_events(x, &refusal) == TICKET_LOST) return MHD_NO;
     return refusal.status ? respond_refusal(x, &refusal) : respond_json(x, 200, answer_json(x->answer));
 }
 
@@ -300,6 +325,14 @@ static bool announces_too_much(struct MHD_Connection *c) {
     return length && strtoull(length, NULL, 10) > MAX_BODY;
 }
 
+/* libmicrohttpd sends no answer before the end of a body. */
+static enum MHD_Result end_slow_body(Exchange *x) {
+    static const char ANSWER[] =
+        "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    send(socket_of(x), ANSWER, strlen(ANSWER), MSG_DONTWAIT | MSG_NOSIGNAL);
+    return MHD_NO;
+}
+
 /* libmicrohttpd calls it after the headers, for each part of the body, and at the end of the body. */
 static enum MHD_Result receive(void *arg, struct MHD_Connection *connection, const char *path,
                                const char *method, const char *version, const char *data, size_t *n,
@@ -308,11 +341,14 @@ static enum MHD_Result receive(void *arg, struct MHD_Connection *connection, con
     Exchange *x = *state;
     if (!x) {
         *state = x = mem_zero(1, sizeof *x);
-        *x = (Exchange){.http = arg, .connection = connection, .method = method, .path = path};
+        *x = (Exchange){
+            .http = arg, .connection = connection, .method = method, .path = path, .began = clock_ns()};
         x->too_long = announces_too_much(connection);
         return x->too_long ? dispatch(x) : MHD_YES;
     }
     if (!*n) return dispatch(x);
+    const int64_t until = x->began + BODY_S * INT64_C(1000000000);
+    if (clock_ns() > (until < deadline(x) ? until : deadline(x))) return end_slow_body(x);
     x->too_long = x->too_long || *n > MAX_BODY - x->body.len;
     if (!x->too_long) str_add(&x->body, data, *n);
     *n = 0;

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
 
@@ -21,8 +22,9 @@ struct Ticket {
     bool *ended; /* [n] whether the connection has counted the choice */
     int wake;    /* an eventfd, for a connection that waits */
     TicketEvents events;
+    int64_t taken; /* when the connection has taken events, in ns of the clock */
     Err refused;
-    bool stopped;
+    bool stopped, lost;
 };
 
 /* An action of the engine's thread. */
@@ -37,7 +39,7 @@ typedef struct EntryList {
     size_t n;
 } EntryList;
 
-/* `lock` guards all fields, and events, ended, refused and stopped of the tickets. */
+/* `lock` guards all fields, and those of the tickets from `ended` on. */
 struct Queue {
     pthread_mutex_t lock;
     pthread_cond_t filled;
@@ -82,7 +84,8 @@ static void add_entry(Queue *q, Entry entry) {
 
 static Ticket *ticket_new(Queue *q, const Request *requests, int64_t n) {
     Ticket *ticket = mem_zero(1, sizeof *ticket);
-    *ticket = (Ticket){.queue = q, .n = n, .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    *ticket =
+        (Ticket){.queue = q, .n = n, .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .taken = clock_ns()};
     ticket->requests = mem_alloc((size_t)n * sizeof *requests);
     memcpy(ticket->requests, requests, (size_t)n * sizeof *requests);
     for (Request *r = ticket->requests; r < ticket->requests + n; r++) request_copy(r);
@@ -136,28 +139,33 @@ QueueAnswer queue_submit(Queue *q, const Request *requests, int64_t n, Ticket **
     return answer;
 }
 
-/* Returns whether the ticket has something to report. */
-static bool take_state(Ticket *ticket, TicketEvents *out, Err *refused, TicketState *state) {
+static TicketState take_state(Ticket *ticket, TicketEvents *out, Err *refused) {
     pthread_mutex_lock(&ticket->queue->lock);
     *out = ticket->events;
     ticket->events = (TicketEvents){0};
+    ticket->taken = clock_ns();
     *refused = ticket->refused;
-    *state = ticket->refused.code ? TICKET_REFUSED : out->n ? TICKET_HAS_EVENTS : TICKET_STOPPED;
-    const bool any = ticket->refused.code || out->n || ticket->stopped;
+    const TicketState state = ticket->refused.code ? TICKET_REFUSED
+                              : ticket->lost       ? TICKET_LOST
+                              : out->n             ? TICKET_HAS_EVENTS
+                              : ticket->stopped    ? TICKET_STOPPED
+                                                   : TICKET_QUIET;
     pthread_mutex_unlock(&ticket->queue->lock);
-    return any;
+    return state;
 }
 
-TicketState ticket_wait(Ticket *ticket, int socket, TicketEvents *out, Err *refused) {
-    TicketState state;
-    while (!take_state(ticket, out, refused, &state)) {
+TicketState ticket_wait(Ticket *ticket, int socket, int64_t ms, TicketEvents *out, Err *refused) {
+    const int64_t until = clock_ns() + ms * 1000000;
+    for (;;) {
+        const TicketState state = take_state(ticket, out, refused);
+        const int64_t left = until - clock_ns();
+        if (state != TICKET_QUIET || left <= 0) return state;
         struct pollfd fds[] = {{.fd = ticket->wake, .events = POLLIN}, {.fd = socket, .events = POLLRDHUP}};
         uint64_t count;
-        if (poll(fds, 2, -1) < 0) continue;
+        if (poll(fds, 2, (int)(left / 1000000) + 1) < 0) continue;
         if (fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) return TICKET_LOST;
         if (fds[0].revents && read(ticket->wake, &count, sizeof count) < 0) continue;
     }
-    return state;
 }
 
 static void count_end(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
@@ -167,11 +175,16 @@ static void count_end(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
     q->counts.ended[reason]++;
 }
 
+/* Ends a choice. If the engine has not ended it, it is aborted. */
+static void abort_choice(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
+    count_end(q, ticket, choice, reason);
+    add_entry(q, (Entry){ENTRY_ABORT, ticket, choice});
+}
+
 void ticket_end(Ticket *ticket, int64_t choice, Reason reason) {
     Queue *q = ticket->queue;
     pthread_mutex_lock(&q->lock);
-    count_end(q, ticket, choice, reason);
-    add_entry(q, (Entry){ENTRY_ABORT, ticket, choice});
+    abort_choice(q, ticket, choice, reason);
     pthread_mutex_unlock(&q->lock);
 }
 
@@ -210,11 +223,7 @@ static void run_entry(Queue *q, Engine *engine, const Entry *entry) {
     if (entry->kind == ENTRY_RELEASE) release(q, engine, entry->ticket);
 }
 
-/* Adds an event of the engine to its ticket. */
-static void take_event(void *arg, const EngineEvent *event) {
-    Queue *q = arg;
-    pthread_mutex_lock(&q->lock);
-    Ticket *ticket = q->tickets[event->id / MAX_CHOICES];
+static void add_event(Ticket *ticket, const EngineEvent *event) {
     const int64_t choice = event->id % MAX_CHOICES,
                   k = event->likeliest ? ticket->requests[choice].likeliest : 0;
     TicketEvents *to = &ticket->events;
@@ -223,16 +232,36 @@ static void take_event(void *arg, const EngineEvent *event) {
     TicketEvent *added = &to->at[to->n++];
     *added = (TicketEvent){*event, to->n_likeliest};
     added->event.id = choice, added->event.likeliest = NULL;
-    if (k) {
-        to->likeliest = mem_grow(to->likeliest, (size_t)(to->n_likeliest + k), sizeof *to->likeliest);
-        memcpy(to->likeliest + to->n_likeliest, event->likeliest, (size_t)k * sizeof *to->likeliest);
-        to->n_likeliest += k;
+    if (!k) return;
+    to->likeliest = mem_grow(to->likeliest, (size_t)(to->n_likeliest + k), sizeof *to->likeliest);
+    memcpy(to->likeliest + to->n_likeliest, event->likeliest, (size_t)k * sizeof *to->likeliest);
+    to->n_likeliest += k;
+}
+
+/* Whether a ticket has many events because its connection waits for a client that does not read. */
+static bool is_unread(const Queue *q, const Ticket *ticket) {
+    const size_t bytes = (size_t)ticket->events.n * sizeof *ticket->events.at +
+                         (size_t)ticket->events.n_likeliest * sizeof *ticket->events.likeliest;
+    return (int64_t)bytes > q->limits.unread_bytes &&
+           clock_ns() - ticket->taken > q->limits.unread_ms * 1000000;
+}
+
+/* Adds an event of the engine to its ticket. */
+static void take_event(void *arg, const EngineEvent *event) {
+    Queue *q = arg;
+    pthread_mutex_lock(&q->lock);
+    Ticket *ticket = q->tickets[event->id / MAX_CHOICES];
+    if (!ticket->lost) add_event(ticket, event);
+    if (!ticket->lost && is_unread(q, ticket)) {
+        ticket->lost = true;
+        ticket_events_free(&ticket->events);
+        for (int64_t i = 0; i < ticket->n; i++) abort_choice(q, ticket, i, REASON_ABORT);
     }
     q->counts.new_tokens += event->kind == EVENT_TOKEN;
     pthread_mutex_unlock(&q->lock);
 }
 
-static EntryList take_entries(Queue *q, int ms) {
+static EntryList take_entries(Queue *q, int ms, bool *stopped) {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_nsec += (long)ms * 1000000;
@@ -241,15 +270,17 @@ static EntryList take_entries(Queue *q, int ms) {
     if (q->idle && !q->entries.n) pthread_cond_timedwait(&q->filled, &q->lock, &until);
     const EntryList list = q->entries;
     q->entries = (EntryList){0};
+    *stopped = q->counts.stopped;
     pthread_mutex_unlock(&q->lock);
     return list;
 }
 
 void queue_turn(Queue *q, Engine *engine, int ms) {
-    const EntryList list = take_entries(q, ms);
+    bool stopped;
+    const EntryList list = take_entries(q, ms, &stopped);
     for (size_t i = 0; i < list.n; i++) run_entry(q, engine, &list.at[i]);
     free(list.at);
-    const bool idle = !engine_step(engine, take_event, q);
+    const bool idle = stopped || !engine_step(engine, take_event, q);
     pthread_mutex_lock(&q->lock);
     q->idle = idle;
     q->counts.engine = engine_counts(engine);
@@ -264,7 +295,7 @@ void queue_close(Queue *q) {
 
 void queue_stop(Queue *q) {
     pthread_mutex_lock(&q->lock);
-    q->counts.closed = true;
+    q->counts.closed = q->counts.stopped = true;
     for (int64_t i = 0; i < q->slots; i++)
         if (q->tickets[i]) q->tickets[i]->stopped = true, wake(q->tickets[i]);
     pthread_mutex_unlock(&q->lock);

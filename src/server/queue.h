@@ -12,6 +12,8 @@ typedef struct Ticket Ticket;
 
 typedef struct QueueLimits {
     int64_t running, waiting; /* number of requests of the engine */
+    /* A ticket is lost if it has events of more bytes, and its connection has taken none for this long. */
+    int64_t unread_bytes, unread_ms;
 } QueueLimits;
 
 typedef struct TicketEvent {
@@ -29,7 +31,8 @@ typedef enum QueueAnswer { QUEUE_TAKEN, QUEUE_FULL, QUEUE_STOPS } QueueAnswer;
 
 typedef enum TicketState {
     TICKET_HAS_EVENTS,
-    TICKET_LOST,    /* the client has closed the connection */
+    TICKET_QUIET,   /* nothing has happened */
+    TICKET_LOST,    /* the client has closed the connection, or does not read */
     TICKET_STOPPED, /* the server ends */
     TICKET_REFUSED, /* by the engine */
 } TicketState;
@@ -38,7 +41,7 @@ typedef enum Reason { REASON_STOP, REASON_LENGTH, REASON_ABORT, REASON_ERROR, RE
 
 typedef struct QueueCounts {
     EngineCounts engine;
-    bool closed;
+    bool closed, stopped;
     int64_t tickets, waiting; /* waiting: requests that do not run yet */
     int64_t prompt_tokens, new_tokens, ended[REASONS];
 } QueueCounts;
@@ -52,9 +55,9 @@ QueueCounts queue_counts(Queue *);
 /* Copies the requests and their tokens, and replaces the ids of the copies. *out is set if the answer is
  * QUEUE_TAKEN. */
 QueueAnswer queue_submit(Queue *, const Request *, int64_t n, Ticket **out);
-/* Waits for events, and moves them to *out; ticket_events_free frees them. Returns TICKET_LOST if the client closes
- * its end of `socket`. *refused is set for TICKET_REFUSED. */
-TicketState ticket_wait(Ticket *, int socket, TicketEvents *out, Err *refused);
+/* Waits at most `ms` milliseconds for events, and moves them to *out; ticket_events_free frees them. Returns
+ * TICKET_LOST if the client closes its end of `socket`. *refused is set for TICKET_REFUSED. */
+TicketState ticket_wait(Ticket *, int socket, int64_t ms, TicketEvents *out, Err *refused);
 void ticket_events_free(TicketEvents *);
 /* Counts a choice as ended. If the engine has not ended it, it is aborted. */
 void ticket_end(Ticket *, int64_t choice, Reason);
@@ -66,5 +69,5 @@ void ticket_release(Ticket *);
 void queue_turn(Queue *, Engine *, int ms);
 /* From now on, queue_submit returns QUEUE_STOPS. */
 void queue_close(Queue *);
-/* Stops all tickets. */
+/* Stops all tickets. From now on, queue_turn runs no pass. */
 void queue_stop(Queue *);

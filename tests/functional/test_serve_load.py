@@ -1,5 +1,7 @@
 """serve gives many clients the texts that each would get alone, releases the pages of clients that leave, and ends in
 time after a signal."""
+import re
+
 from serving import *
 
 KEY = "secret"
@@ -39,6 +41,7 @@ assert len(many[0]["choices"]) == 128, many
 LONG = {"prompt": "a", "max_tokens": 100000, "ignore_eos": True}
 server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.08, "--inference-max-requests", 1,
                 "--max-queued-requests", 1, "--api-key", KEY, "--shutdown-timeout", 1)
+descriptors = server.descriptors()
 for key in {}, {"Authorization": KEY}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer secretsecret"}:
     assert server.request("POST", COMPLETE, LONG, key)[0] == 401, key
 server.headers = {"Authorization": f"Bearer {KEY}"}
@@ -47,6 +50,10 @@ for stream in False, True:
     server.wait(num_requests_running=1)
     waiting = server.send(COMPLETE, **LONG, stream=stream)
     server.wait(num_requests_running=1, num_requests_waiting=1)
+    if stream:  # a comment tells the client that its request still waits
+        text = b""
+        while b": waiting\n\n" not in text: text += waiting.recv(1000)
+        assert b"data:" not in text, text
     status, headers, _ = server.request("POST", COMPLETE, LONG)
     assert status == 429 and headers["Retry-After"], (status, headers)
     waiting.close()
@@ -65,7 +72,26 @@ counts = server.metrics()
 reasons = {name.split('"')[1]: n for name, n in counts.items() if "{" in name}
 assert reasons == {"stop": 0, "length": 0, "abort": 5, "error": 0}, reasons
 
-# A signal: the client that reads nothing does not delay the end, and each request has an answer.
+# Requests that a client sends without waiting for answers are answered in order.
+client = socket.create_connection(("127.0.0.1", server.port))
+bodies = [json.dumps({"prompt": "a", "max_tokens": n}) for n in range(1, 6)]
+client.sendall("".join(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n"
+                       f"Content-Length: {len(body)}\r\n\r\n{body}" for body in bodies).encode())
+text = b""
+while text.count(b"total_tokens") < 5: text += client.recv(1000)
+assert [int(n) for n in re.findall(rb'"completion_tokens":(\d)', text)] == [1, 2, 3, 4, 5], text
+client.close()
+server.idle()
+for _ in range(400):
+    if server.descriptors() == descriptors: break
+    time.sleep(0.025)
+assert server.descriptors() == descriptors, (server.descriptors(), descriptors)
+
+# A signal: clients that read nothing or send nothing do not delay the end, and each request has an answer.
+silent = socket.create_connection(("127.0.0.1", server.port))
+partial = server.send(COMPLETE, prompt="a")
+assert partial.recv(12) == b"HTTP/1.1 200"
+partial.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode())
 streamed = server.send(COMPLETE, **LONG, stream=True)
 server.wait(num_requests_running=1)
 whole = server.send(COMPLETE, **LONG)
@@ -78,6 +104,24 @@ out, err = server.process.communicate(timeout=20)
 assert server.process.returncode == 0, (out, err)
 text = b"".join(iter(lambda: streamed.recv(1 << 20), b""))
 assert b'data: {"error":' in text[-600:] and b"data: [DONE]" in text[-30:], text[-600:]
+
+# Requests that take too long. The last one is in a pass that takes minutes; a signal does not wait for its end.
+server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.2, "--inference-dynamic-batching-max-tokens",
+                60000, "--request-timeout", 1, "--shutdown-timeout", 1)
+slow = socket.create_connection(("127.0.0.1", server.port))
+slow.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode())
+streamed = server.send(COMPLETE, **LONG, stream=True)
+assert server.post(COMPLETE, 504, **LONG)["error"]["code"] == "timeout"
+text = b""
+while b"data: [DONE]" not in text: text += streamed.recv(1 << 20)
+assert b'"code":"timeout"' in text[-600:], text[-600:]
+slow.sendall(b" ")
+assert slow.recv(12) == b"HTTP/1.1 408"
+server.idle()
+whole = server.send(COMPLETE, prompt=[97] * 60000, max_tokens=1)
+server.wait(prompt_tokens_total=60002)
+server.end()
+assert whole.recv(12) in (b"HTTP/1.1 503", b"HTTP/1.1 504")
 
 told = isotron("serve", "--load", saved, "--inference-dynamic-batching-buffer-size-gb", 1e-5, expect=2)
 assert "is less than one page of the KV cache" in told, told
