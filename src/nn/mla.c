@@ -96,7 +96,8 @@ static Tensor *columns_of(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t 
 
 static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
     const RopeTable *rope = c->module->rope;
-    const RopeAttr attr = {.dim = (int32_t)c->module->spec->attention.rope.dim, .interleaved = true};
+    const AttentionSpec *p = &c->module->spec->attention;
+    const RopeAttr attr = {.dim = (int32_t)p->rope.dim, .interleaved = p->rotary_interleaved};
     return op_rope(t, x, (Tensor *)&rope->cos, (Tensor *)&rope->sin, c->feed->position_ids, attr);
 }
 

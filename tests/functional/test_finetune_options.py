@@ -71,6 +71,7 @@ REFUSED = [
     ("multi_latent_attention", "--multi-latent-attention"),
     ("qk_clip", "--qk-clip"), ("log_max_attention_logit", "--log-max-attention-logit"),
     ("latent_norm_epsilon", "--latent-norm-epsilon 1e-3"),
+    ("mla_rotary_interleaved", "--no-mla-rotary-interleaved"),
     ("add_output_layer_bias", "--add-output-layer-bias"), ("rope_type", "--rope-type yarn"),
     ("num_experts", "--num-experts 4"),
     ("moe_shared_expert_gate", "--moe-shared-expert-gate"),

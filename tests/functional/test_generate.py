@@ -68,6 +68,8 @@ for name, more in (("capacity", ["--moe-expert-capacity-factor", 0.4]),
     each = ["--load", WORK / name, "--tokens-to-generate", 5, "--fp64", "--logprobs", "--prompt"]
     both = generate(*each, "The 4th prompt", "The 4")[0].partition("--- 2\n")[2]
     assert_same_text(generate(*each, "The 4", *more)[0], both, name)
+    invariant = generate(*each, "The 4th prompt", "The 4", "--batch-invariant-mode")[0].partition("--- 2\n")[2]
+    assert generate(*each, "The 4", "--batch-invariant-mode")[0] == invariant, name
 assert "prompt 2, line 1: byte 0xe9 at offset 3" in generate("--prompt", "a", "caf\udce9", status=2)[1]
 assert "--ranks is not used in generate" in generate("--prompt", "a", "--ranks", 2, status=2)[1]
 

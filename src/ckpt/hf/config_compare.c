@@ -26,6 +26,7 @@ static void plain_latents(Config *c, const Config *fresh) {
     if (!c->multi_latent_attention) {
         c->q_lora_rank = fresh->q_lora_rank, c->kv_lora_rank = fresh->kv_lora_rank;
         c->qk_head_dim = fresh->qk_head_dim, c->qk_pos_emb_head_dim = fresh->qk_pos_emb_head_dim;
+        c->mla_rotary_interleaved = fresh->mla_rotary_interleaved;
         c->v_head_dim = fresh->v_head_dim, c->rope_type = fresh->rope_type;
         return;
     }

@@ -60,9 +60,9 @@ extern const HfForm hf_form_count, hf_form_query_groups, hf_form_own_keys, hf_fo
     hf_form_head_size, hf_form_head_size_is_usual, hf_form_hidden_size_divides, hf_form_heads_fill_hidden,
     hf_form_fourfold, hf_form_always_fourfold, hf_form_decoder_layers, hf_form_feed_forward,
     hf_form_positions, hf_form_activation, hf_form_learned_activation, hf_form_gate, hf_form_gemma_gate,
-    hf_form_pre_attention_scalar, hf_form_softcap, hf_form_reciprocal, hf_form_scaled_head,
-    hf_form_attention_biases, hf_form_both_biases, hf_form_same_rate, hf_form_mpt_attention,
-    hf_form_two_norms, hf_form_falcon_layers, hf_form_falcon_heads;
+    hf_form_pre_attention_scalar, hf_form_softcap, hf_form_scaled_scores, hf_form_reciprocal,
+    hf_form_scaled_head, hf_form_attention_biases, hf_form_both_biases, hf_form_same_rate,
+    hf_form_mpt_attention, hf_form_two_norms, hf_form_falcon_layers, hf_form_falcon_heads;
 extern const HfForm hf_form_bert_heads, hf_form_classes, hf_form_padding, hf_form_positions_after_padding,
     hf_form_erf_activation;
 extern const HfForm hf_form_rope_number, hf_form_rope_temperature, hf_form_rotary_dim, hf_form_local_base,
@@ -70,10 +70,11 @@ extern const HfForm hf_form_rope_number, hf_form_rope_temperature, hf_form_rotar
     hf_form_stretched_scaling, hf_form_long_rope, hf_form_scaled_long_rope, hf_form_rotated_layers,
     hf_form_windows, hf_form_rotated_norm, hf_form_rope_if_named, hf_form_local_layers,
     hf_form_attention_layers, hf_form_chunks, hf_form_temperature;
-extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_one_for_all,
-    hf_form_quick_gate, hf_form_small_norm_min, hf_form_scaled_by_default, hf_form_router_groups,
-    hf_form_best_groups, hf_form_shared_experts, hf_form_shared_width, hf_form_first_dense,
-    hf_form_layers_by_name, hf_form_sparse_layers, hf_form_moe_layers, hf_form_layer_range;
+extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_experts, hf_form_normalized,
+    hf_form_one_for_all, hf_form_quick_gate, hf_form_small_norm_min, hf_form_scaled_by_default,
+    hf_form_router_groups, hf_form_best_groups, hf_form_shared_experts, hf_form_shared_width,
+    hf_form_first_dense, hf_form_layers_by_name, hf_form_sparse_layers, hf_form_moe_layers,
+    hf_form_layer_range;
 
 /* ---- reading ---- */
 

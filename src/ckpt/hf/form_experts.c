@@ -36,6 +36,19 @@ static void several_experts_read(HfReader *r, const HfRow *row) {
         hf_refuse(r, "num_experts_per_tok", "but this type of model needs two or more");
 }
 
+/* Isotron divides sigmoids by their sum if a token has several experts, and only then. */
+static void normalized_read(HfReader *r, const HfRow *row) {
+    const bool several = hf_get_option(r, OPTION_moe_router_topk) > 1;
+    if (hf_get_flag(r, NULL, row->key, row->fallback != 0) != several)
+        hf_refuse(r, row->key,
+                  several ? "but several experts per token need true"
+                          : "but one expert per token needs false");
+}
+
+static void normalized_write(HfWriter *w, const HfRow *row) {
+    hf_put_flag(w, row->key, w->config->moe_router_topk > 1);
+}
+
 /* Isotron supports only the usual factor of quick GELU. */
 static void quick_gate_read(HfReader *r, const HfRow *row) {
     (void)row;
@@ -230,6 +243,7 @@ static void layer_range_write(HfWriter *w, const HfRow *row) {
 const HfForm hf_form_experts = {experts_read, hf_value_write},
              hf_form_expert_width = {hf_value_read, expert_width_write},
              hf_form_several_experts = {several_experts_read, NULL},
+             hf_form_normalized = {normalized_read, normalized_write},
              hf_form_one_for_all = {one_for_all_read, hf_value_write},
              hf_form_quick_gate = {quick_gate_read, NULL},
              hf_form_small_norm_min = {small_norm_min_read, NULL},

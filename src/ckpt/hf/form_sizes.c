@@ -109,75 +109,88 @@ static const struct {
     const char *name;
     bool is_gate;
     MlpActivation activation;
-} ACTIVATIONS[] = {{"gelu_new", false, MLP_GELU_TANH}, {"gelu_pytorch_tanh", false, MLP_GELU_TANH},
-                   {"gelu", false, MLP_GELU_ERF},      {"quick_gelu", false, MLP_QUICK_GELU},
-                   {"relu2", false, MLP_SQUARED_RELU}, {"relu", false, MLP_RELU},
-                   {"xielu", false, MLP_XIELU},        {"silu", true, MLP_SWIGLU},
-                   {"gelu_new", true, MLP_GEGLU_TANH}, {"gelu_pytorch_tanh", true, MLP_GEGLU_TANH},
-                   {"gelu", true, MLP_GEGLU_ERF}};
+} ACTIVATIONS[] = {{"gelu_new", false, MLP_GELU_TANH},
+                   {"gelu_pytorch_tanh", false, MLP_GELU_TANH},
+                   {"gelu_python_tanh", false, MLP_GELU_TANH},
+                   {"gelu_accurate", false, MLP_GELU_TANH},
+                   {"gelu", false, MLP_GELU_ERF},
+                   {"gelu_python", false, MLP_GELU_ERF},
+                   {"quick_gelu", false, MLP_QUICK_GELU},
+                   {"relu2", false, MLP_SQUARED_RELU},
+                   {"relu", false, MLP_RELU},
+                   {"xielu", false, MLP_XIELU},
+                   {"silu", true, MLP_SWIGLU},
+                   {"swish", true, MLP_SWIGLU},
+                   {"gelu_new", true, MLP_GEGLU_TANH},
+                   {"gelu_pytorch_tanh", true, MLP_GEGLU_TANH},
+                   {"gelu_python_tanh", true, MLP_GEGLU_TANH},
+                   {"gelu_accurate", true, MLP_GEGLU_TANH},
+                   {"gelu", true, MLP_GEGLU_ERF},
+                   {"gelu_python", true, MLP_GEGLU_ERF},
+                   {"quick_gelu", true, MLP_QUICK_GEGLU}};
 enum { N_ACTIVATIONS = sizeof ACTIVATIONS / sizeof *ACTIVATIONS };
 
-static void read_activation(HfReader *r, const HfRow *row, bool is_gate) {
-    const char *word = hf_get_text(r, NULL, row->key, row->word);
+static void set_activation(HfReader *r, const HfRow *row, const char *word, bool is_gate) {
     int i = 0;
     while (i < N_ACTIVATIONS && (strcmp(word, ACTIVATIONS[i].name) || ACTIVATIONS[i].is_gate != is_gate)) i++;
-    if (i == N_ACTIVATIONS)
+    /* only Apertus stores the numbers that xIELU learns */
+    if (i == N_ACTIVATIONS ||
+        (ACTIVATIONS[i].activation == MLP_XIELU && row->form != &hf_form_learned_activation))
         hf_refuse(r, row->key, "an activation that is not supported");
     else
         hf_set_text(r, row->option, MlpActivation_spellings[ACTIVATIONS[i].activation]);
 }
 
-/* Only Apertus stores the numbers that xIELU learns. */
-static void activation_read(HfReader *r, const HfRow *row) {
-    if (!strcmp(hf_get_text(r, NULL, row->key, row->word), "xielu"))
-        hf_refuse(r, row->key, "an activation that is not supported for this type of model");
-    read_activation(r, row, false);
+static const char *activation_word(HfReader *r, const HfRow *row) {
+    return hf_get_text(r, NULL, row->key, row->word);
 }
 
-static void learned_activation_read(HfReader *r, const HfRow *row) { read_activation(r, row, false); }
-static void gate_read(HfReader *r, const HfRow *row) { read_activation(r, row, true); }
+static void activation_read(HfReader *r, const HfRow *row) {
+    set_activation(r, row, activation_word(r, row), false);
+}
+
+static void gate_read(HfReader *r, const HfRow *row) {
+    set_activation(r, row, activation_word(r, row), true);
+}
 
 /* The first files of Gemma have "gelu", but transformers uses the tanh approximation for them. */
 static void gemma_gate_read(HfReader *r, const HfRow *row) {
-    if (!strcmp(hf_get_text(r, NULL, row->key, row->word), "gelu"))
-        hf_set_text(r, row->option, MlpActivation_spellings[MLP_GEGLU_TANH]);
-    else
-        gate_read(r, row);
+    const char *word = activation_word(r, row);
+    set_activation(r, row, strcmp(word, "gelu") ? word : "gelu_new", true);
 }
 
-static void activation_write(HfWriter *w, const HfRow *row) {
+/* Returns NULL if the activation has no name. */
+static const char *activation_name(const Config *c) {
     int i = 0;
-    while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != w->config->activation) i++;
-    if (i == N_ACTIVATIONS)
-        return; /* without the key, the file describes another model, and reading it back fails */
-    hf_put(w, row->key, json_string(ACTIVATIONS[i].name));
+    while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != c->activation) i++;
+    return i < N_ACTIVATIONS ? ACTIVATIONS[i].name : NULL;
 }
 
-/* T5's names, with "gated-" before the activation of a gate. T5's "gated-gelu" is gelu_new. */
-static const struct {
-    const char *name;
-    MlpActivation activation;
-} FEED_FORWARD[] = {{"relu", MLP_RELU},
-                    {"gated-gelu", MLP_GEGLU_TANH},
-                    {"gated-silu", MLP_SWIGLU},
-                    {"gelu", MLP_GELU_ERF},
-                    {"gelu_new", MLP_GELU_TANH}};
-enum { N_FEED_FORWARD = sizeof FEED_FORWARD / sizeof *FEED_FORWARD };
+/* Without the key, the file describes another model, and reading it back fails. */
+static void activation_write(HfWriter *w, const HfRow *row) {
+    const char *name = activation_name(w->config);
+    if (name) hf_put(w, row->key, json_string(name));
+}
+
+/* T5's names have "gated-" before the activation of a gate. T5's "gated-gelu" is gelu_new. */
+static const char GATED[] = "gated-", GATED_GELU[] = "gated-gelu";
 
 static void feed_forward_read(HfReader *r, const HfRow *row) {
-    const char *word = hf_get_text(r, NULL, row->key, row->word);
-    int i = 0;
-    while (i < N_FEED_FORWARD && strcmp(word, FEED_FORWARD[i].name)) i++;
-    if (i == N_FEED_FORWARD)
-        hf_refuse(r, row->key, "an activation that is not supported");
-    else
-        hf_set_text(r, row->option, MlpActivation_spellings[FEED_FORWARD[i].activation]);
+    const char *word = activation_word(r, row);
+    const bool gated = !strncmp(word, GATED, strlen(GATED));
+    set_activation(r, row,
+                   !strcmp(word, GATED_GELU) ? "gelu_new"
+                   : gated                   ? word + strlen(GATED)
+                                             : word,
+                   gated);
 }
 
 static void feed_forward_write(HfWriter *w, const HfRow *row) {
-    for (int i = 0; i < N_FEED_FORWARD; i++)
-        if (FEED_FORWARD[i].activation == w->config->activation)
-            hf_put(w, row->key, json_string(FEED_FORWARD[i].name));
+    const MlpActivation a = w->config->activation;
+    const char *name = a == MLP_GEGLU_TANH  ? "gelu"
+                       : a == MLP_GEGLU_ERF ? "gelu_python"
+                                            : activation_name(w->config);
+    if (name) hf_put(w, row->key, json_sprintf("%s%s", a >= MLP_SWIGLU ? GATED : "", name));
 }
 
 /* ---- attention scores and logits ---- */
@@ -190,6 +203,15 @@ static void pre_attention_scalar_read(HfReader *r, const HfRow *row) {
 static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
     const double scale = w->config->softmax_scale, most = 1e15; /* exact as a double */
     hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
+}
+
+/* The key states whether scores are divided by the square root of the head's size. */
+static void scaled_scores_read(HfReader *r, const HfRow *row) {
+    if (!hf_get_flag(r, NULL, row->key, row->fallback != 0)) hf_set_real(r, row->option, 1);
+}
+
+static void scaled_scores_write(HfWriter *w, const HfRow *row) {
+    hf_put_flag(w, row->key, w->config->softmax_scale != 1);
 }
 
 /* The key is a factor, and the option is a divisor. */
@@ -319,10 +341,11 @@ const HfForm hf_form_count = {count_read, hf_value_write},
              hf_form_feed_forward = {feed_forward_read, feed_forward_write},
              hf_form_positions = {positions_read, hf_value_write},
              hf_form_activation = {activation_read, activation_write},
-             hf_form_learned_activation = {learned_activation_read, activation_write},
+             hf_form_learned_activation = {activation_read, activation_write},
              hf_form_gate = {gate_read, activation_write},
              hf_form_gemma_gate = {gemma_gate_read, activation_write},
              hf_form_pre_attention_scalar = {pre_attention_scalar_read, pre_attention_scalar_write},
+             hf_form_scaled_scores = {scaled_scores_read, scaled_scores_write},
              hf_form_softcap = {softcap_read, softcap_write},
              hf_form_reciprocal = {reciprocal_read, reciprocal_write},
              hf_form_scaled_head = {scaled_head_read, scaled_head_write},

@@ -28,6 +28,7 @@
  *   SCALED(object)                         the scaling of RoPE; without its keys, it is this JSON object
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
  *   GROUPS(n, k)                           the keys n_group and topk_group; k is the fallback of topk_group
+ *   NORMALIZED(fallback)                   norm_topk_prob of sigmoid scores, which must state whether there are several
  *   NULLABLE(option, key, fallback)        like KEY, of a size; null means that the option is not set
  *   ONLY(option, key, value)               like KEY, of a size that must be this value
  *   DROP_KEY(key)                          removes the base's row of a key without an option
@@ -61,6 +62,8 @@
      .form = &hf_form_windows},
 #define GROUPS(n, k)                                                                                         \
     {OF(moe_router_num_groups), .key = "n_group", .fallback = n, .choice = k, .form = &hf_form_router_groups},
+#define NORMALIZED(f)                                                                                        \
+    {ALONE("norm_topk_prob"), .key = "norm_topk_prob", .fallback = f, .form = &hf_form_normalized},
 #define NULLABLE(o, k, f) {OF(o), .key = k, .fallback = f, .form = &hf_form_nullable},
 #define SYNONYM(k, other) {ALONE(k), .key = k, .word = other, .form = &hf_form_synonym},
 #define COUNT(k, n, f)    {ALONE(k), .key = k, .choice = n, .fallback = f, .form = &hf_form_number},

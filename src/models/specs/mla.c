@@ -14,6 +14,7 @@ void mla_spec(const LayerPlace *p, BranchSpec *out) {
         .recompute_up = spec_recomputes(c, RECOMPUTE_MLA_UP_PROJ),
         .caches_latents = c->cache_mla_latents,
     };
+    s->attention.rotary_interleaved = c->mla_rotary_interleaved;
     s->attention.norm.eps = f64_or(c->latent_norm_epsilon, c->norm_epsilon);
     out->spec = s;
 }

@@ -45,7 +45,7 @@ NOT_GPT = [("model", "--model gpt"), ("bert_binary_head", "--bert-no-binary-head
            ("relative_attention_max_distance", "--relative-attention-max-distance 30")]
 ENCODERS = [("MOE", "--num-experts 4"), ("window_size window_attn_skip_freq rope_local_base_freq", "--window-size 3,0"),
             ("multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim"
-             " latent_norm_epsilon rope_type",
+             " latent_norm_epsilon mla_rotary_interleaved rope_type",
              "--multi-latent-attention"),
             ("qk_clip qk_clip_alpha qk_clip_threshold log_max_attention_logit", "--qk-clip --log-max-attention-logit"),
             ("add_output_layer_bias", "--add-output-layer-bias"),

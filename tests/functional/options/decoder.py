@@ -350,7 +350,8 @@ class Pass:
         """Rotates pairs of channels of x [b, s, heads, d] by position * frequency."""
         windowed = self.m.reach[layer] is not None
         f = frequencies(self.o, self.m.turned if self.m.latent else self.m.head, windowed)
-        n, together = len(f), self.m.latent or "rotary-interleaved" in self.o
+        n, o = len(f), self.o
+        together = "no-mla-rotary-interleaved" not in o if self.m.latent else "rotary-interleaved" in o
         angle = (positions[:, :, None] * f)[:, :, None, :]
         pairs = (slice(0, 2 * n, 2), slice(1, 2 * n, 2)) if together else (slice(0, n), slice(n, 2 * n))
         a, b, rest = x[..., pairs[0]], x[..., pairs[1]], x[..., 2 * n:]

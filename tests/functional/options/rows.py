@@ -141,6 +141,7 @@ witnessed("multi_latent_attention kv_lora_rank qk_head_dim qk_pos_emb_head_dim v
 witnessed("q_lora_rank qk_layernorm latent_norm_epsilon", families=GPT, layouts=(*LAYOUTS, RING, GATHER),
           words=LATENT + LONGER + "--q-lora-rank 9 --qk-layernorm --latent-norm-epsilon 1e-2 --normalization RMSNorm"
                                   " --attention-dropout 0.2")
+witnessed("mla_rotary_interleaved", LATENT + LONGER + "--no-mla-rotary-interleaved", families=GPT, layouts=(ONE,))
 witnessed("rope_temperature_scale rope_temperature_floor", LATENT.replace("dim 5", "dim 6") + LONGER +
           "--rope-temperature-scale 0.5 --rope-temperature-floor 3", families=GPT, layouts=(ONE, CUT, SELECTED))
 witnessed("qk_layernorm rotary_scaling_factor mscale mscale_all_dim", families=GPT,

@@ -184,6 +184,10 @@ TEST(config_json_round_trips) {
                          "MixtralForCausalLM");
     config_round_trip_of(BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\n",
                          "Glm4MoeForCausalLM");
+    config_round_trip_of(BASE LLAMA EXPERTS GLM
+                         "moe-shared-expert-intermediate-size = 40\nmoe-router-topk = 1\n",
+                         "Glm4MoeForCausalLM");
+    config_round_trip_of(BASE "softmax-scale = 1\n", "GPT2LMHeadModel");
     config_round_trip_of(T5 "attention-dropout = 0\nlogits-scaling = 1\n", "T5ForConditionalGeneration");
     config_round_trip_of(BASE "activation = gelu-erf\nattention-dropout = 0.3\n", "GPT2LMHeadModel");
 }
@@ -240,8 +244,6 @@ TEST(models_that_hf_lacks_are_refused) {
          "moe_shared_expert_intermediate_size is '30'"},
         {BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-layer-freq = [1,0,1,1]\n",
          "glm4_moe"},
-        {BASE LLAMA EXPERTS GLM "moe-shared-expert-intermediate-size = 40\nmoe-router-topk = 1\n",
-         "nearest type"},
         {BASE LLAMA EXPERTS "moe-router-topk-scaling-factor = 2\n",
          "mixtral, the nearest type, config.json would import as a different model: "
          "moe_router_topk_scaling_factor is '2.0' in the checkpoint"},
@@ -367,6 +369,7 @@ static const struct {
     {"qk_head_dim", MLA, "qk-head-dim = 120"},
     {"qk_pos_emb_head_dim", MLA, "qk-pos-emb-head-dim = 32"},
     {"v_head_dim", MLA, "v-head-dim = 120"},
+    {"mla_rotary_interleaved", MLA, "no-mla-rotary-interleaved = true"},
     {"latent_norm_epsilon", MLA, "latent-norm-epsilon = 1e-6"},
     {"softmax_scale", MLA "rope-attention-factor = 1\nrotary-scaling-factor = 2\n", "mscale-all-dim = 1"},
     {"window_size", WINDOWS, "window-size = 8,0"},

@@ -14,5 +14,6 @@ SPELLINGS = FEW | {
     "window by default": {"max_window_layers": 1, "sliding_window": MISSING}, "head size": {"head_dim": 6},
     "!not normalised": {"norm_topk_prob": False}, "!not normalised by default": {"norm_topk_prob": MISSING},
     "no number of experts": {"n_routed_experts": MISSING}, "!one expert": {"num_experts_per_tok": 1},
+    "one expert, not normalised by default": {"num_experts_per_tok": 1, "norm_topk_prob": MISSING},
     "no number of shared experts": {"n_shared_experts": MISSING},
 }

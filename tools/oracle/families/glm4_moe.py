@@ -40,6 +40,6 @@ SPELLINGS = EVERY | {
     "fewer groups": {"n_routed_experts": 8, "n_group": 4, "topk_group": 3, "num_experts_per_tok": 4},
     "one group": {"n_routed_experts": 8, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 3},
     "second name": {"num_local_experts": 5},
-    "!not normalised": {"norm_topk_prob": False},
+    "!not normalised": {"norm_topk_prob": False}, "one expert": {"num_experts_per_tok": 1, "norm_topk_prob": False},
     "groups by default": {"num_attention_heads": 8, "hidden_size": 32, "num_key_value_heads": MISSING},
 }

@@ -14,6 +14,6 @@ SPELLINGS = FEW | {
     "router by default": {"n_routed_experts": MISSING, "num_experts_per_tok": MISSING, "n_group": MISSING,
                           "num_hidden_layers": 2},
     "second name": {"num_local_experts": 5}, "prediction of more tokens": {"num_nextn_predict_layers": 1},
-    "!halves": {"rope_interleave": False}, "!unknown layer": {"mlp_layer_types": ["sparse", "dense", "odd"]},
+    "halves": {"rope_interleave": False}, "!unknown layer": {"mlp_layer_types": ["sparse", "dense", "odd"]},
     "few layers": {"mlp_layer_types": ["sparse", "dense"]},
 }

@@ -41,9 +41,11 @@ BASE = {"vocab_size": 7, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions":
         "eos_token_id": None}
 SPELLINGS = {
     "": {}, "wide": {"n_inner": 24}, "gelu": {"activation_function": "gelu"},
+    "python": {"activation_function": "gelu_python"}, "python's tanh": {"activation_function": "gelu_python_tanh"},
+    "accurate": {"activation_function": "gelu_accurate"}, "!fast": {"activation_function": "gelu_fast"},
     "quick": {"activation_function": "quick_gelu"}, "tanh": {"activation_function": "gelu_pytorch_tanh"},
     "relu2": {"activation_function": "relu2"}, "eps": {"layer_norm_epsilon": 1e-2},
-    "untied": {"tie_word_embeddings": False}, "!unscaled": {"scale_attn_weights": False},
+    "untied": {"tie_word_embeddings": False}, "unscaled": {"scale_attn_weights": False},
     "!by layer": {"scale_attn_by_inverse_layer_idx": True}, "!second name": {"hidden_size": 32},
     "same second name": {"hidden_size": 16}, "window that is not read": {"sliding_window": 3},
 }

@@ -67,5 +67,6 @@ SPELLINGS = EVERY | {
     "all biases": {"attention_bias": True, "mlp_bias": True}, "attention biases": {"attention_bias": True},
     "MLP biases": {"mlp_bias": True}, "heads that do not divide": {"hidden_size": 18, "head_dim": 4},
     "tanh": {"hidden_act": "gelu_pytorch_tanh"}, "!relu2": {"hidden_act": "relu2"},
+    "swish": {"hidden_act": "swish"}, "python": {"hidden_act": "gelu_python"}, "quick": {"hidden_act": "quick_gelu"},
     "!list that is not read": NO_SIZE,
 }

@@ -13,5 +13,5 @@ SPELLINGS = FEW | {
     "heads by default": {"qk_nope_head_dim": MISSING, "qk_rope_head_dim": MISSING, "v_head_dim": MISSING,
                          "num_hidden_layers": 1},
     "keys by default": {"num_attention_heads": 16, "num_key_value_heads": MISSING},
-    "!halves": {"rope_interleave": False}, "!biases": {"attention_bias": True},
+    "halves": {"rope_interleave": False}, "!biases": {"attention_bias": True},
 }
