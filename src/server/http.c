@@ -27,6 +27,7 @@ void http_stop(Http *http) { (void)http; }
 #include "base/mem.h"
 #include "server/answer.h"
 #include "server/metrics.h"
+#include "server/openapi.h"
 
 enum {
     MAX_BODY = 16 << 20,
@@ -38,7 +39,8 @@ enum {
     STREAM_BLOCK = 16 << 10
 };
 
-static const char MEGATRON[] = "/api";
+#define MEGATRON     "/api"
+#define METRICS_TYPE "text/plain; version=0.0.4"
 
 struct Http {
     struct MHD_Daemon *daemon;
@@ -265,25 +267,43 @@ static enum MHD_Result serve_metrics(Exchange *x) {
     const QueueCounts counts = queue_counts(x->http->queue);
     Str text = {0};
     metrics_print(&counts, &text);
-    return respond(x, 200, "text/plain; version=0.0.4",
+    return respond(x, 200, METRICS_TYPE,
                    MHD_create_response_from_buffer(text.len, text.s, MHD_RESPMEM_MUST_FREE));
 }
 
+static Handler serve_openapi;
+
 static const struct Route {
-    const char *path, *method;
+    ApiPath api;
     Handler *handler;
-    bool open; /* needs no key */
 } ROUTES[] = {
-    {"/v1/completions", "POST", serve_completions, false},
-    {"/v1/chat/completions", "POST", serve_chat, false},
-    {MEGATRON, "PUT", serve_megatron, false},
-    {"/v1/models", "GET", serve_models, false},
-    {"/tokenize", "POST", serve_tokenize, false},
-    {"/detokenize", "POST", serve_detokenize, false},
-    {"/health", "GET", serve_health, true},
-    {"/metrics", "GET", serve_metrics, true},
+    {{"/v1/completions", "POST", "Continues prompts.", false, true, ENDPOINT_COMPLETIONS, "prompt", NULL},
+     serve_completions},
+    {{"/v1/chat/completions", "POST", "Continues messages.", false, true, ENDPOINT_CHAT, "messages", NULL},
+     serve_chat},
+    {{MEGATRON, "PUT", "Continues prompts like Megatron-LM's server.", false, true, ENDPOINT_MEGATRON,
+      "prompts", NULL},
+     serve_megatron},
+    {{"/v1/models", "GET", "Names the model.", false, false, 0, NULL, NULL}, serve_models},
+    {{"/tokenize", "POST", "Converts a text or messages to token ids.", false, true, ENDPOINT_TOKENIZE, NULL,
+      NULL},
+     serve_tokenize},
+    {{"/detokenize", "POST", "Converts token ids to text.", false, true, ENDPOINT_DETOKENIZE, "tokens", NULL},
+     serve_detokenize},
+    {{"/health", "GET", "Has status 200, or 503 if the server ends.", true, false, 0, NULL, NULL},
+     serve_health},
+    {{"/metrics", "GET", "Reports numbers for Prometheus.", true, false, 0, NULL, METRICS_TYPE},
+     serve_metrics},
+    {{"/openapi.json", "GET", "Describes the server.", true, false, 0, NULL, NULL}, serve_openapi},
 };
 enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES };
+
+static enum MHD_Result serve_openapi(Exchange *x) {
+    json_t *paths = json_object();
+    for (const struct Route *r = ROUTES; r < ROUTES + N_ROUTES; r++)
+        json_object_set_new(paths, r->api.path, openapi_path(&r->api));
+    return respond_json(x, 200, openapi_document(paths));
+}
 
 /* ---- requests ---- */
 
@@ -303,19 +323,20 @@ static enum MHD_Result dispatch(Exchange *x) {
                *header =
                    MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     const struct Route *route = ROUTES;
-    while (route < ROUTES + N_ROUTES && strcmp(route->path, x->path)) route++;
+    while (route < ROUTES + N_ROUTES && strcmp(route->api.path, x->path)) route++;
     Refusal refusal = SERVED;
     if (x->too_long)
         refusal =
             refuse(413, NULL, NULL, "the body is longer than %d MiB: send a shorter one", MAX_BODY >> 20);
     else if (route == ROUTES + N_ROUTES)
         refusal = refuse(404, NULL, NULL, "there is no %s on this server", quote(x->path).s);
-    else if (key && !route->open && !is_key(key, header))
+    else if (key && !route->api.open && !is_key(key, header))
         refusal = refuse(401, NULL, "invalid_api_key",
                          "the request needs the server's key: add the header \"Authorization: Bearer KEY\"");
-    else if (strcmp(x->method, route->method) && (strcmp(x->method, "HEAD") || strcmp(route->method, "GET")))
-        x->allow = route->method,
-        refusal = refuse(405, NULL, NULL, "%s needs the method %s", route->path, route->method);
+    else if (strcmp(x->method, route->api.method) &&
+             (strcmp(x->method, "HEAD") || strcmp(route->api.method, "GET")))
+        x->allow = route->api.method,
+        refusal = refuse(405, NULL, NULL, "%s needs the method %s", route->api.path, route->api.method);
     return refusal.status ? respond_refusal(x, &refusal) : route->handler(x);
 }
 

@@ -149,6 +149,8 @@ static Refusal read_messages(const Served *served, const json_t *body, TokenList
 
 Refusal request_prompts(const Served *served, const json_t *body, TokenList **out, int64_t *n) {
     const json_t *prompt = json_object_get(body, "prompt"), *messages = json_object_get(body, "messages");
+    if (json_is_null(prompt)) prompt = NULL;
+    if (json_is_null(messages)) messages = NULL;
     if (messages && prompt)
         return refuse(400, "messages", NULL, "a request has 'prompt' or 'messages', not both");
     if (messages) return read_messages(served, body, out, n);

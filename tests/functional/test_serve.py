@@ -227,6 +227,17 @@ for change, message in [
     assert message in put(400, **{**MEGATRON, **change})["message"], (change, message)
 assert json.loads(server.request("GET", "/api")[2])["message"] == "/api needs the method PUT"
 
+# ---- the description of the requests
+
+paths = json.loads(server.request("GET", "/openapi.json")[2])["paths"]
+for path, valid in (COMPLETE, model), ("/api", MEGATRON), ("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": []}):
+    call = "put" if path == "/api" else "post"
+    schema = paths[path][call]["requestBody"]["content"]["application/json"]["schema"]
+    assert schema["properties"].keys() >= valid.keys() >= {*schema.get("required", [])} and len(schema["properties"]) > 1
+    nothing = {name: None for name in schema["properties"]}  # null is the default of each field
+    got, _, text = server.request(call.upper(), path, {**nothing, **valid})
+    assert got == 200, (path, text)
+
 before = server.metrics()
 server.post(COMPLETE, prompt="a" * 31, max_tokens=1)
 after = server.metrics()  # a pass has at most 20 tokens
