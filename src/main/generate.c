@@ -71,7 +71,7 @@ static GenerateOptions options_of(const GenerateJob *j, Run *run, EngineCounts *
     const bool block = config_given(c, inference_dynamic_batching_block_size),
                room = config_given(c, inference_dynamic_batching_buffer_size_gb);
     return (GenerateOptions){
-        .sampling = {.temperature = c->temperature, .top_k = c->top_k, .top_p = c->top_p},
+        .sampling = generate_sampling(j),
         .max_each = j->lengths,
         .seed = c->derived.random_seed,
         .ends = j->ends,
@@ -155,24 +155,29 @@ static Err report(const GenerateJob *j, const GenerateResults *r) {
     return ERR_OK;
 }
 
-/* Generates on one rank; the first rank prints the result. */
-static Err generate_on_rank(void *arg, Comm *comm) {
-    const GenerateJob *j = arg;
+/* Continues the prompts on one rank; the first rank prints the result. */
+static Err continue_prompts(const GenerateJob *j, const ModelRun *r, Comm *comm) {
     const Config *c = &j->setup.config;
-    ModelRun r;
-    ERR_RETURN(model_run_open(&r, c, comm));
     const bool prints = rank_is_printer(comm);
     GenerateResults results = {.rates = mem_zero((size_t)c->inference_repeat_n, sizeof *results.rates)};
-    Err e = c->top_n_logprobs > r.model->plan.vocab
+    Err e = c->top_n_logprobs > r->model->plan.vocab
                 ? err_user("--top-n-logprobs %lld exceeds the vocabulary of %lld tokens: lower it",
-                           (long long)c->top_n_logprobs, (long long)r.model->plan.vocab)
-                : repeat(j, &r, prints, &results);
-    results.most_bytes = (int64_t)r.device->most_allocated;
+                           (long long)c->top_n_logprobs, (long long)r->model->plan.vocab)
+                : repeat(j, r, prints, &results);
+    results.most_bytes = (int64_t)r->device->most_allocated;
     if (!e.code && comm)
         comm_all_reduce(comm, comm_everyone(comm), "most allocated", COMM_MAX, I64, &results.most_bytes, 1);
     if (!e.code && prints) e = report(j, &results);
     free_samples(j, results.out);
     free(results.rates);
+    return e;
+}
+
+static Err generate_on_rank(void *arg, Comm *comm) {
+    const GenerateJob *j = arg;
+    ModelRun r;
+    ERR_RETURN(model_run_open(&r, &j->setup.config, comm));
+    const Err e = j->chat ? generate_chat(j, &r, comm) : continue_prompts(j, &r, comm);
     model_run_close(&r);
     return e;
 }
@@ -182,7 +187,8 @@ static Err generate_run(void *job) {
     Setup *s = &j->setup;
     if (s->config.output_path) ERR_RETURN(file_check_target(s->config.output_path));
     ERR_RETURN(setup_finish_for_text(s));
-    ERR_RETURN(generate_read_prompts(j));
+    ERR_RETURN(s->config.interactive ? chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat)
+                                     : generate_read_prompts(j));
     ERR_RETURN(find_tokens(j));
     return world_run(&s->config, generate_on_rank, j);
 }
@@ -208,6 +214,7 @@ int command_generate(int argc, char **argv) {
     const int status = command_finish(&args, e, generate_run, &j);
     for (int64_t i = 0; i < j.n; i++) free((void *)j.prompts[i].tokens), free(j.texts[i]);
     free(j.prompts), free(j.texts), free(j.lengths), free(j.ends);
+    chat_free(j.chat);
     setup_free(s);
     return status;
 }

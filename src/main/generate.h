@@ -1,8 +1,10 @@
 /* The parts of `generate`: its prompts, its output and its conversations. */
 #pragma once
 
+#include "chat/chat.h"
 #include "infer/generate.h"
 #include "main/command.h"
+#include "run/model_run.h"
 
 typedef struct GenerateJob {
     Setup setup;
@@ -11,6 +13,7 @@ typedef struct GenerateJob {
     int64_t *lengths; /* [n] numbers of tokens to generate */
     int64_t n;
     int64_t *ends, n_ends, start; /* as in GenerateOptions */
+    Chat *chat;                   /* NULL without --interactive */
 } GenerateJob;
 
 /* The results of --inference-repeat-n runs: all but `out` are numbers of runs or of the last one. */
@@ -27,6 +30,11 @@ static inline bool generate_is_t5(const GenerateJob *j) { return j->setup.config
 static inline bool generate_is_hf_t5(const GenerateJob *j) {
     const HfModelType type = j->setup.config.hf_model_type;
     return generate_is_t5(j) && (type == TYPE_t5 || type == TYPE_mt5);
+}
+
+static inline Sampling generate_sampling(const GenerateJob *j) {
+    const Config *c = &j->setup.config;
+    return (Sampling){.temperature = c->temperature, .top_k = c->top_k, .top_p = c->top_p};
 }
 
 /* ---- prompts (generate_prompts.c) ---- */
@@ -56,3 +64,8 @@ void generate_stream_free(GenerateStream *); /* NULL is fine */
 
 /* Writes the file --output-path, with the keys of Megatron-LM's inference scripts. */
 Err generate_write_json(const GenerateJob *, const GenerateResults *);
+
+/* ---- conversations (generate_chat.c) ---- */
+
+/* Answers lines of standard input with the chat template, until its end or /exit. All ranks must call it. */
+Err generate_chat(const GenerateJob *, const ModelRun *, Comm *);

@@ -151,9 +151,10 @@ TEST(training_asks_for_data_only_where_it_reads_some) {
 TEST(generation_asks_for_its_own) {
     Parsed p;
     parse(&p, CHECK_GENERATE, "--top-k 3 --top-p 0.5");
-    assert_string_equal(p.args.problems.s, "Generation needs a checkpoint: set --load.\n"
-                                           "Generation needs --prompt, --prompts-file or --prompt-file.\n"
-                                           "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one.\n");
+    assert_string_equal(p.args.problems.s,
+                        "Generation needs a checkpoint: set --load.\n"
+                        "Generation needs --prompt, --prompts-file, --prompt-file or --interactive.\n"
+                        "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one.\n");
     done(&p);
 }
 

@@ -646,9 +646,11 @@ static const char *const TASKS[][2] = {
 
 static const char *const GENERATION[][2] = {
     {"--prompt a", "Generation needs a checkpoint: set --load"},
-    {"--load x", "Generation needs --prompt, --prompts-file or --prompt-file"},
+    {"--load x", "Generation needs --prompt, --prompts-file, --prompt-file or --interactive"},
     {"--load x --prompts-file a --prompt-file b",
-     "--prompt, --prompts-file and --prompt-file are mutually exclusive: keep one"},
+     "--prompt, --prompts-file, --prompt-file and --interactive are mutually exclusive: keep one"},
+    {"--load x --interactive --model t5",
+     "A conversation needs a GPT: load the checkpoint of a GPT, or remove --interactive"},
     {"--load x --prompt a --output-path b --top-n-logprobs 2",
      "--top-n-logprobs needs the log-probabilities of the chosen tokens: add --return-log-probs"},
     {"--load x --prompt a --model bert",

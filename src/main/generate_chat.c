@@ -1,0 +1,197 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/amount.h"
+#include "base/text.h"
+#include "main/generate.h"
+#include "run/launch.h"
+#include "server/text.h"
+
+enum { PAGE = 64, PATIENCE_S = 365 * 24 * 3600 /* a person may think for as long */ };
+
+typedef struct Talk {
+    const GenerateJob *job;
+    const ModelRun *run;
+    Comm *comm;
+    Engine *engine;
+    StopList stops;
+    json_t *messages;
+    int64_t context, turn; /* context: number of tokens */
+    bool prints;           /* whether this rank reads and prints */
+    TextStream text;       /* of the answer */
+    Str answer;
+    Finish finish;
+} Talk;
+
+/* ---- reading ---- */
+
+/* Reads a line of standard input, without its newline. Returns false at the end. */
+static bool read_line(Str *line) {
+    char *text = NULL;
+    size_t size = 0;
+    if (isatty(STDIN_FILENO)) fputs("> ", stdout);
+    fflush(stdout);
+    ssize_t n = getline(&text, &size, stdin);
+    if (n > 0 && text[n - 1] == '\n') n--;
+    if (n >= 0) str_add(line, text, (size_t)n);
+    free(text);
+    return n >= 0;
+}
+
+/* Gives all ranks the line of the first one. */
+static bool share_line(const Talk *t, Str *line, bool more) {
+    if (!t->comm) return more;
+    const Group all = comm_everyone(t->comm);
+    int64_t n = more ? (int64_t)line->len + 1 : 0;
+    comm_all_reduce(t->comm, all, "length of a message", COMM_MAX, I64, &n, 1);
+    int64_t *bytes = mem_zero((size_t)n + 1, sizeof *bytes);
+    for (size_t i = 0; i < line->len; i++) bytes[i] = (unsigned char)line->s[i];
+    comm_all_reduce(t->comm, all, "message", COMM_MAX, I64, bytes, n + 1);
+    str_clear(line);
+    for (int64_t i = 0; i + 1 < n; i++) str_add(line, &(char){(char)bytes[i]}, 1);
+    free(bytes);
+    return n > 0;
+}
+
+/* ---- an answer ---- */
+
+static void take_event(void *arg, const EngineEvent *event) {
+    Talk *t = arg;
+    const size_t before = t->answer.len;
+    if (event->kind == EVENT_TOKEN) text_push(&t->text, event->token, &t->answer);
+    if (event->kind == EVENT_END) t->finish = event->finish;
+    if (event->kind == EVENT_END) text_end(&t->text, &t->answer);
+    if (t->prints && t->answer.len > before) {
+        fwrite(t->answer.s + before, 1, t->answer.len - before, stdout);
+        fflush(stdout);
+    }
+    if (event->kind == EVENT_TOKEN && t->text.stopped) engine_abort(t->engine, event->id);
+}
+
+/* Tokenizes the conversation, of which the next message is the answer. */
+static Err encode(const Talk *t, int32_t **ids, int64_t *n) {
+    const ChatRequest request = {.messages = t->messages, .add_generation_prompt = true};
+    const time_t seconds = time(NULL);
+    struct tm now;
+    Str text = {0};
+    TokenSpan *spans = NULL;
+    size_t count = 0;
+    Err e = chat_render(t->job->chat, &request, localtime_r(&seconds, &now), &text);
+    if (!e.code) e = chat_encode(t->job->chat, &text, ids, &spans, &count);
+    *n = (int64_t)count;
+    free(spans);
+    str_free(&text);
+    if (e.code || *n < t->context) return e;
+    free(*ids);
+    return err_user("the conversation has %s, and the model has room for %" PRId64
+                    " with an answer: /clear begins a new conversation",
+                    amount(*n, "token").s, t->context);
+}
+
+/* Generates the answer to a prompt. */
+static Err generate_answer(Talk *t, const int32_t *ids, int64_t n) {
+    const GenerateJob *j = t->job;
+    const Config *c = &j->setup.config;
+    const int64_t room = t->context - n;
+    const bool limited = config_given(c, tokens_to_generate) && c->tokens_to_generate < room;
+    const Request request = {.id = t->turn,
+                             .prompt = ids,
+                             .n = n,
+                             .sampling = generate_sampling(j),
+                             .seed = c->derived.random_seed,
+                             .stream = (uint64_t)t->turn,
+                             .max_new_tokens = limited ? c->tokens_to_generate : room,
+                             .ends = j->ends,
+                             .n_ends = j->n_ends};
+    ERR_RETURN(engine_add(t->engine, &request));
+    str_clear(&t->answer);
+    t->finish = FINISH_STOP;
+    text_begin(&t->text, j->setup.tokenizer, &t->stops, ids, (size_t)n);
+    while (engine_step(t->engine, take_event, t)) continue;
+    text_free(&t->text);
+    if (t->prints) putchar('\n');
+    if (t->finish == FINISH_NAN)
+        return err_user(
+            "the model computes logits that are not finite; check its parameters, or use a wider type "
+            "(--lane)");
+    if (t->finish == FINISH_LENGTH && !limited && t->prints)
+        fprintf(stderr, "note: the answer ends because the context of %s is full\n",
+                amount(t->context, "token").s);
+    return ERR_OK;
+}
+
+static void add_message(Talk *t, const char *role, const Str *content) {
+    json_array_append_new(t->messages, json_pack("{s:s,s:o}", "role", role, "content",
+                                                 json_stringn(content->s ? content->s : "", content->len)));
+}
+
+/* Answers a message. If that is impossible, the conversation is as before. */
+static Err answer(Talk *t, const Str *line) {
+    int32_t *ids;
+    int64_t n;
+    ERR_RETURN(text_check("the message", line->s, line->len));
+    add_message(t, "user", line);
+    Err e = encode(t, &ids, &n);
+    if (!e.code) {
+        e = generate_answer(t, ids, n);
+        free(ids);
+    }
+    if (e.code)
+        json_array_remove(t->messages, json_array_size(t->messages) - 1);
+    else
+        add_message(t, "assistant", &t->answer);
+    t->turn++;
+    return e;
+}
+
+/* ---- the conversation ---- */
+
+static Err converse(Talk *t) {
+    Str line = {0};
+    bool more = true;
+    while (more) {
+        str_clear(&line);
+        more = share_line(t, &line, t->prints && read_line(&line));
+        if (!more || (line.len && !strcmp(line.s, "/exit"))) break;
+        if (line.len && !strcmp(line.s, "/clear")) {
+            json_array_clear(t->messages);
+        } else if (line.len) {
+            const Err e = answer(t, &line);
+            if (e.code && t->prints) fprintf(stderr, "isotron: %s\n", e.msg);
+        }
+    }
+    if (t->prints && !more && isatty(STDIN_FILENO)) putchar('\n');
+    str_free(&line);
+    return ERR_OK;
+}
+
+/* The engine has pages for the whole context, or as many as fit into its memory. */
+static Err open_engine(Talk *t) {
+    const Model *m = t->run->model;
+    const RunContext *c = &t->run->context;
+    EngineLimits limits = {
+        .page = PAGE, .pages = 1, .requests = 1, .tokens = ENGINE_PASS_TOKENS, .shares_prefixes = true};
+    const double most = engine_room(c) / engine_cache_bytes(m, c, &limits);
+    const int64_t whole = engine_pages(m->plan.limit, PAGE);
+    limits.pages = most < 1 ? 1 : most < (double)whole ? (int64_t)most : whole;
+    t->context = m->plan.limit < limits.pages * PAGE ? m->plan.limit : limits.pages * PAGE;
+    return engine_new(m, c, &limits, &t->engine);
+}
+
+Err generate_chat(const GenerateJob *j, const ModelRun *run, Comm *comm) {
+    const TextList *stop = &j->setup.config.stop;
+    Talk t = {.job = j, .run = run, .comm = comm, .prints = rank_is_printer(comm)};
+    t.stops = (StopList){(char **)stop->at, stop->count};
+    ERR_RETURN(open_engine(&t));
+    if (comm) comm_set_deadline(comm, PATIENCE_S);
+    t.messages = json_array();
+    const Err e = converse(&t);
+    json_decref(t.messages);
+    str_free(&t.answer);
+    engine_free(t.engine);
+    return e;
+}
