@@ -1181,4 +1181,6 @@ generated("termination_id", "--tokens-to-generate 8 --temperature 0 --terminatio
 generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
 generated("top_k", "--tokens-to-generate 8 --top-k 3")
 generated("top_p", "--tokens-to-generate 8 --top-p 0.4")
+generated("top_k top_p", "--tokens-to-generate 8 --top-k 5 --top-p 0.6"
+          " --inference-dynamic-batching-sampling-backend flashinfer")
 generated("stop", "--tokens-to-generate 8 --temperature 0 --stop 1")

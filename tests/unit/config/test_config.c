@@ -154,7 +154,8 @@ TEST(generation_asks_for_its_own) {
     assert_string_equal(p.args.problems.s,
                         "Generation needs a checkpoint: set --load.\n"
                         "Generation needs --prompt, --prompts-file, --prompt-file or --interactive.\n"
-                        "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one.\n");
+                        "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one, or apply both with "
+                        "--inference-dynamic-batching-sampling-backend flashinfer.\n");
     done(&p);
 }
 

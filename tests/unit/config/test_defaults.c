@@ -294,6 +294,7 @@ static const struct {
     {"temperature", "1"},
     {"top-p", "0"},
     {"cache-mla-latents", "false"},
+    {"inference-dynamic-batching-sampling-backend", "torch"},
     {"prompt-file", "none"},
     {"prompt-file-num-truncate", "none"},
     {"num-tokens-from-file", "false"},

@@ -663,7 +663,8 @@ static const char *const GENERATION[][2] = {
      "--cache-mla-latents multiplies queries by weights that FP8 would quantize differently: remove "
      "--fp8-format"},
     {"--load x --prompt a --top-k 3 --top-p 0.5",
-     "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one"},
+     "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one, or apply both with "
+     "--inference-dynamic-batching-sampling-backend flashinfer"},
 };
 
 static const char *const SERVING[][2] = {
