@@ -160,10 +160,7 @@ static Err continue_prompts(const GenerateJob *j, const ModelRun *r, Comm *comm)
     const Config *c = &j->setup.config;
     const bool prints = rank_is_printer(comm);
     GenerateResults results = {.rates = mem_zero((size_t)c->inference_repeat_n, sizeof *results.rates)};
-    Err e = c->top_n_logprobs > r->model->plan.vocab
-                ? err_user("--top-n-logprobs %lld exceeds the vocabulary of %lld tokens: lower it",
-                           (long long)c->top_n_logprobs, (long long)r->model->plan.vocab)
-                : repeat(j, r, prints, &results);
+    Err e = repeat(j, r, prints, &results);
     results.most_bytes = (int64_t)r->device->most_allocated;
     if (!e.code && comm)
         comm_all_reduce(comm, comm_everyone(comm), "most allocated", COMM_MAX, I64, &results.most_bytes, 1);
@@ -173,11 +170,23 @@ static Err continue_prompts(const GenerateJob *j, const ModelRun *r, Comm *comm)
     return e;
 }
 
+static Err check_vocabulary(const Config *c, int64_t vocab) {
+    if (c->top_n_logprobs > vocab)
+        return err_user("--top-n-logprobs %lld exceeds the vocabulary of %lld tokens: lower it",
+                        (long long)c->top_n_logprobs, (long long)vocab);
+    if (c->termination_id >= vocab)
+        return err_user(
+            "--termination-id %lld is outside the vocabulary of %lld tokens: correct it, or set -1",
+            (long long)c->termination_id, (long long)vocab);
+    return ERR_OK;
+}
+
 static Err generate_on_rank(void *arg, Comm *comm) {
     const GenerateJob *j = arg;
     ModelRun r;
     ERR_RETURN(model_run_open(&r, &j->setup.config, comm));
-    const Err e = j->chat ? generate_chat(j, &r, comm) : continue_prompts(j, &r, comm);
+    Err e = check_vocabulary(&j->setup.config, r.model->plan.vocab);
+    if (!e.code) e = j->chat ? generate_chat(j, &r, comm) : continue_prompts(j, &r, comm);
     model_run_close(&r);
     return e;
 }
@@ -206,6 +215,10 @@ int command_generate(int argc, char **argv) {
     Err e = config_parse(&s->config, &args, USE_GENERATE, 0, argc, argv);
     const Err loaded = args.help ? ERR_OK : source_args(&s->config, s->arena, &args.notes);
     if (!args.help && !loaded.code) {
+        const Config *c = &s->config;
+        const NamedFile output = {"--output-path", c->output_path},
+                        inputs[] = {{"--prompt-file", c->prompt_file}, {"--prompts-file", c->prompts_file}};
+        command_refuse_same_files(&args, &output, 1, inputs, 2);
         config_check(&s->config, CHECK_MODEL | CHECK_GENERATE, &args);
         e = args_end(&args);
     } else if (!e.code) {

@@ -125,6 +125,8 @@ for line, more, problem in (
 for words, problem in (
         (["--prompts", "1", "--top-n-logprobs", 2], "add --return-log-probs"),
         (["--prompts", "1", "--top-n-logprobs", 99, "--return-log-probs"], "exceeds the vocabulary of 40 tokens"),
+        (["--prompts", "1", "--termination-id", 40], "is outside the vocabulary of 40 tokens"),
+        (["--prompt-file", path], "--output-path and --prompt-file are the same file"),
         (["--prompts", "1", "--output-request-events"], "--output-request-events is not supported"),
         (["--prompts", "1", "--model-provider", "hybrid"], "--model-provider hybrid is not supported"),
         (["--num-tokens-to-prompt", 4, 8], "Set --prompt, --prompts-file or --prompt-file"),
