@@ -171,15 +171,20 @@ static Err converse(Talk *t) {
 
 /* The engine has pages for the whole context, or as many as fit into its memory. */
 static Err open_engine(Talk *t) {
+    const Config *c = &t->job->setup.config;
     const Model *m = t->run->model;
-    const RunContext *c = &t->run->context;
+    const RunContext *context = &t->run->context;
     EngineLimits limits = {
         .page = PAGE, .pages = 1, .requests = 1, .tokens = ENGINE_PASS_TOKENS, .shares_prefixes = true};
-    const double most = engine_room(c) / engine_cache_bytes(m, c, &limits);
+    const double asked = c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30),
+                 room = engine_room(context),
+                 most = config_given(c, inference_dynamic_batching_buffer_size_gb) || asked < room ? asked
+                                                                                                   : room,
+                 pages = most / engine_cache_bytes(m, context, &limits);
     const int64_t whole = engine_pages(m->plan.limit, PAGE);
-    limits.pages = most < 1 ? 1 : most < (double)whole ? (int64_t)most : whole;
+    limits.pages = pages < 1 ? 1 : pages < (double)whole ? (int64_t)pages : whole;
     t->context = m->plan.limit < limits.pages * PAGE ? m->plan.limit : limits.pages * PAGE;
-    return engine_new(m, c, &limits, &t->engine);
+    return engine_new(m, context, &limits, &t->engine);
 }
 
 Err generate_chat(const GenerateJob *j, const ModelRun *run, Comm *comm) {

@@ -95,6 +95,9 @@ told = talk.end(b"/exit\n")
 assert "note: the answer ends because the context of 160 tokens is full" in told, told
 found = re.search(r"the conversation has (\d+) tokens, and the model has room for 160 with an answer: /clear", told)
 assert found and int(found[1]) >= 160, told
+talk = Talk("--temperature", 0, "--termination-id", -1, "--inference-dynamic-batching-buffer-size-gb", 1e-6)
+assert talk.say("The loss").startswith(whole)
+assert "context of 64 tokens is full" in talk.end(b"/exit\n")
 DRAWN = ["--tokens-to-generate", 8, "--temperature", 2, "--random-seed", 3]
 talk = Talk(*DRAWN)
 assert talk.say("The loss") == expected(["The loss"], *DRAWN) + "\n"
