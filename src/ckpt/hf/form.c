@@ -57,8 +57,9 @@ double hf_get_real(HfReader *r, const json_t *in, const char *key, double fallba
 
 bool hf_get_flag(HfReader *r, const json_t *in, const char *key, bool fallback) {
     const json_t *v = hf_member(r, in, key);
+    const bool is_null = json_is_null(json_object_get(in ? in : r->root, key));
     if (v && !json_is_boolean(v)) hf_refuse_inside(r, in, key, "neither true nor false");
-    return v ? json_is_true(v) : fallback;
+    return v ? json_is_true(v) : fallback && !is_null; /* null is false, as in Python */
 }
 
 const char *hf_get_text(HfReader *r, const json_t *in, const char *key, const char *fallback) {

@@ -244,7 +244,8 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
 /* T5's logits are scaled if its embeddings are tied. transformers 5 always writes tied embeddings, together
  * with scale_decoder_outputs. Only the weights show whether the embeddings are tied (hf_config_fit). */
 static void scaled_head_read(HfReader *r, const HfRow *row) {
-    const bool tied = hf_get_flag(r, NULL, row->key, row->fallback != 0),
+    const bool is_given = hf_member(r, NULL, row->key) != NULL, /* null means the fallback */
+        tied = is_given ? hf_get_flag(r, NULL, row->key, true) : row->fallback != 0,
                scaled = hf_get_flag(r, NULL, "scale_decoder_outputs", tied);
     if (scaled && !tied)
         hf_refuse(r, "scale_decoder_outputs", "but without tied embeddings the logits are not scaled");

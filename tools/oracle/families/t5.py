@@ -238,7 +238,7 @@ SPELLINGS = {
                                "scale_decoder_outputs": False},
     "gated-silu": {"feed_forward_proj": "gated-silu"}, "gelu": {"feed_forward_proj": "gelu"},
     "gelu_new": {"feed_forward_proj": "gelu_new"}, "epsilon": {"layer_norm_epsilon": 1e-3},
-    "gated-swish": {"feed_forward_proj": "gated-swish"}, "gated-erf": {"feed_forward_proj": "gated-gelu_python"},
+    "null ties": {"tie_word_embeddings": None}, "gated-swish": {"feed_forward_proj": "gated-swish"}, "gated-erf": {"feed_forward_proj": "gated-gelu_python"},
     "quick": {"feed_forward_proj": "quick_gelu"}, "!gated-relu": {"feed_forward_proj": "gated-relu"}, "!decoder": {"is_decoder": True},
     "!scaled and untied": {"tie_word_embeddings": False, "scale_decoder_outputs": True},
 }
