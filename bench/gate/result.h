@@ -1,4 +1,4 @@
-/* Reads the file that `bench train --json` or `bench ops --json` writes, as rows of times. The file is
+/* Reads the file that `bench train --json`, `bench infer --json` or `bench ops --json` writes, as rows of times. The file is
  * untrusted. */
 #pragma once
 

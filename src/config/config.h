@@ -63,6 +63,7 @@ typedef enum ConfigClass {
 #define CLASS_EXCEPT(use) (UINT64_C(1) << (32 + (use)))
 #define ALSO(command)     CLASS_ALSO(USE_##command)
 #define EXCEPT(command)   CLASS_EXCEPT(USE_##command)
+#define NOT_INFERENCE     (EXCEPT(GENERATE) | EXCEPT(SERVE) | EXCEPT(BENCH_INFER))
 
 /* A global batch size, and the number of consumed samples from which it applies. */
 typedef struct BatchStep {
@@ -139,9 +140,11 @@ typedef struct Config {
 /* Selects the rules to check: a rule of rules.def is checked if all bits of its CHECK_ constant are set. */
 typedef enum ConfigCheck {
     CHECK_TRAIN = 1,
-    CHECK_INFER = 2,
+    CHECK_PASSES = 512, /* passes of the engine */
+    CHECK_INFER = 2 | CHECK_PASSES,
     CHECK_GENERATE = 128 | CHECK_INFER,
     CHECK_SERVE = 256 | CHECK_INFER,
+    CHECK_BENCH_INFER = 1024 | CHECK_PASSES,
     CHECK_DATA = 4,
     CHECK_LAYOUT = 8, /* rules about how layers are split over ranks and about the pipeline's schedule */
     CHECK_MODEL = 16 | CHECK_LAYOUT,

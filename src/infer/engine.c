@@ -352,10 +352,10 @@ bool engine_step(Engine *e, EngineSink *sink, void *arg) {
 }
 
 EngineCounts engine_counts(const Engine *e) {
-    return (EngineCounts){e->waiting.n,    e->running.n,   page_pool_available(e->pages),
-                          e->passes,       e->preemptions, e->shared,
-                          e->limits.pages, e->drafts,      e->accepted,
-                          e->prompt_tokens};
+    return (EngineCounts){e->waiting.n,     e->running.n,   page_pool_available(e->pages),
+                          e->passes,        e->preemptions, e->shared,
+                          e->limits.pages,  e->drafts,      e->accepted,
+                          e->prompt_tokens, e->model_ns};
 }
 
 /* ---- the engine ---- */

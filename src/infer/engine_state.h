@@ -74,7 +74,7 @@ struct Engine {
     double *row, *scratch; /* [vocab] */
     LikelyToken *likeliest;
     Drafter drafter;
-    int64_t passes, preemptions, shared, drafts, accepted, prompt_tokens;
+    int64_t passes, preemptions, shared, drafts, accepted, prompt_tokens, model_ns;
 };
 
 static inline bool has_encoder(const Engine *e) { return e->model->plan.sample.encoder > 0; }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "infer/engine_state.h"
 #include "infer/stages.h"
 #include "ops/take_row.h"
@@ -149,5 +150,9 @@ Tensor *pass_run(Engine *e, const Pass *p) {
     const PassTokens tokens = {in.tokens, in.batch.shape.encoder, in.chosen};
     batch_free(&in.batch);
     if (p->depth) feed.encoded = read_outputs(p);
-    return stages_forward(p->tape, p->model, p->depth, &feed, &tokens);
+    const int64_t start = clock_ns();
+    Tensor *logits = stages_forward(p->tape, p->model, p->depth, &feed, &tokens);
+    device_wait(d); /* the results are read next */
+    e->model_ns += clock_ns() - start;
+    return logits;
 }

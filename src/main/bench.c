@@ -4,147 +4,22 @@
 #include <string.h>
 
 #include "base/amount.h"
-#include "base/file.h"
-#include "base/terminal.h"
 #include "bench/comm/comm.h"
-#include "bench/gate/gate.h"
-#include "bench/head.h"
+#include "bench/infer/infer.h"
 #include "bench/ops/ops.h"
 #include "bench/scaling/scaling.h"
 #include "bench/train/train.h"
+#include "main/bench_gate.h"
 #include "main/command.h"
 #include "measure/exact.h"
 #include "models/option_map.h"
 #include "run/launch.h"
 #include "train/trainer.h"
 
-/* ---- the speed gate ---- */
-
-typedef struct GateWords {
-    const char *baseline, *against, *allow, *junit;
-    int64_t pairs;
-} GateWords;
-
-static const Arg GATE_ROWS[] = {
-    ARG_ROW(GateWords, against, "against", ARG_TEXT, "none",
-            "Another isotron program, such as an earlier release: both run alternately, and the ratio of "
-            "their times is judged."),
-    ARG_ROW(GateWords, baseline, "baseline", ARG_TEXT, "none",
-            "File that an earlier --json wrote on this machine, to compare the times with."),
-    ARG_ROW(GateWords, pairs, "pairs", ARG_I64, "12", "Runs of each program with --against, at least 6."),
-    ARG_ROW(GateWords, allow, "allow", ARG_TEXT, "3%",
-            "Additional time, compared with the other measurement, that is not a regression."),
-    ARG_ROW(GateWords, junit, "junit", ARG_TEXT, "none", "Write the verdicts to this file as JUnit XML."),
-};
-enum { GATE_OPTIONS = sizeof GATE_ROWS / sizeof *GATE_ROWS, MOST_PAIRS = 10000 };
-
-/* The arguments of the gate, and their options. */
-typedef struct GateArgs {
-    GateWords words;
-    unsigned char given[GATE_OPTIONS];
-    GateOptions options;
-} GateArgs;
-
-static void use_gate(GateArgs *g, Args *args) {
-    *g = (GateArgs){.given = {0}};
-    args_use(args, ARG_TABLE(GATE_ROWS, &g->words, .given = g->given));
-}
-
-static void check_gate(GateArgs *g, Args *args) {
-    const GateWords *w = &g->words;
-    g->options = (GateOptions){w->baseline, w->against, w->pairs, 0, w->junit};
-    for (int i = 0; i < GATE_OPTIONS && !w->baseline && !w->against; i++)
-        if (g->given[i]) args_problem(args, "--%s needs --against or --baseline", GATE_ROWS[i].names);
-    if (w->baseline && w->against) args_problem(args, "--against and --baseline: choose one");
-    if (!gate_parse_percentage(w->allow, &g->options.allow))
-        args_problem(args, "--allow expects a percentage, such as 3%%, not '%s'", w->allow);
-    const int64_t least = interval_least(INTERVAL_ERROR);
-    if (w->pairs < least || w->pairs > MOST_PAIRS)
-        args_problem(args, "--pairs: from %lld to %d", (long long)least, (int)MOST_PAIRS);
-}
-
-static void refuse_same_files(Args *args, const char *json, const GateWords *w) {
-    const NamedFile outputs[] = {{"--json", json}, {"--junit", w ? w->junit : NULL}},
-                    inputs[] = {{"--baseline", w ? w->baseline : NULL}, {"--against", w ? w->against : NULL}};
-    command_refuse_same_files(args, outputs, 2, inputs, 2);
-}
-
 /* Checks --seconds, for benches that also accept 0. */
 static void check_seconds(Args *args, double seconds) {
     if (!(seconds >= 0 && seconds <= COMMAND_MOST_S))
         args_problem(args, "--seconds: from 0 to %d", (int)COMMAND_MOST_S);
-}
-
-/* Prints the verdict, and writes it to --junit and, with --against, to --json. With --baseline, the bench has
- * written its measurement to --json. */
-static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
-    static const ErrCode STATUS[] = {
-        [GATE_PASS] = ERR_NONE, [GATE_REGRESS] = ERR_FAILED, [GATE_INCONCLUSIVE] = ERR_INCONCLUSIVE};
-    Str text = {0}, junit = {0};
-    gate_print(g, &text);
-    terminal_report(stdout, text.s);
-    gate_junit(g, &junit);
-    Err e = command_write_report(g->options->junit, &junit);
-    if (!e.code && json && g->options->against) {
-        json_t *all = gate_json(g);
-        e = bench_write(json, all);
-        if (e.code) e.code = ERR_INFRA; /* the verdict is valid although its file could not be written */
-        json_decref(all);
-    }
-    str_free(&text), str_free(&junit);
-    *status = STATUS[gate_verdict(g)];
-    return e;
-}
-
-/* A benchmark and its arguments. */
-typedef struct Bench {
-    const char *name, *json;
-    char **argv;
-    const char *more; /* an additional option for runs from which only the times are needed, or NULL if there
-                         is none */
-    Err (*measure)(void *arg, const BenchGuard *guard, json_t **result);
-    void *arg;
-} Bench;
-
-/* Reads the baseline, and compares the properties of its run that it records with those of this run. Called
- * only on rank 0. */
-static Err check_facts(void *gate, const json_t *facts) {
-    Gate *g = gate;
-    ERR_RETURN(gate_open_baseline(g));
-    return gate_check_facts(g, facts);
-}
-
-/* Runs the bench and judges its result. Sets *verdict to whether this process has the verdict, which only the
- * process of rank 0 has. */
-static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
-    json_t *result = NULL;
-    Str notes = {0};
-    const BenchGuard guard = {check_facts, g};
-    Err e = g->options->against ? gate_run_against(g, b->argv, b->more) : b->measure(b->arg, &guard, &result);
-    *verdict = g->options->against || result;
-    if (!e.code && result) e = gate_judge_baseline(g, result, &notes);
-    if (!e.code && *verdict) gate_note_differences(g, &notes);
-    if (notes.s) fputs(notes.s, stderr);
-    str_free(&notes);
-    return e;
-}
-
-/* Runs a bench, with the gate if requested. Returns the exit status. */
-static int run_bench(const Bench *b, const GateOptions *o) {
-    Err e = ERR_OK;
-    ErrCode status = ERR_NONE;
-    if (!o->against && !o->baseline) {
-        e = b->measure(b->arg, NULL, NULL);
-    } else {
-        Gate g = {.options = o, .bench = b->name};
-        bool verdict = false;
-        if (o->junit && comm_process() == 0) e = file_check_target(o->junit);
-        if (!e.code && b->json && o->against) e = file_check_target(b->json);
-        if (!e.code) e = run_gate(b, &g, &verdict);
-        if (!e.code && verdict) e = report_gate(&g, b->json, &status);
-        gate_free(&g);
-    }
-    return e.code ? command_fail(e) : (int)status;
 }
 
 /* ---- isotron bench train ---- */
@@ -185,15 +60,15 @@ static void check_train(const Config *c, const BenchTrain *o, Args *args) {
 }
 
 static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int argc, char **argv) {
-    use_gate(gate, args);
+    bench_use_gate(gate, args);
     use_train(&s->config, o, args);
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
     ERR_RETURN(world_size(&s->config));
     config_check(&s->config, CHECK_MODEL | CHECK_TRAIN, args);
     check_train(&s->config, o, args);
-    check_gate(gate, args);
-    refuse_same_files(args, o->json, &gate->words);
+    bench_check_gate(gate, args);
+    bench_refuse_same_files(args, o->json, &gate->words);
     if (gate->words.against && comm_processes() > 1)
         args_problem(args,
                      "--against starts processes itself: use --ranks without a launcher, or --baseline");
@@ -227,7 +102,80 @@ static int bench_train_command(int argc, char **argv) {
     if (command_ready(&args, e, &status)) {
         TrainArg arg = {&s, &o};
         const Bench b = {"train", o.json, argv, o.alone ? "--no-alone" : NULL, measure_train, &arg};
-        status = run_bench(&b, &gate.options);
+        status = bench_run(&b, &gate.options);
+    }
+    args_free(&args);
+    setup_free(&s);
+    return status;
+}
+
+/* ---- isotron bench infer ---- */
+
+static const Arg INFER_ROWS[] = {
+    ARG_ROW(BenchInfer, requests, "requests", ARG_I64S, "1 8",
+            "Numbers of requests that arrive together; each is measured."),
+    ARG_ROW(BenchInfer, prompt, "prompt-tokens", ARG_I64, "128", "Tokens of each prompt, which are random."),
+    ARG_ROW(BenchInfer, fresh, "new-tokens", ARG_I64, "64",
+            "Tokens to generate for each request, at least 2."),
+    ARG_ROW(BenchInfer, rounds, "rounds", ARG_I64, "9", "Times that each number of requests is measured."),
+    ARG_ROW(BenchInfer, alone, "no-alone", ARG_OFF, "on", "Do not measure the roofs."),
+    ARG_ROW(BenchInfer, json, "json", ARG_TEXT, "none", "Write the results to this file."),
+};
+
+static void check_infer(const BenchInfer *o, Args *args) {
+    enum { MOST_ROUNDS = 1000, MOST_REQUESTS = 1 << 16 };
+    if (!o->requests.count) args_problem(args, "--requests: at least one number");
+    for (int64_t i = 0; i < o->requests.count; i++)
+        if (o->requests.at[i] < 1 || o->requests.at[i] > MOST_REQUESTS)
+            args_problem(args, "--requests: each number from 1 to %d", (int)MOST_REQUESTS);
+    if (o->prompt < 1) args_problem(args, "--prompt-tokens: at least 1");
+    if (o->fresh < 2) args_problem(args, "--new-tokens: at least 2, to measure the time between tokens");
+    if (o->rounds < 1 || o->rounds > MOST_ROUNDS)
+        args_problem(args, "--rounds: from 1 to %d", (int)MOST_ROUNDS);
+}
+
+static Err read_infer(Setup *s, BenchInfer *o, GateArgs *gate, Args *args, int argc, char **argv) {
+    bench_use_gate(gate, args);
+    args_use(args, ARG_TABLE(INFER_ROWS, o));
+    args_use(args, config_table(&s->config, USE_BENCH_INFER));
+    args_line(args, argc, argv);
+    if (args->help) return ERR_OK;
+    ERR_RETURN(world_size(&s->config));
+    config_check(&s->config, CHECK_MODEL | CHECK_BENCH_INFER, args);
+    check_infer(o, args);
+    bench_check_gate(gate, args);
+    bench_refuse_same_files(args, o->json, &gate->words);
+    return args_end(args);
+}
+
+typedef struct InferArg {
+    Setup *setup;
+    const BenchInfer *options;
+} InferArg;
+
+static Err measure_infer(void *arg, const BenchGuard *guard, json_t **result) {
+    const InferArg *a = arg;
+    ERR_RETURN(setup_finish(a->setup));
+    return bench_infer(&a->setup->config, a->options, guard, result);
+}
+
+static int bench_infer_command(int argc, char **argv) {
+    Setup s = {.arena = arena_new()};
+    BenchInfer o;
+    GateArgs gate;
+    Args args;
+    int status;
+    args_init(&args, s.arena,
+              "isotron bench infer --config FILE [options of the model]\n\n"
+              "Measures how fast a model with random parameters reads prompts and generates tokens, on one "
+              "rank or several tensor-parallel ranks.\n\n"
+              "example: isotron bench infer --config bench/train/gpt2-124m.conf --bf16",
+              NULL);
+    Err e = read_infer(&s, &o, &gate, &args, argc, argv);
+    if (command_ready(&args, e, &status)) {
+        InferArg arg = {&s, &o};
+        const Bench b = {"infer", o.json, argv, o.alone ? "--no-alone" : NULL, measure_infer, &arg};
+        status = bench_run(&b, &gate.options);
     }
     args_free(&args);
     setup_free(&s);
@@ -339,7 +287,7 @@ static Err read_scaling(Config *c, ScalingWords *w, BenchTrain *train, Args *arg
     check_train(c, train, args);
     if (o->rounds < 1 || o->rounds > MOST_ROUNDS)
         args_problem(args, "--rounds: from 1 to %d", (int)MOST_ROUNDS);
-    refuse_same_files(args, o->json, NULL);
+    bench_refuse_same_files(args, o->json, NULL);
     if (w->weak && o->strong)
         args_problem(args, "--weak and --strong: choose one");
     else
@@ -415,10 +363,10 @@ static int bench_ops_command(int argc, char **argv) {
         "example: isotron bench ops --filter attention --dtype fp32",
         NULL);
     args_use(&args, ARG_TABLE(OPS_ROWS, &o));
-    use_gate(&gate, &args);
+    bench_use_gate(&gate, &args);
     args_line(&args, argc, argv);
-    check_gate(&gate, &args);
-    refuse_same_files(&args, o.ops.json, &gate.words);
+    bench_check_gate(&gate, &args);
+    bench_refuse_same_files(&args, o.ops.json, &gate.words);
     check_seconds(&args, o.ops.seconds);
     if (o.ops.threads < 0 || o.ops.threads > MOST_THREADS)
         args_problem(&args, "--cpu-threads: from 0 to %d", (int)MOST_THREADS);
@@ -428,7 +376,7 @@ static int bench_ops_command(int argc, char **argv) {
         o.ops.device = map_device((DeviceOption)o.device);
         o.ops.tuning = map_gemm_tuning((GemmTuningOption)o.tuning);
         const Bench b = {"ops", o.ops.json, argv, NULL, measure_ops, &o.ops};
-        status = run_bench(&b, &gate.options);
+        status = bench_run(&b, &gate.options);
     }
     args_free(&args);
     arena_free(arena);
@@ -485,7 +433,7 @@ static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv)
     if (o->factor < 2) args_problem(args, "--step-factor: at least 2");
     if (!(o->seconds > 0 && o->seconds <= COMMAND_MOST_S))
         args_problem(args, "--seconds: more than 0 and at most %d", (int)COMMAND_MOST_S);
-    refuse_same_files(args, o->json, NULL);
+    bench_refuse_same_files(args, o->json, NULL);
     const Err e = world_size(c);
     const int64_t ranks = i64_or(c->ranks, 1);
     if (e.code) args_problem(args, "%s", e.msg);
@@ -533,6 +481,8 @@ static const struct {
      bench_train_command},
     {"scaling", "a training step on 1, 2, 4, ... ranks, and the efficiency of each number", false,
      bench_scaling_command},
+    {"infer", "reading prompts and generating tokens, compared with the rate at which memory is read", true,
+     bench_infer_command},
     {"ops", "each op by itself, compared with the roof that limits it", false, bench_ops_command},
     {"comm", "collectives between ranks: bandwidth, and whether each result is right", true,
      bench_comm_command},

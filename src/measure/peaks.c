@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/exact_sum.h"
+#include "base/fault.h"
 #include "base/mem.h"
 #include "kernels/attr.h"
 #include "kernels/ops.h"
@@ -49,6 +51,55 @@ double bench_roof_copy(Device *d) {
     }
     device_release(d, both, 2 * bytes);
     return best;
+}
+
+/* ---- read ---- */
+
+typedef struct Read {
+    const uint64_t *at; /* [n] */
+    int64_t n, parts;
+    uint64_t *sum; /* [parts] */
+} Read;
+
+static void read_parts(void *arg, int64_t begin, int64_t end) {
+    const Read *r = arg;
+    for (int64_t part = begin; part < end; part++) {
+        uint64_t sum = 0;
+        for (int64_t i = r->n * part / r->parts; i < r->n * (part + 1) / r->parts; i++) sum += r->at[i];
+        r->sum[part] = sum;
+    }
+}
+
+static double read_of_host(Device *d) {
+    const size_t bytes = 256 << 20;
+    const int threads = pool_threads(d->pool);
+    uint64_t *at = mem_aligned(bytes), *sum = mem_alloc((size_t)threads * sizeof *sum), total = 0;
+    Read r = {at, (int64_t)(bytes / sizeof *at), threads, sum};
+    double best = 0;
+    memset(at, 1, bytes);
+    for (int i = 0; i < ROUNDS; i++) {
+        const int64_t start = clock_ns();
+        pool_for(d->pool, threads, 1, read_parts, &r);
+        best = fmax(best, (double)bytes / (double)(clock_ns() - start));
+        for (int k = 0; k < threads; k++) total += sum[k];
+    }
+    CHECK(total == ROUNDS * (bytes / 8) * UINT64_C(0x0101010101010101), "the memory was not read");
+    free(at), free(sum);
+    return best;
+}
+
+double bench_roof_read(Device *d) {
+    if (!device_is_discrete(d)) return read_of_host(d);
+    const int64_t n = 1 << 28;
+    const SumAttr attr = {.block = SUM_BLOCK};
+    const KernelCase c = {.op = OP_sum_squares,
+                          .attr = &attr,
+                          .in = {{.dtype = F32, .ndim = 1, .dim = {n}}},
+                          .out = {{.dtype = I64, .ndim = 1, .dim = {EXACT_WORDS}}}};
+    BenchCalls *b = bench_calls_new(d, &c, F32);
+    const double ns = bench_calls_time(b, 0).ns;
+    bench_calls_free(b);
+    return (double)n * (double)dtype_size(F32) / ns;
 }
 
 /* ---- GEMMs ---- */

@@ -1,7 +1,10 @@
 #include "run/model_run.h"
 
+#include <stdlib.h>
+
 #include "base/amount.h"
 #include "base/fault.h"
+#include "base/philox.h"
 #include "comm/agree.h"
 #include "models/option_map.h"
 #include "param/bucket.h"
@@ -180,29 +183,63 @@ static Err load(ModelRun *r, const Source *s) {
     return ERR_OK;
 }
 
-Err model_run_open(ModelRun *r, const Config *c, Comm *comm) {
-    Source s;
+/* A long period of random numbers, because drawing all of them would take minutes for a large model. */
+static Err fill(ModelRun *r, const Source *none) {
+    enum { PERIOD = 99991 };
+    (void)none;
+    float *normal = mem_alloc(PERIOD * sizeof *normal), *scaled = mem_alloc(PERIOD * sizeof *scaled);
+    for (uint64_t i = 0; i < PERIOD; i++) normal[i] = (float)philox_normal(r->context.seed, 0, i);
+    for (int k = 0; k < r->model->registry->n; k++) {
+        const Param *p = r->model->registry->params[k];
+        const Init *init = &p->spec.init;
+        const DType type = (DType)p->value.dtype;
+        const size_t size = dtype_size(type);
+        char *stored = mem_alloc(PERIOD * size);
+        for (int i = 0; i < PERIOD; i++)
+            scaled[i] = (float)init->value * (init->kind == INIT_NORMAL ? normal[i] : 1);
+        dtype_convert(stored, type, scaled, F32, PERIOD);
+        for (int64_t i = 0, n; !(p->spec.flags & PARAM_BUFFER) && i < p->count; i += n) {
+            n = p->count - i < PERIOD ? p->count - i : PERIOD;
+            device_write(r->device, (char *)p->value.data + (size_t)i * size, stored, (size_t)n * size);
+        }
+        device_wait(r->device);
+        free(stored);
+    }
+    free(normal), free(scaled);
+    model_run_refresh(r, false);
+    return ERR_OK;
+}
+
+/* Opens a device and sets the values of the parameters. */
+static Err open_with(ModelRun *r, const Config *c, Comm *comm, Err (*set)(ModelRun *, const Source *),
+                     const Source *s) {
     Device *device;
     char transport[200];
+    ERR_RETURN(rank_open_device(c, comm, &device, transport));
+    Err e = comm_agree(comm, check_memory(c, comm, device));
+    if (e.code) {
+        rank_free_device(comm, device);
+        return e;
+    }
+    model_run_new(r, c, comm, device, MODEL_COMPUTES);
+    e = comm_agree(comm, set(r, s));
+    if (e.code) model_run_close(r);
+    return e;
+}
+
+Err model_run_open(ModelRun *r, const Config *c, Comm *comm) {
+    Source s;
     ERR_RETURN(check_stages(c));
     Err e = source_find(c, &s);
     if (!e.code && !s.dir) e = err_user("'%s' holds no checkpoint; check the path", c->load);
     e = comm_agree(comm, e);
-    if (!e.code) e = rank_open_device(c, comm, &device, transport);
-    if (e.code) {
-        source_free(&s);
-        return e;
-    }
-    e = comm_agree(comm, check_memory(c, comm, device));
-    const bool fits = !e.code;
-    if (fits) model_run_new(r, c, comm, device, MODEL_COMPUTES);
-    if (fits) e = comm_agree(comm, load(r, &s));
+    if (!e.code) e = open_with(r, c, comm, load, &s);
     source_free(&s);
-    if (!fits)
-        rank_free_device(comm, device);
-    else if (e.code)
-        model_run_close(r);
     return e;
+}
+
+Err model_run_open_random(ModelRun *r, const Config *c, Comm *comm) {
+    return open_with(r, c, comm, fill, NULL);
 }
 
 void model_run_close(ModelRun *r) {

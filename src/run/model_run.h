@@ -35,6 +35,9 @@ void model_run_free(ModelRun *);
  * checkpoint, if it is of a different model, or if memory is too small. After an error nothing is open. All
  * ranks must call it and get the same error. comm may be NULL. */
 Err model_run_open(ModelRun *out, const Config *, Comm *);
+/* Like model_run_open, but the parameters are random numbers of a period, for benchmarks. They have the type in which
+ * the model computes, which must not be FP8. */
+Err model_run_open_random(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
 
 /* The number of samples per forward pass, for a batch of `samples` samples. These are all samples or, with

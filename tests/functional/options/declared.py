@@ -86,7 +86,7 @@ UNREAD = {
 def declared():
     """Returns {field: (group, class, type, name of the option)}."""
     group, found = None, {}
-    row = r'^OPTGROUP\((\w+)|^OPT(?:NUM|ENUM)?\((\w+), (\w+),[^"]* ([A-Z]+)(?: \| \w+\(\w+\))*,\s+"([^"|]+)'
+    row = r'^OPTGROUP\((\w+)|^OPT(?:NUM|ENUM)?\((\w+), (\w+),[^"]* ([A-Z]+)(?: \| \w+(?:\(\w+\))?)*,\s+"([^"|]+)'
     for title, kind, field, class_, name in re.findall(row, OPTIONS_DEF.read_text(), re.M):
         group = title or group
         if field:

@@ -681,6 +681,11 @@ static const char *const SERVING[][2] = {
      "--inference-dynamic-batching-max-requests"},
 };
 
+static const char *const MEASURING[][2] = {
+    {"--model bert", "bench infer measures a GPT: remove --model"},
+    {"--bf16 --fp8-format hybrid", "bench infer has no FP8 weights: remove --fp8-format"},
+};
+
 static const struct {
     unsigned checks;
     const char *valid, *const (*rows)[2]; /* each row adds options to `valid` */
@@ -692,6 +697,7 @@ static const struct {
     {CHECK_MODEL | CHECK_TRAIN | CHECK_TASK, VALID "--model bert ", ROWS(TASKS)},
     {CHECK_MODEL | CHECK_GENERATE, VALID, ROWS(GENERATION)},
     {CHECK_MODEL | CHECK_SERVE, VALID "--load x ", ROWS(SERVING)},
+    {CHECK_MODEL | CHECK_BENCH_INFER, VALID, ROWS(MEASURING)},
 };
 
 static const char *const RULES[] = {
