@@ -174,9 +174,11 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
 }
 
 Refusal answer_take(Answer *a, Ticket *ticket, const TicketEvents *events) {
-    for (const TicketEvent *e = events->at; e < events->at + events->n; e++)
-        REFUSE_UNLESS_SERVED(
-            take(a, &a->choices[e->event.id], ticket, &e->event, events->likeliest + e->likeliest));
+    for (int64_t i = 0; i < events->n; i++) {
+        const TicketEvent *e = &events->at[i];
+        const LikelyToken *likeliest = events->n_likeliest ? events->likeliest + e->likeliest : NULL;
+        REFUSE_UNLESS_SERVED(take(a, &a->choices[e->event.id], ticket, &e->event, likeliest));
+    }
     return SERVED;
 }
 

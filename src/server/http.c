@@ -300,8 +300,11 @@ enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES };
 
 static enum MHD_Result serve_openapi(Exchange *x) {
     json_t *paths = json_object();
-    for (const struct Route *r = ROUTES; r < ROUTES + N_ROUTES; r++)
-        json_object_set_new(paths, r->api.path, openapi_path(&r->api));
+    for (const struct Route *r = ROUTES; r < ROUTES + N_ROUTES; r++) {
+        ApiPath path = r->api;
+        path.open = path.open || !x->http->options.api_key;
+        json_object_set_new(paths, path.path, openapi_path(&path));
+    }
     return respond_json(x, 200, openapi_document(paths));
 }
 

@@ -349,7 +349,7 @@ static Refusal add_bos(const Served *served, TokenList *prompt) {
                       "the tokenizer has no token that begins a text: remove 'add_BOS'");
     while (known < prompt->n && prompt->at[known] == bos) known++;
     const size_t rest = prompt->n - known;
-    prompt->at = mem_grow(prompt->at, rest + 1, sizeof *prompt->at);
+    prompt->at = mem_grow(prompt->at, prompt->n + 1, sizeof *prompt->at);
     memmove(prompt->at + 1, prompt->at + known, rest * sizeof *prompt->at);
     prompt->at[0] = bos;
     prompt->n = rest + 1;

@@ -28,6 +28,7 @@ static char *decode(const Tokenizer *t, const int32_t *ids, size_t n, size_t *by
 
 /* The known tokens of the window are those that the next one needs. */
 static void advance(TextStream *s, size_t from) {
+    if (!s->n) return;
     s->n -= from;
     memmove(s->window, s->window + from, s->n * sizeof *s->window);
     s->read = s->n;
