@@ -133,7 +133,7 @@ static inline __attribute__((always_inline)) void dot_column(const Gemm *g, int6
 
 static void dot_few_rows(const Gemm *g, int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; j++) {
-        const uint16_t *narrow = g->b_16 + j * g->ldb;
+        const uint16_t *narrow = g->b_16 ? g->b_16 + j * g->ldb : NULL;
         if (g->b)
             dot_column(g, j, g->b + j * g->ldb, REAL_TYPE);
         else if (g->b_type == BF16)
