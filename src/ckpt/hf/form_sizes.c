@@ -175,14 +175,13 @@ static void activation_write(HfWriter *w, const HfRow *row) {
 /* T5's names have "gated-" before the activation of a gate. T5's "gated-gelu" is gelu_new. */
 static const char GATED[] = "gated-", GATED_GELU[] = "gated-gelu";
 
+/* Files saved by transformers also have the two parts of the name, which take precedence. */
 static void feed_forward_read(HfReader *r, const HfRow *row) {
     const char *word = activation_word(r, row);
     const bool gated = !strncmp(word, GATED, strlen(GATED));
-    set_activation(r, row,
-                   !strcmp(word, GATED_GELU) ? "gelu_new"
-                   : gated                   ? word + strlen(GATED)
-                                             : word,
-                   gated);
+    const char *name = !strcmp(word, GATED_GELU) ? "gelu_new" : gated ? word + strlen(GATED) : word;
+    set_activation(r, row, hf_get_text(r, NULL, "dense_act_fn", name),
+                   hf_get_flag(r, NULL, "is_gated_act", gated));
 }
 
 static void feed_forward_write(HfWriter *w, const HfRow *row) {
