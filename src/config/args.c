@@ -357,7 +357,9 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
 /* Whether the command only notes an option that it does not read. Megatron-LM's training commands also accept the
  * options of its inference engine. */
 static bool notes(const Match *m) {
-    const bool infers = m->table->foreign_use == FOREIGN_READ && !strncmp(m->row->names, "inference-", 10);
+    const bool infers =
+        m->table->foreign_use == FOREIGN_READ &&
+        (!strncmp(m->row->names, "inference-", 10) || !strcmp(m->row->names, "num-speculative-tokens"));
     return (m->table->notes_unread || infers) && !strstr(m->row->help, "not in Megatron-LM");
 }
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "ckpt/hf/tokens.h"
+#include "main/draft.h"
 #include "run/launch.h"
 #include "run/model_run.h"
 #include "run/source.h"
@@ -49,6 +50,7 @@ static Err find_tokens(GenerateJob *j) {
 /* A run of a rank. */
 typedef struct Run {
     const GenerateJob *job;
+    Speculation speculation;
     GenerateStream *stream; /* NULL if samples are printed at the end, or on another rank */
 } Run;
 
@@ -88,6 +90,7 @@ static GenerateOptions options_of(const GenerateJob *j, Run *run, EngineCounts *
         .room = room ? c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30) : 0,
         .per_pass = i64_or(c->incoming_requests_per_step, 0),
         .per_second = f64_or(c->incoming_requests_per_sec, 0),
+        .speculation = run->speculation,
         .counts = counts,
     };
 }
@@ -116,14 +119,15 @@ static Err compare(const GenerateJob *j, const Generated *first, const Generated
 }
 
 /* Runs --inference-repeat-n times. The last run prints its tokens, if they are streamed. */
-static Err repeat(const GenerateJob *j, const ModelRun *r, bool prints, GenerateResults *results) {
+static Err repeat(const GenerateJob *j, const ModelRun *r, Speculation speculation, bool prints,
+                  GenerateResults *results) {
     const Config *c = &j->setup.config;
     Generated *first = NULL;
     Err e = ERR_OK;
     for (int64_t i = 0; i < c->inference_repeat_n && !e.code; i++) {
         Generated *out = mem_zero((size_t)j->n, sizeof *out);
         const bool streams = prints && c->stream && i == c->inference_repeat_n - 1;
-        Run run = {j, streams ? generate_stream_new(j, out) : NULL};
+        Run run = {j, speculation, streams ? generate_stream_new(j, out) : NULL};
         const GenerateOptions options = options_of(j, &run, &results->counts);
         const int64_t start = clock_ns();
         e = generate(r->model, &r->context, j->prompts, j->n, &options, out);
@@ -145,6 +149,9 @@ static void tell_cost(const GenerateJob *j, const GenerateResults *r) {
     fprintf(stderr, "  generated %s in %.2f s: %.1f tokens/s; a rank allocated at most %s\n",
             amount(tokens, "token").s, tokens ? (double)tokens / rate : 0, rate,
             bytes_text((double)r->most_bytes).s);
+    if (j->setup.config.num_speculative_tokens)
+        fprintf(stderr, "  kept %lld of %s of tokens, in %lld passes\n", (long long)r->counts.accepted,
+                amount(r->counts.drafts, "draft").s, (long long)r->counts.passes);
 }
 
 static Err report(const GenerateJob *j, const GenerateResults *r) {
@@ -158,15 +165,19 @@ static Err report(const GenerateJob *j, const GenerateResults *r) {
 /* Continues the prompts on one rank; the first rank prints the result. */
 static Err continue_prompts(const GenerateJob *j, const ModelRun *r, Comm *comm) {
     const Config *c = &j->setup.config;
+    ModelRun draft;
+    Speculation speculation;
+    ERR_RETURN(draft_open(&j->setup, &j->draft, r, &draft, &speculation));
     const bool prints = rank_is_printer(comm);
     GenerateResults results = {.rates = mem_zero((size_t)c->inference_repeat_n, sizeof *results.rates)};
-    Err e = repeat(j, r, prints, &results);
+    Err e = repeat(j, r, speculation, prints, &results);
     results.most_bytes = (int64_t)r->device->most_allocated;
     if (!e.code && comm)
         comm_all_reduce(comm, comm_everyone(comm), "most allocated", COMM_MAX, I64, &results.most_bytes, 1);
     if (!e.code && prints) e = report(j, &results);
     free_samples(j, results.out);
     free(results.rates);
+    draft_close(&j->setup, &draft);
     return e;
 }
 
@@ -196,6 +207,7 @@ static Err generate_run(void *job) {
     Setup *s = &j->setup;
     if (s->config.output_path) ERR_RETURN(file_check_target(s->config.output_path));
     ERR_RETURN(setup_finish_for_text(s));
+    ERR_RETURN(draft_setup(s, &j->draft));
     ERR_RETURN(s->config.interactive ? chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat)
                                      : generate_read_prompts(j));
     ERR_RETURN(find_tokens(j));
@@ -203,7 +215,7 @@ static Err generate_run(void *job) {
 }
 
 int command_generate(int argc, char **argv) {
-    GenerateJob j = {.setup = {.arena = arena_new()}};
+    GenerateJob j = {.setup = {.arena = arena_new()}, .draft = {.arena = arena_new()}};
     Setup *s = &j.setup;
     Args args;
     args_init(&args, s->arena,
@@ -228,6 +240,6 @@ int command_generate(int argc, char **argv) {
     for (int64_t i = 0; i < j.n; i++) free((void *)j.prompts[i].tokens), free(j.texts[i]);
     free(j.prompts), free(j.texts), free(j.lengths), free(j.ends);
     chat_free(j.chat);
-    setup_free(s);
+    setup_free(s), setup_free(&j.draft);
     return status;
 }

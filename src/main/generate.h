@@ -7,7 +7,7 @@
 #include "run/model_run.h"
 
 typedef struct GenerateJob {
-    Setup setup;
+    Setup setup, draft;
     Prompt *prompts;  /* [n] */
     char **texts;     /* [n] */
     int64_t *lengths; /* [n] numbers of tokens to generate */

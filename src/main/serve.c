@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "ckpt/hf/tokens.h"
-#include "main/command.h"
+#include "main/draft.h"
 #include "run/launch.h"
 #include "run/model_run.h"
 #include "run/source.h"
@@ -29,7 +29,7 @@ enum {
 static const int64_t NS_PER_S = 1000000000;
 
 typedef struct ServeJob {
-    Setup setup;
+    Setup setup, draft;
     Chat *chat;
     Err no_chat;
     int64_t *ends, n_ends;
@@ -38,11 +38,12 @@ typedef struct ServeJob {
 /* ---- the pool of pages ---- */
 
 /* The pool has pages for all requests that may run, or as many as fit into its memory. */
-static Err find_limits(const Config *c, const ModelRun *r, EngineLimits *out) {
+static Err find_limits(const Config *c, const ModelRun *r, const Speculation *speculation,
+                       EngineLimits *out) {
     const int64_t page = c->inference_dynamic_batching_block_size,
                   requests = i64_or(c->inference_dynamic_batching_max_requests, REQUESTS),
                   each = engine_pages(r->model->plan.limit, page);
-    const EngineLimits one = {.page = page, .pages = 1};
+    const EngineLimits one = {.page = page, .pages = 1, .speculation = *speculation};
     const double bytes = engine_cache_bytes(r->model, &r->context, &one),
                  have = (double)device_memory_available(r->device),
                  asked = c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30),
@@ -61,9 +62,14 @@ static Err find_limits(const Config *c, const ModelRun *r, EngineLimits *out) {
             "--inference-dynamic-batching-buffer-size-gb %g is more than the available memory of %s: "
             "lower it",
             c->inference_dynamic_batching_buffer_size_gb, bytes_text(have).s);
-    const int64_t tokens = i64_or(c->inference_dynamic_batching_max_tokens,
-                                  requests > ENGINE_PASS_TOKENS ? requests : ENGINE_PASS_TOKENS);
-    *out = (EngineLimits){.page = page, .pages = (int64_t)pages, .requests = requests, .tokens = tokens};
+    const int64_t checked = requests * (1 + speculation->tokens),
+                  tokens = i64_or(c->inference_dynamic_batching_max_tokens,
+                                  checked > ENGINE_PASS_TOKENS ? checked : ENGINE_PASS_TOKENS);
+    *out = (EngineLimits){.page = page,
+                          .pages = (int64_t)pages,
+                          .requests = requests,
+                          .tokens = tokens,
+                          .speculation = *speculation};
     return ERR_OK;
 }
 
@@ -148,17 +154,25 @@ static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits
     return e;
 }
 
-static Err serve_on_rank(void *arg, Comm *comm) {
-    ServeJob *j = arg;
-    ModelRun r;
+static Err serve_model(ServeJob *j, const ModelRun *r, const Speculation *speculation) {
     EngineLimits limits;
     Engine *engine;
+    ERR_RETURN(find_limits(&j->setup.config, r, speculation, &limits));
+    ERR_RETURN(engine_new(r->model, &r->context, &limits, &engine));
+    const Err e = serve_with(j, r, &limits, engine);
+    engine_free(engine);
+    return e;
+}
+
+static Err serve_on_rank(void *arg, Comm *comm) {
+    ServeJob *j = arg;
+    ModelRun r, draft;
+    Speculation speculation;
     ERR_RETURN(model_run_open(&r, &j->setup.config, comm));
-    Err e = find_limits(&j->setup.config, &r, &limits);
-    if (!e.code) e = engine_new(r.model, &r.context, &limits, &engine);
+    Err e = draft_open(&j->setup, &j->draft, &r, &draft, &speculation);
     if (!e.code) {
-        e = serve_with(j, &r, &limits, engine);
-        engine_free(engine);
+        e = serve_model(j, &r, &speculation);
+        draft_close(&j->setup, &draft);
     }
     model_run_close(&r);
     return e;
@@ -179,6 +193,7 @@ static Err serve_run(void *arg) {
     ERR_RETURN(http_available());
     ERR_RETURN(text_check("--served-model-name", name, strlen(name)));
     ERR_RETURN(setup_finish_for_text(s));
+    ERR_RETURN(draft_setup(s, &j->draft));
     ERR_RETURN(find_ends(j));
     j->no_chat = chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat);
     interrupt_block();
@@ -186,7 +201,7 @@ static Err serve_run(void *arg) {
 }
 
 int command_serve(int argc, char **argv) {
-    ServeJob j = {.setup = {.arena = arena_new()}};
+    ServeJob j = {.setup = {.arena = arena_new()}, .draft = {.arena = arena_new()}};
     Setup *s = &j.setup;
     Args args;
     args_init(&args, s->arena,
@@ -209,6 +224,6 @@ int command_serve(int argc, char **argv) {
     const int status = command_finish(&args, e, serve_run, &j);
     chat_free(j.chat);
     free(j.ends);
-    setup_free(s);
+    setup_free(s), setup_free(&j.draft);
     return status;
 }

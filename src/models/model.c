@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/fault.h"
-#include "ops/redistribute.h"
 #include "tape/tape_ops.h"
 
 #define FAMILY(name) void plan_##name(const Config *, Arena *, ModelPlan *);
@@ -258,10 +257,9 @@ static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *fe
 /* Stores the output x [s, 1, h] of a stack, if its cache has a pool for it. */
 static Tensor *keep_output(Tape *t, const Feed *feed, Tensor *x) {
     if (!feed->cache || !feed->cache->output) return x;
-    Tensor *whole = op_redistribute(t, x, AXIS_TP, SPMD_I, 0);
-    const int64_t h = x->dim[2], dim[] = {whole->dim[0], 1, 1, 1, h},
-                  stride[] = {whole->stride[0], h, h, h, 1};
-    op_store_rows(t, tape_view(t, whole, 0, 5, dim, stride), &feed->cache->positions, feed->cache->output);
+    const int64_t dim[] = {x->dim[0], 1, 1, 1, x->dim[2]},
+                  stride[] = {x->stride[0], x->dim[2], x->dim[2], x->dim[2], 1};
+    op_store_rows(t, tape_view(t, x, 0, 5, dim, stride), &feed->cache->positions, feed->cache->output);
     return x;
 }
 

@@ -210,33 +210,38 @@ static Err fill(ModelRun *r, const Source *none) {
     return ERR_OK;
 }
 
-/* Opens a device and sets the values of the parameters. */
-static Err open_with(ModelRun *r, const Config *c, Comm *comm, Err (*set)(ModelRun *, const Source *),
-                     const Source *s) {
-    Device *device;
-    char transport[200];
-    ERR_RETURN(rank_open_device(c, comm, &device, transport));
-    Err e = comm_agree(comm, check_memory(c, comm, device));
-    if (e.code) {
-        rank_free_device(comm, device);
-        return e;
-    }
+typedef Err SetValues(ModelRun *, const Source *);
+
+/* Allocates the parameters and sets their values. */
+static Err set_on(ModelRun *r, const Config *c, Comm *comm, Device *device, SetValues *set, const Source *s) {
+    ERR_RETURN(comm_agree(comm, check_memory(c, comm, device)));
     model_run_new(r, c, comm, device, MODEL_COMPUTES);
-    e = comm_agree(comm, set(r, s));
-    if (e.code) model_run_close(r);
+    const Err e = comm_agree(comm, set(r, s));
+    if (e.code) model_run_free(r);
     return e;
 }
 
-Err model_run_open(ModelRun *r, const Config *c, Comm *comm) {
+static Err open_with(ModelRun *r, const Config *c, Comm *comm, SetValues *set, const Source *s) {
+    Device *device;
+    char transport[200];
+    ERR_RETURN(rank_open_device(c, comm, &device, transport));
+    const Err e = set_on(r, c, comm, device, set, s);
+    if (e.code) rank_free_device(comm, device);
+    return e;
+}
+
+Err model_run_load(ModelRun *r, const Config *c, Comm *comm, Device *device) {
     Source s;
     ERR_RETURN(check_stages(c));
     Err e = source_find(c, &s);
     if (!e.code && !s.dir) e = err_user("'%s' holds no checkpoint; check the path", c->load);
     e = comm_agree(comm, e);
-    if (!e.code) e = open_with(r, c, comm, load, &s);
+    if (!e.code) e = device ? set_on(r, c, comm, device, load, &s) : open_with(r, c, comm, load, &s);
     source_free(&s);
     return e;
 }
+
+Err model_run_open(ModelRun *r, const Config *c, Comm *comm) { return model_run_load(r, c, comm, NULL); }
 
 Err model_run_open_random(ModelRun *r, const Config *c, Comm *comm) {
     return open_with(r, c, comm, fill, NULL);

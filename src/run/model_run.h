@@ -39,6 +39,8 @@ Err model_run_open(ModelRun *out, const Config *, Comm *);
  * the model computes, which must not be FP8. */
 Err model_run_open_random(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
+/* Like model_run_open, but on an open device, which it borrows, unless it is NULL. Close it with model_run_free. */
+Err model_run_load(ModelRun *out, const Config *, Comm *, Device *);
 
 /* The number of samples per forward pass, for a batch of `samples` samples. These are all samples or, with
  * --batch-invariant-mode, one sample (or the choices of one question). With more samples, a gradient could

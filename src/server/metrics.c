@@ -18,6 +18,10 @@ void metrics_print(const QueueCounts *c, Str *out) {
     metric(out, "num_passes_total", "counter", "Passes of the model.", c->engine.passes);
     metric(out, "num_preemptions_total", "counter", "Requests that released their pages to others.",
            c->engine.preemptions);
+    metric(out, "spec_decode_num_draft_tokens_total", "counter", "Drafts of tokens that passes have checked.",
+           c->engine.drafts);
+    metric(out, "spec_decode_num_accepted_tokens_total", "counter", "Drafts that equal the chosen tokens.",
+           c->engine.accepted);
     metric(out, "prompt_tokens_total", "counter", "Tokens of prompts.", c->prompt_tokens);
     metric(out, "generation_tokens_total", "counter", "Generated tokens.", c->new_tokens);
     str_puts(out,

@@ -114,4 +114,14 @@ for more in ["--tokenizer-type", "NullTokenizer", "--vocab-size", 1000], ["--tok
     assert not out, told
     assert re.search(rf"the tokenizer {more[1]}( '.*vocab.json')? has (1000|900) ids, but the model in '.*' has 512: "
                      rf"set --tokenizer-type and", told), told
+
+# A draft model must have the vocabulary of the model.
+for name, more, message in (("bytes", ["--vocab-size", 600], "its vocabulary has 600 ids, and that of --load has 512"),
+                            ("numbers", ["--tokenizer-type", "NullTokenizer", "--vocab-size", 512],
+                             "token 0 has another spelling than in the tokenizer of --load")):
+    pretrain(data, WORK / name, "--train-iters", 1, "--lr-warmup-iters", 0, *more)
+    told = generate("--prompt", "a", "--num-speculative-tokens", 2, "--speculative-model", WORK / name, status=2)[1]
+    assert f"--speculative-model {WORK / name}: {message}; name a model with the same tokenizer" in told, told
+told = generate("--prompt", "a", "--num-speculative-tokens", 2, "--speculative-model", WORK / "missing", status=2)[1]
+assert f"--speculative-model {WORK / 'missing'}: '{WORK / 'missing'}'" in told, told
 print("generate prints text")

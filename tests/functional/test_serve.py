@@ -257,7 +257,8 @@ HF = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder]
 saved = WORK / "chatting"
 isotron("pretrain", "--config", WORK / "run.conf", "--mock-data", *HF, "--save", saved, "--train-iters", 3,
         "--max-position-embeddings", 256)
-server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.01)
+server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.01, "--batch-invariant-mode",
+                "--speculative-model", saved, "--num-speculative-tokens", 3)
 messages = [{"role": "user", "content": [{"type": "text", "text": "The"}, {"type": "text", "text": "loss"}]}]
 ids = server.post("/tokenize", messages=messages)["tokens"]
 assert server.post("/tokenize", prompt="user: The\nloss\nassistant:", add_special_tokens=False)["tokens"] == ids
@@ -277,6 +278,9 @@ for seed in range(8):
     told = b"".join(bytes(t["bytes"]) for t in tokens if t["token"] not in ("<s>", "</s>", "<unk>", "<pad>"))
     assert told.decode(errors="replace") == text, (told, text)
     seen |= {c for c in text}
+counts = server.metrics()  # the model keeps its own drafts, except those after the end of a text
+drafts, kept = (counts[f"spec_decode_num_{name}_tokens_total"] for name in ("draft", "accepted"))
+assert counts["generation_tokens_total"] / 2 < kept and drafts - 3 * 24 <= kept <= drafts, counts
 assert len(seen) > 10, seen
 for wrong in [], [3], [{"content": "a"}], [{"role": "user", "content": [{"type": "image_url"}]}]:
     assert server.post(CHAT, 400, messages=wrong)["error"]["param"] == "messages", wrong

@@ -1173,6 +1173,30 @@ generated("attention_chunk_size no_rope_temperature_floor rope_temperature_floor
           model=MIXED + "--qk-l2-norm"
           " --attention-chunk-size 3 --no-rope-temperature-scale 0.4 --no-rope-temperature-floor 2"
           " --qk-l2-norm-rope-layers-only --rope-temperature-scale 0.3 --rope-temperature-floor 3")
+HEADS = "--mtp-num-layers 2 --position-embedding-type rope"
+for words in "2", "1 --tensor-model-parallel-size 2":
+    generated("num_speculative_tokens", "--tokens-to-generate 9 --temperature 0 --num-speculative-tokens " + words, model=HEADS)
+
+
+@row("num_speculative_tokens speculative_model", "--num-speculative-tokens 3", GPT)
+def drafts(program, quick):
+    """All drafts of a model for itself are kept, so a pass adds four tokens. Another model's drafts change no text."""
+    save, other, texts = program.fresh(), program.fresh(), []
+    program.pretrain(program.words(), "--save", save, "--save-interval", "1000")
+    program.pretrain(program.words(HEADS + " --num-layers 1"), "--save", other, "--save-interval", "1000")
+    for words in [], [save, 3], [other, 2]:
+        text = program.call("generate", "--load", save, "--lane", "fp64", "--tokens-to-generate", 13, "--prompt", "1 2 3", *(
+            ["--speculative-model", words[0], "--num-speculative-tokens", words[1]] if words else []))
+        texts.append([line for line in text.splitlines() if line[:1].isdigit()])
+        kept = re.search(r"kept (\d+) of (\d+) drafts of tokens, in (\d+) passes", text)
+        expect(bool(kept) == bool(words), "no count of drafts")
+        if words[:1] == [save]:
+            expect(kept.groups() == ("9", "9", "4"), f"{kept[0]}")
+    expect(texts[0] and texts[0] == texts[1] == texts[2], f"{texts}")
+    told = program.call("generate", "--load", save, "--num-speculative-tokens", 1, "--prompt", "1", status=2)
+    expect("more than the --mtp-num-layers 0 of the model" in told, told)
+
+
 generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts_file)
 # the reference reads only the first spelling, which the file replaces
 generated("prompt_file prompt_file_num_truncate num_tokens_from_file", "--temperature 0 --prompt-file-num-truncate 2"

@@ -317,6 +317,7 @@ static const struct {
     {"qk-clip", "false"},
     {"qk-clip-alpha", "0.5"},
     {"qk-clip-threshold", "100"},
+    {"num-speculative-tokens", "0"},
     {"log-max-attention-logit", "false"},
 };
 /* The defaults of these options differ from Megatron-LM's, because runs are deterministic here, and

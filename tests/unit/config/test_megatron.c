@@ -82,11 +82,11 @@ TEST(what_has_no_effect_is_noted) {
     parse(&p, CHECK_MODEL | CHECK_TRAIN, VALID);
     assert_null(p.args.notes.s);
     done(&p);
-    parse_for(&p, USE_PRETRAIN, 0, "--inference-max-requests 4 --inference-dynamic-batching-block-size 128");
+    parse_for(&p, USE_PRETRAIN, 0, "--inference-max-requests 4 --num-speculative-tokens 2");
     assert_null(p.args.problems.s);
-    assert_string_equal(p.args.notes.s,
-                        "--inference-max-requests and --inference-dynamic-batching-block-size have no "
-                        "effect in pretrain.\n");
+    assert_string_equal(
+        p.args.notes.s,
+        "--inference-max-requests and --num-speculative-tokens have no effect in pretrain.\n");
     done(&p);
 }
 

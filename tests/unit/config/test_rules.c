@@ -665,6 +665,11 @@ static const char *const GENERATION[][2] = {
     {"--load x --prompt a --top-k 3 --top-p 0.5",
      "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one, or apply both with "
      "--inference-dynamic-batching-sampling-backend flashinfer"},
+    {"--load x --prompt a --num-speculative-tokens 2",
+     "--num-speculative-tokens 2 is more than the --mtp-num-layers 0 of the model: lower it, or set "
+     "--speculative-model"},
+    {"--load x --prompt a --model t5 --decoder-seq-length 8 --num-speculative-tokens 2 --speculative-model y",
+     "--num-speculative-tokens needs a GPT, not --model t5: remove it"},
 };
 
 static const char *const SERVING[][2] = {
@@ -677,7 +682,13 @@ static const char *const SERVING[][2] = {
      "time: raise it, or lower --inference-dynamic-batching-max-requests"},
     {"--inference-dynamic-batching-max-tokens 3 --inference-dynamic-batching-max-requests 4",
      "--inference-dynamic-batching-max-tokens 3 must be at least the number of requests that run at the same "
-     "time, because each adds a token to a pass: raise it, or lower "
+     "time, times 1 + --num-speculative-tokens, because each adds these tokens to a pass: raise it, or lower "
+     "--inference-dynamic-batching-max-requests"},
+    {"--inference-dynamic-batching-max-tokens 11 --inference-dynamic-batching-max-requests 4 "
+     "--num-speculative-tokens 2 --speculative-model x",
+     "--inference-dynamic-batching-max-tokens 11 must be at least the number of requests that run at the "
+     "same "
+     "time, times 1 + --num-speculative-tokens, because each adds these tokens to a pass: raise it, or lower "
      "--inference-dynamic-batching-max-requests"},
 };
 
