@@ -339,9 +339,18 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
     device_view_end(&all);
 }
 
+/* Whether this replica or, if replicas share experts, any of them has something to compute. */
+static bool has_work(const Engine *e) {
+    int64_t shares = e->n_shares;
+    if (pass_joins(e->model, e->context))
+        comm_all_reduce(e->context->comm, mesh_group(&e->context->layout->mesh, 1u << AXIS_DP), "replicas",
+                        COMM_MAX, I64, &shares, 1);
+    return shares > 0;
+}
+
 bool engine_step(Engine *e, EngineSink *sink, void *arg) {
     plan_pass(e);
-    if (!e->n_shares) return false;
+    if (!has_work(e)) return false;
     speculation_draft(e);
     const Pass pass = {
         .model = e->model, .tape = e->tape, .cache = &e->cache, .share = e->share, .n = e->n_shares};
@@ -360,16 +369,16 @@ EngineCounts engine_counts(const Engine *e) {
 
 /* ---- the engine ---- */
 
-static CacheShape cache_shape(const RunContext *c, const EngineLimits *l) {
+static CacheShape cache_shape(const Model *m, const RunContext *c, const EngineLimits *l) {
     return (CacheShape){.dtype = c->dtype,
                         .page = l->page,
-                        .pages = l->pages,
+                        .pages = l->pages + pass_spare_pages(m, c, l->page),
                         .encoder_pages = l->encoder_pages,
                         .outputs = l->speculation.tokens && !l->speculation.model};
 }
 
 double engine_cache_bytes(const Model *m, const RunContext *c, const EngineLimits *l) {
-    const CacheShape shape = cache_shape(c, l);
+    const CacheShape shape = cache_shape(m, c, l);
     double most = cache_bytes(m, &shape) + speculation_bytes(m, c, l);
     if (c->comm) comm_all_reduce(c->comm, comm_everyone(c->comm), "cache_bytes", COMM_MAX, F64, &most, 1);
     return most;
@@ -402,12 +411,16 @@ Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engin
     if (l->speculation.tokens && c->layout && c->layout->mesh.size[AXIS_PP] > 1)
         return err_user("speculation needs whole models on each pipeline rank: remove "
                         "--pipeline-model-parallel-size, or generate without drafts");
+    if (l->speculation.tokens && pass_joins(m, c))
+        return err_user(
+            "replicas that share experts cannot speculate, because they would need passes at "
+            "different times: set --ranks to the ranks of one replica, or generate without drafts");
     speculation_check(m, c, &l->speculation);
     CHECK(l->page % PAGE_ROWS == 0 && l->tokens >= l->requests && l->requests > 0,
           "an engine with pages of %lld rows, %lld requests and passes of %lld tokens", (long long)l->page,
           (long long)l->requests, (long long)l->tokens);
     ERR_RETURN(comm_agree(c->comm, check_memory(m, c, l)));
-    const CacheShape shape = cache_shape(c, l);
+    const CacheShape shape = cache_shape(m, c, l);
     const size_t vocab = (size_t)m->plan.vocab;
     Engine *e = *out = mem_zero(1, sizeof *e);
     *e = (Engine){.model = m,

@@ -4,8 +4,8 @@
  * releases its pages, and is computed again later.
  *
  * The draws of a request depend only on its seed, its stream and the position. With --batch-invariant-mode, so do its
- * logits, and its tokens and log-probabilities are bitwise equal whatever other requests there are. All ranks
- * must make the same calls in the same order. */
+ * logits, and its tokens and log-probabilities are bitwise equal whatever other requests there are. Data-parallel
+ * ranks have separate engines with different requests. All other ranks must make the same calls in the same order. */
 #pragma once
 
 #include "base/err.h"
@@ -108,6 +108,7 @@ void engine_free(Engine *);
 Err engine_add(Engine *, const Request *);
 /* Ends a request in any state, without an event. Returns false if there is no such request. */
 bool engine_abort(Engine *, int64_t id);
-/* Runs one pass. Returns false if there was nothing to compute. */
+/* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all must call it
+ * equally often, and get the same result. */
 bool engine_step(Engine *, EngineSink *, void *arg);
 EngineCounts engine_counts(const Engine *);

@@ -84,6 +84,10 @@ static inline bool reports(const Engine *e, const Live *live, int64_t i) {
     return live->request.prompt_logprobs && !has_encoder(e) && i + 1 < live->n_first && i >= live->known;
 }
 
+/* Whether data-parallel ranks must run passes together, because they share experts. */
+bool pass_joins(const Model *, const RunContext *);
+/* The number of pages that a cache needs, in addition to those of its pool, for tokens that only fill a pass. */
+int64_t pass_spare_pages(const Model *, const RunContext *, int64_t page);
 /* Runs a pass (pass.c). Returns the logits that are needed, [number, 1, padded vocab]. */
 Tensor *pass_run(Engine *, const Pass *);
 

@@ -8,10 +8,36 @@
 #include "infer/stages.h"
 #include "ops/take_row.h"
 
-/* The integers of a pass: the fields of the batch, and tables of pages. */
+/* ---- padding ---- */
+
+static int ranks_on(const RunContext *c, Axis axis) { return c->layout ? c->layout->mesh.size[axis] : 1; }
+
+bool pass_joins(const Model *m, const RunContext *c) {
+    return model_has_experts(&m->plan) && ranks_on(c, AXIS_DP) > 1 &&
+           ranks_on(c, AXIS_EP) * ranks_on(c, AXIS_ETP) > 1;
+}
+
+static bool pads(const Model *m, const RunContext *c) {
+    return pass_joins(m, c) || (model_has_experts(&m->plan) && ranks_on(c, AXIS_TP) > 1);
+}
+
+int64_t pass_spare_pages(const Model *m, const RunContext *c, int64_t page) {
+    return pads(m, c) ? engine_pages(ranks_on(c, AXIS_TP), page) : 0;
+}
+
+/* Tensor-parallel ranks route equal parts of the tokens to experts. A replica without requests needs a token to take part
+ * in the pass of the others. */
+static int64_t padding(const Model *m, const RunContext *c, int64_t tokens) {
+    if (!pads(m, c)) return 0;
+    const int64_t tp = ranks_on(c, AXIS_TP), most = tokens ? tokens : 1;
+    return (most + tp - 1) / tp * tp - tokens;
+}
+
+/* The integers of a pass: the fields of the batch, and tables of pages. The padding consists of tokens at position 0 of
+ * one more request, which has the spare pages. */
 typedef struct Inputs {
     Batch batch;
-    int64_t tokens, chosen, requests, width, encoder_width; /* numbers; widths of the page tables */
+    int64_t tokens, padding, chosen, requests, width, encoder_width; /* numbers; widths of the page tables */
 } Inputs;
 
 /* Whether the logits of row i of a share are needed. */
@@ -30,6 +56,8 @@ static Inputs inputs_of(const Engine *e, const Pass *p) {
         if (s->live->encoder_pages.n > in.encoder_width) in.encoder_width = s->live->encoder_pages.n;
         if (has_encoder(e) && !s->live->encoded) encoder = s->live->request.n;
     }
+    in.padding = padding(p->model, tape_context(p->tape), in.tokens);
+    in.tokens += in.padding, in.requests += in.padding > 0;
     for (int f = 0; f < FIELDS; f++)
         if (!encoder && (field_info((FieldId)f)->extent == EXTENT_ENCODER || f == FIELD_encoder_lengths))
             fields &= ~(UINT32_C(1) << f);
@@ -70,15 +98,16 @@ static Tensor *write_integers(Writer *w, const int64_t *x, int64_t n, int64_t wi
     return t;
 }
 
-static Tensor *write_table(Writer *w, int64_t width, bool encoder) {
+static Tensor *write_table(Writer *w, int64_t requests, int64_t width, bool encoder) {
     const Pass *p = w->pass;
-    int64_t *x = mem_zero((size_t)(p->n * width), sizeof *x);
+    int64_t *x = mem_zero((size_t)(requests * width), sizeof *x);
     for (int64_t r = 0; r < p->n; r++) {
         const Live *live = p->share[r].live;
         const PageList *l = encoder ? &live->encoder_pages : &live->pages;
         memcpy(x + r * width, l->page, (size_t)l->n * sizeof *x);
     }
-    Tensor *t = write_integers(w, x, p->n, width);
+    if (requests > p->n) x[p->n * width] = w->e->limits.pages;
+    Tensor *t = write_integers(w, x, requests, width);
     free(x);
     return t;
 }
@@ -91,7 +120,7 @@ static void write_encoder(Writer *w, const Inputs *in, Pages *out) {
     out->lengths = write_integers(w, x, p->n, 0);
     for (int64_t i = 0; i < n; i++) x[i] = row_of(&p->share->live->encoder_pages, i, out->page);
     out->row = n ? write_integers(w, x, n, 0) : NULL;
-    out->table = write_table(w, in->encoder_width, true);
+    out->table = write_table(w, p->n, in->encoder_width, true);
     out->request = p->cache->positions.request;
     free(x);
 }
@@ -111,12 +140,20 @@ static void write_pages(Writer *w, const Inputs *in, Feed *feed) {
             if (is_chosen(w->e, s, i)) chosen[n++] = at;
         }
     }
+    for (int64_t i = 0; at < in->tokens; i++, at++)
+        row[at] = w->e->limits.pages * pages->page + i, request[at] = p->n;
     pages->row = write_integers(w, row, in->tokens, 0);
     pages->request = write_integers(w, request, in->tokens, 0);
-    pages->table = write_table(w, in->width, false);
+    pages->table = write_table(w, in->requests, in->width, false);
     feed->chosen = write_integers(w, chosen, in->chosen, 0);
     if (has_encoder(w->e)) write_encoder(w, in, &p->cache->encoder);
     free(row), free(request), free(chosen);
+}
+
+/* Data-parallel ranks have different tokens. */
+static void set_types(const RunContext *c, Tensor field[FIELDS]) {
+    for (int f = 0; f < FIELDS && ranks_on(c, AXIS_DP) > 1; f++)
+        field[f].spmd = spmd_with(0, AXIS_DP, SPMD_V);
 }
 
 /* The outputs [n, 1, h] of the stack before the pass's, at the rows of the pass. */
@@ -146,6 +183,7 @@ Tensor *pass_run(Engine *e, const Pass *p) {
     tape_begin(p->tape, &(MicrobatchContext){.recording = false, .dropless = true});
     fill_batch(p, &in);
     feed_write(&feed, field, d, &in.batch, e->ids);
+    set_types(tape_context(p->tape), field);
     write_pages(&(Writer){e, p, e->ids + feed_bytes(&in.batch)}, &in, &feed);
     const PassTokens tokens = {in.tokens, in.batch.shape.encoder, in.chosen};
     batch_free(&in.batch);

@@ -112,11 +112,12 @@ void speculation_draft(Engine *e) {
 
 static int caches_of(const Speculation *s) { return s->model && s->tokens ? 1 : (int)s->tokens; }
 
-static CacheShape shape_of(const RunContext *c, const EngineLimits *l, int cache) {
+static CacheShape shape_of(const Model *m, const RunContext *c, const EngineLimits *l, int cache) {
     const Speculation *s = &l->speculation;
-    return (CacheShape){.dtype = (s->model ? s->context : c)->dtype,
+    if (s->model) m = s->model, c = s->context;
+    return (CacheShape){.dtype = c->dtype,
                         .page = l->page,
-                        .pages = l->pages,
+                        .pages = l->pages + pass_spare_pages(m, c, l->page),
                         .depth = s->model ? 0 : cache + 1,
                         .outputs = cache + 1 < caches_of(s)};
 }
@@ -124,7 +125,7 @@ static CacheShape shape_of(const RunContext *c, const EngineLimits *l, int cache
 double speculation_bytes(const Model *m, const RunContext *c, const EngineLimits *l) {
     double bytes = 0;
     for (int i = 0; i < caches_of(&l->speculation); i++) {
-        const CacheShape shape = shape_of(c, l, i);
+        const CacheShape shape = shape_of(m, c, l, i);
         bytes += cache_bytes(l->speculation.model ? l->speculation.model : m, &shape);
     }
     return bytes;
@@ -144,7 +145,7 @@ void speculation_open(Engine *e) {
     d->tape = tape_new(spec(e)->model ? spec(e)->context : e->context, e->slot, e->transient);
     d->caches = caches_of(spec(e));
     for (int i = 0; i < d->caches; i++) {
-        const CacheShape shape = shape_of(e->context, &e->limits, i);
+        const CacheShape shape = shape_of(e->model, e->context, &e->limits, i);
         d->cache[i] = cache_new(drafting_model(e), &shape);
     }
     d->share = mem_zero((size_t)e->limits.requests, sizeof *d->share);

@@ -345,6 +345,13 @@ static int experts_at(const LayerSpec *l) {
     return k;
 }
 
+bool model_has_experts(const ModelPlan *p) {
+    for (const StackSpec *s = p->stack; s < p->stack + p->n_stacks; s++)
+        for (const LayerSpec *l = s->layer; l < s->layer + s->n; l++)
+            if (experts_at(l) >= 0) return true;
+    return false;
+}
+
 double model_router_loss_coeff(const Model *m, int loss) {
     for (const StackSpec *s = m->plan.stack; s < m->plan.stack + m->plan.n_stacks; s++)
         for (const LayerSpec *l = s->layer; l < s->layer + s->n; l++) {

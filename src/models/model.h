@@ -113,6 +113,7 @@ Tensor *model_forward_ahead(Tape *, const Model *, int k, const Feed *);
 /* Returns the type of a flow, and its shape [s, b, h] on this rank, for a microbatch of b samples. */
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
+bool model_has_experts(const ModelPlan *);
 /* The coefficient of a router's loss (`loss` is a RouterLoss), and the loss itself: its mean over the MoE
  * layers, summed over microbatches. `counters` is a copy of all step counters in host memory. If by_layer is
  * not NULL, it receives the sum of each layer, which is NaN for a layer without experts. */

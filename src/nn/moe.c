@@ -39,7 +39,6 @@ static Linear latent_new(Registry *r, const MoeSpec *s, const char *name, const 
                                       .out = out,
                                       .bias = s->bias,
                                       .tp_split = SPLIT_NONE,
-                                      .invariant = !r->layout.sequence_parallel,
                                       .init_std = std});
 }
 
@@ -149,9 +148,9 @@ static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden)
 
 /* An all-to-all sends the rows to the ranks of their experts while the shared expert's first GEMM runs. A second
  * all-to-all returns the experts' outputs while the shared expert's second GEMM runs. Then each token's outputs are
- * summed. */
-static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
-    const bool shares = m->spec->shared_ffn;
+ * summed. Without `shares`, the shared expert is left out. */
+static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a,
+                             bool shares) {
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
     const Arrival to = op_plan_arrival(t, &d, experts, a);
     const Moving rows = op_send_to_experts(t, op_permute(t, narrowed(t, m, x), &d), &to),
@@ -200,21 +199,28 @@ static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, Dispatc
     return widened(t, m, op_unpermute(t, y, &d));
 }
 
+/* In generation, ranks have different numbers of tokens, which only the all-to-all allows. Tensor-parallel ranks have the
+ * same tokens, whose number is a multiple of theirs, and each rank routes a part. */
 static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
-    (void)feed, (void)cache;
+    (void)cache;
     const Moe *m = self;
     const MoeSpec *s = m->spec;
     const int64_t experts = m->fc2->rows / width(s); /* on this rank */
-    const bool ranks = tape_context(t)->layout;
-    Routing r = router_forward(t, &m->router, x);
-    DispatchAttr a = {.capacity = capacity(t, s, x), .pad = s->pad, .by_position = s->drop_by_position};
+    const bool ranks = tape_context(t)->layout, moves = ranks && (s->all_to_all || feed->cache),
+               cuts = feed->cache && tape_axis(t, AXIS_TP) > 1, shares = s->shared_ffn;
+    Tensor *own = cuts ? op_redistribute(t, x, AXIS_TP, SPMD_V, 0) : x;
+    Routing r = router_forward(t, &m->router, own);
+    DispatchAttr a = {.capacity = capacity(t, s, own), .pad = s->pad, .by_position = s->drop_by_position};
     if (ranks && a.capacity)
         r = op_drop(t, &r, s->router.experts,
                     (DispatchAttr){.capacity = a.capacity, .by_position = a.by_position});
     if (ranks) a.capacity = room(t, a.capacity);
-    if (ranks && s->all_to_all) return by_all_to_all(t, m, x, &r, experts, a);
-    Tensor *y = ranks ? by_all_gather(t, m, x, &r, experts, a) : on_one_rank(t, m, x, &r, a);
-    return s->shared_ffn ? op_add(t, y, shared_output(t, m, x, mlp_hidden(t, &m->shared, x))) : y;
+    if (moves && !cuts) return by_all_to_all(t, m, own, &r, experts, a, shares);
+    Tensor *y = moves   ? by_all_to_all(t, m, own, &r, experts, a, false)
+                : ranks ? by_all_gather(t, m, own, &r, experts, a)
+                        : on_one_rank(t, m, own, &r, a);
+    if (cuts) y = op_redistribute(t, y, AXIS_TP, SPMD_I, 0);
+    return shares ? op_add(t, y, shared_output(t, m, x, mlp_hidden(t, &m->shared, x))) : y;
 }
 
 static double moe_flops(const void *spec, double s) {

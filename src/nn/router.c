@@ -40,7 +40,6 @@ static void router_end_step(void *self, const StateContext *c) {
 static const StateKind ROUTER_BIAS = {.end_step = router_end_step};
 
 void router_init(Router *r, Registry *reg, const char *name, const RouterSpec *s, Tensor *counters) {
-    const bool invariant = !reg->layout.sequence_parallel;
     *r = (Router){.spec = s,
                   .counters = counters,
                   .jitter_site = hash_name(arena_printf(reg->arena, "%s.jitter", name)),
@@ -49,14 +48,12 @@ void router_init(Router *r, Registry *reg, const char *name, const RouterSpec *s
                                            .ndim = 2,
                                            .dim = {s->experts, s->hidden},
                                            .tp_split = SPLIT_NONE,
-                                           .invariant = invariant,
                                            .init = {INIT_NORMAL, s->init_std}});
     if (s->linear_bias)
         r->linear_bias = param_add(reg, (ParamSpec){.name = arena_printf(reg->arena, "%s.bias", name),
                                                     .ndim = 1,
                                                     .dim = {s->experts},
                                                     .tp_split = SPLIT_NONE,
-                                                    .invariant = invariant,
                                                     .flags = PARAM_NO_DECAY,
                                                     .init = {INIT_CONSTANT, 0}});
     if (!s->bias) return;

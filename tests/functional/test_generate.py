@@ -55,9 +55,6 @@ for layout in [TP, 2], [TP, 4], [PP, 2], [TP, 2, PP, 2]:
     assert_same_text(generate(*many, *layout)[0], alone, layout)
 told = generate("--prompt", "a", PP, 3, status=2)[1]
 assert "2 layers cannot be divided evenly among 3 pipeline ranks" in told, told
-told = generate("--prompt", "a", "--num-experts", 4, "--tensor-model-parallel-size", 2, status=2)[1]
-assert "A model with experts can generate on one rank only: remove --tensor-model-parallel-size 2" in told, told
-assert "--sequence-parallel" not in told, told
 # Routers that depend on other tokens in training do not depend on them in generation, and generate knows the router.
 experts = ["--num-experts", 4, "--moe-router-topk", 1, "--moe-router-pre-softmax", "--train-iters", 1,
            "--lr-warmup-iters", 0]
@@ -70,6 +67,8 @@ for name, more in (("capacity", ["--moe-expert-capacity-factor", 0.4]),
     assert_same_text(generate(*each, "The 4", *more)[0], both, name)
     invariant = generate(*each, "The 4th prompt", "The 4", "--batch-invariant-mode")[0].partition("--- 2\n")[2]
     assert generate(*each, "The 4", "--batch-invariant-mode")[0] == invariant, name
+    assert_same_text(generate(*each, "The 4", *more, TP, 2, "--expert-model-parallel-size", 2,
+                              "--expert-tensor-parallel-size", 1, PP, 2)[0], both, name)
 assert "prompt 2, line 1: byte 0xe9 at offset 3" in generate("--prompt", "a", "caf\udce9", status=2)[1]
 assert "--ranks is not used in generate" in generate("--prompt", "a", "--ranks", 2, status=2)[1]
 

@@ -655,8 +655,6 @@ static const char *const GENERATION[][2] = {
      "--top-n-logprobs needs the log-probabilities of the chosen tokens: add --return-log-probs"},
     {"--load x --prompt a --model bert",
      "BERT predicts masked tokens and cannot generate text: load the checkpoint of a GPT or a T5"},
-    {"--load x --prompt a --ranks 2 --tensor-model-parallel-size 2 --sequence-parallel " EXPERTS,
-     "A model with experts can generate on one rank only: remove --tensor-model-parallel-size 2"},
     {"--load x --prompt a --multi-latent-attention --position-embedding-type rope --disable-bias-linear "
      "--cache-mla-latents "
      "--bf16 --fp8-format hybrid",

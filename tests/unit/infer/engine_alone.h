@@ -27,7 +27,8 @@ static const char *const STYLES[] = {
     SIZES ROPE MLA "--fp16 --mtp-num-layers 2 --mtp-use-repeated-layer ",
     SIZES ROPE MLA "--cache-mla-latents --mtp-num-layers 1 ",
     SIZES ROPE
-    "--num-experts 5 --moe-router-topk 2 --moe-ffn-hidden-size 20 --moe-router-load-balancing-type none ",
+    "--num-experts 6 --moe-router-topk 2 --moe-ffn-hidden-size 20 --moe-router-load-balancing-type none "
+    "--moe-shared-expert-intermediate-size 8 --moe-latent-size 12 ",
     "--model t5 --seq-length 150 --decoder-seq-length 150 " SIZES
     "--position-embedding-type relative --relative-attention-num-buckets 8 --relative-attention-max-distance "
     "40 ",

@@ -13,6 +13,9 @@ typedef struct LayoutRow {
     const char *words;
 } LayoutRow;
 
+/* In training, experts need it on tensor-parallel ranks. Generation does not use it. */
+#define SEQUENCE "--sequence-parallel "
+
 static const LayoutRow ROWS[] = {
     {0, 2, BITWISE, "--pipeline-model-parallel-size 2"},
     {1, 2, BITWISE, "--pipeline-model-parallel-size 2"},
@@ -26,6 +29,14 @@ static const LayoutRow ROWS[] = {
      "--mtp-num-layers 1 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Et|tmL"},
     {0, 2, ROUNDED, "--tensor-model-parallel-size 2"},
     {0, 4, ROUNDED, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"},
+    {0, 3, BITWISE, ""},
+    {6, 2, BITWISE, "--expert-model-parallel-size 2"},
+    {6, 4, BITWISE, "--expert-model-parallel-size 2 --pipeline-model-parallel-size 2"},
+    {6, 2, ROUNDED, SEQUENCE "--tensor-model-parallel-size 2"},
+    {6, 2, ROUNDED,
+     SEQUENCE "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 "
+              "--expert-tensor-parallel-size 1"},
+    {6, 4, ROUNDED, SEQUENCE "--tensor-model-parallel-size 2 --expert-model-parallel-size 2"},
 };
 
 /* Two evaluations of the same logits may differ by the rounding of the longest sum in the four GEMMs of each layer. A
@@ -40,9 +51,12 @@ static double logprob_bound(const TestModel *m, const Result *r) {
 
 typedef struct RanksRun {
     const Case *c;
-    const Config *config;
+    Config *config;
     Result got[MOST_RANKS][REQUESTS];
 } RanksRun;
+
+/* The replica that computes request i. The first one has most requests. */
+static int replica_of(const Config *c, int i) { return i % 3 % (int)c->derived.data_parallel_size; }
 
 static void run_rank(void *arg, Comm *comm) {
     RanksRun *run = arg;
@@ -54,7 +68,9 @@ static void run_rank(void *arg, Comm *comm) {
     const EngineLimits limits = {
         .page = PAGE, .pages = 9, .encoder_pages = 9, .requests = 5, .tokens = 40, .shares_prefixes = true};
     assert_ok(engine_new(r.model, &r.context, &limits, &e));
-    for (int i = 0; i < REQUESTS; i++) assert_ok(engine_add(e, &run->c->request[i]));
+    for (int i = 0; i < REQUESTS; i++)
+        if (replica_of(run->config, i) == r.layout.mesh.coordinate[AXIS_DP])
+            assert_ok(engine_add(e, &run->c->request[i]));
     while (engine_step(e, take, run->got[comm_rank(comm)])) continue;
     engine_free(e);
     model_run_free(&r);
@@ -80,9 +96,14 @@ TEST(results_are_those_of_one_rank) {
         run_alone(c);
         Setup *s = setup_new("%s %s --ranks %d", STYLES[row->style], row->words, row->ranks);
         run->c = c, run->config = &s->config;
+        s->config.sequence_parallel = false;
         comm_threads(row->ranks, NULL, run_rank, run);
         for (int rank = 0; rank < row->ranks; rank++)
-            for (int i = 0; i < REQUESTS; i++) compare(row, c->m, &run->got[rank][i], &c->want[i]);
+            for (int i = 0; i < REQUESTS; i++) {
+                const Layout l = model_run_layout(&s->config, rank, row->ranks);
+                if (replica_of(&s->config, i) == l.mesh.coordinate[AXIS_DP])
+                    compare(row, c->m, &run->got[rank][i], &c->want[i]);
+            }
         setup_free(s);
         test_model_free(c->m);
     }

@@ -147,7 +147,7 @@ static inline void moe_close(MoeRank *r) {
 }
 
 static inline Tensor *moe_block(Tape *t, void *moe, Tensor *x) {
-    return moe_branch.forward(t, moe, NULL, NULL, x);
+    return moe_branch.forward(t, moe, &(Feed){.tokens = NULL}, NULL, x);
 }
 
 /* Checks that ops read only memory that has been written, and counts the rows that this rank's experts
