@@ -193,6 +193,7 @@ static int64_t drafts_of(Engine *e, Live *live, int64_t rest) {
 static void share_running(Engine *e, int64_t *rest) {
     for (int64_t i = 0; i < e->running.n; i++) {
         Live *live = e->running.at[i];
+        if (live->computed == live->n) continue; /* it waits for engine_continue */
         const int64_t n = smaller(live->n - live->computed, 1 + *rest);
         while (!extend(e, live, live->computed + n)) {
             preempt_last(e);
@@ -292,6 +293,10 @@ static void finish(Live *live, Finish why, EngineSink *sink, void *arg) {
 /* Chooses the token after the last one. */
 static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
     const Request *r = &live->request;
+    if (r->steered && live->n - live->n_first < r->max_new_tokens) {
+        report(e, live, (EngineEvent){.kind = EVENT_CHOICE, .index = live->n}, sink, arg);
+        return;
+    }
     if (live->n - live->n_first < r->max_new_tokens) {
         const int32_t token = choice_token(e, live, live->n);
         EngineEvent event = {.kind = EVENT_TOKEN, .index = live->n, .token = token};
@@ -348,6 +353,52 @@ static bool has_work(const Engine *e) {
     return shares > 0;
 }
 
+/* ---- steered requests ---- */
+
+static CacheShape cache_shape(const Model *m, const RunContext *c, const EngineLimits *l) {
+    return (CacheShape){.dtype = c->dtype,
+                        .page = l->page,
+                        .pages = l->pages + pass_spare_pages(m, c, l->page),
+                        .encoder_pages = l->encoder_pages,
+                        .outputs = l->speculation.tokens && !l->speculation.model};
+}
+
+static Live *running(Engine *e, int64_t id) {
+    const int64_t i = list_find(&e->running, id);
+    CHECK(i >= 0 && e->running.at[i]->request.steered, "request %lld is not steered", (long long)id);
+    return e->running.at[i];
+}
+
+void engine_continue(Engine *e, int64_t id, int32_t token) {
+    Live *live = running(e, id);
+    CHECK(live->computed == live->n && live->n - live->n_first < live->request.max_new_tokens,
+          "request %lld waits for no token", (long long)id);
+    live->tokens[live->n++] = token;
+}
+
+/* A copy of the list, which shares the first n pages. */
+static PageList shared_pages(PagePool *pool, const PageList *l, int64_t n) {
+    page_pool_share(pool, n, l->page);
+    return (PageList){copied(l->page, n, sizeof *l->page), n};
+}
+
+void engine_fork(Engine *e, int64_t id, int64_t copy) {
+    remove_ended(e);
+    const Live *from = running(e, id);
+    const int64_t full = from->computed / e->limits.page;
+    Live *live = copied(from, 1, sizeof *from);
+    live->request.id = copy;
+    request_copy(&live->request);
+    live->tokens = copied(from->tokens, from->n_first + from->request.max_new_tokens, sizeof *from->tokens);
+    live->encoder_pages = shared_pages(e->encoder_pages, &from->encoder_pages, from->encoder_pages.n);
+    live->pages = shared_pages(e->pages, &from->pages, full);
+    CHECK(e->running.n < e->limits.requests && extend(e, live, live->computed), "no room for a copy");
+    const CacheShape shape = cache_shape(e->model, e->context, &e->limits);
+    if (live->pages.n > full)
+        cache_copy_page(e->model, &shape, &e->cache, from->pages.page[full], live->pages.page[full]);
+    list_insert(&e->running, e->running.n, live);
+}
+
 bool engine_step(Engine *e, EngineSink *sink, void *arg) {
     plan_pass(e);
     if (!has_work(e)) return false;
@@ -368,14 +419,6 @@ EngineCounts engine_counts(const Engine *e) {
 }
 
 /* ---- the engine ---- */
-
-static CacheShape cache_shape(const Model *m, const RunContext *c, const EngineLimits *l) {
-    return (CacheShape){.dtype = c->dtype,
-                        .page = l->page,
-                        .pages = l->pages + pass_spare_pages(m, c, l->page),
-                        .encoder_pages = l->encoder_pages,
-                        .outputs = l->speculation.tokens && !l->speculation.model};
-}
 
 double engine_cache_bytes(const Model *m, const RunContext *c, const EngineLimits *l) {
     const CacheShape shape = cache_shape(m, c, l);

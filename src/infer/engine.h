@@ -46,6 +46,7 @@ typedef struct Request {
     bool prompt_logprobs; /* whether events report the log-probabilities of the prompt's tokens; then all are
                              computed */
     uint64_t salt;        /* below 2^63. Requests share pages only with requests of the same salt */
+    bool steered;         /* the caller chooses each new token, with engine_continue. It has no drafts */
     int64_t likeliest;    /* events also report this many most likely tokens; at most the vocabulary */
 } Request;
 
@@ -62,6 +63,7 @@ typedef enum Finish {
 typedef enum EngineEventKind {
     EVENT_PROMPT, /* the log-probability of token `index` of the prompt */
     EVENT_TOKEN,  /* a new token, which has `index` among all tokens of the decoder */
+    EVENT_CHOICE, /* a steered request waits for its token `index`; `likeliest` has the candidates */
     EVENT_END,    /* the request has ended; the engine has released it */
 } EngineEventKind;
 
@@ -108,6 +110,11 @@ void engine_free(Engine *);
 Err engine_add(Engine *, const Request *);
 /* Ends a request in any state, without an event. Returns false if there is no such request. */
 bool engine_abort(Engine *, int64_t id);
+/* Appends a token to a steered request after its EVENT_CHOICE, outside of a step. */
+void engine_continue(Engine *, int64_t id, int32_t token);
+/* Adds a copy of a running request, outside of a step. The copies share pages, except a last page that is not full.
+ * Pages for all steered requests must be available. */
+void engine_fork(Engine *, int64_t id, int64_t copy);
 /* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all must call it
  * equally often, and get the same result. */
 bool engine_step(Engine *, EngineSink *, void *arg);

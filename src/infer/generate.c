@@ -14,10 +14,6 @@ enum { PAGE = 64 };
 
 static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
 
-static int64_t new_tokens(const GenerateOptions *o, int64_t i) {
-    return o->max_each ? o->max_each[i] : o->max_new_tokens;
-}
-
 /* The number of pages of the decoder, or of the encoder, that a prompt needs. */
 static int64_t decoder_pages(const Model *m, const Prompt *p, int64_t fresh, int64_t page) {
     return engine_pages((has_encoder(m) ? 1 : p->n) + fresh, page);
@@ -36,7 +32,7 @@ static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt
                   checked = 1 + o->speculation.tokens; /* tokens of a request in a pass */
     int64_t all = 0, all_encoder = 0, most = 0, most_encoder = 0, longest = checked;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t pages = decoder_pages(m, &prompts[i], new_tokens(o, i), page),
+        const int64_t pages = decoder_pages(m, &prompts[i], generate_most_new(o, i), page),
                       encoder = encoder_pages(m, &prompts[i], page);
         all += pages, all_encoder += encoder;
         most = larger(most, pages), most_encoder = larger(most_encoder, encoder);
@@ -86,6 +82,13 @@ static bool watch(Session *s, int64_t i) {
     return o->watch && o->watch(o->watch_arg, i, &s->out[i]);
 }
 
+Err generate_not_finite(int64_t tokens, int64_t prompt) {
+    return err_user(
+        "the model computes logits that are not finite after %lld tokens of prompt %lld; check its "
+        "parameters, or use a wider type (--lane)",
+        (long long)tokens, (long long)prompt);
+}
+
 static void take_event(void *arg, const EngineEvent *event) {
     Session *s = arg;
     Generated *g = &s->out[event->id];
@@ -103,9 +106,7 @@ static void take_event(void *arg, const EngineEvent *event) {
     if (event->kind == EVENT_TOKEN || event->finish != FINISH_NAN)
         watch(s, event->id);
     else
-        s->error = err_user("the model computes logits that are not finite after %lld tokens of prompt "
-                            "%lld; check its parameters, or use a wider type (--lane)",
-                            (long long)event->index, (long long)event->id + 1);
+        s->error = generate_not_finite(event->index, event->id + 1);
 }
 
 /* ---- adding prompts ---- */
@@ -123,7 +124,7 @@ static Err add(Session *s, int64_t i) {
                              .sampling = o->sampling,
                              .seed = o->seed,
                              .stream = (uint64_t)i,
-                             .max_new_tokens = new_tokens(o, i),
+                             .max_new_tokens = generate_most_new(o, i),
                              .ends = o->ends,
                              .n_ends = o->n_ends,
                              .logprobs = !o->skip_logprobs,

@@ -45,7 +45,8 @@ typedef struct GenerateOptions {
     int64_t page, requests, tokens;           /* as in EngineLimits, at most; 0: chosen */
     double room;                              /* bytes of the KV cache, at most; 0: engine_room */
     Speculation speculation;
-    /* Prompts are added before each pass, this many or, at random times, this many per second; 0: all are added first. */
+    /* Prompts are added before each pass, this many or, at random times, this many per second; 0: all are added
+     * first. */
     int64_t per_pass;
     double per_second;
     GenerateWatch *watch;
@@ -53,6 +54,9 @@ typedef struct GenerateOptions {
     EngineCounts *counts; /* set after the last pass; may be NULL */
 } GenerateOptions;
 
+static inline int64_t generate_most_new(const GenerateOptions *o, int64_t sample) {
+    return o->max_each ? o->max_each[sample] : o->max_new_tokens;
+}
 /* All ranks of the context must call it with the same arguments, and all get the same texts. A prompt that is empty or
  * longer than the model's positions, an id outside the vocabulary, and logits that are not finite are user errors. The
  * model must predict each token from the tokens before it, so it must not be a BERT model. out[n] is the
@@ -60,3 +64,5 @@ typedef struct GenerateOptions {
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);
+/* The error if logits are not finite after `tokens` tokens of a prompt, which is counted from 1. */
+Err generate_not_finite(int64_t tokens, int64_t prompt);

@@ -136,11 +136,22 @@ bool page_pool_take(PagePool *p, int64_t count, int64_t *pages) {
     return true;
 }
 
+static void check_use(const PagePool *p, int64_t page) {
+    CHECK(page >= 0 && page < p->n && p->page[page].users > 0, "page %lld of %lld is not in use",
+          (long long)page, (long long)p->n);
+}
+
+void page_pool_share(PagePool *p, int64_t count, const int64_t *pages) {
+    for (int64_t i = 0; i < count; i++) {
+        check_use(p, pages[i]);
+        p->page[pages[i]].users++;
+    }
+}
+
 /* Later pages first, because a page is of no use without those before it. */
 void page_pool_release(PagePool *p, int64_t count, const int64_t *pages) {
     for (int64_t i = count - 1; i >= 0; i--) {
-        CHECK(pages[i] >= 0 && pages[i] < p->n && p->page[pages[i]].users > 0,
-              "page %lld of %lld is not in use", (long long)pages[i], (long long)p->n);
+        check_use(p, pages[i]);
         if (!--p->page[pages[i]].users) list_add(p, pages[i]);
     }
 }

@@ -23,6 +23,8 @@ int64_t page_pool_size(const PagePool *);
 int64_t page_pool_available(const PagePool *);
 /* Takes `count` pages without a name. If fewer are available, returns false and takes none. */
 bool page_pool_take(PagePool *, int64_t count, int64_t *pages);
+/* Takes pages again that are in use. */
+void page_pool_share(PagePool *, int64_t count, const int64_t *pages);
 /* Releases pages. Releasing a page more often than it was taken is a fault. */
 void page_pool_release(PagePool *, int64_t count, const int64_t *pages);
 

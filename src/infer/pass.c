@@ -25,8 +25,8 @@ int64_t pass_spare_pages(const Model *m, const RunContext *c, int64_t page) {
     return pads(m, c) ? engine_pages(ranks_on(c, AXIS_TP), page) : 0;
 }
 
-/* Tensor-parallel ranks route equal parts of the tokens to experts. A replica without requests needs a token to take part
- * in the pass of the others. */
+/* Tensor-parallel ranks route equal parts of the tokens to experts. A replica without requests needs a token to take
+ * part in the pass of the others. */
 static int64_t padding(const Model *m, const RunContext *c, int64_t tokens) {
     if (!pads(m, c)) return 0;
     const int64_t tp = ranks_on(c, AXIS_TP), most = tokens ? tokens : 1;

@@ -23,6 +23,7 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 int64_t speculation_most(const Engine *e, const Live *live) {
     const int64_t ends = live->n_first + live->request.max_new_tokens;
+    if (live->request.steered) return 0;
     /* the last new token needs no draft, because nothing follows that the pass could check */
     return larger(0, smaller(spec(e)->tokens, smaller(ends, drafting_model(e)->plan.limit) - live->n - 1));
 }

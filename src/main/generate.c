@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "ckpt/hf/tokens.h"
+#include "infer/beam.h"
 #include "main/draft.h"
 #include "run/launch.h"
 #include "run/model_run.h"
@@ -122,6 +123,7 @@ static Err compare(const GenerateJob *j, const Generated *first, const Generated
 static Err repeat(const GenerateJob *j, const ModelRun *r, Speculation speculation, bool prints,
                   GenerateResults *results) {
     const Config *c = &j->setup.config;
+    const BeamOptions beams = {c->beam_width, c->length_penalty};
     Generated *first = NULL;
     Err e = ERR_OK;
     for (int64_t i = 0; i < c->inference_repeat_n && !e.code; i++) {
@@ -130,7 +132,8 @@ static Err repeat(const GenerateJob *j, const ModelRun *r, Speculation speculati
         Run run = {j, speculation, streams ? generate_stream_new(j, out) : NULL};
         const GenerateOptions options = options_of(j, &run, &results->counts);
         const int64_t start = clock_ns();
-        e = generate(r->model, &r->context, j->prompts, j->n, &options, out);
+        e = beams.width ? beam_search(r->model, &r->context, j->prompts, j->n, &options, &beams, out)
+                        : generate(r->model, &r->context, j->prompts, j->n, &options, out);
         const double took = 1e-9 * (double)(clock_ns() - start);
         generate_stream_free(run.stream);
         if (!e.code) e = compare(j, first, out, i);

@@ -57,3 +57,15 @@ void cache_free(const Model *m, Cache *cache) {
     free(cache->pool);
     *cache = (Cache){.n = 0};
 }
+
+void cache_copy_page(const Model *m, const CacheShape *shape, Cache *cache, int64_t from, int64_t to) {
+    int n;
+    CacheSpec *spec = specs_of(m, shape, &n);
+    for (int i = 0; i < n; i++) {
+        if (spec[i].extent == EXTENT_ENCODER) continue;
+        const size_t bytes = tensor_bytes(&cache->pool[i]) / (size_t)shape->pages;
+        char *pool = cache->pool[i].data;
+        device_copy(m->device, pool + (size_t)to * bytes, pool + (size_t)from * bytes, bytes);
+    }
+    free(spec);
+}

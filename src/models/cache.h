@@ -18,3 +18,5 @@ Cache cache_new(const Model *, const CacheShape *);
 /* The number of bytes that cache_new allocates. It is a double, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);
 void cache_free(const Model *, Cache *);
+/* Copies all rows of a page of positions. */
+void cache_copy_page(const Model *, const CacheShape *, Cache *, int64_t from, int64_t to);

@@ -199,8 +199,8 @@ static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, Dispatc
     return widened(t, m, op_unpermute(t, y, &d));
 }
 
-/* In generation, ranks have different numbers of tokens, which only the all-to-all allows. Tensor-parallel ranks have the
- * same tokens, whose number is a multiple of theirs, and each rank routes a part. */
+/* In generation, ranks have different numbers of tokens, which only the all-to-all allows. Tensor-parallel ranks have
+ * equal tokens, whose number is a multiple of theirs, and each rank routes a part. */
 static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
     (void)cache;
     const Moe *m = self;

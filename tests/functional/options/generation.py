@@ -29,23 +29,53 @@ def choose(o, logits, u):
     return int(np.argmax(np.cumsum(weight) > u * weight.sum()))
 
 
+def logprobs_of(z):
+    return z - z.max(-1, keepdims=True) - np.log(np.exp(z - z.max(-1, keepdims=True)).sum(-1, keepdims=True))
+
+
+def best_text(width, penalty, most, end, logprobs):
+    """Beam search. `logprobs` returns those of the token after a list of new tokens. Returns the best list, without
+    `end`."""
+    texts, ended = [(0.0, [])], []
+    for length in range(1, most + 1):
+        found = [(total + x, [*text, token]) for total, text in texts for token, x in enumerate(logprobs(text))]
+        found.sort(key=lambda it: -it[0])
+        ended += [(total / length**penalty, text) for total, text in found[:width]
+                  if text[-1] == end or length == most]
+        ended = sorted(ended, key=lambda it: -it[0])[:width]
+        texts = [it for it in found if it[1][-1] != end][:width]
+        if len(ended) == width and texts[0][0] / length**penalty <= ended[-1][0]:
+            break
+    return [token for token in ended[0][1] if token != end]
+
+
 def generate(o, shape, weights, prompts, stop=()):
     """Returns, for each prompt, the (token, log-probability) pairs of all tokens except the first. `stop` has words
     that end a text."""
     w, texts = {name: Var(x) for name, x in weights.items()}, []
-    for number, prompt in enumerate(prompts):
-        tokens, told = list(prompt), []
-        while len(tokens) < len(prompt) + o.int("tokens-to-generate", 64):
-            z = Pass(shape, w, batch_of(o, [np.array([*tokens, 0])])).logits().value[0]
-            logprobs = z - z.max(-1, keepdims=True) - np.log(np.exp(z - z.max(-1, keepdims=True)).sum(-1, keepdims=True))
-            if not told:
-                told = [(tokens[i + 1], logprobs[i, tokens[i + 1]]) for i in range(len(tokens) - 1)]
-            token = choose(o, z[-1], uniform(o.int("random-seed", o.int("seed", 1234)), number << 32 | len(tokens)))
-            if token == o.int("termination-id", o.eod):
+    end, most = o.int("termination-id", o.eod), o.int("tokens-to-generate", 64)
+
+    def logits(tokens):
+        return Pass(shape, w, batch_of(o, [np.array([*tokens, 0])])).logits().value[0]
+
+    def search(prompt):
+        return best_text(o.int("beam-width"), o.float("length-penalty", 1), most, end,
+                         lambda text: logprobs_of(logits([*prompt, *text]))[-1])
+
+    def draw(prompt, number):
+        tokens = list(prompt)
+        while len(tokens) < len(prompt) + most:
+            u = uniform(o.int("random-seed", o.int("seed", 1234)), number << 32 | len(tokens))
+            token = choose(o, logits(tokens)[-1], u)
+            if token == end:
                 break
-            told.append((token, logprobs[-1, token]))
             tokens.append(token)
             if any(word in " ".join(map(str, tokens[len(prompt):])) for word in stop):
                 break
-        texts.append(told)
+        return tokens[len(prompt):]
+
+    for number, prompt in enumerate(prompts):
+        tokens = [*prompt, *(search(prompt) if o.int("beam-width", 0) else draw(prompt, number))]
+        logprobs = logprobs_of(logits(tokens))
+        texts.append([(tokens[i + 1], logprobs[i, tokens[i + 1]]) for i in range(len(tokens) - 1)])
     return texts

@@ -1201,6 +1201,8 @@ generated("prompts_file", "--tokens-to-generate 3 --temperature 0", more=prompts
 # the reference reads only the first spelling, which the file replaces
 generated("prompt_file prompt_file_num_truncate num_tokens_from_file", "--temperature 0 --prompt-file-num-truncate 2"
           " --num-tokens-from-file --tokens-to-generate 3 --num-tokens-to-generate 5", more=prompt_file)
+generated("beam_width length_penalty", "--tokens-to-generate 8 --beam-width 3 --length-penalty 3 --termination-id 30")
+generated("beam_width", "--tokens-to-generate 7 --beam-width 2 --tensor-model-parallel-size 2")
 generated("termination_id", "--tokens-to-generate 8 --temperature 0 --termination-id 30")
 generated("temperature random_seed", "--tokens-to-generate 8 --temperature 1.5 --random-seed 5")
 generated("top_k", "--tokens-to-generate 8 --top-k 3")

@@ -663,6 +663,10 @@ static const char *const GENERATION[][2] = {
     {"--load x --prompt a --top-k 3 --top-p 0.5",
      "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one, or apply both with "
      "--inference-dynamic-batching-sampling-backend flashinfer"},
+    {"--load x --prompt a --beam-width 2 --stop b",
+     "--stop has no effect without sampling (--beam-width 0): remove it"},
+    {"--load x --prompt a --beam-width 2 --output-path y",
+     "--output-path has no effect without sampling (--beam-width 0): remove it"},
     {"--load x --prompt a --num-speculative-tokens 2",
      "--num-speculative-tokens 2 is more than the --mtp-num-layers 0 of the model: lower it, or set "
      "--speculative-model"},

@@ -143,7 +143,7 @@ TEST(lengths_at_the_limit_are_computed_or_refused) {
         r.prompt = prompt, r.logprobs = false;
         const Err refused = engine_add(e, &r);
         assert_int_equal(refused.code, ROWS[i].fits ? ERR_NONE : ERR_USER);
-        int64_t events[] = {0, 0, 0};
+        int64_t events[EVENT_END + 1] = {0};
         while (engine_step(e, count, events)) continue;
         assert_int_equal(events[EVENT_TOKEN], ROWS[i].fits ? ROWS[i].fresh : 0);
         assert_int_equal(events[EVENT_END], ROWS[i].fits);

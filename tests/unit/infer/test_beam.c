@@ -1,0 +1,76 @@
+/* Tests beam search. tests/functional/test_generate_t5.py compares texts with those of transformers. */
+#include <math.h>
+
+#include "unit/err.h"
+#include "unit/model_helper.h"
+
+#include "infer/beam.h"
+
+enum { VOCAB = 3, END = 2, PROMPT = 62, NEW = 4, TEXTS = 81 /* VOCAB to the power of NEW */ };
+
+typedef struct Best {
+    int32_t tokens[NEW];
+    int64_t n;
+    double score;
+} Best;
+
+/* log p of each continuation of the prompt, from one forward without a cache. */
+static double continuation(TestModel *m, const int32_t *tokens, int64_t n, int32_t next) {
+    Ids *x = ids_new(m, 1, n, 1);
+    for (int64_t i = 0; i < n; i++) ((int64_t *)x->tokens.data)[i] = tokens[i];
+    tape_begin(m->tape, &(MicrobatchContext){.recording = false});
+    const Tensor *y = model_forward(m->tape, m->model, &x->feed);
+    return sampling_logprob((const double *)y->data + (n - 1) * y->dim[2], VOCAB, next);
+}
+
+/* Scores all texts that begin with these n tokens, of which `fresh` are new. */
+static void score_all(TestModel *m, int32_t *tokens, int64_t fresh, double sum, double penalty, Best *best) {
+    for (int32_t next = 0; next < VOCAB; next++) {
+        const double total = sum + continuation(m, tokens, PROMPT + fresh, next),
+                     score = total / pow((double)(fresh + 1), penalty);
+        tokens[PROMPT + fresh] = next;
+        if (next != END && fresh + 1 < NEW) {
+            score_all(m, tokens, fresh + 1, total, penalty, best);
+        } else if (score > best->score) {
+            best->score = score, best->n = fresh + (next != END);
+            memcpy(best->tokens, tokens + PROMPT, sizeof best->tokens);
+        }
+    }
+}
+
+/* If no text is dropped, the search finds the best of all. Texts become copies at the end of a page of 64 rows. */
+TEST(a_wide_search_finds_the_best_text) {
+    static const char *const WORDS[] = {
+        "--position-embedding-type rope",
+        "--multi-latent-attention --kv-lora-rank 8 "
+        "--qk-head-dim 6 --qk-pos-emb-head-dim 4 --v-head-dim 5 --cache-mla-latents "
+        "--position-embedding-type rope"};
+    static const double PENALTIES[] = {0, 1, 3};
+    static const int64_t ENDS[] = {END};
+    for (size_t w = 0; w < sizeof WORDS / sizeof *WORDS; w++) {
+        TestModel *m = test_model_new(setup_new("--num-layers 2 --hidden-size 24 --num-attention-heads 4 "
+                                                "--max-position-embeddings 70 --vocab-size 3 --fp64 "
+                                                "--init-method-std 0.3 %s",
+                                                WORDS[w]));
+        int32_t tokens[PROMPT + NEW];
+        for (int i = 0; i < PROMPT; i++) tokens[i] = (int32_t)(philox_u32(5, 1, (uint64_t)i) % VOCAB);
+        for (size_t p = 0; p < 3; p++) {
+            const Prompt prompts[] = {{tokens, PROMPT}, {tokens + 1, 3}};
+            const GenerateOptions o = {.max_new_tokens = NEW, .ends = ENDS, .n_ends = 1};
+            const BeamOptions beams = {TEXTS, PENALTIES[p]};
+            Best best = {.score = -INFINITY};
+            Generated out[2];
+            score_all(m, tokens, 0, 0, PENALTIES[p], &best);
+            assert_ok(beam_search(m->model, &m->run, prompts, 2, &o, &beams, out));
+            assert_int_equal(out[0].n, PROMPT + best.n);
+            assert_int_equal(out[0].n_prompt, PROMPT);
+            assert_memory_equal(out[0].tokens + PROMPT, best.tokens, (size_t)best.n * sizeof *best.tokens);
+            for (int64_t i = 0; i + 1 < out[0].n; i++) {
+                const double want = continuation(m, out[0].tokens, i + 1, out[0].tokens[i + 1]);
+                assert_true(fabs(out[0].logprobs[i] - want) < 1e-12);
+            }
+            generated_free(&out[0]), generated_free(&out[1]);
+        }
+        test_model_free(m);
+    }
+}
