@@ -71,7 +71,6 @@ for options, message in (
         (["--prompt-tokens", 12, "--new-tokens", 5], "exceed the model's 16 positions"),
         (["--model", "t5"], "bench infer measures a GPT"),
         (["--fp8-format", "hybrid"], "FP8"),
-        (["--num-experts", 4, "--tensor-model-parallel-size", 2], "experts"),
         (["--hidden-dropout", 0.2], "--hidden-dropout"),
         (["--load", "x"], "--load")):
     out = infer(*options, expect=2)

@@ -1175,7 +1175,7 @@ generated("attention_chunk_size no_rope_temperature_floor rope_temperature_floor
           " --qk-l2-norm-rope-layers-only --rope-temperature-scale 0.3 --rope-temperature-floor 3")
 HEADS = "--mtp-num-layers 2 --position-embedding-type rope"
 for words in "2", "1 --tensor-model-parallel-size 2":
-    generated("num_speculative_tokens", "--tokens-to-generate 9 --temperature 0 --num-speculative-tokens " + words, model=HEADS)
+    generated("mtp_num_layers", "--tokens-to-generate 9 --temperature 0 --num-speculative-tokens " + words, model=HEADS)
 
 
 @row("num_speculative_tokens speculative_model", "--num-speculative-tokens 3", GPT)
