@@ -105,7 +105,7 @@ TEST(results_are_those_of_one_rank) {
                     compare(row, c->m, &run->got[rank][i], &c->want[i]);
             }
         setup_free(s);
-        test_model_free(c->m);
+        case_free(c);
     }
     free(c), free(run);
 }
