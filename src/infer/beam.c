@@ -44,8 +44,7 @@ static Text continued(const Search *s, const Candidate *c, bool stopped) {
     Text t = {.id = from->id, .n = from->n + !stopped, .sum = c->sum, .stopped = stopped};
     t.tokens = mem_zero((size_t)from->n + 1, sizeof *t.tokens);
     t.logprobs = mem_zero((size_t)from->n + 1, sizeof *t.logprobs);
-    memcpy(t.tokens, from->tokens, (size_t)from->n * sizeof *t.tokens);
-    memcpy(t.logprobs, from->logprobs, (size_t)from->n * sizeof *t.logprobs);
+    for (int64_t i = 0; i < from->n; i++) t.tokens[i] = from->tokens[i], t.logprobs[i] = from->logprobs[i];
     t.tokens[from->n] = c->next.id, t.logprobs[from->n] = c->next.logprob;
     t.score = t.sum / pow((double)(from->n + 1), s->beams.length_penalty);
     return t;
