@@ -38,7 +38,8 @@ def resident():
 
 def head(body):
     text = json.dumps(body).encode()
-    return f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
+    head = f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(text)}\r\n\r\n"
+    return head.encode() + text
 
 
 async def chat(kind):
@@ -101,8 +102,9 @@ for _ in range(400):
 after = server.metrics()
 tokens = after["generation_tokens_total"] - before["generation_tokens_total"]
 waits.sort()
-print(f"{arguments.clients} clients, {arguments.seconds:g} s: {counts}; {tokens / arguments.seconds:.0f} tokens/s; the first "
-      f"byte after {waits[len(waits) // 2]:.2f} s (median), {waits[-1]:.2f} s (most); {half:.0f} MiB resident at half time, "
+print(f"{arguments.clients} clients, {arguments.seconds:g} s: {counts}; {tokens / arguments.seconds:.0f} tokens/s; "
+      f"the first byte after {waits[len(waits) // 2]:.2f} s (median), {waits[-1]:.2f} s (most); "
+      f"{half:.0f} MiB resident at half time, "
       f"{resident():.0f} MiB at the end; {server.descriptors()} descriptors, {descriptors} before")
 assert server.descriptors() == descriptors
 reasons = {name.split('"')[1]: n - before[name] for name, n in after.items() if "{" in name}

@@ -9,8 +9,8 @@ H, L, V, F = 32, 2, 128, 128  # V: a rank's rows of the padded vocabulary; posit
 
 
 def infer(*options, expect=0, read=True):
-    out = isotron("bench", "infer", "--config", CONF, "--prompt-tokens", 9, "--new-tokens", 6, "--rounds", 3, "--no-alone",
-                  "--json", WORK / "infer.json", *options, expect=expect)
+    out = isotron("bench", "infer", "--config", CONF, "--prompt-tokens", 9, "--new-tokens", 6, "--rounds", 3,
+                  "--no-alone", "--json", WORK / "infer.json", *options, expect=expect)
     return json.loads((WORK / "infer.json").read_text()) if read and not expect else out
 
 
@@ -33,7 +33,8 @@ def check(result, kinds, weights, token, size):
         assert near(decode["gbytes"] * decode["us"], decode["megabytes"] * 1e3), decode
         assert near(everything["tokens_per_second"] * everything["us"], n * 6 * 1e6), everything
         assert everything["us"] > prefill["us"] + 4 * min(decode["samples_us"]) / 2, (prefill, decode, everything)
-        assert decode["slowest_us"] >= min(decode["samples_us"]) and 0 < everything["outside_model"] < 1, (decode, everything)
+        assert decode["slowest_us"] >= min(decode["samples_us"]), decode
+        assert 0 < everything["outside_model"] < 1, everything
         assert all(len(row["samples_us"]) == 3 and row["type"] == kinds for row in (prefill, decode, everything))
 
 
@@ -76,5 +77,6 @@ for options, message in (
     out = infer(*options, expect=2)
     assert message in out, (options, out)
 # With the roofs.
-out = isotron("bench", "infer", "--config", CONF, "--prompt-tokens", 9, "--new-tokens", 6, "--rounds", 1, "--requests", 2)
+out = isotron("bench", "infer", "--config", CONF, "--prompt-tokens", 9, "--new-tokens", 6, "--rounds", 1,
+              "--requests", 2)
 assert "% of the read roof" in out and "outside model" in out, out

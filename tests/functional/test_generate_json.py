@@ -87,7 +87,8 @@ slow = generate("--prompts", *["1"] * 20, "--num-tokens-to-generate", 1, "--inco
 assert slow["throughput"][0] < 200, slow["throughput"]  # on average, 19 prompts arrive in 0.475 s
 assert set(generate(*ASK, "--output-every-n-results", 2, "--no-record-throughput")[2]) == RUN - {"throughput"} | {"0",
                                                                                                                   "2"}
-assert set(generate("--prompts", "1", "2", "--num-tokens-to-generate", 1, "--output-every-n-results", 5)[2]) == RUN | {"0", "1"}
+found = generate("--prompts", "1", "2", "--num-tokens-to-generate", 1, "--output-every-n-results", 5)[2]
+assert set(found) == RUN | {"0", "1"}, found
 assert set(generate(*ASK, "--throughput-check-only")[2]) == {"throughput"}
 
 # A stream prints what is printed at the end, and a terminal sees it before the end.
@@ -99,7 +100,8 @@ for stop in [], ["--stop", "e ", "th"]:
         assert generate(*ask, "--stream", "--inference-repeat-n", 2, load=WORK / "letters")[0] == plain, plain
 main, terminal = pty.openpty()
 process = subprocess.Popen([PROGRAM, "generate", "--load", WORK / "letters", "--prompt", "The ", "--stream",
-                            "--temperature", "0", "--num-tokens-to-generate", "30000", *OPTIONS], stdout=terminal, stderr=subprocess.DEVNULL)
+                            "--temperature", "0", "--num-tokens-to-generate", "30000", *OPTIONS],
+                           stdout=terminal, stderr=subprocess.DEVNULL)
 os.close(terminal)
 said = b""
 while len(said) < 6:
@@ -115,13 +117,15 @@ told = generate("--prompt-file", lines, *ASK[4:])[2]
 assert tokens(told) == wanted[:2], told
 assert tokens(generate("--prompt-file", "-", *ASK[4:], stdin=lines.read_text())[2]) == wanted[:2]
 for line, more, problem in (
-        ("", [], "for lines of plain text use --prompts-file"), ("1 2 3", [], "line 2: not valid JSON"), ('["a"]', [], "line 2: "), ('{"texts": "1"}', [], 'neither "text" nor "prompt"'),
+        ("", [], "for lines of plain text use --prompts-file"), ("1 2 3", [], "line 2: not valid JSON"),
+        ('["a"]', [], "line 2: "), ('{"texts": "1"}', [], 'neither "text" nor "prompt"'),
         ('{"text": "1", "prompt": "2"}', [], 'both "text" and "prompt"'), ('{"text": 1}', [], 'line 2: '),
         ('{"text": "a\\u0000b"}', [], "byte 0x00"), ('{"text": ""}', [], "prompt 2: the prompt is empty"),
         *(('{"text": "1"%s}' % length, ["--num-tokens-from-file"], '"chatgpt_output_token_length" must be a number')
           for length in ("", *(f', "chatgpt_output_token_length": {x}' for x in ("0", "1.5", '"2"', "1e99", "null"))))):
     lines.write_text(f'{{"text": "1 2 3", "chatgpt_output_token_length": 1}}\n{line}\n')
-    assert problem in generate("--prompt-file", lines, "--num-tokens-to-generate", 1, *more, status=2)[1], (line, problem)
+    told = generate("--prompt-file", lines, "--num-tokens-to-generate", 1, *more, status=2)[1]
+    assert problem in told, (line, told)
 for words, problem in (
         (["--prompts", "1", "--top-n-logprobs", 2], "add --return-log-probs"),
         (["--prompts", "1", "--top-n-logprobs", 99, "--return-log-probs"], "exceeds the vocabulary of 40 tokens"),

@@ -153,7 +153,8 @@ REFUSED = [
     (400, "logit_bias", {"logit_bias": {"": 1}}), (400, "logit_bias", {"logit_bias": {"99999999999999999999": 1}}),
     (400, "logit_bias", {"logit_bias": {"97": 101}}), (400, "logit_bias", {"logit_bias": {"97": None}}),
     (400, "min_tokens", {"min_tokens": 2}),
-    (400, "min_tokens", {"min_tokens": 1, "stop_token_ids": [*range(VOCAB)]}), (400, "suffix", {"suffix": "a"}), (400, "unknown", {"unknown": 1}), (400, "messages", {"messages": []}),
+    (400, "min_tokens", {"min_tokens": 1, "stop_token_ids": [*range(VOCAB)]}), (400, "suffix", {"suffix": "a"}),
+    (400, "unknown", {"unknown": 1}), (400, "messages", {"messages": []}),
 ]
 for status, field, change in REFUSED:
     body = change if isinstance(change, bytes) else {**model, **change}
@@ -161,7 +162,8 @@ for status, field, change in REFUSED:
     error = json.loads(text)["error"]
     assert (got, error["param"]) == (status, field) and error["message"], (change, got, text)
     assert error["type"] == {404: "not_found_error"}.get(status, "invalid_request_error"), error
-neutral = {"presence_penalty": 0, "frequency_penalty": None, "min_p": 0, "min_tokens": 0, "repetition_penalty": 1.0, "logit_bias": {}, "suffix": None, "user": "a",
+neutral = {"presence_penalty": 0, "frequency_penalty": None, "min_p": 0, "min_tokens": 0, "repetition_penalty": 1.0,
+           "logit_bias": {}, "suffix": None, "user": "a",
            "best_of": 1}
 assert server.post(COMPLETE, **{**ask, "temperature": 0}, **neutral)["choices"] == answer["choices"]
 told = server.post(COMPLETE, 400, **{**model, "max_tokens": POSITIONS})["error"]["message"]
@@ -230,10 +232,12 @@ assert json.loads(server.request("GET", "/api")[2])["message"] == "/api needs th
 # ---- the description of the requests
 
 paths = json.loads(server.request("GET", "/openapi.json")[2])["paths"]
-for path, valid in (COMPLETE, model), ("/api", MEGATRON), ("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": []}):
+for path, valid in (COMPLETE, model), ("/api", MEGATRON), ("/tokenize", {"prompt": "a"}), \
+        ("/detokenize", {"tokens": []}):
     call = "put" if path == "/api" else "post"
     schema = paths[path][call]["requestBody"]["content"]["application/json"]["schema"]
-    assert schema["properties"].keys() >= valid.keys() >= {*schema.get("required", [])} and len(schema["properties"]) > 1
+    properties, required = schema["properties"], {*schema.get("required", [])}
+    assert len(properties) > 1 and properties.keys() >= valid.keys() >= required, (path, schema)
     nothing = {name: None for name in schema["properties"]}  # null is the default of each field
     got, _, text = server.request(call.upper(), path, {**nothing, **valid})
     assert got == 200, (path, text)

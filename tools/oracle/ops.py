@@ -400,8 +400,8 @@ def optimizer():
 def main(a):
     relative_buckets()
     with Float64():
-        for make in (linear, norm, activation, xielu, rope, attention, attention_sink, padded, attention_bias, embedding,
-                     cross_entropy, optimizer, route, sparsemixer, router_loss, sinkhorn, experts):
+        for make in (linear, norm, activation, xielu, rope, attention, attention_sink, padded, attention_bias,
+                     embedding, cross_entropy, optimizer, route, sparsemixer, router_loss, sinkhorn, experts):
             torch.manual_seed(1234)
             make()
     save_file({n: x.detach().contiguous().clone() for n, x in TENSORS.items()}, a.path, {"cases": json.dumps(CASES)})

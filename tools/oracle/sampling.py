@@ -54,8 +54,8 @@ def rows():
 
 
 letters = lambda ids: "".join(chr(ord("a") + id) for id in ids)
-print("/* Made by tools/oracle/sampling.py: ROW(temperature, top_k, top_p, min_p, presence, frequency, repetition, biases,"
-      "\n * logits in eighths, prompt, new tokens, the tokens of evenly spaced draws). Token 0 is a. */")
+print("/* Made by tools/oracle/sampling.py: ROW(temperature, top_k, top_p, min_p, presence, frequency, repetition,"
+      " biases,\n * logits in eighths, prompt, new tokens, the tokens of evenly spaced draws). Token 0 is a. */")
 for _, (o, eighths, ids, n_prompt, drawn) in zip(range(60), rows()):
     bias = o.pop("bias")
     pairs = ", ".join(f"{{{id}, {b}}}" for id, b in bias.items()) or "{0, 0}"

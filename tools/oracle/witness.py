@@ -27,7 +27,8 @@ NAMES = {"model.embed_tokens": "embedding.word_embeddings", "positions.": "embed
          "o_proj": "linear_proj", "q_norm": "q_layernorm", "k_norm": "k_layernorm", ".down_proj": ".linear_fc2",
          "pre_feedforward_": "pre_mlp_", "post_feedforward_": "post_mlp_",
          "gate.e_score_correction_bias": "router.expert_bias", "mlp.gate.": "mlp.router.",
-         "shared_expert_gate.": "shared_experts.gate_", "shared_expert.": "shared_experts.", "act_fn": "activation_func"}
+         "shared_expert_gate.": "shared_experts.gate_", "shared_expert.": "shared_experts.",
+         "act_fn": "activation_func"}
 PARTS = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "fc1", "up": "fc1"}
 
 

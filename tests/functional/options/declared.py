@@ -34,8 +34,10 @@ REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2
             " inference_dynamic_batching_max_requests inference_dynamic_batching_max_tokens",
             "--port 5000"),  # of serve: functional/serve
            # of the output of generate: functional/generate_json, functional/generate_chat
-           ("inference_dynamic_batching_sampling_backend interactive skip_prompt_log_probs top_n_logprobs stream output_path output_every_n_results record_throughput"
-            " throughput_check_only inference_repeat_n incoming_requests_per_step incoming_requests_per_sec", "--stream")]
+           ("inference_dynamic_batching_sampling_backend interactive skip_prompt_log_probs top_n_logprobs stream"
+            " output_path output_every_n_results record_throughput"
+            " throughput_check_only inference_repeat_n incoming_requests_per_step"
+            " incoming_requests_per_sec", "--stream")]
 
 # (field, words) of options that a family does not read: a run with these words must be refused, or be bitwise equal to
 # a run without them.

@@ -1185,8 +1185,8 @@ def drafts(program, quick):
     program.pretrain(program.words(), "--save", save, "--save-interval", "1000")
     program.pretrain(program.words(HEADS + " --num-layers 1"), "--save", other, "--save-interval", "1000")
     for words in [], [save, 3], [other, 2]:
-        text = program.call("generate", "--load", save, "--lane", "fp64", "--tokens-to-generate", 13, "--prompt", "1 2 3", *(
-            ["--speculative-model", words[0], "--num-speculative-tokens", words[1]] if words else []))
+        text = program.call("generate", "--load", save, "--lane", "fp64", "--tokens-to-generate", 13, "--prompt", "1 2 3",
+                            *(["--speculative-model", words[0], "--num-speculative-tokens", words[1]] if words else []))
         texts.append([line for line in text.splitlines() if line[:1].isdigit()])
         kept = re.search(r"kept (\d+) of (\d+) drafts of tokens, in (\d+) passes", text)
         expect(bool(kept) == bool(words), "no count of drafts")

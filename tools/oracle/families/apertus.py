@@ -1,4 +1,5 @@
-"""Apertus: Llama with norms of queries and keys, and an MLP without a gate whose activation, xIELU, has learned numbers."""
+"""Apertus: Llama with norms of queries and keys, and an MLP without a gate. Its activation, xIELU, has learned
+numbers."""
 from families import decoder
 from families.decoder import LLAMA, MISSING, SIZES, UNTIED, renamed, shape
 
@@ -26,5 +27,6 @@ SPELLINGS = {
         "factor": 3.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8,
         "rope_type": "llama3", "type": "llama3"}},
     "sizes by default": {"head_dim": MISSING, "num_key_value_heads": MISSING, "hidden_act": MISSING},
-    "biases": {"attention_bias": True}, "bias that is not read": {"mlp_bias": True}, "tied": {"tie_word_embeddings": True},
+    "biases": {"attention_bias": True}, "bias that is not read": {"mlp_bias": True},
+    "tied": {"tie_word_embeddings": True},
 }

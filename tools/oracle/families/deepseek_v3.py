@@ -87,7 +87,8 @@ LATENT_SPELLINGS = EVERY | {
 SPELLINGS = LATENT_SPELLINGS | {
     "halves": {"rope_interleave": False}, "null halves": {"rope_interleave": None},
     "!null, not normalised": {"norm_topk_prob": None}, "!not normalised": {"norm_topk_prob": False},
-    "one expert": {"num_experts_per_tok": 1, "norm_topk_prob": False}, "!one expert, normalised": {"num_experts_per_tok": 1},
+    "one expert": {"num_experts_per_tok": 1, "norm_topk_prob": False},
+    "!one expert, normalised": {"num_experts_per_tok": 1},
     "groups": {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4},
     "groups by default": {"n_routed_experts": 16, "n_group": MISSING, "topk_group": MISSING, "num_experts_per_tok": 8},
     "second name": {"num_local_experts": 5}, "prediction of more tokens": {"num_nextn_predict_layers": 1},

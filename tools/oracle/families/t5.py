@@ -241,7 +241,9 @@ SPELLINGS = {
     "parts of the activation": {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu", "is_gated_act": True},
     "no gate": {"feed_forward_proj": "gated-gelu", "is_gated_act": False}, "null gate": {"is_gated_act": None},
     "!unknown part": {"dense_act_fn": "mish"},
-    "null ties": {"tie_word_embeddings": None}, "gated-swish": {"feed_forward_proj": "gated-swish"}, "gated-erf": {"feed_forward_proj": "gated-gelu_python"},
-    "quick": {"feed_forward_proj": "quick_gelu"}, "!gated-relu": {"feed_forward_proj": "gated-relu"}, "!decoder": {"is_decoder": True},
+    "null ties": {"tie_word_embeddings": None}, "gated-swish": {"feed_forward_proj": "gated-swish"},
+    "gated-erf": {"feed_forward_proj": "gated-gelu_python"},
+    "quick": {"feed_forward_proj": "quick_gelu"}, "!gated-relu": {"feed_forward_proj": "gated-relu"},
+    "!decoder": {"is_decoder": True},
     "!scaled and untied": {"tie_word_embeddings": False, "scale_decoder_outputs": True},
 }
