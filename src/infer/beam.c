@@ -6,8 +6,6 @@
 
 #include "base/mem.h"
 
-enum { PAGE = 64 };
-
 /* A text, after its first tokens. */
 typedef struct Text {
     int64_t id; /* of its request */
@@ -78,12 +76,6 @@ static int likelier(const void *a, const void *b) {
     return x->next.id < y->next.id ? -1 : x->next.id > y->next.id;
 }
 
-static bool is_end(const GenerateOptions *o, int64_t token) {
-    for (int64_t i = 0; i < o->n_ends; i++)
-        if (o->ends[i] == token) return true;
-    return false;
-}
-
 /* Each open text has a request. A request of a text that has no continuation is aborted, the first continuation
  * keeps the request of its text, and each further one gets a copy. `of` is the text that each continues. */
 static void continue_requests(Search *s, Text *next, const int64_t *of, int64_t n) {
@@ -109,7 +101,7 @@ static void advance(Search *s) {
     qsort(s->candidates, (size_t)s->n_candidates, sizeof *s->candidates, likelier);
     for (int64_t i = 0; i < s->n_candidates && n < width; i++) {
         const Candidate *c = &s->candidates[i];
-        const bool stopped = is_end(s->options, c->next.id);
+        const bool stopped = engine_ends(s->options->ends, s->options->n_ends, c->next.id);
         if (stopped || last) {
             if (i < width) add_ended(s, continued(s, c, stopped));
         } else {
@@ -193,9 +185,9 @@ Err beam_search(const Model *m, const RunContext *context, const Prompt *prompts
         longest = prompts[i].n > longest ? prompts[i].n : longest;
         rows = all > rows ? all : rows;
     }
-    const EngineLimits limits = {.page = PAGE,
-                                 .pages = width * engine_pages(rows, PAGE),
-                                 .encoder_pages = encodes ? engine_pages(longest, PAGE) : 0,
+    const EngineLimits limits = {.page = ENGINE_PAGE,
+                                 .pages = width * engine_pages(rows, ENGINE_PAGE),
+                                 .encoder_pages = encodes ? engine_pages(longest, ENGINE_PAGE) : 0,
                                  .requests = width,
                                  .tokens = width > ENGINE_PASS_TOKENS ? width : ENGINE_PASS_TOKENS};
     Search s = {.options = o,

@@ -9,8 +9,6 @@
 #include "infer/engine_state.h"
 #include "run/launch.h"
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* ---- lists ---- */
 
 static void list_insert(LiveList *l, int64_t at, Live *live) {
@@ -265,12 +263,6 @@ static void plan_pass(Engine *e) {
 
 /* ---- results ---- */
 
-static bool is_end(const Request *r, int64_t token) {
-    for (int64_t i = 0; i < r->n_ends; i++)
-        if (r->ends[i] == token) return true;
-    return false;
-}
-
 /* Reports a token, whose logits are in e->row. */
 static void report(Engine *e, const Live *live, EngineEvent event, EngineSink *sink, void *arg) {
     const int64_t vocab = e->model->plan.vocab, k = live->request.likeliest;
@@ -300,7 +292,7 @@ static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
     if (live->n - live->n_first < r->max_new_tokens) {
         const int32_t token = choice_token(e, live, live->n);
         EngineEvent event = {.kind = EVENT_TOKEN, .index = live->n, .token = token};
-        if (is_end(r, token)) {
+        if (engine_ends(r->ends, r->n_ends, token)) {
             live->ended = true;
             event.kind = EVENT_END, event.finish = FINISH_STOP;
             report(e, live, event, sink, arg);

@@ -90,8 +90,17 @@ typedef struct EngineCounts {
 
 typedef struct Engine Engine;
 
-/* Tokens of a pass for full speed. More would only need more memory for activations. */
-enum { ENGINE_PASS_TOKENS = 2048 };
+enum {
+    ENGINE_PASS_TOKENS =
+        2048,         /* of a pass for full speed. More would only need more memory for activations */
+    ENGINE_PAGE = 64, /* rows of a page by default */
+};
+/* Whether a token is one of the end tokens [n]. */
+static inline bool engine_ends(const int64_t *ends, int64_t n, int64_t token) {
+    for (int64_t i = 0; i < n; i++)
+        if (ends[i] == token) return true;
+    return false;
+}
 
 /* The memory that pools may take by default: half of what each rank has on the device that has least. All ranks must
  * call it and get the same result, because the number of pages decides which requests run. */

@@ -77,6 +77,9 @@ struct Engine {
     int64_t passes, preemptions, shared, drafts, accepted, prompt_tokens, model_ns;
 };
 
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
 static inline bool has_encoder(const Engine *e) { return e->model->plan.sample.encoder > 0; }
 
 /* Whether the pass must give the logits of token i of a request, and the token is not the last one. */

@@ -10,8 +10,6 @@
 #include "base/hash.h"
 #include "base/philox.h"
 
-enum { PAGE = 64 };
-
 static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
 
 /* The number of pages of the decoder, or of the encoder, that a prompt needs. */
@@ -28,7 +26,7 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 /* All prompts run at the same time if there is room for their pages. Otherwise some wait, but the largest must fit. */
 static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt *prompts, int64_t n,
                                const GenerateOptions *o) {
-    const int64_t page = o->page ? o->page : PAGE, budget = o->tokens ? o->tokens : ENGINE_PASS_TOKENS,
+    const int64_t page = o->page ? o->page : ENGINE_PAGE, budget = o->tokens ? o->tokens : ENGINE_PASS_TOKENS,
                   checked = 1 + o->speculation.tokens; /* tokens of a request in a pass */
     int64_t all = 0, all_encoder = 0, most = 0, most_encoder = 0, longest = checked;
     for (int64_t i = 0; i < n; i++) {

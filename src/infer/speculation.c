@@ -18,9 +18,6 @@
 static const Speculation *spec(const Engine *e) { return &e->limits.speculation; }
 static const Model *drafting_model(const Engine *e) { return spec(e)->model ? spec(e)->model : e->model; }
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
 int64_t speculation_most(const Engine *e, const Live *live) {
     const int64_t ends = live->n_first + live->request.max_new_tokens;
     if (live->request.steered) return 0;

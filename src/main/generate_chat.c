@@ -11,7 +11,7 @@
 #include "run/launch.h"
 #include "server/text.h"
 
-enum { PAGE = 64, PATIENCE_S = 365 * 24 * 3600 /* a person may think for as long */ };
+enum { PATIENCE_S = 365 * 24 * 3600 /* a person may think for as long */ };
 
 typedef struct Talk {
     const GenerateJob *job;
@@ -174,16 +174,19 @@ static Err open_engine(Talk *t) {
     const Config *c = &t->job->setup.config;
     const Model *m = t->run->model;
     const RunContext *context = &t->run->context;
-    EngineLimits limits = {
-        .page = PAGE, .pages = 1, .requests = 1, .tokens = ENGINE_PASS_TOKENS, .shares_prefixes = true};
+    EngineLimits limits = {.page = ENGINE_PAGE,
+                           .pages = 1,
+                           .requests = 1,
+                           .tokens = ENGINE_PASS_TOKENS,
+                           .shares_prefixes = true};
     const double asked = c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30),
                  room = engine_room(context),
                  most = config_given(c, inference_dynamic_batching_buffer_size_gb) || asked < room ? asked
                                                                                                    : room,
                  pages = most / engine_cache_bytes(m, context, &limits);
-    const int64_t whole = engine_pages(m->plan.limit, PAGE);
+    const int64_t whole = engine_pages(m->plan.limit, ENGINE_PAGE);
     limits.pages = pages < 1 ? 1 : pages < (double)whole ? (int64_t)pages : whole;
-    t->context = m->plan.limit < limits.pages * PAGE ? m->plan.limit : limits.pages * PAGE;
+    t->context = m->plan.limit < limits.pages * ENGINE_PAGE ? m->plan.limit : limits.pages * ENGINE_PAGE;
     return engine_new(m, context, &limits, &t->engine);
 }
 
