@@ -193,7 +193,7 @@ static Err open_engine(Talk *t) {
 Err generate_chat(const GenerateJob *j, const ModelRun *run, Comm *comm) {
     const TextList *stop = &j->setup.config.stop;
     Talk t = {.job = j, .run = run, .comm = comm, .prints = rank_is_printer(comm)};
-    t.stops = (StopList){(char **)stop->at, stop->count};
+    t.stops = (StopList){.at = (char **)stop->at, .n = stop->count};
     ERR_RETURN(open_engine(&t));
     if (comm) comm_set_deadline(comm, PATIENCE_S);
     t.messages = json_array();

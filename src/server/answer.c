@@ -15,6 +15,7 @@ typedef struct Choice {
     const TokenList *prompt;
     Str fresh;        /* the text that answer_stream has not sent; without a stream, the whole text */
     json_t *logprobs; /* the same for log-probabilities, or all tokens of ENDPOINT_MEGATRON; may be NULL */
+    json_t *ids;      /* new tokens that answer_stream has not sent, or NULL */
     int64_t tokens;   /* number of generated tokens, with the one that ends the text */
     double logprob;   /* the sum of their log-probabilities, if choices are compared */
     bool begun, ended, closed; /* begun, closed: the answer has its first, its last part */
@@ -134,7 +135,9 @@ static void begin(const Answer *a, Choice *c) {
     const TokenList *p = c->prompt;
     const bool echo = a->ask.echo;
     text_begin(&c->text, a->served->tokenizer, &NO_STOPS, p->at, echo ? 0 : p->n);
+    c->text.special = a->ask.special;
     c->logprobs = new_logprobs(a);
+    c->ids = a->ask.ids ? json_array() : NULL;
     c->end = -1;
     for (size_t i = 0; i < p->n && is_megatron(a); i++) add_megatron_token(c, p->at[i]);
     if (!echo) return;
@@ -163,7 +166,10 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
     if (e->kind != EVENT_PROMPT && c->tokens >= a->ask.min_tokens) c->text.stops = &a->ask.stop;
     if (e->kind != EVENT_END || e->finish == FINISH_STOP) {
         add_logprob(a, c, e, likeliest);
-        if (e->kind != EVENT_PROMPT) c->tokens++, c->logprob += e->logprob;
+        if (e->kind != EVENT_PROMPT) {
+            c->tokens++, c->logprob += e->logprob;
+            json_array_append_new(c->ids, json_integer(e->token));
+        }
     }
     if (e->kind != EVENT_END && !(is_megatron(a) && e->kind == EVENT_PROMPT))
         text_push(&c->text, e->token, &c->fresh);
@@ -213,7 +219,7 @@ void answer_free(Answer *a) {
     for (int64_t i = 0; i < a->n; i++) {
         text_free(&a->choices[i].text);
         str_free(&a->choices[i].fresh);
-        json_decref(a->choices[i].logprobs);
+        json_decref(a->choices[i].logprobs), json_decref(a->choices[i].ids);
     }
     free(a->choices);
     ask_free(&a->ask);
@@ -232,6 +238,7 @@ Request *answer_requests(const Answer *a, int64_t *n) {
                       .sampling = a->ask.sampling,
                       .seed = a->seed,
                       .stream = (uint64_t)i,
+                      .salt = a->ask.salt,
                       .min_new_tokens = a->ask.min_tokens,
                       .max_new_tokens = ask_max_tokens(a->served, &a->ask, (int64_t)p->n),
                       .ends = a->ask.ends,
@@ -261,6 +268,12 @@ static json_t *stop_reason(const Choice *c, const Answer *a) {
     return c->end >= 0 ? json_integer(c->end) : json_null();
 }
 
+static json_t *ids_json(const TokenList *list) {
+    json_t *ids = json_array();
+    for (size_t i = 0; i < list->n; i++) json_array_append_new(ids, json_integer(list->at[i]));
+    return ids;
+}
+
 /* The choice with the text that is not sent yet. */
 static json_t *choice_json(const Answer *a, const Choice *c, int64_t index, const char *chat_member) {
     json_t *text = json_stringn(c->fresh.s ? c->fresh.s : "", c->fresh.len),
@@ -270,6 +283,8 @@ static json_t *choice_json(const Answer *a, const Choice *c, int64_t index, cons
                              : c->reason == REASON_STOP ? "stop"
                                                         : "length",
                              "stop_reason", stop_reason(c, a));
+    if (c->ids) json_object_set(json, "token_ids", c->ids);
+    if (c->ids && !c->begun) json_object_set_new(json, "prompt_token_ids", ids_json(c->prompt));
     if (!is_chat(a)) {
         json_object_set_new(json, "text", text);
         return json;
@@ -352,12 +367,13 @@ void answer_stream(Answer *a, Str *out) {
         if (!is_due(a, c)) continue;
         json_t *json = envelope(a, "chat.completion.chunk",
                                 json_pack("[o]", choice_json(a, c, c - a->choices, "delta")));
-        if (a->ask.usage) json_object_set_new(json, "usage", json_null());
+        if (a->ask.usage) json_object_set_new(json, "usage", a->ask.usage_always ? usage(a) : json_null());
         send(json, out);
         c->begun = true, c->closed = c->ended;
         str_clear(&c->fresh);
         json_decref(c->logprobs);
         c->logprobs = new_logprobs(a);
+        if (c->ids) json_decref(c->ids), c->ids = json_array();
     }
 }
 

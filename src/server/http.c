@@ -258,6 +258,23 @@ static enum MHD_Result serve_models(Exchange *x) {
                                   "max_model_len", (json_int_t)s->context));
 }
 
+/* The special tokens as lm-evaluation-harness reads them. */
+static enum MHD_Result serve_tokenizer_info(Exchange *x) {
+    const Tokenizer *t = x->http->served->tokenizer;
+    const struct {
+        const char *name;
+        int32_t id;
+    } known[] = {
+        {"bos_token", tokenizer_bos(t)}, {"eos_token", tokenizer_eod(t)}, {"pad_token", tokenizer_pad(t)}};
+    json_t *json = json_pack("{s:I}", "max_model_len", (json_int_t)x->http->served->context);
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        size_t n;
+        const char *text = known[i].id < 0 ? NULL : tokenizer_token_text(t, known[i].id, &n);
+        json_object_set_new(json, known[i].name, text ? json_stringn(text, n) : json_null());
+    }
+    return respond_json(x, 200, json);
+}
+
 static enum MHD_Result serve_health(Exchange *x) {
     const bool stops = queue_counts(x->http->queue).closed;
     return respond_json(x, stops ? 503 : 200, json_pack("{s:s}", "status", stops ? "stopping" : "ok"));
@@ -290,6 +307,8 @@ static const struct Route {
      serve_tokenize},
     {{"/detokenize", "POST", "Converts token ids to text.", false, true, ENDPOINT_DETOKENIZE, "tokens", NULL},
      serve_detokenize},
+    {{"/tokenizer_info", "GET", "Names the special tokens.", false, false, 0, NULL, NULL},
+     serve_tokenizer_info},
     {{"/health", "GET", "Has status 200, or 503 if the server ends.", true, false, 0, NULL, NULL},
      serve_health},
     {{"/metrics", "GET", "Reports numbers for Prometheus.", true, false, 0, NULL, METRICS_TYPE},
@@ -321,12 +340,15 @@ static bool is_key(const char *key, const char *header) {
     return !differs;
 }
 
+/* Megatron-LM's server and others have their paths with and without /v1. */
+static const char *unversioned(const char *path) { return strncmp(path, "/v1/", 4) ? path : path + 3; }
+
 static enum MHD_Result dispatch(Exchange *x) {
     const char *key = x->http->options.api_key,
                *header =
                    MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     const struct Route *route = ROUTES;
-    while (route < ROUTES + N_ROUTES && strcmp(route->api.path, x->path)) route++;
+    while (route < ROUTES + N_ROUTES && strcmp(unversioned(route->api.path), unversioned(x->path))) route++;
     Refusal refusal = SERVED;
     if (x->too_long)
         refusal =

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mem.h"
 
 enum { MAX_PROMPTS = 1024, MAX_STOPS = 64, MAX_STOP_BYTES = 1024 };
@@ -105,7 +106,7 @@ static Refusal join_content(json_t *message) {
 
 /* The part of the body that chat_request reads. */
 static Refusal chat_body(const json_t *body, json_t *out) {
-    static const char *const KEYS[] = {"messages", "chat_template_kwargs", "documents",
+    static const char *const KEYS[] = {"messages", "chat_template", "chat_template_kwargs", "documents",
                                        "continue_final_message"};
     json_t *message;
     size_t i;
@@ -265,6 +266,9 @@ static Refusal read_outputs(Ask *a, const json_t *body) {
     const json_t *options = json_object_get(body, "stream_options"), *value;
     const char *name;
     a->echo = field_truth(body, "echo"), a->stream = field_truth(body, "stream");
+    a->ids = field_truth(body, "return_token_ids");
+    a->special = json_is_false(json_object_get(body, "skip_special_tokens"));
+    a->stop.kept = field_truth(body, "include_stop_str_in_output");
     if (a->endpoint == ENDPOINT_CHAT) {
         a->logprobs = field_truth(body, "logprobs");
         a->likeliest = field_integer(body, "top_logprobs", 0);
@@ -281,13 +285,27 @@ static Refusal read_outputs(Ask *a, const json_t *body) {
     if (!json_is_object(options)) return field_wrong("stream_options", "an object");
     json_object_foreach((json_t *)options, name, value) {
         if (!strcmp(name, "include_obfuscation") && json_is_false(value)) continue;
-        if (strcmp(name, "include_usage"))
+        if (strcmp(name, "include_usage") && strcmp(name, "continuous_usage_stats"))
             return refuse(400, "stream_options", "unknown_field",
                           "the server does not know %s in 'stream_options'", quote(name).s);
-        if (!json_is_boolean(value)) return field_wrong("stream_options.include_usage", "true or false");
+        if (!json_is_boolean(value))
+            return refuse(400, "stream_options", NULL, "'%s' must be true or false", name);
     }
     a->usage = field_truth(options, "include_usage");
+    a->usage_always = field_truth(options, "continuous_usage_stats");
+    if (a->usage_always && !a->usage)
+        return refuse(400, "stream_options", NULL,
+                      "'continuous_usage_stats' needs 'include_usage': set it to true");
     return SERVED;
+}
+
+/* Keeps the last tokens of each prompt. */
+static void truncate_prompts(Ask *a, size_t most) {
+    for (TokenList *p = a->prompts; p < a->prompts + a->n_prompts; p++) {
+        if (p->n <= most) continue;
+        memmove(p->at, p->at + p->n - most, most * sizeof *p->at);
+        p->n = most;
+    }
 }
 
 int64_t ask_max_tokens(const Served *served, const Ask *a, int64_t prompt) {
@@ -327,6 +345,8 @@ static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t 
     *out = (Ask){.endpoint = endpoint,
                  .min_tokens = field_integer(body, "min_tokens", 0),
                  .max_tokens = field_integer(body, "max_completion_tokens", most)};
+    const char *salt = json_string_value(json_object_get(body, "cache_salt"));
+    if (salt) out->salt = hash_name(salt) >> 1;
     REFUSE_UNLESS_SERVED(read_sampling(served, out, body));
     REFUSE_UNLESS_SERVED(read_outputs(out, body));
     REFUSE_UNLESS_SERVED(read_numbers_of_choices(out, body));
@@ -335,7 +355,9 @@ static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t 
     REFUSE_UNLESS_SERVED(read_stops(out, body));
     REFUSE_UNLESS_SERVED(read_ends(served, out, "stop_token_ids", json_object_get(body, "stop_token_ids"),
                                    field_truth(body, "ignore_eos")));
-    return request_prompts(served, body, &out->prompts, &out->n_prompts);
+    REFUSE_UNLESS_SERVED(request_prompts(served, body, &out->prompts, &out->n_prompts));
+    truncate_prompts(out, (size_t)field_integer(body, "truncate_prompt_tokens", INT32_MAX));
+    return SERVED;
 }
 
 /* ---- Megatron-LM's /api ---- */

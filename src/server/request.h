@@ -36,9 +36,12 @@ typedef struct Ask {
     uint64_t seed;
     StopList stop;
     int64_t *ends, n_ends;
-    json_t *texts;                      /* of ENDPOINT_MEGATRON: the prompts, which the answer repeats */
-    bool logprobs, echo, stream, usage; /* usage: the stream ends with the number of tokens */
-    int64_t likeliest;                  /* log-probabilities are given for this many most likely tokens */
+    json_t *texts; /* of ENDPOINT_MEGATRON: the prompts, which the answer repeats */
+    bool logprobs, echo, stream;
+    bool usage, usage_always; /* the end of the stream, or each part, has the number of tokens */
+    bool ids, special;        /* the answer has token ids; its text has the names of special tokens */
+    uint64_t salt;            /* of Request */
+    int64_t likeliest;        /* log-probabilities are given for this many most likely tokens */
 } Ask;
 
 /* Like fields_parse, and checks the name of the model. */

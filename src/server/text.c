@@ -14,14 +14,17 @@ enum {
 };
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
-static bool has_text(const Tokenizer *t, int32_t id) {
-    return id >= 0 && id < tokenizer_vocab_size(t) && !tokenizer_is_special(t, id);
+static bool has_text(const TextStream *s, int32_t id) {
+    return id >= 0 && id < tokenizer_vocab_size(s->tokenizer) &&
+           (s->special || !tokenizer_is_special(s->tokenizer, id));
 }
 
 /* Decodes tokens of the vocabulary; the caller frees the text. A tokenizer that cannot decode them gives no text. */
-static char *decode(const Tokenizer *t, const int32_t *ids, size_t n, size_t *bytes) {
+static char *decode(const TextStream *s, const int32_t *ids, size_t n, size_t *bytes) {
     char *text;
-    if (!tokenizer_decode_with(t, TOKENIZER_SKIP_SPECIAL, ids, n, &text, bytes).code) return text;
+    if (!tokenizer_decode_with(s->tokenizer, s->special ? 0 : TOKENIZER_SKIP_SPECIAL, ids, n, &text, bytes)
+             .code)
+        return text;
     *bytes = 0;
     return mem_strdup("");
 }
@@ -32,7 +35,7 @@ static void advance(TextStream *s, size_t from) {
     s->n -= from;
     memmove(s->window, s->window + from, s->n * sizeof *s->window);
     s->read = s->n;
-    free(decode(s->tokenizer, s->window, s->n, &s->base));
+    free(decode(s, s->window, s->n, &s->base));
 }
 
 static void append(TextStream *s, int32_t token) {
@@ -43,7 +46,7 @@ static void append(TextStream *s, int32_t token) {
 void text_begin(TextStream *s, const Tokenizer *t, const StopList *stops, const int32_t *prompt, size_t n) {
     *s = (TextStream){.tokenizer = t, .stops = stops};
     for (size_t i = n > CONTEXT ? n - CONTEXT : 0; i < n; i++)
-        if (has_text(t, prompt[i])) append(s, prompt[i]);
+        if (has_text(s, prompt[i])) append(s, prompt[i]);
     advance(s, 0);
 }
 
@@ -62,14 +65,14 @@ void text_piece(const TextStream *s, int32_t token, Str *bytes) {
     const char *name = tokenizer_token_text(s->tokenizer, token, &n);
     unsigned byte;
     int end = 0;
-    if (!has_text(s->tokenizer, token)) {
+    if (!has_text(s, token)) {
         if (name) str_add(bytes, name, n);
         return;
     }
     int32_t *ids = mem_alloc((s->n + 1) * sizeof *ids);
     if (s->n) memcpy(ids, s->window, s->n * sizeof *ids);
     ids[s->n] = token;
-    char *text = decode(s->tokenizer, ids, s->n + 1, &n);
+    char *text = decode(s, ids, s->n + 1, &n);
     char copy[8] = "";
     if (name) snprintf(copy, sizeof copy, "%.7s", name);
     if (ends_with(text, n, REPLACEMENT) && sscanf(copy, "<0x%2X>%n", &byte, &end) == 1 && end == 6)
@@ -131,7 +134,9 @@ static size_t begun(const TextStream *s) {
 static void release(TextStream *s, bool end, Str *out) {
     complete(s, end);
     const int64_t stop = find_stop(s);
-    const size_t n = stop >= 0 ? (size_t)stop : end ? s->held.len : s->held.len - begun(s);
+    const size_t n = stop >= 0 ? (size_t)stop + (s->stops->kept ? strlen(s->stopped) : 0)
+                     : end     ? s->held.len
+                               : s->held.len - begun(s);
     if (n) str_add(out, s->held.s, n);
     Str rest = {0};
     if (stop < 0 && n < s->held.len) str_add(&rest, s->held.s + n, s->held.len - n);
@@ -146,10 +151,10 @@ static void take(TextStream *s, const char *text, size_t n) {
 }
 
 void text_push(TextStream *s, int32_t token, Str *out) {
-    if (s->stopped || !has_text(s->tokenizer, token)) return;
+    if (s->stopped || !has_text(s, token)) return;
     append(s, token);
     size_t n;
-    char *text = decode(s->tokenizer, s->window, s->n, &n);
+    char *text = decode(s, s->window, s->n, &n);
     if (!ends_with(text, n, REPLACEMENT) || s->n - s->read >= PATIENCE) take(s, text, n);
     free(text);
     release(s, false, out);
@@ -158,7 +163,7 @@ void text_push(TextStream *s, int32_t token, Str *out) {
 void text_end(TextStream *s, Str *out) {
     if (s->stopped) return;
     size_t n;
-    char *text = decode(s->tokenizer, s->window, s->n, &n);
+    char *text = decode(s, s->window, s->n, &n);
     take(s, text, n);
     free(text);
     release(s, true, out);

@@ -9,11 +9,13 @@
 typedef struct StopList {
     char **at; /* [n] not empty */
     int64_t n;
+    bool kept; /* whether a text ends after the first stop string, and not before it */
 } StopList;
 
 typedef struct TextStream {
     const Tokenizer *tokenizer;
     const StopList *stops;
+    bool special;        /* whether special tokens have their name as text; set it after text_begin */
     int32_t *window;     /* [n] the last tokens, which the text of the next one may depend on */
     size_t n, read;      /* the text of the first `read` tokens is known */
     size_t base;         /* its number of bytes */
@@ -28,8 +30,8 @@ void text_begin(TextStream *, const Tokenizer *, const StopList *, const int32_t
 void text_free(TextStream *);
 /* Appends the bytes that a token would add, or the name of a special token. They may be a part of a character. */
 void text_piece(const TextStream *, int32_t token, Str *bytes);
-/* Adds a token, and appends to `out` the text that is now certain. Special tokens, and ids without a token, have no
- * text. After a stop string nothing is added. */
+/* Adds a token, and appends to `out` the text that is now certain. Ids without a token have no text, nor do
+ * special tokens unless `special` is set. After a stop string nothing is added. */
 void text_push(TextStream *, int32_t token, Str *out);
 /* Ends the text, and appends the rest to `out`. */
 void text_end(TextStream *, Str *out);

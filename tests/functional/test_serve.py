@@ -52,6 +52,19 @@ for body in ask, {**draw, "temperature": 2, "logprobs": 2}, {**draw, "echo": Tru
             for name, values in c["logprobs"].items():
                 assert sum((p[name] for p in parts), []) == values, (name, values, parts)
 
+# Parts of a stream with their token ids, and the number of tokens so far.
+body = {**draw, "n": 1, "temperature": 2, "return_token_ids": True}
+whole = server.post(COMPLETE, **body)["choices"][0]
+assert server.post("/detokenize", tokens=whole["token_ids"])["prompt"] == whole["text"], whole
+events = server.stream(COMPLETE, **body, stream_options={"include_usage": True, "continuous_usage_stats": True})
+parts = [(e["choices"][0], e["usage"]["completion_tokens"]) for e in events[:-1]]
+sent = [sum((p["token_ids"] for p, _ in parts[:i + 1]), []) for i in range(len(parts))]
+assert sent[-1] == whole["token_ids"] and [len(s) for s in sent] == [n for _, n in parts], (parts, whole)
+assert whole["prompt_token_ids"] == ids == parts[0][0]["prompt_token_ids"] and len(parts) > 1, (parts, whole)
+assert not any("prompt_token_ids" in p for p, _ in parts[1:]), parts
+for most in 1, 2, 9:
+    assert server.post(COMPLETE, **body, truncate_prompt_tokens=most)["choices"][0]["prompt_token_ids"] == ids[-most:]
+
 # Log-probabilities: those of `generate`, one for each token of the prompt and one for each new token.
 one = server.post(COMPLETE, prompt="The ", max_tokens=3, temperature=0, logprobs=2, echo=True)["choices"][0]
 lists = one["logprobs"]
@@ -81,6 +94,8 @@ for begin in range(0, 20, 3):
         assert joined(events) == (before, "stop"), (stop, events)
         assert events[-1]["choices"][0]["stop_reason"] == stop[0], events[-1]
         assert server.post(COMPLETE, **ask, stop=stop)["choices"][0]["text"] == before
+        kept = server.stream(COMPLETE, **ask, stop=stop, include_stop_str_in_output=True)
+        assert joined(kept) == (before + stop[0], "stop"), (stop, kept)
 held = server.stream(COMPLETE, **ask, stop=[text[-3:] + "more"])  # what is held back at the end is not lost
 assert joined(held) == (text, "length"), held
 accents = server.post(COMPLETE, prompt="é", max_tokens=0, echo=True, stop=["é"])  # not in the prompt
@@ -147,6 +162,9 @@ REFUSED = [
     (400, "logprobs", {"logprobs": 21}), (400, "logprobs", {"logprobs": True}), (400, "echo", {"echo": 1}),
     (400, "stream_options", {"stream_options": {}}),
     (400, "stream_options", {"stream": True, "stream_options": {"a": 1}}),
+    (400, "stream_options", {"stream": True, "stream_options": {"include_usage": 1}}),
+    (400, "stream_options", {"stream": True, "stream_options": {"continuous_usage_stats": True}}),
+    (400, "truncate_prompt_tokens", {"truncate_prompt_tokens": 0}), (400, "priority", {"priority": 1}),
     (400, "min_p", {"min_p": 1.1}), (400, "presence_penalty", {"presence_penalty": 2.1}),
     (400, "frequency_penalty", {"frequency_penalty": "1"}), (400, "repetition_penalty", {"repetition_penalty": 0}),
     (400, "logit_bias", {"logit_bias": [1]}), (400, "logit_bias", {"logit_bias": {"a": 1}}),
@@ -163,8 +181,7 @@ for status, field, change in REFUSED:
     assert (got, error["param"]) == (status, field) and error["message"], (change, got, text)
     assert error["type"] == {404: "not_found_error"}.get(status, "invalid_request_error"), error
 neutral = {"presence_penalty": 0, "frequency_penalty": None, "min_p": 0, "min_tokens": 0, "repetition_penalty": 1.0,
-           "logit_bias": {}, "suffix": None, "user": "a",
-           "best_of": 1}
+           "logit_bias": {}, "suffix": None, "user": "a", "best_of": 1, "cache_salt": "a", "priority": 0}
 assert server.post(COMPLETE, **{**ask, "temperature": 0}, **neutral)["choices"] == answer["choices"]
 told = server.post(COMPLETE, 400, **{**model, "max_tokens": POSITIONS})["error"]["message"]
 assert f"is {POSITIONS} tokens, and the request has 1 in the prompt and {POSITIONS} to generate" in told, told
@@ -186,7 +203,8 @@ for head in "Content-Length: 99999999", "Transfer-Encoding: chunked":
     client.close()
 models = json.loads(server.request("GET", "/v1/models")[2])["data"]
 assert [(m["id"], m["max_model_len"]) for m in models] == [(NAME, POSITIONS)], models
-assert server.request("GET", "/health")[0] == 200
+assert server.request("GET", "/health")[0] == server.request("GET", "/v1/health")[0] == 200
+assert server.post("/completions", **{**ask, "temperature": 0})["choices"] == answer["choices"]  # as in Megatron-LM
 
 # ---- Megatron-LM's /api, as tools/text_generation_cli.py calls it
 
@@ -266,7 +284,11 @@ server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.01, "--b
 messages = [{"role": "user", "content": [{"type": "text", "text": "The"}, {"type": "text", "text": "loss"}]}]
 ids = server.post("/tokenize", messages=messages)["tokens"]
 assert server.post("/tokenize", prompt="user: The\nloss\nassistant:", add_special_tokens=False)["tokens"] == ids
-seen = set()
+given = server.post("/tokenize", messages=messages, chat_template="{{ messages[0].content }}")["tokens"]
+assert given == server.post("/tokenize", prompt="The\nloss", add_special_tokens=False)["tokens"], given
+info = json.loads(server.request("GET", "/tokenizer_info")[2])
+assert info["bos_token"] == "<s>" and info["max_model_len"] == 256, info
+seen, special = set(), False
 for seed in range(8):
     ask = {"max_tokens": 60, "seed": seed, "temperature": 2}
     text = server.post(COMPLETE, prompt=ids, **ask)["choices"][0]["text"]
@@ -281,11 +303,16 @@ for seed in range(8):
     assert all(len(t["top_logprobs"]) == 2 for t in tokens), tokens
     told = b"".join(bytes(t["bytes"]) for t in tokens if t["token"] not in ("<s>", "</s>", "<unk>", "<pad>"))
     assert told.decode(errors="replace") == text, (told, text)
+    ends = choice["finish_reason"] == "stop"
+    told = b"".join(bytes(t["bytes"]) for t in tokens[:len(tokens) - ends])
+    named = server.post(CHAT, messages=messages, skip_special_tokens=False, **ask)["choices"][0]["message"]["content"]
+    assert told.decode(errors="replace") == named, (told, named)
+    special |= named != text
     seen |= {c for c in text}
 counts = server.metrics()  # the model keeps its own drafts, except those after the end of a text
 drafts, kept = (counts[f"spec_decode_num_{name}_tokens_total"] for name in ("draft", "accepted"))
 assert counts["generation_tokens_total"] / 2 < kept and drafts - 3 * 24 <= kept <= drafts, counts
-assert len(seen) > 10, seen
+assert len(seen) > 10 and special, seen
 for wrong in [], [3], [{"content": "a"}], [{"role": "user", "content": [{"type": "image_url"}]}]:
     assert server.post(CHAT, 400, messages=wrong)["error"]["param"] == "messages", wrong
 # the first new token may begin with a blank, which the text of the new tokens alone would not have
