@@ -17,6 +17,16 @@ function(isotron_layer name)
   target_link_libraries(${name} ${kind} ${A_USES} ${A_LIBS})
 endfunction()
 
+# isotron_embed(layer file): makes <layer>/<file>.inc, the bytes of a file of a layer's folder as the elements of a C array.
+function(isotron_embed layer file)
+  set(source ${PROJECT_SOURCE_DIR}/src/${layer}/${file})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
+  file(READ ${source} bytes HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}")
+  file(CONFIGURE OUTPUT embedded/${layer}/${file}.inc CONTENT "${bytes}\n" @ONLY)
+  target_include_directories(${layer} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/embedded)
+endfunction()
+
 # isotron_kernels(cpu ...): compiles kernels/cpu/*.c once for float and once for double (REAL_IS_DOUBLE).
 function(isotron_kernels device)
   cmake_parse_arguments(A "" "" "USES;LIBS" ${ARGN})

@@ -40,6 +40,7 @@ enum {
 };
 
 #define MEGATRON     "/api"
+#define PAGE_TYPE    "text/html; charset=utf-8"
 #define METRICS_TYPE "text/plain; version=0.0.4"
 
 struct Http {
@@ -250,6 +251,20 @@ static enum MHD_Result serve_detokenize(Exchange *x) {
     return refusal.status ? respond_refusal(x, &refusal) : respond_json(x, 200, json);
 }
 
+/* The page that tries the server has everything that it needs, and may fetch only from this server. */
+static enum MHD_Result serve_page(Exchange *x) {
+    static const unsigned char PAGE[] = {
+#include "server/page.html.inc"
+    };
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer(sizeof PAGE, (void *)(uintptr_t)PAGE, MHD_RESPMEM_PERSISTENT);
+    MHD_add_response_header(
+        response, "Content-Security-Policy",
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+        "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'");
+    return respond(x, 200, PAGE_TYPE, response);
+}
+
 static enum MHD_Result serve_models(Exchange *x) {
     const Served *s = x->http->served;
     return respond_json(x, 200,
@@ -294,6 +309,7 @@ static const struct Route {
     ApiPath api;
     Handler *handler;
 } ROUTES[] = {
+    {{"/", "GET", "Is a page that tries the server.", true, false, 0, NULL, PAGE_TYPE}, serve_page},
     {{"/v1/completions", "POST", "Continues prompts.", false, true, ENDPOINT_COMPLETIONS, "prompt", NULL},
      serve_completions},
     {{"/v1/chat/completions", "POST", "Continues messages.", false, true, ENDPOINT_CHAT, "messages", NULL},

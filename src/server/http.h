@@ -1,5 +1,5 @@
-/* The HTTP server: OpenAI's /v1/completions, /v1/chat/completions and /v1/models, and /tokenize, /detokenize,
- * /health and /metrics. Each connection has a thread, which reads a request and writes its answer. */
+/* The HTTP server, whose paths are in docs/tutorials/serve.md. Each connection has a thread, which reads a request and
+ * writes its answer. */
 #pragma once
 
 #include "server/queue.h"
