@@ -128,10 +128,14 @@ static Err check_room(const Engine *e, const Request *r) {
                     (long long)(page_pool_size(e->pages) + page_pool_size(e->encoder_pages)));
 }
 
-Err engine_add(Engine *e, const Request *r) {
+Err engine_check(const Engine *e, const Request *r) {
     ERR_RETURN(check_tokens(e, r));
     ERR_RETURN(check_length(e, r));
-    ERR_RETURN(check_room(e, r));
+    return check_room(e, r);
+}
+
+Err engine_add(Engine *e, const Request *r) {
+    ERR_RETURN(engine_check(e, r));
     Live *live = mem_zero(1, sizeof *live);
     *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n, .before = r->salt};
     live->n_first = live->n;
@@ -173,6 +177,17 @@ static void preempt_last(Engine *e) {
     forget_rows(e, live);
     list_insert(&e->waiting, 0, live);
     e->preemptions++;
+}
+
+void engine_forget(Engine *e) {
+    remove_ended(e);
+    while (e->running.n) preempt_last(e);
+    page_pool_forget(e->pages);
+}
+
+void engine_new_weights(Engine *e) {
+    engine_forget(e);
+    e->weights++;
 }
 
 static void add_share(Engine *e, Live *live, int64_t n, int64_t drafts) {
@@ -266,20 +281,24 @@ static void plan_pass(Engine *e) {
 /* Reports a token, whose logits are in e->row. */
 static void report(Engine *e, const Live *live, EngineEvent event, EngineSink *sink, void *arg) {
     const int64_t vocab = e->model->plan.vocab, k = live->request.likeliest;
-    event.id = live->request.id;
+    event.id = live->request.id, event.weights = e->weights;
     if (live->request.logprobs || event.kind == EVENT_PROMPT)
         event.logprob = sampling_logprob(e->row, vocab, event.token);
     if (k > 0) {
         e->likeliest = mem_grow(e->likeliest, (size_t)k, sizeof *e->likeliest);
         sampling_likeliest(e->row, vocab, k, e->likeliest);
-        event.likeliest = e->likeliest;
+        event.likeliest = e->likeliest, event.n_likeliest = k;
     }
     sink(arg, &event);
 }
 
-static void finish(Live *live, Finish why, EngineSink *sink, void *arg) {
+static void finish(const Engine *e, Live *live, Finish why, EngineSink *sink, void *arg) {
     live->ended = true;
-    sink(arg, &(EngineEvent){.kind = EVENT_END, .id = live->request.id, .index = live->n, .finish = why});
+    sink(arg, &(EngineEvent){.kind = EVENT_END,
+                             .id = live->request.id,
+                             .index = live->n,
+                             .finish = why,
+                             .weights = e->weights});
 }
 
 /* Chooses the token after the last one. */
@@ -301,7 +320,8 @@ static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
         live->tokens[live->n++] = token;
         report(e, live, event, sink, arg);
     }
-    if (!live->ended && live->n - live->n_first >= r->max_new_tokens) finish(live, FINISH_LENGTH, sink, arg);
+    if (!live->ended && live->n - live->n_first >= r->max_new_tokens)
+        finish(e, live, FINISH_LENGTH, sink, arg);
 }
 
 static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void *arg) {
@@ -316,7 +336,7 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
             const int64_t row = at++;
             if (live->ended || i >= end) continue;
             if (!choice_read_row(e, logits, all.data, row)) {
-                finish(live, FINISH_NAN, sink, arg);
+                finish(e, live, FINISH_NAN, sink, arg);
             } else if (prompt) {
                 live->known = i + 1;
                 report(e, live,

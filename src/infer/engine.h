@@ -72,8 +72,10 @@ typedef struct EngineEvent {
     int64_t id, index;
     int32_t token;                /* for EVENT_END, the end token of FINISH_STOP */
     double logprob;               /* under the unmodified distribution; 0 if it is not reported */
-    const LikelyToken *likeliest; /* [Request.likeliest] in place of `token`, during the call; may be NULL */
+    const LikelyToken *likeliest; /* [n_likeliest] in place of `token`, during the call; may be NULL */
+    int64_t n_likeliest;          /* 0 or Request.likeliest */
     Finish finish;                /* of EVENT_END */
+    int64_t weights;              /* number of calls of engine_new_weights before the pass */
 } EngineEvent;
 
 /* Receives the events of a step, in the order of admission. It may call engine_abort. */
@@ -117,6 +119,8 @@ void engine_free(Engine *);
 /* Adds a request to the queue. It is a user error if the request can never be computed: an empty prompt, a token
  * outside the vocabulary, more positions than the model or the pools have. */
 Err engine_add(Engine *, const Request *);
+/* Returns the error of engine_add. */
+Err engine_check(const Engine *, const Request *);
 /* Ends a request in any state, without an event. Returns false if there is no such request. */
 bool engine_abort(Engine *, int64_t id);
 /* Appends a token to a steered request after its EVENT_CHOICE, outside of a step. */
@@ -124,6 +128,10 @@ void engine_continue(Engine *, int64_t id, int32_t token);
 /* Adds a copy of a running request, outside of a step. The copies share pages, except a last page that is not full.
  * Pages for all steered requests must be available. */
 void engine_fork(Engine *, int64_t id, int64_t copy);
+/* All requests release their pages, outside of a step, and are computed again later. None may be steered. */
+void engine_forget(Engine *);
+/* As engine_forget, because the parameters of the model have changed: no rows of the earlier parameters remain. */
+void engine_new_weights(Engine *);
 /* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all must call it
  * equally often, and get the same result. */
 bool engine_step(Engine *, EngineSink *, void *arg);

@@ -74,7 +74,7 @@ struct Engine {
     double *row, *scratch; /* [vocab] */
     LikelyToken *likeliest;
     Drafter drafter;
-    int64_t passes, preemptions, shared, drafts, accepted, prompt_tokens, model_ns;
+    int64_t passes, preemptions, shared, drafts, accepted, prompt_tokens, model_ns, weights;
 };
 
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }

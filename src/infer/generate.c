@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/philox.h"
+#include "comm/agree.h"
 
 static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
 
@@ -23,31 +24,50 @@ static int64_t encoder_pages(const Model *m, const Prompt *p, int64_t page) {
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* All prompts run at the same time if there is room for their pages. Otherwise some wait, but the largest must fit. */
-static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt *prompts, int64_t n,
-                               const GenerateOptions *o) {
-    const int64_t page = o->page ? o->page : ENGINE_PAGE, budget = o->tokens ? o->tokens : ENGINE_PASS_TOKENS,
-                  checked = 1 + o->speculation.tokens; /* tokens of a request in a pass */
-    int64_t all = 0, all_encoder = 0, most = 0, most_encoder = 0, longest = checked;
-    for (int64_t i = 0; i < n; i++) {
-        const int64_t pages = decoder_pages(m, &prompts[i], generate_most_new(o, i), page),
-                      encoder = encoder_pages(m, &prompts[i], page);
-        all += pages, all_encoder += encoder;
-        most = larger(most, pages), most_encoder = larger(most_encoder, encoder);
-        longest = larger(longest, prompts[i].n);
+/* The needs of the prompts, which rank 0 sends to all ranks. `all` counts the pages of the replica that needs
+ * most, if each gets every replicas-th prompt. */
+typedef struct Demand {
+    int64_t prompts, longest, all, all_encoder, most, most_encoder;
+} Demand;
+
+static int64_t page_of(const GenerateOptions *o) { return o->page ? o->page : ENGINE_PAGE; }
+
+static Demand demand_of(const Model *m, const Prompt *prompts, int64_t n, int64_t replicas,
+                        const GenerateOptions *o) {
+    Demand demand = {.prompts = n};
+    for (int64_t r = 0; r < replicas; r++) {
+        int64_t all = 0, all_encoder = 0;
+        for (int64_t i = r; i < n; i += replicas) {
+            const int64_t pages = decoder_pages(m, &prompts[i], generate_most_new(o, i), page_of(o)),
+                          encoder = encoder_pages(m, &prompts[i], page_of(o));
+            all += pages, all_encoder += encoder;
+            demand.most = larger(demand.most, pages),
+            demand.most_encoder = larger(demand.most_encoder, encoder);
+            demand.longest = larger(demand.longest, prompts[i].n);
+        }
+        demand.all = larger(demand.all, all), demand.all_encoder = larger(demand.all_encoder, all_encoder);
     }
-    EngineLimits l = {.page = page,
-                      .pages = all,
+    return demand;
+}
+
+/* All prompts run at the same time if there is room for their pages. Otherwise some wait, but the largest must fit. */
+static EngineLimits limits_for(const Model *m, const RunContext *c, const Demand *demand, int64_t replicas,
+                               const GenerateOptions *o) {
+    const int64_t budget = o->tokens ? o->tokens : ENGINE_PASS_TOKENS,
+                  checked = 1 + o->speculation.tokens, /* tokens of a request in a pass */
+        longest = larger(demand->longest, checked), n = (demand->prompts + replicas - 1) / replicas;
+    EngineLimits l = {.page = page_of(o),
+                      .pages = demand->all,
                       .shares_prefixes = true,
-                      .encoder_pages = all_encoder,
+                      .encoder_pages = demand->all_encoder,
                       .requests =
                           larger(1, smaller(o->requests ? smaller(n, o->requests) : n, budget / checked)),
                       .speculation = o->speculation};
     l.tokens = larger(l.requests * checked, longest < budget / n ? n * longest : budget);
     const double share = engine_cache_bytes(m, c, &l) / (o->room > 0 ? o->room : engine_room(c));
     if (share > 1) {
-        l.pages = larger((int64_t)((double)all / share), most);
-        l.encoder_pages = larger((int64_t)((double)all_encoder / share), most_encoder);
+        l.pages = larger((int64_t)((double)demand->all / share), demand->most);
+        l.encoder_pages = larger((int64_t)((double)demand->all_encoder / share), demand->most_encoder);
     }
     return l;
 }
@@ -55,9 +75,8 @@ static EngineLimits limits_for(const Model *m, const RunContext *c, const Prompt
 /* ---- the sink of the engine's events ---- */
 
 typedef struct Session {
-    Engine *engine;
+    Fleet *fleet;
     const Model *model;
-    const RunContext *context;
     const Prompt *prompts;
     const GenerateOptions *options;
     Generated *out;
@@ -96,7 +115,7 @@ static void take_event(void *arg, const EngineEvent *event) {
         g->n = event->index + 1;
         if (!watch(s, event->id)) return;
         g->stopped = true;
-        engine_abort(s->engine, event->id);
+        fleet_abort(s->fleet, event->id);
     } else {
         g->stopped = g->has_end = event->finish == FINISH_STOP;
     }
@@ -128,7 +147,7 @@ static Err add(Session *s, int64_t i) {
                              .logprobs = !o->skip_logprobs,
                              .prompt_logprobs = !o->skip_logprobs && !o->skip_prompt_logprobs,
                              .likeliest = o->likeliest};
-    const Err e = engine_add(s->engine, &request);
+    const Err e = fleet_add(s->fleet, &request);
     if (e.code) return err_user("prompt %lld: %s", (long long)i + 1, e.msg);
     const int64_t first = encoder ? 1 : p->n, room = first + request.max_new_tokens;
     Generated *g = &s->out[i];
@@ -144,8 +163,7 @@ static Err add(Session *s, int64_t i) {
     return ERR_OK;
 }
 
-/* The number of prompts that have arrived, on every rank what the first rank finds. The times between them are
- * exponentially distributed. */
+/* The number of prompts that have arrived. The times between them are exponentially distributed. */
 static int64_t arrived(const Session *s) {
     const GenerateOptions *o = s->options;
     const double passed = 1e-9 * (double)(clock_ns() - s->start_ns);
@@ -154,8 +172,6 @@ static int64_t arrived(const Session *s) {
         at -= log(philox_uniform(o->seed, hash_name("arrival"), (uint64_t)n)) / o->per_second;
         if (at > passed) break;
     }
-    Comm *comm = s->context->comm;
-    if (comm) comm_all_reduce(comm, comm_everyone(comm), "arrived", COMM_MIN, I64, &n, 1);
     return n;
 }
 
@@ -167,20 +183,43 @@ static void add_arrived(Session *s) {
     while (s->added < n && !s->error.code) s->error = add(s, s->added++);
 }
 
+static void run(Session *s) {
+    s->start_ns = clock_ns();
+    for (bool busy = true; (busy || s->added < s->n) && !s->error.code;) {
+        add_arrived(s);
+        busy = !s->error.code && fleet_step(s->fleet, take_event, s);
+        if (!busy && s->added < s->n) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    if (s->options->counts) *s->options->counts = fleet_counts(s->fleet);
+}
+
+/* Opens the fleet, with the limits that the prompts of rank 0 demand. */
+static Err open_fleet(Session *s, const RunContext *c) {
+    const int64_t replicas = c->layout ? c->layout->mesh.size[AXIS_DP] : 1;
+    Demand demand = demand_of(s->model, s->prompts, s->n, replicas, s->options);
+    if (c->comm)
+        comm_run(c->comm, &(CommCall){.kind = COMM_BROADCAST,
+                                      .dtype = I64,
+                                      .group = comm_everyone(c->comm),
+                                      .site = "needs of prompts",
+                                      .in = &demand,
+                                      .out = &demand,
+                                      .n = sizeof demand / sizeof(int64_t)});
+    const EngineLimits limits = limits_for(s->model, c, &demand, replicas, s->options);
+    return fleet_new(s->model, c, &limits, &s->fleet);
+}
+
 Err generate(const Model *m, const RunContext *context, const Prompt *prompts, int64_t n,
              const GenerateOptions *o, Generated *out) {
-    Session s = {.model = m, .context = context, .prompts = prompts, .options = o, .out = out, .n = n};
-    const EngineLimits limits = limits_for(m, context, prompts, n, o);
-    ERR_RETURN(engine_new(m, context, &limits, &s.engine));
+    Session s = {.model = m, .prompts = prompts, .options = o, .out = out, .n = n};
+    ERR_RETURN(open_fleet(&s, context));
     memset(out, 0, (size_t)n * sizeof *out);
-    s.start_ns = clock_ns();
-    for (bool busy = true; (busy || s.added < n) && !s.error.code;) {
-        add_arrived(&s);
-        busy = !s.error.code && engine_step(s.engine, take_event, &s);
-        if (!busy && s.added < n) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    }
-    if (o->counts) *o->counts = engine_counts(s.engine);
-    engine_free(s.engine);
+    if (fleet_leads(s.fleet))
+        run(&s);
+    else
+        fleet_follow(s.fleet);
+    fleet_free(s.fleet);
+    s.error = comm_agree(context->comm, s.error);
     for (int64_t i = 0; i < n && s.error.code; i++) generated_free(&out[i]);
     return s.error;
 }

@@ -1,11 +1,11 @@
-/* Generates text for a list of prompts, with the engine (infer/engine.h). The random draws of a sample depend only
+/* Generates text for a list of prompts, on all ranks (infer/fleet.h). The random draws of a sample depend only
  * on the seed, the number of the sample and the position.
  *
  * A decoder-only model continues its prompts. In an encoder-decoder model, the encoder reads each prompt once, and
  * the decoder begins with GenerateOptions.start. */
 #pragma once
 
-#include "infer/engine.h"
+#include "infer/fleet.h"
 
 typedef struct Prompt {
     const int32_t *tokens;
@@ -57,9 +57,10 @@ typedef struct GenerateOptions {
 static inline int64_t generate_most_new(const GenerateOptions *o, int64_t sample) {
     return o->max_each ? o->max_each[sample] : o->max_new_tokens;
 }
-/* All ranks of the context must call it with the same arguments, and all get the same texts. A prompt that is empty or
- * longer than the model's positions, an id outside the vocabulary, and logits that are not finite are user errors. The
- * model must predict each token from the tokens before it, so it must not be a BERT model. out[n] is the
+/* All ranks of the context must call it with the same sizes, room and speculation, and all get the same error. The
+ * prompts and the other options are those of rank 0, which alone gets the texts and calls the watch. A prompt that is
+ * empty or longer than the model's positions, an id outside the vocabulary, and logits that are not finite are user
+ * errors. The model must predict each token from the tokens before it, so it must not be a BERT model. out[n] is the
  * caller's array. Free each element with generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "ckpt/hf/tokens.h"
+#include "comm/agree.h"
 #include "infer/beam.h"
 #include "main/draft.h"
 #include "run/launch.h"
@@ -136,7 +137,7 @@ static Err repeat(const GenerateJob *j, const ModelRun *r, Speculation speculati
                         : generate(r->model, &r->context, j->prompts, j->n, &options, out);
         const double took = 1e-9 * (double)(clock_ns() - start);
         generate_stream_free(run.stream);
-        if (!e.code) e = compare(j, first, out, i);
+        if (!e.code) e = comm_agree(r->comm, compare(j, first, out, i));
         if (!e.code) results->rates[results->n_rates++] = (double)new_tokens(j, out) / took;
         if (results->out != first) free_samples(j, results->out);
         if (!first) first = out;

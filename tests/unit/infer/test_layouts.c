@@ -1,9 +1,10 @@
 /* Tests that requests have the same tokens and log-probabilities in all layouts as alone on one rank. */
 #include "unit/infer/engine_alone.h"
 
+#include "infer/fleet.h"
 #include "run/model_run.h"
 
-enum { MOST_RANKS = 4 };
+enum { MOST_RUNNING = 4 };
 
 /* Sharded weights change the order of sums, so log-probabilities then differ by rounding. */
 typedef struct LayoutRow {
@@ -30,6 +31,10 @@ static const LayoutRow ROWS[] = {
     {0, 2, ROUNDED, "--tensor-model-parallel-size 2"},
     {0, 4, ROUNDED, "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"},
     {0, 3, BITWISE, ""},
+    {7, 2, BITWISE, ""},
+    {1, 2, BITWISE, ""},
+    {0, 4, ROUNDED, "--tensor-model-parallel-size 2"},
+    {1, 4, BITWISE, "--pipeline-model-parallel-size 2"},
     {6, 2, BITWISE, "--expert-model-parallel-size 2"},
     {6, 4, BITWISE, "--expert-model-parallel-size 2 --pipeline-model-parallel-size 2"},
     {6, 2, ROUNDED, SEQUENCE "--tensor-model-parallel-size 2"},
@@ -52,27 +57,62 @@ static double logprob_bound(const TestModel *m, const Result *r) {
 typedef struct RanksRun {
     const Case *c;
     Config *config;
-    Result got[MOST_RANKS][REQUESTS];
+    int64_t requests;
+    Result got[REQUESTS];
+    bool aborted[REQUESTS];
+    Fleet *fleet;
 } RanksRun;
 
-/* The replica that computes request i. The first one has most requests. */
-static int replica_of(const Config *c, int i) { return i % 3 % (int)c->derived.data_parallel_size; }
+/* Aborts some requests in their third token. */
+static void take_and_abort(void *arg, const EngineEvent *e) {
+    RanksRun *run = arg;
+    const int64_t i = 100 - e->id;
+    assert_false(run->aborted[i]);
+    take(run->got, e);
+    if (i % 4 || e->kind != EVENT_TOKEN || e->index < run->c->request[i].n + 2) return;
+    assert_true(fleet_abort(run->fleet, e->id));
+    run->aborted[i] = true;
+}
+
+/* Requests arrive over time, and one is aborted while it waits. More requests run than one replica may have. */
+static void run_requests(RanksRun *run, Fleet *f) {
+    int64_t most = 0;
+    run->fleet = f;
+    for (int64_t i = 0, busy = 1; busy || i < run->requests; i++) {
+        if (i < run->requests) assert_ok(fleet_add(f, &run->c->request[i]));
+        if (i == 7) run->aborted[i] = fleet_abort(f, run->c->request[i].id);
+        busy = fleet_step(f, take_and_abort, run);
+        if (most < fleet_counts(f).running) most = fleet_counts(f).running;
+    }
+    const int64_t replicas = run->config->derived.data_parallel_size;
+    if (run->requests == REQUESTS) assert_int_equal(most, MOST_RUNNING * replicas);
+    const EngineCounts counts = fleet_counts(f);
+    assert_int_equal(counts.waiting + counts.running, 0);
+    assert_int_equal(counts.free_pages, counts.pages);
+    assert_false(fleet_abort(f, 100));
+}
 
 static void run_rank(void *arg, Comm *comm) {
     RanksRun *run = arg;
     Device *device = device_cpu(1);
     ModelRun r;
-    Engine *e;
+    Fleet *f;
     model_run_new(&r, run->config, comm, device, MODEL_TRAINS);
     registry_init(r.model->registry, r.context.seed);
-    const EngineLimits limits = {
-        .page = PAGE, .pages = 9, .encoder_pages = 9, .requests = 5, .tokens = 40, .shares_prefixes = true};
-    assert_ok(engine_new(r.model, &r.context, &limits, &e));
-    for (int i = 0; i < REQUESTS; i++)
-        if (replica_of(run->config, i) == r.layout.mesh.coordinate[AXIS_DP])
-            assert_ok(engine_add(e, &run->c->request[i]));
-    while (engine_step(e, take, run->got[comm_rank(comm)])) continue;
-    engine_free(e);
+    const bool drafts = run->config->mtp_num_layers && run->config->pipeline_model_parallel_size == 1;
+    const EngineLimits limits = {.page = PAGE,
+                                 .pages = 9,
+                                 .encoder_pages = 9,
+                                 .requests = MOST_RUNNING,
+                                 .tokens = 40,
+                                 .shares_prefixes = true,
+                                 .speculation = {drafts ? 3 : 0, r.model, &r.context}};
+    assert_ok(fleet_new(r.model, &r.context, &limits, &f));
+    if (fleet_leads(f))
+        run_requests(run, f);
+    else
+        fleet_follow(f);
+    fleet_free(f);
     model_run_free(&r);
     device_free(device);
 }
@@ -87,24 +127,28 @@ static void compare(const LayoutRow *row, const TestModel *m, const Result *got,
                      (long long)k, row->style, got->logprobs[k], want->logprobs[k]);
 }
 
+/* With one request, all replicas but one are idle. */
+static void check_row(const LayoutRow *row, const Case *c, RanksRun *run, int64_t requests) {
+    memset(run, 0, sizeof *run);
+    Setup *s = setup_new("%s %s --ranks %d", STYLES[row->style], row->words, row->ranks);
+    run->c = c, run->config = &s->config, run->requests = requests;
+    s->config.sequence_parallel = false;
+    comm_threads(row->ranks, NULL, run_rank, run);
+    for (int i = 0; i < requests; i++)
+        if (!run->aborted[i]) compare(row, c->m, &run->got[i], &c->want[i]);
+    assert_true(requests < REQUESTS || (run->aborted[4] && run->aborted[7]));
+    setup_free(s);
+}
+
 TEST(results_are_those_of_one_rank) {
     Case *c = mem_alloc(sizeof *c);
     RanksRun *run = mem_alloc(sizeof *run);
     for (const LayoutRow *row = ROWS; row < ROWS + sizeof ROWS / sizeof *ROWS; row++) {
-        memset(c, 0, sizeof *c), memset(run, 0, sizeof *run);
+        memset(c, 0, sizeof *c);
         case_init(c, STYLES[row->style], device_cpu(1));
         run_alone(c);
-        Setup *s = setup_new("%s %s --ranks %d", STYLES[row->style], row->words, row->ranks);
-        run->c = c, run->config = &s->config;
-        s->config.sequence_parallel = false;
-        comm_threads(row->ranks, NULL, run_rank, run);
-        for (int rank = 0; rank < row->ranks; rank++)
-            for (int i = 0; i < REQUESTS; i++) {
-                const Layout l = model_run_layout(&s->config, rank, row->ranks);
-                if (replica_of(&s->config, i) == l.mesh.coordinate[AXIS_DP])
-                    compare(row, c->m, &run->got[rank][i], &c->want[i]);
-            }
-        setup_free(s);
+        check_row(row, c, run, REQUESTS);
+        check_row(row, c, run, 1);
         case_free(c);
     }
     free(c), free(run);

@@ -1,0 +1,41 @@
+/* The messages between the ranks of a fleet (fleet.h). A message consists of 64-bit words: a head that begins with the
+ * version of the protocol, and a body whose length the head contains. */
+#pragma once
+
+#include "infer/fleet_state.h"
+
+enum {
+    FLEET_PROTOCOL = 1,
+    FLEET_HEAD = 3,                             /* words of the head of orders */
+    FLEET_REPLY = 3 + sizeof(EngineCounts) / 8, /* words of the head of a reply */
+    FLEET_MOST_WORDS = INT32_MAX,               /* of a body */
+};
+
+/* The words of a body: a writer appends to them, and a reader continues at `read`. */
+typedef struct Words {
+    int64_t *at; /* [n], owned */
+    int64_t n, read;
+    bool reads, bad; /* bad: the reader has found invalid words */
+} Words;
+
+typedef enum OrderKind { ORDER_ADD, ORDER_ABORT, ORDER_SIGNAL, ORDERS } OrderKind;
+
+/* Rank 0 sends orders, which all ranks apply before the next pass. */
+typedef struct Order {
+    OrderKind kind;
+    int64_t number;  /* consecutive in the life of a fleet */
+    int64_t replica; /* of ORDER_ADD and ORDER_ABORT */
+    Request request; /* of ORDER_ABORT, only the id */
+    FleetSignal signal;
+} Order;
+
+/* Appends an order. */
+void order_write(Words *, const Order *);
+/* Reads the next order. The arrays of its request are in the words. */
+void order_read(Words *, Order *);
+/* The same for an event of the engine. */
+void event_write(Words *, const EngineEvent *);
+void event_read(Words *, EngineEvent *);
+
+/* Checks the head of a message from a rank, whose last word is the number of the words of the body. */
+Err head_check(const int64_t *head, int words, int rank);
