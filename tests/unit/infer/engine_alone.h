@@ -1,13 +1,20 @@
-/* Tests that a request's tokens and log-probabilities are bitwise equal alone and among others. The sizes of the
- * pool and of a pass, the order of arrivals, preemptions, aborts and drafts must not change them. */
+/* Tests that a request's tokens and log-probabilities are bitwise equal alone, in a new engine, and among others. All that
+ * differs between the engines is random: requests and their arrivals, sizes of pages, of the pool and of a pass, shared
+ * prefixes, drafts, aborts and copies. These variables of the environment control the test:
+ *
+ *   ENGINE_REQUESTS  number of requests to compare; nightly 10,000 (ci/run requests)
+ *   ENGINE_SEED      another seed gives other requests
+ *   ENGINE_ROUND     runs only this round, to repeat a failure */
 #pragma once
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "unit/err.h"
 #include "unit/model_helper.h"
 
-#include "infer/engine.h"
+#include "base/hash.h"
+#include "infer/engine_state.h"
 
 #define SIZES                                                                                                \
     "--num-layers 2 --hidden-size 24 --num-attention-heads 4 --max-position-embeddings 200 --vocab-size 31 " \
@@ -32,19 +39,29 @@ static const char *const STYLES[] = {
     "--model t5 --seq-length 150 --decoder-seq-length 150 " SIZES
     "--position-embedding-type relative --relative-attention-num-buckets 8 --relative-attention-max-distance "
     "40 ",
+    SIZES ROPE GROUPS
+    "--qk-layernorm --norm-placement sandwich --softmax-type off-by-one --final-logit-softcapping 3 "
+    "--window-size 40,0 "
+    "--window-attn-skip-freq 2 --num-experts 4 --moe-router-topk 2 --moe-router-score-function "
+    "sigmoid "
+    "--moe-router-enable-expert-bias --moe-router-num-groups 2 --moe-router-group-topk 1 "
+    "--moe-router-load-balancing-type none ",
+    SIZES ROPE "--parallel-residual two-norms --mtp-num-layers 3 ",
 };
 enum {
     STYLE_COUNT = sizeof STYLES / sizeof *STYLES,
     REQUESTS = 24,
-    ROUNDS = 3,
+    SLOTS = 2 * REQUESTS, /* requests and copies of requests */
     LONGEST = 110,
     NEW = 80,
-    PAGE = 64
+    PAGE = 64,
+    STEERED = 3 /* candidates of a steered request */
 };
 
 typedef struct Result {
     int32_t tokens[LONGEST + NEW];
     double logprobs[LONGEST + NEW];
+    uint64_t likeliest; /* a hash of the likeliest tokens of all events */
     int64_t n, ended;
 } Result;
 
@@ -54,48 +71,84 @@ typedef struct Case {
     Model *draft; /* on the device of m */
     int32_t prompt[REQUESTS][LONGEST];
     Request request[REQUESTS];
-    Result want[REQUESTS], got[REQUESTS];
+    Result want[REQUESTS], got[SLOTS];
 } Case;
 
-static uint64_t draw(uint64_t round, uint64_t i, uint64_t most) { return philox_u32(7, round, i) % most; }
+/* ---- random requests ---- */
 
-static void case_init(Case *c, const char *words, Device *device) {
-    static const int64_t END = 3;
+typedef struct Dice {
+    uint64_t seed, round, rolls;
+} Dice;
+
+static int64_t roll(Dice *d, int64_t sides) {
+    return philox_u32(d->seed, d->round, d->rolls++) % (uint32_t)sides;
+}
+
+static bool one_in(Dice *d, int64_t sides) { return !roll(d, sides); }
+
+static Sampling draw_sampling(Dice *d) {
     static const TokenBias BIAS[] = {{7, 1.5}, {9, -100}};
-    c->m = test_model_on(setup_new("%s", words), device);
-    c->draft_setup = setup_new("%s", DRAFT);
-    c->draft = model_new(&c->draft_setup->config, NULL);
-    model_allocate(c->draft, device, c->m->run.dtype, 170, true);
-    registry_init(c->draft->registry, 1);
+    static const double TEMPERATURES[] = {0, 0.7, 1.3};
+    return (Sampling){.temperature = TEMPERATURES[roll(d, 3)],
+                      .top_k = one_in(d, 2) ? roll(d, 12) : 0,
+                      .top_p = one_in(d, 3) ? 0.9 : 0,
+                      .min_p = one_in(d, 5) ? 0.1 : 0,
+                      .presence = one_in(d, 5) ? 0.5 : 0,
+                      .frequency = one_in(d, 5) ? 0.25 : 0,
+                      .repetition = one_in(d, 5) ? 1.2 : 0,
+                      .bias = BIAS,
+                      .n_bias = one_in(d, 5) ? 2 : 0};
+}
+
+/* Some prompts have equal first pages. End tokens outside the vocabulary never end a request. */
+static void draw_requests(Case *c, Dice *d) {
+    enum { VOCAB = 31 };
+    static const int64_t ENDS[] = {3, -1, 12, VOCAB + 100, 20, INT64_MAX};
     for (int i = 0; i < REQUESTS; i++) {
-        const int64_t n = 1 + (int64_t)(i % 3 ? draw(1, (uint64_t)i, 20) : draw(2, (uint64_t)i, LONGEST));
-        for (int64_t k = 0; k < n; k++) /* some prompts have equal first pages */
+        const int64_t kind = roll(d, 3), family = roll(d, 4),
+                      n = kind == 0   ? 1 + roll(d, 20)
+                          : kind == 1 ? 1 + roll(d, LONGEST)
+                                      : LONGEST - roll(d, LONGEST - PAGE);
+        for (int64_t k = 0; k < n; k++)
             c->prompt[i][k] =
-                (int32_t)draw(3, (uint64_t)((k < PAGE && i % 3 == 0 ? 0 : i) * LONGEST + k), 31);
+                (int32_t)(k < PAGE && family < 3 ? (17 * k + k * k * (family + 5)) % VOCAB : roll(d, VOCAB));
+        const bool steered = one_in(d, 6);
         c->request[i] = (Request){
             .id = 100 - i,
             .prompt = c->prompt[i],
             .n = n,
             .start = 5,
-            .sampling = {.temperature = i % 4 ? 1.5 : 0,
-                         .top_k = i % 4 >= 2 ? 5 : 0,
-                         .top_p = i % 4 == 3 ? 0.9 : 0,
-                         .min_p = i % 7 == 1 ? 0.1 : 0,
-                         .presence = i % 7 == 2 ? 0.5 : 0,
-                         .frequency = i % 7 == 3 ? 0.25 : 0,
-                         .repetition = i % 7 == 4 ? 1.2 : 0,
-                         .bias = BIAS,
-                         .n_bias = i % 7 == 5 ? 2 : 0},
-            .seed = 11,
+            .sampling = draw_sampling(d),
+            .seed = 11 + (uint64_t)roll(d, 2),
             .stream = (uint64_t)i,
-            .min_new_tokens = i % 10,
-            .max_new_tokens = (int64_t)draw(4, (uint64_t)i, NEW + 1),
-            .ends = &END,
-            .n_ends = i % 5 == 0,
-            .logprobs = i % 3 > 0,
-            .prompt_logprobs = i % 2,
+            .min_new_tokens = roll(d, 10),
+            .max_new_tokens = one_in(d, 4) ? roll(d, NEW + 1) : roll(d, 25),
+            .ends = ENDS,
+            .n_ends = one_in(d, 2) ? 1 + roll(d, 6) : 0,
+            .logprobs = roll(d, 3) > 0,
+            .prompt_logprobs = one_in(d, 4),
+            .salt = one_in(d, 6),
+            .steered = steered,
+            .likeliest = steered        ? STEERED
+                         : one_in(d, 4) ? roll(d, 6)
+                                        : 0,
         };
     }
+}
+
+static void case_models(Case *c, const char *words, Device *device) {
+    c->m = test_model_on(setup_new("%s", words), device);
+    c->draft_setup = setup_new("%s", DRAFT);
+    c->draft = model_new(&c->draft_setup->config, NULL);
+    model_allocate(c->draft, device, c->m->run.dtype, 170, true);
+    registry_init(c->draft->registry, 1);
+}
+
+/* A case whose requests the engine chooses alone. */
+static inline void case_init(Case *c, const char *words, Device *device) {
+    case_models(c, words, device);
+    draw_requests(c, &(Dice){7, 0, 0});
+    for (int i = 0; i < REQUESTS; i++) c->request[i].steered = false;
 }
 
 static void case_free(Case *c) {
@@ -104,8 +157,19 @@ static void case_free(Case *c) {
     test_model_free(c->m);
 }
 
+/* ---- results ---- */
+
+static int slot_of(int64_t id) { return (int)(100 - id); }
+
+/* The token that a steered request gets. */
+static int32_t steer(const EngineEvent *e) { return e->likeliest[e->index % STEERED].id; }
+
 static void take(void *arg, const EngineEvent *e) {
-    Result *r = &((Result *)arg)[100 - e->id];
+    Result *r = &((Result *)arg)[slot_of(e->id)];
+    const bool choice = e->kind == EVENT_CHOICE;
+    if (e->likeliest)
+        r->likeliest =
+            hash64(&e->likeliest->logprob, sizeof(double), r->likeliest + (uint64_t)e->likeliest->id);
     if (e->kind == EVENT_END) {
         r->ended++;
         assert_true(e->finish == FINISH_STOP || e->finish == FINISH_LENGTH);
@@ -113,9 +177,24 @@ static void take(void *arg, const EngineEvent *e) {
     }
     assert_int_equal(r->ended, 0);
     assert_true(e->kind == EVENT_PROMPT || e->index >= r->n);
-    r->tokens[e->index] = e->token, r->logprobs[e->index] = e->logprob;
+    r->tokens[e->index] = choice ? steer(e) : e->token;
+    r->logprobs[e->index] = choice ? e->likeliest[e->index % STEERED].logprob : e->logprob;
     r->n = e->index + 1;
 }
+
+static void assert_same(const Result *got, const Result *want, const char *what) {
+    if (!memcmp(got, want, sizeof *got)) return;
+    int64_t at = 0;
+    while (at < want->n && got->tokens[at] == want->tokens[at] &&
+           !memcmp(&got->logprobs[at], &want->logprobs[at], sizeof(double)))
+        at++;
+    fail_msg("%s: of %lld tokens, %lld are those of the request alone; then there is %d with %.17g, alone %d "
+             "with %.17g",
+             what, (long long)got->n, (long long)at, got->tokens[at], got->logprobs[at], want->tokens[at],
+             want->logprobs[at]);
+}
+
+/* ---- engines ---- */
 
 static Engine *engine_open(const TestModel *m, EngineLimits limits) {
     Engine *e;
@@ -123,80 +202,249 @@ static Engine *engine_open(const TestModel *m, EngineLimits limits) {
     return e;
 }
 
+/* Events, each of which a test must contain. */
+typedef enum Sight {
+    PREEMPTION,
+    SHARED_PAGE,
+    PART_OF_A_PROMPT,
+    COPY,
+    STEERED_TOKEN,
+    KEPT_DRAFT_OF_LAYERS,
+    KEPT_DRAFT_OF_A_MODEL,
+    KEPT_DRAFT_OF_THE_MODEL,
+    REJECTED_DRAFT,
+    ABORT_WAITING,
+    ABORT_PREEMPTED,
+    ABORT_READING,
+    ABORT_GENERATING,
+    ABORT_IN_A_STEP,
+    REQUEST_AFTER_ABORT,
+    END_TOKEN,
+    LONG_PAGE,
+    PASS_OF_ONE_TOKEN_EACH,
+    SIGHTS
+} Sight;
+static const char *const SIGHT_NAMES[SIGHTS] = {"preemptions",
+                                                "shared tokens",
+                                                "parts of prompts",
+                                                "copies",
+                                                "steered tokens",
+                                                "kept drafts of layers",
+                                                "kept drafts of another model",
+                                                "kept drafts of the model",
+                                                "rejected drafts",
+                                                "aborts of a waiting request",
+                                                "aborts of a preempted request",
+                                                "aborts of a prompt",
+                                                "aborts of a text",
+                                                "aborts in a step",
+                                                "requests after their abort",
+                                                "end tokens",
+                                                "pages of two tiles",
+                                                "passes with a token of each request"};
+
+/* The requests of a case in an engine. */
+typedef struct Session {
+    Engine *e;
+    Case *c;
+    Result *result;               /* [SLOTS] */
+    Dice *dice;                   /* NULL: no aborts during a step */
+    int waits[SLOTS], n_waits;    /* steered requests that wait for a token */
+    bool open[SLOTS], ran[SLOTS]; /* added and neither ended nor aborted; was admitted */
+    int of[SLOTS], slots;         /* the request that a slot copies */
+    int64_t *seen;                /* [SIGHTS] */
+} Session;
+
+static void session_add(Session *s, int slot) {
+    assert_ok(engine_add(s->e, &s->c->request[slot]));
+    s->result[slot] = (Result){0};
+    s->open[slot] = true, s->ran[slot] = false;
+}
+
+static Sight state_of(const Session *s, int slot) {
+    for (int64_t i = 0; i < s->e->running.n; i++) {
+        const Live *live = s->e->running.at[i];
+        if (slot_of(live->request.id) == slot)
+            return live->computed < live->n_first ? ABORT_READING : ABORT_GENERATING;
+    }
+    return s->ran[slot] ? ABORT_PREEMPTED : ABORT_WAITING;
+}
+
+/* The slot of a random request, which may have ended. Preempted requests, which are few, are preferred. */
+static int draw_slot(const Session *s, Dice *d) {
+    const LiveList *waiting = &s->e->waiting, *running = &s->e->running;
+    const int first = waiting->n ? slot_of(waiting->at[0]->request.id) : -1;
+    if (first >= 0 && (s->ran[first] || one_in(d, 4))) return first;
+    if (running->n && one_in(d, 2)) return slot_of(running->at[roll(d, running->n)]->request.id);
+    return (int)roll(d, s->slots);
+}
+
+static void session_abort(Session *s, Dice *d, bool in_step) {
+    const int slot = draw_slot(s, d);
+    const Sight state = state_of(s, slot);
+    assert_int_equal(engine_abort(s->e, 100 - slot), s->open[slot]);
+    if (s->open[slot]) s->seen[in_step ? ABORT_IN_A_STEP : state]++;
+    s->open[slot] = false;
+}
+
+static void session_take(void *arg, const EngineEvent *e) {
+    Session *s = arg;
+    const int slot = slot_of(e->id);
+    assert_true(s->open[slot]);
+    take(s->result, e);
+    if (e->kind == EVENT_CHOICE) s->waits[s->n_waits++] = slot;
+    if (e->kind == EVENT_END) s->open[slot] = false, s->seen[END_TOKEN] += e->finish == FINISH_STOP;
+    if (s->dice && one_in(s->dice, 100)) session_abort(s, s->dice, true);
+}
+
+/* Copies a steered request that is running. */
+static void session_fork(Session *s, Dice *d) {
+    const Engine *e = s->e;
+    if (s->slots == SLOTS || e->running.n == e->limits.requests || !page_pool_available(e->pages)) return;
+    const Live *live = e->running.at[roll(d, e->running.n)];
+    const int from = slot_of(live->request.id), slot = s->slots;
+    if (!live->request.steered) return;
+    for (int i = s->n_waits - 1; i >= 0; i--)
+        if (s->waits[i] == from) s->waits[s->n_waits++] = slot;
+    engine_fork(s->e, 100 - from, 100 - slot);
+    s->of[slot] = s->of[from], s->result[slot] = s->result[from];
+    s->open[slot] = s->ran[slot] = true;
+    s->slots++, s->seen[COPY]++;
+}
+
+/* Runs a step, and continues the steered requests. */
+static bool session_step(Session *s) {
+    const bool busy = engine_step(s->e, session_take, s);
+    const Engine *e = s->e;
+    for (int64_t i = 0; i < e->running.n; i++) {
+        const Live *live = e->running.at[i];
+        s->ran[slot_of(live->request.id)] = true;
+        s->seen[PART_OF_A_PROMPT] += live->computed && live->computed < live->n_first;
+    }
+    if (s->dice && e->running.n && one_in(s->dice, 3)) session_fork(s, s->dice);
+    for (int i = 0; i < s->n_waits; i++) {
+        const int slot = s->waits[i];
+        const Result *r = &s->result[slot];
+        if (!s->open[slot]) continue;
+        engine_continue(s->e, 100 - slot, r->tokens[r->n - 1]);
+        s->seen[STEERED_TOKEN]++;
+    }
+    s->n_waits = 0;
+    return busy;
+}
+
 static void run_alone(Case *c) {
+    int64_t seen[SIGHTS];
     for (int i = 0; i < REQUESTS; i++) {
-        Engine *e = engine_open(
+        Session s = {.c = c, .result = c->want, .seen = seen, .slots = REQUESTS};
+        s.e = engine_open(
             c->m,
-            (EngineLimits){.page = PAGE, .pages = 3, .encoder_pages = 3, .requests = 1, .tokens = LONGEST});
-        assert_ok(engine_add(e, &c->request[i]));
-        while (engine_step(e, take, c->want)) continue;
-        engine_free(e);
+            (EngineLimits){.page = PAGE, .pages = 3, .encoder_pages = 2, .requests = 1, .tokens = LONGEST});
+        session_add(&s, i);
+        while (session_step(&s)) continue;
+        engine_free(s.e);
         assert_int_equal(c->want[i].ended, 1);
     }
 }
 
+/* ---- requests among others ---- */
+
 /* Drafts of the model's layers that predict further tokens, of another model, or of the model itself. */
-static Speculation speculation_of(const Case *c, uint64_t round) {
-    const int64_t n = 1 + (int64_t)draw(round, 6, 4), layers = c->m->setup->config.mtp_num_layers;
-    if (c->m->model->plan.sample.encoder) return (Speculation){0};
-    if (layers && round % 3 == 1) return (Speculation){.tokens = n < layers ? n : layers};
-    return (Speculation){n, round % 3 ? c->m->model : c->draft, &c->m->run};
+static Speculation draw_speculation(const Case *c, Dice *d, Sight *kept) {
+    const int64_t n = 1 + roll(d, 4), layers = c->m->setup->config.mtp_num_layers;
+    if (c->m->model->plan.sample.encoder || one_in(d, 5)) return (Speculation){0};
+    if (layers && !one_in(d, 3)) return *kept = KEPT_DRAFT_OF_LAYERS, (Speculation){.tokens = layers};
+    const bool other = one_in(d, 2);
+    *kept = other ? KEPT_DRAFT_OF_A_MODEL : KEPT_DRAFT_OF_THE_MODEL;
+    return (Speculation){n, other ? c->draft : c->m->model, &c->m->run};
 }
 
-/* Requests arrive in a random order, and some are aborted at a random time. */
-static inline EngineCounts run_together(Case *c, uint64_t round) {
-    const int64_t requests = 1 + (int64_t)draw(round, 1, REQUESTS), pages = 3 + (int64_t)draw(round, 2, 3),
-                  tokens = requests + (int64_t)draw(round, 3, 4) * 12;
-    Engine *e = engine_open(c->m, (EngineLimits){.page = PAGE,
-                                                 .pages = pages,
-                                                 .encoder_pages = 3 * pages,
-                                                 .requests = requests,
-                                                 .tokens = tokens,
-                                                 .shares_prefixes = round % 2,
-                                                 .speculation = speculation_of(c, round)});
-    const uint64_t first = draw(round, 4, REQUESTS), aborted = draw(round, 5, REQUESTS);
-    memset(c->got, 0, sizeof c->got);
-    bool gone = false;
-    for (uint64_t step = 0, arrived = 0, busy = 1; busy || arrived < REQUESTS; step++) {
-        for (uint64_t n = draw(round, 100 + step, 4); n && arrived < REQUESTS; n--, arrived++)
-            assert_ok(engine_add(e, &c->request[(first + 5 * arrived) % REQUESTS]));
-        if (step == 20) gone = engine_abort(e, c->request[aborted].id);
-        busy = engine_step(e, take, c->got);
-        assert_in_range(engine_counts(e).running, 0, requests);
-    }
-    for (uint64_t i = 0; i < REQUESTS; i++) {
-        if (gone && i == aborted) continue;
-        assert_int_equal(c->got[i].ended, 1);
-        assert_memory_equal(&c->got[i], &c->want[i], sizeof(Result));
-    }
-    const EngineCounts counts = engine_counts(e);
+static EngineLimits draw_limits(const Case *c, Dice *d, Sight *kept) {
+    const int64_t page = one_in(d, 3) ? 2 * PAGE : PAGE, least = engine_pages(LONGEST + NEW, page),
+                  pages = least + roll(d, 5), requests = 1 + roll(d, REQUESTS);
+    return (EngineLimits){.page = page,
+                          .pages = pages,
+                          .encoder_pages = pages + 1 + roll(d, 8),
+                          .requests = requests,
+                          .tokens = requests + (one_in(d, 2) ? roll(d, 3) : roll(d, LONGEST)),
+                          .shares_prefixes = !one_in(d, 3),
+                          .speculation = draw_speculation(c, d, kept)};
+}
+
+static void count_seen(const Session *s, Sight kept) {
+    const EngineCounts counts = engine_counts(s->e);
+    s->seen[PREEMPTION] += counts.preemptions, s->seen[SHARED_PAGE] += counts.shared;
+    s->seen[kept] += counts.accepted, s->seen[REJECTED_DRAFT] += counts.drafts - counts.accepted;
+    s->seen[LONG_PAGE] += s->e->limits.page > PAGE;
+    s->seen[PASS_OF_ONE_TOKEN_EACH] += s->e->limits.tokens == s->e->limits.requests;
     assert_int_equal(counts.waiting + counts.running, 0);
-    assert_int_equal(counts.free_pages, pages);
-    engine_free(e);
-    return counts;
+    assert_int_equal(counts.free_pages, s->e->limits.pages);
+    assert_int_equal(page_pool_available(s->e->encoder_pages), s->e->limits.encoder_pages);
 }
 
-/* open: returns a new device. */
-static inline void assert_results_are_those_of_a_request_alone(Device *(*open)(void)) {
+/* Requests arrive in a random order. Some are aborted, some of them added again, and steered requests are copied.
+ * Returns the number of requests and copies that ended. */
+static int64_t run_together(Case *c, Dice *d, int64_t seen[SIGHTS]) {
+    Sight kept = KEPT_DRAFT_OF_THE_MODEL;
+    Session s = {.c = c, .result = c->got, .dice = d, .seen = seen, .slots = REQUESTS};
+    s.e = engine_open(c->m, draw_limits(c, d, &kept));
+    const int64_t first = roll(d, REQUESTS), most = 1 + roll(d, REQUESTS), aborts = 5 + roll(d, 40);
+    int64_t arrived = 0, ended = 0;
+    for (int i = 0; i < REQUESTS; i++) s.of[i] = i;
+    for (bool busy = true; busy || arrived < REQUESTS;) {
+        for (int64_t n = one_in(d, 4) ? roll(d, most + 1) : 0; n && arrived < REQUESTS; n--, arrived++)
+            session_add(&s, (int)((first + 5 * arrived) % REQUESTS));
+        if (one_in(d, aborts)) session_abort(&s, d, false);
+        const int again = (int)roll(d, REQUESTS);
+        if (s.ran[again] && !s.open[again] && !c->got[again].ended && one_in(d, 4))
+            session_add(&s, again), seen[REQUEST_AFTER_ABORT]++;
+        busy = session_step(&s);
+        assert_in_range(engine_counts(s.e).running, 0, s.e->limits.requests);
+    }
+    for (int i = 0; i < s.slots; i++) {
+        char what[40];
+        assert_false(s.open[i]);
+        if (!c->got[i].ended) continue; /* it was aborted */
+        snprintf(what, sizeof what, "request %d", s.of[i]);
+        assert_same(&c->got[i], &c->want[s.of[i]], what);
+        ended++;
+    }
+    count_seen(&s, kept);
+    engine_free(s.e);
+    return ended;
+}
+
+static int64_t setting(const char *name, int64_t usual) {
+    const char *text = getenv(name);
+    return text ? strtoll(text, NULL, 10) : usual;
+}
+
+/* open: returns a new device. requests: the number to compare by default. */
+static inline void assert_results_are_those_of_a_request_alone(Device *(*open)(void), int64_t requests) {
     Case *c = mem_alloc(sizeof *c);
-    for (int k = 0; k < STYLE_COUNT; k++) {
-        int64_t preemptions = 0, shared = 0, kept = 0, rejected = 0;
+    const int64_t wanted = setting("ENGINE_REQUESTS", requests), seed = setting("ENGINE_SEED", 1),
+                  only = setting("ENGINE_ROUND", -1);
+    int64_t seen[SIGHTS] = {0}, compared = 0;
+    for (int64_t k = 0; k < STYLE_COUNT; k++) {
         memset(c, 0, sizeof *c);
-        case_init(c, STYLES[k], open());
-        run_alone(c);
-        for (uint64_t round = 0; round < ROUNDS; round++) {
-            const EngineCounts counts = run_together(c, 10 + round);
-            preemptions += counts.preemptions, shared += counts.shared;
-            kept += counts.accepted, rejected += counts.drafts - counts.accepted;
-        }
-        if (!preemptions) fail_msg("style %d: no request was preempted", k);
-        if (!c->m->model->plan.sample.encoder) {
-            if (!shared) fail_msg("style %d: no page was shared", k);
-            if (!kept || !rejected)
-                fail_msg("style %d: %lld drafts were kept and %lld rejected", k, (long long)kept,
-                         (long long)rejected);
+        case_models(c, STYLES[k], open());
+        for (int64_t round = k; only < 0 ? compared * STYLE_COUNT < wanted * (k + 1) : round <= only;
+             round += STYLE_COUNT) {
+            Dice d = {(uint64_t)seed, (uint64_t)round, 0};
+            if (only >= 0 && round != only) continue;
+            printf("to repeat: ENGINE_SEED=%lld ENGINE_ROUND=%lld\n", (long long)seed, (long long)round);
+            fflush(stdout);
+            memset(c->want, 0, sizeof c->want), memset(c->got, 0, sizeof c->got);
+            draw_requests(c, &d);
+            run_alone(c);
+            compared += run_together(c, &d, seen);
         }
         case_free(c);
+    }
+    printf("%lld requests are equal\n", (long long)compared);
+    for (int i = 0; i < SIGHTS; i++) {
+        printf("%s: %lld\n", SIGHT_NAMES[i], (long long)seen[i]);
+        if (only < 0 && !seen[i]) fail_msg("there were no %s", SIGHT_NAMES[i]);
     }
     free(c);
 }

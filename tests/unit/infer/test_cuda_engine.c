@@ -11,4 +11,4 @@ static Device *gpu(void) {
     return d;
 }
 
-TEST(results_are_bitwise_those_of_a_request_alone) { assert_results_are_those_of_a_request_alone(gpu); }
+TEST(results_are_bitwise_those_of_a_request_alone) { assert_results_are_those_of_a_request_alone(gpu, 2000); }

@@ -5,7 +5,7 @@
 
 static Device *cpu(void) { return device_cpu(2); }
 
-TEST(results_are_bitwise_those_of_a_request_alone) { assert_results_are_those_of_a_request_alone(cpu); }
+TEST(results_are_bitwise_those_of_a_request_alone) { assert_results_are_those_of_a_request_alone(cpu, 500); }
 
 TEST(requests_share_pages_only_with_their_salt) {
     static Case c;
@@ -16,7 +16,7 @@ TEST(requests_share_pages_only_with_their_salt) {
         c.m,
         (EngineLimits){.page = PAGE, .pages = 10, .requests = 1, .tokens = LONGEST, .shares_prefixes = true});
     Request r = c.request[0];
-    r.n = PAGE + 1, r.max_new_tokens = 1;
+    r.n = PAGE + 1, r.max_new_tokens = 1, r.prompt_logprobs = false;
     for (size_t i = 0; i < sizeof SALTS / sizeof *SALTS; i++) {
         r.salt = SALTS[i];
         assert_ok(engine_add(e, &r));
@@ -28,59 +28,138 @@ TEST(requests_share_pages_only_with_their_salt) {
     case_free(&c);
 }
 
-/* A model of the pool: the users of each page, and the tokens of each named page, of which there are few so that pages
- * are shared. */
-TEST(a_page_has_one_content) {
-    enum { PAGES = 37, OWNERS = 8, STEPS = 1000000, WIDTH = 2 };
-    int64_t page[OWNERS][PAGES], n[OWNERS] = {0}, users[PAGES] = {0}, unused = PAGES, found = 0;
+/* A model of the pool. Pages have numbers of users, and a name if their tokens were named; there are few tokens, so that
+ * pages are shared and that names have equal hashes. The unused pages are a list in the order in which they are reused. */
+enum { PAGES = 37, WIDTH = 2, OWNERS = 8 };
+typedef struct PoolModel {
+    int64_t page[OWNERS][PAGES], n[OWNERS]; /* the pages of each owner */
+    int64_t users[PAGES], unused[PAGES], n_unused;
+    uint64_t number[PAGES], before[PAGES]; /* number: 0 if the page has no name */
     int32_t tokens[PAGES][WIDTH];
-    uint64_t before[PAGES], number[PAGES] = {0};
+    int64_t found, renamed, evicted, forgotten;
+} PoolModel;
+
+static void model_release(PoolModel *m, int64_t page) {
+    assert_true(m->users[page] > 0);
+    if (--m->users[page]) return;
+    const bool first = !m->number[page]; /* its rows are of no use */
+    memmove(m->unused + first, m->unused, (size_t)m->n_unused * sizeof *m->unused);
+    m->unused[first ? 0 : m->n_unused] = page;
+    m->n_unused++;
+}
+
+static void model_remove_unused(PoolModel *m, int64_t page) {
+    int64_t at = 0;
+    while (m->unused[at] != page) at++;
+    memmove(m->unused + at, m->unused + at + 1, (size_t)(--m->n_unused - at) * sizeof *m->unused);
+}
+
+static void check_take(PoolModel *m, PagePool *pool, int who, int64_t count) {
+    int64_t *own = m->page[who] + m->n[who];
+    if (m->n[who] + count > PAGES) return;
+    const bool fits = count <= m->n_unused;
+    assert_int_equal(page_pool_take(pool, count, own), fits);
+    for (int64_t i = 0; fits && i < count; i++) {
+        assert_int_equal(own[i], m->unused[0]);
+        model_remove_unused(m, own[i]);
+        m->evicted += m->number[own[i]] > 0;
+        m->users[own[i]] = 1, m->number[own[i]] = 0;
+    }
+    if (fits) m->n[who] += count;
+}
+
+static int64_t model_find(const PoolModel *m, const PageName *name) {
+    for (int64_t k = 0; k < PAGES; k++)
+        if (m->number[k] && m->before[k] == name->before &&
+            !memcmp(m->tokens[k], name->tokens, sizeof m->tokens[k]))
+            return k;
+    return -1;
+}
+
+static void check_name(PoolModel *m, PagePool *pool, int who, const PageName *name) {
+    if (!m->n[who] || !name->before) return;
+    const int64_t page = m->page[who][m->n[who] - 1], other = model_find(m, name);
+    if (m->number[page]) return;
+    const uint64_t number = page_pool_name(pool, page, name);
+    if (other >= 0) {
+        assert_int_equal(number, m->number[other]);
+        m->renamed++;
+        return;
+    }
+    for (int64_t k = 0; k < PAGES; k++) assert_true(m->number[k] != number);
+    assert_true(number >> 63); /* so that it begins no sequence */
+    m->number[page] = number, m->before[page] = name->before;
+    memcpy(m->tokens[page], name->tokens, sizeof m->tokens[page]);
+}
+
+static void check_find(PoolModel *m, PagePool *pool, int who, const PageName *name) {
+    uint64_t before = 0;
+    if (m->n[who] == PAGES) return;
+    const int64_t page = page_pool_find(pool, name, &before);
+    assert_int_equal(page, model_find(m, name));
+    if (page < 0) return;
+    assert_int_equal(before, m->number[page]);
+    if (!m->users[page]++) model_remove_unused(m, page);
+    m->page[who][m->n[who]++] = page, m->found++;
+}
+
+static void check_share(PoolModel *m, PagePool *pool, int who, int with) {
+    if (m->n[with] || who == with) return;
+    page_pool_share(pool, m->n[who], m->page[who]);
+    memcpy(m->page[with], m->page[who], sizeof m->page[who]);
+    m->n[with] = m->n[who];
+    for (int64_t i = 0; i < m->n[who]; i++) m->users[m->page[who][i]]++;
+}
+
+static void check_forget(PoolModel *m, PagePool *pool) {
+    page_pool_forget(pool);
+    memset(m->number, 0, sizeof m->number);
+    m->forgotten++;
+}
+
+/* Later pages are released first. */
+static void check_release(PoolModel *m, PagePool *pool, int who) {
+    page_pool_release(pool, m->n[who], m->page[who]);
+    while (m->n[who]) model_release(m, m->page[who][--m->n[who]]);
+}
+
+TEST(a_page_has_one_content) {
+    enum { STEPS = 1000000 };
+    PoolModel *m = mem_zero(1, sizeof *m);
     PagePool *pool = page_pool_new(PAGES);
-    for (uint64_t i = 0; i < STEPS; i++) {
-        const int who = (int)draw(1, 4 * i, OWNERS);
-        const int64_t count = 1 + (int64_t)draw(1, 4 * i + 1, 8);
-        const int32_t content[WIDTH] = {(int32_t)draw(1, 4 * i + 1, 5), (int32_t)draw(1, 4 * i + 2, 3)};
-        int64_t *own = page[who], last = n[who] ? own[n[who] - 1] : -1;
-        PageName name = {n[who] > 1 ? number[own[n[who] - 2]] : 7, content, WIDTH};
-        switch (draw(1, 4 * i + 3, 4)) {
+    Dice d = {1, 0, 0};
+    for (int64_t i = 0; i < PAGES; i++) m->unused[m->n_unused++] = i;
+    for (int64_t i = 0; i < STEPS; i++) {
+        const int who = (int)roll(&d, OWNERS);
+        const int32_t content[WIDTH] = {(int32_t)roll(&d, 2), (int32_t)roll(&d, 3)};
+        const int64_t *own = m->page[who], n = m->n[who];
+        const PageName last = {n > 1 ? m->number[own[n - 2]] : 7, content, WIDTH},
+                       next = {n ? m->number[own[n - 1]] : 7, content, WIDTH};
+        switch (roll(&d, 8)) {
         case 0:
-            if (n[who] + count > PAGES) continue;
-            assert_int_equal(page_pool_take(pool, count, own + n[who]), count <= unused);
-            for (int64_t k = 0; count <= unused && k < count; k++) {
-                assert_int_equal(users[own[n[who] + k]]++, 0);
-                number[own[n[who] + k]] = 0;
-            }
-            if (count <= unused) n[who] += count, unused -= count;
-            break;
         case 1:
-            if (last < 0 || number[last] || !name.before) continue;
-            const uint64_t got = page_pool_name(pool, last, &name);
-            for (int64_t k = 0; k < PAGES; k++)
-                if (number[k] == got) last = -1; /* another page has this name */
-            if (last < 0) continue;
-            number[last] = got, before[last] = name.before;
-            memcpy(tokens[last], content, sizeof content);
+            check_take(m, pool, who, 1 + roll(&d, 8));
             break;
         case 2:
-            if (n[who] == PAGES) continue;
-            name.before = last < 0 ? 7 : number[last];
-            const int64_t hit = page_pool_find(pool, &name, &(uint64_t){0});
-            int64_t want = -1;
-            for (int64_t k = 0; k < PAGES; k++)
-                if (number[k] && before[k] == name.before && !memcmp(tokens[k], content, sizeof content))
-                    want = k;
-            assert_int_equal(hit, want);
-            if (hit < 0) continue;
-            unused -= !users[hit]++, found++;
-            own[n[who]++] = hit;
+        case 3:
+            check_name(m, pool, who, &last);
+            break;
+        case 4:
+        case 5:
+            check_find(m, pool, who, &next);
+            break;
+        case 6:
+            check_share(m, pool, who, (int)roll(&d, OWNERS));
             break;
         default:
-            page_pool_release(pool, n[who], own);
-            for (int64_t k = 0; k < n[who]; k++) unused += !--users[own[k]];
-            n[who] = 0;
+            if (one_in(&d, 100)) check_forget(m, pool);
+            check_release(m, pool, who);
         }
-        assert_int_equal(page_pool_available(pool), unused);
+        assert_int_equal(page_pool_available(pool), m->n_unused);
     }
-    assert_true(found > 1000);
+    assert_true(m->found > 500 && m->renamed > 500 && m->evicted > 500 && m->forgotten > 500);
+    for (int who = 0; who < OWNERS; who++) check_release(m, pool, who);
+    assert_int_equal(page_pool_available(pool), page_pool_size(pool));
     page_pool_free(pool);
+    free(m);
 }
