@@ -3,7 +3,6 @@
 the former are stored in bench/results/planted-bugs.json, the mutants of the latter in bench/results/mutants.json.
 
 usage: tests/mutants/table.py REPORT"""
-import collections
 import json
 import pathlib
 import sys
@@ -21,7 +20,7 @@ def share(part):
     return f"{sum(part)} of {len(part)}" if any(part) else "-"
 
 
-def summary(report):
+def planted(report):
     records = report["records"]
     rows = [["planted bugs killed", share([r["killed"] for r in records])],
             ["bugs that change the loss curve and are killed by Megatron-LM's rule",
@@ -33,18 +32,7 @@ def summary(report):
                     if lane == "bit" else
                     [f"smallest eps for which {lane} detects that one rank's gradients are multiplied by 1 + eps",
                      f"{eps:.1e}"])
-    return markdown(["", ""], rows)
-
-
-def matrix(records):
-    families = collections.defaultdict(list)
-    for record in records:
-        if record["matrix"]:
-            families[record["family"]].append(record["matrix"])
-    cells = list(next(iter(families.values()), [{}])[0])
-    return markdown(["family", "bugs", *cells],
-                    [[family, len(found), *(sum(m[c] for m in found) or "-" for c in cells)]
-                     for family, found in families.items()])
+    return f"\n{markdown(['', ''], rows)}\n\n"
 
 
 def bugs(records):
@@ -54,35 +42,22 @@ def bugs(records):
              and r["family"] not in ("comparator", "option", "dataset")} for r in records]
 
 
-def planted(report):
-    parts = {"Score": summary(report), "Bugs that each cell detects": matrix(report["records"])}
-    return "".join(f"\n## {title}\n\n{part}\n" for title, part in parts.items())
-
-
-def by_folder(mutants):
-    folders = collections.defaultdict(list)
-    for m in mutants:
-        folders[str(pathlib.Path(m["file"]).parent)].append(m)
-    rows = [[folder, len(found), score.killed(found, "status"), score.killed(found, "last")]
-            for folder, found in sorted(folders.items())]
-    return markdown(["folder", "mutants", "killed", "killed now"], rows)
-
-
 def source(report):
-    mutants, left_out = report["mutants"], sorted(report["not_counted"].items())
+    left_out = sorted(report["not_counted"].items())
     scores = markdown(["", ""], [*score.scores(report).items(),
                                  *((f"not counted: {status}", n) for status, n in left_out)])
-    return f"\nSeed {report['seed']}, commit {report['commit']}.\n\n{scores}\n\n{by_folder(mutants)}\n\n"
+    return f"\nSeed {report['seed']}, commit {report['commit']}.\n\n{scores}\n\n"
 
 
 def main(a):
     report = read_json(a.report)
     try:
-        name, text = ("source mutants", source(report)) if "sources" in report else ("planted bugs", planted(report))
+        of_source = "sources" in report
+        name, text = ("source mutants", source(report)) if of_source else ("planted bugs", planted(report))
         begin, end = (f"<!-- tests/mutants/table.py writes {name}{rest} -->\n" for rest in ("", ", up to here"))
         head, rest = DOCUMENT.read_text().split(begin)
         text = head + begin + text + end + rest.split(end)[1]
-        found = None if "sources" in report else json.dumps({"rows": bugs(report["records"])})
+        found = None if of_source else json.dumps({"rows": bugs(report["records"])})
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
         raise Failed(f"{a.report} is no report of run.py --json, or a mark is missing in docs/mutation.md "
                      f"({e})") from None
