@@ -15,6 +15,7 @@ typedef struct Named {
     char *name;
     Template *template; /* NULL if there is an error */
     Err err;
+    const ToolFormat *tools;
 } Named;
 
 struct Chat {
@@ -29,7 +30,7 @@ struct Chat {
 static void add_template(Chat *c, const char *name, const char *text, size_t n) {
     c->at = mem_grow(c->at, c->n + 1, sizeof *c->at);
     Named *named = &c->at[c->n++];
-    *named = (Named){.name = mem_strdup(name)};
+    *named = (Named){.name = mem_strdup(name), .tools = tool_format(text, n)};
     named->err = template_parse(text, n, &named->template);
 }
 
@@ -138,6 +139,17 @@ static const Named *find(const Chat *c, const char *name) {
     return NULL;
 }
 
+/* name: NULL means the template for tools, or the default. */
+static const Named *find_for(const Chat *c, const char *name, bool tools) {
+    const Named *named = tools && !name ? find(c, "tool_use") : NULL;
+    return named ? named : find(c, name ? name : "default");
+}
+
+const ToolFormat *chat_tool_format(const Chat *c, const char *template) {
+    const Named *named = find_for(c, template, true);
+    return named ? named->tools : template ? tool_format(template, strlen(template)) : NULL;
+}
+
 static Err no_template(const Chat *c, const char *name) {
     Str names = {0};
     for (size_t i = 0; i < c->n; i++) str_printf(&names, "%s%s", i ? ", " : "", quote(c->at[i].name).s);
@@ -149,14 +161,12 @@ static Err no_template(const Chat *c, const char *name) {
 
 /* Sets *out to the template of the request. The caller frees *own, which is set if the request has the text. */
 static Err choose(const Chat *c, const ChatRequest *r, const Template **out, Template **own) {
-    const Named *named = find(c, r->template);
+    const Named *named = find_for(c, r->template, r->tools);
     if (!named && r->template && strchr(r->template, '{')) {
         ERR_RETURN(template_parse(r->template, strlen(r->template), own));
         *out = *own;
         return ERR_OK;
     }
-    if (!r->template && r->tools) named = find(c, "tool_use");
-    if (!r->template && !named) named = find(c, "default");
     if (!named) return no_template(c, r->template ? r->template : "default");
     *out = named->template;
     return named->err;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "chat/template.h"
+#include "chat/tools.h"
 #include "tokenizer/tokenizer.h"
 
 /* Templates and special tokens of a tokenizer. It never changes after chat_open, so any number of threads may use
@@ -29,6 +30,8 @@ typedef struct ChatRequest {
  * "chat_template", "chat_template_kwargs", "add_generation_prompt" and "continue_final_message". `out` borrows from the
  * JSON value. `where` is the source, for messages: "'file'". */
 Err chat_request(const char *where, const json_t *, ChatRequest *out);
+/* The format in which a request with tools gets calls; template: as in ChatRequest. NULL if it is not known. */
+const ToolFormat *chat_tool_format(const Chat *, const char *template);
 /* Appends the text to `out`. `now` is the local time. */
 Err chat_render(const Chat *, const ChatRequest *, const struct tm *now, Str *out);
 /* Tokenizes a rendered text. Special tokens in it become their ids, and none are added. See tokenizer_encode_spans. */

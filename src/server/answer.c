@@ -12,6 +12,8 @@
 /* One text of the answer. */
 typedef struct Choice {
     TextStream text;
+    ToolText tools;
+    int64_t calls; /* number of calls that answer_stream has sent */
     const TokenList *prompt;
     Str fresh;        /* the text that answer_stream has not sent; without a stream, the whole text */
     json_t *logprobs; /* the same for log-probabilities, or all tokens of ENDPOINT_MEGATRON; may be NULL */
@@ -136,6 +138,7 @@ static void begin(const Answer *a, Choice *c) {
     const bool echo = a->ask.echo;
     text_begin(&c->text, a->served->tokenizer, &NO_STOPS, p->at, echo ? 0 : p->n);
     c->text.special = a->ask.special;
+    c->tools.format = a->ask.tools;
     c->logprobs = new_logprobs(a);
     c->ids = a->ask.ids ? json_array() : NULL;
     c->end = -1;
@@ -145,8 +148,19 @@ static void begin(const Answer *a, Choice *c) {
     for (size_t i = 0; i < (a->ask.logprobs ? 1 : p->n); i++) text_push(&c->text, p->at[i], &c->fresh);
 }
 
+/* Adds a token to the text, or ends it if there is none. */
+static void add_text(Choice *c, const int32_t *token) {
+    Str text = {0};
+    if (token)
+        text_push(&c->text, *token, &text);
+    else
+        text_end(&c->text, &text);
+    tool_text_push(&c->tools, text.s, text.len, !token, &c->fresh);
+    str_free(&text);
+}
+
 static void end(const Answer *a, Choice *c, Ticket *ticket, Reason reason) {
-    text_end(&c->text, &c->fresh);
+    add_text(c, NULL);
     c->ended = true;
     c->reason = c->text.stopped ? REASON_STOP : reason;
     ticket_end(ticket, c - a->choices, c->reason);
@@ -171,8 +185,7 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
             json_array_append_new(c->ids, json_integer(e->token));
         }
     }
-    if (e->kind != EVENT_END && !(is_megatron(a) && e->kind == EVENT_PROMPT))
-        text_push(&c->text, e->token, &c->fresh);
+    if (e->kind != EVENT_END && !(is_megatron(a) && e->kind == EVENT_PROMPT)) add_text(c, &e->token);
     if (e->kind == EVENT_END && e->finish == FINISH_STOP) c->end = e->token;
     if (e->kind == EVENT_END || c->text.stopped)
         end(a, c, ticket, e->finish == FINISH_STOP ? REASON_STOP : REASON_LENGTH);
@@ -217,7 +230,7 @@ Answer *answer_new(const Served *served, Ask *ask) {
 
 void answer_free(Answer *a) {
     for (int64_t i = 0; i < a->n; i++) {
-        text_free(&a->choices[i].text);
+        text_free(&a->choices[i].text), tool_text_free(&a->choices[i].tools);
         str_free(&a->choices[i].fresh);
         json_decref(a->choices[i].logprobs), json_decref(a->choices[i].ids);
     }
@@ -274,14 +287,34 @@ static json_t *ids_json(const TokenList *list) {
     return ids;
 }
 
+static bool is_calling(const Choice *c) { return (int64_t)json_array_size(c->tools.calls) > c->calls; }
+
+/* The calls that are not sent yet; a stream numbers them. An id has nine digits, because the templates of Mistral need
+ * that. */
+static json_t *calls_json(const Answer *a, const Choice *c, int64_t choice) {
+    json_t *list = json_array();
+    for (int64_t i = c->calls; i < (int64_t)json_array_size(c->tools.calls); i++) {
+        char id[10];
+        const int64_t place[] = {choice, i};
+        snprintf(id, sizeof id, "%09llx",
+                 (unsigned long long)(hash64(place, sizeof place, hash_name(a->id)) & 0xFFFFFFFFF));
+        json_t *call = json_pack("{s:s,s:s,s:O}", "id", id, "type", "function", "function",
+                                 json_array_get(c->tools.calls, (size_t)i));
+        if (a->ask.stream) json_object_set_new(call, "index", json_integer(i));
+        json_array_append_new(list, call);
+    }
+    return list;
+}
+
 /* The choice with the text that is not sent yet. */
 static json_t *choice_json(const Answer *a, const Choice *c, int64_t index, const char *chat_member) {
     json_t *text = json_stringn(c->fresh.s ? c->fresh.s : "", c->fresh.len),
            *json = json_pack("{s:I,s:O?,s:s?,s:o}", "index", (json_int_t)index, "logprobs", c->logprobs,
                              "finish_reason",
                              !c->ended                  ? NULL
-                             : c->reason == REASON_STOP ? "stop"
-                                                        : "length",
+                             : c->reason != REASON_STOP ? "length"
+                             : c->tools.calls           ? "tool_calls"
+                                                        : "stop",
                              "stop_reason", stop_reason(c, a));
     if (c->ids) json_object_set(json, "token_ids", c->ids);
     if (c->ids && !c->begun) json_object_set_new(json, "prompt_token_ids", ids_json(c->prompt));
@@ -290,6 +323,10 @@ static json_t *choice_json(const Answer *a, const Choice *c, int64_t index, cons
         return json;
     }
     json_t *message = json_pack("{s:o}", "content", text);
+    if (is_calling(c)) {
+        if (!c->fresh.len) json_object_set_new(message, "content", json_null());
+        json_object_set_new(message, "tool_calls", calls_json(a, c, index));
+    }
     if (!c->begun) json_object_set_new(message, "role", json_string("assistant"));
     json_object_set_new(json, chat_member, message);
     return json;
@@ -359,7 +396,7 @@ static void send(json_t *json, Str *out) {
 
 /* Whether there is something to send for a choice. A log-probability waits for the text of its token. */
 static bool is_due(const Answer *a, const Choice *c) {
-    return !c->closed && (c->fresh.len || c->ended || (is_chat(a) && !c->begun));
+    return !c->closed && (c->fresh.len || c->ended || is_calling(c) || (is_chat(a) && !c->begun));
 }
 
 void answer_stream(Answer *a, Str *out) {
@@ -370,6 +407,7 @@ void answer_stream(Answer *a, Str *out) {
         if (a->ask.usage) json_object_set_new(json, "usage", a->ask.usage_always ? usage(a) : json_null());
         send(json, out);
         c->begun = true, c->closed = c->ended;
+        c->calls = (int64_t)json_array_size(c->tools.calls);
         str_clear(&c->fresh);
         json_decref(c->logprobs);
         c->logprobs = new_logprobs(a);

@@ -104,13 +104,46 @@ static Refusal join_content(json_t *message) {
     return SERVED;
 }
 
-/* The part of the body that chat_request reads. */
+/* Replaces the arguments of calls, which are texts with JSON, by their values, as templates expect them. */
+static Refusal read_arguments(json_t *message) {
+    const json_t *calls = json_object_get(message, "tool_calls");
+    json_t *call;
+    size_t i;
+    if (!calls || json_is_null(calls)) return SERVED;
+    if (!json_is_array(calls))
+        return field_wrong("messages", "a list of messages whose tool_calls are lists");
+    json_array_foreach(calls, i, call) {
+        json_t *function = json_object_get(call, "function"),
+               *arguments = json_object_get(function, "arguments");
+        if (!json_is_string(json_object_get(function, "name")))
+            return refuse(400, "messages", NULL, "a call of 'tool_calls' has no function with a name");
+        if (!json_is_string(arguments)) continue;
+        json_t *value = json_string_length(arguments)
+                            ? json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL)
+                            : json_object();
+        if (!json_is_object(value)) {
+            json_decref(value);
+            return refuse(400, "messages", NULL,
+                          "the arguments of a call of 'tool_calls' are not a JSON object: %s",
+                          quote(json_string_value(arguments)).s);
+        }
+        json_object_set_new(function, "arguments", value);
+    }
+    return SERVED;
+}
+
+static bool is_choice(const json_t *body, const char *choice) {
+    const char *given = json_string_value(json_object_get(body, "tool_choice"));
+    return given && !strcmp(given, choice);
+}
+
+/* The part of the body that chat_request reads. A template knows no tools that must not be called. */
 static Refusal chat_body(const json_t *body, json_t *out) {
-    static const char *const KEYS[] = {"messages", "chat_template", "chat_template_kwargs", "documents",
-                                       "continue_final_message"};
+    static const char *const KEYS[] = {"messages",  "chat_template",          "chat_template_kwargs",
+                                       "documents", "continue_final_message", "tools"};
     json_t *message;
     size_t i;
-    for (size_t k = 0; k < sizeof KEYS / sizeof *KEYS; k++) {
+    for (size_t k = 0; k < sizeof KEYS / sizeof *KEYS - is_choice(body, "none"); k++) {
         json_t *value = json_object_get(body, KEYS[k]);
         if (value && !json_is_null(value)) json_object_set_new(out, KEYS[k], json_deep_copy(value));
     }
@@ -121,8 +154,48 @@ static Refusal chat_body(const json_t *body, json_t *out) {
     json_t *messages = json_object_get(out, "messages");
     if (!json_is_array(messages) || !json_array_size(messages))
         return field_wrong("messages", "a list of messages");
-    json_array_foreach(messages, i, message) REFUSE_UNLESS_SERVED(join_content(message));
+    json_array_foreach(messages, i, message) {
+        REFUSE_UNLESS_SERVED(join_content(message));
+        REFUSE_UNLESS_SERVED(read_arguments(message));
+    }
     return SERVED;
+}
+
+static Refusal check_tools(const json_t *tools) {
+    const json_t *tool;
+    size_t i;
+    if (!json_array_size(tools)) return field_wrong("tools", "a list of tools that is not empty");
+    json_array_foreach(tools, i, tool) {
+        const char *type = json_string_value(json_object_get(tool, "type")),
+                   *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (!type || strcmp(type, "function") || !name || !*name)
+            return refuse(400, "tools", NULL,
+                          "tool %zu is not {\"type\": \"function\", \"function\": {\"name\": NAME, ...}}",
+                          i + 1);
+    }
+    return SERVED;
+}
+
+/* Sets the format in which the text has calls. */
+static Refusal read_tools(const Served *served, const json_t *body, Ask *a) {
+    const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
+    const bool none = is_choice(body, "none");
+    if (json_is_null(choice)) choice = NULL;
+    if (choice && !none && !is_choice(body, "auto"))
+        return refuse(400, "tool_choice", "unsupported",
+                      "'tool_choice' must be \"auto\" or \"none\": this server cannot force a call");
+    if (!tools || json_is_null(tools))
+        return choice && !none ? refuse(400, "tool_choice", NULL, "'tool_choice' needs 'tools': add them")
+                               : SERVED;
+    REFUSE_UNLESS_SERVED(check_tools(tools));
+    if (none || !served->chat) return SERVED;
+    a->tools = chat_tool_format(served->chat, json_string_value(json_object_get(body, "chat_template")));
+    a->special = true; /* markers of calls may be special tokens */
+    if (a->tools) return SERVED;
+    return refuse(
+        400, "tools", "unsupported",
+        "the chat template has no format of calls that this server knows (Hermes, Llama 3, Mistral, Granite, "
+        "Phi): remove 'tools', or set 'tool_choice' to \"none\"");
 }
 
 static Refusal render(const Served *served, const json_t *body, TokenList *out) {
@@ -355,6 +428,7 @@ static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t 
     REFUSE_UNLESS_SERVED(read_stops(out, body));
     REFUSE_UNLESS_SERVED(read_ends(served, out, "stop_token_ids", json_object_get(body, "stop_token_ids"),
                                    field_truth(body, "ignore_eos")));
+    if (endpoint == ENDPOINT_CHAT) REFUSE_UNLESS_SERVED(read_tools(served, body, out));
     REFUSE_UNLESS_SERVED(request_prompts(served, body, &out->prompts, &out->n_prompts));
     truncate_prompts(out, (size_t)field_integer(body, "truncate_prompt_tokens", INT32_MAX));
     return SERVED;

@@ -41,6 +41,7 @@ typedef struct Ask {
     bool usage, usage_always; /* the end of the stream, or each part, has the number of tokens */
     bool ids, special;        /* the answer has token ids; its text has the names of special tokens */
     uint64_t salt;            /* of Request */
+    const ToolFormat *tools;  /* of calls in the text, or NULL */
     int64_t likeliest;        /* log-probabilities are given for this many most likely tokens */
 } Ask;
 

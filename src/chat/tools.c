@@ -1,0 +1,180 @@
+#include "chat/tools.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+struct ToolFormat {
+    const char *sign;        /* a template that contains it has this format */
+    const char *begin, *end; /* markers around calls; NULL: calls continue to the end of the text */
+    bool bare;               /* a text that begins with { is a call too */
+};
+
+/* The first one whose sign is found. */
+static const ToolFormat FORMATS[] = {
+    {"<tool_call>", "<tool_call>", "</tool_call>", false},       /* Hermes, Qwen */
+    {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, false},               /* Mistral */
+    {"<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", false}, /* Granite, which omits the end; Phi */
+    {"ipython", "<|python_tag|>", NULL, true},                   /* Llama 3 */
+};
+
+const ToolFormat *tool_format(const char *template, size_t n) {
+    for (size_t i = 0; i < sizeof FORMATS / sizeof *FORMATS; i++)
+        if (memmem(template, n, FORMATS[i].sign, strlen(FORMATS[i].sign))) return &FORMATS[i];
+    return NULL;
+}
+
+/* ---- calls ---- */
+
+static bool add_call(json_t *calls, const char *name, const json_t *arguments) {
+    if (!name || (arguments && !json_is_object(arguments))) return false;
+    char *text = arguments ? json_dumps(arguments, JSON_COMPACT) : mem_strdup("{}");
+    json_array_append_new(calls, json_pack("{s:s,s:s}", "name", name, "arguments", text));
+    free(text);
+    return true;
+}
+
+/* Adds a call, or a list of calls. */
+static bool add_calls(json_t *calls, const json_t *value) {
+    const json_t *one, *arguments = json_object_get(value, "arguments");
+    size_t i;
+    if (!json_is_array(value))
+        return add_call(calls, json_string_value(json_object_get(value, "name")),
+                        arguments ? arguments : json_object_get(value, "parameters"));
+    json_array_foreach(value, i, one) if (!json_is_object(one) || !add_calls(calls, one)) return false;
+    return i > 0;
+}
+
+static size_t blanks(const char *s, size_t n, const char *set) {
+    size_t i = 0;
+    while (i < n && s[i] && strchr(set, s[i])) i++;
+    return i;
+}
+
+static bool skip(const char **s, size_t *n, const char *text) {
+    const size_t k = strlen(text);
+    if (*n < k || memcmp(*s, text, k)) return false;
+    *s += k, *n -= k;
+    return true;
+}
+
+/* Reads NAME[ARGS], which newer templates of Mistral have before the JSON. The caller frees the name. */
+static char *read_name(const char **s, size_t *n) {
+    static const char ARGS[] = "[ARGS]";
+    const char *at = memmem(*s, *n, ARGS, strlen(ARGS));
+    if (!at || **s == '{' || **s == '[') return NULL;
+    char *name = mem_printf("%.*s", (int)(at - *s), *s);
+    *n -= (size_t)(at - *s), *s = at;
+    skip(s, n, ARGS);
+    return name;
+}
+
+/* Reads the calls of a text: values of JSON in sequence. Returns NULL if it has anything else, or no call. */
+static json_t *read_calls(const ToolFormat *f, const char *s, size_t n) {
+    json_t *calls = json_array();
+    bool valid = true;
+    while (valid) {
+        const size_t skipped = blanks(s, n, " \t\r\n;");
+        s += skipped, n -= skipped;
+        if (!n) break;
+        if (json_array_size(calls) && skip(&s, &n, f->begin)) continue;
+        json_error_t error;
+        char *name = read_name(&s, &n);
+        json_t *value = json_loadb(s, n, JSON_DISABLE_EOF_CHECK, &error);
+        valid = value && (name ? add_call(calls, name, value) : add_calls(calls, value));
+        if (valid) s += error.position, n -= (size_t)error.position;
+        json_decref(value);
+        free(name);
+    }
+    if (valid && json_array_size(calls)) return calls;
+    json_decref(calls);
+    return NULL;
+}
+
+/* ---- texts ---- */
+
+static void say(ToolText *t, const char *text, size_t n, Str *content) {
+    if (!n) return;
+    t->said = true;
+    str_add(content, text, n);
+}
+
+static void drop(ToolText *t, size_t n) {
+    Str rest = {0};
+    if (n < t->held.len) str_add(&rest, t->held.s + n, t->held.len - n);
+    str_free(&t->held);
+    t->held = rest;
+    t->searched = 0;
+}
+
+/* Ends the part inside of markers after `n` bytes and a marker of `marker` bytes, if these are calls. */
+static bool take_calls(ToolText *t, size_t n, size_t marker) {
+    json_t *calls = read_calls(t->format, t->held.s, n);
+    if (!calls) return false;
+    if (!t->calls) t->calls = json_array();
+    json_array_extend(t->calls, calls);
+    json_decref(calls);
+    drop(t, n + marker);
+    t->inside = t->said = false;
+    return true;
+}
+
+/* Returns whether the text may continue outside of markers. */
+static bool leave(ToolText *t, bool end, Str *content) {
+    const char *marker = t->format->end, *at;
+    const size_t k = marker ? strlen(marker) : 0;
+    while (t->searched + k <= t->held.len && k) {
+        at = memmem(t->held.s + t->searched, t->held.len - t->searched, marker, k);
+        const size_t n = at ? (size_t)(at - t->held.s) : t->held.len - k;
+        t->searched = n + 1; /* this marker may be in a string of the JSON */
+        if (at && take_calls(t, n, k)) return true;
+    }
+    if (!end || take_calls(t, t->held.len, 0)) return false;
+    if (!t->bare) say(t, t->format->begin, strlen(t->format->begin), content);
+    say(t, t->held.s, t->held.len, content);
+    drop(t, t->held.len);
+    return false;
+}
+
+/* The number of bytes at the end of the text that could begin a marker. */
+static size_t begun(const Str *text, const char *marker) {
+    size_t k = strlen(marker) - 1;
+    if (k > text->len) k = text->len;
+    while (k && memcmp(text->s + text->len - k, marker, k)) k--;
+    return k;
+}
+
+/* Returns whether the text may continue inside of markers. */
+static bool enter(ToolText *t, bool end, Str *content) {
+    const char *marker = t->format->begin;
+    const size_t first = blanks(t->held.s, t->held.len, " \t\r\n");
+    const char *at = t->held.len ? memmem(t->held.s, t->held.len, marker, strlen(marker)) : NULL;
+    t->bare = t->format->bare && !t->said && first < t->held.len && t->held.s[first] == '{';
+    if (t->bare || at) {
+        const size_t before = t->bare ? 0 : (size_t)(at - t->held.s);
+        if (t->said || first < before) say(t, t->held.s, before, content);
+        drop(t, t->bare ? 0 : before + strlen(marker));
+        t->inside = true;
+        return true;
+    }
+    const size_t keep = end ? 0 : begun(&t->held, marker), n = t->held.len - keep;
+    if (!t->said && first >= n && !(end && !t->calls)) return false; /* blanks, which a call may follow */
+    say(t, t->held.s, n, content);
+    drop(t, n);
+    return false;
+}
+
+void tool_text_push(ToolText *t, const char *text, size_t n, bool end, Str *content) {
+    if (!t->format) {
+        if (n) str_add(content, text, n);
+        return;
+    }
+    if (n) str_add(&t->held, text, n);
+    while (t->inside ? leave(t, end, content) : enter(t, end, content)) continue;
+}
+
+void tool_text_free(ToolText *t) {
+    str_free(&t->held);
+    json_decref(t->calls);
+}

@@ -1,0 +1,80 @@
+/* Tests that calls of functions are found in the formats of chat templates, wherever a text is split. */
+#include "unit/err.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "chat/tools.h"
+
+static const struct {
+    const char *template, *text, *content, *calls;
+} CASES[] = {
+    {"<tool_call>",
+     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"\xC3\xA9\", \"b\": [1, {}]}}\n</tool_call>", "",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":\\\"\xC3\xA9\\\",\\\"b\\\":[1,{}]}\"}]"},
+    {"<tool_call>",
+     "\nLet me see.\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool_call>{\"arguments\": "
+     "{\"x\": "
+     "\"</tool_call>\"}, \"name\": \"g\"}</tool_call>\n",
+     "\nLet me see.\n",
+     "[{\"name\": \"f\", \"arguments\": \"{}\"}, {\"name\": \"g\", \"arguments\": "
+     "\"{\\\"x\\\":\\\"</tool_call>\\\"}\"}]"},
+    {"<tool_call>", "<tool_call>{\"name\": \"f\"}</tool_call> Well.", " Well.",
+     "[{\"name\": \"f\", \"arguments\": \"{}\"}]"},
+    {"<tool_call>", "<tool_call>{\"name\": \"f\"}", "", "[{\"name\": \"f\", \"arguments\": \"{}\"}]"},
+    {"<tool_call>", "a <tool_call>{\"name\": \"f\", \"argu", "a <tool_call>{\"name\": \"f\", \"argu", NULL},
+    {"<tool_call>", "<tool_call>{\"name\": 3}</tool_call> b", "<tool_call>{\"name\": 3}</tool_call> b", NULL},
+    {"<tool_call>", "<tool_call></tool_call>", "<tool_call></tool_call>", NULL},
+    {"<tool_call>", "<tool_call>[]</tool_call>", "<tool_call>[]</tool_call>", NULL},
+    {"<tool_call>", "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>",
+     "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>", NULL},
+    {"<tool_call>", "x < y, <tool_cal <<tool_", "x < y, <tool_cal <<tool_", NULL},
+    {"<tool_call>", "{\"name\": \"f\", \"arguments\": {}}", "{\"name\": \"f\", \"arguments\": {}}", NULL},
+    {"<tool_call>", " \n ", " \n ", NULL},
+    {"<tool_call>", "", "", NULL},
+    {"[TOOL_CALLS]",
+     "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]", "",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":1}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
+    {"[TOOL_CALLS]", "Yes.[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}", "Yes.",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":1}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
+    {"[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]{\"a\": 1} x", "[TOOL_CALLS]f[ARGS]{\"a\": 1} x", NULL},
+    {"<|tool_call|>", "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]", "",
+     "[{\"name\": \"f\", \"arguments\": \"{}\"}]"},
+    {"<|tool_call|>", "<|tool_call|>{\"name\": \"f\", \"arguments\": {}}<|/tool_call|>", "",
+     "[{\"name\": \"f\", \"arguments\": \"{}\"}]"},
+    {"ipython", "{\"name\": \"f\", \"parameters\": {\"a\": true}}; {\"name\": \"g\", \"parameters\": {}}", "",
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":true}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
+    {"ipython", " <|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "",
+     "[{\"name\": \"f\", \"arguments\": \"{}\"}]"},
+    {"ipython", "<|python_tag|>print(1)", "<|python_tag|>print(1)", NULL},
+    {"ipython", " {not JSON}", " {not JSON}", NULL},
+    {"ipython", "a {\"name\": \"f\", \"parameters\": {}}", "a {\"name\": \"f\", \"parameters\": {}}", NULL},
+    {"nothing", "<tool_call>{\"name\": \"f\"}</tool_call>", "<tool_call>{\"name\": \"f\"}</tool_call>", NULL},
+};
+
+/* Gives the text in parts that end after `first` bytes and then after each `step` bytes. */
+static void check(size_t k, size_t first, size_t step) {
+    const char *text = CASES[k].text;
+    const size_t n = strlen(text);
+    ToolText t = {.format = tool_format(CASES[k].template, strlen(CASES[k].template))};
+    Str content = {0};
+    for (size_t at = 0, to = first; at < n; at = to, to += step)
+        tool_text_push(&t, text + at, (to < n ? to : n) - at, false, &content);
+    tool_text_push(&t, NULL, 0, true, &content);
+    json_t *wanted = CASES[k].calls ? json_loads(CASES[k].calls, 0, NULL) : NULL;
+    if (strcmp(content.s ? content.s : "", CASES[k].content) || !wanted != !t.calls ||
+        (wanted && !json_equal(wanted, t.calls)))
+        fail_msg("%s in parts of %zu, %zu has the content %s and %zu calls", text, first, step,
+                 content.s ? content.s : "", json_array_size(t.calls));
+    json_decref(wanted);
+    str_free(&content);
+    tool_text_free(&t);
+}
+
+TEST(calls_do_not_depend_on_the_parts_of_a_text) {
+    for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++)
+        for (size_t first = 1; first <= strlen(CASES[k].text) + 1; first++) {
+            check(k, first, strlen(CASES[k].text) + 1);
+            check(k, first, 1);
+        }
+}
