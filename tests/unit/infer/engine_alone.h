@@ -144,11 +144,13 @@ static void case_models(Case *c, const char *words, Device *device) {
     registry_init(c->draft->registry, 1);
 }
 
-/* A case whose requests the engine chooses alone. */
+/* A case of long texts, whose tokens the engine chooses alone. */
 static inline void case_init(Case *c, const char *words, Device *device) {
+    Dice d = {2, 0, 0};
     case_models(c, words, device);
-    draw_requests(c, &(Dice){7, 0, 0});
-    for (int i = 0; i < REQUESTS; i++) c->request[i].steered = false;
+    draw_requests(c, &d);
+    for (int i = 0; i < REQUESTS; i++)
+        c->request[i].steered = false, c->request[i].max_new_tokens = roll(&d, NEW + 1);
 }
 
 static void case_free(Case *c) {
@@ -252,6 +254,7 @@ typedef struct Session {
     int waits[SLOTS], n_waits;    /* steered requests that wait for a token */
     bool open[SLOTS], ran[SLOTS]; /* added and neither ended nor aborted; was admitted */
     int of[SLOTS], slots;         /* the request that a slot copies */
+    int64_t most_passes;          /* the first request that runs gets a token in each pass */
     int64_t *seen;                /* [SIGHTS] */
 } Session;
 
@@ -259,6 +262,7 @@ static void session_add(Session *s, int slot) {
     assert_ok(engine_add(s->e, &s->c->request[slot]));
     s->result[slot] = (Result){0};
     s->open[slot] = true, s->ran[slot] = false;
+    s->most_passes += s->c->request[slot].n + s->c->request[slot].max_new_tokens + 1;
 }
 
 static Sight state_of(const Session *s, int slot) {
@@ -308,6 +312,7 @@ static void session_fork(Session *s, Dice *d) {
         if (s->waits[i] == from) s->waits[s->n_waits++] = slot;
     engine_fork(s->e, 100 - from, 100 - slot);
     s->of[slot] = s->of[from], s->result[slot] = s->result[from];
+    s->most_passes += live->n_first + live->request.max_new_tokens + 1;
     s->open[slot] = s->ran[slot] = true;
     s->slots++, s->seen[COPY]++;
 }
@@ -377,6 +382,7 @@ static void count_seen(const Session *s, Sight kept) {
     s->seen[kept] += counts.accepted, s->seen[REJECTED_DRAFT] += counts.drafts - counts.accepted;
     s->seen[LONG_PAGE] += s->e->limits.page > PAGE;
     s->seen[PASS_OF_ONE_TOKEN_EACH] += s->e->limits.tokens == s->e->limits.requests;
+    assert_in_range(counts.passes, 1, s->most_passes);
     assert_int_equal(counts.waiting + counts.running, 0);
     assert_int_equal(counts.free_pages, s->e->limits.pages);
     assert_int_equal(page_pool_available(s->e->encoder_pages), s->e->limits.encoder_pages);

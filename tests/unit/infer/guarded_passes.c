@@ -75,7 +75,9 @@ Tensor *__wrap_pass_run(Engine *e, const Pass *p) {
         const Tensor *pool = &c->pool[i];
         const int64_t rows = pool->dim[0];
         marks[i] = (Marks){mem_zero((size_t)rows, 1), mem_zero((size_t)rows, 1)};
-        mark_pass(e, p, rows == e->limits.page * e->limits.encoder_pages, &marks[i]);
+        mark_pass(e, p, has_encoder(e) && rows == e->limits.page * e->limits.encoder_pages, &marks[i]);
+        for (int64_t row = e->limits.page * e->limits.pages; row < rows && !has_encoder(e); row++)
+            marks[i].written[row] = true; /* of tokens that only fill the pass */
         make_nan(pool, &marks[i], (char *)view.data + (at - before));
     }
     memcpy(before, view.data, c->bytes);

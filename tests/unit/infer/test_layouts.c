@@ -102,7 +102,7 @@ static void run_rank(void *arg, Comm *comm) {
     const bool drafts = run->config->mtp_num_layers && run->config->pipeline_model_parallel_size == 1;
     const EngineLimits limits = {.page = PAGE,
                                  .pages = 9,
-                                 .encoder_pages = 9,
+                                 .encoder_pages = 10,
                                  .requests = MOST_RUNNING,
                                  .tokens = 40,
                                  .shares_prefixes = true,

@@ -1,16 +1,31 @@
-/* Tests of faults that were reported in other engines. The numbers in comments are those of the issues. Other tests
- * cover more of these reports:
+/* Tests of faults that were reported in other engines. Comments of tests name the issues. This table says where each of
+ * the 25 reports is tested: here, in another file of this folder, or in a functional test.
  *
- *   vLLM 5898, 9567 and 16832, Megatron-LM 2584: texts that change with the   engine: results_are_bitwise_those_of_...
- *     batch or with preemption
- *   vLLM 29071 and 8268: prompt log-probabilities with preemption or a        the same
- *     shared prefix
- *   vLLM 4761: a page that is reused has old rows                             the same
- *   Megatron-LM 6047, 5995 and 5822: counts of the users of pages             engine: a_page_has_one_content
- *   vLLM 21310, 6449 and 11953: seeds that are ignored or depend on ranks     generate: draws_depend_on_...; layouts
- *   vLLM 16529: ids outside the vocabulary                                    generate: what_cannot_be_generated_...
- *   vLLM 5846: log-probabilities that are off by one                          generate: cached_greedy_equals_...
- *   vLLM 5313 and 29216: speculation that changes tokens                      speculation */
+ *    1  vLLM 5898, 9567, 966: a text at temperature 0 changes with the batch    engine
+ *    2  vLLM 47069: batch-invariant attention varies                            a_thousand_runs_have_one_result; cuda_engine
+ *    3  vLLM 16832, Megatron-LM 2584: preemption or a pause mixes texts         engine; fleet
+ *    4  vLLM 29071, 3032, 37746: log-probabilities of a preempted prompt        engine, which bounds the number of passes
+ *    5  vLLM 8268, 3251, 5344: log-probabilities of a prompt that is shared     engine
+ *    6  vLLM 4761, kvcached 362: a page is reused with old rows                 engine (guarded_passes.c)
+ *    7  Megatron-LM 4158: names of pages with equal hashes                      prompts_with_equal_hashes_share_nothing
+ *    8  Megatron-LM 6047, 5995, 5822: counts of the users of pages              engine: a_page_has_one_content
+ *    9  Megatron-LM 5950: tokens that fill a pass reach pages in use            layouts (guarded_passes.c)
+ *   10  vLLM 21310, 6449, 11953: seeds that are ignored or depend on ranks      generate: draws_depend_on_...; layouts
+ *   11  vLLM 16449: n = 2 differs from two requests                             functional/serve
+ *   12  vLLM 6521, Megatron-LM 5167: a prompt without new tokens                a_prompt_without_new_tokens_has_...
+ *   13  vLLM 16529, 54195, SGLang 7670: ids outside the vocabulary              generate: what_cannot_be_generated_...
+ *   14  vLLM 5846: log-probabilities that are off by one                        generate: cached_greedy_equals_...
+ *   15  vLLM 34875, 27300: tokens that are parts of characters                  functional/serve
+ *   16  vLLM 19379: text_offset of such tokens                                  functional/serve
+ *   17  SGLang 11446, llama.cpp 9867: stop strings in a stream                  functional/serve
+ *   18  lucebox 641: characters that are divided over parts of a stream         functional/serve
+ *   19  llama.cpp 13262: a client that has left                                 an_abort_returns_all_pages; soak_serve.py
+ *   20  vLLM 22545, 29928: gauges after aborts                                  the same
+ *   21  llama.cpp 3817, 5246, vLLM 13067: prompts at the limit of the context   lengths_at_the_limit_are_...
+ *   22  llama.cpp 18237, 6348: SIGTERM in a long prompt                         functional/serve_load
+ *   23  SGLang 1764: logits that are not finite                                 logits_that_are_not_finite_end_...
+ *   24  vLLM 5313, 29216, llama.cpp 25618: speculation that changes texts       engine; speculation
+ *   25  Megatron-LM 6025, vLLM 8625: a lost engine; usage in streams            fleet; functional/serve */
 #include "unit/infer/engine_alone.h"
 
 #include <math.h>
@@ -39,6 +54,10 @@ static void see(void *arg, const EngineEvent *e) {
         s->ended[e->id]++, s->finish[e->id] = e->finish;
     else
         s->logprob[e->id][s->n[e->id]++] = e->logprob + e->token;
+}
+
+static void see_first(void *arg, const EngineEvent *e) {
+    if (!e->id) see(arg, e);
 }
 
 static Request request_of(const Case *c, int64_t id, int64_t n, int64_t fresh) {
@@ -150,5 +169,74 @@ TEST(lengths_at_the_limit_are_computed_or_refused) {
         assert_empty(e);
         engine_free(e);
     }
+    case_free(&c);
+}
+
+/* ---- pages ---- */
+
+static _Thread_local bool collides;
+uint64_t __real_hash64(const void *bytes, size_t n, uint64_t seed);
+uint64_t __wrap_hash64(const void *bytes, size_t n, uint64_t seed);
+uint64_t __wrap_hash64(const void *bytes, size_t n, uint64_t seed) {
+    return collides ? 1 : __real_hash64(bytes, n, seed);
+}
+
+/* Megatron-LM 4158: the pages of another prompt, of another salt, and after another page have the same hash. */
+TEST(prompts_with_equal_hashes_share_nothing) {
+    enum { RUNS = 4, N = 2 * PAGE + 1 };
+    static const struct {
+        int32_t first, second;
+        uint64_t salt;
+        int64_t shared;
+    } ROWS[RUNS] = {{4, 5, 0, 0}, {6, 5, 0, 0}, {4, 5, 1, 0}, {4, 5, 0, 2 * PAGE}};
+    static Case c;
+    case_open(&c);
+    collides = true;
+    Engine *e = engine_open(
+        c.m,
+        (EngineLimits){.page = PAGE, .pages = PAGES, .requests = 1, .tokens = 16, .shares_prefixes = true});
+    int64_t before = 0;
+    for (int i = 0; i < RUNS; i++) {
+        int32_t prompt[N];
+        for (int k = 0; k < N; k++) prompt[k] = k < PAGE ? ROWS[i].first : ROWS[i].second;
+        const Request r = {.prompt = prompt, .n = N, .max_new_tokens = 1, .salt = ROWS[i].salt};
+        int64_t events[EVENT_END + 1] = {0};
+        assert_ok(engine_add(e, &r));
+        while (engine_step(e, count, events)) continue;
+        assert_int_equal(engine_counts(e).shared - before, ROWS[i].shared);
+        before = engine_counts(e).shared;
+    }
+    engine_free(e);
+    collides = false;
+    case_free(&c);
+}
+
+/* vLLM 47069: one request, each time with other requests before it, with it and after it. */
+TEST(a_thousand_runs_have_one_result) {
+    enum { RUNS = 1000, NEIGHBOURS = 3, FRESH = 4 };
+    static Case c;
+    case_open(&c);
+    Engine *e = engine_open(
+        c.m,
+        (EngineLimits){
+            .page = PAGE, .pages = PAGES, .requests = NEIGHBOURS + 1, .tokens = 24, .shares_prefixes = true});
+    double first[FRESH] = {0};
+    for (uint64_t run = 0; run < RUNS; run++) {
+        Dice d = {5, run, 0};
+        Seen seen = {0};
+        const int64_t place = roll(&d, NEIGHBOURS + 1);
+        for (int64_t i = 0; i <= NEIGHBOURS; i++) {
+            const bool own = i == place;
+            Request r = request_of(&c, own ? 0 : 1, own ? 9 : 1 + roll(&d, 20), own ? FRESH : roll(&d, 4));
+            if (!own) r.id = 1 + i, r.prompt = c.prompt[1 + roll(&d, 3)], r.logprobs = false;
+            assert_ok(engine_add(e, &r));
+        }
+        while (engine_step(e, see_first, &seen)) continue;
+        if (!run) memcpy(first, seen.logprob[0], sizeof first);
+        assert_int_equal(seen.n[0], FRESH);
+        assert_memory_equal(seen.logprob[0], first, sizeof first);
+    }
+    assert_empty(e);
+    engine_free(e);
     case_free(&c);
 }
