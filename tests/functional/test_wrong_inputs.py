@@ -2,6 +2,7 @@
 parts that the message must contain (separated by |), and the exit status if it is not 2. The help that a message points
 to is tested too."""
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -338,6 +339,8 @@ docs now => 'now' does not belong to any option
 docs --num-layers 2 => '--num-layers' is not an option
 version --now => '--now' is not an option
 """
+if not pathlib.Path("/dev/nvidiactl").exists():
+    ROWS += "generate {ask} --device cuda => --device cuda: this\npretrain {run} --device cuda => --device cuda: this\n"
 
 
 def prepare():

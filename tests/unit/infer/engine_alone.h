@@ -326,6 +326,9 @@ static bool session_step(Session *s) {
         s->ran[slot_of(live->request.id)] = true;
         s->seen[PART_OF_A_PROMPT] += live->computed && live->computed < live->n_first;
     }
+    for (int64_t i = 1; i < e->waiting.n; i++) /* preempted requests wait before new ones */
+        assert_true(s->ran[slot_of(e->waiting.at[i - 1]->request.id)] ||
+                    !s->ran[slot_of(e->waiting.at[i]->request.id)]);
     if (s->dice && e->running.n && one_in(s->dice, 3)) session_fork(s, s->dice);
     for (int i = 0; i < s->n_waits; i++) {
         const int slot = s->waits[i];

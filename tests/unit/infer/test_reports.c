@@ -172,6 +172,35 @@ TEST(lengths_at_the_limit_are_computed_or_refused) {
     case_free(&c);
 }
 
+/* A request that can never fit in the pool is refused with the numbers, and all others are computed. */
+TEST(a_request_that_can_never_fit_is_refused) {
+    static const struct {
+        int64_t n, fresh, needs; /* needs: pages; 0: it fits in the 2 pages */
+    } ROWS[] = {{2 * PAGE, 0, 0}, {2 * PAGE, 1, 3}, {PAGE, PAGE, 0}, {PAGE, PAGE + 1, 3}, {1, 3 * PAGE, 4}};
+    static Case c;
+    static int32_t prompt[2 * PAGE];
+    case_open(&c);
+    Engine *e = engine_open(c.m, (EngineLimits){.page = PAGE, .pages = 2, .requests = 2, .tokens = 16});
+    int64_t events[EVENT_END + 1] = {0}, fit = 0;
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        char says[200];
+        snprintf(says, sizeof says,
+                 "a request of %d prompt tokens and %d new ones needs %d pages of 64 tokens, but there are 2",
+                 (int)ROWS[i].n, (int)ROWS[i].fresh, (int)ROWS[i].needs);
+        const Err refused = engine_add(
+            e,
+            &(Request){.id = (int64_t)i, .prompt = prompt, .n = ROWS[i].n, .max_new_tokens = ROWS[i].fresh});
+        assert_int_equal(refused.code, ROWS[i].needs ? ERR_USER : ERR_NONE);
+        if (ROWS[i].needs && !strstr(refused.msg, says))
+            fail_msg("'%s' does not say '%s'", refused.msg, says);
+        fit += !ROWS[i].needs;
+    }
+    while (engine_step(e, count, events)) continue;
+    assert_int_equal(events[EVENT_END], fit);
+    engine_free(e);
+    case_free(&c);
+}
+
 /* ---- pages ---- */
 
 static _Thread_local bool collides;
