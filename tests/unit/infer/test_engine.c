@@ -28,6 +28,50 @@ TEST(requests_share_pages_only_with_their_salt) {
     case_free(&c);
 }
 
+/* A draw depends on the position, so a prompt that already has some of the new tokens has the others. */
+TEST(a_longer_prompt_has_the_rest_of_the_text) {
+    enum { N = 20, FRESH = 12 };
+    static Case c;
+    case_init(&c, STYLES[0], cpu());
+    int32_t prompt[N + FRESH];
+    memcpy(prompt, c.prompt[0], sizeof prompt);
+    for (int64_t cut = 0; cut < FRESH; cut++) {
+        Engine *e = engine_open(c.m, (EngineLimits){.page = PAGE, .pages = 1, .requests = 1, .tokens = PAGE});
+        Result *r = &c.got[cut];
+        const Request request = {.id = 100 - cut,
+                                 .prompt = prompt,
+                                 .n = N + cut,
+                                 .sampling.temperature = 1.3,
+                                 .seed = 3,
+                                 .max_new_tokens = FRESH - cut};
+        assert_ok(engine_add(e, &request));
+        while (engine_step(e, take, c.got)) continue;
+        if (!cut) memcpy(prompt + N, r->tokens + N, FRESH * sizeof *prompt);
+        assert_memory_equal(prompt + N + cut, r->tokens + N + cut, (size_t)(FRESH - cut) * sizeof *prompt);
+        engine_free(e);
+    }
+    case_free(&c);
+}
+
+/* The pools take the memory that is checked before they are allocated. */
+TEST(pools_take_the_bytes_that_are_checked) {
+    for (int k = 0; k < STYLE_COUNT; k++)
+        for (uint64_t round = 0; round < 6; round++) {
+            static Case c;
+            Dice d = {9, round, 0};
+            Sight kept;
+            case_models(&c, STYLES[k], cpu());
+            const EngineLimits limits = draw_limits(&c, &d, &kept);
+            const size_t before = c.m->device->allocated;
+            Engine *e = engine_open(c.m, limits);
+            assert_true((double)(c.m->device->allocated - before) ==
+                        engine_cache_bytes(c.m->model, &c.m->run, &limits));
+            engine_free(e);
+            assert_int_equal(c.m->device->allocated, before);
+            case_free(&c);
+        }
+}
+
 /* A model of the pool. Pages have numbers of users, and a name if their tokens were named; there are few tokens, so that
  * pages are shared and that names have equal hashes. The unused pages are a list in the order in which they are reused. */
 enum { PAGES = 37, WIDTH = 2, OWNERS = 8 };

@@ -153,6 +153,18 @@ TEST(logprob_is_log_softmax) {
     assert_true(sampling_logprob(huge, 2, 0) == 0);
 }
 
+TEST(likeliest_tokens_are_in_order) {
+    static const int32_t IDS[VOCAB] = {1, 4, 2, 6, 7, 3, 0, 5};
+    for (int64_t k = 1; k <= VOCAB; k++) {
+        LikelyToken got[VOCAB];
+        sampling_likeliest(LOGITS, VOCAB, k, got);
+        for (int64_t i = 0; i < k; i++) {
+            assert_int_equal(got[i].id, IDS[i]);
+            assert_true(got[i].logprob == sampling_logprob(LOGITS, VOCAB, IDS[i]));
+        }
+    }
+}
+
 static void to_ids(const char *letters, int32_t *out) {
     for (size_t i = 0; letters[i]; i++) out[i] = letters[i] - 'a';
 }
