@@ -102,7 +102,8 @@ static void add_completion_logprob(Choice *c, int32_t token, const EngineEvent *
     json_array_append_new(json_object_get(c->logprobs, "token_logprobs"),
                           e ? logprob_json(e->logprob) : json_null());
     json_array_append_new(json_object_get(c->logprobs, "top_logprobs"), map);
-    json_array_append_new(json_object_get(c->logprobs, "text_offset"), json_integer(c->text.characters));
+    json_array_append_new(json_object_get(c->logprobs, "text_offset"),
+                          json_integer(text_offset(&c->text, token)));
     str_free(&piece);
 }
 
@@ -249,8 +250,7 @@ Request *answer_requests(const Answer *a, int64_t *n) {
             (Request){.prompt = p->at,
                       .n = (int64_t)p->n,
                       .sampling = a->ask.sampling,
-                      .seed = a->seed,
-                      .stream = (uint64_t)i,
+                      .seed = a->seed + (uint64_t)i,
                       .salt = a->ask.salt,
                       .min_new_tokens = a->ask.min_tokens,
                       .max_new_tokens = ask_max_tokens(a->served, &a->ask, (int64_t)p->n),

@@ -83,6 +83,21 @@ void text_piece(const TextStream *s, int32_t token, Str *bytes) {
     free(text), free(ids);
 }
 
+int64_t text_offset(const TextStream *s, int32_t token) {
+    bool cut = false;
+    Str all = {0}, replaced = {0};
+    int64_t offset = s->characters;
+    if (!s->bytes.len) return offset;
+    str_add(&all, s->bytes.s, s->bytes.len);
+    text_piece(s, token, &all);
+    if (!utf8_prefix(all.s, all.len, &cut) && !cut) { /* the token does not continue the character */
+        utf8_repair(s->bytes.s, s->bytes.len, &replaced);
+        offset += (int64_t)utf8_count(replaced.s, replaced.len);
+    }
+    str_free(&all), str_free(&replaced);
+    return offset;
+}
+
 /* ---- characters ---- */
 
 /* Moves the complete characters of `bytes` to `held`. At the end of the text, an incomplete one becomes U+FFFD. */

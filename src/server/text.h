@@ -30,6 +30,8 @@ void text_begin(TextStream *, const Tokenizer *, const StopList *, const int32_t
 void text_free(TextStream *);
 /* Appends the bytes that a token would add, or the name of a special token. They may be a part of a character. */
 void text_piece(const TextStream *, int32_t token, Str *bytes);
+/* The index of the character that the next token begins or continues. */
+int64_t text_offset(const TextStream *, int32_t token);
 /* Adds a token, and appends to `out` the text that is now certain. Ids without a token have no text, nor do
  * special tokens unless `special` is set. After a stop string nothing is added. */
 void text_push(TextStream *, int32_t token, Str *out);

@@ -33,8 +33,10 @@ assert [c["text"] for c in both["choices"][2:]] == [greedy] * 2 and both["usage"
 draw = {"prompt": "The ", "max_tokens": 20, "seed": 5, "n": 3, "temperature": 1.5}
 drawn = server.post(COMPLETE, **draw)["choices"]
 assert len({c["text"] for c in drawn}) == 3 and server.post(COMPLETE, **draw)["choices"] == drawn
-assert server.post(COMPLETE, **{**draw, "n": 1})["choices"] == drawn[:1]
-assert server.post(COMPLETE, **{**draw, "seed": 6})["choices"] != drawn
+many = {**draw, "prompt": ["The ", "An "], "n": 2, "seed": -1}
+for i, choice in enumerate(server.post(COMPLETE, **many)["choices"]):  # as many requests with the next seeds
+    one = server.post(COMPLETE, **{**draw, "prompt": many["prompt"][i // 2], "seed": -1 + i, "n": 1})["choices"][0]
+    assert one == {**choice, "index": 0}, (i, one, choice)
 assert server.post(COMPLETE, **{**draw, "top_k": 1, "n": 1, "max_tokens": 24})["choices"][0]["text"] == greedy
 assert server.post(COMPLETE, **{**draw, "top_p": 1e-9, "n": 1, "max_tokens": 24})["choices"][0]["text"] == greedy
 
@@ -66,6 +68,18 @@ assert whole["prompt_token_ids"] == ids == parts[0][0]["prompt_token_ids"], (par
 assert not any("prompt_token_ids" in p for p, _ in parts[1:]), parts
 for most in 1, 2, 9:
     assert server.post(COMPLETE, **body, truncate_prompt_tokens=most)["choices"][0]["prompt_token_ids"] == ids[-most:]
+
+# A text continues with each token at the token's offset, also after characters of several bytes.
+body = {**draw, "prompt": "é€", "n": 4, "temperature": 2, "logprobs": 0, "echo": True}
+whole, checked = server.post(COMPLETE, **body)["choices"], 0
+for choice in whole:
+    lists, text = choice["logprobs"], choice["text"]
+    parts = ["".join(lists["tokens"][:i]) for i in range(len(lists["tokens"]))]
+    for token, offset in zip(lists["tokens"], lists["text_offset"]):
+        if "\ufffd" not in token: checked += text[offset:].startswith(token)
+        assert "\ufffd" in token or text[offset:].startswith(token), (token, offset, text)
+    assert lists["text_offset"][:6] == [0, 0, 1, 1, 1, 2] and lists["text_offset"] == sorted(lists["text_offset"]), lists
+assert checked > 10, whole
 
 # Log-probabilities: those of `generate`, one for each token of the prompt and one for each new token.
 one = server.post(COMPLETE, prompt="The ", max_tokens=3, temperature=0, logprobs=2, echo=True)["choices"][0]
@@ -303,6 +317,8 @@ for seed in range(8):
     assert events[0]["choices"][0]["delta"]["role"] == "assistant" and events[0]["object"] == "chat.completion.chunk"
     tokens = choice["logprobs"]["content"]
     assert all(len(t["top_logprobs"]) == 2 for t in tokens), tokens
+    same = [(t["bytes"], o["bytes"]) for t in tokens for o in t["top_logprobs"] if o["logprob"] == t["logprob"]]
+    assert all(a == b and b for a, b in same), same
     told = b"".join(bytes(t["bytes"]) for t in tokens if t["token"] not in ("<s>", "</s>", "<unk>", "<pad>"))
     assert told.decode(errors="replace") == text, (told, text)
     ends = choice["finish_reason"] == "stop"
