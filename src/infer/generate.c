@@ -7,6 +7,7 @@
 
 #include "base/amount.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "base/hash.h"
 #include "base/philox.h"
 #include "comm/agree.h"
@@ -183,12 +184,38 @@ static void add_arrived(Session *s) {
     while (s->added < n && !s->error.code) s->error = add(s, s->added++);
 }
 
+static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); }
+
+static void signal(Session *s, FleetSignal signal) {
+    const Err e = fleet_signal(s->fleet, signal);
+    CHECK(!e.code, "%s", e.msg);
+}
+
+/* Suspends and resumes the fleet, which runs again in the next step. Steps without a pass tell the other ranks that
+ * this one is alive. */
+static void suspend(Session *s) {
+    signal(s, SIGNAL_PAUSE);
+    fleet_step(s->fleet, take_event, s);
+    signal(s, SIGNAL_SUSPEND);
+    const int64_t start = clock_ns();
+    for (bool rests = true; rests;) {
+        fleet_step(s->fleet, take_event, s);
+        rests = 1e-9 * (double)(clock_ns() - start) < s->options->suspend_s;
+        if (rests) nap();
+    }
+    signal(s, SIGNAL_RESUME);
+    while (fleet_state(s->fleet) != FLEET_PAUSED) fleet_step(s->fleet, take_event, s);
+    signal(s, SIGNAL_UNPAUSE);
+}
+
 static void run(Session *s) {
+    const int64_t every = s->options->suspend_every;
     s->start_ns = clock_ns();
-    for (bool busy = true; (busy || s->added < s->n) && !s->error.code;) {
+    for (int64_t busy = 1, passes = 0; (busy || s->added < s->n) && !s->error.code; passes += busy) {
         add_arrived(s);
+        if (every && busy && passes && passes % every == 0) suspend(s);
         busy = !s->error.code && fleet_step(s->fleet, take_event, s);
-        if (!busy && s->added < s->n) nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        if (!busy && s->added < s->n) nap();
     }
     if (s->options->counts) *s->options->counts = fleet_counts(s->fleet);
 }

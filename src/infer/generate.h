@@ -49,6 +49,9 @@ typedef struct GenerateOptions {
      * first. */
     int64_t per_pass;
     double per_second;
+    /* The fleet is suspended for suspend_s seconds and resumed after each `suspend_every` passes; 0: never. */
+    int64_t suspend_every;
+    double suspend_s;
     GenerateWatch *watch;
     void *watch_arg;
     EngineCounts *counts; /* set after the last pass; may be NULL */

@@ -77,6 +77,7 @@ static void fill_batch(const Pass *p, const Inputs *in) {
         for (int64_t i = 0; i < live->request.n; i++) x.encoder_tokens[i] = live->request.prompt[i];
         *x.encoder_lengths = live->request.n;
     }
+    for (; at < in->tokens; at++) x.position_ids[at] = 0;
 }
 
 static int64_t row_of(const PageList *l, int64_t i, int64_t page) {

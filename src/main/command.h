@@ -17,7 +17,7 @@
     COMMAND(preprocess, false, "tokenize JSON Lines or plain text into .bin and .idx files")                 \
     COMMAND(tokenize, false, "print the tokens of texts, with the characters that each stands for")          \
     COMMAND(merge, false, "merge several .bin/.idx datasets into one")                                       \
-    COMMAND(generate, false, "continue prompts with a trained model")                                        \
+    COMMAND(generate, true, "continue prompts with a trained model")                                         \
     COMMAND(serve, false, "answer HTTP requests with a trained model, like OpenAI's API")                    \
     COMMAND(convert, false, "convert checkpoints from and to Hugging Face safetensors")                      \
     COMMAND(inspect, false, "print the content of a checkpoint or a dataset")                                \

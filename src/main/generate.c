@@ -92,6 +92,8 @@ static GenerateOptions options_of(const GenerateJob *j, Run *run, EngineCounts *
         .room = room ? c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30) : 0,
         .per_pass = i64_or(c->incoming_requests_per_step, 0),
         .per_second = f64_or(c->incoming_requests_per_sec, 0),
+        .suspend_every = i64_or(c->suspend_resume_interval, 0),
+        .suspend_s = c->suspend_timeout,
         .speculation = run->speculation,
         .counts = counts,
     };
@@ -209,11 +211,14 @@ static Err generate_on_rank(void *arg, Comm *comm) {
 static Err generate_run(void *job) {
     GenerateJob *j = job;
     Setup *s = &j->setup;
-    if (s->config.output_path) ERR_RETURN(file_check_target(s->config.output_path));
+    const bool first = comm_process() <= 0;
+    if (s->config.output_path && first) ERR_RETURN(file_check_target(s->config.output_path));
     ERR_RETURN(setup_finish_for_text(s));
     ERR_RETURN(draft_setup(s, &j->draft));
-    ERR_RETURN(s->config.interactive ? chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat)
-                                     : generate_read_prompts(j));
+    if (s->config.interactive)
+        ERR_RETURN(chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat));
+    else if (first || s->config.beam_width)
+        ERR_RETURN(generate_read_prompts(j));
     ERR_RETURN(find_tokens(j));
     return world_run(&s->config, generate_on_rank, j);
 }
@@ -229,7 +234,8 @@ int command_generate(int argc, char **argv) {
               "example: isotron generate --load checkpoints --prompt \"Once upon a time\" --temperature 0.8",
               NULL);
     Err e = config_parse(&s->config, &args, USE_GENERATE, 0, argc, argv);
-    const Err loaded = args.help ? ERR_OK : source_args(&s->config, s->arena, &args.notes);
+    Err loaded = args.help ? ERR_OK : source_args(&s->config, s->arena, &args.notes);
+    if (!args.help && !loaded.code) loaded = world_size(&s->config);
     if (!args.help && !loaded.code) {
         const Config *c = &s->config;
         const NamedFile output = {"--output-path", c->output_path},

@@ -179,7 +179,7 @@ static void add_logprobs(const GenerateJob *j, json_t *json, const Generated *g,
     json_object_set_new(json, "logprobs", logprobs_json(g, prompt, end));
 }
 
-/* The tokens include the end token, as in Megatron-LM, and the text does not. */
+/* The tokens include the end token, as in Megatron-LM, and the text does not. Values that are not recorded are null. */
 static Err sample_json(const GenerateJob *j, const GenerateResults *r, int64_t i, json_t **out) {
     const Generated *g = &r->out[i];
     const int64_t end = g->n + g->has_end;
@@ -193,7 +193,9 @@ static Err sample_json(const GenerateJob *j, const GenerateResults *r, int64_t i
     json_object_set_new(json, "generated_text", text_json(text, before < 0 ? bytes : (size_t)before));
     json_object_set_new(json, "generated_tokens", tokens);
     add_times(json, g, end);
-    json_object_set_new(json, "cuda_graph_request_count_map", json_null());
+    static const char *const UNKNOWN[] = {"cuda_graph_request_count_map", "routing_indices",
+                                          "routing_indices_token_indices"};
+    for (int k = 0; k < 3; k++) json_object_set_new(json, UNKNOWN[k], json_null());
     json_object_set_new(json, "step_count", json_integer(r->counts.passes));
     add_logprobs(j, json, g, end);
     free(text);

@@ -3,6 +3,7 @@ texts. None of this changes a text."""
 import os
 import pty
 import re
+import time
 
 from harness import *
 
@@ -25,7 +26,8 @@ def generate(*words, load=saved, status=0, stdin=None):
 RUN = {"throughput", "mem-max-allocated-bytes", "lifetime_prefill_token_count", "async_sched_step_count",
        "async_sched_compaction_step_count"}
 EACH = {"input_prompt", "generated_text", "generated_tokens", "latency", "ttft", "tpot", "cuda_graph_request_count_map",
-        "step_count", "top_n_logprobs", "generated_top_n_logprobs", "prompt_top_n_logprobs"}
+        "step_count", "top_n_logprobs", "generated_top_n_logprobs", "prompt_top_n_logprobs", "routing_indices",
+        "routing_indices_token_indices"}
 LOGPROBS = {"prompt_logprobs", "generated_logprobs", "logprobs"}
 PROMPTS = ["1 2 3 4 5", "6", "7 8 9"]
 ASK = ["--prompts", *PROMPTS, "--num-tokens-to-generate", 6, "--termination-id", -1, "--fp64"]
@@ -72,17 +74,46 @@ def tokens(told):
     return [told[str(i)]["generated_tokens"] for i in range(len(told) - len(RUN & set(told)))]
 
 
-# How prompts are added, limits of the engine and repeats change no token. Options select what the file has.
+# How prompts are added, suspensions, limits of the engine and repeats change no token. Options select what the file has.
 wanted = tokens(generate(*ASK)[2])
 for more, passes, count in ((["--incoming-requests-per-step", 1], 8, 9), (["--inference-max-requests", 1], 18, 9),
                             (["--inference-dynamic-batching-max-tokens", 2], 0, 9),
                             (["--inference-dynamic-batching-block-size", 128], 6, 9),
                             (["--inference-dynamic-batching-buffer-size-gb", 1e-6], 18, 9),
-                            (["--incoming-requests-per-sec", 100], 0, 9), (["--incoming-requests-per-sec", -1], 6, 9)):
+                            (["--incoming-requests-per-sec", 100], 0, 9), (["--incoming-requests-per-sec", -1], 6, 9),
+                            (["--suspend-resume-interval", 2], 0, 0), (["--suspend-resume-interval", 1, "--suspend-timeout",
+                                                                        1e-3, "--ranks", 2], 0, 0),
+                            (["--ranks", 3], 6, 9), (["--ranks", 4, "--incoming-requests-per-sec", 100], 0, 9)):
     told = generate(*ASK, *more, "--inference-repeat-n", 3)[2]
     assert tokens(told) == wanted and len(told["throughput"]) == 3, (more, told)
     assert passes in (0, told["0"]["step_count"]), (more, told)
     assert count in (0, told["lifetime_prefill_token_count"]), (more, told)
+again = generate(*ASK, "--suspend-resume-interval", 2)[2]["lifetime_prefill_token_count"]
+assert again > 9, again  # prompts are computed again
+start = time.monotonic()
+generate(*ASK, "--suspend-resume-interval", 2, "--suspend-timeout", 0.5)
+assert time.monotonic() - start > 1, "two suspensions take a second"
+
+# The results of replicas and of processes, of which only the first one reads prompts, are those of one rank.
+ask = ["--prompts", *PROMPTS, "--num-tokens-to-generate", 6, "--return-log-probs", "--top-n-logprobs", 3,
+       "--batch-invariant-mode", "--temperature", 1.3]
+TIMES = {"latency", "ttft", "tpot", "step_count"}
+
+
+def results(told):
+    return [{key: value for key, value in told[str(i)].items() if key not in TIMES} for i in range(len(PROMPTS))]
+
+
+text, _, alone = generate(*ask, "--stream")
+for ranks in 2, 3:
+    got, _, told = generate(*ask, "--stream", "--ranks", ranks)
+    assert got == text and results(told) == results(alone), (ranks, told, alone)
+path.unlink()
+done = subprocess.run([*map(str, [sys.executable, ROOT / "tests/functional/launcher.py", 3, PROGRAM, "generate", "--load", saved,
+                                  "--output-path", path, *ask, *OPTIONS, "--prompts", "-", "--stream"])],
+                      input=PROMPTS[0], capture_output=True, text=True)
+assert done.returncode == 0 and done.stdout.startswith(text[6:].partition("\n")[0]), (done, text)
+assert results(json.loads(path.read_text()) | {"1": {}, "2": {}})[0] == results(alone)[0], done
 slow = generate("--prompts", *["1"] * 20, "--num-tokens-to-generate", 1, "--incoming-requests-per-sec", 40)[2]
 assert slow["throughput"][0] < 200, slow["throughput"]  # on average, 19 prompts arrive in 0.475 s
 assert set(generate(*ASK, "--output-every-n-results", 2, "--no-record-throughput")[2]) == RUN - {"throughput"} | {"0",

@@ -253,17 +253,22 @@ static void compare(const SignalRun *run, int i) {
 
 TEST(signals_change_no_token_except_new_weights) {
     static const struct {
-        int ranks;
+        int style, ranks;
         const char *words;
-    } LAYOUTS[] = {{1, ""}, {3, ""}, {2, "--pipeline-model-parallel-size 2"}};
+    } LAYOUTS[] = {{0, 1, ""},
+                   {0, 3, ""},
+                   {0, 2, "--pipeline-model-parallel-size 2"},
+                   {6, 2, "--expert-model-parallel-size 2"}};
     SignalRun *run = mem_alloc(sizeof *run);
-    Case *c = mem_zero(1, sizeof *c), *next = mem_zero(1, sizeof *next);
-    case_init(c, STYLES[0], device_cpu(1)), case_init(next, STYLES[0], device_cpu(1));
-    load(next->m->model->registry);
-    run_alone(c), run_alone(next);
+    Case *c = mem_alloc(sizeof *c), *next = mem_alloc(sizeof *next);
     for (size_t k = 0; k < sizeof LAYOUTS / sizeof *LAYOUTS; k++) {
+        const char *const style = STYLES[LAYOUTS[k].style];
+        memset(c, 0, sizeof *c), memset(next, 0, sizeof *next);
+        case_init(c, style, device_cpu(1)), case_init(next, style, device_cpu(1));
+        load(next->m->model->registry);
+        run_alone(c), run_alone(next);
         for (int weights = 0; weights < 2; weights++) {
-            Setup *s = setup_new("%s %s --ranks %d", STYLES[0], LAYOUTS[k].words, LAYOUTS[k].ranks);
+            Setup *s = setup_new("%s %s --ranks %d", style, LAYOUTS[k].words, LAYOUTS[k].ranks);
             memset(run, 0, sizeof *run);
             run->c = c, run->next = next, run->config = &s->config, run->weights = weights;
             comm_threads(LAYOUTS[k].ranks, NULL, run_rank, run);
@@ -275,7 +280,7 @@ TEST(signals_change_no_token_except_new_weights) {
             assert_true(weights ? old && both && fresh : old == REQUESTS && run->suspensions > 5);
             setup_free(s);
         }
+        case_free(c), case_free(next);
     }
-    case_free(c), case_free(next);
     free(c), free(next), free(run);
 }
