@@ -41,6 +41,13 @@ void comm_set_deadline(Comm *c, double seconds) {
     c->deadline_s = seconds;
 }
 
+void comm_set_farewell(Comm *c, const CommFarewell *farewell) { c->farewell = farewell; }
+
+void comm_say_farewell(const Comm *c) {
+    const CommFarewell *farewell = c->farewell;
+    if (farewell) farewell->fn(farewell->arg);
+}
+
 int64_t comm_deadline_ns(const Comm *c) { return (int64_t)(c->deadline_s * 1e9); }
 int64_t comm_warning_ns(const Comm *c) { return comm_deadline_ns(c) / 10; }
 

@@ -86,6 +86,15 @@ void comm_launched(Comm *comm, const char *site);
  * flight. */
 void comm_set_deadline(Comm *, double seconds);
 
+/* A function that a fault of the world calls on this rank's process after its report, before the process ends. It may run
+ * on any thread, may take a few seconds, and must not use the Comm. Not called for a CHECK. */
+typedef struct CommFarewell {
+    void (*fn)(void *arg);
+    void *arg;
+} CommFarewell;
+/* NULL: none. It must remain valid until it is replaced. */
+void comm_set_farewell(Comm *, const CommFarewell *);
+
 int comm_rank(const Comm *);
 int comm_world(const Comm *);
 Group comm_everyone(const Comm *); /* all ranks, in order */

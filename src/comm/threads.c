@@ -69,6 +69,7 @@ static _Noreturn void end_world(const Comm *c, const CommKey *key, int64_t seq, 
         witness[r].is_in = witness[r].any && !witness[r].last.done_ns;
     }
     comm_report(c, why, key, seq, facts, arrived, witness);
+    for (int r = 0; r < world->size; r++) comm_say_farewell(&world->comm[r]);
     _exit(ERR_INFRA);
 }
 

@@ -138,7 +138,8 @@ struct Comm {
     const char *processes_by; /* what connects the ranks if they are processes: "MPI" or "TCP"; otherwise
                                  NULL */
     int rank, world;
-    _Atomic double deadline_s; /* threads of the transports read it */
+    _Atomic double deadline_s; /* threads of the transports read it, and the farewell */
+    _Atomic(const CommFarewell *) farewell;
     CommSabotage sabotage;
     CommProfile *profile; /* [COMM_PROFILE]; NULL: none */
     Device *computes;     /* device that the profile waits for, or NULL if there is none */
@@ -153,6 +154,8 @@ void comm_init(Comm *, const CommTransport *host, void *host_state, int world, i
 /* Frees the memory of comm_init and of the operations. An operation that was never waited for is a fault. */
 void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
+/* Calls the farewell. A transport calls it before it ends the process. */
+void comm_say_farewell(const Comm *);
 /* The times after which a late member is a fault and after which a warning is printed. */
 int64_t comm_deadline_ns(const Comm *);
 int64_t comm_warning_ns(const Comm *);

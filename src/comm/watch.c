@@ -176,6 +176,7 @@ static _Noreturn void end_world(Comm *c, const CommKey *key, int64_t seq, const 
     listen_for(c, true, ANSWERS_NS);
     if (p->yields) listen_for(c, false, PATIENCE_NS);
     comm_report(c, why, key, seq, facts, arrived, p->witness);
+    comm_say_farewell(c);
     p->wire->end(p->line);
     abort();
 }
@@ -292,6 +293,7 @@ static void take(Comm *c, const Announcement *a, int source) {
         take_reply(p, a, source);
         break;
     case ENDS:
+        comm_say_farewell(c);
         _exit(ERR_INFRA);
     case LOST:
         take_loss(p, source);

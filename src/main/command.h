@@ -18,7 +18,7 @@
     COMMAND(tokenize, false, "print the tokens of texts, with the characters that each stands for")          \
     COMMAND(merge, false, "merge several .bin/.idx datasets into one")                                       \
     COMMAND(generate, true, "continue prompts with a trained model")                                         \
-    COMMAND(serve, false, "answer HTTP requests with a trained model, like OpenAI's API")                    \
+    COMMAND(serve, true, "answer HTTP requests with a trained model, like OpenAI's API")                     \
     COMMAND(convert, false, "convert checkpoints from and to Hugging Face safetensors")                      \
     COMMAND(inspect, false, "print the content of a checkpoint or a dataset")                                \
     COMMAND(parity, true, "compare a run with a golden case of an independent implementation")               \

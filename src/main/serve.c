@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "base/text.h"
 #include "ckpt/hf/tokens.h"
+#include "comm/agree.h"
 #include "main/draft.h"
 #include "run/launch.h"
 #include "run/model_run.h"
@@ -37,7 +38,8 @@ typedef struct ServeJob {
 
 /* ---- the pool of pages ---- */
 
-/* The pool has pages for all requests that may run, or as many as fit into its memory. */
+/* The pool of a replica has pages for all requests that it may run, or as many as fit into its memory. All ranks must call
+ * it and get the same result. */
 static Err find_limits(const Config *c, const ModelRun *r, const Speculation *speculation,
                        EngineLimits *out) {
     const int64_t page = c->inference_dynamic_batching_block_size,
@@ -75,7 +77,7 @@ static Err find_limits(const Config *c, const ModelRun *r, const Speculation *sp
 
 /* ---- serving ---- */
 
-static Served served_of(const ServeJob *j, const ModelRun *r, const EngineLimits *limits) {
+static Served served_of(const ServeJob *j, const ModelRun *r, const EngineLimits *limits, int64_t running) {
     const Config *c = &j->setup.config;
     const int64_t positions = r->model->plan.limit, room = limits->pages * limits->page;
     return (Served){.name = c->served_model_name ? c->served_model_name : c->load,
@@ -87,7 +89,7 @@ static Served served_of(const ServeJob *j, const ModelRun *r, const EngineLimits
                     .n_ends = j->n_ends,
                     .vocab = r->model->plan.vocab,
                     .context = positions < room ? positions : room,
-                    .choices = limits->requests + c->max_queued_requests,
+                    .choices = running + c->max_queued_requests,
                     .seed = c->derived.random_seed};
 }
 
@@ -120,35 +122,47 @@ static void *end_after_signal(void *arg) {
 }
 
 /* Runs passes until a signal arrives and its time is over. Then connections send their last answers. */
-static void serve_until_signal(const Config *c, Queue *queue, Engine *engine, Http *http) {
+static void serve_until_signal(const Config *c, Queue *queue, Fleet *fleet, Http *http) {
     Ending ending = {.queue = queue, .timeout_s = c->shutdown_timeout};
     pthread_t thread;
     const int e = pthread_create(&thread, NULL, end_after_signal, &ending);
     CHECK(!e, "cannot start a thread: %s", strerror(e));
-    while (!queue_counts(queue).stopped) queue_turn(queue, engine, TURN_MS);
+    while (!queue_counts(queue).stopped) queue_turn(queue, fleet, TURN_MS);
     const int64_t last = clock_ns() + GRACE_S * NS_PER_S;
-    while (queue_counts(queue).tickets && clock_ns() < last) queue_turn(queue, engine, TURN_MS);
+    while (queue_counts(queue).tickets && clock_ns() < last) queue_turn(queue, fleet, TURN_MS);
     http_stop(http);
-    queue_turn(queue, engine, 0); /* takes the tickets of the connections that http_stop has closed */
+    queue_turn(queue, fleet, 0); /* takes the tickets of the connections that http_stop has closed */
     ending.done = true;
     pthread_join(thread, NULL);
 }
 
-static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits, Engine *engine) {
+/* A rank is lost: the connections answer their requests before the process ends. */
+static void answer_all(void *arg) {
+    Queue *queue = arg;
+    const int64_t last = clock_ns() + GRACE_S * NS_PER_S;
+    queue_stop(queue);
+    while (queue_counts(queue).connected && clock_ns() < last) nap();
+}
+
+/* Serves on rank 0, which the other ranks follow. */
+static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits, Fleet *fleet) {
     const Config *c = &j->setup.config;
-    const Served served = served_of(j, r, limits);
+    const int64_t replicas = c->derived.data_parallel_size, running = limits->requests * replicas;
+    const Served served = served_of(j, r, limits, running);
     const HttpOptions options = {c->host, c->port, c->api_key, c->request_timeout};
-    Queue *queue =
-        queue_new((QueueLimits){limits->requests, c->max_queued_requests, UNREAD_BYTES, UNREAD_MS});
+    Queue *queue = queue_new((QueueLimits){running, c->max_queued_requests, UNREAD_BYTES, UNREAD_MS});
+    const CommFarewell farewell = {answer_all, queue};
     Http *http = NULL;
     int64_t port;
     const Err e = http_start(&options, &served, queue, &http, &port);
     if (!e.code) {
         printf("serving %s at http://%s:%lld: a context of %s, %s of the KV cache, %s at a time\n",
                served.name, c->host, (long long)port, amount(served.context, "token").s,
-               amount(limits->pages, "page").s, amount(limits->requests, "request").s);
+               amount(limits->pages * replicas, "page").s, amount(running, "request").s);
         fflush(stdout);
-        serve_until_signal(c, queue, engine, http);
+        if (r->comm) comm_set_farewell(r->comm, &farewell);
+        serve_until_signal(c, queue, fleet, http);
+        if (r->comm) comm_set_farewell(r->comm, NULL);
     }
     queue_free(queue);
     return e;
@@ -156,12 +170,16 @@ static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits
 
 static Err serve_model(ServeJob *j, const ModelRun *r, const Speculation *speculation) {
     EngineLimits limits;
-    Engine *engine;
-    ERR_RETURN(find_limits(&j->setup.config, r, speculation, &limits));
-    ERR_RETURN(engine_new(r->model, &r->context, &limits, &engine));
-    const Err e = serve_with(j, r, &limits, engine);
-    engine_free(engine);
-    return e;
+    Fleet *fleet;
+    ERR_RETURN(comm_agree(r->comm, find_limits(&j->setup.config, r, speculation, &limits)));
+    ERR_RETURN(fleet_new(r->model, &r->context, &limits, &fleet));
+    Err e = ERR_OK;
+    if (fleet_leads(fleet))
+        e = serve_with(j, r, &limits, fleet);
+    else
+        fleet_follow(fleet);
+    fleet_free(fleet);
+    return comm_agree(r->comm, e);
 }
 
 static Err serve_on_rank(void *arg, Comm *comm) {
@@ -214,7 +232,8 @@ int command_serve(int argc, char **argv) {
               "example: isotron serve --load checkpoints --port 5000",
               NULL);
     Err e = config_parse(&s->config, &args, USE_SERVE, 0, argc, argv);
-    const Err loaded = args.help ? ERR_OK : source_args(&s->config, s->arena, &args.notes);
+    Err loaded = args.help ? ERR_OK : source_args(&s->config, s->arena, &args.notes);
+    if (!args.help && !loaded.code) loaded = world_size(&s->config);
     if (!args.help && !loaded.code) {
         config_check(&s->config, CHECK_MODEL | CHECK_SERVE, &args);
         e = args_end(&args);

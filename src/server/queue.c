@@ -118,7 +118,7 @@ static void enter(Queue *q, Ticket *ticket) {
     q->tickets[slot] = ticket;
     ticket->slot = slot;
     q->open += ticket->n;
-    q->counts.tickets++;
+    q->counts.tickets++, q->counts.connected++;
     for (int64_t i = 0; i < ticket->n; i++) ticket->requests[i].id = slot * MAX_CHOICES + i;
     add_entry(q, (Entry){ENTRY_ADD, ticket, 0});
 }
@@ -192,15 +192,16 @@ void ticket_release(Ticket *ticket) {
     Queue *q = ticket->queue;
     pthread_mutex_lock(&q->lock);
     for (int64_t i = 0; i < ticket->n; i++) count_end(q, ticket, i, REASON_ABORT);
+    q->counts.connected--;
     add_entry(q, (Entry){ENTRY_RELEASE, ticket, 0});
     pthread_mutex_unlock(&q->lock);
 }
 
 /* ---- the engine's thread ---- */
 
-static void add_requests(Queue *q, Engine *engine, Ticket *ticket) {
+static void add_requests(Queue *q, Fleet *fleet, Ticket *ticket) {
     Err e = ERR_OK;
-    for (int64_t i = 0; i < ticket->n && !e.code; i++) e = engine_add(engine, &ticket->requests[i]);
+    for (int64_t i = 0; i < ticket->n && !e.code; i++) e = fleet_add(fleet, &ticket->requests[i]);
     pthread_mutex_lock(&q->lock);
     for (int64_t i = 0; i < ticket->n; i++) q->counts.prompt_tokens += ticket->requests[i].n;
     ticket->refused = e;
@@ -208,8 +209,8 @@ static void add_requests(Queue *q, Engine *engine, Ticket *ticket) {
     pthread_mutex_unlock(&q->lock);
 }
 
-static void release(Queue *q, Engine *engine, Ticket *ticket) {
-    for (int64_t i = 0; i < ticket->n; i++) engine_abort(engine, ticket->requests[i].id);
+static void release(Queue *q, Fleet *fleet, Ticket *ticket) {
+    for (int64_t i = 0; i < ticket->n; i++) fleet_abort(fleet, ticket->requests[i].id);
     pthread_mutex_lock(&q->lock);
     q->tickets[ticket->slot] = NULL;
     q->counts.tickets--;
@@ -217,10 +218,10 @@ static void release(Queue *q, Engine *engine, Ticket *ticket) {
     ticket_free(ticket);
 }
 
-static void run_entry(Queue *q, Engine *engine, const Entry *entry) {
-    if (entry->kind == ENTRY_ADD) add_requests(q, engine, entry->ticket);
-    if (entry->kind == ENTRY_ABORT) engine_abort(engine, entry->ticket->requests[entry->choice].id);
-    if (entry->kind == ENTRY_RELEASE) release(q, engine, entry->ticket);
+static void run_entry(Queue *q, Fleet *fleet, const Entry *entry) {
+    if (entry->kind == ENTRY_ADD) add_requests(q, fleet, entry->ticket);
+    if (entry->kind == ENTRY_ABORT) fleet_abort(fleet, entry->ticket->requests[entry->choice].id);
+    if (entry->kind == ENTRY_RELEASE) release(q, fleet, entry->ticket);
 }
 
 static void add_event(Ticket *ticket, const EngineEvent *event) {
@@ -275,15 +276,15 @@ static EntryList take_entries(Queue *q, int ms, bool *stopped) {
     return list;
 }
 
-void queue_turn(Queue *q, Engine *engine, int ms) {
+void queue_turn(Queue *q, Fleet *fleet, int ms) {
     bool stopped;
     const EntryList list = take_entries(q, ms, &stopped);
-    for (size_t i = 0; i < list.n; i++) run_entry(q, engine, &list.at[i]);
+    for (size_t i = 0; i < list.n; i++) run_entry(q, fleet, &list.at[i]);
     free(list.at);
-    const bool idle = stopped || !engine_step(engine, take_event, q);
+    const bool idle = stopped || !fleet_step(fleet, take_event, q);
     pthread_mutex_lock(&q->lock);
     q->idle = idle;
-    q->counts.engine = engine_counts(engine);
+    q->counts.engine = fleet_counts(fleet);
     pthread_mutex_unlock(&q->lock);
 }
 

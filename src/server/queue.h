@@ -1,11 +1,11 @@
 /* The queue between the threads of connections and the thread of the engine. A connection submits a ticket, one
- * request of the engine for each choice, and waits for its events. All calls of the engine are made by queue_turn,
+ * request of the engine for each choice, and waits for its events. All calls of the fleet are made by queue_turn,
  * in the order of the queue.
  *
  * A ticket ends when its connection releases it. Requests that are still running are then aborted. */
 #pragma once
 
-#include "infer/engine.h"
+#include "infer/fleet.h"
 
 typedef struct Queue Queue;
 typedef struct Ticket Ticket;
@@ -43,6 +43,7 @@ typedef struct QueueCounts {
     EngineCounts engine;
     bool closed, stopped;
     int64_t tickets, waiting; /* waiting: requests that do not run yet */
+    int64_t connected;        /* tickets that their connections have not released */
     int64_t prompt_tokens, new_tokens, ended[REASONS];
 } QueueCounts;
 
@@ -66,7 +67,7 @@ void ticket_release(Ticket *);
 /* ---- for the thread of the engine ---- */
 
 /* Takes the queue's entries and runs a pass. If there is nothing to do, waits at most `ms` milliseconds. */
-void queue_turn(Queue *, Engine *, int ms);
+void queue_turn(Queue *, Fleet *, int ms);
 /* From now on, queue_submit returns QUEUE_STOPS. */
 void queue_close(Queue *);
 /* Stops all tickets. From now on, queue_turn runs no pass. */

@@ -181,7 +181,7 @@ generate {ask} --data-path --lr 1 => --data-path expects a value, but none follo
 generate {ask} --micro-batch-size=2.5 => expects a whole number, not '2.5'
 generate {ask} --optimizer soap => --optimizer soap is not supported
 generate {ask} --log-jsonl x => --log-jsonl is not used in generate: remove it
-generate {ask} --ranks 2 => --ranks is not used in generate
+generate {ask} --tensor-model-parallel-size 2 --ranks 3 => is not a multiple
 generate {ask} --top-k 3 --top-p 0.5 => are mutually exclusive
 generate {ask} --top-p 2 => --top-p must be from 0 to 1
 generate {ask} --temperature -1 => --temperature must be from 0

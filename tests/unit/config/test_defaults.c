@@ -307,6 +307,8 @@ static const struct {
     {"no-record-throughput", "false"},
     {"throughput-check-only", "false"},
     {"inference-repeat-n", "1"},
+    {"suspend-resume-interval", "none"},
+    {"suspend-timeout", "0"},
     {"incoming-requests-per-step", "none"},
     {"host", "0.0.0.0"},
     {"port", "5000"},

@@ -7,7 +7,7 @@
 
 enum { PAGES = 4, CHOICES = 3, NEW = 60 };
 
-static void turns(Queue *q, Engine *e, int n) {
+static void turns(Queue *q, Fleet *e, int n) {
     for (int i = 0; i < n; i++) queue_turn(q, e, 0);
 }
 
@@ -26,12 +26,12 @@ TEST(a_ticket_that_is_not_read_is_lost) {
         Request requests[CHOICES];
         for (int i = 0; i < CHOICES; i++)
             requests[i] = (Request){.prompt = (int32_t[]){1}, .n = 1, .max_new_tokens = NEW};
-        Engine *e;
+        Fleet *e;
         Ticket *ticket;
         TicketEvents events;
         Err refused;
         int ends[2];
-        assert_ok(engine_new(m->model, &m->run, &limits, &e));
+        assert_ok(fleet_new(m->model, &m->run, &limits, &e));
         assert_int_equal(pipe(ends), 0);
         Queue *q = queue_new((QueueLimits){CHOICES, 0, CASES[k].bytes, CASES[k].ms});
         assert_int_equal(queue_submit(q, requests, CHOICES, &ticket), QUEUE_TAKEN);
@@ -48,7 +48,7 @@ TEST(a_ticket_that_is_not_read_is_lost) {
         assert_int_equal(counts.ended[REASON_ABORT], CHOICES);
         assert_int_equal(counts.engine.free_pages, PAGES);
         assert_int_equal(counts.waiting + counts.tickets, 0);
-        queue_free(q), engine_free(e);
+        queue_free(q), fleet_free(e);
         close(ends[0]), close(ends[1]);
     }
     test_model_free(m);

@@ -1,0 +1,72 @@
+"""serve answers on several ranks what it answers on one. SIGTERM ends all ranks. If a rank is lost, requests are answered
+before the server ends with a message that names the rank."""
+
+from serving import *
+
+data, saved = corpus(), WORK / "saved"
+EXPERTS = ["--num-experts", 4, "--moe-router-topk", 2, "--moe-router-load-balancing-type", "none"]
+pretrain(data, saved, *EXPERTS, "--max-position-embeddings", 2**15, "--position-embedding-type", "rope")
+ASK = {"prompt": ["The ", "A rank", "No"], "max_tokens": 12, "temperature": 1.3, "seed": 4, "n": 2, "logprobs": 3,
+       "echo": True}
+LONG = {"prompt": "a", "max_tokens": 30000, "ignore_eos": True}
+TP, PP, EP = (f"--{name}-model-parallel-size" for name in ("tensor", "pipeline", "expert"))
+
+
+def launcher(ranks):
+    return [sys.executable, ROOT / "tests/functional/launcher.py", ranks]
+
+
+def wait_for_pass(server, passes):
+    while server.metrics()["num_passes_total"] < passes: time.sleep(0.01)
+
+
+server = Server(saved, "--fp64")
+wanted = server.post(COMPLETE, **ASK)["choices"]
+text, reason = joined(server.stream(COMPLETE, prompt="The ", max_tokens=12, seed=4))
+server.end()
+assert len({c["text"] for c in wanted}) == 6, wanted
+
+# The requests of the three ranks that are not first differ in the layouts: of a stage, of a replica or of experts.
+for options, ranks, bitwise in (([PP, 2], 0, True), (["--ranks", 3], 0, True), ([EP, 2, "--ranks", 2], 0, True),
+                                ([PP, 2, "--ranks", 4], 4, True), ([TP, 2], 2, False)):
+    server = Server(saved, "--fp64", *options, launcher=launcher(ranks) if ranks else ())
+    for _ in range(2):
+        found = server.post(COMPLETE, **ASK)["choices"]
+        assert [c["text"] for c in found] == [c["text"] for c in wanted], (options, found, wanted)
+        assert not bitwise or found == wanted, (options, found, wanted)
+    assert joined(server.stream(COMPLETE, prompt="The ", max_tokens=12, seed=4)) == (text, reason), options
+    assert server.post(COMPLETE, 400, prompt="a", max_tokens=2**20)["error"]["message"], options
+    long = [server.send(COMPLETE, **LONG, stream=True) for _ in range(5)]
+    for client in long: assert client.recv(12) == b"HTTP/1.1 200", options
+    for client in long: client.close()
+    server.idle()  # aborted on all ranks
+    server.end(within=60)
+
+# A rank is killed while it computes: streams end with an error event, and other requests get status 503.
+for ranks, lost in (2, 1), (3, 1), (3, 2):
+    server = Server(saved, launcher=launcher(ranks))
+    clients = [server.send(COMPLETE, **LONG, stream=streams) for streams in (True, False, True)]
+    wait_for_pass(server, 20)
+    for child in map(int, os.popen(f"pgrep -P {server.process.pid}").read().split()):
+        variables = open(f"/proc/{child}/environ").read().split("\0")
+        if f"RANK={lost}" in variables: os.kill(child, signal.SIGKILL)
+    answers = []
+    for client in clients:
+        client.settimeout(60)
+        answer = b""
+        while got := client.recv(65536): answer += got
+        answers.append(answer.decode())
+    out, err = server.process.communicate(timeout=60)
+    assert server.process.returncode not in (0, None), (server.process.returncode, err)
+    assert f"rank {lost} has ended" in err, err
+    for answer in answers[0], answers[2]:
+        assert answer.startswith("HTTP/1.1 200") and '{"error":' in answer and "[DONE]" in answer, answer[-500:]
+    assert answers[1].startswith("HTTP/1.1 503") and '"error"' in answers[1], answers[1]
+
+# A launcher's processes must have the same layout as the options.
+done = subprocess.run([*map(str, [*launcher(2), PROGRAM, "serve", "--load", saved, "--ranks", 3])], capture_output=True,
+                      text=True)
+assert done.returncode == 2 and "--ranks 3 differs from the 2 processes" in done.stderr, done
+told = isotron("serve", "--load", saved, PP, 2, "--num-speculative-tokens", 2, "--speculative-model", saved, expect=2)
+assert "speculation needs whole models on each pipeline rank" in told, told
+print("serve answers on several ranks")
