@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/utf8.h"
@@ -22,7 +23,8 @@ typedef struct Choice {
     double logprob;   /* the sum of their log-probabilities, if choices are compared */
     bool begun, ended, closed; /* begun, closed: the answer has its first, its last part */
     Reason reason;
-    int32_t end; /* the token that ended the text, or -1 */
+    int32_t end;  /* the token that ended the text, or -1 */
+    int64_t last; /* when the last token came, in ns of the clock */
 } Choice;
 
 struct Answer {
@@ -32,6 +34,8 @@ struct Answer {
     int64_t n, created;
     char id[48];
     uint64_t seed;
+    Latencies *latencies;
+    int64_t began; /* in ns of the clock */
 };
 
 static bool is_chat(const Answer *a) { return a->ask.endpoint == ENDPOINT_CHAT; }
@@ -165,6 +169,7 @@ static void end(const Answer *a, Choice *c, Ticket *ticket, Reason reason) {
     c->ended = true;
     c->reason = c->text.stopped ? REASON_STOP : reason;
     ticket_end(ticket, c - a->choices, c->reason);
+    latency_add(a->latencies, LATENCY_REQUEST, clock_ns() - a->began);
 }
 
 static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEvent *e,
@@ -182,6 +187,10 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
     if (e->kind != EVENT_END || e->finish == FINISH_STOP) {
         add_logprob(a, c, e, likeliest);
         if (e->kind != EVENT_PROMPT) {
+            const int64_t now = clock_ns();
+            latency_add(a->latencies, c->tokens ? LATENCY_NEXT : LATENCY_FIRST,
+                        now - (c->tokens ? c->last : a->began));
+            c->last = now;
             c->tokens++, c->logprob += e->logprob;
             json_array_append_new(c->ids, json_integer(e->token));
         }
@@ -208,11 +217,16 @@ bool answer_done(const Answer *a) {
     return true;
 }
 
-Answer *answer_new(const Served *served, Ask *ask) {
+Answer *answer_new(const Served *served, Ask *ask, Latencies *latencies) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     Answer *a = mem_zero(1, sizeof *a);
-    *a = (Answer){.served = served, .ask = *ask, .n = ask->n_prompts * ask->best_of, .created = now.tv_sec};
+    *a = (Answer){.served = served,
+                  .ask = *ask,
+                  .n = ask->n_prompts * ask->best_of,
+                  .created = now.tv_sec,
+                  .latencies = latencies,
+                  .began = clock_ns()};
     *ask = (Ask){0};
     /* The address distinguishes answers that begin at the same time. */
     const struct {

@@ -1,13 +1,14 @@
 /* Makes the answer to an Ask from the events of its ticket: a JSON object, or a stream of server-sent events. */
 #pragma once
 
+#include "server/metrics.h"
 #include "server/queue.h"
 #include "server/request.h"
 
 typedef struct Answer Answer;
 
-/* Takes ownership of the Ask. */
-Answer *answer_new(const Served *, Ask *);
+/* Takes ownership of the Ask. Adds to the latencies. */
+Answer *answer_new(const Served *, Ask *, Latencies *);
 void answer_free(Answer *);
 const char *answer_id(const Answer *);
 /* The requests of the engine for each choice. The caller frees them; their tokens belong to the Answer. */

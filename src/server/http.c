@@ -26,7 +26,6 @@ void http_stop(Http *http) { (void)http; }
 #include "base/clock.h"
 #include "base/mem.h"
 #include "server/answer.h"
-#include "server/metrics.h"
 #include "server/openapi.h"
 
 enum {
@@ -48,6 +47,7 @@ struct Http {
     HttpOptions options;
     const Served *served;
     Queue *queue;
+    Latencies latencies;
 };
 
 /* A request, from its first line to the last byte of its answer. */
@@ -188,7 +188,7 @@ static enum MHD_Result serve_texts(Exchange *x, Endpoint endpoint) {
     json_decref(body);
     const bool streamed = ask.stream;
     if (!refusal.status) {
-        x->answer = answer_new(x->http->served, &ask);
+        x->answer = answer_new(x->http->served, &ask, &x->http->latencies);
         refusal = submit(x);
     }
     ask_free(&ask);
@@ -298,7 +298,7 @@ static enum MHD_Result serve_health(Exchange *x) {
 static enum MHD_Result serve_metrics(Exchange *x) {
     const QueueCounts counts = queue_counts(x->http->queue);
     Str text = {0};
-    metrics_print(&counts, &text);
+    metrics_print(&counts, &x->http->latencies, &text);
     return respond(x, 200, METRICS_TYPE,
                    MHD_create_response_from_buffer(text.len, text.s, MHD_RESPMEM_MUST_FREE));
 }
@@ -457,7 +457,7 @@ Err http_start(const HttpOptions *options, const Served *served, Queue *queue, H
     ERR_RETURN(resolve(options, &address));
     raise_descriptors();
     Http *http = mem_zero(1, sizeof *http);
-    *http = (Http){.options = *options, .served = served, .queue = queue};
+    http->options = *options, http->served = served, http->queue = queue;
     const unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION | MHD_USE_POLL |
                            (address->ai_family == AF_INET6 ? MHD_USE_IPv6 : 0u);
     http->daemon = MHD_start_daemon(flags, (uint16_t)options->port, NULL, NULL, receive, http,

@@ -1,32 +1,86 @@
 #include "server/metrics.h"
 
-static void metric(Str *out, const char *name, const char *kind, const char *help, int64_t value) {
-    str_printf(out, "# HELP isotron:%s %s\n# TYPE isotron:%s %s\nisotron:%s %lld\n", name, help, name, kind,
-               name, (long long)value);
+static void family(Str *out, const char *name, const char *kind, const char *help) {
+    str_printf(out, "# HELP isotron:%s %s\n# TYPE isotron:%s %s\n", name, help, name, kind);
 }
 
-void metrics_print(const QueueCounts *c, Str *out) {
+static void metric(Str *out, const char *name, const char *kind, const char *help, double value) {
+    family(out, name, kind, help);
+    str_printf(out, "isotron:%s %.17g\n", name, value);
+}
+
+/* ---- histograms ---- */
+
+/* The largest time of each bucket except the last one, in s. */
+static const double LIMITS[LATENCY_BUCKETS - 1] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                   0.5,   1,      2.5,   5,    10,    25,   50,  100};
+
+void latency_add(Latencies *l, Latency which, int64_t ns) {
+    int bucket = 0;
+    while (bucket < LATENCY_BUCKETS - 1 && (double)ns > LIMITS[bucket] * 1e9) bucket++;
+    l->at[which].buckets[bucket]++;
+    l->at[which].ns += ns;
+}
+
+static void histogram(Str *out, const char *name, const char *help, Latencies *l, Latency which) {
+    long long count = 0;
+    const double sum = (double)l->at[which].ns / 1e9;
+    family(out, name, "histogram", help);
+    for (int i = 0; i < LATENCY_BUCKETS; i++) {
+        count += l->at[which].buckets[i];
+        str_printf(out, "isotron:%s_bucket{le=\"", name);
+        str_printf(out, i < LATENCY_BUCKETS - 1 ? "%g" : "+Inf", i < LATENCY_BUCKETS - 1 ? LIMITS[i] : 0);
+        str_printf(out, "\"} %lld\n", count);
+    }
+    str_printf(out, "isotron:%s_sum %.17g\nisotron:%s_count %lld\n", name, sum, name, count);
+}
+
+/* ---- all metrics ---- */
+
+static void print_ends(const QueueCounts *c, Str *out) {
     static const char *const NAMES[REASONS] = {[REASON_STOP] = "stop",
                                                [REASON_LENGTH] = "length",
                                                [REASON_ABORT] = "abort",
                                                [REASON_ERROR] = "error"};
-    metric(out, "num_requests_running", "gauge", "Requests in the passes of the model.", c->engine.running);
-    metric(out, "num_requests_waiting", "gauge", "Requests that wait for others to end.", c->waiting);
-    metric(out, "kv_cache_pages", "gauge", "Pages of the KV cache.", c->engine.pages);
-    metric(out, "kv_cache_free_pages", "gauge", "Pages of the KV cache that no request has.",
-           c->engine.free_pages);
-    metric(out, "num_passes_total", "counter", "Passes of the model.", c->engine.passes);
-    metric(out, "num_preemptions_total", "counter", "Requests that released their pages to others.",
-           c->engine.preemptions);
-    metric(out, "spec_decode_num_draft_tokens_total", "counter", "Drafts of tokens that passes have checked.",
-           c->engine.drafts);
-    metric(out, "spec_decode_num_accepted_tokens_total", "counter", "Drafts that equal the chosen tokens.",
-           c->engine.accepted);
-    metric(out, "prompt_tokens_total", "counter", "Tokens of prompts.", c->prompt_tokens);
-    metric(out, "generation_tokens_total", "counter", "Generated tokens.", c->new_tokens);
-    str_puts(out,
-             "# HELP isotron:request_total Texts that have ended.\n# TYPE isotron:request_total counter\n");
+    family(out, "request_success_total", "counter", "Texts that have ended.");
     for (int i = 0; i < REASONS; i++)
-        str_printf(out, "isotron:request_total{finished_reason=\"%s\"} %lld\n", NAMES[i],
+        str_printf(out, "isotron:request_success_total{finished_reason=\"%s\"} %lld\n", NAMES[i],
                    (long long)c->ended[i]);
+    metric(out, "corrupted_requests_total", "counter", "Texts that ended because logits were not finite.",
+           (double)c->ended[REASON_ERROR]);
+}
+
+void metrics_print(const QueueCounts *c, Latencies *l, Str *out) {
+    const struct {
+        const char *name, *kind, *help;
+        int64_t value;
+    } counts[] = {
+        {"num_requests_running", "gauge", "Requests in the passes of the model.", c->engine.running},
+        {"num_requests_waiting", "gauge", "Requests that wait for others to end.", c->waiting},
+        {"kv_cache_pages", "gauge", "Pages of the KV cache.", c->engine.pages},
+        {"kv_cache_free_pages", "gauge", "Pages of the KV cache that no request has.", c->engine.free_pages},
+        {"num_passes_total", "counter", "Passes of the model.", c->engine.passes},
+        {"num_preemptions_total", "counter", "Requests that released their pages to others.",
+         c->engine.preemptions},
+        {"prefix_cache_queries_total", "counter", "Tokens of prompts that were looked up in shared pages.",
+         c->prompt_tokens},
+        {"prefix_cache_hits_total", "counter", "Tokens of prompts that were in shared pages.",
+         c->engine.shared},
+        {"spec_decode_num_draft_tokens_total", "counter", "Drafts of tokens that passes have checked.",
+         c->engine.drafts},
+        {"spec_decode_num_accepted_tokens_total", "counter", "Drafts that equal the chosen tokens.",
+         c->engine.accepted},
+        {"prompt_tokens_total", "counter", "Tokens of prompts.", c->prompt_tokens},
+        {"generation_tokens_total", "counter", "Generated tokens.", c->new_tokens},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        metric(out, counts[i].name, counts[i].kind, counts[i].help, (double)counts[i].value);
+    metric(out, "kv_cache_usage_perc", "gauge", "The part of the KV cache that requests have, from 0 to 1.",
+           c->engine.pages ? 1 - (double)c->engine.free_pages / (double)c->engine.pages : 0);
+    print_ends(c, out);
+    histogram(out, "time_to_first_token_seconds", "Time from a request to its first token.", l,
+              LATENCY_FIRST);
+    histogram(out, "inter_token_latency_seconds", "Time from a token to the next one.", l, LATENCY_NEXT);
+    histogram(out, "e2e_request_latency_seconds", "Time from a request to the end of its text.", l,
+              LATENCY_REQUEST);
 }

@@ -1,7 +1,28 @@
 /* The text of GET /metrics, which Prometheus reads. The names are those of vLLM, where it has them. */
 #pragma once
 
+#include <stdatomic.h>
+
 #include "base/str.h"
 #include "server/queue.h"
 
-void metrics_print(const QueueCounts *, Str *out);
+/* Times of choices, as the threads of connections see them. */
+typedef enum Latency {
+    LATENCY_FIRST,   /* from the request to the first token */
+    LATENCY_NEXT,    /* from a token to the next one */
+    LATENCY_REQUEST, /* from the request to the end of the text */
+    LATENCIES
+} Latency;
+
+enum { LATENCY_BUCKETS = 17 };
+
+/* Any number of threads may add to it. Zero is a valid initial value. */
+typedef struct Latencies {
+    struct {
+        atomic_llong buckets[LATENCY_BUCKETS],
+            ns; /* numbers of times up to each limit, not cumulative; their sum */
+    } at[LATENCIES];
+} Latencies;
+
+void latency_add(Latencies *, Latency, int64_t ns);
+void metrics_print(const QueueCounts *, Latencies *, Str *out);

@@ -1,6 +1,7 @@
 """Starts a server, and sends requests to it."""
 import http.client
 import os
+import re
 import signal
 import socket
 import threading
@@ -63,9 +64,30 @@ class Server:
         return client
 
     def metrics(self):
-        lines = self.request("GET", "/metrics")[2].decode().splitlines()
-        pairs = [line.removeprefix("isotron:").rsplit(" ", 1) for line in lines if not line.startswith("#")]
-        return {name: int(value) for name, value in pairs}
+        """The samples of /metrics by name. Each must have the form of Prometheus' text format, version 0.0.4."""
+        sample = re.compile(r'((isotron:[a-z0-9_]+)(\{[a-z_]+="[^"\\]*"\})?) (\S+)')
+        kinds, values = {}, {}
+        for line in self.request("GET", "/metrics")[2].decode().removesuffix("\n").split("\n"):
+            if line.startswith("# TYPE "):
+                name, kind = line[7:].split(" ")
+                assert name not in kinds and kind in ("counter", "gauge", "histogram"), line
+                kinds[name] = kind
+            elif not re.fullmatch(r"# HELP isotron:[a-z0-9_]+ [^\\]+", line):
+                name, base, _, value = sample.fullmatch(line).groups()
+                kind = kinds.get(base) or kinds[re.sub("_(bucket|sum|count)$", "", base)]
+                assert (kind == "histogram") == (base not in kinds) and name not in values, line
+                assert (kind == "counter") == base.endswith("_total"), line
+                values[name] = float(value)
+        for family in (name for name, kind in kinds.items() if kind == "histogram"):
+            buckets = {float(name.split('"')[1]): n for name, n in values.items()
+                       if name.startswith(f"{family}_bucket{{")}
+            assert [*buckets] == sorted(buckets) and [*buckets.values()] == sorted(buckets.values()), buckets
+            assert buckets[math.inf] == values[f"{family}_count"] and values[f"{family}_sum"] >= 0, values
+        return {name.removeprefix("isotron:"): value for name, value in values.items()}
+
+    def reasons(self):
+        """The numbers of texts that have ended, by reason."""
+        return {name.split('"')[1]: n for name, n in self.metrics().items() if name.startswith("request_success_total")}
 
     def wait(self, **wanted):
         """Waits until metrics have these values."""

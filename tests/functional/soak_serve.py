@@ -93,13 +93,14 @@ async def load():
     return half
 
 
-before = server.metrics()
+before, ended = server.metrics(), server.reasons()
 half = asyncio.run(load())
 server.idle()
+after = server.metrics()
+reasons = {reason: n - ended[reason] for reason, n in server.reasons().items()}
 for _ in range(400):
     if server.descriptors() == descriptors: break
     time.sleep(0.2)
-after = server.metrics()
 tokens = after["generation_tokens_total"] - before["generation_tokens_total"]
 waits.sort()
 print(f"{arguments.clients} clients, {arguments.seconds:g} s: {counts}; {tokens / arguments.seconds:.0f} tokens/s; "
@@ -107,7 +108,6 @@ print(f"{arguments.clients} clients, {arguments.seconds:g} s: {counts}; {tokens 
       f"{half:.0f} MiB resident at half time, "
       f"{resident():.0f} MiB at the end; {server.descriptors()} descriptors, {descriptors} before")
 assert server.descriptors() == descriptors
-reasons = {name.split('"')[1]: n - before[name] for name, n in after.items() if "{" in name}
 assert reasons["error"] == 0 and reasons["stop"] + reasons["length"] >= counts["stream"] + counts["whole"], reasons
 assert resident() < 1.05 * half, "the memory grows"
 server.end()

@@ -78,7 +78,8 @@ for choice in whole:
     for token, offset in zip(lists["tokens"], lists["text_offset"]):
         if "\ufffd" not in token: checked += text[offset:].startswith(token)
         assert "\ufffd" in token or text[offset:].startswith(token), (token, offset, text)
-    assert lists["text_offset"][:6] == [0, 0, 1, 1, 1, 2] and lists["text_offset"] == sorted(lists["text_offset"]), lists
+    offsets = lists["text_offset"]
+    assert offsets[:6] == [0, 0, 1, 1, 1, 2] and offsets == sorted(offsets), lists
 assert checked > 10, whole
 
 # Log-probabilities: those of `generate`, one for each token of the prompt and one for each new token.
@@ -281,6 +282,15 @@ server.post(COMPLETE, prompt="a" * 31, max_tokens=1)
 after = server.metrics()  # a pass has at most 20 tokens
 assert after["num_passes_total"] - before["num_passes_total"] == 2, (before, after)
 assert after["prompt_tokens_total"] - before["prompt_tokens_total"] == 31, (before, after)
+before = server.metrics()
+server.post(COMPLETE, prompt="a", n=3, max_tokens=5, ignore_eos=True)
+server.post(COMPLETE, prompt="a", max_tokens=9, logit_bias={"97": 100}, stop=["aaa"])
+told = {name: after - before[name] for name, after in server.metrics().items()}
+for name, count in ("time_to_first_token", 4), ("inter_token_latency", 3 * 4 + 2), ("e2e_request_latency", 4):
+    assert told[f"{name}_seconds_count"] == count and told[f"{name}_seconds_sum"] > 0, (name, told)
+assert told["time_to_first_token_seconds_sum"] + told["inter_token_latency_seconds_sum"] <= told[
+    "e2e_request_latency_seconds_sum"] < 60 * 4, told
+assert [n for name, n in told.items() if name.startswith("request_success")] == [1, 3, 0, 0], told
 assert after["kv_cache_pages"] == 16, after  # 16 requests of at most 32 tokens, in pages of 64
 
 # ---- chat, with a tokenizer whose tokens are words with blanks, and bytes

@@ -20,7 +20,8 @@ HF = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder]
 isotron("preprocess", "--input", WORK / "text", "--output-prefix", WORK / "text", "--append-eod", *HF)
 saved = WORK / "saved"
 pretrain(["--data-path", WORK / "text_text_document", "--split", "100,0,0"], saved, *HF, "--train-iters", 150,
-         "--lr", 1e-2, "--seq-length", 160, "--max-position-embeddings", 320, "--hidden-dropout", 0, "--attention-dropout", 0)
+         "--lr", 1e-2, "--seq-length", 160, "--max-position-embeddings", 320, "--hidden-dropout", 0,
+         "--attention-dropout", 0)
 server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.01)
 tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name, _ in CALLS]
 messages = [{"role": "user", "content": "rain?"}]
