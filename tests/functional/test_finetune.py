@@ -107,6 +107,12 @@ whole = records(*DROPOUT, "--micro-batch-size", 8)[0]
 assert max(abs(a - b) for a, b in zip(one, whole)) < 1e-12, (one, whole)
 assert len(records(*[word for word in DROPOUT if word != "--keep-last"])[0]) == 3
 
+# Steps update all parameters except a bias that all choices of a question share: it does not change their
+# probabilities.
+finetune(*RACE, *FROM, "--epochs", 1, "--save", WORK / "choices", "--save-interval", 1)
+first, last = (set(content(WORK / "choices", step).splitlines()) for step in (1, 3))
+assert [line.split()[-2] for line in first & last] == ["multichoice_head.bias"], first & last
+
 # Dropout only before the classification head. It is off by default here, because its default is --hidden-dropout.
 STILL = [*LABELS, *FROM, "--epochs", 1, "--hidden-dropout", 0, "--attention-dropout", 0]
 default, none, half = (records(*STILL, *words)[0] for words in ([], ["--classifier-dropout", 0],

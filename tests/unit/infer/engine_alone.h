@@ -256,6 +256,7 @@ typedef struct Session {
     bool open[SLOTS], ran[SLOTS]; /* added and neither ended nor aborted; was admitted */
     int of[SLOTS], slots;         /* the request that a slot copies */
     int64_t most_passes;          /* the first request that runs gets a token in each pass */
+    bool cut;                     /* a request was aborted or had an end token in this step */
     int64_t *seen;                /* [SIGHTS] */
 } Session;
 
@@ -289,7 +290,7 @@ static void session_abort(Session *s, Dice *d, bool in_step) {
     const Sight state = state_of(s, slot);
     assert_int_equal(engine_abort(s->e, 100 - slot), s->open[slot]);
     if (s->open[slot]) s->seen[in_step ? ABORT_IN_A_STEP : state]++;
-    s->open[slot] = false;
+    s->open[slot] = false, s->cut = true;
 }
 
 static void session_take(void *arg, const EngineEvent *e) {
@@ -298,7 +299,9 @@ static void session_take(void *arg, const EngineEvent *e) {
     assert_true(s->open[slot]);
     take(s->result, e);
     if (e->kind == EVENT_CHOICE) s->waits[s->n_waits++] = slot;
-    if (e->kind == EVENT_END) s->open[slot] = false, s->seen[END_TOKEN] += e->finish == FINISH_STOP;
+    const bool stops = e->kind == EVENT_END && e->finish == FINISH_STOP;
+    if (e->kind == EVENT_END) s->open[slot] = false;
+    s->seen[END_TOKEN] += stops, s->cut |= stops;
     if (s->dice && one_in(s->dice, 100)) session_abort(s, s->dice, true);
 }
 
@@ -336,8 +339,12 @@ static void check_lists(const Session *s) {
 
 /* Runs a step, and continues the steered requests. */
 static bool session_step(Session *s) {
-    const bool busy = engine_step(s->e, session_take, s);
     const Engine *e = s->e;
+    const int64_t rejected = e->drafts - e->accepted;
+    s->cut = false;
+    const bool busy = engine_step(s->e, session_take, s);
+    if (e->limits.speculation.model == e->model && !s->cut) /* its drafts are the tokens */
+        assert_int_equal(e->drafts - e->accepted, rejected);
     for (int64_t i = 0; i < e->running.n; i++) {
         const Live *live = e->running.at[i];
         s->ran[slot_of(live->request.id)] = true;

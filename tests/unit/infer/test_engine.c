@@ -53,6 +53,62 @@ TEST(a_longer_prompt_has_the_rest_of_the_text) {
     case_free(&c);
 }
 
+/* A pass chooses a token, and one more for each kept draft. An end token is chosen, and is no kept draft. */
+TEST(a_kept_draft_is_a_token_of_the_text) {
+    enum { N = 10, FRESH = 30, VOCAB = 31 };
+    static Case c;
+    int64_t ended = 0, kept = 0;
+    case_init(&c, STYLES[0], cpu());
+    for (int64_t end = 0; end < VOCAB; end++) {
+        const Speculation self = {4, c.m->model, &c.m->run};
+        Engine *e = engine_open(
+            c.m,
+            (EngineLimits){.page = PAGE, .pages = 1, .requests = 1, .tokens = PAGE, .speculation = self});
+        const Request r = {
+            .id = 100, .prompt = c.prompt[0], .n = N, .max_new_tokens = FRESH, .ends = &end, .n_ends = 1};
+        c.got[0] = (Result){0};
+        assert_ok(engine_add(e, &r));
+        while (engine_step(e, take, c.got)) continue;
+        const EngineCounts counts = engine_counts(e);
+        const int64_t fresh = c.got[0].n ? c.got[0].n - N : 0;
+        assert_int_equal(fresh + (fresh < FRESH), counts.passes + counts.accepted);
+        ended += fresh < FRESH, kept += counts.accepted;
+        engine_free(e);
+    }
+    assert_true(ended && kept);
+    case_free(&c);
+}
+
+/* A page has rows of drafts only if drafts were computed after it was taken. Here, requests without drafts name pages that
+ * other requests with drafts had before, and others share them. The drafts of the model itself are all kept. */
+TEST(drafts_read_shared_pages_that_have_none) {
+    enum { N = PAGE + 10, FRESH = 20, RUNS = 12 };
+    static Case c;
+    case_init(&c, STYLES[0], cpu());
+    const Speculation self = {4, c.m->model, &c.m->run};
+    Engine *e = engine_open(c.m, (EngineLimits){.page = PAGE,
+                                                .pages = 2,
+                                                .requests = 1,
+                                                .tokens = N,
+                                                .shares_prefixes = true,
+                                                .speculation = self});
+    for (int64_t run = 0; run < RUNS; run++) {
+        int32_t prompt[N];
+        for (int64_t k = 0; k < N; k++)
+            prompt[k] = (int32_t)(philox_u32(4, (uint64_t)(run / 3), (uint64_t)k) % 31);
+        const Request r = {.id = 100, .prompt = prompt, .n = N, .max_new_tokens = run % 3 ? FRESH : 1};
+        c.got[0] = (Result){0};
+        assert_ok(engine_add(e, &r));
+        while (engine_step(e, take, c.got)) continue;
+    }
+    const EngineCounts counts = engine_counts(e);
+    assert_int_equal(counts.shared, RUNS * 2 / 3 * PAGE);
+    assert_true(counts.drafts > RUNS * FRESH / 3);
+    assert_int_equal(counts.accepted, counts.drafts);
+    engine_free(e);
+    case_free(&c);
+}
+
 /* The pools take the memory that is checked before they are allocated. */
 TEST(pools_take_the_bytes_that_are_checked) {
     for (int k = 0; k < STYLE_COUNT; k++)
