@@ -222,6 +222,7 @@ typedef enum Sight {
     ABORT_GENERATING,
     ABORT_IN_A_STEP,
     REQUEST_AFTER_ABORT,
+    SUSPENSION,
     END_TOKEN,
     LONG_PAGE,
     PASS_OF_ONE_TOKEN_EACH,
@@ -242,6 +243,7 @@ static const char *const SIGHT_NAMES[SIGHTS] = {"preemptions",
                                                 "aborts of a text",
                                                 "aborts in a step",
                                                 "requests after their abort",
+                                                "suspensions",
                                                 "end tokens",
                                                 "pages of two tiles",
                                                 "passes with a token of each request"};
@@ -260,11 +262,17 @@ typedef struct Session {
     int64_t *seen;                /* [SIGHTS] */
 } Session;
 
+/* Counts the passes that a request may need from its beginning. */
+static void count_passes(Session *s, int slot) {
+    const Request *r = &s->c->request[s->of[slot]];
+    s->most_passes += r->n + r->max_new_tokens + 1;
+}
+
 static void session_add(Session *s, int slot) {
     assert_ok(engine_add(s->e, &s->c->request[slot]));
     s->result[slot] = (Result){0};
     s->open[slot] = true, s->ran[slot] = false;
-    s->most_passes += s->c->request[slot].n + s->c->request[slot].max_new_tokens + 1;
+    count_passes(s, slot);
 }
 
 static Sight state_of(const Session *s, int slot) {
@@ -316,9 +324,20 @@ static void session_fork(Session *s, Dice *d) {
         if (s->waits[i] == from) s->waits[s->n_waits++] = slot;
     engine_fork(s->e, 100 - from, 100 - slot);
     s->of[slot] = s->of[from], s->result[slot] = s->result[from];
-    s->most_passes += live->n_first + live->request.max_new_tokens + 1;
+    count_passes(s, slot);
     s->open[slot] = s->ran[slot] = true;
     s->slots++, s->seen[COPY]++;
+}
+
+/* Releases all pages, unless the caller chooses tokens of a request that runs. */
+static void session_suspend(Session *s, Dice *d) {
+    const LiveList *running = &s->e->running;
+    for (int64_t i = 0; i < running->n; i++)
+        if (running->at[i]->request.steered) return;
+    for (int i = 0; i < s->slots; i++)
+        if (s->open[i]) count_passes(s, i);
+    s->seen[SUSPENSION] += running->n > 0;
+    one_in(d, 2) ? engine_forget(s->e) : engine_new_weights(s->e);
 }
 
 /* Waiting requests have no pages, and the preempted ones come first. Named pages are computed. */
@@ -370,6 +389,7 @@ static void run_alone(Case *c) {
         s.e = engine_open(
             c->m,
             (EngineLimits){.page = PAGE, .pages = 3, .encoder_pages = 2, .requests = 1, .tokens = LONGEST});
+        s.of[i] = i;
         session_add(&s, i);
         while (session_step(&s)) continue;
         engine_free(s.e);
@@ -426,6 +446,7 @@ static int64_t run_together(Case *c, Dice *d, int64_t seen[SIGHTS]) {
         for (int64_t n = one_in(d, 4) ? roll(d, most + 1) : 0; n && arrived < REQUESTS; n--, arrived++)
             session_add(&s, (int)((first + 5 * arrived) % REQUESTS));
         if (one_in(d, aborts)) session_abort(&s, d, false);
+        if (one_in(d, 30)) session_suspend(&s, d);
         const int again = (int)roll(d, REQUESTS);
         if (s.ran[again] && !s.open[again] && !c->got[again].ended && one_in(d, 4))
             session_add(&s, again), seen[REQUEST_AFTER_ABORT]++;

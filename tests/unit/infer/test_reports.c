@@ -3,7 +3,7 @@
  *
  *    1  vLLM 5898, 9567, 966: a text at temperature 0 changes with the batch    engine
  *    2  vLLM 47069: batch-invariant attention varies                            a_thousand_runs_have_one_result; cuda_engine
- *    3  vLLM 16832, Megatron-LM 2584: preemption or a pause mixes texts         engine; fleet
+ *    3  vLLM 16832, Megatron-LM 2584: preemption or suspension mixes texts      engine; fleet
  *    4  vLLM 29071, 3032, 37746: log-probabilities of a preempted prompt        engine, which bounds the number of passes
  *    5  vLLM 8268, 3251, 5344: log-probabilities of a prompt that is shared     engine
  *    6  vLLM 4761, kvcached 362: a page is reused with old rows                 engine (guarded_passes.c)
@@ -17,15 +17,15 @@
  *   14  vLLM 5846: log-probabilities that are off by one                        generate: cached_greedy_equals_...
  *   15  vLLM 34875, 27300: tokens that are parts of characters                  functional/serve
  *   16  vLLM 19379: text_offset of such tokens                                  functional/serve
- *   17  SGLang 11446, llama.cpp 9867: stop strings in a stream                  functional/serve
- *   18  lucebox 641: characters that are divided over parts of a stream         functional/serve
+ *   17  SGLang 11446, llama.cpp 9867: stop strings in a stream                  unit/server/text
+ *   18  lucebox 641: characters that are divided over parts of a stream         unit/server/text
  *   19  llama.cpp 13262: a client that has left                                 an_abort_returns_all_pages; soak_serve.py
  *   20  vLLM 22545, 29928: gauges after aborts                                  the same
  *   21  llama.cpp 3817, 5246, vLLM 13067: prompts at the limit of the context   lengths_at_the_limit_are_...
  *   22  llama.cpp 18237, 6348: SIGTERM in a long prompt                         functional/serve_load
  *   23  SGLang 1764: logits that are not finite                                 logits_that_are_not_finite_end_...
  *   24  vLLM 5313, 29216, llama.cpp 25618: speculation that changes texts       engine; speculation
- *   25  Megatron-LM 6025, vLLM 8625: a lost engine; usage in streams            fleet; functional/serve */
+ *   25  Megatron-LM 6025, vLLM 8625: a lost engine; usage in streams            functional/serve_ranks, serve */
 #include "unit/infer/engine_alone.h"
 
 #include <math.h>
