@@ -1,5 +1,6 @@
 """serve answers requests like OpenAI's API: with the texts of `generate`, the same streamed or not. It refuses what it
 cannot do with the right status. It also answers like Megatron-LM's server."""
+import importlib.util
 import socket
 
 from serving import *
@@ -263,6 +264,11 @@ for change, message in [
         ({"unknown": 1}, "does not know the field")]:
     assert message in put(400, **{**MEGATRON, **change})["message"], (change, message)
 assert json.loads(server.request("GET", "/api")[2])["message"] == "/api needs the method PUT"
+if "MEGATRON_LM" in os.environ and importlib.util.find_spec("requests"):
+    done = subprocess.run([sys.executable, f"{os.environ['MEGATRON_LM']}/tools/text_generation_cli.py",
+                           f"127.0.0.1:{server.port}"], input="The \n6\nThe \n-1\n", capture_output=True, text=True)
+    assert "Megatron Response: \nThe " in done.stdout, done
+    assert "Error 400: 'tokens_to_generate' must be an integer from 0" in done.stdout, done
 
 # ---- the description of the requests
 
