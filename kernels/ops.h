@@ -17,7 +17,7 @@ typedef enum OpNumber {
 typedef enum OpFamily {
 #define FAMILY(constant, name) OP_FAMILY_##constant,
 #include "kernels/ops.def"
-    OP_FAMILIES /* the family of collectives, which belong to none */
+    OP_FAMILIES /* the number of families, and the family number of every collective */
 } OpFamily;
 
 extern const OpDef OPS[OP_COUNT];

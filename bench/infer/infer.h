@@ -11,7 +11,7 @@ struct json_t; /* jansson.h */
 typedef struct BenchInfer {
     I64List requests;      /* that arrive together, in each row */
     int64_t prompt, fresh; /* tokens of a prompt, and tokens to generate */
-    int64_t rounds;        /* of each row; the results are medians */
+    int64_t rounds;        /* rounds of each row; the results are medians */
     bool alone;            /* also measure the roofs */
     const char *json;      /* file for the results; NULL: none */
 } BenchInfer;

@@ -51,7 +51,7 @@ static bool describe_call(const OpDef *op, const Call *c, StepGemm *p) {
     if (!work_gemm(p->op, c, &p->shape)) return false;
     for (int i = 0; i < CALL_IN; i++) describe(c->in[i], &p->in[i]);
     for (int i = 0; i < CALL_OUT; i++) describe(c->out[i], &p->out[i]);
-    if (c->in[2] && c->in[2]->dtype == I64) p->in[2].range = tensor_rows(c->in[0]); /* of experts */
+    if (c->in[2] && c->in[2]->dtype == I64) p->in[2].range = tensor_rows(c->in[0]); /* the range of experts */
     if (p->op == OP_fp8_gemm)
         p->attr.fp8 = *(const Fp8GemmAttr *)c->attr;
     else

@@ -18,7 +18,7 @@ typedef struct StepComm {
 } StepComm;
 
 typedef struct Step {
-    int64_t wall_ns; /* of the slowest rank */
+    int64_t wall_ns; /* time of the slowest rank */
     int64_t blas_ns; /* time of a replay of the step's GEMMs in BLAS; CPU only */
     int64_t op_ns[OP_KERNELS];
     StepComm comm[COMM_GROUPS];

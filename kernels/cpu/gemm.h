@@ -12,7 +12,7 @@ typedef struct Gemm {
     int64_t m, n, k, lda, ldb, ldc;
     const real *a, *b, *bias;
     const uint16_t *b_16; /* instead of b, which is NULL: values of 16 bits */
-    DType b_type;         /* of b_16 */
+    DType b_type;         /* the type of b_16 */
     real *c;
 } Gemm;
 

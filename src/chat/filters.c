@@ -309,8 +309,8 @@ static Value path_or(Machine *m, Value v, Value path, Value fallback) {
 
 static Value at_path(Machine *m, Value v, Value path) { return path_or(m, v, path, (Value){0}); }
 
-/* The arguments from `from`, behind an item. */
-static CallArgs behind(Machine *m, const CallArgs *a, size_t from) {
+/* The arguments from `from`, after an item. */
+static CallArgs after_item(Machine *m, const CallArgs *a, size_t from) {
     const size_t n = a->n > from ? a->n - from : 0;
     Value *at = machine_take(m, (n + 1) * sizeof *at);
     for (size_t i = 0; at && i < n; i++) at[1 + i] = a->at[from + i];
@@ -332,7 +332,7 @@ static Value map(Machine *m, const CallArgs *a) {
     const bool by_attribute = a->n == 1 && path.type != VALUE_MISSING;
     if (!by_attribute && filter.type != VALUE_STRING)
         machine_fail(m, "map needs the name of a filter, or attribute='name'");
-    CallArgs one = behind(m, a, 2);
+    CallArgs one = after_item(m, a, 2);
     for (size_t i = 0; i < from->n && machine_spend(m, 1); i++) {
         if (!by_attribute) *(Value *)one.at = from->at[i];
         list_push(m, made.list,
@@ -348,7 +348,7 @@ static Value filtered(Machine *m, const CallArgs *a, Value path, size_t test, bo
     const Value name = argument(a, test, NULL);
     if (name.type != VALUE_MISSING && name.type != VALUE_STRING)
         machine_fail(m, "the name of a test must be a string");
-    CallArgs one = behind(m, a, test + 1);
+    CallArgs one = after_item(m, a, test + 1);
     for (size_t i = 0; i < from->n && machine_spend(m, 1); i++) {
         const Value v = at_path(m, from->at[i], path);
         *(Value *)one.at = v;

@@ -116,7 +116,7 @@ static void skip_comment(Lexer *l) {
     skip_end(l, at, "#}", true, true);
 }
 
-/* The position behind "raw" or "endraw" at a block, or 0. */
+/* The position after "raw" or "endraw" at a block, or 0. */
 static size_t raw_word(const Lexer *l, size_t at, const char *word) {
     at = skip_space(l, at);
     return looking_at(l, at, word) ? skip_space(l, at + strlen(word)) : 0;
@@ -299,7 +299,7 @@ static void lex_operator(Lexer *l) {
     advance(l, l->at + n);
 }
 
-/* Reads a tag from behind its beginning to behind its end. */
+/* Reads a tag, whose beginning has been read, and its end. */
 static void lex_tag(Lexer *l, bool is_print) {
     const int line = l->line;
     l->open = 0;

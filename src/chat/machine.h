@@ -14,7 +14,7 @@
 
 typedef struct Machine {
     Err err;
-    int line;            /* of the template, for messages */
+    int line;            /* current line of the template, for messages */
     TemplateLimits left; /* what the template may still use */
     Arena *arena;        /* all values; released when the template ends */
     char *tail, *room;   /* the end of the newest joined string, and of the memory reserved for it */

@@ -77,7 +77,7 @@ typedef struct TreeNode {
     Value value;
     struct TreeNode *a, *b, *c;
     TreeNodes list, other;
-    TreeNodes params; /* of a macro: NODE_KEYWORD, whose a is the default or NULL; of a scope: NODE_SET */
+    TreeNodes params; /* a macro's are NODE_KEYWORD, whose a is the default or NULL; a scope's are NODE_SET */
 } TreeNode;
 
 enum { PARSER_DEEPEST = 200 }; /* nested expressions and blocks */
@@ -97,7 +97,7 @@ void parser_fail(Parser *, const char *fmt, ...) __attribute__((format(printf, 2
 void parser_fail_at(Parser *, const char *expected);
 TreeNode *parser_node(Parser *, NodeType);
 void parser_push(Parser *, TreeNodes *, TreeNode *);
-/* Each checks the current token; `skip` also moves behind it if it matches, and `expect` reports an error if not. */
+/* Each checks the current token; `skip` also moves past it if it matches, and `expect` reports an error if not. */
 bool parser_is(const Parser *, TokenType, const char *text);
 bool parser_skip(Parser *, TokenType, const char *text);
 void parser_expect(Parser *, TokenType, const char *text);

@@ -241,7 +241,7 @@ static void piece(Parser *p, TreeNodes *out) {
         parser_fail_at(p, "a tag or text");
 }
 
-/* Reads statements and text. Stops at a tag whose name is in `ends`, behind its {%. */
+/* Reads statements and text. Stops at a tag whose name is in `ends`, after its {%. */
 static void body(Parser *p, Words ends, TreeNodes *out) {
     if (!parser_enter(p)) return;
     while (p->at->type != TOKEN_END) {

@@ -6,7 +6,7 @@
 /* ---- evaluate.c ---- */
 
 Value chat_evaluate(Machine *, Scope *, const TreeNode *);
-/* Evaluates the arguments of a call, behind `first` if it is not VALUE_MISSING. */
+/* Evaluates the arguments of a call, after `first` if it is not VALUE_MISSING. */
 CallArgs chat_evaluate_args(Machine *, Scope *, const TreeNodes *, Value first);
 /* Applies NODE_FILTERs. `input` replaces the operand of the innermost one if it has none. */
 Value chat_evaluate_filters(Machine *, Scope *, const TreeNode *, Value input);

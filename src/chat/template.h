@@ -20,7 +20,7 @@ typedef struct Template Template;
 typedef struct TemplateLimits {
     int64_t steps;        /* expressions, statements and items; 64 bytes of text count as one step */
     size_t bytes, output; /* memory of values, which is released at the end; text */
-    int depth;            /* of nested expressions, statements and values */
+    int depth;            /* nesting limit of expressions, statements and values */
 } TemplateLimits;
 
 #define TEMPLATE_LIMITS ((TemplateLimits){20000000, (size_t)1 << 28, (size_t)1 << 26, 1000})

@@ -21,7 +21,7 @@ Value value_take(Machine *m, Str *text) {
     return v;
 }
 
-/* A string that is extended again and again, such as ns.text = ns.text ~ x, is extended in place: the memory behind the
+/* A string that is extended again and again, such as ns.text = ns.text ~ x, is extended in place: the memory after the
  * newest joined string is reserved for it. The shorter string remains valid. */
 Value value_join(Machine *m, Value a, Value b) {
     if (!b.n) return a;

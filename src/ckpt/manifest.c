@@ -210,7 +210,7 @@ static Err parse_file(Manifest *m, const char *path, const json_t *json) {
     CkptFile *f = &m->files[m->num_files++];
     if (!get_text(json, "name", m->arena, &f->name) || !get_size(json, "bytes", &f->bytes) || !*f->name ||
         strchr(f->name, '/') || !strcmp(f->name, "..") || !strcmp(f->name, "."))
-        return bad(path, "entry %lld of its files is no file of this folder", (long long)m->num_files);
+        return bad(path, "entry %lld of its files is not a file of this folder", (long long)m->num_files);
     return ERR_OK;
 }
 

@@ -212,8 +212,8 @@ int comm_communicators(const Comm *, bool open);
 /* The number of ranks on a host: all ranks if they are threads, otherwise the number that the launcher
  * reports. If that is unknown, and with comm_null, it is 8, the usual number of GPUs per host. */
 int comm_ranks_of_host(const Comm *);
-/* The number of bytes of device memory that the buffers of all recorded communicators need, if an operation
- * has at most `most_blocks` thread blocks (CommDeviceOptions) and a host has `ranks_of_host` ranks. */
+/* The bytes of device memory that the buffers of all recorded communicators need. An operation has at most
+ * `most_blocks` thread blocks (CommDeviceOptions), and a host `ranks_of_host` ranks. */
 size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */

@@ -22,7 +22,7 @@ typedef struct Talk {
     json_t *messages;
     int64_t context, turn; /* context: number of tokens */
     bool prints;           /* whether this rank reads and prints */
-    TextStream text;       /* of the answer */
+    TextStream text;       /* the answer's text */
     Str answer;
     Finish finish;
 } Talk;

@@ -54,7 +54,7 @@ void exact_run(const Exact *, CommCall);
 typedef struct ExactWrong {
     int64_t count, first, last; /* number of wrong elements, and indices of the first and the last of them */
     int64_t rounded;            /* number of wrong elements that summation in bf16 or fp16 could explain */
-    double got, wanted;         /* of the first */
+    double got, wanted;         /* values of the first wrong element */
 } ExactWrong;
 ExactWrong exact_check(const Exact *, const CommCall *);
 /* Whether a bf16 or fp16 sum of `members` summands, rounded or truncated after each addition, could produce `got`. */

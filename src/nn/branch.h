@@ -30,7 +30,7 @@ typedef struct BranchOps {
     double (*flops)(const void *spec, double s);
     int64_t (*counters)(const void *spec); /* number of step counters (param/state.h); NULL if the branch has
                                               none */
-    CommReduction reduction;               /* of the counters */
+    CommReduction reduction;               /* how ranks combine the counters */
 } BranchOps;
 
 typedef enum BranchId {

@@ -18,7 +18,7 @@ typedef struct Cache {
                        NULL */
     void *block; /* memory of all pools */
     size_t bytes;
-    Pages positions, encoder; /* of the current forward: rows of the tokens, and of the encoder's positions */
+    Pages positions, encoder; /* rows of the current forward's tokens, and of the encoder's positions */
 } Cache;
 
 typedef struct Feed {

@@ -28,7 +28,7 @@ static inline double loss_factor(const LossSpec *l) { return l->auxiliary ? l->f
 static inline int64_t loss_samples(const LossSpec *l) { return l->choices ? l->choices : 1; }
 
 typedef struct HeadOps {
-    size_t size; /* of the head's module */
+    size_t size; /* bytes of the head's module */
     /* Registers parameters and states. `self` and `spec` must outlive the registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
     /* h [s, b, h] is the output of the head's stack. If the feed has labels, out[i] is the head's loss i in nats.

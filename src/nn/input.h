@@ -7,7 +7,7 @@
 #include "tape/tape.h"
 
 typedef struct InputOps {
-    size_t size; /* of the input's module */
+    size_t size; /* bytes of the input's module */
     /* Registers parameters. The inputs of several stacks may share them. `self` and `spec` must outlive the
      * registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);

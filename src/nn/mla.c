@@ -82,7 +82,7 @@ typedef struct Core {
     const Mla *module;
     const Feed *feed;
     Tensor *cache;      /* pools of keys and of values; or of latents with the shared part of the keys */
-    Tensor *latent_sbl; /* of keys and values */
+    Tensor *latent_sbl; /* the latent of keys and values */
     Tensor *key_sb11p;  /* the shared part of the keys */
     Tensor *kv_sbw;
 } Core;

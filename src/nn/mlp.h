@@ -18,7 +18,7 @@ typedef struct MlpSpec {
 typedef struct Mlp {
     Linear fc1, fc2;
     ActivationAttr activation;
-    XieluNumbers xielu; /* of ACT_XIELU */
+    XieluNumbers xielu; /* only with ACT_XIELU */
 } Mlp;
 
 Mlp mlp_new(Registry *, const char *name, const MlpSpec *);

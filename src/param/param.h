@@ -211,7 +211,7 @@ void registry_begin_unit(Registry *);
  * are only values, and masters of buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
 size_t registry_bytes(const Registry *);       /* the number of bytes of values, main gradients and masters */
-size_t registry_value_bytes(const Registry *); /* of the values, with the scales of FP8 weights */
+size_t registry_value_bytes(const Registry *); /* bytes of values, with the scales of FP8 weights */
 /* The number of bytes of one buffer. It is 0 for masters that share the memory of the values. */
 size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);

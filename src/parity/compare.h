@@ -81,7 +81,7 @@ json_t *report_json(const Report *); /* a list */
  * none. */
 int compare_layer(const char *tensor);
 
-/* Returns a text of a report. A text that is not UTF-8 is quoted. */
+/* Returns a JSON string; text that is not UTF-8 is quoted. */
 json_t *compare_json_text(const char *);
 /* Appends the JSON and frees it. */
 void compare_json_write(json_t *, Str *out);

@@ -22,7 +22,7 @@ typedef struct Golden {
     int64_t n_steps;
     char *loss_names[GOLDEN_LOSSES]; /* names of single losses, which curve.json may have */
     int n_losses;
-    int64_t samples; /* of a step */
+    int64_t samples; /* samples of a step */
     /* the samples of all steps; fields that the file lacks have the values that batch_reset sets */
     Batch all;
     const char *name_of[FIELDS]; /* name of the tensor that has the field, or NULL if there is none */

@@ -25,7 +25,7 @@
 
 enum { PRECISION_DRAWS = 64 };
 
-/* The name of the row that states the power for gradients. */
+/* The row of a report with the power for gradients. */
 #define PRECISION_POWER "power: gradient"
 
 typedef struct Precision {

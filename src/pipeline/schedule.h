@@ -60,7 +60,11 @@ typedef struct PipelineSpec {
     bool mixed;        /* --interleave-forward-backward */
 } PipelineSpec;
 
-typedef enum PipelineWay { PIPELINE_UP, PIPELINE_DOWN, PIPELINE_WAYS } PipelineWay; /* of messages */
+typedef enum PipelineWay {
+    PIPELINE_UP,
+    PIPELINE_DOWN,
+    PIPELINE_WAYS
+} PipelineWay; /* direction of a message */
 
 typedef struct RankSchedule {
     Action *actions;

@@ -90,7 +90,7 @@ static Kept host_memory(Offload *o, size_t bytes) {
 
 /* Copies between a slot and the host memory's blocks; a layer may span several blocks. */
 static void copy_kept(Offload *o, const Slot *s, const Kept *k, bool away) {
-    size_t begin = 0; /* of the block */
+    size_t begin = 0; /* start of the block */
     for (size_t i = 0; i < o->n_blocks; begin += o->blocks[i++].bytes) {
         const HostBlock *b = &o->blocks[i];
         const size_t from = k->begin > begin ? k->begin : begin, end = begin + b->bytes,

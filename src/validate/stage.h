@@ -33,7 +33,7 @@ typedef struct StageRank {
     int rank, world;
     int sharing;    /* number of ranks on this rank's device, including this rank */
     Outcome *out;   /* set on rank 0 only; NULL on other ranks */
-    int64_t end_ns; /* of the budget */
+    int64_t end_ns; /* end of the budget */
     char described[200], transport[200];
 } StageRank;
 

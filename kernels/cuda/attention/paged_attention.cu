@@ -6,7 +6,13 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/relative_buckets.h"
 
-enum { SPLIT = 256, THREADS = 128, WARPS = THREADS / 32, KEYS = 4 /* of a warp in flight */, MOST_HEADS = 8 };
+enum {
+    SPLIT = 256,
+    THREADS = 128,
+    WARPS = THREADS / 32,
+    KEYS = 4 /* keys of a warp in flight */,
+    MOST_HEADS = 8
+};
 
 struct Paged {
     int64_t tokens, g, r, d, e;       /* width of keys and of values */

@@ -1,6 +1,6 @@
 /* Chooses a GEMM's algorithm by measurement. The criterion is the time in a training step, in which the power
  * limit determines a GPU's clocks. An algorithm that wins short runs by drawing more power may be slower
- * then. Therefore, short interleaved runs only discard candidates that are far behind. The finalists then run
+ * then. Therefore, short interleaved runs only discard candidates that are far slower. The finalists then run
  * alone, on a hot GPU, for as long as the power governor needs to settle. The measured time includes the
  * separate passes of epilogues.
  *

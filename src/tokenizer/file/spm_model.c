@@ -117,7 +117,7 @@ static Err check(SpmModel *m) {
         if (type == PIECE_UNUSED && m->kind == SPM_BPE)
             return err_user("piece %d is unused, which is not supported in a BPE model", id);
     }
-    if (m->unk < 0) return err_user("it has no unknown piece, or is no SentencePiece model");
+    if (m->unk < 0) return err_user("it has no unknown piece, or is not a SentencePiece model");
     if (m->kind != SPM_UNIGRAM && m->kind != SPM_BPE)
         return err_user("its model_type must be unigram or bpe");
     return check_bytes(m);
