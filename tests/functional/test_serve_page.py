@@ -94,6 +94,15 @@ wait(f"({REPORT}).startsWith('stopped after ')")
 server.idle()
 wait("document.getElementById('metrics').rows[0].cells[1].textContent === '0'")
 
+# A conversation that is left while the model answers is forgotten.
+value("document.querySelector('[value=chat]').click()")
+value("void send()")
+wait("document.querySelectorAll('.text span').length > 3")
+value("document.querySelector('[value=completion]').click()")
+wait(f"({REPORT}).startsWith('stopped after ')")
+assert value("messages.length") == 0 and texts() == [], texts()
+server.idle()
+
 if "PICTURES" in os.environ:
     set_value("max_tokens", 150), set_value("temperature", 1)
     set_value("prompt", "The loss ")
