@@ -8,20 +8,17 @@
 #include "base/amount.h"
 #include "base/text.h"
 #include "main/generate.h"
-#include "run/launch.h"
 #include "server/text.h"
 
 enum { PATIENCE_S = 365 * 24 * 3600 /* a person may think for as long */ };
 
+/* The conversation, on rank 0. */
 typedef struct Talk {
     const GenerateJob *job;
-    const ModelRun *run;
-    Comm *comm;
-    Engine *engine;
+    Fleet *fleet;
     StopList stops;
     json_t *messages;
     int64_t context, turn; /* context: number of tokens */
-    bool prints;           /* whether this rank reads and prints */
     TextStream text;       /* the answer's text */
     Str answer;
     Finish finish;
@@ -42,21 +39,6 @@ static bool read_line(Str *line) {
     return n >= 0;
 }
 
-/* Gives all ranks the line of the first one. */
-static bool share_line(const Talk *t, Str *line, bool more) {
-    if (!t->comm) return more;
-    const Group all = comm_everyone(t->comm);
-    int64_t n = more ? (int64_t)line->len + 1 : 0;
-    comm_all_reduce(t->comm, all, "length of a message", COMM_MAX, I64, &n, 1);
-    int64_t *bytes = mem_zero((size_t)n + 1, sizeof *bytes);
-    for (size_t i = 0; i < line->len; i++) bytes[i] = (unsigned char)line->s[i];
-    comm_all_reduce(t->comm, all, "message", COMM_MAX, I64, bytes, n + 1);
-    str_clear(line);
-    for (int64_t i = 0; i + 1 < n; i++) str_add(line, &(char){(char)bytes[i]}, 1);
-    free(bytes);
-    return n > 0;
-}
-
 /* ---- an answer ---- */
 
 static void take_event(void *arg, const EngineEvent *event) {
@@ -65,11 +47,11 @@ static void take_event(void *arg, const EngineEvent *event) {
     if (event->kind == EVENT_TOKEN) text_push(&t->text, event->token, &t->answer);
     if (event->kind == EVENT_END) t->finish = event->finish;
     if (event->kind == EVENT_END) text_end(&t->text, &t->answer);
-    if (t->prints && t->answer.len > before) {
+    if (t->answer.len > before) {
         fwrite(t->answer.s + before, 1, t->answer.len - before, stdout);
         fflush(stdout);
     }
-    if (event->kind == EVENT_TOKEN && t->text.stopped) engine_abort(t->engine, event->id);
+    if (event->kind == EVENT_TOKEN && t->text.stopped) fleet_abort(t->fleet, event->id);
 }
 
 /* Tokenizes the conversation, of which the next message is the answer. */
@@ -107,18 +89,18 @@ static Err generate_answer(Talk *t, const int32_t *ids, int64_t n) {
                              .max_new_tokens = limited ? c->tokens_to_generate : room,
                              .ends = j->ends,
                              .n_ends = j->n_ends};
-    ERR_RETURN(engine_add(t->engine, &request));
+    ERR_RETURN(fleet_add(t->fleet, &request));
     str_clear(&t->answer);
     t->finish = FINISH_STOP;
     text_begin(&t->text, j->setup.tokenizer, &t->stops, ids, (size_t)n);
-    while (engine_step(t->engine, take_event, t)) continue;
+    while (fleet_step(t->fleet, take_event, t)) continue;
     text_free(&t->text);
-    if (t->prints) putchar('\n');
+    putchar('\n');
     if (t->finish == FINISH_NAN)
         return err_user(
             "the model computes logits that are not finite; check its parameters, or use a wider type "
             "(--lane)");
-    if (t->finish == FINISH_LENGTH && !limited && t->prints)
+    if (t->finish == FINISH_LENGTH && !limited)
         fprintf(stderr, "note: the answer ends because the context of %s is full\n",
                 amount(t->context, "token").s);
     return ERR_OK;
@@ -150,56 +132,56 @@ static Err answer(Talk *t, const Str *line) {
 
 /* ---- the conversation ---- */
 
-static Err converse(Talk *t) {
+static void converse(Talk *t) {
     Str line = {0};
     bool more = true;
     while (more) {
         str_clear(&line);
-        more = share_line(t, &line, t->prints && read_line(&line));
+        more = read_line(&line);
         if (!more || (line.len && !strcmp(line.s, "/exit"))) break;
         if (line.len && !strcmp(line.s, "/clear")) {
             json_array_clear(t->messages);
         } else if (line.len) {
             const Err e = answer(t, &line);
-            if (e.code && t->prints) fprintf(stderr, "isotron: %s\n", e.msg);
+            if (e.code) fprintf(stderr, "isotron: %s\n", e.msg);
         }
     }
-    if (t->prints && !more && isatty(STDIN_FILENO)) putchar('\n');
+    if (!more && isatty(STDIN_FILENO)) putchar('\n');
     str_free(&line);
-    return ERR_OK;
 }
 
-/* The engine has pages for the whole context, or as many as fit into its memory. */
-static Err open_engine(Talk *t) {
-    const Config *c = &t->job->setup.config;
-    const Model *m = t->run->model;
-    const RunContext *context = &t->run->context;
+/* The engine has pages for the whole context, or as many as fit into its memory. *tokens is set to their number. */
+static Err open_fleet(const Config *c, const ModelRun *run, int64_t *tokens, Fleet **out) {
+    const Model *m = run->model;
     EngineLimits limits = {.page = ENGINE_PAGE,
                            .pages = 1,
                            .requests = 1,
                            .tokens = ENGINE_PASS_TOKENS,
                            .shares_prefixes = true};
     const double asked = c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30),
-                 room = engine_room(context),
+                 room = engine_room(&run->context),
                  most = config_given(c, inference_dynamic_batching_buffer_size_gb) || asked < room ? asked
                                                                                                    : room,
-                 pages = most / engine_cache_bytes(m, context, &limits);
+                 pages = most / engine_cache_bytes(m, &run->context, &limits);
     const int64_t whole = engine_pages(m->plan.limit, ENGINE_PAGE);
     limits.pages = pages < 1 ? 1 : pages < (double)whole ? (int64_t)pages : whole;
-    t->context = m->plan.limit < limits.pages * ENGINE_PAGE ? m->plan.limit : limits.pages * ENGINE_PAGE;
-    return engine_new(m, context, &limits, &t->engine);
+    *tokens = m->plan.limit < limits.pages * ENGINE_PAGE ? m->plan.limit : limits.pages * ENGINE_PAGE;
+    return fleet_new(m, &run->context, &limits, out);
 }
 
 Err generate_chat(const GenerateJob *j, const ModelRun *run, Comm *comm) {
     const TextList *stop = &j->setup.config.stop;
-    Talk t = {.job = j, .run = run, .comm = comm, .prints = rank_is_printer(comm)};
-    t.stops = (StopList){.at = (char **)stop->at, .n = stop->count};
-    ERR_RETURN(open_engine(&t));
+    Talk t = {.job = j, .stops = {(char **)stop->at, stop->count}};
+    ERR_RETURN(open_fleet(&j->setup.config, run, &t.context, &t.fleet));
     if (comm) comm_set_deadline(comm, PATIENCE_S);
-    t.messages = json_array();
-    const Err e = converse(&t);
-    json_decref(t.messages);
-    str_free(&t.answer);
-    engine_free(t.engine);
-    return e;
+    if (fleet_leads(t.fleet)) {
+        t.messages = json_array();
+        converse(&t);
+        json_decref(t.messages);
+        str_free(&t.answer);
+    } else {
+        fleet_follow(t.fleet);
+    }
+    fleet_free(t.fleet);
+    return ERR_OK;
 }
