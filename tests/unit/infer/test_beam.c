@@ -74,3 +74,20 @@ TEST(a_wide_search_finds_the_best_text) {
         test_model_free(m);
     }
 }
+
+/* If all texts are equally likely, those of the first text and of the lowest tokens are kept. */
+TEST(equally_likely_texts_are_in_order) {
+    static const int32_t PROMPTED[] = {1}, FIRST[NEW] = {0};
+    TestModel *m = test_model_new(setup_new("--num-layers 1 --hidden-size 8 --num-attention-heads 2 "
+                                            "--max-position-embeddings 20 --vocab-size 3 --fp64"));
+    const Registry *r = m->model->registry;
+    for (int i = 0; i < r->n; i++) memset(r->params[i]->value.data, 0, tensor_bytes(&r->params[i]->value));
+    const Prompt prompt = {PROMPTED, 1};
+    const GenerateOptions o = {.max_new_tokens = NEW};
+    Generated out;
+    assert_ok(beam_search(m->model, &m->run, &prompt, 1, &o, &(BeamOptions){2, 1}, &out));
+    assert_int_equal(out.n, 1 + NEW);
+    assert_memory_equal(out.tokens + 1, FIRST, sizeof FIRST);
+    generated_free(&out);
+    test_model_free(m);
+}

@@ -2,6 +2,7 @@
 #include "unit/infer/engine_alone.h"
 
 #include "infer/page_pool.h"
+#include "run/model_run.h"
 
 static Device *cpu(void) { return device_cpu(2); }
 
@@ -126,6 +127,31 @@ TEST(pools_take_the_bytes_that_are_checked) {
             assert_int_equal(c.m->device->allocated, before);
             case_free(&c);
         }
+}
+
+static void open_on_rank(void *arg, Comm *comm) {
+    static const EngineLimits LIMITS = {.page = PAGE, .pages = 3, .requests = 1, .tokens = 1};
+    const Setup *s = arg;
+    Device *device = device_cpu(1);
+    ModelRun r;
+    Engine *e;
+    model_run_new(&r, &s->config, comm, device, MODEL_TRAINS);
+    const size_t before = device->allocated;
+    assert_ok(engine_new(r.model, &r.context, &LIMITS, &e));
+    /* keys and values of a layer in fp64; there are two layers */
+    const size_t layer = 3 * PAGE * 2 * 24 * 8;
+    assert_int_equal(device->allocated - before, 2 * layer / (size_t)comm_world(comm));
+    engine_free(e);
+    model_run_free(&r);
+    device_free(device);
+}
+
+TEST(pipeline_ranks_have_pools_of_their_layers) {
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        Setup *s = setup_new("%s --ranks %d --pipeline-model-parallel-size %d", STYLES[0], ranks, ranks);
+        comm_threads(ranks, NULL, open_on_rank, s);
+        setup_free(s);
+    }
 }
 
 /* A model of the pool. Pages have numbers of users, and a name if their tokens were named; there are few tokens, so that
