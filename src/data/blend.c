@@ -108,7 +108,7 @@ static Err parse_weights(const char *const *entries, int n, double **out) {
                          entries[2 * i]);
         else if (!(w[i] > 0) || isinf(sum += w[i]))
             e = err_user(
-                "the weight %s of dataset '%s' must be a positive number; remove the dataset instead",
+                "the weight %s of dataset '%s' must be a positive number; to leave a dataset out, remove it",
                 entries[2 * i], entries[2 * i + 1]);
     }
     if (e.code || !numbers) free(w);

@@ -11,9 +11,8 @@
  * If deal > 0, samples are assigned to ranks as if mbs were `deal`. A rank then gets the same samples in the
  * same order for any mbs (--batch-invariant-mode).
  *
- * One difference from Megatron-LM concerns an epoch without sharding whose last samples fill whole
- * micro-batches but not a whole micro-step. In Megatron-LM, some ranks then run one micro-step more than
- * others; here all ranks run the same number of micro-steps. */
+ * Without sharding, the last samples of an epoch may fill micro-batches of some ranks only. In
+ * Megatron-LM, these ranks then run one micro-step more than others; here all ranks run the same number. */
 #pragma once
 
 #include <stdbool.h>

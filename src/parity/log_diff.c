@@ -384,7 +384,7 @@ static Err check_only(const Names *names, const DiffOptions *o) {
         if (diff_wants(o, names->name[q])) return str_free(&all), ERR_OK;
         str_printf(&all, "%s%s", q ? ", " : "", names->name[q]);
     }
-    const Err e = err_user("no quantity of the logs has '%s' in its name: they are %s", o->only, all.s);
+    const Err e = err_user("no quantity of the logs has '%s' in its name; the names are %s", o->only, all.s);
     str_free(&all);
     return e;
 }

@@ -191,7 +191,7 @@ static Err unknown_case(const SweepOptions *o, const Sweep *s, const char *name,
     Str known = {0};
     for (int64_t i = 0; i < s->n_cases; i++)
         str_printf(&known, "%s%s", i ? ", " : "", s->cases[i].golden->name);
-    Err e = err_user("%s:%lld: %s is neither a precision nor a golden case: given are %.600s", o->list,
+    Err e = err_user("%s:%lld: %s is neither a precision nor a golden case; the cases are %.600s", o->list,
                      (long long)line, quote(name).s, known.s);
     str_free(&known);
     return e;

@@ -74,7 +74,7 @@ said = isotron("compare", WORK / "one.jsonl", changed, "--only", "loss")
 assert said.endswith("verdict: equal\n") and "lm_loss" in said and "grad_norm" not in said, said
 
 for words, why in (([WORK / "one", WORK / "tp2", "--only", "lyer"], "no tensor has 'lyer' in its name"),
-                   ([log, log, "--only", "x" * 9], "they are consumed_"),
+                   ([log, log, "--only", "x" * 9], "the names are consumed_"),
                    ([WORK / "one", WORK / "tp2.jsonl"], "is a folder and the other is not"),
                    ([WORK / "one"], "specify two logs"),
                    ([WORK / "one", WORK / "none"], "does not exist"), ([log, log, "--weights-only"], "remove it"),

@@ -143,7 +143,7 @@ for line, sentence in (("fp64 --tensor-model-paralel-size 2", "list:2: '--tensor
                        ("fp65 --ranks 2", "list:2: 'fp65' is neither a precision nor a golden case"),
                        ("fp64 --lr-warmup 2", "list:2:"),
                        ("gpt2-layout fp64 --ranks 2",
-                        "list:2: 'gpt2-layout' is neither a precision nor a golden case: given are gpt2-layouts"),
+                        "list:2: 'gpt2-layout' is neither a precision nor a golden case; the cases are gpt2-layouts"),
                        ("../golden/llama-layouts fp64", "neither"), ("gpt2-layouts", "needs a lane"),
                        ("fp64 --save x", "--save is not used in parity"),
                        ("fp64 --bf16", "list:2: --lane is not used in a cell"),

@@ -53,7 +53,7 @@ static Err sort(Set *set) {
     if (set->n) qsort(set->v, set->n, sizeof *set->v, by_pattern);
     for (size_t i = 0; i < set->n; i++) {
         if (i && !by_pattern(&set->v[i - 1], &set->v[i]))
-            return err_user("added_tokens: '%.60s' stands for two tokens once it is normalized",
+            return err_user("added_tokens: after normalization, '%.60s' is the text of two tokens",
                             set->v[i].pattern.s);
         set->first[(unsigned char)set->v[i].pattern.s[0] + 1] = i + 1;
     }

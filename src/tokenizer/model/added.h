@@ -1,6 +1,6 @@
 /* The "added_tokens" of a tokenizer.json are split off a text before the model runs, leftmost and longest
- * first. Tokens with normalized = false are searched for in the original text. Tokens with normalized = true
- * are searched for, in their normalized spelling, in the normalized text between these tokens. Source:
+ * first. Tokens with normalized = false are searched for in the original text. The text between these
+ * tokens is normalized, and searched for the normalized spelling of tokens with normalized = true. Source:
  * tokenizers/src/tokenizer/added_vocabulary.rs. */
 #pragma once
 
