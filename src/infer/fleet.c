@@ -25,9 +25,9 @@ struct Fleet {
     bool reports;     /* whether this rank is the first one of its replica */
     Group reporters;  /* the first ranks of all replicas, of which this rank is one */
     int64_t applied;  /* number of orders */
-    Words events;     /* of this replica in the step, if it reports */
+    Words events;     /* the step's events of this replica, if it reports */
     int64_t numbered; /* number of orders of rank 0 until the next boundary */
-    /* of rank 0 */
+    /* only on rank 0: */
     Words sent; /* orders for the next boundary */
     Slot *slot; /* [slots] */
     int64_t slots, free_slot;

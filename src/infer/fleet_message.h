@@ -8,7 +8,7 @@ enum {
     FLEET_PROTOCOL = 1,
     FLEET_HEAD = 3,                             /* words of the head of orders */
     FLEET_REPLY = 3 + sizeof(EngineCounts) / 8, /* words of the head of a reply */
-    FLEET_MOST_WORDS = INT32_MAX,               /* of a body */
+    FLEET_MOST_WORDS = INT32_MAX,               /* most words of a body */
 };
 
 /* The words of a body: a writer appends to them, and a reader continues at `read`. */
@@ -24,8 +24,8 @@ typedef enum OrderKind { ORDER_ADD, ORDER_ABORT, ORDER_SIGNAL, ORDERS } OrderKin
 typedef struct Order {
     OrderKind kind;
     int64_t number;  /* consecutive in the life of a fleet */
-    int64_t replica; /* of ORDER_ADD and ORDER_ABORT */
-    Request request; /* of ORDER_ABORT, only the id */
+    int64_t replica; /* for ORDER_ADD and ORDER_ABORT */
+    Request request; /* for ORDER_ABORT, only the id */
     FleetSignal signal;
 } Order;
 
