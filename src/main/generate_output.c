@@ -74,7 +74,7 @@ struct GenerateStream {
 GenerateStream *generate_stream_new(const GenerateJob *j, const Generated *out) {
     const TextList *stop = &j->setup.config.stop;
     GenerateStream *s = mem_zero(1, sizeof *s);
-    *s = (GenerateStream){.job = j, .out = out, .stops = {(char **)stop->at, stop->count}};
+    *s = (GenerateStream){.job = j, .out = out, .stops = {.at = (char **)stop->at, .n = stop->count}};
     return s;
 }
 
