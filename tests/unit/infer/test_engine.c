@@ -58,7 +58,7 @@ TEST(a_longer_prompt_has_the_rest_of_the_text) {
 TEST(a_kept_draft_is_a_token_of_the_text) {
     enum { N = 10, FRESH = 30, VOCAB = 31 };
     static Case c;
-    int64_t ended = 0, kept = 0;
+    int64_t ended = 0, kept = 0, empty = 0;
     case_init(&c, STYLES[0], cpu());
     for (int64_t end = 0; end < VOCAB; end++) {
         const Speculation self = {4, c.m->model, &c.m->run};
@@ -73,10 +73,11 @@ TEST(a_kept_draft_is_a_token_of_the_text) {
         const EngineCounts counts = engine_counts(e);
         const int64_t fresh = c.got[0].n ? c.got[0].n - N : 0;
         assert_int_equal(fresh + (fresh < FRESH), counts.passes + counts.accepted);
-        ended += fresh < FRESH, kept += counts.accepted;
+        ended += fresh < FRESH, kept += counts.accepted, empty += !fresh;
         engine_free(e);
     }
     assert_true(ended && kept);
+    assert_int_equal(empty, 1); /* one token is the first */
     case_free(&c);
 }
 
