@@ -38,6 +38,8 @@ typedef struct LinearAttr {
     /* Every element is a sum of its terms in an order that does not depend on the number of rows and columns. The
      * gradient of a weight is one chain of multiply-adds in the order of the rows. */
     bool fixed_order;
+    bool
+        steady; /* linear: the previous op has not written the weight, so that a GPU may read it while that op runs */
     Activation activation; /* the activation that gives `act` from y, or x from `pre`; not gated */
 } LinearAttr;
 
@@ -195,7 +197,8 @@ typedef struct ExpertBiasAttr {
 /* The width of the widest head that the fused kernels of a GPU support. */
 enum { ATTENTION_WIDEST = 256 };
 enum { WINDOW_OFF = -1 };
-enum { PAGE_ROWS = 64 }; /* a tile of keys does not cross pages */
+enum { PAGE_ROWS = 64 };   /* a tile of keys does not cross pages */
+enum { PAGED_TILE = 128 }; /* most tokens of a tile of paged_attention */
 typedef struct AttentionAttr {
     double scale;             /* scale of q.k before the softmax */
     double softcap;           /* then a score x becomes softcap tanh(x / softcap); 0 means no softcap */
@@ -323,6 +326,10 @@ typedef struct SnapAttr {
 typedef struct FillAttr {
     double value;
 } FillAttr;
+
+typedef struct LargestAttr {
+    int64_t n; /* elements of a row that count */
+} LargestAttr;
 
 typedef struct SoftcapAttr {
     double cap;

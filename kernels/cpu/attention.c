@@ -483,11 +483,10 @@ void KERNEL(paged_attention)(const Call *c) {
     free(x.run), free(x.first_unit);
 }
 
-void KERNEL(store_rows)(const Call *c) {
-    const Tensor *x = c->in[0], *pool = c->out[0];
+static void store_rows(const Tensor *x, const Tensor *rows, const Tensor *pool) {
     const int64_t width = tensor_width(x), heads = x->dim[2] * x->dim[3];
     for (int64_t i = 0; i < x->dim[0]; i++) {
-        const int64_t row = int64s(c->in[1])[i];
+        const int64_t row = int64s(rows)[i];
         CHECK(row >= 0 && row < pool->dim[0], "store_rows: row %lld of a pool of %lld", (long long)row,
               (long long)pool->dim[0]);
         for (int64_t h = 0; h < heads; h++)
@@ -496,6 +495,11 @@ void KERNEL(store_rows)(const Call *c) {
                 tensor_at(x, i * x->stride[0] + h / x->dim[3] * x->stride[2] + h % x->dim[3] * x->stride[3]),
                 (DType)x->dtype, (size_t)width);
     }
+}
+
+void KERNEL(store_rows)(const Call *c) {
+    store_rows(c->in[0], c->in[1], c->out[0]);
+    if (c->in[2]) store_rows(c->in[2], c->in[1], c->out[1]);
 }
 
 /* ---- the largest scores ---- */

@@ -194,7 +194,7 @@ static inline cudaStream_t stream_of(const Call *c) { return cuda_of(c->device)-
 #define LAUNCHED() CUDA_CHECK(cudaGetLastError())
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+__host__ __device__ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* The number of blocks for a grid-stride loop over n items with `each` items per block. It is at least 1. */
 static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 32, want = ceil_div(n, each);

@@ -302,14 +302,14 @@ static void finish(const Engine *e, Live *live, Finish why, EngineSink *sink, vo
 }
 
 /* Chooses the token after the last one. */
-static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
+static void append(Engine *e, Live *live, int64_t best, EngineSink *sink, void *arg) {
     const Request *r = &live->request;
     if (r->steered && live->n - live->n_first < r->max_new_tokens) {
         report(e, live, (EngineEvent){.kind = EVENT_CHOICE, .index = live->n}, sink, arg);
         return;
     }
     if (live->n - live->n_first < r->max_new_tokens) {
-        const int32_t token = choice_token(e, live, live->n);
+        const int32_t token = choice_token(e, live, live->n, best);
         EngineEvent event = {.kind = EVENT_TOKEN, .index = live->n, .token = token};
         if (engine_ends(r->ends, r->n_ends, token)) {
             live->ended = true;
@@ -324,8 +324,13 @@ static void append(Engine *e, Live *live, EngineSink *sink, void *arg) {
         finish(e, live, FINISH_LENGTH, sink, arg);
 }
 
-static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void *arg) {
-    DeviceView all = device_view(e->context->device, logits->data, tensor_bytes(logits), VIEW_READ);
+/* Whether the logits are needed that choose a request's next token. */
+static bool needs_row(const Live *live) {
+    const Request *r = &live->request;
+    return r->logprobs || r->likeliest || r->steered || !choice_is_best(live, live->n);
+}
+
+static void take_results(Engine *e, Tensor logits, EngineSink *sink, void *arg) {
     int64_t at = 0;
     for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
         Live *live = s->live;
@@ -335,7 +340,8 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
             if (i < s->wanted && !prompt) continue;
             const int64_t row = at++;
             if (live->ended || i >= end) continue;
-            if (!choice_read_row(e, logits, all.data, row)) {
+            if (prompt || needs_row(live)) choice_read_row(e, &logits, row);
+            if (e->best[row] < 0) {
                 finish(e, live, FINISH_NAN, sink, arg);
             } else if (prompt) {
                 live->known = i + 1;
@@ -344,7 +350,7 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
                        sink, arg);
             } else {
                 const int32_t draft = live->tokens[i + 1];
-                append(e, live, sink, arg);
+                append(e, live, e->best[row], sink, arg);
                 if (live->tokens[i + 1] != draft) end = i + 1;
                 e->accepted += i + 1 < end && !live->ended;
             }
@@ -353,7 +359,6 @@ static void take_results(Engine *e, const Tensor *logits, EngineSink *sink, void
         live->computed = end, live->encoded = true;
         name_pages(e, live);
     }
-    device_view_end(&all);
 }
 
 /* Whether this replica or, if replicas share experts, any of them has something to compute. */
@@ -502,10 +507,10 @@ static void free_all(Engine *e, LiveList *l) {
 void engine_free(Engine *e) {
     free_all(e, &e->waiting), free_all(e, &e->running);
     speculation_close(e);
+    pass_close(e);
     tape_free(e->tape);
     space_free(e->slot), space_free(e->transient);
     cache_free(e->model, &e->cache);
-    device_release(e->context->device, e->ids, e->ids_bytes);
     page_pool_free(e->pages), page_pool_free(e->encoder_pages);
     free(e->share), free(e->row), free(e->scratch), free(e->likeliest), free(e);
 }

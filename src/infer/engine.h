@@ -28,6 +28,7 @@ typedef struct EngineLimits {
     int64_t requests;             /* most requests that run at the same time */
     int64_t tokens;               /* most tokens of a pass; at least `requests` */
     bool shares_prefixes;         /* requests that begin with the same tokens share pages */
+    bool no_graphs;               /* do not record CUDA graphs of passes */
     Speculation speculation;      /* the model must have no encoder */
 } EngineLimits;
 

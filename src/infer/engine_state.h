@@ -58,6 +58,13 @@ typedef struct Drafter {
     bool *drafted; /* [EngineLimits.pages]: whether all rows of the page are in the caches */
 } Drafter;
 
+/* The CUDA graph of passes of one token of each request. */
+typedef struct PassGraph {
+    int64_t tokens, width; /* number of tokens; width of the page table */
+    DeviceRecording work;
+    Tensor logits, best; /* its results */
+} PassGraph;
+
 struct Engine {
     const Model *model;
     const RunContext *context;
@@ -69,8 +76,12 @@ struct Engine {
     Cache cache;
     Space *slot, *transient;
     Tape *tape;
-    char *ids; /* device memory of a pass's integers */
+    char *ids,
+        *host_ids; /* [ids_bytes] a pass's integers in device memory, and in host memory that it copies */
     size_t ids_bytes;
+    const int64_t *best; /* op_largest of the pass's logits, in host_ids */
+    PassGraph *graph;    /* [n_graphs] */
+    int n_graphs;
     double *row, *scratch; /* [vocab] */
     LikelyToken *likeliest;
     Drafter drafter;
@@ -91,14 +102,17 @@ static inline bool reports(const Engine *e, const Live *live, int64_t i) {
 bool pass_joins(const Model *, const RunContext *);
 /* The number of pages that a cache needs, in addition to those of its pool, for tokens that only fill a pass. */
 int64_t pass_spare_pages(const Model *, const RunContext *, int64_t page);
-/* Runs a pass (pass.c). Returns the logits that are needed, [number, 1, padded vocab]. */
-Tensor *pass_run(Engine *, const Pass *);
+/* Runs a pass (pass.c). Returns the logits that are needed, [number, 1, padded vocab], and sets Engine.best. */
+Tensor pass_run(Engine *, const Pass *);
+void pass_close(Engine *);
 
-/* choice.c. Converts row i of logits, of which `data` is a view, to e->row. Returns whether all are finite. */
-bool choice_read_row(const Engine *, const Tensor *logits, const char *data, int64_t i);
-/* Chooses token `at` of a request from e->row. The choice depends only on the request, its tokens before `at` and the
- * logits. */
-int32_t choice_token(Engine *, const Live *, int64_t at);
+/* choice.c. Converts row i of logits to e->row. */
+void choice_read_row(const Engine *, const Tensor *logits, int64_t i);
+/* Whether token `at` of a request is the likeliest one, so that e->row is not needed. */
+bool choice_is_best(const Live *, int64_t at);
+/* Chooses token `at` of a request: `best` (Engine.best), or from e->row. The choice depends only on the request, its tokens
+ * before `at` and the logits. */
+int32_t choice_token(Engine *, const Live *, int64_t at, int64_t best);
 
 /* Computes the drafts of the shares that have some (speculation.c). */
 void speculation_draft(Engine *);

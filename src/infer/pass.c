@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "infer/engine_state.h"
 #include "infer/stages.h"
+#include "ops/largest.h"
 #include "ops/take_row.h"
 
 /* ---- padding ---- */
@@ -22,7 +23,7 @@ static bool pads(const Model *m, const RunContext *c) {
 }
 
 int64_t pass_spare_pages(const Model *m, const RunContext *c, int64_t page) {
-    return pads(m, c) ? engine_pages(ranks_on(c, AXIS_TP), page) : 0;
+    return pads(m, c) ? engine_pages(ranks_on(c, AXIS_TP), page) : device_has_graphs(c->device);
 }
 
 /* Tensor-parallel ranks route equal parts of the tokens to experts. A replica without requests needs a token to take
@@ -38,11 +39,31 @@ static int64_t padding(const Model *m, const RunContext *c, int64_t tokens) {
 typedef struct Inputs {
     Batch batch;
     int64_t tokens, padding, chosen, requests, width, encoder_width; /* numbers; widths of the page tables */
+    bool graph; /* each token belongs to another request, numbers and widths are those of a PassGraph */
 } Inputs;
+
+static int64_t most_tiles(const Inputs *in) { return in->requests + in->tokens / PAGED_TILE; }
 
 /* Whether the logits of row i of a share are needed. */
 static bool is_chosen(const Engine *e, const Share *s, int64_t i) {
     return i >= s->wanted || reports(e, s->live, i);
+}
+
+/* The smallest of 1, 2, 3, 4, 6, 8, 12, 16, ... that is at least n. */
+static int64_t class_of(int64_t n) {
+    int64_t size = 1;
+    while (size < n) size *= 2;
+    return size >= 4 && size / 4 * 3 >= n ? size / 4 * 3 : size;
+}
+
+/* Whether the pass computes the next token of each of its requests, and can be a CUDA graph. */
+static bool fits_graph(const Engine *e, const Pass *p) {
+    const RunContext *c = tape_context(p->tape);
+    bool fits = !e->limits.no_graphs && device_has_graphs(c->device) && !c->comm && p->cache == &e->cache &&
+                !has_encoder(e) && !model_has_experts(&p->model->plan);
+    for (const Share *s = p->share; s < p->share + p->n; s++)
+        fits = fits && s->n == 1 && s->first >= s->wanted;
+    return fits;
 }
 
 static Inputs inputs_of(const Engine *e, const Pass *p) {
@@ -56,8 +77,12 @@ static Inputs inputs_of(const Engine *e, const Pass *p) {
         if (s->live->encoder_pages.n > in.encoder_width) in.encoder_width = s->live->encoder_pages.n;
         if (has_encoder(e) && !s->live->encoded) encoder = s->live->request.n;
     }
-    in.padding = padding(p->model, tape_context(p->tape), in.tokens);
+    in.graph = fits_graph(e, p);
+    in.padding =
+        in.graph ? class_of(in.tokens) - in.tokens : padding(p->model, tape_context(p->tape), in.tokens);
     in.tokens += in.padding, in.requests += in.padding > 0;
+    if (in.graph) in.chosen = in.tokens, in.requests = in.tokens + 1;
+    for (int64_t n = in.width; in.graph && in.width & (in.width - 1); in.width = ++n) continue;
     for (int f = 0; f < FIELDS; f++)
         if (!encoder && (field_info((FieldId)f)->extent == EXTENT_ENCODER || f == FIELD_encoder_lengths))
             fields &= ~(UINT32_C(1) << f);
@@ -84,17 +109,19 @@ static int64_t row_of(const PageList *l, int64_t i, int64_t page) {
     return l->page[i / page] * page + i % page;
 }
 
-/* Appends integers to the pass's device memory, as a tensor [n] or [n, width]. */
+/* Appends integers to the pass's memory, as a tensor [n] or [n, width]. */
 typedef struct Writer {
     Engine *e;
     const Pass *pass;
-    char *at;
+    size_t at; /* in ids and host_ids */
+    Tensor tensor[9];
+    int n;
 } Writer;
 
 static Tensor *write_integers(Writer *w, const int64_t *x, int64_t n, int64_t width) {
-    Tensor *t = tape_alloc(w->pass->tape, sizeof *t);
-    *t = tensor_make(w->at, I64, width ? 2 : 1, (int64_t[]){n, width});
-    device_write(w->e->context->device, w->at, x, tensor_bytes(t));
+    Tensor *t = &w->tensor[w->n++];
+    *t = tensor_make(w->e->ids + w->at, I64, width ? 2 : 1, (int64_t[]){n, width});
+    memcpy(w->e->host_ids + w->at, x, tensor_bytes(t));
     w->at += tensor_bytes(t);
     return t;
 }
@@ -122,8 +149,25 @@ static void write_encoder(Writer *w, const Inputs *in, Pages *out) {
     for (int64_t i = 0; i < n; i++) x[i] = row_of(&p->share->live->encoder_pages, i, out->page);
     out->row = n ? write_integers(w, x, n, 0) : NULL;
     out->table = write_table(w, p->n, in->encoder_width, true);
-    out->request = p->cache->positions.request;
+    out->request = p->cache->positions.request, out->tiles = p->cache->positions.tiles;
     free(x);
+}
+
+/* Appends the tiles of n tokens from `first` on, and returns the new number of tiles. */
+static int64_t add_tiles(int64_t *x, int64_t tiles, int64_t first, int64_t n) {
+    for (int64_t i = 0; i < n; i += PAGED_TILE) x[tiles++] = first + i;
+    return tiles;
+}
+
+/* The tiles of the pass, or NULL if each request has one token. */
+static Tensor *write_tiles(Writer *w, const Inputs *in) {
+    if (in->graph || in->tokens == in->requests) return NULL;
+    int64_t *x = mem_zero((size_t)most_tiles(in), sizeof *x), tiles = 0, at = 0;
+    for (const Share *s = w->pass->share; s < w->pass->share + w->pass->n; at += s++->n)
+        tiles = add_tiles(x, tiles, at, s->n);
+    Tensor *t = write_integers(w, x, add_tiles(x, tiles, at, in->padding), 0);
+    free(x);
+    return t;
 }
 
 /* Writes where the tokens' rows are, and which logits are needed. */
@@ -141,11 +185,14 @@ static void write_pages(Writer *w, const Inputs *in, Feed *feed) {
             if (is_chosen(w->e, s, i)) chosen[n++] = at;
         }
     }
-    for (int64_t i = 0; at < in->tokens; i++, at++)
-        row[at] = w->e->limits.pages * pages->page + i, request[at] = p->n;
+    const int64_t spare = pass_spare_pages(p->model, tape_context(p->tape), pages->page) * pages->page;
+    for (int64_t i = 0; at < in->tokens; i++, at++) /* equal tokens may share a row */
+        row[at] = w->e->limits.pages * pages->page + i % spare, request[at] = p->n;
+    while (n < in->chosen) chosen[n] = n, n++;
     pages->row = write_integers(w, row, in->tokens, 0);
     pages->request = write_integers(w, request, in->tokens, 0);
     pages->table = write_table(w, in->requests, in->width, false);
+    pages->tiles = write_tiles(w, in);
     feed->chosen = write_integers(w, chosen, in->chosen, 0);
     if (has_encoder(w->e)) write_encoder(w, in, &p->cache->encoder);
     free(row), free(request), free(chosen);
@@ -166,32 +213,87 @@ static Tensor *read_outputs(const Pass *p) {
     return op_take_rows(p->tape, pool, p->cache->positions.row);
 }
 
-Tensor *pass_run(Engine *e, const Pass *p) {
+/* Provides memory for the integers of a pass, and for the tokens that it chooses. */
+static void make_room(Engine *e, size_t bytes) {
+    Device *d = e->context->device;
+    if (bytes <= e->ids_bytes) return;
+    pass_close(e); /* graphs have the old addresses */
+    e->ids = device_alloc(d, bytes, "the tokens of a pass");
+    e->host_ids = device_host_alloc(d, bytes, "the tokens of a pass");
+    e->ids_bytes = bytes;
+}
+
+void pass_close(Engine *e) {
+    Device *d = e->context->device;
+    for (int i = 0; i < e->n_graphs; i++) device_recording_drop(d, &e->graph[i].work);
+    free(e->graph);
+    device_release(d, e->ids, e->ids_bytes);
+    device_host_release(d, e->host_ids, e->ids_bytes);
+    e->graph = NULL, e->n_graphs = 0, e->ids = e->host_ids = NULL, e->ids_bytes = 0;
+}
+
+typedef struct Work {
+    const Pass *pass;
+    Feed *feed;
+    PassTokens tokens;
+    Tensor logits, best;
+} Work;
+
+static void forward(void *arg) {
+    Work *w = arg;
+    Tape *t = w->pass->tape;
+    tape_begin(t, &(MicrobatchContext){.recording = false, .dropless = true});
+    if (w->pass->depth) w->feed->encoded = read_outputs(w->pass);
+    Tensor *logits = stages_forward(t, w->pass->model, w->pass->depth, w->feed, &w->tokens);
+    w->logits = *logits;
+    if (w->tokens.chosen) w->best = *op_largest(t, logits, w->pass->model->plan.vocab);
+}
+
+static PassGraph *graph_of(Engine *e, const Inputs *in) {
+    for (int i = 0; i < e->n_graphs; i++)
+        if (e->graph[i].tokens == in->tokens && e->graph[i].width == in->width) return &e->graph[i];
+    e->graph = mem_grow(e->graph, (size_t)e->n_graphs + 1, sizeof *e->graph);
+    e->graph[e->n_graphs] = (PassGraph){.tokens = in->tokens, .width = in->width};
+    return &e->graph[e->n_graphs++];
+}
+
+/* Runs the forward, or replays its graph. */
+static void run(Engine *e, const Inputs *in, Work *w) {
+    if (!in->graph) {
+        forward(w);
+        return;
+    }
+    PassGraph *g = graph_of(e, in);
+    w->logits = g->logits, w->best = g->best;
+    device_replay(e->context->device, &g->work, forward, w);
+    g->logits = w->logits, g->best = w->best;
+}
+
+Tensor pass_run(Engine *e, const Pass *p) {
     Inputs in = inputs_of(e, p);
     Tensor field[FIELDS];
     Device *d = e->context->device;
     Feed feed = {.cache = p->cache, .releases = true};
-    const size_t integers =
-                     (size_t)(2 * in.tokens + in.chosen + in.requests * (in.width + in.encoder_width + 1) +
-                              in.batch.shape.encoder) *
-                     sizeof(int64_t),
-                 bytes = feed_bytes(&in.batch) + integers;
-    if (bytes > e->ids_bytes) {
-        device_release(d, e->ids, e->ids_bytes);
-        e->ids = device_alloc(d, bytes, "the tokens of a pass");
-        e->ids_bytes = bytes;
-    }
-    tape_begin(p->tape, &(MicrobatchContext){.recording = false, .dropless = true});
+    const size_t results = (size_t)in.chosen * sizeof(int64_t),
+                 integers =
+                     (size_t)(2 * in.tokens + most_tiles(&in) + in.chosen +
+                              in.requests * (in.width + in.encoder_width + 1) + in.batch.shape.encoder) *
+                     sizeof(int64_t);
+    make_room(e, feed_bytes(&in.batch) + integers + results);
+    e->best = (const int64_t *)e->host_ids;
     fill_batch(p, &in);
-    feed_write(&feed, field, d, &in.batch, e->ids);
+    Writer w = {e, p, results, .n = 0};
+    feed_write(&feed, field, &in.batch, e->ids + w.at, e->host_ids + w.at);
+    w.at += feed_bytes(&in.batch);
     set_types(tape_context(p->tape), field);
-    write_pages(&(Writer){e, p, e->ids + feed_bytes(&in.batch)}, &in, &feed);
-    const PassTokens tokens = {in.tokens, in.batch.shape.encoder, in.chosen};
+    write_pages(&w, &in, &feed);
+    Work work = {p, &feed, {in.tokens, in.batch.shape.encoder, in.chosen}, {.data = NULL}, {.data = NULL}};
     batch_free(&in.batch);
-    if (p->depth) feed.encoded = read_outputs(p);
     const int64_t start = clock_ns();
-    Tensor *logits = stages_forward(p->tape, p->model, p->depth, &feed, &tokens);
+    device_copy(d, e->ids + results, e->host_ids + results, w.at - results);
+    run(e, &in, &work);
+    if (results) device_copy(d, e->host_ids, work.best.data, results);
     device_wait(d); /* the results are read next */
     e->model_ns += clock_ns() - start;
-    return logits;
+    return work.logits;
 }

@@ -1,7 +1,6 @@
 #include "infer/sampling.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -58,11 +57,17 @@ static void keep_likely(double *logits, int64_t n, double p) {
         if (logits[i] < least) logits[i] = -INFINITY;
 }
 
+static bool penalizes(const Sampling *s) {
+    return s->presence != 0 || s->frequency != 0 || (s->repetition > 0 && s->repetition != 1);
+}
+
+bool sampling_adjusts(const Sampling *s) { return s->n_bias || penalizes(s); }
+
 void sampling_adjust(const Sampling *s, const int32_t *tokens, int64_t n, int64_t n_prompt, double *logits,
                      int64_t vocab) {
     for (const TokenBias *b = s->bias; b < s->bias + s->n_bias; b++) logits[b->id] += b->bias;
     const double repetition = s->repetition > 0 ? s->repetition : 1;
-    if (s->presence == 0 && s->frequency == 0 && repetition == 1) return;
+    if (!penalizes(s)) return;
     bool *seen = mem_zero((size_t)vocab, sizeof *seen), *fresh = mem_zero((size_t)vocab, sizeof *fresh);
     for (int64_t i = 0; i < n; i++) {
         double *x = &logits[tokens[i]];

@@ -10,6 +10,7 @@
  *  - draw from the remaining tokens. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct TokenBias {
@@ -28,6 +29,8 @@ typedef struct Sampling {
     int64_t n_bias;
 } Sampling;
 
+/* Whether sampling_adjust may change logits. */
+bool sampling_adjusts(const Sampling *);
 /* Adds what depends on the tokens of the text [n], whose first n_prompt are those of the prompt. All ids are in the
  * vocabulary. */
 void sampling_adjust(const Sampling *, const int32_t *tokens, int64_t n, int64_t n_prompt, double *logits,

@@ -57,17 +57,17 @@ static Share share_of(const Engine *e, Live *live, int64_t round) {
     return (Share){live, first, end - first, complete ? end - 1 : INT64_MAX};
 }
 
-static void take_drafts(Engine *e, const Pass *p, const Tensor *logits, int64_t round) {
-    DeviceView all = device_view(e->context->device, logits->data, tensor_bytes(logits), VIEW_READ);
+static void take_drafts(Engine *e, const Pass *p, Tensor logits, int64_t round) {
     int64_t at = 0;
     for (const Share *s = p->share; s < p->share + p->n; s++) {
         if (s->wanted == INT64_MAX) continue;
         const int64_t index = s->live->n + round - 1;
+        const int64_t best = e->best[at];
+        if (!choice_is_best(s->live, index)) choice_read_row(e, &logits, at);
         /* if logits are not finite, any draft will do: the model decides */
-        s->live->tokens[index] =
-            choice_read_row(e, logits, all.data, at++) ? choice_token(e, s->live, index) : 0;
+        s->live->tokens[index] = best < 0 ? 0 : choice_token(e, s->live, index, best);
+        at++;
     }
-    device_view_end(&all);
 }
 
 static void run_round(Engine *e, int64_t round) {

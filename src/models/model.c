@@ -259,7 +259,8 @@ static Tensor *keep_output(Tape *t, const Feed *feed, Tensor *x) {
     if (!feed->cache || !feed->cache->output) return x;
     const int64_t dim[] = {x->dim[0], 1, 1, 1, x->dim[2]},
                   stride[] = {x->stride[0], x->dim[2], x->dim[2], x->dim[2], 1};
-    op_store_rows(t, tape_view(t, x, 0, 5, dim, stride), &feed->cache->positions, feed->cache->output);
+    op_store_rows(t, &feed->cache->positions, tape_view(t, x, 0, 5, dim, stride), feed->cache->output, NULL,
+                  NULL);
     return x;
 }
 

@@ -142,6 +142,13 @@ static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
     return stream_sum(t, layers_forward(t, run, (Stream){x_sbh, NULL}));
 }
 
+/* The number of layers of a block. In generation, a block holds the activations of its layers. */
+static int64_t layers_of_block(const StackSpec *s, const Feed *feed, int64_t rows) {
+    enum { ROWS = 4096 }; /* times layers */
+    if (feed->releases) return rows > ROWS / 2 ? 1 : ROWS / (rows ? rows : 1);
+    return s->recompute == RECOMPUTES_CHUNKS ? s->recomputed : 1;
+}
+
 static bool is_block(const StackSpec *s, const Feed *feed, int64_t i) {
     return feed->releases || s->recompute == RECOMPUTES_CHUNKS ||
            (s->recompute == RECOMPUTES_FIRST && i < s->recomputed);
@@ -150,7 +157,7 @@ static bool is_block(const StackSpec *s, const Feed *feed, int64_t i) {
 static Stream run_stack(Tape *t, const Stack *m, int64_t first, int64_t n, const Feed *feed, Stream s,
                         bool leaves) {
     const StackSpec *spec = m->spec;
-    const int64_t chunk = spec->recompute == RECOMPUTES_CHUNKS ? spec->recomputed : 1;
+    const int64_t chunk = layers_of_block(spec, feed, s.x->dim[0] * s.x->dim[1]);
     for (int64_t i = 0; i < n; i += chunk) {
         LayersRun *run = tape_alloc(t, sizeof *run);
         *run = (LayersRun){m, feed, first + i, chunk < n - i ? chunk : n - i};

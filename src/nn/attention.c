@@ -300,8 +300,7 @@ Tensor *attention_sinks(Tape *t, const AttentionSpec *p, Param *offset, DType dt
 /* Stores the keys and values of the tokens, then attends to those of their requests. */
 static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x, AttentionAttr attr) {
     const Pages *pages = &c->feed->cache->positions;
-    op_store_rows(t, x->k, pages, &c->cache[0]);
-    op_store_rows(t, x->v, pages, &c->cache[1]);
+    op_store_rows(t, pages, x->k, &c->cache[0], x->v, &c->cache[1]);
     const PagedInputs inputs = {.q = x->q,
                                 .k = &c->cache[0],
                                 .v = &c->cache[1],

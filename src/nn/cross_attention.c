@@ -63,7 +63,8 @@ static Tensor *pool_part(Tape *t, const Tensor *pool, int64_t i) {
 static Tensor *attend_to_pages(Tape *t, const Core *c, Tensor *q, AttentionAttr attr) {
     const Pages *pages = &c->feed->cache->encoder;
     const int64_t d = tensor_width(q), g = q->dim[2];
-    if (c->kv_tbw) op_store_rows(t, attention_heads(t, c->kv_tbw, g, 2, d, 0, 2), pages, c->cache);
+    if (c->kv_tbw)
+        op_store_rows(t, pages, attention_heads(t, c->kv_tbw, g, 2, d, 0, 2), c->cache, NULL, NULL);
     const PagedInputs inputs = {.q = q,
                                 .k = pool_part(t, c->cache, 0),
                                 .v = pool_part(t, c->cache, 1),

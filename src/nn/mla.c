@@ -119,7 +119,7 @@ static Tensor *attend(Tape *t, const Core *c, AttentionInputs x) {
 }
 
 static Tensor *stored(Tape *t, const Core *c, Tensor *x, Tensor *pool) {
-    op_store_rows(t, x, &c->feed->cache->positions, pool);
+    op_store_rows(t, &c->feed->cache->positions, x, pool, NULL, NULL);
     return pool;
 }
 

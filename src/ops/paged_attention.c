@@ -5,14 +5,20 @@
 #include "ops/attention.h"
 #include "tape/tape_ops.h"
 
-void op_store_rows(Tape *t, Tensor *x, const Pages *pages, Tensor *pool) {
+static void check_rows(const Pages *pages, const Tensor *x, const Tensor *pool) {
     char a[100], b[100];
     bool fits = x->ndim == 5 && pool->ndim == 5 && pages->row && pages->row->dim[0] == x->dim[0];
     for (int i = 1; i < 5; i++) fits = fits && x->dim[i] == pool->dim[i];
     CHECK(fits, "store_rows: rows %s and pool %s do not fit together", tensor_describe(x, a, sizeof a),
           tensor_describe(pool, b, sizeof b));
-    tape_call(t, &OPS[OP_store_rows], (Call){.in = {x, pages->row}, .out = {pool}});
+}
+
+void op_store_rows(Tape *t, const Pages *pages, Tensor *x, Tensor *pool, Tensor *x2, Tensor *pool2) {
+    check_rows(pages, x, pool);
+    if (x2) check_rows(pages, x2, pool2);
+    tape_call(t, &OPS[OP_store_rows], (Call){.in = {x, pages->row, x2}, .out = {pool, pool2}});
     pool->spmd = x->spmd;
+    if (x2) pool2->spmd = x2->spmd;
 }
 
 Tensor *op_paged_attention(Tape *t, const PagedInputs *x, const Pages *pages, AttentionAttr attr) {
@@ -28,10 +34,10 @@ Tensor *op_paged_attention(Tape *t, const PagedInputs *x, const Pages *pages, At
                tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){q->dim[0], 1, q->dim[2], q->dim[3], v->dim[4]}),
            *lse = tape_tensor(t, q->dtype == F64 ? F64 : F32, 4,
                               (int64_t[]){1, q->dim[2], q->dim[3], q->dim[0]});
-    const Call call = {
-        .in = {x->q, x->k, x->v, pages->table, pages->request, x->position, pages->lengths, x->bias},
-        .out = {y, lse},
-        .attr = &attr};
+    const Call call = {.in = {x->q, x->k, x->v, pages->table, pages->request, x->position, pages->lengths,
+                              x->bias, pages->tiles},
+                       .out = {y, lse},
+                       .attr = &attr};
     tape_run(t, &OPS[OP_paged_attention], call, sizeof attr, NULL);
     attention_add_sinks(t, &(Call){.in = {x->q, [6] = x->sink}, .out = {y, lse}, .attr = &attr});
     return y;

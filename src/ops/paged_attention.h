@@ -9,13 +9,15 @@ typedef struct Pages {
     Tensor *row;     /* [new rows]: rows of the pool that the pass fills; NULL if it fills none */
     Tensor *table;   /* [requests, pages]: the pages of each request; unused entries are valid pages */
     Tensor *request; /* [s]: the row of the table, for each token of the stream */
+    Tensor *
+        tiles; /* [n]: first tokens of tiles of at most PAGED_TILE tokens of one request; NULL: every token is a tile */
     Tensor *lengths; /* [requests]: rows of each request, all of which a token sees; NULL: a token sees rows
                         up to its position */
     int64_t page;    /* rows of a page, a multiple of PAGE_ROWS */
 } Pages;
 
-/* Stores the rows x [new rows,1,g,r,d] in a pool [rows,1,g,r,d]. */
-void op_store_rows(Tape *, Tensor *x, const Pages *, Tensor *pool);
+/* Stores the rows x [new rows,1,g,r,d] in a pool [rows,1,g,r,d], and x2 in pool2 in the same way unless they are NULL. */
+void op_store_rows(Tape *, const Pages *, Tensor *x, Tensor *pool, Tensor *x2, Tensor *pool2);
 
 typedef struct PagedInputs {
     Tensor *q;        /* [s,1,g,r,d], may be strided */

@@ -1,5 +1,7 @@
 #include "parity/logits.h"
 
+#include <stdlib.h>
+
 /* y [s, b, vocabulary and padding] -> out [b, s, vocab] */
 static void read_logits(Device *d, const Tensor *y, int64_t vocab, double *out) {
     const DType type = (DType)y->dtype;
@@ -19,10 +21,12 @@ void logits_compute(const Model *m, const RunContext *context, const MicrobatchC
     Batch inputs = *b;
     inputs.shape.fields = fields_inputs(m->plan.sample.fields);
     const size_t bytes = feed_bytes(&inputs);
-    char *memory = device_alloc(device, bytes, "a batch");
+    char *memory = device_alloc(device, bytes, "a batch"), *host = mem_alloc(bytes + 1);
     Tensor field[FIELDS];
     Feed feed = {.tokens = NULL};
-    feed_write(&feed, field, device, &inputs, memory);
+    feed_write(&feed, field, &inputs, memory, host);
+    device_write(device, memory, host, bytes);
+    free(host);
     Space *slot = space_new(device, "activation", SPACE_UNPLANNED),
           *transient = space_new(device, "transient", SPACE_UNPLANNED);
     Tape *tape = tape_new(context, slot, transient);

@@ -432,6 +432,7 @@ static Err cuda_open(const DeviceSpec *spec, Device *d) {
     memcpy(d->id, p.uuid.bytes, sizeof d->id);
     d->lacks_peers = lacks_peers(c->ordinal, d->n_devices);
     c->capability = 10 * p.major + p.minor;
+    c->warpgroups = -1;
     c->multiprocessors = p.multiProcessorCount;
     c->memory = p.totalGlobalMem;
     CUDA_CHECK(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));

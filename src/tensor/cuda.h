@@ -27,6 +27,7 @@ typedef struct CudaState {
 typedef struct Cuda {
     int ordinal, capability, multiprocessors; /* capability: 90 for sm_90 */
     int code; /* capability that the kernels in use were compiled for; 0 if it has not been queried yet */
+    int warpgroups; /* whether they run code for sm_90a; -1 if it has not been queried yet */
     char name[64];
     size_t memory;
     bool has_neighbours; /* whether other ranks of this process use other GPUs */
@@ -42,6 +43,7 @@ typedef struct Cuda {
     char *scratch;                        /* reserved addresses; the first scratch_backed bytes have memory */
     size_t scratch_bytes, scratch_backed; /* number of bytes that may be used, and number of bytes that have
                                              memory */
+    void *encode_tiles;                   /* the driver's cuTensorMapEncodeTiled, or NULL until it is used */
     CudaState state[CUDA_LIBRARIES];
 } Cuda;
 

@@ -166,8 +166,10 @@ void device_span_end(Device *d, DeviceStream *s, int64_t begin, OpProfile *to) {
 
 bool device_is_recording(const Device *d) { return d->recording; }
 
+bool device_has_graphs(const Device *d) { return d->backend->graph_begin != NULL; }
+
 void device_graph_begin(Device *d) {
-    CHECK(d->backend->graph_begin, "this device has no graphs");
+    CHECK(device_has_graphs(d), "this device has no graphs");
     d->backend->graph_begin(d);
     d->recording = true;
 }

@@ -141,6 +141,7 @@ bool device_is_recording(const Device *);
  * recorded operands and attributes. During recording, the host must not read or write device memory. Calling
  * device_graph_begin on a device that does not support graphs is a fault. */
 typedef struct DeviceGraph DeviceGraph;
+bool device_has_graphs(const Device *);
 void device_graph_begin(Device *);
 DeviceGraph *device_graph_end(Device *);
 void device_graph_launch(Device *, DeviceGraph *);

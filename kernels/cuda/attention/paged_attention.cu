@@ -3,29 +3,12 @@
  * result depends neither on other tokens nor on the number of blocks. If there are too few blocks for the GPU, each
  * split has a block, and a second kernel merges. Otherwise a block computes all splits of its heads. Both merge
  * with the same operations. Written: y, lse. */
-#include "kernels/cuda/common.cuh"
-#include "kernels/relative_buckets.h"
+#include "kernels/cuda/attention/paged.cuh"
+#include "kernels/cuda/pdl.cuh"
 
-enum {
-    SPLIT = 256,
-    THREADS = 128,
-    WARPS = THREADS / 32,
-    KEYS = 4 /* keys of a warp in flight */,
-    MOST_HEADS = 8
-};
+#include <algorithm>
 
-struct Paged {
-    int64_t tokens, g, r, d, e;       /* width of keys and of values */
-    int64_t q_token, q_group, q_head; /* strides */
-    int64_t k_row, k_group, v_row, v_group;
-    int64_t width; /* pages of a request in the table */
-    int chunks;    /* blocks for the heads of a group */
-    int splits;    /* blocks for the keys; 1: a block loops over all */
-    const int64_t *table, *request, *position, *lengths;
-    AttentionAttr attr;
-    RelativeBuckets buckets;
-    int64_t bias_heads; /* heads of the bias, or 0 if there is none */
-};
+enum { THREADS = 128, WARPS = THREADS / 32, KEYS = 4 /* keys of a warp in flight */, MOST_HEADS = 8 };
 
 static __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
 static __device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
@@ -41,20 +24,6 @@ template <typename R> struct Merge {
         *most = m, *all = fma(*all, old, times(sum, fresh));
     }
     __device__ __forceinline__ R of(R y, R more) const { return fma(y, old, times(more, fresh)); }
-};
-
-/* The keys that a token sees. */
-struct Range {
-    int64_t lo, hi;
-
-    __device__ __forceinline__ Range(const Paged &p, int64_t token) {
-        const AttentionAttr &a = p.attr;
-        const int64_t at = p.position[token];
-        lo = attention_begin(a.window_left, a.chunk_size, at, 0);
-        lo = lo < 0 ? 0 : lo;
-        hi = p.lengths ? p.lengths[p.request[token]] : at + 1;
-        if (a.window_right != WINDOW_OFF && at + a.window_right + 1 < hi) hi = at + a.window_right + 1;
-    }
 };
 
 template <typename R, typename T> struct Block {
@@ -255,7 +224,9 @@ static Paged paged_of(const Call *c) {
         p.bias_heads = bias->dim[1];
     }
     p.chunks = (int)ceil_div(p.r, heads_of_block(p.r));
-    const int64_t blocks = p.tokens * p.g * p.chunks, splits = ceil_div(p.width * a->page, SPLIT);
+    p.tiles = paged_has_tiles(c);
+    const int64_t blocks = p.tiles ? paged_tile_blocks(c, p) : p.tokens * p.g * p.chunks,
+                  splits = ceil_div(p.width * a->page, SPLIT);
     const bool few = blocks < 4 * (int64_t)cuda_of(c->device)->multiprocessors && splits <= UINT16_MAX;
     p.splits = few ? (int)splits : 1;
     return p;
@@ -302,6 +273,11 @@ extern "C" void cuda_paged_attention(const Call *c) {
     for (int i = 1; i < 3; i++)
         CHECK(c->in[i]->dtype == c->in[0]->dtype, "paged_attention: queries are %s, the pool is %s",
               dtype_name((DType)c->in[0]->dtype), dtype_name((DType)c->in[i]->dtype));
+    if (p.tiles) {
+        const size_t bytes = part_bytes(p, (DType)c->in[0]->dtype);
+        paged_run_tiles(c, p, bytes ? (float *)cuda_scratch(c->device, bytes) : NULL);
+        return;
+    }
     STORAGE_SWITCH(c->in[0]->dtype, {
         if (heads == 1)
             launch_heads<T, 1>(c, p);
@@ -314,23 +290,47 @@ extern "C" void cuda_paged_attention(const Call *c) {
 
 /* ---- storing ---- */
 
-static __global__ void store(int64_t n, Rows from, Cells x, Cells pool, const int64_t *row, int64_t heads,
-                             int64_t pool_row) {
-    GRID_LOOP(i, n) {
-        const int64_t line = i / from.width, c = i % from.width;
-        const int64_t to = row[line / heads] * pool_row + line % heads * from.width + c;
-        if (pool.dtype == F64)
-            pool.put(to, x.get<double>(from(line) + c));
+struct Stored {
+    Rows from;
+    Cells x, pool;
+    int64_t n, heads, pool_row; /* elements; heads of a row of the pool; its stride */
+    bool vectors;
+};
+
+static Stored stored_of(const Tensor *x, const Tensor *pool) {
+    Stored s = {};
+    if (!x) return s;
+    s.from = rows_of(x), s.x = cells(x), s.pool = cells(pool);
+    s.n = tensor_count(x), s.heads = x->dim[2] * x->dim[3], s.pool_row = pool->stride[0];
+    s.vectors = x->dtype == pool->dtype && rows_are_aligned(x) && rows_are_aligned(pool);
+    return s;
+}
+
+static __device__ __forceinline__ void store_some(const Stored &s, const int64_t *row) {
+    const int64_t each = s.vectors ? 16 / (s.x.dtype == F64 ? 8 : s.x.dtype == F32 ? 4 : 2) : 1;
+    GRID_LOOP(i, s.n / each) {
+        const int64_t line = i * each / s.from.width, c = i * each % s.from.width;
+        const int64_t to = row[line / s.heads] * s.pool_row + line % s.heads * s.from.width + c,
+                      at = s.from(line) + c;
+        if (s.vectors)
+            ((uint4 *)s.pool.data)[to / each] = ((const uint4 *)s.x.data)[at / each];
+        else if (s.pool.dtype == F64)
+            s.pool.put(to, s.x.get<double>(at));
         else
-            pool.put(to, x.get<float>(from(line) + c));
+            s.pool.put(to, s.x.get<float>(at));
     }
 }
 
+static __global__ void store(const __grid_constant__ Stored first, const __grid_constant__ Stored second,
+                             const int64_t *row) {
+    start_pdl();
+    store_some(blockIdx.y ? second : first, row);
+}
+
 extern "C" void cuda_store_rows(const Call *c) {
-    const Tensor *x = c->in[0], *pool = c->out[0];
-    const int64_t n = tensor_count(x);
-    if (!n) return;
-    store<<<grid_for(c, n, 256), 256, 0, stream_of(c)>>>(
-        n, rows_of(x), cells(x), cells(pool), ids_of(c->in[1]), x->dim[2] * x->dim[3], pool->stride[0]);
-    LAUNCHED();
+    const Stored first = stored_of(c->in[0], c->out[0]), second = stored_of(c->in[2], c->out[1]);
+    const int64_t n = std::max(first.n / (first.vectors ? 4 : 1), second.n / (second.vectors ? 4 : 1));
+    if (n)
+        launch_pdl(c, dim3(grid_for(c, n, 256), second.n ? 2 : 1), dim3(256), 0, store, first, second,
+                   ids_of(c->in[1]));
 }

@@ -449,6 +449,11 @@ static unsigned multiply(const Call *c, const Gemm *g) {
 }
 
 static unsigned run_gemm(const Call *c, const Gemm *g) {
+    enum { FEW_ROWS = 64 }; /* gemm_invariant reads weights faster */
+    if ((g->fixed_order || g->m <= FEW_ROWS) && gemm_is_invariant(c, g)) {
+        gemm_invariant(c, g);
+        return 0;
+    }
     if (g->fixed_order) {
         gemm_ordered(c, g);
         return 0;

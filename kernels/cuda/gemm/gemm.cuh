@@ -19,7 +19,7 @@
 typedef struct Gemm {
     const char *op;                /* name of the op for messages */
     bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */
-    bool fixed_order;              /* LinearAttr */
+    bool fixed_order, steady;      /* LinearAttr */
     int64_t m, n, k;
     const Tensor *a, *b, *bias, *pre, *c, *act, *dbias;
     Activation activation;

@@ -112,3 +112,6 @@ void gemm_store_close(GemmStore *);
 
 /* gemm_ordered.cu */
 void gemm_ordered(const Call *, const Gemm *);
+/* gemm_invariant.cu. Whether it computes such GEMMs, which must not depend on the number of rows. */
+bool gemm_is_invariant(const Call *, const Gemm *);
+void gemm_invariant(const Call *, const Gemm *);

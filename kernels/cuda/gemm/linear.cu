@@ -23,6 +23,7 @@ static Gemm forward(const Call *c) {
     g.op = "linear";
     g.transpose_b = true;
     g.fixed_order = fixed_order(c);
+    g.steady = ((const LinearAttr *)c->attr)->steady;
     g.m = tensor_rows(x), g.n = w->dim[0], g.k = w->dim[1];
     g.a = x, g.b = w, g.bias = c->in[2], g.c = c->out[0];
     g.act = c->out[1], g.activation = ((const LinearAttr *)c->attr)->activation;

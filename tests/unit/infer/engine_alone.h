@@ -16,9 +16,11 @@
 #include "base/hash.h"
 #include "infer/engine_state.h"
 
-#define SIZES                                                                                                \
-    "--num-layers 2 --hidden-size 24 --num-attention-heads 4 --max-position-embeddings 200 --vocab-size 31 " \
-    "--init-method-std 0.3 --batch-invariant-mode "
+#define RANGES                                                                                               \
+    "--num-layers 2 --max-position-embeddings 200 --vocab-size 31 --init-method-std 0.3 "                    \
+    "--batch-invariant-mode "
+#define SIZES  RANGES "--hidden-size 24 --num-attention-heads 4 "
+#define WIDE   RANGES "--hidden-size 64 --num-attention-heads 8 --kv-channels 16 "
 #define ROPE   "--position-embedding-type rope --normalization RMSNorm --disable-bias-linear "
 #define GROUPS "--group-query-attention --num-query-groups 2 "
 #define MLA                                                                                                  \
@@ -47,6 +49,7 @@ static const char *const STYLES[] = {
     "--moe-router-enable-expert-bias --moe-router-num-groups 2 --moe-router-group-topk 1 "
     "--moe-router-load-balancing-type none ",
     SIZES ROPE "--parallel-residual two-norms --mtp-num-layers 3 ",
+    WIDE ROPE GROUPS "--swiglu --bf16 --mtp-num-layers 2 ",
 };
 enum {
     STYLE_COUNT = sizeof STYLES / sizeof *STYLES,
@@ -418,6 +421,7 @@ static EngineLimits draw_limits(const Case *c, Dice *d, Sight *kept) {
                           .requests = requests,
                           .tokens = requests + (one_in(d, 2) ? roll(d, 3) : roll(d, LONGEST)),
                           .shares_prefixes = !one_in(d, 3),
+                          .no_graphs = one_in(d, 3),
                           .speculation = draw_speculation(c, d, kept)};
 }
 

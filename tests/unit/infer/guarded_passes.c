@@ -10,8 +10,8 @@
 #include "infer/engine_state.h"
 #include "models/cache.h"
 
-Tensor *__real_pass_run(Engine *, const Pass *);
-Tensor *__wrap_pass_run(Engine *, const Pass *);
+Tensor __real_pass_run(Engine *, const Pass *);
+Tensor __wrap_pass_run(Engine *, const Pass *);
 
 /* The rows of a pool that a pass may change, and those that must be NaN before it. */
 typedef struct Marks {
@@ -63,7 +63,7 @@ static void check(const Tensor *pool, const Marks *m, const char *before, const 
               "a pass has changed row %zu of a pool, which is not its own", i);
 }
 
-Tensor *__wrap_pass_run(Engine *e, const Pass *p) {
+Tensor __wrap_pass_run(Engine *e, const Pass *p) {
     Device *d = e->context->device;
     const Cache *c = p->cache;
     CHECK(e->limits.pages != e->limits.encoder_pages,
@@ -82,7 +82,7 @@ Tensor *__wrap_pass_run(Engine *e, const Pass *p) {
     }
     memcpy(before, view.data, c->bytes);
     device_view_end(&view);
-    Tensor *out = __real_pass_run(e, p);
+    const Tensor out = __real_pass_run(e, p);
     view = device_view(d, c->block, c->bytes, VIEW_READ);
     at = before;
     for (int i = 0; i < c->n; at += tensor_bytes(&c->pool[i++])) {

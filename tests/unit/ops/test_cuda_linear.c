@@ -112,6 +112,44 @@ static void algorithms_agree(void **state) {
         }
 }
 
+/* Fills a new tensor of BF16 on the device with random numbers. */
+static Tensor random_rows(Device *d, int64_t rows, int64_t width, uint64_t site) {
+    const int64_t dim[] = {rows, 1, width};
+    Tensor x = tensor_make(NULL, BF16, 3, dim);
+    uint16_t *host = mem_alloc(tensor_bytes(&x));
+    for (int64_t i = 0; i < rows * width; i++) {
+        const float value = (float)philox_normal(3, site, (uint64_t)i);
+        dtype_convert(&host[i], BF16, &value, F32, 1);
+    }
+    x.data = device_alloc(d, tensor_bytes(&x), "a test");
+    device_write(d, x.data, host, tensor_bytes(&x));
+    free(host);
+    return x;
+}
+
+/* With a fixed order, rows are bitwise equal in GEMMs of each tile size. */
+static void rows_do_not_depend_on_their_number(void **state) {
+    enum { MOST = 2100, WIDTH = 5128, TERMS = 264 };
+    static const int64_t ROWS[] = {MOST, 1, 8, 9, 64, 65, 300, 1000};
+    Device *d = ((Agree *)*state)->other;
+    Tensor x = random_rows(d, MOST, TERMS, 1), w = random_rows(d, WIDTH, TERMS, 2),
+           y = random_rows(d, MOST, WIDTH, 3);
+    char *want = mem_alloc(tensor_bytes(&y)), *got = mem_alloc(tensor_bytes(&y));
+    w.ndim = 2, w.dim[1] = TERMS, w.stride[1] = 1;
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        x.dim[0] = y.dim[0] = ROWS[i];
+        call_run(
+            &OPS[OP_linear],
+            &(Call){.in = {&x, &w}, .out = {&y}, .attr = &(LinearAttr){.fixed_order = true}, .device = d});
+        device_read(d, i ? got : want, y.data, tensor_bytes(&y));
+        if (i && memcmp(got, want, tensor_bytes(&y))) fail_msg("%lld rows differ", (long long)ROWS[i]);
+    }
+    x.dim[0] = y.dim[0] = MOST;
+    device_release(d, x.data, tensor_bytes(&x)), device_release(d, w.data, tensor_bytes(&w));
+    device_release(d, y.data, tensor_bytes(&y));
+    free(want), free(got);
+}
+
 int main(void) {
     Agree agree = {.cpu = device_cpu(0)};
     const Err e = device_open(&(DeviceSpec){.kind = DEVICE_CUDA}, &agree.other);
@@ -120,7 +158,8 @@ int main(void) {
         device_free(agree.cpu);
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(algorithms_agree, &agree),
+    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(rows_do_not_depend_on_their_number, &agree),
+                                       cmocka_unit_test_prestate(algorithms_agree, &agree),
                                        cmocka_unit_test_prestate(algorithms_with_a_margin_agree, &agree)};
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     device_free(agree.other), device_free(agree.cpu);

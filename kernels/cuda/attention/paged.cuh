@@ -1,0 +1,42 @@
+/* paged_attention: the operands, and the keys of a token. */
+#pragma once
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/relative_buckets.h"
+
+enum { SPLIT = 256 /* keys */ };
+
+struct Paged {
+    int64_t tokens, g, r, d, e;       /* width of keys and of values */
+    int64_t q_token, q_group, q_head; /* strides */
+    int64_t k_row, k_group, v_row, v_group;
+    int64_t width; /* pages of a request in the table */
+    int chunks;    /* blocks for the heads of a group */
+    int splits;    /* blocks for the keys; 1: a block loops over all */
+    const int64_t *table, *request, *position, *lengths;
+    AttentionAttr attr;
+    RelativeBuckets buckets;
+    int64_t bias_heads; /* heads of the bias, or 0 if there is none */
+    bool tiles;         /* paged_has_tiles */
+};
+
+/* The keys that a token sees. */
+struct Range {
+    int64_t lo, hi;
+
+    __device__ __forceinline__ Range(const Paged &p, int64_t token) {
+        const AttentionAttr &a = p.attr;
+        const int64_t at = p.position[token];
+        lo = attention_begin(a.window_left, a.chunk_size, at, 0);
+        lo = lo < 0 ? 0 : lo;
+        hi = p.lengths ? p.lengths[p.request[token]] : at + 1;
+        if (a.window_right != WINDOW_OFF && at + a.window_right + 1 < hi) hi = at + a.window_right + 1;
+    }
+};
+
+/* paged_tiles.cu. Whether it has a kernel for the operands, which must not depend on the number of tokens. */
+bool paged_has_tiles(const Call *);
+/* The number of blocks if each computes all splits. */
+int64_t paged_tile_blocks(const Call *, const Paged &);
+/* part: as in merge_splits, or NULL. */
+void paged_run_tiles(const Call *, const Paged &, float *part);

@@ -1,0 +1,195 @@
+/* Instructions of sm_90a: copies of tiles to shared memory by the copy engine (PTX ISA: cp.async.bulk.tensor), barriers that count
+ * their bytes (mbarrier), and products of 64 lines by a warpgroup (wgmma). Tiles in shared memory begin at multiples of 1024 bytes. A line
+ * has 128 bytes, whose 16-byte units are permuted by the line's number (128-byte swizzle). */
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/cuda/mma.cuh"
+
+enum { LINE_BYTES = 128, LINE = 64 /* 16-bit elements */, GROUP_THREADS = 128 };
+
+/* ---- the host's side ---- */
+
+/* gemm_invariant.cu: whether the GPU runs code for sm_90a. */
+bool has_warpgroups(Cuda *);
+
+/* A matrix [planes, rows, columns] of 16-bit elements, whose tiles have 64 columns, `box` rows and one plane. Strides are in elements,
+ * multiples of 8. Elements outside of the matrix are zeros. */
+static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows, int64_t columns,
+                                   int64_t row_stride, int64_t planes, int64_t plane_stride, int box) {
+    typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                            const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                            CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    Cuda *gpu = cuda_of(c->device);
+    if (!gpu->encode_tiles) {
+        enum cudaDriverEntryPointQueryResult found;
+        CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &gpu->encode_tiles,
+                                                    CUDART_VERSION, cudaEnableDefault, &found));
+        CHECK(gpu->encode_tiles, "the driver of the GPU has no cuTensorMapEncodeTiled");
+    }
+    CUtensorMap map;
+    const cuuint64_t dim[] = {(cuuint64_t)columns, (cuuint64_t)planes, (cuuint64_t)rows},
+                     stride[] = {(cuuint64_t)plane_stride * 2, (cuuint64_t)row_stride * 2};
+    const cuuint32_t tile[] = {LINE, 1, (cuuint32_t)box}, step[] = {1, 1, 1};
+    const CUresult e = ((Encode *)gpu->encode_tiles)(
+        &map, x->dtype == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
+        x->data, dim, stride, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CHECK(e == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error %d of the driver", (int)e);
+    return map;
+}
+
+/* ---- barriers and copies ---- */
+
+__device__ __forceinline__ void barrier_init(uint32_t at, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+/* After the initialization of barriers, before a barrier of the block. */
+__device__ __forceinline__ void barriers_ready() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint32_t at) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+}
+/* Arrives, and makes the barrier wait for the bytes of copies. */
+__device__ __forceinline__ void barrier_expect(uint32_t at, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t phase) {
+    uint32_t done;
+    do
+        asm volatile("{\n"
+                     ".reg .pred p;\n"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                     "selp.u32 %0, 1, 0, p;\n"
+                     "}"
+                     : "=r"(done)
+                     : "r"(at), "r"(phase)
+                     : "memory");
+    while (!done);
+}
+/* Copies a tile, which begins at a column, a plane and a row. */
+__device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column,
+                                          int plane, int row) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
+                 "{%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(column), "r"(plane), "r"(row), "r"(barrier)
+                 : "memory");
+}
+__device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+/* True in one lane of a warp, whose lanes must all call it. The compiler then keeps what that lane needs for copies in
+ * uniform registers, which is much faster. */
+__device__ __forceinline__ bool is_elected() {
+    uint32_t yes;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "elect.sync _|p, 0xffffffff;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}"
+                 : "=r"(yes));
+    return yes;
+}
+
+/* ---- products ---- */
+
+/* A value that is equal in all lanes of a warp, and that the compiler can therefore keep in a uniform register, where
+ * descriptors must be. */
+__device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
+
+/* The descriptor of a tile whose lines lie along the terms, or (`along` false) along the result's columns; in the latter case 64 columns
+ * of all terms precede the next 64, after `apart` bytes. Groups of eight lines are groups_apart bytes apart.
+ * The descriptor of a later address is larger by a sixteenth of the bytes between them. */
+template <bool along>
+__device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
+                                                    int groups_apart = 8 * LINE_BYTES) {
+    const uint64_t leading = along ? 1 : (uint64_t)(apart / 16), stride = (uint64_t)(groups_apart / 16);
+    return (uint64_t)(at >> 4 & 0x3fff) | leading << 16 | stride << 32 | (uint64_t)1 << 62;
+}
+
+/* The sums of a thread: [n][0], [n][1] are columns 8 n + lane % 4 * 2 + 0, 1 of row 16 * warp + lane / 4; [n][2] and [n][3] are those eight
+ * rows below. */
+#define SUM(q)    "+f"(s[q][0]), "+f"(s[q][1]), "+f"(s[q][2]), "+f"(s[q][3])
+#define SUM_4(q)  SUM(q), SUM(q + 1), SUM(q + 2), SUM(q + 3)
+#define SUM_8(q)  SUM_4(q), SUM_4(q + 4)
+#define SUM_16(q) SUM_8(q), SUM_8(q + 8)
+#define SUM_32(q) SUM_16(q), SUM_16(q + 16)
+#define R_16      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define R_32      R_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define R_64                                                                                                 \
+    R_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
+         "%51, %52, %53, %54, %55, "                                                                         \
+         "%56, %57, %58, %59, %60, %61, %62, %63"
+#define R_128                                                                                                \
+    R_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, " \
+         "%83, %84, %85, %86, %87, "                                                                         \
+         "%88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "  \
+         "%106, %107, %108, %109, "                                                                          \
+         "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "  \
+         "%126, %127"
+
+/* s [64, 8 * N8] += a [64,16] b [16, 8 * N8]: both operands in shared memory, lines along the terms. */
+template <typename T, int N8> struct Product;
+#define PRODUCT(n8, width, registers, a, b, type, sums)                                                      \
+    template <typename T> struct Product<T, n8> {                                                            \
+        __device__ static __forceinline__ void run(float (&s)[n8][4], uint64_t x, uint64_t y) {              \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #width "k16.f32.%" #type ".%" #type             \
+                         " " registers "}, %" #a ", %" #b ", 1, 1, 1, 0, 0;"                                 \
+                         : sums(0)                                                                           \
+                         : "l"(x), "l"(y), "C"(PtxName<T>::name));                                           \
+        }                                                                                                    \
+        __device__ static __forceinline__ void fence(float (&s)[n8][4]) {                                    \
+            asm volatile("wgmma.fence.sync.aligned;" : sums(0)::"memory");                                   \
+        }                                                                                                    \
+        template <int pending> __device__ static __forceinline__ void wait(float (&s)[n8][4]) {              \
+            asm volatile("wgmma.wait_group.sync.aligned %" #a ";" : sums(0) : "n"(pending) : "memory");      \
+        }                                                                                                    \
+    };
+PRODUCT(4, 32, R_16, 16, 17, 18, SUM_4)
+PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
+PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
+PRODUCT(32, 256, R_128, 128, 129, 130, SUM_32)
+
+/* The same with a [64,16] in registers, as multiply_add (mma.cuh) has it, and lines of b along its columns. */
+template <typename T>
+__device__ __forceinline__ void product_of_registers(float (&s)[8][4], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.%37.%37 " R_32
+                 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 : SUM_8(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "C"(PtxName<T>::name));
+}
+template <typename T>
+__device__ __forceinline__ void product_of_registers(float (&s)[16][4], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.%69.%69 " R_64
+                 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 : SUM_16(0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "C"(PtxName<T>::name));
+}
+__device__ __forceinline__ void products_begun() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Lane 4 * i + q has 16-bit pairs of row i: columns 2 * q and 2 * q + 1 of four matrices of 8 columns. Afterwards, it has all 8 columns of
+ * matrix q. */
+__device__ __forceinline__ void gather_columns(uint32_t (&x)[4]) {
+    const int q = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, q % 2 ? x[i] : x[i + 1], 1);
+        if (q % 2)
+            x[i] = other;
+        else
+            x[i + 1] = other;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, q / 2 ? x[i] : x[i + 2], 2);
+        if (q / 2)
+            x[i] = other;
+        else
+            x[i + 2] = other;
+    }
+}
