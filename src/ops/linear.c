@@ -145,7 +145,7 @@ static void linear_backward(Tape *t, const Node *n, Need need) {
 /* Checks the input type of a collective inside the op. */
 static void check_type(const Tensor *x, const char *which, Spmd want) {
     const Spmd s = spmd_on(x->spmd, AXIS_TP);
-    CHECK(s == want, "op 'linear', axis tp: the %s is %c, the collective takes %c", which, "IRVP"[s],
+    CHECK(s == want, "op 'linear', axis tp: the %s is %c, the collective needs %c", which, "IRVP"[s],
           "IRVP"[want]);
 }
 
@@ -196,7 +196,7 @@ static Tensor *add_bias(Tape *t, Tensor *x, Tensor *bias) {
 static LayerAttr layer_attr(Tape *t, const Tensor *x, const LinearLayer *l) {
     const Tensor *w = l->w_oi, *bias = l->bias_o;
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
-          "linear: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
+          "linear: x is %lld wide, the weight needs %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
     CHECK(!bias || bias->dim[0] == w->dim[0], "linear: the bias has %lld elements, the output %lld",
           (long long)bias->dim[0], (long long)w->dim[0]);

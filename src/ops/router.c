@@ -23,7 +23,7 @@ static void logits_backward(Tape *t, const Node *n, Need need) {
 
 Tensor *op_gate_logits(Tape *t, Tensor *x, Tensor *w, Tensor *bias) {
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
-          "gate_logits: x is %lld wide, the weight takes %lld", (long long)tensor_width(x),
+          "gate_logits: x is %lld wide, the weight needs %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
     /* A token's experts must depend neither on the other tokens of the microbatch nor on the layout. */
     const LinearAttr attr = {.fixed_order = true};
@@ -117,7 +117,7 @@ static void loss_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_router_loss(Tape *t, Tensor *logits, Tensor *count, RouterLossAttr attr) {
-    CHECK((attr.kind == ROUTER_Z) == !count, "router_loss: a balance needs counts, the z-loss takes none");
+    CHECK((attr.kind == ROUTER_Z) == !count, "router_loss: a balance needs counts, the z-loss has none");
     attr.ranks = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
     Tensor *loss = tape_tensor(t, F64, 1, (int64_t[]){1});
     tape_grad_off_grid(loss); /* the loss is only reported; the sum of all its parts is rounded once */

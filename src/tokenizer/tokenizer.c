@@ -152,7 +152,7 @@ void tokenizer_free(Tokenizer *t) {
 /* If there is an error, this function frees `out`. */
 static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     if (n > LONGEST_TEXT)
-        return err_user("a text of %zu bytes is too long to encode at once; split it into documents", n);
+        return err_user("a text of %zu bytes is too long to encode; split it into documents", n);
     const unsigned dropped = flags & TOKENIZER_NO_SPECIAL ? TOKENIZER_ADD_SPECIAL : 0;
     const Err e = t->type->encode(t, (flags | t->flags) & ~dropped, text, n, out);
     if (e.code)

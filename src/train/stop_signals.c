@@ -65,11 +65,12 @@ static void take(StopSignals *s, int number) {
         const bool alone = comm_processes() == 1; /* a launcher may repeat a signal */
         say(number,
             !s->saves ? "stopping after this step; nothing is saved without --save"
-            : alone   ? "stopping after this step, then saving; a second signal stops at once, without saving"
-                      : "stopping after this step, then saving");
+            : alone
+                ? "stopping after this step, then saving; a second signal stops immediately, without saving"
+                : "stopping after this step, then saving");
         atomic_store(&s->seen, number);
     } else if (comm_processes() == 1) {
-        say(number, "stopping at once; the checkpoints that are complete stay");
+        say(number, "stopping immediately; the checkpoints that are complete stay");
         end_process(number);
     }
 }

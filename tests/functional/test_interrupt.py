@@ -75,7 +75,7 @@ time.sleep(0.2)  # the second step has begun
 process.send_signal(signal.SIGINT)
 assert "SIGINT: stopping after this step" in process.stderr.readline() and process.poll() is None
 process.send_signal(signal.SIGINT)
-assert process.wait(timeout=60) == -signal.SIGINT and "at once" in process.stderr.read()
+assert process.wait(timeout=60) == -signal.SIGINT and "stopping immediately" in process.stderr.read()
 assert not list(folder.glob("iter_*"))
 print("a second signal ends the process")
 

@@ -17,7 +17,7 @@ typedef struct Loss {
 static Loss loss_of(const Call *c, const Tensor *count) {
     const RouterLossAttr *a = (const RouterLossAttr *)c->attr;
     const Tensor *logits = c->in[0];
-    CHECK((a->kind == ROUTER_Z) == !count, "a balance needs counts, the z-loss takes none");
+    CHECK((a->kind == ROUTER_Z) == !count, "a balance needs counts, the z-loss has none");
     CHECK(!count || count->dtype == F64, "the counts are %s, not F64", dtype_name((DType)count->dtype));
     Loss l = {cells(logits), data_of<double>(count), NULL, tensor_rows(logits), count ? count->dim[0] : 0};
     l.samples = logits->dim[1];
