@@ -13,7 +13,7 @@ for name in ("docs", "bench/results"):
 DOCUMENTS = WORK / "docs/performance.md", WORK / "README.md"
 script = (ROOT / "tools/bench_table").read_text()
 SECTIONS = re.findall(r'"([\w-]+)": \w+_table\b', script)
-assert len(SECTIONS) == 14, SECTIONS
+assert len(SECTIONS) == 15, SECTIONS
 for path in DOCUMENTS:
     path.write_text("Before.\n" + "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in SECTIONS) + "After.\n")
 
@@ -75,6 +75,10 @@ RESULTS = {f"gpu-layout-{name}.json": layout for name in LAYOUTS} | {
         {"name": "add/large", "type": "bf16", "us": 20.0, "gbytes": 3950.0, "of_roof": 0.9875},
         {"name": "add", "type": "bf16", "us": 10.0, "gbytes": 3900.0, "of_roof": 0.975},
         {"name": "linear/fc1", "type": "bf16", "us": 10.0, "gflops": 6.5e5, "of_roof": 0.93}]},
+    "gpu-infer-1.json": {"options": {"batch_invariant_mode": True}, "rows": [
+        {"name": "prefill/1x1024+128", "us": 22050.0, "gflops": 648e3}, {"name": "decode/1x1024+128", "us": 4750.0,
+                                                                        "gbytes": 3189.4},
+        {"name": "all/1x1024+128", "us": 7e5, "tokens_per_second": 204.4, "outside_model": 0.0025}]},
     "gpu-attention.json": {"rows": [{"name": "attention/short", "shape": [2, 1, 1, 1, 8], "gflop": 1.0,
                                      "any_order": cell, "deterministic": {}}]}}
 
@@ -104,6 +108,7 @@ text = DOCUMENTS[0].read_text()
 assert "Measured at commit 0123abc.\n<!-- end -->" in text
 assert "skipped: the ages of results, because this is not a git repository" in run("--check").stdout
 for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % |",
+             "| 1 | 1024 | 128 | yes | 22.1 | 648 | 4.75 | 3189 | 204 | 0.2 % |",
              "After.\n", "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |",
              "| bert-20m | 121 | 83.2 | 66.6 | 1.250 (1.200 to 1.300) | 90.0 | 96.0 | 5.0% |",
              "| `add` | 10 us, 3900 GB/s, 98 % |", "10 us, 650.0 TFLOP/s, 93 %", "| +1.0% | 0.970 | +2.0% |",
