@@ -221,16 +221,28 @@ TEST(config_json_is_not_trusted) {
     scratch_remove(scratch);
 }
 
-/* If the key is null, transformers gives each head its own keys. If the key is missing, it uses the default number of
- * groups. */
-TEST(a_null_number_of_groups_is_that_of_heads) {
-    static const char *const TYPES[] = {"llama", "mistral", "mixtral", "qwen2", "qwen3"};
+/* If the number of groups is null, transformers gives each head its own keys. If it is missing, it uses the default. */
+static const struct {
+    const char *type, *keys, *lines; /* the lines of the options */
+} READ[] = {
+    {"llama", "'num_key_value_heads': null", "\nnum-query-groups = 2\n"},
+    {"mistral", "'num_key_value_heads': null", "\nnum-query-groups = 2\n"},
+    {"mixtral", "'num_key_value_heads': null", "\nnum-query-groups = 2\n"},
+    {"qwen2", "'num_key_value_heads': null", "\nnum-query-groups = 2\n"},
+    {"qwen3", "'num_key_value_heads': null", "\nnum-query-groups = 2\n"},
+    {"llama", "'rope_scaling': {'type': 'yarn', 'factor': 2}",
+     "\nyarn-beta-fast = 32\nyarn-beta-slow = 1\nno-yarn-correction-range-round-to-int = false\n"},
+    {"llama", "'rope_scaling': {'type': 'yarn', 'factor': 2, 'truncate': false}",
+     "\nno-yarn-correction-range-round-to-int = true\n"},
+};
+
+TEST(missing_and_null_keys_have_the_defaults_of_transformers) {
     char *scratch = scratch_new_in_memory(), *path = mem_printf("%s/config.json", scratch);
     Str conf = {0};
-    for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
-        char *text = small_model(TYPES[i], "'num_key_value_heads': null");
+    for (size_t i = 0; i < sizeof READ / sizeof *READ; i++) {
+        char *text = small_model(READ[i].type, READ[i].keys);
         assert_ok(import_text(path, text, &conf));
-        if (!strstr(conf.s, "\nnum-query-groups = 2\n")) fail_msg("%s: %s", TYPES[i], conf.s);
+        if (!strstr(conf.s, READ[i].lines)) fail_msg("%s: %s", READ[i].keys, conf.s);
         free(text);
     }
     str_free(&conf);
