@@ -71,6 +71,7 @@ static Err find_limits(const Config *c, const ModelRun *r, const Speculation *sp
                           .pages = (int64_t)pages,
                           .requests = requests,
                           .tokens = tokens,
+                          .shares_prefixes = true,
                           .speculation = *speculation};
     return ERR_OK;
 }

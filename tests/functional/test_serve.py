@@ -347,6 +347,14 @@ counts = server.metrics()  # the model keeps its own drafts, except those after 
 drafts, kept = (counts[f"spec_decode_num_{name}_tokens_total"] for name in ("draft", "accepted"))
 assert counts["generation_tokens_total"] / 2 < kept and drafts - 3 * 24 <= kept <= drafts, counts
 assert len(seen) > 10 and special, seen
+# Requests with the same salt share the pages of their prompts.
+texts = set()
+for salt, shared in ("a", 0), ("a", 128), ("b", 0), (None, 0), (None, 128):
+    before = server.metrics()["prefix_cache_hits_total"]
+    texts.add(server.post(COMPLETE, prompt=(ids * 130)[:130], max_tokens=20, seed=1,
+                          cache_salt=salt)["choices"][0]["text"])
+    assert server.metrics()["prefix_cache_hits_total"] - before == shared, (salt, shared)
+assert len(texts) == 1, texts
 for wrong in [], [3], [{"content": "a"}], [{"role": "user", "content": [{"type": "image_url"}]}]:
     assert server.post(CHAT, 400, messages=wrong)["error"]["param"] == "messages", wrong
 # the first new token may begin with a blank, which the text of the new tokens alone would not have
