@@ -112,7 +112,7 @@ TEST(contradictions_are_found) {
         {"\"iteration\": 7", "\"iteration\": -7", "iteration or state"},
         {"\"state\": {", "\"status\": {", "iteration or state"},
         {"\"files\": [", "\"fils\": [", "list of files"},
-        {"\"name\":\"shard_00000.bin\"", "\"name\":\"../shard_00000.bin\"", "no file of this folder"},
+        {"\"name\":\"shard_00000.bin\"", "\"name\":\"../shard_00000.bin\"", "is not a file of this folder"},
         {"\"name\":\"shard_00000.bin\"", "\"name\":\"shard_00001.bin\"", "shard_00001.bin"},
         {"\"bytes\":", "\"bytes\":1", "bytes instead of the 1"},
         {"\"name\":\"embedding.word", "\"nome\":\"embedding.word", "has no name"},
