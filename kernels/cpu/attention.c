@@ -499,7 +499,7 @@ static void store_rows(const Tensor *x, const Tensor *rows, const Tensor *pool) 
 
 void KERNEL(store_rows)(const Call *c) {
     store_rows(c->in[0], c->in[1], c->out[0]);
-    if (c->in[2]) store_rows(c->in[2], c->in[1], c->out[1]);
+    if (c->out[1]) store_rows(c->in[2], c->in[1], c->out[1]);
 }
 
 /* ---- the largest scores ---- */

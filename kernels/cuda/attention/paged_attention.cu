@@ -299,7 +299,7 @@ struct Stored {
 
 static Stored stored_of(const Tensor *x, const Tensor *pool) {
     Stored s = {};
-    if (!x) return s;
+    if (!pool) return s;
     s.from = rows_of(x), s.x = cells(x), s.pool = cells(pool);
     s.n = tensor_count(x), s.heads = x->dim[2] * x->dim[3], s.pool_row = pool->stride[0];
     s.vectors = x->dtype == pool->dtype && rows_are_aligned(x) && rows_are_aligned(pool);
