@@ -198,7 +198,7 @@ typedef struct ExpertBiasAttr {
 enum { ATTENTION_WIDEST = 256 };
 enum { WINDOW_OFF = -1 };
 enum { PAGE_ROWS = 64 };   /* a tile of keys does not cross pages */
-enum { PAGED_TILE = 128 }; /* most tokens of a tile of paged_attention */
+enum { PAGED_TILE = 128 }; /* maximum number of tokens of a tile of paged_attention */
 typedef struct AttentionAttr {
     double scale;             /* scale of q.k before the softmax */
     double softcap;           /* then a score x becomes softcap tanh(x / softcap); 0 means no softcap */

@@ -1,4 +1,4 @@
-/* Attention sinks: the softmax of a row has one more term, exp(sink), whose value is 0 (Megatron-LM
+/* Attention sinks: the softmax of a row has one more term, exp(sink), whose value vector is 0 (Megatron-LM
  * --softmax-type; Xiao et al., "Efficient Streaming Language Models with Attention Sinks", 2024). With y and lse
  * of attention without the sink,
  *   lse' = log(exp(lse) + exp(sink)),  y' = exp(lse - lse') y,

@@ -39,7 +39,7 @@ static Err bad(const char *path, const char *fmt, ...) {
 static Err read_integers(const json_t *list, int64_t *out, size_t *n, size_t most) {
     if (!json_is_array(list)) return err_user("is not a list");
     *n = json_array_size(list);
-    if (*n > most) return err_user("has %zu entries, at most %zu are supported", *n, most);
+    if (*n > most) return err_user("has %zu entries; at most %zu are supported", *n, most);
     for (size_t i = 0; i < *n; i++) {
         const json_t *item = json_array_get(list, i);
         if (!json_is_integer(item) || json_integer_value(item) < 0)

@@ -150,7 +150,7 @@ static Err by_mpirun(CommLaunch *out) {
     if (l.processes == 1) return ERR_OK;
     if (l.processes < 1)
         return err_user(
-            "the launcher does not give the number of processes: use mpirun, or --ranks without a launcher");
+            "the launcher did not report the number of processes: use mpirun, or --ranks without a launcher");
     if (!comm_mpi_built())
         return err_user("mpirun started %d processes, but this isotron was built without MPI, so each would "
                         "be a separate run: install Open MPI (ci/install-deps) and build again, or use "

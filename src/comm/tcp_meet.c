@@ -75,7 +75,8 @@ typedef struct Meeting {
     Err failure;          /* failure of a process that has connected */
     const char *obstacle; /* why process 0 could not be reached */
     double limit_s;
-    int64_t warning, until; /* times of clock_ns; `warning` is INT64_MAX after the warning */
+    int64_t warning,
+        until; /* when to warn and to give up, by clock_ns; `warning` is INT64_MAX after the warning */
 } Meeting;
 
 /* ---- sockets ---- */

@@ -126,7 +126,7 @@ static Err get(const DatasetPart *p, int64_t k, Sample *out) {
     const int64_t whole = p->config->sequence_length + 1;
     int64_t *text, n;
     ERR_RETURN(gpt_text(p, k, &text, &n));
-    /* the last segment may begin after the last token, so a sample has whole + 1 blocks */
+    /* each possible beginning of a segment has a block of draws; the last segment may begin after the last token */
     Rewrite w = {.c = c,
                  .seed = p->config->seed,
                  .first = (uint64_t)k * (uint64_t)(whole + 1),

@@ -15,7 +15,7 @@
 /* Speculation: each pass also checks drafts of a request's next tokens. A draft is kept if it is the token that is
  * chosen at its position, so tokens and log-probabilities do not depend on drafts. */
 typedef struct Speculation {
-    int64_t tokens; /* most drafts of a request in a pass; 0: none */
+    int64_t tokens; /* maximum number of drafts of a request in a pass; 0: none */
     /* A model of the same vocabulary that computes drafts, and its context, which has the same device. NULL: the
      * model's layers that predict further tokens (--mtp-num-layers) compute them; there are at least `tokens`. */
     const Model *model;
@@ -25,8 +25,8 @@ typedef struct Speculation {
 typedef struct EngineLimits {
     int64_t page;                 /* rows of a page, a multiple of PAGE_ROWS */
     int64_t pages, encoder_pages; /* number of pages of each pool */
-    int64_t requests;             /* most requests that run at the same time */
-    int64_t tokens;               /* most tokens of a pass; at least `requests` */
+    int64_t requests;             /* maximum number of requests that run at the same time */
+    int64_t tokens;               /* maximum number of tokens of a pass; at least `requests` */
     bool shares_prefixes;         /* requests that begin with the same tokens share pages */
     bool no_graphs;               /* do not record CUDA graphs of passes */
     Speculation speculation;      /* the model must have no encoder */
@@ -71,12 +71,13 @@ typedef enum EngineEventKind {
 typedef struct EngineEvent {
     EngineEventKind kind;
     int64_t id, index;
-    int32_t token;                /* for EVENT_END, the end token of FINISH_STOP */
-    double logprob;               /* under the unmodified distribution; 0 if it is not reported */
-    const LikelyToken *likeliest; /* [n_likeliest] in place of `token`, during the call; may be NULL */
-    int64_t n_likeliest;          /* 0 or Request.likeliest */
-    Finish finish;                /* of EVENT_END */
-    int64_t weights;              /* number of calls of engine_new_weights before the pass */
+    int32_t token;  /* for EVENT_END, the end token of FINISH_STOP */
+    double logprob; /* under the unmodified distribution; 0 if it is not reported */
+    const LikelyToken
+        *likeliest;      /* [n_likeliest] at the position of `token`; valid during the call; may be NULL */
+    int64_t n_likeliest; /* 0 or Request.likeliest */
+    Finish finish;       /* of EVENT_END */
+    int64_t weights;     /* number of calls of engine_new_weights before the pass */
 } EngineEvent;
 
 /* Receives the events of a step, in the order of admission. It may call engine_abort. */

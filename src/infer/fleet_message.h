@@ -8,7 +8,7 @@ enum {
     FLEET_PROTOCOL = 1,
     FLEET_HEAD = 3,                             /* words of the head of orders */
     FLEET_REPLY = 3 + sizeof(EngineCounts) / 8, /* words of the head of a reply */
-    FLEET_MOST_WORDS = INT32_MAX,               /* most words of a body */
+    FLEET_MOST_WORDS = INT32_MAX,               /* maximum number of words of a body */
 };
 
 /* The words of a body: a writer appends to them, and a reader continues at `read`. */

@@ -18,8 +18,8 @@ typedef struct Generated {
     int32_t *tokens;
     /* owned: log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..] */
     double *logprobs;
-    LikelyToken *
-        likeliest; /* owned: [GenerateOptions.likeliest] in place of each of tokens[1..]; NULL if there are none */
+    LikelyToken
+        *likeliest; /* owned: [GenerateOptions.likeliest] at the position of each of tokens[1..], or NULL */
     int64_t n, n_prompt; /* numbers of tokens; n excludes the end token */
     int64_t *at_ns;      /* owned: clock_ns() when tokens[1..] were chosen; 0 for those of the prompt */
     int64_t added_ns, ended_ns; /* clock_ns() when the prompt was added, and when it ended */

@@ -221,9 +221,10 @@ Err model_check_frozen(const Config *c) {
     Registry *r = whole->registry;
     for (int64_t i = 0; i < names->count && !e.code; i++)
         if (!registry_mark(r, names->at[i], PARAM_FROZEN))
-            e = err_user("--freeze-parameters %s: the model has no such parameter; names begin with whole "
-                         "words, as 'decoder.layers.0' or '%s'",
-                         names->at[i], r->params[0]->spec.name);
+            e = err_user(
+                "--freeze-parameters %s: the model has no parameter or module of this name: "
+                "give a full name such as '%s', or its beginning up to a dot, such as 'decoder.layers.0'",
+                names->at[i], r->params[0]->spec.name);
     bool trains = false;
     for (int i = 0; i < r->n; i++) trains |= param_is_trained(r->params[i]);
     if (!e.code && !trains)

@@ -95,7 +95,7 @@ static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
     return true;
 }
 
-/* On the way back, the gradients of shared heads are summed. */
+/* In the backward pass, the gradients of shared heads are summed. */
 static void exchange_heads(Tape *t, Tensor *x, Tensor *packed, bool pack) {
     const int n = (int)packed->dim[0];
     Tensor all;

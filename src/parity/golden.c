@@ -188,7 +188,9 @@ static Err read_batches(Golden *g, const char *path) {
         const SafeTensor *x = &g->batches->tensors[i];
         int row = 0;
         while (row < N_TENSORS && strcmp(TENSORS[row].name, x->name)) row++;
-        if (row == N_TENSORS) return err_user("'%s' has %s, which is not a field", path, quote(x->name).s);
+        if (row == N_TENSORS)
+            return err_user("'%s' has the tensor %s, which is not a field of a batch", path,
+                            quote(x->name).s);
         ERR_RETURN(read_field(g, path, x->name, TENSORS[row].field, &x->tensor));
     }
     if (g->shifted) return ERR_OK;

@@ -37,7 +37,7 @@ typedef struct Record {
     bool tied;            /* a parameter with copies on several pipeline ranks */
     const char *op, *place;
     Tensor shape; /* dims and type; data: contiguous doubles */
-    int64_t *map; /* [last dim of an output, or rows of a parameter]: global index, -1: padding; or NULL */
+    int64_t *map; /* global indices of an output's columns or a parameter's rows, -1 for padding; or NULL */
     int64_t n_map, first_column;
     int64_t begin, columns; /* for a parameter: offset of the record in this rank's part of it */
     const char *inside;     /* the kernel or collective that last wrote the tensor, or "" if it is unknown */

@@ -125,7 +125,7 @@ static bool keeps_rules(const Seeker *s, const Config *c) {
     return kept;
 }
 
-/* Rounds the bubble down to whole percents, because smaller differences do not matter. */
+/* Rounds the bubble down to a whole percentage, because smaller differences do not matter. */
 static int64_t percents(double bubble) { return isnan(bubble) ? 100 : (int64_t)(100 * bubble); }
 
 /* Whether a is the better choice of virtual stages and microbatches: less bubble, then larger

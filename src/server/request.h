@@ -16,7 +16,7 @@ typedef struct Served {
     const int64_t *ends; /* [n_ends] tokens that end a text */
     int64_t n_ends;
     int64_t vocab, context; /* context: most tokens of a prompt and its continuation */
-    int64_t choices;        /* most choices of a request */
+    int64_t choices;        /* maximum number of choices of a request */
     uint64_t seed;          /* of requests without a seed */
 } Served;
 
@@ -42,7 +42,7 @@ typedef struct Ask {
     bool ids, special;        /* the answer has token ids; its text has the names of special tokens */
     uint64_t salt;            /* of Request */
     const ToolFormat *tools;  /* of calls in the text, or NULL */
-    int64_t likeliest;        /* log-probabilities are given for this many most likely tokens */
+    int64_t likeliest;        /* number of most likely tokens whose log-probabilities are reported */
 } Ask;
 
 /* Like fields_parse, and checks the name of the model. */

@@ -46,7 +46,7 @@ template <typename R> __device__ __forceinline__ int first_largest(const R *x, i
     return at;
 }
 
-/* Excludes an expert from the choice. */
+/* Excludes an expert from selection. */
 template <typename R> __device__ __forceinline__ void strike(R *x, int i) {
     if (threadIdx.x % 32 == 0) x[i] = (R)-INFINITY;
     __syncwarp();

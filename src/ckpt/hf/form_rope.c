@@ -532,7 +532,8 @@ static void scaled_by_default_write(HfWriter *w, const HfRow *row) {
         hf_put(w, PARAMETERS, json_pack("{s:s}", "rope_type", "default"));
 }
 
-/* Adds to the object of the SCALED row. transformers cannot run the type without both keys. */
+/* Adds the scale of temperatures, and the original length if it is missing, to the object that the SCALED row wrote.
+ * transformers cannot run these types without both keys. */
 static void rope_temperature_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const double scale = f64_or(c->rope_temperature_scale, 0);

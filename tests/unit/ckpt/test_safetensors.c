@@ -152,7 +152,7 @@ static const char *const HEADERS[][2] = {
     {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[8],\"data_offsets\":[8,0]}}", "needs 8 bytes"},
     {"{\"a\":{\"dtype\":\"?\",\"shape\":[8],\"data_offsets\":[0,16]}}", "there are 8"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,2],\"data_offsets\":[0,8]}}",
-     "has 6 entries, at most 5"},
+     "has 6 entries; at most 5"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", "is not a size"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", "is not a size"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", "is not a list"},

@@ -113,7 +113,7 @@ TEST(a_missing_variable_is_named) {
         {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", "neither MASTER_ADDR nor SLURM_STEP_NODELIST is set"},
         {"SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=2 MASTER_ADDR=a", "are missing or not valid"},
         {SRUN "n[1-4", "is not a list of hosts"},
-        {"PMIX_RANK=1", "does not give the number of processes"},
+        {"PMIX_RANK=1", "did not report the number of processes"},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         CommLaunch l;
