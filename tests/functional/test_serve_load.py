@@ -73,7 +73,7 @@ assert reasons == {"stop": 0, "length": 0, "abort": 5, "error": 0}, reasons
 
 # Requests that a client sends without waiting for answers are answered in order.
 client = socket.create_connection(("127.0.0.1", server.port))
-bodies = [json.dumps({"prompt": "a", "max_tokens": n}) for n in range(1, 6)]
+bodies = [json.dumps({"prompt": "a", "max_tokens": n, "ignore_eos": True}) for n in range(1, 6)]
 client.sendall("".join(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {KEY}\r\n"
                        f"Content-Length: {len(body)}\r\n\r\n{body}" for body in bodies).encode())
 text = b""
