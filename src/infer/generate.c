@@ -82,6 +82,7 @@ typedef struct Session {
     const GenerateOptions *options;
     Generated *out;
     int64_t n, added, start_ns;
+    bool progressed; /* whether a prompt has a new token since the fleet was suspended */
     Err error;
 } Session;
 
@@ -112,6 +113,7 @@ static void take_event(void *arg, const EngineEvent *event) {
     Generated *g = &s->out[event->id];
     if (event->kind != EVENT_END || event->finish == FINISH_STOP) store(s, event);
     if (event->kind == EVENT_PROMPT) return;
+    s->progressed = true;
     if (event->kind == EVENT_TOKEN) {
         g->n = event->index + 1;
         if (!watch(s, event->id)) return;
@@ -213,7 +215,10 @@ static void run(Session *s) {
     s->start_ns = clock_ns();
     for (int64_t busy = 1, passes = 0; (busy || s->added < s->n) && !s->error.code; passes += busy) {
         add_arrived(s);
-        if (every && busy && passes && passes % every == 0) suspend(s);
+        if (every && busy && passes >= every && s->progressed) {
+            suspend(s);
+            passes = 0, s->progressed = false;
+        }
         busy = !s->error.code && fleet_step(s->fleet, take_event, s);
         if (!busy && s->added < s->n) nap();
     }

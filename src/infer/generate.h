@@ -49,7 +49,8 @@ typedef struct GenerateOptions {
      * first. */
     int64_t per_pass;
     double per_second;
-    /* The fleet is suspended for suspend_s seconds and resumed after each `suspend_every` passes; 0: never. */
+    /* The fleet is suspended for suspend_s seconds and resumed after each `suspend_every` passes, or later, when a
+     * prompt has a new token; 0: never. */
     int64_t suspend_every;
     double suspend_s;
     GenerateWatch *watch;
