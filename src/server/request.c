@@ -85,7 +85,9 @@ static Refusal join_content(json_t *message) {
     Str text = {0};
     if (!json_is_string(json_object_get(message, "role")))
         return field_wrong("messages", "a list of objects with a role");
-    if (!json_is_array(parts)) return SERVED;
+    if (!parts || json_is_null(parts) || json_is_string(parts)) return SERVED;
+    if (!json_is_array(parts))
+        return field_wrong("messages", "a list of messages whose content is a text, a list of texts or null");
     json_array_foreach(parts, i, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
         const json_t *one = json_object_get(part, "text");
@@ -423,13 +425,16 @@ static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t 
     REFUSE_UNLESS_SERVED(read_sampling(served, out, body));
     REFUSE_UNLESS_SERVED(read_outputs(out, body));
     REFUSE_UNLESS_SERVED(read_numbers_of_choices(out, body));
+    if (!out->max_tokens && endpoint == ENDPOINT_CHAT) return field_wrong("max_tokens", "at least 1");
     if (!out->max_tokens && !out->echo)
         return refuse(400, "max_tokens", NULL, "'max_tokens' 0 needs 'echo': the answer would have no text");
     REFUSE_UNLESS_SERVED(read_stops(out, body));
     REFUSE_UNLESS_SERVED(read_ends(served, out, "stop_token_ids", json_object_get(body, "stop_token_ids"),
                                    field_truth(body, "ignore_eos")));
     if (endpoint == ENDPOINT_CHAT) REFUSE_UNLESS_SERVED(read_tools(served, body, out));
-    REFUSE_UNLESS_SERVED(request_prompts(served, body, &out->prompts, &out->n_prompts));
+    REFUSE_UNLESS_SERVED(endpoint == ENDPOINT_CHAT
+                             ? read_messages(served, body, &out->prompts, &out->n_prompts)
+                             : request_prompts(served, body, &out->prompts, &out->n_prompts));
     truncate_prompts(out, (size_t)field_integer(body, "truncate_prompt_tokens", INT32_MAX));
     return SERVED;
 }

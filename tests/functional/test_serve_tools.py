@@ -81,6 +81,8 @@ for field, change, said in [
         ("tool_choice", {"tool_choice": "required"}, "cannot force a call"),
         ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}, "cannot force a call"),
         ("parallel_tool_calls", {"parallel_tool_calls": False}, "not supported"),
+        ("max_tokens", {"max_tokens": 0}, "at least 1"), ("messages", {"messages": None}, "a list of messages"),
+        ("messages", {"messages": [{"role": "user", "content": 3}]}, "whose content is a text"),
         ("messages", {"messages": [{"role": "assistant", "tool_calls": 3}]}, "whose tool_calls are lists"),
         ("messages", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "no function with a name"),
         ("messages", {"messages": [{"role": "assistant", "tool_calls": [call]}]}, "not a JSON object: '{'")]:
