@@ -171,7 +171,7 @@ static Err open_fleet(const Config *c, const ModelRun *run, int64_t *tokens, Fle
 
 Err generate_chat(const GenerateJob *j, const ModelRun *run, Comm *comm) {
     const TextList *stop = &j->setup.config.stop;
-    Talk t = {.job = j, .stops = {(char **)stop->at, stop->count}};
+    Talk t = {.job = j, .stops = {.at = (char **)stop->at, .n = stop->count}};
     ERR_RETURN(open_fleet(&j->setup.config, run, &t.context, &t.fleet));
     if (comm) comm_set_deadline(comm, PATIENCE_S);
     if (fleet_leads(t.fleet)) {
