@@ -79,3 +79,30 @@ __device__ __forceinline__ float exp_2(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+
+/* Two rows of scores, as multiply_add has them in its sums: score -> 2^(score * unit - largest so far). `shrink` is the
+ * factor of the results so far. `top` is the largest times the unit, rounded. It is equal for all scores of a row, so its
+ * error cancels in their quotient. */
+template <int N8>
+__device__ __forceinline__ void softmax_tile(float (&score)[N8][4], float unit, float (&top)[2],
+                                             float (&sum)[2], float (&shrink)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float most = -INFINITY, total = 0;
+#pragma unroll
+        for (int n = 0; n < N8; n++) most = fmaxf(most, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        most = fmaxf(top[h], most * unit);
+        const float base = most == -INFINITY ? 0 : most;
+        shrink[h] = exp_2(top[h] - base), top[h] = most;
+#pragma unroll
+        for (int n = 0; n < N8; n++)
+#pragma unroll
+            for (int i = 2 * h; i < 2 * h + 2; i++) {
+                score[n][i] = exp_2(fmaf(score[n][i], unit, -base));
+                total += score[n][i];
+            }
+        sum[h] = fmaf(sum[h], shrink[h], total);
+    }
+}

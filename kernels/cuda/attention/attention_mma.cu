@@ -260,31 +260,6 @@ static int bins_bytes(const Flash &p) {
     return p.bias_sums ? 2 * p.buckets * THREADS * (int)sizeof(float) : 0;
 }
 
-/* score -> 2^(score * unit - largest so far), and the factor for the results so far. `top` is the largest times
- * the unit, rounded. `top` is equal for all scores of a row, so its error cancels in their quotient. */
-__device__ __forceinline__ void softmax(float (&score)[OTHERS / 8][4], float unit, float (&top)[2],
-                                        float (&sum)[2], float (&shrink)[2]) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float most = -INFINITY, total = 0;
-#pragma unroll
-        for (int n = 0; n < OTHERS / 8; n++) most = fmaxf(most, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        most = fmaxf(top[h], most * unit);
-        const float base = most == -INFINITY ? 0 : most;
-        shrink[h] = exp_2(top[h] - base), top[h] = most;
-#pragma unroll
-        for (int n = 0; n < OTHERS / 8; n++)
-#pragma unroll
-            for (int i = 2 * h; i < 2 * h + 2; i++) {
-                score[n][i] = exp_2(fmaf(score[n][i], unit, -base));
-                total += score[n][i];
-            }
-        sum[h] = sum[h] * shrink[h] + total;
-    }
-}
-
 template <typename T, int W, int MODE>
 static __global__ void __launch_bounds__(THREADS, 2)
     forward(const __grid_constant__ Flash p, int tiles, int windows, int stages) {
@@ -326,7 +301,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
             if constexpr (MODE == CAPPED) cap_scores(p, score[m]);
             if constexpr (MODE == BIASED) add_biases(p, bias[m], key0, score[m]);
             if (hidden) hide_keys(score[m], range + own + 16 * m, key0);
-            softmax(score[m], p.unit, top[m], sum[m], shrink);
+            softmax_tile(score[m], p.unit, top[m], sum[m], shrink);
 #pragma unroll
             for (int n = 0; n < W / 8; n++)
 #pragma unroll

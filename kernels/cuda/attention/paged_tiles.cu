@@ -31,30 +31,6 @@ struct MergeTiles {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* score -> 2^(score * unit - largest so far); `shrink` is the factor of results so far. */
-__device__ __forceinline__ void soften(float (&score)[TILE / 8][4], float unit, float (&top)[2],
-                                       float (&sum)[2], float (&shrink)[2]) {
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        float most = -INFINITY, total = 0;
-#pragma unroll
-        for (int n = 0; n < TILE / 8; n++) most = fmaxf(most, fmaxf(score[n][2 * h], score[n][2 * h + 1]));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        most = fmaxf(top[h], most * unit);
-        const float base = most == -INFINITY ? 0 : most;
-        shrink[h] = exp_2(top[h] - base), top[h] = most;
-#pragma unroll
-        for (int n = 0; n < TILE / 8; n++)
-#pragma unroll
-            for (int i = 2 * h; i < 2 * h + 2; i++) {
-                score[n][i] = exp_2(fmaf(score[n][i], unit, -base));
-                total += score[n][i];
-            }
-        sum[h] = fmaf(sum[h], shrink[h], total);
-    }
-}
-
 /* Waits for the warps that multiply. */
 template <int GROUPS> __device__ __forceinline__ void groups_wait() {
     asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * GROUP_THREADS) : "memory");
@@ -169,7 +145,7 @@ __device__ __forceinline__ void add_tile(const Tiles &t, Softmax<BOXES * 8> &x, 
 #pragma unroll
         for (int i = 0; i < 4 && t.cap != 0; i++) score[n][i] = t.cap * tanhf(score[n][i] * t.in);
     hide_keys(score, key, lo, hi);
-    soften(score, t.unit, x.top, x.sum, shrink);
+    softmax_tile(score, t.unit, x.top, x.sum, shrink);
 #pragma unroll
     for (int n = 0; n < BOXES * 8; n++)
 #pragma unroll
