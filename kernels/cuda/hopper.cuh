@@ -1,6 +1,7 @@
-/* Instructions of sm_90a: copies of tiles to shared memory by the copy engine (PTX ISA: cp.async.bulk.tensor), barriers that count
- * their bytes (mbarrier), and products of 64 lines by a warpgroup (wgmma). Tiles in shared memory begin at multiples of 1024 bytes. A line
- * has 128 bytes, whose 16-byte units are permuted by the line's number (128-byte swizzle). */
+/* Instructions of sm_90a: copies of tiles to shared memory by the copy engine (PTX ISA: cp.async.bulk.tensor), barriers
+ * that count their bytes (mbarrier), and products of 64 lines by a warpgroup (wgmma). Tiles in shared memory begin at
+ * multiples of 1024 bytes. A line has 128 bytes, whose 16-byte units are permuted by the line's number (128-byte
+ * swizzle). */
 #pragma once
 
 #include <cuda.h>
@@ -14,8 +15,8 @@ enum { LINE_BYTES = 128, LINE = 64 /* 16-bit elements */, GROUP_THREADS = 128 };
 /* gemm_invariant.cu: whether the GPU runs code for sm_90a. */
 bool has_warpgroups(Cuda *);
 
-/* A matrix [planes, rows, columns] of 16-bit elements, whose tiles have 64 columns, `box` rows and one plane. Strides are in elements,
- * multiples of 8. Elements outside of the matrix are zeros. */
+/* A matrix [planes, rows, columns] of 16-bit elements, whose tiles have 64 columns, `box` rows and one plane. Strides
+ * are in elements, multiples of 8. Elements outside of the matrix are zeros. */
 static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows, int64_t columns,
                                    int64_t row_stride, int64_t planes, int64_t plane_stride, int box) {
     typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -100,9 +101,9 @@ __device__ __forceinline__ bool is_elected() {
  * descriptors must be. */
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-/* The descriptor of a tile whose lines lie along the terms, or (`along` false) along the result's columns; in the latter case 64 columns
- * of all terms precede the next 64, after `apart` bytes. Groups of eight lines are groups_apart bytes apart.
- * The descriptor of a later address is larger by a sixteenth of the bytes between them. */
+/* The descriptor of a tile whose lines lie along the terms, or (`along` false) along the result's columns; in the
+ * latter case 64 columns of all terms precede the next 64, after `apart` bytes. Groups of eight lines are groups_apart
+ * bytes apart. The descriptor of a later address is larger by a sixteenth of the bytes between them. */
 template <bool along>
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
                                                     int groups_apart = 8 * LINE_BYTES) {
@@ -110,8 +111,8 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
     return (uint64_t)(at >> 4 & 0x3fff) | leading << 16 | stride << 32 | (uint64_t)1 << 62;
 }
 
-/* The sums of a thread: [n][0], [n][1] are columns 8 n + lane % 4 * 2 + 0, 1 of row 16 * warp + lane / 4; [n][2] and [n][3] are those eight
- * rows below. */
+/* The sums of a thread: [n][0], [n][1] are columns 8 n + lane % 4 * 2 + 0, 1 of row 16 * warp + lane / 4; [n][2] and
+ * [n][3] are those eight rows below. */
 #define SUM(q)    "+f"(s[q][0]), "+f"(s[q][1]), "+f"(s[q][2]), "+f"(s[q][3])
 #define SUM_4(q)  SUM(q), SUM(q + 1), SUM(q + 2), SUM(q + 3)
 #define SUM_8(q)  SUM_4(q), SUM_4(q + 4)
@@ -172,8 +173,8 @@ __device__ __forceinline__ void products_begun() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Lane 4 * i + q has 16-bit pairs of row i: columns 2 * q and 2 * q + 1 of four matrices of 8 columns. Afterwards, it has all 8 columns of
- * matrix q. */
+/* Lane 4 * i + q has 16-bit pairs of row i: columns 2 * q and 2 * q + 1 of four matrices of 8 columns. Afterwards, it
+ * has all 8 columns of matrix q. */
 __device__ __forceinline__ void gather_columns(uint32_t (&x)[4]) {
     const int q = threadIdx.x % 4;
 #pragma unroll

@@ -81,8 +81,8 @@ __device__ __forceinline__ float exp_2(float x) {
 }
 
 /* Two rows of scores, as multiply_add has them in its sums: score -> 2^(score * unit - largest so far). `shrink` is the
- * factor of the results so far. `top` is the largest times the unit, rounded. It is equal for all scores of a row, so its
- * error cancels in their quotient. */
+ * factor of the results so far. `top` is the largest times the unit, rounded. It is equal for all scores of a row, so
+ * its error cancels in their quotient. */
 template <int N8>
 __device__ __forceinline__ void softmax_tile(float (&score)[N8][4], float unit, float (&top)[2],
                                              float (&sum)[2], float (&shrink)[2]) {

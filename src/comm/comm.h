@@ -86,8 +86,8 @@ void comm_launched(Comm *comm, const char *site);
  * flight. */
 void comm_set_deadline(Comm *, double seconds);
 
-/* A function that a fault of the world calls on this rank's process after its report, before the process ends. It may run
- * on any thread, may take a few seconds, and must not use the Comm. Not called for a CHECK. */
+/* A function that a fault of the world calls on this rank's process after its report, before the process ends. It may
+ * run on any thread, may take a few seconds, and must not use the Comm. Not called for a CHECK. */
 typedef struct CommFarewell {
     void (*fn)(void *arg);
     void *arg;

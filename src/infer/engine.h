@@ -71,13 +71,12 @@ typedef enum EngineEventKind {
 typedef struct EngineEvent {
     EngineEventKind kind;
     int64_t id, index;
-    int32_t token;  /* for EVENT_END, the end token of FINISH_STOP */
-    double logprob; /* under the unmodified distribution; 0 if it is not reported */
-    const LikelyToken
-        *likeliest;      /* [n_likeliest] at the position of `token`; valid during the call; may be NULL */
-    int64_t n_likeliest; /* 0 or Request.likeliest */
-    Finish finish;       /* of EVENT_END */
-    int64_t weights;     /* number of calls of engine_new_weights before the pass */
+    int32_t token;                /* for EVENT_END, the end token of FINISH_STOP */
+    double logprob;               /* under the unmodified distribution; 0 if it is not reported */
+    const LikelyToken *likeliest; /* [n_likeliest] for the position of `token`, during the call; or NULL */
+    int64_t n_likeliest;          /* 0 or Request.likeliest */
+    Finish finish;                /* of EVENT_END */
+    int64_t weights;              /* number of calls of engine_new_weights before the pass */
 } EngineEvent;
 
 /* Receives the events of a step, in the order of admission. It may call engine_abort. */

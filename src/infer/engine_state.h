@@ -110,8 +110,8 @@ void pass_close(Engine *);
 void choice_read_row(const Engine *, const Tensor *logits, int64_t i);
 /* Whether token `at` of a request is the likeliest one, so that e->row is not needed. */
 bool choice_is_best(const Live *, int64_t at);
-/* Chooses token `at` of a request: `best` (Engine.best), or from e->row. The choice depends only on the request, its tokens
- * before `at` and the logits. */
+/* Chooses token `at` of a request: `best` (Engine.best), or from e->row. The choice depends only on the request, its
+ * tokens before `at` and the logits. */
 int32_t choice_token(Engine *, const Live *, int64_t at, int64_t best);
 
 /* Computes the drafts of the shares that have some (speculation.c). */

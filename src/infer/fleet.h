@@ -31,8 +31,8 @@ bool fleet_step(Fleet *, EngineSink *, void *arg);
 /* The sums over the replicas at the end of the last step; for `passes` and `model_ns`, the maxima. */
 EngineCounts fleet_counts(const Fleet *);
 
-/* Sends a signal, which takes effect in the next step. Returns a user error if it is not allowed in this state. No signal
- * waits forever: a rank that does not follow within the Comm's deadline ends the world. */
+/* Sends a signal, which takes effect in the next step. Returns a user error if it is not allowed in this state. No
+ * signal waits forever: a rank that does not follow within the Comm's deadline ends the world. */
 Err fleet_signal(Fleet *, FleetSignal);
 FleetState fleet_state(const Fleet *);
 /* Sets what each rank calls in the step of SIGNAL_WEIGHTS to change the model's parameters. Later tokens are those of

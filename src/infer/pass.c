@@ -82,7 +82,7 @@ static Inputs inputs_of(const Engine *e, const Pass *p) {
         in.graph ? class_of(in.tokens) - in.tokens : padding(p->model, tape_context(p->tape), in.tokens);
     in.tokens += in.padding, in.requests += in.padding > 0;
     if (in.graph) in.chosen = in.tokens, in.requests = in.tokens + 1;
-    for (int64_t n = in.width; in.graph && in.width & (in.width - 1); in.width = ++n) continue;
+    while (in.graph && in.width & (in.width - 1)) in.width++; /* a power of two, for few graphs */
     for (int f = 0; f < FIELDS; f++)
         if (!encoder && (field_info((FieldId)f)->extent == EXTENT_ENCODER || f == FIELD_encoder_lengths))
             fields &= ~(UINT32_C(1) << f);

@@ -38,8 +38,8 @@ typedef struct ServeJob {
 
 /* ---- the pool of pages ---- */
 
-/* The pool of a replica has pages for all requests that it may run, or as many as fit into its memory. All ranks must call
- * it and get the same result. */
+/* The pool of a replica has pages for all requests that it may run, or as many as fit into its memory. All ranks must
+ * call it and get the same result. */
 static Err find_limits(const Config *c, const ModelRun *r, const Speculation *speculation,
                        EngineLimits *out) {
     const int64_t page = c->inference_dynamic_batching_block_size,

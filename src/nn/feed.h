@@ -56,7 +56,7 @@ typedef struct FeedField {
  * fields if n is 0. */
 Feed *feed_fields(Tape *, const Feed *, const FeedField *, int n);
 
-/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of host memory. The feed then points to
- * the tensors of `field` in device memory, to which the caller copies these bytes. */
+/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of host memory. The feed then points
+ * to the tensors of `field` in device memory, to which the caller copies these bytes. */
 size_t feed_bytes(const Batch *);
 void feed_write(Feed *, Tensor field[FIELDS], const Batch *, char *memory, char *host);

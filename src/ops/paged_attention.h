@@ -16,7 +16,7 @@ typedef struct Pages {
     int64_t page;    /* rows of a page, a multiple of PAGE_ROWS */
 } Pages;
 
-/* Stores the rows x [new rows,1,g,r,d] in a pool [rows,1,g,r,d], and x2 in pool2 in the same way unless they are NULL. */
+/* Stores the rows x [new rows,1,g,r,d] in a pool [rows,1,g,r,d], and the rows x2 in pool2 unless both are NULL. */
 void op_store_rows(Tape *, const Pages *, Tensor *x, Tensor *pool, Tensor *x2, Tensor *pool2);
 
 typedef struct PagedInputs {

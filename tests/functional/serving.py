@@ -19,9 +19,9 @@ class Server:
     def __init__(self, saved, *options, launcher=()):
         self.headers = {}
         self.process = subprocess.Popen(
-            [*map(str, [*launcher, PROGRAM, "serve", "--load", saved, "--host", "127.0.0.1", "--port", 0, "--served-model-name",
-                        NAME,
-                        "--inference-dynamic-batching-block-size", 64, "--batch-invariant-mode", *options, *OPTIONS])],
+            [*map(str, [*launcher, PROGRAM, "serve", "--load", saved, "--host", "127.0.0.1", "--port", 0,
+                        "--served-model-name", NAME, "--inference-dynamic-batching-block-size", 64,
+                        "--batch-invariant-mode", *options, *OPTIONS])],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         STARTED.append(self.process)
         line = self.process.stdout.readline()

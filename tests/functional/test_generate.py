@@ -75,22 +75,24 @@ assert "prompt 2, line 1: byte 0xe9 at offset 3" in generate("--prompt", "a", "c
 # Beam search computes the same on each replica.
 for load, layouts in ((saved, ([], [PP, 2], ["--num-speculative-tokens", 2, "--speculative-model", saved])),
                       (WORK / "sinkhorn", (["--expert-model-parallel-size", 2], [PP, 2]))):
-    many = ["--load", load, "--prompt", "The ", "Another prompt, ", "The 4", "--tokens-to-generate", 12, "--temperature", 1.5, "--logprobs",
-            "--stop", "zz", "--batch-invariant-mode"]
+    many = ["--load", load, "--prompt", "The ", "Another prompt, ", "The 4", "--tokens-to-generate", 12,
+            "--temperature", 1.5, "--logprobs", "--stop", "zz", "--batch-invariant-mode"]
     alone = generate(*many)[0]
     for layout in layouts:
         for ranks in 2, 4:
             if PP in layout and ranks == 2: continue
             assert generate(*many, *layout, "--ranks", ranks)[0] == alone, (layout, ranks)
-beams = [[PROGRAM, "generate", "--load", saved, "--prompt", "The ", *LENGTH, "--beam-width", 2, "--ranks", ranks, *OPTIONS]
-         for ranks in (1, 2)]
+beams = [[PROGRAM, "generate", "--load", saved, "--prompt", "The ", *LENGTH, "--beam-width", 2, "--ranks", ranks,
+          *OPTIONS] for ranks in (1, 2)]
 assert len({subprocess.run([*map(str, words)], capture_output=True, check=True).stdout for words in beams}) == 1
-told = generate("--load", WORK / "sinkhorn", "--prompt", "a", "--expert-model-parallel-size", 2, "--ranks", 1, status=2)[1]
+told = generate("--load", WORK / "sinkhorn", "--prompt", "a", "--expert-model-parallel-size", 2, "--ranks", 1,
+                status=2)[1]
 assert "Set --ranks 2" in told, told
-for words, message in ((["--load", WORK / "sinkhorn", "--prompt", "a", "a" * 9, "--tokens-to-generate", 30, "--ranks", 2],
-                         "prompt 2: 9 prompt tokens and 30 new ones exceed"),
+for words, message in ((["--load", WORK / "sinkhorn", "--prompt", "a", "a" * 9, "--tokens-to-generate", 30,
+                         "--ranks", 2], "prompt 2: 9 prompt tokens and 30 new ones exceed"),
                        (["--load", WORK / "sinkhorn", "--prompt", "a", "--expert-model-parallel-size", 2, "--ranks", 2,
-                         "--num-speculative-tokens", 2, "--speculative-model", WORK / "sinkhorn"], "share experts cannot speculate")):
+                         "--num-speculative-tokens", 2, "--speculative-model", WORK / "sinkhorn"],
+                        "share experts cannot speculate")):
     told = generate(*words, status=2)[1]
     assert message in told, (words, told)
 

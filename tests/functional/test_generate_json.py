@@ -74,15 +74,16 @@ def tokens(told):
     return [told[str(i)]["generated_tokens"] for i in range(len(told) - len(RUN & set(told)))]
 
 
-# How prompts are added, suspensions, limits of the engine and repeats change no token. Options select what the file has.
+# How prompts are added, suspensions, limits of the engine and repeats change no token. Options select what the file
+# has.
 wanted = tokens(generate(*ASK)[2])
 for more, passes, count in ((["--incoming-requests-per-step", 1], 8, 9), (["--inference-max-requests", 1], 18, 9),
                             (["--inference-dynamic-batching-max-tokens", 2], 0, 9),
                             (["--inference-dynamic-batching-block-size", 128], 6, 9),
                             (["--inference-dynamic-batching-buffer-size-gb", 1e-6], 18, 9),
                             (["--incoming-requests-per-sec", 100], 0, 9), (["--incoming-requests-per-sec", -1], 6, 9),
-                            (["--suspend-resume-interval", 2], 0, 0), (["--suspend-resume-interval", 1, "--suspend-timeout",
-                                                                        1e-3, "--ranks", 2], 0, 0),
+                            (["--suspend-resume-interval", 2], 0, 0),
+                            (["--suspend-resume-interval", 1, "--suspend-timeout", 1e-3, "--ranks", 2], 0, 0),
                             (["--suspend-resume-interval", 1, "--inference-dynamic-batching-max-tokens", 2], 0, 0),
                             (["--ranks", 3], 6, 9), (["--ranks", 4, "--incoming-requests-per-sec", 100], 0, 9)):
     told = generate(*ASK, *more, "--inference-repeat-n", 3)[2]
@@ -110,8 +111,9 @@ for ranks in 2, 3:
     got, _, told = generate(*ask, "--stream", "--ranks", ranks)
     assert got == text and results(told) == results(alone), (ranks, told, alone)
 path.unlink()
-done = subprocess.run([*map(str, [sys.executable, ROOT / "tests/functional/launcher.py", 3, PROGRAM, "generate", "--load", saved,
-                                  "--output-path", path, *ask, *OPTIONS, "--prompts", "-", "--stream"])],
+done = subprocess.run([*map(str, [sys.executable, ROOT / "tests/functional/launcher.py", 3, PROGRAM, "generate",
+                                  "--load", saved, "--output-path", path, *ask, *OPTIONS,
+                                  "--prompts", "-", "--stream"])],
                       input=PROMPTS[0], capture_output=True, text=True)
 assert done.returncode == 0 and done.stdout.startswith(text[6:].partition("\n")[0]), (done, text)
 assert results(json.loads(path.read_text()) | {"1": {}, "2": {}})[0] == results(alone)[0], done

@@ -1,5 +1,5 @@
-"""serve answers on several ranks what it answers on one. SIGTERM ends all ranks. If a rank is lost, requests are answered
-before the server ends with a message that names the rank."""
+"""serve answers on several ranks what it answers on one. SIGTERM ends all ranks. If a rank is lost, requests are
+answered before the server ends with a message that names the rank."""
 
 from serving import *
 

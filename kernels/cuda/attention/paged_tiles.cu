@@ -1,7 +1,8 @@
-/* paged_attention for 16-bit storage on sm_90a: the queries of up to 64 tokens and heads that share keys are the rows of a product on the
- * tensor cores. One warp copies tiles of TILE keys and values from pages to shared memory, and groups of four warps multiply them. Each
- * split of SPLIT keys has a separate softmax, and the splits are merged in order, by the block that computes them or by a second kernel.
- * So a row's result depends neither on other rows nor on the number of blocks. Scores are in units of log(2). */
+/* paged_attention for 16-bit storage on sm_90a: the queries of up to 64 tokens and heads that share keys are the rows
+ * of a product on the tensor cores. One warp copies tiles of TILE keys and values from pages to shared memory, and
+ * groups of four warps multiply them. Each split of SPLIT keys has a separate softmax, and the splits are merged in
+ * order, by the block that computes them or by a second kernel. So a row's result depends neither on other rows nor on
+ * the number of blocks. Scores are in units of log(2). */
 #include "kernels/cuda/attention/paged.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -243,7 +244,8 @@ __device__ __forceinline__ void attend_rows(const Paged &p, const Tiles &t, cons
 
 #endif
 
-/* part: for each token, head and split, e values, then the largest score and the sum; NULL if a block computes all splits. */
+/* part: for each token, head and split, e values, then the largest score and the sum; NULL if a block computes all
+ * splits. */
 template <typename T, int GROUPS, int BOXES>
 static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, GROUPS == 1 ? 2 : 1)
     attend_tiles(const __grid_constant__ Paged p, const __grid_constant__ Tiles t,

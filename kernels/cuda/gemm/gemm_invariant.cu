@@ -1,14 +1,16 @@
-/* GEMMs of 16-bit matrices on the tensor cores of sm_90a whose results do not depend on the number of rows: y = x w^T + bias. Every element
- * is one chain of wgmma over 16 terms at a time, in order, whatever the size of the tile. A persistent block runs one tile after the other.
- * One warp copies slices of LINE terms of both operands to shared memory, and the other warps multiply them. */
+/* GEMMs of 16-bit matrices on the tensor cores of sm_90a whose results do not depend on the number of rows: y = x w^T +
+ * bias. Every element is one chain of wgmma over 16 terms at a time, in order, whatever the size of the tile. A
+ * persistent block runs one tile after the other. One warp copies slices of LINE terms of both operands to shared
+ * memory, and the other warps multiply them. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
 
 #include <algorithm>
 
-/* Tiles of 64 * GROUPS rows and N columns, in slices of LINE * DEPTH terms. BLOCKS run on a multiprocessor. If EIGHT, there are at most
- * eight rows, which are in shared memory once; the products of the other rows are those of the same lines. */
+/* Tiles of 64 * GROUPS rows and N columns, in slices of LINE * DEPTH terms. BLOCKS run on a multiprocessor. If EIGHT,
+ * there are at most eight rows, which are in shared memory once; the products of the other rows are those of the same
+ * lines. */
 template <int GROUPS_, int N_, int DEPTH_, int STAGES_, int BLOCKS_, bool EIGHT_ = false> struct Shape {
     static constexpr int GROUPS = GROUPS_, N = N_, DEPTH = DEPTH_, STAGES = STAGES_, BLOCKS = BLOCKS_,
                          ROWS = 64 * GROUPS, THREADS = GROUPS * GROUP_THREADS + 32, LINES = EIGHT_ ? 8 : ROWS,

@@ -1,6 +1,6 @@
-/* Tests that a request's tokens and log-probabilities are bitwise equal alone, in a new engine, and among others. All that
- * differs between the engines is random: requests and their arrivals, sizes of pages, of the pool and of a pass, shared
- * prefixes, drafts, aborts and copies. These variables of the environment control the test:
+/* Tests that a request's tokens and log-probabilities are bitwise equal alone, in a new engine, and among others. The
+ * driver draws requests and their arrivals, sizes of pages, of the pool and of a pass, shared prefixes, drafts, aborts
+ * and copies. These variables of the environment control the test:
  *
  *   ENGINE_REQUESTS  number of requests to compare; nightly 10,000 (ci/run requests)
  *   ENGINE_SEED      another seed gives other requests

@@ -81,8 +81,8 @@ TEST(a_kept_draft_is_a_token_of_the_text) {
     case_free(&c);
 }
 
-/* A page has rows of drafts only if drafts were computed after it was taken. Here, requests without drafts name pages that
- * other requests with drafts had before, and others share them. The drafts of the model itself are all kept. */
+/* A page has rows of drafts only if drafts were computed after it was taken. Here, requests without drafts name pages
+ * that other requests with drafts had before, and others share them. The drafts of the model itself are all kept. */
 TEST(drafts_read_shared_pages_that_have_none) {
     enum { N = PAGE + 10, FRESH = 20, RUNS = 12 };
     static Case c;
@@ -155,8 +155,9 @@ TEST(pipeline_ranks_have_pools_of_their_layers) {
     }
 }
 
-/* A model of the pool. Pages have numbers of users, and a name if their tokens were named; there are few tokens, so that
- * pages are shared and that names have equal hashes. The unused pages are a list in the order in which they are reused. */
+/* A model of the pool. Pages have numbers of users, and a name if their tokens were named; there are few tokens, so
+ * that pages are shared and that names have equal hashes. The unused pages are a list in the order in which they are
+ * reused. */
 enum { PAGES = 37, WIDTH = 2, OWNERS = 8 };
 typedef struct PoolModel {
     int64_t page[OWNERS][PAGES], n[OWNERS]; /* the pages of each owner */

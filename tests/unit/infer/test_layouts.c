@@ -4,7 +4,7 @@
 #include "infer/fleet.h"
 #include "run/model_run.h"
 
-/* The requests of a run: all arrive at once, or one in each step, or there is only one. */
+/* When requests arrive: all before the first step, or one in each step. ALONE: there is only one request. */
 typedef enum Arrival { AT_START, OVER_TIME, ALONE } Arrival;
 enum {
     MOST_RUNNING = 4, /* over time */
