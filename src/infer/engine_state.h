@@ -1,6 +1,7 @@
 /* The state of an engine, which the files of its implementation share. */
 #pragma once
 
+#include "base/min_max.h"
 #include "infer/engine.h"
 #include "infer/page_pool.h"
 #include "nn/feed.h"
@@ -87,9 +88,6 @@ struct Engine {
     Drafter drafter;
     int64_t passes, preemptions, shared, drafts, accepted, prompt_tokens, model_ns, weights;
 };
-
-static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static inline bool has_encoder(const Engine *e) { return e->model->plan.sample.encoder > 0; }
 

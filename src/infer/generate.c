@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/hash.h"
+#include "base/min_max.h"
 #include "base/philox.h"
 #include "comm/agree.h"
 
@@ -21,9 +22,6 @@ static int64_t decoder_pages(const Model *m, const Prompt *p, int64_t fresh, int
 static int64_t encoder_pages(const Model *m, const Prompt *p, int64_t page) {
     return has_encoder(m) ? engine_pages(p->n, page) : 0;
 }
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The needs of the prompts, which rank 0 sends to all ranks. `all` counts the pages of the replica that needs
  * most, if each gets every replicas-th prompt. */

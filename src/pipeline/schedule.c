@@ -3,10 +3,7 @@
 #include <stdlib.h>
 
 #include "base/fault.h"
-
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+#include "base/min_max.h"
 
 /* ---- from options ---- */
 
@@ -83,7 +80,7 @@ PipelineSpec pipeline_shortened(const PipelineSpec *s) {
     const int64_t few = grouped ? GROUPS_KEPT * s->group + s->microbatches % s->group
                                 : (int64_t)(s->mixed ? 4 : 2) * s->ranks + REPEATED;
     PipelineSpec out = *s;
-    if (s->kind != SCHEDULE_GPIPE) out.microbatches = least(s->microbatches, few);
+    if (s->kind != SCHEDULE_GPIPE) out.microbatches = smaller(s->microbatches, few);
     return out;
 }
 
@@ -119,7 +116,7 @@ static Shape shape_of(const PipelineSpec *s, int rank) {
 /* The k-th forward. Groups of microbatches run in order. A group runs chunk by chunk; a chunk runs all microbatches
  * of the group. For backwards, the chunks are reversed. */
 static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t k) {
-    int64_t first = k / (group * s->chunks) * group, size = least(group, s->microbatches - first);
+    int64_t first = k / (group * s->chunks) * group, size = smaller(group, s->microbatches - first);
     int64_t in_group = k - first * s->chunks;
     int chunk = (int)(in_group / size);
     return (Action){.kind = kind,
@@ -210,15 +207,15 @@ static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
  * after all microbatches of the group have passed through its current chunk. */
 static void count_sent(const PipelineSpec *s, int rank, int64_t group, RankSchedule *r) {
     const int64_t total = s->microbatches * s->chunks,
-                  queue = most(2, least(group, s->microbatches) - s->ranks + 1);
+                  queue = larger(2, smaller(group, s->microbatches) - s->ranks + 1);
     for (int64_t i = 0; i < r->count; i++)
         if (pipeline_target(s, rank, &r->actions[i]).rank >= 0)
-            r->sent[pipeline_way(&r->actions[i])] = least(total, queue);
+            r->sent[pipeline_way(&r->actions[i])] = smaller(total, queue);
 }
 
 RankSchedule pipeline_schedule(const PipelineSpec *s, int rank, Arena *arena) {
     Shape shape = shape_of(s, rank);
-    int64_t total = s->microbatches * s->chunks, warmup = least(shape.warmup, total), weights = 0, n = 0;
+    int64_t total = s->microbatches * s->chunks, warmup = smaller(shape.warmup, total), weights = 0, n = 0;
     int64_t passes = s->forward_only ? 1 : shape.split ? 3 : 2;
     ActionKind backward = shape.split ? ACTION_BACKWARD_INPUT : ACTION_BACKWARD;
     Action *list = arena_alloc(arena, (size_t)(passes * total) * sizeof *list);
@@ -233,7 +230,7 @@ RankSchedule pipeline_schedule(const PipelineSpec *s, int rank, Arena *arena) {
     while (shape.split && weights < total) list[n++] = nth(s, shape.group, ACTION_BACKWARD_WEIGHT, weights++);
     RankSchedule out = {.actions = list, .count = n};
     if (s->forward_only) {
-        out.slots = least(2, total);
+        out.slots = smaller(2, total);
         for (int64_t i = 0; i < n; i++) list[i].slot = i % out.slots;
     } else {
         out.slots = assign_slots(s, list, n);
