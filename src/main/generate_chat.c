@@ -8,6 +8,7 @@
 #include "base/amount.h"
 #include "base/text.h"
 #include "main/generate.h"
+#include "main/pools.h"
 #include "server/text.h"
 
 enum { PATIENCE_S = 365 * 24 * 3600 /* a person may think for as long */ };
@@ -158,11 +159,7 @@ static Err open_fleet(const Config *c, const ModelRun *run, int64_t *tokens, Fle
                            .requests = 1,
                            .tokens = ENGINE_PASS_TOKENS,
                            .shares_prefixes = true};
-    const double asked = c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30),
-                 room = engine_room(&run->context),
-                 most = config_given(c, inference_dynamic_batching_buffer_size_gb) || asked < room ? asked
-                                                                                                   : room,
-                 pages = most / engine_cache_bytes(m, &run->context, &limits);
+    const double pages = pools_most_bytes(c, &run->context) / engine_cache_bytes(m, &run->context, &limits);
     const int64_t whole = engine_pages(m->plan.limit, ENGINE_PAGE);
     limits.pages = pages < 1 ? 1 : pages < (double)whole ? (int64_t)pages : whole;
     *tokens = m->plan.limit < limits.pages * ENGINE_PAGE ? m->plan.limit : limits.pages * ENGINE_PAGE;

@@ -15,6 +15,7 @@
 #include "ckpt/hf/tokens.h"
 #include "comm/agree.h"
 #include "main/draft.h"
+#include "main/pools.h"
 #include "run/launch.h"
 #include "run/model_run.h"
 #include "run/source.h"
@@ -47,11 +48,7 @@ static Err find_limits(const Config *c, const ModelRun *r, const Speculation *sp
                   each = engine_pages(r->model->plan.limit, page);
     const EngineLimits one = {.page = page, .pages = 1, .speculation = *speculation};
     const double bytes = engine_cache_bytes(r->model, &r->context, &one),
-                 have = (double)device_memory_available(r->device),
-                 asked = c->inference_dynamic_batching_buffer_size_gb * (double)(1 << 30),
-                 room = engine_room(&r->context),
-                 most = config_given(c, inference_dynamic_batching_buffer_size_gb) || asked < room ? asked
-                                                                                                   : room;
+                 have = (double)device_memory_available(r->device), most = pools_most_bytes(c, &r->context);
     const double pages =
         most / bytes < (double)requests * (double)each ? most / bytes : (double)requests * (double)each;
     if (pages < 1)
