@@ -75,9 +75,10 @@ RESULTS = {f"gpu-layout-{name}.json": layout for name in LAYOUTS} | {
         {"name": "add/large", "type": "bf16", "us": 20.0, "gbytes": 3950.0, "of_roof": 0.9875},
         {"name": "add", "type": "bf16", "us": 10.0, "gbytes": 3900.0, "of_roof": 0.975},
         {"name": "linear/fc1", "type": "bf16", "us": 10.0, "gflops": 6.5e5, "of_roof": 0.93}]},
+    "gpu-peer-infer.json": {"rows": [{"name": "decode/1x1024", "us": 4869.0}, {"name": "prefill/1x4096", "us": 99930.0}]},
     "gpu-infer-1.json": {"options": {"batch_invariant_mode": True}, "rows": [
-        {"name": "prefill/1x1024+128", "us": 22050.0, "gflops": 648e3}, {"name": "decode/1x1024+128", "us": 4750.0,
-                                                                        "gbytes": 3189.4},
+        {"name": "prefill/1x1024+128", "us": 22050.0, "gflops": 648e3, "of_roof": 0.98},
+        {"name": "decode/1x1024+128", "us": 4750.0, "gbytes": 3189.4},
         {"name": "all/1x1024+128", "us": 7e5, "tokens_per_second": 204.4, "outside_model": 0.0025}]},
     "gpu-attention.json": {"rows": [{"name": "attention/short", "shape": [2, 1, 1, 1, 8], "gflop": 1.0,
                                      "any_order": cell, "deterministic": {}}]}}
@@ -108,7 +109,7 @@ text = DOCUMENTS[0].read_text()
 assert "Measured at commit 0123abc.\n<!-- end -->" in text
 assert "skipped: the ages of results, because this is not a git repository" in run("--check").stdout
 for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % |",
-             "| 1 | 1024 | 128 | yes | 22.1 | 648 | 4.75 | 3189 | 204 | 0.2 % |",
+             "| 1 | 1024 | 128 | yes | 22.1 | - | 648, 98.0 % | 4.75 | 4.87 | 3189 | 204 | 0.2 % |",
              "After.\n", "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |",
              "| bert-20m | 121 | 83.2 | 66.6 | 1.250 (1.200 to 1.300) | 90.0 | 96.0 | 5.0% |",
              "| `add` | 10 us, 3900 GB/s, 98 % |", "10 us, 650.0 TFLOP/s, 93 %", "| +1.0% | 0.970 | +2.0% |",
