@@ -70,6 +70,14 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t phase) {
                      : "memory");
     while (!done);
 }
+/* A place in a ring of stages. A barrier's phase changes in each round. */
+template <int STAGES> struct Ring {
+    int stage = 0;
+    uint32_t phase = 0;
+    __device__ __forceinline__ void next() {
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+};
 /* Copies a tile, which begins at a column, a plane and a row. */
 __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column,
                                           int plane, int row) {

@@ -75,16 +75,11 @@ __device__ __forceinline__ void hide_keys(float (&score)[TILE / 8][4], int key, 
     }
 }
 
-/* A place in the ring of stages, each of which has a barrier for full and one for empty. */
-struct Ring {
+/* Each stage has a barrier for full and one for empty. */
+struct KeyRing : Ring<STAGES> {
     uint32_t room, barriers;
-    int stage;
-    uint32_t phase;
     __device__ __forceinline__ uint32_t full() const { return barriers + 8 * stage; }
     __device__ __forceinline__ uint32_t empty() const { return barriers + 8 * (STAGES + stage); }
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
 };
 
 /* The keys and splits of a block's rows. */
@@ -98,7 +93,7 @@ struct Work {
 /* One thread copies the tiles of keys and values. */
 template <int BOXES>
 __device__ __forceinline__ void copy_keys(const Paged &p, const Work &w, const CUtensorMap *k,
-                                          const CUtensorMap *v, Ring at) {
+                                          const CUtensorMap *v, KeyRing at) {
     const int64_t *pages = p.table + p.request[w.first] * p.width;
     const int page = (int)p.attr.page;
     for (int key = w.from; key < w.to; key += TILE, at.next()) {
@@ -120,7 +115,7 @@ template <int N8> struct Softmax {
 /* Adds a tile of keys to the softmax. lo, hi: the keys that this thread's rows see */
 template <typename T, int GROUPS, int BOXES>
 __device__ __forceinline__ void add_tile(const Tiles &t, Softmax<BOXES * 8> &x, uint64_t queries,
-                                         const Ring &at, int key, int end, const int (&lo)[2],
+                                         const KeyRing &at, int key, int end, const int (&lo)[2],
                                          const int (&hi)[2]) {
     const uint32_t k_at = uniform(at.room + at.stage * 2 * BOXES * TILE_BYTES),
                    v_at = k_at + BOXES * TILE_BYTES;
@@ -209,8 +204,8 @@ __device__ __forceinline__ void put_line(const Paged &p, const Softmax<N8> &x, i
 /* Four warps compute the rows of tokens [own, own + tokens). */
 template <typename T, int GROUPS, int BOXES>
 __device__ __forceinline__ void attend_rows(const Paged &p, const Tiles &t, const Work &w, int own,
-                                            int tokens, uint32_t q_at, Ring at, const T *q, T *y, float *lse,
-                                            float *part) {
+                                            int tokens, uint32_t q_at, KeyRing at, const T *q, T *y,
+                                            float *lse, float *part) {
     const int row = threadIdx.x % GROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4;
     int lo[2] = {0, 0}, hi[2] = {0, 0}; /* the keys that this thread's rows see */
     load_queries<T, BOXES>(p, q + own * p.q_token + blockIdx.y * p.q_group, tokens, q_at);
@@ -254,7 +249,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, GROUPS ==
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ char memory[]; /* barriers, then queries, keys and values */
     const uint32_t barriers = shared_address(memory), queries = (barriers + 16 * STAGES + 1023) / 1024 * 1024;
-    const Ring at = {queries + GROUPS * BOXES * TILE_BYTES, barriers, 0, 0};
+    const KeyRing at = {{}, queries + GROUPS * BOXES * TILE_BYTES, barriers};
     const int group = (int)uniform(threadIdx.x / GROUP_THREADS), tile = blockIdx.x / t.parts;
     Work w;
     start_pdl();

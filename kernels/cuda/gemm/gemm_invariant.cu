@@ -27,15 +27,6 @@ struct InvariantGemm {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* A place in the ring of stages. */
-template <int STAGES> struct Ring {
-    int stage = 0;
-    uint32_t phase = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
-};
-
 /* Stores a group's sums at row `row`, columns from `first` on. */
 template <typename T, int N8>
 __device__ __forceinline__ void put_sums(const InvariantGemm &g, float (&sum)[N8][4], const T *bias, T *y,
