@@ -159,10 +159,15 @@ static Err no_template(const Chat *c, const char *name) {
     return e;
 }
 
+/* Whether the request has the text of a template, and not the name of one. */
+static bool is_text(const Chat *c, const ChatRequest *r) {
+    return r->template && strchr(r->template, '{') && !find(c, r->template);
+}
+
 /* Sets *out to the template of the request. The caller frees *own, which is set if the request has the text. */
 static Err choose(const Chat *c, const ChatRequest *r, const Template **out, Template **own) {
     const Named *named = find_for(c, r->template, r->tools);
-    if (!named && r->template && strchr(r->template, '{')) {
+    if (is_text(c, r)) {
         ERR_RETURN(template_parse(r->template, strlen(r->template), own));
         *out = *own;
         return ERR_OK;
@@ -179,7 +184,9 @@ Err chat_render(const Chat *c, const ChatRequest *r, const struct tm *now, Str *
     if (!e.code)
         e = conversation_render(template, tokenizer_named(c->tokenizer), r, now, TEMPLATE_LIMITS, out);
     template_free(own);
-    return e.code ? err_user("'%s': %.900s", c->folder, e.msg) : ERR_OK;
+    if (!e.code) return ERR_OK;
+    return is_text(c, r) ? err_user("\"chat_template\": %.900s", e.msg)
+                         : err_user("'%s': %.900s", c->folder, e.msg);
 }
 
 Err chat_encode(const Chat *c, const Str *text, int32_t **ids, TokenSpan **spans, size_t *count) {

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "base/min_max.h"
 #include "chat/strings.h"
 
 /* ---- requests ---- */
@@ -12,11 +13,31 @@ static bool is_list_of_objects(const json_t *json) {
     return json_is_array(json);
 }
 
+/* The nesting limit of a request's values. Templates that print them need as much again. */
+enum { DEEPEST = 400 };
+
+static int64_t nesting(const json_t *json) {
+    int64_t most = 0;
+    const char *key;
+    json_t *one;
+    size_t i;
+    json_array_foreach((json_t *)json, i, one) most = larger(most, nesting(one));
+    json_object_foreach((json_t *)json, key, one) most = larger(most, nesting(one));
+    return most + (json_is_array(json) || json_is_object(json));
+}
+
+static Err check_nesting(const char *where, const char *key, const json_t *json) {
+    if (nesting(json) <= DEEPEST) return ERR_OK;
+    return err_user("%s: \"%s\" has values that are nested too deeply: use at most %d levels", where, key,
+                    DEEPEST);
+}
+
 static Err read_list(const char *where, const json_t *root, const char *key, const json_t **out) {
     const json_t *list = json_object_get(root, key);
     if (!list || json_is_null(list)) return ERR_OK;
     *out = list;
-    return is_list_of_objects(list) ? ERR_OK : err_user("%s: \"%s\" must be a list of objects", where, key);
+    if (!is_list_of_objects(list)) return err_user("%s: \"%s\" must be a list of objects", where, key);
+    return check_nesting(where, key, list);
 }
 
 static Err read_flag(const char *where, const json_t *root, const char *key, bool *out) {
@@ -53,6 +74,7 @@ static Err check_variables(const char *where, const json_t *variables) {
     if (variables && !json_is_object(variables))
         return err_user("%s: \"chat_template_kwargs\" must be an object with the variables of the template",
                         where);
+    ERR_RETURN(check_nesting(where, "chat_template_kwargs", variables));
     for (size_t i = 0; i < sizeof TAKEN / sizeof *TAKEN; i++)
         if (json_object_get(variables, TAKEN[i]))
             return err_user("%s: \"chat_template_kwargs\" must not have \"%s\"; move it one level up", where,
@@ -81,6 +103,7 @@ Err chat_request(const char *where, const json_t *root, ChatRequest *out) {
             "%s must be a list of messages, such as [{\"role\": \"user\", \"content\": \"Hello\"}], or an "
             "object with \"messages\"",
             where);
+    ERR_RETURN(check_nesting(where, "messages", out->messages));
     if (out->add_generation_prompt && out->continue_final_message)
         return err_user(
             "%s: \"add_generation_prompt\" begins a new message, and \"continue_final_message\" the last "

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_text.h"
 #include "base/mem.h"
 
 struct ToolFormat {
@@ -29,9 +30,10 @@ const ToolFormat *tool_format(const char *template, size_t n) {
 
 static bool add_call(json_t *calls, const char *name, const json_t *arguments) {
     if (!name || (arguments && !json_is_object(arguments))) return false;
-    char *text = arguments ? json_dumps(arguments, JSON_COMPACT) : mem_strdup("{}");
-    json_array_append_new(calls, json_pack("{s:s,s:s}", "name", name, "arguments", text));
-    free(text);
+    Str text = {0};
+    arguments ? json_print(&text, arguments, 0, 0) : str_puts(&text, "{}");
+    json_array_append_new(calls, json_pack("{s:s,s:s}", "name", name, "arguments", text.s));
+    str_free(&text);
     return true;
 }
 

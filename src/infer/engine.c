@@ -70,10 +70,11 @@ void request_copy(Request *r) {
     r->prompt = copied(r->prompt, r->n, sizeof *r->prompt);
     r->ends = copied(r->ends, r->n_ends, sizeof *r->ends);
     r->sampling.bias = copied(r->sampling.bias, r->sampling.n_bias, sizeof *r->sampling.bias);
+    r->salt = copied(r->salt, r->n_salt, 1);
 }
 
 void request_free(Request *r) {
-    free((void *)r->prompt), free((void *)r->ends), free((void *)r->sampling.bias);
+    free((void *)r->prompt), free((void *)r->ends), free((void *)r->sampling.bias), free((void *)r->salt);
 }
 
 static void live_free(Engine *e, Live *live) {
@@ -137,7 +138,7 @@ Err engine_check(const Engine *e, const Request *r) {
 Err engine_add(Engine *e, const Request *r) {
     ERR_RETURN(engine_check(e, r));
     Live *live = mem_zero(1, sizeof *live);
-    *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n, .before = r->salt};
+    *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n};
     live->n_first = live->n;
     request_copy(&live->request);
     live->tokens = mem_zero((size_t)(live->n + r->max_new_tokens + 1), sizeof *live->tokens);
@@ -167,8 +168,7 @@ static void remove_ended(Engine *e) {
 static void forget_rows(Engine *e, Live *live) {
     pages_release(e->pages, &live->pages);
     pages_release(e->encoder_pages, &live->encoder_pages);
-    live->computed = live->named = live->drafted = 0, live->before = live->request.salt,
-    live->encoded = false;
+    live->computed = live->named = live->drafted = 0, live->before = 0, live->encoded = false;
 }
 
 /* The request that was admitted last releases its pages and waits at the front of the queue. */
@@ -219,7 +219,11 @@ static void share_running(Engine *e, int64_t *rest) {
 }
 
 static PageName next_name(const Engine *e, const Live *live) {
-    return (PageName){live->before, live->tokens + live->named * e->limits.page, e->limits.page};
+    return (PageName){.before = live->before,
+                      .tokens = live->tokens + live->named * e->limits.page,
+                      .n = e->limits.page,
+                      .salt = live->request.salt,
+                      .n_salt = live->named ? 0 : live->request.n_salt};
 }
 
 /* Takes the pages that begin with the request's tokens. The last token must be computed, because its logits are

@@ -46,9 +46,10 @@ typedef struct Request {
     bool logprobs;        /* whether events report the log-probabilities of new tokens */
     bool prompt_logprobs; /* whether events report the log-probabilities of the prompt's tokens; then all are
                              computed */
-    uint64_t salt;        /* below 2^63. Requests share pages only with requests of the same salt */
-    bool steered;         /* the caller chooses each new token, with engine_continue. It has no drafts */
-    int64_t likeliest;    /* events also report this many most likely tokens; at most the vocabulary */
+    const char *salt;     /* [n_salt]; copied. Requests share pages only with requests of the same salt */
+    int64_t n_salt;
+    bool steered;      /* the caller chooses each new token, with engine_continue. It has no drafts */
+    int64_t likeliest; /* events also report this many most likely tokens; at most the vocabulary */
 } Request;
 
 /* Replaces the arrays of a request by copies, which request_free frees. */

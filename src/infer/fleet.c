@@ -3,9 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/mem.h"
 #include "infer/fleet_message.h"
+
+static const int64_t POLL_NS = 500000000;
 
 /* A request of rank 0. Its number in the table is its id on all ranks. */
 typedef struct Slot {
@@ -18,6 +21,7 @@ struct Fleet {
     Comm *comm; /* NULL: one rank */
     Engine *engine;
     FleetState state;
+    int (*poll)(void); /* may be NULL */
     void (*load)(void *arg);
     void *load_arg;
     bool new_weights; /* at the next boundary */
@@ -28,7 +32,9 @@ struct Fleet {
     Words events;     /* the step's events of this replica, if it reports */
     int64_t numbered; /* number of orders of rank 0 until the next boundary */
     /* only on rank 0: */
-    Words sent; /* orders for the next boundary */
+    Words sent;     /* orders for the next boundary */
+    int64_t polled; /* when the ranks were last asked for interrupts, in ns of the clock */
+    bool interrupted;
     Slot *slot; /* [slots] */
     int64_t slots, free_slot;
     int64_t *open;        /* [replicas] number of requests */
@@ -40,6 +46,8 @@ struct Fleet {
 bool fleet_leads(const Fleet *f) { return !f->comm || comm_rank(f->comm) == 0; }
 FleetState fleet_state(const Fleet *f) { return f->state; }
 
+void fleet_on_interrupt(Fleet *f, int (*poll)(void)) { f->poll = poll; }
+bool fleet_interrupted(const Fleet *f) { return f->interrupted; }
 void fleet_on_weights(Fleet *f, void (*load)(void *arg), void *arg) { f->load = load, f->load_arg = arg; }
 
 /* ---- orders ---- */
@@ -117,14 +125,29 @@ static void broadcast(const Fleet *f, int64_t *words, int64_t n) {
 /* An error here is a bug, or another program on a rank. */
 static void check(Err e) { CHECK(!e.code, "%s", e.msg); }
 
+/* Whether it is time to ask all ranks for interrupts. Only rank 0 reads a clock. */
+static bool must_poll(Fleet *f) {
+    const int64_t now = clock_ns();
+    if (!fleet_leads(f) || now - f->polled < POLL_NS) return false;
+    f->polled = now;
+    return true;
+}
+
+static void poll_ranks(Fleet *f) {
+    int64_t interrupted = f->poll && f->poll();
+    comm_all_reduce(f->comm, comm_everyone(f->comm), "interrupts", COMM_MAX, I64, &interrupted, 1);
+    f->interrupted |= interrupted;
+}
+
 /* Gives all ranks the orders of rank 0. The caller frees the words. */
 static Words share_orders(Fleet *f) {
     Words w = f->sent;
-    int64_t head[FLEET_HEAD] = {FLEET_PROTOCOL, f->numbered, w.n};
+    int64_t head[FLEET_HEAD] = {FLEET_PROTOCOL, f->numbered, must_poll(f), w.n};
     f->sent = (Words){0};
     broadcast(f, head, FLEET_HEAD);
     check(head_check(head, FLEET_HEAD, 0));
-    f->numbered = head[1], w.n = head[2];
+    f->numbered = head[1], w.n = head[3];
+    if (head[2]) poll_ranks(f);
     if (!fleet_leads(f)) w.at = mem_alloc((size_t)w.n * sizeof *w.at + 1);
     if (w.n) broadcast(f, w.at, w.n);
     w.reads = true;

@@ -35,6 +35,10 @@ EngineCounts fleet_counts(const Fleet *);
  * signal waits forever: a rank that does not follow within the Comm's deadline ends the world. */
 Err fleet_signal(Fleet *, FleetSignal);
 FleetState fleet_state(const Fleet *);
+/* Sets a function that tells whether this rank must end, for example because of a signal. Rank 0 collects the answers
+ * each half second, in steps: fleet_interrupted is then true on rank 0. */
+void fleet_on_interrupt(Fleet *, int (*poll)(void));
+bool fleet_interrupted(const Fleet *);
 /* Sets what each rank calls in the step of SIGNAL_WEIGHTS to change the model's parameters. Later tokens are those of
  * the new parameters (EngineEvent.weights). All ranks must call it before. */
 void fleet_on_weights(Fleet *, void (*load)(void *arg), void *arg);

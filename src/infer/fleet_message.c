@@ -74,7 +74,7 @@ static void request(Words *w, Request *r) {
     INTEGER(w, r->max_new_tokens);
     INTEGER(w, r->logprobs);
     INTEGER(w, r->prompt_logprobs);
-    INTEGER(w, r->salt);
+    ARRAY(w, r->salt, r->n_salt);
     INTEGER(w, r->likeliest);
 }
 

@@ -5,8 +5,8 @@
 #include "infer/fleet_state.h"
 
 enum {
-    FLEET_PROTOCOL = 1,
-    FLEET_HEAD = 3,                             /* words of the head of orders */
+    FLEET_PROTOCOL = 2,
+    FLEET_HEAD = 4,                             /* words of the head of orders */
     FLEET_REPLY = 3 + sizeof(EngineCounts) / 8, /* words of the head of a reply */
     FLEET_MOST_WORDS = INT32_MAX,               /* maximum number of words of a body */
 };

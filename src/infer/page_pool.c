@@ -8,14 +8,14 @@
 #include "base/mem.h"
 
 enum { NONE = -1 };
-#define FIRST_NUMBER (UINT64_C(1) << 63)
 
 typedef struct Page {
     int64_t users;
     uint64_t number; /* 0: no name */
     uint64_t before;
     int32_t *tokens; /* [n] owned */
-    int64_t n;
+    char *salt;      /* [n_salt] owned */
+    int64_t n, n_salt;
     int64_t next;         /* in its bucket of names */
     int64_t older, newer; /* among the unused pages */
 } Page;
@@ -50,7 +50,8 @@ static void list_add(PagePool *p, int64_t i) {
 /* ---- names ---- */
 
 static int64_t *bucket_of(PagePool *p, const PageName *name) {
-    const uint64_t hash = hash64(name->tokens, (size_t)name->n * sizeof *name->tokens, name->before);
+    const uint64_t salt = hash64(name->salt, (size_t)name->n_salt, name->before),
+                   hash = hash64(name->tokens, (size_t)name->n * sizeof *name->tokens, salt);
     return &p->bucket[hash % (uint64_t)p->n];
 }
 
@@ -59,8 +60,9 @@ static int64_t named(PagePool *p, const PageName *name) {
     int64_t i = *bucket_of(p, name);
     for (; i != NONE; i = p->page[i].next) {
         const Page *x = &p->page[i];
-        if (x->before == name->before && x->n == name->n &&
-            !memcmp(x->tokens, name->tokens, (size_t)x->n * sizeof *x->tokens))
+        if (x->before == name->before && x->n == name->n && x->n_salt == name->n_salt &&
+            !memcmp(x->tokens, name->tokens, (size_t)x->n * sizeof *x->tokens) &&
+            !memcmp(x->salt, name->salt, (size_t)x->n_salt))
             break;
     }
     return i;
@@ -69,11 +71,17 @@ static int64_t named(PagePool *p, const PageName *name) {
 static void remove_name(PagePool *p, int64_t i) {
     Page *x = &p->page[i];
     if (!x->number) return;
-    int64_t *at = bucket_of(p, &(PageName){x->before, x->tokens, x->n});
+    int64_t *at = bucket_of(p, &(PageName){x->before, x->tokens, x->n, x->salt, x->n_salt});
     while (*at != i) at = &p->page[*at].next;
     *at = x->next;
-    free(x->tokens);
-    x->tokens = NULL, x->number = 0;
+    free(x->tokens), free(x->salt);
+    x->tokens = NULL, x->salt = NULL, x->number = 0;
+}
+
+static void *copied(const void *from, size_t bytes) {
+    void *to = mem_alloc(bytes + 1);
+    if (bytes) memcpy(to, from, bytes);
+    return to;
 }
 
 uint64_t page_pool_name(PagePool *p, int64_t page, const PageName *name) {
@@ -83,10 +91,10 @@ uint64_t page_pool_name(PagePool *p, int64_t page, const PageName *name) {
     int64_t *bucket = bucket_of(p, name);
     CHECK(x->users > 0 && !x->number, "page %lld has %lld users and the number %llu", (long long)page,
           (long long)x->users, (unsigned long long)x->number);
-    x->number = FIRST_NUMBER + p->numbers++;
-    x->before = name->before, x->n = name->n;
-    x->tokens = mem_alloc(((size_t)name->n + 1) * sizeof *x->tokens);
-    memcpy(x->tokens, name->tokens, (size_t)name->n * sizeof *x->tokens);
+    x->number = ++p->numbers;
+    x->before = name->before, x->n = name->n, x->n_salt = name->n_salt;
+    x->tokens = copied(name->tokens, (size_t)name->n * sizeof *x->tokens);
+    x->salt = copied(name->salt, (size_t)name->n_salt);
     x->next = *bucket, *bucket = page;
     return x->number;
 }

@@ -1,17 +1,19 @@
-/* Decides which pages of a pool are in use. A full page can be given a name: the tokens of its rows, and the name
- * of the page before it. Requests that begin with the same tokens then share pages. A named page that no request
+/* Decides which pages of a pool are in use. A full page can be given a name: the tokens of its rows, the name of
+ * the page before it, and a salt. Requests that begin with the same tokens then share pages. A named page that no request
  * uses keeps its rows until the pool needs it; the page that was released first is reused first.
  *
- * Names are compared by their tokens, not only by a hash, so that a collision cannot mix requests. */
+ * Names are compared by their contents, not only by a hash, so that a collision cannot mix requests. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 typedef struct PageName {
-    uint64_t before; /* page_pool_name of the page before it, or a number below 2^63 that begins a sequence */
+    uint64_t before;       /* page_pool_name of the page before it, or 0 for the first page */
     const int32_t *tokens; /* [n] */
     int64_t n;
+    const char *salt; /* [n_salt] pages with different salts have different names */
+    int64_t n_salt;
 } PageName;
 
 typedef struct PagePool PagePool;

@@ -95,7 +95,8 @@ static Served served_of(const ServeJob *j, const ModelRun *r, const EngineLimits
 typedef struct Ending {
     Queue *queue;
     int64_t timeout_s;
-    atomic_bool done; /* whether the thread of the engine has nothing left to do */
+    atomic_bool interrupted; /* whether another rank has the signal */
+    atomic_bool done;        /* whether the thread of the engine has nothing left to do */
 } Ending;
 
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL); }
@@ -103,7 +104,7 @@ static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL)
 /* A thread that ends the server in time after a signal, even during a long pass of the model. */
 static void *end_after_signal(void *arg) {
     Ending *x = arg;
-    while (!interrupt_poll()) nap();
+    while (!x->interrupted && !interrupt_poll()) nap();
     const int64_t deadline = clock_ns() + x->timeout_s * NS_PER_S;
     fprintf(stderr, "  the server ends when its requests have, within %lld s\n", (long long)x->timeout_s);
     queue_close(x->queue);
@@ -125,7 +126,10 @@ static void serve_until_signal(const Config *c, Queue *queue, Fleet *fleet, Http
     pthread_t thread;
     const int e = pthread_create(&thread, NULL, end_after_signal, &ending);
     CHECK(!e, "cannot start a thread: %s", strerror(e));
-    while (!queue_counts(queue).stopped) queue_turn(queue, fleet, TURN_MS);
+    while (!queue_counts(queue).stopped) {
+        queue_turn(queue, fleet, TURN_MS);
+        ending.interrupted = fleet_interrupted(fleet);
+    }
     const int64_t last = clock_ns() + GRACE_S * NS_PER_S;
     while (queue_counts(queue).tickets && clock_ns() < last) queue_turn(queue, fleet, TURN_MS);
     http_stop(http);
@@ -154,9 +158,11 @@ static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits
     int64_t port;
     const Err e = http_start(&options, &served, queue, &http, &port);
     if (!e.code) {
-        printf("serving %s at http://%s:%lld: a context of %s, %s of the KV cache, %s at a time\n",
-               served.name, c->host, (long long)port, amount(served.context, "token").s,
-               amount(limits->pages * replicas, "page").s, amount(running, "request").s);
+        const bool is_ipv6 = strchr(c->host, ':');
+        printf("serving %s at http://%s%s%s:%lld: a context of %s, %s of the KV cache, %s at a time\n",
+               served.name, is_ipv6 ? "[" : "", c->host, is_ipv6 ? "]" : "", (long long)port,
+               amount(served.context, "token").s, amount(limits->pages * replicas, "page").s,
+               amount(running, "request").s);
         fflush(stdout);
         if (r->comm) comm_set_farewell(r->comm, &farewell);
         serve_until_signal(c, queue, fleet, http);
@@ -172,6 +178,7 @@ static Err serve_model(ServeJob *j, const ModelRun *r, const Speculation *specul
     ERR_RETURN(comm_agree(r->comm, find_limits(&j->setup.config, r, speculation, &limits)));
     ERR_RETURN(fleet_new(r->model, &r->context, &limits, &fleet));
     Err e = ERR_OK;
+    if (!fleet_leads(fleet) && comm_processes() > 1) fleet_on_interrupt(fleet, interrupt_poll);
     if (fleet_leads(fleet))
         e = serve_with(j, r, &limits, fleet);
     else

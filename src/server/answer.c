@@ -266,6 +266,7 @@ Request *answer_requests(const Answer *a, int64_t *n) {
                       .sampling = a->ask.sampling,
                       .seed = a->seed + (uint64_t)i,
                       .salt = a->ask.salt,
+                      .n_salt = a->ask.salt ? (int64_t)strlen(a->ask.salt) : 0,
                       .min_new_tokens = a->ask.min_tokens,
                       .max_new_tokens = ask_max_tokens(a->served, &a->ask, (int64_t)p->n),
                       .ends = a->ask.ends,

@@ -139,6 +139,22 @@ static bool is_choice(const json_t *body, const char *choice) {
     return given && !strcmp(given, choice);
 }
 
+static Refusal check_tools(const json_t *tools) {
+    const json_t *tool;
+    size_t i;
+    if (!tools || json_is_null(tools)) return SERVED;
+    if (!json_array_size(tools)) return field_wrong("tools", "a list of tools that is not empty");
+    json_array_foreach(tools, i, tool) {
+        const char *type = json_string_value(json_object_get(tool, "type")),
+                   *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        if (!type || strcmp(type, "function") || !name || !*name)
+            return refuse(400, "tools", NULL,
+                          "tool %zu is not {\"type\": \"function\", \"function\": {\"name\": NAME, ...}}",
+                          i + 1);
+    }
+    return SERVED;
+}
+
 /* The part of the body that chat_request reads. A template knows no tools that must not be called. */
 static Refusal chat_body(const json_t *body, json_t *out) {
     static const char *const KEYS[] = {"messages",  "chat_template",          "chat_template_kwargs",
@@ -149,6 +165,7 @@ static Refusal chat_body(const json_t *body, json_t *out) {
         json_t *value = json_object_get(body, KEYS[k]);
         if (value && !json_is_null(value)) json_object_set_new(out, KEYS[k], json_deep_copy(value));
     }
+    REFUSE_UNLESS_SERVED(check_tools(json_object_get(body, "tools")));
     const json_t *begins = json_object_get(body, "add_generation_prompt");
     const bool continues = field_truth(body, "continue_final_message");
     json_object_set_new(out, "add_generation_prompt",
@@ -159,21 +176,6 @@ static Refusal chat_body(const json_t *body, json_t *out) {
     json_array_foreach(messages, i, message) {
         REFUSE_UNLESS_SERVED(join_content(message));
         REFUSE_UNLESS_SERVED(read_arguments(message));
-    }
-    return SERVED;
-}
-
-static Refusal check_tools(const json_t *tools) {
-    const json_t *tool;
-    size_t i;
-    if (!json_array_size(tools)) return field_wrong("tools", "a list of tools that is not empty");
-    json_array_foreach(tools, i, tool) {
-        const char *type = json_string_value(json_object_get(tool, "type")),
-                   *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-        if (!type || strcmp(type, "function") || !name || !*name)
-            return refuse(400, "tools", NULL,
-                          "tool %zu is not {\"type\": \"function\", \"function\": {\"name\": NAME, ...}}",
-                          i + 1);
     }
     return SERVED;
 }
@@ -420,8 +422,8 @@ static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t 
     *out = (Ask){.endpoint = endpoint,
                  .min_tokens = field_integer(body, "min_tokens", 0),
                  .max_tokens = field_integer(body, "max_completion_tokens", most)};
-    const char *salt = json_string_value(json_object_get(body, "cache_salt"));
-    if (salt) out->salt = hash_name(salt) >> 1;
+    const json_t *salt = json_object_get(body, "cache_salt");
+    if (json_is_string(salt)) out->salt = mem_strdup(json_string_value(salt));
     REFUSE_UNLESS_SERVED(read_sampling(served, out, body));
     REFUSE_UNLESS_SERVED(read_outputs(out, body));
     REFUSE_UNLESS_SERVED(read_numbers_of_choices(out, body));
@@ -511,5 +513,5 @@ void ask_free(Ask *a) {
     for (int64_t i = 0; i < a->n_prompts; i++) free(a->prompts[i].at);
     for (int64_t i = 0; i < a->stop.n; i++) free(a->stop.at[i]);
     json_decref(a->texts);
-    free(a->prompts), free(a->stop.at), free(a->ends), free((void *)a->sampling.bias);
+    free(a->prompts), free(a->stop.at), free(a->ends), free(a->salt), free((void *)a->sampling.bias);
 }

@@ -40,7 +40,7 @@ typedef struct Ask {
     bool logprobs, echo, stream;
     bool usage, usage_always; /* the end of the stream, or each part, has the number of tokens */
     bool ids, special;        /* the answer has token ids; its text has the names of special tokens */
-    uint64_t salt;            /* of Request */
+    char *salt;               /* of Request, or NULL */
     const ToolFormat *tools;  /* of calls in the text, or NULL */
     int64_t likeliest;        /* number of most likely tokens whose log-probabilities are reported */
 } Ask;

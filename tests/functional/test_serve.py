@@ -270,6 +270,20 @@ if "MEGATRON_LM" in os.environ and importlib.util.find_spec("requests"):
     assert "Megatron Response: \nThe " in done.stdout, done
     assert "Error 400: 'tokens_to_generate' must be an integer from 0" in done.stdout, done
 
+# ---- an address of IPv6
+
+process = subprocess.Popen([*map(str, [PROGRAM, "serve", "--load", saved, "--host", "::1", "--port", 0, *OPTIONS])],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+STARTED.append(process)
+if line := process.stdout.readline():
+    port = re.search(r" at http://\[::1\]:(\d+): ", line).group(1)
+    connection = http.client.HTTPConnection("::1", int(port))
+    connection.request("GET", "/health")
+    assert connection.getresponse().status == 200, line
+    process.kill()
+else:  # a machine without IPv6
+    assert "cannot listen on --host '::1'" in process.stderr.read()
+
 # ---- the description of the requests
 
 paths = json.loads(server.request("GET", "/openapi.json")[2])["paths"]

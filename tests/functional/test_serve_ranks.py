@@ -26,6 +26,13 @@ def wait_for_pass(server, passes):
     while server.metrics()["num_passes_total"] < passes: time.sleep(0.01)
 
 
+def rank_of(server, rank):
+    """The process of a rank that a launcher has started."""
+    for child in map(int, os.popen(f"pgrep -P {server.process.pid}").read().split()):
+        if f"RANK={rank}" in open(f"/proc/{child}/environ").read().split("\0"): return child
+    sys.exit(f"there is no rank {rank}")
+
+
 server = Server(saved, "--fp64")
 wanted = server.post(COMPLETE, **ASK)["choices"]
 text, reason = joined(server.stream(COMPLETE, prompt="The ", max_tokens=12, seed=4))
@@ -48,14 +55,23 @@ for options, ranks, bitwise in (([PP, 2], 0, True), (["--ranks", 3], 0, True), (
     server.idle()  # aborted on all ranks
     server.end(within=60)
 
+# A signal that only the last rank gets ends all ranks, and the request that runs is answered.
+server = Server(saved, launcher=launcher(3))
+client = server.send(COMPLETE, **{**LONG, "max_tokens": 2000})
+wait_for_pass(server, 5)
+os.kill(rank_of(server, 2), signal.SIGTERM)
+out, err = server.process.communicate(timeout=60)
+assert server.process.returncode == 0 and "the server ends when its requests have" in err, (out, err)
+answer = b""
+while got := client.recv(65536): answer += got
+assert answer.startswith(b"HTTP/1.1 200") and b'"completion_tokens":2000' in answer, answer
+
 # A rank is killed while it computes: streams end with an error event, and other requests get status 503.
 for ranks, lost in (2, 1), (3, 1), (3, 2):
     server = Server(saved, launcher=launcher(ranks))
     clients = [server.send(COMPLETE, **LONG, stream=streams) for streams in (True, False, True)]
     wait_for_pass(server, 20)
-    for child in map(int, os.popen(f"pgrep -P {server.process.pid}").read().split()):
-        variables = open(f"/proc/{child}/environ").read().split("\0")
-        if f"RANK={lost}" in variables: os.kill(child, signal.SIGKILL)
+    os.kill(rank_of(server, lost), signal.SIGKILL)
     answers = []
     for client in clients:
         client.settimeout(60)

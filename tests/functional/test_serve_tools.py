@@ -2,7 +2,7 @@
 results. The model has learned one answer by heart."""
 from serving import *
 
-TEXT, CALLS = "let me see.\n", [("weather", {"city": "bonn", "days": [1, 2.5]}), ("time", {})]
+TEXT, CALLS = "let me see.\n", [("weather", {"city": "bonn", "days": [1, 0.1]}), ("time", {})]
 ANSWER = TEXT + "".join(f'<tool_call>\n{json.dumps({"name": name, "arguments": arguments})}\n'
                         "</tool_call>" for name, arguments in CALLS)
 folder = WORK / "chat"
@@ -13,7 +13,7 @@ shutil.copy(ROOT / "tests/data/tokenizer/metaspace.json", folder / "tokenizer.js
         "default": "{% for t in tools or [] %}{{ t.function.name }} {% endfor %}{% for m in messages %}"
                    "{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}"
                    "{{ c.function.arguments | tojson }}{% endfor %}{{ '\\n' }}{% endfor %}assistant:",
-        "plain": "{{ messages[0].content }}"}}))
+        "plain": "{{ messages[0].content }}", "fails": "{{ a.b }}"}}))
 HF = ["--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder]
 (WORK / "text").write_text(json.dumps({"text": f"weather time user: rain?\nassistant:{ANSWER}"}))
 (WORK / "run.conf").write_text(CONF)
@@ -34,6 +34,7 @@ assert raw["choices"][0]["text"] == ANSWER, raw
 def calls_of(calls):
     assert all(len(c["id"]) == 9 and c["id"].isalnum() and c["type"] == "function" for c in calls), calls
     assert len({c["id"] for c in calls}) == len(calls), calls
+    assert all(c["function"]["arguments"] == json.dumps(json.loads(c["function"]["arguments"])) for c in calls), calls
     return [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls]
 
 
@@ -71,12 +72,18 @@ rendered = 'weather time user: rain?\nassistant: <tool_call>f{"a": [1]}<tool_cal
 made = server.post("/tokenize", prompt=rendered, add_special_tokens=False)["tokens"]
 assert made == ids, [server.post("/detokenize", tokens=tokens) for tokens in (made, ids)]
 
+deep = json.loads("[" * 500 + "]" * 500)
 call = {"function": {"name": "f", "arguments": "{"}}
 for field, change, said in [
         ("tools", {"tools": []}, "not empty"), ("tools", {"tools": "f"}, "not empty"),
         ("tools", {"tools": [3]}, "tool 1 is not"),
         ("tools", {"tools": [*tools, {"type": "function", "function": {"name": ""}}]}, "tool 3 is not"),
         ("tools", {"chat_template": "plain"}, "no format of calls"),
+        ("messages", {"tools": [{**tools[0], "a": deep}]}, '"tools" has values that are nested too deeply'),
+        ("messages", {"chat_template_kwargs": {"a": deep}}, '"chat_template_kwargs" has values that are nested'),
+        ("messages", {"messages": [*messages, {"role": "user", "a": deep}]}, '"messages" has values that are nested'),
+        ("messages", {"chat_template": "{{ a.b }}<tool_call>"}, '"chat_template": line 1 of the chat template:'),
+        ("messages", {"chat_template": "{% for %}<tool_call>"}, '"chat_template": line 1 of the chat template:'),
         ("tool_choice", {"tools": None, "tool_choice": "auto"}, "needs 'tools'"),
         ("tool_choice", {"tool_choice": "required"}, "cannot force a call"),
         ("tool_choice", {"tool_choice": {"type": "function", "function": {"name": "f"}}}, "cannot force a call"),
@@ -88,4 +95,10 @@ for field, change, said in [
         ("messages", {"messages": [{"role": "assistant", "tool_calls": [call]}]}, "not a JSON object: '{'")]:
     error = server.post(CHAT, 400, **{**ask, **change})["error"]
     assert error["param"] == field and said in error["message"], (change, error)
+    assert str(folder) not in error["message"], error
+    if field == "tools" and "tools" in change:
+        assert server.post("/tokenize", 400, messages=messages, **change)["error"] == error, error
+# an error in the folder's template names the folder
+told = server.post("/tokenize", 400, messages=messages, tools=tools, chat_template="fails")["error"]["message"]
+assert f"'{folder}': " in told and '"chat_template"' not in told, told
 server.end()

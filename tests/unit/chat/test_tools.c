@@ -10,15 +10,15 @@ static const struct {
     const char *template, *text, *content, *calls;
 } CASES[] = {
     {"<tool_call>",
-     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"\xC3\xA9\", \"b\": [1, {}]}}\n</tool_call>", "",
-     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":\\\"\xC3\xA9\\\",\\\"b\\\":[1,{}]}\"}]"},
+     "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"\xC3\xA9\", \"b\": [0.1, {}]}}\n</tool_call>",
+     "", "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": \\\"\\\\u00e9\\\", \\\"b\\\": [0.1, {}]}\"}]"},
     {"<tool_call>",
      "\nLet me see.\n<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool_call>{\"arguments\": "
      "{\"x\": "
      "\"</tool_call>\"}, \"name\": \"g\"}</tool_call>\n",
      "\nLet me see.\n",
      "[{\"name\": \"f\", \"arguments\": \"{}\"}, {\"name\": \"g\", \"arguments\": "
-     "\"{\\\"x\\\":\\\"</tool_call>\\\"}\"}]"},
+     "\"{\\\"x\\\": \\\"</tool_call>\\\"}\"}]"},
     {"<tool_call>", "<tool_call>{\"name\": \"f\"}</tool_call> Well.", " Well.",
      "[{\"name\": \"f\", \"arguments\": \"{}\"}]"},
     {"<tool_call>", "<tool_call>{\"name\": \"f\"}", "", "[{\"name\": \"f\", \"arguments\": \"{}\"}]"},
@@ -34,16 +34,16 @@ static const struct {
     {"<tool_call>", "", "", NULL},
     {"[TOOL_CALLS]",
      "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]", "",
-     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":1}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
     {"[TOOL_CALLS]", "Yes.[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}", "Yes.",
-     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":1}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
     {"[TOOL_CALLS]", "[TOOL_CALLS]f[ARGS]{\"a\": 1} x", "[TOOL_CALLS]f[ARGS]{\"a\": 1} x", NULL},
     {"<|tool_call|>", "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}]", "",
      "[{\"name\": \"f\", \"arguments\": \"{}\"}]"},
     {"<|tool_call|>", "<|tool_call|>{\"name\": \"f\", \"arguments\": {}}<|/tool_call|>", "",
      "[{\"name\": \"f\", \"arguments\": \"{}\"}]"},
     {"ipython", "{\"name\": \"f\", \"parameters\": {\"a\": true}}; {\"name\": \"g\", \"parameters\": {}}", "",
-     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\":true}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
+     "[{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": true}\"}, {\"name\": \"g\", \"arguments\": \"{}\"}]"},
     {"ipython", " <|python_tag|>{\"name\": \"f\", \"parameters\": {}}", "",
      "[{\"name\": \"f\", \"arguments\": \"{}\"}]"},
     {"ipython", "<|python_tag|>print(1)", "<|python_tag|>print(1)", NULL},

@@ -10,8 +10,8 @@ TEST(results_are_bitwise_those_of_a_request_alone) { assert_results_are_those_of
 
 TEST(requests_share_pages_only_with_their_salt) {
     static Case c;
-    static const uint64_t SALTS[] = {0, 1, 1, 0, 2};
-    static const int64_t SHARED[] = {0, 0, PAGE, 2 * PAGE, 2 * PAGE};
+    static const char *const SALTS[] = {"", "a", "a", "", "b", "ab"};
+    static const int64_t SHARED[] = {0, 0, PAGE, 2 * PAGE, 2 * PAGE, 2 * PAGE};
     case_init(&c, STYLES[0], cpu());
     Engine *e = engine_open(
         c.m,
@@ -19,7 +19,7 @@ TEST(requests_share_pages_only_with_their_salt) {
     Request r = c.request[0];
     r.n = PAGE + 1, r.max_new_tokens = 1, r.prompt_logprobs = false;
     for (size_t i = 0; i < sizeof SALTS / sizeof *SALTS; i++) {
-        r.salt = SALTS[i];
+        r.salt = SALTS[i], r.n_salt = (int64_t)strlen(SALTS[i]);
         assert_ok(engine_add(e, &r));
         while (engine_step(e, take, c.got)) continue;
         assert_int_equal(engine_counts(e).shared, SHARED[i]);
@@ -164,6 +164,7 @@ typedef struct PoolModel {
     int64_t users[PAGES], unused[PAGES], n_unused;
     uint64_t number[PAGES], before[PAGES]; /* number: 0 if the page has no name */
     int32_t tokens[PAGES][WIDTH];
+    int64_t salt[PAGES];
     int64_t found, renamed, evicted, forgotten;
 } PoolModel;
 
@@ -198,14 +199,14 @@ static void check_take(PoolModel *m, PagePool *pool, int who, int64_t count) {
 
 static int64_t model_find(const PoolModel *m, const PageName *name) {
     for (int64_t k = 0; k < PAGES; k++)
-        if (m->number[k] && m->before[k] == name->before &&
+        if (m->number[k] && m->before[k] == name->before && m->salt[k] == name->n_salt &&
             !memcmp(m->tokens[k], name->tokens, sizeof m->tokens[k]))
             return k;
     return -1;
 }
 
 static void check_name(PoolModel *m, PagePool *pool, int who, const PageName *name) {
-    if (!m->n[who] || !name->before) return;
+    if (!m->n[who] || (m->n[who] > 1 && !name->before)) return;
     const int64_t page = m->page[who][m->n[who] - 1], other = model_find(m, name);
     if (m->number[page]) return;
     const uint64_t number = page_pool_name(pool, page, name);
@@ -215,8 +216,8 @@ static void check_name(PoolModel *m, PagePool *pool, int who, const PageName *na
         return;
     }
     for (int64_t k = 0; k < PAGES; k++) assert_true(m->number[k] != number);
-    assert_true(number >> 63); /* so that it begins no sequence */
-    m->number[page] = number, m->before[page] = name->before;
+    assert_true(number); /* 0 begins a sequence */
+    m->number[page] = number, m->before[page] = name->before, m->salt[page] = name->n_salt;
     memcpy(m->tokens[page], name->tokens, sizeof m->tokens[page]);
 }
 
@@ -261,8 +262,9 @@ TEST(a_page_has_one_content) {
         const int who = (int)roll(&d, OWNERS);
         const int32_t content[WIDTH] = {(int32_t)roll(&d, 2), (int32_t)roll(&d, 3)};
         const int64_t *own = m->page[who], n = m->n[who];
-        const PageName last = {n > 1 ? m->number[own[n - 2]] : 7, content, WIDTH},
-                       next = {n ? m->number[own[n - 1]] : 7, content, WIDTH};
+        const int64_t salt = one_in(&d, 4); /* "" or "a" */
+        const PageName last = {n > 1 ? m->number[own[n - 2]] : 0, content, WIDTH, "a", n > 1 ? 0 : salt},
+                       next = {n ? m->number[own[n - 1]] : 0, content, WIDTH, "a", n ? 0 : salt};
         switch (roll(&d, 8)) {
         case 0:
         case 1:

@@ -13,11 +13,12 @@ static void assert_same_request(const Request *a, const Request *b) {
     assert_memory_equal(a->prompt, b->prompt, (size_t)a->n * sizeof *a->prompt);
     assert_memory_equal(a->ends, b->ends, (size_t)a->n_ends * sizeof *a->ends);
     assert_int_equal(a->sampling.n_bias, b->sampling.n_bias);
+    assert_memory_equal(a->salt, b->salt, (size_t)a->n_salt);
     for (int64_t i = 0; i < a->sampling.n_bias; i++)
         assert_true(a->sampling.bias[i].id == b->sampling.bias[i].id &&
                     a->sampling.bias[i].bias == b->sampling.bias[i].bias);
     Request x = *a, y = *b;
-    x.prompt = y.prompt, x.ends = y.ends, x.sampling.bias = y.sampling.bias;
+    x.prompt = y.prompt, x.ends = y.ends, x.sampling.bias = y.sampling.bias, x.salt = y.salt;
     assert_memory_equal(&x, &y, sizeof x);
 }
 
@@ -32,7 +33,8 @@ TEST(a_message_has_all_fields_of_an_order) {
     r->sampling.temperature = 0.1, r->sampling.top_k = 2, r->sampling.top_p = 0.3, r->sampling.min_p = 0.4;
     r->sampling.presence = 0.5, r->sampling.frequency = -0.6, r->sampling.repetition = 0.7;
     r->sampling.bias = BIAS, r->sampling.n_bias = 2;
-    r->min_new_tokens = 9, r->max_new_tokens = 10, r->ends = ENDS, r->n_ends = 2, r->salt = 11;
+    r->min_new_tokens = 9, r->max_new_tokens = 10, r->ends = ENDS, r->n_ends = 2;
+    r->salt = "salt of 17 bytes", r->n_salt = 17;
     r->logprobs = true, r->prompt_logprobs = true, r->likeliest = 12;
     orders[1].kind = ORDER_ABORT, orders[1].number = 1, orders[1].replica = 6, orders[1].request.id = 5;
     orders[2].kind = ORDER_SIGNAL, orders[2].number = 2, orders[2].signal = SIGNAL_WEIGHTS;
@@ -112,7 +114,7 @@ TEST(a_message_of_another_version_or_length_is_refused) {
                  {FLEET_PROTOCOL, -1, "rank 3 sends a message of -1 words"},
                  {FLEET_PROTOCOL, (int64_t)FLEET_MOST_WORDS + 1, "not a valid length"}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        const int64_t head[FLEET_HEAD] = {CASES[i].version, 0, CASES[i].words};
+        const int64_t head[FLEET_HEAD] = {CASES[i].version, 0, 0, CASES[i].words};
         const Err e = head_check(head, FLEET_HEAD, 3);
         assert_int_equal(e.code, CASES[i].says ? (int)ERR_INFRA : 0);
         if (CASES[i].says && !strstr(e.msg, CASES[i].says))

@@ -215,7 +215,7 @@ TEST(prompts_with_equal_hashes_share_nothing) {
     enum { RUNS = 4, N = 2 * PAGE + 1 };
     static const struct {
         int32_t first, second;
-        uint64_t salt;
+        int64_t salt; /* the length of "s" */
         int64_t shared;
     } ROWS[RUNS] = {{4, 5, 0, 0}, {6, 5, 0, 0}, {4, 5, 1, 0}, {4, 5, 0, 2 * PAGE}};
     static Case c;
@@ -228,7 +228,8 @@ TEST(prompts_with_equal_hashes_share_nothing) {
     for (int i = 0; i < RUNS; i++) {
         int32_t prompt[N];
         for (int k = 0; k < N; k++) prompt[k] = k < PAGE ? ROWS[i].first : ROWS[i].second;
-        const Request r = {.prompt = prompt, .n = N, .max_new_tokens = 1, .salt = ROWS[i].salt};
+        const Request r = {
+            .prompt = prompt, .n = N, .max_new_tokens = 1, .salt = "s", .n_salt = ROWS[i].salt};
         int64_t events[EVENT_END + 1] = {0};
         assert_ok(engine_add(e, &r));
         while (engine_step(e, count, events)) continue;
