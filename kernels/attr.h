@@ -1,6 +1,5 @@
-/* The attributes of the ops: a kernel's inputs other than tensors. One struct per op that has
- * attributes; kernels/ops.def lists the ops with their operands. Every struct is plain data: the tape copies
- * it. */
+/* The attributes of the ops: the inputs of their kernels that are not tensors. Each op with attributes has one struct;
+ * kernels/ops.def lists the ops with their operands. A struct contains no pointers, because the tape copies it. */
 #pragma once
 
 #include <math.h>
@@ -19,53 +18,54 @@ typedef enum Activation {
     ACT_SQUARED_RELU,
     ACT_RELU,
     ACT_TANH,
-    ACT_XIELU, /* has parameters, so only ops/xielu.h computes it */
+    ACT_XIELU, /* xIELU has parameters, so only ops/xielu.h computes it */
     /* Gated: the input is [..., gate | up], and the output act(gate) * up has half its width. */
-    ACT_SWIGLU, /* act is SiLU */
+    ACT_SWIGLU, /* SwiGLU: act is SiLU */
     ACT_GEGLU_TANH,
     ACT_GEGLU_ERF,
     ACT_QUICK_GEGLU,
 } Activation;
 static inline bool activation_is_gated(Activation a) { return a >= ACT_SWIGLU; }
-/* With a gate: y = act(min(gate, limit)) * (min(max(up, -limit), limit) + offset). */
+/* If the activation has a gate: y = act(min(gate, limit)) * (min(max(up, -limit), limit) + offset). */
 typedef struct ActivationAttr {
     Activation kind;
-    double limit; /* 0: none */
+    double limit; /* 0 if there is no limit */
     double offset;
 } ActivationAttr;
 
 typedef struct LinearAttr {
-    /* Every element is a sum of its terms in an order that does not depend on the number of rows and columns. The
-     * gradient of a weight is one chain of multiply-adds in the order of the rows. */
+    /* If true, the order in which an element's terms are added does not depend on the number of rows and columns. The
+     * gradient of a weight is then one chain of multiply-adds in the order of the rows. */
     bool fixed_order;
-    bool
-        steady; /* linear: the previous op has not written the weight, so that a GPU may read it while that op runs */
-    Activation activation; /* the activation that gives `act` from y, or x from `pre`; not gated */
+    /* linear: if true, the previous op has not written the weight, so a GPU can read the weight while that op runs */
+    bool steady;
+    Activation activation; /* the activation that computes `act` from y, or x from `pre`; it has no gate */
 } LinearAttr;
 
 typedef struct LinearHeadsAttr {
     bool fixed_order; /* as in LinearAttr */
-    bool transposed;  /* the weights are [h,i,o] */
+    bool transposed;  /* if true, the weights are [h,i,o] */
 } LinearHeadsAttr;
 
 typedef struct Fp8ScaleAttr {
-    double largest; /* the value that an amax is scaled to */
-    /* fp8_scale: if true, the scale is computed from this step's amax; if false, from the largest of all n.
-     * An amax that is 0 or not finite leaves the scale unchanged. */
+    double largest; /* the FP8 value to which the scale maps the amax */
+    /* fp8_scale: if true, the scale is computed from this step's amax; if false, from the largest of all n amaxes. An
+     * amax that is 0 or not finite leaves the scale unchanged. */
     bool most_recent;
 } Fp8ScaleAttr;
 
 typedef struct QuantizeAttr {
     Fp8Type type;
-    int64_t rows,
-        columns; /* size of a block, if each block has a scale (a power of two); rows as in tensor_rows */
+    /* The size of a block, if each block has a scale (a power of two). Rows are counted as in tensor_rows. */
+    int64_t rows, columns;
 } QuantizeAttr;
 
 typedef struct Fp8CastAttr {
-    Fp8Blocks blocks; /* FP8_WHOLE: scaled by the state */
+    Fp8Blocks blocks; /* with FP8_WHOLE, the scale is that of the state */
 } Fp8CastAttr;
 
-/* Elements [first, first + n) of a weight [rows, columns] in row-major order, where n is the length of the operand. */
+/* Elements [first, first + n) of a weight [rows, columns] in row-major order. n is the number of elements of the
+ * operand. */
 typedef struct Fp8PartAttr {
     int64_t rows, columns, first;
     Fp8Blocks blocks; /* FP8_WHOLE or FP8_SQUARES */
@@ -73,56 +73,60 @@ typedef struct Fp8PartAttr {
 } Fp8PartAttr;
 
 typedef struct Fp8GemmAttr {
-    Fp8Blocks a, b;        /* not both FP8_SQUARES */
-    bool fast;             /* sums may have fewer bits than fp32: Hopper's tensor cores keep about 14 */
-    Activation activation; /* the activation that gives `act`; not gated */
+    Fp8Blocks a, b; /* at most one of them is FP8_SQUARES */
+    /* if true, sums may have fewer bits than fp32: the tensor cores of Hopper keep about 14 bits */
+    bool fast;
+    Activation activation; /* the activation that computes `act`; it has no gate */
 } Fp8GemmAttr;
 
 typedef struct NormAttr {
-    bool rms;      /* true: RMSNorm (no mean, no bias); false: LayerNorm */
-    bool no_gain;  /* the gain is not a parameter; the kernels get ones */
-    bool no_bias;  /* LayerNorm without bias; the kernels read only whether there is a bias */
+    bool rms;      /* if true, RMSNorm (no mean, no bias); otherwise LayerNorm */
+    bool no_gain;  /* the gain is not a parameter; the kernels read a gain of ones */
+    bool no_bias;  /* LayerNorm without a bias; if true, the kernels do not read the bias */
     bool one_plus; /* the gain is stored as w and applied as 1 + w (--apply-layernorm-1p) */
     double eps;
 } NormAttr;
 
 typedef struct RopeAttr {
-    int32_t dim;      /* rotated leading part of each head, even */
-    bool interleaved; /* true: the pairs are (2i, 2i+1); false: they are (i, i + dim/2) */
-    bool inverse;     /* rotate back: the backward */
+    int32_t dim;      /* number of leading elements of each head that are rotated; even */
+    bool interleaved; /* if true, the pairs are (2i, 2i+1); otherwise (i, i + dim/2) */
+    bool inverse;     /* if true, rotates back, as the backward pass does */
 } RopeAttr;
 
-/* Dropout draws by global index (base/philox.h). Element i of site is kept if philox_u32(seed, site, i) >=
- * rate * 2^32, and is then scaled by 1 / (1 - rate). Jitter: `rate` is the largest distance of a factor from
- * 1. */
+/* The attributes of dropout. Its random numbers depend on global indices (base/philox.h). Element i of site is kept
+ * if philox_u32(seed, site, i) >= rate * 2^32, and is then multiplied by 1 / (1 - rate). For jitter, `rate` is the
+ * largest difference between a factor and 1. */
 typedef struct DropoutAttr {
     double rate;
     uint64_t seed, site;
-    int64_t first_sample; /* index of the microbatch's first sample in the whole run */
-    int64_t seq_total;    /* whole sequence length */
-    SequenceSlice slice;  /* slice of this tensor's rows */
+    int64_t first_sample; /* index of the microbatch's first sample among all samples of the run */
+    int64_t seq_total;    /* length of the full sequence */
+    SequenceSlice slice;  /* the part of the sequence that this tensor's rows are */
 } DropoutAttr;
 
 typedef enum RouterScore {
-    ROUTER_TOPK_SOFTMAX, /* softmax over the chosen experts only */
-    ROUTER_SOFTMAX,      /* over all experts; the chosen experts' probabilities do not sum to 1 */
-    ROUTER_SIGMOID,      /* sigmoid s; if topk > 1, s / (sum of s over the chosen experts + 1e-20) */
-    ROUTER_SQRTSOFTPLUS, /* s = sqrt(log(1 + exp(logit))), normalised like sigmoids */
-    ROUTER_SPARSEMIXER, /* for each choice, a softmax over the experts near it that are not chosen before it */
+    ROUTER_TOPK_SOFTMAX, /* a softmax over the chosen experts only */
+    /* a softmax over all experts, so the probabilities of the chosen experts do not sum to 1 */
+    ROUTER_SOFTMAX,
+    ROUTER_SIGMOID,      /* s = sigmoid(logit); if topk > 1, s / (sum of s over the chosen experts + 1e-20) */
+    ROUTER_SQRTSOFTPLUS, /* s = sqrt(log(1 + exp(logit))), normalized like ROUTER_SIGMOID */
+    /* for each choice, a softmax over the experts whose logits are near the choice's and that were not chosen earlier */
+    ROUTER_SPARSEMIXER,
 } RouterScore;
 /* The values by which experts are compared, before a bias is added. */
 typedef enum RouterOrder {
     ORDER_SCORES,
     ORDER_LOGITS,
-    ORDER_SOFTMAX, /* the softmax over all experts; only for ROUTER_TOPK_SOFTMAX */
+    ORDER_SOFTMAX, /* the softmax over all experts; only with ROUTER_TOPK_SOFTMAX */
 } RouterOrder;
 typedef struct RouteAttr {
     RouterScore score;
-    /* Only experts of the group_topk best of `groups` groups can be chosen. A group's score is the sum of its
-     * group_scores best scores. groups <= 1: no limit. */
+    /* Experts form `groups` groups, and only experts of the best group_topk groups can be chosen. A group's score is
+     * the sum of its group_scores best scores. If groups <= 1, all experts can be chosen. */
     int64_t groups, group_topk, group_scores;
-    double scaling; /* scaling of the probabilities */
-    double band;    /* SPARSEMIXER: logit x is near the choice's logit c if c - x <= band max(|x|, c) */
+    double scaling; /* factor of the probabilities */
+    /* ROUTER_SPARSEMIXER: a logit x is near the choice's logit c if c - x <= band max(|x|, c) */
+    double band;
     RouterOrder order;
 } RouteAttr;
 
@@ -134,11 +138,11 @@ typedef enum RandomLogits {
 } RandomLogits;
 typedef struct RandomLogitsAttr {
     RandomLogits kind;
-    double std;        /* standard deviation of the normal distribution of the draws */
-    DropoutAttr index; /* what a draw depends on; `rate` is not used */
+    double std;        /* standard deviation of the random numbers, which have a normal distribution */
+    DropoutAttr index; /* the values that a random number depends on; `rate` is not used */
 } RandomLogitsAttr;
 
-/* The index of the random draw for the first expert of a row of the logits [s, samples, experts]. */
+/* Returns the index of the random number for the first expert of a row of the logits [s, samples, experts]. */
 HOST_DEVICE static inline int64_t random_logits_first(const RandomLogitsAttr *a, int64_t row, int64_t samples,
                                                       int64_t experts) {
     const int64_t sample = a->index.first_sample + row % samples;
@@ -150,30 +154,32 @@ HOST_DEVICE static inline int64_t random_logits_first(const RandomLogitsAttr *a,
 typedef enum RouterLossKind { ROUTER_BALANCE, ROUTER_Z } RouterLossKind;
 typedef struct RouterLossAttr {
     RouterLossKind kind;
-    RouterScore score; /* BALANCE: a softmax, or the scores of all experts, divided by their sum + 1e-20 */
-    int ranks;         /* number of ranks that share the microbatch; each has an equal number of tokens */
+    RouterScore score; /* BALANCE: a softmax, or the scores of all experts divided by (their sum + 1e-20) */
+    /* number of ranks that share the microbatch; all of them have the same number of tokens */
+    int ranks;
 } RouterLossAttr;
 
 typedef struct DispatchAttr {
-    int64_t capacity; /* rows per expert, or 0 if there is no limit (dropless) */
-    bool pad;         /* every expert gets exactly `capacity` rows */
-    bool by_position; /* true: copies beyond the capacity are dropped from the end; false: those with the
-                         smallest probabilities are dropped */
-    bool local; /* only copies for experts from `first` on are dispatched; other ranks dispatch the rest */
+    int64_t capacity; /* maximum number of rows per expert, or 0 if there is no limit (dropless) */
+    bool pad;         /* if true, every expert has exactly `capacity` rows */
+    /* if true, the last copies beyond the capacity are dropped; otherwise the copies with the smallest probabilities */
+    bool by_position;
+    /* if true, only copies for experts >= `first` are dispatched; other ranks dispatch the other copies */
+    bool local;
     int64_t first;
 } DispatchAttr;
 
 typedef struct ArrivalAttr {
     int64_t first, experts; /* this rank's experts */
-    int64_t etp;            /* ranks are numbered so that etp consecutive ones share a part of the rows */
+    int64_t etp;            /* ranks are numbered so that etp consecutive ranks share a part of the rows */
 } ArrivalAttr;
 
 typedef struct PermuteAttr {
-    int64_t copies; /* number of copies of each row of x: one per expert of a token */
+    int64_t copies; /* number of copies of each row of x: one for each expert of a token */
 } PermuteAttr;
 
 typedef struct ScaleAttr {
-    bool sigmoid; /* multiply by sigmoid(p) instead of p */
+    bool sigmoid; /* if true, multiplies by sigmoid(p) instead of p */
 } ScaleAttr;
 
 typedef struct QuantileAttr {
@@ -181,10 +187,11 @@ typedef struct QuantileAttr {
 } QuantileAttr;
 
 typedef struct QuantileBiasAttr {
-    double ema; /* weight of the old bias */
+    double ema; /* weight of the old bias in the moving average */
 } QuantileBiasAttr;
 
-/* The new bias of expert e of n, before its mean is subtracted. sum [n + 1]: see op_quantile. */
+/* Returns the new bias of expert e of n, before the mean of the biases is subtracted. sum [n + 1] is described at
+ * op_quantile. */
 HOST_DEVICE static inline double quantile_step(double ema, double bias, const double *sum, int64_t e,
                                                int64_t n) {
     return ema * bias + (1 - ema) * (sum[e] / sum[n]);
@@ -194,36 +201,36 @@ typedef struct ExpertBiasAttr {
     double rate;
 } ExpertBiasAttr;
 
-/* The width of the widest head that the fused kernels of a GPU support. */
+/* Maximum width of a head in the fused kernels of a GPU. */
 enum { ATTENTION_WIDEST = 256 };
 enum { WINDOW_OFF = -1 };
-enum { PAGE_ROWS = 64 };   /* a tile of keys does not cross pages */
-enum { PAGED_TILE = 128 }; /* maximum number of tokens of a tile of paged_attention */
+enum { PAGE_ROWS = 64 };   /* a tile of keys never crosses the end of a page */
+enum { PAGED_TILE = 128 }; /* maximum number of tokens in a tile of paged_attention */
 typedef struct AttentionAttr {
-    double scale;             /* scale of q.k before the softmax */
-    double softcap;           /* then a score x becomes softcap tanh(x / softcap); 0 means no softcap */
-    SequenceSlice query, key; /* positions of the rows of q, and of k and v */
-    /* The query at p sees keys in [p - left, p + right]; WINDOW_OFF means no limit on that side. Causal is
-     * window_right = 0. */
+    double scale;             /* factor of q.k before the softmax */
+    double softcap;           /* if not 0, a scaled score x then becomes softcap tanh(x / softcap) */
+    SequenceSlice query, key; /* the positions of the rows of q, and of the rows of k and v */
+    /* The query at position p attends to keys in [p - left, p + right]. WINDOW_OFF means no limit on that side.
+     * Causal attention has window_right = 0. */
     int64_t window_left, window_right;
-    /* Keys form chunks of this many positions, counted from first_key. A query does not see chunks before its
-     * own. 0 means that there are no chunks. */
+    /* Keys form chunks of this many positions, counted from first_key, and a query does not attend to chunks before
+     * its chunk. 0 means that there are no chunks. */
     int64_t chunk_size;
     int64_t first_head, heads; /* index of q's head 0 among all heads of the model, for dropout */
     int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */
-    /* A score gets the bias of its bucket (kernels/relative_buckets.h), after the scale. */
+    /* The bias of a score is that of its bucket (kernels/relative_buckets.h), and is added after the scale. */
     int64_t bias_max_distance;
-    bool bias_bidirectional; /* otherwise, all later keys share bucket 0 */
-    double alibi;            /* scores get alibi_bias, after the scale; 0 means no such bias */
-    int64_t page;            /* paged_attention: rows of a page, a multiple of PAGE_ROWS */
-    /* Probabilities are dropped by the index ((sample*heads + head)*S + query)*S + key. S, which is seq_total,
-     * is at least the length of both sequences. */
+    bool bias_bidirectional; /* if false, all later keys share bucket 0 */
+    double alibi;            /* if not 0, alibi_bias is added to scores after the scale */
+    int64_t page;            /* paged_attention: number of rows of a page, a multiple of PAGE_ROWS */
+    /* The dropout index of a probability is ((sample*heads + head)*S + query)*S + key. S, which is seq_total, is at
+     * least the length of both sequences. */
     DropoutAttr dropout;
 } AttentionAttr;
 
-/* ALiBi (Press et al., 2022): a score's bias is proportional to the distance of key and query. The slopes of n
- * heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, the heads after the first m, the largest
- * power of two below n, have the slopes of heads 1, 3, 5, ... of 2 m heads. */
+/* ALiBi (Press et al., 2022): the bias of a score is proportional to the distance between key and query. The slopes
+ * of n heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, the heads after the first m, the
+ * largest power of two below n, have the slopes of heads 1, 3, 5, ... of 2 m heads. */
 HOST_DEVICE static inline double alibi_bias(const AttentionAttr *a, int64_t head, int64_t key_minus_query) {
     const int64_t i = a->first_head + head;
     int64_t m = 1;
@@ -232,7 +239,8 @@ HOST_DEVICE static inline double alibi_bias(const AttentionAttr *a, int64_t head
     return -fabs((double)key_minus_query) * exp2(-a->alibi / (double)m * steps);
 }
 
-/* The first position that the query at p sees. first_key is the position at which its document begins. */
+/* Returns the first position that the query at position p attends to. first_key is the position at which its document
+ * begins. */
 HOST_DEVICE static inline int64_t attention_begin(int64_t window_left, int64_t chunk_size, int64_t p,
                                                   int64_t first_key) {
     const int64_t window = window_left == WINDOW_OFF ? 0 : p - window_left,
@@ -241,17 +249,19 @@ HOST_DEVICE static inline int64_t attention_begin(int64_t window_left, int64_t c
 }
 
 typedef struct EmbeddingAttr {
-    int64_t first, total; /* the table has rows [first, first + its rows) of `total`; other ids give zeros */
+    /* The table contains rows [first, first + number of its rows) of `total`. The output for other ids is 0. */
+    int64_t first, total;
 } EmbeddingAttr;
 
 typedef struct LossAttr {
-    int64_t vocab; /* later columns are padding: not part of the softmax, gradient zero */
-    int64_t first; /* index, in the full vocabulary, of the tensor's column 0 */
+    /* columns >= vocab are padding: they are not part of the softmax, and their gradient is 0 */
+    int64_t vocab;
+    int64_t first; /* index of the tensor's column 0 in the full vocabulary */
 } LossAttr;
 
-/* A piece of a flat buffer that an op works on: a row of an I64 tensor. */
+/* A part of a flat buffer that an op processes: a row of an I64 tensor. */
 typedef struct FlatPiece {
-    int64_t begin, count; /* elements; at most PIECE_MOST */
+    int64_t begin, count; /* first element and number of elements, at most PIECE_MOST */
     int64_t group;        /* index in StepNumbers.group */
 } FlatPiece;
 enum { PIECE_WORDS = sizeof(FlatPiece) / sizeof(int64_t), PIECE_MOST = 2048, STEP_GROUPS = 4 };
@@ -259,36 +269,36 @@ typedef struct StepGroup {
     double lr, weight_decay;
 } StepGroup;
 
-/* The numbers that change from step to step, as a row of an F64 tensor, which a CUDA graph reads when it runs. They
- * replace the attributes' numbers. */
+/* The numbers that differ between steps, as a row of an F64 tensor that a CUDA graph reads when it runs. They replace
+ * the numbers in the attributes. */
 typedef struct StepNumbers {
     StepGroup group[STEP_GROUPS];
     double unbias1, unbias2; /* AdamW: 1 / (1 - beta^step) */
     double grad_scale;
-    double updates; /* 0: the step changes no parameter */
+    double updates; /* 0 if the step changes no parameter */
 } StepNumbers;
 enum { STEP_WORDS = sizeof(StepNumbers) / sizeof(double) };
 
 typedef struct ClipAttr {
-    double most; /* bound of the norm of the scaled gradient, or 0 if there is none */
+    double most; /* maximum norm of the scaled gradient, or 0 if there is no maximum */
 } ClipAttr;
 typedef struct ClipOutcome {
-    double norm, clip; /* norm of the scaled gradient; clipping coefficient */
-    double updates;    /* 0: a norm is not finite, and there is no clipping by it */
+    double norm, clip; /* norm of the scaled gradient, and clipping coefficient */
+    double updates;    /* 0 if a norm is not finite and the gradient is not clipped by it */
 } ClipOutcome;
-enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double), CLIP_NORMS = 2 /* at most */ };
+enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double), CLIP_NORMS = 2 /* maximum number of norms */ };
 
 typedef struct AdamAttr {
     StepGroup group[STEP_GROUPS];
     double beta1, beta2, eps;
     double correction1, correction2; /* 1 - beta^step */
-    double grad_scale; /* multiplies the gradient first: combines unscaling, averaging and clipping */
+    double grad_scale; /* factor of the gradient, applied first: combines unscaling, averaging and clipping */
 } AdamAttr;
 
-typedef struct SgdAttr { /* also of Muon's ops */
+typedef struct SgdAttr { /* also the attributes of Muon's ops */
     StepGroup group[STEP_GROUPS];
     double momentum, grad_scale;
-    bool nesterov; /* muon_momentum */
+    bool nesterov; /* only muon_momentum reads it */
 } SgdAttr;
 
 typedef struct LionAttr {
@@ -296,16 +306,17 @@ typedef struct LionAttr {
     double beta1, beta2, grad_scale;
 } LionAttr;
 
-/* The rows of a weight whose products are scores. Rows of `rows` each belong to a group of `heads` heads; rows [begin,
- * end) of a group are multiplied. */
+/* The rows of a weight whose products are scores. Every `rows` rows belong to one group of `heads` heads. In each
+ * group, rows [begin, end) are multiplied by a factor. */
 typedef struct QkClipAttr {
-    int64_t first,
-        columns; /* index of the operand's first element in the whole weight; columns of the weight */
+    /* index of the operand's first element in the full weight, and number of columns of the weight */
+    int64_t first, columns;
     int64_t rows, begin, end, heads;
     double threshold, exponent;
 } QkClipAttr;
 
-/* The factor of an element of the operand. max: the largest score of each head, at least 0. */
+/* Returns the factor of an element of the operand. `max` contains the largest score of each head, or 0 if that is
+ * negative. */
 HOST_DEVICE static inline double qk_clip_factor(const QkClipAttr *a, const double *max, int64_t element) {
     const int64_t row = (a->first + element) / a->columns, group = row / a->rows, at = row % a->rows;
     double most = 0;
@@ -316,7 +327,7 @@ HOST_DEVICE static inline double qk_clip_factor(const QkClipAttr *a, const doubl
 
 enum { SUM_BLOCK = 64 }; /* shards of parameters begin at multiples of SUM_BLOCK */
 typedef struct SumAttr {
-    int64_t block; /* elements of a piece whose squares are summed in double: SUM_BLOCK, or 1 */
+    int64_t block; /* number of elements whose sum of squares is computed in double: SUM_BLOCK, or 1 */
 } SumAttr;
 
 typedef struct SnapAttr {
@@ -328,7 +339,7 @@ typedef struct FillAttr {
 } FillAttr;
 
 typedef struct LargestAttr {
-    int64_t n; /* elements of a row that count */
+    int64_t n; /* number of leading elements of a row that are compared */
 } LargestAttr;
 
 typedef struct SoftcapAttr {

@@ -4,38 +4,39 @@
 #include "kernels/ops.h"
 
 typedef enum CaseContent {
-    CONTENT_SIGNED,    /* in [-1, 1]; integers: 0 */
+    CONTENT_SIGNED,    /* numbers in [-1, 1], or the integer 0 */
     CONTENT_POSITIVE,  /* in (0, 1] */
-    CONTENT_WIDE,      /* many magnitudes; tests only */
+    CONTENT_WIDE,      /* numbers of many magnitudes; only in tests */
     CONTENT_WHOLE,     /* integers in [low, low + range) */
     CONTENT_POSITIONS, /* 0, 1, ... along the last dimension */
-    CONTENT_CHOICES,   /* i % range: experts that are assigned round-robin to the copies of tokens */
-    CONTENT_ROWS,      /* the row of each of these copies, if rows are grouped by expert */
-    CONTENT_COPIES,    /* the inverse of CONTENT_ROWS: the copy in each row */
-    CONTENT_OFFSETS, /* along the last dimension: first rows of equal shares of `range` rows, then `range` */
+    CONTENT_CHOICES,   /* i % range: experts, assigned round-robin to the copies of tokens */
+    CONTENT_ROWS,      /* the row of each of these copies if rows are grouped by expert */
+    CONTENT_COPIES,    /* the inverse of CONTENT_ROWS: the copy that each row holds */
+    /* along the last dimension: the first rows of equal shares of `range` rows, then `range` */
+    CONTENT_OFFSETS,
 } CaseContent;
 
-/* Types that depend on the run: CASE_STORAGE is the type of activations, CASE_PRECISE that of main gradients,
+/* Types that depend on the run: CASE_STORAGE is the type of activations. CASE_PRECISE is the type of main gradients,
  * statistics and the router. */
 enum { CASE_STORAGE = DTYPES, CASE_PRECISE };
 
-/* An operand without dimensions is absent from the call. */
+/* An operand of a call. An operand without dimensions is absent. */
 typedef struct CaseOperand {
     int dtype; /* a DType, CASE_STORAGE or CASE_PRECISE */
     CaseContent content;
-    bool updated;   /* TENSOR_ACCUM */
-    bool main_grad; /* TENSOR_MAIN_GRAD */
-    bool parameter; /* a parameter of a model; it has a main gradient */
+    bool updated;   /* has TENSOR_ACCUM */
+    bool main_grad; /* has TENSOR_MAIN_GRAD */
+    bool parameter; /* a parameter of a model, with a main gradient */
     bool shared;    /* a parameter whose gradient depends on how samples are grouped */
     int64_t low, range;
     int64_t gap;  /* number of unused elements between rows */
-    bool swapped; /* in memory, the first two dimensions are transposed */
+    bool swapped; /* in memory, the first two dimensions are swapped */
     int ndim;
     int64_t dim[TENSOR_DIMS];
 } CaseOperand;
 
 typedef struct KernelCase {
-    const char *name; /* "linear/fc1" */
+    const char *name; /* for example "linear/fc1" */
     OpNumber op;
     const void *attr;
     CaseOperand in[CALL_IN], out[CALL_OUT];

@@ -1,6 +1,6 @@
 /* The layout of the scales of an FP8 matrix [rows, columns] that is an operand of a GEMM over its columns
- * (NVIDIA cuBLAS documentation, 3.1.4.5: the layouts of Hopper's GEMMs). `inverse` contains 1 / scale, by
- * which FP8 values must be multiplied. */
+ * (NVIDIA cuBLAS documentation, 3.1.4.5: the layouts of Hopper's GEMMs). `inverse` contains 1 / scale, the factor of
+ * the FP8 values. */
 #pragma once
 
 #include <stdint.h>
@@ -8,26 +8,28 @@
 #include "base/host_device.h"
 
 typedef enum Fp8Blocks {
-    FP8_WHOLE,   /* one scale */
-    FP8_ROWS,    /* one per 128 columns of a row: inverse [column / 128][row] */
-    FP8_SQUARES, /* one per 128 x 128: inverse [row / 128][column / 128], rows padded to 4 n */
+    FP8_WHOLE, /* one scale for the matrix */
+    FP8_ROWS,  /* one scale per 128 columns of a row: inverse [column / 128][row] */
+    /* one scale per 128 x 128 elements: inverse [row / 128][column / 128]; rows of `inverse` are padded to multiples
+     * of 4 */
+    FP8_SQUARES,
 } Fp8Blocks;
 
 enum { FP8_BLOCK = 128 };
 
-/* The number of elements in a row of `inverse`, including padding. */
+/* Returns the number of elements in a row of `inverse`, including padding. */
 HOST_DEVICE static inline int64_t fp8_blocks_across(Fp8Blocks kind, int64_t columns) {
     const int64_t n = (columns + FP8_BLOCK - 1) / FP8_BLOCK;
     return kind == FP8_WHOLE ? 1 : kind == FP8_ROWS ? n : (n + 3) / 4 * 4;
 }
 
-/* The number of elements of `inverse`. */
+/* Returns the number of elements of `inverse`. */
 HOST_DEVICE static inline int64_t fp8_blocks_count(Fp8Blocks kind, int64_t rows, int64_t columns) {
     const int64_t high = kind == FP8_WHOLE ? 1 : kind == FP8_ROWS ? rows : (rows + FP8_BLOCK - 1) / FP8_BLOCK;
     return high * fp8_blocks_across(kind, columns);
 }
 
-/* The index of an element's block in `inverse`. */
+/* Returns the index of an element's block in `inverse`. */
 HOST_DEVICE static inline int64_t fp8_block_of(Fp8Blocks kind, int64_t rows, int64_t columns, int64_t row,
                                                int64_t column) {
     if (kind == FP8_WHOLE) return 0;

@@ -1,5 +1,5 @@
-/* The op table, generated from ops.def: an enum, and one OpDef per op. Kernels are bound at link time, so
- * that a missing kernel causes a link error that names it. */
+/* The table of ops, generated from ops.def: an enum, and one OpDef per op. The linker binds the kernels, so a missing
+ * kernel causes a link error that names it. */
 #pragma once
 
 #include "tensor/call.h"
@@ -7,7 +7,7 @@
 typedef enum OpNumber {
 #define OP(name, ...) OP_##name,
 #include "kernels/ops.def"
-    OP_KERNELS, /* number of ops with kernels; the numbers of collectives follow */
+    OP_KERNELS, /* number of ops that have kernels; the numbers of the collectives follow */
     OP_LAST_KERNEL = OP_KERNELS - 1,
 #define COLLECTIVE(name, ...) OP_##name,
 #include "kernels/ops.def"
@@ -17,7 +17,7 @@ typedef enum OpNumber {
 typedef enum OpFamily {
 #define FAMILY(constant, name) OP_FAMILY_##constant,
 #include "kernels/ops.def"
-    OP_FAMILIES /* the number of families, and the family number of every collective */
+    OP_FAMILIES /* number of families; also the family of every collective */
 } OpFamily;
 
 extern const OpDef OPS[OP_COUNT];

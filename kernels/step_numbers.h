@@ -1,6 +1,6 @@
-/* Computes the numbers of an optimizer step, and includes the clipping coefficient in them. CPU and GPU share
- * this code, so that they are bitwise equal. As in Megatron-LM (core/optimizer/clip_grads.py), the clipping
- * coefficient is most / (norm + 1e-6), or 1 if that is smaller. */
+/* Computes the numbers of an optimizer step, including its clipping coefficient. The CPU and the GPU run this code
+ * and get bitwise equal numbers. As in Megatron-LM (core/optimizer/clip_grads.py), the clipping coefficient is most /
+ * (norm + 1e-6), but at most 1. */
 #pragma once
 
 #include <math.h>
@@ -21,7 +21,7 @@ static inline StepNumbers adam_numbers(const AdamAttr *a) {
     return s;
 }
 
-/* The numbers of an update without bias correction. */
+/* Returns the numbers of an update without bias correction. */
 static inline StepNumbers plain_numbers(const StepGroup group[STEP_GROUPS], double grad_scale) {
     StepNumbers s;
     memcpy(s.group, group, sizeof s.group);
@@ -33,13 +33,13 @@ static inline StepNumbers plain_numbers(const StepGroup group[STEP_GROUPS], doub
 static inline StepNumbers sgd_numbers(const SgdAttr *a) { return plain_numbers(a->group, a->grad_scale); }
 static inline StepNumbers lion_numbers(const LionAttr *a) { return plain_numbers(a->group, a->grad_scale); }
 
-/* The divisor of unit_norm, from the sum of squares. */
+/* Returns the divisor of unit_norm for a sum of squares. */
 HOST_DEVICE static inline double unit_divisor(double squares) {
     const double norm = sqrt(squares);
     return norm < 1e-15 ? 1e-15 : norm;
 }
 
-/* A product that is rounded before it is added, because nvcc would otherwise fuse both into one
+/* Returns a product that is rounded before it is added to another number. nvcc would otherwise fuse both into one
  * multiply-add. */
 HOST_DEVICE static inline double clip_product(double a, double b) {
 #ifdef __CUDA_ARCH__
@@ -49,8 +49,8 @@ HOST_DEVICE static inline double clip_product(double a, double b) {
 #endif
 }
 
-/* Clips the gradient: multiplies step->grad_scale by the clipping coefficient. `squares` is the sum of
- * squares of the main gradients. */
+/* Clips the gradient: multiplies step->grad_scale by the clipping coefficient. `squares` is the sum of squares of the
+ * main gradients. */
 HOST_DEVICE static inline ClipOutcome clip_numbers(double squares, double most, StepNumbers *step) {
     const double norm = clip_product(sqrt(squares), fabs(step->grad_scale));
     ClipOutcome o = {norm, 1, isfinite(norm) ? 1.0 : 0.0};
@@ -59,7 +59,7 @@ HOST_DEVICE static inline ClipOutcome clip_numbers(double squares, double most, 
     return o;
 }
 
-/* The number of gradients that the call of op clip clips. */
+/* Returns the number of gradients that this call of op clip processes. */
 static inline int64_t clip_norms(const Call *c) {
     const int64_t sum = tensor_count(c->in[0]), from = tensor_count(c->in[1]), step = tensor_count(c->out[0]),
                   outcome = tensor_count(c->out[1]), n = sum / EXACT_WORDS;
@@ -70,7 +70,7 @@ static inline int64_t clip_norms(const Call *c) {
     return n;
 }
 
-/* Clips each of n gradients by its norm. If a norm is not finite, none of them updates. */
+/* Clips each of n gradients by its norm. If one norm is not finite, no gradient updates its parameters. */
 HOST_DEVICE static inline void clip_each(int64_t n, const double *squares, double most,
                                          const StepNumbers *from, StepNumbers *step, ClipOutcome *outcome) {
     double updates = 1;

@@ -1,10 +1,10 @@
-/* Activations. The smooth ones, except GELU erf and tanh, have the form x * sigmoid(t(x)):
+/* Activations. The smooth activations, except GELU erf and tanh, have the form x * sigmoid(t(x)):
  *
  *   GELU tanh (Hendrycks and Gimpel 2016): 0.5 x (1 + tanh(z)) = x sigmoid(2z),
  *     z = sqrt(2/pi) (x + 0.044715 x^3)
  *   quick GELU: x sigmoid(1.702 x);  SiLU: x sigmoid(x)
  *   SwiGLU and GeGLU (Shazeer 2020): silu(gate) * up and gelu(gate) * up; with limits and an offset as in GPT-OSS,
- *     see ActivationAttr. The derivative of a limited operand is 0 outside of the limits, and 1 at them.
+ *     see ActivationAttr. The derivative of a limited operand is 0 outside of the limits, and 1 at the limits.
  *   GELU erf: x Phi(x); ReLU: max(x, 0); squared ReLU (So et al. 2021): max(x, 0)^2; tanh (BERT's pooler)
  *
  * y is written. dx is written or accumulated, and may share the memory of dy unless there is a gate. */
@@ -62,10 +62,10 @@ INLINE real slope(Activation kind, real x) {
     }
 }
 
-/* how dx is stored; IN_PLACE means that it overwrites dy */
+/* How dx is stored. IN_PLACE means that dx overwrites dy. */
 typedef enum Placing { WRITTEN, ADDED, IN_PLACE } Placing;
 
-/* Has no `omp simd`, because the compiler would warn that tanh and the double erf cannot be vectorised. */
+/* Has no `omp simd`, because the compiler would warn that tanh and the erf of double cannot be vectorized. */
 INLINE void map(Activation kind, const real *restrict x, real *restrict y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = value(kind, x[i]);
 }
@@ -171,7 +171,7 @@ static void swiglu_grad_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* A gated activation with all its attributes. */
+/* Computes a row of a gated activation with limits and an offset. */
 INLINE void gated_row(Activation act, const ActivationAttr *a, const real *gate, real *y, int64_t f) {
     const real *up = gate + f, limit = a->limit > 0 ? (real)a->limit : INFINITY, offset = (real)a->offset;
     for (int64_t i = 0; i < f; i++) {
@@ -243,7 +243,7 @@ static void gated_grad_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Whether the faster kernels for SwiGLU without limits can be used. */
+/* Returns whether the call is SwiGLU without limits, for which faster kernels are used. */
 static bool is_plain_swiglu(const Call *c) {
     const ActivationAttr *a = c->attr;
     return a->kind == ACT_SWIGLU && a->limit == 0 && a->offset == 0;

@@ -3,19 +3,19 @@
  * from lse (natural log) and uses delta = sum(dy * y):
  *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
  * A soft cap bounds the scores by c tanh(x / c) before the mask, and multiplies ds by the slope 1 - tanh(x /
- * c)^2. A bias is added to the scores; the gradient of a learned one is the sum of ds over the distances of its bucket.
- * Dropout scales p by its factors in y and dv, and dy v^T in ds.
+ * c)^2. A bias is added to the scores. The gradient of a learned bias is the sum of ds over the distances of its
+ * bucket. The factors of dropout multiply p in y and dv, and dy v^T in ds.
  *
- * A block is LANES query rows of one kv group (its r heads are consecutive), one row per vector lane. Rows do not mix.
- * A row's tiles begin at fixed keys, its keys are added in order, and a hidden key adds exactly 0. So a row's result
- * does not depend on other rows or later keys. Keys have ascending positions (AttentionAttr.key), so a row always sees
- * a range of rows of k.
+ * A block consists of LANES query rows of one kv group (whose r heads are consecutive), one row per vector lane. No
+ * computation combines two rows. The tiles of a row begin at fixed keys, its keys are added in order, and a masked
+ * key adds exactly 0. The result of a row therefore does not depend on other rows or later keys. Keys have ascending
+ * positions (AttentionAttr.key), so a row always attends to a contiguous range of rows of k.
  *
- * paged_attention is the same for keys in pages, which may have 16 bits. Consecutive tokens of a request form blocks,
- * which have only FEW_LANES lanes if there are few rows.
+ * paged_attention computes the same for keys in pages, which can have 16 bits. Consecutive tokens of a request form
+ * blocks. If there are few rows, a block has only FEW_LANES lanes.
  *
- * Written: y, lse. Written or accumulated: dq, dk, dv, dbias; dk and dv sum the rows of a group in order, dbias the
- * samples. */
+ * y and lse are written; dq, dk, dv and dbias are written or accumulated. dk and dv sum the rows of a group in order,
+ * and dbias sums the samples in order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,9 +34,10 @@ typedef struct Problem {
     const Call *call;
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *first_key, *lengths;
-    int64_t s, b, g, r, t, d, dv, rows, lanes, blocks; /* lanes of a block: LANES or FEW_LANES */
-    const int64_t *position, *pages; /* paged: of the tokens; of the request. NULL: keys are not in pages */
-    int64_t first_token;             /* paged: the operands' row of token 0 */
+    int64_t s, b, g, r, t, d, dv, rows, lanes, blocks; /* lanes per block: LANES or FEW_LANES */
+    /* paged: positions of the tokens, and pages of the request; NULL if keys are not in pages */
+    const int64_t *position, *pages;
+    int64_t first_token; /* paged: row of the operands that contains token 0 */
     /* [g,r,span]: the bias of key - query = i - last_query; NULL if there is no bias */
     real *bias;
     int64_t last_query, span;
@@ -66,7 +67,7 @@ static int64_t query_position(const Problem *p, int64_t i) {
 }
 
 static int64_t last_query(const Problem *p) {
-    int64_t last = query_position(p, p->s - 1); /* rows of a slice are in the order of positions */
+    int64_t last = query_position(p, p->s - 1); /* the rows of a slice are in the order of their positions */
     for (int64_t i = 0; p->position && i < p->s; i++) last = p->position[i] > last ? p->position[i] : last;
     return last;
 }
@@ -86,26 +87,27 @@ static void find_distances(Problem *p, const Tensor *bias) {
                                     p->attr->first_local + head];
 }
 
-/* Returns the first element of a key or value head. */
+/* Returns the address of the first element of a key or value head. */
 static real *head(const Tensor *t, int64_t sample, int64_t group) {
     return reals(t) + sample * t->stride[1] + group * t->stride[2];
 }
 
-/* Rows of a key or value head, in memory or converted. */
+/* Rows of a key or value head, either as stored or converted to `real`. */
 typedef struct Rows {
     const real *at;
     int64_t stride;
 } Rows;
 
-/* The element of the pool where row `first` of a request begins. The rows up to `end` are in the same page. */
+/* Returns the index of the element in the pool at which row `first` of a request begins. The rows before `end` are in
+ * the same page. */
 static int64_t paged_at(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end) {
     const int64_t page = p->attr->page, row = p->pages[first / page] * page + first % page;
-    CHECK(row >= 0 && row + end - first <= t->dim[0], "paged_attention: row %lld of a pool of %lld",
-          (long long)row, (long long)t->dim[0]);
+    CHECK(row >= 0 && row + end - first <= t->dim[0],
+          "paged_attention: row %lld is outside the pool of %lld rows", (long long)row, (long long)t->dim[0]);
     return row * t->stride[0] + group * t->stride[2];
 }
 
-/* Starts to load rows that are needed soon. They are short and far apart, so the processor does not do it itself. */
+/* Starts to load rows that are needed soon. The hardware does not prefetch such short rows at irregular addresses. */
 static void prefetch_rows(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end) {
     enum { LINE = 64 };
     if (!p->pages || first >= end) return;
@@ -115,7 +117,7 @@ static void prefetch_rows(const Problem *p, const Tensor *t, int64_t group, int6
         for (int64_t byte = 0; byte < tensor_width(t) * size; byte += LINE) __builtin_prefetch(row + byte);
 }
 
-/* The rows [first, end) of a request, which are in one page. `converted` has room for them. */
+/* Returns the rows [first, end) of a request, which are in one page. The buffer `converted` has room for them. */
 static Rows paged_rows(const Problem *p, const Tensor *t, int64_t group, int64_t first, int64_t end,
                        real *converted) {
     const int64_t at = paged_at(p, t, group, first, end), width = tensor_width(t);
@@ -134,8 +136,8 @@ static Rows paged_rows(const Problem *p, const Tensor *t, int64_t group, int64_t
 
 typedef struct Block {
     int64_t sample, group, first_row, n;
-    int32_t lo[LANES], hi[LANES]; /* a lane sees keys [lo, hi); unused lanes see none */
-    int64_t begin, end;           /* the range of keys that any lane sees */
+    int32_t lo[LANES], hi[LANES]; /* a lane attends to keys [lo, hi); for unused lanes, this range is empty */
+    int64_t begin, end;           /* the range of keys that any lane attends to */
 } Block;
 
 static Block block(const Problem *p, int64_t sample, int64_t group, int64_t index) {
@@ -159,14 +161,14 @@ static Block block(const Problem *p, int64_t sample, int64_t group, int64_t inde
     return rows;
 }
 
-/* The row of a lane in a [s,b,g,r,..] tensor. */
+/* Returns the address of a lane's row in a [s,b,g,r,..] tensor. */
 static real *lane_row(const Problem *p, const Block *rows, const Tensor *t, int64_t lane) {
     const int64_t row = rows->first_row + lane;
     return head(t, rows->sample, rows->group) + (p->first_token + row % p->s) * t->stride[0] +
            row / p->s * t->stride[3];
 }
 
-/* dst [width,p->lanes] = scale * x, transposed */
+/* dst [width,p->lanes] = scale * x, transposed. */
 static void pack_lanes(const Problem *p, const Block *rows, const Tensor *x, real scale, real *dst) {
     const int64_t width = tensor_width(x);
     for (int64_t l = 0; l < p->lanes; l++) {
@@ -175,7 +177,7 @@ static void pack_lanes(const Problem *p, const Block *rows, const Tensor *x, rea
     }
 }
 
-/* dst [LANES,stride] = scale * x, zeros around it */
+/* dst [LANES,stride] = scale * x; other elements of dst are 0. */
 static void pack_rows(const Problem *p, const Block *rows, const Tensor *x, real scale, real *dst,
                       int64_t stride) {
     const int64_t width = tensor_width(x);
@@ -192,7 +194,7 @@ static void store_row(real *dst, const real *src, int64_t src_stride, int64_t wi
     }
 }
 
-/* ---- a tile: keys [first, end) of a block, as [key,lanes] ---- */
+/* ---- a tile: the scores of keys [first, end) of a block, as [key,lanes] ---- */
 
 /* Functions with the argument `lanes`, which is LANES or FEW_LANES, are inlined so that it is a compile-time constant. */
 #define EACH_LANES static inline __attribute__((always_inline))
@@ -212,7 +214,7 @@ static Rows key_rows(const Problem *p, const Tensor *t, const Block *rows, Range
     return (Rows){head(t, rows->sample, rows->group) + keys.first * t->stride[0], t->stride[0]};
 }
 
-/* out[key,lane] = row of key . lane of x [width,lanes] */
+/* out[key,lane] = (row of key) . (lane of x [width,lanes]). */
 EACH_LANES void dot_keys(Rows key, int64_t width, Range keys, int lanes, const real *x, real *out) {
     const int64_t n = keys.end - keys.first;
     memset(out, 0, (size_t)(n * lanes) * sizeof(real));
@@ -228,7 +230,7 @@ EACH_LANES void dot_keys(Rows key, int64_t width, Range keys, int lanes, const r
                      .ldc = lanes});
 }
 
-/* out [width,lanes] += sum over keys of row of key * w[key,lane] */
+/* out [width,lanes] += sum over keys of (row of key) * w[key,lane]. */
 EACH_LANES void add_keys(Rows key, int64_t width, Range keys, int lanes, const real *w, real *out) {
     tile_gemm((Tile){.m = width,
                      .n = lanes,
@@ -268,7 +270,7 @@ static void cap_slopes(const Problem *p, Range keys, const real *score, real *sl
     }
 }
 
-/* Returns the index in [.,span] of the distance from the lane's query to the key at position 0. */
+/* Returns the index in [.,span] of the distance between the lane's query and the key at position 0. */
 static int64_t distances_of(const Problem *p, const Block *rows, int64_t lane, int64_t head) {
     const int64_t i = (rows->first_row + lane) % p->s;
     return head * p->span + p->last_query - query_position(p, i);
@@ -286,7 +288,7 @@ static void add_bias(const Problem *p, const Block *rows, Range keys, real *scor
     }
 }
 
-/* sum [r,span]: the gradients of scores by distance */
+/* Adds the gradients of scores to sum [r,span], by distance. */
 static void add_distances(const Problem *p, const Block *rows, Range keys, const real *ds, real *sum) {
     for (int64_t l = 0; l < rows->n; l++) {
         real *of_lane = sum + distances_of(p, rows, l, (rows->first_row + l) / p->s);
@@ -298,7 +300,8 @@ static void add_distances(const Problem *p, const Block *rows, Range keys, const
     }
 }
 
-/* Draws factor[key,lane]; lanes without a row are unchanged. */
+/* Draws the dropout factors of the keys for each lane, factor[key,lane]. Elements of lanes without a row do not
+ * change. */
 static void draw(const Problem *p, const Block *rows, Range keys, real *factor) {
     const AttentionAttr *a = p->attr;
     const DropoutAttr *d = &a->dropout;
@@ -327,7 +330,7 @@ typedef struct Softmax {
     real max[LANES], sum[LANES];
 } Softmax;
 
-/* score -> exp(score - max); `shrink`: the factor for the results so far */
+/* Replaces each score by exp(score - max). `shrink` becomes the factor of the sums over previous tiles. */
 EACH_LANES void softmax_tile(Softmax *m, real *score, int64_t keys, int lanes, real *shrink) {
     real max[LANES], sum[LANES];
     memcpy(max, m->max, sizeof max);
@@ -352,7 +355,7 @@ EACH_LANES void softmax_tile(Softmax *m, real *score, int64_t keys, int lanes, r
     memcpy(m->sum, sum, sizeof sum);
 }
 
-/* The elements of a block's scratch memory. */
+/* Returns the number of elements of a block's scratch memory. */
 static int64_t forward_scratch(const Problem *p) {
     const int64_t width = p->d > p->dv ? p->d : p->dv;
     return (p->d + p->dv + 2 * KEYS) * LANES + (p->pages ? KEYS * width : 0);
@@ -408,7 +411,8 @@ static void forward(void *arg, int64_t begin, int64_t end) {
     memset(scratch, 0, (size_t)forward_scratch(p) * sizeof(real));
     for (int64_t i = begin; i < end; i++) {
         const int64_t at = i % p->blocks, pair = i / p->blocks;
-        /* Causal blocks grow with their index: pairing a long block with a short one balances the work. */
+        /* The causal work of a block grows with its index, so a long block is paired with a short one to balance the
+         * work. */
         const int64_t index = at % 2 ? p->blocks - 1 - at / 2 : at / 2;
         const Block rows = block(p, pair / p->g, pair % p->g, index);
         forward_block(p, &rows, scratch);
@@ -425,7 +429,7 @@ void KERNEL(attention)(const Call *c) {
 
 /* ---- pages ---- */
 
-/* Consecutive tokens of one request are a problem. Units of work are its blocks, for each group. */
+/* A problem consists of consecutive tokens of one request. Its units of work are its blocks, once for each group. */
 typedef struct Paged {
     Problem *run;
     int64_t *first_unit, n; /* [n + 1] */
@@ -436,14 +440,15 @@ static Problem paged_problem(const Call *c, int64_t first, int64_t n) {
     const int64_t request = int64s(c->in[4])[first];
     Problem p = problem(c, c->in[0], c->in[1], c->in[2], NULL, lengths);
     CHECK(request >= 0 && request < table->dim[0] && p.attr->page % PAGE_ROWS == 0,
-          "paged_attention: request %lld of %lld, pages of %lld rows", (long long)request,
-          (long long)table->dim[0], (long long)p.attr->page);
+          "paged_attention: request %lld of %lld requests, or pages of %lld rows, are invalid",
+          (long long)request, (long long)table->dim[0], (long long)p.attr->page);
     p.s = n, p.first_token = first, p.position = int64s(c->in[5]) + first;
     divide_rows(&p, p.r * n <= 2 * FEW_LANES ? FEW_LANES : LANES);
     p.pages = int64s(table) + request * table->dim[1];
     const int64_t room = table->dim[1] * p.attr->page;
     p.t = lengths ? int64s(lengths)[request] : last_query(&p) + 1;
-    CHECK(p.t <= room, "paged_attention: %lld rows in pages for %lld", (long long)p.t, (long long)room);
+    CHECK(p.t <= room, "paged_attention: %lld rows do not fit into pages for %lld rows", (long long)p.t,
+          (long long)room);
     find_distances(&p, c->in[7]);
     return p;
 }
@@ -487,8 +492,8 @@ static void store_rows(const Tensor *x, const Tensor *rows, const Tensor *pool) 
     const int64_t width = tensor_width(x), heads = x->dim[2] * x->dim[3];
     for (int64_t i = 0; i < x->dim[0]; i++) {
         const int64_t row = int64s(rows)[i];
-        CHECK(row >= 0 && row < pool->dim[0], "store_rows: row %lld of a pool of %lld", (long long)row,
-              (long long)pool->dim[0]);
+        CHECK(row >= 0 && row < pool->dim[0], "store_rows: row %lld is outside the pool of %lld rows",
+              (long long)row, (long long)pool->dim[0]);
         for (int64_t h = 0; h < heads; h++)
             dtype_convert(
                 tensor_at(pool, row * pool->stride[0] + h * width), (DType)pool->dtype,
@@ -522,7 +527,7 @@ static void max_of_block(const Problem *p, const Block *rows, real *scratch) {
     }
 }
 
-/* Each unit of work is a group, because the samples share its maxima. */
+/* Computes the maxima of some groups. A unit of work is one group with all samples, because they share its maxima. */
 static void max_of_groups(void *arg, int64_t begin, int64_t end) {
     const Problem *p = arg;
     const size_t bytes = (size_t)((p->d + KEYS) * LANES) * sizeof(real);
@@ -545,18 +550,18 @@ void KERNEL(max_score)(const Call *c) {
 typedef struct Gradient {
     Problem p;
     const Tensor *dy, *y, *lse;
-    int64_t k_stride, v_stride; /* strides of dk and dv below */
+    int64_t k_stride, v_stride; /* strides of dk and dv in Buffers */
     RelativeBuckets buckets;
     int64_t n_buckets;
-    real *shares; /* [b,g,r,buckets]: each sample's share of dbias; NULL if it is not needed */
+    real *shares; /* [b,g,r,buckets]: the part of dbias from each sample; NULL if dbias is not needed */
 } Gradient;
 
 typedef struct Buffers {
     real *q, *dy, *dq;                /* [width,LANES] */
     real *q_rows, *dy_rows;           /* [LANES,stride] */
     real *prob, *ds, *factor, *slope; /* [KEYS,LANES] */
-    real *dk, *dv;                    /* [t,stride]: sums over the rows of a group */
-    real *distances;                  /* [r,span]: sums of ds over the rows of a group */
+    real *dk, *dv;                    /* [t,stride]: sums over the query rows of a group */
+    real *distances;                  /* [r,span]: sums of ds over the query rows of a group, by distance */
     real base[LANES], delta[LANES];
 } Buffers;
 
@@ -566,7 +571,7 @@ static real *carve(real **rest, int64_t n) {
     return x;
 }
 
-/* Places the buffers; if `memory` is NULL, only counts the elements. */
+/* Assigns the buffers to parts of `memory`. If `memory` is NULL, only counts their elements. */
 static int64_t buffers_place(const Gradient *g, real *memory, Buffers *u) {
     const Problem *p = &g->p;
     const int64_t sizes[] = {p->d * LANES,        p->dv * LANES,       p->d * LANES,
@@ -600,7 +605,7 @@ static void load_block(const Gradient *g, const Block *rows, Buffers *u) {
     }
 }
 
-/* out [key,stride] += sum over lanes of w[key,lane] * x[lane,stride] */
+/* out [key,stride] += sum over lanes of w[key,lane] * x[lane,stride]. */
 static void add_lanes(Range keys, const real *w, const real *x, int64_t stride, real *out) {
     tile_gemm((Tile){.m = keys.end - keys.first,
                      .n = stride,

@@ -3,19 +3,19 @@
  * of attention without the sink,
  *   lse' = log(exp(lse) + exp(sink)),  y' = exp(lse - lse') y,
  * and the gradient of attention at (y', lse') is that of attention with the sink. The gradient of the sink is dsink = -
- * sum over its head's rows of exp(sink - lse') sum(dy * y'). A row that sees no key has y = 0 and lse = -inf, and then
- * y' = 0 and lse' = sink. Sinks are finite. Written: y', lse'. Written or accumulated: dsink. */
+ * sum over its head's rows of exp(sink - lse') sum(dy * y'). If a row attends to no key, y = 0 and lse = -inf, and
+ * therefore y' = 0 and lse' = sink. Sinks are finite. y' and lse' are written; dsink is written or accumulated. */
 #include "kernels/cpu/real.h"
 
 typedef struct Rows {
     const Call *call;
     int64_t s, b, heads, width;
-    const real *sink; /* sink of the first head */
+    const real *sink; /* the sink of the first head */
 } Rows;
 
 static Rows rows_of(const Call *c, const Tensor *y, const Tensor *sink) {
     const AttentionAttr *a = c->attr;
-    CHECK(tensor_is_contiguous(y), "attention sinks: y is strided");
+    CHECK(tensor_is_contiguous(y), "attention sinks: y must be contiguous");
     return (Rows){
         c, y->dim[0], y->dim[1], y->dim[2] * y->dim[3], tensor_width(y), reals(sink) + a->first_local};
 }
@@ -46,7 +46,7 @@ void KERNEL(attention_sink)(const Call *c) {
     pool_for(c->device->pool, x.s * x.b * x.heads, grain_rows(x.width), add_sinks, &x);
 }
 
-/* One sample's share of a head's gradient. */
+/* Returns the part of a head's gradient from one sample. */
 static real sample_sum(const Rows *x, int64_t sample, int64_t head) {
     const Tensor *dy = x->call->in[0];
     const real *y = reals(x->call->in[1]), *lse = reals(x->call->in[2]);

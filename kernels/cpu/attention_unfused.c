@@ -1,7 +1,7 @@
-/* Attention by its definition, one element at a time and with all probabilities in memory. It is the
- * reference of attention.c, and shares no code with it. probs are the probabilities before dropout. With sinks, the
- * last probability of a row belongs to the sink, a key with value 0 that is never dropped. Written: y, probs. Written
- * or added to: dq, dk, dv, dsink, dbias. */
+/* Attention by its definition, one element at a time and with all probabilities in memory. The tests compare
+ * attention.c with this file, which shares no code with it. probs contains the probabilities before dropout. With
+ * sinks, the last probability of a row belongs to the sink, a key with value 0 that is never dropped. y and probs are
+ * written; dq, dk, dv, dsink and dbias are written or accumulated. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -13,17 +13,17 @@ typedef struct Operands {
     const Call *call;
     const AttentionAttr *attr;
     const Tensor *q, *k, *v, *probs, *dy;
-    const Tensor *first_key, *lengths; /* only the forward needs them */
-    const real *sink;                  /* sink of the first head; NULL in the backward, or if there are no
-                                          sinks */
+    const Tensor *first_key, *lengths; /* only the forward pass reads them */
+    /* the sink of the first head; NULL in the backward pass, or if there are no sinks */
+    const real *sink;
     const Tensor *bias;
     RelativeBuckets buckets;
-    /* [b,g,r], [b,g,r,buckets]: each sample's share of dsink and dbias; NULL if it is not needed */
+    /* [b,g,r] and [b,g,r,buckets]: the parts of dsink and dbias from each sample; NULL if not needed */
     real *sink_sum, *bias_sum;
     int64_t n_buckets;
 } Operands;
 
-/* A query row: position i of head (group, r) of a sample. */
+/* A query: position i of head (group, r) of a sample. */
 typedef struct Query {
     int64_t sample, group, r, i;
 } Query;
@@ -73,7 +73,7 @@ static void add_scaled(real *y, real a, const real *x, int64_t n) {
     for (int64_t c = 0; c < n; c++) y[c] += a * x[c];
 }
 
-/* Returns the scaled score of a query and a key, before the cap. */
+/* Returns the scaled score of a query and a key, before the soft cap. */
 static real raw_score(const Operands *o, Query q, int64_t key) {
     return (real)o->attr->scale *
            dot(query_row(o->q, q), row(o->k, key, q.sample, q.group, 0), tensor_width(o->k));
@@ -98,7 +98,7 @@ static real score_of(const Operands *o, Query q, int64_t key) {
     return (cap == 0 ? x : cap * REAL_MATH(tanh)(x / cap)) + bias_of(o, q, key);
 }
 
-/* d score / d raw score */
+/* Returns the derivative of a score with respect to the raw score. */
 static real score_slope(const Operands *o, Query q, int64_t key) {
     const real cap = (real)o->attr->softcap;
     if (cap == 0) return 1;
@@ -204,7 +204,7 @@ static void attention_unfused_backward(void *arg, int64_t begin, int64_t end) {
     free(ds);
 }
 
-/* Samples are added in order. */
+/* Sums the gradients of the sinks over samples, in order. */
 static void put_sink_gradients(const Operands *o, Tensor *dsink) {
     const int64_t heads = o->q->dim[2] * o->q->dim[3], first = o->attr->first_local;
     for (int64_t i = 0; i < tensor_count(dsink); i++) {

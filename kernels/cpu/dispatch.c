@@ -15,7 +15,7 @@ typedef struct Ranked {
     int64_t copy;
 } Ranked;
 
-/* Compares for qsort: larger probabilities come first; of equal ones, the earlier token. */
+/* Compares two copies for qsort: larger probabilities first; for equal probabilities, the earlier token first. */
 static int by_prob(const void *a, const void *b) {
     const Ranked *x = a, *y = b;
     if (x->prob != y->prob) return x->prob > y->prob ? -1 : 1;
@@ -27,7 +27,7 @@ static int by_copy(const void *a, const void *b) {
     return x->copy < y->copy ? -1 : x->copy > y->copy;
 }
 
-/* Moves the copies that the expert does not drop to the front, in order; returns their number. */
+/* Moves the copies that the expert does not drop to the front without changing their order. Returns their number. */
 static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     if (a->capacity <= 0 || n <= a->capacity) return n;
     if (!a->by_position) {
@@ -37,17 +37,18 @@ static int64_t keep(const DispatchAttr *a, Ranked *copies, int64_t n) {
     return a->capacity;
 }
 
-/* Returns the index of copy i's expert among this call's experts; -1 if it is not one of them. */
+/* Returns the index of copy i's expert among the experts of this call, or -1 if it is not one of them. */
 static int64_t place(const Call *c, int64_t experts, int64_t i) {
     const DispatchAttr *a = c->attr;
     const int64_t expert = int64s(c->in[1])[i], e = expert - a->first;
     if (expert < 0 || (a->local && (e < 0 || e >= experts))) return -1;
-    CHECK(e < experts, "copy %lld is for expert %lld of %lld", (long long)i, (long long)expert,
-          (long long)experts);
+    CHECK(e < experts, "copy %lld is for expert %lld, but there are %lld experts", (long long)i,
+          (long long)expert, (long long)experts);
     return e;
 }
 
-/* Sorts all copies by expert, keeping their order; expert e's copies begin at first[e]. */
+/* Sorts all copies by expert without changing the order of an expert's copies. The copies for expert e begin at
+ * first[e]. */
 static Ranked *sort_by_expert(const Call *c, int64_t experts, int64_t *first) {
     const int64_t n = tensor_count(c->in[1]);
     const real *prob = c->in[0] ? reals(c->in[0]) : NULL;
@@ -84,7 +85,8 @@ void KERNEL(dispatch)(const Call *c) {
         end += a->pad ? a->capacity : kept;
     }
     offset[experts] = end;
-    CHECK(end <= rows, "the experts take %lld rows, there is room for %lld", (long long)end, (long long)rows);
+    CHECK(end <= rows, "the experts need %lld rows, but there is room for %lld", (long long)end,
+          (long long)rows);
     free(sorted), free(first);
 }
 

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "kernels/cpu/real.h"
 
-/* The units of work of an op. Each is contiguous in every operand: a row, or a slice of GRAIN elements if all
+/* The units of work of an op. A unit is contiguous in every operand: it is a row, or a slice of GRAIN elements if all
  * operands are contiguous. */
 typedef struct Units {
     const Call *call;
@@ -104,7 +104,7 @@ static void fill_units(void *arg, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         real *out = reals(y) + offset(u, y, i);
         const int64_t n = length(u, i);
-        if (value == 0) { /* memset does not read the overwritten cache lines */
+        if (value == 0) { /* memset does not read the cache lines that it overwrites */
             memset(out, 0, (size_t)n * sizeof *out);
             continue;
         }

@@ -40,13 +40,13 @@ static int by_id(const void *a, const void *b) {
     return x->position < y->position ? -1 : x->position > y->position;
 }
 
-/* Tokens of each sample, sorted by id and then position. */
+/* The tokens of each sample, sorted by id and then by position. */
 typedef struct Sorted {
     const Call *call;
     Token *tokens;
 } Sorted;
 
-/* The number of columns per unit of work. */
+/* Number of columns per unit of work. */
 enum { COLUMNS = 64 };
 static void scatter_columns(void *arg, int64_t begin, int64_t end) {
     const Sorted *sorted = arg;

@@ -1,5 +1,5 @@
-/* GEMMs of FP8 operands, which are first expanded to the numbers that they represent. c is written or accumulated; act
- * is written. */
+/* Computes GEMMs of FP8 operands, which are first converted to the numbers that they represent. c is written or
+ * accumulated; act is written. */
 #include "base/mem.h"
 #include "kernels/cpu/gemm.h"
 
@@ -27,7 +27,7 @@ static void decode_rows(void *arg, int64_t begin, int64_t end) {
 
 static real *decode(const Device *device, const Tensor *values, const Tensor *inverse, Fp8Blocks blocks) {
     Decoding d = {values, inverse, blocks, mem_alloc((size_t)tensor_count(values) * sizeof(real) + 1)};
-    CHECK(dtype_is_fp8((DType)values->dtype), "fp8_gemm: the operand is %s",
+    CHECK(dtype_is_fp8((DType)values->dtype), "fp8_gemm: the operand is %s, not FP8",
           dtype_name((DType)values->dtype));
     pool_for(device->pool, tensor_rows(values), grain_rows(tensor_width(values)), decode_rows, &d);
     return d.out;

@@ -4,15 +4,15 @@
 #include "kernels/cpu/real.h"
 
 /* Computes c [m,n] = op(a) op(b), or c += op(a) op(b) if `accumulate`; op is the identity or a transpose.
- * Matrices are row-major, leading dimensions are in elements. `bias` [n] is added to each row; it must be
- * NULL if `accumulate`. The result does not depend on the number of threads. */
+ * Matrices are row-major. Leading dimensions are in elements. `bias` [n] is added to each row; it must be NULL if
+ * `accumulate`. The result does not depend on the number of threads. */
 typedef struct Gemm {
     bool transpose_a, transpose_b, accumulate;
     bool fixed_order; /* as in LinearAttr */
     int64_t m, n, k, lda, ldb, ldc;
     const real *a, *b, *bias;
-    const uint16_t *b_16; /* instead of b, which is NULL: values of 16 bits */
-    DType b_type;         /* the type of b_16 */
+    const uint16_t *b_16; /* instead of b, which is then NULL: values of 16 bits */
+    DType b_type;         /* the type of the elements of b_16 */
     real *c;
 } Gemm;
 

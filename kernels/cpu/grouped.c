@@ -1,7 +1,7 @@
-/* The linear layers of all experts as one grouped GEMM (Megatron-LM core/transformer/moe/experts.py). The rows of
- * expert e are [offset[e], offset[e+1]); they are multiplied by its block of the weight. Each expert's GEMM has the
- * order of summation of a linear layer. y is written; dx and dw are written or accumulated. An expert without rows
- * contributes 0 to dw. */
+/* The linear layers of all experts as one grouped GEMM (Megatron-LM core/transformer/moe/experts.py). The rows
+ * [offset[e], offset[e+1]) of x are multiplied by expert e's block of the weight. The GEMM of each expert has the
+ * same order of summation as a linear layer. y is written; dx and dw are written or accumulated. An expert without
+ * rows contributes 0 to dw. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ typedef struct Grouped {
     const Call *call;
     const Tensor *offset;
     Gemm (*gemm)(const struct Grouped *, int64_t first, int64_t rows, int64_t expert);
-    Device device; /* device of each GEMM; it has no thread pool if experts run in parallel */
+    Device device; /* the device of each GEMM; it has no thread pool if experts run in parallel */
 } Grouped;
 
 static int64_t out_width(const Grouped *g, const Tensor *w) { return w->dim[0] / (g->offset->dim[0] - 1); }
@@ -90,7 +90,7 @@ static void grouped_run(const Call *c, Gemm (*gemm)(const Grouped *, int64_t, in
     pool_for(c->device->pool, experts, 1, run_experts, &g);
 }
 
-/* Clears the unused rows after those of the last expert. */
+/* Sets the unused rows after those of the last expert to 0. */
 static void clear_tail(const Call *c) {
     const Tensor *y = c->out[0], *offset = c->in[2];
     const int64_t used = int64s(offset)[offset->dim[0] - 1], n = tensor_width(y);

@@ -1,4 +1,5 @@
-/* The index of the first of the largest elements of each row, among its first `n`; -1 if any of them is not finite. */
+/* Finds the largest of the first `n` elements of each row, and returns its index (the first one, if several are
+ * equal). If one of these elements is not finite, the result is -1. */
 #include "kernels/cpu/real.h"
 
 #include "base/fault.h"
@@ -22,7 +23,7 @@ static void find_largest(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(largest)(const Call *c) {
     const int64_t n = ((const LargestAttr *)c->attr)->n;
-    CHECK(n > 0 && n <= tensor_width(c->in[0]), "largest: %lld of %lld elements", (long long)n,
-          (long long)tensor_width(c->in[0]));
+    CHECK(n > 0 && n <= tensor_width(c->in[0]), "largest: n is %lld, but a row has %lld elements",
+          (long long)n, (long long)tensor_width(c->in[0]));
     pool_for(c->device->pool, tensor_rows(c->in[0]), 1, find_largest, (void *)c);
 }

@@ -3,7 +3,7 @@
 
 typedef struct Heads {
     const Call *call;
-    Device device; /* without a thread pool, because heads run in parallel */
+    Device device; /* has no thread pool, because heads run in parallel */
 } Heads;
 
 static void run_heads(void *arg, int64_t begin, int64_t end) {

@@ -1,10 +1,10 @@
 /* Cross-entropy of each token: loss = lse - logit[label], lse = log(sum over the vocabulary of exp(logit));
- * dlogit = (exp(logit - lse) - [column is label]) * dloss, 0 in the padding columns. Logarithms are natural.
- * loss, lse, dlogits and sums are written. */
+ * dlogit = (exp(logit - lse) - [column is label]) * dloss, or 0 in padding columns. Logarithms are natural. loss,
+ * lse, dlogits and sums are written. */
 #include "kernels/cpu/vector_math.h"
 
-/* Number of interleaved partial reductions over a row, which are merged at the end. They can be vectorised,
- * and the order of summation is the same on every machine. */
+/* Number of interleaved partial reductions over a row, which are merged at the end. The compiler can vectorize these
+ * reductions, and the order of summation is the same on every machine. */
 enum { PARTS = 64 };
 
 static real larger(real a, real b) { return a > b ? a : b; }
@@ -33,7 +33,7 @@ static real sum_exp(const real *x, int64_t n, real max) {
 static int64_t vocab(const Call *c) { return ((const LossAttr *)c->attr)->vocab; }
 static int64_t first_column(const Call *c) { return ((const LossAttr *)c->attr)->first; }
 
-/* The number of this tensor's columns that are not padding. */
+/* Returns the number of this tensor's columns that are not padding. */
 static int64_t columns(const Call *c, const Tensor *logits) {
     const int64_t n = vocab(c) - first_column(c), width = tensor_width(logits);
     return n < 0 ? 0 : n < width ? n : width;
@@ -136,7 +136,7 @@ void KERNEL(cross_entropy_join)(const Call *c) {
     }
 }
 
-/* Whether x[label] is the largest of n elements, and the first of equal ones. */
+/* Returns whether x[label] is the largest of n elements, and the first of several equal ones. */
 static bool is_first_largest(const real *x, int64_t n, int64_t label) {
     const real own = x[label];
     int larger = 0;
@@ -164,7 +164,7 @@ void KERNEL(correct_shard)(const Call *c) {
              (void *)c);
 }
 
-/* The first shard that has the largest logit decides. */
+/* The first shard that contains the largest logit determines the result. */
 void KERNEL(correct_join)(const Call *c) {
     const int64_t shards = c->in[0]->dim[0], tokens = tensor_count(c->out[0]);
     const real *part = reals(c->in[0]);
@@ -178,7 +178,7 @@ void KERNEL(correct_join)(const Call *c) {
 
 void KERNEL(weighted_sum)(const Call *c) {
     const Tensor *x = c->in[0];
-    CHECK(c->out[0]->dtype == F64, "weighted_sum: the sum is F64");
+    CHECK(c->out[0]->dtype == F64, "weighted_sum: the sum must be F64");
     double *total = c->out[0]->data;
     if (!accumulates(c->out[0])) *total = 0;
     for (int64_t b = 0; b < x->dim[0]; b++) {

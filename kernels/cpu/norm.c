@@ -52,7 +52,7 @@ void KERNEL(norm)(const Call *c) {
     pool_for(c->device->pool, tensor_rows(x), grain_rows(tensor_width(x)), norm_rows, (void *)c);
 }
 
-/* If x is stored in 16 bits, the sum is rounded by storing it to y's row, which is not yet in use. */
+/* If x is stored in 16 bits, the sum is rounded by storing it in y's row, which is not used yet. */
 static void sum_rows(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const int64_t h = tensor_width(c->in[0]);
@@ -69,7 +69,7 @@ static void sum_rows(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(add_norm)(const Call *c) {
     const Tensor *a = c->in[0];
-    CHECK(tensor_is_contiguous(a) && tensor_is_contiguous(c->in[1]), "add_norm: a and b are contiguous");
+    CHECK(tensor_is_contiguous(a) && tensor_is_contiguous(c->in[1]), "add_norm: a and b must be contiguous");
     pool_for(c->device->pool, tensor_rows(a), grain_rows(tensor_width(a)), sum_rows, (void *)c);
     KERNEL(norm)
     (&(Call){.in = {c->out[0], c->in[2], c->in[3]},
@@ -106,7 +106,7 @@ static void dx_rows(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-/* Adds the sums over one sample in columns [first, first + n) to sum_gain and sum_bias; n <= COLUMNS. */
+/* Adds the sums over one sample in columns [first, first + n) to sum_gain and sum_bias. n <= COLUMNS. */
 enum { COLUMNS = 64 };
 static void sample_sums(const Call *c, int64_t sample, int64_t first, int64_t n, real *sum_gain,
                         real *sum_bias) {

@@ -12,7 +12,7 @@
 #include "kernels/step_numbers.h"
 #include "kernels/cpu/real.h"
 
-/* ---- pieces: PIECE_MOST elements each if there is no table ---- */
+/* ---- pieces: they have PIECE_MOST elements each if there is no table ---- */
 
 static int64_t pieces(const Call *c) {
     return c->in[1] ? c->in[1]->dim[0] : (tensor_count(c->in[0]) + PIECE_MOST - 1) / PIECE_MOST;
@@ -24,7 +24,7 @@ static FlatPiece piece_at(const Call *c, int64_t i) {
     const FlatPiece p = ((const FlatPiece *)int64s(c->in[1]))[i];
     CHECK(p.begin >= 0 && p.count >= 0 && p.count <= PIECE_MOST && p.begin + p.count <= n && p.group >= 0 &&
               p.group < STEP_GROUPS,
-          "a piece of %lld elements from element %lld of %lld on, group %lld", (long long)p.count,
+          "a piece of %lld elements at element %lld of %lld, group %lld, is invalid", (long long)p.count,
           (long long)p.begin, (long long)n, (long long)p.group);
     return p;
 }
@@ -35,11 +35,11 @@ static void in_pieces(const Call *c, PoolFn *fn, void *arg) {
 
 /* ---- steps ---- */
 
-/* The step's numbers if they are a tensor; NULL if they are in the attributes. */
+/* Returns the step's numbers if they are a tensor, or NULL if they are in the attributes. */
 static const StepNumbers *step_in(const Call *c) {
     const Tensor *t = c->in[2];
     CHECK(!t || (t->dtype == F64 && tensor_count(t) == STEP_WORDS),
-          "a step has %lld numbers of %s, not %d of F64", (long long)tensor_count(t),
+          "a step has %lld numbers of type %s instead of %d of type F64", (long long)tensor_count(t),
           dtype_name((DType)t->dtype), (int)STEP_WORDS);
     return t ? t->data : NULL;
 }
@@ -198,7 +198,7 @@ static void divide(void *arg, int64_t begin, int64_t end) {
 
 void KERNEL(unit_norm)(const Call *c) {
     ExactSum squares;
-    CHECK(tensor_count(c->in[1]) == EXACT_WORDS, "unit_norm: a sum of %lld words",
+    CHECK(tensor_count(c->in[1]) == EXACT_WORDS, "unit_norm: the sum has %lld words",
           (long long)tensor_count(c->in[1]));
     memcpy(&squares, c->in[1]->data, sizeof squares);
     pool_for(c->device->pool, tensor_count(c->in[0]), GRAIN, divide,
@@ -221,7 +221,7 @@ void KERNEL(clip)(const Call *c) {
 }
 
 /* ---- sums: each block of fixed size has PARTS interleaved sums, and the sums of blocks are added exactly.
- * The result thus depends neither on the number of threads, nor on vector width, nor on sharding ---- */
+ * The result does not depend on the number of threads, the vector width or the sharding ---- */
 
 enum { PARTS = 16, TOGETHER = 512 };
 
@@ -272,7 +272,8 @@ void KERNEL(sum_squares)(const Call *c) {
     const int64_t block = ((const SumAttr *)c->attr)->block;
     CHECK(tensor_count(c->out[0]) == EXACT_WORDS, "sum_squares: the sum has %lld words, not %d",
           (long long)tensor_count(c->out[0]), (int)EXACT_WORDS);
-    CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements", (long long)block);
+    CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements are not supported",
+          (long long)block);
     cleared(c->out[0]);
     in_pieces(c, sum_blocks, &(Sums){c, PTHREAD_MUTEX_INITIALIZER});
 }

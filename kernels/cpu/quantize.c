@@ -1,6 +1,6 @@
-/* Quantizes the operands of FP8 GEMMs to FP8 values, or to the numbers that these represent, as Transformer
- * Engine common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x
- * * scale are float also if `real` is double, so that both precisions give equal FP8 values. state and newest
+/* Quantizes the operands of FP8 GEMMs to FP8 values, or to the numbers that these values represent, like Transformer
+ * Engine common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x * scale
+ * have the type float even if `real` is double, so that both precisions produce equal FP8 values. state and newest
  * are updated in place; y, yt and inverse are written. */
 #include <float.h>
 #include <string.h>
@@ -48,7 +48,7 @@ void KERNEL(fp8_own_scale)(const Call *c) {
     state[1] = 0;
 }
 
-/* Rounds down to a power of two, which the scale of a block must be. */
+/* Rounds down to a power of two. The scale of a block must be a power of two. */
 static float power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -69,7 +69,7 @@ static void round_block(const Call *c, int64_t at, int64_t rows, int64_t columns
     }
 }
 
-/* Processes strips of blocks; a strip has `rows` rows. */
+/* Processes strips of blocks. A strip has `rows` rows. */
 static void strips(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;
     const QuantizeAttr *a = c->attr;
@@ -101,13 +101,13 @@ void KERNEL(quantize)(const Call *c) {
 
 /* ---- FP8 values ---- */
 
-/* A matrix of FP8 values; its element (r, i) is the cast of x[r * row + i * column]. */
+/* A matrix of FP8 values. Its element (r, i) is the cast of x[r * row + i * column]. */
 typedef struct Fp8Cast {
     const real *x;
     int64_t rows, columns, row, column;
     Fp8Type type;
     Fp8Blocks blocks;
-    float scale; /* scale of all elements, if there are no blocks */
+    float scale; /* the scale of all elements, if there are no blocks */
     uint8_t *values;
     real *inverse;
 } Fp8Cast;
@@ -144,7 +144,7 @@ void KERNEL(fp8_cast)(const Call *c) {
     const int64_t rows = tensor_rows(x), width = tensor_width(x);
     const float scale = c->in[1] ? (float)reals(c->in[1])[0] : 1;
     Fp8Cast m = {.x = reals(x), .blocks = a->blocks, .scale = scale > 0 ? scale : 1};
-    CHECK(a->blocks == FP8_WHOLE || !y || !yt, "fp8_cast: blocks are of one of y and yt");
+    CHECK(a->blocks == FP8_WHOLE || !y || !yt, "fp8_cast: with blocks, only one of y and yt can be computed");
     m.inverse = reals(c->out[2]);
     if (a->blocks == FP8_WHOLE) *m.inverse = (real)(1 / m.scale);
     if (y) {
@@ -162,9 +162,10 @@ void KERNEL(fp8_cast)(const Call *c) {
 
 /* ---- weights that are stored in FP8 ---- */
 
-/* A run of elements of a part of a weight, all in one block. */
+/* Consecutive elements of a part of a weight that are in one block. */
 typedef struct Run {
-    int64_t at, n, block; /* the run's position in the part, its length, and its block's index in `inverse` */
+    /* the run's position in the part, its number of elements, and the index of its block in `inverse` */
+    int64_t at, n, block;
 } Run;
 
 static Run run_at(const Fp8PartAttr *a, int64_t at, int64_t end) {
@@ -224,7 +225,7 @@ void KERNEL(fp8_cast_part)(const Call *c) {
                   across = fp8_blocks_across(a->blocks, a->columns),
                   turned = fp8_blocks_across(a->blocks, a->rows);
     real *inverse = reals(c->out[1]), *transposed = c->out[2] ? reals(c->out[2]) : NULL;
-    memset(inverse, 0, tensor_bytes(c->out[1])); /* the padding */
+    memset(inverse, 0, tensor_bytes(c->out[1])); /* clears the padding */
     if (transposed) memset(transposed, 0, tensor_bytes(c->out[2]));
     for (int64_t r = 0; r < down; r++)
         for (int64_t i = 0; i < wide; i++) {

@@ -21,8 +21,8 @@ typedef float real;
 
 /* Returns the elements of an operand, whose type must be `real`. */
 static inline real *reals(const Tensor *t) {
-    CHECK(t->dtype == REAL_TYPE, "the operand is %s, this kernel computes in %s", dtype_name((DType)t->dtype),
-          dtype_name(REAL_TYPE));
+    CHECK(t->dtype == REAL_TYPE, "the operand is %s, but this kernel computes in %s",
+          dtype_name((DType)t->dtype), dtype_name(REAL_TYPE));
     return t->data;
 }
 
@@ -33,6 +33,6 @@ static inline int64_t *int64s(const Tensor *t) {
 
 static inline bool accumulates(const Tensor *t) { return t->flags & TENSOR_ACCUM; }
 
-/* The minimum number of elements per thread: for shorter ranges, a second thread costs more time than it saves. */
+/* Minimum number of elements per thread. For shorter ranges, a second thread costs more time than it saves. */
 enum { GRAIN = 16 * 1024 };
 static inline int64_t grain_rows(int64_t width) { return 1 + GRAIN / (width > 0 ? width : 1); }

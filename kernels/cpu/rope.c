@@ -1,6 +1,6 @@
 /* Rotary position embedding (Su et al. 2021; Megatron-LM rope_utils.py). The first `dim` elements of a head are pairs
- * (a, b), which become (a cos - b sin, b cos + a sin) with the angle of their token's position. The rest is copied.
- * Written or accumulated: y, which may be x. */
+ * (a, b), which become (a cos - b sin, b cos + a sin). The angle depends on the token's position. The other elements
+ * are copied. y, which may be x, is written or accumulated. */
 #include "kernels/cpu/real.h"
 
 typedef struct Rope {
@@ -45,7 +45,7 @@ void KERNEL(rope)(const Call *c) {
     const int64_t tokens = o.x->dim[0] * o.x->dim[1], heads = o.x->dim[2] * o.x->dim[3];
     for (int64_t i = 0; i < tokens; i++)
         CHECK(int64s(o.position)[i] >= 0 && int64s(o.position)[i] < o.cos->dim[0],
-              "rope: position %lld, the table has %lld", (long long)int64s(o.position)[i],
+              "rope: position %lld is outside the table of %lld positions", (long long)int64s(o.position)[i],
               (long long)o.cos->dim[0]);
     pool_for(c->device->pool, tokens, grain_rows(heads * tensor_width(o.x)), rotate, &o);
 }

@@ -1,6 +1,6 @@
 /* Computes the router of an MoE layer: the experts of each token, their probabilities, and the gradient.
  * Megatron-LM core/transformer/moe/moe_utils.py (topk_routing_with_score_function, group_limited_topk,
- * sinkhorn). Written: probs, expert, scores, bias; written or accumulated: dlogits, count. */
+ * sinkhorn). probs, expert, scores and bias are written; dlogits and count are written or accumulated. */
 #include "kernels/cpu/router.h"
 
 #include <stdlib.h>
@@ -29,14 +29,14 @@ static int64_t largest(const real *x, int64_t n) {
     return best;
 }
 
-/* Excludes the experts of all but the best groups from `choice`; scratch [experts + groups]. */
+/* Excludes from `choice` the experts of all groups except the best ones. scratch [experts + groups]. */
 static void limit_groups(const Router *r, real *choice, real *scratch) {
     const RouteAttr *a = r->attr;
     const int64_t size = r->experts / a->groups;
     real *score = scratch + r->experts;
     for (int64_t i = 0; i < r->experts; i++) scratch[i] = choice[i], choice[i] = -INFINITY;
     for (int64_t g = 0; g < a->groups; g++) {
-        real *rest = choice + g * size; /* part of the scratch memory */
+        real *rest = choice + g * size; /* this is a part of the scratch memory */
         for (int64_t i = 0; i < size; i++) rest[i] = scratch[g * size + i];
         score[g] = 0;
         for (int64_t i = 0; i < a->group_scores; i++) {
@@ -53,7 +53,7 @@ static void limit_groups(const Router *r, real *choice, real *scratch) {
     }
 }
 
-/* Finds the topk experts with the largest values, in ascending order. */
+/* Finds the topk experts with the largest values. Returns them in ascending order. */
 static void choose(const Router *r, real *choice, int64_t *expert) {
     for (int64_t j = 0; j < r->topk; j++) {
         int64_t at = j, best = largest(choice, r->experts);
@@ -63,10 +63,10 @@ static void choose(const Router *r, real *choice, int64_t *expert) {
     }
 }
 
-/* ---- shares of a band of experts (Liu et al., GRIN, 2024, without sampling) ---- */
+/* ---- softmax over a band of experts (Liu et al., GRIN, 2024, without sampling) ---- */
 
-/* Returns the choice, the expert with the largest logit, and removes it from `rest`. share[i] becomes the softmax over
- * the logits near the choice's, and 0 for other experts. Removed experts have a logit of -inf. */
+/* Returns the choice, the expert with the largest logit, and removes it from `rest`. share[i] becomes the softmax
+ * over the logits near the choice's logit, or 0 for other experts. Removed experts have a logit of -inf. */
 static int64_t choose_in_band(const Router *r, real *rest, real *share) {
     const int64_t n = r->experts, best = largest(rest, n);
     const real top = rest[best];
@@ -139,7 +139,7 @@ void KERNEL(route)(const Call *c) {
     pool_for(c->device->pool, tensor_rows(r.logits), grain_rows(r.experts * (r.topk + 1)), route_rows, &r);
 }
 
-/* Computes ds from dprobs for the chosen experts, and returns its sum weighted by s. */
+/* Computes ds from dprobs for the chosen experts. Returns the sum of ds weighted by s. */
 static real score_grad(const Router *r, const real *dprobs, const real *s, real *ds) {
     const int64_t k = r->topk;
     const bool normalised = router_normalises(r->attr->score) && k > 1;
@@ -218,13 +218,13 @@ void KERNEL(expert_count)(const Call *c) {
         out[(groups > 1 ? copy / k % b : 0) * n + int64s(expert)[copy]]++;
 }
 
-/* Moves biases towards balance: experts with fewer tokens than the mean become more likely. */
+/* Changes the biases to balance the experts: experts with fewer tokens than the mean become more likely. */
 void KERNEL(expert_bias)(const Call *c) {
     const ExpertBiasAttr *a = c->attr;
     const double *count = c->in[1]->data;
     const int64_t n = tensor_count(c->in[0]);
     const real *bias = reals(c->in[0]);
-    double sum = 0; /* exact, because it adds integers */
+    double sum = 0; /* exact, because the summands are integers */
     for (int64_t i = 0; i < n; i++) sum += count[i];
     const double mean = sum / (double)n;
     for (int64_t i = 0; i < n; i++)
@@ -233,9 +233,9 @@ void KERNEL(expert_bias)(const Call *c) {
 
 /* ---- quantiles ---- */
 
-/* Let a token's threshold be its largest biased logit that is not chosen. An expert is chosen by its share of the
- * tokens if its bias is minus the (tokens * topk / experts + 1)-th largest difference between its logit and the
- * threshold. */
+/* The threshold of a token is its largest biased logit that is not chosen. An expert is chosen by an equal share of
+ * the tokens if its bias is -d, where d is the (tokens * topk / experts + 1)-th largest difference between its logit
+ * and the threshold. */
 typedef struct Quantile {
     const Call *call;
     int64_t tokens, experts, topk;
@@ -282,7 +282,8 @@ void KERNEL(quantile)(const Call *c) {
     free(q.threshold);
 }
 
-/* Moves the biases to the mean of those of the step's microbatches, less the mean over the experts. */
+/* Moves the biases towards the mean of the biases of the step's microbatches, and subtracts their mean over the
+ * experts. */
 void KERNEL(quantile_bias)(const Call *c) {
     const double ema = ((const QuantileBiasAttr *)c->attr)->ema, *sum = c->in[1]->data;
     const int64_t n = tensor_count(c->in[0]);
@@ -296,8 +297,8 @@ void KERNEL(quantile_bias)(const Call *c) {
 /* ---- sinkhorn ---- */
 
 /* Computes d0_t d1_e exp(logits_te). The factors are scaled alternately, so that every row sums to 1/tokens and every
- * column to 1/experts, until the mean change of d1 is below the tolerance. Computed in double, because the number of
- * iterations must not depend on the lane's precision. */
+ * column to 1/experts, until the mean change of d1 is below the tolerance. The factors are double, because the number
+ * of iterations must not depend on the lane's precision. */
 void KERNEL(sinkhorn)(const Call *c) {
     const double tolerance = 1e-4, epsilon = 1e-8;
     const Tensor *logits = c->in[0];

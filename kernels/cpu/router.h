@@ -1,11 +1,11 @@
-/* Computes the scores of a router, for its choice of experts and for its losses. */
+/* Computes the scores that a router needs for its choice of experts and for its losses. */
 #pragma once
 
 #include "kernels/cpu/vector_math.h"
 
-#define ROUTER_EPSILON 1e-20 /* added to the sum that normalises scores */
+#define ROUTER_EPSILON 1e-20 /* added to the sum that normalizes scores */
 
-/* p may alias x. */
+/* p [n] = softmax of x. p may be x. */
 static inline void router_softmax(const real *x, int64_t n, real *p) {
     real max = x[0], sum = 0;
     for (int64_t i = 1; i < n; i++) max = x[i] > max ? x[i] : max;
@@ -13,7 +13,7 @@ static inline void router_softmax(const real *x, int64_t n, real *p) {
     for (int64_t i = 0; i < n; i++) p[i] /= sum;
 }
 
-/* The values by which experts are compared: the logits, or functions of the logits. */
+/* Computes the values by which experts are compared: the logits, or functions of the logits. */
 static inline void router_scores(RouterScore kind, const real *logits, int64_t n, real *score) {
     if (kind == ROUTER_SOFTMAX)
         router_softmax(logits, n, score);
@@ -24,13 +24,13 @@ static inline void router_scores(RouterScore kind, const real *logits, int64_t n
                                                      : logits[i];
 }
 
-/* Whether the scores of the chosen experts are divided by their sum. */
+/* Returns whether the scores of the chosen experts are divided by their sum. */
 static inline bool router_normalises(RouterScore kind) {
     return kind == ROUTER_SIGMOID || kind == ROUTER_SQRTSOFTPLUS;
 }
 
-/* d score / d logit of such a score s, times weight / s. If s is the root of softplus u, that is
- * weight (1 - exp(-u)) / 2u. */
+/* Returns (d score / d logit) * weight / s for a score s that router_normalises accepts. If s is the square root of a
+ * softplus u, this is weight (1 - exp(-u)) / 2u. */
 static inline real router_slope(RouterScore kind, real s, real weight) {
     if (kind == ROUTER_SIGMOID) return weight * (1 - s);
     const real u = s * s;

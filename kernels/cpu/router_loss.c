@@ -1,13 +1,13 @@
-/* Losses that balance a router. p are the probabilities of all experts for a token t, and f_e is the share of
- * all choices that fell on expert e.
+/* Losses that balance a router. p contains the probabilities of all experts for a token t, and f_e is the fraction of
+ * all choices that are expert e.
  *
- *   balance  experts * sum_e f_e mean_t p_te (Fedus et al., "Switch Transformers", 2021); with counts per
- * sample the mean over the samples. Megatron-LM moe_utils.py switch_load_balancing_loss_func: its sum_e count_e /
- * (tokens * topk) is 1
+ *   balance  experts * sum_e f_e mean_t p_te (Fedus et al., "Switch Transformers", 2021); with counts per sample, the
+ *   mean over the samples. Equal to Megatron-LM moe_utils.py switch_load_balancing_loss_func, because sum_e count_e /
+ *   (tokens * topk) is 1
  *   z        mean_t logsumexp(logits_t)^2 (Zoph et al., "ST-MoE", 2022)
  *
- * If tokens are sharded over ranks, each rank computes its summand of the loss. One thread computes the loss, because a
- * sum over tokens has one order. Written: loss; written or accumulated: dlogits. */
+ * If tokens are sharded over ranks, each rank computes its summand of the loss. One thread computes the loss, because
+ * a sum over tokens has one order. loss is written; dlogits is written or accumulated. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -18,7 +18,8 @@ typedef struct Loss {
     const Tensor *logits, *count;
     int64_t tokens, experts, samples;
     double all_tokens;
-    double *share; /* [1 or samples, experts]: the coefficient of each probability in the loss; NULL for z */
+    /* [1 or samples, experts]: the coefficient of each probability in the loss; NULL for the z loss */
+    double *share;
 } Loss;
 
 static Loss loss_open(const Call *c, const Tensor *count) {
@@ -41,7 +42,7 @@ static const double *share_of(const Loss *l, int64_t token) {
     return l->share + (l->count->dim[0] > 1 ? token % l->samples * l->experts : 0);
 }
 
-/* Computes the probabilities; returns their sum before normalisation (1: softmax). */
+/* Computes the probabilities. Returns their sum before normalization, or 1 for a softmax. */
 static real probabilities(const Loss *l, const real *logits, real *p) {
     if (!router_normalises(l->attr->score)) return router_softmax(logits, l->experts, p), 1;
     real sum = (real)ROUTER_EPSILON;

@@ -1,5 +1,5 @@
-/* Computes small GEMMs inside a kernel. Each element of c is a single chain of multiply-adds in the order of
- * k, so that it does not depend on the number of rows and columns. The loop over n is vectorised. */
+/* Computes small GEMMs inside a kernel. Each element of c is a single chain of multiply-adds in the order of k, so it
+ * does not depend on the number of rows and columns. The loop over n is vectorized. */
 #pragma once
 
 #include "kernels/cpu/real.h"
@@ -29,7 +29,7 @@ typedef struct Tile {
     int64_t ldc;
 } Tile;
 
-/* Inlined so that `rows` and `width` are compile-time constants. */
+/* This function is inlined, so that `rows` and `width` are compile-time constants. */
 static inline __attribute__((always_inline)) void tile_block(const Tile *t, int rows, int width, int64_t i,
                                                              int64_t j) {
     const real *a = t->a + i * t->a_row, *b = t->b + j;

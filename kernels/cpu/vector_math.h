@@ -1,7 +1,7 @@
-/* exp, the logistic function and softplus as straight-line code that compilers can vectorise. libm's
- * functions are calls, and libmvec's need -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n *
- * (Taylor polynomial of exp at r). The error is below 2 ulp; infinities and NaN are handled. A subnormal
- * result becomes 0, because arithmetic on subnormals is a hundred times slower. */
+/* exp, the logistic function and softplus as code without branches, which compilers can vectorize. The functions of
+ * libm are not inlined, and those of libmvec require -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n
+ * * (Taylor polynomial of exp at r). The error is below 2 ulp, and infinities and NaN are handled. A subnormal result
+ * is replaced by 0, because arithmetic on subnormals is a hundred times slower. */
 #pragma once
 
 #include <string.h>
@@ -12,8 +12,8 @@
 typedef int64_t RealBits;
 typedef uint64_t RealWord;
 enum { EXP_TERMS = 13, EXP_BIAS = 1023, EXP_SHIFT = 52, SOFTPLUS_TERMS = 16 };
-#define EXP_LOW   (-708.39) /* below this, the result is 0, */
-#define EXP_HIGH  710.0     /* above this, infinity */
+#define EXP_LOW   (-708.39) /* the result is 0 for smaller x */
+#define EXP_HIGH  710.0     /* the result is infinite for larger x */
 #define EXP_MAGIC 0x1.8p52  /* adding and subtracting it rounds x to an integer */
 #define LN2_HIGH  0x1.62e42feep-1
 #define LN2_LOW   0x1.a39ef35793c76p-33
@@ -54,16 +54,17 @@ static inline real vector_exp(real exponent) {
     real p = (real)INVERSE_FACTORIAL[EXP_TERMS];
     for (int i = EXP_TERMS - 1; i >= 0; i--) p = p * r + (real)INVERSE_FACTORIAL[i];
     const RealBits half =
-        power >> 1; /* two factors, because 2^power may overflow although the result does not */
+        power >> 1; /* computed as two factors, because 2^power can overflow although the result does not */
     const real y = p * power_of_two(half) * power_of_two(power - half);
     return exponent < EXP_LOW ? 0 : y;
 }
 
-/* 1 / (1 + exp(-x)) */
+/* Returns 1 / (1 + exp(-x)). */
 static inline real vector_sigmoid(real x) { return 1 / (1 + vector_exp(-x)); }
 
-/* log(1 + exp(x)) = max(x, 0) + 2 atanh(e / (2 + e)), e = exp(-|x|). The series of atanh converges quickly, because its
- * argument is at most 1/3. The error is below 4 ulp; a result below the smallest normal number is 0. */
+/* Returns log(1 + exp(x)) = max(x, 0) + 2 atanh(e / (2 + e)), e = exp(-|x|). The series of atanh converges quickly,
+ * because its argument is at most 1/3. The error is below 4 ulp; a result below the smallest normal number is
+ * replaced by 0. */
 static inline real vector_softplus(real x) {
     const real e = vector_exp(x < 0 ? x : -x), z = e / (2 + e), square = z * z;
     real p = 0;
@@ -71,8 +72,8 @@ static inline real vector_softplus(real x) {
     return (x > 0 ? x : 0) + 2 * z * p;
 }
 
-/* erf. In float, it is x P(x^2) for |x| < 1, else 1 - exp(-Q(|x|)), which rounds to 1 for |x| >= 4. P and Q
- * interpolate erf(x) / x and -log(1 - erf(x)) at Chebyshev nodes. The error is below 3 ulp. In double, libm's
+/* Returns erf(x). In float, it is x P(x^2) for |x| < 1, otherwise 1 - exp(-Q(|x|)), which rounds to 1 for |x| >= 4. P
+ * and Q interpolate erf(x) / x and -log(1 - erf(x)) at Chebyshev nodes. The error is below 3 ulp. In double, libm's
  * erf is used. */
 #ifdef REAL_IS_DOUBLE
 static inline real vector_erf(real x) { return erf(x); }

@@ -3,12 +3,12 @@
  *   y = beta x + p x^2                              if x > 0
  *   y = beta x + n (exp(min(x, eps)) - 1 - x)       otherwise
  *
- * softplus(a) = log(1 + exp(a)), or a if a > 20, as in PyTorch. A row's sums for alpha_p and alpha_n are those of
- * dy dy/dalpha over its columns, in order. y and the sums are written; dx is written or accumulated. */
+ * softplus(a) = log(1 + exp(a)), or a if a > 20, as in PyTorch. For each row, the sums for alpha_p and alpha_n are
+ * the sums of dy dy/dalpha over its columns, in order. y and the sums are written; dx is written or accumulated. */
 #include "kernels/cpu/real.h"
 
 typedef struct Curve {
-    real p, n, dp, dn, beta, eps; /* dp, dn: slopes of softplus */
+    real p, n, dp, dn, beta, eps; /* dp and dn are the slopes of softplus at alpha_p and alpha_n */
 } Curve;
 
 static real softplus(real a) { return a > 20 ? a : REAL_MATH(log1p)(REAL_MATH(exp)(a)); }
@@ -24,7 +24,7 @@ static Curve curve_of(Tensor *const *in) {
                    .eps = *reals(in[3])};
 }
 
-/* The factor of n. */
+/* Returns the factor of n in y. */
 static real tail(const Curve *c, real x) { return REAL_MATH(expm1)(x < c->eps ? x : c->eps) - x; }
 static real tail_slope(const Curve *c, real x) { return x < c->eps ? REAL_MATH(expm1)(x) : -1; }
 

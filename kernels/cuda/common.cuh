@@ -1,11 +1,10 @@
-/* Code that all CUDA kernels share: types, loads and stores, views of tensors, reductions in a fixed order,
+/* Code that all CUDA kernels share: types, loads and stores, views of tensors, reductions in a fixed order, and
  * launches.
  *
- * Storage types are double, float, bf16 and fp16; arithmetic is in double or float (Real<T>). Memory-bound
- * kernels are templates over the storage type (STORAGE_SWITCH) and make 16-byte accesses (Vec) if operands
- * are aligned. Other kernels are templates only over the arithmetic type (REAL_SWITCH) and access operands
- * through Cells, which check the storage type at run time. No kernel adds floats atomically, so runs are
- * deterministic. */
+ * Storage types are double, float, bf16 and fp16. Arithmetic types are double and float (Real<T>). Memory-bound
+ * kernels are templates over the storage type (STORAGE_SWITCH), and use 16-byte accesses (Vec) if operands are
+ * aligned. Other kernels are templates only over the arithmetic type (REAL_SWITCH) and access operands through Cells,
+ * which check the storage type at run time. No kernel adds floats atomically, so runs are deterministic. */
 #pragma once
 
 #include <cuda_bf16.h>
@@ -83,15 +82,15 @@ template <typename R> struct FromReal<bf16, R> {
 template <typename R> struct FromReal<fp16, R> {
     __device__ static __forceinline__ fp16 of(R x) { return __float2half_rn((float)x); }
 };
-/* Converts to a storage type: rounds to nearest, ties to even. */
+/* Converts to a storage type. Rounds to nearest, ties to even. */
 template <typename T, typename R> __device__ __forceinline__ T from_real(R x) {
     return FromReal<T, R>::of(x);
 }
 
-/* Elements of any storage type, converted at each access. */
+/* Elements of any storage type, which are converted at each access. */
 struct Cells {
     void *data;
-    int dtype; /* F64, F32, BF16, F16 */
+    int dtype; /* F64, F32, BF16 or F16 */
 
     template <typename R> __device__ __forceinline__ R get(int64_t i) const {
         switch (dtype) {
@@ -129,7 +128,7 @@ static inline Cells cells(const Tensor *t) {
     return c;
 }
 
-/* N elements that are loaded or stored by one access. */
+/* N elements that one access loads or stores. */
 template <typename T, int N> struct alignas(sizeof(T) * N) Vec { T v[N]; };
 template <typename T> constexpr int VEC = 16 / sizeof(T); /* number of elements in 16 bytes */
 static inline bool aligned_16(const void *p) { return (uintptr_t)p % 16 == 0; }
@@ -142,7 +141,7 @@ static inline const int64_t *ids_of(const Tensor *t) {
     CHECK(!t || t->dtype == I64, "the operand is %s, not I64", dtype_name((DType)t->dtype));
     return data_of<int64_t>(t);
 }
-/* The storage type that determines the arithmetic type, as in call_run on the CPU. */
+/* Returns the storage type that determines the arithmetic type, as in call_run on the CPU. */
 static inline DType lead_type(const Call *c) {
     for (int i = 0; i < CALL_IN; i++)
         if (c->in[i] && dtype_is_float((DType)c->in[i]->dtype)) return (DType)c->in[i]->dtype;
@@ -178,8 +177,7 @@ static inline Rows rows_of(const Tensor *t) {
     r.width = tensor_width(t);
     return r;
 }
-/* Whether every row of t begins at an address that is a multiple of 16 bytes, and is a multiple of 16 bytes
- * long. */
+/* Returns whether the address and the length of every row of t are multiples of 16 bytes. */
 static inline bool rows_are_aligned(const Tensor *t) {
     const int64_t n = 16 / (int64_t)dtype_size((DType)t->dtype);
     bool yes = aligned_16(t->data) && tensor_width(t) % n == 0;
@@ -190,12 +188,13 @@ static inline bool rows_are_aligned(const Tensor *t) {
 /* ---- launches ---- */
 
 static inline cudaStream_t stream_of(const Call *c) { return cuda_of(c->device)->stream; }
-/* Checks a kernel launch. Must follow every <<<>>>. */
+/* Checks a kernel launch. Every <<<>>> must be followed by LAUNCHED(). */
 #define LAUNCHED() CUDA_CHECK(cudaGetLastError())
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 __host__ __device__ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-/* The number of blocks for a grid-stride loop over n items with `each` items per block. It is at least 1. */
+/* Returns the number of blocks for a grid-stride loop over n items with `each` items per block. The result is at
+ * least 1. */
 static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
     const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 32, want = ceil_div(n, each);
     return (unsigned)(want < 1 ? 1 : want < most ? want : most);
@@ -205,8 +204,8 @@ static inline unsigned grid_for(const Call *c, int64_t n, int64_t each) {
          i += (int64_t)gridDim.x * blockDim.x)
 
 /* Records an error. The first error of a device becomes a fault when the host next waits for the device
- * (tensor/cuda.h). `message` is a string in host memory that contains two %lld. The kernel must therefore get
- * it as an argument. */
+ * (tensor/cuda.h). `message` is a string in host memory that contains two %lld, so it must be an argument of the
+ * kernel. */
 __device__ __forceinline__ void raise_assert(DeviceAssert *c, const char *message, int64_t a, int64_t b) {
     if (atomicExch(&c->raised, 1)) return;
     c->message = message;
@@ -221,12 +220,12 @@ template <typename R> __device__ __forceinline__ R warp_sum(R x) {
 }
 template <typename R> __device__ __forceinline__ R larger(R a, R b) {
     return a > b || a != a ? a : b;
-} /* NaN wins */
+} /* NaN takes precedence */
 template <typename R> __device__ __forceinline__ R warp_max(R x) {
     for (int k = 16; k > 0; k /= 2) x = larger(x, __shfl_xor_sync(0xffffffffu, x, k));
     return x;
 }
-/* The sum over a block, whose size must be a multiple of 32. All threads must call this, and all get the
+/* The sum over a block, whose size must be a multiple of 32. All threads must call this function, and all receive the
  * result. `room` is shared memory for 32 elements. */
 template <typename R> __device__ __forceinline__ R block_sum(R x, R *room) {
     x = warp_sum(x);

@@ -1,13 +1,13 @@
-/* The ops of kernels/cpu/dropout.c, with the same random numbers. y is written or accumulated. */
+/* Computes the ops of kernels/cpu/dropout.c, with the same random numbers. y is written or accumulated. */
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/vectors.cuh"
 
-/* A run consists of the elements of two Philox blocks; a block begins at a multiple of 4 of the global index.
- * If a row does not begin at such a multiple, its first run begins before the row. A warp processes up to
- * STRIPE runs of a row, and computes their position in the whole sequence only once. */
+/* A run consists of the elements of two Philox blocks. A block begins at a multiple of 4 of the global index. If a
+ * row does not begin at such a multiple, its first run begins before the row. A warp processes up to STRIPE runs of a
+ * row, and computes their position in the full sequence only once. */
 enum { THREADS = 256, WARP = 32, WORDS = 4, BLOCKS = 2, MANY = WORDS * BLOCKS, STRIPE = 4 * WARP };
 
-/* Maps rows to tokens of the whole sequence. */
+/* Maps rows to tokens of the full sequence. */
 struct Tokens {
     int64_t samples, first_sample, seq_total;
     SequenceSlice slice;
@@ -26,7 +26,7 @@ template <typename R> struct Jitter {
     }
 };
 
-/* A row has `runs` runs. */
+/* Processes rows of `runs` runs each. */
 template <typename T, typename Noise>
 __global__ void __launch_bounds__(THREADS)
     multiply(const T *x, T *y, int64_t rows, int64_t h, int64_t runs, const __grid_constant__ Tokens tokens,

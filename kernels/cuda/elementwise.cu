@@ -1,8 +1,8 @@
-/* The ops of kernels/cpu/elementwise.c. */
+/* Computes the ops of kernels/cpu/elementwise.c. */
 #include "kernels/cuda/common.cuh"
 
-/* Operands are processed by rows. If they are contiguous, 16-byte aligned and of equal types, they are
- * treated as one row of vectors. */
+/* Operands are processed by rows. If they are contiguous, 16-byte aligned and of the same type, they are processed as
+ * one row of vectors. */
 enum { THREADS = 256 };
 
 /* ---- copy ---- */
@@ -26,8 +26,8 @@ template <typename X, typename Y, int N> __global__ void copy_flat(const X *x, Y
     GRID_LOOP(i, n) put(((const Vec<X, N> *)x)[i], (Vec<Y, N> *)y + i, add);
 }
 
-/* A block copies a tile of TILE vectors of N adjacent elements. Finding a row takes several divisions, which
- * are many more instructions than copying a vector, so the block finds each of its rows only once. */
+/* A block copies a tile of TILE vectors of N adjacent elements. Finding a row needs several divisions, which are many
+ * more instructions than the copy of a vector. A block therefore finds each of its rows only once. */
 enum { LOADS = 4, TILE = LOADS * THREADS };
 struct Start {
     int64_t x, y;
@@ -36,7 +36,7 @@ struct Start {
 template <typename X, typename Y, int N>
 __global__ void __launch_bounds__(THREADS)
     copy_rows(const X *x, Y *y, Rows x_rows, Rows y_rows, int64_t n, bool add) {
-    extern __shared__ Start start[]; /* vector i of the tile, if in row r, is at start[r] + i * N */
+    extern __shared__ Start start[]; /* vector i of the tile is at start[r] + i * N if it is in row r */
     const int64_t each = x_rows.width / N, begin = (int64_t)blockIdx.x * TILE, first = begin / each,
                   column = begin - first * each;
     const int count = (int)min((int64_t)TILE, n - begin);
@@ -46,14 +46,14 @@ __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
 
-    /* Vector i is in row (at + i) / width. Only the last TILE vectors of a row are counted, so that 32 bits
-     * suffice. */
+    /* Vector i is in row (at + i) / width. Only the last TILE vectors of a row are counted, so 32 bits are
+     * sufficient. */
     const uint32_t width = (uint32_t)min(each, (int64_t)TILE),
                    at = (uint32_t)max(column + width - each, (int64_t)0);
     Vec<X, N> from[LOADS];
     Vec<Y, N> *to[LOADS];
 #pragma unroll
-    for (int k = 0; k < LOADS; k++) { /* without a branch, so that all loads are in flight together */
+    for (int k = 0; k < LOADS; k++) { /* without a branch, so that all loads are in flight simultaneously */
         const int i = min(k * THREADS + (int)threadIdx.x, count - 1);
         const Start p = start[(at + i) / width];
         from[k] = *(const Vec<X, N> *)(x + p.x + i * N);
@@ -184,7 +184,7 @@ template <typename X, typename Y> static void scale(const Call *c) {
 
 extern "C" void cuda_scale(const Call *c) {
     const int x = c->in[0]->dtype, y = c->out[0]->dtype;
-    CHECK(x == y || (x == BF16 && y == F32) || (x == F32 && y == BF16), "scale: %s to %s",
+    CHECK(x == y || (x == BF16 && y == F32) || (x == F32 && y == BF16), "scale: %s cannot be scaled to %s",
           dtype_name((DType)x), dtype_name((DType)y));
     if (!tensor_count(c->out[0])) return;
     if (x == y)

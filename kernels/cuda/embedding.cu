@@ -1,13 +1,13 @@
-/* The ops of kernels/cpu/embedding.c. The gradient of a row of the table is the sum over its tokens in their
- * order [b,s]. Tokens are sorted by row, and the sorted list is divided into chunks of equal length. A run is
- * a sequence of tokens with equal rows; a block sums the runs that end in its chunk. If a run continues in
- * the next chunk, its partial sum is written to scratch memory for the block where the run ends. So the work
- * is proportional to the number of tokens, and a row that most tokens use is shared by many blocks. */
+/* Computes the ops of kernels/cpu/embedding.c. The gradient of a row of the table is the sum over its tokens in their
+ * order [b,s]. Tokens are sorted by row, and the sorted list is divided into chunks of equal length. A run is a
+ * sequence of tokens with equal rows, and a block sums the runs that end in its chunk. If a run continues in the next
+ * chunk, its partial sum is written to scratch memory for the block where the run ends. The work is therefore
+ * proportional to the number of tokens, and many blocks share a row that most tokens use. */
 #include <cub/device/device_merge_sort.cuh>
 
 #include "kernels/cuda/pdl.cuh"
 
-/* The ids of a call, and the range of ids that this rank's table contains. */
+/* The ids of a call, and the range of ids in this rank's table. */
 struct Ids {
     const int64_t *id; /* [b,s] */
     int64_t b, s;
@@ -72,7 +72,7 @@ template <typename U> static void run_gather(const Call *c, size_t row_bytes) {
 extern "C" void cuda_embedding(const Call *c) {
     const Tensor *w = c->in[1], *y = c->out[0];
     const size_t bytes = (size_t)w->dim[1] * dtype_size((DType)w->dtype);
-    CHECK(w->dtype == y->dtype, "embedding: a table of %s, y is %s", dtype_name((DType)w->dtype),
+    CHECK(w->dtype == y->dtype, "embedding: the table is %s, but y is %s", dtype_name((DType)w->dtype),
           dtype_name((DType)y->dtype));
     if (!tensor_count(y)) return;
     if (bytes % 16 == 0 && aligned_16(w->data) && aligned_16(y->data))
@@ -85,8 +85,8 @@ extern "C" void cuda_embedding(const Call *c) {
 
 /* ---- backward ---- */
 
-/* Keys are row << 32 | token. They are unique, so any sort gives the same order. Tokens whose rows other
- * ranks own come last. */
+/* Keys are row << 32 | token. Keys are unique, so every sorting algorithm produces the same order. Tokens whose rows
+ * are on other ranks come last. */
 enum : int64_t { NO_ROW = UINT32_MAX };
 
 static __global__ void write_keys(Ids o, uint64_t *key, int64_t tokens) {
@@ -114,7 +114,7 @@ struct Scatter {
     __device__ __forceinline__ bool goes_on(int end) const {
         return end < tokens && row(end) == row(end - 1);
     }
-    /* The end of the run that contains `begin`, but at most `end`. */
+    /* Returns the end of the run that contains `begin`, but at most `end`. */
     __device__ __forceinline__ int run_end(int begin, int end) const {
         const int64_t r = row(begin);
         int i = begin + 1;
@@ -123,7 +123,7 @@ struct Scatter {
     }
 };
 
-/* The sum of one run in the N columns of a thread, which start at `column`. */
+/* The sum of one run in the N columns of a thread, which begin at `column`. */
 template <typename T, int N> struct RunSum {
     typedef Real<T> R;
     Vec<R, N> sum, old;
@@ -162,8 +162,8 @@ template <typename T, int N> struct RunSum {
     }
 };
 
-/* Block (x, y) processes chunk x and the columns of tile y. It sums all runs except one that began in an
- * earlier chunk and ends here. */
+/* Block (x, y) processes chunk x and the columns of tile y. It sums all runs except a run that began in an earlier
+ * chunk and ends in this one. */
 enum { COLUMN_THREADS = 128 };
 template <typename T, int N>
 static __global__ void __launch_bounds__(COLUMN_THREADS) sum_runs(Scatter o, const T *dy, Real<T> *rest) {
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     const int64_t row = o.row(begin);
     const int run = o.run_end(begin, end);
     if (row == NO_ROW || (run == end && o.goes_on(end))) return;
-    int from = 0; /* will be the beginning of the run */
+    int from = 0; /* becomes the beginning of the run */
     for (int to = begin; from < to;) {
         const int middle = from + (to - from) / 2;
         if (o.row(middle) < row)
@@ -220,11 +220,10 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     sum.write(o, row, column);
 }
 
-/* The layout of the scratch memory. Chunks are short so that there are many blocks, unless there would be too
- * many. */
+/* The layout of the scratch memory. Chunks are short, so that there are many blocks, but not too many. */
 struct ScatterPlan {
     int tokens, chunk, chunks;
-    size_t keys, sort, rest; /* bytes */
+    size_t keys, sort, rest; /* sizes in bytes */
 };
 
 static ScatterPlan scatter_plan(const Call *c) {
@@ -233,7 +232,7 @@ static ScatterPlan scatter_plan(const Call *c) {
     ScatterPlan p = {};
     CHECK(
         n <= INT32_MAX && c->out[0]->dim[0] < NO_ROW,
-        "embedding_grad: %lld tokens and %lld rows, the GPU's kernel supports at most 2^31 - 1 and 2^32 - 2",
+        "embedding_grad: %lld tokens and %lld rows; the GPU's kernel supports at most 2^31 - 1 and 2^32 - 2",
         (long long)n, (long long)c->out[0]->dim[0]);
     p.tokens = (int)n;
     p.chunk = (int)(chunk < SHORTEST ? SHORTEST : chunk);

@@ -1,12 +1,12 @@
-/* Computes the FP8 values of operands and of their transposes in one pass over x. Scales are as in
- * kernels/cuda/quantize.cu. Values are rounded by the hardware's conversion, which is bitwise equal to
- * src/tensor/fp8.c: to nearest, ties to even, overflow to the largest value, NaN to 0x7f. y, yt and inverse
- * are written; newest is updated in place. */
+/* Computes the FP8 values of operands and of their transposes in one pass over x. Scales are computed as in
+ * kernels/cuda/quantize.cu. The hardware's conversion, which is bitwise equal to src/tensor/fp8.c, rounds values to
+ * nearest, ties to even. Overflows become the largest value, and NaN becomes 0x7f. y, yt and inverse are written;
+ * newest is updated in place. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"
 
-/* A block processes a tile of 128 by 128 elements, and a thread 8 by 8 of them. */
+/* A block processes a tile of 128 by 128 elements. A thread processes 8 by 8 of them. */
 enum {
     TILE = FP8_BLOCK,
     THREADS = 256,
@@ -22,8 +22,8 @@ typedef struct Fp8Cast {
     const float *state;
     float *inverse, *newest;
     int64_t rows, width;
-    /* `across` is the number of tiles in a row. A stack is a column of 2^stack tiles; all its tiles are
-     * processed before those of the next stack to the right. */
+    /* `across` is the number of tiles in a row. A stack is a column of 2^stack tiles. All tiles of a stack are
+     * processed before those of the next stack to its right. */
     uint32_t across, stack;
     Fp8Blocks blocks;
 } Fp8Cast;
@@ -55,7 +55,7 @@ template <typename T> struct Held {
     __device__ __forceinline__ float operator()(int r, int k) const { return row[r].get(k); }
 };
 
-/* A thread's position: the first row of its tile, and the thread's first column. */
+/* A thread's position: the first row of its tile, and the first column of the thread. */
 struct Place {
     int64_t row, column;
     int lane, line;
@@ -92,8 +92,7 @@ template <typename T> __device__ __forceinline__ float largest_of(const Held<T> 
     return most.get();
 }
 
-/* The factors of a thread's rows and columns. Only one of the two kinds is used; the factors of the other are
- * 1. */
+/* The factors of a thread's rows and columns. Only one of these two kinds is used; the other factors are 1. */
 struct Scales {
     float row[SIDE], column[SIDE];
 };
@@ -181,7 +180,7 @@ __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4])
 }
 
 /* The index in the transposed tile of a line, which is 8 rows of a column. The distance between columns is a
- * multiple of the number of banks. So lines are swapped such that 16 threads, which write different columns
+ * multiple of the number of banks. Lines are therefore swapped such that 16 threads, which write different columns
  * concurrently, use 16 different pairs of banks. */
 __device__ __forceinline__ int turned_at(int column, int line) {
     return column * LANES + (line ^ column / SIDE);
@@ -256,14 +255,14 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
     }
     if (!c.newest) return;
     const float most = block_max(largest_of(x), room);
-    /* Non-negative floats are ordered like their bits, and a maximum does not depend on the order of
+    /* The order of non-negative floats is that of their bits, and a maximum does not depend on the order of
      * updates. */
     if (threadIdx.x == 0) atomicMax((int *)(c.newest + 1), __float_as_int(most));
 }
 
 /* ---- any sizes, types and addresses ---- */
 
-/* A matrix of FP8 values whose element (r, i) is the value of x[r * row + i * column]. */
+/* A matrix of FP8 values. Element (r, i) is the value of x[r * row + i * column]. */
 typedef struct Matrix {
     Cells x, state, inverse;
     int64_t rows, columns, row, column;
@@ -271,7 +270,7 @@ typedef struct Matrix {
     uint8_t *values;
 } Matrix;
 
-/* Each warp processes one scale's block, or 128 columns of a row. */
+/* Each warp processes the block of one scale, or 128 columns of a row. */
 template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_blocks(Matrix m) {
     const int lane = threadIdx.x % 32;
     const int64_t each = m.blocks == FP8_SQUARES ? TILE : 1, across = (m.columns + TILE - 1) / TILE,
@@ -316,7 +315,7 @@ template <typename R, __nv_fp8_interpretation_t F> static __global__ void write_
         }                                                                                                    \
     } while (0)
 
-/* Whether the fast kernel for tiles supports the call. The other kernel supports all calls, but is slow. */
+/* Returns whether the fast kernel for tiles supports the call. The other kernel supports all calls, but is slow. */
 static bool in_tiles(const Call *c, Fp8Blocks blocks) {
     const Tensor *x = c->in[0];
     bool floats = x->dtype != F64 && c->out[2]->dtype == F32;
@@ -328,7 +327,7 @@ static bool in_tiles(const Call *c, Fp8Blocks blocks) {
            (blocks == FP8_WHOLE || c->out[0] || c->out[1]);
 }
 
-/* The number of tiles, including those beyond x that complete the last stack. */
+/* Returns the number of tiles, including tiles outside of x that complete the last stack. */
 static int64_t tiles_of(const Fp8Cast &c) {
     return ceil_div(ceil_div(c.rows, TILE), (int64_t)1 << c.stack) * c.across << c.stack;
 }
@@ -353,8 +352,8 @@ static void tiles(const Call *c, Fp8Blocks blocks, DType type) {
     cast.across = (uint32_t)ceil_div(cast.width, TILE);
     while (cast.yt && cast.stack < HIGHEST_STACK && (int64_t)TILE << cast.stack < cast.rows) cast.stack++;
     cast.blocks = blocks;
-    CHECK(tiles_of(cast) <= INT32_MAX, "fp8_cast: %lld rows of %lld are too many", (long long)cast.rows,
-          (long long)cast.width);
+    CHECK(tiles_of(cast) <= INT32_MAX, "fp8_cast: %lld rows of %lld elements are too many",
+          (long long)cast.rows, (long long)cast.width);
     switch (x->dtype) {
     case F32:
         FORMAT_SWITCH(type, launch_tiles<float, F>(c, cast));
@@ -392,9 +391,9 @@ extern "C" void cuda_fp8_cast(const Call *c) {
     const Fp8Blocks blocks = ((const Fp8CastAttr *)c->attr)->blocks;
     const Tensor *y = c->out[0], *yt = c->out[1];
     const DType type = y ? (DType)y->dtype : yt ? (DType)yt->dtype : F8E4M3;
-    CHECK(dtype_is_fp8(type) && (!yt || yt->dtype == type), "fp8_cast: y is %s, its transpose %s",
+    CHECK(dtype_is_fp8(type) && (!yt || yt->dtype == type), "fp8_cast: y is %s, but its transpose is %s",
           dtype_name(type), yt ? dtype_name((DType)yt->dtype) : "not requested");
-    CHECK(blocks == FP8_WHOLE || !y || !yt, "fp8_cast: blocks are of one of y and yt");
+    CHECK(blocks == FP8_WHOLE || !y || !yt, "fp8_cast: with blocks, only one of y and yt can be computed");
     if (in_tiles(c, blocks)) {
         tiles(c, blocks, type);
         return;

@@ -1,6 +1,5 @@
-/* Weights that are stored in FP8: casts of a part of a weight, and what GEMMs need of the stored values. Values and
- * scales are bitwise equal to those of kernels/cpu/quantize.c. amaxes are updated in place; y and inverse are
- * written. */
+/* Weights that are stored in FP8: casts a part of a weight, and converts stored values for GEMMs. Values and scales
+ * are bitwise equal to those of kernels/cpu/quantize.c. amaxes are updated in place; y and inverse are written. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"
@@ -33,7 +32,7 @@ __device__ __forceinline__ int64_t block_at(const Part &p, int64_t i) {
 
 /* ---- amaxes ---- */
 
-/* Non-negative floats are ordered like their bits, and a maximum does not depend on the order of updates. */
+/* The order of non-negative floats is that of their bits, and a maximum does not depend on the order of updates. */
 __device__ __forceinline__ void raise_to(const Cells &to, int64_t at, float x) {
     if (to.dtype == F64)
         atomicMax((long long *)to.data + at, __double_as_longlong((double)x));
@@ -49,7 +48,7 @@ static __global__ void amax_of_part(Part p, Cells amax) {
     if (threadIdx.x == 0) raise_to(amax, 0, most);
 }
 
-/* Each warp processes the part's elements of 128 columns of a row. */
+/* Each warp processes the elements of the part that are in 128 columns of a row. */
 static __global__ void amaxes_of_part(Part p, Cells amaxes) {
     const int lane = threadIdx.x % 32;
     const int64_t across = (p.a.columns + FP8_BLOCK - 1) / FP8_BLOCK, first = p.a.first / p.a.columns,
@@ -96,7 +95,7 @@ template <__nv_fp8_interpretation_t F> __device__ __forceinline__ uint8_t fp8_of
     return x == x ? __nv_cvt_float_to_fp8(x, __NV_SATFINITE, F) : 0x7f;
 }
 
-/* Each thread casts four elements, which one store writes. */
+/* Each thread casts four elements and writes them with one store. */
 template <__nv_fp8_interpretation_t F>
 static __global__ void cast_of_part(Part p, PartScales scales, uint8_t *y, bool aligned) {
     const float whole = scales.squares ? 0 : scales.get(0);
@@ -117,7 +116,7 @@ static __global__ void cast_of_part(Part p, PartScales scales, uint8_t *y, bool 
     }
 }
 
-/* Writes the inverses of a weight and of its transpose, with zeros as padding. */
+/* Writes the inverses of a weight and of its transpose, padded with zeros. */
 static __global__ void inverses(PartScales scales, Cells inverse, Cells turned, int64_t down, int64_t wide,
                                 int64_t across, int64_t turned_across) {
     GRID_LOOP(k, down * across) { inverse.put(k, k % across < wide ? __fdiv_rn(1, scales.get(k)) : 0); }
@@ -151,7 +150,7 @@ extern "C" void cuda_fp8_cast_part(const Call *c) {
 
 /* ---- stored values ---- */
 
-/* A NaN is not multiplied, because that would change its bits, which equal the CPU's. */
+/* A NaN is not multiplied, because the multiplication would change its bits, which equal the CPU's. */
 template <typename R>
 static __global__ void decode(const uint8_t *x, Cells inverse, Cells y, int64_t rows, int64_t width,
                               Fp8Blocks blocks, __nv_fp8_interpretation_t format) {
@@ -173,8 +172,8 @@ extern "C" void cuda_fp8_decode(const Call *c) {
     LAUNCHED();
 }
 
-/* A block transposes a tile of 64 by 64 elements. If `words`, rows of x and y are read and written as words of four
- * bytes. */
+/* A block transposes a tile of 64 by 64 elements. If `words` is true, rows of x and y are read and written in words
+ * of four bytes. */
 static __global__ void __launch_bounds__(THREADS)
     transpose(const uint8_t *x, uint8_t *y, int64_t rows, int64_t width, int64_t across, bool words) {
     __shared__ uint8_t tile[SIDE][SIDE + 4];

@@ -1,7 +1,7 @@
-/* Instructions of sm_90a: copies of tiles to shared memory by the copy engine (PTX ISA: cp.async.bulk.tensor), barriers
- * that count their bytes (mbarrier), and products of 64 lines by a warpgroup (wgmma). Tiles in shared memory begin at
- * multiples of 1024 bytes. A line has 128 bytes, whose 16-byte units are permuted by the line's number (128-byte
- * swizzle). */
+/* Instructions of sm_90a: copies of tiles to shared memory by the copy engine (PTX ISA: cp.async.bulk.tensor),
+ * barriers that count the copied bytes (mbarrier), and matrix products by a warpgroup (wgmma), 64 lines at a time.
+ * Tiles in shared memory begin at multiples of 1024 bytes. A line has 128 bytes, whose 16-byte units are permuted by
+ * the line's number (128-byte swizzle). */
 #pragma once
 
 #include <cuda.h>
@@ -12,11 +12,11 @@ enum { LINE_BYTES = 128, LINE = 64 /* 16-bit elements */, GROUP_THREADS = 128 };
 
 /* ---- the host's side ---- */
 
-/* gemm_invariant.cu: whether the GPU runs code for sm_90a. */
+/* gemm_invariant.cu. Returns whether the GPU runs code for sm_90a. */
 bool has_warpgroups(Cuda *);
 
 /* A matrix [planes, rows, columns] of 16-bit elements, whose tiles have 64 columns, `box` rows and one plane. Strides
- * are in elements, multiples of 8. Elements outside of the matrix are zeros. */
+ * are multiples of 8 elements. Elements outside of the matrix are read as zeros. */
 static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows, int64_t columns,
                                    int64_t row_stride, int64_t planes, int64_t plane_stride, int box) {
     typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -37,7 +37,7 @@ static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows,
         &map, x->dtype == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
         x->data, dim, stride, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    CHECK(e == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error %d of the driver", (int)e);
+    CHECK(e == CUDA_SUCCESS, "cuTensorMapEncodeTiled: the driver returned error %d", (int)e);
     return map;
 }
 
@@ -46,14 +46,14 @@ static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows,
 __device__ __forceinline__ void barrier_init(uint32_t at, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
 }
-/* After the initialization of barriers, before a barrier of the block. */
+/* Must be called after the initialization of barriers, before a barrier of the block. */
 __device__ __forceinline__ void barriers_ready() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint32_t at) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
-/* Arrives, and makes the barrier wait for the bytes of copies. */
+/* Arrives at the barrier, which then also waits for this number of copied bytes. */
 __device__ __forceinline__ void barrier_expect(uint32_t at, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
@@ -70,7 +70,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t at, uint32_t phase) {
                      : "memory");
     while (!done);
 }
-/* A place in a ring of stages. A barrier's phase changes in each round. */
+/* A position in a ring of stages. The phase of a barrier changes in each round. */
 template <int STAGES> struct Ring {
     int stage = 0;
     uint32_t phase = 0;
@@ -78,7 +78,7 @@ template <int STAGES> struct Ring {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
 };
-/* Copies a tile, which begins at a column, a plane and a row. */
+/* Copies the tile that begins at a column, a plane and a row. */
 __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column,
                                           int plane, int row) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
@@ -90,8 +90,8 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* True in one lane of a warp, whose lanes must all call it. The compiler then keeps what that lane needs for copies in
- * uniform registers, which is much faster. */
+/* Returns true in one lane of a warp. All lanes of the warp must call this function. The compiler then keeps the
+ * values that this lane needs for copies in uniform registers, which is much faster. */
 __device__ __forceinline__ bool is_elected() {
     uint32_t yes;
     asm volatile("{\n"
@@ -105,13 +105,13 @@ __device__ __forceinline__ bool is_elected() {
 
 /* ---- products ---- */
 
-/* A value that is equal in all lanes of a warp, and that the compiler can therefore keep in a uniform register, where
- * descriptors must be. */
+/* Returns a value that is equal in all lanes of a warp. The compiler can therefore keep it in a uniform register, as
+ * descriptors require. */
 __device__ __forceinline__ uint32_t uniform(uint32_t x) { return __shfl_sync(0xffffffffu, x, 0); }
 
-/* The descriptor of a tile whose lines lie along the terms, or (`along` false) along the result's columns; in the
- * latter case 64 columns of all terms precede the next 64, after `apart` bytes. Groups of eight lines are groups_apart
- * bytes apart. The descriptor of a later address is larger by a sixteenth of the bytes between them. */
+/* Returns the descriptor of a tile. If `along`, its lines contain consecutive terms. Otherwise, they contain
+ * consecutive columns of the result, and the next 64 columns of all terms begin after `apart` bytes. Groups of eight
+ * lines are groups_apart bytes apart. The descriptor of an address n bytes later is larger by n / 16. */
 template <bool along>
 __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
                                                     int groups_apart = 8 * LINE_BYTES) {
@@ -119,8 +119,8 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
     return (uint64_t)(at >> 4 & 0x3fff) | leading << 16 | stride << 32 | (uint64_t)1 << 62;
 }
 
-/* The sums of a thread: [n][0], [n][1] are columns 8 n + lane % 4 * 2 + 0, 1 of row 16 * warp + lane / 4; [n][2] and
- * [n][3] are those eight rows below. */
+/* The sums of a thread: [n][0] and [n][1] are columns 8 n + lane % 4 * 2 + 0, 1 of row 16 * warp + lane / 4. [n][2]
+ * and [n][3] are the same columns eight rows below. */
 #define SUM(q)    "+f"(s[q][0]), "+f"(s[q][1]), "+f"(s[q][2]), "+f"(s[q][3])
 #define SUM_4(q)  SUM(q), SUM(q + 1), SUM(q + 2), SUM(q + 3)
 #define SUM_8(q)  SUM_4(q), SUM_4(q + 4)
@@ -140,7 +140,8 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
          "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "  \
          "%126, %127"
 
-/* s [64, 8 * N8] += a [64,16] b [16, 8 * N8]: both operands in shared memory, lines along the terms. */
+/* s [64, 8 * N8] += a [64,16] b [16, 8 * N8]. Both operands are in shared memory, and their lines contain consecutive
+ * terms. */
 template <typename T, int N8> struct Product;
 #define PRODUCT(n8, width, registers, a, b, type, sums)                                                      \
     template <typename T> struct Product<T, n8> {                                                            \
@@ -162,7 +163,8 @@ PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
 PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
 PRODUCT(32, 256, R_128, 128, 129, 130, SUM_32)
 
-/* The same with a [64,16] in registers, as multiply_add (mma.cuh) has it, and lines of b along its columns. */
+/* The same product with a [64,16] in registers, in the order of multiply_add (mma.cuh). The lines of b contain
+ * consecutive columns. */
 template <typename T>
 __device__ __forceinline__ void product_of_registers(float (&s)[8][4], const uint32_t (&a)[4], uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.%37.%37 " R_32
@@ -181,8 +183,8 @@ __device__ __forceinline__ void products_begun() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Lane 4 * i + q has 16-bit pairs of row i: columns 2 * q and 2 * q + 1 of four matrices of 8 columns. Afterwards, it
- * has all 8 columns of matrix q. */
+/* Lane 4 * i + q has 16-bit pairs of row i: columns 2 * q and 2 * q + 1 of four matrices of 8 columns. Afterwards,
+ * the lane has all 8 columns of matrix q. */
 __device__ __forceinline__ void gather_columns(uint32_t (&x)[4]) {
     const int q = threadIdx.x % 4;
 #pragma unroll

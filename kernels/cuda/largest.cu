@@ -1,4 +1,4 @@
-/* The op of kernels/cpu/largest.c. One block per row. */
+/* Computes the op of kernels/cpu/largest.c. One block processes one row. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/vectors.cuh"
 
@@ -6,10 +6,10 @@
 
 enum { THREADS = 1024 };
 
-/* An element and its index. The better of two is larger, or equal and earlier. */
+/* An element and its index. The better of two elements is the larger one or, if they are equal, the earlier one. */
 template <typename R> struct Best {
     R x;
-    int i; /* INT_MAX: none */
+    int i; /* INT_MAX if there is no element */
 
     __device__ __forceinline__ void take_from_lanes() {
 #pragma unroll
@@ -57,8 +57,8 @@ static __global__ void __launch_bounds__(THREADS)
 extern "C" void cuda_largest(const Call *c) {
     const Tensor *x = c->in[0];
     const int64_t n = ((const LargestAttr *)c->attr)->n, width = tensor_width(x), rows = tensor_rows(x);
-    CHECK(n > 0 && n <= width && width <= INT_MAX, "largest: %lld of %lld elements", (long long)n,
-          (long long)width);
+    CHECK(n > 0 && n <= width && width <= INT_MAX, "largest: n is %lld, but a row has %lld elements",
+          (long long)n, (long long)width);
     if (!rows) return;
     STORAGE_SWITCH(x->dtype, launch_pdl(c, dim3((unsigned)rows), dim3(THREADS), 0, find_largest<T>,
                                         (const T *)data_of<T>(x), width, n, rows_are_aligned(x),

@@ -1,25 +1,25 @@
-/* The ops of kernels/cpu/loss.c; see there for the formulas. cross_entropy reads each row of the logits once.
- * Every thread keeps the largest logit so far and the sum of exp(logit - largest), which is rescaled when a
- * larger logit appears; the threads' sums are merged in a fixed order. cross_entropy_grad reads and writes
- * each logit once, in place if logits and dlogits are one tensor. cross_entropy_with_grad also reads and
- * writes each logit once, because it keeps a row in shared memory between the loss and the gradient.
+/* Computes the ops of kernels/cpu/loss.c, which contains the formulas. cross_entropy reads each row of the logits
+ * once. Every thread keeps the largest logit so far and the sum of exp(logit - largest), which is rescaled when a
+ * larger logit appears. The sums of the threads are merged in a fixed order. cross_entropy_grad reads and writes each
+ * logit once, in place if logits and dlogits are one tensor. cross_entropy_with_grad also reads and writes each logit
+ * once, because it keeps a row in shared memory between the loss and the gradient.
  *
- * For 16-bit storage, exp is computed by the hardware's 2^x (0 for subnormal results), because the full expf
- * would take longer than the memory accesses. One multiply-add computes the exponent from a logit, including
- * log |dloss|. If m is the largest of |logit|, |lse| and |log |dloss||, the relative error is at most (2 + 4
- * m) 2^-23. That is far below the effect of rounding a logit of that size and a gradient to 16 bits. */
+ * For 16-bit storage, exp is computed by the hardware's 2^x (0 for subnormal results), because expf is slower than
+ * the memory accesses. One multiply-add computes the exponent from a logit, including log |dloss|. If m is the
+ * largest of |logit|, |lse| and |log |dloss||, the relative error is at most (2 + 4 m) 2^-23. This error is much
+ * smaller than the effect of rounding a logit of that size and a gradient to 16 bits. */
 #include <cuda_pipeline.h>
 #include <float.h>
 
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/slots.cuh"
 
-enum { UNROLL = 4 /* loads of a thread in flight */ };
+enum { UNROLL = 4 /* number of loads of a thread that are in flight */ };
 
 constexpr float LOG2_E = 1.44269504f;
 
-/* exp(x - by) can be computed as power(x, shift(by)), or as growth(shift(x) - shift(by)). The latter is
- * exactly 1 for equal arguments. */
+/* exp(x - by) can be computed as power(x, shift(by)), or as growth(shift(x) - shift(by)). growth is exactly 1 for
+ * equal arguments. */
 template <typename T> __device__ __forceinline__ Real<T> shift(Real<T> by) {
     return sizeof(T) > 2 ? by : by * (Real<T>)LOG2_E;
 }
@@ -35,7 +35,7 @@ template <typename T> __device__ __forceinline__ Real<T> growth(Real<T> differen
 template <typename T> __device__ __forceinline__ Real<T> power(Real<T> x, Real<T> shift) {
     return growth<T>(sizeof(T) > 2 ? x - shift : fma(x, (Real<T>)LOG2_E, -shift));
 }
-/* A piece of a row: one element, or a Run of several. */
+/* A part of a row: one element, or a Run of several elements. */
 template <typename T> struct Single {
     T x;
     __device__ __forceinline__ Real<T> get(int) const { return to_real<Real<T>>(x); }
@@ -44,21 +44,22 @@ template <typename T> struct Single {
 };
 template <typename T, int N> using Piece = typename std::conditional<N == 1, Single<T>, Run<T, N>>::type;
 
-/* Half of the lowest finite number, so that its shift is finite. */
+/* Half of the lowest finite number. Its shift is finite. */
 template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)(-DBL_MAX / 2) : (R)(-FLT_MAX / 2);
 
 /* The logits [s,b,v] of a call, and the labels of the rows. */
 struct Losses {
     int64_t rows, width, s, b;
-    int64_t columns;      /* number of columns that are not padding */
-    int64_t first, vocab; /* the tensor's column 0 in the full vocabulary; size of the vocabulary */
+    int64_t columns; /* number of columns that are not padding */
+    /* first: index of the tensor's column 0 in the full vocabulary; vocab: size of the full vocabulary */
+    int64_t first, vocab;
     const int64_t *label;
     DeviceAssert *failure;
     const char *message;
 
     /* Returns the index in [b,s] of the token in row r of [s,b,v]. */
     __device__ __forceinline__ int64_t token(int64_t r) const { return r % b * s + r / b; }
-    /* The label's column in this tensor; -1 if the tensor does not contain it. */
+    /* Returns the label's column in this tensor, or -1 if the tensor does not contain it. */
     __device__ __forceinline__ int64_t target(int64_t token) const {
         const int64_t at = label[token] - first;
         return at >= 0 && at < columns ? at : -1;
@@ -71,7 +72,7 @@ struct Losses {
 static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label) {
     const LossAttr *a = (const LossAttr *)c->attr;
     const int64_t width = tensor_width(logits), n = a->vocab - a->first;
-    CHECK(width <= 1 << 30, "cross_entropy: %lld columns, the GPU's kernel supports at most 2^30",
+    CHECK(width <= 1 << 30, "cross_entropy: %lld columns; the GPU's kernel supports at most 2^30",
           (long long)width);
     const Losses o = {tensor_rows(logits),
                       width,
@@ -90,8 +91,8 @@ static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label
 
 /* ---- forward ---- */
 
-/* The sum of exp(x - top) over the elements that were added; top is their maximum. A NaN propagates to the
- * sum, but not to top. */
+/* The sum of exp(x - top) over the added elements, where top is their maximum. A NaN propagates to the sum, but not
+ * to top. */
 template <typename T> struct LogSum {
     typedef Real<T> R;
     R top, sum;
@@ -120,7 +121,7 @@ template <typename T> struct LogSum {
             sum += part;
         }
     }
-    /* Adds the rest of a row, from vector `first` on. */
+    /* Adds the remaining vectors of a row, beginning at vector `first`. */
     template <int N> __device__ __forceinline__ void rest(const T *x, int first, int64_t columns) {
         const int vectors = (int)(columns / N), threads = (int)blockDim.x;
         for (int64_t i = first + threadIdx.x; i < vectors; i += UNROLL * threads)
@@ -129,8 +130,8 @@ template <typename T> struct LogSum {
             if (threadIdx.x < columns % N)
                 add<1>((const Piece<T, 1> *)x, vectors * N + (int)threadIdx.x, threads, (int)columns);
     }
-    /* Merges the sums of all threads of the block; all threads get the result. `room` is shared memory for 64
-     * elements; no thread may have read it since the last barrier. */
+    /* Merges the sums of all threads of the block; all threads receive the result. `room` is shared memory for 64
+     * elements, which no thread has read since the last barrier. */
     __device__ __forceinline__ void join(R *room) {
         const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
         const R high = warp_max(top), part = warp_sum(sum * growth<T>(shift<T>(top) - shift<T>(high)));
@@ -144,7 +145,7 @@ template <typename T> struct LogSum {
     }
 };
 
-/* Threads per row. */
+/* Number of threads per row. */
 enum { ROW_THREADS = 512, BOTH_THREADS = 1024 };
 
 /* One block processes a row. It writes either loss and lse [b,s], or shard [2,b,s]. */
@@ -172,7 +173,7 @@ static __global__ void __launch_bounds__(ROW_THREADS, 2)
     }
 }
 
-/* The number of threads per row if vectors have n elements. */
+/* Returns the number of threads per row if vectors have n elements. */
 static int row_threads(const Losses &o, int n, int most) {
     const int64_t threads = ceil_div(ceil_div(o.columns, n * UNROLL), 32) * 32;
     return threads < 32 ? 32 : threads < most ? (int)threads : most;
@@ -204,7 +205,7 @@ extern "C" void cuda_cross_entropy_shard(const Call *c) { forward(c, NULL, NULL,
 template <typename T, int N> struct RowGrad {
     typedef Real<T> R;
     typedef Piece<T, N> V;
-    R by, past; /* past: the shift of lse, including log |by| */
+    R by, past; /* past: the shift of lse, which includes log |by| */
     int target, columns;
 
     __device__ __forceinline__ RowGrad(R by, R lse, int64_t target, int64_t columns)
@@ -263,14 +264,14 @@ static __global__ void __launch_bounds__(GRAD_THREADS)
 template <typename T, int N> static void run_grad(const Call *c, const Losses &o) {
     const int64_t tiles = ceil_div(o.width / N, GRAD_THREADS * UNROLL);
     CHECK(tiles * o.rows <= INT32_MAX,
-          "cross_entropy_grad: %lld rows of %lld logits, the GPU's kernel supports at most %lld",
+          "cross_entropy_grad: %lld rows of %lld logits; the GPU's kernel supports at most %lld",
           (long long)o.rows, (long long)o.width, (long long)(INT32_MAX / tiles));
     launch_pdl(c, (unsigned)(tiles * o.rows), GRAD_THREADS, 0, softmax_grad<T, N>, o, (unsigned)tiles,
                data_of<T>(c->in[1]), data_of<T>(c->out[0]), cells(c->in[0]), cells(c->in[3]));
 }
 
 static void check_types(const Tensor *logits, const Tensor *dlogits) {
-    CHECK(dlogits->dtype == logits->dtype, "cross_entropy: logits of %s, their gradient of %s",
+    CHECK(dlogits->dtype == logits->dtype, "cross_entropy: the logits are %s, but their gradient is %s",
           dtype_name((DType)logits->dtype), dtype_name((DType)dlogits->dtype));
 }
 
@@ -286,9 +287,10 @@ extern "C" void cuda_cross_entropy_grad(const Call *c) {
 
 /* ---- loss and gradient in one kernel ---- */
 
-/* A block processes several rows sequentially. The first `held` vectors of a row are in shared memory; only
- * one thread copies and reads each of them. After the gradient of a vector has been written, the same vector
- * of the block's next row replaces it. The rest of a row is read twice, the second time from cache. */
+/* A block processes several rows sequentially. The first `held` vectors of a row are in shared memory, and only one
+ * thread copies and reads each vector. After the gradient of a vector has been written, the same vector of the
+ * block's next row replaces it in shared memory. The other vectors of a row are read twice, the second time from the
+ * cache. */
 template <typename T, int N> struct RowHeld {
     typedef Piece<T, N> V;
     BucketPool<V> slots;
@@ -307,7 +309,7 @@ template <typename T, int N> struct RowHeld {
             __pipeline_commit();
         }
     }
-    /* Adds a stretch whose copy has arrived to the sum. The row has `vectors` vectors without padding. */
+    /* Adds a stretch whose copy is complete to the sum. The row has `vectors` vectors without padding. */
     __device__ __forceinline__ void add(LogSum<T> *all, int begin, int vectors) const {
         if constexpr (N > 1) {
             const int known = vectors < held ? vectors : held;
@@ -317,7 +319,7 @@ template <typename T, int N> struct RowHeld {
     __device__ __forceinline__ int last_stretch() const {
         return held ? (held - 1) / stretch() * stretch() : 0;
     }
-    /* Sums all but the last stretch of the block's first row. */
+    /* Returns the sum of all but the last stretch of the block's first row. */
     __device__ __forceinline__ LogSum<T> first_sum(const T *x, int vectors) const {
         LogSum<T> all;
         for (int begin = 0; begin < held; begin += stretch()) fetch(x, begin);
@@ -334,9 +336,9 @@ template <typename T, int N> struct RowHeld {
         add(all, last_stretch(), vectors);
         all->join(room);
     }
-    /* Computes the row's gradient. Meanwhile, the stretches of the row at `next`, unless it is NULL, are
-     * copied over those of this row. Each one except the last is added to the sum one stretch later, so
-     * copies overlap with the computation. */
+    /* Computes the row's gradient. Meanwhile, the stretches of the row at `next`, unless it is NULL, replace those of
+     * this row. Each stretch except the last is added to the sum one stretch later, so that copies overlap with the
+     * computation. */
     __device__ __forceinline__ LogSum<T> gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int64_t width,
                                                   const T *next) const {
         const int vectors = (int)(width / N), of_next = next ? grad.columns / N : 0;
@@ -379,7 +381,7 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
         }
         T *dx = dlogits + row * o.width;
         row += gridDim.x;
-        if (row < o.rows) { /* loaded early */
+        if (row < o.rows) { /* is loaded early */
             token = o.token(row);
             target = o.target(token);
             by = dloss.get<R>(token);
@@ -388,10 +390,10 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     }
 }
 
-/* Launches two blocks of 512 threads per multiprocessor, so that one computes while the other waits. If two
+/* Launches two blocks of 512 threads per multiprocessor, so that one block computes while the other waits. If two
  * rows do not fit into the shared memory of a multiprocessor, launches one block of 1024 threads. */
 template <typename T, int N> static void run_both(const Call *c, const Losses &o) {
-    enum { BESIDE = 2048 }; /* bytes of shared memory that a block needs besides its row */
+    enum { BESIDE = 2048 }; /* bytes of shared memory that a block needs in addition to its row */
     const Cuda *gpu = cuda_of(c->device);
     const int64_t vectors = o.width / N;
     int most, of_all;

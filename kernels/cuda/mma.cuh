@@ -1,8 +1,8 @@
 /* Tensor core instructions (sm_80 and later) for 16-bit storage: PTX ISA, "mma", "ldmatrix", "cp.async".
  *
  * Lane 4 * i + j of a warp holds columns 2 * j and 2 * j + 1 of rows i and i + 8 of a 16 x 8 accumulator
- * (c[0], c[1] and c[2], c[3]). It holds, from a 16 x 16 operand, columns 2 * j, 2 * j + 1, 2 * j + 8 and 2 *
- * j + 9 of the same two rows. So two adjacent accumulators, if rounded, are one operand. */
+ * (c[0], c[1] and c[2], c[3]). From a 16 x 16 operand, the lane holds columns 2 * j, 2 * j + 1, 2 * j + 8 and 2 * j +
+ * 9 of the same two rows. Two adjacent accumulators, rounded to 16 bits, therefore form one operand. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -31,8 +31,8 @@ __device__ __forceinline__ void put_shared(uint32_t to, const uint32_t (&x)[4]) 
 }
 
 /* Loads four 8 x 8 matrices. Lanes 0-7, 8-15, 16-23 and 24-31 pass the addresses of their rows of 16 bytes.
- * Lane 4 * i + j gets columns 2 * j, 2 * j + 1 of row i of each matrix; the transposed load returns rows 2 *
- * j, 2 * j + 1 of column i. */
+ * Lane 4 * i + j receives columns 2 * j and 2 * j + 1 of row i of each matrix. The transposed load returns rows 2 * j
+ * and 2 * j + 1 of column i. */
 __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -51,8 +51,8 @@ template <typename T> struct PtxName;
 template <> struct PtxName<bf16> { static constexpr char name[] = "bf16"; };
 template <> struct PtxName<fp16> { static constexpr char name[] = "f16"; };
 
-/* c [16,8] += a [16,16] b [16,8]. Lane 4 * i + j holds rows 2 * j, 2 * j + 1 (b0) and 2 * j + 8, 2 * j + 9
- * (b1) of column i of b. */
+/* c [16,8] += a [16,16] b [16,8]. Lane 4 * i + j holds rows 2 * j and 2 * j + 1 (b0), and rows 2 * j + 8 and 2 * j +
+ * 9 (b1), of column i of b. */
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                              uint32_t b1) {
@@ -62,7 +62,7 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "C"(PtxName<T>::name));
 }
 
-/* Rounds two floats to 16 bits and packs them; `a` becomes the lower half. */
+/* Rounds two floats to 16 bits and packs them. `a` becomes the lower half. */
 template <typename T> __device__ __forceinline__ uint32_t pack(float a, float b);
 template <> __device__ __forceinline__ uint32_t pack<bf16>(float a, float b) {
     const __nv_bfloat162 x = __floats2bfloat162_rn(a, b);
@@ -73,16 +73,16 @@ template <> __device__ __forceinline__ uint32_t pack<fp16>(float a, float b) {
     return *(const uint32_t *)&x;
 }
 
-/* 2^x with an error of at most 2 ulp; subnormal results become 0. */
+/* Returns 2^x with an error of at most 2 ulp. A subnormal result is replaced by 0. */
 __device__ __forceinline__ float exp_2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-/* Two rows of scores, as multiply_add has them in its sums: score -> 2^(score * unit - largest so far). `shrink` is the
- * factor of the results so far. `top` is the largest times the unit, rounded. It is equal for all scores of a row, so
- * its error cancels in their quotient. */
+/* Replaces each score of two rows, in the order of the sums of multiply_add, by 2^(score * unit - top). `top` is the
+ * rounded product of the largest score so far and the unit. `shrink` becomes the factor of the sums so far. All
+ * scores of a row have the same `top`, so its error cancels in quotients. */
 template <int N8>
 __device__ __forceinline__ void softmax_tile(float (&score)[N8][4], float unit, float (&top)[2],
                                              float (&sum)[2], float (&shrink)[2]) {

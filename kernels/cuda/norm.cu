@@ -1,12 +1,12 @@
 /* Computes the ops norm and add_norm of kernels/cpu/norm.c, which has the formulas.
  *
  * Rows that consist of 16-byte vectors are read from memory once and kept in registers. (add_norm keeps the
- * rounded sum, so that it is bitwise equal to the ops add and norm.) All other rows (odd widths, misaligned,
- * wider, of mixed types) are processed element by element.
+ * rounded sum, so that it is bitwise equal to the ops add and norm.) All other rows (with odd widths, misaligned
+ * addresses, larger widths or mixed types) are processed element by element.
  *
- * Instruction issue limits the kernel as much as bandwidth does: for a row of 2048 16-bit elements, a
- * multiprocessor of an H200 can issue about 2000 warp instructions in the time of the memory accesses. So a
- * row has few threads with many vectors each, and work per row is minimal. */
+ * The number of instructions limits the kernel as much as the bandwidth does. During the memory accesses of a row of
+ * 2048 16-bit elements, a multiprocessor of an H200 can issue about 2000 warp instructions. A row is therefore
+ * processed by few threads with many vectors each. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/vectors.cuh"
@@ -30,7 +30,7 @@ template <typename T, int K> struct Held {
     typedef Run<T, N> V;
     V x[K];
 
-    /* Vectors past the end of the row become 0. CONSTANT: the kernel must not write the row. */
+    /* Vectors past the end of the row become 0. If CONSTANT, the kernel must not write the row. */
     template <bool CONSTANT = false>
     __device__ __forceinline__ void load(const T *row, const Team<R, false> &team, int vectors) {
 #pragma unroll
@@ -112,7 +112,7 @@ template <typename T, int K> struct Numbers {
     }
 };
 
-/* Vectors per thread. All of them and those of `branch` are in flight together, and they fit into 64
+/* Number of vectors per thread. All of them and those of `branch` are in flight simultaneously, and they fit into 64
  * registers. */
 enum { ROW_HELD = 4 };
 
@@ -122,7 +122,7 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     __shared__ R room[Team<R, false>::ROOM];
     Team<R, false> team(room);
     const int vectors = (int)o.width / VEC<T>;
-    /* Each team processes one row; a grid is large enough for any tensor that Starts can describe. */
+    /* Each team processes one row, and the grid is large enough for any tensor that Starts can describe. */
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + team.index;
     const bool live = row < o.rows; /* the last teams may have no row, but must take part in barriers */
     start_pdl();
@@ -142,7 +142,8 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     }
     const R rstd = 1 / sqrt(team.sum(x.squares()) * o.per_width + o.eps);
     if (!live) return;
-    /* Loads all gains together. Otherwise each would be a separate memory access at the end of the kernel. */
+    /* Loads all gains before the first use. Otherwise, each gain would be a separate memory access at the end of the
+     * kernel. */
     Held<T, ROW_HELD> gain;
     gain.template load<true>(p.gain, team, vectors);
     x.template write<PLUS>(p, gain, rstd, p.y + row * o.width, team, vectors);
@@ -236,6 +237,7 @@ extern "C" void cuda_norm(const Call *c) {
 extern "C" void cuda_add_norm(const Call *c) {
     const NormOperands n = {c->in[0],  c->in[1],  c->in[2],  c->in[3],
                             c->out[0], c->out[1], c->out[2], c->out[3]};
-    CHECK(tensor_is_contiguous(n.x) && tensor_is_contiguous(n.branch), "add_norm: a and b are contiguous");
+    CHECK(tensor_is_contiguous(n.x) && tensor_is_contiguous(n.branch),
+          "add_norm: a and b must be contiguous");
     run_norm(c, n);
 }

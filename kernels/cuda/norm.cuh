@@ -22,17 +22,17 @@ template <typename T> static inline bool is_type(const Tensor *t) {
     const DType want = sizeof(T) == 8 ? F64 : sizeof(T) == 4 ? F32 : t && t->dtype == F16 ? F16 : BF16;
     return !t || t->dtype == want;
 }
-/* Whether t is NULL, or has x's type and is 16-byte aligned. */
+/* Returns whether t is NULL, or has the type of x and is 16-byte aligned. */
 static inline bool matches(const Tensor *t, const Tensor *x) {
     return !t || (t->dtype == x->dtype && aligned_16(t->data));
 }
 
-/* The number of blocks if each team processes one row. */
+/* Returns the number of blocks if each team processes one row. */
 static inline unsigned team_grid(int64_t rows, TeamShape shape) {
     const int64_t blocks = ceil_div(rows, shape.count);
     return (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
 }
-/* The shape of the teams that process rows element by element. */
+/* Returns the shape of the teams that process rows element by element. */
 static inline TeamShape cells_team(int64_t width) {
     return team_for(width < 1024 ? 32 : TEAM_BLOCK, TEAM_BLOCK, false);
 }

@@ -1,13 +1,13 @@
 /* Computes the op norm_grad of kernels/cpu/norm.c, which has the formulas.
  *
  * Rows that consist of 16-byte vectors are read from memory once. While a row is processed, the next rows are
- * copied to shared memory. A block sums dgain and dbias over its rows in registers. A second kernel, launched
- * with PDL, adds the blocks' sums in order. The number of blocks depends only on sizes and the GPU. All other
- * rows (odd widths, misaligned, wider, of mixed types) are processed element by element.
+ * copied to shared memory. A block sums dgain and dbias over its rows in registers. A second kernel, launched with
+ * PDL, adds the sums of the blocks in order. The number of blocks depends only on sizes and the GPU. All other rows
+ * (with odd widths, misaligned addresses, larger widths or mixed types) are processed element by element.
  *
- * A multiprocessor needs about 40 KB in flight at any time to reach the full memory bandwidth. More than that
- * only prolongs the end of the kernel, when the last rows are processed and memory is idle. So each thread
- * has few vectors, and a block processes few rows at a time. */
+ * A multiprocessor needs about 40 KB of loads in flight to reach the full memory bandwidth. More loads only prolong
+ * the end of the kernel, when the last rows are processed and memory is idle. Each thread therefore has few vectors,
+ * and a block processes few rows at a time. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/slots.cuh"
@@ -22,28 +22,28 @@ template <typename T> struct GradVectors {
     const T *dy, *x, *gain;
     T *dx;
     const Real<T> *rstd, *mean;
-    Real<T> *partial; /* [2, blocks, width]: sums for dgain, then for dbias; NULL if neither is needed */
+    Real<T> *partial; /* [2, blocks, width]: sums for dgain, then for dbias; NULL if no sums are needed */
     Starts x_rows, dx_rows;
-    bool add;   /* add to dx */
+    bool add;   /* if true, adds to dx */
     int stages; /* 1 to MOST_STAGES */
 };
 
-/* One thread's part: K vectors of each current row, which are in shared memory, and the sums of its columns.
- * PLUS: gains are stored minus 1. */
+/* The state of one thread: K vectors of each current row, which are in shared memory, and the sums of its columns. If
+ * PLUS, gains are stored minus 1. */
 template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
     typedef Real<T> R;
     enum { N = VEC<T>, P = VEC<R>, PARTS = N / P }; /* a vector's sums are PARTS vectors of P */
-    enum { KEEPS = K == 2 }; /* keep a row's numbers in registers between its sums and its result */
+    enum { KEEPS = K == 2 }; /* if true, a row's numbers stay in registers between its sums and its result */
     enum Operand { DY, X, OLD, OPERANDS };
     typedef Run<T, N> V;
-    /* The elements of a vector: dy, and x - mean. */
+    /* The elements of one vector: dy, and x - mean. */
     struct Pair {
         R dy[N], x[N];
     };
     const Norm<R> &o;
     const GradVectors<T> &p;
     Team<R, true> team;
-    int width, threads, thread; /* number of threads of the block, and number of this thread */
+    int width, threads, thread; /* number of threads of the block, and index of this thread */
     BucketPool<V> slots;
     V gain[K];
     Pair kept[K];
@@ -62,19 +62,19 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
         for (int i = 0; i < K * N; i++) gain_sum[i] = bias_sum[i] = 0;
     }
     __device__ __forceinline__ int column(int k) const { return (team.lane + k * team.size) * N; }
-    /* Whether the thread's k-th vector is inside the row. Vectors outside count as 0. */
+    /* Returns whether the thread's k-th vector is inside the row. Vectors outside of the row count as 0. */
     __device__ __forceinline__ bool has(int k) const { return column(k) < width; }
     __device__ __forceinline__ R gain_of(int k, int e) const {
         return PLUS ? 1 + gain[k].get(e) : gain[k].get(e);
     }
-    /* The slots of a warp are contiguous, so that the distances between a thread's slots are constants. */
+    /* The slots of a warp are contiguous, so the distances between a thread's slots are constants. */
     __device__ __forceinline__ BucketPool<V> slots_of(int stage) const {
         BucketPool<V> own = slots;
         own.first += (uint32_t)sizeof(V) * (uint32_t)(stage * (OPERANDS * K) * threads);
         return own;
     }
     static __device__ __forceinline__ int slot(Operand what, int k) { return (what * K + k) * 32; }
-    /* Clears the vectors past the end of the row. Once is enough, because no copy writes them. */
+    /* Clears the vectors past the end of the row. One call is sufficient, because no copy writes these vectors. */
     __device__ __forceinline__ void clear(int stage) const {
         const BucketPool<V> own = slots_of(stage);
 #pragma unroll
@@ -101,7 +101,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
     }
     /* Waits until the oldest stage in flight has arrived. */
     __device__ __forceinline__ void wait() const {
-        static_assert(MOST_STAGES == 3, "a number of stages has no wait");
+        static_assert(MOST_STAGES == 3, "the wait is implemented only for this number of stages");
         if (p.stages == 3)
             __pipeline_wait_prior(2);
         else if (p.stages == 2)
@@ -160,7 +160,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
             if (has(k)) *(V *)(out + k * team.size * N) = dx;
         }
     }
-    /* Called after all rows: writes the block's column sums to row `block` of `out`. */
+    /* Must be called after all rows. Writes the column sums of the block to row `block` of `out`. */
     __device__ __forceinline__ void sum_block(const R *mine, V *shared, R *out) const {
         /* The slots have space for two operands in the storage type, which must suffice for the sums. */
         static_assert(N * sizeof(R) <= 2 * sizeof(V),
@@ -199,7 +199,7 @@ static __global__ void __launch_bounds__(RESIDENT) grad_vectors(Norm<Real<T>> o,
     typename Thread::V *slots = (typename Thread::V *)shared;
     wait_for_kernel_before();
     Thread t(o, p, room, slots);
-    /* Row numbers with Starts have 31 bits; the last bit is needed for numbers past the end. */
+    /* A row number for Starts has 31 bits. The last bit is needed for numbers past the end. */
     const uint32_t step = gridDim.x * blockDim.y, rows = (uint32_t)o.rows;
     uint32_t first = blockIdx.x * blockDim.y, row = first + threadIdx.y;
     int stage = 0;
@@ -234,19 +234,19 @@ template <typename T, int K> static GradKernel<T> grad_kernel(const Norm<Real<T>
     return o.plus != 0 ? grad_vectors<T, K, false, true> : grad_vectors<T, K, false, false>;
 }
 
-/* How norm_grad iterates over rows of vectors. It must not depend on which outputs are requested, so that
- * calls for single outputs are bitwise equal to one call for all. */
+/* Describes how norm_grad iterates over rows of vectors. The plan must not depend on the requested outputs, so that
+ * calls for single outputs are bitwise equal to one call for all outputs. */
 struct GradPlan {
     TeamShape shape;
     int held; /* vectors per thread, or 0 if rows do not fit into shared memory */
     int blocks, stages;
-    int stage, most; /* bytes of a stage; largest total size of the stages of a block */
+    int stage, most; /* stage: bytes of a stage; most: maximum size of all stages of a block */
 };
 
 /* Chooses vectors per thread and threads per row so that as many threads of a block as possible have a part
- * of a row, because their slots are the bytes in flight. In a tie, rows of several warps get the fewest
- * vectors per thread, which shortens the end of the kernel. Smaller rows get the most, because a warp then
- * adds more rows per pass. */
+ * of a row, because their slots are the bytes in flight. In a tie, threads of rows with several warps process the
+ * fewest vectors, which shortens the end of the kernel. Threads of smaller rows process the most vectors, because a
+ * warp then adds more rows per pass. */
 static void choose_team(int64_t vectors, GradPlan *p) {
     int64_t best = 0;
     for (int held = 4; held >= 2; held--) {
@@ -260,7 +260,8 @@ static void choose_team(int64_t vectors, GradPlan *p) {
 }
 
 static GradPlan grad_plan(const Call *c) {
-    enum { OPERANDS = 3, BESIDE = 2048 }; /* bytes of shared memory that a block needs besides its stages */
+    /* Bytes of shared memory that a block needs in addition to its stages. */
+    enum { OPERANDS = 3, BESIDE = 2048 };
     const Tensor *x = c->in[1];
     const Cuda *gpu = cuda_of(c->device);
     GradPlan p = {};
@@ -311,7 +312,7 @@ template <typename R> static __global__ void dx_cells(Norm<R> o, GradCells p) {
     }
 }
 
-/* Writes partial[., y, column]: the sums over every `chunks`-th row, starting at row y. */
+/* Writes partial[., y, column]: the sums over every `chunks`-th row, beginning at row y. */
 enum { CELLS_CHUNKS = 128 };
 template <typename R> static __global__ void columns_cells(Norm<R> o, GradCells p, R *partial) {
     const int64_t column = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, chunks = gridDim.y;
@@ -331,8 +332,8 @@ static int64_t cells_chunks(int64_t rows) { return rows < CELLS_CHUNKS ? rows : 
 
 /* ---- sums of columns ---- */
 
-/* Adds the column sums of the blocks: blockIdx.y = 0 computes dgain, 1 dbias. A thread adds the sums of every
- * SUM_PARTS-th block, with SUM_LOADS loads in flight. */
+/* Adds the column sums of the blocks: blockIdx.y = 0 computes dgain, and blockIdx.y = 1 dbias. A thread adds the sums
+ * of every SUM_PARTS-th block, with SUM_LOADS loads in flight. */
 enum { SUM_COLUMNS = 32, SUM_PARTS = 16, SUM_LOADS = 10 };
 template <typename R>
 static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
@@ -366,12 +367,12 @@ static __global__ void __launch_bounds__(SUM_COLUMNS *SUM_PARTS)
     out.put(column, add ? old + sum : sum);
 }
 
-/* Launched after the kernel that writes `partial`. */
+/* This function must be called after the launch of the kernel that writes `partial`. */
 template <typename R>
 static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_t width) {
     const Tensor *dgain = c->out[1], *dbias = c->out[2];
     const dim3 grid((unsigned)ceil_div(width, SUM_COLUMNS), dbias ? 2 : 1), block(SUM_COLUMNS, SUM_PARTS);
-    /* Without this, a multiprocessor would first have to give shared memory back to its L1 cache. */
+    /* Without this setting, a multiprocessor would first have to convert shared memory back to L1 cache. */
     CUDA_CHECK(cudaFuncSetAttribute(sum_columns<R>, cudaFuncAttributePreferredSharedMemoryCarveout,
                                     cudaSharedmemCarveoutMaxShared));
     launch_pdl(c, grid, block, 0, sum_columns<R>, partial, blocks, width, cells(dgain), cells(dbias),
@@ -380,7 +381,7 @@ static void sum_partials(const Call *c, const R *partial, int64_t blocks, int64_
 
 /* ---- norm_grad ---- */
 
-/* Bytes of `partial`, equal for both kernels; 0 if no sums are needed. */
+/* Returns the size of `partial` in bytes, which is the same for both kernels, or 0 if no sums are needed. */
 static size_t partial_bytes(const Call *c) {
     const Tensor *x = c->in[1];
     const int64_t rows = tensor_rows(x), chunks = cells_chunks(rows);

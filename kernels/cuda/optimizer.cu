@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/optimizer.c. Each op is one launch for all pieces. A thread block or a warp processes a piece.
- * The steps update their operands in place; the sums are written or accumulated. */
+/* Computes the ops of kernels/cpu/optimizer.c. Each op is one launch for all pieces. A thread block or a warp
+ * processes a piece. Steps update their operands in place, and sums are written or accumulated. */
 #include <stddef.h>
 
 #include "kernels/cuda/pdl.cuh"
@@ -12,11 +12,11 @@ extern "C" {
 
 enum { THREADS = 256, WARP = 32 };
 
-/* ---- pieces: PIECE_MOST elements each if there is no table ---- */
+/* ---- pieces: they have PIECE_MOST elements each if there is no table ---- */
 
 struct Pieces {
-    const FlatPiece *row; /* NULL: no table */
-    int64_t count, n;     /* n: elements of the operands */
+    const FlatPiece *row; /* NULL if there is no table */
+    int64_t count, n;     /* n: number of elements of the operands */
     DeviceAssert *failure;
     const char *message;
 
@@ -41,35 +41,36 @@ static Pieces pieces_of(const Call *c) {
     const Tensor *table = c->in[1];
     const int64_t n = tensor_count(c->in[0]);
     Pieces p = {(const FlatPiece *)ids_of(table), ceil_div(n, PIECE_MOST), n, cuda_of(c->device)->failure,
-                "a piece of %lld elements from element %lld on is not one of the operand's"};
-    CHECK(!table || (table->ndim == 2 && table->dim[1] == PIECE_WORDS), "pieces of %lld words",
+                "a piece of %lld elements at element %lld is outside the operand"};
+    CHECK(!table || (table->ndim == 2 && table->dim[1] == PIECE_WORDS), "a piece has %lld words",
           (long long)tensor_width(table));
     if (table) p.count = table->dim[0];
     return p;
 }
 
-/* ---- steps: arithmetic in the type of the parameters ---- */
+/* ---- steps: arithmetic is in the type of the parameters ---- */
 
 static void step_types(const char *op, const Call *c, const Tensor *state, bool in_16_bits) {
     const int type = c->in[0]->dtype, param = c->out[0]->dtype;
     CHECK((param == F64 || param == F32) && (type == param || (type == BF16 && param == F32)),
-          "%s: a gradient of %s for parameters of %s", op, dtype_name((DType)type), dtype_name((DType)param));
+          "%s: the gradient is %s, but the parameters are %s", op, dtype_name((DType)type),
+          dtype_name((DType)param));
     CHECK(state->dtype == param || (in_16_bits && param == F32 && dtype_is_16bit((DType)state->dtype)),
-          "%s: state of %s for parameters of %s", op, dtype_name((DType)state->dtype),
+          "%s: the state is %s, but the parameters are %s", op, dtype_name((DType)state->dtype),
           dtype_name((DType)param));
 }
 
-/* The source of a step's numbers: device memory, so that a CUDA graph reads the current numbers, or the
- * arguments of the launch. */
+/* The source of a step's numbers: device memory, so that a CUDA graph reads the current numbers, or the arguments of
+ * the launch. */
 struct StepSource {
-    const StepNumbers *memory; /* NULL: `own` is used */
+    const StepNumbers *memory; /* if NULL, `own` is used */
     StepNumbers own;
 };
 
 static StepSource step_source(const Call *c, const StepNumbers &own) {
     const Tensor *t = c->in[2];
     CHECK(!t || (t->dtype == F64 && tensor_count(t) == STEP_WORDS),
-          "a step has %lld numbers of %s, not %d of F64", (long long)tensor_count(t),
+          "a step has %lld numbers of type %s instead of %d of type F64", (long long)tensor_count(t),
           dtype_name((DType)t->dtype), (int)STEP_WORDS);
     return {t ? (const StepNumbers *)t->data : NULL, own};
 }
@@ -77,8 +78,8 @@ static StepSource step_source(const Call *c, const StepNumbers &own) {
 /* The step's numbers for one piece, in the arithmetic type. */
 template <typename R> struct Step { R lr, decay, scale, unbias1, unbias2; };
 
-/* Loads those of elements [i, i + N) of x that are before `end`. INSIDE: all are before `end`, and the run
- * begins at a multiple of 16 bytes (or of its size, if that is less). */
+/* Loads the elements [i, i + N) of x that are before `end`. If INSIDE, all of them are before `end`, and the run
+ * begins at a multiple of 16 bytes (or of its size, if that is smaller). */
 template <bool INSIDE, typename T, int N>
 __device__ __forceinline__ void get_run(const T *x, int64_t i, int64_t end, bool aligned, Run<T, N> *run) {
     *run = INSIDE ? load_run<T, N>(x + i, 0, N, true) : load_run<T, N>(x, i, end, aligned);
@@ -91,9 +92,9 @@ __device__ __forceinline__ void put_run(T *x, int64_t i, int64_t end, bool align
         store_run<T, N>(x, i, end, aligned, run);
 }
 
-/* The pieces of a thread block. A group of `apart` blocks processes apart * each pieces; its block b
- * processes pieces b, b + apart, ... So pieces that are processed simultaneously are contiguous, and there
- * are so many blocks that none runs alone at the end. */
+/* The pieces of a thread block. A group of `apart` blocks processes apart * each pieces: its block b processes pieces
+ * b, b + apart, ... Pieces that are processed simultaneously are therefore contiguous, and there are enough blocks
+ * that none runs alone at the end. */
 struct Turns {
     unsigned apart, each;
 
@@ -105,7 +106,7 @@ struct Turns {
         return all < pieces ? all : pieces;
     }
 };
-/* TOGETHER and LEAST_BLOCKS are numbers of blocks per multiprocessor, if there are enough pieces. */
+/* TOGETHER and LEAST_BLOCKS are numbers of blocks per multiprocessor if there are enough pieces. */
 enum { TOGETHER = 8, MOST_EACH = 16, LEAST_BLOCKS = 64 };
 
 static Turns turns_of(const Call *c, int64_t pieces) {
@@ -116,9 +117,10 @@ static unsigned turns_grid(const Turns &t, int64_t pieces) {
     return (unsigned)(ceil_div(pieces, t.apart * t.each) * t.apart);
 }
 
-/* A Rule loads N elements starting at i (into Rule::Loaded), then updates them. At least one must be before
- * `end`; in a WHOLE piece, all are before `end` and aligned. */
-enum { UPDATES_AT_ONCE = 4 }; /* thread blocks per multiprocessor, so that enough loads are in flight */
+/* A Rule loads N elements starting at i (into Rule::Loaded), then updates them. At least one element must be before
+ * `end`. In a WHOLE piece, all elements are before `end` and aligned. UPDATES_AT_ONCE is the number of
+ * thread blocks per multiprocessor, so that enough loads are in flight. */
+enum { UPDATES_AT_ONCE = 4 };
 template <bool WHOLE, class Rule>
 __device__ __forceinline__ void update_piece(const Rule &rule, const Step<typename Rule::R> &s, int64_t i,
                                              int64_t end, bool aligned) {
@@ -155,7 +157,7 @@ __global__ void __launch_bounds__(THREADS, sizeof(typename Rule::R) == 4 ? UPDAT
         const bool aligned = all_aligned && piece.begin % N == 0;
         const int64_t i = piece.begin + (int)threadIdx.x * N, end = piece.begin + piece.count;
         if (at + turns.apart < stop)
-            next = pieces.load(at + turns.apart); /* is loaded while this piece is processed */
+            next = pieces.load(at + turns.apart); /* is loaded while the current piece is processed */
         if (aligned && piece.count == PIECE_MOST)
             update_piece<true>(rule, s, i, end, true);
         else
@@ -173,8 +175,8 @@ template <class Rule> static void launch_update(const Call *c, const Rule &rule,
                pieces, turns, aligned);
 }
 
-/* P is the type of parameters, G that of gradients, M and V those of the moments. `value` receives the
- * parameters in P or 16 bits, or is absent. Multiply-adds are explicit, because the compiler might fuse
+/* P is the type of parameters, G the type of gradients, and M and V are the types of the moments. `value` receives
+ * the parameters in P or in 16 bits, unless it is NULL. Multiply-adds are explicit, because the compiler might fuse
  * operations differently in different instances. */
 template <typename P, typename G, typename M, typename V> struct Adamw {
     typedef P R;
@@ -245,7 +247,7 @@ template <typename P, typename G, typename M, typename V> static void step_adamw
     launch_update(c, rule, adam_numbers(a));
 }
 
-/* F32 parameters. */
+/* The parameters are F32. */
 template <typename G, typename M> static void step_adamw_f32(const Call *c) {
     switch (c->out[2]->dtype) {
     case BF16:
@@ -276,7 +278,7 @@ extern "C" void cuda_adamw(const Call *c) {
     const Tensor *param = c->out[0], *value = c->out[3];
     step_types("adamw", c, c->out[1], true), step_types("adamw", c, c->out[2], true);
     CHECK(!value || value->dtype == param->dtype || dtype_is_16bit((DType)value->dtype),
-          "adamw: values of %s from parameters of %s", dtype_name((DType)value->dtype),
+          "adamw: the values are %s, but the parameters are %s", dtype_name((DType)value->dtype),
           dtype_name((DType)param->dtype));
     if (param->dtype == F64)
         step_adamw<double, double, double, double>(c);
@@ -332,7 +334,7 @@ extern "C" void cuda_sgd(const Call *c) {
         REAL_SWITCH(c->in[0]->dtype, step_sgd<R, R>(c));
 }
 
-/* `along` is rounded at the same places as on the CPU: a fused multiply-add might change its sign. */
+/* `along` is rounded in the same operations as on the CPU, because a fused multiply-add could change its sign. */
 template <typename P> __device__ __forceinline__ P rounded_product(P a, P b);
 template <> __device__ __forceinline__ float rounded_product(float a, float b) { return __fmul_rn(a, b); }
 template <> __device__ __forceinline__ double rounded_product(double a, double b) { return __dmul_rn(a, b); }
@@ -478,7 +480,7 @@ static __global__ void qk_clip(const QkClipAttr a, const R *x, const double *max
 extern "C" void cuda_qk_clip(const Call *c) {
     const Tensor *x = c->in[0], *y = c->out[0];
     const int64_t n = tensor_count(y);
-    CHECK(x->dtype == y->dtype, "qk_clip: %s becomes %s", dtype_name((DType)x->dtype),
+    CHECK(x->dtype == y->dtype, "qk_clip: %s cannot become %s", dtype_name((DType)x->dtype),
           dtype_name((DType)y->dtype));
     if (!n) return;
     REAL_SWITCH(x->dtype, qk_clip<R><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(
@@ -489,7 +491,7 @@ extern "C" void cuda_qk_clip(const Call *c) {
 
 /* ---- clipping by the gradient's norm ---- */
 
-/* A single thread processes one limb after the other, like the host. */
+/* A single thread processes the limbs one after the other, like the host. */
 static __global__ void clip(const int64_t *sum, int n, const StepNumbers *from, double most,
                             StepNumbers *step, ClipOutcome *outcome) {
     __shared__ ExactSum squares[CLIP_NORMS];
@@ -509,16 +511,16 @@ extern "C" void cuda_clip(const Call *c) {
                (StepNumbers *)c->out[0]->data, (ClipOutcome *)c->out[1]->data);
 }
 
-/* ---- exact sums (base/exact_sum.h) of non-negative numbers. Each thread adds to a private window of WINDOW
- * limbs, which begins at limb `base` and moves when a number does not fit; then the block adds the windows. A
- * limb cannot overflow before 2^31 numbers. Sums of integers do not depend on the order ---- */
+/* ---- exact sums (base/exact_sum.h) of non-negative numbers. Each thread adds to a private window of WINDOW limbs,
+ * which begins at limb `base` and moves if a number does not fit. The block then adds the windows. A limb cannot
+ * overflow before 2^31 numbers have been added. Sums of integers do not depend on the order ---- */
 
 typedef unsigned long long Word; /* for atomicAdd */
 
 /* CHUNKS is the number of limbs that a number can overlap. */
 enum { WINDOW = 5, LIMB_BITS = 32, CHUNKS = 3, COLLECTORS = THREADS / EXACT_LIMBS };
 static_assert(sizeof(ExactSum) == EXACT_WORDS * sizeof(Word) && (int)EXACT_WORDS <= (int)THREADS,
-              "a thread for each word");
+              "there must be a thread for each word");
 
 struct Sums {
     Word total[EXACT_WORDS]; /* an ExactSum */
@@ -563,7 +565,7 @@ __device__ __forceinline__ void add_exactly(Sums *s, double x) {
     s->window[k + 2][t] += (int64_t)high;
 }
 
-/* Returns the carry from limb i to the next, as in normalise() of exact_sum.c. */
+/* Returns the carry from limb i to the next limb, like normalise() of exact_sum.c. */
 __device__ __forceinline__ int64_t carry_of(const Word *word, int i) {
     return i >= 0 && i < EXACT_LIMBS - 1 ? (int64_t)word[i] / ((int64_t)1 << LIMB_BITS) : 0;
 }
@@ -578,7 +580,7 @@ __device__ __forceinline__ void normalise(Word *word) {
     }
 }
 
-/* Adds the block's sum to the output or, if the block is `alone`, writes it. */
+/* Adds the sum of the block to the output. If there is only one block (`alone`), writes the sum instead. */
 __device__ __forceinline__ void end_sums(Sums *s, Word *out, bool alone) {
     __syncthreads();
     const int limb = threadIdx.x % EXACT_LIMBS, first = threadIdx.x / EXACT_LIMBS;
@@ -614,14 +616,14 @@ __global__ void normal_sum(Word *out) {
 
 /* ---- sum of squares ---- */
 
-/* A warp processes a piece; a whole piece has as many blocks of SUM_BLOCK elements as a warp has lanes. LANES
- * lanes share a block. In each turn, the warp processes GROUPS blocks; at the end, each lane has the sum of
- * one block. The order of summation in a block depends only on the type. */
+/* A warp processes a piece. A full piece has one block of SUM_BLOCK elements for each lane of the warp. LANES lanes
+ * share a block. In each turn, the warp processes GROUPS blocks. At the end, each lane has the sum of one block. The
+ * order of summation in a block depends only on the type. */
 enum { LANES = 8, GROUPS = WARP / LANES, TURNS = WARP / GROUPS, SHARE = SUM_BLOCK / LANES };
 static_assert(TURNS == LANES && (int)PIECE_MOST == WARP * (int)SUM_BLOCK, "one block for each lane");
 
-/* Sums this lane's share of its group's block. x is the piece, which has n elements. INSIDE: the piece is
- * whole and aligned. */
+/* Returns the sum of this lane's share of its group's block. x is the piece, which has n elements. If INSIDE, the
+ * piece is full and aligned. */
 template <typename T, bool INSIDE>
 __device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, bool aligned) {
     constexpr int N = VEC<T>;
@@ -639,7 +641,7 @@ __device__ __forceinline__ double share_of_a_block(const T *x, int turn, int n, 
     return sum;
 }
 
-/* Each step of the second loop halves the number of turns whose sums a lane keeps, and doubles the number of
+/* Each iteration of the second loop halves the number of turns whose sums a lane keeps, and doubles the number of
  * lanes whose shares it has added. */
 template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *x) {
     double part[TURNS];
@@ -657,7 +659,7 @@ template <typename T> __device__ __forceinline__ double sum_of_a_block(const T *
     return part[0];
 }
 
-/* Computes the same sum for a piece that may be short or unaligned, turn by turn. */
+/* Computes the same sum, turn by turn, for a piece that may be short or unaligned. */
 template <typename T> __device__ __noinline__ double sum_of_a_block_outside(const T *x, int n, bool aligned) {
     double mine = 0;
 #pragma unroll 1
@@ -688,7 +690,7 @@ __global__ void __launch_bounds__(THREADS, 3)
     end_sums(&s, out, alone);
 }
 
-/* A thread block processes one piece, and each thread one block of the piece at a time. */
+/* A thread block processes one piece. Each thread processes one block of the piece at a time. */
 __global__ void __launch_bounds__(THREADS)
     squares_of_blocks(Cells x, Pieces pieces, int64_t block, Word *out, bool add, bool alone) {
     __shared__ Sums s;
@@ -710,8 +712,8 @@ __global__ void __launch_bounds__(THREADS)
 static Word *sum_of(const char *op, const Call *c, int64_t words) {
     const Tensor *sum = c->out[0];
     CHECK(sum->dtype == I64 && tensor_count(sum) == words,
-          "%s: the sum has %lld words of %s, not %lld of I64", op, (long long)tensor_count(sum),
-          dtype_name((DType)sum->dtype), (long long)words);
+          "%s: the sum has %lld words of type %s instead of %lld of type I64", op,
+          (long long)tensor_count(sum), dtype_name((DType)sum->dtype), (long long)words);
     return (Word *)sum->data;
 }
 
@@ -719,9 +721,10 @@ extern "C" void cuda_sum_squares(const Call *c) {
     const Tensor *x = c->in[0];
     const int64_t block = ((const SumAttr *)c->attr)->block;
     const Pieces pieces = pieces_of(c);
-    CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements", (long long)block);
+    CHECK(block > 0 && PIECE_MOST % block == 0, "sum_squares: blocks of %lld elements are not supported",
+          (long long)block);
     const bool by_warp = block == SUM_BLOCK, add = accumulates(c->out[0]), aligned = aligned_16(x->data);
-    /* There are few thread blocks, because ending a block takes as long as processing a piece. */
+    /* The number of thread blocks is small, because the end of a block takes as long as a piece. */
     const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * 16;
     const int64_t want = by_warp ? ceil_div(pieces.count, THREADS / WARP) : pieces.count;
     const unsigned grid = (unsigned)(want < most ? want : most);

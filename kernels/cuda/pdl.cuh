@@ -3,11 +3,11 @@
  * ended.
  *
  * All threads of a PDL kernel must first wait, then allow the next kernel to start:
- * - Before the wait, they must not access memory that an earlier kernel may still write, including gains and
- * tables, nor write memory that it may still read. Kernel arguments may be read.
- * - Kernels end in order: a kernel's wait returns only after the previous kernel has ended. So a kernel that
- * waits runs after all earlier work, and so does any later work without PDL (library kernels, copies,
- * events). */
+ * - Before the wait, they must not access memory that an earlier kernel may still write, including gains and tables.
+ * They must not write memory that an earlier kernel may still read. Kernel arguments may be read.
+ * - Kernels end in order: a kernel's wait returns only after the previous kernel has ended. A kernel that waits
+ * therefore runs after all earlier work. All later work without PDL (library kernels, copies, events) also runs after
+ * it. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -30,7 +30,7 @@ __device__ __forceinline__ void start_pdl() {
     allow_next_kernel();
 }
 
-/* Whether the GPU and the compiled code support PDL; code for older architectures does not. */
+/* Returns whether the GPU and the compiled code support PDL. Code for older architectures does not support it. */
 static inline bool waits_for_kernels(Cuda *gpu, const void *kernel) {
     if (!gpu->code) {
         cudaFuncAttributes a;

@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/quantize.c. Values and scales are bitwise equal to the CPU's, because every product
- * is rounded before it is used. A float is rounded to the nearest FP8 value as in src/tensor/fp8.c. state is
+/* Computes the ops of kernels/cpu/quantize.c. Values and scales are bitwise equal to those of the CPU, because every
+ * product is rounded before it is used. A float is rounded to the nearest FP8 value as in src/tensor/fp8.c. state is
  * updated in place; y is written. */
 #include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/vector_store.cuh"
@@ -19,7 +19,7 @@ template <typename T> static __global__ void amax_of_parts(const T *x, int64_t n
     for (int64_t i = thread; i < vectors; i += AMAX_DEPTH * threads) {
         Run<T, N> v[AMAX_DEPTH];
 #pragma unroll
-        for (int d = 0; d < AMAX_DEPTH; d++) /* loads past the end reload the thread's first vector */
+        for (int d = 0; d < AMAX_DEPTH; d++) /* loads past the end reload the first vector of the thread */
             v[d] = load_run<T, N>(x + (i + d * threads < vectors ? i + d * threads : i) * N, 0, N, true);
 #pragma unroll
         for (int d = 0; d < AMAX_DEPTH; d++) largest.take(v[d]);
@@ -38,13 +38,13 @@ __device__ __forceinline__ float largest_of_all(const float *part, int parts) {
     return block_max(most, room);
 }
 
-/* One block. */
+/* A single block runs this kernel. */
 static __global__ void amax_of_all(const float *part, int parts, Cells state) {
     const float most = largest_of_all(part, parts);
     if (threadIdx.x == 0) state.put(1, fmax(state.get<double>(1), (double)most));
 }
 
-/* One block. */
+/* A single block runs this kernel. */
 static __global__ void own_scale(const float *part, int parts, float most, Cells state) {
     const float amax = largest_of_all(part, parts);
     if (threadIdx.x) return;
@@ -85,7 +85,7 @@ extern "C" void cuda_fp8_own_scale(const Call *c) {
     LAUNCHED();
 }
 
-/* One block. */
+/* A single block runs this kernel. */
 static __global__ void end_step(Cells state, int64_t n, float most, bool most_recent) {
     __shared__ float room[32];
     const double newest = state.get<double>(1);
@@ -116,7 +116,8 @@ extern "C" void cuda_fp8_scale(const Call *c) {
 typedef struct Rounding {
     int shift;                         /* number of mantissa bits that FP8 lacks */
     uint32_t largest, smallest_normal; /* as floats */
-    float magic; /* adding it to a smaller number rounds that to a multiple of the least FP8 value */
+    /* adding it to a smaller number rounds that number to a multiple of the smallest FP8 value */
+    float magic;
     float most;
 } Rounding;
 
@@ -136,7 +137,7 @@ __device__ __forceinline__ float round_to_fp8(const Rounding &f, float x) {
     return __uint_as_float(size > 0x7f800000u ? 0x7fc00000u : y | (bits & 0x80000000u));
 }
 
-/* A NaN is not multiplied, because that would change its bits, which equal the CPU's. */
+/* A NaN is not multiplied, because the multiplication would change its bits, which equal the CPU's. */
 __device__ __forceinline__ void rescaled(float q, float inverse, float *y) {
     *y = q == q ? __fmul_rn(q, inverse) : q;
 }
@@ -184,7 +185,7 @@ static __global__ void quantize_cells(Cells x, Cells y, int64_t n, Cells state, 
 /* ---- scales of blocks ---- */
 
 typedef struct Blocks {
-    int64_t rows, width, high, wide; /* sizes of the tensor, then of a block */
+    int64_t rows, width, high, wide; /* sizes of the tensor, then sizes of a block */
     Rounding rounding;
 } Blocks;
 
@@ -192,15 +193,15 @@ __device__ __forceinline__ float block_scale(const Rounding &f, float amax) {
     return power_of_two_scale(amax, f.most);
 }
 
-/* This code supports blocks whose height and width are 1 or TILE. In a tile of TILE by TILE elements, a warp processes
- * every TILE_WARPS-th row and a lane four columns, so that x is read only once. */
+/* The height and width of a block must be 1 or TILE. In a tile of TILE by TILE elements, a warp processes every
+ * TILE_WARPS-th row, and a lane processes four columns. x is therefore read only once. */
 enum { TILE = 128, TILE_WARPS = 16, HELD = TILE / TILE_WARPS };
 
 __device__ __forceinline__ float largest_of(const float (&v)[4]) {
     return fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
 }
 
-/* Computes the scales of a thread's columns of a tile: one per column, or one for the whole tile. */
+/* Computes the scales of a thread's columns of a tile: one for each column, or one for the entire tile. */
 __device__ __forceinline__ void tile_scales(const Blocks &b, const float (&v)[HELD][4], float (&scale)[4]) {
     __shared__ float room[32], column[TILE_WARPS][TILE];
     const int warp = threadIdx.x / 32, first = threadIdx.x % 32 * 4;
@@ -231,7 +232,7 @@ static __global__ void __launch_bounds__(32 * TILE_WARPS, 2)
         const int64_t row = tile / across * TILE + threadIdx.x / 32,
                       column = tile % across * TILE + threadIdx.x % 32 * 4, at = row * b.width + column;
         const int64_t below = column < b.width ? (b.rows - row + TILE_WARPS - 1) / TILE_WARPS : 0;
-        const int rows = below < HELD ? (int)below : HELD; /* rows of the thread */
+        const int rows = below < HELD ? (int)below : HELD; /* number of rows of the thread */
         float v[HELD][4], scale[4], inverse[4];
 #pragma unroll
         for (int h = 0; h < HELD; h++) {
@@ -278,8 +279,8 @@ template <typename R> static __global__ void quantize_blocks(Cells x, Cells y, B
 
 /* ---- launches ---- */
 
-/* Whether four elements of x can be loaded, and four elements of y (in the arithmetic type) stored, by one
- * access each. */
+/* Returns whether four elements of x can be loaded by one access, and four elements of y (in the arithmetic type)
+ * stored by one access. */
 static bool by_four(const Tensor *x, const Tensor *y) {
     return y->dtype == (x->dtype == F64 ? F64 : F32) &&
            (uintptr_t)x->data % (4 * dtype_size((DType)x->dtype)) == 0 &&
@@ -323,8 +324,8 @@ extern "C" void cuda_quantize(const Call *c) {
         quantize_whole(c, f);
         return;
     }
-    CHECK(a->rows > 0 && a->columns > 0, "quantize: blocks of %lld by %lld", (long long)a->rows,
-          (long long)a->columns);
+    CHECK(a->rows > 0 && a->columns > 0, "quantize: blocks of %lld by %lld elements are not supported",
+          (long long)a->rows, (long long)a->columns);
     const Blocks b = {tensor_rows(x), tensor_width(x), a->rows, a->columns, f};
     quantize_parts(c, b);
 }

@@ -11,7 +11,7 @@ __device__ __forceinline__ float scale_for(float amax, float most, float otherwi
     return isinf(scale) ? FLT_MAX : scale;
 }
 
-/* The scale of a block, which is a power of two. */
+/* Returns the scale of a block, which is a power of two. */
 __device__ __forceinline__ float power_of_two_scale(float amax, float most) {
     return __uint_as_float(__float_as_uint(scale_for(amax, most, 1)) & 0xff800000u);
 }
@@ -53,7 +53,7 @@ template <typename T> struct Largest {
     }
 };
 
-/* The scale of a full tensor. */
+/* Returns the scale of an entire tensor. */
 __device__ __forceinline__ float scale_of(const Cells &state) {
     const float scale = state.get<float>(0);
     return scale > 0 ? scale : 1;

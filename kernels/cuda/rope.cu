@@ -1,34 +1,35 @@
-/* The op of kernels/cpu/rope.c. Written or accumulated: y, which may be x.
+/* Computes the op of kernels/cpu/rope.c. y, which may be x, is written or accumulated.
  *
  * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the
- * first rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block
- * is [tokens][shares of the heads][runs], and small: a multiprocessor has several blocks, so that one computes
- * while others wait for memory, and the last blocks end soon. */
+ * first rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block is
+ * [tokens][shares of the heads][runs]. Blocks are small, so that a multiprocessor runs several: one computes while
+ * others wait for memory, and the last blocks end soon. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/vectors.cuh"
 
-/* HEADS: per share. RESIDENT: blocks per multiprocessor. CUDA's limits of a block's third dimension, and of a
- * grid's second and third. */
+/* HEADS: heads per share. RESIDENT: blocks per multiprocessor. MOST_DEEP and MOST_BLOCKS are CUDA's limits of a
+ * block's third dimension, and of a grid's second and third dimensions. */
 enum { THREADS = 160, RESIDENT = 4, HEADS = 4, MOST_DEEP = 64, MOST_BLOCKS = 65535 };
 
-/* Pairs are two halves of a run or neighbours in it. */
+/* Pairs are the two halves of a run, or neighbours in it. */
 template <typename T> struct Rope {
     static constexpr int N = VEC<T>;
     const T *x;
     T *y;
     const Real<T> *cos, *sin;
     const int64_t *position;
-    int64_t table;                     /* number of positions */
-    int64_t x_stride[4], y_stride[4];  /* between positions, samples, groups, heads */
-    uint32_t tokens, samples, length;  /* length: tokens per sample */
-    uint32_t heads, per_group, shares; /* heads and shares of a token; share i begins at head i * HEADS */
-    int half, rest;                    /* per head: pairs, then elements after the pairs */
+    int64_t table;                    /* number of positions */
+    int64_t x_stride[4], y_stride[4]; /* strides between positions, samples, groups and heads */
+    uint32_t tokens, samples, length; /* length: number of tokens per sample */
+    /* per token: number of heads and of shares; share i begins at head i * HEADS */
+    uint32_t heads, per_group, shares;
+    int half, rest; /* per head: number of pairs, and of elements after the pairs */
     int pair_runs, rest_runs;
     Real<T> sign;
     bool interleaved, add;
 };
 
-/* Elements [first, first + N) of a row of n. ALIGNED: all of them exist. */
+/* Elements [first, first + N) of a row of n elements. If ALIGNED, all of them exist. */
 template <bool ALIGNED, int N, typename T>
 __device__ __forceinline__ Run<T, N> get_run(const T *row, int first, int n) {
     if constexpr (ALIGNED)
@@ -44,8 +45,8 @@ __device__ __forceinline__ void put_run(T *row, int first, int n, const Run<T, N
         store_run<T, N>(row, first, n, false, run);
 }
 
-/* A run of pairs of a head: the first and the second elements of the pairs, or the first N of 2N elements and
- * the others; and their offset in the head. */
+/* The pairs of a run in a head: their first elements and their second elements, or the first N of 2N elements and the
+ * others. */
 template <typename T> struct Turned { Run<T, VEC<T>> low, high; };
 struct Places {
     int low, low_end, high, high_end;
@@ -64,14 +65,14 @@ __device__ __forceinline__ Turned<T> load_pairs(const T *head, const Places &at)
             get_run<ALIGNED, VEC<T>>(head, at.high, at.high_end)};
 }
 
-/* Explicit fma, so that rounding does not depend on what the compiler contracts. */
+/* Uses fma explicitly, so that rounding does not depend on the compiler's contraction of operations. */
 template <typename R> __device__ __forceinline__ void turn(R *first, R *second, R cos, R sin) {
     const R a = *first, b = *second;
     *first = fma(a, cos, -(b * sin));
     *second = fma(b, cos, a * sin);
 }
 
-/* y: the head to add to. */
+/* y is the head to which the result is added. */
 template <bool ALIGNED, typename T>
 __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T *y, const Places &at,
                                          const Run<Real<T>, VEC<T>> &cos, const Run<Real<T>, VEC<T>> &sin) {
@@ -95,10 +96,11 @@ __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T
     p->high.fill(v + N);
 }
 
-/* The offset of a head of x or y in its token, and of the following heads. There is one division for all
- * heads of a share, because a division needs more time than the work on a vector. */
+/* The offset of a head of x or y in its token, and of the following heads. Only one division is needed for all heads
+ * of a share, because a division is slower than the work on a vector. */
 struct Head {
-    int64_t at, next_head, next_group; /* distance to the next head in its group, or in the next group */
+    /* distance to the next head in the same group, and to the first head of the next group */
+    int64_t at, next_head, next_group;
     uint32_t in_group, per_group;
 
     template <typename T>
@@ -114,14 +116,14 @@ struct Head {
     }
 };
 
-/* One token of x and y, and its position in the table. A missing token is skipped. */
+/* One token of x and y, and its position in the table. A token that does not exist is skipped. */
 template <typename T> struct Token {
     const T *x;
     T *y;
     int64_t position;
 };
 
-/* Processes at most U heads starting at `first`. */
+/* Processes at most U heads, beginning at `first`. */
 template <bool ALIGNED, int U, typename T>
 __device__ __forceinline__ void rotate_heads(const Rope<T> &o, const Token<T> &t, uint32_t first, int run) {
     constexpr int N = Rope<T>::N;
@@ -191,7 +193,8 @@ template <typename T> static void rope(const Call *c) {
     const RopeAttr *a = (const RopeAttr *)c->attr;
     const int64_t tokens = x->dim[0] * x->dim[1], heads = x->dim[2] * x->dim[3], width = x->dim[4];
     CHECK(tokens <= INT32_MAX && heads <= MOST_BLOCKS && width <= MOST_BLOCKS,
-          "rope: %lld tokens of %lld heads of %lld, the GPU's kernel supports at most 2^31 - 1, 65535 and "
+          "rope: %lld tokens of %lld heads of %lld elements; the GPU's kernel supports at most 2^31 - 1, "
+          "65535 and "
           "65535",
           (long long)tokens, (long long)heads, (long long)width);
     Rope<T> o = {};
@@ -213,7 +216,7 @@ template <typename T> static void rope(const Call *c) {
              (unsigned)ceil_div(runs, along));
     const auto kernel = aligned ? rotate<T, true> : rotate<T, false>;
     launch_pdl(c, grid, block, 0, kernel, o, cuda_of(c->device)->failure,
-               "rope: position %lld, the table has %lld");
+               "rope: position %lld is outside the table of %lld positions");
 }
 
 extern "C" void cuda_rope(const Call *c) {

@@ -6,8 +6,8 @@
 
 #include "kernels/cuda/vectors.cuh"
 
-/* Stores the slots' address in shared memory as an integer. From a pointer, the compiler would recompute that
- * address for each access, which takes longer than the access. All threads of a warp must run the
+/* Stores the slots' address in shared memory as an integer. If the slots were a pointer, the compiler would recompute
+ * this address for each access, which takes longer than the access. All threads of a warp must run the
  * constructor. */
 template <typename V> struct BucketPool {
     uint32_t first;
@@ -15,7 +15,7 @@ template <typename V> struct BucketPool {
     __device__ __forceinline__ BucketPool(const void *shared)
         : first(__shfl_sync(0xffffffffu, (uint32_t)__cvta_generic_to_shared(shared), 0)) {}
     __device__ __forceinline__ V operator[](int i) const {
-        static_assert(sizeof(V) == 16, "a slot has 16 bytes");
+        static_assert(sizeof(V) == 16, "a slot must have 16 bytes");
         V v;
         asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(v.word(0)), "=r"(v.word(1)), "=r"(v.word(2)), "=r"(v.word(3))
@@ -29,7 +29,7 @@ template <typename V> struct BucketPool {
                      : "r"(first + 16 * i), "r"(v.word(0)), "r"(v.word(1)), "r"(v.word(2)), "r"(v.word(3))
                      : "memory");
     }
-    /* Starts a copy, which belongs to the group that the next __pipeline_commit closes. */
+    /* Starts a copy, as part of the group that the next __pipeline_commit closes. */
     __device__ __forceinline__ void fetch(int i, const void *x) const {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                      :

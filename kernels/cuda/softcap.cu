@@ -1,4 +1,4 @@
-/* The ops of kernels/cpu/softcap.c; see there for the formulas. y and dx are written. */
+/* Computes the ops of kernels/cpu/softcap.c, which contains the formulas. y and dx are written. */
 #include "kernels/cuda/vectors.cuh"
 
 enum { THREADS = 256 };
@@ -38,8 +38,8 @@ template <typename T> static void forward(const Call *c, double cap) {
 }
 
 extern "C" void cuda_softcap(const Call *c) {
-    CHECK(c->in[0]->dtype == c->out[0]->dtype, "softcap: %s to %s", dtype_name((DType)c->in[0]->dtype),
-          dtype_name((DType)c->out[0]->dtype));
+    CHECK(c->in[0]->dtype == c->out[0]->dtype, "softcap: x is %s, but y is %s",
+          dtype_name((DType)c->in[0]->dtype), dtype_name((DType)c->out[0]->dtype));
     if (tensor_count(c->in[0]))
         STORAGE_SWITCH(c->in[0]->dtype, forward<T>(c, ((const SoftcapAttr *)c->attr)->cap));
 }
@@ -55,7 +55,7 @@ template <typename T> static void backward(const Call *c, double cap) {
 
 extern "C" void cuda_softcap_grad(const Call *c) {
     CHECK(c->in[0]->dtype == c->in[1]->dtype && c->in[1]->dtype == c->out[0]->dtype,
-          "softcap_grad: dy is %s, x %s", dtype_name((DType)c->in[0]->dtype),
+          "softcap_grad: dy is %s, but x is %s", dtype_name((DType)c->in[0]->dtype),
           dtype_name((DType)c->in[1]->dtype));
     if (tensor_count(c->in[0]))
         STORAGE_SWITCH(c->in[0]->dtype, backward<T>(c, ((const SoftcapAttr *)c->attr)->cap));

@@ -1,9 +1,9 @@
-/* The op of kernels/cpu/sum_heads.c. y is written or accumulated. */
+/* Computes the op of kernels/cpu/sum_heads.c. y is written or accumulated. */
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256 };
 
-/* A thread sums one element over the heads of a token. */
+/* A thread sums one element over all heads of a token. */
 template <typename R>
 static __global__ void sum_heads(Cells x, Cells y, Rows x_rows, Rows y_rows, int64_t n, int64_t heads,
                                  bool add) {

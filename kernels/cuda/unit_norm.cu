@@ -1,4 +1,4 @@
-/* The op unit_norm of kernels/cpu/optimizer.c. */
+/* Computes the op unit_norm of kernels/cpu/optimizer.c. */
 #include "kernels/cuda/common.cuh"
 
 extern "C" {
@@ -6,10 +6,10 @@ extern "C" {
 #include "kernels/step_numbers.h"
 }
 
-enum { THREADS = 256, EACH = 8 /* blocks per multiprocessor */ };
-static_assert((int)EXACT_WORDS <= (int)THREADS, "a thread for each word");
+enum { THREADS = 256, EACH = 8 /* number of blocks per multiprocessor */ };
+static_assert((int)EXACT_WORDS <= (int)THREADS, "there must be a thread for each word");
 
-/* Each block computes the divisor. A single thread processes one limb after the other, like the host. */
+/* Each block computes the divisor. A single thread processes the limbs one after the other, like the host. */
 template <typename T>
 static __global__ void unit_norm(const Real<T> *x, const int64_t *sum, T *y, int64_t n) {
     __shared__ ExactSum squares;
@@ -25,9 +25,10 @@ static __global__ void unit_norm(const Real<T> *x, const int64_t *sum, T *y, int
 extern "C" void cuda_unit_norm(const Call *c) {
     const Tensor *x = c->in[0], *sum = c->in[1], *y = c->out[0];
     const int64_t n = tensor_count(x), *squares = (const int64_t *)sum->data;
-    CHECK(tensor_count(sum) == EXACT_WORDS, "unit_norm: a sum of %lld words", (long long)tensor_count(sum));
-    CHECK((x->dtype == F64) == (y->dtype == F64), "unit_norm: %s to %s", dtype_name((DType)x->dtype),
-          dtype_name((DType)y->dtype));
+    CHECK(tensor_count(sum) == EXACT_WORDS, "unit_norm: the sum has %lld words",
+          (long long)tensor_count(sum));
+    CHECK((x->dtype == F64) == (y->dtype == F64), "unit_norm: x is %s, but y is %s",
+          dtype_name((DType)x->dtype), dtype_name((DType)y->dtype));
     if (!n) return;
     const unsigned most = (unsigned)cuda_of(c->device)->multiprocessors * EACH;
     const unsigned grid = (unsigned)least(ceil_div(n, THREADS), most);

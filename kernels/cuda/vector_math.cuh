@@ -1,7 +1,7 @@
 /* Computes exp, the logistic function and softplus. The results are bitwise equal to those of
- * kernels/cpu/vector_math.h, which describes the method. Equality matters because a router compares scores,
- * so that a difference in the last bit can change the experts of a token. Intrinsics prevent the compiler
- * from fusing multiplications with additions. */
+ * kernels/cpu/vector_math.h, which describes the method. Results must be equal because a router compares scores: a
+ * difference in the last bit can change the experts of a token. Intrinsics prevent the compiler from fusing
+ * multiplications with additions. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -68,12 +68,12 @@ template <typename R> __device__ __forceinline__ R vector_exp(R exponent) {
     return exponent < low ? 0 : y;
 }
 
-/* 1 / (1 + exp(-x)) */
+/* Returns 1 / (1 + exp(-x)). */
 template <typename R> __device__ __forceinline__ R vector_sigmoid(R x) {
     return 1 / rounded_sum((R)1, vector_exp(-x));
 }
 
-/* log(1 + exp(x)) */
+/* Returns log(1 + exp(x)). */
 template <typename R> __device__ __forceinline__ R vector_softplus(R x) {
     const R e = vector_exp(x < 0 ? x : -x), z = e / rounded_sum((R)2, e), square = rounded_product(z, z);
     R p = 0;

@@ -1,6 +1,5 @@
-/* Stores of whole vectors in asm statements, which the compiler cannot split. It may split an ordinary vector
- * store into stores of elements if a kernel contains several vector stores, or also stores single
- * elements. */
+/* Stores vectors with asm statements, which the compiler cannot split. The compiler may split an ordinary vector
+ * store into stores of elements if a kernel contains several vector stores, or also stores single elements. */
 #pragma once
 
 #include <string.h>
@@ -15,7 +14,7 @@ __device__ __forceinline__ void store_16(void *at, uint4 x) {
 
 /* Stores a value whose size is a multiple of 16 bytes at an aligned address. */
 template <typename V> __device__ __forceinline__ void store_whole(V *at, const V &x) {
-    static_assert(sizeof(V) % 16 == 0, "not a whole number of stores");
+    static_assert(sizeof(V) % 16 == 0, "the size must be a multiple of 16 bytes");
 #pragma unroll
     for (int i = 0; i < (int)(sizeof(V) / 16); i++) {
         uint4 piece;

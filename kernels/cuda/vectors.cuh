@@ -1,6 +1,6 @@
-/* A run is a few adjacent elements that one thread processes. It is loaded in 16-byte accesses if it is
- * aligned and inside its row, otherwise element by element. The same code processes both, so results do not
- * depend on alignment or on the end of a row. */
+/* A run consists of a few adjacent elements that one thread processes. A run that is aligned and inside its row is
+ * loaded in 16-byte accesses; other runs are loaded element by element. The same code then processes both, so results
+ * do not depend on alignment or on the end of a row. */
 #pragma once
 
 #include <string.h>
@@ -8,11 +8,11 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* N elements, stored as 32-bit words and unpacked only when they are used, so that loads of several runs can
- * be in flight simultaneously. */
+/* N elements, stored as 32-bit words. Elements are unpacked only when they are used, so that loads of several runs
+ * can be in flight simultaneously. */
 template <typename T, int N> struct Run {
     static constexpr int WORDS = N * (int)sizeof(T) / 4, V = WORDS < 4 ? WORDS : 4;
-    static_assert(WORDS > 0 && WORDS % V == 0, "not a whole number of accesses");
+    static_assert(WORDS > 0 && WORDS % V == 0, "the words of a run must be a multiple of an access");
     Vec<uint32_t, V> piece[WORDS / V];
 
     __device__ __forceinline__ uint32_t &word(int i) { return piece[i / V].v[i % V]; }
@@ -73,7 +73,7 @@ template <typename T, int N> struct Run {
             for (int k = 0; k < N; k++) put(k, x[k]);
         }
     }
-    /* The largest element that is not NaN, or NaN if all elements are NaN. */
+    /* Returns the largest element that is not NaN, or NaN if all elements are NaN. */
     __device__ __forceinline__ Real<T> largest() const {
         if constexpr (sizeof(T) == 2) {
             Run<T, 2> best;
@@ -100,8 +100,8 @@ template <typename T, int N> struct Run {
 };
 
 /* Loads elements [first, first + N) of a row of n elements. Elements outside [0, n) become 0 and are not
- * accessed. `aligned` means that every run inside the row begins at a multiple of 16 bytes (or of the run's
- * size, if that is less). */
+ * accessed. If `aligned`, every run inside the row begins at a multiple of 16 bytes (or of the run's size, if that is
+ * smaller). */
 template <typename T, int N>
 __device__ __forceinline__ Run<T, N> load_run(const T *row, int64_t first, int64_t n, bool aligned) {
     typedef Run<T, N> Many;

@@ -1,5 +1,5 @@
-/* The ops of kernels/cpu/xielu.c; see there for the formulas. A block computes a row's sums in a fixed order. y and the
- * sums are written; dx is written or accumulated. */
+/* Computes the ops of kernels/cpu/xielu.c, which contains the formulas. A block computes the sums of a row in a fixed
+ * order. y and the sums are written; dx is written or accumulated. */
 #include <math.h>
 
 #include "kernels/cuda/vectors.cuh"
@@ -16,7 +16,7 @@ static Numbers numbers_of(Tensor *const *in) {
 }
 
 template <typename R> struct Curve {
-    R p, n, dp, dn, beta, eps; /* dp, dn: slopes of softplus */
+    R p, n, dp, dn, beta, eps; /* dp and dn are the slopes of softplus */
 
     __device__ __forceinline__ explicit Curve(const Numbers &x) {
         const R a = x.alpha_p.get<R>(0), b = x.alpha_n.get<R>(0);
@@ -24,7 +24,7 @@ template <typename R> struct Curve {
         p = softplus(a), n = beta + softplus(b);
         dp = softplus_slope(a), dn = softplus_slope(b);
     }
-    /* The factor of n. */
+    /* Returns the factor of n in y. */
     __device__ __forceinline__ R tail(R x) const { return expm1(x < eps ? x : eps) - x; }
     __device__ __forceinline__ R value(R x) const { return beta * x + (x > 0 ? p * x * x : n * tail(x)); }
     __device__ __forceinline__ R slope(R x) const {
@@ -51,13 +51,13 @@ __global__ void __launch_bounds__(THREADS)
 
 template <typename T> struct Gradient {
     const T *dy, *x;
-    T *dx;          /* NULL: not needed */
-    Real<T> *p, *n; /* a sum for each row; NULL: not needed */
+    T *dx;          /* NULL if not needed */
+    Real<T> *p, *n; /* a sum for each row; NULL if not needed */
     int64_t rows, f;
     bool add, aligned;
 };
 
-/* A block computes whole rows. Elements past the end of a row are 0, and so are their shares of the sums. */
+/* A block computes entire rows. Elements past the end of a row are 0, and their shares of the sums are also 0. */
 template <typename T> __global__ void __launch_bounds__(THREADS) curved_grad(Gradient<T> g, Numbers numbers) {
     typedef Real<T> R;
     constexpr int N = VEC<T>;
@@ -101,8 +101,8 @@ template <typename T> static void forward(const Call *c) {
 }
 
 extern "C" void cuda_xielu(const Call *c) {
-    CHECK(c->in[0]->dtype == c->out[0]->dtype, "xielu: %s to %s", dtype_name((DType)c->in[0]->dtype),
-          dtype_name((DType)c->out[0]->dtype));
+    CHECK(c->in[0]->dtype == c->out[0]->dtype, "xielu: x is %s, but y is %s",
+          dtype_name((DType)c->in[0]->dtype), dtype_name((DType)c->out[0]->dtype));
     if (tensor_count(c->in[0])) STORAGE_SWITCH(c->in[0]->dtype, forward<T>(c));
 }
 
@@ -122,7 +122,7 @@ template <typename T> static void backward(const Call *c) {
 
 extern "C" void cuda_xielu_grad(const Call *c) {
     CHECK(c->in[0]->dtype == c->in[1]->dtype && (!c->out[0] || c->in[1]->dtype == c->out[0]->dtype),
-          "xielu_grad: dy is %s, x %s", dtype_name((DType)c->in[0]->dtype),
+          "xielu_grad: dy is %s, but x is %s", dtype_name((DType)c->in[0]->dtype),
           dtype_name((DType)c->in[1]->dtype));
     if (tensor_count(c->in[0])) STORAGE_SWITCH(c->in[0]->dtype, backward<T>(c));
 }

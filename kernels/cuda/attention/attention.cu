@@ -1,15 +1,16 @@
-/* The ops of kernels/cpu/attention.c, with the same formulas, for calls that cuDNN does not support: F64 and
- * F32 with multiply-adds here, 16-bit storage in attention_mma.cu.
+/* Computes the ops of kernels/cpu/attention.c, with the same formulas, for calls that cuDNN does not support. This
+ * file processes F64 and F32 with multiply-adds; attention_mma.cu processes 16-bit storage.
  *
- * The backward has no sums across blocks: one pass over tiles of rows for dq, one over tiles of keys for dk and dv.
- * Each recomputes the probabilities from lse. A block of the second pass processes the rows of its group's heads in
- * order. Before both passes, sum(dy * y) and the keys that each row sees are written to scratch memory. Written: y,
- * lse. Written or accumulated: dq, dk, dv, dbias. */
+ * The backward does not add results of different blocks: one pass over tiles of rows computes dq, and one pass over
+ * tiles of keys computes dk and dv. Each pass recomputes the probabilities from lse. A block of the second pass
+ * processes the rows of its group's heads in order. Before both passes, sum(dy * y) and the range of keys that each
+ * row attends to are written to scratch memory. y and lse are written; dq, dk, dv and dbias are written or
+ * accumulated. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/flash.cuh"
 
-/* A tile has SIDE * N rows and as many keys; each of the SIDE x SIDE threads computes N x N scores. CHUNK
- * columns of heads are in shared memory for a GEMM over them, COLUMNS for a GEMM over keys or rows. */
+/* A tile has SIDE * N rows and SIDE * N keys. Each of the SIDE x SIDE threads computes N x N scores. Shared memory
+ * contains CHUNK columns of heads for a GEMM over columns, and COLUMNS columns for a GEMM over keys or rows. */
 enum { SIDE = 16, THREADS = SIDE * SIDE, CHUNK = 32, COLUMNS = 64, BLOCKS = HEAD_MOST / COLUMNS };
 template <typename R> constexpr int EACH = sizeof(R) == 4 ? 4 : 2;
 template <typename R> constexpr int TILE = SIDE *EACH<R>;
@@ -21,15 +22,15 @@ template <typename R> struct Shared {
         } factors;
         R x[TILE<R>][COLUMNS];
     };
-    R weight[TILE<R>][TILE<R> + 1]; /* row, key */
+    R weight[TILE<R>][TILE<R> + 1]; /* [row, key] */
     Range range[TILE<R>];
     uint64_t line[TILE<R>];
     int bias[TILE<R>];
     Span span;
 };
 
-/* Thread (ty, tx) has rows ty * N + i and keys tx + SIDE * j of a tile, and columns tx + SIDE * c of each
- * block of COLUMNS of a result. */
+/* Thread (ty, tx) computes rows ty * N + i and keys tx + SIDE * j of a tile. In each block of COLUMNS columns of a
+ * result, it computes columns tx + SIDE * c. */
 struct Place {
     int ty, tx;
 };
@@ -37,7 +38,7 @@ __device__ static inline Place place() {
     Place x = {(int)threadIdx.x / SIDE, (int)threadIdx.x % SIDE};
     return x;
 }
-/* The sum over the threads that share rows. */
+/* Returns the sum over the threads that share a row. */
 template <typename R> __device__ static inline R row_sum(R x) {
     for (int k = SIDE / 2; k > 0; k /= 2) x += __shfl_xor_sync(0xffffffffu, x, k);
     return x;
@@ -46,7 +47,7 @@ template <typename R> __device__ static inline R row_sum(R x) {
 template <typename R> struct Scores { R x[EACH<R>][EACH<R>]; };
 template <typename R> struct Sums { R x[EACH<R>][BLOCKS][COLUMNS / SIDE]; };
 
-/* out[row,key] = line of a . line of b */
+/* out[row,key] = (line of a) . (line of b). */
 template <typename R>
 __device__ static void dot(Shared<R> &m, const Lines &a, const Lines &b, int width, Scores<R> &out) {
     constexpr int N = EACH<R>;
@@ -73,7 +74,7 @@ __device__ static void dot(Shared<R> &m, const Lines &a, const Lines &b, int wid
     }
 }
 
-/* m.weight = x; no thread may still need its old content */
+/* Sets m.weight to x. No thread may still need the previous content. */
 template <typename R> __device__ static void put_weight(Shared<R> &m, const Scores<R> &x) {
     const Place at = place();
 #pragma unroll
@@ -81,7 +82,8 @@ template <typename R> __device__ static void put_weight(Shared<R> &m, const Scor
         for (int j = 0; j < EACH<R>; j++) m.weight[at.ty * EACH<R> + i][at.tx + SIDE * j] = x.x[i][j];
 }
 
-/* out[row] += sum over keys of weight[row,key] * line of x; BY_KEY: out[key] += sum over rows. */
+/* Adds to out[row] the sum over keys of weight[row,key] * (line of x). If BY_KEY, adds to out[key] the sum over
+ * rows. */
 template <bool BY_KEY, typename R>
 __device__ static void add_lines(Shared<R> &m, const Lines &x, int width, Sums<R> &out) {
     constexpr int N = EACH<R>;
@@ -108,7 +110,7 @@ __device__ static void add_lines(Shared<R> &m, const Lines &x, int width, Sums<R
     __syncthreads();
 }
 
-/* Writes factor[i] times the sums to line i of a tile, or adds the product to the line. */
+/* Writes factor[i] * (the sums of line i of a tile) to the line, or adds this product to it. */
 template <typename R>
 __device__ static void store(const Lines &to, bool add, const Sums<R> &sums, int width,
                              const R (&factor)[EACH<R>]) {
@@ -145,7 +147,7 @@ template <typename R> __device__ static R bias_of(const Flash &p, const Shared<R
     return p.biased ? ((const R *)p.bias)[m.bias[row] + slice_position(&p.key, key)] : 0;
 }
 
-/* Adds a tile's score gradients (m.weight) to the sums by row and bucket. Each thread processes one row. */
+/* Adds a tile's gradients of scores (m.weight) to the sums by row and bucket. Each thread processes one row. */
 template <typename R>
 __device__ static void add_to_buckets(const Flash &p, const Shared<R> &m, int64_t pair, int row0, int key0) {
     const int i = threadIdx.x, n = p.t - key0 < TILE<R> ? p.t - key0 : TILE<R>;
@@ -164,7 +166,7 @@ __device__ static void add_to_buckets(const Flash &p, const Shared<R> &m, int64_
     if (last >= 0) to[last] += sum;
 }
 
-/* m.weight = the factors of dropout; a thread reads only its own */
+/* Sets m.weight to the factors of dropout. A thread reads only the factors that it computes. */
 template <typename R> __device__ static void draw(const Flash &p, Shared<R> &m, int key0) {
     const Place at = place();
 #pragma unroll 1
@@ -183,7 +185,8 @@ template <typename R> __device__ static R capped(const Flash &p, R x) {
     return (R)p.cap * tanh((R)p.scale * x / (R)p.cap);
 }
 
-/* score -> exp(score - largest so far); `shrink`: the factor for the results so far */
+/* Replaces each score by exp(score - largest score so far). `shrink` becomes the factor of the sums over previous
+ * tiles. */
 template <typename R>
 __device__ static void softmax(const Flash &p, const Shared<R> &m, int key0, Scores<R> &score,
                                R (&top)[EACH<R>], R (&sum)[EACH<R>], R (&shrink)[EACH<R>]) {
@@ -220,7 +223,7 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) forward(
     constexpr int N = EACH<R>;
     __shared__ Shared<R> m;
     const Place at = place();
-    /* Causal tiles grow with their number, so the longest tiles start first. */
+    /* The causal work of a tile grows with its index, so the tiles with the most work start first. */
     const int pair = (int)blockIdx.x / tiles, row0 = (tiles - 1 - (int)blockIdx.x % tiles) * TILE<R>;
     const int64_t sample = pair / p.g, group = pair % p.g;
     find_lines(p, sample, group, row0, m);
@@ -267,7 +270,7 @@ static __global__ void range_of_rows(const Flash p) {
     if (threadIdx.x == 0) p.span[blockIdx.x] = span;
 }
 
-/* One warp per row; `unit` converts natural logarithms to the kernel's. */
+/* One warp processes one row. `unit` converts natural logarithms to the logarithms of the kernel. */
 template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t n, R unit) {
     const int lane = threadIdx.x % 32;
     const int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
@@ -285,8 +288,8 @@ template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t
     }
 }
 
-/* score -> probability; ds: dy . v -> gradient of the score without its scale. With dropout, prob is the factor in the
- * sum of y. */
+/* Replaces each score by its probability, and ds, which is dy . v, by the gradient of the score without the factor
+ * `scale`. With dropout, prob becomes the factor in the sum of y. */
 template <typename R>
 __device__ static void gradient_of_scores(const Flash &p, const Shared<R> &m, const RowSums<R> *sums,
                                           int rows, int key0, Scores<R> &prob, Scores<R> &ds) {
@@ -406,8 +409,8 @@ extern "C" void cuda_attention(const Call *c) {
     LAUNCHED();
 }
 
-/* Places the parts of the scratch memory, and returns their bytes. `gradient`: whether the gradient of a bias is
- * needed. */
+/* Assigns the parts of the scratch memory, and returns its size in bytes. `gradient` is true if the gradient of a
+ * bias is needed. */
 static size_t place_scratch(Flash *p, DType dtype, bool gradient, char *memory) {
     const size_t rows = (size_t)p->rows, real = dtype == F64 ? sizeof(double) : sizeof(float);
     const size_t sizes[] = {(size_t)p->b * p->g * rows * 2 * real, (size_t)p->b * rows * sizeof(Range),
@@ -421,7 +424,7 @@ static size_t place_scratch(Flash *p, DType dtype, bool gradient, char *memory) 
 static Flash gradient_of(const Call *c) {
     const Tensor *q = c->in[1], *dy = c->in[0];
     Flash p = flash_of(c, q, c->in[2], c->in[3], c->in[6], c->in[7], c->in[8]);
-    CHECK(dy->dtype == q->dtype, "attention_grad: dy is %s, q %s", dtype_name((DType)dy->dtype),
+    CHECK(dy->dtype == q->dtype, "attention_grad: dy is %s, but q is %s", dtype_name((DType)dy->dtype),
           dtype_name((DType)q->dtype));
     p.dy = heads_of(dy), p.y = heads_of(c->in[4]), p.lse = cells(c->in[5]);
     p.dq = heads_of(c->out[0]), p.dk = heads_of(c->out[1]), p.dv = heads_of(c->out[2]);
@@ -455,7 +458,8 @@ extern "C" void cuda_attention_grad(const Call *c) {
     place_scratch(&p, dtype, c->out[3], (char *)cuda_scratch(c->device, attention_grad_scratch(c)));
     tabulate_bias(c, &p, c->in[8]);
     if (n) {
-        CHECK((int64_t)p.b * p.tiles <= INT32_MAX, "attention_grad: %d samples of %d rows", p.b, p.rows);
+        CHECK((int64_t)p.b * p.tiles <= INT32_MAX, "attention_grad: %d samples of %d rows are too many", p.b,
+              p.rows);
         range_of_rows<<<(unsigned)(p.b * p.tiles), gradient_tile(dtype), 0, stream_of(c)>>>(p);
         LAUNCHED();
         const double unit = dtype_is_16bit(dtype) ? LOG2_E : 1;

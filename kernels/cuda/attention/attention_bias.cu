@@ -1,7 +1,7 @@
-/* Computes biases by distance in our own kernels: ALiBi, or a relative position bias. The kernels read a table of each
- * head's bias, which is indexed by distance. For a relative position bias, they also read a table of buckets. In the
- * backward, they sum the gradients of the scores by row and bucket. The code below then sums the rows in a fixed
- * order. */
+/* Biases that depend on the distance, for Isotron's attention kernels: ALiBi, or a relative position bias. The
+ * kernels read a table of the biases of each head by distance. For a relative position bias, they also read a table
+ * of buckets. In the backward, the attention kernels sum the gradients of the scores by row and bucket. The code
+ * below then sums over rows in a fixed order. */
 #include "kernels/cuda/attention/flash.cuh"
 
 static RelativeBuckets buckets_of(const Call *c, const Flash &p) {
@@ -15,7 +15,7 @@ size_t place_bias(Flash *p, DType dtype, bool gradient, char *memory) {
                  table = (size_t)p->g * p->r * p->distances,
                  sums = gradient ? (size_t)p->b * p->g * p->rows * p->buckets : 0;
     const size_t sizes[] = {table * real, p->buckets ? table : 0, sums * real};
-    CHECK(table < INT32_MAX / 2, "attention: biases of %d heads at %lld distances", p->g * p->r,
+    CHECK(table < INT32_MAX / 2, "attention: biases of %d heads at %lld distances are too many", p->g * p->r,
           (long long)p->distances);
     size_t at[4] = {0};
     for (int i = 0; i < 3; i++) at[i + 1] = at[i] + (sizes[i] + 255) / 256 * 256;
@@ -56,7 +56,7 @@ void tabulate_bias(const Call *c, const Flash *p, const Tensor *bias) {
     LAUNCHED();
 }
 
-/* One block per head: a column of threads has 32 buckets, and every 32nd row. */
+/* One block processes one head. Each column of threads sums 32 buckets over every 32nd row. */
 enum { SIDE = 32 };
 template <typename R>
 static __global__ void __launch_bounds__(SIDE *SIDE)

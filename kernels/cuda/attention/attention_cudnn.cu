@@ -1,12 +1,4 @@
-/* Attention by cuDNN's fused kernels: the calls that they support, their plans, and running them.
- *
- * A kv group of a sample with its query heads is one batch element for cuDNN. So the heads of Megatron-LM's
- * [s, b, groups, (q.., k, v), d] have even strides, and q, k, v and their gradients are used in place.
- *
- * The dry run makes the plans (cuda_plans_attention), which takes a second per shape. A shape without a plan
- * uses our own kernels: for example each step of generation has a new shape. Calls that cuDNN does not support,
- * or is known or suspected to compute wrongly, use our own kernels as well. attention_path names the
- * implementation of a call and the reason. */
+/* Attention by cuDNN's fused kernels: decides which calls they support, builds their plans, and runs them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,16 +14,16 @@ extern "C" {
 
 /* ---- the state of a device ---- */
 
-/* One plan and its data. */
+/* A plan and its data. */
 typedef struct Entry {
     AttentionShape shape;
     AttentionNumbers numbers;
-    Graph graph; /* without a plan if cuDNN has none */
+    Graph graph; /* has no plan if cuDNN does not support the shape */
     struct Entry *next;
 } Entry;
 
 typedef struct State {
-    cudnnHandle_t handle; /* NULL until a plan is made */
+    cudnnHandle_t handle; /* NULL until the first plan is made */
     Entry *entries;
     AttentionCounts counts;
     char path[256];
@@ -68,7 +60,7 @@ static Entry *find(const State *s, const AttentionShape *shape) {
     return e;
 }
 
-/* Makes the entry, with a plan if cuDNN has one. */
+/* Adds an entry, which has a plan if cuDNN supports the shape. */
 static Entry *prepare(const Device *d, const AttentionShape *shape) {
     State *s = state_of(d);
     Entry *e = find(s, shape);
@@ -91,10 +83,11 @@ static Entry *prepare(const Device *d, const AttentionShape *shape) {
 
 typedef struct Operands {
     const Tensor *q, *k, *v, *y, *lse, *first_key, *lengths, *bias;
-    const Tensor *dy, *dq, *dk, *dv; /* backward only */
+    const Tensor *dy, *dq, *dk, *dv; /* used only in the backward */
 } Operands;
 
-static bool is_backward(const Call *c) { return c->in[3] && c->in[3]->ndim == 5; } /* v */
+/* in[3] is v in the backward */
+static bool is_backward(const Call *c) { return c->in[3] && c->in[3]->ndim == 5; }
 
 static Operands operands(const Call *c) {
     Tensor *const *in = c->in, *const *out = c->out;
@@ -105,20 +98,20 @@ static Operands operands(const Call *c) {
     return is_backward(c) ? backward : forward;
 }
 
-/* The reason why cuDNN cannot use a tensor, which needs contiguous columns of a head and evenly spaced
- * (sample, group) pairs; NULL if it can, with its strides in `to`. */
+/* Returns the reason why cuDNN cannot use a tensor, or NULL if it can; `to` then contains the strides. cuDNN needs
+ * contiguous columns of a head, and evenly spaced (sample, group) pairs. */
 static const char *refuse_tensor(const Tensor *x, int dtype, HeadStrides *to) {
     if (x->dtype != dtype) return "operands of different types";
     if (x->dim[4] % 8 || x->dim[4] > 256) return "head sizes that are not multiples of 8 up to 256";
     const bool pairs = x->dim[1] > 1 && x->dim[2] > 1;
     if (pairs && x->stride[1] != x->dim[2] * x->stride[2])
-        return "(sample, group) pairs that are not evenly apart";
-    /* Any stride will do for a dimension of one element. */
+        return "(sample, group) pairs that are not evenly spaced";
+    /* The stride of a dimension of one element is arbitrary. */
     const int64_t any = x->dim[4];
     to->batch = x->dim[2] > 1 ? x->stride[2] : x->dim[1] > 1 ? x->stride[1] : any;
     to->head = x->dim[3] > 1 ? x->stride[3] : any;
     to->row = x->dim[0] > 1 ? x->stride[0] : any;
-    /* With a stride of 4 elements, cuDNN gives wrong results or faults instead of refusing. */
+    /* With a stride of 4 elements, cuDNN does not refuse, but returns wrong results or faults. */
     if (to->batch % 8 || to->head % 8 || to->row % 8 || !aligned_16(x->data))
         return "rows that do not begin at multiples of 16 bytes";
     return NULL;
@@ -132,7 +125,7 @@ static const char *refuse_tensors(const Operands *o, AttentionShape *a) {
         if (!x[i])
             why = "a gradient that is not needed";
         else if (i >= 5 && accumulates(x[i]))
-            why = "gradients that are added to what is there";
+            why = "gradients that are added to existing values";
         else
             why = refuse_tensor(x[i], o->q->dtype, to[i]);
     }
@@ -142,7 +135,7 @@ static const char *refuse_tensors(const Operands *o, AttentionShape *a) {
     return why;
 }
 
-/* Query i sees keys [i + shift - left, i + shift + right]. */
+/* Query i attends to keys [i + shift - left, i + shift + right]. */
 static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
     if (at->query.chunk || at->key.chunk) return "positions in chunks (context parallelism)";
     const int64_t shift = at->query.first - at->key.first;
@@ -153,8 +146,8 @@ static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
     const int64_t first = a->s - 1 + shift - at->window_left; /* the last query's first key */
     const bool ends = at->window_right != WINDOW_OFF && last < a->t - 1,
                begins = at->window_left != WINDOW_OFF && first > 0;
-    /* cuDNN's softmax would be NaN; ours gives 0. */
-    if ((ends && last < 0) || (begins && first >= a->t)) return "a query that sees no key";
+    /* For such a query, cuDNN's softmax would be NaN, but Isotron's is 0. */
+    if ((ends && last < 0) || (begins && first >= a->t)) return "a query that attends to no key";
     if (!ends && !begins) return NULL;
     if (!ends) return "a window without a causal mask";
     if (last != 0 && last != a->t - a->s)
@@ -167,12 +160,13 @@ static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
     return NULL;
 }
 
-/* Known errors of a version, and cases that have not been compared with a reference. */
+/* Refuses calls that this version of cuDNN computes wrongly, and calls that have not been compared with a
+ * reference. */
 static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
     const size_t version = cudnnGetVersion();
     if (cuda->capability != 90) return "cuDNN's graphs have been tested only on sm_90";
     if (version < 91400)
-        return "cuDNN is older than 9.14.0 (9.10.0 and 9.10.1 are wrong, the others have not been judged)";
+        return "cuDNN is older than 9.14.0 (9.10.0 and 9.10.1 are wrong, the others have not been tested)";
     if (version == 91400 && a->window) return "cuDNN 9.14.0 is wrong for windows";
     if (version <= 91500 && a->backward && a->t % 128)
         return "cuDNN up to 9.15.0 needs a padding mask for keys that are not a multiple of 128";
@@ -180,13 +174,14 @@ static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
 }
 
 /* The deterministic backward also computes the scores outside of the window (the nondeterministic one does not).
- * It reaches two thirds of our own kernels' speed without a window, so ours are faster if a query sees less than
- * a quarter of the keys. */
+ * Without a window, its speed is two thirds of that of Isotron's kernels. Isotron's kernels are therefore faster if a
+ * query attends to less than a quarter of the keys. */
 static bool is_narrow(const AttentionShape *a) {
     return a->backward && !a->any_order && a->window && 4 * a->window <= a->t;
 }
 
-/* The reason why cuDNN does not support a call; or NULL, with the shape of the call in `a`. */
+/* Returns the reason why cuDNN does not support a call, or NULL if it does; `a` then contains the shape of the
+ * call. */
 static const char *refuse(const Call *c, AttentionShape *a) {
     const Operands o = operands(c);
     const AttentionAttr *at = (const AttentionAttr *)c->attr;
@@ -204,14 +199,14 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     if (a->e > a->d) return "values that are wider than keys";
     if (at->dropout.rate > 0) return "dropout";
     if (at->softcap != 0) return "a soft cap of the scores";
-    /* As ragged sequences, they would need a limit on their number, which only the GPU knows. */
+    /* cuDNN's ragged sequences would require a maximum number of documents, but only the GPU knows their number. */
     if (o.first_key) return "documents packed into a sequence";
     if (o.bias) return "a relative position bias";
     if (at->alibi != 0) return "ALiBi";
     const char *why = refuse_tensors(&o, a);
     if (!why) why = refuse_mask(at, a);
     a->padded = o.lengths != NULL;
-    /* A query in the padding might see no key, as if there were more queries than keys. */
+    /* A query in the padding might attend to no key, as if there were more queries than keys. */
     if (!why && a->padded && (a->window || a->mask == MASK_BOTTOM_RIGHT))
         why = "padded keys with a window or an offset of the mask";
     if (!why) why = refuse_version(cuda_of(c->device), a);
@@ -223,31 +218,32 @@ static const char *refuse(const Call *c, AttentionShape *a) {
 
 static int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
 
-/* Scratch memory of the backward for one (sample, group): ds, or sums of dq in F32; dk and dv of each
- * head. */
+/* Returns the size of the backward's scratch memory for one (sample, group) pair: ds, or sums of dq in F32; dk and dv
+ * of each head. */
 static int64_t bytes_of_one(const AttentionShape *a) {
     const int64_t ds = 2 * round_up(a->s, 64) * round_up(a->t, 128), sums = 4 * a->s * a->d,
                   gradients = a->heads > 1 ? 2 * a->t * (a->d + a->e) : 0;
     return a->heads * ((a->any_order ? sums : ds) + gradients);
 }
 
-/* Policy: the deterministic backward, unless the device allows sums in any order. Its scratch memory is
- * quadratic in the sequence length. So it processes only as many (sample, group) pairs at a time as need a 64th
- * of the GPU's memory (2 GiB on an H200). A part of that size still contains many times as much work as the
- * GPU can run simultaneously. A single pair may use an eighth of it (on an H200: 4 heads of 46k positions).
- * Larger ones use our own kernels, whose memory is linear. The decision depends on sizes only, so every run
- * makes the same decision. The nondeterministic backward, whose memory is linear, has the same limits. */
+/* Returns the number of (sample, group) pairs that are processed in one part. The backward is deterministic, unless
+ * the device allows sums in any order. The scratch memory of the deterministic backward is quadratic in the sequence
+ * length. A part may therefore use only 1/64 of the GPU's memory (2 GiB on an H200), which still contains enough work
+ * to keep the GPU busy. A single pair may use 1/8 of the memory (on an H200: 4 heads of 46k positions). Isotron's
+ * kernels, whose scratch memory is linear, process larger pairs. The result depends only on sizes, so every run makes
+ * the same decision. The nondeterministic backward, whose memory is linear, has the same limits. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
     if (!a->backward) return a->batch;
     if (one > memory / 8) return 0;
     const int64_t most = memory / 64 / one < 1 ? 1 : memory / 64 / one;
     if (most >= a->batch) return a->batch;
-    if (a->heads * a->s % 4) return most / 4 * 4; /* the lse of each part begins at a multiple of 16 bytes */
+    /* the lse of each part must begin at a multiple of 16 bytes */
+    if (a->heads * a->s % 4) return most / 4 * 4;
     return ceil_div(a->batch, ceil_div(a->batch, most));
 }
 
-/* The parts of a call. There are `pairs` pairs in each part except the last. */
+/* The parts of a call. Each part except the last has `pairs` pairs. */
 typedef struct Work {
     int64_t pairs, parts;
     Entry *part, *last;
@@ -258,7 +254,7 @@ static Entry *entry_of(const Device *d, AttentionShape shape, int64_t batch, boo
     return make ? prepare(d, &shape) : find(state_of(d), &shape);
 }
 
-/* The reason why cuDNN does not compute a call; or NULL, and the division into parts in `w`. */
+/* Returns the reason why cuDNN does not compute a call, or NULL if it does; `w` then contains the parts. */
 static const char *arrange(const Call *c, bool make, Work *w) {
     AttentionShape shape;
     const char *why = refuse(c, &shape);
@@ -275,8 +271,8 @@ static const char *arrange(const Call *c, bool make, Work *w) {
 
 /* ---- running ---- */
 
-/* Byte offsets of the parts of the scratch memory: cuDNN's workspace at 0, then delta, the sums of dq, and the lengths.
- * cuDNN itself clears the sums of dq from version 9.6 on. */
+/* Byte offsets of the parts of the scratch memory: cuDNN's workspace at 0, then delta, the sums of dq, and the
+ * lengths. cuDNN 9.6 and later versions clear the sums of dq. */
 typedef struct Scratch {
     size_t delta, dq_sums, lengths, bytes;
 } Scratch;

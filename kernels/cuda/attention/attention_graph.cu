@@ -1,9 +1,8 @@
-/* Attention as the operations by which cuDNN recognises its fused kernels. Names and order are those of
- * NVIDIA's cudnn-frontend (node/scaled_dot_product_flash_attention.h); cuDNN accepts small deviations and
- * then computes wrong results.
- *   y = softmax(scale * q k^T + mask) v,  lse = log sum exp of the scaled and masked scores
- *   delta = sum(dy * y),  p = exp(scale * q k^T - lse),  dv = p^T dy,  ds = scale * p * (dy v^T - delta)
- *   dq = ds k,  dk = ds^T q;  with several heads, dk and dv of each head in 16 bits, then their sum.
+/* Describes attention by the operations that cuDNN maps to its fused kernels. Names and order are those of NVIDIA's
+ *   cudnn-frontend (node/scaled_dot_product_flash_attention.h). cuDNN accepts small deviations, but then computes
+ *   wrong results. y = softmax(scale * q k^T + mask) v,  lse = log sum exp of the scaled and masked scores delta =
+ *   sum(dy * y),  p = exp(scale * q k^T - lse),  dv = p^T dy,  ds = scale * p * (dy v^T - delta) dq = ds k,  dk =
+ *   ds^T q;  with several heads, dk and dv of each head are stored in 16 bits, then summed.
  *
  * The backward is deterministic if dq is the output of one GEMM over all keys, for which cuDNN stores all of ds.
  * The backward is nondeterministic if dq is a copy of F32 sums, to which blocks of keys add in the order in which
@@ -13,14 +12,14 @@
 #include <math.h>
 #include <string.h>
 
-/* `score` is [batch, heads, s, t]. `row` has one number for each row of the scores. */
+/* A graph under construction. `score` is [batch, heads, s, t]; `row` has one number for each row of the scores. */
 typedef struct Builder {
     const AttentionShape *a;
     Graph *g;
     Dims score, row;
     cudnnDataType_t half;
     Descriptor q, k_transposed, scale;
-    Descriptor queries, keys; /* lengths; NULL: no padding */
+    Descriptor queries, keys; /* lengths; NULL if there is no padding */
 } Builder;
 
 static const cudnnDataType_t REAL = CUDNN_DATA_FLOAT;
@@ -43,14 +42,14 @@ static Descriptor number(const Builder *b, AttentionTensor id) { return graph_sc
 static Descriptor score(const Builder *b) { return graph_virtual(b->g, REAL, b->score); }
 static Descriptor row(const Builder *b) { return graph_virtual(b->g, REAL, b->row); }
 
-/* ---- arithmetic; the result is the given tensor, or a new score ---- */
+/* ---- arithmetic: the result is the given tensor, or a new score ---- */
 
 static Descriptor combine(const Builder *b, cudnnPointwiseMode_t mode, Descriptor x, Descriptor y,
                           Descriptor out) {
     graph_pointwise(b->g, mode, REAL, x, y, NULL, out);
     return out;
 }
-/* [queries,keys], a sum over keys, a sum over queries */
+/* SCORES: [queries,keys]; TO_QUERIES: a sum over keys; TO_KEYS: a sum over queries. */
 typedef enum GemmKind { SCORES, TO_QUERIES, TO_KEYS } GemmKind;
 static Descriptor gemm(const Builder *b, GemmKind kind, Descriptor x, Descriptor y, Descriptor out) {
     const GraphSizes sizes[] = {
@@ -71,7 +70,7 @@ static Descriptor index_of(const Builder *b, int64_t axis, cudnnDataType_t preci
     return i;
 }
 
-/* index plus or minus a number, in the number's type */
+/* Returns the index plus or minus a number, in the type of the number. */
 static Descriptor shifted(const Builder *b, cudnnPointwiseMode_t mode, Descriptor index, AttentionTensor by,
                           cudnnDataType_t type) {
     Descriptor n = graph_scalar(b->g, by, type), y = graph_virtual(b->g, type, b->score);
@@ -79,13 +78,13 @@ static Descriptor shifted(const Builder *b, cudnnPointwiseMode_t mode, Descripto
     return y;
 }
 
-/* Whether `p (mode) q` holds. */
+/* Returns where `p (mode) q` is true. */
 static Descriptor condition(const Builder *b, cudnnPointwiseMode_t mode, Descriptor p, Descriptor q) {
     Descriptor seen = graph_virtual(b->g, CUDNN_DATA_BOOLEAN, b->score);
     graph_pointwise(b->g, mode, CUDNN_DATA_BOOLEAN, p, q, NULL, seen);
     return seen;
 }
-/* x where `seen` is true, otherwise `hidden` */
+/* Returns x where `seen` is true, and `hidden` elsewhere. */
 static Descriptor selected(const Builder *b, Descriptor x, Descriptor seen, AttentionTensor hidden) {
     Descriptor y = score(b);
     graph_pointwise(b->g, CUDNN_POINTWISE_BINARY_SELECT, REAL, x, number(b, hidden), seen, y);
@@ -155,8 +154,8 @@ static void to_queries(const Builder *b, Descriptor ds) {
     combine(b, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
 }
 
-/* delta, multiplied by the factor that undoes dropout: without it cuDNN accepts the graph, but dq and dk are
- * NaN. */
+/* Returns delta, multiplied by the factor that reverses dropout. cuDNN accepts a graph without this factor, but dq
+ * and dk are then NaN. */
 static Descriptor row_products(const Builder *b, Descriptor dy, Descriptor y) {
     const AttentionShape *a = b->a;
     const Dims whole = dims_dense(a->batch, a->heads, a->s, a->e);
@@ -165,7 +164,7 @@ static Descriptor row_products(const Builder *b, Descriptor dy, Descriptor y) {
     return combine(b, CUDNN_POINTWISE_MUL, x, number(b, AT_ONE), graph_tensor(b->g, AT_DELTA, REAL, b->row));
 }
 
-/* x^T y into gradient `id` of the keys, for a score x and y of the queries' shape */
+/* Writes x^T y to gradient `id` of the keys, where x is a score and y has the shape of the queries. */
 static void to_keys(const Builder *b, Descriptor x, Descriptor y, AttentionTensor id, int64_t columns,
                     HeadStrides strides) {
     const AttentionShape *a = b->a;
@@ -199,7 +198,7 @@ static void backward(const Builder *b) {
     to_queries(b, ds);
 }
 
-/* ---- both ---- */
+/* ---- forward and backward ---- */
 
 AttentionNumbers attention_numbers(const AttentionShape *a) {
     const AttentionNumbers n = {(float)a->scale, 1, -INFINITY, (float)a->window, (int32_t)a->t,

@@ -10,22 +10,22 @@ typedef struct HeadStrides {
 
 typedef enum AttentionMask {
     MASK_NONE,
-    MASK_TOP_LEFT,    /* query i sees keys up to i */
-    MASK_BOTTOM_RIGHT /* the last query sees all keys */
+    MASK_TOP_LEFT,    /* query i attends to keys 0 to i */
+    MASK_BOTTOM_RIGHT /* the last query attends to all keys */
 } AttentionMask;
 
-/* All values that a plan depends on. Each batch element has `heads` query heads and one key head. No padding,
- * because it is compared byte by byte. */
+/* All values that a plan depends on. Each batch element has `heads` query heads and one key head. The struct has no
+ * padding, because it is compared byte by byte. */
 typedef struct AttentionShape {
     int64_t backward, type;           /* type: a 16-bit cudnnDataType_t */
     int64_t batch, heads, s, t, d, e; /* s queries, t keys, d columns of q and k, e of v and y */
-    int64_t mask, window; /* window: number of keys that a query sees, itself included; 0 means all up to the
-                             mask */
-    int64_t padded;       /* batch elements have lengths */
-    int64_t any_order;    /* backward: dq may be summed in any order, in AT_DQ_SUMS */
-    double scale;         /* scale of q.k */
+    /* window: number of keys, including its position, that a query attends to; 0 if only the mask limits it */
+    int64_t mask, window;
+    int64_t padded;    /* nonzero if batch elements have lengths */
+    int64_t any_order; /* backward: nonzero if dq can be summed in any order, in AT_DQ_SUMS */
+    double scale;      /* factor of q.k */
     HeadStrides q, k, v, y;
-    HeadStrides dy, dq, dk, dv; /* backward only */
+    HeadStrides dy, dq, dk, dv; /* used only in the backward */
 } AttentionShape;
 
 /* The tensors and numbers whose addresses graph_run needs. */
@@ -35,24 +35,24 @@ typedef enum AttentionTensor {
     AT_V,
     AT_Y,
     AT_LSE, /* F32 [batch, heads, s]; natural log */
-    AT_DY,  /* AT_DY to AT_DQ_SUMS: backward only */
+    AT_DY,  /* AT_DY to AT_DQ_SUMS are used only in the backward */
     AT_DQ,
     AT_DK,
     AT_DV,
-    AT_DELTA,         /* F32 [batch, heads, s]: scratch */
-    AT_DQ_SUMS,       /* F32 [batch, heads, s, d]: scratch; only with any_order */
+    AT_DELTA,         /* F32 [batch, heads, s]: scratch memory */
+    AT_DQ_SUMS,       /* F32 [batch, heads, s, d]: scratch memory; only with any_order */
     AT_QUERY_LENGTHS, /* INT32 [batch], like AT_KEY_LENGTHS; only with padding */
     AT_KEY_LENGTHS,
-    AT_SCALE, /* AT_SCALE to AT_QUERIES: numbers in host memory */
+    AT_SCALE, /* AT_SCALE to AT_QUERIES are numbers in host memory */
     AT_ONE,
-    AT_HIDDEN,         /* -inf: the score of a key after the mask */
+    AT_HIDDEN,         /* -inf: the score of a key that the mask excludes */
     AT_HIDDEN_BEFORE,  /* -inf: the score of a key before the window */
-    AT_HIDDEN_PADDING, /* -inf: the score of a key of padding */
+    AT_HIDDEN_PADDING, /* -inf: the score of a padding key */
     AT_WINDOW,
     AT_KEYS,   /* INT32: t */
     AT_QUERIES /* INT32: s */
 } AttentionTensor;
-/* The numbers that the graph reads, with the alignment that its tensors are declared to have. */
+/* The numbers that the graph reads, with the alignment that the graph declares for its tensors. */
 typedef struct AttentionNumbers {
     alignas(16) float scale;
     alignas(16) float one;

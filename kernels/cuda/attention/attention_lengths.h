@@ -5,8 +5,8 @@
 #include "base/zigzag.h"
 #include "tensor/call.h"
 
-/* Pairs [first, first + count) of a call. All queries of a sample are counted, because queries in the padding
- * also see the keys. */
+/* Pairs [first, first + count) of a call. All queries of a sample are counted, because queries in the padding also
+ * attend to the keys. */
 typedef struct PaddedPairs {
     const int64_t *lengths; /* lengths of the samples */
     SequenceSlice key;
@@ -15,7 +15,7 @@ typedef struct PaddedPairs {
 
 /* Writes the number of queries and the number of keys of each of the `count` pairs. */
 void attention_put_lengths(const Call *, const PaddedPairs *, int32_t *queries, int32_t *keys);
-/* Sets the rows of pairs without a key to 0 in x [rows,b,g,r,width] (NULL: nothing), and to -inf in lse
- * [b,g,r,rows]: cuDNN does not write all of them. */
+/* Sets the rows of pairs without a key to 0 in x [rows,b,g,r,width], unless x is NULL, and to -inf in lse
+ * [b,g,r,rows]. cuDNN does not write all of these rows. */
 void attention_clear_blind(const Call *, const PaddedPairs *, const Tensor *x);
 void attention_clear_blind_lse(const Call *, const PaddedPairs *, const Tensor *lse);

@@ -1,11 +1,11 @@
-/* The op of kernels/cpu/attention_merge.c, with the same formula. y is in any type. Updated in place: sum_y,
- * sum_lse, which are in the arithmetic type. */
+/* Computes the op of kernels/cpu/attention_merge.c, with the same formula. y has any type. sum_y and sum_lse, which
+ * have the arithmetic type, are updated in place. */
 #include "kernels/cuda/common.cuh"
 
 enum { THREADS = 256 };
 
-/* The merge of two log-sums: their weights in the result, which sum to 1, and the log of their sum. The first
- * weight is 0 if the first row has no keys. */
+/* Two merged log-sums: their weights in the result, which sum to 1, and the log of their sum. The first weight is 0
+ * if the first row has no keys. */
 template <typename R> struct Merged {
     R from, into, lse;
 
@@ -16,14 +16,14 @@ template <typename R> struct Merged {
     }
 };
 
-/* Row i of a head has its log-sum at head * s + i of lse, and at head * sum_s + i of sum_lse. */
+/* The log-sum of row i of a head is at head * s + i of lse, and at head * sum_s + i of sum_lse. */
 template <typename R> struct LogSums {
     const R *lse;
     R *sum_lse;
     int64_t s, sum_s;
 };
 
-/* Line (i, head) of y has the log-sum of row i of `head`; 2^share threads share a line. */
+/* Line (i, head) of y belongs to the log-sum of row i of `head`. 2^share threads process a line. */
 template <typename X, typename R, int N>
 static __global__ void merge(const X *y, R *sum_y, LogSums<R> at, int lines, int vectors, int heads,
                              int share) {
@@ -41,7 +41,7 @@ static __global__ void merge(const X *y, R *sum_y, LogSums<R> at, int lines, int
     }
 }
 
-/* Runs after all lines have been merged. */
+/* Merges the log-sums. It runs after all lines have been merged. */
 template <typename R> static __global__ void merge_lse(LogSums<R> at, int64_t n) {
     GRID_LOOP(i, n) {
         R *sum = &at.sum_lse[i / at.s * at.sum_s + i % at.s];
@@ -49,7 +49,7 @@ template <typename R> static __global__ void merge_lse(LogSums<R> at, int64_t n)
     }
 }
 
-/* The number of elements between the first rows of consecutive heads. */
+/* Returns the number of elements between the first rows of consecutive heads. */
 static int64_t between_heads(const Tensor *lse) {
     const int64_t *dim = lse->dim, *stride = lse->stride;
     const int64_t head = dim[2] > 1 ? stride[2] : dim[1] > 1 ? stride[1] : stride[0];
@@ -64,10 +64,10 @@ template <typename X, typename R> static void run(const Call *c) {
     const X *from = data_of<X>(y);
     R *into = data_of<R>(sum_y);
     const int64_t s = y->dim[0], width = tensor_width(y), lines = tensor_rows(y), heads = lines / s;
-    CHECK(lines <= INT32_MAX && width <= INT32_MAX, "attention_merge: %lld lines of %lld", (long long)lines,
-          (long long)width);
+    CHECK(lines <= INT32_MAX && width <= INT32_MAX,
+          "attention_merge: %lld lines of %lld elements are too many", (long long)lines, (long long)width);
     const LogSums<R> at = {data_of<R>(lse), data_of<R>(sum_lse), s, between_heads(sum_lse)};
-    constexpr int N = VEC<R>; /* R is as wide as X or wider */
+    constexpr int N = VEC<R>; /* R is at least as wide as X */
     const bool whole = width % N == 0 && aligned_16(from) && aligned_16(into);
     const int vectors = (int)(whole ? width / N : width);
     int share = 0;

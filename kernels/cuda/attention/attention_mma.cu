@@ -1,24 +1,25 @@
-/* attention.cu for 16-bit storage: GEMMs of 16-bit numbers on tensor cores, everything else in float.
- * Probabilities, and the gradients of scores, are rounded to the storage's type before they are multiplied.
- * Scores are in units of log(2).
+/* Computes the ops of attention.cu for 16-bit storage: tensor cores multiply 16-bit numbers, and all other
+ * computations are in float. Probabilities and gradients of scores are rounded to the storage type before they are
+ * multiplied. Scores are in units of log(2).
  *
- * Each of four warps has 16 or 32 lines of a tile; tiles of 64 lines of the other operand stream through shared
- * memory. The forward and the pass for dq iterate over tiles of keys. The pass for dk and dv iterates over tiles
- * of rows, with the scores transposed. So in all three passes the result of one GEMM is in the right registers
- * to be an operand of the next. Results have at most W columns: wider heads are computed in several blocks, each
- * with all scores. */
+ * Each of four warps processes 16 or 32 lines of a tile. Tiles of 64 lines of the other operand pass through shared
+ * memory. The forward pass and the pass for dq iterate over tiles of keys. The pass for dk and dv iterates over tiles
+ * of rows, with transposed scores. In all three passes, the result of one GEMM is therefore in the registers in which
+ * the next GEMM needs its operand. A result has at most W columns: for wider heads, several blocks compute the
+ * result, and each computes all scores. */
 #include "kernels/cuda/attention/mma_planes.cuh"
 
-/* Scores before the softmax: scaled; scaled and capped; scaled and with a bias. */
+/* Scores before the softmax: PLAIN: scaled; CAPPED: scaled and capped; BIASED: scaled, with a bias. */
 enum { PLAIN, CAPPED, BIASED };
-template <int M> constexpr int OWN = 16 * M *WARPS; /* lines of a block */
+template <int M> constexpr int OWN = 16 * M *WARPS; /* number of lines per block */
 
-/* ---- dropout: bit 4 * n + i is whether element [n][i] of a warp's 16 x 64 scores is kept ---- */
+/* ---- dropout: bit 4 * n + i is set if element [n][i] of a warp's 16 x 64 scores is kept ---- */
 
-/* Positions of a tile's keys. */
+/* The positions of a tile's keys. */
 struct Run {
     int64_t first;
-    bool whole, blocks; /* contiguous; those of four keys are one block of random bits */
+    /* whole: the positions are contiguous; blocks: the positions of each four keys are one block of random bits */
+    bool whole, blocks;
 };
 __device__ static Run run_of(const Flash &p, int key0) {
     const int n = p.t - key0 < OTHERS ? p.t - key0 : OTHERS;
@@ -39,7 +40,8 @@ __device__ static uint32_t is_kept_at(const Flash &p, const Run &run, uint64_t l
     return p.drop.keeps(philox_u32(p.drop.seed, p.drop.site, line + (uint64_t)(run.first + key)));
 }
 
-/* Scores [row,key]: line [16]. A pair of lanes shares blocks: each draws every second one. */
+/* Returns the bits of scores [row,key], with line [16]. Two lanes share blocks of random bits, and each lane draws
+ * every second block. */
 __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &run, const uint64_t *line,
                                                     int key0) {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -50,7 +52,7 @@ __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &r
             kept |= is_kept_at(p, run, line[row + i / 2 % 2 * 8], key0, i / 4 * 8 + column + i % 2) << i;
         return kept;
     }
-    uint32_t own = 0; /* 4 bits for each of 4 pairs of n and 2 rows */
+    uint32_t own = 0; /* 4 bits for each of 4 pairs of n and each of 2 rows */
 #pragma unroll 1
     for (int i = 0; i < 8; i++) {
         const int key = (i / 2 * 2 + lane % 2) * 8 + column / 4 * 4;
@@ -66,7 +68,8 @@ __device__ __noinline__ static uint32_t kept_by_row(const Flash &p, const Run &r
     return kept;
 }
 
-/* Scores [key,row], keys from key0 + own on: line [64]. Four lanes share blocks. */
+/* Returns the bits of scores [key,row] for keys >= key0 + own, with line [64]. Four lanes share blocks of random
+ * bits. */
 __device__ __noinline__ static uint32_t kept_by_key(const Flash &p, const Run &run, const uint64_t *line,
                                                     int key0, int own) {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, one = lane / 4 % 4;
@@ -78,7 +81,7 @@ __device__ __noinline__ static uint32_t kept_by_key(const Flash &p, const Run &r
                     << i;
         return kept;
     }
-    uint32_t drawn = 0; /* bits of four keys, for element `one` of each n */
+    uint32_t drawn = 0; /* the bits of four keys, for element `one` of each n */
 #pragma unroll 1
     for (int n = 0; n < 8; n++) {
         const int key = own + one / 2 * 8 + lane / 16 * 4;
@@ -97,10 +100,10 @@ __device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
         for (int i = 0; i < 4; i++) x[n][i] = kept >> (4 * n + i) & 1 ? x[n][i] : 0;
 }
 
-/* ---- a block of rows: in the forward, in the pass for dq ---- */
+/* ---- a block of rows: for the forward pass and the pass for dq ---- */
 
-/* Rows from row0 on of a kv group of a sample; columns of the result starting at `first`. Causal tiles grow with
- * their number, so the longest tiles start first. */
+/* Rows of a kv group of a sample, beginning at row0, and columns of the result, beginning at `first`. The causal work
+ * of a tile grows with its index, so the tiles with the most work start first. */
 struct RowBlock {
     int first, pair, row0;
     int64_t sample, group;
@@ -111,8 +114,8 @@ __device__ __forceinline__ RowBlock row_block(const Flash &p, int tiles, int win
     return {(int)blockIdx.x % windows * W, pair, (tiles - 1 - rest % tiles) * ROWS, pair / p.g, pair % p.g};
 }
 
-/* The keys that its rows see, and the beginning of their draws: range [ROWS], line [ROWS] if there is
- * dropout. */
+/* Computes the keys that the rows attend to, range [ROWS], and with dropout the first index of their random numbers,
+ * line [ROWS]. */
 template <int ROWS>
 __device__ __forceinline__ void describe_rows(const Flash &p, const RowBlock &x, Range *range, Span *span,
                                               uint64_t *line) {
@@ -121,7 +124,7 @@ __device__ __forceinline__ void describe_rows(const Flash &p, const RowBlock &x,
     find_ranges(p, x.sample, x.row0, ROWS, range, span);
 }
 
-/* A tile's keys, with all columns, and `width` columns of its values starting at `first`. */
+/* Loads a tile's keys with all columns, and `width` columns of its values, beginning at `first`. */
 template <typename T>
 __device__ __forceinline__ void load_keys(const Flash &p, const RowBlock &x, int key0, uint32_t keys,
                                           uint32_t values, int first, int width) {
@@ -137,7 +140,7 @@ __device__ __forceinline__ void load_rows(const Flash &p, const RowBlock &x, con
 
 /* ---- forward ---- */
 
-/* range [16] */
+/* Masks the keys outside of range [16]. */
 __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const Range *range, int key0) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -153,7 +156,7 @@ __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const R
     }
 }
 
-/* q.k -> the capped score, in units of capped scores. */
+/* Replaces q.k by the capped score, in units of capped scores. */
 __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS / 8][4]) {
     const float cap = (float)p.cap, in = (float)(p.scale / p.cap);
 #pragma unroll
@@ -162,15 +165,15 @@ __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS
         for (int i = 0; i < 4; i++) score[n][i] = cap * tanhf(score[n][i] * in);
 }
 
-/* ---- biases by distance: the scores are scaled, and get their biases ---- */
+/* ---- biases by distance: they are added to scaled scores ---- */
 
-/* Returns the position of a key of a tile, or of the last key if there is no such key. */
+/* Returns the position of a key of a tile, or of the last key if the key does not exist. */
 __device__ __forceinline__ int key_position(const Flash &p, const Run &run, int key0, int key) {
     key = key0 + key < p.t ? key : p.t - 1 - key0;
     return (int)(run.whole ? run.first + key : slice_position(&p.key, key0 + key));
 }
 
-/* line[h]: the index in the bias table, for the key at position 0, of the h-th of this thread's two rows */
+/* line[h] is the index in the bias table of the key at position 0, for the h-th of this thread's two rows. */
 struct BiasLines {
     int line[2];
 };
@@ -184,7 +187,7 @@ __device__ __forceinline__ BiasLines bias_lines(const Flash &p, const RowBlock &
     return at;
 }
 
-/* Scores [row,key]. */
+/* Scales scores [row,key] and adds their biases. */
 __device__ __forceinline__ void add_biases(const Flash &p, const BiasLines &at, int key0,
                                            float (&score)[OTHERS / 8][4]) {
     const Run run = run_of(p, key0);
@@ -200,7 +203,8 @@ __device__ __forceinline__ void add_biases(const Flash &p, const BiasLines &at, 
         }
 }
 
-/* Scores [key,row], keys from key0 on; line [64]: the start of each row's biases */
+/* Scales scores [key,row], with keys >= key0, and adds their biases. line [64] contains the first index of each row's
+ * biases. */
 __device__ __forceinline__ void add_biases_by_key(const Flash &p, const int *line, int key0,
                                                   float (&score)[OTHERS / 8][4]) {
     const int lane = threadIdx.x % 32;
@@ -218,8 +222,8 @@ __device__ __forceinline__ void add_biases_by_key(const Flash &p, const int *lin
             score[n][i] = fmaf(score[n][i], scale, bias[line[n * 8 + lane % 4 * 2 + i % 2] + key[i / 2]]);
 }
 
-/* Adds gradients of scores [row,key] to this thread's bins, [buckets,2,THREADS]. Neighbouring keys mostly share
- * a bucket. */
+/* Adds the gradients of scores [row,key] to this thread's bins, [buckets,2,THREADS]. Neighbouring keys mostly share a
+ * bucket. */
 __device__ __forceinline__ void add_to_bins(const Flash &p, const BiasLines &at, int key0,
                                             const float (&ds)[OTHERS / 8][4], float *bins) {
     const Run run = run_of(p, key0);
@@ -243,7 +247,7 @@ __device__ __forceinline__ void add_to_bins(const Flash &p, const BiasLines &at,
     }
 }
 
-/* Four lanes share a row, so their bins are summed. */
+/* Stores the sums of the bins of the four lanes that share a row. */
 __device__ static void store_bins(const Flash &p, const RowBlock &x, int own, const float *bins) {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
@@ -310,7 +314,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         }
         add_lines<T, M, W>(y, score, k_plane + k_bytes);
     }
-    all_arrived(); /* if the rows see no key, no wait for their copies has happened yet */
+    all_arrived(); /* if the rows attend to no key, the code has not yet waited for their copies */
     float *room = (float *)memory + threadIdx.x / 32 * ROOM<W>;
     const Lines to = query_lines(p, p.y, x.sample, x.group, x.row0, ROWS);
 #pragma unroll
@@ -333,7 +337,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- backward ---- */
 
-/* score -> probability, dp -> gradient of the score without its scale. A hidden score is -inf. */
+/* Replaces each score by its probability, and dp by the gradient of the score without the factor `scale`. A masked
+ * score is -inf. */
 template <int MODE>
 __device__ __forceinline__ void gradient_of_score(const Flash &p, RowSums<float> of, float &prob, float &dp) {
     const float t = MODE == CAPPED && prob != -INFINITY ? prob / (float)p.cap : 0;
@@ -416,13 +421,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
              (float *)memory + threadIdx.x / 32 * ROOM<W>);
 }
 
-/* The tiles of rows that see any of a tile's keys, in order. All threads of a warp must call it. */
+/* Iterates over the tiles of rows that attend to any key of a tile, in order. All threads of a warp must call it. */
 struct Seen {
     const Span *span;
     int tiles, key0, next; /* the next tile to examine */
-    uint32_t mask;         /* the tiles among the 32 before `next` that are still to be returned */
+    uint32_t mask;         /* the tiles among the 32 before `next` that have not been returned yet */
 
-    __device__ __forceinline__ int take() { /* `tiles`: none left */
+    __device__ __forceinline__ int take() { /* returns `tiles` if none is left */
         while (!mask) {
             if (next >= tiles) return tiles;
             const int at = next + (int)threadIdx.x % 32;
@@ -436,7 +441,7 @@ struct Seen {
     }
 };
 
-/* Data of a tile of rows in addition to its planes. */
+/* The data of a tile of rows, except its planes. */
 struct RowTile {
     Range range[OTHERS];
     RowSums<float> sums[OTHERS];
@@ -444,7 +449,7 @@ struct RowTile {
     int bias[OTHERS];
 };
 
-/* Scores [key,row], keys starting at key0. */
+/* Masks rows of scores [key,row], with keys >= key0. */
 __device__ __forceinline__ void hide_rows(float (&score)[OTHERS / 8][4], const Range *range, int key0) {
     const int lane = threadIdx.x % 32, key = key0 + lane / 4;
 #pragma unroll
@@ -456,7 +461,7 @@ __device__ __forceinline__ void hide_rows(float (&score)[OTHERS / 8][4], const R
         }
 }
 
-/* One warp's 16 keys of a tile; the scores are [key,row]. */
+/* Processes one warp's 16 keys of a tile. The scores are [key,row]. */
 template <typename T, int W, int MODE, typename Tile>
 __device__ __forceinline__ void backward_tile(const Flash &p, const Tile &rows, bool hidden, int key0,
                                               int own, uint32_t kept, const uint32_t (&plane)[4], int first,
@@ -543,12 +548,12 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- launches ---- */
 
-/* The shared memory for two stages if two blocks fit on a multiprocessor, otherwise for one stage. */
+/* The size of shared memory: two stages if two blocks then fit on a multiprocessor, otherwise one stage. */
 struct Memory {
     int stages, bytes;
 };
 static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage) {
-    /* used: bytes of the kernel itself, and reserved bytes */
+    /* used: bytes that the kernel itself uses, and reserved bytes */
     const int device = cuda_of(c->device)->ordinal, used = 4096;
     int block, all;
     CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
@@ -557,12 +562,13 @@ static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage)
     const bool fits = 2 * (two.bytes + used) <= all && two.bytes + used <= block;
     const Memory m = fits ? two : one;
     CHECK(m.bytes + used <= block,
-          "attention: heads of this size take %d bytes of shared memory, this GPU has %d", m.bytes, block);
-    /* Always the same value: ranks that are threads share the attribute. */
+          "attention: heads of this size need %d bytes of shared memory, but this GPU has %d", m.bytes,
+          block);
+    /* The value is always the same, because ranks that are threads share the attribute. */
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, block - used));
     return m;
 }
-/* The results reuse the memory of the planes. */
+/* Returns the required bytes of shared memory. The results reuse the memory of the planes. */
 template <int W> static int at_least_room(int bytes, int stage) {
     const int room = WARPS * ROOM<W> * (int)sizeof(float) - stage;
     return bytes > room ? bytes : room;
@@ -614,10 +620,11 @@ template <typename T, int MODE> static void backward_of(const Call *c, const Fla
         run_backward<T, 128, MODE>(c, p);
 }
 
-/* The scale in units of log(2), above 0 so that -inf stays -inf; with a cap or a bias it is part of the
- * scores. */
+/* Converts the scale to units of log(2). The scale is positive, so that -inf remains -inf. With a cap or a bias, the
+ * scores include the scale. */
 static Flash in_units(const Flash &p) {
-    CHECK(p.scale >= 0, "attention: a scale of %g, below 0, in 16-bit storage", p.scale);
+    CHECK(p.scale >= 0, "attention: the scale %g is negative, which 16-bit storage does not support",
+          p.scale);
     Flash x = p;
     x.unit = p.cap == 0 && !p.biased ? fmaxf((float)(p.scale * LOG2_E), 1e-37f) : (float)LOG2_E;
     return x;

@@ -1,14 +1,13 @@
-/* Describes which implementation computes attention on a CUDA device, and why, for logs, benches and
- * tests. */
+/* Describes, for logs, benchmarks and tests, which implementation computes attention on a CUDA device, and why. */
 #pragma once
 
 #include "tensor/call.h"
 
-/* The implementation of a call of attention or attention_grad: "cuDNN 9.19.0, ..." or "own kernels: why".
- * Valid until the next query about the device. */
+/* Returns the implementation of a call of attention or attention_grad: "cuDNN 9.19.0, ..." or "own kernels: why". The
+ * string is valid until the next call for the device. */
 const char *attention_path(const Call *);
 
-/* The number of calls of both ops so far. */
+/* The number of calls of both ops since the device was opened. */
 typedef struct AttentionCounts {
     int64_t cudnn, own;
 } AttentionCounts;

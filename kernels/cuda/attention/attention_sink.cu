@@ -1,23 +1,28 @@
-/* The ops of kernels/cpu/attention_sink.c; see there for the formulas. attention_sink reads and writes y once, in place
- * if the tensors are the same. attention_sink_grad reads dy and y once. Each of n blocks sums some heads' rows at every
- * n-th position of a sample; then the blocks' sums are added in order, sample by sample. Written: y, lse. Written or
- * accumulated: dsink. */
+/* Computes the ops of kernels/cpu/attention_sink.c, which contains the formulas. attention_sink reads and writes y
+ * once, in place if input and output are the same tensor. attention_sink_grad reads dy and y once. Each of n blocks
+ * sums the rows of some heads at every n-th position of a sample. The sums of the blocks are then added in order,
+ * sample by sample. y and lse are written; dsink is written or accumulated. */
 #include "kernels/cuda/common.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / 32, UNROLL = 4 /* rows of a thread in flight */ };
+enum {
+    THREADS = 256,
+    WARPS = THREADS / 32,
+    UNROLL = 4 /* number of rows that a thread loads concurrently */
+};
 
-/* Heads and positions of y [s,b,g,r,width]; a row has `vectors` of N elements, and a team of 2^share
- * threads. */
+/* Heads and positions of y [s,b,g,r,width]. A row has `vectors` vectors of N elements, and 2^share threads process
+ * it. */
 struct Shape {
-    unsigned lines, s, b, heads, r; /* lines: s b heads */
+    unsigned lines, s, b, heads, r; /* lines = s b heads */
     int vectors, share;
     int64_t first_local;
 };
 
 static Shape shape_of(const Call *c, const Tensor *y, int n) {
     const int64_t lines = tensor_rows(y), width = tensor_width(y);
-    CHECK(lines <= INT32_MAX && width <= INT32_MAX, "attention sinks: y has %lld rows of %lld",
-          (long long)lines, (long long)width);
+    CHECK(lines <= INT32_MAX && width <= INT32_MAX,
+          "attention sinks: y has %lld rows of %lld elements, which are too many", (long long)lines,
+          (long long)width);
     Shape x = {(unsigned)lines,
                (unsigned)y->dim[0],
                (unsigned)y->dim[1],
@@ -31,7 +36,7 @@ static Shape shape_of(const Call *c, const Tensor *y, int n) {
     return x;
 }
 
-/* The log-sum of a row with its sink, and the factor of its y. */
+/* The log-sum of a row including its sink, and the factor of the row of y. */
 template <typename R> struct Sunk {
     R lse, weight;
 
@@ -72,13 +77,13 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Strides of rows of the gradient, in elements: position, sample, group, head of the group. */
+/* Strides of rows of the gradient between positions, samples, groups and heads of a group, in elements. */
 struct Strides {
     int64_t of[4];
 };
 
-/* Computes part[sample, x, head], over the block's positions blockIdx.x, blockIdx.x + gridDim.x, ..., as many
- * at a time as it has teams. Consecutive teams of a block have consecutive heads. */
+/* Computes part[sample, x, head], the sum over the positions blockIdx.x, blockIdx.x + gridDim.x, ... of the block.
+ * Each team of the block processes one position at a time. Consecutive teams process consecutive heads. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     sum_positions(Shape x, const T *dy, Strides strides, const T *y, const Real<T> *lse, Cells sink,
@@ -126,7 +131,7 @@ static __global__ void __launch_bounds__(THREADS)
     part[((int64_t)sample * gridDim.x + blockIdx.x) * x.heads + mine] = all;
 }
 
-/* One warp per sink; sinks of other ranks' heads get 0. */
+/* One warp processes one sink. The results for sinks of other ranks' heads are 0. */
 template <typename R>
 static __global__ void sum_parts(Shape x, const R *part, unsigned chunks, Cells dsink, int64_t n, bool add) {
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - x.first_local;
@@ -144,8 +149,9 @@ static __global__ void sum_parts(Shape x, const R *part, unsigned chunks, Cells 
 /* ---- the ops ---- */
 
 static void check_operands(const Tensor *y, const Tensor *lse) {
-    CHECK(tensor_is_contiguous(y) && tensor_is_contiguous(lse), "attention sinks: y or lse is strided");
-    CHECK(lse->dtype == (y->dtype == F64 ? F64 : F32), "attention sinks: y is %s, lse %s",
+    CHECK(tensor_is_contiguous(y) && tensor_is_contiguous(lse),
+          "attention sinks: y and lse must be contiguous");
+    CHECK(lse->dtype == (y->dtype == F64 ? F64 : F32), "attention sinks: y is %s, but lse is %s",
           dtype_name((DType)y->dtype), dtype_name((DType)lse->dtype));
 }
 
@@ -164,14 +170,14 @@ extern "C" void cuda_attention_sink(const Call *c) {
     const Tensor *y = c->in[0];
     check_operands(y, c->in[1]);
     check_operands(c->out[0], c->out[1]);
-    CHECK(y->dtype == c->out[0]->dtype, "attention sinks: y is %s and becomes %s",
+    CHECK(y->dtype == c->out[0]->dtype, "attention sinks: y is %s, but the output is %s",
           dtype_name((DType)y->dtype), dtype_name((DType)c->out[0]->dtype));
     if (tensor_count(y)) STORAGE_SWITCH(y->dtype, add_to<T>(c));
 }
 
-/* The number of blocks that share the positions of a sample: enough to keep the GPU busy with one sample,
- * each with some work. It does not depend on the number of samples, so their division into microbatches does
- * not matter. */
+/* Returns the number of blocks that share the positions of a sample. One sample is enough to keep the GPU busy, and
+ * each block has some work. The number does not depend on the number of samples, so the division of samples into
+ * microbatches does not affect results. */
 static unsigned chunks_of(const Call *c, const Shape *x, unsigned tile) {
     const int64_t most = ceil_div((int64_t)cuda_of(c->device)->multiprocessors * 4, ceil_div(x->heads, tile)),
                   want = ceil_div(x->s, (int64_t)UNROLL * ((THREADS >> x->share) / tile));
@@ -186,7 +192,7 @@ static unsigned tile_of(const Shape *x) {
 /* Whether rows are read in vectors. */
 static bool reads_vectors(const Call *c) { return rows_are_aligned(c->in[0]) && rows_are_aligned(c->in[1]); }
 
-/* Bytes of the blocks' sums, with and without vectors. */
+/* Returns the bytes of the blocks' sums. The number is the same with and without vectors. */
 extern "C" size_t cuda_plans_attention_sink_grad(const Call *c) {
     const Tensor *y = c->in[1];
     if (!tensor_count(y)) return 0;
@@ -226,7 +232,8 @@ template <typename T> static void gradient(const Call *c) {
 extern "C" void cuda_attention_sink_grad(const Call *c) {
     const Tensor *dy = c->in[0], *y = c->in[1];
     check_operands(y, c->in[2]);
-    CHECK(dy->dtype == y->dtype && dy->stride[4] == 1, "attention sinks: dy is %s, y %s, or dy has gaps",
+    CHECK(dy->dtype == y->dtype && dy->stride[4] == 1,
+          "attention sinks: dy is %s and y is %s, or the rows of dy are not contiguous",
           dtype_name((DType)dy->dtype), dtype_name((DType)y->dtype));
     STORAGE_SWITCH(y->dtype, gradient<T>(c));
 }

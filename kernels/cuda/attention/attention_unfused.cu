@@ -1,6 +1,6 @@
 /* Computes the ops of kernels/cpu/attention_unfused.c: attention by its definition, with all probabilities in
- * memory. It is the reference of attention.cu, shares no code with it, and is not optimised. Written: y,
- * probs. Written or accumulated: dq, dk, dv, dsink, dbias. */
+ * memory. The tests compare attention.cu with this file, which shares no code with it and is not optimized. y and
+ * probs are written; dq, dk, dv, dsink and dbias are written or accumulated. */
 #include "kernels/cuda/common.cuh"
 
 #include "base/philox.h"
@@ -8,7 +8,7 @@
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-/* [n,b,g,r,width], in elements; r is 1 for keys and values. */
+/* A tensor [n,b,g,r,width] with strides in elements. For keys and values, r is 1. */
 struct View {
     Cells cells;
     int64_t dim[5], stride[4];
@@ -22,16 +22,16 @@ struct View {
 struct Problem {
     AttentionAttr attr;
     View q, k, v, y, dy;
-    Cells probs, ds;                    /* [b,g,r,s,columns]; ds: the gradient of the scaled scores */
-    Cells sink;                         /* without data: none, or only the backward is needed */
-    const int64_t *first_key, *lengths; /* only the forward needs them */
-    Cells bias; /* [buckets,heads]; without data: none, or only the backward is needed */
+    Cells probs, ds;                    /* [b,g,r,s,columns]; ds is the gradient of the scaled scores */
+    Cells sink;                         /* has no data if there are no sinks, or in the backward pass */
+    const int64_t *first_key, *lengths; /* only the forward pass reads them */
+    Cells bias; /* [buckets,heads]; has no data if there is no bias, or in the backward pass */
     RelativeBuckets buckets;
     int64_t bias_heads;
-    int64_t rows, columns; /* b g r s; the keys, and with sinks one more */
+    int64_t rows, columns; /* rows = b g r s; columns is the number of keys, plus 1 with sinks */
 };
 
-/* Row i of head (group, r) of a sample; `number` in the order of probs. */
+/* Row i of head (group, r) of a sample. `number` is its index in the order of probs. */
 struct Query {
     int64_t sample, group, head, i, number;
 
@@ -42,7 +42,7 @@ struct Query {
     }
     __device__ int64_t in(const View &x) const { return x.at(i, sample, group, head); }
     __device__ int64_t key(const View &x, int64_t j) const { return x.at(j, sample, group, 0); }
-    /* The number of the row's head among the heads that have a sink or a bias. */
+    /* Returns the index of the row's head among the heads that have a sink or a bias. */
     __device__ int64_t local(const Problem &p) const {
         return p.attr.first_local + group * p.q.dim[3] + head;
     }
@@ -81,7 +81,7 @@ template <typename R> __device__ static R dot(const View &a, int64_t a_at, const
     return sum;
 }
 
-/* Returns the scaled score of a query and a key, before the cap. */
+/* Returns the scaled score of a query and a key, before the soft cap. */
 template <typename R> __device__ static R raw_score(const Problem &p, const Query &q, int64_t key) {
     return (R)p.attr.scale * dot<R>(p.q, q.in(p.q), p.k, q.key(p.k, key));
 }
@@ -91,7 +91,7 @@ template <typename R> __device__ static R score_of(const Problem &p, const Query
     if (p.attr.alibi != 0) bias = (R)alibi_bias(&p.attr, q.group * p.q.dim[3] + q.head, q.distance(p, key));
     return (cap == 0 ? x : cap * tanh(x / cap)) + bias;
 }
-/* d score / d raw score */
+/* Returns the derivative of a score with respect to the raw score. */
 template <typename R> __device__ static R score_slope(const Problem &p, const Query &q, int64_t key) {
     const R cap = (R)p.attr.softcap;
     if (cap == 0) return 1;
@@ -160,7 +160,7 @@ template <typename R> static __global__ void gradient_of_scores(const Problem p)
     }
 }
 
-/* One warp per sink; sinks of other ranks' heads get 0. */
+/* One warp processes one sink. The results for sinks of other ranks' heads are 0. */
 template <typename R>
 static __global__ void gradient_of_sinks(const Problem p, Cells dsink, int64_t count, bool add) {
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, head = i - p.attr.first_local,
@@ -174,7 +174,7 @@ static __global__ void gradient_of_sinks(const Problem p, Cells dsink, int64_t c
     if (threadIdx.x % 32 == 0) dsink.put_or_add(i, sum, add);
 }
 
-/* One warp per element; elements of other ranks' heads get 0. */
+/* One warp processes one element. The results for elements of other ranks' heads are 0. */
 template <typename R>
 static __global__ void gradient_of_biases(const Problem p, Cells dbias, int64_t count, bool add) {
     const int64_t i = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32,
@@ -204,7 +204,7 @@ template <typename R> static __global__ void gradient_of_queries(const Problem p
     }
 }
 
-/* dk from q and ds, or dv from dy and the stored probabilities. */
+/* Computes dk from q and ds, or dv from dy and the stored probabilities. */
 template <typename R> static __global__ void gradient_of_keys(const Problem p, View out, bool values) {
     const int64_t t = p.k.dim[0], width = out.dim[4], b = p.q.dim[1], g = p.q.dim[2],
                   queries = p.q.dim[3] * p.q.dim[0];
@@ -259,7 +259,7 @@ extern "C" void cuda_attention_unfused(const Call *c) {
     LAUNCHED();
 }
 
-/* The maxima are at least 0, so their bits are in the order of their values. */
+/* The maxima are not negative, so their bits have the same order as their values. */
 template <typename R> static __global__ void max_scores(const Problem p, double *max) {
     const int64_t lane = threadIdx.x % 32, t = p.k.dim[0], heads = p.q.dim[3];
     QUERY_LOOP(n) {
@@ -314,7 +314,7 @@ template <typename R> static void gradients(const Call *c, const Problem &p) {
     LAUNCHED();
 }
 
-/* ds, in the arithmetic type */
+/* Returns the size of ds in the arithmetic type. */
 extern "C" size_t cuda_plans_attention_unfused_grad(const Call *c) {
     return (size_t)tensor_count(c->in[4]) * (c->in[1]->dtype == F64 ? sizeof(double) : sizeof(float));
 }

@@ -6,7 +6,7 @@
 
 enum { BYTE_ALIGNMENT = 16, FIRST_VIRTUAL = 1000 };
 
-/* ---- the interface: all calls stop after the first error ---- */
+/* ---- the interface: after an error, all later calls do nothing ---- */
 
 static bool fine(const Graph *g) { return !g->why[0]; }
 
@@ -20,7 +20,7 @@ static bool accept(Graph *g, cudnnStatus_t status, const char *what) {
 
 static Descriptor make(Graph *g, cudnnBackendDescriptorType_t type) {
     Descriptor d = NULL;
-    CHECK(g->n_made < GRAPH_DESCRIPTORS, "a cuDNN graph of more than %d descriptors", GRAPH_DESCRIPTORS);
+    CHECK(g->n_made < GRAPH_DESCRIPTORS, "a cuDNN graph has more than %d descriptors", GRAPH_DESCRIPTORS);
     if (!fine(g) || !accept(g, cudnnBackendCreateDescriptor(type, &d), "descriptor")) return NULL;
     g->made[g->n_made++] = d;
     return d;
@@ -43,7 +43,7 @@ static void set_flag(Graph *g, Descriptor d, cudnnBackendAttributeName_t name) {
     const bool yes = true;
     set(g, d, name, CUDNN_TYPE_BOOLEAN, 1, &yes);
 }
-/* Missing operands stay unset. */
+/* Sets an attribute to a descriptor. If the operand is missing, the attribute stays unset. */
 static void set_descriptor(Graph *g, Descriptor d, cudnnBackendAttributeName_t name, Descriptor value) {
     if (value) set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
@@ -82,8 +82,8 @@ static Descriptor tensor(Graph *g, int64_t id, cudnnDataType_t type, Dims x) {
 }
 
 static void bind(Graph *g, int64_t id) {
-    CHECK(id < GRAPH_IDS && g->n_bound < GRAPH_IDS, "a cuDNN graph with tensor %lld in memory",
-          (long long)id);
+    CHECK(id < GRAPH_IDS && g->n_bound < GRAPH_IDS,
+          "a cuDNN graph has too many tensors in memory (tensor %lld)", (long long)id);
     g->bound[g->n_bound++] = id;
 }
 
@@ -94,7 +94,7 @@ Descriptor graph_tensor(Graph *g, int64_t id, cudnnDataType_t type, Dims x) {
     return d;
 }
 
-/* The scalar has four dimensions, like the tensors that it is combined with. */
+/* The scalar has four dimensions, like the tensors with which it is combined. */
 Descriptor graph_scalar(Graph *g, int64_t id, cudnnDataType_t type) {
     Descriptor d = tensor(g, id, type, dims_dense(1, 1, 1, 1));
     set_flag(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE);
@@ -114,7 +114,7 @@ Descriptor graph_virtual(Graph *g, cudnnDataType_t type, Dims x) {
 
 static void add(Graph *g, Descriptor op) {
     finish(g, op, "operation");
-    CHECK(g->n_ops < GRAPH_OPS, "a cuDNN graph of more than %d operations", GRAPH_OPS);
+    CHECK(g->n_ops < GRAPH_OPS, "a cuDNN graph has more than %d operations", GRAPH_OPS);
     g->op[g->n_ops++] = op;
 }
 
@@ -183,7 +183,7 @@ void graph_reshape(Graph *g, Descriptor x, Descriptor y) {
 
 /* ---- the plan ---- */
 
-/* Returns the configuration that the heuristics rank first. */
+/* Returns the configuration that cuDNN's heuristics rank first. */
 static Descriptor best_config(Graph *g, cudnnHandle_t handle) {
     const cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t n = 0;

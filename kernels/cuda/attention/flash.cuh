@@ -1,9 +1,8 @@
-/* Attention by our own kernels: the parameters that a kernel gets, the keys of each query, and dropout.
+/* Code that Isotron's attention kernels share: their parameters, the keys of each query, and dropout.
  *
- * The r * s queries of a kv group are numbered as rows, one head after the other. A block processes a tile of
- * rows and a tile of keys in shared memory. Tiles of keys begin at multiples of their size, a row processes
- * them in order, and a key that it cannot see adds exactly 0. So a row's result does not depend on other rows
- * and later keys. */
+ * The r * s queries of a kv group are numbered as rows, one head after the other. A block processes a tile of rows
+ * and a tile of keys in shared memory. Tiles of keys begin at multiples of their size, and a row processes them in
+ * order. A masked key adds exactly 0. The result of a row therefore does not depend on other rows or later keys. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -13,46 +12,48 @@
 
 enum { HEAD_MOST = ATTENTION_WIDEST };
 
-/* [rows,b,g,r,width], strides in elements */
+/* A tensor [rows,b,g,r,width], with strides in elements. */
 struct Heads {
     Cells cells;
     int64_t row, sample, group, head;
-    bool vector; /* rows begin at multiples of 16 bytes and are multiples of 16 bytes long */
+    bool vector; /* the addresses and lengths of rows are multiples of 16 bytes */
     bool add;
 };
 
-/* Keys [lo, hi) that a row sees. */
+/* The keys [lo, hi) that a row attends to. */
 struct Range {
     int lo, hi;
 };
 
-/* For the rows of a tile: the keys that any row sees, and the keys that all rows see. */
+/* For the rows of a tile: the keys that any row attends to, and the keys that all rows attend to. */
 struct Span {
     int begin, end, all_begin, all_end;
 };
 
-/* Values of a row for the backward: lse (0 if it sees no key) in the kernel's logarithm, sum(dy * y). */
+/* The values of a row that the backward needs: lse in the kernel's logarithm (0 if the row attends to no key), and
+ * sum(dy * y). */
 template <typename R> struct RowSums { R base, delta; };
 
 struct Flash {
     Heads q, k, v, dy, y, dq, dk, dv;
     Cells lse;                            /* [b,g,r,s] */
-    int b, g, r, s, t, d, e, rows, tiles; /* tiles of the backward's rows */
-    double scale, cap;                    /* cap 0: none */
-    float unit;                           /* attention_mma.cu */
+    int b, g, r, s, t, d, e, rows, tiles; /* tiles: number of tiles of rows in the backward */
+    double scale, cap;                    /* a cap of 0 means none */
+    float unit;                           /* used by attention_mma.cu */
     SequenceSlice query, key;
     int64_t left, right, chunk_size;
     const int64_t *first_key, *lengths;
     bool drops;
-    Drop<double> drop; /* its scale is 1 without dropout */
+    Drop<double> drop; /* without dropout, its scale is 1 */
     int64_t first_sample, heads, first_head, seq_total;
-    bool biased; /* scores have a bias: ALiBi, or a relative position bias with `buckets` buckets (else 0) */
+    /* Scores have a bias: ALiBi, or a relative position bias, which has `buckets` buckets (0 for ALiBi). */
+    bool biased;
     int buckets;
     int64_t distances, last_query;
-    void *bias;      /* R [g,r,distances]: element i is for key - query = i - last_query */
+    void *bias;      /* R [g,r,distances]: element i is the bias for key - query = i - last_query */
     uint8_t *bucket; /* [g,r,distances] */
-    /* backward */
-    void *bias_sums; /* R [b,g,rows,buckets]: sums of the gradients of scores; NULL if they are not needed */
+    /* used only in the backward */
+    void *bias_sums; /* R [b,g,rows,buckets]: sums of the gradients of scores; NULL if not needed */
     Range *range;    /* [b,rows] */
     Span *span;      /* [b,tiles] */
     void *sums;      /* RowSums [b,g,rows] */
@@ -71,7 +72,7 @@ __device__ static inline Range visible_keys(const Flash &p, int64_t sample, int 
 }
 
 /* Writes the ranges of `tile` rows from row0 on to shared memory. All threads of a block must call this; the
- * block has at least `tile` threads. Rows after the last see no key and do not count in the span. */
+ * block has at least `tile` threads. Rows after the last one attend to no key, and the span ignores them. */
 __device__ static inline void find_ranges(const Flash &p, int64_t sample, int row0, int tile, Range *range,
                                           Span *span) {
     if (threadIdx.x == 0) span->begin = p.t, span->end = 0, span->all_begin = 0, span->all_end = p.t;
@@ -90,11 +91,11 @@ __device__ static inline void find_ranges(const Flash &p, int64_t sample, int ro
 
 /* ---- rows of an operand ---- */
 
-/* Row i of a tile: a query of one of the group's heads, or a key. */
+/* Row i of a tile is a query of one of the group's heads, or a key. */
 struct Lines {
     Cells cells;
     int64_t base, row_stride, head_stride;
-    int first_row, first_head, length, n; /* length: rows per head; rows [n, ...) do not exist */
+    int first_row, first_head, length, n; /* length: number of rows per head; rows >= n do not exist */
 
     __device__ __forceinline__ int64_t offset(int i) const {
         int row = first_row + i, head = first_head;
@@ -149,12 +150,13 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
                              const Tensor *first_key, const Tensor *lengths, const Tensor *bias) {
     const AttentionAttr *a = (const AttentionAttr *)c->attr;
     const int64_t rows = q->dim[3] * q->dim[0];
-    CHECK(q->dtype == k->dtype && q->dtype == v->dtype, "attention: q is %s, k %s and v %s",
+    CHECK(q->dtype == k->dtype && q->dtype == v->dtype, "attention: q is %s, k is %s and v is %s",
           dtype_name((DType)q->dtype), dtype_name((DType)k->dtype), dtype_name((DType)v->dtype));
-    CHECK(q->dim[4] <= HEAD_MOST && v->dim[4] <= HEAD_MOST, "attention: heads of %lld and %lld, more than %d",
-          (long long)q->dim[4], (long long)v->dim[4], HEAD_MOST);
-    CHECK(rows < INT32_MAX / 2 && k->dim[0] < INT32_MAX / 2, "attention: %lld queries and %lld keys",
-          (long long)rows, (long long)k->dim[0]);
+    CHECK(q->dim[4] <= HEAD_MOST && v->dim[4] <= HEAD_MOST,
+          "attention: the widths of heads are %lld and %lld; at most %d is supported", (long long)q->dim[4],
+          (long long)v->dim[4], HEAD_MOST);
+    CHECK(rows < INT32_MAX / 2 && k->dim[0] < INT32_MAX / 2,
+          "attention: %lld queries and %lld keys are too many", (long long)rows, (long long)k->dim[0]);
     Flash p = {};
     p.q = heads_of(q), p.k = heads_of(k), p.v = heads_of(v);
     p.s = (int)q->dim[0], p.b = (int)q->dim[1], p.g = (int)q->dim[2], p.r = (int)q->dim[3],
@@ -175,24 +177,24 @@ static inline Flash flash_of(const Call *c, const Tensor *q, const Tensor *k, co
     return p;
 }
 
-/* The number of blocks: one for each tile of each kv group of each sample. */
+/* Returns the number of blocks: one for each tile of each kv group of each sample. */
 static inline unsigned blocks_of(const Flash &p, int64_t tiles) {
     const int64_t n = (int64_t)p.b * p.g * tiles;
-    CHECK(n <= INT32_MAX, "attention: %d kv groups of %d samples with %lld tiles each", p.g, p.b,
+    CHECK(n <= INT32_MAX, "attention: %d kv groups of %d samples with %lld tiles each are too many", p.g, p.b,
           (long long)tiles);
     return (unsigned)n;
 }
 
-/* attention_mma.cu: 16-bit storage, on the tensor cores; its scores are in units of log(2). */
+/* attention_mma.cu processes 16-bit storage on tensor cores. Its scores are in units of log(2). */
 constexpr double LOG2_E = 1.4426950408889634;
 void attention_mma(const Call *, const Flash *);
 void attention_grad_mma(const Call *, const Flash *);
 
-/* attention_bias.cu. Places the tables, and with `gradient` also the sums, in scratch memory. Returns their
- * size in bytes, which is 0 without a bias. */
+/* attention_bias.cu. Assigns scratch memory to the tables, and if `gradient`, also to the sums. Returns the size in
+ * bytes, which is 0 without a bias. */
 size_t place_bias(Flash *, DType, bool gradient, char *memory);
 void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
 /* Writes the sum of bias_sums to dbias, or adds it to dbias. */
 void sum_bias_gradients(const Call *, const Flash *, const Tensor *dbias);
-/* The number of rows per tile in the backward. */
+/* Returns the number of rows per tile in the backward. */
 static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }

@@ -1,5 +1,5 @@
-/* Handles attention's tiles of 16-bit numbers: loads them into shared memory, multiplies them on tensor
- * cores, and stores the results. For attention_mma.cu. */
+/* Tiles of 16-bit numbers in attention_mma.cu: loads them into shared memory, multiplies them on tensor cores, and
+ * stores the results. */
 #pragma once
 
 #include "kernels/cuda/attention/flash.cuh"
@@ -9,8 +9,8 @@ enum { WARPS = 4, THREADS = 32 * WARPS, OTHERS = 64, ROW_BYTES = 128 };
 
 /* ---- planes: lines of 16-bit numbers in shared memory ---- */
 
-/* 64 columns of all LINES lines, then the next 64. The 16-byte pieces of a line are permuted, so that equal
- * pieces of eight lines are in different banks. */
+/* A plane contains 64 columns of all LINES lines, then the next 64 columns. The 16-byte pieces of a line are
+ * permuted, so that the same piece of eight lines is in eight different banks. */
 template <int LINES> __device__ __forceinline__ uint32_t piece(uint32_t plane, int line, int column) {
     return plane + (column / 64 * LINES + line) * ROW_BYTES + ((column / 8 ^ line) & 7) * 16;
 }
@@ -18,8 +18,8 @@ __host__ __device__ static inline int plane_bytes(int lines, int width) {
     return lines * ((width + 63) / 64) * ROW_BYTES;
 }
 
-/* Copies columns [first, first + width) of lines, with zeros around them; a thread moves 8 of every 64.
- * Alignment and strides are arbitrary. */
+/* Copies columns [first, first + width) of lines, and sets the other elements to 0. A thread copies 8 of every 64
+ * columns. Alignment and strides are arbitrary. */
 template <typename T, int LINES>
 __device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, int first, int width) {
     const T *data = (const T *)x.cells.data + first;
@@ -64,9 +64,8 @@ __device__ __forceinline__ void all_arrived() {
     copies_arrived();
     __syncthreads();
 }
-/* Call it before each tile. Loads the tile that is `ahead` (1 or 0) tiles after the current one, if it
- * exists. Returns whether the current tile exists, because the loop begins `ahead` tiles before the first
- * tile. */
+/* Must be called before each tile. Loads the tile that is `ahead` (1 or 0) tiles after the current one, if it exists.
+ * Returns whether the current tile exists, because the loop begins `ahead` tiles before the first tile. */
 template <typename Load>
 __device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const Load &load) {
     if (present) all_arrived();
@@ -75,7 +74,7 @@ __device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const
     return present;
 }
 
-/* c = (lines from `own` on of plane a) (lines of plane b)^T */
+/* c = (lines of plane a, beginning at `own`) (lines of plane b)^T. */
 template <typename T, int M, int LINES>
 __device__ __forceinline__ void tile_gemm(float (&c)[M][OTHERS / 8][4], uint32_t a, int own, uint32_t b,
                                           int width) {
@@ -107,7 +106,7 @@ __device__ __forceinline__ void tile_gemm(float (&c)[M][OTHERS / 8][4], uint32_t
         }
 }
 
-/* c += w (columns of plane b from its first one on) */
+/* c += w (columns of plane b, beginning at its first one). */
 template <typename T, int M, int W>
 __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (&w)[M][OTHERS / 8][4],
                                           uint32_t b) {
@@ -133,8 +132,8 @@ __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (
     }
 }
 
-/* Writes (or adds) factor times the results of this warp to lines of `to`, columns starting at `first`. The
- * results pass through the warp's `room` of shared memory. factor[i] is for row lane / 4 + 8 * i. */
+/* Writes or adds factor times the results of this warp to lines of `to`, in columns beginning at `first`. The results
+ * pass through `room`, the warp's shared memory. factor[i] is the factor of row lane / 4 + 8 * i. */
 template <int W>
 __device__ static void store(const Lines &to, bool add, int first, int width, int own,
                              const float (&c)[W / 8][4], const float (&factor)[2], float *room) {
@@ -155,4 +154,4 @@ __device__ static void store(const Lines &to, bool add, int first, int width, in
             to.cells.put_or_add(row + column, room[l * PITCH + column], add);
     }
 }
-template <int W> constexpr int ROOM = 16 * (W + 8); /* floats per warp */
+template <int W> constexpr int ROOM = 16 * (W + 8); /* number of floats per warp */

@@ -1,6 +1,7 @@
-/* The ops of kernels/cpu/dispatch.c. The plan is a counting sort of the copies by expert. Warps count the copies in
- * their chunks, prefix sums over chunks and experts give the first place of each, and the warps write the copies there
- * in order. Written: row, copy, offset, expert, and the y of a scaling; written or accumulated: y, x, dx, dp. */
+/* Computes the ops of kernels/cpu/dispatch.c. The plan is a counting sort of the copies by expert. Warps count the
+ * copies in their chunks, and prefix sums over chunks and experts determine where each chunk's copies begin. The
+ * warps then write the copies there in order. row, copy, offset, expert, and the y of a scaling are written; the
+ * other y, x, dx and dp are written or accumulated. */
 #include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/vector_store.cuh"
 
@@ -15,18 +16,18 @@ typedef struct Plan {
     const int64_t *expert;
     int64_t copies, rows;
     int64_t *row, *copy, *offset;
-    int experts, chunks, each; /* each: copies of a chunk, a multiple of 32 * AHEAD */
+    int experts, chunks, each; /* each: number of copies in a chunk, a multiple of 32 * AHEAD */
     bool ranked;               /* copies beyond the capacity are dropped by probability */
-    int64_t *total, *first;    /* [experts]: number of copies, and the first one's place in the list */
-    int *start; /* [experts, chunks]: copies of an expert in a chunk, then in the chunks before it */
-    int *list;  /* [copies], if ranked: by expert, in order */
+    int64_t *total, *first;    /* [experts]: number of copies, and position of the first copy in the list */
+    int *start; /* [experts, chunks]: number of an expert's copies in a chunk, then in all chunks before it */
+    int *list;  /* [copies], only if ranked: all copies by expert, in order */
 } Plan;
 
 static Plan plan_of(const Call *c) {
     const DispatchAttr *a = (const DispatchAttr *)c->attr;
     const int64_t copies = tensor_count(c->in[1]), experts = c->out[2]->dim[0] - 1;
     const int64_t step = 32 * AHEAD, each = ceil_div(ceil_div(copies, MOST_CHUNKS), step) * step;
-    CHECK(copies < INT32_MAX, "dispatch: %lld copies, at most 2^31 - 2 can be sorted", (long long)copies);
+    CHECK(copies < INT32_MAX, "dispatch: %lld copies, but at most 2^31 - 2 can be sorted", (long long)copies);
     Plan p = {*a, ids_of(c->in[1]), copies, c->out[1]->dim[0]};
     p.row = data_of<int64_t>(c->out[0]), p.copy = data_of<int64_t>(c->out[1]),
     p.offset = data_of<int64_t>(c->out[2]);
@@ -49,8 +50,8 @@ static void take_scratch(const Call *c, Plan *p) {
     p->list = p->start + (int64_t)p->experts * p->chunks;
 }
 
-/* The places of the experts of AHEAD copies per lane, starting at `at`, or -1 for an expert that is not among
- * them. */
+/* Loads the experts of AHEAD copies per lane, beginning at `at`. An expert that is not among this call's experts
+ * becomes -1. */
 __device__ __forceinline__ void load_places(const Plan &p, int64_t at, int64_t end, int *place) {
     int64_t expert[AHEAD];
 #pragma unroll
@@ -95,7 +96,7 @@ static __global__ void count_copies(Plan p, DeviceAssert *failure, const char *m
     for (int e = lane; e < p.experts; e += 32) p.start[(int64_t)e * p.chunks + chunk] = mine[e];
 }
 
-/* Returns the sum of x over the preceding threads; *all: the sum over all threads. `room`: 32 elements. */
+/* Returns the sum of x over the preceding threads. *all becomes the sum over all threads. `room` has 32 elements. */
 __device__ __forceinline__ int64_t block_prefix(int64_t x, int64_t *room, int64_t *all) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int64_t sum = x;
@@ -114,7 +115,7 @@ __device__ __forceinline__ int64_t block_prefix(int64_t x, int64_t *room, int64_
     return sum - x;
 }
 
-/* One expert per block. */
+/* One block processes one expert. */
 static __global__ void scan_chunks(Plan p) {
     __shared__ int64_t room[32];
     int *start = p.start + (int64_t)blockIdx.x * p.chunks;
@@ -133,7 +134,7 @@ __device__ __forceinline__ int64_t kept_of(const Plan &p, int64_t n) {
     return p.attr.capacity > 0 && n > p.attr.capacity ? p.attr.capacity : n;
 }
 
-/* One block. */
+/* A single block runs this kernel. */
 static __global__ void scan_experts(Plan p, DeviceAssert *failure, const char *message) {
     __shared__ int64_t room[32];
     int64_t end = 0, listed = 0;
@@ -154,7 +155,7 @@ static __global__ void scan_experts(Plan p, DeviceAssert *failure, const char *m
 
 __device__ __forceinline__ void put_copy(const Plan &p, int64_t copy, int64_t row) {
     p.row[copy] = row;
-    if (row < p.rows) p.copy[row] = copy; /* else there was an error */
+    if (row < p.rows) p.copy[row] = copy; /* otherwise there was an error */
 }
 
 static __global__ void place_copies(Plan p) {
@@ -198,15 +199,17 @@ template <> struct OrderOf<double> {
     typedef uint64_t Bits;
     __device__ static __forceinline__ Bits bits(double x) { return (Bits)__double_as_longlong(x); }
 };
-/* An integer with the order of x. */
+/* Returns an integer whose order is that of x. */
 template <typename R> __device__ __forceinline__ typename OrderOf<R>::Bits order_of(R x) {
     typedef typename OrderOf<R>::Bits Bits;
-    const Bits top = (Bits)1 << (8 * sizeof(Bits) - 1), bits = OrderOf<R>::bits(x == 0 ? 0 : x); /* -0 is 0 */
+    /* -0 is treated as 0 */
+    const Bits top = (Bits)1 << (8 * sizeof(Bits) - 1), bits = OrderOf<R>::bits(x == 0 ? 0 : x);
     return bits & top ? ~bits : bits | top;
 }
 
-/* The order of the last copy among the `*keep` best of n, found digit by digit. *keep becomes the number of
- * copies of that order that are kept. All threads, at least 256, get both. */
+/* Finds, digit by digit, the order_of of the last copy among the `*keep` best of n copies. *keep becomes the number
+ * of copies with that order that are kept. At least 256 threads must call this function, and all receive both
+ * results. */
 template <typename R>
 __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *list, int n, int *keep) {
     typedef typename OrderOf<R>::Bits Bits;
@@ -234,8 +237,8 @@ __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *lis
     return found;
 }
 
-/* Each block finds, for one expert, the best copies of its list, in their order. Among equal copies, it
- * prefers the earlier ones. */
+/* Each block finds the best copies of one expert's list, and keeps their order. Earlier copies are preferred if
+ * several are equal. */
 template <typename R> static __global__ void keep_best(Plan p, Cells prob) {
     __shared__ int more[32], equal[32];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -243,7 +246,7 @@ template <typename R> static __global__ void keep_best(Plan p, Cells prob) {
     const int *list = p.list + p.first[blockIdx.x];
     const int64_t at = p.offset[blockIdx.x];
     int ties = n, more_before = 0, equal_before = 0;
-    typename OrderOf<R>::Bits last = 0; /* below every number: all are kept */
+    typename OrderOf<R>::Bits last = 0; /* below every number, so all copies are kept */
     if (n > p.attr.capacity) {
         ties = (int)p.attr.capacity;
         last = last_kept<R>(prob, list, n, &ties);
@@ -282,7 +285,7 @@ extern "C" void cuda_dispatch(const Call *c) {
     scan_chunks<<<(unsigned)p.experts, THREADS, 0, stream_of(c)>>>(p);
     LAUNCHED();
     scan_experts<<<1, 1024, 0, stream_of(c)>>>(p, failure,
-                                               "the experts take %lld rows, there is room for %lld");
+                                               "the experts need %lld rows, but there is room for %lld");
     LAUNCHED();
     place_copies<<<blocks, threads, warps * each, stream_of(c)>>>(p);
     LAUNCHED();
@@ -309,13 +312,14 @@ extern "C" void cuda_drop(const Call *c) {
 typedef struct Arriving {
     ArrivalAttr attr;
     const int64_t *offset;      /* [ranks, width] */
-    int64_t ranks, width, rows; /* rows of a part */
+    int64_t ranks, width, rows; /* rows: number of rows of a part */
     int64_t *expert;
 } Arriving;
 
-/* The expert of row i of the rows that a rank sends to experts a.first ... */
+/* Returns the expert of row i of the rows that a rank sends to the experts beginning at a.first. */
 __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t *own, int64_t i) {
-    int64_t low = 0, high = a.experts; /* low's rows begin at or before i, high's rows after i */
+    /* the rows of `low` begin at or before i, and those of `high` after i */
+    int64_t low = 0, high = a.experts;
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
         if (own[middle] - own[0] <= i)
@@ -326,8 +330,8 @@ __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t
     return a.first + low;
 }
 
-/* Blocks x: the rows of one rank, after those of the preceding ranks in the part; the last block of the part
- * pads. */
+/* Blocks x process the rows of one rank, which follow those of the preceding ranks in the part. The last block of the
+ * part adds the padding. */
 static __global__ void arrival(Arriving r, DeviceAssert *failure, const char *message) {
     __shared__ int64_t room[32];
     const int64_t rank = blockIdx.x, part = rank % r.attr.etp, thread = blockIdx.y * blockDim.x + threadIdx.x,
@@ -366,14 +370,14 @@ extern "C" void cuda_arrival(const Call *c) {
 
 /* ---- rows ---- */
 
-/* Rows of whole aligned 16-byte vectors: a warp processes a part with DEPTH vectors per lane. Other rows are
- * processed element by element. Both are bitwise equal. */
+/* If rows consist of aligned 16-byte vectors, a warp processes a part of a row with DEPTH vectors per lane. Other
+ * rows are processed element by element. The results of both methods are bitwise equal. */
 
 static bool whole_vectors(const Tensor *a, const Tensor *b) {
     return rows_are_aligned(a) && rows_are_aligned(b);
 }
 static void same_type(const Tensor *a, const Tensor *b) {
-    CHECK(a->dtype == b->dtype, "rows of %s become rows of %s", dtype_name((DType)a->dtype),
+    CHECK(a->dtype == b->dtype, "rows of %s cannot become rows of %s", dtype_name((DType)a->dtype),
           dtype_name((DType)b->dtype));
 }
 
@@ -425,7 +429,7 @@ static __global__ void permute_elements(const T *x, T *y, const int64_t *copy, i
     }
 }
 
-/* Both ops copy rows from in[0] to out[0], selected by in[1]. */
+/* Both ops copy rows from in[0] to out[0]. in[1] selects the rows. */
 template <typename T>
 using RowMover = void (*)(const T *from, T *to, const int64_t *index, int64_t n, int64_t width,
                           int64_t copies, bool add);
@@ -521,8 +525,8 @@ extern "C" void cuda_unpermute(const Call *c) {
 
 /* ---- scale ---- */
 
-/* Processes the `left` remaining elements; `whole`: all exist and are aligned to 16 bytes. `whole` is decided
- * for the whole tensor, so that a thread's loads follow each other without a branch. */
+/* Processes the `left` remaining elements. `whole` is true if all elements exist and are aligned to 16 bytes. Its
+ * value is the same for the entire tensor, so that there is no branch between the loads of a thread. */
 template <typename T>
 __device__ __forceinline__ Vec<T, VEC<T>> load_part(const T *p, int64_t left, bool whole) {
     if (whole) return *(const Vec<T, VEC<T>> *)p;
@@ -588,7 +592,7 @@ extern "C" void cuda_scale_rows(const Call *c) {
     if (tensor_count(c->out[0])) STORAGE_SWITCH(c->out[0]->dtype, scale<T>(c));
 }
 
-/* One row per warp: dp is a sum over the row, in an order that does not depend on its place. */
+/* A warp processes one row. dp is a sum over the row, and its order does not depend on the position of the row. */
 template <typename T>
 static __global__ void scale_rows_grad(const T *dy, const T *x, Cells p, T *dx, Cells dp, int64_t rows,
                                        int64_t width, bool sigmoid, bool add, bool add_dp, bool whole) {

@@ -1,11 +1,11 @@
 /* Computes the ops of kernels/cpu/grouped.c: expert e multiplies its rows [offset[e], offset[e+1]) by its
- * block of the weight. Only the GPU knows the offsets. There are as many tiles as any offsets may need; each
- * finds its expert, and unneeded tiles end immediately.
+ * block of the weight. Only the GPU knows the offsets. The number of tiles is sufficient for all possible offsets.
+ * Each tile finds its expert, and unused tiles end immediately.
  *
- * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the operands' type,
- * and dw has it or is F32. All other GEMMs, and all GEMMs in batch-invariant mode, are chains of multiply-adds
- * (ordered_gemm.cuh). Written: y, including zeros for the rows after the last expert; written or accumulated: dx,
- * dw. */
+ * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the type of the
+ * operands, and dw has this type or F32. All other GEMMs, and all GEMMs in batch-invariant mode, are chains of
+ * multiply-adds (ordered_gemm.cuh). y is written, with zeros in the rows after the last expert; dx and dw are written
+ * or accumulated. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 #include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/moe/tensor_tile.cuh"
@@ -21,16 +21,16 @@ struct Experts {
 
 struct RowTile {
     int64_t expert, first,
-        rows; /* expert: Experts.count for the rows after the last expert, -1: there is no such tile */
+        rows; /* expert: Experts.count for the rows after the last expert, or -1 if the tile is not used */
 };
 
-/* Finds tile number `tile`; every expert's tiles begin at its first row. All threads of the block must
- * call. */
+/* Finds tile number `tile`; the tiles of an expert begin at its first row. All threads of the block must call this
+ * function. */
 static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) {
     __shared__ int64_t sums[32];
     __shared__ RowTile found;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    int64_t base = 0; /* number of tiles of the experts before this round's */
+    int64_t base = 0; /* number of tiles of the experts in previous rounds */
     if (threadIdx.x == 0) found.expert = -1;
     for (int64_t at = 0; at <= e.count; at += blockDim.x) {
         const int64_t i = at + threadIdx.x;
@@ -60,8 +60,8 @@ static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) 
     return found;
 }
 
-/* Tiles go down a band before they go across, so that concurrent blocks read the same few rows and columns,
- * which stay in the L2 cache. */
+/* Tiles are processed down a band of columns, then across the next band. Concurrent blocks therefore read the same
+ * few rows and columns, which stay in the L2 cache. */
 static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t across, int64_t *row,
                                                 int64_t *column) {
     enum { BAND = 16 };
@@ -73,9 +73,9 @@ static __device__ __forceinline__ void in_bands(int64_t i, int64_t down, int64_t
 
 /* ---- kernels ---- */
 
-/* The biases of all experts, and the factors of the rows. */
+/* The biases of all experts, and the factors of rows. */
 struct Biases {
-    Cells bias, scale; /* if bias.data is NULL, there is no bias; if scale.data is NULL, the scale is 1 */
+    Cells bias, scale; /* bias.data is NULL if there is no bias; scale.data is NULL if the scale is 1 */
 };
 
 /* Adds an expert's bias to a tile, which begins at row `first` and column `column`. */
@@ -93,7 +93,7 @@ static __device__ __forceinline__ void add_biases(float (&sum)[TENSOR_SUMS][4], 
         }
 }
 
-/* y = x w_e^T (w_e [n,k] along the terms) or x w_e (w_e [k,n]); plus biases. */
+/* y = x w_e^T if w_e is [n,k] (`along` the terms), or x w_e if w_e is [k,n], plus biases. */
 template <typename T, bool along>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_rows(const T *x, const T *w, T *y, Experts e, Biases biases, int64_t n, int64_t k, int64_t down,
@@ -114,7 +114,7 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_put(sum, y + t.first * n + j, n, t.rows, n - j, add);
 }
 
-/* dw_e [m,n] = dy_e^T x_e */
+/* dw_e [m,n] = dy_e^T x_e. */
 template <typename T, typename Y>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_experts(const T *dy, const T *x, Y *dw, Experts e, int64_t m, int64_t n, int64_t down,
@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
 
 enum { ORDERED_TILE = 64 };
 
-/* g is the GEMM of one expert, whose weight has `step` elements. */
+/* Computes g, the GEMM of one expert. The weight of an expert has `step` elements. */
 template <typename R>
 static __global__ void __launch_bounds__(ORDERED_THREADS)
     ordered_rows(OrderedGemm g, Experts e, int64_t step, int64_t across) {
@@ -164,11 +164,11 @@ static __global__ void __launch_bounds__(ORDERED_THREADS)
 static Experts experts_of(const Call *c) {
     const Tensor *offset = c->in[2];
     const Experts e = {ids_of(offset), offset->dim[0] - 1, c->in[0]->dim[0]};
-    CHECK(e.count > 0, "grouped linear: offsets of %lld experts", (long long)e.count);
+    CHECK(e.count > 0, "grouped linear: the offsets are those of %lld experts", (long long)e.count);
     return e;
 }
 
-/* Whether tensor cores can multiply two 16-bit operands to a result of type `to`. */
+/* Returns whether tensor cores can multiply two 16-bit operands and store a result of type `to`. */
 static bool on_tensor_cores(const Call *c, int to) {
     const Tensor *a = c->in[0], *b = c->in[1], *out = c->out[0];
     const auto in_units = [](const Tensor *x) { return aligned_16(x->data) && tensor_width(x) % 8 == 0; };
@@ -181,10 +181,11 @@ static unsigned blocks(int64_t tiles) {
     return (unsigned)tiles;
 }
 
-/* An upper bound for any offsets: each expert, and the rows after the last one, may begin a partial tile. */
+/* Returns a number of tiles that is sufficient for all offsets: each expert, and the rows after the last expert, may
+ * begin a partial tile. */
 static int64_t row_tiles(const Experts &e, int64_t height) { return e.rows / height + e.count + 1; }
 
-/* The biases of a call of grouped_linear; grouped_linear_dgrad has none. */
+/* Returns the biases of a call of grouped_linear. A call of grouped_linear_dgrad has none. */
 static Biases biases_of(const Call *c) {
     const Biases b = {cells(c->in[3]), cells(c->in[4])};
     return b;
@@ -244,7 +245,7 @@ static void launch_ordered_experts(const Call *c, const Experts &e) {
     LAUNCHED();
 }
 
-/* If `along`, each expert's weight is [n,k], otherwise [k,n]. */
+/* If `along`, the weight of each expert is [n,k]; otherwise it is [k,n]. */
 static void run_rows(const Call *c, bool along) {
     const Experts e = experts_of(c);
     const int64_t n = tensor_width(c->out[0]), k = tensor_width(c->in[0]);
@@ -262,7 +263,7 @@ static void run_rows(const Call *c, bool along) {
 
 extern "C" void cuda_grouped_linear(const Call *c) { run_rows(c, true); }
 
-/* The expert of a row; e.count: the row is after those of the last expert. */
+/* Returns the expert of a row, or e.count if the row is after those of the last expert. */
 static __device__ __forceinline__ int64_t expert_of(const Experts &e, int64_t row) {
     int64_t low = 0, high = e.count;
     while (low < high) {
@@ -275,7 +276,7 @@ static __device__ __forceinline__ int64_t expert_of(const Experts &e, int64_t ro
     return low;
 }
 
-/* One column of one expert per thread. */
+/* A thread processes one column of one expert. */
 template <typename R>
 static __global__ void bias_gradients(Cells dy, Cells scale, Cells dbias, Experts e, int64_t n, bool add) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, expert = blockIdx.y;
@@ -286,7 +287,7 @@ static __global__ void bias_gradients(Cells dy, Cells scale, Cells dbias, Expert
     dbias.put_or_add(expert * n + i, sum, add);
 }
 
-/* One row per warp. */
+/* A warp processes one row. */
 template <typename R>
 static __global__ void scale_gradients(Cells dy, Cells bias, Cells dscale, Experts e, int64_t n, bool add) {
     WARP_LOOP(row, e.rows) {

@@ -1,6 +1,6 @@
-/* Computes the ops of kernels/cpu/router.c, with one token per warp. Experts and probabilities are bitwise
- * equal to the CPU's, because a choice that depends on a last bit would change the loss curve. Written:
- * probs, expert, scores, bias; written or accumulated: dlogits, count. */
+/* Computes the ops of kernels/cpu/router.c, with one token per warp. Experts and probabilities are bitwise equal to
+ * those of the CPU, because a choice that depends on the last bit would change the loss curve. probs, expert, scores
+ * and bias are written; dlogits and count are written or accumulated. */
 #include <cooperative_groups.h>
 
 #include "base/philox.h"
@@ -28,8 +28,8 @@ template <typename R> __device__ __forceinline__ void scores(const Router &r, in
 
 /* ---- choice ---- */
 
-/* Returns the index of the first of the largest of n values. NaN compares as in a sequential loop: a NaN in
- * the first place wins, any other NaN is ignored. */
+/* Returns the index of the first maximum of n values. As in a sequential loop, the result is 0 if the first value is
+ * NaN, and any other NaN is ignored. */
 template <typename R> __device__ __forceinline__ int first_largest(const R *x, int n) {
     R best = (R)-INFINITY;
     int at = INT_MAX;
@@ -52,7 +52,7 @@ template <typename R> __device__ __forceinline__ void strike(R *x, int i) {
     __syncwarp();
 }
 
-/* Excludes the experts of all but the best groups from `choice`; rest [experts], group [groups]. */
+/* Excludes from `choice` the experts of all groups except the best ones. rest [experts], group [groups]. */
 template <typename R> __device__ void limit_groups(const Router &r, R *choice, R *rest, R *group) {
     const int size = (int)(r.experts / r.attr.groups), lane = threadIdx.x % 32;
     for (int i = lane; i < r.experts; i += 32) rest[i] = choice[i];
@@ -78,7 +78,8 @@ template <typename R> __device__ void limit_groups(const Router &r, R *choice, R
     }
 }
 
-/* The topk experts with the largest values, ascending; picked, expert [topk]. */
+/* Finds the topk experts with the largest values, and returns them in ascending order. picked [topk], expert
+ * [topk]. */
 template <typename R> __device__ void choose(int n, int k, R *choice, int *picked, int *expert) {
     const int lane = threadIdx.x % 32;
     for (int j = 0; j < k; j++) {
@@ -95,9 +96,9 @@ template <typename R> __device__ void choose(int n, int k, R *choice, int *picke
     __syncwarp();
 }
 
-/* ---- shares of a band of experts ---- */
+/* ---- softmax over a band of experts ---- */
 
-/* As in kernels/cpu/router.c. Every lane returns the choice. */
+/* Computes the same as kernels/cpu/router.c. The result is the same in every lane. */
 template <typename R> __device__ int choose_in_band(const Router &r, R *rest, R *share) {
     const int n = r.experts, best = first_largest(rest, n), lane = threadIdx.x % 32;
     const R top = rest[best];
@@ -181,7 +182,7 @@ extern "C" void cuda_route(const Call *c) {
     LAUNCHED();
 }
 
-/* Computes d s of the chosen experts from d probs; returns its sum weighted by s. Every lane computes all
+/* Computes ds of the chosen experts from dprobs. Returns the sum of ds weighted by s. Every lane computes all
  * sums. */
 template <typename R>
 __device__ __forceinline__ R score_grad(const Router &r, const Cells &dprobs, int64_t at, const R *s, R *ds) {
@@ -224,7 +225,7 @@ static __global__ void route_grad(Router r, Cells dprobs, Cells probs, const int
             __syncwarp();
         }
         for (int j = lane; j < k && kind != ROUTER_SPARSEMIXER;
-             j += 32) /* an expert that was chosen twice (all others -inf) counts once */
+             j += 32) /* an expert that was chosen twice (because all others are -inf) counts once */
             if (j == k - 1 || own[j + 1] != own[j])
                 ds[own[j]] = kind == ROUTER_TOPK_SOFTMAX ? chosen[j] * (dchosen[j] - weighted) : dchosen[j];
         __syncwarp();
@@ -273,7 +274,8 @@ extern "C" void cuda_random_logits(const Call *c) {
 
 /* ---- counts ---- */
 
-/* Counts the choices of each sample, or of all: first integers for blocks of positions, then their sums. */
+/* Counts the choices of each sample, or of all samples. Blocks of positions have integer counts, which are then
+ * added. */
 typedef struct Count {
     const int64_t *expert;
     int64_t positions, stride, groups; /* position p of group g is row p * stride + g */
@@ -336,7 +338,7 @@ extern "C" void cuda_expert_count(const Call *c) {
     const Tensor *count = c->out[0];
     const size_t shared = (size_t)n.experts * sizeof(int);
     CHECK(count->dtype == F64, "expert_count: the counts are %s, not F64", dtype_name((DType)count->dtype));
-    CHECK(shared <= SHARED, "expert_count: %d experts, at most %d are counted", n.experts,
+    CHECK(shared <= SHARED, "expert_count: %d experts, but at most %d can be counted", n.experts,
           SHARED / (int)sizeof(int));
     if (!tensor_count(count)) return;
     int *part = (int *)cuda_scratch(c->device, cuda_plans_expert_count(c));
@@ -348,11 +350,11 @@ extern "C" void cuda_expert_count(const Call *c) {
     LAUNCHED();
 }
 
-/* One block. */
+/* A single block runs this kernel. */
 template <typename R>
 static __global__ void expert_bias(Cells bias, const double *count, Cells out, int64_t n, double rate) {
     __shared__ double room[32];
-    double sum = 0; /* a sum of integers, so it is exact */
+    double sum = 0; /* a sum of integers, which is exact */
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += count[i];
     const double mean = block_sum(sum, room) / (double)n;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x)
@@ -372,7 +374,7 @@ extern "C" void cuda_expert_bias(const Call *c) {
 
 /* ---- quantiles ---- */
 
-/* A token's largest biased logit that is not chosen; one token per warp. */
+/* Computes the largest biased logit of each token that is not chosen. A warp processes one token. */
 template <typename R>
 static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int n, int topk, R *threshold,
                                   size_t bytes) {
@@ -387,7 +389,7 @@ static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int 
     }
 }
 
-/* Bits that compare, as unsigned integers, like the numbers. */
+/* Returns bits whose order, as unsigned integers, is that of the numbers. */
 __device__ __forceinline__ uint32_t ordered(float x) {
     const uint32_t u = __float_as_uint(x);
     return u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);
@@ -403,8 +405,8 @@ __device__ __forceinline__ double unordered(uint64_t u) {
     return __longlong_as_double((long long)(u ^ (u >> 63 ? (uint64_t)1 << 63 : ~(uint64_t)0)));
 }
 
-/* Each block finds, for one expert, the rank-th largest logit above the thresholds, where rank counts from 0.
- * A pass determines 8 bits. */
+/* Each block finds, for one expert, the rank-th largest difference between logit and threshold, where ranks begin at
+ * 0. Each pass determines 8 bits. */
 template <typename R>
 static __global__ void quantiles(Cells logits, const R *threshold, int64_t tokens, int n, int64_t rank,
                                  double *out) {
@@ -471,13 +473,13 @@ extern "C" void cuda_quantile_bias(const Call *c) {
 
 /* ---- sinkhorn ---- */
 
-/* The number of iterations depends on the numbers, so cooperative blocks run the complete loop. */
+/* The number of iterations depends on the values, so cooperative blocks run the entire loop. */
 typedef struct Sinkhorn {
     Cells logits, scores;
     int64_t tokens;
     int experts;
-    /* d0: [tokens]. part: [2, blocks, experts], sums of blocks; the two halves alternate: one is read while
-     * the next is written. */
+    /* d0 is [tokens]. part is [2, blocks, experts] and contains the sums of blocks. The kernel reads one half of it
+     * while it writes the other half. */
     double *d0, *part;
 } Sinkhorn;
 
@@ -488,8 +490,8 @@ static int64_t sinkhorn_blocks(int64_t tokens) {
     return want < SINKHORN_BLOCKS ? want : SINKHORN_BLOCKS;
 }
 
-/* Computes the new scales of the experts from the sums of all blocks; returns this thread's part of their
- * mean change. */
+/* Computes the new scales of the experts from the sums of all blocks. Returns this thread's part of the mean change
+ * of the scales. */
 __device__ __forceinline__ double rescale(const Sinkhorn &s, const double *part, double *d1) {
     double change = 0;
     for (int i = threadIdx.x; i < s.experts; i += blockDim.x) {

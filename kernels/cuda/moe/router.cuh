@@ -1,5 +1,5 @@
-/* Code that the kernels of MoE layers share: the distribution of work to warps, and the scores of a router.
- * Functions for scores process one token per warp, with its experts in shared memory; all lanes call them.
+/* Code that the kernels of MoE layers share: the distribution of work to warps, and the scores of a router. Functions
+ * for scores process one token per warp, whose experts are in shared memory. All lanes must call these functions.
  * Every lane computes the full sums over experts, in the order of kernels/cpu/router.h. */
 #pragma once
 
@@ -13,10 +13,10 @@ enum { WARPS = 8, SHARED = 40 << 10 };
     for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < (n);                    \
          i += (int64_t)gridDim.x * (blockDim.x / 32))
 
-/* The number of warps in a block with `whole` bytes of shared memory, plus `bytes` for the experts of each
- * warp. */
+/* Returns the number of warps in a block, which needs `whole` bytes of shared memory, and `bytes` more for the
+ * experts of each warp. */
 static inline int warps_that_fit(int64_t experts, size_t whole, size_t bytes) {
-    CHECK(whole + bytes <= SHARED, "%lld experts take %zu bytes of shared memory, there are %d",
+    CHECK(whole + bytes <= SHARED, "%lld experts need %zu bytes of shared memory, but there are %d",
           (long long)experts, whole + bytes, SHARED);
     const size_t fit = (SHARED - whole) / bytes;
     return (int)(fit < WARPS ? fit : WARPS);
@@ -49,14 +49,14 @@ template <typename R> __device__ __forceinline__ void router_softmax(R *x, int n
     __syncwarp();
 }
 
-/* Elements starting at `at`. */
+/* Returns elements beginning at `at`. */
 template <typename R>
 __device__ __forceinline__ void router_load(const Cells &logits, int64_t at, int n, R *x) {
     for (int i = threadIdx.x % 32; i < n; i += 32) x[i] = logits.get<R>(at + i);
     __syncwarp();
 }
 
-/* Replaces the logits x by the values by which experts are compared. */
+/* Replaces the logits x by the values that determine the choice of experts. */
 template <typename R> __device__ __forceinline__ void router_scores(RouterScore kind, R *x, int n) {
     if (kind == ROUTER_SOFTMAX) return router_softmax(x, n);
     if (kind == ROUTER_TOPK_SOFTMAX || kind == ROUTER_SPARSEMIXER) return;
@@ -65,12 +65,12 @@ template <typename R> __device__ __forceinline__ void router_scores(RouterScore 
     __syncwarp();
 }
 
-/* Whether the scores of the chosen experts are divided by their sum. */
+/* Returns whether the scores of the chosen experts are divided by their sum. */
 __device__ __forceinline__ bool router_normalises(RouterScore kind) {
     return kind == ROUTER_SIGMOID || kind == ROUTER_SQRTSOFTPLUS;
 }
 
-/* d score / d logit of such a score s, times weight / s (kernels/cpu/router.h). */
+/* Returns (d score / d logit) * weight / s (kernels/cpu/router.h). */
 template <typename R> __device__ __forceinline__ R router_slope(RouterScore kind, R s, R weight) {
     if (kind == ROUTER_SIGMOID) return weight * (1 - s);
     const R u = s * s;

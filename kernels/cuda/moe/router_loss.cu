@@ -1,5 +1,5 @@
-/* Computes the ops of kernels/cpu/router_loss.c, with one token per warp. The loss is the sum, in double, of
- * the sums over blocks of tokens. Written: loss; written or accumulated: dlogits. */
+/* Computes the ops of kernels/cpu/router_loss.c, with one token per warp. The sums over blocks of tokens are added in
+ * double. loss is written; dlogits is written or accumulated. */
 #include "kernels/cuda/moe/router.cuh"
 
 enum { THREADS = 256, PARTS = 1024 };
@@ -17,7 +17,7 @@ typedef struct Loss {
 static Loss loss_of(const Call *c, const Tensor *count) {
     const RouterLossAttr *a = (const RouterLossAttr *)c->attr;
     const Tensor *logits = c->in[0];
-    CHECK((a->kind == ROUTER_Z) == !count, "a balance needs counts, the z-loss has none");
+    CHECK((a->kind == ROUTER_Z) == !count, "the balance loss needs counts, and the z-loss must have none");
     CHECK(!count || count->dtype == F64, "the counts are %s, not F64", dtype_name((DType)count->dtype));
     Loss l = {cells(logits), data_of<double>(count), NULL, tensor_rows(logits), count ? count->dim[0] : 0};
     l.samples = logits->dim[1];
@@ -33,11 +33,11 @@ static size_t share_bytes(const Tensor *count) {
     return count ? router_bytes((size_t)tensor_count(count) * sizeof(double)) : 0;
 }
 
-/* One group per block. */
+/* One block processes one group. */
 static __global__ void shares(Loss l, double *share) {
     __shared__ double room[32];
     const int64_t from = (int64_t)blockIdx.x * l.experts;
-    double sum = 0; /* a sum of integers, so it is exact */
+    double sum = 0; /* a sum of integers, which is exact */
     for (int e = threadIdx.x; e < l.experts; e += blockDim.x) sum += l.count[from + e];
     sum = block_sum(sum, room);
     for (int e = threadIdx.x; e < l.experts; e += blockDim.x)
@@ -55,7 +55,7 @@ __device__ __forceinline__ const double *share_of(const Loss &l, int64_t token) 
     return l.share + (l.groups > 1 ? token % l.samples * l.experts : 0);
 }
 
-/* Computes the probabilities in p; returns their sum before normalisation (1: softmax). */
+/* Computes the probabilities in p. Returns their sum before normalization, or 1 for a softmax. */
 template <typename R> __device__ __forceinline__ R probabilities(const Loss &l, int64_t token, R *p) {
     router_load(l.logits, token * l.experts, l.experts, p);
     if (!router_normalises(l.score)) {
@@ -72,7 +72,7 @@ template <typename R> __device__ __forceinline__ R probabilities(const Loss &l, 
     return sum;
 }
 
-/* Replaces p by exp(logits - max); *sum becomes the sum. */
+/* Replaces p by exp(logits - max). *sum becomes the sum of these values. */
 template <typename R> __device__ __forceinline__ R logsumexp(const Loss &l, int64_t token, R *p, R *sum) {
     R max;
     router_load(l.logits, token * l.experts, l.experts, p);
@@ -132,15 +132,14 @@ extern "C" void cuda_router_loss(const Call *c) {
 
 /* ---- gradient ---- */
 
-/* A probability's part of the gradient is its share minus the mean share, times the slope. */
+/* The gradient of a logit is (its expert's share - the mean share) * the slope. */
 template <typename R>
 __device__ __forceinline__ void balance_grad(const Loss &l, int64_t t, double dloss, R *p,
                                              const Cells &dlogits, bool add) {
     const double *share = share_of(l, t);
     const R sum = probabilities(l, t, p);
-    double mean =
-        0; /* over all experts, computed by every lane: the rounding of `mean` matters if the shares are
-                        nearly equal */
+    /* `mean` is over all experts, and every lane computes it. Its rounding matters if the shares are nearly equal. */
+    double mean = 0;
 #pragma unroll 4
     for (int e = 0; e < l.experts; e++) mean += share[e] * (double)p[e];
     for (int e = threadIdx.x % 32; e < l.experts; e += 32) {

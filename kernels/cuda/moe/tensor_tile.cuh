@@ -1,8 +1,8 @@
-/* GEMMs of 16-bit matrices on tensor cores, summed in F32: a tile of TENSOR_TILE x TENSOR_TILE per block of
- * TENSOR_THREADS. Operands are copied to shared memory with cp.async, TENSOR_STAGES slices of TENSOR_DEPTH
- * terms in flight. Rows have 128 bytes; their 16-byte units are permuted by the row number (PTX ISA: 128-byte
- * swizzle), so that neither the copies nor the reads of eight rows at a time have bank conflicts. wgmma
- * (warpgroups) multiplies slices on sm_90a, mma (warps) elsewhere. */
+/* Multiplies 16-bit matrices on tensor cores with sums in F32. A block of TENSOR_THREADS threads computes a tile of
+ * TENSOR_TILE x TENSOR_TILE elements. cp.async copies operands to shared memory; TENSOR_STAGES slices of TENSOR_DEPTH
+ * terms are in flight. Rows have 128 bytes; their 16-byte units are permuted by the row number (PTX ISA: 128-byte
+ * swizzle), so that neither the copies nor the reads of eight rows at a time have bank conflicts. Slices are
+ * multiplied by wgmma (warpgroups) on sm_90a, and by mma (warps) on other architectures. */
 #pragma once
 
 #include "kernels/cuda/mma.cuh"
@@ -14,25 +14,26 @@ enum {
     TENSOR_DEPTH = 64,
     TENSOR_STAGES = 3,
     TENSOR_THREADS = 256,
-    TENSOR_SLICE = TENSOR_TILE * TENSOR_DEPTH * 2, /* bytes */
-    TENSOR_ROOM =
-        2 * TENSOR_STAGES * TENSOR_SLICE + 1024, /* bytes of dynamic shared memory; two blocks fit */
-    TENSOR_SUMS = TENSOR_TILE * TENSOR_TILE / TENSOR_THREADS / 4, /* per thread, in groups of four */
+    TENSOR_SLICE = TENSOR_TILE * TENSOR_DEPTH * 2, /* in bytes */
+    /* bytes of dynamic shared memory; two blocks fit on a multiprocessor */
+    TENSOR_ROOM = 2 * TENSOR_STAGES * TENSOR_SLICE + 1024,
+    /* number of groups of four sums per thread */
+    TENSOR_SUMS = TENSOR_TILE * TENSOR_TILE / TENSOR_THREADS / 4,
 };
 
-/* One operand, from the tile's first line (row or column of c) on. */
+/* One operand, beginning at the tile's first line (a row or column of c). */
 template <typename T> struct TensorSide {
     const T *at;
-    /* The number of elements from a line to the next if `along` (terms are contiguous), otherwise from a term
-     * to the next. */
+    /* The number of elements between consecutive lines if `along` (terms are contiguous), otherwise between
+     * consecutive terms. */
     int64_t pitch;
     int64_t lines; /* number of lines */
 };
 
 /* ---- shared memory ---- */
 
-/* The byte offset in a slice of the 16-byte unit that begins with this element. If not `along`, 64 lines are
- * adjacent, and the next 64 lines come after all terms. */
+/* Returns the byte offset in a slice of the 16-byte unit that begins with this element. If not `along`, 64 lines are
+ * adjacent, and the next 64 lines follow after all terms. */
 template <bool along> __host__ __device__ __forceinline__ uint32_t tensor_place(int line, int term) {
     return along ? line * 128 + ((term / 8 ^ line % 8) * 16)
                  : line / 64 * (TENSOR_DEPTH * 128) + term * 128 + ((line / 8 % 8 ^ term % 8) * 16);
@@ -43,7 +44,7 @@ template <int pending> __device__ __forceinline__ void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* A thread's part of the copy of one operand: units of 4 lines or terms that are `STEP` apart. */
+/* A thread's part of the copy of one operand: units of 4 lines or terms with a distance of STEP. */
 template <typename T, bool along> struct TensorCopy {
     static constexpr int UNITS = TENSOR_DEPTH / 8, ACROSS = along ? UNITS : TENSOR_TILE / 8;
     static constexpr int STEP = TENSOR_THREADS / ACROSS, COUNT = TENSOR_SLICE / 16 / TENSOR_THREADS;
@@ -61,7 +62,7 @@ template <typename T, bool along> struct TensorCopy {
         pitch = x.pitch;
         to = along ? tensor_place<true>(down, unit) : tensor_place<false>(unit, down);
     }
-    /* Copies the next slice, of which `terms` are left, with zeros after the last term and the last line. */
+    /* Copies the next slice. `terms` terms are left. Elements after the last term and the last line become 0. */
     __device__ __forceinline__ void slice(uint32_t tile, int64_t terms) {
 #pragma unroll
         for (int q = 0; q < COUNT; q++) {
@@ -77,8 +78,8 @@ template <typename T, bool along> struct TensorCopy {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* PTX ISA, matrix descriptor of wgmma: address, and the bytes between groups of 64 lines (not along the
- * terms) and between groups of 8 rows, all in units of 16; swizzle of 128 bytes. */
+/* Returns a matrix descriptor for wgmma (PTX ISA). It contains the address, the distance between groups of 64 lines
+ * (if not `along`) and between groups of 8 rows, all in units of 16 bytes. The swizzle has 128 bytes. */
 template <bool along> __device__ __forceinline__ uint64_t tensor_matrix(uint32_t at) {
     const uint64_t leading = along ? 1 : TENSOR_DEPTH * 128 / 16, stride = 8 * 128 / 16;
     return (uint64_t)(at >> 4 & 0x3fff) | leading << 16 | stride << 32 | (uint64_t)1 << 62;
@@ -107,7 +108,7 @@ __device__ __forceinline__ void multiply_16(float (&sum)[TENSOR_SUMS][4], uint64
 template <typename T, bool a_along, bool b_along>
 __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uint32_t a, uint32_t b) {
     a += threadIdx.x / 128 * tensor_place<a_along>(64, 0);
-    /* Naming the sums here prevents the compiler from moving accesses to them into the multiplication. */
+    /* These sums are operands, so that the compiler does not move accesses to them into the multiplication. */
     asm volatile("wgmma.fence.sync.aligned;" : SUMS_4(0), SUMS_4(4), SUMS_4(8), SUMS_4(12)::"memory");
 #pragma unroll
     for (int term = 0; term < TENSOR_DEPTH; term += 16)
@@ -120,7 +121,7 @@ __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uin
 /* Makes this thread's copies visible to wgmma after the next barrier. */
 __device__ __forceinline__ void publish_copies(void) { asm volatile("fence.proxy.async;" ::: "memory"); }
 
-/* The place in the tile of sums 0 and 1 of four; 2 and 3 are eight rows below. */
+/* Returns the row of sums 0 and 1 of four sums. Sums 2 and 3 are eight rows below. */
 __device__ __forceinline__ int tensor_row(int) { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int tensor_column(int q) { return q * 8 + threadIdx.x % 4 * 2; }
 
@@ -133,8 +134,8 @@ template <bool along> __device__ __forceinline__ void read_matrices(uint32_t (&x
         load_transposed(x, at);
 }
 
-/* Eight warps of 64 x 32 each. A lane's address is the unit of the lane's row, in the matrix that is `lower` in
- * the lines and `later` in the terms. */
+/* Eight warps compute 64 x 32 elements each. The address of a lane is that of its row's unit, in the matrix that is
+ * `lower` in the lines and `later` in the terms. */
 template <bool along>
 __device__ __forceinline__ uint32_t lane_place(int line, int term, int lower, int later) {
     const int row = threadIdx.x % 8;
@@ -164,7 +165,7 @@ __device__ __forceinline__ void multiply_slice(float (&sum)[TENSOR_SUMS][4], uin
 
 __device__ __forceinline__ void publish_copies(void) {}
 
-/* The place in the tile of sums 0 and 1 of four; 2 and 3 are eight rows below. */
+/* Returns the row of sums 0 and 1 of four sums. Sums 2 and 3 are eight rows below. */
 __device__ __forceinline__ int tensor_row(int q) {
     return threadIdx.x / 128 * 64 + q / 4 * 16 + threadIdx.x % 32 / 4;
 }
@@ -176,7 +177,7 @@ __device__ __forceinline__ int tensor_column(int q) {
 
 /* ---- the tile ---- */
 
-/* sum += a b over k terms. Contiguous lines or terms come in multiples of eight. */
+/* sum += a b over k terms. The number of contiguous lines or terms is a multiple of eight. */
 template <typename T, bool a_along, bool b_along>
 __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const TensorSide<T> &a,
                                             const TensorSide<T> &b, int64_t k) {
@@ -184,8 +185,8 @@ __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const 
     const uint32_t base = (shared_address(room) + 1023) / 1024 * 1024;
     TensorCopy<T, a_along> left(a);
     TensorCopy<T, b_along> right(b);
-    int64_t ahead = k; /* terms whose copy has not begun */
-    int next = 0;      /* stage of the next copy */
+    int64_t ahead = k; /* number of terms whose copy has not begun */
+    int next = 0;      /* the stage of the next copy */
     const auto after = [](int stage) { return stage + 1 == TENSOR_STAGES ? 0 : stage + 1; };
     const auto fetch = [&]() {
         const uint32_t at = base + 2 * TENSOR_SLICE * next;
@@ -199,7 +200,7 @@ __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const 
     while (ahead + (TENSOR_STAGES - 1) * TENSOR_DEPTH > 0) {
         copies_wait<TENSOR_STAGES - 2>();
         publish_copies();
-        __syncthreads(); /* the slice has arrived, and the previous one is no longer read */
+        __syncthreads(); /* the slice has arrived, and no thread reads the previous one any more */
         const uint32_t at = base + 2 * TENSOR_SLICE * after(next);
         fetch();
         multiply_slice<T, a_along, b_along>(sum, at, at + TENSOR_SLICE);
@@ -207,7 +208,7 @@ __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const 
     copies_wait<0>();
 }
 
-/* Stores two neighbours of a row; `at` is even. */
+/* Stores two adjacent elements of a row. `at` is even. */
 template <typename Y> __device__ __forceinline__ void put_pair(Y *y, float a, float b, bool add) {
     Vec<Y, 2> *to = (Vec<Y, 2> *)y;
     if (add) {
@@ -218,7 +219,8 @@ template <typename Y> __device__ __forceinline__ void put_pair(Y *y, float a, fl
     *to = pair;
 }
 
-/* Stores the tile at the first element of c [lines,n], n even, limited to its lines and columns. */
+/* Stores the tile at the first element of c [lines,n], where n is even. Only existing lines and columns are
+ * stored. */
 template <typename Y>
 __device__ __forceinline__ void tensor_put(const float (&sum)[TENSOR_SUMS][4], Y *c, int64_t n, int64_t lines,
                                            int64_t columns, bool add) {

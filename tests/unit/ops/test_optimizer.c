@@ -163,10 +163,10 @@ static void update_piece(Device *d, int64_t begin, int64_t count, int64_t group)
 TEST(pieces_lie_inside_the_parameters) {
     Device *d = device_cpu(1);
     update_piece(d, 0, 1, 0);
-    EXPECT_FAULT("a piece of 1 elements from element 1 of 1 on", update_piece(d, 1, 1, 0));
+    EXPECT_FAULT("a piece of 1 elements at element 1 of 1, group 0, is invalid", update_piece(d, 1, 1, 0));
     EXPECT_FAULT("a piece of 2 elements", update_piece(d, 0, 2, 0));
     EXPECT_FAULT("a piece of -1 elements", update_piece(d, 1, -1, 0));
-    EXPECT_FAULT("from element -1 of", update_piece(d, -1, 1, 0));
+    EXPECT_FAULT("at element -1 of", update_piece(d, -1, 1, 0));
     EXPECT_FAULT("group 4", update_piece(d, 0, 1, 4));
     EXPECT_FAULT("group -1", update_piece(d, 0, 1, -1));
     device_free(d);
