@@ -110,7 +110,8 @@ typedef enum RouterScore {
     ROUTER_SOFTMAX,
     ROUTER_SIGMOID,      /* s = sigmoid(logit); if topk > 1, s / (sum of s over the chosen experts + 1e-20) */
     ROUTER_SQRTSOFTPLUS, /* s = sqrt(log(1 + exp(logit))), normalized like ROUTER_SIGMOID */
-    /* for each choice, a softmax over the experts whose logits are near the choice's and that were not chosen earlier */
+    /* for each choice, a softmax over the experts whose logits are near the choice's, except experts chosen
+     * earlier */
     ROUTER_SPARSEMIXER,
 } RouterScore;
 /* The values by which experts are compared, before a bias is added. */

@@ -196,7 +196,8 @@ static void store_row(real *dst, const real *src, int64_t src_stride, int64_t wi
 
 /* ---- a tile: the scores of keys [first, end) of a block, as [key,lanes] ---- */
 
-/* Functions with the argument `lanes`, which is LANES or FEW_LANES, are inlined so that it is a compile-time constant. */
+/* Functions with the argument `lanes`, which is LANES or FEW_LANES, are inlined so that `lanes` is a compile-time
+ * constant. */
 #define EACH_LANES static inline __attribute__((always_inline))
 
 typedef struct Range {

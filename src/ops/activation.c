@@ -1,4 +1,4 @@
-/* y = act(x); kernels/cpu/activation.c has the formulas. The backward overwrites dx or adds to it. */
+/* y = act(x). kernels/cpu/activation.c contains the formulas. The backward overwrites dx or adds to it. */
 #include "ops/activation.h"
 
 #include <string.h>
@@ -26,9 +26,9 @@ void activation_record(Tape *t, Tensor *x, Tensor *y, Activation kind, bool thro
 Tensor *op_activation(Tape *t, Tensor *x, ActivationAttr attr) {
     int64_t dim[TENSOR_DIMS];
     memcpy(dim, x->dim, sizeof dim);
-    CHECK(attr.kind != ACT_XIELU, "activation: xIELU has parameters");
+    CHECK(attr.kind != ACT_XIELU, "activation: xIELU has parameters: use op_xielu");
     CHECK((attr.limit == 0 && attr.offset == 0) || attr.kind == ACT_SWIGLU || attr.kind == ACT_QUICK_GEGLU,
-          "activation: kind %d has no limits and no offset", (int)attr.kind);
+          "activation: kind %d supports no limit and no offset", (int)attr.kind);
     if (activation_is_gated(attr.kind)) {
         CHECK(tensor_width(x) % 2 == 0, "activation: [gate | up] cannot be %lld wide",
               (long long)tensor_width(x));

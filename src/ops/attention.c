@@ -1,4 +1,4 @@
-/* y = softmax(scale * q k^T + mask) v. The formulas are in kernels/cpu/attention.c. A separate kernel then adds the
+/* y = softmax(scale * q k^T + mask) v. kernels/cpu/attention.c contains the formulas. A separate kernel then adds the
  * sinks to the result (kernels/cpu/attention_sink.c). The backward overwrites dq, dk, dv, dbias and dsink, or adds to
  * them. */
 #include "ops/attention.h"
@@ -22,12 +22,12 @@ void attention_outputs(Tape *t, Call *c, int64_t keys, bool unfused) {
                             (int64_t[]){b, g, r, s, keys + (c->in[SINK] != NULL)});
 }
 
-/* Checks that x, [h] or [..,h], has an element for each head of q. NULL: no such operand. */
+/* Checks that x, [h] or [..,h], has an element for each head of q. x is NULL if there is no such operand. */
 static void check_heads(const Call *c, const Tensor *x, int ndim, const char *what) {
     const Tensor *q = c->in[Q];
     const int64_t first = ((const AttentionAttr *)c->attr)->first_local, end = first + q->dim[2] * q->dim[3];
     CHECK(!x || (x->ndim == ndim && first >= 0 && end <= x->dim[ndim - 1]),
-          "attention: there are %s of %lld heads, but heads %lld to %lld need one", what,
+          "attention: %s exist for %lld heads, but heads %lld to %lld need them", what,
           (long long)x->dim[x->ndim - 1], (long long)first, (long long)end - 1);
 }
 
@@ -39,7 +39,7 @@ void attention_add_sinks(Tape *t, const Call *c) {
               (Call){.in = {y, lse, c->in[SINK]}, .out = {y, lse}, .attr = c->attr});
 }
 
-/* A block that the backward recomputes does not measure again. */
+/* If the backward recomputes a block, the recomputation does not measure the scores again. */
 static void measure_scores(Tape *t, const Call *c) {
     Tensor *const *in = c->in;
     if (!in[MAX] || !tape_is_recording(t)) return;
@@ -105,16 +105,17 @@ static void attention_check(const AttentionInputs *x, const AttentionAttr *attr)
     bool fits = q->ndim == 5 && k->ndim == 5 && v->ndim == 5 && k->dim[0] == v->dim[0] &&
                 q->dim[4] == k->dim[4] && k->dim[3] == 1 && v->dim[3] == 1;
     for (int i = 1; i < 3; i++) fits = fits && q->dim[i] == k->dim[i] && q->dim[i] == v->dim[i];
-    CHECK(fits, "attention: q %s, k %s and v %s do not fit together", tensor_describe(q, a, sizeof a),
-          tensor_describe(k, b, sizeof b), tensor_describe(v, c, sizeof c));
+    CHECK(fits, "attention: the shapes of q %s, k %s and v %s are not compatible",
+          tensor_describe(q, a, sizeof a), tensor_describe(k, b, sizeof b), tensor_describe(v, c, sizeof c));
     CHECK(!first_key ||
               (first_key->ndim == 2 && first_key->dim[0] == q->dim[1] && first_key->dim[1] == q->dim[0]),
-          "attention: q is %s, first_key %s", tensor_describe(q, a, sizeof a),
+          "attention: q is %s, but first_key is %s", tensor_describe(q, a, sizeof a),
           tensor_describe(first_key, b, sizeof b));
-    CHECK(!lengths || (lengths->ndim == 1 && lengths->dim[0] == q->dim[1]), "attention: q is %s, lengths %s",
-          tensor_describe(q, a, sizeof a), tensor_describe(lengths, b, sizeof b));
+    CHECK(!lengths || (lengths->ndim == 1 && lengths->dim[0] == q->dim[1]),
+          "attention: q is %s, but lengths is %s", tensor_describe(q, a, sizeof a),
+          tensor_describe(lengths, b, sizeof b));
     CHECK((x->bias != NULL) + (attr->alibi != 0) + (attr->softcap != 0) <= 1,
-          "attention: only one of a relative position bias, ALiBi and a soft cap of the scores is possible");
+          "attention: a relative position bias, ALiBi and a soft cap of the scores cannot be combined");
 }
 
 Tensor *op_attention(Tape *t, const AttentionInputs *inputs, AttentionAttr attr, bool unfused) {

@@ -18,7 +18,8 @@ static void choices_backward(Tape *t, const Node *n, Need need) {
 
 Tensor *op_choices(Tape *t, Tensor *x, int64_t n) {
     CHECK(x->ndim == 3 && x->dim[0] == 1 && x->dim[2] == 1 && x->dim[1] % n == 0 && tensor_is_contiguous(x),
-          "choices: %lld numbers, %lld a question", (long long)x->dim[1], (long long)n);
+          "choices: %lld numbers cannot be divided into %lld per question", (long long)x->dim[1],
+          (long long)n);
     Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){1, x->dim[1] / n, n});
     const Call call = {.in = {x}, .out = {y}};
     tape_check(t, &OPS[OP_choices], &call);

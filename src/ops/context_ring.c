@@ -1,12 +1,13 @@
-/* Keys and values are passed around the ring, and each rank attends to those that it holds (Liu et al., "Ring
- * Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i, rank r holds the keys and values of rank r -
- * i. Partial results are merged by their log-sums, in an order that depends only on the rank. The backward passes keys
- * and values around again, followed by their gradients, to which each rank adds its part. So the gradients for rank j
- * are summed in the order j, j+1, ..., j-1. For the backward, each rank keeps q, k, v, y and lse of its rows.
+/* Keys and values are passed around the ring, and each rank attends to the keys that it holds (Liu et al., "Ring
+ * Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i, rank r holds the keys and values of rank r
+ * - i. Partial results are merged by their log-sums, in an order that depends only on the rank. The backward passes
+ * keys and values around again, followed by their gradients, to which each rank adds its part. The gradients for rank
+ * j are therefore summed in the order j, j+1, ..., j-1. For the backward, each rank keeps q, k, v, y and lse of its
+ * rows.
  *
  * A step computes y, dq, dk and dv in the type of the operands, as a fused kernel does. Their sums over steps are in
- * the arithmetic type. The gradients of a step are parts of the total gradients, not approximations, because they are
- * computed from the final y and lse. */
+ * the arithmetic type. The gradients of a step are exact parts of the total gradients, because they are computed from
+ * the final y and lse. */
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/context_attention.h"
@@ -15,7 +16,7 @@
 #include "tape/tape_ops.h"
 
 typedef struct RingAttr {
-    AttentionAttr attention; /* first: the kernels read it */
+    AttentionAttr attention; /* is the first member, because the kernels read it */
     Group group;
 } RingAttr;
 
@@ -62,7 +63,7 @@ static Tensor *own_pair(Tape *t, const Call *c) {
     return p;
 }
 
-/* A tensor that the exact lane does not round to its grid, because the tensor is a partial sum. */
+/* Returns a tensor that the exact lane does not round to its grid, because the tensor is a partial sum. */
 static Tensor *partial(Tape *t, const Tensor *like, DType dtype) {
     Tensor *x = tape_scratch(t, dtype, like->ndim, like->dim);
     x->spmd = spmd_with(like->spmd, AXIS_CP, SPMD_P);
@@ -77,7 +78,7 @@ static int64_t first_seen(const AttentionAttr *a, int64_t query) {
     return attention_begin(a->window_left, a->chunk_size, query, 0);
 }
 
-/* The queries are those of chunk i, the keys those of chunk j. */
+/* Describes which keys of chunk j the queries of chunk i attend to. */
 static Sight sight(const AttentionAttr *a, int i, int j) {
     const int64_t query = a->query.at[i], last_query = query + a->query.chunk - 1, key = a->key.at[j],
                   last_key = key + a->key.chunk - 1;
@@ -87,7 +88,7 @@ static Sight sight(const AttentionAttr *a, int i, int j) {
                                                                                               : SEES_SOME;
 }
 
-/* Whether this is causal self-attention whose window or chunks exclude no key. */
+/* Returns whether this is causal self-attention whose window or chunks exclude no key. */
 static bool is_causal(const AttentionAttr *a) {
     const SequenceSlice *q = &a->query, *k = &a->key;
     const bool same = q->chunk == k->chunk && q->at[0] == k->at[0] && q->at[1] == k->at[1],
@@ -100,7 +101,7 @@ RingStep context_ring_step(const AttentionAttr *a, bool by_position) {
     RingStep step = {.attr = *a, .queries = 2 * rows, .keys = 2 * keys};
     bool sees[2] = {false, false}, seen[2] = {false, false}, all = true;
     AttentionAttr widest = *a;
-    if (by_position && a->chunk_size) /* where chunks begin depends on the document */
+    if (by_position && a->chunk_size) /* the positions at which chunks begin depend on the document */
         widest.chunk_size = 0, widest.window_left = a->chunk_size - 1;
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 2; j++)
@@ -134,7 +135,7 @@ static Tensor queries_of(const Tensor *x, const RingStep *s) {
 
 static Tensor keys_of(Tensor x, const RingStep *s) { return tensor_slice(&x, 0, s->key, s->keys); }
 
-/* [b,g,r,queries] in the memory of a larger lse. */
+/* Returns [b,g,r,queries] in the memory of a larger lse. */
 static Tensor lse_within(const Tensor *memory, const RingStep *s) {
     const int64_t *dim = memory->dim;
     Tensor x =
@@ -161,8 +162,8 @@ static Result result_new(Tape *t, const Call *c, DType dtype) {
     return (Result){partial(t, c->out[0], dtype), partial(t, c->out[1], (DType)c->out[1]->dtype)};
 }
 
-/* Attends to the held keys, without the sinks. `part` is memory for the result, which is merged into `sum`, or copied
- * to it unless `merge` is set. */
+/* Computes attention to the held keys, without the sinks. `part` is memory for the result, which is merged into `sum`
+ * if `merge`, and copied to it otherwise. */
 static void attend(Tape *t, const Call *c, const RingStep *s, const Tensor *held, Result part, Result sum,
                    bool merge) {
     Tensor q = queries_of(c->in[0], s), k = keys_of(pair_keys(held, c), s),
@@ -203,8 +204,8 @@ static void forward(Tape *t, const Call *c) {
 
 /* ---- backward ---- */
 
-/* Memory for the gradients of a step's rows: dq, and dk and dv together in `pair`. dbias is summed over the
- * steps; it is NULL if it is not needed. */
+/* Memory for the gradients of a step's rows: dq, and dk and dv together in `pair`. dbias is summed over the steps, or
+ * NULL if not needed. */
 typedef struct Parts {
     Tensor *dq, *pair, *dbias;
 } Parts;
@@ -226,7 +227,7 @@ static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy
            dq = tensor_slice(parts->dq, 0, 0, s->queries), dk = part_keys(parts->pair, c, s),
            dv = part_values(parts->pair, c, s), lse_rows = tensor_slice(c->out[1], 3, s->query, s->queries);
     Tensor *lse = c->out[1];
-    if (s->queries < c->in[0]->dim[0]) { /* kernels need a contiguous lse */
+    if (s->queries < c->in[0]->dim[0]) { /* the kernels need a contiguous lse */
         lse = tape_scratch(t, (DType)lse->dtype, 4, lse_rows.dim);
         lse->spmd = c->out[1]->spmd;
         copy_to(t, &lse_rows, lse);
@@ -236,7 +237,7 @@ static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy
     tape_drop_unless(t, lse, c->out[1]);
 }
 
-/* Adds the step's part to the sum. The first part is copied, and rows that it does not cover are set to zero. */
+/* Adds the step's part to the sum. The first part is copied, and the rows that it does not cover are set to zero. */
 static void add_queries(Tape *t, const RingStep *s, const Parts *parts, Tensor *sum, bool first) {
     const bool whole = s->queries == sum->dim[0];
     if (first && !whole) fill(t, sum, 0);

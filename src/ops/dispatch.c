@@ -1,4 +1,4 @@
-/* op_permute and op_unpermute are each other's backward. The backward overwrites dx and dp, or adds to them. */
+/* The backward of op_permute is op_unpermute, and the reverse. The backward overwrites dx and dp, or adds to them. */
 #include "ops/dispatch.h"
 
 #include "base/fault.h"
@@ -7,9 +7,9 @@
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 
-/* The number of copies for experts [first, first + experts). If expert-tensor-parallel ranks have different tokens,
- * each uses the largest count in the group, because the all-gather of their rows needs equal sizes. A dry run assumes
- * that all experts get equally many tokens. */
+/* Returns the number of copies for experts [first, first + experts). If expert-tensor-parallel ranks have different
+ * tokens, each rank uses the largest number in the group, because the all-gather of their rows needs equal sizes. A
+ * dry run assumes that all experts have the same number of tokens. */
 static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
     const RunContext *run = tape_context(t);
     const int64_t copies = tensor_count(expert);
@@ -32,8 +32,8 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
                   rows = attr.capacity > 0 && (attr.pad || room < copies) ? room
                          : attr.local && !attr.capacity ? taken(t, r->expert, attr.first, experts)
                                                         : copies;
-    CHECK(attr.capacity > 0 || !attr.pad, "dispatch: nothing to pad to without a capacity");
-    if (attr.capacity) { /* which copies are dropped depends on all tokens */
+    CHECK(attr.capacity > 0 || !attr.pad, "dispatch: padding needs a capacity");
+    if (attr.capacity) { /* the copies that are dropped depend on all tokens */
         tokens_check_whole(t, "dispatch", r->expert);
         if (r->probs) tokens_check_whole(t, "dispatch", r->probs);
     }
@@ -51,13 +51,13 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
 
 /* ---- rows ---- */
 
-/* Checks that the SPMD type of x is `want`. spread: over EP, V is also accepted instead of P. */
+/* Checks that the SPMD type of x is `want`. If `spread`, V is also accepted instead of P over EP. */
 static void check_type(const Tape *t, const char *op, const Tensor *x, SpmdType want, bool spread) {
     for (int a = 0; a < AXES; a++) {
         const Spmd s = spmd_on(x->spmd, a), w = spmd_on(want, a);
         CHECK(tape_axis(t, a) == 1 || s == w || (spread && w == SPMD_P && a == AXIS_EP && s == SPMD_V),
-              "op '%s', axis %s: the rows are %c, their routing says %c", op, axis_name(a), spmd_letter(s),
-              spmd_letter(w));
+              "op '%s', axis %s: the rows are %c, but must be %c like their routing", op, axis_name(a),
+              spmd_letter(s), spmd_letter(w));
     }
 }
 
@@ -81,8 +81,8 @@ static Tensor *permute(Tape *t, Tensor *x, const Dispatch *d, int64_t copies) {
     const PermuteAttr attr = {copies};
     check_type(t, "permute", x, d->tokens, false);
     CHECK(tensor_rows(x) * copies == tensor_count(d->row),
-          "permute: %lld rows, %lld copies of each, %lld planned", (long long)tensor_rows(x),
-          (long long)copies, (long long)tensor_count(d->row));
+          "permute: x has %lld rows with %lld copies of each, but the plan has %lld copies",
+          (long long)tensor_rows(x), (long long)copies, (long long)tensor_count(d->row));
     Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){d->copy->dim[0], 1, tensor_width(x)});
     tape_run(t, &OPS[OP_permute], (Call){.in = {x, d->copy, d->row}, .out = {y}, .attr = &attr}, sizeof attr,
              permute_backward);
@@ -119,7 +119,7 @@ static void scale_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_scale_rows(Tape *t, Tensor *x, Tensor *p, bool sigmoid) {
-    /* precedes the shape check, because a wrong type may also cause a wrong shape */
+    /* This check precedes the check of the shape, because a wrong type can also cause a wrong shape. */
     tape_check(t, &OPS[OP_scale_rows], &(Call){.in = {x, p}});
     CHECK(tensor_rows(x) == tensor_count(p), "scale_rows: %lld rows, %lld factors", (long long)tensor_rows(x),
           (long long)tensor_count(p));

@@ -1,10 +1,9 @@
-/* Moves tokens to experts and back. Megatron-LM core/transformer/moe/moe_utils.py permute, unpermute. */
+/* Moves tokens to experts and back, like permute and unpermute of Megatron-LM core/transformer/moe/moe_utils.py. */
 #pragma once
 
 #include "ops/router.h"
 
-/* The destination of each copy of a token. kernels/ops.def defines its fields. Copies whose row is -1 are
- * dropped. */
+/* The destination of each copy of a token. kernels/ops.def defines the fields. Copies whose row is -1 are dropped. */
 typedef struct Dispatch {
     Tensor *row;     /* I64 [s,b,k] */
     Tensor *copy;    /* I64 [r] */
@@ -16,13 +15,13 @@ typedef struct Dispatch {
  * is at most e * capacity, and the routing must cover all tokens of the microbatch. If all expert-parallel ranks share
  * the routing (R), each rank computes the rows of its experts, and the result is a partial sum. */
 Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
-/* x_sbh [s,b,h] -> the experts' rows [r,1,h]. A row without a token is zero. */
+/* Returns the experts' rows [r,1,h] of x_sbh [s,b,h]. A row without a token is zero. */
 Tensor *op_permute(Tape *, Tensor *x_sbh, const Dispatch *);
-/* probs_sbk [s,b,k], which no other op may read -> [r,1,1]. */
+/* Does the same for probs_sbk [s,b,k], which no other op may read. Returns [r,1,1]. */
 Tensor *op_permute_probs(Tape *, Tensor *probs_sbk, const Dispatch *);
-/* y_r1h [r,1,h], V over EP where the tokens are R -> [s,b,h]: the sum of each token's rows, in the order of
- * the experts. */
+/* Returns [s,b,h], the sum of each token's rows in y_r1h [r,1,h], in the order of the experts. y_r1h is V over EP if
+ * the tokens are R. */
 Tensor *op_unpermute(Tape *, Tensor *y_r1h, const Dispatch *);
-/* x [s,b,h], p [s,b,1] in the arithmetic type or x's type -> x * p or, with `sigmoid`, x * sigmoid(p), in x's type.
- * */
+/* Returns x * p or, if `sigmoid`, x * sigmoid(p), in the type of x [s,b,h]. p [s,b,1] has the arithmetic type or the
+ * type of x. */
 Tensor *op_scale_rows(Tape *, Tensor *x_sbh, Tensor *p_sb1, bool sigmoid);

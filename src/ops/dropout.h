@@ -3,12 +3,12 @@
 
 #include "tape/tape.h"
 
-/* x_sbh [s,b,h] -> same shape. Returns x itself if the rate is 0, or if the run is not training. The random
- * numbers depend only on the run's seed, `site` (a hash of the name of the layer and the op) and the global
- * index of the element. */
+/* Applies dropout to x_sbh [s,b,h]. Returns x itself if the rate is 0, or if the run is not training. The random
+ * numbers depend only on the run's seed, `site` (a hash of the name of the layer and the op) and the global index of
+ * the element. */
 Tensor *op_dropout(Tape *, Tensor *x_sbh, double rate, uint64_t site);
-/* Like op_dropout, applied to x [1,b,h], which has one vector per sample. All ranks that share a sequence
- * have the same x. */
+/* Like op_dropout, for x [1,b,h], which has one vector per sample. All ranks that share a sequence have the same
+ * x. */
 Tensor *op_dropout_samples(Tape *, Tensor *x_1bh, double rate, uint64_t site);
-/* Like op_dropout, but with factors that are uniform in (1 - rate, 1 + rate). */
+/* Like op_dropout, but each factor is uniform in (1 - rate, 1 + rate). */
 Tensor *op_jitter(Tape *, Tensor *x_sbh, double rate, uint64_t site);

@@ -1,7 +1,7 @@
-/* Embedding lookup. */
+/* Looks up the embeddings of tokens. */
 #pragma once
 
 #include "tape/tape.h"
 
-/* id_bs I64 [b,s], each in [0, v); w_vh [v,h] -> [s,b,h] of w's type. */
+/* Returns [s,b,h] in w's type. id_bs is I64 [b,s] with ids in [0, v), and w_vh is [v,h]. */
 Tensor *op_embedding(Tape *, Tensor *id_bs, Tensor *w_vh);

@@ -1,4 +1,4 @@
-/* Gradients move in the reverse direction, with `sent` and `received` swapped. */
+/* In the backward, gradients move in the reverse direction, with `sent` and `received` swapped. */
 #include "ops/expert_parallel.h"
 
 #include "base/fault.h"
@@ -42,14 +42,14 @@ Tensor *op_to_dense_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_dense_
 /* ---- all-to-all ---- */
 
 /* An all-to-all of rows, and later of their gradients. Two nodes of the tape share an Exchange. The first node starts
- * the all-to-all in the forward, and finishes that of the gradients in the backward. The second node finishes the
- * all-to-all in the forward, and starts that of the gradients. Observers of the tape do not see the first node. */
+ * the all-to-all in the forward, and finishes the all-to-all of the gradients in the backward. The second node
+ * finishes the former, and starts the latter. Observers of the tape do not see the first node. */
 struct Exchange {
     const OpDef *op;
     Group group;
-    const int64_t *out, *in; /* rows to and from each rank */
+    const int64_t *out, *in; /* number of rows to and from each rank */
     TapeComm comm;
-    Tensor *dy; /* must live until the gradients have been sent */
+    Tensor *dy; /* must exist until the gradients have been sent */
 };
 
 static void exchange_start(Tape *t, Exchange *e, const int64_t *out, const int64_t *in, Tensor *from,
@@ -133,7 +133,7 @@ static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     int64_t *sent = tape_alloc(t, 2 * (size_t)ep * sizeof *sent), *received = sent + ep;
     a->sent = sent, a->received = received;
     if (tape_context(t)->device->kind == DEVICE_NULL) return;
-    /* `all` has the first row of each expert on each rank. */
+    /* `all` contains the first row of each expert on each rank. */
     DeviceView view = device_view(tape_context(t)->device, all->data, tensor_bytes(all), VIEW_READ);
     const int64_t *begin = view.data, width = all->dim[1],
                   *own = begin + (m->coordinate[AXIS_ETP] + etp * me) * width;
@@ -160,8 +160,8 @@ static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     return all;
 }
 
-/* Plans the grouping of gathered rows by expert. `rows` has the number of rows of each expert-tensor-parallel
- * rank. Frees `offset`. */
+/* Plans the grouping of gathered rows by expert. `rows` is the number of rows of each expert-tensor-parallel rank.
+ * Frees `offset`. */
 static Dispatch sort_gathered(Tape *t, Tensor *offset, int64_t rows, ArrivalAttr a, DispatchAttr room) {
     a.etp = tape_axis(t, AXIS_ETP);
     Tensor *expert = tape_tensor(t, I64, 3, (int64_t[]){a.etp * rows, 1, 1});
@@ -183,7 +183,8 @@ Arrival op_plan_arrival(Tape *t, const Dispatch *from, int64_t experts, Dispatch
     Arrival a = {.ep = tape_group(t, 1u << AXIS_EP), .rows = from->copy->dim[0]};
     const int64_t limit = experts * room.capacity, all = a.ep.size * a.rows;
     if (limit) a.arriving = limit < all ? limit : all;
-    if (!limit && run->device->kind == DEVICE_NULL) a.arriving = a.rows; /* all ranks receive equally many */
+    /* all ranks receive the same number of rows */
+    if (!limit && run->device->kind == DEVICE_NULL) a.arriving = a.rows;
     Tensor *offset = gather_offsets(t, from, 1u << AXIS_ETP | 1u << AXIS_EP);
     count_rows(t, offset, experts, &a);
     const ArrivalAttr mine = {.first = a.ep.rank * experts, .experts = experts};

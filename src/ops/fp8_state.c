@@ -37,7 +37,7 @@ static void all_reduce_max(const StateContext *c, Group group, const char *site,
 
 const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t rows, int64_t in, int64_t out) {
     const bool blocks = spec.recipe == QUANT_BLOCKWISE;
-    const int64_t unit = blocks ? FP8_BLOCK : 16; /* dimensions must be multiples of this */
+    const int64_t unit = blocks ? FP8_BLOCK : 16; /* the dimensions must be multiples of this number */
     if (spec.emulated) return "--fp8-emulated requests it";
     if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
         return blocks ? "the device has no GEMMs with a scale for every 128 terms"
@@ -69,7 +69,7 @@ static void fp8_end_step(void *self, const StateContext *c) {
 
 enum { KEPT_PARTS = 5 };
 
-/* The parts of the block: FP8 values, inverses, the state. */
+/* Computes the sizes of the parts of the block: FP8 values, inverses, the state. */
 static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PARTS]) {
     const Fp8Blocks blocks = quantize_blocks(q, QUANT_W);
     const size_t each = dtype_size((DType)w->master.dtype);
@@ -84,7 +84,7 @@ static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PA
     return total;
 }
 
-/* Values are not kept if the GEMMs are emulated. */
+/* Allocates the kept values. There are none if the GEMMs are emulated. */
 static size_t fp8_prepare(void *self, const StateContext *c) {
     const Quantiser *q = self;
     const Param *w = q->weight;
@@ -115,7 +115,7 @@ static void fp8_release(void *self, Device *device) {
     q->kept->block = NULL;
 }
 
-/* Computes the scale of a weight for the tensorwise recipe without a tape. Compare own_state in fp8.c. */
+/* Computes the scale of a weight for the tensorwise recipe without a tape, like own_state in fp8.c. */
 static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c) {
     const FillAttr zero = {0};
     const Fp8ScaleAttr attr = quantize_scale_attr(q, QUANT_W, 0);
@@ -127,7 +127,8 @@ static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c)
     call_run(&OPS[OP_fp8_scale], &(Call){.out = {state}, .attr = &attr, .device = c->device});
 }
 
-/* Adds the amax of a weight that is stored in FP8 to the history, like the cast of another weight in a step. */
+/* Adds the amax of a weight that is stored in FP8 to the history, like the cast of a weight that is not stored in
+ * FP8. */
 static void record_amax(const Quantiser *q, const StateContext *c) {
     if (!c->training || q->spec.recipe != QUANT_DELAYED) return;
     Tensor row = quantize_row(q, QUANT_W);

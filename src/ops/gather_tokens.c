@@ -5,7 +5,7 @@
 #include "ops/ulysses.h"
 #include "tape/tape_ops.h"
 
-/* The number of ranks over which x's tokens are sharded along an axis. */
+/* Returns the number of ranks over which x's tokens are sharded along an axis. */
 static int cut(const Tape *t, const Tensor *x, Axis a) {
     return spmd_on(x->spmd, a) == SPMD_V ? tape_axis(t, a) : 1;
 }
@@ -13,14 +13,14 @@ static int cut(const Tape *t, const Tensor *x, Axis a) {
 void tokens_check_whole(const Tape *t, const char *op, const Tensor *x) {
     for (int a = AXIS_TP; a <= AXIS_CP; a++)
         CHECK(cut(t, x, a) == 1,
-              "op '%s', axis %s: an operand is V; the op needs all tokens of the microbatch", op,
+              "op '%s', axis %s: an operand is V, but the op needs all tokens of the microbatch", op,
               axis_name(a));
 }
 
 void tokens_check_same(const Tape *t, const char *op, const Tensor *x, const Tensor *y) {
     for (int a = AXIS_TP; a <= AXIS_CP; a++)
-        CHECK(cut(t, x, a) == cut(t, y, a), "op '%s', axis %s: one operand is V, the other has all tokens",
-              op, axis_name(a));
+        CHECK(cut(t, x, a) == cut(t, y, a),
+              "op '%s', axis %s: one operand is V, but the other has all tokens", op, axis_name(a));
 }
 
 Tensor *tokens_whole(Tape *t, Tensor *x) {

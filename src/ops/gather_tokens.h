@@ -1,17 +1,17 @@
-/* Gathers the tokens of a microbatch, which are sharded over tensor- and context-parallel ranks. Two computations need
- * all tokens: dropping those that exceed an expert's capacity, and load balancing. No gradient flows back. */
+/* Gathers the tokens of a microbatch, which are sharded over tensor- and context-parallel ranks. Two computations
+ * need all tokens: dropping the tokens that exceed an expert's capacity, and load balancing. There is no gradient. */
 #pragma once
 
 #include "tape/tape.h"
 
-/* x_sbw [s,b,w], floats or I64 -> [S,b,w], all tokens in the same order as on one rank. Returns x itself if it is not
- * sharded. */
+/* Returns all tokens [S,b,w] of x_sbw [s,b,w] (floats or I64), in the same order as on one rank. Returns x itself if
+ * it is not sharded. */
 Tensor *tokens_whole(Tape *, Tensor *x_sbw);
 /* Returns the rows of `whole` [S,b,w] that correspond to x_sb* [s,b,*], or `whole` itself if x is not
  * sharded. */
 Tensor *tokens_own(Tape *, Tensor *whole, const Tensor *x);
-/* tokens_check_whole fails with a message that names `op` if x is sharded. tokens_check_same does so if x and
- * y have different tokens. */
+/* tokens_check_whole fails with a message that names `op` if x is sharded. tokens_check_same fails in the same way if
+ * x and y have different tokens. */
 void tokens_check_whole(const Tape *, const char *op, const Tensor *x);
 void tokens_check_same(const Tape *, const char *op, const Tensor *x, const Tensor *y);
 /* Sums x in place over the ranks of the axes (a mask). x becomes I on these axes. */

@@ -1,16 +1,16 @@
-/* The linear layers of all experts. Megatron-LM core/transformer/moe/experts.py. */
+/* The linear layers of all experts, like Megatron-LM core/transformer/moe/experts.py. */
 #pragma once
 
 #include "tape/tape.h"
 
-/* The biases of all experts [e*o], or NULL if there are none. scale_r11 [r,1,1] multiplies the bias of each
- * row; if it is NULL, the factor is 1. */
+/* The biases of all experts [e*o], or NULL if there are none. scale_r11 [r,1,1] contains a factor for the bias of
+ * each row. If scale_r11 is NULL, the factor is 1. */
 typedef struct GroupedBias {
     Tensor *bias_eo, *scale_r11;
 } GroupedBias;
 
-/* x_r1i [r,1,i], rows grouped by expert: rows offset[e] to offset[e+1] belong to e, I64 [e+1]; w_eoi [e*o,i] ->
- * [r,1,o], with zeros after the last expert's rows. In batch-invariant mode, GEMMs sum in a fixed order. If the
- * weight is split by input, only the first of the ranks that share it adds the bias. On the others, the bias has no
- * gradient. */
+/* x_r1i is [r,1,i], and its rows are grouped by expert: rows offset[e] to offset[e+1] belong to expert e. offset is
+ * I64 [e+1], and w_eoi is [e*o,i]. Returns [r,1,o], with zeros after the last expert's rows. In batch-invariant mode,
+ * GEMMs sum in a fixed order. If the weight is split by input, only the first of the ranks that share it adds the
+ * bias. On the other ranks, the bias has no gradient. */
 Tensor *op_grouped_linear(Tape *, Tensor *x_r1i, Tensor *w_eoi, GroupedBias, Tensor *offset);

@@ -6,7 +6,7 @@
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 
-/* Elements [first, first + width) of each head of y. */
+/* Returns elements [first, first + width) of each head of y. */
 static Tensor part_of(const Tensor *y, int64_t first, int64_t width) {
     Tensor v = *y;
     v.data = tensor_at(y, first);
@@ -34,7 +34,7 @@ Tensor *op_join_heads(Tape *t, Tensor *a, Tensor *b) {
     for (int i = 0; i < 4; i++)
         fits = fits && (a->dim[i] == b->dim[i] || (i > 1 && b->dim[2] * b->dim[3] == 1));
     char x[100], y[100];
-    CHECK(fits, "join_heads: %s and %s do not fit together", tensor_describe(a, x, sizeof x),
+    CHECK(fits, "join_heads: the shapes %s and %s are not compatible", tensor_describe(a, x, sizeof x),
           tensor_describe(b, y, sizeof y));
     const int64_t d = a->dim[4], e = b->dim[4];
     Tensor *out =

@@ -1,6 +1,6 @@
-/* Cross-entropy per token; kernels/cpu/loss.c has the formulas. Tensor-parallel ranks have logits that are sharded by
- * vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and a loss that is I. dlogits overwrites the logits,
- * which are the largest tensor of a step unless they are computed in chunks. */
+/* Cross-entropy of each token. kernels/cpu/loss.c contains the formulas. Tensor-parallel ranks have logits that are
+ * sharded by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and a loss that is I. The gradient of
+ * the logits overwrites them, because they are the largest tensor of a step unless they are computed in chunks. */
 #include "ops/loss.h"
 
 #include "base/fault.h"
@@ -19,15 +19,15 @@ static void loss_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* The backward has nothing to compute: the memory of the first operand already contains its gradient. */
+/* The backward computes nothing, because the memory of the first operand already contains its gradient. */
 static void backward_done(Tape *t, const Node *n, Need need) {
     const Tensor *dloss = n->call.in[2];
     CHECK(tape_grad(t, n->call.out[0])->data == dloss->data,
-          "cross_entropy: the loss gets another gradient than was announced");
+          "cross_entropy: the gradient of the loss is not the announced one");
     tape_grad_in_place(t, n->call.in[0], need);
 }
 
-/* An op whose results for sharded logits are those of `join` for the results of all ranks' `shard`, [n,2,b,s]. */
+/* An op on sharded logits. Its results are those of `join` for the results of `shard` on all ranks, [n,2,b,s]. */
 typedef struct ShardedOp {
     OpNumber shard, gather, join;
 } ShardedOp;
@@ -41,8 +41,8 @@ static void forward_shards(Tape *t, ShardedOp op, Call call, Group tp) {
     const int64_t b = y->dim[0], s = y->dim[1];
     Tensor *all = tape_scratch(t, (DType)y->dtype, 4, (int64_t[]){tp.size, 2, b, s});
     Tensor *own = tape_scratch(t, (DType)y->dtype, 3, (int64_t[]){2, b, s});
-    CHECK(spmd_on(logits->spmd, AXIS_TP) == SPMD_V, "%s, axis tp: the logits must be V, cut by vocabulary",
-          OPS[op.shard].name);
+    CHECK(spmd_on(logits->spmd, AXIS_TP) == SPMD_V,
+          "%s, axis tp: the logits must be V, sharded by vocabulary", OPS[op.shard].name);
     for (int i = 0; i < CALL_OUT && call.out[i]; i++)
         call.out[i]->spmd = spmd_with(logits->spmd, AXIS_TP, SPMD_I);
     all->spmd = own->spmd = spmd_with(logits->spmd, AXIS_TP, SPMD_P);
@@ -71,7 +71,7 @@ static void correct(Tape *t, Tensor *logits, Tensor *label, const LossAttr *attr
     tape_drop(t, own);
 }
 
-/* Whether the forward computes the gradient. The exact lane cannot, because it first rounds lse. */
+/* Returns whether the forward computes the gradient. The exact lane cannot, because it first rounds lse. */
 static bool at_once(const Tape *t, const Tensor *dloss) { return dloss && !tape_context(t)->exact; }
 
 Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
@@ -80,8 +80,9 @@ Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) 
 
 static void check_sizes(Tape *t, const Tensor *x, int64_t columns, const Tensor *label, int64_t vocab) {
     const int ranks = tape_axis(t, AXIS_TP);
-    CHECK(x->ndim == 3 && vocab >= 1 && vocab <= columns * ranks, "cross_entropy: %lld of %lld columns",
-          (long long)vocab, (long long)columns * ranks);
+    CHECK(x->ndim == 3 && vocab >= 1 && vocab <= columns * ranks,
+          "cross_entropy: the vocabulary is %lld, but the logits have %lld columns", (long long)vocab,
+          (long long)columns * ranks);
     CHECK(label->dim[0] == x->dim[1] && label->dim[1] == x->dim[0],
           "cross_entropy: logits of %lld positions of %lld samples", (long long)x->dim[0],
           (long long)x->dim[1]);
@@ -102,7 +103,7 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
         tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, loss_backward);
     } else if (tape_is_recording(t) && at_once(t, dloss)) {
         const Call both = {.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr};
-        Call node = both; /* is recorded: the output that overwrites the logits is left out */
+        Call node = both; /* is recorded without the output that overwrites the logits */
         tape_check(t, &OPS[OP_cross_entropy_with_grad], &both);
         tape_call(t, &OPS[OP_cross_entropy_with_grad], both);
         node.out[2] = NULL;
@@ -123,21 +124,21 @@ Tensor *op_correct(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
 }
 
 /* ---- after a linear layer, in chunks ---- A chunk consists of consecutive positions of all samples, so that its rows
- * of x are contiguous. A chunk's gradients are computed while its logits are in memory. The gradient of w is summed
- * over the chunks; the gradient of x overwrites the rows of x. */
+ * of x are contiguous. The gradients of a chunk are computed while its logits are in memory. The gradient of w is
+ * summed over the chunks. The gradient of x overwrites the rows of x. */
 
 typedef struct Chunks {
-    Tensor *x, *w; /* x: R over tensor-parallel ranks */
+    Tensor *x, *w; /* x is R over tensor-parallel ranks */
     Tensor *label, *dloss, *loss;
-    Tensor *correct; /* NULL if it is not needed */
-    Tensor dx;       /* x's memory: this rank's summand of the gradient */
-    Tensor dw;       /* data is NULL if it is not needed; the second and later chunks add to it */
+    Tensor *correct; /* NULL if not needed */
+    Tensor dx;       /* in the memory of x: this rank's summand of the gradient */
+    Tensor dw;       /* data is NULL if dw is not needed; the second and later chunks add to dw */
     LossAttr attr;
-    SoftcapAttr softcap; /* 0: none */
+    SoftcapAttr softcap; /* 0 if there is no softcap */
     LinearAttr gemm;
 } Chunks;
 
-/* Positions [first, first + n) of x, along dimension `axis`. */
+/* Returns positions [first, first + n) of x, along dimension `axis`. */
 static Tensor part_of(const Tensor *x, int axis, int64_t first, int64_t n) {
     Tensor part = *x;
     part.data = tensor_at(x, first * x->stride[axis]);
@@ -180,7 +181,7 @@ static void losses(Tape *t, Call call, Tensor *dloss) {
                   (Call){.in = {dloss, logits, label, lse}, .out = {logits}, .attr = call.attr});
 }
 
-/* Copies the result from packed memory to its place, and frees that memory. */
+/* Copies the result from packed memory to its place, and frees the packed memory. */
 static void unpack(Tape *t, Tensor *packed, Tensor *place) {
     if (packed == place) return;
     tape_call(t, &OPS[OP_copy], (Call){.in = {packed}, .out = {place}});
@@ -230,7 +231,7 @@ static void capped_chunk_losses(Tape *t, Chunks *c, Tensor *logits, int64_t firs
     tape_drop(t, capped);
 }
 
-/* The gradient of w comes first, because the gradient of x overwrites the rows of x. */
+/* Computes the gradient of w first, because the gradient of x overwrites the rows of x. */
 static void chunk_gradients(Tape *t, Chunks *c, Tensor *dlogits, Tensor *x, int64_t first, int64_t n) {
     if (c->dw.data) {
         tape_call(t, &OPS[OP_linear_wgrad], (Call){.in = {dlogits, x}, .out = {&c->dw}, .attr = &c->gemm});
@@ -251,8 +252,8 @@ static void run_chunk(Tape *t, Chunks *c, int64_t first, int64_t n) {
     tape_drop(t, logits);
 }
 
-/* Returns x gathered along its positions over the tensor-parallel ranks (SPMD type R), or x itself if it is
- * not cut. */
+/* Returns x gathered along its positions over the tensor-parallel ranks (SPMD type R), or x itself if it is not
+ * sharded. */
 static Tensor *gathered(Tape *t, Tensor *x, bool is_cut) {
     if (!is_cut) return x;
     Tensor *all = tape_scratch(t, (DType)x->dtype, 3,
@@ -262,7 +263,7 @@ static Tensor *gathered(Tape *t, Tensor *x, bool is_cut) {
     return all;
 }
 
-/* Sums the ranks' gradients of x into x's memory. */
+/* Sums the gradients of x over the ranks. The result is in x's memory. */
 static void sum_gradient(Tape *t, Tensor *x, Tensor *summands, bool is_cut) {
     Tensor dx = *x;
     dx.spmd = spmd_dual_type(x->spmd);
@@ -278,8 +279,9 @@ static void run_chunks(Tape *t, Chunks *c, int64_t positions) {
 Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, LinearLoss how) {
     const int ranks = tape_axis(t, AXIS_TP);
     const bool is_cut = ranks > 1 && how.sequence, records = tape_is_recording(t);
-    CHECK(how.positions > 0 && (how.dloss || !records), "chunks of %lld positions, gradients are %s",
-          (long long)how.positions, how.dloss ? "known" : "not known");
+    CHECK(how.positions > 0 && (how.dloss || !records),
+          "chunks of %lld positions are invalid, or gradients are %s", (long long)how.positions,
+          how.dloss ? "known" : "not known");
     Chunks c = {.w = w,
                 .label = label,
                 .dloss = records ? how.dloss : NULL,
@@ -291,7 +293,8 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
     Tensor *all_x = gathered(t, x, is_cut), as_r = *all_x;
     check_sizes(t, all_x, w->dim[0], label, how.vocab);
     if (ranks > 1) {
-        as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R); /* I becomes R: no data moves, and dx is reduced */
+        /* I becomes R without moving data, so that dx is reduced */
+        as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
         c.attr.first = tape_group(t, 1 << AXIS_TP).rank * w->dim[0];
     }
     c.x = &as_r, c.dx = as_r, c.dx.spmd = spmd_dual_type(as_r.spmd);

@@ -1,5 +1,5 @@
-/* y = (x - mean) * rstd * g + bias; kernels/cpu/norm.c has the formulas. mean and rstd are kept in the arithmetic type
- * for the backward. The backward overwrites dx, dgain and dbias, or adds to them. */
+/* y = (x - mean) * rstd * g + bias. kernels/cpu/norm.c contains the formulas. mean and rstd are kept in the
+ * arithmetic type for the backward. The backward overwrites dx, dgain and dbias, or adds to them. */
 #include "ops/norm.h"
 
 #include "base/fault.h"
@@ -28,8 +28,9 @@ static Call norm_call(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, const Norm
     Tensor *mean = attr->rms ? NULL : tape_tensor(t, precise, 1, &rows);
     const Call call = {.in = {x, gain, bias}, .out = {y, rstd, mean}, .attr = attr};
     tape_check(t, &OPS[OP_norm], &call);
-    CHECK(x->ndim >= 3 && gain->dim[0] == tensor_width(x), "norm: x is %lld wide, the gain %lld",
-          (long long)tensor_width(x), (long long)gain->dim[0]);
+    CHECK(x->ndim >= 3 && gain->dim[0] == tensor_width(x),
+          "norm: the width of x is %lld, but the gain has %lld elements", (long long)tensor_width(x),
+          (long long)gain->dim[0]);
     CHECK(!(attr->rms && bias), "RMSNorm has no bias");
     return call;
 }
@@ -41,14 +42,14 @@ Tensor *op_norm(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, NormAttr attr) {
     return call.out[0];
 }
 
-/* The exact lane runs two ops, because the sum must be rounded to the grid before the norm. */
+/* In the exact lane, this runs two ops, because the sum must be rounded to the grid before the norm. */
 Tensor *op_add_norm(Tape *t, Tensor *a, Tensor *b, Tensor *gain, Tensor *bias, NormAttr attr, Tensor **sum) {
     if (tape_context(t)->exact) {
         *sum = op_add(t, a, b);
         return op_norm(t, *sum, gain, bias, attr);
     }
     Tensor *x = *sum = residual_sum(t, a, b);
-    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the type rule reads the flag */
+    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the rule of the SPMD type reads this flag */
     const Call norm = norm_call(t, x, gain, bias, &attr);
     tape_call(
         t, &OPS[OP_add_norm],

@@ -9,8 +9,8 @@ static void check_rows(const Pages *pages, const Tensor *x, const Tensor *pool) 
     char a[100], b[100];
     bool fits = x->ndim == 5 && pool->ndim == 5 && pages->row && pages->row->dim[0] == x->dim[0];
     for (int i = 1; i < 5; i++) fits = fits && x->dim[i] == pool->dim[i];
-    CHECK(fits, "store_rows: rows %s and pool %s do not fit together", tensor_describe(x, a, sizeof a),
-          tensor_describe(pool, b, sizeof b));
+    CHECK(fits, "store_rows: the shapes of the rows %s and the pool %s are not compatible",
+          tensor_describe(x, a, sizeof a), tensor_describe(pool, b, sizeof b));
 }
 
 void op_store_rows(Tape *t, const Pages *pages, Tensor *x, Tensor *pool, Tensor *x2, Tensor *pool2) {
@@ -27,8 +27,8 @@ Tensor *op_paged_attention(Tape *t, const PagedInputs *x, const Pages *pages, At
     CHECK(!tape_is_recording(t) && q->ndim == 5 && q->dim[1] == 1 && k->ndim == 5 && v->ndim == 5 &&
               q->dim[4] == k->dim[4] && q->dim[2] == k->dim[2] && q->dim[2] == v->dim[2] &&
               k->dim[0] == v->dim[0] && tensor_count(pages->request) == q->dim[0],
-          "paged_attention: q %s, k %s and v %s do not fit together", tensor_describe(q, a, sizeof a),
-          tensor_describe(k, b, sizeof b), tensor_describe(v, c, sizeof c));
+          "paged_attention: the shapes of q %s, k %s and v %s are not compatible",
+          tensor_describe(q, a, sizeof a), tensor_describe(k, b, sizeof b), tensor_describe(v, c, sizeof c));
     attr.page = pages->page;
     Tensor *y =
                tape_tensor(t, (DType)q->dtype, 5, (int64_t[]){q->dim[0], 1, q->dim[2], q->dim[3], v->dim[4]}),

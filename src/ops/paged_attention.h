@@ -4,16 +4,18 @@
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* The pages of the requests of a forward pass, whose tokens are one stream. Tensors are I64. */
+/* The pages of the requests of a forward pass, whose tokens form one stream. Tensors are I64. */
 typedef struct Pages {
-    Tensor *row;     /* [new rows]: rows of the pool that the pass fills; NULL if it fills none */
+    Tensor *row;     /* [new rows]: the rows of the pool that the pass writes; NULL if it writes none */
     Tensor *table;   /* [requests, pages]: the pages of each request; unused entries are valid pages */
-    Tensor *request; /* [s]: the row of the table, for each token of the stream */
-    Tensor *
-        tiles; /* [n]: first tokens of tiles of at most PAGED_TILE tokens of one request; NULL: every token is a tile */
-    Tensor *lengths; /* [requests]: rows of each request, all of which a token sees; NULL: a token sees rows
-                        up to its position */
-    int64_t page;    /* rows of a page, a multiple of PAGE_ROWS */
+    Tensor *request; /* [s]: for each token of the stream, the row of its request in the table */
+    /* [n]: the first token of each tile, which has at most PAGED_TILE tokens of one request; NULL if every token is a
+     * tile */
+    Tensor *tiles;
+    /* [requests]: number of rows of each request, all of which a token attends to; NULL if a token attends to rows up
+     * to its position */
+    Tensor *lengths;
+    int64_t page; /* number of rows of a page, a multiple of PAGE_ROWS */
 } Pages;
 
 /* Stores the rows x [new rows,1,g,r,d] in a pool [rows,1,g,r,d], and the rows x2 in pool2 unless both are NULL. */
@@ -21,11 +23,11 @@ void op_store_rows(Tape *, const Pages *, Tensor *x, Tensor *pool, Tensor *x2, T
 
 typedef struct PagedInputs {
     Tensor *q;        /* [s,1,g,r,d], may be strided */
-    Tensor *k, *v;    /* pools [rows,1,g,1,d] and [rows,1,g,1,e], or views of one */
-    Tensor *position; /* I64 [1,s]: of each token in its request */
-    Tensor *bias;     /* as in AttentionInputs; or NULL */
+    Tensor *k, *v;    /* pools [rows,1,g,1,d] and [rows,1,g,1,e], or views of one pool */
+    Tensor *position; /* I64 [1,s]: the position of each token in its request */
+    Tensor *bias;     /* as in AttentionInputs, or NULL */
     Tensor *sink;
 } PagedInputs;
 
-/* Returns [s,1,g,r,e]. The attributes define which rows a token sees; `page` and positions are set here. */
+/* Returns [s,1,g,r,e]. The attributes define which rows a token attends to. The op sets `page` and the positions. */
 Tensor *op_paged_attention(Tape *, const PagedInputs *, const Pages *, AttentionAttr);

@@ -1,5 +1,5 @@
 /* The gradient moves in the reverse direction. Its source and destination types are the duals of `to` and `from`, so
- * its movement is the table's entry (dual of to, dual of from). */
+ * its movement is entry (dual of to, dual of from) of the table. */
 #include "ops/redistribute.h"
 
 #include "base/fault.h"
@@ -29,7 +29,7 @@ static const OpNumber OP_OF[] = {
     [MOVE_SLICE] = OP_slice,       [MOVE_PAD] = OP_pad,
 };
 
-/* A tensor seen as [outer, ranks, inner]: each rank has runs of `inner` contiguous elements. */
+/* A tensor viewed as [outer, ranks, inner]: each rank has runs of `inner` contiguous elements. */
 typedef struct Pieces {
     int64_t outer, inner;
     int ranks;
@@ -58,7 +58,7 @@ static void redistribute_copy(Tape *t, Tensor from, Tensor to) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {&from}, .out = {&to}});
 }
 
-/* One rank's piece of `whole`, as [1, outer, inner]. */
+/* Returns one rank's piece of `whole`, as [1, outer, inner]. */
 static Tensor piece(const Tensor *whole, Pieces p, int rank) {
     Tensor v = by_rank(whole, p, false);
     v.data = tensor_at(&v, rank * p.inner);

@@ -15,7 +15,7 @@
 #include "tape/tape.h"
 #include "tape/tape_ops.h"
 
-/* The data movement. */
+/* The movement of data. */
 typedef enum ReshardKind {
     MOVE_NOTHING,
     MOVE_REDUCE,
@@ -26,27 +26,28 @@ typedef enum ReshardKind {
 } ReshardKind;
 
 /* Converts x to type `to` along the axis. V shards dimension `dim` into equal parts, in the order of the ranks. Returns
- * x itself if the axis has size 1. It is a fault to request a conversion that is not in the table. */
+ * x itself if the axis has size 1. A conversion that is not in the table is a fault. */
 Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
 
 /* Returns columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]. `first` may differ
- * between ranks. The gradient of other columns is zero. `to` is V if no two ranks share columns, R if they may. With R,
- * each rank has a summand of the gradient. */
+ * between ranks. The gradient of other columns is zero. `to` is V if no two ranks share columns, and R if they may
+ * share columns. With R, each rank has a summand of the gradient. */
 Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d, Spmd to);
 
-/* Moves `in` to `out`, for ops that communicate. The caller must have created `out` with the right SPMD type and with
- * the shape that the movement implies: `dim` is multiplied or divided by the number of ranks. Both must be contiguous.
- * redistribute_start returns immediately. After redistribute_finish, `out` may be read and `in` may be overwritten. */
+/* Moves `in` to `out`, for ops that communicate. The caller must have created `out` with the correct SPMD type and
+ * shape: the movement multiplies or divides `dim` by the number of ranks. Both tensors must be contiguous.
+ * redistribute_start returns immediately. After redistribute_finish, `out` may be read and `in` may be
+ * overwritten. */
 typedef struct PendingReshard {
     TapeComm comm;
-    Tensor *packed, *out; /* packed: a copy sorted by rank, if an inner dimension is sharded, or NULL if there
-                             is none */
+    /* packed: a copy sorted by rank, if an inner dimension is sharded; otherwise NULL */
+    Tensor *packed, *out;
     ReshardKind move;
     int dim, ranks;
 } PendingReshard;
 PendingReshard redistribute_start(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
 void redistribute_finish(Tape *, PendingReshard);
-/* redistribute_start, then redistribute_finish. */
+/* Calls redistribute_start, then redistribute_finish. */
 void redistribute_run(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
-/* Moves g and adds it to the gradient of x: the last step of a backward function. */
+/* Moves g and adds it to the gradient of x. This is the last step of a backward function. */
 void redistribute_grad(Tape *, Tensor *x, Tensor *g, Axis, ReshardKind, int dim, Need);

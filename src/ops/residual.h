@@ -3,13 +3,13 @@
 
 #include "tape/tape.h"
 
-/* Returns a + b, which have the same shape and type and may be strided -> contiguous. */
+/* Returns a + b, which is contiguous. a and b have the same shape and type, and may be strided. */
 Tensor *op_add(Tape *, Tensor *a, Tensor *b);
 
 /* Returns a contiguous copy of x. */
 Tensor *op_contiguous(Tape *, Tensor *x);
 
-/* Use these for an op whose kernel computes a + b together with other results: residual_sum creates the
- * output with its SPMD type, and residual_record records the sum. */
+/* Two functions for an op whose kernel computes a + b together with other results. residual_sum creates the output
+ * with its SPMD type, and residual_record records the sum. */
 Tensor *residual_sum(Tape *, Tensor *a, Tensor *b);
 void residual_record(Tape *, Tensor *a, Tensor *b, Tensor *sum);

@@ -1,5 +1,5 @@
-/* Rotation by position; kernels/cpu/rope.c has the formula. A rotation is orthogonal, so the gradient is dy rotated
- * back. The backward overwrites dx or adds to it. */
+/* Rotates heads by position. kernels/cpu/rope.c contains the formula. A rotation is orthogonal, so the gradient is dy
+ * rotated in the opposite direction. The backward overwrites dx or adds to it. */
 #include "ops/rope.h"
 
 #include "base/fault.h"
@@ -19,10 +19,10 @@ static void rope_backward(Tape *t, const Node *n, Need need) {
 
 static void check(const Tensor *x, const Tensor *cos, const Tensor *sin, const Tensor *position,
                   RopeAttr attr) {
-    CHECK(x->ndim == 5 && attr.dim % 2 == 0 && attr.dim <= x->dim[4], "rope: %d of %lld elements of a head",
-          attr.dim, (long long)x->dim[4]);
-    CHECK(tensor_same_shape(cos, sin) && cos->dim[1] == attr.dim / 2, "rope: the tables do not fit dim %d",
-          attr.dim);
+    CHECK(x->ndim == 5 && attr.dim % 2 == 0 && attr.dim <= x->dim[4],
+          "rope: dim is %d, but a head has %lld elements", attr.dim, (long long)x->dim[4]);
+    CHECK(tensor_same_shape(cos, sin) && cos->dim[1] == attr.dim / 2,
+          "rope: the tables are not compatible with dim %d", attr.dim);
     CHECK(position->dim[0] == x->dim[1] && position->dim[1] == x->dim[0],
           "rope: x has %lld positions of %lld samples", (long long)x->dim[0], (long long)x->dim[1]);
 }
@@ -38,11 +38,11 @@ Tensor *op_rope(Tape *t, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position, 
 /* ---- in place ---- */
 
 typedef struct InPlaceAttr {
-    RopeAttr rope; /* first: the kernels read it */
+    RopeAttr rope; /* is the first member, because the kernels read it */
     int64_t groups, all, n;
 } InPlaceAttr;
 
-/* The heads of x that are rotated: [s,b,groups,n,d]. */
+/* Returns the heads of x that are rotated: [s,b,groups,n,d]. */
 static Tensor rotated_heads(const Tensor *x, const InPlaceAttr *a) {
     const int64_t d = x->dim[2] / (a->groups * a->all);
     Tensor v =

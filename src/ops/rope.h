@@ -1,11 +1,11 @@
-/* Rotary position embedding. Megatron-LM core/models/common/embeddings/rope_utils.py. */
+/* Rotary position embedding, like Megatron-LM core/models/common/embeddings/rope_utils.py. */
 #pragma once
 
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* x [s,b,g,r,d], may be strided; cos and sin [positions,dim/2] in the arithmetic type; position I64 [b,s]
- * -> contiguous, same shape. */
+/* Rotates x [s,b,g,r,d], which may be strided. The result is contiguous and has the same shape. cos and sin are
+ * [positions,dim/2] in the arithmetic type, and position is I64 [b,s]. */
 Tensor *op_rope(Tape *, Tensor *x_sbgrd, Tensor *cos, Tensor *sin, Tensor *position_bs, RopeAttr);
 /* Rotates heads of x [s,b,groups*all*d] in place: the first n of the `all` heads of each group. No other op may read x,
  * in the forward or in a backward. The backward also rotates the gradient in place. */

@@ -1,5 +1,5 @@
-/* The choice of experts has no gradient, but the probabilities of the chosen experts have (kernels/cpu/router.c). The
- * backward overwrites dx, dlogits and dw, or adds to them. */
+/* The choice of experts has no gradient, but the probabilities of the chosen experts have one (kernels/cpu/router.c).
+ * The backward overwrites dx, dlogits and dw, or adds to them. */
 #include "ops/router.h"
 
 #include "base/fault.h"
@@ -23,9 +23,9 @@ static void logits_backward(Tape *t, const Node *n, Need need) {
 
 Tensor *op_gate_logits(Tape *t, Tensor *x, Tensor *w, Tensor *bias) {
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
-          "gate_logits: x is %lld wide, the weight needs %lld", (long long)tensor_width(x),
+          "gate_logits: the width of x is %lld, but the weight needs %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
-    /* A token's experts must depend neither on the other tokens of the microbatch nor on the layout. */
+    /* The experts of a token must not depend on the other tokens of the microbatch or on the layout. */
     const LinearAttr attr = {.fixed_order = true};
     Tensor *y = tape_tensor(t, precise(x), 3, (int64_t[]){x->dim[0], x->dim[1], w->dim[0]});
     tape_run(t, &OPS[OP_linear], (Call){.in = {x, w, bias}, .out = {y}, .attr = &attr}, sizeof attr,
@@ -45,13 +45,14 @@ static void route_backward(Tape *t, const Node *n, Need need) {
 
 Routing op_route(Tape *t, Tensor *logits, Tensor *select, Tensor *bias, int64_t k, RouteAttr attr) {
     const int64_t experts = tensor_width(logits), dim[] = {logits->dim[0], logits->dim[1], k};
-    CHECK(logits->ndim == 3 && k >= 1 && k <= experts, "route: %lld of %lld experts", (long long)k,
-          (long long)experts);
+    CHECK(logits->ndim == 3 && k >= 1 && k <= experts, "route: cannot choose %lld of %lld experts",
+          (long long)k, (long long)experts);
     CHECK(attr.groups <= 1 ||
               (experts % attr.groups == 0 && attr.group_topk <= attr.groups && attr.group_scores >= 1 &&
                attr.group_scores <= experts / attr.groups && k <= attr.group_topk * (experts / attr.groups)),
-          "route: %lld of %lld experts from %lld of %lld groups, scored by %lld", (long long)k,
-          (long long)experts, (long long)attr.group_topk, (long long)attr.groups,
+          "route: cannot choose %lld of %lld experts from %lld of %lld groups whose score is a sum of %lld "
+          "scores",
+          (long long)k, (long long)experts, (long long)attr.group_topk, (long long)attr.groups,
           (long long)attr.group_scores);
     if (select) tokens_check_same(t, "route", select, logits);
     Routing r = {tape_tensor(t, (DType)logits->dtype, 3, dim), tape_tensor(t, I64, 3, dim)};
@@ -93,7 +94,8 @@ Tensor *op_sinkhorn(Tape *t, Tensor *logits) {
 Tensor *op_quantile(Tape *t, Tensor *logits, Tensor *bias, int64_t k) {
     const QuantileAttr attr = {k};
     const int64_t tokens = tensor_rows(logits), experts = tensor_width(logits), dim[] = {1, experts + 1};
-    CHECK(k < experts && tokens * k % experts == 0, "quantile: %lld tokens, %lld of %lld experts",
+    CHECK(k < experts && tokens * k % experts == 0,
+          "quantile: %lld tokens cannot be divided equally if %lld of %lld experts are chosen",
           (long long)tokens, (long long)k, (long long)experts);
     tokens_check_whole(t, "quantile", logits);
     Tensor *sum = tape_tensor(t, F64, 2, dim);
@@ -117,10 +119,11 @@ static void loss_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_router_loss(Tape *t, Tensor *logits, Tensor *count, RouterLossAttr attr) {
-    CHECK((attr.kind == ROUTER_Z) == !count, "router_loss: a balance needs counts, the z-loss has none");
+    CHECK((attr.kind == ROUTER_Z) == !count,
+          "router_loss: the balance loss needs counts, and the z-loss must have none");
     attr.ranks = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
     Tensor *loss = tape_tensor(t, F64, 1, (int64_t[]){1});
-    tape_grad_off_grid(loss); /* the loss is only reported; the sum of all its parts is rounded once */
+    tape_grad_off_grid(loss); /* the loss is only reported, and the sum of all its parts is rounded once */
     tape_run(t, &OPS[OP_router_loss], (Call){.in = {logits, count}, .out = {loss}, .attr = &attr},
              sizeof attr, loss_backward);
     return loss;

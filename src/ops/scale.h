@@ -1,4 +1,4 @@
-/* Multiplication by a number. */
+/* Multiplies a tensor by a number. */
 #pragma once
 
 #include "tape/tape.h"

@@ -26,8 +26,8 @@ static void take_row_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_take_row(Tape *t, Tensor *x, int64_t row) {
-    CHECK(x->ndim == 3 && row >= 0 && row < x->dim[0], "take_row: row %lld of %lld", (long long)row,
-          (long long)x->dim[0]);
+    CHECK(x->ndim == 3 && row >= 0 && row < x->dim[0], "take_row: row %lld is outside the %lld rows",
+          (long long)row, (long long)x->dim[0]);
     Tensor *y = tape_tensor(t, (DType)x->dtype, 3, (int64_t[]){1, x->dim[1], x->dim[2]});
     const RowAttr attr = {row};
     const Call call = {.in = {x}, .out = {y}, .attr = &attr};

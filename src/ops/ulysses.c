@@ -18,7 +18,7 @@ Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor 
     return v;
 }
 
-/* The elements of x in a different shape, with contiguous strides, which the caller corrects. */
+/* Returns the elements of x in a different shape, with contiguous strides, which the caller corrects. */
 static Tensor reshaped(const Tensor *x, int ndim, const int64_t *dim) {
     Tensor v = tensor_make(x->data, (DType)x->dtype, ndim, dim);
     v.spmd = x->spmd, v.flags = x->flags;
@@ -65,7 +65,7 @@ void exchange_rows(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
     }
 }
 
-/* Member m's heads of x [s,b,g,r,d]. */
+/* Returns the heads of member m, from x [s,b,g,r,d]. */
 static Tensor heads_of(const Tensor *x, int members, int m) {
     const int64_t g = x->dim[2], r = x->dim[3];
     Tensor v = *x;
@@ -116,8 +116,8 @@ Tensor *exchange_message(Tape *t, DType dtype, int64_t members, int64_t n, SpmdT
     return x;
 }
 
-/* Moves data between x_rows, a zigzag slice with all heads, and x_heads, all rows with some heads. Partial
- * sums are allowed. */
+/* Moves data between x_rows, a zigzag slice with all heads, and x_heads, all rows with some heads. The tensors may be
+ * partial sums. */
 static void exchange(Tape *t, const Group *g, Tensor *x_rows, Tensor *x_heads, bool to_heads) {
     const int64_t each = tensor_count(x_heads) / g->size;
     const SpmdType type = spmd_with(x_rows->spmd, AXIS_CP, SPMD_P);
@@ -178,7 +178,7 @@ Tensor *op_heads_to_seq(Tape *t, Tensor *x, Group group, int64_t g, int64_t r) {
     return y;
 }
 
-/* A view of [b,s] whose first dimension is the sequence. */
+/* Returns a view of [b,s] whose first dimension is the sequence. */
 static Tensor by_position(const Tensor *id) {
     Tensor v = tensor_make(id->data, I64, 3, (int64_t[]){id->dim[1], id->dim[0], 1});
     v.stride[0] = 1, v.stride[1] = id->dim[1];

@@ -3,10 +3,11 @@
 
 #include "tape/tape.h"
 
-/* Tensors [1]. beta and eps are not trained. */
+/* The tensors [1] of an xIELU. beta and eps are not trained. */
 typedef struct XieluNumbers {
     Tensor *alpha_p, *alpha_n, *beta, *eps;
 } XieluNumbers;
 
-/* Applies xIELU to each element of contiguous x [s,b,f] -> same shape; kernels/cpu/xielu.c has the formulas. */
+/* Applies xIELU to each element of contiguous x [s,b,f]. The result has the same shape. kernels/cpu/xielu.c contains
+ * the formulas. */
 Tensor *op_xielu(Tape *, Tensor *x_sbf, XieluNumbers);

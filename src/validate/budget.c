@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-static const double MOST_FOR_MINIMUMS = 0.75;           /* share of the time that is left */
-static const double MOST_KEPT = 0.4, LEAST_LEFT = 0.01; /* shares of all time */
+static const double MOST_FOR_MINIMUMS = 0.75;           /* fraction of the remaining time */
+static const double MOST_KEPT = 0.4, LEAST_LEFT = 0.01; /* fractions of the total time */
 
 double stage_budget(const StageTime *stages, int n, double all, double gone, double overhead) {
     if (stages->share == 0) return stages->least;

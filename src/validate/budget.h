@@ -3,14 +3,14 @@
 
 /* A stage that has not run yet. */
 typedef struct StageTime {
-    /* share of the time that is left after all minimums; if 0, the stage gets exactly its minimum */
+    /* share of the time that remains after all minimums; if 0, the stage gets exactly its minimum */
     double share;
     double least; /* seconds */
 } StageTime;
 
-/* Returns the seconds for stages[0], the next of n stages. A stage without a share gets its minimum. At most
- * two fifths of the `all` seconds are reserved for such stages and for the `overhead` seconds spent outside
- * stages. The time left after `gone` seconds is divided among the other stages: each gets its minimum and its
- * share of the rest. If the minimums exceed three quarters of the time left, each stage gets only part of its
+/* Returns the time for stages[0], the next of n stages, in seconds. A stage without a share gets its minimum. At most
+ * two fifths of the `all` seconds are reserved for such stages and for the `overhead` seconds outside of stages. The
+ * time that remains after `gone` seconds is divided among the other stages: each gets its minimum and its share of
+ * the remaining time. If the minimums exceed three quarters of the remaining time, each stage gets only part of its
  * minimum. A stage that exceeds its time therefore shortens the later stages. */
 double stage_budget(const StageTime *stages, int n, double all, double gone, double overhead);

@@ -1,9 +1,9 @@
-/* Tests every collective on data whose exact results are known: with each type and many sizes, in place and
- * out of place, repeated while time allows. Groups have every size that divides the world, and consecutive or
- * strided members. All groups of a split communicate concurrently. Before each call, both buffers are filled
- * with a pattern; after it, a guard zone at the end of the output is checked. Sums that are not exact are
- * computed repeatedly, compared with the first result, and hashed: the order of summation may differ between
- * libraries, but not between runs. */
+/* Tests every collective on data whose exact results are known: with each type and many sizes, in place and out of
+ * place, repeatedly while there is time. The size of a group is any divisor of the number of ranks, and its members
+ * are consecutive or strided. All groups of a split communicate concurrently. Before each call, both buffers are
+ * filled with a pattern; after it, a guard zone at the end of the output is checked. Sums that are not exact are
+ * computed repeatedly and compared with the first result. They are also hashed, because the order of summation may
+ * differ between libraries, but not between runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 enum { GUARD = 256, FILL = 0xa5, MOST_GROUPS = 32, FIRST_COUNT = 1003 };
 
-/* A way to split the world into groups; every rank is in exactly one group. */
+/* A way to split the world into groups. Every rank is in exactly one group. */
 typedef struct Split {
     Group group;
     char text[64];
@@ -31,20 +31,19 @@ typedef struct Check {
     size_t bytes; /* bytes of one buffer, without the guard */
     char *in, *out, *host;
     int64_t calls;
-    bool wrong[N_COLLECTIVES]; /* a fault of this collective is already reported */
+    bool wrong[N_COLLECTIVES]; /* a fault of this collective has already been reported */
 } Check;
 
 /* The faults that a rank has found in one call. */
 typedef struct Seen {
     ExactWrong wrong;
-    int64_t beyond; /* bytes changed beyond the output */
+    int64_t beyond; /* number of changed bytes beyond the output */
     uint64_t hash;
 } Seen;
 
 /* ---- sizes ---- */
 
-/* Returns a size to test. The sizes are a few small numbers, and then powers of two with their two
- * neighbours. */
+/* Returns a size to test. The sizes are a few small numbers, followed by powers of two with their two neighbours. */
 static int64_t size_of(int index) {
     static const int64_t SMALL[] = {0, 1, 2, 3, 7, 8, 9};
     enum { SMALLS = sizeof SMALL / sizeof *SMALL, FIRST = 5, STEP = 3 };
@@ -91,7 +90,7 @@ static int64_t changed_behind(const Check *c, const Exact *x, const CommCall *ca
     const char *end = (const char *)call->out + (size_t)exact_out_count(x) * dtype_size(call->dtype);
     unsigned char guard[GUARD];
     int64_t n = 0;
-    /* the guard zone is not checked: other parts of the larger buffer follow the output */
+    /* The guard zone is not checked, because other parts of the larger buffer follow the output. */
     if (x->in_place && x->of->splits) return 0;
     device_read(c->r->device, guard, end, GUARD);
     for (int i = 0; i < GUARD; i++) n += guard[i] != FILL;
@@ -124,7 +123,7 @@ static void explain(const Exact *x, const ExactWrong *w, char *out, size_t n) {
         snprintf(out, n, "the last %" PRId64 " elements are missing: element %" PRId64 " is %g, not %g",
                  w->count, w->first, w->got, w->wanted);
     else
-        snprintf(out, n, "the first is element %" PRId64 ": %g, not %g", w->first, w->got, w->wanted);
+        snprintf(out, n, "the first wrong element is %" PRId64 ": %g, not %g", w->first, w->got, w->wanted);
 }
 
 /* A fault of the library affects all ranks of a group. If only one rank has wrong results, that rank is the
@@ -201,8 +200,8 @@ static Exact exact_of(const Check *c, const Split *s, int collective, int type, 
                    .in_place = in_place};
 }
 
-/* A variant of NCCL applies only to some collectives: trees apply only to all-reduce, and no variant applies
- * to point-to-point messages. */
+/* A variant of NCCL applies only to some collectives: trees apply only to all-reduce. No variant applies to
+ * point-to-point messages. */
 static bool is_of_variant(const Check *c, const Collective *of) {
     const char *variant = c->r->in->variant;
     if (!variant || of->kind == COMM_ALL_REDUCE) return true;
@@ -210,7 +209,7 @@ static bool is_of_variant(const Check *c, const Collective *of) {
 }
 
 /* Checks all collectives with one size in one split. Stops when the time is up, unless `always` is set.
- * Returns whether all were checked. */
+ * Returns whether all of them were checked. */
 static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     for (int k = 0; k < N_COLLECTIVES; k++)
         for (int t = 0; t < N_EXACT_TYPES; t++)
@@ -224,13 +223,13 @@ static bool check_size(Check *c, const Split *s, int64_t count, bool always) {
     return true;
 }
 
-/* Checks one size in all splits. This is the minimum for a verdict, so it ignores the time limit. */
+/* Checks one size in all splits. A verdict requires this check, so it ignores the time limit. */
 static void check_first(Check *c) {
     for (int s = 0; s < c->n_splits; s++) check_size(c, &c->split[s], FIRST_COUNT, true);
 }
 
-/* Checks the other sizes, again and again while there is time. Returns the first size that was left out, or
- * -1 if there is none. */
+/* Checks the other sizes repeatedly while there is time. Returns the first size that was left out, or -1 if there is
+ * none. */
 static int64_t check_sizes(Check *c) {
     bool again = false;
     for (; stage_has_time(c->r, 0.9); again = true)
@@ -278,8 +277,9 @@ static void check_order(Check *c, int collective, int type) {
         outcome_hash(r->out, hash64(all, (size_t)r->world * sizeof *all, 0), name);
         if (varies)
             outcome_add(r->out, VALIDATE_DEGRADED, stage_transport(r).s,
-                        "%s of %d: repetitions differ bitwise on numbers that are not exact (exact ones are "
-                        "right): runs are not deterministic",
+                        "%s of %d: repetitions differ bitwise on numbers that are not exact (results on "
+                        "exact numbers "
+                        "are right): runs are not deterministic",
                         name, (int)COUNT);
     }
     free(all);

@@ -29,10 +29,11 @@ static Change compare_rates(const Metric *ours, const Metric *theirs, double err
     return of.low > 1 + allow ? FASTER : SAME;
 }
 
-/* The error probability for each of n metrics, so that all together have at most INTERVAL_ERROR (the
+/* Returns the error probability for each of n metrics, so that their total error is at most INTERVAL_ERROR (the
  * Bonferroni correction). */
 static double error_of_one(int n) {
-    const double most = ldexp(1, 1 - OUTCOME_ROUNDS); /* the smallest that OUTCOME_ROUNDS samples allow */
+    /* the smallest error that OUTCOME_ROUNDS samples allow */
+    const double most = ldexp(1, 1 - OUTCOME_ROUNDS);
     return fmax(INTERVAL_ERROR / n, 2 * most);
 }
 
@@ -40,7 +41,7 @@ int compare_least(int n_rates) { return (int)interval_least(error_of_one(n_rates
 
 /* Counts the rates of a stage that are compared. */
 typedef struct Rates {
-    /* few: rates with too few samples; absent: rates that the other run lacks */
+    /* few: number of rates with too few samples; absent: number of rates that the other run lacks */
     int judged, few, absent;
     const char *first_few, *first_absent; /* their names */
 } Rates;
@@ -68,7 +69,7 @@ static void limit_rates(Outcome *r, const char *stage, const char *first, int n,
 /* ---- the last good run ---- */
 
 enum { WHY = 200, MOST_MIB = 64 };
-static const double MOST_RATE = 1e18; /* an upper limit, so that sums of rates stay finite */
+static const double MOST_RATE = 1e18; /* an upper limit, so that sums of rates are finite */
 
 static bool is_object_of_texts(const json_t *object) {
     const char *name;
@@ -87,7 +88,7 @@ static bool is_array_of_rates(const json_t *samples) {
     return good;
 }
 
-/* `why` stays empty if nothing is wrong. */
+/* Checks the metrics of a stage. `why` stays empty if nothing is wrong. */
 static void check_metrics(const json_t *metrics, size_t stage, char why[WHY]) {
     if (!json_is_array(metrics)) snprintf(why, WHY, "stages[%zu].metrics is not an array", stage);
     for (size_t i = 0; i < json_array_size(metrics) && !*why; i++) {
@@ -121,7 +122,7 @@ static void check_members(const json_t *report, StageVerdict *verdict, char why[
     int v = 0;
     while (v < VALIDATE_VERDICTS && (!said || strcmp(said, STAGE_VERDICTS[v]))) v++;
     if (!report)
-        snprintf(why, WHY, "it is not in JSON");
+        snprintf(why, WHY, "it is not valid JSON");
     else if (json_integer_value(json_object_get(report, "schema")) != VALIDATE_SCHEMA)
         snprintf(why, WHY, "schema is not %d", (int)VALIDATE_SCHEMA);
     else if (v == VALIDATE_VERDICTS)
@@ -208,14 +209,14 @@ static Rates compare_speed(const Validation *a, Outcome *r, const json_t *good) 
     return rates;
 }
 
-/* The kind of an Outcome's transport, or NULL if there is none. */
+/* Returns the kind of an Outcome's transport, or NULL if there is none. */
 static const char *kind_of(const char *transport) {
     if (!transport || !*transport) return NULL;
     return stage_is_nccl(transport) ? "with NCCL" : "through host memory";
 }
 
-/* Checks the properties of the machine that rates depend on. Reports of earlier versions lack the members
- * `device` and `transport`. */
+/* Checks the properties of the machine that affect rates. Reports of earlier versions lack the members `device` and
+ * `transport`. */
 static bool may_compare_rates(const Validation *a, const Outcome *r, const json_t *good, char why[WHY]) {
     const char *device = DeviceOption_spellings[a->options->config->device],
                *their_device = json_string_value(json_object_get(a->good, "device")),
@@ -337,7 +338,7 @@ static bool is_of_class(const Metric *m, const char *name) {
     return class_length(m) == strlen(name) && !strncmp(m->name, name, class_length(m));
 }
 
-/* Computes, for each round, the geometric mean of the class's rates that both outcomes have. Returns the number of
+/* Computes, for each round, the geometric mean of the rates of a class that both outcomes have. Returns the number of
  * rounds. */
 static int mean_rates(const Outcome *r, const Outcome *other, const char *name,
                       double mean[OUTCOME_SAMPLES]) {
@@ -354,7 +355,7 @@ static int mean_rates(const Outcome *r, const Outcome *other, const char *name,
     return rates ? n : 0;
 }
 
-/* The first half of the samples is from one turn, the second half from another. */
+/* The first half of the samples is from one turn, and the second half is from another turn. */
 static bool interval_over_turns(const double *x, int n, double error, Interval *out) {
     Interval half[2];
     if (!interval_of_median(x, n, error, out)) return false;

@@ -1,11 +1,11 @@
-/* GEMMs on integers whose partial sums are exact in the accumulator in any order, so that each result has one correct
+/* Tests GEMMs on integers. Partial sums in the accumulator are exact in any order, so each result has one correct
  * value: the integer sum, rounded once to the type of the result. Device i computes block i and its neighbour's block
  * i + 1. The host computes block i.
  *
  * The first result of each block is compared bitwise: the device's own block with the host's result, and the
- * neighbour's block, by hash, with its owner's result. Then the device repeatedly computes both blocks and checks each
- * result itself: it adds the negative of the correct result and counts the zeros. The device is thus never idle, and
- * every result is checked. The host reads only results that differ. */
+ * neighbour's block, by hash, with its owner's result. The device then repeatedly computes both blocks and checks
+ * each result: it adds the negative of the correct result and counts the zeros. The device is never idle, and every
+ * result is checked. The host reads only results that differ. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,14 +22,14 @@
 #include "validate/load.h"
 #include "validate/stage.h"
 
-/* Operands are integers of at most 127, multiplied by the type's factor. With K = 1024 terms, the sums of
- * products of the integers are below 2^24. */
+/* Operands are integers of at most 127, multiplied by a factor that depends on the type. With K = 1024 terms, the
+ * sums of products of the integers are below 2^24. */
 enum { K = 1024, LARGEST = 127, BLOCKS = 2, MOST_BATCH = 16 };
 
 static const struct {
     const char *name;
     DType in, out;
-    /* multiplied with the operands. F64: adds 14 bits to each operand. F16: keeps sums from overflowing */
+    /* Factor of the operands. In F64, it adds 14 bits to each operand. In F16, it prevents sums from overflowing. */
     double factor;
     bool fp8;
 } TYPES[] = {{"fp64", F64, F64, 0x1p14 + 1, false},
@@ -41,17 +41,17 @@ enum { N_TYPES = sizeof TYPES / sizeof *TYPES };
 
 typedef struct Block {
     int8_t *x, *w;   /* [n, K] */
-    int32_t *y;      /* [n, n], the exact result; the device's own block only */
+    int32_t *y;      /* [n, n]: the exact result of the device's own block */
     int8_t *x8, *w8; /* values up to 4, so that FP8 sums of 128 terms fit into 14 bits */
     int32_t *y8;
 } Block;
 
 typedef struct Compute {
     StageRank *r;
-    int64_t n; /* rows of each operand */
+    int64_t n; /* number of rows of each operand */
     int batch; /* number of results that are compared before the host reads the counts */
     Block block[BLOCKS];
-    /* On the device, for one type: */
+    /* These members are on the device, for one type. */
     Tensor x[BLOCKS], w[BLOCKS], negative[BLOCKS]; /* negative: the negated correct results */
     Tensor y[MOST_BATCH], sum, inverse;
     int64_t *counts; /* [batch] */
@@ -150,7 +150,7 @@ static void multiply_on_device(Compute *c, int type, int block, int result, Devi
         call_run(&OPS[OP_linear], &plain);
 }
 
-/* Counts the correct elements of a result, and leaves the count in device memory. */
+/* Counts the correct elements of a result. The count stays in device memory. */
 static void count_right(Compute *c, int block, int result) {
     const int64_t n = c->n * c->n, one = 1;
     Tensor flat = tensor_make(c->sum.data, c->sum.dtype, 1, &n),
@@ -175,7 +175,7 @@ static void prepare(Compute *c, int type) {
     }
 }
 
-/* Computes a block on the device and returns the hash of the result, which is in `got`. */
+/* Computes a block on the device, and returns the hash of the result, which is in `got`. */
 static uint64_t compute(Compute *c, int type, int block) {
     const size_t bytes = tensor_bytes(&c->y[0]);
     memset(c->got, 0xff, bytes);
@@ -196,13 +196,12 @@ static void upload_negatives(Compute *c) {
 
 /* ---- comparison ---- */
 
-/* The findings of a rank for one type. */
+/* The result of a rank for one type. */
 typedef struct Found {
-    /* hashes of results. other: the neighbour's block, computed by this device; host: this rank's block,
-     * computed by the host */
+    /* Hashes of results. other: the neighbour's block, computed by this device; host: this rank's block, computed by
+     * the host. */
     uint64_t other, host;
-    /* number of wrong elements in a result, and index of the first, which is -1 if the host found no wrong
-     * element */
+    /* Number of wrong elements in a result, and index of the first wrong element, or -1 if the host found none. */
     int64_t wrong, at;
     uint64_t got, wanted; /* bits of the first wrong element */
     int64_t repetition;
@@ -248,7 +247,7 @@ static void report_wrong(const Compute *c, int type, int rank, const Found *f) {
                 TYPES[type].name, f->wrong, c->n * c->n, (rank + f->block) % r->world, f->repetition, where);
 }
 
-/* Collective: whether all ranks found only correct results. */
+/* Returns whether all ranks found only correct results. All ranks must call it. */
 static bool judge(const Compute *c, int type, const Found *mine) {
     StageRank *r = c->r;
     Found *all = mem_zero((size_t)r->world, sizeof *all);
@@ -260,10 +259,10 @@ static bool judge(const Compute *c, int type, const Found *mine) {
         good &= !all[i].wrong && !differs;
         if (r->out && all[i].wrong) report_wrong(c, type, i, &all[i]);
         if (r->out && differs)
-            outcome_add(r->out, VALIDATE_FAIL, stage_suspect(r, i).s,
-                        "GEMM in %s: its result for the block of rank %d differs from the host's%s",
-                        TYPES[type].name, next,
-                        all[next].wrong ? "" : ", but that rank's own result does not");
+            outcome_add(
+                r->out, VALIDATE_FAIL, stage_suspect(r, i).s,
+                "GEMM in %s: its result for the block of rank %d differs from the result of the host%s",
+                TYPES[type].name, next, all[next].wrong ? "" : ", but that rank's own result does not");
     }
     free(all);
     return good;
@@ -277,8 +276,8 @@ static void compare_with_host(Compute *c, int type, Found *f) {
     c->gemms += BLOCKS;
 }
 
-/* Computes both blocks until end_ns. A rank that has found a wrong result continues as well: otherwise it
- * would wait for the other ranks beyond the deadline, and they would be reported instead. */
+/* Computes both blocks until end_ns. A rank that has found a wrong result continues. Otherwise, it would wait for the
+ * other ranks beyond the deadline, and these would be reported instead. */
 static void repeat(Compute *c, int type, int64_t end_ns, Found *f) {
     int64_t counts[MOST_BATCH];
     const int64_t n = c->n * c->n;

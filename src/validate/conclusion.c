@@ -13,7 +13,7 @@ typedef enum Kind { RANK, LINK, LIBRARY, HOST } Kind;
 
 typedef struct Component {
     Kind kind;
-    /* RANK: a is the rank. LINK: between the ranks a < b. LIBRARY: a is 0 for library A, 1 for library B */
+    /* RANK: a is the rank. LINK: a < b are the two ranks. LIBRARY: a is 0 for library A, and 1 for library B. */
     int a, b;
 } Component;
 
@@ -21,14 +21,14 @@ typedef struct Component {
 typedef struct Finding {
     Component named[MOST_NAMED];
     int n;
-    bool of_all; /* the finding concerns all ranks, so any component may be the cause */
+    bool of_all; /* the finding concerns all ranks, so any component can be the cause */
 } Finding;
 
 static void name(Finding *f, Kind kind, int a, int b) {
     if (f->n < MOST_NAMED) f->named[f->n++] = (Component){kind, a < b ? a : b, a < b ? b : a};
 }
 
-/* "GPU 1 (rank 1)", "links of rank 0 or rank 1", "op linear, ranks 0,2". */
+/* Reads the ranks that a suspect names: "GPU 1 (rank 1)", "links of rank 0 or rank 1", "op linear, ranks 0,2". */
 static void name_ranks(Finding *f, const char *suspect) {
     int rank, n;
     for (const char *at = suspect; (at = strstr(at, "rank")); at++) {
@@ -37,7 +37,7 @@ static void name_ranks(Finding *f, const char *suspect) {
     }
 }
 
-/* The driver counts as a part of the host, although each rank reports it. */
+/* Reads a finding. The driver counts as a part of the host, although each rank reports it. */
 static Finding read_finding(const char *suspect, int stage, bool is_b, int ranks) {
     Finding f = {.n = 0};
     int a, b;
@@ -80,8 +80,9 @@ static int read_findings(const Validation *a, Finding *out) {
     return n;
 }
 
-/* If two components explain equally many findings, the one that more findings name has the higher score. A
- * component that no finding names has the score 0: a slow link alone is not evidence against a rank. */
+/* Returns the score of a component. If two components explain equally many findings, the component that more findings
+ * name has the higher score. A component that no finding names has the score 0, because a slow link alone is not
+ * evidence against a rank. */
 static int score(Component c, const Finding *f, int n) {
     int explained = 0, named = 0;
     for (int i = 0; i < n; i++) explained += explains(c, &f[i]), named += names(&f[i], c);

@@ -1,6 +1,6 @@
-/* Drills in child worlds: one rank does not start an operation, or exits while the others continue. The fault
- * must end the world within 10 s, and the report must name that rank. Opening devices and NCCL communicators
- * may take long without being a fault, so the short deadline applies only after the first operation. */
+/* Runs drills in child worlds: one rank does not start an operation, or exits while the others continue. The fault
+ * must end the world within 10 s, and the report must name that rank. Opening devices and NCCL communicators can need
+ * more time without a fault, so the short deadline applies only after the first operation. */
 #include "validate/hang.h"
 
 #include <stdio.h>
@@ -18,11 +18,11 @@ enum { LIMIT_S = 10, START_S = 60, DEADLINE_S = 3, ELEMENTS = 64, OPERATIONS = 4
 
 typedef struct Drill {
     const char *what;
-    bool dies; /* whether the victim exits; otherwise, it sleeps */
+    bool dies; /* if true, the victim exits; otherwise, it sleeps */
     Config config;
     int victim;
     int64_t start_ns; /* start of the process */
-    int64_t fault_ns; /* when the victim should have joined */
+    int64_t fault_ns; /* time at which the victim should have joined */
 } Drill;
 
 static void one_operation(Comm *comm, Device *device, float *x) {
@@ -87,7 +87,7 @@ static void judge(const StageInput *in, const Drill *d, const Isolated *i) {
         outcome_fact(in->out, false, d->what, "diagnosed after %.1f s: %s", seconds, b.line);
 }
 
-/* Runs both drills concurrently, unless only one process can use a device. */
+/* Runs both drills concurrently, unless only one process at a time can use a device. */
 static int drills_at_once(bool exclusive) { return exclusive ? 1 : DRILLS; }
 
 double hang_most_seconds(bool exclusive) {

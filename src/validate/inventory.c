@@ -1,6 +1,6 @@
 /* Describes the machine: devices and their state, links, versions of libraries, and the environment. The
- * facts that do not change between runs form the fingerprint of the machine. The version functions of loaded
- * libraries are looked up by name, so that this code also compiles without CUDA. */
+ * facts that do not change between runs form the fingerprint of the machine. The functions that return the versions
+ * of loaded libraries are looked up by name, so that this code also compiles without CUDA. */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -93,10 +93,11 @@ static void judge_state(const StageRank *r, int rank, const NvmlFacts *f, const 
                  f->nvlinks);
     if (f->uncorrected)
         outcome_add(out, VALIDATE_FAIL, suspect,
-                    "%" PRIu64 " uncorrected ECC errors since the driver was loaded: replace it",
+                    "%" PRIu64 " uncorrected ECC errors since the driver was loaded: replace the GPU",
                     f->uncorrected);
     if (f->remap_failed)
-        outcome_add(out, VALIDATE_FAIL, suspect, "a row of its memory could not be remapped: replace it");
+        outcome_add(out, VALIDATE_FAIL, suspect,
+                    "a row of its memory could not be remapped: replace the GPU");
     if (f->remap_pending)
         outcome_add(out, VALIDATE_DEGRADED, suspect, "a row of its memory will be remapped: reset the GPU");
     if (*f->throttled)
@@ -111,8 +112,8 @@ static bool uses(const RankFacts *f, unsigned pid) {
     return false;
 }
 
-/* Whether a process on the GPU of `f` is one of this run. In a container, the driver's process numbers differ from
- * getpid(). A process then counts as part of this run if it uses the GPUs of all ranks. */
+/* Returns whether a process on the GPU of `f` belongs to this run. In a container, the process numbers of the driver
+ * differ from getpid(). A process then counts as part of this run if it uses the GPUs of all ranks. */
 static bool is_ours(const RankFacts *all, int n, const RankFacts *f, unsigned pid) {
     bool numbered = false, is_rank = false, everywhere = true;
     for (int i = 0; i < n; i++) {
@@ -154,7 +155,7 @@ static void add_device(const StageRank *r, int rank, const RankFacts *f) {
     judge_state(r, rank, &f->nvml, stage_suspect(r, rank).s);
 }
 
-/* Reports GPUs with fewer links than their siblings. */
+/* Reports GPUs with fewer links than the other GPUs. */
 static void compare_links(const StageRank *r, const RankFacts *all) {
     int most = 0;
     for (int i = 0; i < r->world; i++)

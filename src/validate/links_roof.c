@@ -7,15 +7,15 @@
 
 static const double FLOOR = 0.45, ERROR = INTERVAL_ERROR / 2;
 
-/* GB/s of an NVLink in each direction. It is determined by the kind of GPU, because some drivers report the
- * fourth generation of NVLink as the fifth. */
+/* Returns the GB/s of an NVLink in each direction. The kind of GPU determines this rate, because some drivers report
+ * the fourth generation of NVLink as the fifth. */
 static double of_nvlink(int sm) {
     if (sm >= 100) return 50;
     if (sm >= 86 && sm < 90) return 14.0625;
     return sm >= 70 ? 25 : sm >= 60 ? 20 : 0;
 }
 
-/* GB/s of a PCIe lane in each direction, without the overhead of the encoding. */
+/* Returns the GB/s of a PCIe lane in each direction, without the overhead of the encoding. */
 static double of_lane(unsigned generation) {
     static const double RATES[] = {0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
     return generation < sizeof RATES / sizeof *RATES ? RATES[generation] : 0;
@@ -25,7 +25,8 @@ static double rate_of(const NvmlFacts *f, RoofKind kind) {
     return kind == ROOF_NVLINK ? f->nvlinks * of_nvlink(f->sm) : f->width * of_lane(f->pcie);
 }
 
-/* In a mesh of GPUs without switches, ranks on only some of the GPUs use only some of the links. */
+/* Returns the kind of roof. In a mesh of GPUs without switches, ranks on only some of the GPUs use only some of the
+ * links. */
 static RoofKind kind_of(const NvmlFacts *facts, int n, bool all_linked, int devices, const char **why) {
     bool known = true, any = false, all = true, switched = true;
     for (int i = 0; i < n; i++) {
@@ -73,7 +74,7 @@ void links_limit_samples(const LinksRoof *r, const Metric *busbw, const char *co
     const int samples = busbw ? busbw->n : 0, least = (int)interval_least(ERROR);
     if (r->kind == ROOF_NVLINK && samples < least)
         outcome_limit(out,
-                      "speed: %s against the roof of the links, because there are only %s, and %d are needed",
+                      "speed: %s against the roof of the links, because there are only %s, but %d are needed",
                       collective, amount(samples, "sample").s, least);
 }
 

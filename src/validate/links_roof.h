@@ -11,10 +11,10 @@ typedef enum RoofKind { ROOF_NOT_KNOWN, ROOF_PCIE, ROOF_NVLINK } RoofKind;
 
 typedef struct LinksRoof {
     RoofKind kind;
-    /* GB/s in each direction, the highest of all ranks, or 0 if it is unknown. of_pair is the rate between
-     * two ranks, which can use all links of a GPU only through switches or in a world of two. */
+    /* GB/s in each direction: the highest rate of all ranks, or 0 if it is unknown. of_pair is the rate between two
+     * ranks, which can use all links of a GPU only through switches or in a world of two ranks. */
     double rate, of_pair;
-    int weakest;     /* the rank with the lowest rate, or -1 if all have the same rate */
+    int weakest;     /* the rank with the lowest rate, or -1 if all ranks have the same rate */
     char of[80];     /* "18 NVLinks of 25 GB/s" */
     const char *why; /* the reason why the rate is not known, or NULL if it is known */
 } LinksRoof;
@@ -23,13 +23,13 @@ typedef struct LinksRoof {
  * number of GPUs that the process sees. */
 LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices);
 
-/* Whether the whole confidence interval of the median bus bandwidth is below 45 % of NVLink's roof. With 256 MiB, NCCL
- * reaches 54 % (all-gather on two H100) to 75 % (all-reduce on four). If links run at half their rate, or half of the
- * links are lost, at most 40 % is possible. PCIe has no such bound, because traffic may cross bridges, host memory and
- * both processors. */
+/* Returns whether the entire confidence interval of the median bus bandwidth is below 45 % of NVLink's roof. With 256
+ * MiB, NCCL reaches between 54 % (all-gather on two H100) and 75 % (all-reduce on four H100). If links run at half
+ * their rate, or half of the links are lost, at most 40 % is possible. PCIe has no such bound, because traffic may
+ * cross bridges, host memory and both processors. */
 bool links_are_slow(const LinksRoof *, const Metric *busbw);
-/* If the roof is that of NVLink and there are too few samples to judge whether links are slow, reports that
- * this is not certified. */
+/* Reports that slow links are not certified, if the roof is that of NVLink and there are too few samples to judge
+ * them. */
 void links_limit_samples(const LinksRoof *, const Metric *busbw, const char *collective, Outcome *);
-/* "78 % of 450 GB/s, 18 NVLinks of 25 GB/s"; empty if the roof is not known. */
+/* Formats "78 % of 450 GB/s, 18 NVLinks of 25 GB/s". The text is empty if the roof is not known. */
 void links_share(const LinksRoof *, const Metric *busbw, char *out, size_t n);

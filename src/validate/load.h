@@ -7,10 +7,11 @@
 typedef struct LoadText {
     char s[256];
 } LoadText;
-/* "clock down to 1320 MHz, up to 61 C and 690 W; clock lowered by: power limit"; empty if it is not known. */
+/* Returns a text such as "clock down to 1320 MHz, up to 61 C and 690 W; clock lowered by: power limit". It is empty
+ * if the load is not known. */
 LoadText load_text(const NvmlLoad *);
 
-/* Watches this rank's GPU. Returns NULL if that is not possible. */
+/* Starts to watch this rank's GPU. Returns NULL if that is not possible. */
 NvmlWatch *load_watch(const StageRank *);
 /* All ranks must call it. Ends the watch of this rank's GPU, and adds an entry for each rank to the facts of
  * the result. Returns an array [world], which the caller frees. */

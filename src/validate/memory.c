@@ -1,11 +1,10 @@
-/* Tests device memory with patterns: the host makes a pattern, and the device copies it to each block of a region.
- * Then the device compares each block with the pattern, and the host reads the blocks that differ. The region is as
- * large as the share of free memory allows, and small enough that all patterns finish in time. An error is located by
- * its address.
+/* Tests device memory with patterns: the host creates a pattern, and the device copies it to each block of a region.
+ * The device then compares each block with the pattern, and the host reads the blocks that differ. The share of free
+ * memory and the time for all patterns limit the size of the region. The address of an error locates it.
  *
- * Ops do the comparison: they add the negated pattern as F32 and count the zeros. The sum of two numbers is 0
- * only if they are opposite, so every word of a pattern must be a finite nonzero number. The highest two bits
- * of its exponent differ, so the sums are not denormal. The pattern starts at a different word in each of
+ * The comparison consists of ops, which add the negated pattern as F32 and count the zeros. The sum of two numbers is
+ * 0 only if they are opposite, so every word of a pattern must be a finite nonzero number. The highest two bits of
+ * the exponent of a word differ, so the sums are not denormal. The pattern starts at a different word in each of
  * SHIFTS consecutive blocks, so that a write to the wrong block is detected. */
 #include <inttypes.h>
 #include <math.h>
@@ -19,8 +18,8 @@
 #include "kernels/ops.h"
 #include "validate/stage.h"
 
-/* SHIFT: bytes by which the pattern of each block is shifted from that of the block before. SHIFTS: the
- * number of different shifts. */
+/* SHIFT: number of bytes by which the pattern of a block is shifted from that of the previous block. SHIFTS: number
+ * of different shifts. */
 enum { SHIFT = 256, SHIFTS = 4096, BLOCK_OF_GPU = 64 << 20, BLOCK_OF_HOST = 4 << 20, MOST_OF_HOST = 1 << 30 };
 static const uint32_t SIGN = UINT32_C(1) << 31, UPPER = UINT32_C(1) << 30, LOWER = UINT32_C(1) << 29;
 
@@ -31,14 +30,14 @@ static uint32_t random_word(uint32_t at) {
     x = (x ^ x >> 13) * UINT32_C(0xc2b2ae35);
     return (x & ~LOWER) | (~x & UPPER) >> 1;
 }
-/* The set bit walks over all bits except the highest two of the exponent. */
+/* Returns a word with one set bit, which walks over all bits except the highest two of the exponent. */
 static uint32_t walking_one(uint32_t at) { return LOWER | (at % 30 == 29 ? SIGN : UINT32_C(1) << at % 30); }
 static uint32_t fives(uint32_t at) { return UINT32_C(0x55555555) | (at & 0); }
 
 static const struct {
     const char *name;
     uint32_t (*word)(uint32_t at);
-    uint32_t inverse; /* all ones: the inverse of `word` */
+    uint32_t inverse; /* all ones for the inverse of `word` */
 } PATTERNS[] = {{"address", address, 0},
                 {"inverse address", address, UINT32_MAX},
                 {"random", random_word, 0},
@@ -51,21 +50,22 @@ enum { N_PATTERNS = sizeof PATTERNS / sizeof *PATTERNS };
 
 /* The errors that a rank has found. */
 typedef struct Seen {
-    int64_t words, unsure; /* number of faulty words; number of words that only the device found faulty */
-    uint64_t first, last;  /* offsets */
-    uint64_t address;      /* address of offset 0 */
-    uint32_t got, wanted;  /* values of the first faulty word */
+    /* words: number of faulty words; unsure: number of words that only the device found faulty */
+    int64_t words, unsure;
+    uint64_t first, last; /* offsets */
+    uint64_t address;     /* address of offset 0 */
+    uint32_t got, wanted; /* values of the first faulty word */
     int pattern;
     double gib, free_gib;
 } Seen;
 
-/* One allocation: blocks, then a sum, the pattern, its negative and a count for each block. */
+/* One allocation: the blocks, followed by a sum, the pattern, its negative, and a count for each block. */
 typedef struct Region {
     StageRank *r;
     char *at, *sum, *made, *negative;
     int64_t *counts;
-    size_t block, bytes;    /* size of a block, size of all blocks */
-    uint32_t *words, *back; /* on the host, as large as a pattern */
+    size_t block, bytes;    /* size of a block, and size of all blocks */
+    uint32_t *words, *back; /* in host memory, with the size of a pattern */
     int pattern;
     Seen seen;
 } Region;
@@ -95,7 +95,7 @@ static void release(const Region *g) {
 
 static size_t shift_of(const Region *g, size_t offset) { return offset / g->block % SHIFTS * SHIFT; }
 
-/* Reads device memory and notes words that differ from `wanted`. Returns the number of such words. */
+/* Reads device memory and records words that differ from `wanted`. Returns the number of these words. */
 static int64_t check_words(Region *g, const char *at, const uint32_t *wanted, size_t bytes, uint32_t flip) {
     int64_t wrong = 0;
     device_read(g->r->device, g->back, at, bytes);
@@ -111,7 +111,7 @@ static int64_t check_words(Region *g, const char *at, const uint32_t *wanted, si
     return wrong;
 }
 
-/* Makes the pattern and its negative, on the host and on the device. */
+/* Creates the pattern and its negative, on the host and on the device. */
 static void make_pattern(Region *g, int pattern) {
     const size_t bytes = pattern_bytes(g), n = bytes / sizeof *g->words;
     g->pattern = pattern;
@@ -130,7 +130,7 @@ static void write_block(const Region *g, size_t offset) {
     device_copy(g->r->device, g->at + offset, g->made + shift_of(g, offset), g->block);
 }
 
-/* Counts the correct words of a block, and leaves the count in device memory. */
+/* Counts the correct words of a block. The count stays in device memory. */
 static void count_block(const Region *g, size_t offset) {
     const int64_t n = (int64_t)(g->block / sizeof(float)), one = 1;
     Tensor block = tensor_make(g->at + offset, F32, 1, &n),
@@ -142,7 +142,7 @@ static void count_block(const Region *g, size_t offset) {
     call_run(&OPS[OP_count_zeros], &(Call){.in = {&sum}, .out = {&count}, .device = d});
 }
 
-/* The host also compares each block in which the device found a difference. */
+/* Checks the counts. The host also compares each block in which the device found a difference. */
 static void check_counts(Region *g, size_t region) {
     const size_t blocks = region / g->block;
     const int64_t words = (int64_t)(g->block / sizeof(float));
@@ -157,7 +157,7 @@ static void check_counts(Region *g, size_t region) {
     free(counts);
 }
 
-/* Returns the time of one block, which is the mean over several blocks that are not yet in the caches. */
+/* Returns the time for one block: the mean over several blocks that are not in the caches. */
 static double seconds_of_block(const Region *g) {
     enum { SOME = 8 };
     const size_t all = g->bytes / g->block, n = all < SOME ? all : SOME;
@@ -168,16 +168,16 @@ static double seconds_of_block(const Region *g) {
     return (double)(clock_ns() - start) * 1e-9 / (double)n;
 }
 
-/* The memory that all patterns can visit in the budget, computed from the measured time of a pattern and of a
- * block. */
+/* Returns the size of the memory that all patterns can visit in the budget, from the measured time of a pattern and
+ * of a block. */
 static size_t affordable(Region *g) {
-    make_pattern(g, 0), write_block(g, 0), count_block(g, 0); /* warms up */
+    make_pattern(g, 0), write_block(g, 0), count_block(g, 0); /* a warm-up */
     device_wait(g->r->device);
     const int64_t start = clock_ns();
     make_pattern(g, 0);
     const double making = (double)(clock_ns() - start) * 1e-9, block = seconds_of_block(g),
                  blocks = (0.8 * g->r->in->seconds / N_PATTERNS - making) / block;
-    /* forgets errors found here, because the patterns will find them again */
+    /* forgets the errors found here, because the patterns will find them again */
     g->seen = (Seen){.address = g->seen.address};
     const size_t bytes = (blocks < 1 ? 1 : (size_t)blocks) * g->block;
     return bytes < g->bytes ? bytes : g->bytes;

@@ -9,8 +9,8 @@
 
 const char *const STAGE_VERDICTS[] = {"PASS", "INCONCLUSIVE", "INTERRUPTED", "DEGRADED", "FAIL"};
 
-/* The environment and a library's output may hold any bytes, and a truncated text may end inside a character. Bytes
- * that are not UTF-8 become '?', because JSON cannot hold them. */
+/* Replaces bytes that are not UTF-8 by '?', because JSON cannot contain them. The environment and the output of a
+ * library can contain any bytes, and a truncated text can end inside a character. */
 static void make_valid(char *s) {
     enum { LONGEST = 4 };
     for (size_t n = 0; *s; s += n) {
@@ -28,7 +28,7 @@ static void make_valid(char *s) {
         make_valid(to);                                                                                      \
     } while (0)
 
-/* Returns the least severe evidence; if several are equally severe, the last of them. */
+/* Returns the least severe evidence or, if several are equally severe, the last of them. */
 static Evidence *least_severe(Outcome *r) {
     Evidence *least = r->evidence;
     for (int i = 1; i < r->n_evidence; i++)
@@ -95,7 +95,7 @@ void outcome_sample(Outcome *r, const char *unit, double sample, const char *nam
             return;
         }
         m = &r->metric[r->n_metrics++];
-        m->n = 0, m->roof = 0; /* the memory may have values of an earlier attempt */
+        m->n = 0, m->roof = 0; /* this memory can contain values of an earlier attempt */
         snprintf(m->name, sizeof m->name, "%s", name);
         snprintf(m->unit, sizeof m->unit, "%s", unit);
     }

@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 
-/* In order of severity. */
+/* The verdicts, in order of severity. */
 typedef enum StageVerdict {
     VALIDATE_PASS,
     VALIDATE_INCONCLUSIVE,
@@ -15,25 +15,25 @@ typedef enum StageVerdict {
     VALIDATE_FAIL,
     VALIDATE_VERDICTS
 } StageVerdict;
-extern const char *const STAGE_VERDICTS[]; /* "PASS" */
+extern const char *const STAGE_VERDICTS[]; /* for example "PASS" */
 
 enum {
     OUTCOME_EVIDENCE = 24,
-    OUTCOME_METRICS = 1536, /* 5 for each of 256 ranks, and some for the world */
+    OUTCOME_METRICS = 1536, /* 5 metrics for each of 256 ranks, and some for the world */
     OUTCOME_SAMPLES = 64, /* two runs of the stage, each with OUTCOME_ROUNDS rounds of at most two samples */
     OUTCOME_ROUNDS = 16,
     OUTCOME_LIMITS = 24,
-    OUTCOME_FACTS = 1280, /* 4 for each of 256 ranks, and some for the world */
+    OUTCOME_FACTS = 1280, /* 4 facts for each of 256 ranks, and some for the world */
     OUTCOME_HASHES = 64
 };
 
-/* A fault and its suspect: "GPU 2", "link 1-2", "rank 3", "NCCL 2.28.9", "driver". */
+/* A fault and its suspect, for example "GPU 2", "link 1-2", "rank 3", "NCCL 2.28.9" or "driver". */
 typedef struct Evidence {
     StageVerdict verdict;
     char suspect[96], text[400];
 } Evidence;
 
-/* A rate: larger is better. */
+/* A rate, such that larger values are better. */
 typedef struct Metric {
     char name[80], unit[16];
     double roof; /* the hardware's limit, in `unit`, or 0 if it is unknown */
@@ -41,9 +41,9 @@ typedef struct Metric {
     double sample[OUTCOME_SAMPLES];
 } Metric;
 
-/* The name of a fact: the processes, other than this run's, that use the GPU of a rank. */
+/* The name of the fact that lists the processes of other runs on the GPU of a rank. */
 #define OTHERS_OF_RANK "other processes of rank %d"
-/* A fact about the machine. Lasting facts form the fingerprint: they are equal in all runs on a machine. */
+/* A fact about the machine. Lasting facts, which are equal in all runs on a machine, form the fingerprint. */
 typedef struct Fact {
     char name[64], value[200];
     bool lasting;
@@ -56,17 +56,18 @@ typedef struct OrderHash {
 } OrderHash;
 
 typedef struct Outcome {
-    bool done; /* whether the stage has ended; if not, `doing` describes what it did last */
-    Err error; /* why the stage could not run */
+    bool done; /* if true, the stage has ended; otherwise, `doing` describes its last activity */
+    Err error; /* the reason why the stage could not run */
     double seconds;
     char doing[160], summary[240];
     char transport[200]; /* the transport that the result depends on, or an empty text if there is none */
-    int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost; /* n_lost: evidence that did not fit */
+    /* n_lost: number of pieces of evidence that did not fit */
+    int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost;
     int devices;    /* inventory: number of devices of the kind --device that this process sees */
-    bool exclusive; /* whether no other process can use the devices until this one has ended */
+    bool exclusive; /* no other process can use the devices until this one has ended */
     Evidence evidence[OUTCOME_EVIDENCE];
     Metric metric[OUTCOME_METRICS];
-    char limit[OUTCOME_LIMITS][200]; /* what is not certified */
+    char limit[OUTCOME_LIMITS][200]; /* the properties that are not certified */
     Fact fact[OUTCOME_FACTS];
     OrderHash hash[OUTCOME_HASHES];
 } Outcome;
@@ -74,8 +75,8 @@ typedef struct Outcome {
 #define PRINTS(n) __attribute__((format(printf, n, n + 1)))
 /* Adds evidence. If the list is full, the new evidence replaces less severe evidence. */
 void outcome_add(Outcome *, StageVerdict, const char *suspect, const char *fmt, ...) PRINTS(4);
-/* Adds a limit, which names something that is not certified. A repeated limit is stored once. If there is no
- * room for a fact, metric or limit, a limit reports that. */
+/* Adds a limit, which names something that is not certified. A repeated limit is stored once. If there is no room for
+ * a fact, a metric or a limit, a limit reports this. */
 void outcome_limit(Outcome *, const char *fmt, ...) PRINTS(2);
 void outcome_fact(Outcome *, bool lasting, const char *name, const char *fmt, ...) PRINTS(4);
 void outcome_doing(Outcome *, const char *fmt, ...) PRINTS(2);
@@ -88,10 +89,10 @@ bool outcome_has_limit(const Outcome *, const char *limit);
 void outcome_sample(Outcome *, const char *unit, double sample, const char *name);
 /* Sets the roof of a metric that has samples; 0 means that it is unknown. */
 void outcome_roof(Outcome *, double roof, const char *name);
-const Metric *outcome_metric(const Outcome *, const char *name); /* NULL: none */
+const Metric *outcome_metric(const Outcome *, const char *name); /* returns NULL if there is no such metric */
 /* Merges the results of another run of the same stage. Repeated evidence is stored once. */
 void outcome_merge(Outcome *to, const Outcome *from);
-double metric_median(const Metric *); /* it is 0 for NULL, or if there are no samples */
+double metric_median(const Metric *); /* returns 0 if the metric is NULL or has no samples */
 
-/* The worst verdict in the evidence. */
+/* Returns the worst verdict in the evidence. */
 StageVerdict outcome_verdict(const Outcome *);

@@ -1,7 +1,7 @@
-/* Runs golden cases over the transport, in the layouts that fit the world, as a sweep of `isotron parity`
- * (parity/sweep.h). On a CPU, each cell runs in a separate process. On GPUs all cells run in the process of the stage,
- * because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so results over NCCL
- * must be bitwise equal to those of one rank. */
+/* Runs golden cases over the transport, in the layouts that fit the number of ranks, as a sweep of `isotron parity`
+ * (parity/sweep.h). On a CPU, each cell runs in a separate process. On GPUs, all cells run in the process of the
+ * stage, because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so results
+ * over NCCL must be bitwise equal to those of one rank. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,10 +16,10 @@
 #include "parity/sweep.h"
 #include "validate/stage.h"
 
-/* The list begins with one layout of each kind of parallelism; then come variants, combinations of two kinds,
- * and other lanes. */
+/* The list begins with one layout of each kind of parallelism. Variants, combinations of two kinds, and other lanes
+ * follow. */
 typedef struct Candidate {
-    const char *golden, *lane, *options; /* the letter F is replaced by 4, or by 2 in a world of two */
+    const char *golden, *lane, *options; /* the letter F is replaced by 4, or by 2 if there are two ranks */
     int ranks;                           /* minimum number of ranks */
 } Candidate;
 
@@ -68,7 +68,7 @@ static const char *const ONE_RANK[] = {"llama-layouts fp64", "llama-layouts bf16
 
 /* ---- the list ---- */
 
-/* Number of ranks of a cell. Golden batches have 8 sequences, so only powers of two divide them. */
+/* Returns the number of ranks of a cell. Golden batches have 8 sequences, so only powers of two divide them. */
 static int cell_ranks(const StageInput *in) {
     enum { MOST = 8 };
     int ranks = 1;
@@ -86,7 +86,8 @@ static void add_candidate(const Candidate *l, int ranks, Str *out) {
     str_puts(out, "\n");
 }
 
-/* Lists the cells [first, end) that fit the world, one per line. Returns the number of all cells that fit. */
+/* Lists the cells [first, end) that fit the number of ranks, one per line. Returns the number of all cells that
+ * fit. */
 static int list_cells(int ranks, int first, int end, Str *out) {
     int n = 0;
     for (size_t i = 0; ranks == 1 && i < sizeof ONE_RANK / sizeof *ONE_RANK; i++, n++)
@@ -101,7 +102,7 @@ static int list_cells(int ranks, int first, int end, Str *out) {
 
 /* ---- the sweep ---- */
 
-/* The cells of all sweeps. */
+/* The number of cells in all sweeps. */
 typedef struct Tally {
     int all, ran, passed, failed;
 } Tally;
@@ -160,7 +161,8 @@ static Err sweep(const StageInput *in, const char *const *dirs, const char *list
 static Err sweep_list(const StageInput *in, const char *const *dirs, const Str *cells, Tally *t) {
     char list[40];
     outcome_doing(in->out, "golden cases, from: %.*s", (int)strcspn(cells->s, "\n"), cells->s);
-    const int fd = memfd_create("cells", MFD_CLOEXEC); /* a file without a name, which needs no cleanup */
+    /* a file without a name, which does not have to be deleted */
+    const int fd = memfd_create("cells", MFD_CLOEXEC);
     if (fd < 0) return file_failed("create", "a list of cells");
     snprintf(list, sizeof list, "/proc/self/fd/%d", fd);
     Err e = file_write_all(fd, list, cells->s, cells->len);
@@ -171,7 +173,7 @@ static Err sweep_list(const StageInput *in, const char *const *dirs, const Str *
 
 static void finish(const StageInput *in, const Tally *t) {
     const int ranks = cell_ranks(in), judged = t->passed + t->failed;
-    if (!judged) outcome_add(in->out, VALIDATE_INCONCLUSIVE, "", "no cell ran");
+    if (!judged) outcome_add(in->out, VALIDATE_INCONCLUSIVE, "", "no cell was run");
     outcome_sum_up(in->out, "%d of %s pass, of %d for %s", t->passed, amount(judged, "cell").s, t->all,
                    amount(ranks, "rank").s);
     if (t->ran < t->all)
@@ -179,12 +181,12 @@ static void finish(const StageInput *in, const Tally *t) {
                       amount(t->all, "cell").s, amount(ranks, "rank").s);
     if (ranks < stage_world(in))
         outcome_limit(in->out,
-                      "parity: layouts of more than %d ranks, because the golden cases do not fit %d", ranks,
-                      stage_world(in));
+                      "parity: layouts of more than %d ranks, because the golden cases do not fit %d ranks",
+                      ranks, stage_world(in));
 }
 
-/* Sweeps as many cells as the time allows, at least 2. The first sweep measures how long a cell takes. On
- * GPUs a sweep has one cell, so that the report can name the cell that ended the process. */
+/* Sweeps as many cells as the time allows, at least 2. The first sweep measures the time for a cell. On GPUs, a sweep
+ * has one cell, so that the report can name the cell that ended the process. */
 static Err sweep_all(const StageInput *in, const char *const *dirs) {
     const int64_t start = clock_ns();
     const double guess_s = 1.5;

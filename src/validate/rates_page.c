@@ -1,5 +1,5 @@
-/* A bar is the median of this run as a share of the roof or, if no roof is known, of the good run's median. All bars
- * share one axis, so that shares can be compared. */
+/* A bar is the median of this run, divided by the roof or, if no roof is known, by the median of the good run. All
+ * bars share one axis, so that shares can be compared. */
 #include "validate/rates_page.h"
 
 #include <math.h>
@@ -10,19 +10,19 @@
 /* The colours of tools/figure.py. */
 static const char *const BAR[] = {"#0072b2", "#009e73"}, GOOD[] = "#d55e00", ROOF[] = "#57606a";
 enum { AXIS = 320, LABEL = 250, BAR_HEIGHT = 10, ROW_HEIGHT = 16 }; /* pixels */
-/* a longer bar is cut off at the end of the axis */
+/* A longer bar is cut off at the end of the axis. */
 static const double MOST_SHARE = 2;
 
 typedef struct Rate {
     const ValidateRow *row;
     const Metric *of[2]; /* rates with library A and library B; NULL if there is no rate */
-    double roof, good;   /* 0: not known */
+    double roof, good;   /* 0 if not known */
 } Rate;
 
 typedef struct RatesPage {
     const Validation *a;
-    bool two, roofs, goods; /* whether there are two libraries, roofs, rates of a good run */
-    double most;            /* share at the end of the axis */
+    bool two, roofs, goods; /* whether there are two libraries, roofs, and rates of a good run */
+    double most;            /* the share at the end of the axis */
 } RatesPage;
 
 static Rate rate_of(const Validation *a, const ValidateRow *row, int i) {
@@ -33,7 +33,7 @@ static Rate rate_of(const Validation *a, const ValidateRow *row, int i) {
                   compare_good_median(a, row, m->name)};
 }
 
-/* The rate that counts as 100 %. If it is 0, there is no bar. */
+/* Returns the rate that counts as 100 %. If it is 0, there is no bar. */
 static double whole(const Rate *r) { return r->roof > 0 ? r->roof : r->good; }
 
 static void each_rate(RatesPage *p, Str *out, void (*fn)(RatesPage *, const Rate *, Str *out)) {
@@ -61,7 +61,7 @@ static void put_tick(const char *colour, double x, int height, Str *out) {
                colour);
 }
 
-/* "67 % of the roof, 101 % of the good run" */
+/* Writes "67 % of the roof, 101 % of the good run". */
 static void put_label(const Rate *r, double median, int y, Str *out) {
     str_printf(out, "<text x=\"%d\" y=\"%d\">", AXIS + 6, y);
     if (r->roof > 0) str_printf(out, "%.0f %% of the roof", 100 * median / r->roof);
@@ -107,7 +107,7 @@ static void put_rate(RatesPage *p, const Rate *r, Str *out) {
     str_puts(out, "</tr>\n");
 }
 
-/* The name of a library, or of the only column. */
+/* Writes the name of a library, or of the only column. */
 static void put_name(const RatesPage *p, int i, Str *out) {
     if (p->two) str_printf(out, "%c: ", "AB"[i]);
     xml_text(out, p->two ? p->a->nccl_name[i] : "median");
@@ -129,7 +129,7 @@ static void put_legend(const RatesPage *p, Str *out) {
         put_name(p, i, out);
     }
     if (p->roofs) put_swatch(ROOF, 3, out);
-    if (p->roofs) str_puts(out, "roof, which the vendor states or the links allow");
+    if (p->roofs) str_puts(out, "roof, which the vendor states or which follows from the links");
     if (p->goods) put_swatch(GOOD, 3, out);
     if (p->goods) str_puts(out, "good run");
     str_puts(out, "</p>\n");

@@ -35,7 +35,7 @@ StageVerdict validate_verdict(const Validation *a) {
 
 /* ---- the command that repeats a stage ---- */
 
-/* Whether the command that repeats a stage omits this option and its value. */
+/* Returns whether the command that repeats a stage omits this option and its value. */
 static bool is_left_out(const char *word) {
     static const char *const NAMES[] = {"--only", "--json", "--junit", "--html"};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
@@ -98,7 +98,7 @@ void validate_print_row(const Validation *a, const ValidateRow *row, Str *out) {
     str_puts(out, "\n");
 }
 
-/* Limits that libraries A and B have in common are printed once. */
+/* Prints the limits of a stage. Limits that libraries A and B have in common are printed once. */
 static void print_limits(const ValidateRow *row, const char *indent, Str *out) {
     const Outcome *a = row->a, *b = row->b;
     for (int i = 0; i < a->n_limits; i++) str_printf(out, "%snot certified: %s\n", indent, a->limit[i]);
@@ -207,7 +207,7 @@ static void add_results(json_t *to, const Outcome *r) {
     json_object_set_new(to, "hashes", hashes);
 }
 
-/* Adds the lasting facts as "fingerprint", all others as "state". */
+/* Adds the lasting facts as "fingerprint", and all other facts as "state". */
 static void add_facts(json_t *to, const Outcome *r) {
     json_t *lasting = json_object(), *state = json_object();
     uint64_t hash = 0;
@@ -223,7 +223,7 @@ static void add_facts(json_t *to, const Outcome *r) {
     json_object_set_new(to, "state", state);
 }
 
-/* The comparison of both libraries. */
+/* Returns the comparison of both libraries. */
 static json_t *classes_json(const ValidateRow *row) {
     RateClass c[RATE_CLASSES];
     const int n = compare_classes(row, c);
@@ -240,7 +240,7 @@ static json_t *classes_json(const ValidateRow *row) {
 static json_t *row_json(const Validation *a, const ValidateRow *row) {
     Str command = {0}, valid = {0};
     validate_command(a, row, &command);
-    utf8_repair(command.s, command.len, &valid); /* the command line may hold any bytes */
+    utf8_repair(command.s, command.len, &valid); /* the command line can contain any bytes */
     json_t *all = json_pack("{s:s, s:s, s:s, s:f, s:s}", "name", row->name, "certifies", row->what, "verdict",
                             STAGE_VERDICTS[verdict_of(row)], "seconds", row->a->seconds, "command", valid.s);
     str_free(&command), str_free(&valid);

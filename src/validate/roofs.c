@@ -1,7 +1,6 @@
-/* Measures the roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. A
- * device is compared with the rates that the vendor states and with its siblings; all devices work at the
- * same time. Ranks on a CPU share the CPU, so only rank 0 measures, for the comparison with the last good
- * run. */
+/* Measures the roofs of each device: the bandwidth of a copy, and the rate of a large GEMM in each type. All devices
+ * work at the same time. A device is compared with the rates that the vendor states, and with the other devices.
+ * Ranks on a CPU share the CPU, so only rank 0 measures it, for the comparison with the last good run. */
 #include "validate/roofs.h"
 
 #include <stdio.h>
@@ -22,8 +21,8 @@ static const Roof ITEMS[] = {{"copy", "GB/s", F32, true, true},
                              {"GEMM fp16", "GFLOP/s", F16, false, false}};
 enum { N_ITEMS = sizeof ITEMS / sizeof *ITEMS };
 
-/* The lowest accepted fraction of the vendor's rate, and of the median of all devices. The power limit sets the clocks
- * during a GEMM: four healthy H100 of one host differed by 6 %. */
+/* The lowest accepted fraction of the vendor's rate, and of the median of all devices. The power limit determines the
+ * clocks during a GEMM: four healthy H100 of one host differed by 6 %. */
 static const double LEAST_COPY = 0.7, LEAST_GEMM = 0.6, LEAST_COPY_OF_SIBLINGS = 0.95,
                     LEAST_GEMM_OF_SIBLINGS = 0.9;
 
@@ -62,7 +61,7 @@ void roofs_judge(Outcome *out, const Roof *roof, const double *best, const Suspe
     }
 }
 
-/* The vendor's rate, or 0 if it is unknown. */
+/* Returns the vendor's rate, or 0 if it is unknown. */
 static double stated(const StageRank *r, int item) {
     return ITEMS[item].copy ? bench_peak_copy(r->described)
                             : 1e3 * bench_peak(r->described, ITEMS[item].type);
@@ -90,8 +89,8 @@ static void finish(const StageRank *r, bool gpu, const NvmlLoad *load, int round
         outcome_limit(r->out, "roofs: the stated rates of this GPU, which are not known");
 }
 
-/* Whether too few rounds have passed for a comparison with a good run. On GPUs, a run without a good run also
- * uses the time for these rounds, because a later run may be compared with it. */
+/* Returns whether more rounds are needed for a comparison with a good run. On GPUs, a run without a good run also
+ * performs these rounds, because a later run may be compared with it. */
 static bool needs_more(const StageRank *r, bool gpu, int rounds) {
     int rates = 0;
     for (int i = 0; i < N_ITEMS; i++) rates += gpu ? r->world : ITEMS[i].on_cpu;
@@ -132,7 +131,7 @@ static Err on_rank(StageRank *r) {
 Err stage_roofs(const StageInput *in) {
     static const double LEAST_S = 5; /* duration of a round on a CPU */
     if (stage_on_gpu(in) || in->seconds >= LEAST_S) return stage_on_ranks(in, on_rank);
-    outcome_limit(in->out, "roofs: a CPU needs %.0f s to measure them, and only %.1f s are left", LEAST_S,
+    outcome_limit(in->out, "roofs: a CPU needs %.0f s to measure them, but only %.1f s are left", LEAST_S,
                   in->seconds);
     outcome_add(in->out, VALIDATE_INCONCLUSIVE, "", "there is too little time");
     return ERR_OK;

@@ -1,5 +1,4 @@
-/* Compares the speed of a device with the rate that the vendor states, and with the speeds of its
- * siblings. */
+/* Compares the speed of a device with the rate that the vendor states, and with the speeds of the other devices. */
 #pragma once
 
 #include "measure/nvml.h"
@@ -7,9 +6,9 @@
 
 typedef struct Roof {
     const char *name, *unit;
-    DType type;  /* type of a GEMM */
-    bool copy;   /* true: a copy; false: a GEMM */
-    bool on_cpu; /* whether it is also measured on a CPU */
+    DType type;  /* the type of a GEMM */
+    bool copy;   /* true for a copy, false for a GEMM */
+    bool on_cpu; /* if true, it is also measured on a CPU */
 } Roof;
 
 /* Adds evidence against each of the n devices whose best rate is too low. Rates are compared with the median

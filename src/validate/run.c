@@ -33,13 +33,13 @@ static const ValidateRow ROWS[] = {
 #include "validate/stages.def"
 };
 
-/* DEADLINE_S: how long a collective may wait for a member, unless an option sets it. */
+/* DEADLINE_S: number of seconds that a collective waits for a member, unless an option sets it. */
 enum { DEADLINE_S = 20, SLACK_S = 30 };
 static const double LEAST_SWEEP_S = 0.7, LEAST_GPU_SWEEP_S = 7, LEAST_VARIANT_S = 0.1;
-/* Time to open and close GPUs and NCCL, in the stages' shared process and in each drill of `hang`. */
+/* Time to open and close GPUs and NCCL: in the process that the stages share, and in each drill of `hang`. */
 static const double OPENING_S = 6.5, DRILL_OPENING_S = 13;
 
-/* A turn: one run of a stage with one library. It is in memory that the processes share. */
+/* A turn: one run of a stage with one library. Turns are in memory that the processes share. */
 typedef struct Turn {
     StageInput in;
     int stage;
@@ -48,20 +48,20 @@ typedef struct Turn {
 
 typedef struct Runner {
     const ValidateOptions *options;
-    Turn *turn[2];      /* current turns of library A and library B */
-    bool exclusive;     /* as in StageInput */
-    Isolation *kept[2]; /* processes kept from earlier stages, with open devices and library, or NULL if there
-                           is none */
-    JobWatch watch;     /* watches all processes */
+    Turn *turn[2];  /* the current turns of library A and library B */
+    bool exclusive; /* as in StageInput */
+    /* processes of earlier stages with open devices and library, or NULL if there is none */
+    Isolation *kept[2];
+    JobWatch watch; /* watches all processes */
     Validation *a;
     bool is_live;     /* stderr is a terminal, which shows a line about the current stage */
-    int64_t shown_ns; /* when the line was written, or 0 if the line is hidden */
+    int64_t shown_ns; /* time at which the line was written, or 0 if the line is hidden */
 } Runner;
 
 /* ---- while a process runs ---- */
 
-/* "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The stage's process may be updating the activity
- * text (`doing`) while it is read here. */
+/* Shows "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The process of the stage may change the activity
+ * text (`doing`) while this function reads it. */
 static void show(Runner *x) {
     enum { INTERVAL_NS = 200000000 };
     const Validation *a = x->a;
@@ -110,7 +110,7 @@ static void load(void *arg) {
     l->done = true;
 }
 
-/* Loads the library in a separate process, because a file that is not NCCL may do anything when loaded. `version` is
+/* Loads the library in a separate process, because loading a file that is not NCCL can have any effect. `version` is
  * empty after an error. */
 static Err load_alone(Runner *x, const char *file, char version[VERSION]) {
     enum { LIMIT_S = 60 };
@@ -142,7 +142,7 @@ static void take_turn(void *arg) {
     t->in.out->done = true;
 }
 
-/* The library's name in the stages: "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL". */
+/* Formats the library's name in the stages, such as "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL". */
 static void name_library(Runner *x, const StageInput *in, char *out, size_t n) {
     char version[VERSION];
     load_alone(x, in->config.nccl_library, version);
@@ -150,7 +150,7 @@ static void name_library(Runner *x, const StageInput *in, char *out, size_t n) {
              in->variant ? in->variant : "");
 }
 
-/* Records that the stage's process has crashed or had to be killed. */
+/* Records that the process of the stage has crashed or had to be killed. */
 static void note_crash(Runner *x, const Turn *t, const Isolated *i, double limit) {
     Outcome *out = t->in.out;
     const Blame b = isolated_blame(i);
@@ -174,8 +174,8 @@ static void end_kept(Runner *x, bool is_b) {
     x->kept[is_b] = NULL;
 }
 
-/* Runs a turn in the kept process. If that process has ended since the previous stage, this is not a fault of
- * the current stage, and a new process runs the turn. */
+/* Runs a turn in the kept process. If this process has ended since the previous stage, the current stage is not at
+ * fault, and a new process runs the turn. */
 static Isolated run_kept(Runner *x, bool is_b, double limit) {
     if (!x->kept[is_b]) x->kept[is_b] = isolation_new(take_turn, x->turn[is_b]);
     Isolated i = isolation_run(x->kept[is_b], limit, &x->watch);
@@ -184,8 +184,8 @@ static Isolated run_kept(Runner *x, bool is_b, double limit) {
     return isolation_run(x->kept[is_b], limit, &x->watch);
 }
 
-/* The seconds after which a stage is killed. Drills of `hang` have separate limits. The stage must judge the drills,
- * so its limit is longer. */
+/* Returns the number of seconds after which a stage is killed. Drills of `hang` have separate limits. The stage must
+ * judge the drills, so its limit is longer. */
 static double limit_of(const Turn *t) {
     const StageInput *in = &t->in;
     const double most = t->stage == STAGE_hang ? hang_most_seconds(in->exclusive)
@@ -200,8 +200,8 @@ static void end_turn(Runner *x, Turn *t, Isolated *i) {
     str_free(&i->said);
 }
 
-/* Opening GPUs and NCCL takes seconds, so stages share a process. A new environment or a stage that forks needs a new
- * process. */
+/* Runs a turn. Opening GPUs and NCCL needs seconds, so stages share a process. A new environment, or a stage that
+ * forks, needs a new process. */
 static void run_turn(Runner *x, bool is_b, bool in_new) {
     Turn *t = x->turn[is_b];
     x->a->now = &t->out;
@@ -215,8 +215,8 @@ static void run_turn(Runner *x, bool is_b, bool in_new) {
         end_kept(x, is_b);
 }
 
-/* GEMM tuning is off by default, because measuring the algorithms of a GEMM takes seconds, which is too
- * long for a stage. */
+/* Starts a turn. GEMM tuning is off by default, because measuring the algorithms of a GEMM needs seconds, which is
+ * too long for a stage. */
 static Turn *next_turn(Runner *x, int stage, bool is_b, double seconds) {
     const ValidateOptions *o = x->options;
     Turn *t = x->turn[is_b];
@@ -234,10 +234,10 @@ static Turn *next_turn(Runner *x, int stage, bool is_b, double seconds) {
     return t;
 }
 
-/* The environment variables of NCCL for another turn of the stage `collectives`. NCCL reads its environment
- * once per process. */
+/* The environment variables of NCCL for another turn of the stage `collectives`. NCCL reads its environment once per
+ * process. */
 typedef struct Variant {
-    const char *algorithm, *protocol; /* NULL: NCCL's choice */
+    const char *algorithm, *protocol; /* NULL if NCCL chooses */
 } Variant;
 
 static void set_or_clear(const char *name, const char *value) {
@@ -254,10 +254,10 @@ static void note_error(const Turn *t) {
     if (t->in.variant)
         outcome_limit(out, "collectives: %s, because %s", t->in.variant, out->error.msg);
     else
-        outcome_add(out, VALIDATE_FAIL, "not known", "it could not run: %s", out->error.msg);
+        outcome_add(out, VALIDATE_FAIL, "not known", "the stage could not run: %s", out->error.msg);
 }
 
-/* On GPUs, the cells of parity run in the stage's process. */
+/* Returns whether a stage needs a new process. On GPUs, the cells of parity run in the process of the stage. */
 static bool needs_new_process(const ValidateOptions *o, int stage) {
     return ROWS[stage].starts_processes && !(stage == STAGE_parity && o->config->device == ON_CUDA);
 }
@@ -271,8 +271,8 @@ static void add_outcome(const Turn *t, Outcome *to) {
     outcome_merge(to, &t->out);
 }
 
-/* Runs one turn and adds the result to the row. If `v` is NULL, the environment is unchanged. Returns whether
- * the turn ended; false after a signal. */
+/* Runs one turn and adds the result to the row. If `v` is NULL, the environment is unchanged. Returns whether the
+ * turn ended. Returns false after a signal. */
 static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Variant *v, Outcome *to) {
     if (x->a->signal) return false;
     Turn *t = next_turn(x, stage, is_b, seconds);
@@ -285,15 +285,15 @@ static bool add_turn(Runner *x, int stage, bool is_b, double seconds, const Vari
     return t->out.done;
 }
 
-/* Runs as many of NCCL's combinations of algorithm and protocol as time allows, at least one if `seconds` is not 0.
- * Each needs a new process, whose start counts as part of the time. */
+/* Runs as many of NCCL's combinations of algorithm and protocol as time allows, and at least one if `seconds` is not
+ * 0. Each combination needs a new process, whose start counts as part of the time. */
 static void sweep_variants(Runner *x, int stage, bool is_b, double seconds, Outcome *to) {
     static const Variant VARIANTS[] = {{"Ring", "LL"},     {"Ring", "LL128"},     {"Tree", "Simple"},
                                        {"Ring", "Simple"}, {"Tree", "LL"},        {"Tree", "LL128"},
                                        {"NVLS", "Simple"}, {"NVLSTree", "Simple"}};
     enum { N = sizeof VARIANTS / sizeof *VARIANTS };
     const int64_t start = clock_ns();
-    double left = seconds, starting = 0; /* time to start a turn, in addition to the turn's time */
+    double left = seconds, starting = 0; /* starting: time to start a turn, in addition to the turn's time */
     int i = 0;
     for (; i < N && (i ? left > starting + LEAST_VARIANT_S : seconds > 0); i++) {
         const double own = left / (N - i) - starting, turn = own > LEAST_VARIANT_S ? own : LEAST_VARIANT_S;
@@ -309,19 +309,19 @@ static void sweep_variants(Runner *x, int stage, bool is_b, double seconds, Outc
                       N - i, (int)N);
 }
 
-/* Variants do not run under a launcher, or if the user has chosen one. */
+/* Returns whether variants are run. They are not run under a launcher, or if the user has chosen one. */
 static bool sweeps_variants(int stage, const Outcome *out) {
     return stage == STAGE_collectives && stage_is_nccl(out->transport) && !getenv("NCCL_ALGO") &&
            !getenv("NCCL_PROTO") && comm_processes() == 1 && outcome_verdict(out) < VALIDATE_FAIL;
 }
 
-/* The seconds of a turn that are spent on variants; 0 if they are too few to start a process. */
+/* Returns the seconds of a turn for variants, or 0 if they are too few to start a process. */
 static double variants_seconds(const ValidateOptions *o, int stage, double seconds) {
     const double least = o->config->device == ON_CUDA ? LEAST_GPU_SWEEP_S : LEAST_SWEEP_S;
     return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
 }
 
-/* The drills of both libraries run concurrently, because drills spend most of their time waiting. */
+/* Returns whether both libraries run concurrently. Drills do, because they spend most of their time waiting. */
 static bool runs_both(const Runner *x, int stage) {
     return stage == STAGE_hang && compares_libraries(x->options, stage) && !x->exclusive;
 }
@@ -338,14 +338,15 @@ static void run_both(Runner *x, ValidateRow *row, int stage, double seconds) {
     }
 }
 
-/* The order of the turns: rates are measured twice, so that a drift of the machine affects both libraries equally. */
+/* Returns the order of the turns. Rates are measured twice, so that a drift of the machine affects both libraries
+ * equally. */
 static const char *order_of(const Runner *x, int stage) {
     if (!compares_libraries(x->options, stage) || runs_both(x, stage)) return "a";
     return stage == STAGE_speed || stage == STAGE_training ? "abba" : "ab";
 }
 
-/* If a turn did not end, further turns on that library are skipped: they would only reach the time limit again. The
- * second pair of turns is skipped if the first pair has used the time of both. */
+/* Runs the turns of a stage. If a turn did not end, more turns with the same library are skipped, because they would
+ * reach the time limit again. The second pair of turns is skipped if the first pair has used the time of both. */
 static void run_stage(Runner *x, ValidateRow *row, int stage, double all_seconds) {
     static const double MOST_OF_A_PAIR = 0.75;
     const char *order = order_of(x, stage);
@@ -364,8 +365,8 @@ static void run_stage(Runner *x, ValidateRow *row, int stage, double all_seconds
     }
 }
 
-/* Opens the devices and library B before B's first stage, so that this does not use the stage's time. Errors
- * are ignored here, because they occur again in the stage. */
+/* Opens the devices and library B before B's first stage, so that this does not use the stage's time. Errors are
+ * ignored, because they will occur again in the stage. */
 static void open_b(Runner *x, int stage) {
     if (!compares_libraries(x->options, stage) || x->kept[true] || x->exclusive || comm_processes() > 1)
         return;
@@ -381,11 +382,11 @@ static Err check_names(const ValidateOptions *o) {
     return text_list_check(&o->only, "only", names, STAGES);
 }
 
-/* Why a stage cannot run here, or NULL if it can. */
+/* Returns why a stage cannot run here, or NULL if it can. */
 static const char *obstacle(const ValidateOptions *o, const ValidateRow *row) {
     if (config_ranks(o->config) < row->least_ranks) return "it needs 2 ranks, and there is 1";
     if (comm_processes() > 1 && row->starts_processes)
-        return "it starts processes itself: run it without a launcher, with --ranks";
+        return "it starts processes: run it without a launcher, with --ranks";
     return NULL;
 }
 
@@ -398,8 +399,8 @@ static bool any_ran(const Validation *a) {
     return any;
 }
 
-/* Processes under a launcher have different clocks but need equal budgets. They ignore `gone`, the seconds passed so
- * far, and count all stages as remaining. */
+/* Returns the seconds for a stage. Processes under a launcher have different clocks but need equal budgets. They
+ * ignore `gone`, the elapsed seconds, and count all stages as remaining. */
 static double budget(const Runner *x, const Validation *a, int stage, double gone) {
     const ValidateOptions *o = x->options;
     const bool by_clock = comm_processes() == 1, gpu = o->config->device == ON_CUDA,
@@ -418,8 +419,8 @@ static double budget(const Runner *x, const Validation *a, int stage, double gon
 
 /* ---- a signal ---- */
 
-/* Marks a stage as interrupted, and keeps its findings. `doing`: what the signal interrupted, or NULL if the
- * stage had not begun. */
+/* Marks a stage as interrupted, and keeps its findings. `doing` describes what the signal interrupted; it is NULL if
+ * the stage had not begun. */
 static void note_interrupt(ValidateRow *row, const char *doing) {
     if (!row->a) row->a = isolated_memory(sizeof *row->a);
     outcome_add(row->a, VALIDATE_INTERRUPTED, "", doing ? "it was interrupted" : "the run was interrupted");
@@ -446,9 +447,9 @@ static void print_row(const Validation *a, const ValidateRow *row) {
     str_free(&line);
 }
 
-/* Under a launcher, this function runs in a separate thread when a signal arrives during a stage. If one
- * process ends, the others report its loss as a fault, and the launcher ends them. Processes that do not
- * write the report therefore wait for the one that does. */
+/* Under a launcher, this function runs in a separate thread when a signal arrives during a stage. If one process
+ * ends, the other processes report its loss as a fault, and the launcher ends them. Processes that do not write the
+ * report therefore wait for the process that writes it. */
 static void report_interrupt(void *validation) {
     enum { REPORT_S = 1 }; /* longer than rank 0 needs */
     Validation *a = validation;
@@ -459,7 +460,7 @@ static void report_interrupt(void *validation) {
     }
     ValidateRow *row = &a->row[a->stage];
     Outcome *now = mem_alloc(sizeof *now);
-    *now = *a->now; /* the rank may be writing to *a->now */
+    *now = *a->now; /* this rank may be writing to *a->now */
     now->seconds = (double)(clock_ns() - a->stage_ns) * 1e-9;
     outcome_merge(row->a, now);
     note_interrupt(row, now->doing);
@@ -506,7 +507,7 @@ static Err run_row(Runner *x, Validation *a, int stage) {
     return ERR_OK;
 }
 
-/* Finds out whether processes can share a GPU. With --device cuda and no --ranks, also counts the GPUs and sets one
+/* Determines whether processes can share a GPU. With --device cuda and no --ranks, also counts the GPUs and sets one
  * rank per GPU. */
 static Err look_at_devices(Runner *x, Config *c) {
     if (c->device != ON_CUDA || comm_processes() > 1) return ERR_OK;
@@ -544,8 +545,8 @@ static Err check_options(Runner *x, Validation *a) {
     const ValidateOptions *o = x->options;
     ERR_RETURN(check_libraries(x, a));
     if (config_ranks(o->config) > EXACT_RANKS)
-        return err_user("%lld ranks: validate runs on at most %d", (long long)config_ranks(o->config),
-                        (int)EXACT_RANKS);
+        return err_user("%lld ranks are too many: validate runs on at most %d",
+                        (long long)config_ranks(o->config), (int)EXACT_RANKS);
     return ERR_OK;
 }
 

@@ -1,11 +1,11 @@
 /* Measures speed between ranks: the bus bandwidth of collectives, the bandwidth of each pair of ranks in both
  * directions, and how long each rank needs for equal work before it arrives. Each round samples all of these, so that
- * slow changes of the machine affect all equally. A pair or a rank is slow if the whole confidence interval of its
- * median (base/statistics.h) is below a fraction of its siblings' upper quartile. In a world of two, each has one
- * sibling: the other direction of the link, or the arrival of the other rank. The interval then has to be below a
- * fraction of the sibling's whole interval. If all links of a rank are slow, the rank is the suspect,
- * otherwise the link. If all links of the world are slow, the comparison with their roof (links_roof.h)
- * detects it. */
+ * slow changes of the machine affect all of them equally. A pair or a rank is slow if the entire confidence interval
+ * of its median (base/statistics.h) is below a fraction of the upper quartile of its siblings. In a world of two
+ * ranks, the only sibling is the other direction of the link, or the arrival of the other rank. The interval then has
+ * to be below a fraction of the sibling's entire interval. If all links of a rank are slow, the rank is the suspect;
+ * otherwise, the suspect is the link. If all links of the world are slow, the comparison with their roof
+ * (links_roof.h) detects this. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,16 +22,16 @@
 #include "validate/links_roof.h"
 #include "validate/stage.h"
 
-/* ROUND_SAMPLES: samples of each link and rank in a round. PASSES: maximum number of measured worlds. REPEATS: calls
- * in a sample. A sample of short GPU calls has SHORT times as many, because the overhead at its start differs between
- * processes. */
+/* ROUND_SAMPLES: number of samples of each link and rank in a round. PASSES: maximum number of measured worlds.
+ * REPEATS: number of calls in a sample. A sample of short GPU calls has SHORT times as many calls, because the
+ * overhead at the start of a sample differs between processes. */
 enum { MOST_PAIRED = 12, SIZES = 2, ROUND_SAMPLES = 2, PASSES = 2, REPEATS = 2, SHORT = 8 };
 
 typedef struct Speed {
     StageRank *r;
     bool second;      /* something was slow in the first world */
     bool gpu, shared; /* shared: ranks share a device and its memory */
-    /* message: bytes of a message over a link, more than the caches hold; most: bytes of the largest
+    /* message: bytes of a message over a link, which exceed the size of the caches; most: bytes of the largest
      * collective */
     size_t message, most;
     int round;
@@ -47,7 +47,7 @@ enum { N_ROOFED = sizeof ROOFED / sizeof *ROOFED };
 /* Links and ranks that were slow in every measurement so far, and the rates of their siblings. */
 typedef struct Slow {
     bool link[MOST_PAIRED * MOST_PAIRED], rank[EXACT_RANKS]; /* [from * world + to] */
-    /* bus bandwidth too far below the roof (links_are_slow) */
+    /* the bus bandwidth is too far below the roof (links_are_slow) */
     bool below[N_ROOFED];
     double of_links, of_ranks;
 } Slow;
@@ -59,7 +59,7 @@ static double slowest(const Speed *s, int64_t start_ns) {
     return stage_reduce(s->r, COMM_MAX, (double)(clock_ns() - start_ns) * 1e-9);
 }
 
-/* Number of calls in a sample. */
+/* Returns the number of calls in a sample. */
 static int calls_of(const Speed *s, bool is_short) { return s->gpu && is_short ? SHORT * REPEATS : REPEATS; }
 
 static void keep_rate(const Speed *s, double rate, double roof, const char *name) {
@@ -118,7 +118,7 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
                            .n = (int64_t)s->message,
                            .peer = r->rank == low,
                            .device = r->device};
-    /* a warm-up, so that the caches are in the same state for each link */
+    /* This warm-up puts the caches into the same state for each link. */
     if (takes_part) comm_run(r->comm, &call);
     device_wait(r->device);
     stage_barrier(r);
@@ -138,7 +138,7 @@ static void sample_arrival(Speed *s, bool keep) {
     double *all = mem_zero((size_t)r->world, sizeof *all);
     STAGE_DOING(r, "arrival of the ranks");
     stage_barrier(r);
-    /* a warm-up, because the caches of the rank that waited longest are cold */
+    /* This warm-up is needed because the caches of the rank that waited longest are cold. */
     call_run(&OPS[OP_linear], &call);
     device_wait(r->device);
     const int64_t start = clock_ns();
@@ -154,18 +154,18 @@ static void sample_arrival(Speed *s, bool keep) {
     free(all);
 }
 
-/* Number of samples required to judge a link or rank. */
+/* Returns the number of samples required to judge a link or rank. */
 static int least_samples(const Speed *s) {
     return (int)interval_least(INTERVAL_ERROR / (s->r->world * (s->r->world - 1)));
 }
 
-/* Whether this world has taken less than `seconds`. The limits below keep two worlds within the time after which run.c
- * ends a stage. */
+/* Returns whether this world has used less than `seconds`. The limits below keep two worlds within the time after
+ * which run.c ends a stage. */
 static bool is_within(const Speed *s, double seconds) {
     return stage_has_time(s->r, seconds / s->r->in->seconds);
 }
 
-/* The minimum number of rounds. A round samples each collective once, and each link and rank at least
+/* Returns the minimum number of rounds. A round samples each collective once, and each link and rank at least
  * once. */
 static int least_rounds(const Speed *s) {
     const int n = s->r->world, links = n <= MOST_PAIRED ? n * (n - 1) : 0;
@@ -179,8 +179,8 @@ static bool has_time(const Speed *s) {
 
 static bool has_time_for_another_world(const Speed *s) { return is_within(s, s->r->in->seconds + 15); }
 
-/* A very slow link or rank must be identified, so links and ranks are measured for longer than collectives. A second
- * world gets as much time as the first world was allowed. */
+/* Returns whether there is time for another round. A very slow link or rank must be identified, so links and ranks
+ * are measured for longer than collectives. A second world gets the time that the first world was allowed. */
 static bool has_time_to_name(const Speed *s) {
     return s->second ? has_time_for_another_world(s) : is_within(s, 2 * s->r->in->seconds + 20);
 }
@@ -204,7 +204,7 @@ static bool is_slow(const Metric *m, double of, double fraction, int siblings) {
     return m && interval_of_median(m->sample, m->n, INTERVAL_ERROR / siblings, &i) && i.high < fraction * of;
 }
 
-/* The lower end of the interval of the faster one of two siblings, or 0 if there are too few samples. */
+/* Returns the lower end of the interval of the faster of two siblings, or 0 if there are too few samples. */
 static double faster_of_two(const Metric *a, const Metric *b) {
     Interval x = {0}, y = {0};
     if (a) interval_of_median(a->sample, a->n, INTERVAL_ERROR / 2, &x);
@@ -218,7 +218,8 @@ static const Metric *link_of(const Speed *s, int from, int to) {
     return outcome_metric(s->r->out, name);
 }
 
-/* Whether all links from and to a rank are slow. With two ranks, a slow link is not evidence against one of them. */
+/* Returns whether all links from and to a rank are slow. With two ranks, a slow link is not evidence against one of
+ * them. */
 static bool is_rank(const bool *slow, int n, int rank) {
     bool all = n > 2;
     for (int k = 0; k < n; k++) all &= k == rank || slow[rank * n + k] || slow[k * n + rank];
@@ -285,7 +286,7 @@ static void report_arrivals(const Speed *s, const Slow *slow) {
     for (int i = 0; i < s->r->world; i++)
         if (slow->rank[i])
             outcome_add(s->r->out, VALIDATE_DEGRADED, stage_suspect(s->r, i).s,
-                        "it arrives late: its work takes %.2g ms, and %.2g ms on %s",
+                        "it arrives late: its work takes %.2g ms, compared with %.2g ms on %s",
                         1e3 / metric_median(arrival_of(s, i)), 1e3 / slow->of_ranks,
                         s->r->world > 2 ? "its siblings" : "the other rank");
 }
@@ -311,7 +312,7 @@ static void find_roof(Speed *s) {
     free(ids), free(all);
 }
 
-/* The rank whose links are slower than all other links, or -1 if there is none or it is unknown. */
+/* Returns the rank whose links are slower than all other links, or -1 if there is none or it is unknown. */
 static int slowest_rank(const Speed *s) {
     static const double LEAST = 0.8;
     const int n = s->r->world;
@@ -356,8 +357,8 @@ static void report_roof(const Speed *s, const Slow *slow) {
 
 static size_t bytes_of(const Speed *s) { return s->most > s->message ? s->most : s->message; }
 
-/* Writes the memory before the measurement: pages that were never written may all map to one page of zeros,
- * which is read faster. */
+/* Writes the memory before the measurement. Pages that were never written may all map to one page of zeros, which is
+ * read faster. */
 static void touch(const Speed *s, char *at) {
     char *filled = mem_alloc(bytes_of(s));
     memset(filled, 1, bytes_of(s));
@@ -431,7 +432,7 @@ static void finish(const Speed *s, const Slow *slow) {
     links_share(&s->roof, sum, share, sizeof share);
     const int least = least_samples(s), samples = arrival_of(s, 0) ? arrival_of(s, 0)->n : 0;
     if (samples < least)
-        outcome_limit(r->out, "speed: slow links and ranks, because there are only %s, and %d are needed",
+        outcome_limit(r->out, "speed: slow links and ranks, because there are only %s, but %d are needed",
                       amount(samples, "sample").s, least);
     if (samples < least) outcome_add(r->out, VALIDATE_INCONCLUSIVE, "", "nothing could be judged");
     outcome_sum_up(r->out, "%s: %s %.2f GB/s of bus bandwidth%s%s%s, %s", r->transport, name,
@@ -445,7 +446,7 @@ static void finish(const Speed *s, const Slow *slow) {
 typedef struct Passes {
     Slow slow;
     int pass;
-    bool again; /* set by rank 0 */
+    bool again; /* rank 0 sets it */
 } Passes;
 
 static Err on_rank(StageRank *r) {
@@ -465,7 +466,7 @@ static Err on_rank(StageRank *r) {
 }
 
 /* The placement of memory and threads affects the caches of a CPU, so a link or a rank counts as slow only if it is
- * slow in each of several worlds. If the first world needs too much time, no further world is measured. */
+ * slow in each of several worlds. If the first world needs too much time, no other world is measured. */
 Err stage_speed(const StageInput *given) {
     Passes passes = {.again = true};
     StageInput in = *given;

@@ -10,9 +10,9 @@ typedef struct StageInput {
     Config config; /* options, with this run's number of ranks, library and deadline */
     double seconds;
     Outcome *out;
-    const char *variant; /* collectives: algorithm and protocol of NCCL; NULL if NCCL chooses them */
-    bool exclusive;      /* whether only one process at a time can use a device */
-    void *state;         /* owned by the stage, shared by all its worlds in this process */
+    const char *variant; /* collectives: the algorithm and protocol of NCCL; NULL if NCCL chooses them */
+    bool exclusive;      /* only one process at a time can use a device */
+    void *state;         /* owned by the stage, and shared by all its worlds in this process */
 } StageInput;
 
 /* The stages of stages.def. Each function writes its result to `out` and returns an error only for invalid options. */
@@ -28,26 +28,26 @@ Err parity_find_golden(const char *given, char **out);
 /* A rank of a stage. */
 typedef struct StageRank {
     const StageInput *in;
-    Comm *comm; /* NULL: one rank */
+    Comm *comm; /* NULL if there is one rank */
     Device *device;
     int rank, world;
-    int sharing;    /* number of ranks on this rank's device, including this rank */
+    int sharing;    /* number of ranks, including this one, on this rank's device */
     Outcome *out;   /* set on rank 0 only; NULL on other ranks */
-    int64_t end_ns; /* end of the budget */
+    int64_t end_ns; /* the end of the budget */
     char described[200], transport[200];
 } StageRank;
 
 /* Opens the world with its devices and transport, and runs fn on each rank. */
 Err stage_on_ranks(const StageInput *, Err (*fn)(StageRank *));
-/* The number of ranks of the world. */
+/* Returns the number of ranks of the world. */
 int stage_world(const StageInput *);
 bool stage_on_gpu(const StageInput *);
 
-/* These communicate between all ranks, through the host. All ranks must call them. */
+/* These functions communicate between all ranks, through the host. All ranks must call them. */
 void stage_gather(const StageRank *, const void *mine, void *all, size_t bytes); /* all: [world] */
 double stage_reduce(const StageRank *, CommReduction, double);
 void stage_barrier(const StageRank *);
-/* Whether less than this fraction of the budget has passed. Rank 0 decides for all ranks. */
+/* Returns whether less than this fraction of the budget has passed. Rank 0 decides for all ranks. */
 bool stage_has_time(const StageRank *, double fraction);
 /* Describes what the stage is doing. Only rank 0 records it. */
 #define STAGE_DOING(r, ...) ((r)->out ? outcome_doing((r)->out, __VA_ARGS__) : (void)0)
@@ -55,11 +55,11 @@ bool stage_has_time(const StageRank *, double fraction);
 typedef struct Suspect {
     char s[96];
 } Suspect;
-/* "GPU 2 (rank 2)", or "rank 2" on a CPU. */
+/* Returns "GPU 2 (rank 2)", or "rank 2" on a CPU. */
 Suspect stage_suspect(const StageRank *, int rank);
-/* Whether a transport, which rank_open_device has described, is NCCL. */
+/* Returns whether a transport, which rank_open_device has described, is NCCL. */
 bool stage_is_nccl(const char *transport);
 /* Records in the stage's result that the result depends on the transport. */
 void stage_note_transport(const StageRank *);
-/* "NCCL 2.28.9", or a description of the transport through host memory. */
+/* Returns "NCCL 2.28.9", or a description of the transport through host memory. */
 Suspect stage_transport(const StageRank *);

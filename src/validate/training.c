@@ -1,5 +1,5 @@
-/* A short data-parallel training run on random tokens, twice: MFU, the speed of the last third compared
- * with the first, and whether both runs have bitwise equal losses and gradient norms. */
+/* Performs a short data-parallel training run on random tokens twice. Reports MFU, and the speed of the last third of
+ * the steps compared with the first third. Losses and gradient norms of both runs must be bitwise equal. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,18 +15,19 @@
 #include "train/trainer.h"
 #include "validate/stage.h"
 
-enum { MOST_STEPS = 200, LEAST_STEPS = 8 }; /* LEAST_STEPS: the minimum for a comparison of two libraries */
+/* LEAST_STEPS: minimum number of steps for a comparison of two libraries */
+enum { MOST_STEPS = 200, LEAST_STEPS = 8 };
 
 typedef struct Training {
     const StageInput *in;
     Config config;
 } Training;
 
-/* The steps of one run; all members except the times are equal on all ranks. */
+/* The steps of one run. All members except the times are equal on all ranks. */
 typedef struct Steps {
     int64_t n;
     double loss[MOST_STEPS], norm[MOST_STEPS], seconds[MOST_STEPS];
-    double flops; /* FLOPs of a step */
+    double flops; /* FLOPs per step */
 } Steps;
 
 /* ---- options ---- */
@@ -110,8 +111,8 @@ static void take_step(const StageRank *r, const Training *t, Trainer *trainer, c
     s->n++;
 }
 
-/* Runs `steps` steps or, if 0, until half of the budget has passed. Runs no step if the training does not fit
- * into memory. */
+/* Runs `steps` steps or, if `steps` is 0, until half of the budget has passed. Runs no step if the training does not
+ * fit into memory. */
 static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
     char transport[200];
     Device *device;
@@ -121,7 +122,7 @@ static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
     if (memory_plan_fits(&plan, device, r->comm).code) {
         rank_free_device(r->comm, device);
         if (r->out)
-            outcome_limit(r->out, "training: a rank needs %s of memory, and %s are available for all of them",
+            outcome_limit(r->out, "training: a rank needs %s of memory, but %s are available for all ranks",
                           bytes_text((double)memory_plan_total(&plan)).s, bytes_text((double)available).s);
         if (r->out) outcome_add(r->out, VALIDATE_INCONCLUSIVE, "", "too little memory");
         return ERR_OK;
@@ -152,16 +153,17 @@ static void judge_determinism(const StageRank *r, const Steps *a, const Steps *b
             return;
         }
         if (a->loss[i] == b->loss[i] && a->norm[i] == b->norm[i]) continue;
-        outcome_add(r->out, VALIDATE_FAIL, r->world > 1 ? "rank or transport" : stage_suspect(r, 0).s,
-                    "two equal runs differ from step %d on: loss %.17g and %.17g, gradient norm %.17g and "
-                    "%.17g%s",
-                    (int)i + 1, a->loss[i], b->loss[i], a->norm[i], b->norm[i],
-                    r->world > 1 ? "; the stages compute and collectives show the cause" : "");
+        outcome_add(
+            r->out, VALIDATE_FAIL, r->world > 1 ? "rank or transport" : stage_suspect(r, 0).s,
+            "two equal runs differ, beginning at step %d: loss %.17g and %.17g, gradient norm %.17g and "
+            "%.17g%s",
+            (int)i + 1, a->loss[i], b->loss[i], a->norm[i], b->norm[i],
+            r->world > 1 ? "; the stages compute and collectives show the cause" : "");
         return;
     }
 }
 
-/* The first step is not counted: it touches memory for the first time. */
+/* The first step is ignored, because it is the first use of memory. */
 static void judge_drift(const StageRank *r, const Steps *s) {
     static const double MOST = 1.05;
     const int64_t third = (s->n - 1) / 3;
@@ -174,7 +176,7 @@ static void judge_drift(const StageRank *r, const Steps *s) {
                       amount(s->n, "step").s);
     else if (last.low > MOST * first.high)
         outcome_add(r->out, VALIDATE_DEGRADED, "clocks or cooling",
-                    "steps take %.2f ms at the end, and %.2f ms at the start", last.median * 1e3,
+                    "steps take %.2f ms at the end, compared with %.2f ms at the start", last.median * 1e3,
                     first.median * 1e3);
 }
 
@@ -201,7 +203,7 @@ static Err on_rank(StageRank *r) {
     Steps *a = mem_zero(2, sizeof *a), *b = a + 1;
     Err e = make_config(r->in, arena, &t);
     stage_note_transport(r);
-    rank_free_device(r->comm, r->device); /* each training run opens the device itself */
+    rank_free_device(r->comm, r->device); /* each training run opens the device again */
     if (!e.code) e = train(r, &t, 0, a);
     if (!e.code && a->n) e = train(r, &t, a->n, b);
     if (!e.code && a->n && b->n && r->out) {

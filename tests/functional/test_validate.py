@@ -119,7 +119,7 @@ for case in CASES:
     shutil.copytree(ROOT / "golden" / case, WORK / "broken" / case)
     (WORK / "broken" / case / "run.conf").write_text("num-layers = none of them\n")
 stages, said = validate(*ONLY, "inventory", "parity", "--golden", WORK / "broken", expect=1)
-named(stages["parity"], "not known", "it could not run: ")
+named(stages["parity"], "not known", "the stage could not run: ")
 assert stages["inventory"]["verdict"] == "PASS", said
 
 # Without golden cases, the program runs the stages that do not need them.
@@ -177,7 +177,7 @@ for words, message in (
          f"'{WORK}/none/llama-layouts' is not a golden case: it has no run.conf. Set --golden"),
         (["--golden", WORK / "part"], f"'{WORK}/part/mixtral-layouts' is not a golden case: it has no run.conf"),
         (["--golden", WORK / "cut", "--only", "inventory"], "cut/gpt2-layouts/"),
-        (["--ranks", 257, "--only", "inventory"], "257 ranks: validate runs on at most 256"),
+        (["--ranks", 257, "--only", "inventory"], "257 ranks are too many: validate runs on at most 256"),
         (["--allow-changes"], "--allow-changes needs --good"),
         (["--good", WORK / "empty.json"], "is not a report of validate"),
         (["--good", WORK / "none.json"], "none.json"),

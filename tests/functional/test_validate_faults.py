@@ -7,7 +7,7 @@ named(validate(*ONLY, "compute", program=FAULTY, FAULTY="gemm 2 7", expect=1)[0]
 named(validate(*ONLY, "compute", program=FAULTY, FAULTY="count 2 5", expect=1)[0]["compute"], "rank 2",
       "but right according to the host")
 named(validate(*ONLY, "compute", program=FAULTY, FAULTY="gemm 2 2", expect=1)[0]["compute"], "rank 2",
-      "the block of rank 3 differs from the host's, but that rank's own result does not")
+      "the block of rank 3 differs from the result of the host, but that rank's own result does not")
 # The GEMMs of one dtype take longer than a rank may wait for the others.
 LONG = ["--ranks", 4, "--seconds", 12, "--distributed-timeout-seconds-after-init", 2, "--only"]
 named(validate(*LONG, "compute", program=FAULTY, FAULTY="gemm 2 7", expect=1)[0]["compute"], "rank 2",

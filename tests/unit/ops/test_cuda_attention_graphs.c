@@ -282,7 +282,7 @@ TEST(refused_operands) {
     refused("wider than keys", of_size(8, 2, 2, 16, 24), Q, AS_IT_IS, 0);
     refused("less than two", of_size(1, 2, 2, 16, 16), Q, AS_IT_IS, 0);
     refused("no heads", of_size(8, 0, 2, 16, 16), Q, AS_IT_IS, 0);
-    refused("evenly apart", SMALL, K, STRIDE, 16);
+    refused("evenly spaced", SMALL, K, STRIDE, 16);
     refused("16 bytes", of_size(8, 2, 1, 16, 16), K, STRIDE, 20);
     refused("16 bytes", SMALL, V, OFFSET, 8);
     refused("added to", SMALL, DK, FLAGS, TENSOR_ACCUM);
@@ -319,10 +319,10 @@ TEST(refused_masks_and_versions) {
     ahead.window_right = 2;
     refused("aligned with neither", with(ahead, 8), Q, AS_IT_IS, 0);
     late.key.first = 1;
-    refused("sees no key", with(late, 8), Q, AS_IT_IS, 0);
+    refused("attends to no key", with(late, 8), Q, AS_IT_IS, 0);
     narrow.window_left = 1;
     refused("narrow window", with(narrow, 8), Q, AS_IT_IS, 0);
-    refused("sees no key", with(narrow, 20), Q, AS_IT_IS, 0);
+    refused("attends to no key", with(narrow, 20), Q, AS_IT_IS, 0);
     refused("own key", with(most, 9), Q, AS_IT_IS, 0);
     refused("9.14.0 is wrong for windows", with(most, 8), Q, VERSION, 91400);
     refused("older than 9.14.0", SMALL, Q, VERSION, 91001);

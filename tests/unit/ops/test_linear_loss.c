@@ -196,7 +196,7 @@ TEST(another_gradient_than_was_announced_is_a_fault) {
     FaultScope scope;
     work_open(&k, &l, (How){.positions = 2});
     assert_false(without_fault(run_with_other_gradient, &k, &scope));
-    assert_non_null(strstr(scope.message, "the loss gets another gradient than was announced"));
+    assert_non_null(strstr(scope.message, "the gradient of the loss is not the announced one"));
     work_close(&k);
 }
 

@@ -153,7 +153,7 @@ TEST(only_reports_of_passed_runs_are_good) {
         {"{\"schema\": 1, \"verdict\": \"DEGRADED\", \"ranks\": 3, \"stages\": []}",
          "has the verdict DEGRADED"},
         {"[1]", "schema is not 1"},
-        {"", "it is not in JSON"}};
+        {"", "it is not valid JSON"}};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         const Err e = open_good(BAD[i][0], &good);
         assert_true(e.code == ERR_USER && strstr(e.msg, BAD[i][1]) && !good);
