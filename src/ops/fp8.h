@@ -2,8 +2,8 @@
  * with the recipes of Transformer Engine (pytorch/fp8.py FP8GlobalStateManager, common/recipe). GEMMs
  * multiply the FP8 values q if the device can. Otherwise they are emulated: they multiply q / scale in fp32.
  *
- *   delayed     the scale of a tensor follows from its amaxes in past steps, over all ranks of a stage. The window
- *   moves once per step, regardless of the microbatches (Transformer Engine: once per forward)
+ *   delayed     the scale of a tensor follows from its amaxes in past steps, over all ranks of a stage. The
+ *               window moves once per step, regardless of the microbatches (Transformer Engine: once per forward)
  *   tensorwise  the scale follows from the tensor's current amax, over all ranks that hold parts of it
  *   blockwise   every 128 terms of a sum have a separate scale; in a weight, every 128 x 128 block. Blocks begin
  *               where a rank's part begins, so sharding into parts that are not multiples of 128 changes them

@@ -1,6 +1,6 @@
-/* Blocks of device memory, all of one size, into which buckets are gathered temporarily. A block is allocated
- * only when none is free. The number of blocks therefore depends only on the order of the calls, and a dry
- * run allocates as many as the real run. */
+/* Blocks of device memory, all of the same size, into which buckets are gathered temporarily. A block is allocated
+ * only if no block is free. The number of blocks therefore depends only on the order of the calls, and a dry run
+ * allocates the same number as the real run. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,18 +9,18 @@
 
 typedef struct BucketPool {
     const Registry *registry;
-    Comm *comm;       /* moves the buckets; NULL: none */
-    const char *what; /* for messages */
-    size_t bytes;     /* bytes per block */
+    Comm *comm;       /* moves the buckets; NULL if nothing moves */
+    const char *what; /* a name for messages */
+    size_t bytes;     /* number of bytes per block */
     void **free_ones;
     int taken, n_free;
 } BucketPool;
 
-/* Whether a block is free or fewer than `enough` blocks exist. */
+/* Returns whether a block is free or fewer than `enough` blocks exist. */
 bool bucket_pool_can_take(const BucketPool *, int enough);
 void *bucket_pool_take(BucketPool *);
 void bucket_pool_give(BucketPool *, void *);
-/* The number of bytes of all blocks. */
+/* Returns the size of all blocks in bytes. */
 size_t bucket_pool_bytes(const BucketPool *);
-/* All blocks must have been returned. */
+/* Frees the pool. All blocks must have been returned. */
 void bucket_pool_free(BucketPool *);

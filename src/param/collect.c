@@ -11,23 +11,23 @@ typedef struct Copying {
     FlatBuffer kind;
     void *flat;
     double *whole;
-    bool gathers; /* true: copies into the full model; false: copies from it */
+    bool gathers; /* true for copies into the full model, false for copies from it */
 } Copying;
 
 static const Param *counterpart(const Registry *whole, const Param *p) {
     const Param *w = registry_find(whole, p->spec.name);
-    CHECK(w, "the whole model has no parameter '%s'", p->spec.name);
+    CHECK(w, "the full model has no parameter '%s'", p->spec.name);
     return w;
 }
 
-/* The address in the full model of element e of this rank's flat layout, or NULL if e is padding. */
+/* Returns the address in the full model of element e of this rank's flat layout, or NULL if e is padding. */
 static double *place(const Copying *c, const Param *p, const Param *in_whole, int64_t e) {
     const int64_t local = e - p->offset, row = param_global_row(p, local / p->columns);
     if (row < 0) return NULL;
     return c->whole + in_whole->offset + row * in_whole->columns + p->first_column + local % p->columns;
 }
 
-/* Copies elements [begin, end) of the flat layout, which begin at `at` in the buffer. */
+/* Copies elements [begin, end) of the flat layout, which begin at element `at` of the buffer. */
 static void copy_range(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
     const DType type = registry_dtype(c->registry, c->kind);
     const size_t size = dtype_size(type);
@@ -46,7 +46,7 @@ static void copy_range(const Copying *c, const Param *p, const Param *in_whole, 
     device_view_end(&view);
 }
 
-/* Copies those elements of [begin, end) that the buffer holds. */
+/* Copies the elements of [begin, end) that the buffer holds. */
 static void copy_held(const Copying *c, const Param *p, const Param *in_whole, int64_t begin, int64_t end) {
     int n;
     const FlatRange everything = {0, c->registry->elements, 0},
@@ -92,7 +92,7 @@ void registry_gather_owners(const Registry *r, Comm *comm, const Registry *whole
 }
 
 void registry_scatter_whole(const Registry *whole, Registry *r) {
-    CHECK(whole->precise == F64, "the whole model is F64");
+    CHECK(whole->precise == F64, "the full model must be F64");
     DeviceView masters =
         device_view(whole->device, whole->masters, (size_t)whole->elements * sizeof(double), VIEW_READ);
     const Copying c = {r, FLAT_MASTERS, r->masters, masters.data, false};

@@ -16,7 +16,7 @@ Tensor fp8_weight_row(const Param *buffer, int64_t row) {
                        &all->dim[1]);
 }
 
-/* ---- memory: first all amaxes, which one message combines, then the scales ---- */
+/* ---- memory: all amaxes, which one message combines, followed by the scales ---- */
 
 static int64_t take(Registry *r, Tensor *t, int64_t at, int64_t n) {
     const size_t each = dtype_size(r->precise);
@@ -69,7 +69,7 @@ static void find_amaxes(const Registry *r, const Param *p) {
              &(Call){.in = {&x}, .out = {&p->fp8->amaxes}, .attr = &attr, .device = r->device});
 }
 
-/* The scales of all blocks are computed also if this rank holds no part of the weight. */
+/* Casts this rank's part. The scales of all blocks are computed even if this rank holds no part of the weight. */
 static void cast(const Registry *r, const Param *p) {
     FlatRange part = param_part_held(r, p);
     if (part.end < part.begin) part.begin = part.end = p->offset;
@@ -87,7 +87,8 @@ static void cast(const Registry *r, const Param *p) {
                      .device = r->device});
 }
 
-/* Non-negative floats are ordered like their bits. NCCL's maximum of floats does not preserve NaN. */
+/* Combines the amaxes of a group as integers, because non-negative floats are ordered like their bits. NCCL's maximum
+ * of floats does not preserve NaN. */
 static void combine(const Registry *r, Comm *comm, Group group, Tensor *amaxes) {
     if (comm && group.size > 1)
         comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
@@ -101,8 +102,8 @@ static void combine(const Registry *r, Comm *comm, Group group, Tensor *amaxes) 
                                    .device = r->device});
 }
 
-/* All ranks of a group must take part, also those without parts. A weight's blocks are those of one tensor-parallel
- * rank; only the amax of a whole weight is combined over these ranks. */
+/* All ranks of a group must take part, including ranks without parts. A block belongs to one tensor-parallel rank;
+ * only the amax of an entire weight is combined over tensor-parallel ranks. */
 void fp8_weights_cast(Registry *r, Comm *comm) {
     Tensor all = tensor_make(r->fp8_scales, r->precise, 1, &r->fp8_amaxes);
     const FillAttr zero = {0};

@@ -6,13 +6,13 @@
 #include "param/bucket_pool.h"
 #include "param/fp8_weights.h"
 
-enum { SLOTS = 2 }; /* one for the bucket in use, one for the next */
+enum { SLOTS = 2 }; /* one for the bucket in use, and one for the next bucket */
 
 typedef struct Piece {
-    CommWork *work; /* NULL if it is complete, or has not been started */
+    CommWork *work; /* NULL if the gather is complete or has not been started */
     bool stale;     /* below stage 3: the gather has not been started since the last gather_publish */
-    void *slot;     /* stage 3 */
-    int64_t used;   /* time of the last use, in calls of gather_use */
+    void *slot;     /* used at stage 3 */
+    int64_t used;   /* number of the call of gather_use in which it was last used */
     bool attends;   /* an attention op has run while this was the last used bucket */
 } Piece;
 
@@ -21,10 +21,11 @@ struct Gather {
     Comm *comm;
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
-    bool in_graph; /* a CUDA graph starts the gathers; gather_publish does not */
-    int64_t now;   /* calls of gather_use */
-    int last, way; /* last used bucket; 1 if bucket numbers rise (in a backward pass), -1 if they fall */
-    int due;       /* the bucket whose gather starts at the next attention op, or -1 if there is none */
+    bool in_graph; /* if true, a CUDA graph starts the gathers, and gather_publish does not */
+    int64_t now;   /* number of calls of gather_use */
+    /* last: the last used bucket; way: 1 if bucket numbers rise (in a backward pass), -1 if they fall */
+    int last, way;
+    int due; /* the bucket whose gather starts at the next attention op, or -1 if there is none */
 };
 
 static Bucket *bucket(const Gather *g, int k) { return &g->registry->buckets[k]; }
@@ -40,7 +41,8 @@ static size_t value_bytes(const Gather *g, int k) {
     return (size_t)(b->end - b->begin) * dtype_size(registry_dtype(g->registry, bucket_values(b)));
 }
 
-/* Mates share a slot, in which the one with FP8 weights comes last. */
+/* Returns the first of the buckets that share k's slot. Mates share a slot, in which the bucket with FP8 weights is
+ * the last. */
 static int lead_of(const Gather *g, int k) {
     const Bucket *b = bucket(g, k);
     return b->fp8 && b->mate >= 0 ? b->mate : k;
@@ -104,7 +106,8 @@ static void show(Gather *g, int k, char *slot) {
     }
 }
 
-/* lead: the first of the buckets in the slot; slot: NULL if they leave it */
+/* Points the parameters of a slot's buckets to the slot, or to no memory if `slot` is NULL. `lead` is the first of
+ * these buckets. */
 static void show_slot(Gather *g, int lead, char *slot) {
     const int mate = bucket(g, lead)->mate;
     show(g, lead, slot);
@@ -119,7 +122,7 @@ static void drop(Gather *g, int lead) {
     show_slot(g, lead, NULL);
 }
 
-/* The least recently used slot that the current call does not use. */
+/* Returns the least recently used slot that the current call does not use. */
 static int oldest(const Gather *g) {
     int found = -1;
     for (int k = 0; k < g->registry->n_buckets; k++)
@@ -150,7 +153,7 @@ static void start_due(Gather *g) {
     g->due = -1;
 }
 
-/* Whether the bucket can be gathered before its first use, and not only together with another bucket. */
+/* Returns whether the bucket can be gathered by itself, before its first use. */
 static bool begins_slot(const Gather *g, int k) { return bucket(g, k)->trained && lead_of(g, k) == k; }
 
 void gather_use(Gather *g, Param *const *p, int n) {
@@ -174,8 +177,8 @@ void gather_attention(Gather *g) {
 
 /* ---- all stages ---- */
 
-/* Sets `stale` of the buckets that are gathered in place (below stage 3), and drops the gathered buckets of
- * stage 3. The next gather_use must begin a forward pass. */
+/* Sets `stale` of the buckets that are gathered in place (below stage 3), and drops the gathered buckets of stage 3.
+ * The next gather_use must be that of a new forward pass. */
 static void set_stale(Gather *g, bool stale) {
     g->last = g->registry->n_buckets, g->way = g->due = -1;
     for (int k = 0; k < g->registry->n_buckets; k++) {
@@ -186,8 +189,8 @@ static void set_stale(Gather *g, bool stale) {
     }
 }
 
-/* Starts the gathers of stale buckets, from the last one down to bucket `last`: the order of use in the next
- * forward pass. */
+/* Starts the gathers of stale buckets, from the last bucket down to bucket `last`, which is the order of use in the
+ * next forward pass. */
 static void start_until(Gather *g, int last) {
     for (int k = g->registry->n_buckets; k-- > last;)
         if (g->piece[k].stale) start(g, k);
@@ -218,7 +221,7 @@ void gather_before_graph(Gather *g) {
 void gather_begin_graph(Gather *g) { start_first(g); }
 
 void gather_end_graph(Gather *g) {
-    start_until(g, 0); /* also gathers the buckets that the graph does not use */
+    start_until(g, 0); /* this also gathers the buckets that the graph does not use */
     finish_all(g);
 }
 

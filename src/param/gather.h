@@ -2,10 +2,10 @@
  * from its masters, or casts it to FP8 (fp8_weights.h). Values are gathered before an op reads them. Below stage 3,
  * the gathered values are in the registry's buffer. At stage 3, a bucket is gathered into a slot when it is used,
  * and dropped when the slot is needed again. A layer's FP8 weights and its other dense parameters share a slot. The
- * slots hold the layer in use and, with overlap_values, the next layer.
+ * slots contain the layer in use and, with overlap_values, the next layer.
  *
  * Below stage 3, all gathers start together after an update. With overlap_values and with_attention, only the first
- * gather starts then; each later gather starts at an attention op, one bucket before its use. */
+ * gather starts after the update. Each later gather starts at an attention op, one bucket before its use. */
 #pragma once
 
 #include "comm/comm.h"
@@ -13,15 +13,15 @@
 
 typedef struct Gather Gather;
 
-Gather *gather_new(Registry *, Comm *); /* comm NULL: nothing moves */
+Gather *gather_new(Registry *, Comm *); /* if the Comm is NULL, no data moves */
 void gather_free(Gather *);
 size_t gather_bytes(const Gather *);
 /* Implement sync_publish and sync_use. */
 void gather_publish(Gather *);
 void gather_use(Gather *, Param *const *, int n);
-/* Starts the gather that was postponed until the next attention op. */
+/* Starts the gather that has been postponed until the next attention op. */
 void gather_attention(Gather *);
-/* Called by sync_replay: before and after the graph, and at the beginning and end of its work. */
+/* sync_replay calls these functions before and after the graph, and at the beginning and end of its work. */
 void gather_before_graph(Gather *);
 void gather_begin_graph(Gather *);
 void gather_end_graph(Gather *);

@@ -44,7 +44,7 @@ void registry_free(Registry *r) {
     free(r);
 }
 
-/* The entry of `name` in the hash table, or the free entry where it belongs. */
+/* Returns the entry of `name` in the hash table, or the free entry for it. */
 static int *slot_of(const Registry *r, const char *name) {
     for (uint64_t h = hash_name(name);; h++) {
         int *slot = &r->by_name[h & (uint64_t)(r->slots - 1)];
@@ -81,8 +81,8 @@ void registry_mark_matrices(Registry *r) {
 static void append(Registry *r, Param *p) {
     r->params = mem_grow(r->params, (size_t)r->n + 1, sizeof *r->params);
     r->params[r->n++] = p;
-    int first = r->n - 1; /* first parameter to insert; 0 if the table grows, because all are inserted
-                             again */
+    /* first parameter to insert; 0 if the table grows, because all parameters are then inserted again */
+    int first = r->n - 1;
     if (2 * r->n > r->slots) {
         free(r->by_name);
         r->slots = r->slots ? 2 * r->slots : 64;
@@ -132,7 +132,7 @@ Param *param_add(Registry *r, ParamSpec spec) {
     Param *same = registry_find(r, spec.name);
     if (same && r->repeats) return same;
     CHECK(!same, "parameter '%s' is registered twice", spec.name);
-    CHECK(!r->device, "parameter '%s' comes after registry_allocate", spec.name);
+    CHECK(!r->device, "parameter '%s' is added after registry_allocate", spec.name);
     if (!spec.padded) spec.padded = spec.dim[0];
     if (!spec.groups) {
         spec.groups = spec.n_parts = 1;
@@ -140,7 +140,7 @@ Param *param_add(Registry *r, ParamSpec spec) {
     }
     int64_t rows = 0;
     for (int i = 0; i < spec.n_parts; i++) rows += spec.parts[i].rows;
-    CHECK(rows * spec.groups == spec.dim[0], "'%s': its parts have %lld rows, it has %lld", spec.name,
+    CHECK(rows * spec.groups == spec.dim[0], "'%s': its parts have %lld rows, but it has %lld", spec.name,
           (long long)(rows * spec.groups), (long long)spec.dim[0]);
     Param *p = arena_alloc(r->arena, sizeof *p);
     p->spec = spec;
@@ -159,7 +159,7 @@ Param *param_share(Registry *r, ParamSpec spec) {
 }
 
 void param_add_holder(Registry *r, Param *p, int rank) {
-    CHECK(!r->device, "a holder of parameter '%s' comes after registry_allocate", p->spec.name);
+    CHECK(!r->device, "a holder of parameter '%s' is added after registry_allocate", p->spec.name);
     if (!p->holders)
         p->holders = arena_alloc(r->arena, (size_t)r->layout.mesh.size[AXIS_PP] * sizeof *p->holders);
     p->holders[p->n_holders++] = rank;
@@ -192,7 +192,7 @@ int64_t param_part_rows(const Param *p, int part) { return p->spec.groups * p->s
 
 static int64_t group_rows(const Param *p) { return p->spec.dim[0] / p->spec.groups; }
 
-/* The number of rows of a group before the part. */
+/* Returns the number of rows of a group before the part. */
 static int64_t rows_before(const Param *p, int part) {
     int64_t n = 0;
     for (int i = 0; i < part; i++) n += p->spec.parts[i].rows;
@@ -203,14 +203,14 @@ static bool cuts_parts(const Param *p) {
     return p->spec.tp_split == 0 && p->spec.split_parts && p->shards > 1;
 }
 
-/* The first row of the full parameter that is in this rank's memory; if a split divides each part, the first
+/* Returns the first row of the full parameter in this rank's memory. If a split divides each part, this is the first
  * row of this rank's first group. */
 static int64_t first_row(const Param *p) {
     const bool rows_cut = p->spec.tp_split == 0 && !cuts_parts(p);
     return p->first_group * group_rows(p) + (rows_cut ? p->rows * p->shard : 0);
 }
 
-/* The number of rows of the part before row `row` of the parameter. */
+/* Returns the number of rows of the part before row `row` of the parameter. */
 static int64_t part_rows_until(const Param *p, int part, int64_t row) {
     const int64_t rows = p->spec.parts[part].rows, into = row % group_rows(p) - rows_before(p, part);
     return row / group_rows(p) * rows + (into < 0 ? 0 : into > rows ? rows : into);
@@ -225,7 +225,7 @@ static int64_t local_groups(const Param *p) {
     return p->rows * (cuts_parts(p) ? p->shards : 1) / group_rows(p);
 }
 
-/* The rows [begin, end) of the part in memory, if they are contiguous. */
+/* Sets [begin, end) to the rows of the part in memory, if they are contiguous. */
 static void part_run(const Param *p, int part, int64_t *begin, int64_t *end) {
     const int64_t first = first_row(p), last = first + p->rows;
     const int64_t limit = p->spec.dim[0];

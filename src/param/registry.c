@@ -15,7 +15,7 @@ static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer wh
     return tensor_make(t.data, (DType)t.dtype, p->spec.ndim, (int64_t[]){p->rows, p->columns});
 }
 
-/* The type of a parameter; on axes of size 1 it is I. */
+/* Returns the SPMD type of a parameter. On axes of size 1, it is I. */
 static SpmdType type_of(const Layout *l, const ParamSpec *s) {
     const int *size = l->mesh.size;
     const Axis axis = s->expert ? AXIS_ETP : AXIS_TP;
@@ -68,11 +68,11 @@ size_t registry_bytes(const Registry *r) {
            registry_flat_bytes(r, FLAT_MASTERS);
 }
 
-/* The rows to draw: they start at `first` and are limited to the elements [begin, end) of the flat layout. */
+/* The rows to draw. They start at `first` and are limited to the elements [begin, end) of the flat layout. */
 typedef struct Draw {
     const Param *param;
     int64_t first, begin, end;
-    void *out; /* address of element `begin` */
+    void *out; /* the address of element `begin` */
     DType type;
     uint64_t seed, site;
 } Draw;
@@ -105,7 +105,8 @@ static void draw_rows(void *arg, int64_t begin, int64_t end) {
 }
 
 static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint64_t seed) {
-    enum { ELEMENTS_PER_THREAD = 2048 }; /* with fewer, a thread is not worthwhile */
+    /* with fewer elements, a second thread costs more time than it saves */
+    enum { ELEMENTS_PER_THREAD = 2048 };
     const FlatRange held = r->ranges[FLAT_MASTERS][p->bucket];
     const int64_t from = p->offset + first * p->columns, to = from + rows * p->columns;
     Draw d = {.param = p, .first = first, .type = r->precise, .seed = seed, .site = hash_name(p->spec.name)};
@@ -115,7 +116,7 @@ static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint6
     const size_t size = dtype_size(r->precise);
     DeviceView view =
         device_view(r->device, (char *)r->masters + (size_t)(held.at + d.begin - held.begin) * size,
-                    (size_t)(d.end - d.begin) * size, VIEW_READ | VIEW_WRITE); /* padding stays */
+                    (size_t)(d.end - d.begin) * size, VIEW_READ | VIEW_WRITE); /* keeps padding unchanged */
     d.out = view.data;
     pool_for(r->device->pool, rows, ELEMENTS_PER_THREAD / p->columns + 1, draw_rows, &d);
     device_view_end(&view);
@@ -123,7 +124,7 @@ static void draw(Registry *r, const Param *p, int64_t first, int64_t rows, uint6
 
 void registry_init(Registry *r, uint64_t seed) {
     if (r->device->kind == DEVICE_NULL) return;
-    CHECK(r->trains || r->masters == r->values, "initial values are drawn into masters");
+    CHECK(r->trains || r->masters == r->values, "initial values need masters");
     for (int i = 0; i < r->n; i++) {
         const Param *p = r->params[i];
         const int64_t together = VIEW_BYTES / (p->columns * (int64_t)dtype_size(r->precise)) + 1;
@@ -133,7 +134,7 @@ void registry_init(Registry *r, uint64_t seed) {
     registry_round_values(r);
 }
 
-/* `flags`: rounds only buckets of parameters with these flags; 0 means all buckets. */
+/* Rounds the buckets of parameters with these flags, or all buckets if `flags` is 0. */
 static void round_values(Registry *r, unsigned flags) {
     for (int k = 0; r->masters != r->values && k < r->n_buckets; k++) {
         if (r->buckets[k].fp8 || (flags && !(r->laid[r->buckets[k].first]->spec.flags & flags))) continue;
@@ -166,7 +167,8 @@ bool grads_are_unwritten(const Registry *r) {
     return false;
 }
 
-/* Parameters that are not trained, and the gaps between parameters in the flat buffer, get no gradient and stay 0. */
+/* Parameters that are not trained, and the gaps between parameters in the flat buffer, have no gradient, so their
+ * values stay 0. */
 void grad_mark_unwritten(Param *p) {
     if (param_is_trained(p)) p->main_grad.flags &= (uint8_t)~TENSOR_ACCUM;
 }

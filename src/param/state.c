@@ -7,10 +7,10 @@
 typedef struct State {
     const StateKind *kind;
     void *self;
-    size_t bytes; /* device memory that the state has allocated */
+    size_t bytes; /* size of the device memory that the state has allocated */
 } State;
 
-/* The counters with one reduction. */
+/* The counters that have the same reduction. */
 typedef struct Counters {
     Tensor **part; /* in the order of registration */
     int n_parts;
@@ -44,7 +44,7 @@ Param *state_buffer(Registry *r, const char *name, int ndim, const int64_t *dim)
 
 Tensor *state_counters(Registry *r, CommReduction reduction, int64_t n) {
     Counters *c = &states_of(r)->counters[reduction];
-    CHECK(!c->all.ndim, "counters come after states_allocate");
+    CHECK(!c->all.ndim, "counters are added after states_allocate");
     Tensor *t = arena_alloc(r->arena, sizeof *t);
     *t = tensor_make(NULL, F64, 1, &n);
     c->part = mem_grow(c->part, (size_t)c->n_parts + 1, sizeof(Tensor *));

@@ -7,14 +7,14 @@
 #include "param/param.h"
 
 /* A buffer that is saved and loaded with checkpoints like a parameter, but not trained. All ranks of a stage hold the
- * whole buffer; its values are in `master`. It starts as zeros. */
+ * entire buffer, whose values are in `master`. The initial values are zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
 /* F64 [n]. Passes add to the counters (COMM_SUM) or replace them by a larger value (COMM_MAX). They are
- * zeroed when a step begins. All counters of a model with the same reduction are one block, so that one
- * all-reduce combines those of all ranks. Every rank must register the same counters in the same order,
- * including the counters of layers that it does not hold. The returned address is stable. The tensor has data
- * after states_allocate. */
+ * zeroed when a step begins. All counters of a model with the same reduction form one block, so that one all-reduce
+ * combines the counters of all ranks. Every rank must register the same counters in the same order, including the
+ * counters of layers that it does not hold. The returned address is stable. The tensor has data after
+ * states_allocate. */
 Tensor *state_counters(Registry *, CommReduction, int64_t n);
 
 /* The context in which an event happens. */
@@ -23,14 +23,14 @@ typedef struct StateContext {
     const Layout *layout; /* NULL if there is one rank; `comm` is then also NULL */
     Comm *comm;
     int64_t tokens; /* number of tokens in one pass of this rank (prepare) */
-    bool training;  /* whether the values are for a training step, not for an evaluation (refresh) */
+    bool training;  /* the values are for a training step, not for an evaluation (refresh) */
 } StateContext;
 
-/* The handlers of a module's state; each may be NULL. */
+/* The handlers of a module's state. Each handler may be NULL. */
 typedef struct StateKind {
-    /* allocates device memory, and returns its size in bytes */
+    /* allocates device memory, and returns the size in bytes */
     size_t (*allocate)(void *self, const Registry *, int64_t positions);
-    /* allocates device memory for the steps of a run, and returns its size in bytes */
+    /* allocates device memory for the steps of a run, and returns the size in bytes */
     size_t (*prepare)(void *self, const StateContext *);
     void (*refresh)(void *self, const StateContext *); /* called after parameters have changed */
     /* called after the last pass of a training step, before the update */
@@ -40,18 +40,18 @@ typedef struct StateKind {
     void (*release)(void *self, Device *); /* frees the memory */
 } StateKind;
 
-/* Both arguments must outlive the registry. */
+/* Registers a state. Both arguments must outlive the registry. */
 void state_add(Registry *, const StateKind *, void *self);
-/* The i-th state of that kind in the order of registration, or NULL if there are no more. */
+/* Returns the i-th state of this kind in the order of registration, or NULL if there are no more. */
 void *state_find(const Registry *, const StateKind *, int i);
 
 /* Allocates the counters and the memory of all states, after registry_allocate. `positions` is the maximum
  * sequence length. */
 void states_allocate(Registry *, int64_t positions);
-void states_free(Registry *); /* before registry_free */
-/* F64 [all counters]. Its ndim is 0 if there are none. */
+void states_free(Registry *); /* must be called before registry_free */
+/* Returns F64 [number of counters]. Its ndim is 0 if there are no counters. */
 const Tensor *states_counters(const Registry *, CommReduction);
-size_t states_bytes(const Registry *); /* bytes of device memory */
+size_t states_bytes(const Registry *); /* returns the bytes of device memory */
 
 void states_prepare(Registry *, const StateContext *);
 void states_begin_step(Registry *); /* zeroes the counters */

@@ -9,38 +9,37 @@
 #include "param/gather.h"
 #include "param/bucket_pool.h"
 
-enum { SLOTS = 2 }; /* one to which a sweep adds, one being summed */
+enum { SLOTS = 2 }; /* one to which a sweep adds, and one that is being summed */
 
 typedef struct Piece {
-    int64_t to_come; /* calls of sync_ready before the bucket's sum can start */
+    int64_t to_come; /* number of calls of sync_ready before the bucket's sum can start */
     int64_t adding;  /* stages 2 and 3: number of parameters between sync_grad and sync_ready */
     CommWork *work;
     void *slot;      /* stages 2 and 3: the gradients of the full bucket, while a sweep adds to them */
     bool at_once;    /* the sum starts immediately, because no attention op followed in an earlier sweep */
     bool unwritten;  /* stages 2 and 3: no sum has been added to this rank's part of the main gradients */
-    int64_t started; /* number of the sum, in order of start */
+    int64_t started; /* the number of the sum, in the order in which sums were started */
 } Piece;
 
 struct Sync {
     Registry *registry;
-    Comm *comm; /* NULL: no data moves */
+    Comm *comm; /* NULL if no data moves */
     Gather *gather;
     Piece *piece; /* [n_buckets] */
-    bool *adding; /* [parameter number], at stages 2 and 3: whether the parameter is between sync_grad and
-                     sync_ready */
-    BucketPool slots,
-        small_slots; /* small_slots: of buckets whose mates have the FP8 weights of their unit */
-    int next;        /* stages 0 and 1: the first bucket whose sum has not been started */
-    int due;         /* stages 2 and 3: the bucket whose sum starts at the next attention op, or -1 if there
-                        is none */
-    int64_t started; /* number of sums started */
+    /* [parameter number], at stages 2 and 3: the parameter is between sync_grad and sync_ready */
+    bool *adding;
+    BucketPool slots, small_slots; /* small_slots: for buckets whose mates have FP8 weights */
+    int next;                      /* stages 0 and 1: the first bucket whose sum has not been started */
+    /* stages 2 and 3: the bucket whose sum starts at the next attention op, or -1 if there is none */
+    int due;
+    int64_t started; /* number of sums that have been started */
     bool finished;   /* no step is in progress, or all of its sums are complete */
     void *message;   /* the gradients that are summed over tensor-parallel ranks */
     int64_t message_elements;
 };
 
 static Bucket *bucket(const Sync *s, int k) { return &s->registry->buckets[k]; }
-/* Whether this rank keeps only its part of the bucket's main gradients. */
+/* Returns whether this rank keeps only its part of the bucket's main gradients. */
 static bool is_shared(const Sync *s, int k) {
     return bucket_is_shared(s->registry, bucket(s, k), FLAT_GRADS);
 }
@@ -90,8 +89,8 @@ static void show(Sync *s, int k, char *slot) {
     }
 }
 
-/* Takes a slot and marks its gradients as unwritten. Zeroes the gaps between parameters, because the sum includes
- * them. */
+/* Takes a slot and marks its gradients as unwritten. Sets the gaps between parameters to zero, because the sum
+ * includes them. */
 static void open_slot(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     char *slot = bucket_pool_take(slots_of(s, k));
@@ -152,7 +151,7 @@ static void finish(Sync *s, int k) {
     if (is_shared(s, k)) absorb(s, k);
 }
 
-/* Completes the sum in `slots` that was started first, which frees its slot. */
+/* Completes the sum in `slots` that was started first. This frees its slot. */
 static void finish_oldest(Sync *s, const BucketPool *slots) {
     int found = -1;
     for (int k = 0; k < s->registry->n_buckets; k++)
@@ -163,8 +162,8 @@ static void finish_oldest(Sync *s, const BucketPool *slots) {
     finish(s, found);
 }
 
-/* Starts the sum that is due. `attention`: an attention op follows. If not, later sums of this bucket will
- * start immediately. */
+/* Starts the sum that is due. `attention` is true if an attention op follows. Otherwise, later sums of this bucket
+ * will start immediately. */
 static void start_due(Sync *s, bool attention) {
     const int k = s->due;
     if (k < 0) return;
@@ -173,11 +172,11 @@ static void start_due(Sync *s, bool attention) {
     start(s, k);
 }
 
-/* Stages 2 and 3: whether gradients are being added to the bucket's slot. */
+/* Returns whether gradients are being added to the bucket's slot, at stages 2 and 3. */
 static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summing(s, k); }
 
-/* Each slot that stays open requires an additional slot. For example, a sweep adds to the gradient of tied
- * embeddings both at its start and at its end. */
+/* Returns the number of slots that are needed: each slot that stays open requires an additional one. For example, a
+ * sweep adds to the gradient of tied embeddings both at its start and at its end. */
 static int slots_wanted(Sync *s, const BucketPool *slots) {
     int open = 0;
     for (int k = 0; k < s->registry->n_buckets; k++)
@@ -226,7 +225,7 @@ void sync_ready(Sync *s, Param *p) {
         if (data->overlap_grads && !waits) start_until(s, false);
     } else if (s->piece[k].to_come <= 0 && !s->piece[k].adding) {
         s->piece[k].to_come += bucket(s, k)->n;
-        if (!is_open(s, k) || s->due == k) return; /* the sum of this sweep has started or is due */
+        if (!is_open(s, k) || s->due == k) return; /* the sum of this sweep has started, or it is due */
         start_due(s, false);
         s->due = k;
         if (!waits) start_due(s, false);
@@ -254,8 +253,8 @@ static void over_instances(Sync *s) {
     for (int k = 0; k < n; k++) wait(s, &s->piece[k].work);
 }
 
-/* The pipeline ranks that hold copies `first` to `last` (inclusive) of a tied parameter. They must be evenly
- * spaced. */
+/* Returns the group of the pipeline ranks that hold copies `first` to `last` (inclusive) of a tied parameter. The
+ * ranks must be evenly spaced. */
 static Group holders_group(const Registry *r, const Param *p, int first, int last) {
     const Mesh *m = &r->layout.mesh;
     const int stride = m->world / m->size[AXIS_PP], at = m->coordinate[AXIS_PP], n = last - first + 1,
@@ -268,7 +267,7 @@ static Group holders_group(const Registry *r, const Param *p, int first, int las
                    .axis_stride = {step * stride}};
 }
 
-/* The group of two ranks: that of the first copy and that of copy `copy`. */
+/* Returns the group of two ranks: the rank of the first copy, and the rank of copy `copy`. */
 static Group pair_group(const Registry *r, const Param *p, int copy) {
     Param two = *p;
     two.holders = (int[]){p->holders[0], p->holders[copy]};
@@ -287,8 +286,8 @@ static int copy_of(const Registry *r, const Param *p) {
     return i;
 }
 
-/* Sums copies whose ranks are not evenly spaced, so that no group can describe them: adds each copy to the
- * first one, whose rank then sends the sum to the others. */
+/* Sums copies whose ranks are not evenly spaced, and therefore do not form a group. Each copy is added to the first
+ * copy, whose rank then sends the sum to the others. */
 static void over_pairs(Sync *s, const Param *p, const Tensor *part) {
     const Registry *r = s->registry;
     const int own = copy_of(r, p), n = p->n_holders;
@@ -316,7 +315,7 @@ static int by_name(const void *a, const void *b) {
 
 static bool sums_copies(const Param *p) { return param_is_tied(p) && param_is_trained(p); }
 
-/* Trained tied parameters, in an order that is equal on all ranks, to avoid deadlock. */
+/* Returns the trained tied parameters. The order is the same on all ranks, to avoid deadlock. */
 static Param **tied_params(const Registry *r, int *n) {
     Param **tied = mem_zero((size_t)r->n + 1, sizeof(Param *));
     *n = 0;
@@ -345,8 +344,8 @@ static void over_copies(Sync *s) {
 
 typedef enum Direction { COUNT, PACK, UNPACK } Direction;
 
-/* Copies this rank's part of the gradients that are summed over `axes`, in flat order, to the message (PACK)
- * or back (UNPACK). Returns the number of elements. */
+/* Copies this rank's part of the gradients that are summed over `axes` to the message (PACK), or back (UNPACK), in
+ * flat order. Returns the number of elements. */
 static int64_t move(Sync *s, unsigned axes, Direction way) {
     Registry *r = s->registry;
     int64_t at = 0;
@@ -379,7 +378,7 @@ static void over_tensor_ranks(Sync *s, Axis axis) {
 
 /* ---- a step ---- */
 
-/* The number of calls of sync_ready for the bucket in one sweep through each pipeline stage of this rank. */
+/* Returns the number of calls of sync_ready for the bucket in one sweep through each pipeline stage of this rank. */
 static int64_t calls_of_a_pass(const Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     int64_t calls = 0;

@@ -1,4 +1,4 @@
-/* Data parallelism: sums main gradients over the ranks that hold the same parameters, and gathers values that
+/* Data parallelism: sums main gradients over the ranks that hold the same parameters, and gathers the values that
  * these ranks shard (ZeRO, see DataParallel in param.h), bucket by bucket. Source: Megatron-LM
  * core/distributed/param_and_grad_buffer.py, finalize_model_grads.py; distrib_optimizer.py; distributed/fsdp.
  *
@@ -8,10 +8,10 @@
  * - over tp (etp) for parameters that are replicated there, in one message.
  *
  * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore
- * bitwise equal for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum
- * each microbatch over the ranks, then add the microbatches; the other stages do the reverse. The results of
- * both orders are bitwise equal with one microbatch or exact sums (the exact lane); otherwise they differ by
- * rounding. This also applies to `instances`, which sum inside an instance and then over instances.
+ * bitwise equal for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum each
+ * microbatch over the ranks, then add the microbatches. The other stages add the microbatches first. The results of
+ * both orders are bitwise equal with one microbatch or exact sums (the exact lane). Otherwise, they differ by
+ * rounding. The same applies to `instances`: gradients are summed inside an instance and then over instances.
  *
  * All ranks of the world must call the same functions in the same order. A step:
  *
@@ -26,21 +26,21 @@
 
 typedef struct Sync Sync;
 
-/* Call it after registry_allocate. Both arguments must outlive the Sync. `comm` is NULL if there is one rank,
- * and in a dry run on the null device, for the rank in the registry's mesh. */
+/* Must be called after registry_allocate. Both arguments must outlive the Sync. The Comm is NULL if there is one
+ * rank. It is also NULL in a dry run on the null device, for the rank in the registry's mesh. */
 Sync *sync_new(Registry *, Comm *);
 void sync_free(Sync *);
-/* The number of bytes of the buffers into which buckets are gathered (stages 2 and 3). They are allocated
- * when needed, so a dry run of a step shows the memory that the step will allocate. */
+/* Returns the number of bytes of the buffers into which buckets are gathered (stages 2 and 3). Buffers are allocated
+ * when they are needed, so a dry run of a step reports the memory that the step will allocate. */
 size_t sync_bytes(const Sync *);
 /* Calls comm_plan for the sums and gathers of a step. */
 void sync_plan(const Sync *, Comm *);
 
 /* Begins a step in which `passes` backward sweeps through each stage of this rank compute the gradients of
- * its parameters. There is one sweep for each microbatch or part of one. */
+ * its parameters. There is one sweep for each microbatch or part of a microbatch. */
 void sync_begin(Sync *, int64_t passes);
-/* Opens the channels of all sums and gathers, and adds the sums in progress to the main gradients, so that
- * the kernel is loaded. All ranks must call it during a step. */
+/* Opens the channels of all sums and gathers. Also adds the sums in progress to the main gradients, so that this
+ * kernel is loaded. All ranks must call it during a step. */
 void sync_prepare(Sync *);
 /* Completes the sums of this rank's shard of the main gradients. */
 void sync_finish(Sync *);
@@ -50,23 +50,23 @@ void sync_finish(Sync *);
  * gathers the values that it uses. */
 void sync_replay(Sync *, DeviceRecording *, void (*work)(void *arg), void *arg);
 
-/* Call it after an update, registry_init or a load has changed masters. Rounds values from masters, casts FP8 weights
- * and gathers the values of other ranks; with overlap_values, the gathers overlap the next forward. */
+/* Must be called after an update, registry_init or a load has changed masters. Rounds values from masters, casts FP8
+ * weights, and gathers the values of other ranks. With overlap_values, the gathers overlap the next forward. */
 void sync_publish(Sync *);
 
 /* ---- called by the tape ---- */
 
-/* Call it before ops read the values of these parameters. They are available until the next sync_use. */
+/* Must be called before ops read the values of these parameters. The values are available until the next sync_use. */
 void sync_use(Sync *, Param *const *, int n);
-/* Call it before an attention op. With `with_attention`, it starts the sums and gathers that are due. */
+/* Must be called before an attention op. With `with_attention`, it starts the sums and gathers that are due. */
 void sync_attention(Sync *);
-/* Call it before an op writes or adds to the main gradient, in a backward sweep or early in the forward. The gradient
- * has memory until sync_ready. */
+/* Must be called before an op writes or adds to the main gradient, in a backward sweep or early in the forward. The
+ * gradient has memory until sync_ready. */
 void sync_grad(Sync *, Param *);
-/* Whether the next gradient is added to the sum in the main gradient's current memory. This is false in
+/* Returns whether the next gradient is added to the sum in the main gradient's current memory. The result is false in
  * stages 2 and 3 if sync_grad will provide new memory. See also grad_is_unwritten. */
 bool sync_is_adding(const Sync *, const Param *);
-/* Call it after the last op of a stage's backward sweep that adds to the main gradient. */
+/* Must be called after the last op of a stage's backward sweep that adds to the main gradient. */
 void sync_ready(Sync *, Param *);
 
 /* ---- the optimizer ---- */
@@ -78,5 +78,5 @@ void sync_world_sum(Sync *, DType, void *x, int64_t n);
  * place, and the concatenation of in[n] of all ranks. */
 void sync_sum_shards(Sync *, const Param *, DType, void *x, int64_t n);
 void sync_gather_shards(Sync *, const Param *, DType, const void *in, void *out, int64_t n);
-/* Calls comm_launched. Call it after the launch of a graph with sync_world_sum. */
+/* Calls comm_launched. Must be called after the launch of a graph with sync_world_sum. */
 void sync_launched(Sync *, const char *site);

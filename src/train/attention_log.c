@@ -6,7 +6,7 @@
 #include "kernels/attr.h"
 #include "kernels/ops.h"
 
-static const char MORE[] = "attention: and layers of other kinds, for which this list has no space\n";
+static const char MORE[] = "attention: this list has no space for the other kinds of layers\n";
 
 static bool is_unfused(const OpDef *op) {
     return op->number == OP_attention_unfused || op->number == OP_attention_unfused_grad;

@@ -28,7 +28,7 @@ static void print_model(const Config *c, const ModelCount *parameters) {
     if (c->derived.num_query_groups < c->num_attention_heads)
         snprintf(groups, sizeof groups, " (%lld of keys and values)", (long long)c->derived.num_query_groups);
     if (i64_is_set(c->num_experts))
-        snprintf(experts, sizeof experts, ", %s (%lld a token)", amount(c->num_experts, "expert").s,
+        snprintf(experts, sizeof experts, ", %s (%lld per token)", amount(c->num_experts, "expert").s,
                  (long long)c->moe_router_topk);
     if (parameters->trained < parameters->all)
         snprintf(trained, sizeof trained, ", of which %lld are trained", (long long)parameters->trained);
@@ -60,7 +60,7 @@ static void print_layout(const Config *c) {
                 c->use_distributed_optimizer ? ", distributed optimizer" : "");
 }
 
-/* Megatron-LM ignores --vocab-size if the tokenizer has a vocabulary. */
+/* Prints the tokenizer. Megatron-LM ignores --vocab-size if the tokenizer has a vocabulary. */
 static void print_tokenizer(const Config *c, int64_t own_size) {
     banner_line("tokenizer", "%s, vocabulary of %lld padded to %lld",
                 c->tokenizer_type ? c->tokenizer_type : "none", (long long)c->derived.vocab_size,
@@ -105,8 +105,8 @@ static void print_task(const Config *c) {
         banner_line("task", "%s, %lld classes: %s%s", TaskKind_spellings[c->task], (long long)labels->count,
                     text.s, text.len < SHOWN ? "" : ", ...");
     else
-        banner_line("task", "%s, %lld choices a question, each a sample", TaskKind_spellings[c->task],
-                    (long long)c->derived.choices);
+        banner_line("task", "%s, %lld choices per question, each of which is a sample",
+                    TaskKind_spellings[c->task], (long long)c->derived.choices);
     str_free(&text);
 }
 
@@ -138,8 +138,9 @@ void banner_print_data(const Config *c, const Data *data) {
         print_paths("data", own[i]);
         if (!split) {
             if (i == SPLIT_VALID && c->eval_iters > 0)
-                banner_line(NAMES[i], "none, so no evaluation%s%s%s", c->derived.split ? " (--split " : "",
-                            c->derived.split ? c->derived.split : "", c->derived.split ? ")" : "");
+                banner_line(NAMES[i], "none, so there is no evaluation%s%s%s",
+                            c->derived.split ? " (--split " : "", c->derived.split ? c->derived.split : "",
+                            c->derived.split ? ")" : "");
             continue;
         }
         const DataFacts f = data_facts(split);

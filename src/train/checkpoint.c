@@ -20,8 +20,8 @@
 
 enum { ITEMS = 1 + OPTIM_BUFFERS };
 
-/* The parameters come first. Only parameters may be converted from a different dtype, because a run cannot
- * continue with the optimizer state of a different lane. */
+/* Lists the items of a checkpoint. Parameters come first. Only parameters can be converted from a different type,
+ * because a run cannot continue with the optimizer state of a different lane. */
 static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
     const Registry *g = r->run.model->registry;
     int n = 0;
@@ -40,7 +40,7 @@ static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
     return n;
 }
 
-/* ---- progress numbers: one list for saving and loading ---- */
+/* ---- the progress of the run: one list for saving and loading ---- */
 
 typedef struct Number {
     const char *key;
@@ -66,7 +66,7 @@ static void numbers(Trainer *r, Number out[NUMBERS]) {
 
 static json_t *state_of(const Trainer *r) {
     Number list[NUMBERS];
-    numbers((Trainer *)r, list); /* the cast is safe, because the numbers are only read */
+    numbers((Trainer *)r, list); /* this cast is safe, because the numbers are only read */
     json_t *state = json_object(), *progress = json_object();
     for (int i = 0; i < NUMBERS; i++)
         json_object_set_new(progress, list[i].key,
@@ -86,7 +86,7 @@ static Err restore_numbers(Trainer *r, const json_t *state, const char *dir) {
         const json_t *v = json_object_get(progress, list[i].key);
         if (list[i].integer ? !json_is_integer(v) || json_integer_value(v) < 0 : !json_is_number(v))
             return err_user(
-                "the checkpoint in '%s' has no usable \"%s\"; load its weights alone with --finetune", dir,
+                "the checkpoint in '%s' has no usable \"%s\"; load only its weights with --finetune", dir,
                 list[i].key);
     }
     for (int i = 0; i < NUMBERS; i++) {
@@ -138,7 +138,7 @@ static Err check_save(const Config *c, const Source *s) {
     ERR_RETURN(ckpt_latest(c->save, &newest));
     if (newest < 0) return ERR_OK;
     if (!s->dir || s->weights_only || c->finetune || !file_is_same(s->dir, c->save))
-        return err_user("--save '%s' holds the checkpoints of a run that is at step %lld, and this run does "
+        return err_user("--save '%s' contains the checkpoints of a run at step %lld, and this run does "
                         "not continue it: set --load '%s' to continue it, or save to another folder",
                         c->save, (long long)newest, c->save);
     if (s->step >= 0 && s->step < newest)
@@ -192,8 +192,9 @@ static void tell_heads(const Trainer *r, const Ckpt *ckpt) {
     str_free(&others);
 }
 
-/* As in Megatron-LM's checkpointing.py, the schedules are loaded with the optimizer. If the options override
- * the schedules, they continue at consumed_samples, which includes skipped steps. */
+/* Sets the positions of the schedules. As in Megatron-LM's checkpointing.py, the schedules are loaded with the
+ * optimizer. If the options override the schedules, they continue at consumed_samples, which includes skipped
+ * steps. */
 static void place_schedules(Trainer *r) {
     if (!r->run.config->load_optim)
         r->schedule_samples = 0;
@@ -301,8 +302,8 @@ Err trainer_load(Trainer *r, bool *loaded) {
     return e;
 }
 
-/* The checkpoint's options of the schedules. If it has no length of the decay, this is the planned length of
- * the saved run. Marks these options as not given by the user. */
+/* The checkpoint's options of the schedules. If the checkpoint has no length of the decay, this is the planned length
+ * of the saved run. Marks these options as not given by the user. */
 static json_t *schedule_options(Config *c, const json_t *config) {
     static const char *const NAMES[] = {
         "lr",
@@ -344,7 +345,7 @@ Err checkpoint_check_task(const Config *c) {
         const json_t *config = json_object_get(ckpt_manifest(ckpt)->state, "config");
         const char *model = json_string_value(json_object_get(config, "model"));
         if (model && strcmp(model, ModelFamily_spellings[MODEL_bert]))
-            e = err_user("'%s' holds a %s model, but a task fine-tunes a BERT model: load a checkpoint of "
+            e = err_user("'%s' contains a %s model, but a task fine-tunes a BERT model: load a checkpoint of "
                          "--model bert",
                          s.dir, quote(model).s);
         ckpt_close(ckpt);

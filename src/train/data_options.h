@@ -1,4 +1,4 @@
-/* Opens the data that the options describe. Only this file sets the configuration of a kind of dataset. */
+/* Opens the data that the options describe. The configurations of datasets are set only in this file. */
 #pragma once
 
 #include "config/config.h"
@@ -10,15 +10,15 @@
 /* Properties of the tokenizer that the data needs. An id is -1 if there is no such token. */
 typedef struct TokenFacts {
     int64_t eod, pad, vocab_size; /* -1, -1 and 0 if there is no tokenizer */
-    MaskTokens mask;              /* for --model bert and t5; its arrays outlive the data */
-    const char *tokenizer_json;   /* identifies the tokenizer in the names of the index cache, or NULL if
-                                     there is none */
-    FimTokens fim;                /* for --fim-data */
-    PreprocessEncode *encode;     /* for records and --fim-data: tokenizes texts */
-    FimDecode *decode;            /* for --fim-data */
-    void *text_ctx;               /* the first argument of encode and decode */
-    TaskLabels *labels;           /* for a task: set when the data is opened */
+    MaskTokens mask;              /* for --model bert and t5; its arrays must outlive the data */
+    /* identifies the tokenizer in the names of the index cache; NULL if there is none */
+    const char *tokenizer_json;
+    FimTokens fim;            /* for --fim-data */
+    PreprocessEncode *encode; /* for records and --fim-data; tokenizes texts */
+    FimDecode *decode;        /* for --fim-data */
+    void *text_ctx;           /* the first argument of encode and decode */
+    TaskLabels *labels;       /* for a task; set when the data is opened */
 } TokenFacts;
 
-/* Opens the data. With read_only, no file is changed. The lists of paths are borrowed. */
+/* Opens the data. If read_only, no file is changed. The lists of paths must outlive the data. */
 Err data_open_options(const Config *, const TokenFacts *, bool read_only, Data **out);

@@ -15,7 +15,7 @@ struct Events {
     int fd;
 };
 
-/* CRC-32C (Castagnoli), one bit at a time, because an event has only about fifty bytes. */
+/* Returns the CRC-32C (Castagnoli). Computes one bit at a time, because an event has only about fifty bytes. */
 static uint32_t crc32c(const void *bytes, size_t n) {
     const unsigned char *p = bytes;
     uint32_t crc = ~0u;
@@ -139,7 +139,7 @@ Err events_scalar(Events *e, const char *tag, int64_t step, double value) {
     return write_value(e, step, &scalar);
 }
 
-/* Like torch.utils.tensorboard's add_text: a tensor of one string, for the plugin "text". */
+/* Writes a text like torch.utils.tensorboard's add_text: as a tensor of one string, for the plugin "text". */
 Err events_text(Events *e, const char *tag, int64_t step, const char *text) {
     Str name = {0}, value = {0}, plugin = {0}, metadata = {0}, dim = {0}, shape = {0}, tensor = {0};
     str_printf(&name, "%s/text_summary", tag);

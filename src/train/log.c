@@ -15,7 +15,7 @@
 #include "train/events.h"
 #include "train/run_header.h"
 
-/* Megatron-LM's names (core/transformer/moe/moe_logging.py). */
+/* The names are those of Megatron-LM (core/transformer/moe/moe_logging.py). */
 const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
     [ROUTER_LOSS_AUX] = "load_balancing_loss",
     [ROUTER_LOSS_SEQ_AUX] = "seq_load_balancing_loss",
@@ -24,24 +24,24 @@ const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
 };
 
 struct TrainLog {
-    Events *events; /* NULL: no --tensorboard-dir */
-    int jsonl;      /* -1: no --log-jsonl */
-    /* Sums since the last line: */
+    Events *events; /* NULL without --tensorboard-dir */
+    int jsonl;      /* -1 without --log-jsonl */
+    /* Sums over the steps since the last line. */
     double loss[MODEL_LOSSES], router_loss[ROUTER_LOSSES];
     int64_t losses, steps, skipped, nan, ns, samples;
 
-    int64_t all_steps, all_skipped; /* since the process started */
-    LossSum accepted[MODEL_LOSSES]; /* the same, of counts */
+    int64_t all_steps, all_skipped; /* number of steps and skipped steps since the process started */
+    LossSum accepted[MODEL_LOSSES]; /* the same for counts */
 
     bool printed;        /* the first step of the process has been printed */
-    bool brief;          /* lines have the short format, not Megatron-LM's */
+    bool brief;          /* lines have the short format, not the format of Megatron-LM */
     bool live;           /* standard error is a terminal, which shows a status line */
     bool status_shown;   /* the status line is visible */
     int64_t status_time; /* clock_ns when the status line was written */
     Str text;
 };
 
-/* Rejects a file that is not a log, because the name may be a mistake. */
+/* Rejects a file that is not a log, because the name may be a mistake of the user. */
 static Err check_is_log(int fd, const char *path) {
     char head[2] = "{";
     if (pread(fd, head, sizeof head, 0) < 0) return file_failed("read", path);
@@ -62,7 +62,7 @@ static bool has_steps(const char *path) {
     return found;
 }
 
-/* Whether the last line has no newline, because a run was killed while it wrote the line. */
+/* Returns whether the last line has no newline, because a run was killed while it wrote the line. */
 static Err ends_torn(int fd, const char *path, bool *torn) {
     char last = '\n';
     const off_t size = lseek(fd, 0, SEEK_END);
@@ -136,7 +136,7 @@ void train_log_close(TrainLog *log) {
     free(log);
 }
 
-/* Measured values of a step or an interval, ready to print. FLOPs are per rank. */
+/* Measured values of a step or an interval, in printed units. FLOPs are per rank. */
 typedef struct Rates {
     double seconds, tokens_per_second, tflops;
 } Rates;
@@ -154,7 +154,7 @@ static int64_t seconds_left(const TrainLog *log, const Trainer *r) {
     return (r->run.config->derived.train_iters - r->iteration) * log->ns / log->steps / 1000000000;
 }
 
-/* "1:02:03" */
+/* Formats a duration like "1:02:03". */
 static const char *clock_text(int64_t seconds, char out[32]) {
     snprintf(out, 32, "%lld:%02lld:%02lld", (long long)(seconds / 3600), (long long)(seconds / 60 % 60),
              (long long)(seconds % 60));
@@ -165,18 +165,18 @@ static const char *clock_text(int64_t seconds, char out[32]) {
 
 static int n_losses(const Trainer *r) { return r->run.model->plan.n_losses; }
 
-/* The number of losses and counts that a training step computes. */
+/* Returns the number of losses and counts that a training step computes. */
 static int n_told(const Trainer *r) {
     const ModelPlan *p = &r->run.model->plan;
     return p->n_counts && p->loss[p->n_losses].auxiliary ? model_sums(p) : p->n_losses;
 }
 
-/* The mean of a loss, or as in Megatron-LM the percentage of a count. */
+/* Returns the mean of a loss or, as in Megatron-LM, the percentage of a count. */
 static double told(const Trainer *r, const LossSum *sum, int i) {
     return (i < n_losses(r) ? 1 : 100) * trainer_mean(sum[i]);
 }
 
-/* The number of losses that an evaluation computes. */
+/* Returns the number of losses that an evaluation computes. */
 static int n_main(const Trainer *r) { return r->run.model->plan.n_main; }
 
 static const char *loss_name(const Trainer *r, int i) { return r->run.model->plan.loss[i].name; }
@@ -270,7 +270,7 @@ static void put_loss(json_t *record, const Trainer *r, int i, double value) {
     put_number(record, name, value);
 }
 
-/* Writes a record and frees it. */
+/* Writes a record, and frees it. */
 static Err write_record(TrainLog *log, const Trainer *r, json_t *record) {
     str_clear(&log->text);
     json_print(&log->text, record, 0, 0);
@@ -327,7 +327,7 @@ static json_t *evaluation_record(const Trainer *r, const char *kind) {
                      "consumed_samples", (json_int_t)r->consumed_samples);
 }
 
-/* The perplexity is that of the first loss. If there are several losses, the record also has each loss by its
+/* The perplexity is that of the first loss. With several losses, the record also contains each loss under its
  * name. */
 static Err write_evaluation(TrainLog *log, const Trainer *r, const char *kind, const double *loss) {
     double total = 0;
@@ -388,8 +388,7 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
                          (double)r->run.device->most_allocated);
 }
 
-/* Writes means over the steps since the last line, in seconds. The time of a timer is that of its slowest
- * rank. */
+/* Writes mean times per step since the last line, in seconds. The time of a timer is that of its slowest rank. */
 static Err write_times(TrainLog *log, const Trainer *r, const Times *times) {
     static const Timer TIMERS_OF_A_STEP[] = {TIMER_BATCH, TIMER_FORWARD_BACKWARD, TIMER_OPTIMIZER};
     const Config *c = r->run.config;
@@ -418,8 +417,8 @@ bool train_log_wants_times(const Trainer *r) {
     return r->run.config->timing_log_level > 0 && r->iteration % r->run.config->log_interval == 0;
 }
 
-/* As in Megatron-LM, a dynamic loss scale starts so high that the first steps overflow. A short run may end before
- * it has updated any parameter. */
+/* As in Megatron-LM, the initial dynamic loss scale is so large that the first steps overflow. A short run can end
+ * before it has updated any parameter. */
 static void note_skipped(TrainLog *log, const Trainer *r) {
     if (r->iteration < r->run.config->derived.train_iters || log->all_skipped < log->all_steps) return;
     train_log_hide_status(log);

@@ -39,11 +39,11 @@ typedef struct Session {
 typedef struct Loop {
     Session *session;
     const Config *config;
-    Comm *comm;      /* NULL: one rank */
-    bool is_printer; /* this rank prints, writes logs and checks the time limit */
+    Comm *comm;      /* NULL if there is one rank */
+    bool is_printer; /* if true, this rank prints, writes logs and checks the time limit */
     Device *device;  /* NULL once the trainer owns it */
     Trainer *trainer;
-    Prefetch *train, *valid; /* NULL until first used */
+    Prefetch *train, *valid; /* NULL before their first use */
     TrainLog *log;           /* NULL unless is_printer */
     Timers timers;
     Arena *step;             /* the batches of a step */
@@ -54,7 +54,7 @@ typedef struct Loop {
 
 /* ---- data ---- */
 
-/* An evaluation that the user requested must have data. */
+/* Checks that an evaluation that the user requested has data. */
 static Err check_evaluation(const Session *l) {
     const Config *c = l->config;
     const bool valid = data_split(l->data, SPLIT_VALID) != NULL,
@@ -69,7 +69,7 @@ static Err check_evaluation(const Session *l) {
 }
 
 /* As in Megatron-LM, --train-samples determines the size of the data, and the last step may need more
- * samples. Megatron-LM fails in the last step then; this check reports the error at the start. */
+ * samples. Megatron-LM then fails in the last step, but this check reports the error at the start. */
 static Err check_last_step(const Session *l) {
     const Config *c = l->config;
     const Dataset *train = data_split(l->data, SPLIT_TRAIN);
@@ -116,7 +116,7 @@ static Err open_stream(Loop *l, DataSplit split, int64_t consumed, Prefetch **ou
                         consumed, out);
 }
 
-/* The number of microbatches that a data-parallel rank has in a global batch of `samples` samples. */
+/* Returns the number of microbatches that a data-parallel rank has in a global batch of `samples` samples. */
 static int64_t microbatches(const Loop *l, int64_t samples) {
     return samples / (l->config->derived.micro_batch_size * l->config->derived.data_parallel_size);
 }
@@ -129,12 +129,12 @@ static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
     Err e = prefetch_next(stream, &whole);
     timer_stop(&l->timers, TIMER_BATCH);
     if (!e.code && !whole)
-        return err_user("the data ended early; check --train-iters against the size of the data");
+        return err_user("the data ended early; check that it has enough samples for --train-iters");
     if (!e.code) *batch = batch_slice(whole, mesh->size[AXIS_CP], mesh->coordinate[AXIS_CP], l->step);
     return e;
 }
 
-/* Makes all ranks stop if the rank that prints fails to write a log. */
+/* Makes all ranks stop if the printing rank fails to write a log. */
 static Err say(Loop *l, Err e) { return comm_agree(l->comm, e); }
 
 /* ---- reasons to stop ---- */
@@ -145,7 +145,7 @@ static int64_t minutes(const Loop *l) {
     return (clock_ns() - l->session->start_ns) / (INT64_C(60) * 1000000000);
 }
 
-/* The reason to exit, or NULL if there is none. All ranks combine their reasons, because a signal may reach
+/* Returns the reason to exit, or NULL if there is none. All ranks combine their reasons, because a signal may reach
  * any of the processes. */
 static const char *reason_to_exit(Loop *l, bool after_step) {
     enum { INTERRUPT, SIGNAL, DURATION, REASONS };
@@ -200,8 +200,8 @@ static Err evaluate_valid(Loop *l) {
     Trainer *r = l->trainer;
     double loss[MODEL_LOSSES];
     char where[64];
-    /* The data has as many samples as the current options need, but a run continued with different options
-     * may already have used more. It then begins again at the first sample. */
+    /* The data has the samples that the current options need, but a run that continues with different options may
+     * already have used more samples. The evaluation then begins again at the first sample. */
     const int64_t samples = l->config->derived.eval_samples;
     if (r->consumed_valid_samples > data_length(data_split(l->session->data, SPLIT_VALID)) - samples) {
         prefetch_stop(l->valid);
@@ -211,8 +211,7 @@ static Err evaluate_valid(Loop *l) {
     if (!l->valid) ERR_RETURN(open_stream(l, SPLIT_VALID, r->consumed_valid_samples, &l->valid));
     Err e = evaluate(l, l->valid, loss);
     if (e.code) return e;
-    /* A stopped evaluation also counts, so that later evaluations use the same samples as without the
-     * stop. */
+    /* A stopped evaluation also counts, so that later evaluations use the same samples as a run without the stop. */
     r->consumed_valid_samples += samples;
     if (l->exit_reason) return ERR_OK;
     snprintf(where, sizeof where, "iteration %lld on validation set", (long long)r->iteration);
@@ -247,7 +246,7 @@ static Err evaluate_file(Loop *l, int file, Accuracy *out) {
     return e;
 }
 
-/* The number of steps per epoch of records, or 0 if the data has no epochs. */
+/* Returns the number of steps per epoch of records, or 0 if the data has no epochs. */
 static int64_t epoch_steps(const Loop *l) {
     const Dataset *train = data_split(l->session->data, SPLIT_TRAIN);
     return train ? data_facts(train).epoch / l->config->derived.global_batch_size : 0;
@@ -278,7 +277,7 @@ static Err tell_saved(Loop *l, int64_t iteration, const char *event) {
     return say(l, train_log_progress(l->trainer, event));
 }
 
-/* Finishes the save in progress if its files are written. With `wait`, waits for the files. */
+/* Finishes the save in progress if its files are written. If `wait`, waits for the files. */
 static Err finish_save(Loop *l, bool wait) {
     int64_t iteration;
     if (!l->trainer->saving) return ERR_OK;
@@ -307,7 +306,8 @@ static Err save(Loop *l) {
 
 /* ---- steps ---- */
 
-/* Without dynamic loss scaling, a gradient that is not finite is an error of the run, not of the loss scale. */
+/* Checks that gradients are finite. Without dynamic loss scaling, a gradient that is not finite is an error of the
+ * run, not of the loss scale. */
 static Err check_finite(Loop *l, const StepReport *s) {
     const Trainer *r = l->trainer;
     bool bad = s->loss_is_nan || s->optim.found_inf;
@@ -341,7 +341,8 @@ static Err one_step(Loop *l) {
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
     trainer_microbatches(r, batches, n, n, &report);
     trainer_reduce(r, &report);
-    if (l->config->timing_log_level > 0) device_wait(r->run.device); /* the timer includes the GPU's work */
+    /* the timer then includes the work of the GPU */
+    if (l->config->timing_log_level > 0) device_wait(r->run.device);
     timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
     timer_start(&l->timers, TIMER_OPTIMIZER);
     trainer_update(r, &report);
@@ -385,9 +386,9 @@ static Err train_steps(Loop *l) {
     return ERR_OK;
 }
 
-/* After an error of the data or the machine, the completed steps are saved, because the failed step has
- * changed nothing. After a numeric error, the last regular checkpoint remains the newest, and no checkpoint
- * is pruned. */
+/* Returns whether the completed steps are saved. They are saved after an error of the data or the machine, because
+ * the failed step has changed nothing. After a numeric error, the last regular checkpoint remains the newest, and no
+ * checkpoint is deleted. */
 static bool saves_at_end(const Loop *l, Err e) {
     if (l->config->skip_train) return false;
     return !e.code || (e.code != ERR_FAILED && l->trainer->iteration > l->first_iteration);
@@ -445,7 +446,7 @@ static Err open_device(Loop *l) {
     return ERR_OK;
 }
 
-/* Prints the choices that the program makes where the options leave them open. */
+/* Prints the choices that the program makes if the options do not determine them. */
 static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
     if (tokens) printf("logits: %s of at most %s\n", amount(chunks, "chunk").s, amount(tokens, "token").s);
@@ -508,7 +509,7 @@ Err train(const Config *c, const TokenFacts *facts, Data *data, int *stopped_by)
     Session s = {
         .config = c, .facts = facts, .start_ns = clock_ns(), .save_lock = -1, .opens = !data, .data = data};
     Err e = trainer_check(c);
-    setvbuf(stdout, NULL, _IOLBF, 0); /* so that redirected output is also immediate */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* so that redirected output is also written immediately */
     s.signals = stop_signals_new(c);
     if (!e.code) e = world_run(c, train_rank, &s);
     stop_signals_free(s.signals);

@@ -35,7 +35,7 @@ static size_t snapshot_bytes(const Trainer *r) {
     return (size_t)all->elements * dtype_size(all->precise) + (c->save_optim ? states : 0);
 }
 
-/* Whether the run will use NCCL. Ranks that share a GPU communicate through host memory instead. A plan
+/* Returns whether the run will use NCCL. Ranks that share a GPU communicate through host memory instead. A plan
  * without a target device assumes a separate GPU for each rank. */
 static bool uses_nccl(const Trainer *r, const MemoryPlan *plan, const Device *target, const Comm *real) {
     const bool shares = target && !comm_is_null(real) && comm_processes() == 1 &&
@@ -79,7 +79,8 @@ MemoryPlan memory_plan_new(const Config *c, Comm *comm, const Device *target) {
     part[MEMORY_scratch] = r->run.device->scratch;
     part[MEMORY_snapshot] = snapshot_bytes(r);
     part[MEMORY_offloaded] = plan.unit.offload.host;
-    /* With equal shares, a rank receives as many rows as it sends. At most, it receives the rows of all ranks. */
+    /* If all shares are equal, a rank receives the number of rows that it sends. At most, it receives the rows of all
+     * ranks. */
     plan.offloaded_most = part[MEMORY_offloaded] * (plan.balanced ? ranks : 1);
     if (notes) plan_communicators(r, target, comm, &plan);
     trainer_free(r);
@@ -107,7 +108,8 @@ size_t memory_plan_state(const MemoryPlan *p) {
 }
 
 /* Ranks that are threads share this machine's devices, with at most `sharing` ranks per device. The sum is exact for
- * host memory. For a discrete device, it assumes that all its ranks need as much as this rank. */
+ * host memory. For a discrete device, the sum assumes that all ranks of the device need the same memory as this
+ * rank. */
 MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Comm *comm) {
     const int64_t sharing = rank_sharing(comm, device);
     MemoryPlan p = *own;
@@ -120,7 +122,7 @@ MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Com
     return p;
 }
 
-/* A hash of the host name and the boot id. Containers of one machine have different names and separate
+/* Returns a hash of the host name and the boot id. Containers of one machine have different names and separate
  * limits. Machines with the same name have different boot ids. */
 static uint64_t host_of_process(void) {
     char name[MACHINE_TEXT] = "";
@@ -171,7 +173,7 @@ void memory_plan_describe(const MemoryPlan *p, Str *out) {
         str_puts(out, ", ");
     }
     str_printf(out, "total %s", bytes_text((double)memory_plan_total(p)).s);
-    if (p->balanced) str_puts(out, ", more if experts have more than their share of the tokens");
+    if (p->balanced) str_puts(out, ", more if experts process more than their share of the tokens");
     for (int i = 0; i < MEMORY_PART_COUNT; i++) {
         if (!p->part[i] || !is_on_host(p, i)) continue;
         str_puts(out, "; in the host's memory ");
@@ -183,7 +185,7 @@ static Err check_host(const MemoryPlan *p) {
     const size_t need = memory_plan_host(p), have = host_memory_available("");
     if (need <= have) return ERR_OK;
     return err_user(
-        "offloaded activations (%s) and the copy of a checkpoint (%s) need %s of the host's memory, and %s "
+        "offloaded activations (%s) and the copy of a checkpoint (%s) need %s of the host's memory, but %s "
         "are available; lower --cpu-offloading-num-layers or --micro-batch-size, or remove --async-save",
         bytes_text((double)p->part[MEMORY_offloaded]).s, bytes_text((double)p->part[MEMORY_snapshot]).s,
         bytes_text((double)need).s, bytes_text((double)have).s);
@@ -194,13 +196,13 @@ Err memory_plan_check(const MemoryPlan *p, size_t available) {
     if (need <= available) return check_host(p);
     const BytesText have = bytes_text((double)available);
     if (state > available)
-        return err_user("parameters, main gradients and optimizer already need %s of memory, and %s are "
+        return err_user("parameters, main gradients and optimizer already need %s of memory, but %s are "
                         "available. Choose a smaller model, or shard it over more devices: 'isotron plan "
                         "--search --device-memory-gib N' finds layouts that fit.",
                         bytes_text((double)state).s, have.s);
     return err_user(
         "the run needs %s of memory (%s for parameters, main gradients and optimizer, %s for "
-        "activations), and %s are available; lower --micro-batch-size%s, or recompute activations "
+        "activations), but %s are available; lower --micro-batch-size%s, or recompute activations "
         "with --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
         bytes_text((double)need).s, bytes_text((double)state).s,
         bytes_text((double)(p->part[MEMORY_slots] + p->part[MEMORY_transient])).s, have.s,

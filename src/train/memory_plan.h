@@ -5,10 +5,10 @@
 #include "pipeline/executor.h"
 #include "train/attention_log.h"
 
-/* The uses of memory. `slots` are saved activations and messages between stages. `gathered` has parameters
- * and gradients that ranks gather or sum temporarily, and NCCL's buffers. `scratch` is the memory that
- * kernels need in addition to their operands. `snapshot` is the copy of a checkpoint that is written during
- * training. The last two parts are in host memory, which on a CPU is the device's memory. */
+/* The uses of memory. `slots` contains saved activations and messages between stages. `gathered` contains parameters
+ * and gradients that ranks gather or sum temporarily, and NCCL's buffers. `scratch` is the memory that kernels need
+ * in addition to their operands. `snapshot` is the copy of a checkpoint that is written during training. The last two
+ * parts are in host memory, which on a CPU is the device's memory. */
 #define MEMORY_PARTS(X)                                                                                      \
     X(parameters, "parameters")                                                                              \
     X(gradients, "main gradients")                                                                           \
@@ -31,32 +31,33 @@ typedef enum MemoryPart {
 
 extern const char *const MEMORY_TITLES[MEMORY_PART_COUNT];
 
-/* The number of bytes that a rank will need, which a dry run on the null device computes. */
+/* The number of bytes that a rank will need. A dry run on the null device computes it. */
 typedef struct MemoryPlan {
-    size_t part[MEMORY_PART_COUNT]; /* the optimizer part includes the master parameters */
-    size_t offloaded_most;          /* offloaded activations if every token goes to the experts of one rank */
-    bool discrete;                  /* whether the device has separate memory, which holds all parts except
-                                       the last two */
-    ExecutorMemory unit;            /* one slot, the transient space, and offloaded activations */
-    int64_t in_flight;              /* number of slots */
-    int communicators;              /* number of communicators that NCCL opens for this rank */
-    int64_t held;                   /* number of parameters of which the rank has a part or all */
-    AttentionLog attention;         /* implementations of attention on a GPU */
+    size_t part[MEMORY_PART_COUNT]; /* the part of the optimizer includes the master parameters */
+    /* size of offloaded activations if all tokens are sent to the experts of one rank */
+    size_t offloaded_most;
+    /* the device has separate memory, which contains all parts except the last two */
+    bool discrete;
+    /* the sizes of one slot, of the transient space, and of offloaded activations */
+    ExecutorMemory unit;
+    int64_t in_flight;      /* number of slots */
+    int communicators;      /* number of communicators that NCCL opens for this rank */
+    int64_t held;           /* number of parameters that the rank holds, fully or in part */
+    AttentionLog attention; /* the implementations of attention on a GPU */
     /* The activations assume that all experts have equal shares of the tokens. Unequal shares need more
      * memory. */
     bool balanced;
 } MemoryPlan;
 
-/* The plan of the rank of `comm`; NULL means a run on one rank. `target` is the rank's device, and the plan
- * includes the needs of its kernels. NULL means the device of the options, without the needs of its
- * kernels. */
+/* Computes the plan for the rank of the Comm, or for a run on one rank if the Comm is NULL. `target` is the rank's
+ * device, and the plan includes the needs of its kernels. If `target` is NULL, the plan is for the device of the
+ * options, without the needs of its kernels. */
 MemoryPlan memory_plan_new(const Config *, Comm *, const Device *target);
-/* The number of bytes of device memory, which is host memory on a CPU. memory_plan_host returns the number of
- * bytes of host memory if the device has separate memory, otherwise 0. */
+/* Returns the bytes of device memory, which is host memory on a CPU. memory_plan_host returns the bytes of host
+ * memory if the device has separate memory, and otherwise 0. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
-/* The number of bytes of the parameters, the main gradients and the optimizer, which do not depend on the
- * batch. */
+/* Returns the bytes of parameters, main gradients and optimizer, which do not depend on the batch. */
 size_t memory_plan_state(const MemoryPlan *);
 /* Appends a text such as "parameters 1.5 GiB, main gradients 3.0 GiB, ..., total 9.0 GiB". Parts that are
  * zero are omitted. */
@@ -69,5 +70,5 @@ MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
 MemoryPlan memory_plan_of_host(const MemoryPlan *, Comm *);
 /* Checks that the plan fits into `available` bytes of the device, and into host memory. */
 Err memory_plan_check(const MemoryPlan *together, size_t available);
-/* Checks the memory of all ranks of a device and of a host. All ranks must call it and get the same error. */
+/* Checks the memory of all ranks of a device and of a host. All ranks must call it, and all return the same error. */
 Err memory_plan_fits(const MemoryPlan *own, const Device *, Comm *);

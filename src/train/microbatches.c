@@ -10,7 +10,7 @@
 /* The CUDA graph of a microbatch. */
 typedef struct Recording {
     DeviceRecording work;
-    double aux_scale; /* a constant of the graph */
+    double aux_scale; /* a constant in the graph */
 } Recording;
 
 /* The values that a CUDA graph of a step depends on. Keys are compared as bytes, because the struct has no
@@ -22,9 +22,9 @@ typedef struct StepKey {
 } StepKey;
 
 /* State of --cuda-graph-impl local. A single rank has two graphs of a microbatch, whose fields have a fixed
- * address. One graph is for the first microbatch of a step, which writes the gradients; the other is for all
- * others, which add to them. Several ranks have one graph of a step, because the microbatches share a
- * schedule and sums over ranks. */
+ * address. One graph is for the first microbatch of a step, which writes the gradients. The other graph is for all
+ * other microbatches, which add to the gradients. With several ranks, one graph contains an entire step, because the
+ * microbatches share a schedule and sums over ranks. */
 typedef struct Graphs {
     char *fields;
     size_t bytes;
@@ -40,14 +40,14 @@ struct Microbatches {
     Executor *executor;
     const PipelineLayout *pipeline;
     const ModelPlan *plan;
-    Arena *arena; /* holds the microbatches and their schedule */
+    Arena *arena; /* contains the microbatches and their schedule */
     Microbatch *list;
     int64_t n;
     char *fields, *host;       /* device memory, and the host memory from which it is copied */
     size_t bytes;              /* size of `fields` and of `host` */
     bool sending;              /* copies to the device may be in progress */
     Tensor loss[MODEL_LOSSES]; /* F64 [1], adjacent */
-    Graphs *graphs;            /* NULL: not used yet */
+    Graphs *graphs;            /* NULL before the first use */
 };
 
 static size_t loss_bytes(const Microbatches *m) { return (size_t)model_sums(m->plan) * sizeof(double); }
@@ -66,8 +66,8 @@ Microbatches *microbatches_new(const Config *config, const RunContext *context, 
     for (int i = 0; i < model_sums(m->plan); i++) {
         m->loss[i] = tensor_make(sums + i, F64, 1, (int64_t[]){1});
         m->loss[i].flags = TENSOR_ACCUM;
-        /* Do not round the losses to the exact lane's grid: they are exact sums of products of two numbers on
-         * the grid. */
+        /* The losses are not rounded to the exact lane's grid, because they are exact sums of products of two numbers
+         * on the grid. */
         tape_grad_off_grid(&m->loss[i]);
     }
     return m;
@@ -95,18 +95,19 @@ void microbatches_free(Microbatches *m) {
     free(m);
 }
 
-/* Reads the option each time, because a benchmark disables graphs to time single ops. */
+/* Returns whether CUDA graphs are used. The option is read each time, because a benchmark disables graphs to time
+ * single ops. */
 static bool uses_graphs(const Microbatches *m) { return m->config->cuda_graph_impl == CUDA_GRAPH_LOCAL; }
 
 /* ---- fields: one block of device memory for each microbatch ---- */
 
-/* On the device, real fields have the type of the loss. */
+/* Returns the type of a field on the device. Real fields have the type of the loss. */
 static DType field_dtype(const Microbatches *m, FieldId field) {
     return field_info(field)->is_integer ? I64 : m->registry->precise;
 }
 
-/* The type of a field over the mesh. Data-parallel ranks have different samples, and context-parallel ranks
- * have different positions of the same samples. */
+/* Returns the SPMD type of a field. Data-parallel ranks have different samples, and context-parallel ranks have
+ * different positions of the same samples. */
 static SpmdType field_type(const RunContext *c, FieldExtent extent) {
     SpmdType type = 0;
     for (int a = AXIS_CP; c->layout && a <= AXIS_DP; a++)
@@ -115,7 +116,7 @@ static SpmdType field_type(const RunContext *c, FieldExtent extent) {
     return type;
 }
 
-/* A microbatch whose tensors, for the fields and losses of a batch, have no memory yet. */
+/* Returns a microbatch whose tensors, for the fields and losses of a batch, have no memory yet. */
 static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
     const ModelPlan *plan = m->plan;
     Microbatch mb = {.n_losses = plan->n_losses};
@@ -137,19 +138,20 @@ static Microbatch microbatch_like(const Microbatches *m, const Batch *b) {
 
 typedef struct BlockPart {
     Tensor *tensor;
-    int field, loss; /* the field; or the loss whose weights or gradient the part has */
+    int field, loss; /* field: the field; loss: the loss to whose weights or gradient the part belongs */
     bool gradient;
 } BlockPart;
 
 enum { BLOCK_PARTS = FIELDS + 2 * MODEL_LOSSES };
 
-/* Whether a field is equal to the weights of a loss. */
+/* Returns whether a field is equal to the weights of a loss. */
 static bool weights_are_field(const Microbatches *m, int loss) {
     const LossSpec *l = &m->plan->loss[loss];
     return l->weights < FIELDS && loss_samples(l) == 1 && m->plan->sample.width[l->weights] <= 1;
 }
 
-/* The parts of a microbatch's block, in order. Weights that are equal to a field are not a part. */
+/* Lists the parts of a microbatch's block in order, and returns their number. Weights that are equal to a field are
+ * not a part. */
 static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOCK_PARTS]) {
     int n = 0;
     for (int f = 0; f < FIELDS; f++)
@@ -161,7 +163,7 @@ static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOC
     return n;
 }
 
-/* The size of a block. It is a multiple of 8, so that the integers of the next block are aligned. */
+/* Returns the size of a block, which is a multiple of 8, so that the integers of the next block are aligned. */
 static size_t block_bytes(const Microbatches *m, const Batch *b) {
     Microbatch mb = microbatch_like(m, b);
     BlockPart part[BLOCK_PARTS];
@@ -212,7 +214,7 @@ static void write_scaled(const Microbatches *m, const float *x, int64_t n, int64
     }
 }
 
-/* The factor of a loss's weights on this rank. Only the first context-parallel rank, which has the first
+/* Returns the factor of a loss's weights on this rank. Only the first context-parallel rank, which has the first
  * position of each sample, counts losses of samples. */
 static double weight_of(const Microbatches *m, FieldExtent extent) {
     const Layout *l = m->context->layout;
@@ -261,7 +263,7 @@ void microbatches_begin(Microbatches *m, int64_t n, const Batch *like) {
     m->graphs->fields = device_alloc(d, m->graphs->bytes, "batches");
 }
 
-/* The copy may still be in progress when the function returns. */
+/* Adds a microbatch. The copy may still be in progress when this function returns. */
 void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeights weights,
                       int64_t first_sample) {
     Microbatch *mb = &m->list[number];
@@ -281,7 +283,7 @@ void microbatches_add(Microbatches *m, int64_t number, const Batch *b, LossWeigh
 static RankSchedule schedule_of(Microbatches *m, int64_t n, bool forward_only, bool loads,
                                 PipelineSpec *spec) {
     Err e = pipeline_spec(m->config, m->pipeline, pipeline_units(m->config, n), forward_only, spec);
-    CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
+    CHECK(!e.code, "%s", e.msg); /* trainer_check has checked this */
     const Layout *l = m->context->layout;
     spec->overlap &= !loads;
     return pipeline_schedule(spec, l ? l->mesh.coordinate[AXIS_PP] : 0, m->arena);
@@ -292,9 +294,8 @@ RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineS
 }
 
 /* Runs the first group of microbatches, so that their kernels are loaded (executor_loads), and returns their
- * number. It runs a whole group, because the schedule may not support the number of microbatches that would
- * remain after fewer. It runs without overlap, so that it needs no more slots and buffers than all
- * microbatches. */
+ * number. It runs an entire group, because the schedule may not support the number of microbatches that would remain
+ * otherwise. It runs the group without overlap, which needs no more slots and buffers than all microbatches. */
 static int64_t execute_first(Microbatches *m, const Microbatch *list, int64_t n, const PipelineSpec *all,
                              Tensor *loss) {
     const int64_t group = all->group * pipeline_unit(m->config), first = group < n ? group : n;
@@ -311,13 +312,13 @@ static void execute(Microbatches *m, Microbatch *list, int64_t n, bool trains, b
     int64_t done = 0;
     for (int64_t i = 0; i < n; i++) {
         list[i].context.recording = list[i].context.training = trains;
-        if (!trains) list[i].feed.tokens_ahead = NULL; /* no auxiliary losses */
+        if (!trains) list[i].feed.tokens_ahead = NULL; /* without auxiliary losses */
     }
     if (executor_loads(m->executor, &spec, n)) {
         executor_provide(m->executor, &spec, &schedule);
         const int64_t allocations = executor_allocations(m->executor);
         done = execute_first(m, list, n, &spec, loss);
-        CHECK(executor_allocations(m->executor) == allocations, "%lld of %lld microbatches take more memory",
+        CHECK(executor_allocations(m->executor) == allocations, "%lld of %lld microbatches need more memory",
               (long long)done, (long long)n);
         if (done < n) schedule = schedule_of(m, n - done, !trains, false, &spec);
     }
@@ -346,8 +347,8 @@ static void replay(Microbatches *m, Recording *r, const Microbatch *mb, bool cou
     device_replay(d, &r->work, execute_one, &one);
 }
 
-/* Replays the graph of the first microbatch while gradients are unwritten. That microbatch writes all
- * gradients, so either all or none are unwritten. */
+/* Replays the graph of the first microbatch if gradients are unwritten. This microbatch writes all gradients, so
+ * either all gradients are unwritten or none. */
 static void replay_all(Microbatches *m, bool counts_loss) {
     for (int64_t i = 0; i < m->n; i++) {
         const bool first = grads_are_unwritten(m->registry);

@@ -1,7 +1,7 @@
-/* Runs the microbatches of a step on this rank or, with --batch-invariant-mode, their single samples. All
- * fields are copied to one block of device memory before the first microbatch runs, and the host does not
- * wait for the copies. On a GPU, a run without dropout can replay microbatches or steps as CUDA graphs
- * (--cuda-graph-impl local). */
+/* Runs the microbatches of a step on this rank. With --batch-invariant-mode, it runs their samples one by one. All
+ * fields are copied to one block of device memory before the first microbatch runs, and the host does not wait for
+ * the copies. On a GPU, a run without dropout can replay microbatches or steps as CUDA graphs (--cuda-graph-impl
+ * local). */
 #pragma once
 
 #include "config/config.h"
@@ -9,7 +9,7 @@
 
 typedef struct Microbatches Microbatches;
 
-/* All arguments must outlive the result. */
+/* Creates the microbatches. All arguments must outlive the result. */
 Microbatches *microbatches_new(const Config *, const RunContext *, const Model *, Executor *,
                                const PipelineLayout *);
 void microbatches_free(Microbatches *);
@@ -20,26 +20,25 @@ void microbatches_reserve(Microbatches *, int64_t n, const Batch *like);
 void microbatches_begin(Microbatches *, int64_t n, const Batch *like);
 /* The weights of losses in the gradient. */
 typedef struct LossWeights {
-    double loss[MODEL_LOSSES]; /* weight of a token's or sample's loss */
-    double aux;                /* weight of a router's loss, which is a mean over tokens */
+    double loss[MODEL_LOSSES]; /* weight of the loss of a token or a sample */
+    double aux;                /* weight of a router loss, which is a mean over tokens */
 } LossWeights;
-/* Sets microbatch `number` to this batch. first_sample is the index of the batch's first sample in the whole
- * run. */
+/* Sets microbatch `number` to this batch. first_sample is the index of the batch's first sample in the entire run. */
 void microbatches_add(Microbatches *, int64_t number, const Batch *, LossWeights, int64_t first_sample);
 /* Runs all microbatches: forward and backward passes that add to the main gradients, or only forward passes.
- * With `counts_loss`, adds the sum of each loss times its weights to the losses. */
+ * If `counts_loss`, adds the sum of each loss times its weights to the losses. */
 void microbatches_train(Microbatches *, bool counts_loss);
 void microbatches_evaluate(Microbatches *, bool counts_loss);
-/* The schedule of the last n microbatches on this rank. It is valid until the next microbatches_begin. */
+/* Returns the schedule of the last n microbatches on this rank. It is valid until the next microbatches_begin. */
 RankSchedule microbatches_schedule(Microbatches *, bool forward_only, PipelineSpec *);
 
 /* A sum of loss * weight, in nats, and the sum of the weights. */
 typedef struct LossSum {
     double loss, weight;
 } LossSum;
-/* The sum of each loss times its weights, on the device. LossSum.weight is not used. */
+/* Sets the sum of each loss times its weights, on the device. LossSum.weight is not used. */
 void microbatches_set_losses(Microbatches *, const LossSum[MODEL_LOSSES]);
 const double *microbatches_losses(const Microbatches *);
-size_t microbatches_bytes(const Microbatches *); /* bytes of device memory */
-/* Notes that the host has waited for the device, so that the next microbatches_begin does not wait. */
+size_t microbatches_bytes(const Microbatches *); /* returns the bytes of device memory */
+/* Records that the host has waited for the device, so that the next microbatches_begin does not wait. */
 void microbatches_waited(Microbatches *);

@@ -76,7 +76,8 @@ static Schedules changed_by_all(const Trainer *r, const json_t *saved) {
     return all;
 }
 
-/* `all`: whether the schedules would change if all their options had the values of the checkpoint. */
+/* Appends the effect of a changed option. `all` states whether the schedules would change if all their options had
+ * the values of the checkpoint. */
 static void put_consequence(const Trainer *r, int option, const json_t *there, Schedules all, Str *out) {
     const OptionChange change = option_change(option);
     const char *then = option_change_text(change);
@@ -93,8 +94,8 @@ static void put_consequence(const Trainer *r, int option, const json_t *there, S
     else if (change == CHANGES_DECAY && !changed.decay)
         then = "the weight decay of the remaining steps does not change";
     str_puts(out, then);
-    if (changed.rate && change != CHANGES_RATE) str_puts(out, ", and so do the learning rates");
-    if (changed.decay && change != CHANGES_DECAY) str_puts(out, ", and so does the weight decay");
+    if (changed.rate && change != CHANGES_RATE) str_puts(out, ", and the learning rates change");
+    if (changed.decay && change != CHANGES_DECAY) str_puts(out, ", and the weight decay changes");
     str_puts(out, "\n");
 }
 

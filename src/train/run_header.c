@@ -11,7 +11,7 @@ static json_t *given_options(const Config *c) {
     Str text = {0};
     config_json(c, CLASS_ALL, &text);
     json_t *all = json_loadb(text.s, text.len, 0, NULL), *given = json_object();
-    CHECK(all, "the configuration is not JSON: %s", text.s);
+    CHECK(all, "the configuration is not valid JSON: %s", text.s);
     for (int i = 0; i < OPTIONS; i++)
         if (c->given[i] && config_field_name(i))
             json_object_set(given, config_field_name(i), json_object_get(all, config_field_name(i)));
@@ -51,7 +51,7 @@ json_t *run_header(const Trainer *r, const Data *data, int64_t parameters) {
                   "version", isotron_version(), "commit", isotron_commit(), "iteration",
                   (json_int_t)r->iteration, "parameters", (json_int_t)parameters, "device", device, "layout",
                   layout(r->run.config), "data", data_of(data), "options", given_options(r->run.config));
-    CHECK(header, "the header of the log is not JSON");
+    CHECK(header, "the header of the log is not valid JSON");
     return header;
 }
 

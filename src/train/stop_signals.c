@@ -19,15 +19,14 @@
 struct StopSignals {
     pthread_t thread;
     sigset_t set;
-    int arrivals, end; /* descriptors: signals arrive at one, and the other ends the thread */
+    int arrivals, end; /* two descriptors: signals arrive at `arrivals`, and `end` ends the thread */
     bool saves;
     atomic_bool deferred;
     atomic_int seen;
 };
 
-/* Threads that libraries (BLAS) start before main do not inherit the mask. If such a thread receives the
- * signal, it blocks the signal for itself and sends it to the process again, until only the descriptor can
- * receive it. */
+/* Handles a signal in a thread that a library (BLAS) started before main, which does not inherit the mask. The thread
+ * blocks the signal for itself and sends it to the process again, until only the descriptor can receive it. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
@@ -70,7 +69,7 @@ static void take(StopSignals *s, int number) {
                 : "stopping after this step, then saving");
         atomic_store(&s->seen, number);
     } else if (comm_processes() == 1) {
-        say(number, "stopping immediately; the checkpoints that are complete stay");
+        say(number, "stopping immediately; complete checkpoints are kept");
         end_process(number);
     }
 }
@@ -96,7 +95,7 @@ StopSignals *stop_signals_new(const Config *c) {
     pthread_sigmask(SIG_BLOCK, &s->set, NULL);
     s->arrivals = signalfd(-1, &s->set, SFD_NONBLOCK | SFD_CLOEXEC);
     s->end = eventfd(0, EFD_CLOEXEC);
-    CHECK(s->arrivals >= 0 && s->end >= 0, "no descriptor is left for the signals");
+    CHECK(s->arrivals >= 0 && s->end >= 0, "no file descriptors are left for the signals");
     for (int i = 1; i < NSIG; i++)
         if (sigismember(&s->set, i) == 1) sigaction(i, &action, NULL);
     const int rc = pthread_create(&s->thread, NULL, wait_for_signals, s);
@@ -108,10 +107,11 @@ void stop_signals_defer(StopSignals *s) { atomic_store(&s->deferred, true); }
 
 int stop_signals_seen(const StopSignals *s) { return atomic_load(&s->seen); }
 
-/* A launcher signals its processes one after the other, so further signals may arrive and are ignored. */
+/* Stops handling the signals. A launcher signals its processes one after the other, so more signals may arrive, and
+ * are ignored. */
 void stop_signals_free(StopSignals *s) {
     if (!s) return;
-    CHECK(!eventfd_write(s->end, 1), "the thread that waits for signals cannot be told to end");
+    CHECK(!eventfd_write(s->end, 1), "cannot stop the thread that waits for signals");
     pthread_join(s->thread, NULL);
     for (int i = 1; i < NSIG; i++)
         if (sigismember(&s->set, i) == 1) signal(i, comm_processes() > 1 ? SIG_IGN : SIG_DFL);

@@ -1,5 +1,5 @@
 /* Handles signals that request the end of a run: SIGINT (Ctrl-C) and, with --exit-signal-handler, also
- * --exit-signal. A separate thread receives the signals, so each is answered immediately, even during a long
+ * --exit-signal. A separate thread receives the signals, so the program responds immediately, even during a long
  * step. */
 #pragma once
 
@@ -7,17 +7,16 @@
 
 typedef struct StopSignals StopSignals;
 
-/* Call it before any other thread of the run starts, because threads inherit the mask. Until
- * stop_signals_defer is called, a signal ends the process immediately, because nothing has been trained
- * yet. */
+/* Must be called before any other thread of the run starts, because threads inherit the mask. Until
+ * stop_signals_defer is called, a signal ends the process immediately, because nothing has been trained yet. */
 StopSignals *stop_signals_new(const Config *);
 /* After this call, the first signal only requests a stop, and the run must poll stop_signals_seen. A second
- * signal ends the process. A launcher may repeat signals, and kills its processes itself. Under a launcher, a
- * second signal is therefore ignored. */
+ * signal ends the process. Under a launcher, a second signal is ignored, because launchers may repeat signals, and
+ * kill their processes. */
 void stop_signals_defer(StopSignals *);
-/* The number of the signal that this process has received, or 0 if there is none. Any thread may call it. */
+/* Returns the number of the signal that this process has received, or 0 if there is none. Any thread may call it. */
 int stop_signals_seen(const StopSignals *);
-/* The number of --exit-signal. */
+/* Returns the number of --exit-signal. */
 int stop_signals_number(const Config *);
-/* Restores the default actions of the signals. Under a launcher, further signals are ignored. */
+/* Restores the default actions of the signals. Under a launcher, later signals are ignored. */
 void stop_signals_free(StopSignals *);

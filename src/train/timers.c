@@ -49,7 +49,7 @@ static void report_ranks(const Times *of, int ranks, int timer, double per_ms, S
 
 static void report_extremes(int64_t least, int64_t most, bool max_only, int timer, double per_ms, Str *out) {
     static const char DOTS[] = "................................................";
-    int dots = 47 - (int)strlen(TIMER[timer].name); /* name, a blank and dots fill 48 columns */
+    int dots = 47 - (int)strlen(TIMER[timer].name); /* the name, a blank and the dots fill 48 columns */
     str_printf(out, "\n    %s %.*s: ", TIMER[timer].name, dots, DOTS);
     if (max_only)
         str_printf(out, "%.2f", (double)most / per_ms);
@@ -66,7 +66,7 @@ void timers_report(const Times *of, int ranks, TimingLogOption option, int64_t l
     str_puts(out, TITLES[option]);
     for (int i = 0; i < TIMERS; i++) {
         const int64_t most = timers_longest(of, ranks, (Timer)i, level);
-        int64_t least = most; /* minimum over the ranks that have run the timer */
+        int64_t least = most; /* the minimum over the ranks that have run the timer */
         for (int r = 0; r < ranks; r++)
             if (of[r].ns[i] && of[r].ns[i] < least) least = of[r].ns[i];
         if (!most) continue;

@@ -27,11 +27,11 @@ typedef struct Timers {
 
 void timer_start(Timers *, Timer);
 void timer_stop(Timers *, Timer);
-/* Returns the times of all ranks since the last call, as an array [ranks] in the arena. All ranks must call
- * it. A NULL comm means one rank. */
+/* Returns the times of all ranks since the last call, as an array [ranks] in the arena. All ranks must call it. The
+ * Comm is NULL if there is one rank. */
 const Times *timers_gather(Timers *, Comm *, Arena *);
 const char *timer_name(Timer);
-/* The time of the slowest rank in nanoseconds, or 0 if the timer has a level above `level`. */
+/* Returns the time of the slowest rank in nanoseconds, or 0 if the timer has a level above `level`. */
 int64_t timers_longest(const Times *, int ranks, Timer, int64_t level);
-/* Appends the timers of level <= `level` that have run on some rank. Each time is divided by `steps`. */
+/* Appends the timers of level <= `level` that have run on any rank. Each time is divided by `steps`. */
 void timers_report(const Times *, int ranks, TimingLogOption, int64_t level, int64_t steps, Str *out);

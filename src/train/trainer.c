@@ -7,7 +7,7 @@
 #include "param/fp8_weights.h"
 #include "run/launch.h"
 
-/* The sum of a loss's weights over complete samples, including positions that this rank does not have. */
+/* Returns the sum of a loss's weights over complete samples, including positions that this rank does not have. */
 static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss) {
     const int64_t each = loss_samples(loss);
     if (loss->weights == FIELDS) return (double)(b->b / each);
@@ -27,7 +27,7 @@ static double weight_sum(const Trainer *r, const Batch *b, const LossSpec *loss)
 
 static int n_losses(const Trainer *r) { return r->run.model->plan.n_losses; }
 
-/* The number of losses plus the number of counts. */
+/* Returns the number of losses plus the number of counts. */
 static int n_sums(const Trainer *r) { return model_sums(&r->run.model->plan); }
 
 static void set_count_weights(const Trainer *r, LossSum *sum) {
@@ -118,7 +118,7 @@ int64_t trainer_fp8_linears(const Trainer *r, const char **emulation) {
     return quantize_layers(r->run.model->registry, model_run_tokens(&r->run), emulation);
 }
 
-/* The number of microbatches of a data-parallel rank in the largest global batch. */
+/* Returns the number of microbatches of a data-parallel rank in the largest global batch. */
 static int64_t most_microbatches(const Trainer *r) {
     int64_t most = 0;
     for (int64_t i = 0; i < r->run.config->derived.num_batch_steps; i++)
@@ -135,7 +135,7 @@ RankSchedule trainer_dry_run(Trainer *r, PipelineSpec *spec) {
     LossSum sum[MODEL_LOSSES] = {{0}};
     const int64_t n = most_microbatches(r) * (samples / together);
     Err e = pipeline_spec(r->run.config, &r->run.pipeline, pipeline_units(r->run.config, n), false, spec);
-    CHECK(!e.code, "%s", e.msg); /* checked by trainer_check */
+    CHECK(!e.code, "%s", e.msg); /* trainer_check has checked this */
     const int64_t repeated = pipeline_shortened(spec).microbatches * pipeline_unit(r->run.config),
                   passes = repeated < n ? repeated : n;
     model_run_refresh(&r->run, true);
@@ -157,7 +157,7 @@ Trainer *trainer_new(const Config *c, const MemoryPlan *plan, Comm *comm, Device
     if (!device) device = device_cpu((int)c->derived.cpu_threads);
     if (plan) device_reserve_scratch(device, plan->part[MEMORY_scratch]);
     ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
-    /* Unequal shares of the experts need more than the plan, so only the host memory has a planned size. */
+    /* Unequal shares of the experts need more memory than the plan, so only the host memory has a planned size. */
     if (plan && plan->balanced) memory = (ExecutorMemory){.offload.host = memory.offload.host};
     return assemble(c, comm, device, memory);
 }
@@ -183,7 +183,7 @@ void trainer_free(Trainer *r) {
 
 /* ---- steps ---- */
 
-/* Whether this rank is primary for the losses of its microbatches, that is, the first tensor-parallel rank of
+/* Returns whether this rank is primary for the losses of its microbatches, that is, the first tensor-parallel rank of
  * the last pipeline stage. */
 static bool tells_loss(const Trainer *r) {
     const Mesh *m = &r->run.layout.mesh;
@@ -206,7 +206,8 @@ static void step_ratios(const Trainer *r, const Batch *batches, int64_t count, i
     double sum[MODEL_LOSSES] = {0};
     const int losses = n_losses(r);
     if (losses == 1) return;
-    CHECK(count == n, "the weights of %lld of %lld microbatches are known", (long long)count, (long long)n);
+    CHECK(count == n, "only the weights of %lld of %lld microbatches are known", (long long)count,
+          (long long)n);
     for (int64_t k = 0; k < count; k++)
         for (int i = 0; i < losses; i++) sum[i] += weight_sum(r, &batches[k], &r->run.model->plan.loss[i]);
     if (r->run.layout.mesh.size[AXIS_DP] > 1)
@@ -242,7 +243,7 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
                   together = model_run_together(&r->run, samples), parts = samples / together;
     double ratio[MODEL_LOSSES] = {1};
     CHECK(count == n || !r->sync || r->run.config->cuda_graph_impl == CUDA_GRAPH_NONE,
-          "a CUDA graph over ranks has all %lld microbatches of a step, not %lld", (long long)n,
+          "a CUDA graph over ranks must have all %lld microbatches of a step, not %lld", (long long)n,
           (long long)count);
     if (r->sync && !report->samples) sync_begin(r->sync, n * parts);
     const Batch like = batch_rows(&batches[0], 0, together);
@@ -303,7 +304,7 @@ static void report_routers(Trainer *r, const double *counters, StepReport *repor
     report->layer_router_loss = r->layer_router_loss;
 }
 
-/* counters: those of the i-th reduction, combined over all ranks */
+/* `counters` contains the counters of the i-th reduction, combined over all ranks. */
 static void report_counters(Trainer *r, int i, const double *counters, int64_t n, StepReport *report) {
     if (REDUCTIONS[i] == COMM_SUM)
         report_routers(r, counters, report);
@@ -311,8 +312,8 @@ static void report_counters(Trainer *r, int i, const double *counters, int64_t n
         for (int64_t k = 0; k < n; k++) report->max_score = fmax(report->max_score, counters[k]);
 }
 
-/* Combines the counters of all ranks. Each rank has counted only its tokens in its layers, and only its part of
- * the losses of its data-parallel rank's microbatches. */
+/* Combines the counters of all ranks. Each rank has counted only its tokens in its layers, and only its part of the
+ * losses of the microbatches. */
 static void reduce_counters(Trainer *r, int i, StepReport *report) {
     const Tensor *counters;
     if (!has_counters(r, i, &counters)) return;
@@ -334,7 +335,7 @@ static void report_loss(const Trainer *r, StepReport *report) {
     report->is_read = true;
 }
 
-/* With several ranks, the host computes the sums. */
+/* Sums the report over the ranks. With several ranks, the host computes the sums. */
 static void reduce_report(Trainer *r, StepReport *report) {
     if (tells_loss(r)) read_losses(r, report->sum);
     trainer_total(r, report->sum);
@@ -355,7 +356,7 @@ void trainer_reduce(Trainer *r, StepReport *report) {
         r->scaler.scale;
 }
 
-/* Starts to copy one rank's results to the host. The copy is complete after the next wait. */
+/* Starts to copy the results of this rank to the host. The copy is complete after the next wait. */
 static void start_read(Trainer *r) {
     const Tensor *counters;
     double *to = r->results;
@@ -400,7 +401,7 @@ void trainer_update(Trainer *r, StepReport *report) {
     s.decoupled_lr = schedule_lr(c, d->decoupled_lr, d->decoupled_min_lr, r->schedule_samples);
     s.weight_decay = report->weight_decay = schedule_weight_decay(c, r->schedule_samples);
     if (!report->is_read) start_read(r);
-    report->optim = optim_step(r->optimizer, s); /* waits for the device */
+    report->optim = optim_step(r->optimizer, s); /* this call waits for the device */
     if (!report->is_read) finish_read(r, report);
     scaler_update(&r->scaler, report->optim.found_inf);
     r->iteration++;

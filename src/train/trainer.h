@@ -1,6 +1,5 @@
-/* One rank's training state, and the step that advances it. The order of a step is that of Megatron-LM's
- * training.py train_step: zero gradients, forward and backward of every microbatch, norm and clip, update,
- * schedules. */
+/* One rank's training state, and the step that advances it. A step has the order of Megatron-LM's training.py
+ * train_step: zero gradients, forward and backward of every microbatch, norm and clip, update, schedules. */
 #pragma once
 
 #include "config/config.h"
@@ -16,8 +15,9 @@
 
 typedef struct Trainer {
     ModelRun run;
-    const char *data_fingerprint; /* stored in checkpoints; borrowed; NULL if it is unknown */
-    Sync *sync;                   /* NULL: one rank */
+    /* the data's fingerprint in checkpoints, which must outlive the trainer; NULL if it is unknown */
+    const char *data_fingerprint;
+    Sync *sync; /* NULL if there is one rank */
     Optimizer *optimizer;
     Scaler scaler;
     Executor *executor;
@@ -25,52 +25,53 @@ typedef struct Trainer {
     double *results;           /* host memory: the losses, and the step counters (param/state.h) */
     double *layer_router_loss; /* [ROUTER_LOSSES, layers]; NULL without --moe-per-layer-logging */
     int64_t layers;            /* number of layers of all stacks, on all ranks */
-    /* Progress. Checkpoints save all of these numbers. */
+    /* The progress of the run. Checkpoints save all of these numbers. */
     int64_t iteration;        /* number of updates, including skipped ones */
     int64_t consumed_samples; /* number of consumed training samples */
     int64_t consumed_valid_samples;
-    int64_t schedule_samples;   /* number of samples for the schedules, without skipped steps */
-    int64_t skipped_iterations; /* number of steps of the whole run whose gradient was not finite */
+    int64_t schedule_samples;   /* number of samples for the schedules, not including skipped steps */
+    int64_t skipped_iterations; /* number of steps of the entire run whose gradient was not finite */
     /* With --async-save: the checkpoint that is being written (NULL if there is none), and its step. */
     struct CkptSaving *saving;
     int64_t saving_iteration;
 } Trainer;
 
 /* Checks the frozen parameters, the stages of the pipeline, and whether every global batch fits its schedule.
- * The options' rules cannot express these checks. */
+ * The rules of options cannot express these checks. */
 Err trainer_check(const Config *);
 /* Allocates the planned memory. A NULL plan reserves address space that gets memory when it is first used.
  * Parameters are zero until registry_init or a load. Takes ownership of the device; NULL means the CPU. */
 Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
-/* The number of tokens per chunk in which a pass computes its losses, and the number of chunks. Both are 0 if
- * there are no chunks. */
+/* Returns the number of tokens per chunk in which a pass computes its losses. *chunks becomes the number of chunks.
+ * Both are 0 if there are no chunks. */
 int64_t trainer_loss_chunk(const Trainer *, int64_t *chunks);
 /* Calls quantize_layers (ops/fp8.h) for the tokens of a pass. */
 int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
-/* The model FLOPs of training on `samples` samples. */
+/* Returns the model FLOPs of training on `samples` samples. */
 double trainer_flops(const Trainer *, int64_t samples);
 void trainer_free(Trainer *);
 /* Frees everything except the device, which it returns. The caller owns the device and may use it for another
  * run. */
 Device *trainer_free_but_device(Trainer *);
 /* Runs, on the null device, the part of the largest training step that determines its memory
- * (pipeline_shortened), and an evaluation. Returns the schedule of this part, of which only the counts stay
- * valid. The spec is that of the full step. */
+ * (pipeline_shortened), and an evaluation. Returns the schedule of this part, in which only the counts remain valid.
+ * The PipelineSpec becomes that of the full step. */
 RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 
 /* The report on a step of the global batch. Before trainer_reduce, it covers only this rank's part. */
 typedef struct StepReport {
-    LossSum sum[MODEL_LOSSES]; /* sums of each loss of the model */
-    double loss;               /* the sum of the means of the losses, without auxiliary losses */
+    LossSum sum[MODEL_LOSSES]; /* the sum of each loss of the model */
+    double loss;               /* the sum of the means of the losses, not including auxiliary losses */
     int64_t samples;           /* number of samples of all ranks */
-    int64_t microbatches;      /* number of this rank's microbatches or, with --batch-invariant-mode, of its
-                                  samples */
-    unsigned router_losses;    /* has a bit for each loss that is enabled */
-    double router_loss[ROUTER_LOSSES]; /* mean over layers and microbatches, without the coefficient */
+    /* number of this rank's microbatches or, with --batch-invariant-mode, of their samples */
+    int64_t microbatches;
+    unsigned router_losses;            /* a mask with a bit for each enabled loss */
+    double router_loss[ROUTER_LOSSES]; /* means over layers and microbatches, without the coefficients */
     /* With --moe-per-layer-logging: [ROUTER_LOSSES, layers], means over microbatches, NaN for a layer without experts.
      * Valid until the next step. NULL without the option. */
     const double *layer_router_loss;
-    double max_score; /* the largest score of attention, before its cap, or 0; with QkClipSpec.measures */
+    /* the largest score of attention, before its cap, or 0; set only with QkClipSpec.measures */
+    double max_score;
     bool loss_is_nan; /* the loss is NaN or infinite */
     bool is_reduced, is_read;
     double grad_scale; /* main gradient * grad_scale = gradient of the training loss */
@@ -78,21 +79,20 @@ typedef struct StepReport {
     OptimResult optim;
 } StepReport;
 
-/* A step consists of trainer_begin_step, trainer_microbatches, trainer_reduce and trainer_update. The device
- * may lag behind the host until trainer_update, which waits for the device. The numbers of the report that
- * come from the device are valid after trainer_update or trainer_read. A data-parallel rank has n
- * microbatches, and all its tensor-, context- and pipeline-parallel ranks run the same ones. */
+/* A step consists of trainer_begin_step, trainer_microbatches, trainer_reduce and trainer_update. The device runs
+ * asynchronously until trainer_update, which waits for it. Numbers of the report that come from the device are valid
+ * after trainer_update or trainer_read. A data-parallel rank has n microbatches, and all its tensor-, context- and
+ * pipeline-parallel ranks run the same microbatches. */
 StepReport trainer_begin_step(Trainer *);
 /* Runs the forward and backward passes of `count` of the step's n microbatches, which add to the main
- * gradients. With a pipeline, and with several losses per token (--calculate-per-token-loss), count must be
- * n. */
+ * gradients. `count` must be n with a pipeline, and with several losses per token (--calculate-per-token-loss). */
 void trainer_microbatches(Trainer *, const Batch *, int64_t count, int64_t n, StepReport *);
 static inline void trainer_microbatch(Trainer *r, const Batch *b, int64_t n, StepReport *report) {
     trainer_microbatches(r, b, 1, n, report);
 }
-/* Sums the gradients and the report over the ranks. Call it once per step. */
+/* Sums the gradients and the report over the ranks. Must be called once per step. */
 void trainer_reduce(Trainer *, StepReport *);
-/* Waits for the losses. Call it once per step, after all ranks have called trainer_reduce. */
+/* Waits for the losses. Must be called once per step, after all ranks have called trainer_reduce. */
 void trainer_read(Trainer *, StepReport *);
 /* Calls trainer_reduce if necessary, clips the gradient, updates the parameters, and advances the schedules.
  * If the gradient is not finite, no parameter changes and the step counts as skipped. */
@@ -101,10 +101,10 @@ void trainer_update(Trainer *, StepReport *);
 void trainer_evaluate(Trainer *, const Batch *, LossSum[MODEL_LOSSES]);
 /* Sums the results of trainer_evaluate over all ranks. */
 void trainer_total(const Trainer *, LossSum[MODEL_LOSSES]);
-/* loss / max(weight, 1). */
+/* Returns loss / max(weight, 1). */
 double trainer_mean(LossSum);
-/* Rounds the values from the masters, and gathers the values of other ranks. Call it after something other
- * than an update has changed the masters. */
+/* Rounds the values from the masters, and gathers the values of other ranks. Must be called after the masters have
+ * changed, except by an update. */
 void trainer_publish(Trainer *);
 /* Sums x[n] over all ranks in place. Each rank passes its summands. */
 void trainer_sum(const Trainer *, double *x, int64_t n);

@@ -92,7 +92,7 @@ assert notes["train-iters"] == "11, and the checkpoint has 12: the last step cha
 # Notes about schedules depend on the rates of the remaining steps, not on the options.
 CHANGE, STAY, LAST, TOO = ("the learning rates of the remaining steps change",
                            "the learning rates of the remaining steps do not change", "the last step changes",
-                           ", and so do the learning rates")
+                           ", and the learning rates change")
 for words, expected in {
     "--lr 1e-3": {"lr": CHANGE}, "--lr-warmup-iters 3": {"lr-warmup-iters": CHANGE},
     "--lr-decay-iters 12": {"lr-decay-iters": STAY}, "--lr-decay-iters 11": {"lr-decay-iters": CHANGE},

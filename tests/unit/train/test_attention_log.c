@@ -55,7 +55,7 @@ TEST(what_does_not_fit_is_said) {
     }
     const char *last = strstr(log.text, "attention: ");
     assert_true(strlen(log.text) < sizeof log.text && last);
-    assert_string_equal(last, "attention: and layers of other kinds, for which this list has no space\n");
+    assert_string_equal(last, "attention: this list has no space for the other kinds of layers\n");
     device_free(gpu);
 }
 
