@@ -190,7 +190,7 @@ X = {"content": "<x>", "lstrip": True, "rstrip": True, "normalized": True, "sing
 def config(**keys): return {"tokenizer_config.json": {**FAST, **keys}}
 
 
-def cases():
+def cases(made):
     """Yields name, base, files and, for a case that must be refused, the message."""
     size = 300
     for first in range(4):
@@ -210,6 +210,13 @@ def cases():
     yield "decoder out of order", "gpt2", config(added_tokens_decoder={"301": token("<x>"), "300": token("<y>")})
     yield "decoder with few keys", "gpt2", config(added_tokens_decoder={"300": {"content": "<x>"},
                                                                         "301": {"content": "<y>", "special": True}})
+    # A token whose flags are missing is normalized unless it is special: <X> matches "<x>" in lower case, <Y> does not.
+    few, end = [{"content": "<X>"}, {"content": "<Y>", "special": True}], len(made["bert"]["tokenizer.json"]["model"]["vocab"])
+    yield "decoder with few keys, in lower case", "bert", config(added_tokens_decoder={str(end + i): t for i, t in enumerate(few)})
+    objects = [{**t, "__type": "AddedToken"} for t in few]
+    yield "additional objects with few keys", "bert", config(additional_special_tokens=objects)
+    yield "names with few keys", "bert", config(image_token=objects[0], eos_token=objects[1])
+    yield "added_tokens.json in lower case", "bert", {**config(eos_token="<Y>"), "added_tokens.json": {"<X>": end, "<Y>": end + 1}}
     yield "decoder of a token of the vocabulary", "gpt2", lambda b: config(added_tokens_decoder={str(b["tokenizer.json"]["model"]["vocab"]["er"]): token("er")})
     yield "decoder with a gap", "gpt2", config(added_tokens_decoder={"300": token("<x>"), "310": token("<y>")}), "<y>"
     yield "decoder with a taken id", "gpt2", config(added_tokens_decoder={"5": token("<x>")}), "<x>"
@@ -406,7 +413,7 @@ def expected(dir, texts):
 
 def main(options):
     made, out = bases(), []
-    for name, base, more, *error in cases():
+    for name, base, more, *error in cases(made):
         more, texts = more(made[base]) if callable(more) else more, TEXTS if base else SPACES
         with tempfile.TemporaryDirectory() as dir:
             dir = pathlib.Path(dir)

@@ -449,6 +449,19 @@ def schedules_of_the_checkpoint(program, quick):
         compare(joined(before, after), Trainer(o).run(), o)
 
 
+@row("use_checkpoint_opt_param_scheduler train_iters train_samples", families=GPT)
+def decay_of_a_longer_run(program, quick):
+    """A resumed run that is longer keeps the length of the decay that was planned for the saved run."""
+    for planned, longer, decay, less in (("--train-iters 4", "--train-iters 6", "--lr-decay-iters 4", ""),
+                                         ("--train-samples 16", "--train-samples 24", "--lr-decay-samples 16", "train-iters")):
+        o, whole = (program.words("--lr-decay-style cosine --min-lr 1e-3 " + words, less) for words in (planned, f"{longer} {decay}"))
+        save = program.fresh()
+        program.pretrain(o, "--save", save, "--save-interval", 2, "--exit-interval", 2)
+        run = program.pretrain(program.words(longer, less), "--use-checkpoint-opt_param-scheduler", "--load", save)
+        rates, wanted = ([r["learning_rate"] for r in records] for records in (run.records, Trainer(whole).run()[0][2:]))
+        expect(len(rates) == len(wanted) and all(map(math.isclose, rates, wanted)), f"rates {rates} and not {wanted}")
+
+
 LONG = "--train-iters 8 --min-lr 1e-3 --eval-interval 4 "
 scheduled("min_lr", LONG)
 scheduled("lr_decay_style", LONG + "--lr-decay-style constant")
