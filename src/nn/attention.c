@@ -9,7 +9,7 @@
 #include "ops/rope.h"
 #include "tape/tape_ops.h"
 
-/* A norm that is applied to each head separately, or with qk_norm_whole to all `heads` heads together. */
+/* Returns a norm that is applied to each head separately or, with qk_norm_whole, to all `heads` heads together. */
 static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which,
                        int64_t heads) {
     if (s->qk_norm_plain) return (Norm){.attr = {.rms = true, .eps = s->norm.eps}};
@@ -18,7 +18,7 @@ static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, co
     for (int i = 0; i < 2; i++) {
         Param *p = i ? n.bias : n.gain;
         if (!p) continue;
-        p->spec.invariant = s->qk_norm_whole; /* else each tensor-parallel rank normalizes its heads */
+        p->spec.invariant = s->qk_norm_whole; /* otherwise, each tensor-parallel rank normalizes its heads */
         if (s->qk_norm_decays) p->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
     }
     return n;
@@ -35,7 +35,8 @@ Param *attention_offset_new(Registry *r, const AttentionSpec *s, const char *nam
                         });
 }
 
-/* The stack's first layer on this rank registers the bias, and later layers look it up. */
+/* Returns the relative position bias. The stack's first layer on this rank registers it, and later layers look it
+ * up. */
 static Param *relative_of(Registry *r, const AttentionSpec *s) {
     Param *shared = registry_find(r, s->relative.name);
     if (shared) return shared;
@@ -46,7 +47,7 @@ static Param *relative_of(Registry *r, const AttentionSpec *s) {
                                     .init = {INIT_NORMAL, s->relative.init_std}});
 }
 
-/* The rows of a group are those of its queries, then of its key. */
+/* In each group, the rows of the queries precede those of the key. */
 static void clip_init(Attention *a, Registry *r) {
     const AttentionSpec *s = a->spec;
     const int64_t d = s->head_dim, per_group = s->heads / s->groups, q = per_group * d, rows = q + 2 * d;
@@ -101,7 +102,7 @@ static void attention_init(void *self, Registry *r, const char *name, const void
 typedef struct Core {
     const Attention *attention;
     const Feed *feed;
-    Tensor *cache; /* pools of keys and of values */
+    Tensor *cache; /* the pools of keys and of values */
 } Core;
 
 Tensor *attention_heads(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first,
@@ -110,7 +111,7 @@ Tensor *attention_heads(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t
                      (int64_t[]){x->stride[0], x->stride[1], all * d, d, 1});
 }
 
-/* qkv [s, b, g*(r+2)*d] or [s, b, g, r+2, d] */
+/* Splits qkv, which is [s, b, g*(r+2)*d] or [s, b, g, r+2, d]. */
 static AttentionInputs split_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
     const int64_t d = p->head_dim, r = p->heads / p->groups;
     const int64_t g = tensor_count(qkv) / (qkv->dim[0] * qkv->dim[1] * (r + 2) * d);
@@ -124,7 +125,7 @@ Tensor *attention_flat_heads(Tape *t, Tensor *x) {
     return tape_view(t, x, 0, 3, (int64_t[]){s, b, w}, (int64_t[]){b * w, w, 1});
 }
 
-/* x [s, b, w], the heads of all ranks -> this rank's [s, b, g, r, d] */
+/* Returns this rank's heads [s, b, g, r, d] of x [s, b, w], which contains the heads of all ranks. */
 static Tensor *own_heads(Tape *t, Tensor *x, int64_t g, int64_t r, int64_t d) {
     const int64_t s = x->dim[0], b = x->dim[1], w = g * r * d;
     return tape_view(t, op_redistribute(t, x, AXIS_TP, SPMD_V, 2), 0, 5, (int64_t[]){s, b, g, r, d},
@@ -137,14 +138,14 @@ static Tensor *normed_heads(Tape *t, const AttentionSpec *p, const Norm *n, Tens
     return own_heads(t, norm_forward(t, n, all), x->dim[2], x->dim[3], x->dim[4]);
 }
 
-/* The index of this rank's first query head. */
+/* Returns the index of this rank's first query head. */
 static int64_t first_head(const Tape *t, const AttentionSpec *p) {
     const int tp = tape_axis(t, AXIS_TP);
     return tp > 1 ? tape_group(t, 1 << AXIS_TP).rank * p->heads / tp : 0;
 }
 
-/* If there are more tensor-parallel ranks than groups, each rank computes only a part of a group. Therefore the ranks
- * gather qkv, and each selects its query heads and the key and value of their group (Megatron-LM
+/* With more tensor-parallel ranks than groups, each rank computes only a part of a group. The ranks therefore gather
+ * qkv, and each rank selects its query heads and the key and value of their group (Megatron-LM
  * core/transformer/attention.py, num_query_groups < world_size). */
 static AttentionInputs share_groups(Tape *t, const AttentionSpec *p, Tensor *qkv) {
     const int64_t d = p->head_dim, r = p->heads / p->groups, mine = p->heads / tape_axis(t, AXIS_TP);
@@ -175,7 +176,7 @@ static AttentionInputs share_normed_groups(Tape *t, const Attention *a, Tensor *
 static void norm_heads(Tape *t, const Attention *a, AttentionInputs *x) {
     x->q = normed_heads(t, a->spec, &a->q_norm, x->q);
     x->k = normed_heads(t, a->spec, &a->k_norm, x->k);
-    tape_grad_off_grid(x->k); /* if ranks share groups, this gradient is a partial sum */
+    tape_grad_off_grid(x->k); /* if ranks share groups, the gradient of x->k is a partial sum */
 }
 
 /* Returns this rank's queries, keys and values, after the norms that precede the rotation. */
@@ -188,13 +189,13 @@ static AttentionInputs split(Tape *t, const Attention *a, Tensor *qkv) {
     return x;
 }
 
-/* Whether queries, and the keys next to them, are heads of qkv's memory. */
+/* Returns whether queries, and the keys next to them, are heads in the memory of qkv. */
 static bool are_together(const Tape *t, const AttentionSpec *p) {
     return !p->qk_norm && p->groups >= tape_axis(t, AXIS_TP);
 }
 
-/* Whether one call rotates both. The exact lane needs two calls, because it rounds the queries' gradient but not the
- * keys'. */
+/* Returns whether one call rotates both queries and keys. The exact lane needs two calls, because it rounds the
+ * gradient of the queries but not the gradient of the keys. */
 static bool rotates_in_one_call(const Tape *t, const AttentionSpec *p) {
     return p->rope.dim && are_together(t, p) && !tape_context(t)->exact;
 }
@@ -218,7 +219,7 @@ static Tensor *tempered(Tape *t, const Core *c, Tensor *x) {
 
 static int64_t own_groups(const Tape *t, const AttentionSpec *p) { return p->groups / tape_axis(t, AXIS_TP); }
 
-/* Rotates queries and keys into new memory, because recomputation in the backward reads qkv again. */
+/* Rotates queries and keys into new memory, because a recomputation in the backward reads qkv again. */
 static AttentionInputs rotated_together(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     const int64_t d = p->head_dim, g = own_groups(t, p), r = p->heads / p->groups;
@@ -228,7 +229,7 @@ static AttentionInputs rotated_together(Tape *t, const Core *c, Tensor *qkv) {
     return (AttentionInputs){.q = tempered(t, c, q), .k = attention_heads(t, qk, g, r + 1, d, r, 1), .v = v};
 }
 
-/* Whether queries and keys stay in qkv's memory. */
+/* Returns whether queries and keys remain in the memory of qkv. */
 static bool stay_in_place(const Tape *t, const AttentionSpec *p) {
     const bool changed = p->rope.dim || p->temperature.dim;
     return are_together(t, p) && !(changed && (p->recompute || tape_context(t)->exact));
@@ -297,7 +298,7 @@ Tensor *attention_sinks(Tape *t, const AttentionSpec *p, Param *offset, DType dt
     return zeros;
 }
 
-/* Stores the keys and values of the tokens, then attends to those of their requests. */
+/* Stores the keys and values of the tokens, then computes attention to the keys and values of their requests. */
 static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x, AttentionAttr attr) {
     const Pages *pages = &c->feed->cache->positions;
     op_store_rows(t, pages, x->k, &c->cache[0], x->v, &c->cache[1]);
@@ -310,7 +311,7 @@ static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x,
     return op_paged_attention(t, &inputs, pages, attr);
 }
 
-/* qkv -> context [s, b, g*r*d] of this rank's heads */
+/* Computes the context [s, b, g*r*d] of this rank's heads from qkv. */
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
     const AttentionSpec *p = c->attention->spec;
@@ -322,7 +323,8 @@ static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     x.first_key = c->feed->document_start;
     x.lengths = c->feed->lengths;
     x.max = c->attention->max;
-    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else attention itself waits for other ranks */
+    /* otherwise, attention itself waits for other ranks */
+    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t);
     return attention_flat_heads(t, op_context_attention(t, &x, attr, p->context, p->unfused));
 }
 

@@ -7,7 +7,8 @@ const char *const BERT_HEADS[] = {
     "lm_head.", "output_layer.", "pooler.", "binary_head.", "classification_head.", "multichoice_head.",
     NULL};
 
-/* A tied output layer registers the word table (on the last pipeline stage, a copy) before the other parameters. */
+/* Registers the parameters of the head. A tied output layer registers the word table (on the last pipeline stage, a
+ * copy) before the other parameters. */
 static void bert_head_init(void *self, Registry *r, const void *spec) {
     BertHead *m = self;
     const BertHeadSpec *s = spec;
@@ -20,13 +21,13 @@ static void bert_head_init(void *self, Registry *r, const void *spec) {
     lm_head.init(&m->output, r, output);
 }
 
-/* SPMD types over TP: x is V along the sequence with sequence parallelism, otherwise I. */
+/* The SPMD type of x over TP is V along the sequence with sequence parallelism, and otherwise I. */
 static void bert_head_forward(Tape *t, const void *self, const Feed *feed, Tensor *x, Tensor *const *dloss,
                               Tensor **out) {
     const BertHead *m = self;
     x = op_activation(t, linear_forward(t, &m->dense, x),
-                      (ActivationAttr){.kind = m->spec->activation}); /* [s, b, h]   V or I */
-    x = norm_forward(t, &m->norm, x);                                 /* [s, b, h]   V or I */
+                      (ActivationAttr){.kind = m->spec->activation}); /* [s, b, h], V or I */
+    x = norm_forward(t, &m->norm, x);                                 /* [s, b, h], V or I */
     lm_head.forward(t, &m->output, feed, x, dloss, out);
 }
 

@@ -1,5 +1,5 @@
-/* BERT's head for masked language modelling: a dense layer, an activation, a norm, and an output layer with a
- * bias. Megatron-LM core/models/bert/bert_lm_head.py. */
+/* BERT's head for masked language modelling: a dense layer, an activation, a norm, and an output layer with a bias.
+ * It corresponds to Megatron-LM core/models/bert/bert_lm_head.py. */
 #pragma once
 
 #include "nn/linear.h"
@@ -19,7 +19,7 @@ typedef struct BertHead {
     LmHead output;
 } BertHead;
 
-/* Name prefixes of the parameters of all heads, including task heads (class_head.h). Ends with NULL. */
+/* Name prefixes of the parameters of all heads, including heads of tasks (class_head.h). The list ends with NULL. */
 extern const char *const BERT_HEADS[];
 /* The module is a BertHead, and the spec is a BertHeadSpec. The loss has one value per token, [b, s]. */
 extern const HeadOps bert_head;

@@ -6,31 +6,31 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* A pool of rows that a branch keeps in generation: one for each position or encoder position (extent). */
+/* A pool of rows that a branch stores in generation: one row for each position or encoder position (extent). */
 typedef struct CacheSpec {
     FieldExtent extent;
-    int64_t dim[3]; /* shape of a row on this rank: groups, rows of a group, width */
+    int64_t dim[3]; /* shape of a row on this rank: groups, rows per group, width */
 } CacheSpec;
 
 enum { BRANCH_CACHES = 2 };
 
 typedef struct BranchOps {
-    size_t size; /* size of the branch's module */
+    size_t size; /* size of the branch's module in bytes */
     /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not move.
      * `counters` is F64 and has as many elements as the function `counters` returns. It is NULL if there are
      * none. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
-    /* x [s, b, h] -> [s, b, h] of the same SPMD type. The feed must live until tape_end. cache: the branch's pools in
-     * Feed.cache; NULL if Feed.cache is NULL. */
+    /* Returns [s, b, h] with the SPMD type of x_sbh. The feed must exist until tape_end. `cache` points to the
+     * branch's pools in Feed.cache, and is NULL if Feed.cache is NULL. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *, Tensor *cache, Tensor *x_sbh);
-    /* Describes the branch's pools in `out` and returns their number. NULL: nothing is cached. */
+    /* Describes the branch's pools in `out` and returns their number. The function is NULL if nothing is cached. */
     int (*caches)(const void *spec, const Layout *, CacheSpec out[BRANCH_CACHES]);
-    /* The model FLOPs of the forward and backward passes of one sample of s positions (as in Megatron-LM's
-     * training.py, num_floating_point_operations, causal attention counts half). */
+    /* Returns the model FLOPs of the forward and backward passes of one sample of s positions. As in Megatron-LM's
+     * training.py, num_floating_point_operations, causal attention counts half. */
     double (*flops)(const void *spec, double s);
-    int64_t (*counters)(const void *spec); /* number of step counters (param/state.h); NULL if the branch has
-                                              none */
-    CommReduction reduction;               /* how ranks combine the counters */
+    /* returns the number of step counters (param/state.h); NULL if the branch has none */
+    int64_t (*counters)(const void *spec);
+    CommReduction reduction; /* how ranks combine the counters */
 } BranchOps;
 
 typedef enum BranchId {

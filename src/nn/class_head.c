@@ -11,8 +11,8 @@
 static bool is_of_choices(const ClassHeadSpec *s) { return s->choices > 1; }
 static int64_t outputs(const ClassHeadSpec *s) { return is_of_choices(s) ? 1 : s->classes; }
 
-/* A bias that all choices of a question share does not change their probabilities. Its gradient would be only rounding
- * noise, which Adam would amplify, so the bias is not trained. */
+/* Registers the parameters. A bias that all choices of a question share does not change their probabilities. Its
+ * gradient would be only rounding noise, which Adam would amplify, so the bias is not trained. */
 static void class_head_init(void *self, Registry *r, const void *spec) {
     ClassHead *m = self;
     const ClassHeadSpec *s = spec;
@@ -35,7 +35,7 @@ static double class_head_flops(const void *spec, double s) {
     return 6 * width * (width + (double)outputs(h));
 }
 
-/* [b / choices, 1] */
+/* Returns the labels [b / choices, 1]. */
 static Tensor *labels_of(Tape *t, const ClassHeadSpec *s, const Tensor *samples) {
     const int64_t dim[] = {samples->dim[0] / s->choices, 1};
     Tensor *labels = tape_alloc(t, sizeof *labels), all = tensor_make(samples->data, I64, 2, dim);
@@ -55,7 +55,7 @@ static void class_head_forward(Tape *t, const void *self, const Feed *feed, Tens
     const ClassHeadSpec *s = m->spec;
     x = pooler_forward(t, &m->pooler, x);
     x = op_dropout_samples(t, x, s->dropout, m->dropout_site);
-    Tensor *logits = linear_forward(t, &m->output, x); /* [1, b, classes] or [1, b, 1]   I */
+    Tensor *logits = linear_forward(t, &m->output, x); /* [1, b, classes] or [1, b, 1], I */
     if (is_of_choices(s)) logits = op_choices(t, logits, s->choices);
     *out = logits;
     if (!feed->sentence_labels) return;

@@ -1,7 +1,7 @@
 /* BERT's classification head: the pooler, dropout, and a linear layer. It either classifies each sample (for
  * example, whether its sentences are in order) or chooses one of the answers to a question, each of which is
- * a sample. Megatron-LM core/models/bert/bert_model.py; Megatron-LM's tasks: model/classification.py,
- * multiple_choice.py. */
+ * a sample. It corresponds to Megatron-LM core/models/bert/bert_model.py, and to model/classification.py and
+ * multiple_choice.py of Megatron-LM's tasks. */
 #pragma once
 
 #include "nn/head.h"
@@ -10,10 +10,10 @@
 typedef struct ClassHeadSpec {
     const char *name; /* name of the linear layer */
     int64_t hidden;
-    int64_t classes; /* number of classes; not used if there are choices */
-    int64_t choices; /* choices (samples) per question; 1 if each sample is classified */
+    int64_t classes; /* number of classes; not used with choices */
+    int64_t choices; /* number of choices (samples) per question; 1 if each sample is classified */
     double init_std, dropout;
-    bool counts; /* whether an evaluation also counts the correct answers */
+    bool counts; /* an evaluation also counts the correct answers */
 } ClassHeadSpec;
 
 typedef struct ClassHead {
@@ -23,8 +23,8 @@ typedef struct ClassHead {
 } ClassHead;
 
 /* The module is a ClassHead, and the spec is a ClassHeadSpec. The loss has one value per sample, [b, 1], or
- * per question, [b / choices, 1]. Labels come from sentence_labels; a question's label is that of its first
- * choice. The count has the shape of the loss. It is 1 where the label has the largest logit, otherwise 0.
- * The logits are [1, b, classes] or [1, b / choices, choices]. With context parallelism, only the first
- * rank's results are valid. */
+ * per question, [b / choices, 1]. Labels are in the field sentence_labels. The label of a question is that of its
+ * first choice. The count has the shape of the loss, and is 1 where the label has the largest logit, otherwise 0. The
+ * logits are [1, b, classes] or [1, b / choices, choices]. With context parallelism, only the first rank's results
+ * are valid. */
 extern const HeadOps class_head;

@@ -46,11 +46,11 @@ static void cross_attention_init(void *self, Registry *r, const char *name, cons
 typedef struct Core {
     const CrossAttention *module;
     const Feed *feed;
-    Tensor *cache; /* a pool of keys and values: row 0 of a group is the key, row 1 the value */
+    Tensor *cache; /* a pool of keys and values: in each group, row 0 is the key, and row 1 is the value */
     Tensor *kv_tbw;
 } Core;
 
-/* A view of row i of each group of the pool. */
+/* Returns a view of row i of each group of the pool. */
 static Tensor *pool_part(Tape *t, const Tensor *pool, int64_t i) {
     Tensor *part = tape_alloc(t, sizeof *part);
     *part = *pool;
@@ -59,7 +59,8 @@ static Tensor *pool_part(Tape *t, const Tensor *pool, int64_t i) {
     return part;
 }
 
-/* Stores the keys and values of the encoder's output if it was computed, then attends to those of the requests. */
+/* Stores the keys and values of the encoder's output if it was computed, then computes attention to those of the
+ * requests. */
 static Tensor *attend_to_pages(Tape *t, const Core *c, Tensor *q, AttentionAttr attr) {
     const Pages *pages = &c->feed->cache->encoder;
     const int64_t d = tensor_width(q), g = q->dim[2];
@@ -72,7 +73,7 @@ static Tensor *attend_to_pages(Tape *t, const Core *c, Tensor *q, AttentionAttr 
     return op_paged_attention(t, &inputs, pages, attr);
 }
 
-/* q [s, b, w] -> context [s, b, w] of this rank's heads */
+/* Computes the context [s, b, w] of this rank's heads from q [s, b, w]. */
 static Tensor *core(Tape *t, void *self, Tensor *q_sbw) {
     const Core *c = self;
     const AttentionSpec *p = &c->module->spec->attention;
@@ -105,7 +106,7 @@ static int cross_attention_caches(const void *spec, const Layout *l, CacheSpec o
     return 1;
 }
 
-/* Every query attends to all keys. */
+/* In cross-attention, every query attends to all keys. */
 static double cross_attention_flops(const void *spec, double s) {
     const CrossAttentionSpec *m = spec;
     const AttentionSpec *a = &m->attention;

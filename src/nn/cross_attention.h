@@ -7,7 +7,7 @@
 
 typedef struct CrossAttentionSpec {
     AttentionSpec
-        attention; /* one group per head; no rotation, norms of queries and keys, sinks or windows */
+        attention; /* one group per head, without rotation, norms of queries and keys, sinks or windows */
     int64_t encoder_positions;
 } CrossAttentionSpec;
 

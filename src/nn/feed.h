@@ -1,4 +1,4 @@
-/* The inputs of a model's forward. */
+/* The inputs of the forward pass of a model. */
 #pragma once
 
 #include "data/batch.h"
@@ -7,26 +7,26 @@
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
-enum { MODEL_LOSSES = 16 }; /* maximum number of losses and counts */
+enum { MODEL_LOSSES = 16 }; /* maximum number of losses and counts of a model */
 
 /* The pools of pages that branches keep during generation (BranchOps.caches), in the order of the layers. */
 typedef struct Cache {
     Tensor *pool; /* [rows,1,g,r,d] */
     int n;
-    Tensor *
-        output; /* [rows,1,1,1,h]: the pool, one of them, of the stack's outputs, which the next stack reads; or
-                       NULL */
+    /* [rows,1,1,1,h]: the one of these pools that contains the stack's outputs, which the next stack reads; or
+     * NULL */
+    Tensor *output;
     void *block; /* memory of all pools */
     size_t bytes;
-    Pages positions, encoder; /* rows of the current forward's tokens, and of the encoder's positions */
+    /* positions: the rows of the current forward's tokens; encoder: the rows of the encoder's positions */
+    Pages positions, encoder;
 } Cache;
 
 typedef struct Feed {
     union {
         struct {
-/* The fields of a batch (data/fields.def), whose extents are the tensors' dimensions. Integer fields are I64.
- * A field that is not given is NULL. document_start defaults to 0; position_ids and labels have no
- * defaults. */
+/* The fields of a batch (data/fields.def). The dimensions of the tensors are their extents. Integer fields are I64. A
+ * missing field is NULL. document_start defaults to 0; position_ids and labels have no defaults. */
 #define FIELD(name, ...) Tensor *name;
 #include "data/fields.def"
 #undef FIELD
@@ -36,14 +36,14 @@ typedef struct Feed {
     /* dloss[i], [b, s] or [b, 1], is the gradient with respect to loss i of the model (ModelPlan) for each
      * token or sample. It is NULL if it is unknown. */
     Tensor *dloss[MODEL_LOSSES];
-    Tensor *encoded; /* [s, b, h]: the output of the previous stack, such as an encoder, or NULL if there is
-                        none */
+    /* [s, b, h]: the output of the previous stack, such as an encoder; NULL if there is none */
+    Tensor *encoded;
     /* NULL in training. Otherwise the batch is one stream of the tokens of several requests, and branches store the
      * rows of these tokens. A forward with encoder_tokens stores the rows of the encoder's positions; later
      * forwards read these rows. */
     Cache *cache;
-    Tensor *chosen; /* I64 [n]: the positions of the stream whose logits are needed; NULL: all */
-    bool releases;  /* no backward follows, as in generation, so each layer releases its activations */
+    Tensor *chosen; /* I64 [n]: the positions of the stream whose logits are needed; NULL for all positions */
+    bool releases;  /* no backward follows, as in generation, so each layer frees its activations */
 } Feed;
 
 /* A field of a microbatch, and the name under which a part of a model reads it. */
@@ -56,7 +56,7 @@ typedef struct FeedField {
  * fields if n is 0. */
 Feed *feed_fields(Tape *, const Feed *, const FeedField *, int n);
 
-/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of host memory. The feed then points
- * to the tensors of `field` in device memory, to which the caller copies these bytes. */
+/* Copies a batch's fields, which must all be integers, to feed_bytes(batch) bytes of host memory. The tensors of the
+ * feed are then in the device memory `field`, to which the caller copies these bytes. */
 size_t feed_bytes(const Batch *);
 void feed_write(Feed *, Tensor field[FIELDS], const Batch *, char *memory, char *host);

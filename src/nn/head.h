@@ -1,4 +1,4 @@
-/* The head of a model computes losses or logits from the output of a stack. A family's plan lists its
+/* The head of a model computes losses or logits from the output of a stack. The plan of a model family lists its
  * heads. */
 #pragma once
 
@@ -9,16 +9,15 @@
 /* A loss of a model. The training loss is the sum of the means of all losses. */
 typedef struct LossSpec {
     const char *name;   /* the name that Megatron-LM uses */
-    FieldExtent extent; /* POSITIONS if there is one value per token, [b, s]; SAMPLES if there is one per
-                           sample, [b, 1] */
-    int weights;        /* the field that has the weight of each value; FIELDS if all weights are 1 */
+    FieldExtent extent; /* POSITIONS: one value per token, [b, s]; SAMPLES: one value per sample, [b, 1] */
+    int weights;        /* the field that contains the weight of each value; FIELDS if all weights are 1 */
     int64_t column;     /* index of the number that is read in each element of that field */
     /* With SAMPLES: the number of choices per question. The choices of a question are consecutive samples
      * with one loss, [b / choices, 1], whose weight is that of the first sample. 0 means that each sample has
      * a loss. */
     int64_t choices;
-    /* An auxiliary loss adds `factor` times its mean to the gradient. Reports of the training loss and evaluations
-     * exclude it. */
+    /* An auxiliary loss adds `factor` times its mean to the gradient. It is not part of the reported training loss or
+     * of evaluations. */
     bool auxiliary;
     double factor;
 } LossSpec;
@@ -28,7 +27,7 @@ static inline double loss_factor(const LossSpec *l) { return l->auxiliary ? l->f
 static inline int64_t loss_samples(const LossSpec *l) { return l->choices ? l->choices : 1; }
 
 typedef struct HeadOps {
-    size_t size; /* bytes of the head's module */
+    size_t size; /* size of the head's module in bytes */
     /* Registers parameters and states. `self` and `spec` must outlive the registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
     /* h [s, b, h] is the output of the head's stack. If the feed has labels, out[i] is the head's loss i in nats.
@@ -37,10 +36,10 @@ typedef struct HeadOps {
      * tensor-parallel ranks split the last dimension, the logits are V along it. */
     void (*forward)(Tape *, const void *self, const Feed *, Tensor *h_sbh, Tensor *const *dloss,
                     Tensor **out);
-    /* The number of positions in a chunk of logits, for b samples of s positions. If it is 0 or the function
-     * is NULL, all logits are in one chunk. */
+    /* Returns the number of positions in a chunk of logits, for b samples of s positions. If the result is 0 or the
+     * function is NULL, all logits are in one chunk. */
     int64_t (*chunk)(const void *spec, const Layout *, int64_t s, int64_t b, DType storage);
-    double (*flops)(const void *spec, double s); /* as BranchOps.flops */
+    double (*flops)(const void *spec, double s); /* as in BranchOps.flops */
 } HeadOps;
 
 enum { HEAD_LOSSES = 2 };
@@ -48,13 +47,13 @@ enum { HEAD_LOSSES = 2 };
 typedef struct HeadSpec {
     const HeadOps *ops;
     const void *spec;
-    int stack;               /* the stack whose output it reads */
-    const FeedField *fields; /* [n_fields]: the fields that it reads; if n_fields is 0, it reads all of them,
-                                under their names */
+    int stack; /* the stack whose output the head reads */
+    /* [n_fields]: the fields that the head reads; if n_fields is 0, it reads all of them, under their names */
+    const FeedField *fields;
     int n_fields;
-    int64_t outputs, width; /* logits per row, without and with padding */
-    /* Losses, then counts, such as that of correct answers. Counts have the weights of the first loss. Training
-     * computes those that are auxiliary, and evaluations compute the others. */
+    int64_t outputs, width; /* number of logits per row, without and with padding */
+    /* The losses, followed by the counts, such as the number of correct answers. Counts have the weights of the first
+     * loss. Training computes auxiliary counts, and evaluations compute the other counts. */
     LossSpec loss[HEAD_LOSSES];
     int n_losses, n_counts;
 } HeadSpec;

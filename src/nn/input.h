@@ -1,4 +1,4 @@
-/* The input of a stack computes the residual stream from the fields of a microbatch. A family's plan names
+/* The input of a stack computes the residual stream from the fields of a microbatch. The plan of a model family names
  * the input of each stack. */
 #pragma once
 
@@ -7,14 +7,14 @@
 #include "tape/tape.h"
 
 typedef struct InputOps {
-    size_t size; /* bytes of the input's module */
+    size_t size; /* size of the input's module in bytes */
     /* Registers parameters. The inputs of several stacks may share them. `self` and `spec` must outlive the
      * registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
-    /* Returns [s, b, h]. Over tensor-parallel ranks, it is V along the sequence with sequence parallelism,
-     * otherwise I. */
+    /* Returns [s, b, h]. Over tensor-parallel ranks, the result is V along the sequence with sequence parallelism,
+     * and otherwise I. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *);
-    double (*flops)(const void *spec, double s); /* as BranchOps.flops; NULL: 0 */
+    double (*flops)(const void *spec, double s); /* as in BranchOps.flops; NULL for 0 FLOPs */
 } InputOps;
 
 typedef struct InputSpec {

@@ -9,31 +9,31 @@
 
 typedef struct Linear {
     Param *weight; /* [out, in] */
-    Param *bias;   /* [out], NULL: none */
-    /* flags of op_linear: a column-parallel layer gathers its input, a row-parallel one reduces its output */
+    Param *bias;   /* [out]; NULL if there is no bias */
+    /* Flags of op_linear: a column-parallel layer gathers its input, and a row-parallel layer reduces its output. */
     unsigned flags;
-    const Quantiser *quantiser; /* NULL: none */
+    const Quantiser *quantiser; /* NULL if operands are not quantized */
 } Linear;
 
 typedef struct LinearSpec {
     const char *name; /* ".weight" and ".bias" are appended */
     int64_t in, out;
     bool bias;
-    int tp_split;   /* 0 for a column-parallel layer, 1 for a row-parallel one, SPLIT_NONE if every rank has
-                       the whole layer */
-    bool invariant; /* for a weight that is not split; see param.h */
+    /* 0 for a column-parallel layer, 1 for a row-parallel layer, SPLIT_NONE if every rank has the entire layer */
+    int tp_split;
+    bool invariant; /* only for a weight that is not split; see param.h */
     double init_std;
     bool fixed_bias; /* the bias is not trained (PARAM_BUFFER) */
     QuantSpec quant;
     bool split_parts; /* see param.h */
-    int64_t groups;   /* parts of the output rows, see param.h */
+    int64_t groups;   /* parts of the output rows; see param.h */
     int n_parts;
     ParamPart parts[PARAM_PARTS];
 } LinearSpec;
 
 Linear linear_new(Registry *, LinearSpec);
 Tensor *linear_forward(Tape *, const Linear *, Tensor *x_sbi);
-/* Like linear_forward, but also computes the activation. Only linear_on_activated may read the result. halfway: see
- * op_linear_activated. */
+/* Like linear_forward, but also computes the activation. Only linear_on_activated may read the result. `halfway` is
+ * described at op_linear_activated. */
 Activated linear_activated(Tape *, const Linear *, Tensor *x_sbi, ActivationAttr, bool halfway);
 Tensor *linear_on_activated(Tape *, const Linear *, Activated x_sbi);

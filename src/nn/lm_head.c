@@ -31,7 +31,8 @@ static int64_t lm_head_chunk(const void *spec, const Layout *l, int64_t s, int64
     const LmHeadSpec *h = spec;
     if (!h->chunked) return 0;
     const int64_t columns = h->padded_vocab / (l ? l->mesh.size[AXIS_TP] : 1);
-    const size_t copies = h->softcap ? 2 : 1; /* the backward of the softcap also needs the uncapped logits */
+    /* the backward of the softcap also needs the logits before the softcap */
+    const size_t copies = h->softcap ? 2 : 1;
     return linear_loss_positions(s, b, h->chunk, copies * (size_t)columns * dtype_size(storage));
 }
 
@@ -43,12 +44,12 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
     Tensor *w = &m->output->value, *bias = m->bias ? &m->bias->value : NULL, *labels = feed->labels;
     if (m->spec->detached) w = tape_detach(t, w), bias = bias ? tape_detach(t, bias) : NULL;
     if (feed->chosen) h_sbh = op_take_rows(t, h_sbh, feed->chosen);
-    h_sbh =
-        op_scale(t, h_sbh, 1 / m->spec->scaling); /* cheaper than scaling the logits, which are much wider */
+    /* Scaling h is faster than scaling the logits, which are much wider. */
+    h_sbh = op_scale(t, h_sbh, 1 / m->spec->scaling);
     const bool counts = m->spec->counts && labels && tape_is_recording(t);
     const int64_t positions =
         labels ? lm_head_chunk(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
-    /* While recording, chunks of logits need the gradient of the losses already in the forward. */
+    /* While the tape records, chunks of logits need the gradient of the losses in the forward. */
     if (positions && (*dloss || !tape_is_recording(t))) {
         const LinearLoss loss = {.vocab = m->spec->vocab,
                                  .positions = positions,

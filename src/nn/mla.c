@@ -29,8 +29,8 @@ static Linear mla_linear(Registry *r, const AttentionSpec *a, const char *name, 
                          });
 }
 
-/* The shared part of the keys cannot be clipped for a single head, so the rotated part of its queries is multiplied by
- * the whole factor. */
+/* The shared part of the keys cannot be clipped for a single head, so the rotated part of its queries is multiplied
+ * by the entire factor. */
 static void clip_init(Mla *m, Registry *r) {
     const MlaSpec *s = m->spec;
     const QkClipSpec *c = &s->attention.clip;
@@ -81,7 +81,8 @@ static void mla_init(void *self, Registry *r, const char *name, const void *spec
 typedef struct Core {
     const Mla *module;
     const Feed *feed;
-    Tensor *cache;      /* pools of keys and of values; or of latents with the shared part of the keys */
+    /* the pools of keys and of values, or the pool of latents with the shared part of the keys */
+    Tensor *cache;
     Tensor *latent_sbl; /* the latent of keys and values */
     Tensor *key_sb11p;  /* the shared part of the keys */
     Tensor *kv_sbw;
@@ -101,7 +102,7 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
     return op_rope(t, x, (Tensor *)&rope->cos, (Tensor *)&rope->sin, c->feed->position_ids, attr);
 }
 
-/* Adds masks and sinks to x. Returns the context [s, b, g, r, e]. If there is a cache, k and v are pools. */
+/* Adds masks and sinks to x. Returns the context [s, b, g, r, e]. With a cache, k and v are pools. */
 static Tensor *attend(Tape *t, const Core *c, AttentionInputs x) {
     const AttentionSpec *p = &c->module->spec->attention;
     const AttentionAttr attr = attention_attr(t, p, c->module->dropout_site, x.q->dim[0]);
@@ -114,7 +115,7 @@ static Tensor *attend(Tape *t, const Core *c, AttentionInputs x) {
     x.first_key = c->feed->document_start;
     x.lengths = c->feed->lengths;
     x.max = c->module->max;
-    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* else the attention waits for other ranks */
+    if (tape_axis(t, AXIS_CP) == 1) tape_pause_halfway(t); /* otherwise, attention waits for other ranks */
     return op_context_attention(t, &x, attr, p->context, p->unfused);
 }
 
@@ -123,7 +124,7 @@ static Tensor *stored(Tape *t, const Core *c, Tensor *x, Tensor *pool) {
     return pool;
 }
 
-/* q [s, b, g*d], kv [s, b, g*(d-rotated+e)] -> context [s, b, g*e] of this rank's heads */
+/* Computes the context [s, b, g*e] of this rank's heads from q [s, b, g*d] and kv [s, b, g*(d-rotated+e)]. */
 static Tensor *core(Tape *t, void *self, Tensor *q) {
     const Core *c = self;
     const MlaSpec *s = c->module->spec;
@@ -137,8 +138,8 @@ static Tensor *core(Tape *t, void *self, Tensor *q) {
     return attention_flat_heads(t, attend(t, c, x));
 }
 
-/* x: the latent of the queries, or the residual stream. Returns the queries [s, b, g*d], which no other node has read,
- * so that they are multiplied by the temperatures in place. */
+/* Returns the queries [s, b, g*d] of x, which is the latent of the queries, or the residual stream. No other node has
+ * read the queries, so they are multiplied by the temperatures in place. */
 static Tensor *queries(Tape *t, const Core *c, Tensor *x) {
     const Mla *m = c->module;
     const int64_t d = m->spec->attention.head_dim;
@@ -149,7 +150,7 @@ static Tensor *queries(Tape *t, const Core *c, Tensor *x) {
                             (RopeAttr){.dim = (int32_t)d});
 }
 
-/* x: the latent of the queries, or the residual stream if queries have no latent */
+/* x is the latent of the queries, or the residual stream if queries have no latent. */
 static Tensor *from_latents(Tape *t, void *self, Tensor *x) {
     const Mla *m = ((const Core *)self)->module;
     const MlaSpec *s = m->spec;
@@ -162,7 +163,7 @@ static Tensor *from_latents(Tape *t, void *self, Tensor *x) {
 
 /* ---- a cache of latents ---- */
 
-/* The weights that project latents to columns [first, first + n) of each head's key and value: [g, n, l] */
+/* Returns the weights [g, n, l] that project latents to columns [first, first + n) of each head's key and value. */
 static Tensor *head_weights(Tape *t, const Mla *m, int64_t g, int64_t first, int64_t n) {
     const Tensor *w = &m->kv.weight->value;
     Tensor *part = tape_alloc(t, sizeof *part);
@@ -172,14 +173,14 @@ static Tensor *head_weights(Tape *t, const Mla *m, int64_t g, int64_t first, int
     return part;
 }
 
-/* Columns of x as heads of one group, which share keys and values. */
+/* Returns columns of x as heads of one group, which share keys and values. */
 static Tensor *one_group(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t n) {
     const int64_t width = tensor_width(x) / g;
     return tape_view(t, x, first, 5, (int64_t[]){x->dim[0], x->dim[1], 1, g, n},
                      (int64_t[]){x->stride[0], x->stride[1], g * width, width, 1});
 }
 
-/* A view of the first n columns of the pool's rows. */
+/* Returns a view of the first n columns of the pool's rows. */
 static Tensor *pool_columns(Tape *t, const Tensor *pool, int64_t n) {
     Tensor *part = tape_alloc(t, sizeof *part);
     *part = *pool;
@@ -187,9 +188,9 @@ static Tensor *pool_columns(Tape *t, const Tensor *pool, int64_t n) {
     return part;
 }
 
-/* As from_latents, without keys and values. A key is W_k l, and its product with q is that of the latent l and
- * W_k^T q. A weighted sum of values is W_v times the sum of latents. Rows of the pool are the latents, each with
- * its rotated part. */
+/* Computes the same as from_latents, without keys and values. A key is W_k l, so its product with q is the product of
+ * the latent l and W_k^T q. A weighted sum of values is W_v times the weighted sum of latents. Each row of the pool
+ * is a latent with its rotated part. */
 static Tensor *absorbed(Tape *t, const Core *c, Tensor *x_sbh) {
     const Mla *m = c->module;
     const MlaSpec *s = m->spec;
@@ -207,7 +208,7 @@ static Tensor *absorbed(Tape *t, const Core *c, Tensor *x_sbh) {
     return attention_flat_heads(t, values);
 }
 
-/* The heads of every tensor-parallel rank need the shared part of the keys, at all positions. */
+/* Returns the shared part of the keys at all positions, which the heads of every tensor-parallel rank need. */
 static Tensor *shared_key(Tape *t, Tensor *x_sb11p) {
     if (layout_is_sequence_parallel(tape_context(t)->layout)) x_sb11p = op_contiguous(t, x_sb11p);
     return op_redistribute(t, x_sb11p, AXIS_TP, SPMD_R, 0);
@@ -248,7 +249,7 @@ static int mla_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CA
     return 2;
 }
 
-/* As in Megatron-LM, a latent counts as one column wider, because of its norm. */
+/* As in Megatron-LM, a latent counts as one column wider than it is, because of its norm. */
 static double mla_flops(const void *spec, double n) {
     const MlaSpec *s = spec;
     const AttentionSpec *a = &s->attention;

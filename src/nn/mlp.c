@@ -14,8 +14,8 @@ static Tensor *number_new(Registry *r, const char *mlp, const char *name, double
     return &param_add(r, number)->value;
 }
 
-/* Initial values from transformers' XIELUActivation: alpha_p and alpha_n begin at 0.8, as log(exp(0.8) - 1) and
- * log(exp(0.8 - beta) - 1). */
+/* Registers the numbers with the initial values of transformers' XIELUActivation: alpha_p and alpha_n begin at 0.8,
+ * as log(exp(0.8) - 1) and log(exp(0.8 - beta) - 1). */
 static XieluNumbers xielu_new(Registry *r, const char *mlp) {
     const double alpha = 0.8, beta = 0.5;
     return (XieluNumbers){.alpha_p = number_new(r, mlp, "alpha_p", log(expm1(alpha)), 0),

@@ -8,7 +8,7 @@
 #include "ops/redistribute.h"
 #include "ops/residual.h"
 
-/* Registers a weight of all experts, or if `in` is 0, a bias. */
+/* Registers a weight of all experts or, if `in` is 0, a bias. */
 static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const char *which, int64_t out,
                           int64_t in, int tp_split, double std) {
     const bool gated = tp_split == 0 && activation_is_gated(s->activation.kind);
@@ -82,8 +82,8 @@ static int64_t moe_counters(const void *spec) {
 
 /* ---- capacity ---- */
 
-/* The capacity of an expert: tokens * topk / experts of a microbatch, times the capacity factor, rounded up; at most
- * the number of tokens. */
+/* Returns the capacity of an expert: tokens * topk / experts of a microbatch, times the capacity factor, rounded up.
+ * It is at most the number of tokens. */
 static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     if (s->capacity_factor == 0 || tape_microbatch(t)->dropless) return 0;
     const int64_t tokens = x->dim[0] * x->dim[1] * tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
@@ -91,8 +91,8 @@ static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     return (int64_t)fmin(ceil(share * s->capacity_factor), (double)tokens);
 }
 
-/* The maximum number of rows of one expert: the capacity times the number of microbatches whose ranks (TP x CP) overlap
- * the expert's group (ETP x EP). Both are consecutive ranks of a pipeline stage. */
+/* Returns the maximum number of rows of one expert: the capacity times the number of microbatches whose ranks (TP x
+ * CP) overlap the expert's group (ETP x EP). Both are consecutive ranks of a pipeline stage. */
 static int64_t room(const Tape *t, int64_t capacity) {
     const int group = tape_axis(t, AXIS_ETP) * tape_axis(t, AXIS_EP),
               each = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP),
@@ -107,13 +107,13 @@ static GroupedBias biases(const Param *p, Tensor *scale) {
     return (GroupedBias){p ? (Tensor *)&p->value : NULL, scale};
 }
 
-/* Returns the experts' outputs for rows that are grouped by expert. `offset` has the first row of each expert. By
- * default the probabilities multiply the second GEMM's input and bias. This equals multiplying its output, because the
- * GEMM is linear. */
+/* Returns the experts' outputs for rows that are grouped by expert. `offset` contains the first row of each expert.
+ * By default, the probabilities multiply the input and the bias of the second GEMM. This is equal to multiplying its
+ * output, because the GEMM is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     if (m->spec->probs_on_input) {
         rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);
-        /* Ranks may hold partial sums of its gradient, which must not be rounded before they are added. */
+        /* Ranks may hold partial sums of this gradient, which must not be rounded before they are added. */
         tape_grad_off_grid(rows_r1h);
     }
     Tensor *h = op_grouped_linear(t, rows_r1h, &m->fc1->value, biases(m->fc1_bias, NULL), offset),
@@ -132,7 +132,7 @@ static Tensor *gathered_forward(Tape *t, const Moe *m, Tensor *rows, Tensor *pro
     return op_redistribute(t, y, AXIS_ETP, SPMD_V, 0);
 }
 
-/* With a latent width, these project the routed experts' input down and their output up again. */
+/* Projects the routed experts' input down to the latent width; widened() projects their output up again. */
 static Tensor *narrowed(Tape *t, const Moe *m, Tensor *x) {
     return m->spec->latent ? linear_forward(t, &m->to_latent, x) : x;
 }
@@ -147,8 +147,8 @@ static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden)
 }
 
 /* An all-to-all sends the rows to the ranks of their experts while the shared expert's first GEMM runs. A second
- * all-to-all returns the experts' outputs while the shared expert's second GEMM runs. Then each token's outputs are
- * summed. Without `shares`, the shared expert is left out. */
+ * all-to-all returns the experts' outputs while the shared expert's second GEMM runs. The outputs of each token are
+ * then summed. Without `shares`, the shared expert is left out. */
 static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a,
                              bool shares) {
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
@@ -199,13 +199,13 @@ static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, Dispatc
     return widened(t, m, op_unpermute(t, y, &d));
 }
 
-/* In generation, ranks have different numbers of tokens, which only the all-to-all allows. Tensor-parallel ranks have
- * equal tokens, whose number is a multiple of theirs, and each rank routes a part. */
+/* In generation, ranks have different numbers of tokens, which only the all-to-all supports. Tensor-parallel ranks
+ * have the same tokens, whose number is a multiple of the number of these ranks, and each rank routes a part. */
 static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
     (void)cache;
     const Moe *m = self;
     const MoeSpec *s = m->spec;
-    const int64_t experts = m->fc2->rows / width(s); /* on this rank */
+    const int64_t experts = m->fc2->rows / width(s); /* number of experts on this rank */
     const bool ranks = tape_context(t)->layout, moves = ranks && (s->all_to_all || feed->cache),
                cuts = feed->cache && tape_axis(t, AXIS_TP) > 1, shares = s->shared_ffn;
     Tensor *own = cuts ? op_redistribute(t, x, AXIS_TP, SPMD_V, 0) : x;

@@ -1,7 +1,7 @@
-/* An MoE layer consists of the router, the dispatch, the experts and the combine. If there is a latent width,
- * tokens are projected down before the dispatch, and up after the combine. Megatron-LM
- * core/transformer/moe/moe_layer.py, experts.py, shared_experts.py. Routed experts use the expert view of the
- * mesh (ops/expert_parallel.h); the router and the shared expert use the dense view. */
+/* An MoE layer consists of the router, the dispatch, the experts and the combine. With a latent width, tokens are
+ * projected down before the dispatch, and up after the combine. The layer corresponds to Megatron-LM
+ * core/transformer/moe/moe_layer.py, experts.py and shared_experts.py. Routed experts use the expert view of the mesh
+ * (ops/expert_parallel.h); the router and the shared expert use the dense view. */
 #pragma once
 
 #include "nn/mlp.h"
@@ -10,18 +10,18 @@
 
 typedef struct MoeSpec {
     RouterSpec router;
-    int64_t ffn, shared_ffn; /* shared_ffn 0 means that there is no shared expert */
-    bool bias;               /* the linear layers have biases, except for those of the shared expert */
+    int64_t ffn, shared_ffn; /* a shared_ffn of 0 means that there is no shared expert */
+    bool bias;               /* the linear layers, except those of the shared expert, have biases */
     bool shared_gate;
-    int64_t latent;      /* width of the routed experts' input and output; 0 means hidden */
-    bool probs_on_input; /* true: the probabilities multiply the input of the experts; false: that of the
-                            second GEMM */
+    int64_t latent; /* width of the routed experts' input and output; 0 means `hidden` */
+    /* if true, the probabilities multiply the input of the experts; otherwise, the input of the second GEMM */
+    bool probs_on_input;
     ActivationAttr activation, shared_activation;
     double fc1_init_std, fc2_init_std;
-    double capacity_factor; /* 0: dropless */
+    double capacity_factor; /* 0 means dropless */
     bool pad, drop_by_position;
-    bool all_to_all; /* true: all-to-all between expert-parallel ranks; false: all-gather and
-                        reduce-scatter */
+    /* if true, all-to-all between expert-parallel ranks; otherwise, all-gather and reduce-scatter */
+    bool all_to_all;
 } MoeSpec;
 
 typedef struct Moe {
@@ -31,7 +31,7 @@ typedef struct Moe {
     Param *fc1_bias, *fc2_bias;    /* [experts * (2 *) ffn] and [experts * width], or NULL */
     Linear to_latent, from_latent; /* [latent, hidden] and [hidden, latent] */
     Mlp shared;
-    Param *shared_gate; /* [1, hidden], NULL: none */
+    Param *shared_gate; /* [1, hidden]; NULL if there is none */
 } Moe;
 
 /* The module of the branch is a Moe, and its spec is a MoeSpec. Its counters are those of the router. */

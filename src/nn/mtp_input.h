@@ -1,12 +1,12 @@
-/* The input of a layer that predicts further tokens (MTP): a projection of the embedding of a later token and of the
- * output of the previous stack. Megatron-LM core/transformer/multi_token_prediction.py. */
+/* The input of a layer that predicts additional tokens (MTP): a projection of the embedding of a later token and of
+ * the output of the previous stack. It corresponds to Megatron-LM core/transformer/multi_token_prediction.py. */
 #pragma once
 
 #include "nn/embedding.h"
 #include "nn/linear.h"
 
 typedef struct MtpInputSpec {
-    const char *name; /* scope of the parameters' names */
+    const char *name; /* the scope of the parameters' names */
     const EmbeddingSpec *words;
     NormAttr norm;
     double init_std;
@@ -16,9 +16,9 @@ typedef struct MtpInputSpec {
 typedef struct MtpInput {
     Embedding words;
     Norm token_norm, state_norm;
-    Linear proj; /* [hidden, 2 hidden]: the columns of the token, then those of the state */
+    Linear proj; /* [hidden, 2 hidden]: the columns of the token, followed by those of the state */
 } MtpInput;
 
-/* The module is an MtpInput, and the spec is an MtpInputSpec. It reads what words_input reads, and
+/* The module is an MtpInput, and the spec is an MtpInputSpec. It reads the fields of words_input, and
  * Feed.encoded. */
 extern const InputOps mtp_input;

@@ -1,4 +1,4 @@
-/* LayerNorm or RMSNorm with its parameters. Megatron-LM core/transformer/torch_norm.py. */
+/* LayerNorm or RMSNorm with its parameters, like Megatron-LM core/transformer/torch_norm.py. */
 #pragma once
 
 #include "kernels/attr.h"
@@ -6,11 +6,11 @@
 #include "tape/tape.h"
 
 typedef struct Norm {
-    Param *gain, *bias; /* [width]; NULL means a gain of ones, or no bias */
+    Param *gain, *bias; /* [width]; a NULL gain means ones, and a NULL bias means none */
     NormAttr attr;
 } Norm;
 
-/* Gains are initialized to 1, or to 0 if they are applied as 1 + w. */
+/* Registers a norm. Gains are initialized to 1, or to 0 if they are applied as 1 + w. */
 Norm norm_new(Registry *, const char *name, int64_t width, NormAttr);
 Tensor *norm_forward(Tape *, const Norm *, Tensor *x);
 /* Returns the norm of *x + branch, and sets *x to that sum. */

@@ -1,13 +1,13 @@
-/* BERT's pooler: a dense layer and tanh, applied to the first position. Megatron-LM core/models/bert/pooler.py. */
+/* BERT's pooler: a dense layer and tanh, applied to the first position. It corresponds to Megatron-LM
+ * core/models/bert/pooler.py. */
 #pragma once
 
 #include "nn/linear.h"
 
-/* A linear layer with a bias, which is not split over tensor-parallel ranks. If it is invariant, all these
+/* Registers a linear layer with a bias, which is not split over tensor-parallel ranks. If it is invariant, all these
  * ranks have equal inputs. */
 Linear whole_layer(Registry *, const char *name, int64_t in, int64_t out, double init_std, bool invariant);
 Linear pooler_new(Registry *, int64_t hidden, double init_std);
-/* h is [s,b,h], V along the sequence with sequence parallelism, otherwise I. Returns [1,b,h], I. With context
- * parallelism, only the first rank has the first position of a sample; the others compute values that no loss
- * may use. */
+/* h_sbh is V along the sequence with sequence parallelism, otherwise I. Returns [1,b,h], I. With context parallelism,
+ * only the first rank has the first position of a sample. The other ranks compute values that no loss may use. */
 Tensor *pooler_forward(Tape *, const Linear *, Tensor *h_sbh);

@@ -8,10 +8,10 @@
 #include "param/state.h"
 
 typedef struct QkClipSpec {
-    bool measures; /* the largest scores of a step, for the log or for clipping */
+    bool measures; /* the largest scores of a step are measured, for the log or for clipping */
     bool clips;
     double threshold;
-    double alpha; /* exponent for queries; that for keys is 1 - alpha */
+    double alpha; /* exponent for queries; the exponent for keys is 1 - alpha */
 } QkClipSpec;
 
 /* Rows [begin, end) of the `rows` rows that a weight has for each group of heads. */
@@ -26,10 +26,10 @@ enum { QK_CLIP_PARTS = 3 };
 typedef struct QkClip {
     double threshold;
     const Tensor *max; /* F64 [heads of the model] */
-    int64_t heads;     /* query heads per group */
+    int64_t heads;     /* number of query heads per group */
     int n;
     QkClipRows part[QK_CLIP_PARTS];
 } QkClip;
 
-/* The clip must outlive the registry. */
+/* Registers a clip, which must outlive the registry. */
 void qk_clip_add(Registry *, QkClip *);

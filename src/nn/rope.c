@@ -5,12 +5,12 @@
 
 #include "base/fault.h"
 
-/* The index of the channel, as a real number, that rotates `turns` times over the original context length. */
+/* Returns the index of the channel, as a real number, that rotates `turns` times over the original context length. */
 static double yarn_channel(const RopeSpec *s, double turns) {
     return (double)s->dim * log(s->yarn.original / (turns * 2 * M_PI)) / (2 * log(s->base));
 }
 
-/* How much of channel i's frequency is divided by the YaRN factor: from 0 (nothing) to 1 (all). */
+/* Returns the part of channel i's frequency that is divided by the YaRN factor: from 0 (nothing) to 1 (all). */
 static double yarn_ramp(const RopeSpec *s, int64_t i) {
     double low = yarn_channel(s, s->yarn.fast), high = yarn_channel(s, s->yarn.slow);
     if (s->yarn.rounds) low = floor(low), high = ceil(high);
@@ -103,9 +103,9 @@ static void rope_release(void *self, Device *d) { rope_table_free(d, &((SharedTa
 
 static const StateKind ROPE_TABLE = {.allocate = rope_allocate, .release = rope_release};
 
-/* rope_table compares specs byte by byte. */
+/* rope_table compares specs byte by byte, so a spec must have no padding. */
 _Static_assert(sizeof(RopeSpec) == 2 * sizeof(int64_t) + sizeof(double *) + 14 * sizeof(double),
-               "RopeSpec has no padding");
+               "RopeSpec has padding");
 
 const RopeTable *rope_table(Registry *r, RopeSpec spec) {
     SharedTable *t;

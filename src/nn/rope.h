@@ -19,28 +19,27 @@
 #include "tensor/tensor.h"
 
 typedef struct RopeSpec {
-    int64_t dim; /* number of rotated channels of a head, even */
+    int64_t dim; /* number of rotated channels of a head; even */
     double base, interpolation;
-    const double
-        *divisor;     /* [dim/2], divisors of the frequencies (Ding et al., LongRoPE, 2024), or NULL if there
-                         is none */
-    double amplitude; /* scales the rotated channels */
+    /* [dim/2]: divisors of the frequencies (Ding et al., LongRoPE, 2024); NULL if there are none */
+    const double *divisor;
+    double amplitude; /* factor of the rotated channels */
     struct {
-        double factor; /* 0: no Llama-3 scaling */
+        double factor; /* 0 means no Llama-3 scaling */
         double low, high, original;
     } llama3;
     struct {
-        double factor; /* 0: no YaRN */
+        double factor; /* 0 means no YaRN */
         double fast, slow, original;
-        int64_t rounds; /* whether the bounds of the blended channels are rounded to integers */
+        int64_t rounds; /* nonzero if the bounds of the blended channels are rounded to integers */
     } yarn;
     struct {
-        double scale; /* 0: rotation, no temperatures */
+        double scale; /* 0 means rotation instead of temperatures */
         double floor, first;
     } temperature;
 } RopeSpec;
 
-/* inv_freq_i for i in [0, dim/2), without interpolation. */
+/* Returns inv_freq_i for i in [0, dim/2), without interpolation. */
 double rope_frequency(const RopeSpec *, int64_t i);
 
 typedef struct RopeTable {
@@ -49,5 +48,5 @@ typedef struct RopeTable {
 
 RopeTable rope_table_new(Device *, DType, const RopeSpec *, int64_t positions);
 void rope_table_free(Device *, RopeTable *);
-/* Returns the registry's table for this spec; equal specs share one table. states_allocate computes the tables. */
+/* Returns the registry's table for this spec. Equal specs share one table. states_allocate computes the tables. */
 const RopeTable *rope_table(Registry *, RopeSpec);

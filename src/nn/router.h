@@ -1,4 +1,4 @@
-/* The router of an MoE layer. Megatron-LM core/transformer/moe/router.py TopKRouter. */
+/* The router of an MoE layer, like TopKRouter of Megatron-LM core/transformer/moe/router.py. */
 #pragma once
 
 #include "ops/router.h"
@@ -17,13 +17,13 @@ typedef enum RouterLoss {
 typedef struct RouterSpec {
     int64_t hidden, experts, topk;
     RouteAttr route;
-    bool linear_bias;    /* whether the logits have a trained bias */
-    bool bias;           /* whether a bias is added to the scores, but only to choose the experts */
-    bool quantile;       /* whether a bias that is computed from quantiles is added to the logits */
-    double ema;          /* weight of the old bias when quantiles update it */
-    bool sinkhorn;       /* whether training chooses experts by Sinkhorn-balanced scores */
-    double jitter;       /* 0: none */
-    RandomLogits random; /* for benchmarks: the choice of experts is random */
+    bool linear_bias;    /* the logits have a trained bias */
+    bool bias;           /* a bias is added to the scores, but only to choose the experts */
+    bool quantile;       /* a bias that is computed from quantiles is added to the logits */
+    double ema;          /* weight of the old bias when it is updated from quantiles */
+    bool sinkhorn;       /* in training, Sinkhorn-balanced scores determine the experts */
+    double jitter;       /* 0 means no jitter */
+    RandomLogits random; /* makes the choice of experts random, for benchmarks */
     double random_std;
     double bias_rate;                 /* change of the bias per step */
     double loss_coeff[ROUTER_LOSSES]; /* 0 means that the loss is off */
@@ -32,22 +32,23 @@ typedef struct RouterSpec {
 
 typedef struct Router {
     const RouterSpec *spec;
-    Param *weight, *linear_bias; /* [experts, hidden]; [experts] or NULL */
+    Param *weight, *linear_bias; /* [experts, hidden], and [experts] or NULL */
     Param *bias;                 /* [experts], a buffer, or NULL */
     uint64_t jitter_site, random_site;
-    Tensor *counters; /* F64 [router_counters()] of the registry (state_counters) */
+    Tensor *counters; /* F64 [router_counters()], from the registry (state_counters) */
 } Router;
 
-/* `self` must not move, because the registry keeps a pointer to a router that has a bias. At the end of a
- * step, the bias changes by bias_rate, so that experts with few tokens get more tokens. With `quantile`, the
- * update averages the biases that would have balanced each microbatch of the step. */
+/* Registers the parameters of a router. `self` must not move, because the registry keeps a pointer to a router with a
+ * bias. At the end of a step, the bias changes by bias_rate, so that experts with few tokens receive more tokens.
+ * With `quantile`, the new bias is computed from the mean of the biases that would have balanced each microbatch of
+ * the step. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
-/* The number of counters of a router with this many experts. The last ROUTER_LOSSES counters are sums of the
+/* Returns the number of counters of a router with this many experts. The last ROUTER_LOSSES counters are sums of the
  * losses, without their coefficients. */
 int64_t router_counters(int64_t experts);
-/* The sum of a loss since the step began; `counters` is a copy of the router's counters in host memory. */
+/* Returns the sum of a loss since the step began. `counters` is a copy of the router's counters in host memory. */
 double router_loss_sum(const double *counters, int64_t experts, int loss);
-/* x_sbh [s,b,h] -> the routing of its tokens. While the tape records, the router counts tokens, adds the
- * losses to the counters, and adds the gradients of the losses, multiplied by MicrobatchContext.aux_scale, to
- * the gradient of the logits. */
+/* Returns the routing of the tokens of x_sbh [s,b,h]. While the tape records, the router counts tokens, adds the
+ * losses to the counters, and adds the gradients of the losses, multiplied by MicrobatchContext.aux_scale, to the
+ * gradient of the logits. */
 Routing router_forward(Tape *, const Router *, Tensor *x_sbh);

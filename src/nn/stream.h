@@ -5,10 +5,10 @@
 
 typedef struct Stream {
     Tensor *x;      /* [s, b, h] */
-    Tensor *branch; /* still to be added to x; NULL if nothing is to be added */
+    Tensor *branch; /* is still to be added to x; NULL if nothing is to be added */
 } Stream;
 
 /* Returns x + branch. */
 Tensor *stream_sum(Tape *, Stream);
-/* Returns the norm of x + branch; x becomes that sum. */
+/* Returns the norm of x + branch, and sets x to x + branch. */
 Tensor *stream_norm(Tape *, const Norm *, Stream *);

@@ -86,10 +86,10 @@ static size_t cpu_available(const Device *d) {
     return host_memory_available("");
 }
 
-/* ---- events and streams: calls are complete when they return, so the host waits only for streams ---- */
+/* ---- events and streams: all calls are synchronous, so the host waits only for streams ---- */
 
 struct DeviceEvent {
-    HostStream *stream; /* NULL: not recorded */
+    HostStream *stream; /* NULL if it has not been recorded */
     int64_t position;
 };
 

@@ -15,8 +15,7 @@ void cuda_check(cudaError_t e, const char *call, const char *file, int line) {
     if (e != cudaSuccess) fault(file, line, call, "%s: %s", cudaGetErrorName(e), cudaGetErrorString(e));
 }
 
-/* Makes the GPU current. This is a setting of each thread, and ranks that share a process may use several
- * GPUs. */
+/* Makes the GPU current. Each thread has a current GPU, and ranks that share a process may use several GPUs. */
 static Cuda *cuda_use(const Device *d) {
     Cuda *c = cuda_of(d);
     CUDA_CHECK(cudaSetDevice(c->ordinal));
@@ -30,7 +29,7 @@ typedef struct CudaTimes {
         cudaEvent_t begin, end;
         OpProfile *to; /* the op's entry in the profile that was attached when the op ran */
     } * at;
-    int64_t n, capacity; /* number of entries in use; number of entries whose events exist */
+    int64_t n, capacity; /* number of entries in use, and number of entries whose events exist */
 } CudaTimes;
 
 static struct Timed *cuda_next_timed(Cuda *c) {
@@ -62,7 +61,7 @@ static void cuda_span_end(Device *d, DeviceStream *s, OpProfile *to) {
     CUDA_CHECK(cudaEventRecord(t->end, s ? s->at : c->stream));
 }
 
-/* Names the op for profilers, and times it if there is a profile. */
+/* Names the op for profilers, and measures its time if there is a profile. */
 static void cuda_run(const OpDef *op, const Call *call) {
     Device *d = call->device;
     nvtxRangePushA(op->name);
@@ -85,7 +84,7 @@ static unsigned cuda_fp8_gemms(const Device *d) {
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 
-/* Adds the times that have ended to their profiles. Keeps the others, because their stream may still be
+/* Adds the times that have ended to their profiles. Keeps the other times, because their stream may still be
  * running. */
 static void cuda_add_times(Device *d) {
     CudaTimes *t = cuda_of(d)->times;
@@ -124,7 +123,7 @@ static cudaError_t cuda_wait_for_streams(const Cuda *c) {
     return e == cudaSuccess ? cudaStreamSynchronize(c->copies) : e;
 }
 
-/* Checks the DeviceAssert first, because a later GPU failure may be its consequence. */
+/* Waits for the GPU. Checks the DeviceAssert first, because a later GPU failure may be its consequence. */
 static void cuda_wait(Device *d) {
     const Cuda *c = cuda_of(d);
     const DeviceAssert *w = c->failure;
@@ -190,7 +189,8 @@ static void cuda_event_free(Device *d, DeviceEvent *e) {
     free(e);
 }
 
-/* Only events order the two streams, so that capturing one stream into a graph also captures the other. */
+/* Starts an async copy. Only events order the two streams, so that capturing one stream into a graph also captures
+ * the other. */
 static void cuda_copy_async(Device *d, void *to, const void *from, size_t bytes, DeviceEvent *done) {
     const Cuda *c = cuda_use(d);
     CUDA_CHECK(cudaEventRecord(c->fork, c->stream));
@@ -281,7 +281,7 @@ static void *cuda_driver_entry(const char *name) {
 }
 
 static void cuda_driver_check(CUresult e, const char *call) {
-    CHECK(e == CUDA_SUCCESS, "%s: error %d of the driver", call, (int)e);
+    CHECK(e == CUDA_SUCCESS, "%s: the driver returned error %d", call, (int)e);
 }
 
 #define DRIVER_RESULT(name, version, ...) ((PFN_##name##version)cuda_driver_entry(#name))(__VA_ARGS__)
@@ -296,7 +296,7 @@ static void *cuda_reserve(Device *d, size_t bytes) {
     return (void *)(uintptr_t)p;
 }
 
-/* Backs reserved addresses with zeroed memory. False: there is not enough memory. */
+/* Allocates zeroed memory for reserved addresses. Returns false if there is not enough memory. */
 static bool cuda_map(const Cuda *c, char *at, size_t bytes) {
     const CUmemAllocationProp what = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes = c->exports
@@ -332,10 +332,10 @@ static void cuda_unreserve(Device *d, char *base, size_t bytes, size_t committed
 
 /* ---- blocks ---- */
 
-enum { GRANULE = 2 << 20 }; /* the driver's unit of memory */
+enum { GRANULE = 2 << 20 }; /* the unit in which the driver allocates memory */
 
-/* cudaMalloc and cudaFree may wait for all GPUs of this process. If NCCL on one of these GPUs waits for this
- * rank, this is a deadlock. */
+/* Returns whether cudaMalloc must be avoided. cudaMalloc and cudaFree may wait for all GPUs of this process. If NCCL
+ * on one of these GPUs waits for this rank, the result is a deadlock. */
 static bool cuda_avoids_malloc(const Cuda *c, size_t bytes) {
     return c->has_neighbours || c->exports || bytes >= GRANULE;
 }
@@ -381,14 +381,15 @@ void *cuda_scratch(const Device *of, size_t bytes) {
     Device *d = (Device *)of;
     Cuda *c = cuda_of(d);
     if (bytes <= c->scratch_bytes) return c->scratch;
-    CHECK(!d->recording, "a graph needs %s of scratch memory that no plan has reserved",
+    CHECK(!d->recording, "a graph needs %s of scratch memory, but no plan has reserved it",
           bytes_text((double)bytes).s);
     if (!c->scratch) c->scratch = cuda_reserve(d, c->memory);
     const size_t backed = cuda_granules(bytes);
     cuda_use(d);
-    CHECK(backed <= c->scratch_backed || (backed <= c->memory && cuda_map(c, c->scratch + c->scratch_backed,
-                                                                          backed - c->scratch_backed)),
-          "the GPU has no %s left for a kernel's scratch memory", bytes_text((double)bytes).s);
+    CHECK(
+        backed <= c->scratch_backed ||
+            (backed <= c->memory && cuda_map(c, c->scratch + c->scratch_backed, backed - c->scratch_backed)),
+        "the GPU does not have %s of free memory for a kernel's scratch memory", bytes_text((double)bytes).s);
     c->scratch_bytes = bytes;
     if (backed > c->scratch_backed) c->scratch_backed = backed;
     return c->scratch;
@@ -403,7 +404,7 @@ static Err cuda_count_gpus(int *n) {
     if (e == cudaSuccess && *n == 0) e = cudaErrorNoDevice;
     if (e == cudaSuccess) return ERR_OK;
     return err_user(
-        "--device cuda: this machine shows no GPU: %s (nvidia-smi lists those that the driver sees, "
+        "--device cuda: this machine shows no GPU: %s (nvidia-smi lists the GPUs that the driver finds, "
         "CUDA_VISIBLE_DEVICES those that this process may use); remove --device to run on the CPU",
         cudaGetErrorString(e));
 }
@@ -450,7 +451,8 @@ static void cuda_close(Device *d) {
         if (c->state[i].at) c->state[i].free(c->state[i].at);
     if (c->scratch) {
         cuda_unmap(c->scratch, c->scratch_backed);
-        cuda_unreserve(d, c->scratch, c->memory, 0); /* waits for the GPU, and therefore adds all times */
+        /* this waits for the GPU, and therefore adds all times */
+        cuda_unreserve(d, c->scratch, c->memory, 0);
     }
     cuda_free_times(c->times);
     CUDA_CHECK(cudaFreeHost(c->failure));

@@ -12,7 +12,7 @@
  * device_read or device_write. DeviceAssert is in memory that host and GPU share. */
 typedef struct DeviceAssert {
     int raised;
-    const char *message; /* a format with two %lld */
+    const char *message; /* a format string with two %lld */
     long long value[2];
 } DeviceAssert;
 
@@ -20,40 +20,41 @@ typedef struct DeviceAssert {
  * the code in that file. */
 typedef enum CudaLibrary { CUDA_GEMM, CUDA_ATTENTION, CUDA_LIBRARIES } CudaLibrary;
 typedef struct CudaState {
-    void *at; /* NULL until created */
+    void *at; /* NULL before the first use */
     void (*free)(void *at);
 } CudaState;
 
 typedef struct Cuda {
-    int ordinal, capability, multiprocessors; /* capability: 90 for sm_90 */
-    int code; /* capability that the kernels in use were compiled for; 0 if it has not been queried yet */
-    int warpgroups; /* whether they run code for sm_90a; -1 if it has not been queried yet */
+    int ordinal, capability, multiprocessors; /* the capability is 90 for sm_90 */
+    int code;       /* the capability for which the kernels in use were compiled; 0 before the first query */
+    int warpgroups; /* whether the kernels in use are code for sm_90a; -1 before the first query */
     char name[64];
     size_t memory;
-    bool has_neighbours; /* whether other ranks of this process use other GPUs */
-    bool exports;        /* this field and the next one are those of DeviceSpec */
+    bool has_neighbours; /* other ranks of this process use other GPUs */
+    bool exports;        /* this member and the next one are those of DeviceSpec */
     GemmTuning gemm_tuning;
     int64_t gemm_sm_margin;
     cudaStream_t stream;
-    cudaStream_t copies; /* stream of async copies */
-    cudaEvent_t fork;    /* position in `stream` at which the last async copy began */
+    cudaStream_t copies; /* the stream of async copies */
+    cudaEvent_t fork;    /* the position in `stream` at which the last async copy began */
     DeviceAssert *failure;
-    struct CudaTimes *times;              /* times of ops that may still run, or NULL if there is no profile
-                                             yet */
-    char *scratch;                        /* reserved addresses; the first scratch_backed bytes have memory */
-    size_t scratch_bytes, scratch_backed; /* number of bytes that may be used, and number of bytes that have
-                                             memory */
-    void *encode_tiles;                   /* the driver's cuTensorMapEncodeTiled, or NULL until it is used */
+    /* the times of ops that may still run; NULL before the first profile */
+    struct CudaTimes *times;
+    /* reserved addresses, of which the first scratch_backed bytes have memory */
+    char *scratch;
+    /* number of bytes that may be used, and number of bytes that have memory */
+    size_t scratch_bytes, scratch_backed;
+    void *encode_tiles; /* the driver's cuTensorMapEncodeTiled; NULL before the first use */
     CudaState state[CUDA_LIBRARIES];
 } Cuda;
 
-/* The GPU of a device, or of a null device's target. NULL: no GPU. */
+/* Returns the GPU of a device, or of a null device's target, or NULL if there is none. */
 static inline Cuda *cuda_of(const Device *d) {
     if (d->kind == DEVICE_NULL && d->target) d = d->target;
     return d->kind == DEVICE_CUDA ? (Cuda *)d->state : NULL;
 }
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
-/* Returns memory for the duration of one kernel launch or library call, aligned to SPACE_ALIGN. The next call
- * of any kernel of this device may reuse it. It grows in place if it is too small; a graph cannot capture
- * this growth. */
+/* Returns memory for the duration of one kernel launch or library call, aligned to SPACE_ALIGN. The next call of any
+ * kernel of this device may reuse the memory. If the scratch memory is too small, it grows in place, but a graph
+ * cannot capture this. */
 void *cuda_scratch(const Device *, size_t bytes);

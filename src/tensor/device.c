@@ -169,7 +169,7 @@ bool device_is_recording(const Device *d) { return d->recording; }
 bool device_has_graphs(const Device *d) { return d->backend->graph_begin != NULL; }
 
 void device_graph_begin(Device *d) {
-    CHECK(device_has_graphs(d), "this device has no graphs");
+    CHECK(device_has_graphs(d), "this device does not support graphs");
     d->backend->graph_begin(d);
     d->recording = true;
 }

@@ -1,5 +1,5 @@
-/* A device stores tensors and runs kernels. The null device runs everything except the arithmetic: a dry run
- * on it gives the sizes of all memory before any is allocated. */
+/* A device stores tensors and runs kernels. The null device runs everything except the arithmetic. A dry run on it
+ * determines the sizes of all memory before any memory is allocated. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,28 +15,28 @@ typedef enum DeviceKind {
 #include "tensor/devices.def"
 } DeviceKind;
 
-/* How a GPU chooses the algorithm of a large GEMM: the fastest one that is bitwise equal to cuBLASLt's first
- * choice, the fastest of all, or cuBLASLt's first choice. */
+/* How a GPU chooses the algorithm of a large GEMM: the fastest one whose result is bitwise equal to that of
+ * cuBLASLt's first choice, the fastest of all, or cuBLASLt's first choice. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
-/* Kinds of FP8 GEMMs. The values that share a scale are the whole operand, or 128 terms of a sum. */
+/* Kinds of FP8 GEMMs. A scale applies to the entire operand, or to 128 terms of a sum. */
 enum { FP8_GEMM_WHOLE = 1, FP8_GEMM_BLOCKS = 2 };
 
-/* Describes how to open a device. {0} means the CPU, with one thread per core. */
+/* Describes how to open a device. {0} is the CPU with one thread per core. */
 typedef struct DeviceSpec {
     DeviceKind kind;
-    int rank;               /* opens the device with index `rank` modulo the number of devices */
-    bool has_neighbours;    /* whether other ranks of this process may use other devices */
-    bool exports;           /* whether other ranks can map memory of this GPU, which comm_register requires */
-    int threads;            /* number of host threads; <= 0 means one per core that this process may use */
-    bool any_order;         /* whether sums may be computed in any order (--no-deterministic-mode) */
+    int rank;               /* the device with index `rank` modulo the number of devices is opened */
+    bool has_neighbours;    /* other ranks of this process may use other devices */
+    bool exports;           /* other ranks can map memory of this GPU, which comm_register requires */
+    int threads;            /* number of host threads; if <= 0, one per core that this process may use */
+    bool any_order;         /* sums may be computed in any order (--no-deterministic-mode) */
     GemmTuning gemm_tuning; /* for the GEMMs that a null device plans for a GPU */
-    int64_t gemm_sm_margin; /* number of multiprocessors that GEMMs leave to other work */
-    unsigned fp8_gemms;     /* CPU only, for tests: result of device_fp8_gemms */
+    int64_t gemm_sm_margin; /* number of multiprocessors that GEMMs leave for other work */
+    unsigned fp8_gemms;     /* only on the CPU, for tests: the result of device_fp8_gemms */
 } DeviceSpec;
 
-/* Counts calls and time. A device counts each op while it has a profile, an array indexed by op number. The
- * profile includes GPU work only after device_wait, and must stay valid until then. */
+/* Number of calls and time of an op. A device measures each op while it has a profile, which is an array indexed by
+ * op number. The profile includes GPU work only after device_wait, and must be valid until then. */
 typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
@@ -44,97 +44,94 @@ typedef struct OpProfile {
 /* Only `profile` may be assigned by code outside of src/tensor. */
 typedef struct Device {
     DeviceKind kind;
-    const struct DeviceBackend *backend; /* functions of the kind (backend.h) */
-    void *state;                         /* state of the backend */
+    const struct DeviceBackend *backend; /* the functions of the kind of device (backend.h) */
+    void *state;                         /* the state of the backend */
     const struct Device *target;         /* for a null device: the device for which it plans, or NULL */
-    Pool *pool;                          /* host threads; kernels on the CPU split their loops over them */
-    OpProfile *profile;                  /* one entry per op, owned by the caller; or NULL */
+    Pool *pool;                          /* host threads; CPU kernels split their loops over them */
+    OpProfile *profile;                  /* one entry per op, owned by the caller, or NULL */
     bool any_order;                      /* as in DeviceSpec */
-    unsigned char id[16];                /* unique id of a GPU; 0 for other devices */
+    unsigned char id[16];                /* the unique id of a GPU; 0 for other devices */
     bool recording;                      /* between device_graph_begin and device_graph_end */
     bool exclusive;                      /* a GPU that only one process at a time can use */
     bool lacks_peers;                    /* a GPU that cannot access the memory of every other visible GPU */
-    int n_devices;         /* number of visible devices of this kind, including this one; assigned to ranks
-                              round-robin */
-    size_t scratch;        /* for a null device: the most memory that a kernel of the target needs in addition
-                              to its operands */
-    int64_t graph_replays; /* number of graph launches so far */
-    size_t allocated, most_allocated; /* current and peak number of bytes, excluding reserved addresses
-                                         without memory */
+    /* number of visible devices of this kind, including this one; ranks are assigned to them round-robin */
+    int n_devices;
+    size_t scratch;        /* for a null device: maximum scratch memory that a kernel of the target needs */
+    int64_t graph_replays; /* number of graph launches since the device was opened */
+    /* current and peak number of bytes, excluding reserved addresses without memory */
+    size_t allocated, most_allocated;
 } Device;
 
-/* Opens the device of a rank. Each rank has a separate stream on its GPU, so ranks may share a GPU. A missing
- * device is a user error. */
+/* Opens the device of a rank. Each rank has a separate stream on its GPU, so ranks can share a GPU. A missing device
+ * is a user error. */
 Err device_open(const DeviceSpec *, Device **);
 Device *device_cpu(int threads);
 Device *device_null(void);
-/* A null device that finds the memory that ops need on `target` in addition to their operands. It creates plans on
- * `target`, which must outlive the null device. */
+/* Opens a null device that determines the scratch memory that ops need on `target`. It creates plans on `target`,
+ * which must outlive the null device. */
 Device *device_null_for(const Device *target);
 void device_free(Device *);
-/* Allocates scratch memory for kernels, so that none is allocated while they run. */
+/* Allocates scratch memory for kernels, so that no memory is allocated while they run. */
 void device_reserve_scratch(Device *, size_t bytes);
-/* Describes the device: "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)" or, for the CPU, the
- * number of threads. */
+/* Describes the device, such as "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)". For the CPU, it states
+ * the number of threads. */
 const char *device_describe(const Device *, char *buffer, size_t n);
-/* The number of bytes of memory that are available. For the CPU, see base/host_memory.h. */
+/* Returns the bytes of available memory. For the CPU, see base/host_memory.h. */
 size_t device_memory_available(const Device *);
 /* Returns the FP8 GEMMs that the device's ops may use, as a mask of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
 unsigned device_fp8_gemms(const Device *);
 
-/* Zeroed memory. If there is not enough memory, this is a fault whose message states the size and `what`. */
+/* Returns zeroed memory. If there is not enough memory, this is a fault whose message states the size and `what`. */
 void *device_alloc(Device *, size_t bytes, const char *what);
 void device_release(Device *, void *, size_t bytes);
-/* Host memory that the device's copies read and write while kernels run (pinned for a GPU), not zeroed. The
- * host must not touch memory that a running copy uses. If there is not enough memory, this is a fault, as
- * above. */
+/* Returns host memory, not zeroed, that copies of the device read and write while kernels run (pinned for a GPU). The
+ * host must not access memory that a running copy uses. If there is not enough memory, this is a fault, as above. */
 void *device_host_alloc(Device *, size_t bytes, const char *what);
 void device_host_release(Device *, void *, size_t bytes);
 
-/* Whether the host can access the device's memory only through the functions below. Here and for views, NULL means
- * the host. */
+/* Returns whether the host can access the device's memory only through the functions below. Here and for views, NULL
+ * means the host. */
 bool device_is_discrete(const Device *);
-/* These run in the order of the calls, like kernels. device_read and device_write return when the host memory
- * may be reused, and device_wait when all work is done. On the null device, they do nothing. */
+/* These functions run in the order of the calls, like kernels. device_read and device_write return when the host
+ * memory may be reused. device_wait returns when all work is done. On the null device, these functions do nothing. */
 void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-/* Copies data in order with the kernels. Either side may be memory of device_host_alloc; the host may then
- * reuse or read it after the next device_wait. All other memory must be device memory. */
+/* Copies data in order with the kernels. Each side is device memory, or memory of device_host_alloc, which the host
+ * may then reuse or read after the next device_wait. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
-/* Async copies run concurrently with kernels; one side must be memory of device_host_alloc. A copy begins
- * when all earlier calls are done. Calls after device_wait_event(done) begin when the last copy with that
- * event is done. Earlier calls do not wait for the copy. A graph may have such copies if it also waits for
- * all of them. */
+/* Async copies run concurrently with kernels. One side must be memory of device_host_alloc. A copy begins when all
+ * earlier calls are done. Calls after device_wait_event(done) begin when the last copy with that event is done.
+ * Earlier calls do not wait for the copy. A graph may contain async copies if it also waits for all of them. */
 typedef struct DeviceEvent DeviceEvent;
-DeviceEvent *device_event_new(Device *); /* it is NULL if copies are synchronous */
+DeviceEvent *device_event_new(Device *); /* returns NULL if copies are synchronous */
 void device_event_free(Device *, DeviceEvent *);
 void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
 void device_wait_event(Device *, DeviceEvent *);
 
-/* A stream runs a library's work in order; the library receives the stream's handle. Work on the stream begins when
+/* A stream runs the work of a library, which receives the stream's handle, in order. Work on the stream begins when
  * all calls before the last device_stream_follow are done. device_stream_record marks the end of the stream's work
- * with an event; calls after the event's device_wait_event begin when that work is done. A graph may contain such
- * work if it also waits for all of it. */
+ * with an event. Calls after the event's device_wait_event begin when this work is done. A graph may contain work of
+ * a stream if it also waits for all of it. */
 typedef struct DeviceStream DeviceStream;
-DeviceStream *device_stream_new(Device *); /* with high priority; NULL if this kind of device has no
-                                              streams */
+/* with high priority; returns NULL if this kind of device has no streams */
+DeviceStream *device_stream_new(Device *);
 void device_stream_free(Device *, DeviceStream *);
-/* a cudaStream_t or, on a CPU, a HostStream * (base/host_stream.h) */
+/* Returns a cudaStream_t or, on a CPU, a HostStream * (base/host_stream.h). */
 void *device_stream_handle(Device *, DeviceStream *);
 void device_stream_follow(Device *, DeviceStream *);
 void device_stream_record(Device *, DeviceStream *, DeviceEvent *);
-/* Whether an event has happened. Its last record must be outside of a graph. It may be called on any
- * thread. */
+/* Returns whether an event has happened. The last record of the event must be outside of a graph. Any thread may call
+ * this function. */
 bool device_event_happened(Device *, DeviceEvent *);
-/* Adds the device time from begin to end to a profile. It is measured on a stream, or on the stream of ops if
- * the stream is NULL. The profile must stay valid until a device_wait after the end. Between begin and end,
- * no op may run, no other span may begin and no graph may be recorded. begin returns the argument of end. */
+/* Adds the device time from begin to end to a profile. The time is measured on a stream, or on the stream of ops if
+ * the stream is NULL. The profile must be valid until a device_wait after the end. Between begin and end, no op may
+ * run, no other span may begin and no graph may be recorded. begin returns the argument of end. */
 int64_t device_span_begin(Device *, DeviceStream *);
 void device_span_end(Device *, DeviceStream *, int64_t begin, OpProfile *);
-/* Whether calls are being recorded into a graph. */
+/* Returns whether calls are being recorded into a graph. */
 bool device_is_recording(const Device *);
 
 /* A graph (CUDA graph) records the calls between begin and end, without running them. Each launch runs them with the
@@ -145,21 +142,22 @@ bool device_has_graphs(const Device *);
 void device_graph_begin(Device *);
 DeviceGraph *device_graph_end(Device *);
 void device_graph_launch(Device *, DeviceGraph *);
-void device_graph_free(Device *, DeviceGraph *); /* NULL is allowed */
+void device_graph_free(Device *, DeviceGraph *); /* the graph may be NULL */
 
-/* Work that is run repeatedly. The first time it runs op by op, so that ops create their plans and other state. The
- * second time it is recorded as a graph. From then on, the graph is launched. {0} is a new Replay. */
+/* The state of work that is run repeatedly. The first time, the work runs op by op, so that ops create their plans
+ * and other state. The second time, it is recorded as a graph. From then on, the graph is launched. {0} is the
+ * initial state. */
 typedef struct DeviceRecording {
     bool warm;
     DeviceGraph *graph;
 } DeviceRecording;
 void device_replay(Device *, DeviceRecording *, void (*work)(void *arg), void *arg);
-/* Drops the graph, so that the work is recorded again the next time. */
+/* Drops the graph. The work is then recorded again the next time. */
 void device_recording_drop(Device *, DeviceRecording *);
 
-/* Device memory as the host sees it: the memory itself or, for a discrete device, a copy, which device_view_end writes
- * back if the mode includes VIEW_WRITE. A view with only VIEW_WRITE must be written completely. View large memory in
- * pieces of about VIEW_BYTES. */
+/* Gives the host access to device memory. A view is the memory itself or, for a discrete device, a copy, which
+ * device_view_end writes back if the mode includes VIEW_WRITE. A view with only VIEW_WRITE must be written
+ * completely. Large memory should be viewed in pieces of about VIEW_BYTES. */
 enum { VIEW_READ = 1, VIEW_WRITE = 2, VIEW_BYTES = 8 << 20 };
 typedef struct DeviceView {
     void *data;
@@ -175,16 +173,17 @@ void device_view_end(DeviceView *);
  * and the real run therefore have equal offsets and an equal peak. */
 typedef struct Space Space;
 enum { SPACE_ALIGN = 256, SPACE_UNPLANNED = 0 };
-/* `capacity` is the peak of a dry run. SPACE_UNPLANNED means address space whose pages get memory when they
- * are first used (in tests and generation). On a CPU, it is at most 32 GiB. */
+/* `capacity` is the peak of a dry run. SPACE_UNPLANNED means address space whose pages receive memory when they are
+ * first used (in tests and generation). On a CPU, such a space has at most 32 GiB. */
 Space *space_new(Device *, const char *name, size_t capacity);
-/* Whether addresses for `count` unplanned spaces can be reserved; ulimit -v may prevent it. */
+/* Checks that addresses for `count` unplanned spaces can be reserved. ulimit -v may prevent this. */
 Err space_check(Device *, int count);
 void space_free(Space *);
-void *space_take(Space *, size_t bytes); /* aligned to SPACE_ALIGN; exceeding the capacity is a fault */
+/* the block is aligned to SPACE_ALIGN; exceeding the capacity is a fault */
+void *space_take(Space *, size_t bytes);
 void space_give(Space *, void *, size_t bytes);
 void space_reset(Space *);       /* frees all blocks */
-void *space_base(const Space *); /* address of the first block */
+void *space_base(const Space *); /* returns the address of the first block */
 size_t space_capacity(const Space *);
 size_t space_used(const Space *);
-size_t space_peak(const Space *); /* highest end of any block since space_new */
+size_t space_peak(const Space *); /* returns the highest end of any block since space_new */

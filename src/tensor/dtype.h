@@ -10,26 +10,25 @@
 typedef enum DType { F64, F32, BF16, F16, I64, I32, U8, F8E4M3, F8E5M2, DTYPES } DType;
 
 size_t dtype_size(DType);      /* bytes per element */
-const char *dtype_name(DType); /* safetensors' spelling: "F64", "BF16", ... */
+const char *dtype_name(DType); /* the name in safetensors: "F64", "BF16", ... */
 bool dtype_parse(const char *name, DType *out);
 bool dtype_is_float(DType);
 bool dtype_is_16bit(DType); /* BF16 or F16 */
 bool dtype_is_fp8(DType);   /* F8E4M3 or F8E5M2 */
-/* The unit roundoff u of a float type: 2^-53, 2^-24, 2^-8 or 2^-11. */
+/* Returns the unit roundoff u of a float type: 2^-53, 2^-24, 2^-8 or 2^-11. */
 double dtype_roundoff(DType);
 
-/* Rounding to 16 bits is to nearest, ties to even; NaN stays NaN; F16 overflows to infinity and has
- * subnormals. */
+/* Rounds to 16 bits: to nearest, ties to even. NaN remains NaN. F16 overflows to infinity and has subnormals. */
 uint16_t bf16_from_float(float);
 float bf16_to_float(uint16_t);
 uint16_t f16_from_float(float);
 float f16_to_float(uint16_t);
 
-/* Converts n contiguous elements between any two float types or FP8; F64 is rounded to float before it is
- * rounded to 16 or 8 bits. */
+/* Converts n contiguous elements between any two float types or FP8. F64 is rounded to float before it is rounded to
+ * 16 or 8 bits. */
 void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, size_t n);
 
-/* These access element `at` of an array of any float or integer type. dtype_store rounds x to a float type;
- * an integer type must be able to hold x. */
+/* These access element `at` of an array of any float or integer type. dtype_store rounds x to a float type. An
+ * integer type must be able to represent x. */
 void dtype_store(void *array, DType, int64_t at, double x);
 double dtype_load(const void *array, DType, int64_t at);

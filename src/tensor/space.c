@@ -16,17 +16,18 @@ struct Space {
     const char *name;
     char *base;
     size_t capacity, used, peak;
-    size_t committed; /* unplanned spaces only: number of bytes, starting at the base, that have memory and
-                         are counted as allocated */
+    /* only for unplanned spaces: number of bytes, beginning at the base, that have memory and are counted as
+     * allocated */
+    size_t committed;
     bool planned;
-    const char *limit; /* names the limit in the message when the space is full */
-    Hole *holes;       /* free ranges in ascending order, never adjacent */
+    const char *limit; /* the name of the limit, for the message if the space is full */
+    Hole *holes;       /* free ranges in ascending order, which are never adjacent */
     size_t n_holes, cap_holes;
 };
 
-/* The size of an unplanned space, in bytes of address space, not of memory. On a CPU, each rank that is a
- * thread has several spaces, so a large layout has thousands. With at most 32 GiB each, about 4,000 fit into
- * the 128 TiB of a process. A dry run only counts bytes, so its spaces may be larger. */
+/* Returns the size of an unplanned space, in bytes of address space, not of memory. On a CPU, each rank that is a
+ * thread has several spaces, so a large layout has thousands of spaces. With at most 32 GiB each, about 4,000 spaces
+ * fit into the 128 TiB of a process. A dry run only counts bytes, so its spaces may be larger. */
 static size_t unplanned(const Device *d) {
     if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
     if (d->backend->memory) return d->backend->memory(d) / SPACE_ALIGN * SPACE_ALIGN;
@@ -54,9 +55,10 @@ Err space_check(Device *d, int count) {
     if (count == 0) return ERR_OK;
     Space s = {.device = d, .base = reserve(d, bytes), .capacity = bytes};
     if (!s.base)
-        return err_infra("this process cannot reserve %s of addresses (not memory), as a run does several "
-                         "times: raise the limit, as with 'ulimit -v unlimited'",
-                         bytes_text((double)bytes).s);
+        return err_infra(
+            "this process cannot reserve %s of address space (not memory), which a run does several "
+            "times: raise the limit, as with 'ulimit -v unlimited'",
+            bytes_text((double)bytes).s);
     const Err e = space_check(d, count - 1);
     unreserve(&s);
     return e;
@@ -140,7 +142,7 @@ void *space_take(Space *s, size_t bytes) {
 
 void space_give(Space *s, void *p, size_t bytes) {
     size_t begin = (size_t)((char *)p - s->base), end = begin + rounded(bytes), i = 0;
-    CHECK(end <= s->capacity, "%s memory: a block is freed that was not allocated from it", s->name);
+    CHECK(end <= s->capacity, "%s memory: the freed block was not allocated from it", s->name);
     while (i < s->n_holes && s->holes[i].begin < begin) i++;
     s->used -= end - begin;
     bool joins_left = i > 0 && s->holes[i - 1].end == begin,

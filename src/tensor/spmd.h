@@ -2,13 +2,13 @@
  * gradient:
  *
  *   I  invariant   the same value on all ranks, and the same gradient                       dual: I
- *   R  replicated  the same value on all ranks; each holds a summand of its gradient        dual: P
+ *   R  replicated  the same value on all ranks; each rank holds a summand of the gradient        dual: P
  *   V  varying     each rank holds a different piece of the value and of the gradient       dual: V
  *   P  partial     each rank holds a summand of the value; the gradient is replicated       dual: R
  *
- * An axis of size 1 is always I. The rule of an op in kernels/ops.def gives the type of its output from those
- * of its operands. Operands that no rule allows indicate a forgotten or doubled collective. JAX's shard_map
- * has the same four types under other names ("varying manual axes"). */
+ * An axis of size 1 is always I. The rule of an op in kernels/ops.def computes the type of its output from the types
+ * of its operands. Operands that no rule allows indicate a missing or repeated collective. JAX's shard_map has the
+ * same four types under different names ("varying manual axes"). */
 #pragma once
 
 #include <stdint.h>
@@ -16,7 +16,7 @@
 typedef enum Spmd { SPMD_I, SPMD_R, SPMD_V, SPMD_P } Spmd;
 
 enum { SPMD_AXES = 7 };
-/* Two bits for each axis; 0 means I on all axes. */
+/* The type along each axis, in two bits. 0 means I on all axes. */
 typedef uint16_t SpmdType;
 
 static inline char spmd_letter(Spmd s) { return "IRVP"[s]; }
@@ -34,22 +34,22 @@ static inline SpmdType spmd_dual_type(SpmdType t) {
     return t;
 }
 
-/* A mask of the axes on which type t has state s. */
+/* Returns a mask of the axes on which type t has state s. */
 static inline unsigned spmd_axes(SpmdType t, Spmd s) {
     unsigned mask = 0;
     for (int a = 0; a < SPMD_AXES; a++) mask |= (unsigned)(spmd_on(t, a) == s) << a;
     return mask;
 }
 
-/* How the type of an op's output follows from its operands, axis by axis. Operands that are equal on all
+/* How the type of an op's output follows from the types of its operands, axis by axis. Operands that are equal on all
  * ranks and have no gradient (tables, ids) are compatible with every type. */
 typedef enum SpmdRule {
-    SPMD_UNTYPED, /* for ops that occur only in backward passes and updates, which are the duals of checked
-                     ops */
-    SPMD_LOCAL,   /* all I -> I; all R -> R; V, or V and R -> V */
-    SPMD_LINEAR,  /* as LOCAL, and all P -> P: sums and copies */
-    SPMD_GEMM,    /* x w^T + bias, see tape/spmd_infer.c: a sharded weight turns R into V and V into P */
-    SPMD_LOOKUP,  /* rows of a table: a sharded table gives P */
-    SPMD_SUM,     /* as LOCAL, then summed over the tokens of a microbatch: V becomes P on the axes that shard
-                     the microbatch */
+    /* for ops that occur only in backward passes and updates, whose duals are checked instead */
+    SPMD_UNTYPED,
+    SPMD_LOCAL,  /* all I -> I; all R -> R; V, or V and R -> V */
+    SPMD_LINEAR, /* like LOCAL, and all P -> P: for sums and copies */
+    SPMD_GEMM,   /* x w^T + bias, see tape/spmd_infer.c: a sharded weight turns R into V and V into P */
+    SPMD_LOOKUP, /* rows of a table: a sharded table gives P */
+    /* like LOCAL, then summed over the tokens of a microbatch: V becomes P on the axes that shard the microbatch */
+    SPMD_SUM,
 } SpmdRule;

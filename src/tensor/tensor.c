@@ -20,7 +20,8 @@ Tensor tensor_make(void *data, DType dtype, int ndim, const int64_t *dim) {
 
 Tensor tensor_slice(const Tensor *t, int dim, int64_t first, int64_t n) {
     CHECK(dim < t->ndim && first >= 0 && n >= 0 && first + n <= t->dim[dim],
-          "%lld elements from %lld on along dimension %d", (long long)n, (long long)first, dim);
+          "%lld elements at index %lld along dimension %d are outside the tensor", (long long)n,
+          (long long)first, dim);
     Tensor slice = *t;
     slice.dim[dim] = n;
     slice.data = tensor_at(t, first * t->stride[dim]);

@@ -107,7 +107,7 @@ TEST(memory_that_is_not_there_is_named) {
     Device *d = new_gpu();
     EXPECT_FAULT("cannot allocate 1001 B for a table", device_alloc(d, 1001, "a table"));
     EXPECT_FAULT("cannot allocate 1001 B of host memory for a table", device_host_alloc(d, 1001, "a table"));
-    EXPECT_FAULT("the GPU has no 96.0 MiB left for a kernel's scratch memory",
+    EXPECT_FAULT("the GPU does not have 96.0 MiB of free memory for a kernel's scratch memory",
                  device_reserve_scratch(d, ((size_t)3 * PAGE) + 1));
     free_gpu(d);
 }
