@@ -1,6 +1,6 @@
-/* The encoder BERT. Megatron-LM core/models/bert/bert_model.py: embedding with token types -> GPT's layers
- * without the causal mask -> final norm -> heads. With --norm-placement post this is the original BERT
- * (Devlin et al., 2018): the first norm follows the embedding, every other norm follows a residual sum. */
+/* The encoder BERT, as in Megatron-LM core/models/bert/bert_model.py: embedding with token types -> GPT's layers
+ * without the causal mask -> final norm -> heads. With --norm-placement post, this is the original BERT (Devlin et
+ * al., 2018): the first norm follows the embedding, and every other norm follows a residual sum. */
 #include "models/model.h"
 #include "models/option_map.h"
 #include "models/specs.h"
@@ -8,7 +8,7 @@
 #include "nn/class_head.h"
 
 /* Megatron-LM's head always uses the erf form of GELU. Hugging Face's head uses the activation of the MLP, so
- * --activation (not an option of Megatron-LM) also sets that of the head. */
+ * --activation, which Megatron-LM does not have, also sets the activation of the head. */
 static Activation head_activation(const Config *c) {
     const Activation named = c->activation == MLP_GELU ? ACT_GELU_ERF : map_activation(c->activation);
     return activation_is_gated(named) || named == ACT_XIELU ? ACT_GELU_ERF : named;
@@ -37,7 +37,7 @@ static HeadSpec class_head_spec(const Config *c, ClassHeadSpec spec, LossSpec lo
                       .n_losses = 1};
 }
 
-/* The head that predicts whether the second sentence follows the first. */
+/* Returns the head that predicts whether the second sentence follows the first one. */
 static HeadSpec sentence_head(const Config *c, Arena *arena) {
     const ClassHeadSpec spec = {
         .name = "binary_head", .classes = 2, .choices = 1, .init_std = c->derived.init_std};

@@ -23,8 +23,8 @@ static bool head_reads(const ModelPlan *p, int stack) {
     return i < p->n_heads;
 }
 
-/* Lists the flows. The stream of a stack crosses the stage borders inside the stack. The output of a stack crosses the
- * borders up to the end of the next stack, or of the last one if a head reads the output. */
+/* Lists the flows. The stream of a stack crosses the stage borders inside the stack. The output of a stack crosses
+ * the borders up to the end of the next stack, or up to the end of the last stack if a head reads the output. */
 static void add_flows(ModelPlan *p) {
     const int64_t all = layers_of(p);
     p->n_flows = 2 * p->n_stacks - 1;
@@ -82,9 +82,9 @@ double model_flops(const ModelPlan *p, int64_t samples) {
 
 /* ---- stages ---- */
 
-/* The part of a stack that a stage computes: layers [first, first + layers). If these include the stack's
- * first layer, the part also has the input; if they include the last layer, it also has the final norm. A
- * stage without layers has neither, except at the ends of the model. */
+/* The part of a stack that a stage computes: layers [first, first + layers). If these include the stack's first
+ * layer, the part also has the input. If they include the last layer, it also has the final norm. A stage without
+ * layers has no input and no norm, except at the ends of the model. */
 typedef struct StackPart {
     int64_t first, layers;
     bool begins, ends;
@@ -131,7 +131,7 @@ static void stage_init(Model *m, const StagePart *stage) {
     if (stage->head) heads_init(m);
 }
 
-/* Makes the model of one rank; its parameters are not tied yet. */
+/* Creates the model of one rank. Its parameters are not tied yet. */
 static Model *model_of(const Config *c, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);
@@ -228,7 +228,7 @@ Err model_check_frozen(const Config *c) {
     bool trains = false;
     for (int i = 0; i < r->n; i++) trains |= param_is_trained(r->params[i]);
     if (!e.code && !trains)
-        e = err_user("--freeze-parameters leaves no parameter to train: name fewer of them");
+        e = err_user("--freeze-parameters leaves no parameter to train: freeze fewer parameters");
     model_free(whole);
     return e;
 }
@@ -242,7 +242,7 @@ void model_allocate(Model *m, Device *device, DType storage, int64_t positions, 
 void model_free(Model *m) {
     if (!m) return;
     states_free(m->registry);
-    registry_free(m->registry); /* the model itself lives in the registry's arena */
+    registry_free(m->registry); /* the model itself is in the registry's arena */
 }
 
 /* ---- forward ---- */
@@ -282,10 +282,10 @@ static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *con
     return out;
 }
 
-/* Each stack runs its layers that are in this stage, preceded by its input before its first layer, and
- * followed by its final norm after its last layer. Types over tp: with sequence parallelism, the stream is V
- * along the sequence, otherwise I. Logits are V along the vocabulary. Over cp all tensors are V along the
- * sequence, over dp along samples. */
+/* Runs one stage. Each stack runs those of its layers that are in the stage, preceded by its input before its first
+ * layer, and followed by its final norm after its last layer. With sequence parallelism, the stream is V along the
+ * sequence over tp, otherwise I. Logits are V along the vocabulary. Over cp, all tensors are V along the sequence;
+ * over dp, along samples. */
 Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) {
     const ModelPlan *p = &m->plan;
     const int last = p->n_stacks - 1;
@@ -295,7 +295,7 @@ Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) 
         const Stack *stack = &m->stack[i];
         const StackPart part = stack_part(p, i, &m->stages[stage]);
         const Feed *own = stack_feed(t, p, i, feed, i ? output[i - 1] : NULL);
-        Stream s = {.x = in.at[i]}; /* [s, b, h]   V or I */
+        Stream s = {.x = in.at[i]}; /* [s, b, h], V or I */
         if (part.begins && (!stack->spec->fields || own->field[stack->spec->fields->name]))
             s.x = stack->spec->input.ops->forward(t, stack->input, own);
         if (s.x && !part.ends) {
@@ -340,7 +340,7 @@ SpmdType model_flow(const Model *m, int flow, int64_t b, int64_t dim[3]) {
 
 /* ---- router losses ---- */
 
-/* The index of the layer's MoE branch, or -1 if there is none. */
+/* Returns the index of the layer's MoE branch, or -1 if there is none. */
 static int experts_at(const LayerSpec *l) {
     int k = l->n - 1;
     while (k >= 0 && l->branch[k].kind != BRANCH_moe) k--;

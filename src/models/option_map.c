@@ -20,7 +20,7 @@ DatasetId map_dataset(const Config *c) {
 
 TaskFormat map_task(TaskKind x) {
     switch (x) {
-    case TASK_NONE: /* the rules refuse it */
+    case TASK_NONE: /* the rules refuse this choice */
         CHECK(false, "there is no task");
         TO(TASK_MNLI, TASK_FORMAT_MNLI);
         TO(TASK_QQP, TASK_FORMAT_QQP);

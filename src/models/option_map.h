@@ -11,18 +11,18 @@
 #include "tensor/device.h"
 
 DatasetId map_dataset(const Config *); /* the dataset on which the model is trained */
-TaskFormat map_task(TaskKind);         /* TASK_NONE is a program error */
-/* MLP_GELU is a program error, because Derived.activation never has this value */
+TaskFormat map_task(TaskKind);         /* TASK_NONE is a bug */
+/* MLP_GELU is a bug, because Derived.activation never has this value. */
 Activation map_activation(MlpActivation);
 AttentionSink map_softmax(SoftmaxType);
 BranchNorms map_norms(NormPlacement, ModelFamily);
 RouterScore map_score(RouterScoreFunction);
 QuantFormat map_fp8_format(Fp8Format);
 QuantRecipe map_fp8_recipe(Fp8Recipe);
-DType map_storage(Lane); /* dtype of activations and weights */
+DType map_storage(Lane); /* the type of activations and weights */
 DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
-/* The device of a rank. */
+/* Returns the specification of a rank's device. */
 DeviceSpec map_device_spec(const Config *, int rank);
-/* --moe-aux-loss-coeff or --moe-z-loss-coeff. If it is 0, the loss is off. */
+/* Returns --moe-aux-loss-coeff or --moe-z-loss-coeff. If it is 0, the loss is off. */
 double map_loss_coeff(const Config *, RouterLoss);

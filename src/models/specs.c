@@ -44,7 +44,7 @@ EmbeddingSpec *spec_words(const Config *c, Arena *arena) {
     return s;
 }
 
-/* Megatron-LM core/fp8_utils.py is_first_last_bf16_layer. */
+/* Returns how a layer is quantized, like Megatron-LM core/fp8_utils.py is_first_last_bf16_layer. */
 QuantSpec spec_quant(const Config *c, int64_t layer) {
     const int64_t all = config_main_layers(c), at_end = c->num_layers_at_end_in_bf16;
     const bool bf16 = c->first_last_layers_bf16 && layer < all &&
@@ -119,8 +119,7 @@ StackSpec spec_stack(const Config *c, const StackShape *shape, Arena *arena) {
     return s;
 }
 
-/* --embedding-init-method-std does not apply to an untied output layer, which is initialised like a linear
- * layer. */
+/* --embedding-init-method-std does not apply to an untied output layer, which is initialized like a linear layer. */
 HeadSpec spec_lm_head(const Config *c, const EmbeddingSpec *words, Arena *arena) {
     LmHeadSpec *h = arena_alloc(arena, sizeof *h);
     *h = (LmHeadSpec){

@@ -1,4 +1,4 @@
-/* Makes, from the options, the specs of parts that all families of transformers share. Only the plans of the
+/* Creates, from the options, the specs of parts that all families of transformers share. Only the plans of the
  * families call these functions. */
 #pragma once
 
@@ -10,25 +10,24 @@
 
 EmbeddingSpec *spec_words(const Config *, Arena *);
 NormAttr spec_norm(const Config *);
-/* The activation of dense MLPs, or of routed experts. */
+/* Returns the activation of dense MLPs, or of routed experts. */
 ActivationAttr spec_activation(const Config *, bool routed);
-/* A language model's head. words: the embedding table of the input, to which the head is tied unless
+/* Returns the head of a language model. `words` is the embedding table of the input, to which the head is tied unless
  * --untie-embeddings-and-output-weights is given. */
 HeadSpec spec_lm_head(const Config *, const EmbeddingSpec *words, Arena *);
 
 typedef struct StackShape {
-    const char *name; /* the scope of its parameters' names */
+    const char *name; /* the scope of the names of the stack's parameters */
     InputSpec input;
-    int64_t positions, layers, below; /* below: layers of the stacks before it */
+    int64_t positions, layers, below; /* below: number of layers of the stacks before this one */
     /* Returns the branches of a layer by their letters in nn/branches.def. `layer` counts the layers of all
      * stacks. If the letters are NULL, they are "*-", or "*E" in MoE layers, with "+" instead of "*" if
      * --multi-latent-attention is given. */
     const char *(*letters)(const Config *, int64_t layer);
-    /* with --position-embedding-type relative, the name of the stack's bias parameter */
+    /* the name of the stack's bias parameter, with --position-embedding-type relative */
     const char *relative;
     bool causal;
-    /* number of positions of the encoder's output, which cross-attention reads, or 0 if there is no
-     * cross-attention */
+    /* number of positions of the encoder's output, which cross-attention reads; 0 if there is no cross-attention */
     int64_t encoder_positions;
 } StackShape;
 StackSpec spec_stack(const Config *, const StackShape *, Arena *);

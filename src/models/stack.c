@@ -98,7 +98,7 @@ static Tensor *branch_output(Tape *t, const Branch *b, const Feed *feed, Tensor 
     return op_dropout(t, h, b->spec->dropout, b->dropout_site);
 }
 
-/* Computes the input of the branch, and adds the pending branch output to the stream. */
+/* Returns the input of the branch, after adding the output of the previous branch to the stream. */
 static Tensor *branch_input(Tape *t, const Branch *b, Stream *s) {
     if (norms_input(b->spec)) return stream_norm(t, &b->norm, s);
     *s = (Stream){stream_sum(t, *s), NULL};
@@ -142,9 +142,9 @@ static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
     return stream_sum(t, layers_forward(t, run, (Stream){x_sbh, NULL}));
 }
 
-/* The number of layers of a block. In generation, a block holds the activations of its layers. */
+/* Returns the number of layers of a block. In generation, a block holds the activations of its layers. */
 static int64_t layers_of_block(const StackSpec *s, const Feed *feed, int64_t rows) {
-    enum { ROWS = 4096 }; /* times layers */
+    enum { ROWS = 4096 }; /* number of rows times number of layers */
     if (feed->releases) return rows > ROWS / 2 ? 1 : ROWS / (rows ? rows : 1);
     return s->recompute == RECOMPUTES_CHUNKS ? s->recomputed : 1;
 }

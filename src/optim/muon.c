@@ -19,7 +19,7 @@
     { 2.0, -1.5, 0.5 }
 typedef struct Coefficients {
     int n;
-    bool repeats_last; /* after n steps, the last step is repeated; otherwise, all steps are */
+    bool repeats_last; /* after n steps, the last step is repeated; otherwise, all steps are repeated */
     double step[10][3];
 } Coefficients;
 
@@ -74,25 +74,26 @@ static const double *coefficients(const Config *c, int64_t step) {
 
 /* ---- memory ---- */
 
-/* Each buffer holds the largest operand of this rank. The last three have the type of the GEMMs' operands. */
+/* The buffers. Each buffer has space for the largest operand of this rank. The last three buffers have the type of
+ * the GEMMs' operands. */
 typedef enum Buffer { UPDATE, GATHERED, MATRIX, SUM, X, GRAM, POLYNOMIAL, BUFFERS } Buffer;
 
 struct Muon {
     const Config *config;
     Registry *registry;
-    Sync *sync; /* NULL: one rank */
-    DType gemm; /* type of the GEMMs' operands */
+    Sync *sync; /* NULL if there is one rank */
+    DType gemm; /* the type of the GEMMs' operands */
     int64_t size[BUFFERS];
     void *buffer[BUFFERS];
-    void *squares; /* ExactSum */
+    void *squares; /* an ExactSum */
 };
 
 static DType type_of(const Muon *m, Buffer b) { return b < X ? m->registry->precise : m->gemm; }
 static size_t bytes_of(const Muon *m, Buffer b) { return (size_t)m->size[b] * dtype_size(type_of(m, b)); }
 
 static Tensor tensor_in(const Muon *m, Buffer b, int64_t rows, int64_t columns) {
-    CHECK(rows * columns <= m->size[b], "muon: %lld x %lld elements in a buffer of %lld", (long long)rows,
-          (long long)columns, (long long)m->size[b]);
+    CHECK(rows * columns <= m->size[b], "muon: %lld x %lld elements do not fit into a buffer of %lld",
+          (long long)rows, (long long)columns, (long long)m->size[b]);
     return tensor_make(m->buffer[b], type_of(m, b), 3, (int64_t[]){rows, 1, columns});
 }
 
@@ -108,9 +109,9 @@ static bool is_split_qkv(const Muon *m, const Param *p) {
     return m->config->muon_split_qkv && !strcmp(p->spec.parts[0].name, "q");
 }
 
-/* A matrix of a weight. `from` and `own` are strided views of memory of this rank: `from`, of the gathered weight
- * or of this rank's shard, has all `rows` x `columns` elements, and `own` those of this rank's shard. `whole` is
- * the size that determines the scale. */
+/* A matrix of a weight. `from` and `own` are strided views of memory of this rank. `from` views the gathered weight
+ * or this rank's shard, and has all `rows` x `columns` elements. `own` has the elements of this rank's shard. `whole`
+ * is the size that determines the scale. */
 typedef struct Matrix {
     Tensor from, own;
     int64_t rows, columns, first_row, first_column, whole[2];
@@ -129,7 +130,7 @@ static int matrix_count(const Muon *m, const Param *p) {
     return is_split_qkv(m, p) ? p->spec.n_parts : p->spec.expert ? (int)(p->rows / each) : 1;
 }
 
-/* Matrix k of n equal ranges of rows of this rank's shard. */
+/* Returns matrix k of n equal ranges of rows of this rank's shard. */
 static Matrix matrix_of_rows(const Param *p, Tensor local, const Tensor *gathered, int k, int n) {
     const int64_t r = p->rows / n, c = p->columns, at = k * r * c, shards = p->shards;
     const bool by_rows = p->spec.tp_split == 0, by_columns = p->spec.tp_split == 1;
@@ -146,7 +147,7 @@ static Matrix matrix_of_rows(const Param *p, Tensor local, const Tensor *gathere
     return x;
 }
 
-/* Part k of all groups. If there are more ranks than groups, a rank has rows of only one group. */
+/* Returns part k of all groups. With more ranks than groups, a rank has rows of only one group. */
 static Matrix matrix_of_part(const Param *p, Tensor local, const Tensor *gathered, int k) {
     const Box box = param_boxes(p, k) ? param_box(p, k, 0) : (Box){{0}, {0}};
     const int64_t each = p->spec.parts[k].rows, r = box.shape[0], c = p->columns,
@@ -164,7 +165,8 @@ static Matrix matrix_of_part(const Param *p, Tensor local, const Tensor *gathere
     return x;
 }
 
-/* Matrix k of the weight. `local` is this rank's shard; `gathered`, unless NULL, has the shards of all ranks. */
+/* Returns matrix k of the weight. `local` is this rank's shard. `gathered` contains the shards of all ranks, or is
+ * NULL. */
 static Matrix matrix_of(const Muon *m, const Param *p, Tensor local, const Tensor *gathered, int k) {
     Matrix x = is_split_qkv(m, p) ? matrix_of_part(p, local, gathered, k)
                                   : matrix_of_rows(p, local, gathered, k, matrix_count(m, p));
@@ -172,7 +174,7 @@ static Matrix matrix_of(const Muon *m, const Param *p, Tensor local, const Tenso
     return x;
 }
 
-/* Whether the Gram matrix is x^T x instead of x x^T. */
+/* Returns whether the Gram matrix is x^T x instead of x x^T. */
 static bool is_tall(const Muon *m, const Param *p, const Matrix *x) {
     return is_distributed(m, p) ? p->spec.tp_split == 0 : x->rows > x->columns;
 }
@@ -186,7 +188,7 @@ static int64_t gram_size(const Muon *m, const Param *p, const Matrix *x) {
 static void grow(int64_t *size, int64_t n) { *size = n > *size ? n : *size; }
 
 static void reserve(Muon *m, const Param *p) {
-    const Tensor none = tensor_make(m, m->registry->precise, 1, &p->count); /* only shapes are read */
+    const Tensor none = tensor_make(m, m->registry->precise, 1, &p->count); /* only the shapes are read */
     const bool gathers = is_gathered(m, p);
     grow(&m->size[UPDATE], p->count);
     if (gathers) grow(&m->size[GATHERED], p->count * p->shards);
@@ -241,20 +243,20 @@ static void run(const Muon *m, OpNumber op, Tensor *a, Tensor *b, Tensor *out, c
     call_run(&OPS[op], &(Call){.in = {a, b}, .out = {out}, .attr = attr, .device = m->registry->device});
 }
 
-/* y = factor x, or y += factor x */
+/* y = factor x, or y += factor x. */
 static void scale(const Muon *m, double factor, Tensor *x, Tensor *y, bool add) {
     y->flags = add ? TENSOR_ACCUM : 0;
     run(m, OP_scale, x, NULL, y, &(FactorAttr){factor});
 }
 
-/* y [i,1,k] = a [i,1,j] b [j,1,k], or y += a b */
+/* y [i,1,k] = a [i,1,j] b [j,1,k], or y += a b. */
 static void multiply(const Muon *m, Tensor *a, const Tensor *b, Tensor *y, bool add) {
     Tensor w = tensor_make(b->data, (DType)b->dtype, 2, (int64_t[]){b->dim[0], b->dim[2]});
     y->flags = add ? TENSOR_ACCUM : 0;
     run(m, OP_linear_dgrad, a, &w, y, &(LinearAttr){.fixed_order = false});
 }
 
-/* gram = x x^T, or x^T x if `tall` */
+/* gram = x x^T, or x^T x if `tall`. */
 static void multiply_by_itself(const Muon *m, Tensor *x, bool tall, Tensor *gram) {
     const LinearAttr attr = {.fixed_order = false};
     Tensor w = tensor_make(x->data, (DType)x->dtype, 2, (int64_t[]){x->dim[0], x->dim[2]});
@@ -265,7 +267,8 @@ static void multiply_by_itself(const Muon *m, Tensor *x, bool tall, Tensor *gram
         run(m, OP_linear, x, &w, gram, &attr);
 }
 
-/* y = factor * NS(x), both [rows,1,columns]. Overwrites x. x, A and b A + c A^2 are rounded to the GEMMs' type. */
+/* y = factor * NS(x), both [rows,1,columns]. Overwrites x. x, A and b A + c A^2 are rounded to the type of the
+ * GEMMs. */
 static void iterate(const Muon *m, const Param *p, const Matrix *of, double factor, Tensor *x, Tensor *y) {
     const int64_t n = gram_size(m, p, of), steps = m->config->muon_num_ns_steps;
     const bool tall = is_tall(m, p, of);
@@ -324,7 +327,7 @@ void muon_update(const Muon *m, const Param *p, MuonSlices s, Tensor *numbers) {
     Tensor update = tensor_make(m->buffer[UPDATE], m->registry->precise, 1, &p->count),
            gathered =
                tensor_make(m->buffer[GATHERED], m->registry->precise, 1, (int64_t[]){p->count * p->shards});
-    CHECK(param_filled_rows(p) == p->rows, "'%s': a matrix with padding", p->spec.name);
+    CHECK(param_filled_rows(p) == p->rows, "'%s': a matrix must not have padding", p->spec.name);
     call_run(&OPS[OP_muon_momentum], &(Call){.in = {&s.grad, NULL, numbers},
                                              .out = {&s.momentum, &update},
                                              .attr = &attr,

@@ -1,19 +1,20 @@
 /* The update of Muon (Jordan et al., 2024), as in Megatron-LM core/optimizer/emerging_optimizers.py and in NVIDIA's
- * Emerging-Optimizers, for weights with PARAM_MATRIX. It takes a moving average of the gradients, replaces its singular
- * values by numbers near 1, and scales the result by a function of the matrix's size.
+ * Emerging-Optimizers, for weights with PARAM_MATRIX. Muon replaces the singular values of a moving average of the
+ * gradients by numbers near 1, and scales the result by a function of the matrix's size.
  *
  *   m = beta m + (1 - beta) g,  u = m, or beta m + (1 - beta) g with --muon-nesterov
  *   p -= lr (scale NS(u) + weight_decay p)
  *   NS: x = u / |u|, where |u| is the Frobenius norm. Each step then replaces x by a x + (b A + c A^2) x, where
- *       A = x x^T and (a, b, c) depend on the step. If A = x^T x is smaller, it is a x + x (b A + c A^2).
+ *       A = x x^T and (a, b, c) depend on the step. If A = x^T x is smaller, x is replaced by a x + x (b A + c A^2).
  *
- * Each expert's weight is a matrix. With --muon-no-split-qkv, a fused QKV weight is one matrix, otherwise q, k and v of
- * all heads are one each. All other weights are one matrix, also the gate and the projection of a gated MLP. Sums of
- * squares are exact (base/exact_sum.h). --muon-tp-mode determines what ranks with shards of a weight do:
+ * Each expert's weight is a matrix. With --muon-no-split-qkv, a fused QKV weight is one matrix; otherwise, q, k and v
+ * of all heads are one matrix each. Each other weight is one matrix, including the gate and the projection of a gated
+ * MLP together. Sums of squares are exact (base/exact_sum.h). --muon-tp-mode determines the computation if ranks have
+ * shards of a weight:
  *
- *   duplicated   they gather u, and each computes NS of the whole
- *   distributed  each computes its shard of NS; |u| and A, over the dimension that is not split, are sums over the ranks
- *   blockwise    each computes NS of its shard, so the result depends on the number of ranks */
+ *   duplicated   ranks gather u, and each rank computes NS of the full matrix
+ *   distributed  each rank computes its shard of NS; |u|, and A over the other dimension, are sums over ranks
+ *   blockwise    each rank computes NS of its shard, so the result depends on the number of ranks */
 #pragma once
 
 #include "config/config.h"
@@ -26,11 +27,12 @@ typedef struct Muon Muon;
  * no parameter has PARAM_MATRIX. */
 Muon *muon_new(const Config *, Registry *, Sync *);
 void muon_free(Muon *);
-size_t muon_bytes(const Muon *); /* NULL: 0 */
+size_t muon_bytes(const Muon *); /* returns 0 for NULL */
 
-/* The flat slices of a weight's gradient, momentum and master. */
+/* The flat slices of the gradient, momentum and master of a weight. */
 typedef struct MuonSlices {
     Tensor grad, momentum, master;
 } MuonSlices;
-/* Updates momentum and master. `numbers` has the StepNumbers. All ranks with shards of the weight must call it. */
+/* Updates momentum and master. `numbers` contains the StepNumbers. All ranks with shards of the weight must call
+ * it. */
 void muon_update(const Muon *, const Param *, MuonSlices, Tensor *numbers);

@@ -15,7 +15,7 @@ static size_t buffer_bytes(const Optimizer *o, int i) {
     return (size_t)o->registry->held[o->buffer[i].layout] * dtype_size(o->buffer[i].dtype);
 }
 
-/* How a kind of parameters is updated: its states and its op. */
+/* Describes how a kind of parameters is updated: its states and its op. */
 typedef struct Rule {
     int n_states;
     const char *state[2];
@@ -24,7 +24,7 @@ typedef struct Rule {
 static const Rule ADAM = {2, {".exp_avg", ".exp_avg_sq"}, OP_adamw}, SGD = {1, {".momentum_buffer"}, OP_sgd},
                   LION = {1, {".exp_avg"}, OP_lion}, MUON = {1, {".momentum_buffer"}, OP_muon_update};
 
-/* The rule for parameters that are updated element by element. */
+/* Returns the rule for parameters that are updated element by element. */
 static const Rule *rule_of(const Config *c) {
     if (c->optimizer == OPTIMIZER_SGD) return &SGD;
     return c->optimizer == OPTIMIZER_MUON && c->muon_scalar_optimizer == SCALAR_LION ? &LION : &ADAM;
@@ -54,8 +54,8 @@ static void cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *out) 
     }
 }
 
-/* Returns the number of pieces of a bucket's parameters for which this rank is primary, or, if `primary` is
- * false, of the other parameters. Writes the pieces to `out` unless it is NULL. */
+/* Returns the number of pieces of those parameters of a bucket for which this rank is primary or, if `primary` is
+ * false, of its other parameters. Writes the pieces to `out` unless it is NULL. */
 static int64_t cut_bucket(const Registry *r, const Bucket *b, bool primary, FlatPiece *out) {
     const int64_t origin = bucket_part(r, b).begin;
     int64_t n = 0;
@@ -153,8 +153,7 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),
            x = part_of(r, bucket, which, registry_dtype(r, which), flat);
-    /* The exact lane does not sum in blocks: it does not need them, and the blocks of a parameter would
-     * depend on its sharding. */
+    /* The exact lane does not need sums in blocks. The blocks of a parameter would depend on its sharding. */
     const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};
     if (pieces.dim[0])
         call_run(&OPS[op], &(Call){.in = {&x, &pieces}, .out = {sum}, .attr = &attr, .device = r->device});
@@ -162,8 +161,8 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
 
 enum { EVERY_NORM = -1 };
 
-/* Sums over the parameters of the full model that count in norm number `norm`, counting each element once. `at` is
- * device memory for the op's sum, which has `words` words. */
+/* Sums over the parameters of the full model that are part of norm number `norm`, counting each element once. `at` is
+ * device memory for the sum, which has `words` words. */
 static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, void *flat, void *at,
                   int64_t words) {
     const Registry *r = o->registry;
@@ -177,14 +176,14 @@ static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, v
 
 /* ---- steps ---- */
 
-/* Whether the update op also rounds the values from the masters. This requires that this rank holds all
+/* Returns whether the update op also rounds the values from the masters. This requires that this rank holds all
  * masters, and that nothing changes them after the update. */
 static bool updates_values(const Optimizer *o, const OptimStep *s) {
     return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact && !o->config->qk_clip &&
            !o->registry->fp8_amaxes && o->registry->values != o->registry->masters;
 }
 
-/* The numbers of the next step, on the assumption that it changes the parameters. */
+/* Returns the numbers of the next step, assuming that the step changes the parameters. */
 static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
     const Config *c = o->config;
     StepNumbers n = {.unbias1 = 1 / (1 - pow(c->adam_beta1, (double)(o->step + 1))),
@@ -256,8 +255,8 @@ static void update_elements(const Optimizer *o, int bucket, const OptimStep *s) 
         out[n++] = part_of(r, bucket, FLAT_STATE, o->buffer[i].dtype, o->buffer[i].flat);
     if (updates_values(o, s)) out[n++] = part_of(r, bucket, FLAT_VALUES, r->storage, r->values);
     for (int i = 0; i < n; i++) {
-        out[i].flags = TENSOR_ACCUM; /* 16-bit outputs are also read, so that the gaps between pieces keep
-                                        their content */
+        /* outputs of 16 bits are also read, so that the gaps between pieces keep their content */
+        out[i].flags = TENSOR_ACCUM;
         call.out[i] = &out[i];
     }
     call.attr = rule == &ADAM ? (const void *)&adam : rule == &SGD ? (const void *)&sgd : &lion;
@@ -279,8 +278,8 @@ void optim_dry_run(const Optimizer *o) {
 
 typedef struct Work {
     const Optimizer *of;
-    const OptimStep *step; /* a CUDA graph keeps these values, so `work` may read only `exact`, which is equal
-                              in every step */
+    /* a CUDA graph keeps these values, so `work` may read only `exact`, which is the same in every step */
+    const OptimStep *step;
 } Work;
 
 /* Runs the step on the device. If the norm is not finite, the update writes the old values. */
@@ -309,7 +308,7 @@ static void replay(Optimizer *o, Work *w) {
     if (o->sync && o->recording.graph) sync_launched(o->sync, "the optimizer's CUDA graph");
 }
 
-/* The host reads the state from this offset on. */
+/* The host reads the state beginning at this offset. */
 static const size_t TOLD = offsetof(OptimState, outcome);
 
 OptimResult optim_step(Optimizer *o, OptimStep s) {

@@ -1,11 +1,11 @@
 /* The optimizer step over the registry's flat buffers: AdamW (Loshchilov & Hutter, 2019; Megatron-LM's fused Adam),
- * SGD with momentum (PyTorch's), Lion (Chen et al., 2023) and Muon (muon.h). As in Megatron-LM
- * core/optimizer/optimizer.py, a step unscales the gradients, checks for infinities, clips by the global norm,
+ * SGD with momentum (as in PyTorch), Lion (Chen et al., 2023) and Muon (muon.h). As in Megatron-LM
+ * core/optimizer/optimizer.py, a step unscales the gradients, checks for infinities, clips them by the global norm,
  * updates the masters, and rounds the values from the masters.
  *
  * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over blocks of
- * 64 elements, so it is bitwise equal for any data-parallel and pipeline sharding. Each op is called once per
- * bucket, regardless of the number of parameters in the bucket; Muon's ops are called for each parameter. */
+ * 64 elements, so it is bitwise equal for any data-parallel and pipeline sharding. Each op is called once per bucket,
+ * regardless of the number of parameters in the bucket. The ops of Muon are called for each parameter. */
 #pragma once
 
 #include "base/exact_sum.h"
@@ -17,70 +17,72 @@
 
 enum { OPTIM_BUFFERS = 3 };
 
-/* The pieces of parameters in a bucket (kernels/attr.h), relative to the beginning of this rank's part.
- * Pieces of parameters for which this rank is primary come first. */
+/* The pieces of parameters in a bucket (kernels/attr.h), relative to the beginning of this rank's part. The pieces of
+ * parameters for which this rank is primary come first. */
 typedef struct BucketPieces {
     int64_t first, n_primary, n; /* range in the table of all pieces */
 } BucketPieces;
 
-/* Inputs and outputs of a step. */
+/* The inputs and outputs of a step. */
 typedef struct OptimState {
-    StepNumbers given,
-        clipped[CLIP_NORMS]; /* clipped, squares, outcome: of all other parameters, and of those apart */
+    /* clipped, squares and outcome have two entries: for parameters without and with PARAM_APART */
+    StepNumbers given, clipped[CLIP_NORMS];
     ExactSum squares[CLIP_NORMS];
     ClipOutcome outcome[CLIP_NORMS];
     int64_t zeros;
-    ExactSum params; /* sum of squares of the parameters after the update */
+    ExactSum params; /* the sum of squares of the parameters after the update */
 } OptimState;
 
 typedef struct Optimizer {
     const Config *config;
     Registry *registry;
-    Sync *sync;                /* borrowed; NULL: one rank */
+    Sync *sync;                /* must outlive the optimizer; NULL if there is one rank */
     int64_t step;              /* number of updates, for the bias corrections */
     OptimState *state;         /* device memory */
     OptimState *host;          /* the host's copy of the inputs and outputs */
-    DeviceRecording recording; /* a step's CUDA graph, with --cuda-graph-impl local */
+    DeviceRecording recording; /* the CUDA graph of a step, with --cuda-graph-impl local */
     FlatPiece *pieces;         /* device memory: the pieces of all buckets */
     int64_t n_pieces;
     BucketPieces *of_bucket;
     Muon *muon; /* NULL if no parameter has PARAM_MATRIX */
     int n_buffers;
     struct {
-        const char *suffix; /* suffix in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */
-        FlatBuffer layout;  /* FLAT_STATE or FLAT_MATRIX_STATE */
-        DType dtype;        /* the registry's `precise` type, unless --use-precision-aware-optimizer */
-        void *flat;         /* this rank's part */
+        /* suffix of the state's name in checkpoints: ".exp_avg", ".exp_avg_sq", ".momentum_buffer" */
+        const char *suffix;
+        FlatBuffer layout; /* FLAT_STATE or FLAT_MATRIX_STATE */
+        /* the registry's type `precise`, unless --use-precision-aware-optimizer is given */
+        DType dtype;
+        void *flat; /* this rank's part */
     } buffer[OPTIM_BUFFERS];
 } Optimizer;
 
 Optimizer *optim_new(const Config *, Registry *, Sync *);
 void optim_free(Optimizer *);
 size_t optim_bytes(const Optimizer *);
-/* The name of the op that updates the parameter. */
+/* Returns the name of the op that updates the parameter. */
 const char *optim_op_name(const Config *, const Param *);
 /* Runs the GEMMs of an update, in a dry run on the null device. */
 void optim_dry_run(const Optimizer *);
-/* The storage type of Adam's first (0) or second (1) moment. */
+/* Returns the storage type of Adam's first (0) or second (1) moment. */
 DType optim_moment_type(const Config *, int moment, DType precise);
 
 typedef struct OptimStep {
     double lr, decoupled_lr; /* decoupled_lr: for embeddings and the output layer */
     double weight_decay;
-    /* main gradient * grad_scale is the gradient of the reported loss: it undoes the loss scale and
-     * averages */
+    /* Gradient of the reported loss = main gradient * grad_scale, which reverses the loss scale and averages. */
     double grad_scale;
     bool exact; /* in the exact lane, masters are rounded to its grid */
 } OptimStep;
 
 typedef struct OptimResult {
-    double grad_norm;   /* L2 norm of the gradient over all parameters except those apart, before clipping */
+    /* L2 norm of the gradient over all parameters except those with PARAM_APART, before clipping */
+    double grad_norm;
     double clip;        /* min(1, clip_grad / (norm + 1e-6)), or 1 if clipping is off */
     double num_zeros;   /* number of zeros in the gradient, or -1 without --log-num-zeros-in-grad */
     double params_norm; /* L2 norm of the masters after the update, or -1 without --log-params-norm */
     bool found_inf;     /* the gradient is not finite, and nothing was changed */
 } OptimResult;
 
-/* This is collective: all ranks must call it, and all get the same result. If there is only one rank, the
- * host waits for the device once, at the end. */
+/* Performs a step. All ranks must call it, and all receive the same result. With only one rank, the host waits for
+ * the device once, at the end. */
 OptimResult optim_step(Optimizer *, OptimStep);

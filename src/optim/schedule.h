@@ -4,7 +4,7 @@
 
 #include "config/config.h"
 
-/* The learning rate after `samples` samples. max_lr and min_lr are --lr and --min-lr, or the decoupled
- * ones. */
+/* Returns the learning rate after `samples` samples. max_lr and min_lr are --lr and --min-lr, or --decoupled-lr and
+ * --decoupled-min-lr. */
 double schedule_lr(const Config *, double max_lr, double min_lr, int64_t samples);
 double schedule_weight_decay(const Config *, int64_t samples);

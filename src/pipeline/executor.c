@@ -11,8 +11,8 @@
 /* A microbatch in flight. */
 typedef struct Slot {
     Tape *tape;
-    /* `transient`: with zero-bubble, a separate space for each slot, because gradients stay there until the
-     * weight pass; else the executor's space for the current pass. */
+    /* With zero-bubble, `transient` is a separate space for each slot, because gradients stay there until the weight
+     * pass. Otherwise, it is the executor's space for the current pass. */
     Space *space, *transient;
     Flow x, y;
 } Slot;
@@ -25,7 +25,7 @@ typedef struct Message {
 
 typedef struct Messages {
     Message *at;
-    int64_t n, next; /* next: index of the next buffer to send from */
+    int64_t n, next; /* next: index of the next buffer for sending */
 } Messages;
 
 struct Executor {
@@ -42,16 +42,16 @@ struct Executor {
     } flow[MODEL_FLOWS];  /* the tensors between stages */
     size_t message_bytes; /* bytes of the largest message that this rank sends or receives */
     Space **transient;    /* [interleaved] */
-    Offload *offload;     /* NULL: none */
-    Slot *slots;          /* [n_slots, unit]: each slot of the schedule has memory for one unit of
-                             microbatches */
+    Offload *offload;     /* NULL if nothing is offloaded */
+    /* [n_slots, unit]: each slot of the schedule has memory for one unit of microbatches */
+    Slot *slots;
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
-    int64_t most[2]; /* [forward_only]: largest number of microbatches of a run so far; its kernels are
-                        loaded */
-    bool staged;     /* messages go through host memory */
-    bool evaluates;  /* the run has no backward */
-    bool is_open;    /* the pipeline's channels are open */
+    /* [forward_only]: maximum number of microbatches of the runs so far, whose kernels are loaded */
+    int64_t most[2];
+    bool staged;    /* messages pass through host memory */
+    bool evaluates; /* the run has no backward */
+    bool is_open;   /* the pipeline's channels are open */
     bool own_transients;
     int64_t allocations;
     TapeTrace *trace;
@@ -69,7 +69,7 @@ static bool crosses(const Executor *e, int flow, int64_t border) {
     return flow_crosses(f, border) && !(e->evaluates && f->auxiliary);
 }
 
-/* The number of elements in the message at a border. */
+/* Returns the number of elements in the message at a border. */
 static int64_t message_count(const Executor *e, int64_t border) {
     int64_t n = 0;
     for (int i = 0; i < e->n_flows; i++) {
@@ -89,7 +89,7 @@ static size_t largest_message(const Executor *e) {
     return (size_t)most * dtype_size(e->context->dtype);
 }
 
-/* Opens a space, and registers its memory if it is planned. A dry run has no planned memory. */
+/* Opens a space. If it is planned, registers its memory. A dry run has no planned memory. */
 static Space *open_space(const RunContext *context, const char *name, size_t bytes) {
     Space *s = space_new(context->device, name, bytes);
     if (!context->registered || !bytes) return s;
@@ -117,7 +117,7 @@ Executor *executor_new(const RunContext *context, const Model *model, int64_t sa
         e->transient[i] = open_space(context, "transient", memory.transient);
         e->fibers[i] = fiber_new();
     }
-    const int64_t offloaded = model->plan.stack[0].offloaded; /* offloaded layers of all stacks */
+    const int64_t offloaded = model->plan.stack[0].offloaded; /* number of offloaded layers of all stacks */
     if (offloaded) e->offload = offload_new(context->device, offloaded, memory.offload);
     return e;
 }
@@ -215,7 +215,7 @@ void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
 
 /* ---- messages ---- */
 
-/* The ranks of the pipeline. Gradients use the reversed group, whose channels are different ones. The two
+/* Returns the ranks of the pipeline. Gradients use the reversed group, which has different channels. The two
  * directions are therefore independent, even with two ranks and several chunks. */
 static Group group_of(const Executor *e, PipelineWay way) {
     Group g = mesh_group(&e->context->layout->mesh, 1 << AXIS_PP);
@@ -265,13 +265,13 @@ void executor_plan(const Executor *e, Comm *c) {
     }
 }
 
-/* The border that the action's input or result crosses, as the number of layers below it. */
+/* Returns the border that the action's input or result crosses, as the number of layers below it. */
 static int64_t border_of(const Executor *e, const Action *a, bool result) {
     const StagePart *p = &e->model->stages[a->chunk];
     return p->first_layer + (result == (a->kind == ACTION_FORWARD) ? p->layers : 0);
 }
 
-/* The tensors of a message; tensors of flows that do not cross the border are not changed. */
+/* Lists the tensors of a message. Tensors of flows that do not cross the border are not changed. */
 static void message_tensors(const Executor *e, const Message *m, int64_t border, Tensor out[MODEL_FLOWS]) {
     char *at = m->data;
     for (int i = 0; i < e->n_flows; i++) {
@@ -294,12 +294,12 @@ static void message_finish(Executor *e, Message *m) {
     m->work = NULL;
 }
 
-/* The receive buffer of an action for a member of its unit. */
+/* Returns the receive buffer of an action for a member of its unit. */
 static Message *received(const Executor *e, const Action *a, int64_t member) {
     return &e->received[pipeline_way(a)].at[a->buffer * e->unit + member];
 }
 
-/* The first microbatch of an action's unit, and the number of microbatches in the unit. The last unit may be
+/* Return the first microbatch of an action's unit, and the number of microbatches in the unit. The last unit may be
  * smaller. */
 static int64_t first_of(const Executor *e, const Action *a) { return a->microbatch * e->unit; }
 
@@ -321,7 +321,7 @@ static void start_receives(Executor *e, const PipelineSpec *spec, int rank, cons
     }
 }
 
-/* The next send buffer; waits until it may be written. */
+/* Returns the next send buffer, after waiting until it may be written. */
 static Message *next_to_send(Executor *e, PipelineWay way) {
     Messages *all = &e->sent[way];
     Message *m = &all->at[all->next++ % all->n];
@@ -349,7 +349,7 @@ typedef struct Pass {
     const Action *action;
     const Microbatch *microbatch;
     Tensor *loss_sum;
-    int64_t member; /* member of the unit */
+    int64_t member; /* index of the member in the unit */
     int rank;       /* rank in the pipeline */
     bool is_done;
 } Pass;
@@ -435,16 +435,15 @@ static void run_pass(void *arg) {
         executor_backward(p);
 }
 
-/* The number of pauses by which the first microbatch runs ahead. With sequence parallelism, it then computes
- * half a branch while the other microbatch runs its norm (tape_pause_halfway). A backward that gathers its
- * inputs again runs two pauses ahead, so that its reduce-scatter overlaps with the other microbatch's
- * dgrad. */
+/* Returns the number of pauses by which the first microbatch runs ahead. With sequence parallelism, it then computes
+ * half a branch while the other microbatch runs its norm (tape_pause_halfway). A backward that gathers its inputs
+ * again runs two pauses ahead, so that its reduce-scatter overlaps with the dgrad of the other microbatch. */
 static int head_start(const Executor *e, const Action *a) {
     if (!layout_is_sequence_parallel(e->context->layout)) return 0;
     return a->kind == ACTION_FORWARD || e->context->keeps_gathered ? 1 : 2;
 }
 
-/* The passes compute alternately in a fixed order. Each pass runs until it would wait for an operation between ranks.
+/* Runs the passes alternately in a fixed order. Each pass runs until it would wait for an operation between ranks.
  * The ops of a microbatch keep their order, and the first pass is always ahead. Gradients are therefore added in the
  * order of the microbatches, as without interleaving. */
 static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
@@ -459,7 +458,7 @@ static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
             if (!passes[i].is_done && !fiber_resume(e->fibers[i])) passes[i].is_done = true, left--;
 }
 
-/* If the tape has an observer (TapeProbe), the passes run one after another. */
+/* Runs the passes interleaved. With an observer of the tape (TapeProbe), they run one after another instead. */
 static void run_passes(Executor *e, Pass *passes, int64_t n) {
     for (int64_t i = 0; i < n && !e->own_transients; i++)
         tape_transient_to(slot_of(&passes[i])->tape, e->transient[i]);
@@ -480,7 +479,7 @@ static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Acti
 }
 
 /* Runs an action interleaved with the next one. A backward starts first, because it computes more between two
- * operations than a forward. */
+ * operations than a forward does. */
 static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
                      const Microbatch *microbatches, Tensor *loss_sum) {
     const bool swapped = a[0].kind == ACTION_FORWARD && a[1].kind != ACTION_FORWARD;
@@ -492,8 +491,8 @@ static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Acti
     run_passes(e, passes, 2);
 }
 
-/* Different kernels write the first gradient of a step and add the later ones, so both are loaded once two
- * microbatches have run. */
+/* Returns whether the run loads kernels. Different kernels write the first gradient of a step and add the later
+ * gradients, so both are loaded after two microbatches have run. */
 bool executor_loads(const Executor *e, const PipelineSpec *spec, int64_t n) {
     if (spec->ranks == 1 || is_null(e)) return false;
     return e->most[spec->forward_only] < (spec->forward_only || n < 2 ? 1 : 2);

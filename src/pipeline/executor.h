@@ -1,14 +1,13 @@
-/* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages between stages,
- * with activations and their gradients. Messages have separate buffers: a stage reads its input and its
- * output's gradient from receive buffers, and writes its output to a send buffer. Without a pipeline, the
- * schedule has one stage.
+/* Runs a rank's schedule (schedule.h): the passes, with one tape per slot, and the messages between stages, which
+ * contain activations and their gradients. Messages have separate buffers: a stage reads its input and its output's
+ * gradient from receive buffers, and writes its output to a send buffer. Without a pipeline, the schedule has one
+ * stage.
  *
  * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches interleaved:
- * while one microbatch waits for an operation between ranks, the next one computes. With
- * --interleave-forward-backward, two actions run interleaved: where possible, a backward and a forward.
- * Results are bitwise equal to those without these options. Similar methods: DeepSpeed-Domino (Wang et al.,
- * 2024, arXiv 2409.15241) for tensor parallelism, Megatron-LM's --overlap-moe-expert-parallel-comm for
- * experts. */
+ * while one microbatch waits for an operation between ranks, the next microbatch computes. With
+ * --interleave-forward-backward, two actions run interleaved: if possible, a backward and a forward. Results are
+ * bitwise equal to those without these options. Similar methods are DeepSpeed-Domino (Wang et al., 2024, arXiv
+ * 2409.15241) for tensor parallelism, and Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
 #pragma once
 
 #include "models/microbatch.h"
@@ -16,8 +15,8 @@
 #include "pipeline/schedule.h"
 #include "tape/tape.h"
 
-/* Bytes of one microbatch's activations, transient space and offloaded activations. They are 0 if there is no
- * plan. */
+/* The sizes in bytes of one microbatch's activations, transient space and offloaded activations. They are 0 if there
+ * is no plan. */
 typedef struct ExecutorMemory {
     size_t slot, transient;
     OffloadMemory offload;
@@ -26,32 +25,31 @@ typedef struct ExecutorMemory {
 typedef struct Executor Executor;
 
 /* The context and the model must outlive the executor. Every microbatch has `samples` samples. `interleaved`
- * is the number of passes that run interleaved. `unit` is the number of microbatches per action:
+ * is the number of passes that run interleaved. `unit` is the number of microbatches per action, which is
  * `interleaved` or 1. */
 Executor *executor_new(const RunContext *, const Model *, int64_t samples, int64_t interleaved, int64_t unit,
                        ExecutorMemory);
 void executor_free(Executor *);
-/* Adds slots and buffers if the schedule, which must be made from the spec, needs more. */
+/* Adds slots and buffers if the schedule, which must have been created from the spec, needs more. */
 void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
 /* Calls comm_plan for the messages. */
 void executor_plan(const Executor *, Comm *);
-/* Whether executor_run with n microbatches will launch kernels for the first time. The first launch of a
- * kernel loads it, which may wait until the GPU, or every GPU of the process, is idle. A GPU on which NCCL
- * waits for a message of this rank would never be idle. The messages of this run therefore go through host
- * memory, which is slow. At its end, the run prepares everything that the rest of a step may allocate or
- * load, and all ranks synchronise. */
+/* Returns whether executor_run with n microbatches will launch kernels for the first time. The first launch of a
+ * kernel loads it, which may wait until the GPU, or every GPU of the process, is idle. A GPU on which NCCL waits for
+ * a message of this rank would never be idle. The messages of such a run therefore pass through host memory, which is
+ * slow. At its end, the run prepares everything that the rest of a step may allocate or load, and all ranks
+ * synchronize. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
-/* Runs the schedule, which must be made from the spec, on n microbatches. Calls executor_provide. The model's
- * head adds the sum of each loss times its weights to loss_sum (F64 [1] each, or NULL if it is not
- * needed). */
+/* Runs the schedule, which must have been created from the spec, on n microbatches. Calls executor_provide. The heads
+ * of the model add the sum of each loss times its weights to loss_sum (F64 [1] each, or NULL if not needed). */
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *, int64_t n,
                   Tensor *loss_sum);
-/* The peak memory use of any slot and transient space so far. */
+/* Returns the peak memory use of any slot and any transient space. */
 ExecutorMemory executor_peak(const Executor *);
-/* The number of bytes of device memory that a schedule needs at these sizes, for all slots, transient spaces
- * and message buffers. */
+/* Returns the bytes of device memory that a schedule needs with these sizes, for all slots, transient spaces and
+ * message buffers. */
 size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, ExecutorMemory);
-/* A number that changes whenever memory is reallocated. A CUDA graph with the old addresses is then
+/* Returns a number that changes whenever memory is reallocated. A CUDA graph with the old addresses is then
  * invalid. */
 int64_t executor_allocations(const Executor *);
 /* Calls the trace function after every op of every tape (tape_trace). */

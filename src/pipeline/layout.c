@@ -29,15 +29,15 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
 
 static bool has_two_stacks(const Config *c) { return c->model == MODEL_t5; }
 
-/* The additional option that sets the number of layers of a model with two stacks, for a list of options in a
+/* Returns the additional option that sets the number of layers of a model with two stacks, for a list of options in a
  * message. */
 static const char *decoder_depth(const Config *c) {
     return has_two_stacks(c) ? ", --decoder-num-layers" : "";
 }
 
-/* Every rank gets the same number of counted layers, except that options may set the numbers of the first and the
- * last rank. Every chunk of a rank gets the same number. Embedding and loss may count as layers; they are subtracted
- * at the end. */
+/* Divides the layers evenly. All ranks have the same number of counted layers, except that options can set the
+ * numbers of the first and the last rank. All chunks of a rank have the same number. The embedding and the loss may
+ * count as layers; they are subtracted at the end. */
 static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
     bool embedding = c->account_for_embedding_in_pipeline_split, loss = c->account_for_loss_in_pipeline_split;
     bool first = i64_is_set(c->decoder_first_pipeline_num_layers),
@@ -84,7 +84,7 @@ enum { DEPTH = 16, SYMBOLS = 1 << 18 };
 
 typedef struct Reader {
     const char *text, *at;
-    char *out; /* [SYMBOLS] with all repetitions written out */
+    char *out; /* [SYMBOLS]: the layout with all repetitions written out */
     size_t length;
 } Reader;
 
@@ -120,7 +120,7 @@ static Err sequence(Reader *r, int depth) {
     for (char c; (c = next(r)) && c != ')';) {
         size_t begin = r->length;
         if (!strchr("EtmL|(", c))
-            return wrong(r, "give E, t, m, L, | or a group (...), each with *count or not");
+            return wrong(r, "expected E, t, m, L, | or a group (...), with or without *count");
         if (c != '(') ERR_RETURN(append(r, &c, 1));
         if (c == '(') {
             if (depth == DEPTH) return wrong(r, "groups are nested too deeply; write some of them out");
@@ -131,7 +131,7 @@ static Err sequence(Reader *r, int depth) {
         r->at++;
         if (next(r) == '*') ERR_RETURN(repeat(r, begin));
     }
-    return depth || !*r->at ? ERR_OK : wrong(r, "no group is open here; leave out ')'");
+    return depth || !*r->at ? ERR_OK : wrong(r, "no group is open here; remove ')'");
 }
 
 static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
@@ -148,7 +148,7 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
         return err_user("--pipeline-model-parallel-layout '%.200s' has %lld layers (t), but the model has "
                         "%lld%s: change --num-layers%s or the layout",
                         r.text, (long long)count['t'], (long long)config_main_layers(c),
-                        has_two_stacks(c) ? ", those of the encoder and then those of the decoder" : "",
+                        has_two_stacks(c) ? ", those of the encoder followed by those of the decoder" : "",
                         decoder_depth(c));
     const char *first = memchr(r.out, 'm', r.length), *last = memrchr(r.out, 't', r.length);
     if (count['m'] != c->mtp_num_layers)

@@ -1,5 +1,5 @@
-/* Computes the layers of each pipeline stage. A pipeline of p ranks with v chunks per rank has v * p virtual
- * stages; stage i is chunk i / p of rank i % p. Source: Megatron-LM core/transformer/transformer_block.py
+/* Computes the layers of each pipeline stage. A pipeline of p ranks with v chunks per rank has v * p virtual stages.
+ * Stage i is chunk i / p of rank i % p. Source: Megatron-LM core/transformer/transformer_block.py
  * (get_num_layers_to_build) and pipeline_parallel_layer_layout.py. */
 #pragma once
 
@@ -7,9 +7,9 @@
 
 typedef struct PipelineLayout {
     int ranks, chunks; /* pipeline-parallel size, and number of virtual stages per rank */
-    StagePart *stages; /* [chunks * ranks], index chunk * ranks + rank */
+    StagePart *stages; /* [chunks * ranks]: the index is chunk * ranks + rank */
 } PipelineLayout;
 
-/* The config must satisfy the rules of CHECK_LAYOUT. An uneven split and a mistake in
- * --pipeline-model-parallel-layout are user errors. The stages are allocated in the arena. */
+/* The Config must satisfy the rules of CHECK_LAYOUT. An uneven split or an error in --pipeline-model-parallel-layout
+ * is a user error. The stages are allocated in the arena. */
 Err pipeline_layout(const Config *, Arena *, PipelineLayout *out);

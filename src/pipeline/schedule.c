@@ -16,13 +16,13 @@ int64_t pipeline_units(const Config *c, int64_t microbatches) {
     return (microbatches + each - 1) / each;
 }
 
-/* A last group of fewer microbatches than ranks can deadlock. Megatron-LM also rejects it, and it rejects a
- * step with fewer microbatches than a group, which this schedule allows. */
+/* Rejects a last group that has fewer microbatches than ranks, because it can deadlock. Megatron-LM also rejects such
+ * groups. It also rejects a step with fewer microbatches than a group, which this schedule allows. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
     return err_user(
-        "%lld microbatches a step in groups of %lld leave a last group of %lld, less than "
+        "%lld microbatches per step in groups of %lld leave a last group of %lld, which is less than "
         "--pipeline-model-parallel-size %d, with which the interleaved schedule can deadlock: change "
         "--global-batch-size, --micro-batch-size or --microbatch-group-size-per-virtual-pipeline-stage",
         (long long)s->microbatches, (long long)s->group, (long long)last, s->ranks);
@@ -57,8 +57,8 @@ static StageRef stage_at(const PipelineSpec *s, int64_t stage) {
     return (StageRef){(int)(stage % s->ranks), (int)(stage / s->ranks)};
 }
 
-/* Returns the stage that is `ahead` steps further in the action's direction, which is up for a forward and
- * down for a backward. */
+/* Returns the stage that is `ahead` steps away in the action's direction, which is up for a forward and down for a
+ * backward. */
 static StageRef along(const PipelineSpec *s, int rank, const Action *a, int ahead) {
     if (a->kind == ACTION_BACKWARD_WEIGHT) return (StageRef){-1, -1};
     int64_t stage = (int64_t)a->chunk * s->ranks + rank;
@@ -73,7 +73,7 @@ PipelineWay pipeline_way(const Action *a) { return a->kind == ACTION_FORWARD ? P
 /* ---- one rank's list ---- */
 
 /* After all warm-ups and delays (less than p microbatches each), the schedule of one chunk repeats with every
- * microbatch, the schedule of several chunks with every group. GPipe has no repeating part. */
+ * microbatch, and the schedule of several chunks repeats with every group. GPipe has no repeating part. */
 PipelineSpec pipeline_shortened(const PipelineSpec *s) {
     enum { GROUPS_KEPT = 4, REPEATED = 3 };
     const bool grouped = s->kind == SCHEDULE_INTERLEAVED;
@@ -89,7 +89,7 @@ typedef struct Shape {
     int64_t group;
     int64_t warmup; /* number of forwards before the first backward */
     int64_t lag;    /* number of backwards before the first weight pass */
-    bool split;     /* backwards run as two passes */
+    bool split;     /* backwards consist of two passes */
 } Shape;
 
 static Shape shape_of(const PipelineSpec *s, int rank) {
@@ -113,8 +113,8 @@ static Shape shape_of(const PipelineSpec *s, int rank) {
     return (Shape){0};
 }
 
-/* The k-th forward. Groups of microbatches run in order. A group runs chunk by chunk; a chunk runs all microbatches
- * of the group. For backwards, the chunks are reversed. */
+/* Returns the k-th forward. Groups of microbatches run in order. A group runs chunk by chunk, and a chunk runs all
+ * microbatches of the group. For backwards, the order of the chunks is reversed. */
 static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t k) {
     int64_t first = k / (group * s->chunks) * group, size = smaller(group, s->microbatches - first);
     int64_t in_group = k - first * s->chunks;
@@ -124,8 +124,8 @@ static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t
                     .microbatch = first + in_group % size};
 }
 
-/* Pairs consecutive actions, except those that could deadlock through other ranks: two forwards of different
- * chunks, two such backwards, or a warm-up forward and the first backward. */
+/* Pairs consecutive actions, except those that could deadlock through other ranks: two forwards of different chunks,
+ * two backwards of different chunks, or a warm-up forward and the first backward. */
 static void make_pairs(const PipelineSpec *s, int64_t warmup, RankSchedule *r) {
     if (!s->mixed || (s->forward_only && s->ranks > 1)) return;
     for (int64_t i = 0; i + 1 < r->count; i += pipeline_step(r, i)) {
@@ -143,7 +143,7 @@ bool pipeline_ends_slot(const PipelineSpec *s, const Action *a) {
     return a->kind == (s->kind == SCHEDULE_ZERO_BUBBLE ? ACTION_BACKWARD_WEIGHT : ACTION_BACKWARD);
 }
 
-/* Assigns each (microbatch, chunk) to a free slot, or to a new one if none is free. */
+/* Assigns each (microbatch, chunk) to a free slot, or to a new slot if no slot is free. */
 static int64_t assign_slots(const PipelineSpec *s, Action *actions, int64_t count) {
     int64_t total = s->microbatches * s->chunks, slots = 0, n_free = 0;
     int64_t *slot_of = mem_zero((size_t)total, sizeof *slot_of),
@@ -180,7 +180,8 @@ static void release_buffers(const PipelineSpec *s, const Action *a, int64_t *hel
 
 /* Assigns buffers in the order in which receives start. */
 static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
-    int64_t *held = mem_zero((size_t)(r->slots * PIPELINE_WAYS), sizeof *held); /* per slot: 1 + its buffer */
+    /* for each slot: 1 + its buffer */
+    int64_t *held = mem_zero((size_t)(r->slots * PIPELINE_WAYS), sizeof *held);
     BufferList lists[PIPELINE_WAYS] = {{0}};
     for (int way = 0; way < PIPELINE_WAYS; way++)
         lists[way].unused = mem_zero((size_t)r->slots + 2, sizeof *lists[way].unused);
@@ -202,8 +203,8 @@ static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
     free(held);
 }
 
-/* Sets the number of send buffers. Two usually suffice: one is written while the other is sent. Between the
- * last and the first rank, messages of the next chunk are queued: the receiver reads the first of them only
+/* Sets the number of send buffers. Two are usually sufficient: one is written while the other is sent. Between the
+ * last and the first rank, messages of the next chunk are queued: the receiver reads the first of these messages only
  * after all microbatches of the group have passed through its current chunk. */
 static void count_sent(const PipelineSpec *s, int rank, int64_t group, RankSchedule *r) {
     const int64_t total = s->microbatches * s->chunks,

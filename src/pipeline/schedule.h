@@ -6,11 +6,11 @@
  *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
  *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
  *
- * Microbatches of one action, which run interleaved (executor.h), count as one here. With `mixed`, pairs of
- * consecutive actions of the schedules 1f1b and interleaved run interleaved: two forwards in the warm-up,
- * then a backward and a forward, and two backwards last. A message arrives only after the whole pair, so the
- * warm-up has more forwards: 2 (p - r) + (v - 1) G, rounded up to an even number. (Megatron-LM schedules.py
- * adds one forward with --overlap-moe-expert-parallel-comm.)
+ * In this file, the microbatches of one action, which run interleaved (executor.h), count as one. With `mixed`, pairs
+ * of consecutive actions of the schedules 1f1b and interleaved run interleaved: two forwards in the warm-up, then a
+ * backward and a forward, and two backwards last. A message arrives only after the whole pair, so the warm-up has
+ * more forwards: 2 (p - r) + (v - 1) G, rounded up to an even number. (Megatron-LM schedules.py adds one forward with
+ * --overlap-moe-expert-parallel-comm.)
  *
  * p is the number of ranks, r this rank, v the number of chunks per rank, M the number of microbatches, and G
  * the number of microbatches that one chunk processes before the next chunk.
@@ -27,50 +27,50 @@
  * computes.
  *
  * A send must have ended before its buffer is written again. This cannot deadlock in any schedule, even if a
- * send ends only when it is received. Between two ranks the forward messages are received in the order in
- * which they are sent, and so are the backward messages. With two ranks and several chunks both directions
- * use the same pair of ranks and may overtake each other, so each needs its own channel. */
+ * send ends only when it is received. Between two ranks, forward messages are received in the order in which they are
+ * sent, and backward messages also. With two ranks and several chunks, both directions use the same pair of ranks and
+ * may overtake each other, so each direction needs a separate channel. */
 #pragma once
 
 #include "pipeline/layout.h"
 
 typedef enum ActionKind {
     ACTION_FORWARD,
-    ACTION_BACKWARD,        /* input and weight gradients */
-    ACTION_BACKWARD_INPUT,  /* input gradients only */
-    ACTION_BACKWARD_WEIGHT, /* the weight gradients of an earlier BACKWARD_INPUT */
+    ACTION_BACKWARD,        /* computes input and weight gradients */
+    ACTION_BACKWARD_INPUT,  /* computes only input gradients */
+    ACTION_BACKWARD_WEIGHT, /* computes the weight gradients of an earlier BACKWARD_INPUT */
 } ActionKind;
 
 typedef struct Action {
     ActionKind kind;
     int chunk;
     int64_t microbatch;
-    int64_t slot;   /* memory of the activations of (microbatch, chunk) until its last pass */
-    int64_t buffer; /* index of the buffer that receives the source's message, in its direction, or -1 if
-                       there is none */
-    bool pair;      /* whether it runs interleaved with the next action */
+    int64_t slot; /* the memory of the activations of (microbatch, chunk) until its last pass */
+    /* index of the buffer that receives the source's message, in its direction; -1 if there is none */
+    int64_t buffer;
+    bool pair; /* the action runs interleaved with the next action */
 } Action;
 
 typedef struct PipelineSpec {
     PipelineSchedule kind; /* never SCHEDULE_AUTO */
     int ranks, chunks;
     int64_t microbatches, group;
-    bool forward_only; /* evaluation: in groups of p, with two alternating slots */
-    bool overlap;      /* whether a message is received while the previous action computes */
-    bool mixed;        /* --interleave-forward-backward */
+    bool forward_only; /* an evaluation, in groups of p with two alternating slots */
+    bool overlap;      /* a message is received while the previous action computes */
+    bool mixed;        /* set by --interleave-forward-backward */
 } PipelineSpec;
 
 typedef enum PipelineWay {
     PIPELINE_UP,
     PIPELINE_DOWN,
     PIPELINE_WAYS
-} PipelineWay; /* direction of a message */
+} PipelineWay; /* the direction of a message */
 
 typedef struct RankSchedule {
     Action *actions;
     int64_t count;
-    int64_t slots; /* largest number of (microbatch, chunk) pairs in flight; at most two with forward_only */
-    int64_t received[PIPELINE_WAYS], sent[PIPELINE_WAYS]; /* number of buffers for messages */
+    int64_t slots; /* maximum number of (microbatch, chunk) pairs in flight; at most two with forward_only */
+    int64_t received[PIPELINE_WAYS], sent[PIPELINE_WAYS]; /* number of message buffers */
 } RankSchedule;
 
 /* The rank and the chunk at the other end of a message. The rank is -1 if there is no message. */
@@ -78,12 +78,12 @@ typedef struct StageRef {
     int rank, chunk;
 } StageRef;
 
-/* The number of microbatches of an action. */
+/* Returns the number of microbatches of an action. */
 int64_t pipeline_unit(const Config *);
-/* The number of microbatches in a schedule, in which all microbatches of one action count as one. */
+/* Returns the number of microbatches in a schedule, in which all microbatches of one action count as one. */
 int64_t pipeline_units(const Config *, int64_t microbatches);
-/* Returns the schedule for the options. It is a user error if the schedule does not fit the chunks, or if the
- * group does not fit the microbatches. */
+/* Returns the schedule for the options. A schedule that does not support the number of chunks, or a group that does
+ * not fit the microbatches, is a user error. */
 Err pipeline_spec(const Config *, const PipelineLayout *, int64_t microbatches, bool forward_only,
                   PipelineSpec *out);
 /* Returns the schedule with fewer microbatches, but enough of them to contain its repeating part. Every rank
@@ -97,7 +97,8 @@ RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
 StageRef pipeline_source(const PipelineSpec *, int rank, const Action *);
 StageRef pipeline_target(const PipelineSpec *, int rank, const Action *);
 PipelineWay pipeline_way(const Action *);
-/* The number of actions in the next step, which begins with `action`: 1, 2 for a pair, 0 after the last action. */
+/* Returns the number of actions in the next step, which begins with `action`: 1, 2 for a pair, or 0 after the last
+ * action. */
 int64_t pipeline_step(const RankSchedule *, int64_t action);
-/* Whether the action is the last pass of its slot. */
+/* Returns whether the action is the last pass of its slot. */
 bool pipeline_ends_slot(const PipelineSpec *, const Action *);

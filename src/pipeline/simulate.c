@@ -6,7 +6,7 @@
 typedef struct Message {
     bool sent, received;
     double arrival, receipt;
-    int64_t number; /* index among the messages of the same rank and direction */
+    int64_t number; /* index among the messages with the same rank and direction */
 } Message;
 
 /* A microbatch in a stage. */
@@ -19,13 +19,13 @@ typedef struct Cell {
 typedef struct RankState {
     int64_t at; /* index of the next action */
     double clock;
-    Message *unsent; /* message of the first action of a pair, until the second one ends */
-    int64_t held, sent[PIPELINE_WAYS], received[PIPELINE_WAYS]; /* received: number of this rank's messages
-                                                                   that have been received */
-    int64_t *next_input, *next_weight;                          /* [chunks], the next microbatch */
-    bool *taken;                                                /* [slots] */
-    int64_t *user[PIPELINE_WAYS];  /* [received]: 1 + the slot that uses the buffer, or 0 if there is none */
-    Message **from[PIPELINE_WAYS]; /* [sent]: the last message from the buffer, NULL at first */
+    Message *unsent; /* the message of the first action of a pair, until the second action ends */
+    /* received: number of this rank's messages that have been received */
+    int64_t held, sent[PIPELINE_WAYS], received[PIPELINE_WAYS];
+    int64_t *next_input, *next_weight; /* [chunks]: the next microbatch */
+    bool *taken;                       /* [slots] */
+    int64_t *user[PIPELINE_WAYS];      /* [received]: 1 + the slot that uses the buffer, or 0 if it is free */
+    Message **from[PIPELINE_WAYS];     /* [sent]: the last message from the buffer, initially NULL */
 } RankState;
 
 typedef struct Player {
@@ -63,7 +63,7 @@ static Err wrong(const Player *p, int rank, const char *what) {
                       (long long)a->slot, what);
 }
 
-/* Checks whether the action may follow this rank's earlier ones. */
+/* Checks whether the action may follow this rank's earlier actions. */
 static Err judge(const Player *p, int rank, const Action *a) {
     const PipelineSpec *s = p->spec;
     const RankState *state = &p->states[rank];
@@ -72,21 +72,21 @@ static Err judge(const Player *p, int rank, const Action *a) {
     if (a->slot < 0 || a->slot >= p->schedules[rank].slots) return wrong(p, rank, "there is no such slot");
     const Cell *cell = cell_of(p, rank, a->chunk, a->microbatch);
     if (a->kind == ACTION_FORWARD) {
-        if (cell->forward) return wrong(p, rank, "it is made a second time");
+        if (cell->forward) return wrong(p, rank, "it runs a second time");
         return state->taken[a->slot] ? wrong(p, rank, "the slot is taken") : ERR_OK;
     }
     if (s->forward_only) return wrong(p, rank, "the schedule is for forwards only");
-    if (!cell->forward) return wrong(p, rank, "its forward has not been made");
-    if (cell->slot != a->slot) return wrong(p, rank, "its forward has another slot");
+    if (!cell->forward) return wrong(p, rank, "its forward has not run");
+    if (cell->slot != a->slot) return wrong(p, rank, "its forward has a different slot");
     if (makes_input(a) && a->microbatch != state->next_input[a->chunk])
         return wrong(p, rank, "backwards must process the microbatches in order");
     if (makes_weight(a) && a->microbatch != state->next_weight[a->chunk])
         return wrong(p, rank, "weight gradients must process the microbatches in order");
-    if (!makes_input(a) && !cell->input) return wrong(p, rank, "its input gradient has not been made");
+    if (!makes_input(a) && !cell->input) return wrong(p, rank, "its input gradient has not been computed");
     return ERR_OK;
 }
 
-/* The last message sent from the action's send buffer, or NULL if the action sends no message. */
+/* Returns the last message sent from the action's send buffer, or NULL if the action sends no message. */
 static Message **buffer_of(const Player *p, int rank, const Action *a) {
     const RankState *state = &p->states[rank];
     const PipelineWay way = pipeline_way(a);
@@ -111,7 +111,8 @@ static Err claim_buffer(const Player *p, int rank, const Action *a) {
 static Err claim_buffers(const Player *p, int rank) {
     const RankSchedule *r = &p->schedules[rank];
     const int64_t at = p->states[rank].at, end = at + pipeline_step(r, at);
-    if (at > 0 && r->actions[at - 1].pair) return ERR_OK; /* started with the pair's first action */
+    /* the receive was started with the pair's first action */
+    if (at > 0 && r->actions[at - 1].pair) return ERR_OK;
     const int64_t first = at == 0 || !p->spec->overlap ? at : end,
                   next = p->spec->overlap ? end + pipeline_step(r, end) : end;
     for (int64_t i = first; i < next; i++) ERR_RETURN(claim_buffer(p, rank, &r->actions[i]));
@@ -124,8 +125,8 @@ static void release_buffers(const Player *p, int rank, int64_t slot) {
             if (p->states[rank].user[way][i] == 1 + slot) p->states[rank].user[way][i] = 0;
 }
 
-/* Returns the time at which the action can start. *waits_for is set to the reason why it must wait, or to
- * NULL if there is none. */
+/* Returns the time at which the action can start. *waits_for becomes the reason why the action must wait, or NULL if
+ * there is none. */
 static Err ready_at(const Player *p, int rank, const Action *a, double *ready, const char **waits_for) {
     RankState *state = &p->states[rank];
     StageRef source = pipeline_source(p->spec, rank, a);
@@ -143,7 +144,7 @@ static Err ready_at(const Player *p, int rank, const Action *a, double *ready, c
     if (!m->sent) return ERR_OK;
     *ready = fmax(*ready, m->arrival);
     if (m->number != p->states[source.rank].received[pipeline_way(a)]++)
-        return wrong(p, rank, "it receives a message before one that was sent earlier");
+        return wrong(p, rank, "it receives a message before another message that was sent earlier");
     m->received = true;
     m->receipt = *ready;
     return ERR_OK;
@@ -183,8 +184,8 @@ static void perform(Player *p, int rank, const Action *a, double start) {
     release_buffers(p, rank, a->slot);
 }
 
-/* Runs a rank as far as possible. Sets *moved if it made progress; *waits_for is NULL if all its actions are
- * done. */
+/* Runs a rank until it must wait. Sets *moved if the rank made progress. *waits_for becomes NULL if all actions of
+ * the rank are done. */
 static Err advance(Player *p, int rank, bool *moved, const char **waits_for) {
     const RankSchedule *mine = &p->schedules[rank];
     *waits_for = NULL;
@@ -206,7 +207,7 @@ static Err all_made(const Player *p) {
         const Cell *cell = &p->cells[i];
         if (cell->forward && (s->forward_only || (cell->input && cell->weight))) continue;
         int64_t stage = i / s->microbatches;
-        return err_failed("pipeline rank %lld never makes the %s of microbatch %lld, chunk %lld",
+        return err_failed("pipeline rank %lld never runs the %s of microbatch %lld, chunk %lld",
                           (long long)(stage % s->ranks),
                           !cell->forward ? "forward"
                           : !cell->input ? "input gradient"
@@ -259,7 +260,7 @@ Err pipeline_simulate(const PipelineSpec *s, const RankSchedule *schedules, cons
     }
 }
 
-/* Whether a chunk's next microbatch has always arrived when a pair ends. */
+/* Returns whether the next microbatch of a chunk has always arrived when a pair ends. */
 static bool fills_pairs(const PipelineSpec *s) {
     const int64_t m = s->microbatches, p = s->ranks, group = s->group < m ? s->group : m;
     if (s->chunks == 1) return m % 2 == 0 || m >= 2 * p;
@@ -276,7 +277,7 @@ double pipeline_bubble(const PipelineSpec *s, PassTimes t) {
     double bubble = (double)(p - 1) * (t.forward + t.backward_input);
     if (pairs) return 2 * (bubble + (double)(p - 1) * t.backward_weight);
     if (s->kind != SCHEDULE_ZERO_BUBBLE) return bubble + (double)(p - 1) * t.backward_weight;
-    /* Weight gradients then delay no other rank, and delayed weight gradients fill gaps at the end. */
+    /* In this case, weight gradients delay no other rank, and delayed weight gradients fill gaps at the end. */
     bool fits = t.backward_weight <= t.forward && t.backward_weight <= t.backward_input;
     return fits ? bubble - (double)((m < p ? m : p) - 1) * t.backward_weight : NAN;
 }

@@ -5,27 +5,27 @@
 
 #include "pipeline/schedule.h"
 
-/* Durations in any unit. The duration of ACTION_BACKWARD is the sum of the last two. */
+/* The durations of passes, in any unit. The duration of ACTION_BACKWARD is the sum of the last two. */
 typedef struct PassTimes {
     double forward, backward_input, backward_weight;
 } PassTimes;
 
 typedef struct PipelineTimes {
-    const PassTimes *stages; /* [chunks * ranks], as PipelineLayout.stages */
+    const PassTimes *stages; /* [chunks * ranks], in the order of PipelineLayout.stages */
     double latency;          /* time from the end of a pass to the arrival of its message */
-    bool rendezvous;         /* whether a send ends when it is received, instead of immediately */
+    bool rendezvous;         /* a send ends when it is received, instead of immediately */
 } PipelineTimes;
 
 double pipeline_duration(const PipelineSpec *, const PipelineTimes *, int rank, const Action *);
 
 typedef struct RankTrace {
-    double busy;        /* time in passes; the rest of the makespan is the bubble */
-    int64_t peak_slots; /* largest number of slots in use */
-    double *start;      /* [count], start time of each action */
+    double busy;        /* time in passes; the remaining makespan is the bubble */
+    int64_t peak_slots; /* maximum number of slots in use */
+    double *start;      /* [count]: start time of each action */
 } RankTrace;
 
 typedef struct Simulation {
-    double makespan; /* time from the start of the first pass to the end of the last one, over all ranks */
+    double makespan; /* time from the start of the first pass to the end of the last pass, over all ranks */
     RankTrace *ranks;
 } Simulation;
 
@@ -39,8 +39,8 @@ Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const
  * latency. It is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs
  * (`mixed`), and (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
  *
- * It is NaN if there is no formula. The formula for several chunks requires that the last group has at least
- * p microbatches. The one for pairs requires an even number of microbatches, or at least 2 p. With several
- * chunks, it requires equal and even groups of at least 2 p. The one for zero-bubble requires that the weight
+ * The result is NaN if there is no formula. The formula for several chunks requires that the last group has at least
+ * p microbatches. The formula for pairs requires an even number of microbatches, or at least 2 p. With several
+ * chunks, it requires equal and even groups of at least 2 p. The formula for zero-bubble requires that the weight
  * gradient does not need more time than another pass. */
 double pipeline_bubble(const PipelineSpec *, PassTimes);

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-/* Smallest block that is added to the host memory. */
+/* Minimum size of a block that is added to the host memory. */
 enum { HOST_BLOCK = 32 << 20 };
 
 typedef struct HostBlock {
@@ -15,7 +15,7 @@ typedef struct HostBlock {
 typedef struct Slot {
     Space *space;
     DeviceEvent *copied;
-    bool copying; /* the slot's last copy may still run */
+    bool copying; /* the last copy of the slot may still run */
 } Slot;
 
 /* A range of host memory. Offsets are relative to the concatenation of all blocks. */
@@ -29,9 +29,9 @@ struct Offload {
     Slot slot[OFFLOAD_SLOTS];
     int slots;  /* at most `layers` */
     Kept *kept; /* [layers] */
-    HostBlock
-        *blocks; /* one block if the memory was planned; otherwise, a block is added whenever the activations
-                    do not fit into the others */
+    /* one block if the memory was planned; otherwise, a block is added whenever the activations do not fit into the
+     * existing blocks */
+    HostBlock *blocks;
     size_t n_blocks, capacity, used, peak;
 };
 
@@ -76,8 +76,8 @@ OffloadMemory offload_peak(const Offload *o) {
 
 size_t offload_bytes(const Offload *o, OffloadMemory m) { return (size_t)o->slots * m.slot; }
 
-/* Takes host memory; on the null device, only counts it. Copies to and from the host run in order, so memory
- * that the previous backward has read may be overwritten. */
+/* Takes host memory, or only counts it on the null device. Copies to and from the host run in order, so memory that
+ * the previous backward has read may be overwritten. */
 static Kept host_memory(Offload *o, size_t bytes) {
     const Kept k = {o->used, bytes};
     o->used += bytes;
@@ -88,9 +88,9 @@ static Kept host_memory(Offload *o, size_t bytes) {
     return k;
 }
 
-/* Copies between a slot and the host memory's blocks; a layer may span several blocks. */
+/* Copies between a slot and the blocks of host memory. A layer may span several blocks. */
 static void copy_kept(Offload *o, const Slot *s, const Kept *k, bool away) {
-    size_t begin = 0; /* start of the block */
+    size_t begin = 0; /* the start of the block */
     for (size_t i = 0; i < o->n_blocks; begin += o->blocks[i++].bytes) {
         const HostBlock *b = &o->blocks[i];
         const size_t from = k->begin > begin ? k->begin : begin, end = begin + b->bytes,

@@ -40,32 +40,33 @@ static Spmd local(const Operands *o, bool is_linear) {
         refuse(o, "a partial sum is used before it is summed (all-reduce or reduce-scatter it first)");
     }
     if (count[SPMD_I] && count[SPMD_I] < n)
-        refuse(o, "an invariant operand meets others: make it R first, or its gradient will miss the other "
+        refuse(o, "an invariant operand is combined with other types: make it R first, or its gradient will "
+                  "lack the other "
                   "ranks' share");
     return count[SPMD_V] ? SPMD_V : count[SPMD_R] ? SPMD_R : SPMD_I;
 }
 
-/* y = x w^T + bias, w [.., out, in]; a third operand of integers is not a bias: it assigns rows to
- * experts. */
+/* Returns the type of y = x w^T + bias, w [.., out, in]. A third operand of integers is not a bias: it assigns rows
+ * to experts. */
 static Spmd gemm(const Operands *o) {
     enum { X, W, BIAS };
     const Tensor *const x = o->call->in[X], *const w = o->call->in[W], *const third = o->call->in[BIAS],
                         *const bias = third && dtype_is_float((DType)third->dtype) ? third : NULL;
     const Spmd sx = spmd_on(x->spmd, o->axis), sw = spmd_on(w->spmd, o->axis);
-    const bool is_cut = w->cut && o->axis != AXIS_EP; /* over EP experts are distributed, not sharded */
+    const bool is_cut = w->cut && o->axis != AXIS_EP; /* over EP, experts are distributed, not sharded */
     if (sw != SPMD_V || !is_cut) return local(o, false);
     if (w->cut == 1) {
-        if (sx != SPMD_R && !is_neutral(x, sx)) refuse(o, "the weight is cut by output: x must be R");
+        if (sx != SPMD_R && !is_neutral(x, sx)) refuse(o, "the weight is split by output: x must be R");
         if (bias && spmd_on(bias->spmd, o->axis) != SPMD_V)
-            refuse(o, "the weight is cut by output, the bias is not");
+            refuse(o, "the weight is split by output, but the bias is not");
         return SPMD_V;
     }
-    if (sx != SPMD_V) refuse(o, "the weight is cut by input: x must be V");
-    if (bias) refuse(o, "the output is a partial sum: the bias belongs after the reduction");
+    if (sx != SPMD_V) refuse(o, "the weight is split by input: x must be V");
+    if (bias) refuse(o, "the output is a partial sum: add the bias after the reduction");
     return SPMD_P;
 }
 
-/* Row id[i] of a table w. */
+/* Returns the type of row id[i] of a table w. */
 static Spmd lookup(const Operands *o) {
     enum { ID, W };
     const Spmd id = spmd_on(o->call->in[ID]->spmd, o->axis), w = spmd_on(o->call->in[W]->spmd, o->axis);
@@ -74,8 +75,8 @@ static Spmd lookup(const Operands *o) {
     return SPMD_P;
 }
 
-/* A sum over the tokens of a microbatch, which is sharded over tp and cp. Each data-parallel rank has
- * different microbatches. */
+/* Returns the type of a sum over the tokens of a microbatch, which is sharded over tp and cp. Each data-parallel rank
+ * has different microbatches. */
 static Spmd sum(const Operands *o) {
     const Spmd s = local(o, false);
     return s == SPMD_V && (o->axis == AXIS_TP || o->axis == AXIS_CP) ? SPMD_P : s;

@@ -1,13 +1,13 @@
 /* The tape of coarse ops. Running an op records it. tape_backward visits the records in reverse order and
- * calls each op's hand-written backward. A backward also consists of ops. Its source is next to that of its
+ * calls each op's hand-written backward. A backward also consists of ops. Its source is next to the source of its
  * forward.
  *
- * Memory: outputs of a recorded forward live in the slot space until tape_end. Gradients and temporaries live
- * in the transient space and are freed as soon as the nodes that need them are done. The sizes of both spaces
- * are measured by a run of the same code on the null device (space_peak).
+ * Memory: outputs of a recorded forward are in the slot space until tape_end. Gradients and temporaries are in the
+ * transient space, and are freed as soon as the nodes that need them are done. A run of the same code on the null
+ * device measures the sizes of both spaces (space_peak).
  *
- * Gradients: a tensor may feed several ops. The first gradient that reaches it is kept or shared (no copy);
- * later ones are added. A shared gradient is copied before it is written (tape_grad_out), so sharing is never
+ * Gradients: several ops may read a tensor. The first gradient of a tensor is kept or shared (no copy), and later
+ * gradients are added. A shared gradient is copied before it is written (tape_grad_out), so sharing is never
  * visible. */
 #pragma once
 
@@ -28,48 +28,46 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 typedef struct Tape Tape;
 
-/* An observer of the tape, which the search for a divergence uses. An observed tape waits for each
- * communication before it continues. The observer sees an op when its outputs are ready (also inside a block,
- * each time that the block runs), and a node before and after its backward under `need`. */
+/* An observer of the tape, which the search for a divergence uses. An observed tape waits for each communication
+ * before it continues. The observer is called for an op when its outputs are ready (also inside a block, each time
+ * that the block runs). It is called for a node before and after the node's backward under `need`. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
-/* The data that every op of a run needs. It is plain data that belongs to the caller and does not change
+/* The data that every op of a run needs. The struct is plain data that belongs to the caller and does not change
  * during the run. */
 typedef struct RunContext {
     Device *device;
-    DType dtype;          /* storage of activations: F64, F32, BF16 or F16 */
-    bool batch_invariant; /* --batch-invariant-mode: whether the result of a sample must not depend on other
-                            samples */
+    DType dtype; /* the storage type of activations: F64, F32, BF16 or F16 */
+    /* set by --batch-invariant-mode: the result of a sample must not depend on other samples */
+    bool batch_invariant;
     uint64_t seed;
-    const Layout *layout; /* NULL: one rank */
+    const Layout *layout; /* NULL if there is one rank */
     Comm *comm;           /* NULL if the layout has one rank */
     Sync *sync;           /* is notified of parameters in use and of complete gradients; may be NULL */
-    TapeProbe *probe;     /* NULL: none */
+    TapeProbe *probe;     /* NULL if there is no observer */
     void *probe_arg;
-    bool exact;             /* whether outputs of ops are rounded to the grid of the exact lane
-                               (exact_on_grid) */
-    bool keeps_gathered;    /* whether to keep the gathered inputs of column-parallel layers until their
-                               backward */
-    bool postpones_experts; /* whether to overlap gradients of the experts' weights with an all-to-all */
-    unsigned at_once;       /* mask of axes whose collectives are waited for as soon as they start */
-    bool registered;        /* whether activations are registered with the group of tensor parallelism
-                        (comm_register) */
+    bool exact;             /* outputs of ops are rounded to the grid of the exact lane (exact_on_grid) */
+    bool keeps_gathered;    /* the gathered inputs of column-parallel layers are kept until their backward */
+    bool postpones_experts; /* gradients of the experts' weights overlap with an all-to-all */
+    unsigned at_once;       /* mask of the axes whose collectives must not overlap with other work */
+    /* activations are registered with the group of tensor parallelism (comm_register) */
+    bool registered;
 } RunContext;
 
 /* The data that the ops of an open tape need about their microbatch. */
 typedef struct MicrobatchContext {
-    bool recording;       /* a backward will follow; if not, blocks (tape_block) keep only their output */
+    bool recording;       /* a backward will follow; otherwise, blocks (tape_block) keep only their output */
     bool training;        /* dropout is active */
     bool dropless;        /* experts have no capacity */
-    int64_t first_sample; /* index of the first sample in the whole run */
+    int64_t first_sample; /* index of the first sample among all samples of the run */
     double aux_scale;     /* the gradient of the step's loss with respect to an auxiliary loss */
 } MicrobatchContext;
 
-/* The exact lane rounds every value that is not a partial sum to a multiple of 2^-20. A sum of products below
- * 2^13 in magnitude is then exact however it is sharded. A value is then rounded to the same grid point in
- * every layout, unless rounding noise of 2^-53 crosses the middle between two points, so in practice all
- * layouts are bitwise equal. */
+/* The exact lane rounds every value that is not a partial sum to a multiple of 2^-20. A sum of products below 2^13 in
+ * magnitude is then exact with any sharding. A value is then rounded to the same grid point in every layout, unless
+ * rounding noise of 2^-53 crosses the middle between two points. In practice, all layouts are therefore bitwise
+ * equal. */
 enum { EXACT_GRID_BITS = 20 };
 static inline double exact_on_grid(double x) {
     return ldexp(rint(ldexp(x, EXACT_GRID_BITS)), -EXACT_GRID_BITS);
@@ -78,8 +76,8 @@ static inline double exact_on_grid(double x) {
 Tape *tape_new(const RunContext *, Space *slot, Space *transient);
 void tape_free(Tape *);
 const RunContext *tape_context(const Tape *);
-/* Sets the fiber on which the tape runs. The tape pauses it before each wait for an operation that does not
- * move integers, so that other fibers can compute. NULL: no pauses. */
+/* Sets the fiber on which the tape runs. The tape pauses the fiber before each wait for an operation that does not
+ * move integers, so that other fibers can compute. If the fiber is NULL, there are no pauses. */
 void tape_pauses(Tape *, Fiber *);
 /* Sets the space for later gradients and temporaries. No gradient or temporary may be in use. */
 void tape_transient_to(Tape *, Space *transient);
@@ -89,12 +87,12 @@ void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);
 /* Discards everything, in a time that does not depend on the number of tensors. */
 void tape_end(Tape *);
-/* Returns zeroed host memory that lives until tape_end, for data that a block (tape_block) reads again in its
+/* Returns zeroed host memory that exists until tape_end, for data that a block (tape_block) reads again in its
  * backward. */
 void *tape_alloc(Tape *, size_t bytes);
 
-/* Whether a backward will follow the op that runs now. It is true exactly once for each op of a training
- * microbatch, even if a block runs the op again. It is never true in an evaluation. Code that counts or
+/* Returns whether a backward will follow the op that runs now. The result is true exactly once for each op of a
+ * training microbatch, even if a block runs the op again. It is never true in an evaluation. Code that counts or
  * accumulates outside the tape must check this. */
 bool tape_is_recording(const Tape *);
 /* Return the number of ranks along an axis, and the group of this rank along the axes of a mask. */
@@ -103,42 +101,40 @@ Group tape_group(const Tape *, unsigned mask);
 /* Returns the positions of the rows of x [s,b,...] in a sequence of *total positions, which is sharded over
  * CP in zigzag order (base/zigzag.h), and over TP if x is V on that axis. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
-/* Call it halfway through the forward of a branch (nn/branch.h). With sequence parallelism only a norm
- * separates a branch's reduce-scatter from the next one's all-gather, so pauses only between branches would
- * hide at most one of the two. A pause here lets another microbatch run its norm, and the two halves hide one
- * operation each. The backward also pauses here, unless it gathers the branch's input again, because it then
- * pauses for the gather. */
+/* Must be called halfway through the forward of a branch (nn/branch.h). With sequence parallelism, only a norm
+ * separates a branch's reduce-scatter from the all-gather of the next branch. Pauses only between branches would hide
+ * at most one of the two operations. A pause halfway lets another microbatch run its norm, and each half then hides
+ * one operation. The backward also pauses halfway, unless it gathers the branch's input again, because it then pauses
+ * for the gather. */
 void tape_pause_halfway(Tape *);
 
 /* ---- tensors, blocks, offloading and the backward ---- */
 
-/* Returns a new tensor that lives as long as the forward in progress or, inside a backward, as long as its
- * node. */
+/* Returns a new tensor. It exists as long as the forward in progress or, inside a backward, as long as its node. */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
-/* Returns a tensor from outside that needs a gradient, such as an input from another pipeline stage. After
- * tape_backward, tape_grad returns its gradient. `data` is the caller's memory; if it is NULL, memory of the
- * slot space is used. */
+/* Returns a tensor that needs a gradient but was not computed on this tape, such as an input from another pipeline
+ * stage. After tape_backward, tape_grad returns its gradient. `data` is the caller's memory. If it is NULL, memory of
+ * the slot space is used. */
 Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
 /* Sets the caller's memory for the stage's output, which is sent to another stage and which no backward reads. The
- * output is the tensor that the next op or block after tape_output_next returns. NULL, which is the default
- * after tape_begin, means the slot space. */
+ * output is the tensor that the next op or block after tape_output_next returns. If `memory` is NULL, which is the
+ * default after tape_begin, the slot space is used. */
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
-/* Runs fn(tape, self, x) and keeps only its output and x; the backward runs fn again. This is the only
- * interface for recomputation. If the tape does not record, the intermediate tensors of fn are also
- * dropped. */
+/* Runs fn(tape, self, x) and keeps only its output and x. The backward runs fn again. This is the only interface for
+ * recomputation. If the tape does not record, the intermediate tensors of fn are also dropped. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
-/* Memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller owns it;
- * NULL means the slot space. */
+/* Sets the memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller owns the
+ * Offload. If it is NULL, the slot space is used. */
 void tape_offload_to(Tape *, Offload *);
-/* Call these before and after each of the Offload's layers, which must be consecutive. In the forward, only
- * the next layer may read this layer's outputs. One sweep must compute all gradients of the layer
+/* These functions must be called before and after each layer of the Offload. The layers must be consecutive. In the
+ * forward, only the next layer may read the outputs of a layer. One sweep must compute all gradients of the layer
  * (NEED_ALL). */
 void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
-/* Sets the gradient of the output y to dy (same shape), before tape_play. */
+/* Sets the gradient of the output y to dy, which has the same shape. Must be called before tape_play. */
 void tape_give(Tape *, Tensor *y, Tensor *dy);
 /* Runs the backward of all nodes, in reverse order. A DW sweep after a DX sweep reuses the gradients that
  * were set. */
@@ -149,7 +145,7 @@ static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
     tape_play(t, need);
 }
 
-/* Called after every op of a forward or backward, recorded or not. Unlike a TapeProbe it does not make
- * operations wait, so it may count and time. */
+/* A function that is called after every op of a forward or backward, recorded or not. Unlike a TapeProbe, it does not
+ * make operations wait, so it can be used for counting and timing. */
 typedef void TapeTrace(void *arg, const OpDef *, const Call *);
 void tape_trace(Tape *, TapeTrace *, void *arg);

@@ -43,8 +43,8 @@ static Tensor *grad_new(Tape *t, Tensor *x) {
 
 Tensor *tape_grad(Tape *t, Tensor *y) {
     (void)t;
-    CHECK(y->grad, "no gradient has arrived at this output");
-    CHECK(y->refs == 0, "%d views of this output have had no gradient", y->refs);
+    CHECK(y->grad, "this output has no gradient");
+    CHECK(y->refs == 0, "%d views of this output have no gradient", y->refs);
     return y->grad;
 }
 
@@ -64,8 +64,8 @@ static Tensor *view_grad(Tape *t, Tensor *x) {
     return out;
 }
 
-/* The first gradient of a step (at ZeRO stages 2 and 3: of a sweep) overwrites the memory, and later
- * gradients are added. */
+/* Returns the main gradient. The first gradient of a step (at ZeRO stages 2 and 3: of a sweep) overwrites the memory,
+ * and later gradients are added. */
 static Tensor *main_grad(Tape *t, Tensor *x) {
     if (t->context->sync) {
         end_bucket(t, param_of(x));
@@ -122,7 +122,8 @@ void tape_grad_share(Tape *t, Tensor *x, Tensor *g, Need need) {
 
 Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
     if (!(x->flags & TENSOR_NEEDS_GRAD) || !(need & NEED_DX)) return NULL;
-    CHECK(!x->grad && !x->base, "only the sole gradient of a whole tensor can use the tensor's own memory");
+    CHECK(!x->grad && !x->base,
+          "only the sole gradient of a tensor that is not a view can use the memory of the tensor");
     x->grad = tape_header(t, tensor_make(x->data, (DType)x->dtype, x->ndim, x->dim));
     x->grad->refs = 1;
     x->grad->spmd = spmd_dual_type(x->spmd);
@@ -132,7 +133,7 @@ Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
 
 /* ---- the sweep ---- */
 
-/* Call it when a node's parameter gradients have been computed, or never will be. */
+/* Must be called when the parameter gradients of a node have been computed, or will never be computed. */
 static void end_uses(Tape *t, const Call *call) {
     for (int i = 0; i < CALL_IN; i++) {
         if (!is_parameter(call->in[i])) continue;
@@ -169,7 +170,7 @@ static void play_node(Tape *t, size_t i, Need need) {
     const Need shown = n.ahead ? need & NEED_DX : need;
     if (!y)
         n.backward(t, &n, need);
-    else if (y->grad) { /* else no gradient depends on the node, or a DX sweep has finished it */
+    else if (y->grad) { /* otherwise, no gradient depends on the node, or a DX sweep has finished it */
         t->recording = false;
         if (shown) tape_probe(t, TAPE_PLAYS, n.op, &n.call, shown);
         n.backward(t, &n, need);
@@ -194,8 +195,7 @@ void tape_give(Tape *t, Tensor *y, Tensor *dy) {
     CHECK(tensor_same_shape(y, dy), "the gradient's shape differs from the output's");
     Tensor *seed = tape_header(t, *dy);
     seed->flags = GRAD_BORROWED;
-    seed->refs = 1; /* the reference of the caller, so that the gradient counts as shared and is never
-                       written */
+    seed->refs = 1; /* the caller's reference, so that the gradient counts as shared and is never written */
     tape_grad_share(t, y, seed, NEED_DX);
 }
 

@@ -10,7 +10,7 @@ typedef struct Block {
     void *self;
 } Block;
 
-/* Runs the block with its tensors in the transient space; the caller frees them. */
+/* Runs the block with its tensors in the transient space. The caller frees them. */
 static Tensor *run_block(Tape *t, const Block *b, Tensor *x, bool recording) {
     Space *space = t->space;
     bool outer = t->recording;
@@ -27,7 +27,7 @@ static void drop_to(Tape *t, size_t mark) {
 }
 
 static void block_backward(Tape *t, const Node *n, Need need) {
-    if (!(need & NEED_DX)) return; /* because a block computes both kinds of gradients in the DX sweep */
+    if (!(need & NEED_DX)) return; /* a block computes both kinds of gradients in the DX sweep */
     const Block *b = n->call.attr;
     Tensor *x = n->call.in[0];
     Tensor *inner = tape_alias(t, x);
@@ -63,7 +63,7 @@ Tensor *tape_block(Tape *t, BlockFn *fn, void *self, Tensor *x) {
 /* ---- offloading: nodes that mark where a layer begins and ends ---- */
 
 static int64_t layer_of(const Node *n, Need need) {
-    CHECK(need == NEED_ALL, "offloaded activations are there for one sweep, not for several");
+    CHECK(need == NEED_ALL, "offloaded activations are available for only one sweep");
     return *(const int64_t *)n->call.attr;
 }
 
@@ -78,7 +78,7 @@ void tape_offload_to(Tape *t, Offload *o) { t->offload = o; }
 
 void tape_offload_begin(Tape *t, int64_t layer) {
     if (!t->offload) return;
-    CHECK(t->space == t->slot, "a layer is offloaded inside of another, or of a block");
+    CHECK(t->space == t->slot, "a layer is offloaded inside of another layer or of a block");
     t->space = offload_enter(t->offload, layer);
     if (t->recording) tape_append(t, NULL, (Call){.attr = &layer}, sizeof layer, play_begin);
 }

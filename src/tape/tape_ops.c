@@ -17,13 +17,14 @@ static void to_grid(Tape *t, Tensor *y) {
              &(Call){.out = {y}, .attr = &(SnapAttr){EXACT_GRID_BITS}, .device = t->context->device});
 }
 
-/* Called after every op: rounds its outputs in the exact lane, and calls the trace. */
+/* Must be called after every op. Rounds its outputs in the exact lane, and calls the trace. */
 static void ran(Tape *t, const OpDef *op, const Call *call) {
     for (int i = 0; t->context->exact && i < CALL_OUT; i++) to_grid(t, call->out[i]);
     if (t->trace) t->trace(t->trace_arg, op, call);
 }
 
-/* Gathers the values of the op's parameters, which may be on other ranks. A detached parameter gets its new memory. */
+/* Gathers the values of the op's parameters, which may be on other ranks. A detached parameter is set to its new
+ * memory. */
 static void use_parameters(Tape *t, const Call *call) {
     Param *used[CALL_IN];
     int n = 0;
@@ -48,7 +49,7 @@ void tape_call(Tape *t, const OpDef *op, Call call) {
     ran(t, op, &call);
 }
 
-/* A probe reads results when a node ends, so with a probe no operation may overlap. */
+/* A probe reads results when a node ends, so no operation may overlap if there is a probe. */
 bool tape_overlaps(const Tape *t, Axis axis) {
     return !(t->context->at_once & 1u << axis) && !t->context->probe;
 }
@@ -150,7 +151,7 @@ void tape_append(Tape *t, const OpDef *op, Call call, size_t attr_size, NodeBack
 void tape_seed(Tape *t, Tensor *y, double dy) {
     const FillAttr fill = {dy};
     if (!t->recording || !(y->flags & TENSOR_NEEDS_GRAD)) return;
-    CHECK(!y->grad && !y->base, "an auxiliary loss is a whole tensor");
+    CHECK(!y->grad && !y->base, "an auxiliary loss must not be a view");
     Tensor *g = tape_tensor(t, (DType)y->dtype, y->ndim, y->dim);
     tape_call(t, &OPS[OP_fill], (Call){.out = {g}, .attr = &fill});
     g->flags = GRAD_BORROWED;

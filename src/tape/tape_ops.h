@@ -8,15 +8,16 @@ typedef struct Node Node;
 typedef void NodeBackward(Tape *, const Node *, Need);
 
 struct Node {
-    const OpDef *op;        /* NULL for a recompute node and for a mark (of a layer or a pause) */
-    Call call;              /* operands of the forward, none for a mark; attr points to the tape's copy */
+    const OpDef *op; /* NULL for a recompute node, and for a mark (of a layer or a pause) */
+    /* the operands of the forward, or none for a mark; attr points to the tape's copy */
+    Call call;
     NodeBackward *backward; /* NULL if no gradient flows back through this op */
-    bool ahead;             /* whether the op's parameter gradients were computed before it was recorded
-                               (tape_early_grads_begin) */
+    /* the gradients of the op's parameters were computed before it was recorded (tape_early_grads_begin) */
+    bool ahead;
 };
 
-/* Returns a view of `base` at `offset` elements. Its gradient is the same view of base's gradient. All views
- * of a tensor together must cover it, and no op may read the tensor itself. */
+/* Returns a view of `base` at `offset` elements. The gradient of the view is the same view of the gradient of `base`.
+ * All views of a tensor together must cover it, and no op may read the tensor itself. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
 /* Returns a second Tensor for the data of x, with a separate gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
@@ -24,9 +25,9 @@ Tensor *tape_alias(Tape *, const Tensor *x);
 Tensor *tape_detach(Tape *, const Tensor *x);
 /* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
-/* Runs an op and records it. Outputs need a gradient if any input does. They get the type that the op's rule
- * gives them. If the rule gives none, this is a fault whose message names the op and the axis. attr (NULL or
- * attr_size bytes) is copied. */
+/* Runs an op and records it. Outputs need a gradient if any input does. The op's rule determines their types.
+ * Operands that the rule does not allow are a fault, whose message names the op and the axis. attr (NULL or attr_size
+ * bytes) is copied. */
 void tape_run(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 
 /* Sets the types of the outputs, as tape_run does. */
@@ -38,23 +39,22 @@ void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
  * adds, and tape_early_grads_end instead of tape_record. */
 void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* Whether the op that runs now is part of a backward, because a block is recomputed. */
+/* Returns whether the op that runs now is part of a backward, because a block is recomputed. */
 bool tape_in_backward(const Tape *);
-/* The exact lane does not round x's gradient to the grid, nor x itself if an op writes it after this call. Ranks may
- * hold partial sums of x, which must not be rounded before they are added. */
+/* After this call, the exact lane does not round the gradient of x to the grid. It also does not round x if an op
+ * writes it after the call. Ranks may hold partial sums of x, which must not be rounded before they are added. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
 /* Returns memory for the duration of one builder or backward. tape_drop frees it. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
-/* Frees x unless it is `kept`, for callers of a function that may return its input unchanged. */
+/* Frees x unless it is `kept`. For callers of a function that may return its input unchanged. */
 static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }
-/* Starts a collective, which is called `op` in traces and reports. Sets the buffers and the type of the
- * CommCall. If n is 0, n becomes the number of elements of `in`, or of `out` for COMM_REDUCE_SCATTER. Other
- * work may run between start and finish, but neither buffer may be freed. These functions do nothing on the
- * null device. */
+/* Starts a collective, whose name in traces and reports is that of `op`. Sets the buffers and the type of the
+ * CommCall. If n is 0, n becomes the number of elements of `in`, or of `out` for COMM_REDUCE_SCATTER. Other work may
+ * run between start and finish, but neither buffer may be freed. These functions do nothing on the null device. */
 void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 typedef struct TapeComm {
     const OpDef *op;
@@ -68,8 +68,8 @@ void tape_comm_finish(Tape *, TapeComm);
  * collectives. For point-to-point messages, the caller of tape_comm_start must call it, after starting all messages
  * that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
-/* Sets every element of the gradient of y to dy before the backward. Use it for an auxiliary loss, which no
- * other op reads. It does nothing unless the tape records. */
+/* Sets every element of the gradient of y to dy before the backward. This function is used for an auxiliary loss,
+ * which no other op reads. It does nothing unless the tape records. */
 void tape_seed(Tape *, Tensor *y, double dy);
-/* Whether operations along the axis may overlap with others. */
+/* Returns whether operations along the axis may overlap with others. */
 bool tape_overlaps(const Tape *, Axis);

@@ -12,39 +12,39 @@ struct Tape {
     const RunContext *context;
     MicrobatchContext microbatch;
     Space *slot, *transient;
-    Space *space;       /* the space of tape_tensor: the slot, an offloaded layer's space, or the
-                           transient space inside a block */
-    Offload *offload;   /* NULL: nothing is offloaded */
+    /* the space of tape_tensor: the slot, the space of an offloaded layer, or the transient space inside a block */
+    Space *space;
+    Offload *offload;   /* NULL if nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
-    void *output;       /* memory of the stage's output; NULL means the slot */
+    void *output;       /* memory of the stage's output; NULL for the slot */
     bool output_next;   /* the next tensor of the slot is the stage's output */
     TensorList dropped; /* tensors of open blocks, in the transient space */
     Node *nodes;
     size_t n_nodes, cap_nodes;
     bool recording;
-    bool trains, playing; /* a backward will follow; the backward is running */
+    bool trains, playing; /* trains: a backward will follow; playing: the backward is running */
     struct {
-        Postponed *run; /* NULL: none */
+        Postponed *run; /* NULL if no call is postponed */
         void *arg;
         Call call;
     } postponed;
     bool postpones; /* the node in progress has postponed the rest of its backward */
-    Fiber *fiber;   /* if this is NULL, the tape waits without a pause */
+    Fiber *fiber;   /* if NULL, the tape waits without pausing */
     int *uses;      /* [parameter number]: number of ops whose backward has not run yet, for sync_ready */
     int n_uses;
     TapeTrace *trace;
     void *trace_arg;
 };
 
-/* GRAD_BORROWED: the gradient's bytes have another owner (the caller's dy, or the tensor itself), so they are
- * never freed. */
+/* GRAD_BORROWED: the memory of the gradient has another owner (the caller's dy, or the tensor itself), so it is never
+ * freed. */
 enum { GRAD_BORROWED = 8, OFF_GRID = 16 };
 
 static inline bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 
 Tensor *tape_header(Tape *, Tensor);
 Tensor *tape_take(Tape *, Space *, DType, int ndim, const int64_t *dim);
-/* Returns a tensor that lives until the forward in progress is discarded. */
+/* Returns a tensor that exists until the forward in progress is discarded. */
 Tensor *tape_take_kept(Tape *, DType, int ndim, const int64_t *dim);
 /* Inside a block, adds the tensor to the list of tensors that are freed at the block's end. */
 void tape_note_dropped(Tape *, Tensor *);

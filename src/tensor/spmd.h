@@ -2,7 +2,7 @@
  * gradient:
  *
  *   I  invariant   the same value on all ranks, and the same gradient                       dual: I
- *   R  replicated  the same value on all ranks; each rank holds a summand of the gradient        dual: P
+ *   R  replicated  the same value on all ranks; each rank holds a summand of the gradient  dual: P
  *   V  varying     each rank holds a different piece of the value and of the gradient       dual: V
  *   P  partial     each rank holds a summand of the value; the gradient is replicated       dual: R
  *

@@ -186,7 +186,7 @@ TEST(bad_splits_are_sentences) {
 
 TEST(bad_strings_name_the_place) {
     static const char *const cases[][2] = {
-        {"Et|tLx", "'Et|tLx', character 6: give E, t, m, L, | or a group"},
+        {"Et|tLx", "'Et|tLx', character 6: expected E, t, m, L, | or a group"},
         {"Et|tm|L", "has 1 layers that predict further tokens (m), but --mtp-num-layers is 0"},
         {"Et|tL --mtp-num-layers 2",
          "has 0 layers that predict further tokens (m), but --mtp-num-layers is 2"},

@@ -236,7 +236,7 @@ TEST(options_choose_the_schedule) {
     assert_true(s.mixed && s.group == 6);
     assert_string_equal(
         spec_of(six, 2, 9, false, &s).msg,
-        "9 microbatches a step in groups of 6 leave a last group of 3, less than "
+        "9 microbatches per step in groups of 6 leave a last group of 3, which is less than "
         "--pipeline-model-parallel-size 4, with which the interleaved schedule can deadlock: change "
         "--global-batch-size, --micro-batch-size or --microbatch-group-size-per-virtual-pipeline-stage");
     const char *zero = "--pipeline-model-parallel-size 4 --pipeline-schedule zero-bubble";

@@ -299,7 +299,7 @@ TEST(sentences_name_rank_action_and_reason) {
                     "pipeline rank 0, action 1, forward of microbatch 1, chunk 0, slot 0: the slot is taken");
     assert_sentence(false, 1, 0, (Action){ACTION_FORWARD, 0, 1, 0, -1, false},
                     "pipeline rank 1, action 0, forward of microbatch 1, chunk 0, slot 0: it receives a "
-                    "message before one that was sent earlier");
+                    "message before another message that was sent earlier");
     assert_sentence(false, 1, 4, (Action){ACTION_BACKWARD_WEIGHT, 0, 1, 1, -1, false},
                     "pipeline rank 1, action 4, weight gradient of microbatch 1, chunk 0, slot 1: weight "
                     "gradients must process the microbatches in order");
@@ -308,10 +308,10 @@ TEST(sentences_name_rank_action_and_reason) {
                     "must process the microbatches in order");
     assert_sentence(false, 0, 2, (Action){ACTION_BACKWARD_WEIGHT, 0, 0, 0, -1, false},
                     "pipeline rank 0, action 2, weight gradient of microbatch 0, chunk 0, slot 0: its input "
-                    "gradient has not been made");
+                    "gradient has not been computed");
     assert_sentence(false, 1, 0, (Action){ACTION_BACKWARD_INPUT, 0, 0, 0, -1, false},
                     "pipeline rank 1, action 0, input gradient of microbatch 0, chunk 0, slot 0: its forward "
-                    "has not been made");
+                    "has not run");
     assert_sentence(true, 1, 1, (Action){ACTION_BACKWARD, 0, 0, 0, -1, false},
                     "pipeline rank 1, action 1, backward of microbatch 0, chunk 0, slot 0: the schedule is "
                     "for forwards only");

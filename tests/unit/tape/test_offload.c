@@ -285,6 +285,6 @@ static void expect_fault(Misuse *run, const char *sentence) {
 }
 
 TEST(misuse_is_a_fault) {
-    expect_fault(sweep_twice, "one sweep, not for several");
+    expect_fault(sweep_twice, "available for only one sweep");
     expect_fault(nest, "inside of another");
 }

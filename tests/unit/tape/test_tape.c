@@ -293,6 +293,6 @@ static void use_one_of_two_views(Leaves *l) {
 TEST(a_view_without_gradient_is_a_fault) {
     Leaves l;
     open_leaves(&l);
-    EXPECT_FAULT("1 views of this output have had no gradient", use_one_of_two_views(&l));
+    EXPECT_FAULT("1 views of this output have no gradient", use_one_of_two_views(&l));
     close_net(&l.net);
 }

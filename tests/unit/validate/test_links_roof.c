@@ -120,7 +120,7 @@ TEST(too_few_samples_are_a_limit) {
     links_limit_samples(&r, few, "all_reduce", out);
     links_limit_samples(&r, NULL, "all_gather", out);
     assert_string_equal(out->limit[0], "speed: all_reduce against the roof of the links, because there are "
-                                       "only 6 samples, and 7 are needed");
+                                       "only 6 samples, but 7 are needed");
     assert_non_null(
         strstr(out->limit[1], "all_gather against the roof of the links, because there are only 0"));
     free(few), free(enough), free(out);
