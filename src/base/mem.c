@@ -29,6 +29,12 @@ void *mem_grow(void *old, size_t count, size_t size) {
 
 void *mem_aligned(size_t bytes) { return checked(aligned_alloc(64, (bytes + 64) / 64 * 64), bytes); }
 
+void *mem_copy(const void *from, size_t bytes) {
+    void *to = mem_alloc(bytes + 1);
+    if (bytes) memcpy(to, from, bytes);
+    return to;
+}
+
 char *mem_strdup(const char *s) {
     size_t n = strlen(s) + 1;
     return memcpy(mem_alloc(n), s, n);

@@ -35,10 +35,18 @@ static void adjust(Engine *e, const Live *live, int64_t at) {
         if (r->ends[i] >= 0 && r->ends[i] < vocab) e->scratch[r->ends[i]] = -INFINITY;
 }
 
+/* The model's logits are finite, so a token is allowed unless e->scratch excludes it. */
+static bool any_is_allowed(const Engine *e) {
+    for (int64_t i = 0; i < e->model->plan.vocab; i++)
+        if (e->scratch[i] > -INFINITY) return true;
+    return false;
+}
+
 int32_t choice_token(Engine *e, const Live *live, int64_t at, int64_t best) {
     const Request *r = &live->request;
     if (choice_is_best(live, at)) return (int32_t)best;
     const double uniform = philox_uniform(r->seed, hash_name("generate"), r->stream << 32 | (uint64_t)at);
     adjust(e, live, at);
+    if (!any_is_allowed(e)) return -1;
     return (int32_t)sampling_choose(&r->sampling, e->scratch, e->model->plan.vocab, uniform);
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/amount.h"
+#include "base/clock.h"
 #include "base/fault.h"
 #include "comm/agree.h"
 #include "infer/engine_state.h"
@@ -60,21 +61,16 @@ static bool extend(Engine *e, Live *live, int64_t rows) {
 
 /* ---- requests ---- */
 
-static void *copied(const void *from, int64_t n, size_t size) {
-    void *to = mem_alloc((size_t)(n + 1) * size);
-    if (n) memcpy(to, from, (size_t)n * size);
-    return to;
-}
-
 void request_copy(Request *r) {
-    r->prompt = copied(r->prompt, r->n, sizeof *r->prompt);
-    r->ends = copied(r->ends, r->n_ends, sizeof *r->ends);
-    r->sampling.bias = copied(r->sampling.bias, r->sampling.n_bias, sizeof *r->sampling.bias);
-    r->salt = copied(r->salt, r->n_salt, 1);
+    r->prompt = mem_copy(r->prompt, (size_t)r->n * sizeof *r->prompt);
+    r->ends = mem_copy(r->ends, (size_t)r->n_ends * sizeof *r->ends);
+    sampling_copy(&r->sampling);
+    r->salt = mem_copy(r->salt, (size_t)r->n_salt);
 }
 
 void request_free(Request *r) {
-    free((void *)r->prompt), free((void *)r->ends), free((void *)r->sampling.bias), free((void *)r->salt);
+    sampling_free(&r->sampling);
+    free((void *)r->prompt), free((void *)r->ends), free((void *)r->salt);
 }
 
 static void live_free(Engine *e, Live *live) {
@@ -138,7 +134,7 @@ Err engine_check(const Engine *e, const Request *r) {
 Err engine_add(Engine *e, const Request *r) {
     ERR_RETURN(engine_check(e, r));
     Live *live = mem_zero(1, sizeof *live);
-    *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n};
+    *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n, .added_ns = clock_ns(), .waited_ns = -1};
     live->n_first = live->n;
     request_copy(&live->request);
     live->tokens = mem_zero((size_t)(live->n + r->max_new_tokens + 1), sizeof *live->tokens);
@@ -262,6 +258,7 @@ static bool admit(Engine *e, int64_t *rest) {
         return false;
     }
     e->shared += live->computed;
+    if (live->waited_ns < 0) live->waited_ns = clock_ns() - live->added_ns, live->cached = live->computed;
     list_insert(&e->running, e->running.n, list_remove(&e->waiting, 0));
     add_share(e, live, n, 0);
     *rest -= n;
@@ -282,10 +279,15 @@ static void plan_pass(Engine *e) {
 
 /* ---- results ---- */
 
+static void stamp(const Engine *e, const Live *live, EngineEvent *event) {
+    event->id = live->request.id, event->weights = e->weights;
+    event->cached = live->cached, event->waited_ns = live->waited_ns;
+}
+
 /* Reports a token, whose logits are in e->row. */
 static void report(Engine *e, const Live *live, EngineEvent event, EngineSink *sink, void *arg) {
     const int64_t vocab = e->model->plan.vocab, k = live->request.likeliest;
-    event.id = live->request.id, event.weights = e->weights;
+    stamp(e, live, &event);
     if (live->request.logprobs || event.kind == EVENT_PROMPT)
         event.logprob = sampling_logprob(e->row, vocab, event.token);
     if (k > 0) {
@@ -297,12 +299,10 @@ static void report(Engine *e, const Live *live, EngineEvent event, EngineSink *s
 }
 
 static void finish(const Engine *e, Live *live, Finish why, EngineSink *sink, void *arg) {
+    EngineEvent event = {.kind = EVENT_END, .index = live->n, .finish = why};
+    stamp(e, live, &event);
     live->ended = true;
-    sink(arg, &(EngineEvent){.kind = EVENT_END,
-                             .id = live->request.id,
-                             .index = live->n,
-                             .finish = why,
-                             .weights = e->weights});
+    sink(arg, &event);
 }
 
 /* Chooses the token after the last one. */
@@ -314,6 +314,10 @@ static void append(Engine *e, Live *live, int64_t best, EngineSink *sink, void *
     }
     if (live->n - live->n_first < r->max_new_tokens) {
         const int32_t token = choice_token(e, live, live->n, best);
+        if (token < 0) {
+            finish(e, live, FINISH_NONE, sink, arg);
+            return;
+        }
         EngineEvent event = {.kind = EVENT_TOKEN, .index = live->n, .token = token};
         if (engine_ends(r->ends, r->n_ends, token)) {
             live->ended = true;
@@ -400,17 +404,18 @@ void engine_continue(Engine *e, int64_t id, int32_t token) {
 /* A copy of the list, which shares the first n pages. */
 static PageList shared_pages(PagePool *pool, const PageList *l, int64_t n) {
     page_pool_share(pool, n, l->page);
-    return (PageList){copied(l->page, n, sizeof *l->page), n};
+    return (PageList){mem_copy(l->page, (size_t)n * sizeof *l->page), n};
 }
 
 void engine_fork(Engine *e, int64_t id, int64_t copy) {
     remove_ended(e);
     const Live *from = running(e, id);
     const int64_t full = from->computed / e->limits.page;
-    Live *live = copied(from, 1, sizeof *from);
+    Live *live = mem_copy(from, sizeof *from);
     live->request.id = copy;
     request_copy(&live->request);
-    live->tokens = copied(from->tokens, from->n_first + from->request.max_new_tokens, sizeof *from->tokens);
+    live->tokens = mem_copy(from->tokens, (size_t)(from->n_first + from->request.max_new_tokens + 1) *
+                                              sizeof *from->tokens);
     live->encoder_pages = shared_pages(e->encoder_pages, &from->encoder_pages, from->encoder_pages.n);
     live->pages = shared_pages(e->pages, &from->pages, full);
     CHECK(e->running.n < e->limits.requests && extend(e, live, live->computed), "no room for a copy");

@@ -37,7 +37,7 @@ typedef struct Request {
     const int32_t *prompt; /* [n]; copied. It goes to the encoder if the model has one */
     int64_t n;             /* at least 1 */
     int32_t start;         /* the first token of the decoder of an encoder-decoder model */
-    Sampling sampling;     /* its biases are copied */
+    Sampling sampling;     /* copied */
     uint64_t seed, stream;
     int64_t min_new_tokens; /* no end token is chosen before this many new tokens */
     int64_t max_new_tokens; /* at least 0 */
@@ -60,6 +60,7 @@ typedef enum Finish {
     FINISH_STOP,   /* an end token */
     FINISH_LENGTH, /* max_new_tokens */
     FINISH_NAN,    /* the model's logits are not finite */
+    FINISH_NONE,   /* no token is allowed */
 } Finish;
 
 typedef enum EngineEventKind {
@@ -78,6 +79,8 @@ typedef struct EngineEvent {
     int64_t n_likeliest;          /* 0 or Request.likeliest */
     Finish finish;                /* of EVENT_END */
     int64_t weights;              /* number of calls of engine_new_weights before the pass */
+    int64_t cached;    /* tokens of the prompt that were in shared pages when the request was admitted */
+    int64_t waited_ns; /* time from engine_add to the admission */
 } EngineEvent;
 
 /* Receives the events of a step, in the order of admission. It may call engine_abort. */

@@ -22,6 +22,7 @@ typedef struct Live {
     uint64_t before; /* PageName.before of the next page */
     bool encoded;    /* whether the encoder's rows are in the pool */
     bool ended;
+    int64_t added_ns, waited_ns, cached; /* as in EngineEvent; waited_ns -1: it was never admitted */
     int64_t drafts;   /* number of drafts that the current pass checks, which follow the n tokens */
     int64_t drafted;  /* number of leading tokens that the caches of drafts contain */
     int64_t drafting; /* `drafted` after the drafts of the current pass */
@@ -109,7 +110,7 @@ void choice_read_row(const Engine *, const Tensor *logits, int64_t i);
 /* Whether token `at` of a request is the likeliest one, so that e->row is not needed. */
 bool choice_is_best(const Live *, int64_t at);
 /* Chooses token `at` of a request: `best` (Engine.best), or from e->row. The choice depends only on the request, its
- * tokens before `at` and the logits. */
+ * tokens before `at` and the logits. -1: no token is allowed. */
 int32_t choice_token(Engine *, const Live *, int64_t at, int64_t best);
 
 /* Computes the drafts of the shares that have some (speculation.c). */

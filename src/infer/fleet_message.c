@@ -61,6 +61,8 @@ static void sampling(Words *w, Sampling *s) {
     real(w, &s->presence), real(w, &s->frequency), real(w, &s->repetition);
     INTEGER(w, s->top_k);
     ARRAY(w, s->bias, s->n_bias);
+    ARRAY(w, s->allowed, s->n_allowed);
+    ARRAY(w, s->bad, s->n_bad);
 }
 
 static void request(Words *w, Request *r) {
@@ -105,6 +107,8 @@ static void event(Words *w, EngineEvent *e) {
     INTEGER(w, e->token);
     INTEGER(w, e->finish);
     INTEGER(w, e->weights);
+    INTEGER(w, e->cached);
+    INTEGER(w, e->waited_ns);
     real(w, &e->logprob);
     ARRAY(w, e->likeliest, e->n_likeliest);
 }
@@ -118,7 +122,7 @@ void event_read(Words *w, EngineEvent *e) {
     *e = (EngineEvent){0};
     event(w, e);
     if (!e->n_likeliest) e->likeliest = NULL;
-    w->bad |= (unsigned)e->kind > EVENT_END || (unsigned)e->finish > FINISH_NAN;
+    w->bad |= (unsigned)e->kind > EVENT_END || (unsigned)e->finish > FINISH_NONE;
 }
 
 Err head_check(const int64_t *head, int words, int rank) {

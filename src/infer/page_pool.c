@@ -78,12 +78,6 @@ static void remove_name(PagePool *p, int64_t i) {
     x->tokens = NULL, x->salt = NULL, x->number = 0;
 }
 
-static void *copied(const void *from, size_t bytes) {
-    void *to = mem_alloc(bytes + 1);
-    if (bytes) memcpy(to, from, bytes);
-    return to;
-}
-
 uint64_t page_pool_name(PagePool *p, int64_t page, const PageName *name) {
     const int64_t other = named(p, name);
     if (other != NONE) return p->page[other].number;
@@ -93,8 +87,8 @@ uint64_t page_pool_name(PagePool *p, int64_t page, const PageName *name) {
           (long long)x->users, (unsigned long long)x->number);
     x->number = ++p->numbers;
     x->before = name->before, x->n = name->n, x->n_salt = name->n_salt;
-    x->tokens = copied(name->tokens, (size_t)name->n * sizeof *x->tokens);
-    x->salt = copied(name->salt, (size_t)name->n_salt);
+    x->tokens = mem_copy(name->tokens, (size_t)name->n * sizeof *x->tokens);
+    x->salt = mem_copy(name->salt, (size_t)name->n_salt);
     x->next = *bucket, *bucket = page;
     return x->number;
 }

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -57,14 +58,42 @@ static void keep_likely(double *logits, int64_t n, double p) {
         if (logits[i] < least) logits[i] = -INFINITY;
 }
 
+void sampling_copy(Sampling *s) {
+    s->bias = mem_copy(s->bias, (size_t)s->n_bias * sizeof *s->bias);
+    s->allowed = mem_copy(s->allowed, (size_t)s->n_allowed * sizeof *s->allowed);
+    s->bad = mem_copy(s->bad, (size_t)s->n_bad * sizeof *s->bad);
+}
+
+void sampling_free(Sampling *s) { free((void *)s->bias), free((void *)s->allowed), free((void *)s->bad); }
+
 static bool penalizes(const Sampling *s) {
     return s->presence != 0 || s->frequency != 0 || (s->repetition > 0 && s->repetition != 1);
 }
 
-bool sampling_adjusts(const Sampling *s) { return s->n_bias || penalizes(s); }
+bool sampling_adjusts(const Sampling *s) { return s->n_bias || s->n_allowed || s->n_bad || penalizes(s); }
+
+static void keep_allowed(const Sampling *s, double *logits, int64_t vocab) {
+    bool *allowed = mem_zero((size_t)vocab, sizeof *allowed);
+    for (int64_t i = 0; i < s->n_allowed; i++) allowed[s->allowed[i]] = true;
+    for (int64_t i = 0; i < vocab; i++)
+        if (!allowed[i]) logits[i] = -INFINITY;
+    free(allowed);
+}
+
+/* Excludes the last token of each bad sequence whose other tokens end the n new tokens. */
+static void exclude_bad(const Sampling *s, const int32_t *fresh, int64_t n, double *logits) {
+    for (int64_t at = 0; at < s->n_bad; at += 1 + s->bad[at]) {
+        const int64_t before = s->bad[at] - 1;
+        const int32_t *bad = s->bad + at + 1;
+        if (before <= n && !memcmp(fresh + n - before, bad, (size_t)before * sizeof *bad))
+            logits[bad[before]] = -INFINITY;
+    }
+}
 
 void sampling_adjust(const Sampling *s, const int32_t *tokens, int64_t n, int64_t n_prompt, double *logits,
                      int64_t vocab) {
+    if (s->n_allowed) keep_allowed(s, logits, vocab);
+    exclude_bad(s, tokens + n_prompt, n - n_prompt, logits);
     for (const TokenBias *b = s->bias; b < s->bias + s->n_bias; b++) logits[b->id] += b->bias;
     const double repetition = s->repetition > 0 ? s->repetition : 1;
     if (!penalizes(s)) return;

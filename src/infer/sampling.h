@@ -1,7 +1,8 @@
 /* Chooses the next token as vLLM does (v1/sample/sampler.py), whose steps include those of Megatron-LM
  * (core/inference/text_generation_controllers):
  *
- *  - sampling_adjust: add the biases, then apply the penalties for tokens that the text has;
+ *  - sampling_adjust: exclude tokens that are not allowed, or that would end a bad word; add the biases; then apply the
+ *    penalties for tokens that the text has;
  *  - divide the logits by the temperature;
  *  - keep the tokens whose probability is at least min_p times that of the likeliest;
  *  - keep the top k tokens and ties with the k-th;
@@ -27,7 +28,17 @@ typedef struct Sampling {
     double repetition; /* for tokens of the prompt too: divides positive logits, multiplies others; 0: off */
     const TokenBias *bias; /* [n_bias] */
     int64_t n_bias;
+    const int32_t *allowed; /* [n_allowed] the only tokens that may be chosen; n_allowed 0: all tokens */
+    int64_t n_allowed;
+    /* [n_bad] sequences of tokens that must not be new tokens: the length of the first one, its tokens, the length of the
+     * next one, ... */
+    const int32_t *bad;
+    int64_t n_bad;
 } Sampling;
+
+/* Replaces the arrays by copies, which sampling_free frees. */
+void sampling_copy(Sampling *);
+void sampling_free(Sampling *);
 
 /* Whether sampling_adjust may change logits. */
 bool sampling_adjusts(const Sampling *);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/min_max.h"
 #include "base/utf8.h"
 
 /* One text of the answer. */
@@ -18,9 +19,11 @@ typedef struct Choice {
     const TokenList *prompt;
     Str fresh;        /* the text that answer_stream has not sent; without a stream, the whole text */
     json_t *logprobs; /* the same for log-probabilities, or all tokens of ENDPOINT_MEGATRON; may be NULL */
-    json_t *ids;      /* new tokens that answer_stream has not sent, or NULL */
-    int64_t tokens;   /* number of generated tokens, with the one that ends the text */
-    double logprob;   /* the sum of their log-probabilities, if choices are compared */
+    json_t *prompt_logprobs;   /* of the first choice of a prompt, or NULL */
+    json_t *ids;               /* new tokens that answer_stream has not sent, or NULL */
+    int64_t tokens;            /* number of generated tokens, with the one that ends the text */
+    double logprob;            /* the sum of their log-probabilities, if choices are compared */
+    int64_t cached;            /* tokens of the prompt that were in shared pages; -1 before the first event */
     bool begun, ended, closed; /* begun, closed: the answer has its first, its last part */
     Reason reason;
     int32_t end;  /* the token that ended the text, or -1 */
@@ -39,6 +42,9 @@ struct Answer {
 };
 
 static bool is_chat(const Answer *a) { return a->ask.endpoint == ENDPOINT_CHAT; }
+
+/* Whether it is the first choice of its prompt. */
+static bool is_first(const Answer *a, const Choice *c) { return (c - a->choices) % a->ask.best_of == 0; }
 
 static bool is_megatron(const Answer *a) { return a->ask.endpoint == ENDPOINT_MEGATRON; }
 
@@ -133,9 +139,32 @@ static void add_logprob(const Answer *a, Choice *c, const EngineEvent *e, const 
         add_completion_logprob(c, e->token, e, likeliest, a->ask.likeliest);
 }
 
+/* Adds a token of the prompt with the most likely ones in its place: {ID: {"logprob", "rank", "decoded_token"}}, as in
+ * vLLM. The rank of a token that is not among the most likely ones is not known. */
+static void add_prompt_logprob(Choice *c, const EngineEvent *e, const LikelyToken *likeliest, int64_t n) {
+    json_t *map = json_object();
+    for (int64_t i = 0; i <= n; i++) {
+        const LikelyToken token = i < n ? likeliest[i] : (LikelyToken){e->token, e->logprob};
+        Str piece = {0};
+        char id[16];
+        snprintf(id, sizeof id, "%d", (int)token.id);
+        if (json_object_get(map, id)) continue;
+        text_piece(&c->text, token.id, &piece);
+        json_object_set_new(map, id,
+                            json_pack("{s:o,s:o,s:o}", "logprob", logprob_json(token.logprob), "rank",
+                                      i < n ? json_integer(i + 1) : json_null(), "decoded_token",
+                                      repaired(&piece)));
+        str_free(&piece);
+    }
+    json_array_append_new(c->prompt_logprobs, map);
+}
+
 /* ---- choices ---- */
 
 static const StopList NO_STOPS = {0};
+
+/* Whether the log-probabilities of a choice begin with those of its prompt. */
+static bool repeats_prompt(const Answer *a) { return (a->ask.echo || is_megatron(a)) && a->ask.logprobs; }
 
 /* Begins a choice with the text of its prompt, if the answer must repeat it. */
 static void begin(const Answer *a, Choice *c) {
@@ -146,7 +175,8 @@ static void begin(const Answer *a, Choice *c) {
     c->tools.format = a->ask.tools;
     c->logprobs = new_logprobs(a);
     c->ids = a->ask.ids ? json_array() : NULL;
-    c->end = -1;
+    c->end = c->cached = -1;
+    if (a->ask.prompt_likeliest >= 0 && is_first(a, c)) c->prompt_logprobs = json_pack("[n]");
     for (size_t i = 0; i < p->n && is_megatron(a); i++) add_megatron_token(c, p->at[i]);
     if (!echo) return;
     if (a->ask.logprobs) add_completion_logprob(c, p->at[0], NULL, NULL, 0);
@@ -172,9 +202,19 @@ static void end(const Answer *a, Choice *c, Ticket *ticket, Reason reason) {
     latency_add(a->latencies, LATENCY_REQUEST, clock_ns() - a->began);
 }
 
+/* Takes what the first event of a choice reports. */
+static void take_admission(const Answer *a, Choice *c, const EngineEvent *e) {
+    if (c->cached < 0) latency_add(a->latencies, LATENCY_QUEUE, e->waited_ns);
+    c->cached = e->cached;
+}
+
 static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEvent *e,
                     const LikelyToken *likeliest) {
     if (c->ended) return SERVED;
+    take_admission(a, c, e);
+    if (e->kind == EVENT_PROMPT && c->prompt_logprobs)
+        add_prompt_logprob(c, e, likeliest, a->ask.prompt_likeliest);
+    if (e->kind == EVENT_PROMPT && !repeats_prompt(a)) return SERVED;
     if (e->kind == EVENT_END && e->finish == FINISH_NAN) {
         ticket_end(ticket, c - a->choices, REASON_ERROR);
         return refuse(
@@ -182,6 +222,13 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
             "the model computes logits that are not finite after %lld tokens; check its parameters, or use a "
             "wider type (--lane)",
             (long long)e->index);
+    }
+    if (e->kind == EVENT_END && e->finish == FINISH_NONE) {
+        ticket_end(ticket, c - a->choices, REASON_ABORT);
+        return refuse(400, NULL, "no_token_allowed",
+                      "no token may follow %lld tokens, because of 'allowed_token_ids' or 'bad_words': "
+                      "remove one of them",
+                      (long long)e->index);
     }
     if (e->kind != EVENT_PROMPT && c->tokens >= a->ask.min_tokens) c->text.stops = &a->ask.stop;
     if (e->kind != EVENT_END || e->finish == FINISH_STOP) {
@@ -248,6 +295,7 @@ void answer_free(Answer *a) {
         text_free(&a->choices[i].text), tool_text_free(&a->choices[i].tools);
         str_free(&a->choices[i].fresh);
         json_decref(a->choices[i].logprobs), json_decref(a->choices[i].ids);
+        json_decref(a->choices[i].prompt_logprobs);
     }
     free(a->choices);
     ask_free(&a->ask);
@@ -260,20 +308,19 @@ Request *answer_requests(const Answer *a, int64_t *n) {
     Request *requests = mem_zero((size_t)a->n, sizeof *requests);
     for (int64_t i = 0; i < a->n; i++) {
         const TokenList *p = a->choices[i].prompt;
-        requests[i] =
-            (Request){.prompt = p->at,
-                      .n = (int64_t)p->n,
-                      .sampling = a->ask.sampling,
-                      .seed = a->seed + (uint64_t)i,
-                      .salt = a->ask.salt,
-                      .n_salt = a->ask.salt ? (int64_t)strlen(a->ask.salt) : 0,
-                      .min_new_tokens = a->ask.min_tokens,
-                      .max_new_tokens = ask_max_tokens(a->served, &a->ask, (int64_t)p->n),
-                      .ends = a->ask.ends,
-                      .n_ends = a->ask.n_ends,
-                      .logprobs = a->ask.logprobs || a->ask.best_of > a->ask.n,
-                      .prompt_logprobs = (a->ask.echo || is_megatron(a)) && a->ask.logprobs,
-                      .likeliest = a->ask.likeliest < a->served->vocab ? a->ask.likeliest : a->served->vocab};
+        requests[i] = (Request){.prompt = p->at,
+                                .n = (int64_t)p->n,
+                                .sampling = a->ask.sampling,
+                                .seed = a->seed + (uint64_t)i,
+                                .salt = a->ask.salt,
+                                .n_salt = a->ask.salt ? (int64_t)strlen(a->ask.salt) : 0,
+                                .min_new_tokens = a->ask.min_tokens,
+                                .max_new_tokens = ask_max_tokens(a->served, &a->ask, (int64_t)p->n),
+                                .ends = a->ask.ends,
+                                .n_ends = a->ask.n_ends,
+                                .logprobs = a->ask.logprobs || a->ask.best_of > a->ask.n,
+                                .prompt_logprobs = repeats_prompt(a) || a->choices[i].prompt_logprobs,
+                                .likeliest = larger(a->ask.likeliest, a->ask.prompt_likeliest)};
     }
     *n = a->n;
     return requests;
@@ -282,11 +329,14 @@ Request *answer_requests(const Answer *a, int64_t *n) {
 /* ---- JSON ---- */
 
 static json_t *usage(const Answer *a) {
-    json_int_t prompt = 0, fresh = 0;
+    json_int_t prompt = 0, fresh = 0, cached = 0;
     for (int64_t i = 0; i < a->ask.n_prompts; i++) prompt += (json_int_t)a->ask.prompts[i].n;
-    for (int64_t i = 0; i < a->n; i++) fresh += a->choices[i].tokens;
-    return json_pack("{s:I,s:I,s:I}", "prompt_tokens", prompt, "completion_tokens", fresh, "total_tokens",
-                     prompt + fresh);
+    for (const Choice *c = a->choices; c < a->choices + a->n; c++) {
+        fresh += c->tokens;
+        if (is_first(a, c)) cached += larger(c->cached, 0);
+    }
+    return json_pack("{s:I,s:I,s:I,s:{s:I}}", "prompt_tokens", prompt, "completion_tokens", fresh,
+                     "total_tokens", prompt + fresh, "prompt_tokens_details", "cached_tokens", cached);
 }
 
 static json_t *stop_reason(const Choice *c, const Answer *a) {
@@ -331,7 +381,10 @@ static json_t *choice_json(const Answer *a, const Choice *c, int64_t index, cons
                              : c->tools.calls           ? "tool_calls"
                                                         : "stop",
                              "stop_reason", stop_reason(c, a));
+    const Choice *first = c - (c - a->choices) % a->ask.best_of;
     if (c->ids) json_object_set(json, "token_ids", c->ids);
+    if (first->prompt_logprobs && !is_chat(a))
+        json_object_set(json, "prompt_logprobs", first->prompt_logprobs);
     if (c->ids && !c->begun) json_object_set_new(json, "prompt_token_ids", ids_json(c->prompt));
     if (!is_chat(a)) {
         json_object_set_new(json, "text", text);
@@ -397,6 +450,8 @@ json_t *answer_json(const Answer *a) {
         json_array_append_new(choices, choice_json(a, next_choice(a, i / a->ask.n), i, "message"));
     json_t *json = envelope(a, "chat.completion", choices);
     json_object_set_new(json, "usage", usage(a));
+    if (is_chat(a) && a->choices->prompt_logprobs)
+        json_object_set(json, "prompt_logprobs", a->choices->prompt_logprobs);
     return json;
 }
 

@@ -78,6 +78,8 @@ void metrics_print(const QueueCounts *c, Latencies *l, Str *out) {
     metric(out, "kv_cache_usage_perc", "gauge", "The part of the KV cache that requests have, from 0 to 1.",
            c->engine.pages ? 1 - (double)c->engine.free_pages / (double)c->engine.pages : 0);
     print_ends(c, out);
+    histogram(out, "request_queue_time_seconds", "Time from a request to its first pass of the model.", l,
+              LATENCY_QUEUE);
     histogram(out, "time_to_first_token_seconds", "Time from a request to its first token.", l,
               LATENCY_FIRST);
     histogram(out, "inter_token_latency_seconds", "Time from a token to the next one.", l, LATENCY_NEXT);

@@ -8,6 +8,7 @@
 
 /* Times of choices, as the threads of connections see them. */
 typedef enum Latency {
+    LATENCY_QUEUE,   /* from the request to its admission by the engine */
     LATENCY_FIRST,   /* from the request to the first token */
     LATENCY_NEXT,    /* from a token to the next one */
     LATENCY_REQUEST, /* from the request to the end of the text */

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/mem.h"
+#include "base/min_max.h"
 
-enum { MAX_PROMPTS = 1024, MAX_STOPS = 64, MAX_STOP_BYTES = 1024 };
+enum { MAX_PROMPTS = 1024, MAX_STOPS = 64, MAX_STOP_BYTES = 1024, MAX_BAD_WORDS = 1024 };
 
 Refusal request_parse(const Served *served, Endpoint endpoint, const char *body, size_t n, json_t **out) {
     REFUSE_UNLESS_SERVED(fields_parse(endpoint, body, n, out));
@@ -261,18 +261,17 @@ static Refusal read_stops(Ask *a, const json_t *body) {
     return SERVED;
 }
 
-/* Whether all tokens of the vocabulary end a text. */
+/* Whether all tokens that may be chosen end a text. */
 static bool all_end(const Served *served, const Ask *a) {
-    int64_t n = 0;
-    bool *ends = mem_zero((size_t)served->vocab, sizeof *ends);
-    for (int64_t i = 0; i < a->n_ends; i++) {
-        const int64_t id = a->ends[i];
-        if (id < 0 || id >= served->vocab) continue;
-        n += !ends[id];
-        ends[id] = true;
-    }
-    free(ends);
-    return n == served->vocab;
+    const Sampling *s = &a->sampling;
+    bool *continues = mem_zero((size_t)served->vocab, sizeof *continues), any = false;
+    for (int64_t i = 0; i < served->vocab; i++) continues[i] = !s->n_allowed;
+    for (int64_t i = 0; i < s->n_allowed; i++) continues[s->allowed[i]] = true;
+    for (int64_t i = 0; i < a->n_ends; i++)
+        if (a->ends[i] >= 0 && a->ends[i] < served->vocab) continues[a->ends[i]] = false;
+    for (int64_t i = 0; i < served->vocab; i++) any |= continues[i];
+    free(continues);
+    return !any;
 }
 
 /* list: the ids of `field`, or NULL. */
@@ -286,7 +285,8 @@ static Refusal read_ends(const Served *served, Ask *a, const char *field, const 
     free(ids.at);
     REFUSE_UNLESS_SERVED(refusal);
     return a->min_tokens && all_end(served, a)
-               ? refuse(400, "min_tokens", NULL, "'min_tokens' needs a token that is not in 'stop_token_ids'")
+               ? refuse(400, "min_tokens", NULL,
+                        "'min_tokens' needs a token that is not in 'stop_token_ids' and that may be chosen")
                : SERVED;
 }
 
@@ -314,6 +314,60 @@ static Refusal read_bias(const Served *served, const json_t *body, Sampling *out
     return SERVED;
 }
 
+static Refusal read_allowed(const Served *served, const json_t *body, Sampling *out) {
+    const json_t *list = json_object_get(body, "allowed_token_ids");
+    TokenList ids = {0};
+    if (!list || json_is_null(list)) return SERVED;
+    const Refusal refusal = request_ids(served, "allowed_token_ids", list, &ids);
+    out->allowed = ids.at, out->n_allowed = (int64_t)ids.n;
+    REFUSE_UNLESS_SERVED(refusal);
+    return ids.n ? SERVED : field_wrong("allowed_token_ids", "a list of token ids that is not empty");
+}
+
+/* Appends the tokens of a bad word to the list. Returns false if it has none, or others than the model. */
+static bool add_bad(const Served *served, const char *word, Sampling *out) {
+    TokenList ids = {0};
+    int32_t *bad = (int32_t *)(uintptr_t)out->bad;
+    if (tokenizer_encode_with(served->tokenizer, TOKENIZER_NO_SPECIAL, word, strlen(word), &ids.at, &ids.n)
+            .code)
+        return false;
+    out->bad = bad = mem_grow(bad, (size_t)out->n_bad + ids.n + 1, sizeof *bad);
+    int32_t *at = bad + out->n_bad;
+    bool valid = ids.n > 0;
+    for (size_t i = 0; i < ids.n; i++) at[i + 1] = ids.at[i], valid = valid && ids.at[i] < served->vocab;
+    *at = (int32_t)ids.n;
+    free(ids.at);
+    out->n_bad += valid ? *at + 1 : 0;
+    return valid;
+}
+
+/* Reads words as vLLM does (SamplingParams.update_from_tokenizer). A word also has the tokens with which it follows a
+ * blank, if there are as many and the first one differs. */
+static Refusal read_bad_words(const Served *served, const json_t *body, Sampling *out) {
+    const json_t *list = json_object_get(body, "bad_words"), *one;
+    size_t i;
+    if (!list || json_is_null(list)) return SERVED;
+    if (!json_is_array(list) || json_array_size(list) > MAX_BAD_WORDS)
+        return field_wrong("bad_words", "a list of at most 1024 texts");
+    json_array_foreach(list, i, one) {
+        const char *word = json_string_value(one);
+        if (!word || !*word || strlen(word) > MAX_STOP_BYTES)
+            return field_wrong("bad_words", "a list of texts of 1 to 1024 bytes");
+        const char *bare = word + strspn(word, " ");
+        char *blank = mem_printf(" %s", bare);
+        const int64_t first = out->n_bad;
+        bool valid = add_bad(served, *bare ? bare : word, out);
+        const int64_t second = out->n_bad;
+        valid = valid && add_bad(served, blank, out);
+        free(blank);
+        if (!valid)
+            return refuse(400, "bad_words", NULL, "the word %s has no tokens: remove it", quote(word).s);
+        const int32_t *a = out->bad + first, *b = out->bad + second;
+        if (*a != *b || a[1] == b[1]) out->n_bad = second;
+    }
+    return SERVED;
+}
+
 static Refusal read_sampling(const Served *served, Ask *a, const json_t *body) {
     const double top_p = field_number(body, "top_p", 1);
     const int64_t top_k = field_integer(body, "top_k", 0);
@@ -326,7 +380,9 @@ static Refusal read_sampling(const Served *served, Ask *a, const json_t *body) {
                              .repetition = field_number(body, "repetition_penalty", 0)};
     a->seeded = json_is_integer(json_object_get(body, "seed"));
     a->seed = (uint64_t)field_integer(body, "seed", 0);
-    return read_bias(served, body, &a->sampling);
+    REFUSE_UNLESS_SERVED(read_bias(served, body, &a->sampling));
+    REFUSE_UNLESS_SERVED(read_allowed(served, body, &a->sampling));
+    return read_bad_words(served, body, &a->sampling);
 }
 
 static Refusal read_numbers_of_choices(Ask *a, const json_t *body) {
@@ -344,6 +400,10 @@ static Refusal read_outputs(Ask *a, const json_t *body) {
     const char *name;
     a->echo = field_truth(body, "echo"), a->stream = field_truth(body, "stream");
     a->ids = field_truth(body, "return_token_ids");
+    a->prompt_likeliest = field_integer(body, "prompt_logprobs", -1);
+    if (a->prompt_likeliest >= 0 && a->stream)
+        return refuse(400, "prompt_logprobs", NULL,
+                      "'prompt_logprobs' is not streamed: set 'stream' to false");
     a->special = json_is_false(json_object_get(body, "skip_special_tokens"));
     a->stop.kept = field_truth(body, "include_stop_str_in_output");
     if (a->endpoint == ENDPOINT_CHAT) {
@@ -426,6 +486,8 @@ static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t 
     if (json_is_string(salt)) out->salt = mem_strdup(json_string_value(salt));
     REFUSE_UNLESS_SERVED(read_sampling(served, out, body));
     REFUSE_UNLESS_SERVED(read_outputs(out, body));
+    out->likeliest = smaller(out->likeliest, served->vocab);
+    out->prompt_likeliest = smaller(out->prompt_likeliest, served->vocab);
     REFUSE_UNLESS_SERVED(read_numbers_of_choices(out, body));
     if (!out->max_tokens && endpoint == ENDPOINT_CHAT) return field_wrong("max_tokens", "at least 1");
     if (!out->max_tokens && !out->echo)
@@ -490,7 +552,8 @@ static Refusal ask_megatron(const Served *served, const json_t *body, Ask *out) 
                               .top_p = field_number(body, "top_p", 0)},
                  .seeded = json_is_integer(json_object_get(body, "random_seed")),
                  .seed = (uint64_t)field_integer(body, "random_seed", 0),
-                 .logprobs = field_truth(body, "logprobs")};
+                 .logprobs = field_truth(body, "logprobs"),
+                 .prompt_likeliest = -1};
     if (out->sampling.top_k && out->sampling.top_p > 0)
         return refuse(400, "top_k", NULL, "'top_k' and 'top_p' are mutually exclusive: remove one");
     if (!out->max_tokens && !out->logprobs)
@@ -513,5 +576,5 @@ void ask_free(Ask *a) {
     for (int64_t i = 0; i < a->n_prompts; i++) free(a->prompts[i].at);
     for (int64_t i = 0; i < a->stop.n; i++) free(a->stop.at[i]);
     json_decref(a->texts);
-    free(a->prompts), free(a->stop.at), free(a->ends), free(a->salt), free((void *)a->sampling.bias);
+    free(a->prompts), free(a->stop.at), free(a->ends), free(a->salt), sampling_free(&a->sampling);
 }

@@ -31,7 +31,7 @@ typedef struct Ask {
     TokenList *prompts;
     int64_t n_prompts, n, best_of;
     int64_t min_tokens, max_tokens; /* max_tokens -1: as many as the context has */
-    Sampling sampling;              /* owns its biases */
+    Sampling sampling;              /* owned (sampling_free) */
     bool seeded;                    /* whether the request has a seed */
     uint64_t seed;
     StopList stop;
@@ -43,6 +43,7 @@ typedef struct Ask {
     char *salt;               /* of Request, or NULL */
     const ToolFormat *tools;  /* of calls in the text, or NULL */
     int64_t likeliest;        /* number of most likely tokens whose log-probabilities are reported */
+    int64_t prompt_likeliest; /* the same for tokens of the prompt; -1: none is reported */
 } Ask;
 
 /* Like fields_parse, and checks the name of the model. */

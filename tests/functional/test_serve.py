@@ -21,7 +21,8 @@ answer = server.post(COMPLETE, **ask)
 assert answer["choices"] == [{"index": 0, "text": greedy, "logprobs": None, "finish_reason": "length",
                               "stop_reason": None}], (answer, greedy)
 assert answer["object"] == "text_completion" and answer["model"] == NAME and answer["id"].startswith("cmpl-"), answer
-assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 24, "total_tokens": 28}, answer
+assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 24, "total_tokens": 28,
+                           "prompt_tokens_details": {"cached_tokens": 0}}, answer
 ids = [ord(c) for c in "The "]
 assert server.post("/tokenize", prompt="The ")["tokens"] == ids
 assert server.post("/detokenize", tokens=[*"é".encode(), 195])["prompt"] == "é\ufffd"
@@ -99,6 +100,26 @@ none = server.post(COMPLETE, prompt="The ", max_tokens=0, logprobs=0, echo=True)
 assert none["choices"][0]["text"] == "The " and none["usage"]["completion_tokens"] == 0, none
 assert none["choices"][0]["logprobs"]["token_logprobs"] == lists["token_logprobs"][:4], none
 
+# Log-probabilities of the prompt: those that `echo` has, and the likeliest tokens, with their ranks.
+echoed = server.post(COMPLETE, prompt="The é", max_tokens=1, logprobs=3, echo=True, return_token_ids=True)["choices"][0]
+for k in 0, 3, 20:
+    got = server.post(COMPLETE, prompt=["a", "The é"], max_tokens=1, prompt_logprobs=k, n=2)["choices"]
+    assert [c["prompt_logprobs"] for c in got[:2]] == [[None]] * 2 and got[2]["prompt_logprobs"] == got[3]["prompt_logprobs"]
+    assert got[2]["prompt_logprobs"][0] is None and got[2]["logprobs"] is None, got
+    lists, told = echoed["logprobs"], got[2]["prompt_logprobs"]
+    assert len(told) == len(echoed["prompt_token_ids"]), told
+    for i, token in [*enumerate(echoed["prompt_token_ids"])][1:]:
+        ranked = sorted(told[i].values(), key=lambda t: -t["logprob"])
+        own = told[i][str(token)]
+        assert own["logprob"] == lists["token_logprobs"][i] and own["decoded_token"] == lists["tokens"][i], (own, lists)
+        assert len(told[i]) - k in (0, 1) and (len(told[i]) == k) == (own["rank"] is not None), (told, k)
+        assert [t["rank"] for t in ranked][:k] == [*range(1, k + 1)], ranked
+        assert k != 3 or {t["decoded_token"]: t["logprob"] for t in ranked} == lists["top_logprobs"][i], (ranked, lists)
+one = server.post(COMPLETE, prompt="The é", max_tokens=5, temperature=0, logprobs=1)["choices"][0]
+both = server.post(COMPLETE, prompt="The é", max_tokens=5, temperature=0, logprobs=1, prompt_logprobs=5)["choices"][0]
+assert both == {**one, "prompt_logprobs": both["prompt_logprobs"]} and len(both["prompt_logprobs"]) == 6, (both, one)
+server.post(COMPLETE, 400, prompt="a", prompt_logprobs=1, stream=True)
+
 # A text ends before a stop string, which never appears in a stream, wherever it begins and however long it is.
 for seed in range(1000):
     ask = {"prompt": "The ", "max_tokens": 24, "temperature": 0.5, "seed": seed}
@@ -139,6 +160,37 @@ for penalties in (0, 0), (2, 0), (0, 2), (1.5, -0.5):
         value = lambda t: top[t] - penalties[0] * (t in fresh) - penalties[1] * fresh.count(t)
         assert value(token) == max(map(value, top)), (penalties, fresh, token, top)
         fresh.append(token)
+# The likeliest of the allowed tokens. A bad word is excluded after its beginning, but not because of the prompt.
+varied = lambda **body: greedy_text(frequency_penalty=2, logprobs=20, **body)["choices"][0]
+def assert_likeliest(choice, excluded):
+    """Asserts that each token is the likeliest one, unless excluded(text before it, token)."""
+    made = ""
+    for token, top in zip(choice["logprobs"]["tokens"], choice["logprobs"]["top_logprobs"]):
+        left = [t for t in top if not excluded(made, t)]
+        assert token == max(left, key=lambda t: top[t] - 2 * made.count(t)), (made, token, top)
+        made += token
+
+
+usual, allowed = varied()["text"], "aeiou nrst"
+assert_likeliest(varied(), lambda made, token: False)
+assert {*usual} - {*allowed} and len(usual) == 20, usual
+assert_likeliest(varied(allowed_token_ids=[*allowed.encode()]), lambda made, token: token not in allowed)
+word = next(usual[i:i + 2] for i in range(1, 20) if usual[i] != usual[i + 1])
+for words in [word], ["no such word", word], [word[1]], ["?" + word, word[0] + " " + word[1], usual[3:6]]:
+    choice = varied(bad_words=words)
+    assert_likeliest(choice, lambda made, token: any((made + token).endswith(w) for w in words))
+    assert choice["text"] != usual, (words, choice)
+forced = {"prompt": word[0], "logit_bias": {str(ord(word[1])): 100}, "max_tokens": 1}
+assert greedy_text(**forced, bad_words=[word])["choices"][0]["text"] == word[1], word
+same = dict(seed=3, temperature=1.5, allowed_token_ids=[*allowed.encode()], bad_words=["e", "st"], max_tokens=20)
+one = server.post(COMPLETE, prompt="The ", **same)["choices"][0]
+many = server.post(COMPLETE, prompt=["The ", "An", "The", "No "], **same)["choices"]
+assert many[0] == one and len({c["text"] for c in many}) == 4, (many, one)
+for stream in False, True:
+    got, _, told = server.request("POST", COMPLETE, {"prompt": "a", "allowed_token_ids": [97], "bad_words": ["aa"],
+                                                     "max_tokens": 5, "stream": stream})
+    assert got == (200 if stream else 400) and b'"code":"no_token_allowed"' in told, (got, told)
+    assert stream == (b'"text":"a"' in told) and b"no token may follow 2 tokens" in told, told
 for filters in {"min_p": 1}, {"top_k": 5, "top_p": 1e-9}, {"top_k": 1, "top_p": 0.9}:
     assert greedy_text(temperature=2, max_tokens=24, **filters)["choices"][0]["text"] == greedy, filters
 for least in range(4):
@@ -188,6 +240,12 @@ REFUSED = [
     (400, "logit_bias", {"logit_bias": [1]}), (400, "logit_bias", {"logit_bias": {"a": 1}}),
     (400, "logit_bias", {"logit_bias": {"": 1}}), (400, "logit_bias", {"logit_bias": {"99999999999999999999": 1}}),
     (400, "logit_bias", {"logit_bias": {"97": 101}}), (400, "logit_bias", {"logit_bias": {"97": None}}),
+    (400, "allowed_token_ids", {"allowed_token_ids": []}), (400, "allowed_token_ids", {"allowed_token_ids": [1 << 20]}),
+    (400, "allowed_token_ids", {"allowed_token_ids": 97}), (400, "bad_words", {"bad_words": "a"}),
+    (400, "bad_words", {"bad_words": [""]}), (400, "bad_words", {"bad_words": [3]}),
+    (400, "bad_words", {"bad_words": ["a"] * 1025}), (400, "bad_words", {"bad_words": ["a" * 1025]}),
+    (400, "prompt_logprobs", {"prompt_logprobs": 21}), (400, "prompt_logprobs", {"prompt_logprobs": True}),
+    (400, "min_tokens", {"min_tokens": 1, "stop_token_ids": [97], "allowed_token_ids": [97]}),
     (400, "min_tokens", {"min_tokens": 2}),
     (400, "min_tokens", {"min_tokens": 1, "stop_token_ids": [*range(VOCAB)]}), (400, "suffix", {"suffix": "a"}),
     (400, "unknown", {"unknown": 1}), (400, "messages", {"messages": []}),
@@ -199,7 +257,8 @@ for status, field, change in REFUSED:
     assert (got, error["param"]) == (status, field) and error["message"], (change, got, text)
     assert error["type"] == {404: "not_found_error"}.get(status, "invalid_request_error"), error
 neutral = {"presence_penalty": 0, "frequency_penalty": None, "min_p": 0, "min_tokens": 0, "repetition_penalty": 1.0,
-           "logit_bias": {}, "suffix": None, "user": "a", "best_of": 1, "cache_salt": "a", "priority": 0}
+           "logit_bias": {}, "suffix": None, "user": "a", "best_of": 1, "cache_salt": "a", "priority": 0,
+           "bad_words": [], "allowed_token_ids": [*range(256)]}
 assert server.post(COMPLETE, **{**ask, "temperature": 0}, **neutral)["choices"] == answer["choices"]
 told = server.post(COMPLETE, 400, **{**model, "max_tokens": POSITIONS})["error"]["message"]
 assert f"is {POSITIONS} tokens, and the request has 1 in the prompt and {POSITIONS} to generate" in told, told
@@ -306,8 +365,9 @@ before = server.metrics()
 server.post(COMPLETE, prompt="a", n=3, max_tokens=5, ignore_eos=True)
 server.post(COMPLETE, prompt="a", max_tokens=9, logit_bias={"97": 100}, stop=["aaa"])
 told = {name: after - before[name] for name, after in server.metrics().items()}
-for name, count in ("time_to_first_token", 4), ("inter_token_latency", 3 * 4 + 2), ("e2e_request_latency", 4):
+for name, count in ("request_queue_time", 4), ("time_to_first_token", 4), ("inter_token_latency", 3 * 4 + 2), ("e2e_request_latency", 4):
     assert told[f"{name}_seconds_count"] == count and told[f"{name}_seconds_sum"] > 0, (name, told)
+assert told["request_queue_time_seconds_sum"] < told["time_to_first_token_seconds_sum"], told
 assert told["time_to_first_token_seconds_sum"] + told["inter_token_latency_seconds_sum"] <= told[
     "e2e_request_latency_seconds_sum"] < 60 * 4, told
 assert [n for name, n in told.items() if name.startswith("request_success")] == [1, 3, 0, 0], told
@@ -365,10 +425,32 @@ assert len(seen) > 10 and special, seen
 texts = set()
 for salt, shared in ("a", 0), ("a", 128), ("b", 0), (None, 0), (None, 128):
     before = server.metrics()["prefix_cache_hits_total"]
-    texts.add(server.post(COMPLETE, prompt=(ids * 130)[:130], max_tokens=20, seed=1,
-                          cache_salt=salt)["choices"][0]["text"])
+    salted = {"prompt": (ids * 130)[:130], "max_tokens": 20, "seed": 1, "cache_salt": salt}
+    made = server.post(COMPLETE, **salted)
+    assert made["usage"]["prompt_tokens_details"] == {"cached_tokens": shared}, (made, salt)
+    texts.add(made["choices"][0]["text"])
     assert server.metrics()["prefix_cache_hits_total"] - before == shared, (salt, shared)
 assert len(texts) == 1, texts
+both = server.post(COMPLETE, **{**salted, "prompt": [salted["prompt"], [7] * 70], "n": 2})["usage"]
+assert both["prompt_tokens_details"] == {"cached_tokens": 128} and both["prompt_tokens"] == 200, both
+# The prompt's log-probabilities of a chat, whose pages are then not shared.
+whole = server.post(CHAT, messages=messages * 9, max_tokens=1, prompt_logprobs=1)
+ids = server.post("/tokenize", messages=messages * 9)["tokens"]
+echoed = server.post(COMPLETE, prompt=ids, max_tokens=0, echo=True, logprobs=1)["choices"][0]["logprobs"]
+assert len(ids) > 64 and whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}, whole["usage"]
+assert [t[str(i)]["logprob"] for t, i in zip(whole["prompt_logprobs"][1:], ids[1:])] == echoed["token_logprobs"][1:]
+assert {k: v["decoded_token"] for k, v in whole["prompt_logprobs"][2].items()}[str(ids[2])] == echoed["tokens"][2]
+# Drafts are chosen among the allowed tokens, too.
+for seed in range(3):
+    limited = {"prompt": "The", "max_tokens": 40, "seed": seed, "temperature": 2, "bad_words": ["loss", "the"],
+               "allowed_token_ids": [*range(40, 300)], "return_token_ids": True}
+    before = server.metrics()
+    tokens = server.post(COMPLETE, **limited)["choices"][0]["token_ids"]
+    after = server.metrics()
+    assert {*tokens} <= {*range(40, 300)} and len(tokens) == 40, tokens
+    drafts, kept = (after[n] - before[n] for n in ("spec_decode_num_draft_tokens_total",
+                                                   "spec_decode_num_accepted_tokens_total"))
+    assert drafts - 6 <= kept <= drafts and kept > 20, (drafts, kept)
 for wrong in [], [3], [{"content": "a"}], [{"role": "user", "content": [{"type": "image_url"}]}]:
     assert server.post(CHAT, 400, messages=wrong)["error"]["param"] == "messages", wrong
 # the first new token may begin with a blank, which the text of the new tokens alone would not have

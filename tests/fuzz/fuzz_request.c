@@ -58,6 +58,15 @@ static void check_refusal(const Refusal *r) {
 static void check_ask(const Ask *ask) {
     CHECK(ask->n_prompts * ask->best_of <= CHOICES && ask->n >= 1 && ask->n <= ask->best_of, "%lld choices",
           (long long)(ask->n_prompts * ask->best_of));
+    const Sampling *s = &ask->sampling;
+    for (int64_t i = 0; i < s->n_allowed; i++)
+        CHECK(s->allowed[i] >= 0 && s->allowed[i] < served()->vocab, "the allowed token %d", s->allowed[i]);
+    for (int64_t at = 0; at < s->n_bad; at += 1 + s->bad[at]) {
+        CHECK(s->bad[at] > 0 && s->bad[at] < s->n_bad - at, "a bad word of %d tokens", s->bad[at]);
+        for (int64_t i = 1; i <= s->bad[at]; i++)
+            CHECK(s->bad[at + i] >= 0 && s->bad[at + i] < served()->vocab, "the bad token %d",
+                  s->bad[at + i]);
+    }
     for (const TokenList *p = ask->prompts; p < ask->prompts + ask->n_prompts; p++) {
         CHECK(p->n >= 1 && (int64_t)p->n + ask_max_tokens(served(), ask, (int64_t)p->n) <= CONTEXT,
               "a prompt of %zu", p->n);
@@ -139,7 +148,8 @@ void fuzz_seeds(Corpus *c) {
          "\"logprobs\": 3, \"echo\": true, \"logit_bias\": {\"3\": -1.5, \"4\": 100}}"},
         {ENDPOINT_COMPLETIONS,
          "{\"prompt\": \"a\", \"presence_penalty\": 0.5, \"frequency_penalty\": -1, \"repetition_penalty\": "
-         "1.1, \"min_tokens\": 2, \"stop_token_ids\": [5], \"include_stop_str_in_output\": true}"},
+         "1.1, \"min_tokens\": 2, \"stop_token_ids\": [5], \"allowed_token_ids\": [5, 7, 9], \"bad_words\": "
+         "[\"loss\", \" the\"], \"prompt_logprobs\": 2, \"include_stop_str_in_output\": true}"},
         {ENDPOINT_COMPLETIONS,
          "{\"prompt\": [\"a\", [1, 2, 3]], \"stream\": true, \"stream_options\": {\"include_usage\": true, "
          "\"continuous_usage_stats\": true}, \"return_token_ids\": true, \"user\": \"u\"}"},

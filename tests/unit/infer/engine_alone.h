@@ -91,6 +91,8 @@ static bool one_in(Dice *d, int64_t sides) { return !roll(d, sides); }
 
 static Sampling draw_sampling(Dice *d) {
     static const TokenBias BIAS[] = {{7, 1.5}, {9, -100}};
+    static const int32_t ALLOWED[] = {0, 1, 2, 4, 7, 8, 9, 12, 13, 20, 21, 22, 30},
+                         BAD[] = {1, 8, 2, 7, 7, 3, 1, 2, 4};
     static const double TEMPERATURES[] = {0, 0.7, 1.3};
     return (Sampling){.temperature = TEMPERATURES[roll(d, 3)],
                       .top_k = one_in(d, 2) ? roll(d, 12) : 0,
@@ -100,7 +102,11 @@ static Sampling draw_sampling(Dice *d) {
                       .frequency = one_in(d, 5) ? 0.25 : 0,
                       .repetition = one_in(d, 5) ? 1.2 : 0,
                       .bias = BIAS,
-                      .n_bias = one_in(d, 5) ? 2 : 0};
+                      .n_bias = one_in(d, 5) ? 2 : 0,
+                      .allowed = ALLOWED,
+                      .n_allowed = one_in(d, 5) ? sizeof ALLOWED / sizeof *ALLOWED : 0,
+                      .bad = BAD,
+                      .n_bad = one_in(d, 5) ? sizeof BAD / sizeof *BAD : 0};
 }
 
 /* Some prompts have equal first pages. End tokens outside the vocabulary never end a request. */
@@ -151,7 +157,7 @@ static void case_models(Case *c, const char *words, Device *device) {
 
 /* A case of long texts, whose tokens the engine chooses alone. */
 static inline void case_init(Case *c, const char *words, Device *device) {
-    Dice d = {2, 0, 0};
+    Dice d = {4, 0, 0};
     case_models(c, words, device);
     draw_requests(c, &d);
     for (int i = 0; i < REQUESTS; i++)

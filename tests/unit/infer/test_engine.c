@@ -1,6 +1,7 @@
 /* Tests the engine on the CPU (engine_alone.h), and that pages are neither lost nor shared. */
 #include "unit/infer/engine_alone.h"
 
+#include "base/clock.h"
 #include "infer/page_pool.h"
 #include "run/model_run.h"
 
@@ -25,6 +26,32 @@ TEST(requests_share_pages_only_with_their_salt) {
         assert_int_equal(engine_counts(e).shared, SHARED[i]);
         c.got[0].ended = c.got[0].n = 0;
     }
+    engine_free(e);
+    case_free(&c);
+}
+
+static void take_last(void *arg, const EngineEvent *e) { ((EngineEvent *)arg)[e->id] = *e; }
+
+/* The second request waits until the first one has ended, and its first page is in the pool. */
+TEST(events_have_the_time_in_the_queue) {
+    static Case c;
+    EngineEvent last[2];
+    case_init(&c, STYLES[0], cpu());
+    Engine *e = engine_open(
+        c.m,
+        (EngineLimits){.page = PAGE, .pages = 10, .requests = 1, .tokens = LONGEST, .shares_prefixes = true});
+    Request r = c.request[0];
+    r.n = PAGE + 5, r.max_new_tokens = 4, r.prompt_logprobs = false, r.n_ends = 0;
+    const int64_t before = clock_ns();
+    for (r.id = 0; r.id < 2; r.id++) assert_ok(engine_add(e, &r));
+    const int64_t added = clock_ns();
+    while (engine_counts(e).waiting + engine_counts(e).running == 2) engine_step(e, take_last, last);
+    const int64_t ran = clock_ns() - added;
+    while (engine_step(e, take_last, last)) continue;
+    assert_in_range(last[0].waited_ns, 0, clock_ns() - before - ran);
+    assert_in_range(last[1].waited_ns, ran, clock_ns() - before);
+    assert_int_equal(last[0].cached, 0);
+    assert_int_equal(last[1].cached, PAGE);
     engine_free(e);
     case_free(&c);
 }

@@ -14,11 +14,15 @@ static void assert_same_request(const Request *a, const Request *b) {
     assert_memory_equal(a->ends, b->ends, (size_t)a->n_ends * sizeof *a->ends);
     assert_int_equal(a->sampling.n_bias, b->sampling.n_bias);
     assert_memory_equal(a->salt, b->salt, (size_t)a->n_salt);
+    assert_memory_equal(a->sampling.allowed, b->sampling.allowed,
+                        (size_t)a->sampling.n_allowed * sizeof(int32_t));
+    assert_memory_equal(a->sampling.bad, b->sampling.bad, (size_t)a->sampling.n_bad * sizeof(int32_t));
     for (int64_t i = 0; i < a->sampling.n_bias; i++)
         assert_true(a->sampling.bias[i].id == b->sampling.bias[i].id &&
                     a->sampling.bias[i].bias == b->sampling.bias[i].bias);
     Request x = *a, y = *b;
     x.prompt = y.prompt, x.ends = y.ends, x.sampling.bias = y.sampling.bias, x.salt = y.salt;
+    x.sampling.allowed = y.sampling.allowed, x.sampling.bad = y.sampling.bad;
     assert_memory_equal(&x, &y, sizeof x);
 }
 
@@ -33,6 +37,7 @@ TEST(a_message_has_all_fields_of_an_order) {
     r->sampling.temperature = 0.1, r->sampling.top_k = 2, r->sampling.top_p = 0.3, r->sampling.min_p = 0.4;
     r->sampling.presence = 0.5, r->sampling.frequency = -0.6, r->sampling.repetition = 0.7;
     r->sampling.bias = BIAS, r->sampling.n_bias = 2;
+    r->sampling.allowed = PROMPT, r->sampling.n_allowed = 2, r->sampling.bad = PROMPT, r->sampling.n_bad = 3;
     r->min_new_tokens = 9, r->max_new_tokens = 10, r->ends = ENDS, r->n_ends = 2;
     r->salt = "salt of 17 bytes", r->n_salt = 17;
     r->logprobs = true, r->prompt_logprobs = true, r->likeliest = 12;
@@ -77,8 +82,8 @@ TEST(a_message_has_all_fields_of_an_order) {
 TEST(a_message_has_all_fields_of_an_event) {
     static const LikelyToken LIKELY[] = {{3, -0.5}, {4, -1.5}};
     static const EngineEvent EVENTS[] = {
-        {EVENT_TOKEN, 1, 2, 3, -0.25, LIKELY, 2, FINISH_STOP, 4},
-        {EVENT_END, INT64_MAX, 6, -7, 0, NULL, 0, FINISH_NAN, 0},
+        {EVENT_TOKEN, 1, 2, 3, -0.25, LIKELY, 2, FINISH_STOP, 4, 5, 6},
+        {EVENT_END, INT64_MAX, 6, -7, 0, NULL, 0, FINISH_NONE, 0, 0, -1},
     };
     Words w = {0};
     for (int i = 0; i < 2; i++) event_write(&w, &EVENTS[i]);
@@ -89,6 +94,7 @@ TEST(a_message_has_all_fields_of_an_event) {
         const EngineEvent *want = &EVENTS[i];
         assert_true(!all.bad && e.kind == want->kind && e.id == want->id && e.index == want->index &&
                     e.token == want->token && e.logprob == want->logprob && e.finish == want->finish &&
+                    e.cached == want->cached && e.waited_ns == want->waited_ns &&
                     e.weights == want->weights && e.n_likeliest == want->n_likeliest);
         assert_int_equal(e.likeliest == NULL, want->likeliest == NULL);
         for (int64_t k = 0; k < e.n_likeliest; k++)

@@ -172,8 +172,15 @@ static void to_ids(const char *letters, int32_t *out) {
 TEST(tokens_are_those_of_transformers) {
 #define LIST(...)                                                                                            \
     { __VA_ARGS__ }
-#define ROW(temperature, k, p, min_p, presence, frequency, repetition, bias, eighths, prompt, fresh, drawn)  \
-    {{temperature, k, p, min_p, presence, frequency, repetition, NULL, 2},                                   \
+#define ROW(heat, k, p, least, once, each, again, bias, eighths, prompt, fresh, drawn)                       \
+    {{.temperature = heat,                                                                                   \
+      .top_k = k,                                                                                            \
+      .top_p = p,                                                                                            \
+      .min_p = least,                                                                                        \
+      .presence = once,                                                                                      \
+      .frequency = each,                                                                                     \
+      .repetition = again,                                                                                   \
+      .n_bias = 2},                                                                                          \
      bias,                                                                                                   \
      eighths,                                                                                                \
      prompt,                                                                                                 \

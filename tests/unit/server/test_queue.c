@@ -17,6 +17,7 @@ TEST(a_ticket_that_is_not_read_is_lost) {
         int64_t bytes, ms;
         TicketState state;
     } CASES[] = {{1000, 0, TICKET_LOST}, {1 << 20, 0, TICKET_HAS_EVENTS}, {1000, 1000000, TICKET_HAS_EVENTS}};
+    static const int32_t PROMPT[] = {1};
     TestModel *m =
         test_model_on(setup_new("--num-layers 1 --hidden-size 8 --num-attention-heads 2 --vocab-size 9 "
                                 "--max-position-embeddings 64 "),
@@ -25,7 +26,7 @@ TEST(a_ticket_that_is_not_read_is_lost) {
         const EngineLimits limits = {.page = 64, .pages = PAGES, .requests = CHOICES, .tokens = CHOICES};
         Request requests[CHOICES];
         for (int i = 0; i < CHOICES; i++)
-            requests[i] = (Request){.prompt = (int32_t[]){1}, .n = 1, .max_new_tokens = NEW};
+            requests[i] = (Request){.prompt = PROMPT, .n = 1, .max_new_tokens = NEW};
         Fleet *e;
         Ticket *ticket;
         TicketEvents events;
