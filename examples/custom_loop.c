@@ -1,11 +1,11 @@
-/* An example of a separate training loop that uses the installed library. It shows options, model, batches, forward and
- * backward, the reduction of gradients, the optimizer and a checkpoint. It supports every layout; ranks are threads
- * (--ranks) or processes (mpirun).
+/* An example of a training loop that uses the installed library. The example shows options, the model, batches, the
+ * forward and backward passes, the reduction of gradients, the optimizer and a checkpoint. It supports every layout.
+ * Ranks are threads (--ranks) or processes (mpirun).
  *
  *     custom_loop --config tiny.conf --ranks 2 --save checkpoints
  *
- * The program accepts the options of `isotron pretrain` for the model, training and layout. Its losses are bitwise
- * equal to those of that command. --load resumes from a checkpoint. */
+ * The program accepts the options of `isotron pretrain` for the model, training and layout. The losses are bitwise
+ * equal to those of `isotron pretrain`. --load resumes from a checkpoint. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,10 +19,10 @@
 
 typedef struct Run {
     Config config; /* the options */
-    Data *data;    /* shared by all ranks of this process */
+    Data *data;    /* the data, which all ranks of this process share */
 } Run;
 
-/* Opens generated samples. To read your own text, set .paths instead; for any other source, fill a Batch. */
+/* Opens a dataset of generated samples. To read your text, set .paths instead. For any other source, fill a Batch. */
 static Err open_data(Run *run) {
     const Config *c = &run->config;
     const Derived *d = &run->config.derived;
@@ -52,7 +52,7 @@ static Err open_stream(const Run *run, const Trainer *t, Prefetch **stream) {
     return ERR_OK;
 }
 
-/* Returns the next n microbatches of this rank, with the positions of its context-parallel rank. */
+/* Sets `batches` to the next n microbatches of this rank, with the positions of its context-parallel rank. */
 static Err take_batches(const Trainer *t, Prefetch *stream, int64_t n, Arena *arena, Batch *out) {
     const Mesh *mesh = &t->run.layout.mesh;
     for (int64_t i = 0; i < n; i++) {
@@ -71,12 +71,13 @@ static Err step(Trainer *t, Prefetch *stream, StepReport *report) {
     Arena *arena = arena_new();
     Batch *batches = arena_alloc(arena, (size_t)n * sizeof *batches);
     Err e = comm_agree(t->run.comm,
-                       take_batches(t, stream, n, arena, batches)); /* an error on one rank stops all ranks */
+                       take_batches(t, stream, n, arena, batches)); /* an error on one rank ends all ranks */
     if (!e.code) {
-        *report = trainer_begin_step(t);                /* clears the gradients */
-        trainer_microbatches(t, batches, n, n, report); /* forward and backward */
+        *report = trainer_begin_step(t);                /* sets the gradients to zero */
+        trainer_microbatches(t, batches, n, n, report); /* runs the forward and backward passes */
         trainer_reduce(t, report);                      /* sums gradients and losses over the ranks */
-        trainer_update(t, report);                      /* clips, updates, advances the schedules */
+        /* clips gradients, updates parameters and advances the schedules */
+        trainer_update(t, report);
     }
     arena_free(arena);
     return e;
@@ -95,10 +96,10 @@ static Err train_steps(const Run *run, Trainer *t) {
     prefetch_stop(stream);
     if (e.code || !run->config.save) return e;
     ERR_RETURN(trainer_save(t));
-    return trainer_finish_save(t, true, &(int64_t){0}); /* waits for the save that --async-save has started */
+    return trainer_finish_save(t, true, &(int64_t){0}); /* waits for the save that --async-save started */
 }
 
-/* The main function of each rank. */
+/* Runs the training of one rank. */
 static Err train_rank(void *arg, Comm *comm) {
     const Run *run = arg;
     const DeviceSpec spec = map_device_spec(&run->config, comm ? comm_rank(comm) : 0);
@@ -107,7 +108,7 @@ static Err train_rank(void *arg, Comm *comm) {
     const MemoryPlan plan = memory_plan_new(&run->config, comm, device);
     Trainer *t = trainer_new(&run->config, &plan, comm, device);
     bool loaded;
-    Err e = comm_agree(comm, trainer_load(t, &loaded)); /* --load */
+    Err e = comm_agree(comm, trainer_load(t, &loaded)); /* loads the checkpoint of --load */
     if (!e.code && !loaded) {
         registry_init(t->run.model->registry, t->run.context.seed);
         trainer_publish(t);
@@ -121,7 +122,7 @@ static Err train_rank(void *arg, Comm *comm) {
 static Err prepare(Run *run, Args *args, int argc, char **argv) {
     ERR_RETURN(config_parse(&run->config, args, USE_TRAINING_LOOP, 0, argc, argv));
     if (args->help) return ERR_OK;
-    ERR_RETURN(world_size(&run->config)); /* the number of processes under mpirun */
+    ERR_RETURN(world_size(&run->config)); /* sets --ranks to the number of processes under mpirun */
     config_check(&run->config, CHECK_MODEL | CHECK_TRAIN, args);
     ERR_RETURN(args_end(args));
     config_finish(&run->config, args->arena, 0);

@@ -14,7 +14,7 @@ AmountText amount(int64_t n, const char *noun) {
 BytesText bytes_text(double bytes) {
     static const char *const UNITS[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     enum { LAST = sizeof UNITS / sizeof *UNITS - 1 };
-    const double NEXT = 1023.95; /* "%.1f" prints it as 1024.0 */
+    const double NEXT = 1023.95; /* "%.1f" prints this number as 1024.0 */
     BytesText text;
     int unit = 0;
     for (; unit < LAST && bytes >= NEXT; unit++) bytes /= 1024;

@@ -1,8 +1,8 @@
-/* Time. Durations come from the monotonic clock and stay integer nanoseconds until they are printed. */
+/* Clocks. Durations are measured with the monotonic clock and are integer nanoseconds until they are printed. */
 #pragma once
 
 #include <stdint.h>
 
-int64_t clock_ns(void); /* monotonic; differences only */
-/* "2026-01-31 12:00:00.123456", local time, the format of Megatron-LM's log lines. */
+int64_t clock_ns(void); /* monotonic time, of which only differences are meaningful */
+/* Writes the local time in the format of Megatron-LM's log lines, such as "2026-01-31 12:00:00.123456". */
 void clock_stamp(char out[32]);

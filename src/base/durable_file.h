@@ -8,19 +8,20 @@
 #include "base/err.h"
 
 typedef struct Sink {
-    char *path; /* owned until sink_close */
+    char *path; /* path of the file, owned until sink_close */
     int fd;
-    int64_t size; /* bytes so far */
-    char *buffer; /* the last `held` bytes, not yet written */
+    int64_t size; /* number of bytes written so far */
+    char *buffer; /* the last `held` bytes, which are not in the file yet */
     size_t held;
 } Sink;
 
-/* Creates or truncates the file. Call sink_close, sink_replace or sink_discard after it, even on error. */
+/* Creates or truncates the file. The caller must then call sink_close, sink_replace or sink_discard, even after an
+ * error. */
 Err sink_open(Sink *, const char *path);
 Err sink_add(Sink *, const void *bytes, size_t n);
-Err sink_flush(Sink *); /* makes all bytes written so far readable in the file, but not durable */
+Err sink_flush(Sink *); /* writes all bytes to the file, so that they are readable, but not durable */
 /* Calls fsync and close. If `so_far` is an error or one of these calls fails, removes the file. Returns the
- * first error. On success the content is durable; the name is durable once the folder is synced (file_rename,
+ * first error. On success, the content is durable. The name is durable after the folder has been synced (file_rename,
  * file_sync_dir). */
 Err sink_close(Sink *, Err so_far);
 /* Like sink_close, then renames the file to `path`, atomically and durably. */

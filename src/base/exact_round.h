@@ -17,8 +17,8 @@ HOST_DEVICE static inline void exact_normalise(ExactSum *s) {
     s->limb[EXACT_LIMBS - 1] += carry;
 }
 
-/* Returns the sign of a normal sum and replaces the limbs by the limbs of the magnitude, all in [0, 2^32) except
- * perhaps the last. */
+/* Returns the sign of a normal sum, and replaces the limbs by the limbs of the magnitude. All limbs except the last
+ * are then in [0, 2^32). */
 HOST_DEVICE static inline double exact_take_sign(ExactSum *s) {
     int top = EXACT_LIMBS - 1;
     while (top >= 0 && !s->limb[top]) top--;
@@ -32,7 +32,7 @@ HOST_DEVICE static inline double exact_take_sign(ExactSum *s) {
     return sign;
 }
 
-/* The number of the highest bit of a magnitude, or -1 if the magnitude is 0. */
+/* Returns the number of the highest bit of a magnitude, or -1 if the magnitude is 0. */
 HOST_DEVICE static inline int exact_top_bit(const ExactSum *s) {
     int i = EXACT_LIMBS - 1, bit = 0;
     while (i >= 0 && !s->limb[i]) i--;
@@ -41,7 +41,7 @@ HOST_DEVICE static inline int exact_top_bit(const ExactSum *s) {
     return i * EXACT_LIMB_BITS + bit;
 }
 
-/* Bits [from, from + n) of a magnitude, n < 64. */
+/* Returns bits [from, from + n) of a magnitude, for n < 64. */
 HOST_DEVICE static inline uint64_t exact_bits(const ExactSum *s, int from, int n) {
     unsigned __int128 x = 0;
     for (int k = 2; k >= 0; k--) {
@@ -57,9 +57,9 @@ HOST_DEVICE static inline int exact_any_below(const ExactSum *s, int bit) {
     return (s->limb[bit / EXACT_LIMB_BITS] & ((INT64_C(1) << bit % EXACT_LIMB_BITS) - 1)) != 0;
 }
 
-/* The bits of the double nearest to the magnitude. If `drop` bits lie below the mantissa, the exponent field of a
- * normal number is drop + 1: the mantissa is added to a field of `drop`, and its leading bit carries 1 into the
- * field. A subnormal number has no leading bit. Rounding up to a power of two carries into the exponent. */
+/* Returns the bits of the double nearest to the magnitude. If `drop` bits are below the mantissa, the exponent field
+ * of a normal number is drop + 1: the mantissa is added to a field of value `drop`, and its leading bit carries 1
+ * into the field. A subnormal number has no leading bit. Rounding up to a power of two carries into the exponent. */
 HOST_DEVICE static inline uint64_t exact_nearest(const ExactSum *s) {
     const uint64_t infinite = UINT64_C(0x7ff) << (EXACT_MANTISSA - 1);
     const int top = exact_top_bit(s), drop = top >= EXACT_MANTISSA ? top - EXACT_MANTISSA + 1 : 0;
@@ -72,7 +72,7 @@ HOST_DEVICE static inline uint64_t exact_nearest(const ExactSum *s) {
     return bits < infinite ? bits : infinite;
 }
 
-/* The bits of exact_value as a double. Destroys the sum. */
+/* Returns the bits of exact_value as a double. The sum is invalid afterwards. */
 HOST_DEVICE static inline uint64_t exact_round(ExactSum *s) {
     const uint64_t nan = UINT64_C(0x7ff8) << 48, infinite = UINT64_C(0x7ff) << (EXACT_MANTISSA - 1),
                    minus = UINT64_C(1) << 63;

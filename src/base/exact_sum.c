@@ -4,7 +4,7 @@
 
 #include "base/exact_round.h"
 
-/* BETWEEN: a limb can hold the sum of this many numbers below 2^33. */
+/* A limb can represent the sum of BETWEEN numbers below 2^33. */
 enum { LIMB_BITS = EXACT_LIMB_BITS, BETWEEN = 1 << 29 };
 
 static void add_one(ExactSum *s, double x) {
@@ -19,7 +19,7 @@ static void add_one(ExactSum *s, double x) {
         return;
     }
     mantissa |= (uint64_t)(exponent > 0) << 52;
-    const int at = exponent > 0 ? exponent - 1 : 0; /* above 2^-1074 */
+    const int at = exponent > 0 ? exponent - 1 : 0; /* position of the lowest bit, relative to 2^-1074 */
     const unsigned __int128 wide = (unsigned __int128)mantissa << at % LIMB_BITS;
     const int64_t sign = bits >> 63 ? -1 : 1;
     for (int k = 0; k < 3; k++)

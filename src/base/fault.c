@@ -43,7 +43,7 @@ void fault(const char *file, int line, const char *cond, const char *fmt, ...) {
     abort();
 }
 
-/* The path of the file that is mapped at an address. */
+/* Sets `path` to the path of the file that is mapped at an address. */
 static void path_at(uintptr_t address, char *path, size_t size) {
     char line[600];
     FILE *maps = fopen("/proc/self/maps", "r");
@@ -57,8 +57,8 @@ static void path_at(uintptr_t address, char *path, size_t size) {
     }
 }
 
-/* The signal interrupts a load from a mapped file, not code that holds a lock of the standard library, so the
- * handler may call the library. */
+/* Handles SIGBUS. The signal interrupts a load from a mapped file, not code that holds a lock of the standard
+ * library, so the handler may call the library. */
 static void lost_page(int number, siginfo_t *info, void *context) {
     (void)number, (void)context;
     char path[600];

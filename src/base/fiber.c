@@ -30,15 +30,15 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-enum { STACK_BYTES = 8 << 20 }; /* as large as a thread's stack, because GPU libraries run on it */
+enum { STACK_BYTES = 8 << 20 }; /* the size of a thread's stack, because GPU libraries run on this stack */
 
 struct Fiber {
     ucontext_t own, caller;
-    char *memory; /* a guard page, then the stack */
+    char *memory; /* a guard page, followed by the stack */
     size_t page;
     FiberFn *fn;
     void *arg;
-    bool begun; /* the function has begun and not ended */
+    bool begun; /* whether the function has begun and not ended */
 #ifdef FIBER_ASAN
     void *own_fake, *caller_fake;
     const void *caller_stack;
@@ -49,8 +49,7 @@ struct Fiber {
 #endif
 };
 
-/* Reports a stack switch to sanitizers. Call it once before the switch, and once after it on the other
- * stack. */
+/* Reports a stack switch to sanitizers. Call it before the switch, and again after the switch on the other stack. */
 static void leave_caller(Fiber *f) {
     (void)f;
 #ifdef FIBER_ASAN
@@ -86,7 +85,7 @@ static void enter_caller(Fiber *f) {
 #endif
 }
 
-/* makecontext passes ints, so the pointer is split into two. */
+/* Runs the function of a fiber. makecontext passes ints, so the pointer is split into two ints. */
 static void run(unsigned high, unsigned low) {
     Fiber *f = (Fiber *)(uintptr_t)((uint64_t)high << 32 | low);
     enter_fiber(f);

@@ -1,5 +1,5 @@
-/* Call cycle with durable_file.c: file_write_atomic replaces a file through a Sink, and the Sink writes and renames with
- * functions of this file. */
+/* Call cycle with durable_file.c: file_write_atomic replaces a file through a Sink, and the Sink writes
+ * and renames with functions of this file. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -92,17 +92,18 @@ Err file_remove(const char *path) {
     return sync_parent(path);
 }
 
-/* ---- files as values ---- */
+/* ---- writing files ---- */
 
 /* The destination of bytes that are written to a path. */
 typedef struct Target {
-    char *file; /* path to replace or create, not a symlink; NULL to write to the existing file */
-    int own;    /* the descriptor if this is the program's own output, otherwise -1 */
+    /* file to replace or create, not a symlink; NULL if bytes are written to the existing file */
+    char *file;
+    int own; /* the descriptor of this program's stdout or stderr if the path leads to it, otherwise -1 */
 } Target;
 
-/* The path at the end of a chain of symlinks. There need not be a file at this path. */
+/* Sets *out to the path at the end of a chain of symlinks. A file at this path need not exist. */
 static Err follow(const char *path, char **out) {
-    enum { MOST_LINKS = 40 }; /* Linux's own limit */
+    enum { MOST_LINKS = 40 }; /* the limit of Linux */
     char *at = mem_strdup(path), to[PATH_MAX];
     ssize_t n = 0;
     for (int links = 0; links <= MOST_LINKS && (n = readlink(at, to, sizeof to - 1)) >= 0; links++) {
@@ -112,13 +113,13 @@ static Err follow(const char *path, char **out) {
         at = next;
     }
     *out = at;
-    if (n < 0) return ERR_OK; /* no symlink, or no such file */
+    if (n < 0) return ERR_OK; /* the path is not a symlink, or does not exist */
     free(at);
     errno = ELOOP;
     return file_failed("open", path);
 }
 
-/* Returns the descriptor of stdout or stderr if it leads to this file, otherwise -1. */
+/* Returns the descriptor of stdout or stderr if it is redirected to this file, otherwise -1. */
 static int own_output(const struct stat *file) {
     struct stat own;
     for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
@@ -148,7 +149,7 @@ static Err replace(const char *path, const void *bytes, size_t n) {
 }
 
 static Err write_to(const char *path, int own, const void *bytes, size_t n) {
-    fflush(stdout); /* so that earlier output comes first */
+    fflush(stdout); /* earlier output must come first */
     int fd = own < 0 ? open(path, O_WRONLY | O_NOCTTY | O_CLOEXEC) : fcntl(own, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) return file_failed("open", path);
     Err e = file_write_all(fd, path, bytes, n);
@@ -169,9 +170,10 @@ static bool is_same_node(const char *a, const char *b) {
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Whether both paths would name the same file. Neither file exists, and their folders may also be missing. */
+/* Returns whether both paths would name the same file. The files do not exist, and their folders may also be
+ * missing. */
 static bool is_same_place(const char *a, const char *b) {
-    char *of_a[2], *of_b[2]; /* basename and dirname may change their argument */
+    char *of_a[2], *of_b[2]; /* copies, because basename and dirname may change their argument */
     if (follow(a, &of_a[0]).code) return false;
     if (follow(b, &of_b[0]).code) return free(of_a[0]), false;
     of_a[1] = mem_strdup(of_a[0]), of_b[1] = mem_strdup(of_b[0]);
@@ -194,8 +196,8 @@ bool file_is_stream(const char *path) {
 }
 
 /* Checks that files can be created in the folder of `path`, by creating one. access() is not sufficient,
- * because no file can be created in file systems such as /proc. The file has no name (O_TMPFILE), so that the
- * folder does not change. Where this is not supported, as in NFS and in old kernels, the file has a name and
+ * because no file can be created in file systems such as /proc. The file has no name (O_TMPFILE), so that the folder
+ * does not change. If the file system or the kernel does not support such files, as in NFS, the file has a name and
  * is removed. */
 static Err check_creation(char *path) {
     char *tmp = new_name(path), *folder = dirname(path);

@@ -1,4 +1,5 @@
-/* Content hashes: XXH3 (xxHash library), 64 bits for names and keys, 128 bits for checkpoint content. */
+/* Content hashes with XXH3 of the xxHash library. Names and keys have 64-bit hashes, and checkpoint content has
+ * 128-bit hashes. */
 #pragma once
 
 #include <stddef.h>
@@ -9,12 +10,12 @@ typedef struct Hash128 {
 } Hash128;
 
 uint64_t hash64(const void *bytes, size_t n, uint64_t seed);
-uint64_t hash_name(const char *name); /* hash64 of the characters, seed 0 */
+uint64_t hash_name(const char *name); /* hash64 of the characters with seed 0 */
 Hash128 hash128(const void *bytes, size_t n);
-/* Computes hash128 of bytes that arrive in pieces. hash128_end frees the stream. */
+/* A HashStream computes hash128 of bytes that arrive in pieces. hash128_end frees the stream. */
 typedef struct HashStream HashStream;
 HashStream *hash128_begin(void);
 void hash128_add(HashStream *, const void *bytes, size_t n);
 Hash128 hash128_end(HashStream *);
-/* 32 lower-case hexadecimal digits and a NUL. */
+/* Writes the hash as 32 lower-case hexadecimal digits and a NUL. */
 void hash_hex(Hash128, char out[33]);

@@ -1,4 +1,4 @@
-/* Marks inline functions that GPU kernels call too. */
+/* HOST_DEVICE marks inline functions that GPU kernels also call. */
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,4 +1,4 @@
-/* The CPU's counterpart of a CUDA stream: one thread runs tasks in the order in which they were added. */
+/* The CPU's counterpart of a CUDA stream. One thread runs tasks in the order in which they were added. */
 #pragma once
 
 #include <stdbool.h>
@@ -6,14 +6,15 @@
 
 typedef struct HostStream HostStream;
 struct HostStream {
-    /* Adds a task. It is a pointer so that a library loaded by dlopen can call it. */
+    /* Adds a task. This member is a pointer so that a library loaded by dlopen can call the function. */
     void (*add)(HostStream *, void (*task)(void *arg), void *arg);
 };
 
 HostStream *host_stream_new(void);
-void host_stream_free(HostStream *); /* runs all tasks first; NULL is allowed */
-/* The current end of the stream, which is the number of tasks added so far. */
+void host_stream_free(HostStream *); /* first runs all tasks; NULL is allowed */
+/* Returns the current end of the stream, which is the number of tasks added so far. */
 int64_t host_stream_end(HostStream *);
-/* Test whether the first `position` tasks are done, and wait until they are done. Any thread may call them. */
+/* host_stream_passed returns whether the first `position` tasks are done. host_stream_wait waits until they are done.
+ * Any thread may call these functions. */
 bool host_stream_passed(HostStream *, int64_t position);
 void host_stream_wait(HostStream *, int64_t position);

@@ -36,8 +36,8 @@ static void set_actions(const struct sigaction *action) {
         if (sigismember(&set, SIGNALS[i])) sigaction(SIGNALS[i], action, NULL);
 }
 
-/* Threads that libraries start before main do not inherit the signal mask. If such a thread receives the
- * signal, this handler blocks it in the thread and sends it to the process again. */
+/* Threads that libraries start before main do not inherit the signal mask. If such a thread receives the signal, this
+ * handler blocks the signal in the thread and sends it to the process again. */
 static void pass_on(int number, siginfo_t *info, void *context) {
     (void)info;
     sigaddset(&((ucontext_t *)context)->uc_sigmask, number);
@@ -93,9 +93,7 @@ void interrupt_hold(Interrupt *w) { pthread_mutex_lock(&w->held); }
 void interrupt_release(Interrupt *w) { pthread_mutex_unlock(&w->held); }
 
 void interrupt_end(Interrupt *w) {
-    pthread_cancel(
-        w->thread); /* the thread ends here if it is waiting for a signal; otherwise it calls `undo` and ends
-                       the process */
+    pthread_cancel(w->thread); /* ends the thread if it waits for a signal; otherwise, it ends the process */
     pthread_mutex_unlock(&w->held);
     pthread_join(w->thread, NULL);
     pthread_mutex_destroy(&w->held);

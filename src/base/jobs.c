@@ -29,10 +29,10 @@ void job_needs(Job *j, const Job *other) {
 /* ---- processes ---- */
 
 typedef struct Worker {
-    int pid;    /* 0: none */
-    int talk;   /* socket: receives a job's number and returns it when done */
-    int output; /* output of the worker's job */
-    Job *job;   /* NULL: idle */
+    int pid;    /* 0 if there is no process */
+    int talk;   /* socket; the worker receives a job's number and returns it when the job is done */
+    int output; /* descriptor of the output of the worker's job */
+    Job *job;   /* NULL if the worker is idle */
 } Worker;
 
 /* Runs jobs until the socket is closed. */
@@ -44,7 +44,7 @@ static _Noreturn void serve(Job *jobs, int talk, int output, pid_t parent) {
     if (getppid() != parent) _exit(1); /* which may have ended before the call */
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
-    fcntl(talk, F_SETFD, 0); /* so that it stays open if the job executes another program */
+    fcntl(talk, F_SETFD, 0); /* the socket stays open if the job executes another program */
     while (read(talk, &number, sizeof number) == sizeof number) {
         jobs[number].run(jobs[number].arg);
         fflush(NULL);
@@ -68,7 +68,7 @@ static void hire(Worker *w, Job *jobs) {
     }
     close(ends[1]);
     w->talk = ends[0];
-    setpgid(w->pid, w->pid); /* the child also does this, because either may run first */
+    setpgid(w->pid, w->pid); /* the child also makes this call, because either process may run first */
 }
 
 /* Kills the worker and its process group. Returns waitpid's status. */
@@ -120,7 +120,7 @@ static void look_after(Worker *w, double deadline_s) {
         finish(w, JOB_LATE);
 }
 
-/* Whether the job can start. Marks the job as blocked if a job that it needs has failed. */
+/* Returns whether the job can start. Marks the job as blocked if a job that it needs has failed. */
 static bool is_ready(Job *j) {
     bool ready = true;
     for (int i = 0; i < j->n_needs; i++) {
@@ -203,10 +203,10 @@ static void become(void *arg) {
     char *const *words = arg;
     execvp(words[0], words);
     fprintf(stderr, "cannot run '%s': %s\n", words[0], strerror(errno));
-    exit(127); /* as a shell does */
+    exit(127); /* the exit status of a shell in this case */
 }
 
-/* The last line of a text that is not blank, or an empty text if there is none. */
+/* Returns the last line of a text that is not blank, or an empty text if there is none. */
 static const char *last_line(char *text) {
     size_t n = strlen(text);
     while (n && strchr(" \t\n", text[n - 1])) text[--n] = 0;

@@ -1,6 +1,6 @@
 /* Runs jobs in worker processes. Each process runs its jobs sequentially. A fault, crash or hang ends only that job
- * and its process; another process runs the remaining jobs. Jobs pass results to each other in memory that is shared
- * (mmap MAP_SHARED) before the first one starts. */
+ * and its process, and another process runs the remaining jobs. Jobs pass results to each other in memory that is
+ * shared (mmap MAP_SHARED) before the first job starts. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,10 +12,10 @@ typedef enum JobEnd {
     JOB_WAITING,
     JOB_RUNNING,
     JOB_DONE,
-    JOB_CRASHED, /* ended by a signal or a non-zero status: a fault */
+    JOB_CRASHED, /* a fault: the job ended by a signal or with a non-zero status */
     JOB_LATE,    /* killed after the deadline */
     JOB_STOPPED, /* killed, or not started, because the watch stopped the pool */
-    JOB_BLOCKED, /* a job that it needs failed */
+    JOB_BLOCKED, /* not started, because a job that it needs failed */
 } JobEnd;
 
 enum { JOB_NEEDS = 8, JOB_OUTPUT = 3000 };
@@ -25,42 +25,42 @@ typedef struct Job {
     void *arg;
     const struct Job *needs[JOB_NEEDS]; /* jobs that must be done first; they precede this job in the array */
     int n_needs;
-    /* Results. */
+    /* The following members are results. */
     JobEnd end;
-    int status; /* waitpid's, if it crashed */
+    int status; /* status of waitpid if the job crashed */
     double seconds;
-    char output[JOB_OUTPUT]; /* the last output of a failed job; empty if done */
+    char output[JOB_OUTPUT]; /* the last output of a failed job, or empty if the job is done */
 } Job;
 
 void job_needs(Job *, const Job *other);
-/* Runs all jobs, at most `at_once` at a time, in array order as far as their dependencies allow. A job that
- * exceeds deadline_s is killed with all its processes. Call this while the process has only one thread and
- * has not used a GPU. */
+/* Runs all jobs, at most `at_once` at a time. The order is that of the array, as far as dependencies allow. A job
+ * that exceeds deadline_s is killed together with all its processes. Call this function while the process has only
+ * one thread and has not used a GPU. */
 void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
 
 /* Runs all jobs in this process, in order. A fault ends the process. */
 void jobs_run_here(Job *, int64_t n);
 
-/* Called about every millisecond while jobs run, in the thread that waits for them. */
+/* Functions that the waiting thread calls about every millisecond while jobs run. */
 typedef struct JobWatch {
-    bool (*stops)(void *arg); /* true: all jobs that are not done end with JOB_STOPPED */
+    bool (*stops)(void *arg); /* if it returns true, all jobs that are not done end with JOB_STOPPED */
     void *arg;
 } JobWatch;
 
-/* A pool keeps its worker processes. job_pool_run runs all jobs whose end is JOB_WAITING and reuses the processes of
- * earlier jobs. `watch` NULL: none. */
+/* A pool keeps its worker processes. job_pool_run runs all jobs whose end is JOB_WAITING, and reuses the processes of
+ * earlier jobs. `watch` may be NULL. */
 typedef struct JobPool JobPool;
 JobPool *job_pool_new(Job *, int64_t n, int at_once);
 void job_pool_run(JobPool *, double deadline_s, const JobWatch *watch);
-void job_pool_free(JobPool *); /* ends the processes; does nothing if it is NULL */
+void job_pool_free(JobPool *); /* ends the processes; NULL is allowed */
 
-/* Runs the program words[0], found as a shell finds it; words[1], ... up to NULL are its arguments. The program
- * inherits all descriptors that do not close on exec, and ends when this process ends. `name` is used in messages. A
- * failure is a user error with the last line that the program printed. */
+/* Runs the program words[0], which is searched for like in a shell. Its arguments are words[1], ... up to NULL. The
+ * program inherits all descriptors that do not close on exec, and ends when this process ends. Messages contain
+ * `name`. If the program fails, returns a user error with the last line that the program printed. */
 Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch);
 
-/* The processes that a killed process has started end soon after it. After jobs_adopt, they become children
- * of this process, so that it can wait for them. jobs_wait_for_adopted waits up to 5 s for all children to
- * end. */
+/* The processes that a killed process has started end soon after the killed process. After a call of jobs_adopt, they
+ * become children of this process, so that it can wait for them. jobs_wait_for_adopted waits up to 5 s for all
+ * children to end. */
 void jobs_adopt(void);
 void jobs_wait_for_adopted(void);

@@ -16,7 +16,7 @@ size_t json_text_string(const char *s, size_t n) {
     return i < n ? i + 1 : n;
 }
 
-/* The length of the number, NaN, Infinity or -Infinity at s, or 0 if there is none. */
+/* Returns the length of the number, NaN, Infinity or -Infinity at s, or 0 if there is none. */
 static size_t scalar_bytes(const char *s) {
     static const char *const WORDS[] = {"NaN", "Infinity", "-Infinity"};
     for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS; i++)
@@ -24,8 +24,7 @@ static size_t scalar_bytes(const char *s) {
     return strspn(s, "+-.0123456789eE");
 }
 
-/* Writes the replacement of a value that jansson refuses to `text`; returns false if jansson accepts the
- * value. */
+/* Writes the replacement of a value that jansson refuses to `text`. Returns false if jansson accepts the value. */
 static bool replaced(const char *s, size_t n, char text[static 80]) {
     const double value = strtod(s, NULL);
     if (!isfinite(value)) return snprintf(text, 80, "\"%.*s\"", (int)(n < 60 ? n : 60), s), true;
@@ -74,10 +73,11 @@ static int decode(const unsigned char *p, uint32_t *code) {
     return n;
 }
 
-/* Prints ASCII only: \uXXXX in lower case, with surrogate pairs, and \udcXX for a byte that is not UTF-8. */
+/* Prints a string in ASCII. Other characters are \uXXXX in lower case, with surrogate pairs, and a byte that is not
+ * UTF-8 is \udcXX. */
 static void print_string(Str *out, const char *text) {
     static const char SHORT[] =
-        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs: a character, and its letter after the backslash */
+        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and its letter after the backslash */
     str_puts(out, "\"");
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
         uint32_t c = 0;
@@ -107,7 +107,7 @@ void json_print_real(Str *out, double x) {
     while (strtod(text, NULL) != x && ++digits <= 17);
     int exponent = atoi(strchr(text, 'e') + 1);
     if (exponent < -4 || exponent >= 16) {
-        str_printf(out, "%.*g", digits, x); /* "1e-05": as in Python, an exponent has at least two digits */
+        str_printf(out, "%.*g", digits, x); /* as in Python, an exponent has at least two digits: "1e-05" */
     } else {
         int decimals = digits - 1 - exponent;
         str_printf(out, "%.*f", decimals > 1 ? decimals : 1, x);

@@ -3,11 +3,11 @@
 
 #include "base/str.h"
 
-/* Escapes text for XML content and attributes. Characters that XML cannot hold are left out, and
- * bytes that are not UTF-8 become U+FFFD. */
+/* Escapes text for XML content and attributes. Characters that XML cannot represent are omitted, and bytes that are
+ * not UTF-8 become U+FFFD. */
 void xml_text(Str *, const char *);
 
-/* <property name="..." value="..."/> on a line, for a <properties> element. A number that is not finite is
+/* Appends a line <property name="..." value="..."/> for a <properties> element. A number that is not finite is
  * omitted. */
 void junit_property(Str *, const char *indent, const char *name, const char *value);
 void junit_number(Str *, const char *indent, const char *name, double value);

@@ -1,8 +1,8 @@
 /* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
  * (SC11). Every random number of a run (init, dropout, routing jitter, sampling) is a pure function of (seed,
- * site, index). `site` is the hash of a tensor's or op's name, combined with step and microbatch. `index` is
- * the global element index. Layouts, microbatch splits and recomputation therefore do not change the
- * numbers. */
+ * site, index). `site` is the hash of a tensor's or op's name, combined with the step and the microbatch. `index` is
+ * the global index of the element. The numbers therefore do not depend on layouts, microbatch splits and
+ * recomputation. */
 #pragma once
 
 #include <math.h>
@@ -16,7 +16,7 @@ typedef struct Philox4 {
 
 HOST_DEVICE static inline uint64_t philox_product(uint32_t a, uint32_t b) {
 #ifdef __CUDA_ARCH__
-    uint64_t ab; /* avoids a plain product, which nvcc compiles to needless additions of zero */
+    uint64_t ab; /* replaces a plain product, which nvcc compiles with unnecessary additions of zero */
     asm("mul.wide.u32 %0, %1, %2;" : "=l"(ab) : "r"(a), "r"(b));
     return ab;
 #else
@@ -38,19 +38,19 @@ HOST_DEVICE static inline Philox4 philox4x32(uint64_t seed, uint64_t site, uint6
     return c;
 }
 
-/* 32 random bits for element `index`: word index % 4 of block index / 4. */
+/* Returns 32 random bits for element `index`, which are word index % 4 of block index / 4. */
 HOST_DEVICE static inline uint32_t philox_u32(uint64_t seed, uint64_t site, uint64_t index) {
     return philox4x32(seed, site, index / 4).v[index % 4];
 }
 
-/* A uniform random number in (0, 1) with 53 bits. It is never 0 or 1. */
+/* Returns a uniform random number in (0, 1) with 53 bits. The number is never 0 or 1. */
 HOST_DEVICE static inline double philox_uniform(uint64_t seed, uint64_t site, uint64_t index) {
     Philox4 p = philox4x32(seed, site, index / 2);
     uint64_t bits = (uint64_t)p.v[index % 2 * 2] << 32 | p.v[index % 2 * 2 + 1];
     return ((double)(bits >> 11) + 0.5) * 0x1p-53;
 }
 
-/* Two standard normal random numbers by the Box-Muller method: elements 2 * pair and 2 * pair + 1. */
+/* Computes two standard normal random numbers, elements 2 * pair and 2 * pair + 1, by the Box-Muller method. */
 HOST_DEVICE static inline void philox_normal_pair(uint64_t seed, uint64_t site, uint64_t pair,
                                                   double out[2]) {
     Philox4 p = philox4x32(seed, site, pair);

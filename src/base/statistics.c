@@ -37,7 +37,7 @@ static int by_value(const void *a, const void *b) {
 
 void sort_numbers(double *x, int64_t n) { qsort(x, (size_t)n, sizeof *x, by_value); }
 
-/* Release the result with free(). */
+/* Returns a sorted copy, which the caller must release with free(). */
 static double *sorted(const double *x, int64_t n) {
     double *copy = mem_alloc((size_t)(n + 1) * sizeof *copy);
     if (n) memcpy(copy, x, (size_t)n * sizeof *copy);
@@ -66,7 +66,7 @@ double upper_quartile_of(const double *samples, int64_t n) {
 /* ---- intervals ---- */
 
 int64_t interval_rank(int64_t n, double error) {
-    double log_term = -(double)n * log(2), below = 0; /* log of P(Bin(n, 1/2) = k) */
+    double log_term = -(double)n * log(2), below = 0; /* the logarithm of P(Bin(n, 1/2) = k) */
     int64_t k = 0;
     for (; k < n / 2; k++) {
         below += exp(log_term);

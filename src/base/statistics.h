@@ -1,15 +1,15 @@
-/* Summaries of samples. The samples are not modified. n = 0 gives NaN unless documented otherwise. */
+/* Summaries of samples. The samples are not modified. If n = 0, the result is NaN, unless documented otherwise. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 double mean_of(const double *x, int64_t n);
-/* The square root of the sum of squares, or 0 if n = 0. */
+/* Returns the square root of the sum of squares, or 0 if n = 0. */
 double norm_of(const double *x, int64_t n);
-/* The norm of x - y. */
+/* Returns the norm of x - y. */
 double distance_of(const double *x, const double *y, int64_t n);
-/* The root mean square, or 0 if n = 0. */
+/* Returns the root mean square, or 0 if n = 0. */
 double rms_of(const double *x, int64_t n);
 
 typedef struct Range {
@@ -18,28 +18,29 @@ typedef struct Range {
 Range range_of(const double *x, int64_t n);
 double median_of(const double *x, int64_t n);
 double upper_quartile_of(const double *x, int64_t n);
-/* Sorts, ascending. */
+/* Sorts the numbers in ascending order. */
 void sort_numbers(double *x, int64_t n);
 
 /* Confidence intervals of medians from order statistics. The number of samples below the true median is
  * binomial with p = 1/2 for any distribution, so that [x_(k), x_(n+1-k)] misses the median with
  * probability 2 P(Bin(n, 1/2) < k). W. J. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2;
- * J.-Y. Le Boudec, Performance Evaluation of Computer and Communication Systems, theorem 2.1. The samples must
- * be independent and of one distribution; nothing else is assumed. */
+ * J.-Y. Le Boudec, Performance Evaluation of Computer and Communication Systems, theorem 2.1. The samples must be
+ * independent and of one distribution. There are no other assumptions. */
 typedef struct Interval {
     double low, median, high;
 } Interval;
 
-/* The probability that at least one interval of a report misses its median. */
+/* The maximum probability that at least one interval of a report misses its median. */
 #define INTERVAL_ERROR 0.05
 
-/* The largest k such that the interval misses the median with a probability of at most `error`, or 0 if there
+/* Returns the largest k such that the interval misses the median with a probability of at most `error`, or 0 if there
  * are too few samples. */
 int64_t interval_rank(int64_t n, double error);
-/* The smallest n for which interval_rank is not 0. */
+/* Returns the smallest n for which interval_rank is not 0. */
 int64_t interval_least(double error);
-/* Returns false if there are too few samples; the interval is then from 0 to infinity. */
+/* Computes an interval of the median. Returns false if there are too few samples. The interval is then from 0 to
+ * infinity. */
 bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
-/* An interval for the quotient of two positive medians. It misses the quotient with at most the probability
- * that at least one of the two intervals misses its median. */
+/* Returns an interval for the quotient of two positive medians. The probability that it misses the quotient is at
+ * most the probability that one of the two intervals misses its median. */
 Interval interval_ratio(Interval of, Interval to);

@@ -82,7 +82,7 @@ Quoted quote_json(const char *text) {
 
 static size_t min2(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Counts insertions, deletions, substitutions and swaps of adjacent characters. */
+/* Returns the number of insertions, deletions, substitutions and swaps of adjacent characters. */
 static size_t edit_distance(const char *a, const char *b) {
     enum { MOST = 128 };
     size_t rows[3][MOST], nb = strlen(b), i = 0;

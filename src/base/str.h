@@ -1,10 +1,10 @@
-/* A growable byte string, always NUL-terminated. It may also contain NULs, so use len. */
+/* A growable byte string, which is always NUL-terminated. The string may also contain NULs, so use len. */
 #pragma once
 
 #include <stddef.h>
 
 typedef struct Str {
-    char *s; /* owned; NULL until the first byte; release with str_free */
+    char *s; /* owned; NULL until a byte is appended; release with str_free */
     size_t len, cap;
 } Str;
 
@@ -23,9 +23,9 @@ typedef struct Quoted {
     char s[256];
 } Quoted;
 Quoted quote(const char *text);
-/* Like quote, for the text of a JSON value, whose strings already have quotes. */
+/* Like quote, for the text of a JSON value. The strings of such a text already have quotes. */
 Quoted quote_json(const char *text);
 
-/* The candidate that is nearest to `word` by edit distance, or NULL if no distance is within a third of its
+/* Returns the candidate that is nearest to `word` by edit distance, or NULL if every distance exceeds a third of its
  * length. */
 const char *str_nearest(const char *word, const char *const *candidates, size_t n);

@@ -13,7 +13,7 @@ bool terminal_is_live(FILE *f) {
     return isatty(fileno(f)) && !(kind && !strcmp(kind, "dumb"));
 }
 
-/* 0: unknown. */
+/* Returns the number of columns of the terminal, or 0 if it is unknown. */
 static int known_columns(FILE *f) {
     enum { MOST = 10000 };
     struct winsize size;
@@ -36,7 +36,7 @@ size_t terminal_fit(const char *text, int columns) {
     mbstate_t state = {0};
     while (at < end) {
         wchar_t c;
-        if (*at == '\033') { /* a colour */
+        if (*at == '\033') { /* the escape sequence of a colour */
             const size_t before = strcspn(at, "m");
             at += before + (at[before] != 0);
             continue;
@@ -55,7 +55,7 @@ size_t terminal_fit(const char *text, int columns) {
 }
 
 void terminal_show(FILE *f, const char *text) {
-    const int columns = terminal_columns(f) - 1; /* because some terminals wrap after the last column */
+    const int columns = terminal_columns(f) - 1; /* some terminals wrap after the last column */
     fprintf(f, "\r\033[K%.*s", (int)terminal_fit(text, columns), text);
 }
 
@@ -68,20 +68,22 @@ int terminal_width(FILE *f) {
     return known ? known : INT_MAX;
 }
 
-/* Returns the number of bytes of a line before the best break, which is within `room` columns if possible,
- * and after the first `least` bytes. */
+/* Returns the number of bytes of a line before the best break. The break is within `room` columns if possible, and
+ * after the first `least` bytes. */
 static size_t break_at(const char *line, size_t length, size_t least, int room) {
     const size_t fits = terminal_fit(line, room);
     if (fits >= length) return length;
     size_t n = fits;
     while (n > least && line[n] != ' ' && line[n - 1] != '|') n--;
     if (n > least) return n;
-    for (n = fits > least ? fits : least; n < length && line[n] != ' ';) n++; /* a long word */
+    /* extends a long word to its end */
+    for (n = fits > least ? fits : least; n < length && line[n] != ' ';) n++;
     return n;
 }
 
 void terminal_fold(const char *text, int width, Str *out) {
-    enum { HANGING = 4, OPTION = 2, CHOICES = 12 }; /* indents in --help: of an option, and of its choices */
+    /* the indents of an option and of its choices in --help */
+    enum { HANGING = 4, OPTION = 2, CHOICES = 12 };
     while (*text) {
         size_t length = strcspn(text, "\n"), begin = strspn(text, " ");
         int indent = begin == 0 ? HANGING : begin == OPTION ? CHOICES : (int)begin, room = width;
@@ -97,7 +99,7 @@ void terminal_fold(const char *text, int width, Str *out) {
     }
 }
 
-/* Returns the cell of a column in a line of cells. */
+/* Returns the cell of a column in a line of tab-separated cells. */
 static const char *cell_of(const char *line, int column, size_t *length) {
     for (; column; column--) line += strcspn(line, "\t") + 1;
     *length = strcspn(line, "\t\n");
@@ -139,7 +141,7 @@ void terminal_print(FILE *to, const char *text) {
     str_free(&folded);
 }
 
-/* The colour of a verdict, or NULL if the word is not a verdict. */
+/* Returns the colour of a verdict, or NULL if the word is not a verdict. */
 static const char *colour_of(const char *word, size_t n) {
     static const char GREEN[] = "\033[32m", YELLOW[] = "\033[33m", RED[] = "\033[31m";
     static const struct {
@@ -154,7 +156,7 @@ static const char *colour_of(const char *word, size_t n) {
 }
 
 static void colour(const char *text, Str *out) {
-    bool begins = true; /* the text before the blanks allows a verdict here */
+    bool begins = true; /* whether the text before the blanks allows a verdict here */
     while (*text) {
         const size_t blank = strspn(text, " \n"), word = strcspn(text + blank, " \n,:;()");
         const char *end = text + blank + word;

@@ -19,17 +19,17 @@ size_t text_prefix(const char *s, size_t n, bool *cut) {
 
 size_t text_mark(const char *s, size_t n) { return n >= 3 && !memcmp(s, "\xEF\xBB\xBF", 3) ? 3 : 0; }
 
-/* Whether the byte at offset `at` of each group of `size` bytes is at most `most`. */
+/* Returns whether the byte at offset `at` of each group of `size` bytes is at most `most`. */
 static bool is_at_most(const char *s, size_t n, size_t size, size_t at, unsigned char most) {
     for (size_t i = at; i < n; i += size)
         if ((unsigned char)s[i] > most) return false;
     return true;
 }
 
-/* Whether c is a control character that occurs in text. */
+/* Returns whether c is a control character that commonly occurs in text. */
 static bool is_blank(unsigned c) { return c && c < ' ' && strchr("\t\n\v\f\r\x1b", (int)c); }
 
-/* Whether the UTF-16 text has no control characters and no unpaired surrogates. *small is set to the number
+/* Returns whether the UTF-16 text has no control characters and no unpaired surrogates. *small is set to the number
  * of units below U+0100. */
 static bool is_utf16(const char *s, size_t n, bool big, size_t *small) {
     bool half = false;
@@ -43,7 +43,7 @@ static bool is_utf16(const char *s, size_t n, bool big, size_t *small) {
     return true;
 }
 
-/* Whether the bytes are ASCII text with so few NULs (less than a quarter) that it cannot be UTF-16. */
+/* Returns whether the bytes are ASCII text with so few NULs (less than a quarter) that it cannot be UTF-16. */
 static bool is_ascii(const char *s, size_t n) {
     size_t nuls = 0;
     for (size_t i = 0; i < n; i++) {
@@ -54,7 +54,7 @@ static bool is_ascii(const char *s, size_t n) {
     return 4 * nuls < n;
 }
 
-/* The encoding of a text with two or four bytes per character, or NULL if none is recognized. This relies on
+/* Returns the encoding of a text with two or four bytes per character, or NULL if none is recognized. This relies on
  * characters below U+0100, such as blanks, which almost all texts have. */
 static const char *wide_name(const char *s, size_t n) {
     const size_t even = n - n % 2, whole = n - n % 4;

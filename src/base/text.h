@@ -1,4 +1,5 @@
-/* Text from outside the program must be UTF-8 without NUL. Every reader of text checks it here. */
+/* Text from outside the program must be UTF-8 without NUL. Every reader of text checks this with the functions of
+ * this file. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,25 +9,25 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* The number of bytes before the first invalid one, or n if all are valid. *cut is set if the text ends
+/* Returns the number of bytes before the first invalid byte, or n if all bytes are valid. Sets *cut if the text ends
  * inside a character, whose other bytes may follow. */
 size_t text_prefix(const char *s, size_t n, bool *cut);
-/* The size of the byte-order mark at the beginning of the text: 3, or 0 if there is none. */
+/* Returns the size of the byte-order mark at the beginning of the text: 3, or 0 if there is none. */
 size_t text_mark(const char *s, size_t n);
 
 /* The first byte that is not valid text. */
 typedef struct TextFault {
-    int64_t line, offset; /* line counts from 1, offset from 0 */
+    int64_t line, offset; /* `line` is counted from 1, and `offset` from 0 */
     unsigned char byte;
-    bool cut; /* the text ends inside a character */
+    bool cut; /* whether the text ends inside a character */
 } TextFault;
-/* The user error. The error names the format that `head`, the beginning of the text, seems to have: for
- * example UTF-16, an archive or binary data. `where` is "'file'" or an option. */
+/* Returns a user error about invalid text. The error names the format that `head`, the beginning of the text, appears
+ * to have, such as UTF-16, an archive or binary data. `where` is "'file'" or an option. */
 Err text_error(const char *where, TextFault, const char *head, size_t n);
-/* Returns that error unless all bytes are valid text. */
+/* Returns the error of text_error unless all bytes are valid text. */
 Err text_check(const char *where, const char *s, size_t n);
-/* Returns a user error if the file is a Git LFS pointer, which a clone without Git LFS contains instead of a
- * large file. */
+/* Returns a user error if the file is a Git LFS pointer. A clone without Git LFS contains such pointers instead of
+ * large files. */
 Err text_check_pointer(const char *path, const char *s, size_t n);
 /* Reads and checks a text file, and removes its byte-order mark. */
 Err text_read(const char *path, Str *out);

@@ -9,8 +9,8 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-/* Workers spin briefly before they sleep: a training step issues thousands of short loops, and a wake-up
- * through the kernel costs more than most of them. */
+/* Workers spin briefly before they sleep. A training step has thousands of short loops, and a wake-up through the
+ * kernel takes longer than most of these loops. */
 enum { SPINS = 2000 };
 
 typedef struct Worker {
@@ -24,8 +24,8 @@ struct Pool {
     Worker *workers; /* [threads - 1] */
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
-    atomic_uint generation; /* incremented when a loop is published */
-    atomic_int running;     /* workers still in the current loop */
+    atomic_uint generation; /* incremented when a new loop is published */
+    atomic_int running;     /* number of workers that are still in the current loop */
     bool stop;
     PoolFn *fn;
     void *arg;

@@ -6,13 +6,13 @@
 
 typedef struct Pool Pool;
 
-/* A pool of `threads` (>= 1) threads, including the caller's. */
+/* Returns a pool of `threads` (>= 1) threads, including the caller's. */
 Pool *pool_new(int threads);
 void pool_free(Pool *);
-int pool_threads(const Pool *); /* 1 for NULL */
+int pool_threads(const Pool *); /* returns 1 for NULL */
 
-/* Calls fn(arg, begin, end) on contiguous ranges that cover [0, n), and returns when all are done. Each
- * range has at least min(n, `grain`) items. If the pool is NULL, the caller runs all ranges. Only the owner of
- * the pool may call it, and calls must not be nested. */
+/* Calls fn(arg, begin, end) for contiguous ranges that cover [0, n), and returns when all calls are done. Each
+ * range has at least min(n, `grain`) items. If the pool is NULL, the caller runs all ranges. Only the owner of the
+ * pool may call this function, and calls must not be nested. */
 typedef void PoolFn(void *arg, int64_t begin, int64_t end);
 void pool_for(Pool *, int64_t n, int64_t grain, PoolFn *fn, void *arg);

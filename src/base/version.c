@@ -1,6 +1,6 @@
 #include "base/version.h"
 
-/* CMakeLists.txt defines these macros for this file. */
+/* CMakeLists.txt defines the macros that this file uses. */
 const char *isotron_version(void) { return ISOTRON_VERSION; }
 const char *isotron_compiler(void) { return ISOTRON_COMPILER; }
 const char *isotron_flags(void) { return ISOTRON_FLAGS; }

@@ -1,7 +1,8 @@
-/* Call cycle with string_methods.c: the methods of strings are attributes, and they slice strings.
+/* Call cycle with string_methods.c: the methods of strings are attributes, and these methods slice
+ * strings.
  *
- * Attributes, items and slices, as the sandbox of Jinja finds them: a.b is a method before it is a key, and a['b'] is a
- * key before it is a method. */
+ * Looks up attributes, items and slices like Jinja's sandbox. For a.b, methods take precedence over keys, and for
+ * a['b'], keys take precedence over methods. */
 #include <string.h>
 
 #include "base/utf8.h"
@@ -42,7 +43,8 @@ static Value loop_attribute(const Loop *l, Value name) {
     return (Value){0};
 }
 
-/* Methods that the sandbox hides, because they change the value. A key with such a name is hidden too, as in Jinja. */
+/* Returns whether the name is that of a method that the sandbox hides, because the method changes the value. As in
+ * Jinja, a key with such a name is also hidden. */
 static bool is_hidden(Value of, Value name) {
     static const char *const DICT[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
     for (const char *const *p = DICT; of.type == VALUE_DICT && *p; p++)
@@ -50,7 +52,7 @@ static bool is_hidden(Value of, Value name) {
     return false;
 }
 
-/* A method or an attribute that is not a key, or VALUE_MISSING. */
+/* Returns a method or an attribute that is not a key, or VALUE_MISSING. */
 static Value own_attribute(Machine *m, Value of, Value name) {
     const Value *found;
     Value v;
@@ -75,7 +77,7 @@ static Value own_attribute(Machine *m, Value of, Value name) {
     }
 }
 
-/* obj[key] of Python, or VALUE_MISSING. */
+/* Returns Python's obj[key], or VALUE_MISSING. */
 static Value own_item(Machine *m, Value of, Value key) {
     if (of.type == VALUE_DICT) {
         const Value *found = dict_get(m, of.dict, key);
@@ -119,7 +121,7 @@ Value access_item(Machine *m, Value of, Value key) {
 
 /* ---- slices ---- */
 
-/* The position of the index i, which counts from the end if it is negative. */
+/* Returns the position of the index i, which counts from the end if it is negative. */
 static int64_t clamp(int64_t i, int64_t n, int64_t least, int64_t most) {
     if (i < 0) i = i < -n ? -1 : i + n;
     return i < least ? least : i > most ? most : i;

@@ -9,7 +9,7 @@ const Builtin *builtin_find(const Builtin *table, Value name) {
     return NULL;
 }
 
-/* The number of the parameter, or -1. */
+/* Returns the index of the parameter, or -1 if there is no parameter with this name. */
 static int find_param(const char *params, Value name) {
     for (int i = 0; *params; i++) {
         const size_t n = strcspn(params, " ");

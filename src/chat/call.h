@@ -10,46 +10,47 @@ typedef struct CallArgs {
     const Dict *names; /* keyword arguments */
 } CallArgs;
 
-/* A row of a table, which ends with a row without a name. */
+/* A row of a table of functions. The last row of a table has no name. */
 typedef struct Builtin {
     const char *name;
     Value (*run)(Machine *, const CallArgs *);
-    int required; /* the number of arguments that must be given */
-    const char
-        *params; /* their names, separated by spaces; at[i] is VALUE_MISSING if it is not given. NULL: any */
+    int required; /* number of required arguments */
+    const char *
+        params; /* names of the parameters, separated by spaces; NULL if any arguments are allowed. A missing at[i]
+        *is VALUE_MISSING */
 } Builtin;
 
 enum { MOST_PARAMS = 8 };
 
-/* The first argument of a filter, test or method is the value that it is applied to. */
+/* The first argument of a filter, test or method is the value to which it is applied. */
 extern const Builtin CHAT_FILTERS[], CHAT_TESTS[], CHAT_STRING_METHODS[], CHAT_DICT_METHODS[],
     CHAT_LIST_METHODS[], CHAT_LOOP_METHODS[], CHAT_FUNCTIONS[];
 
 typedef struct Scope {
-    struct Scope *up; /* NULL for the scope of the whole template */
+    struct Scope *up; /* the enclosing scope, or NULL for the scope of the template */
     Dict vars;
 } Scope;
 
 typedef struct Loop {
     const List *items;
-    size_t index;         /* from 0 */
-    int depth;            /* from 0 */
+    size_t index;         /* number of the current item, counted from 0 */
+    int depth;            /* nesting depth of a recursive loop, counted from 0 */
     const TreeNode *node; /* NODE_FOR */
-    Scope *scope;         /* outside of the loop */
+    Scope *scope;         /* the scope outside of the loop */
     const List *seen;     /* the arguments of the last call of `changed`, or NULL */
 } Loop;
 
 typedef struct Callable {
     const Builtin *builtin; /* a function, or a method of `self` */
-    Value self;             /* VALUE_MISSING for a function */
+    Value self;             /* the object of a method, or VALUE_MISSING for a function */
     const TreeNode *macro;  /* NODE_MACRO or NODE_CALL_BLOCK */
-    Scope *scope;           /* in which the macro is defined */
+    Scope *scope;           /* the scope in which the macro is defined */
 } Callable;
 
 const Builtin *builtin_find(const Builtin *table, Value name);
-/* Assigns the arguments to the parameters and runs the function. `kind` is for messages: "filter". */
+/* Assigns the arguments to the parameters and runs the function. `kind` is a word for messages, such as "filter". */
 Value builtin_call(Machine *, const char *kind, const Builtin *, const CallArgs *);
-/* Applies a filter or a test. An unknown name is an error. */
+/* Apply a filter or a test. An unknown name is an error. */
 Value filter_apply(Machine *, Value name, const CallArgs *);
 bool test_apply(Machine *, Value name, const CallArgs *);
 
@@ -57,7 +58,7 @@ bool test_apply(Machine *, Value name, const CallArgs *);
 
 Value access_attribute(Machine *, Value of, Value name); /* of.name */
 Value access_item(Machine *, Value of, Value key);       /* of[key] */
-/* of[from:to:step]; a bound that is not given is none */
+/* Returns of[from:to:step]. A bound that is not given is none. */
 Value access_slice(Machine *, Value of, Value from, Value to, Value step);
 
 /* ---- operators.c ---- */
@@ -65,5 +66,5 @@ Value access_slice(Machine *, Value of, Value from, Value to, Value step);
 Value operator_binary(Machine *, Op, Value, Value);
 Value operator_negative(Machine *, Value);
 bool operator_compare(Machine *, Op, Value, Value);
-/* text % values */
+/* Returns `text % values` of Python. */
 Value operator_format(Machine *, Value text, Value values);

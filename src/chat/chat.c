@@ -139,7 +139,7 @@ static const Named *find(const Chat *c, const char *name) {
     return NULL;
 }
 
-/* name: NULL means the template for tools, or the default. */
+/* Finds a template. If `name` is NULL, it is the template for tools, or the default template. */
 static const Named *find_for(const Chat *c, const char *name, bool tools) {
     const Named *named = tools && !name ? find(c, "tool_use") : NULL;
     return named ? named : find(c, name ? name : "default");
@@ -164,7 +164,8 @@ static bool is_text(const Chat *c, const ChatRequest *r) {
     return r->template && strchr(r->template, '{') && !find(c, r->template);
 }
 
-/* Sets *out to the template of the request. The caller frees *own, which is set if the request has the text. */
+/* Sets *out to the template of the request. If the request contains the text of the template, sets *own, which the
+ * caller must free. */
 static Err choose(const Chat *c, const ChatRequest *r, const Template **out, Template **own) {
     const Named *named = find_for(c, r->template, r->tools);
     if (is_text(c, r)) {

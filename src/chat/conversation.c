@@ -114,8 +114,9 @@ Err chat_request(const char *where, const json_t *root, ChatRequest *out) {
 
 /* ---- messages ---- */
 
-/* Copies a message without keys whose value is null. If it has reasoning under one of three names, it gets two of them:
- * "thinking", which precedes all keys unless the message has it, and "reasoning_content". */
+/* Copies a message without keys whose value is null. If a message has reasoning under one of three names, the copy
+ * has it under two of them, "thinking" and "reasoning_content". "thinking" precedes all keys unless the message has
+ * this key. */
 static json_t *normal_message(const json_t *message) {
     static const char *const NAMES[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *made = json_object(), *value, *reasoning = NULL;
@@ -133,7 +134,8 @@ static json_t *normal_message(const json_t *message) {
 
 static const char TAG[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/* Appends TAG to the last text of the last message. Sets *text to the text without it, or leaves it unchanged. */
+/* Appends TAG to the last text of the last message, and sets *text to this text without the tag. If there is no text,
+ * *text is unchanged. */
 static void tag_last(json_t *messages, Str *text) {
     const size_t last = json_array_size(messages) - 1;
     json_t *message = json_deep_copy(json_array_get(messages, last)),
@@ -154,8 +156,8 @@ static void tag_last(json_t *messages, Str *text) {
     str_free(&tagged);
 }
 
-/* Cuts the text at the tag. If the template has removed the space of the tag, it also removes spaces of messages,
- * and the text ends before them. */
+/* Truncates the text at the tag. If the template has removed the space of the tag, it also removes the spaces of
+ * messages, and the text then ends before these spaces. */
 static Err cut_at_tag(const Str *message, size_t begin, Str *out) {
     const size_t bare = sizeof TAG - 2;
     Machine m = {.left = TEMPLATE_LIMITS};

@@ -157,7 +157,7 @@ static Value evaluate_logic(Machine *m, Scope *scope, const TreeNode *node) {
     return chat_evaluate(m, scope, node->b);
 }
 
-/* NODE_CHOOSE has the value in `a` and the condition in `b`, in the order of the text. */
+/* Evaluates NODE_CHOOSE, which has the value in `a` and the condition in `b`, in the order of the text. */
 static Value evaluate_choice(Machine *m, Scope *scope, const TreeNode *node) {
     const bool chosen = value_true(chat_evaluate(m, scope, node->b));
     if (m->err.code) return UNDEFINED;

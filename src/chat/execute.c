@@ -73,7 +73,7 @@ static void run_set_block(Machine *m, Scope *scope, const TreeNode *node) {
 
 /* ---- loops ---- */
 
-/* The items for which the condition of the loop holds. */
+/* Returns the items for which the condition of the loop is true. */
 static const List *chosen_items(Machine *m, Scope *scope, const TreeNode *node, const List *items) {
     if (!node->c) return items;
     Scope *inside = scope_in(m, scope);
@@ -143,7 +143,7 @@ static void set_param(Machine *m, Scope *scope, const TreeNode *macro, size_t i,
     if (!m->err.code) dict_set(m, &scope->vars, param->value, v);
 }
 
-/* Sets varargs, kwargs and caller, which a macro has if its body reads them. */
+/* Sets the variables varargs, kwargs and caller if the body of the macro reads them. */
 static void set_rest(Machine *m, Scope *scope, const TreeNode *macro, const CallArgs *a) {
     Value rest = value_list(m, KIND_TUPLE), names = value_dict(m);
     for (size_t i = macro->params.n; i < a->n && !m->err.code; i++) list_push(m, rest.list, a->at[i]);

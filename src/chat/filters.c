@@ -1,5 +1,5 @@
-/* The filters. Each accepts what the filter of Jinja accepts; a filter that returns an iterator there returns one
- * here. */
+/* The filters. Each filter accepts the same arguments as in Jinja. A filter that returns an iterator in Jinja also
+ * returns an iterator here. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static Value trim(Machine *m, const CallArgs *a) {
     return string_strip(m, value_text(m, a->at[0]), a->at[1], STRIP_LEFT | STRIP_RIGHT);
 }
 
-/* Words begin after whitespace and - ( { [ <. */
+/* Capitalises each word. Words begin after whitespace and - ( { [ <. */
 static Value title(Machine *m, const CallArgs *a) {
     const Value text = value_text(m, a->at[0]);
     Str out = {0};
@@ -140,11 +140,11 @@ static Value absolute(Machine *m, const CallArgs *a) {
     const Value v = a->at[0];
     if (v.type == VALUE_FLOAT) return value_float(fabs(v.f));
     if (value_is_number(v)) return value_number(v) < 0 ? operator_negative(m, v) : value_int(value_whole(v));
-    return operator_negative(m, v); /* an error */
+    return operator_negative(m, v); /* always an error */
 }
 
-/* Reads a number like Python's float(text) or int(text, base): with whitespace around it and underscores between
- * digits. Returns VALUE_MISSING if it is not one. */
+/* Reads a number like Python's float(text) or int(text, base). The number may have whitespace around it and
+ * underscores between digits. Returns VALUE_MISSING if the text is not a number. */
 static Value read_number(Machine *m, Value text, bool is_float, int base) {
     const Value inside = string_strip(m, text, value_none(), STRIP_LEFT | STRIP_RIGHT);
     char digits[400];
@@ -212,7 +212,8 @@ static Value round_number(Machine *m, const CallArgs *a) {
     const double x = value_number(v), scale = pow(10, (double)digits);
     if (!common) return value_float((up ? ceil(x * scale) : floor(x * scale)) / scale);
     char text[400];
-    snprintf(text, sizeof text, "%.*f", (int)digits, x); /* correctly rounded, ties to even, as in Python */
+    /* as in Python, correctly rounded with ties to even */
+    snprintf(text, sizeof text, "%.*f", (int)digits, x);
     return value_float(strtod(text, NULL));
 }
 
@@ -281,7 +282,7 @@ static Value items(Machine *m, const CallArgs *a) {
 
 /* ---- items by attribute ---- */
 
-/* The integer, or the string itself if it has another character than digits. */
+/* Returns the part as an integer if it consists of digits, and otherwise the string itself. */
 static Value path_part(Value part) {
     int64_t i = 0;
     for (size_t k = 0; k < part.n; k++) {
@@ -291,7 +292,8 @@ static Value path_part(Value part) {
     return part.n ? value_int(i) : part;
 }
 
-/* The value at a path such as "function.name" or 0. Each undefined step becomes the fallback, unless it is missing. */
+/* Returns the value at a path such as "function.name" or 0. Each undefined step becomes the fallback, unless the
+ * fallback is missing. */
 static Value path_or(Machine *m, Value v, Value path, Value fallback) {
     if (path.type != VALUE_STRING) {
         if (given(path)) v = access_item(m, v, path);
@@ -309,7 +311,7 @@ static Value path_or(Machine *m, Value v, Value path, Value fallback) {
 
 static Value at_path(Machine *m, Value v, Value path) { return path_or(m, v, path, (Value){0}); }
 
-/* The arguments from `from`, after an item. */
+/* Returns the arguments of a call for an item: the item, followed by the arguments that begin at index `from`. */
 static CallArgs after_item(Machine *m, const CallArgs *a, size_t from) {
     const size_t n = a->n > from ? a->n - from : 0;
     Value *at = machine_take(m, (n + 1) * sizeof *at);
@@ -341,7 +343,8 @@ static Value map(Machine *m, const CallArgs *a) {
     return made;
 }
 
-/* select, reject (path is VALUE_MISSING), selectattr and rejectattr. `test` is the position of the name of the test. */
+/* Runs select, reject (path is VALUE_MISSING), selectattr and rejectattr. `test` is the position of the name of the
+ * test. */
 static Value filtered(Machine *m, const CallArgs *a, Value path, size_t test, bool wanted) {
     const List *from = value_items(m, argument(a, 0, NULL));
     Value made = value_list(m, KIND_ITERATOR);
@@ -390,14 +393,15 @@ static Value sum(Machine *m, const CallArgs *a) {
 
 /* ---- order ---- */
 
-/* The key by which an item is compared: an attribute, in lower case unless case counts. */
+/* Returns the key by which an item is compared, which is an attribute. The key is in lower case unless with_case is
+ * set. */
 static Value sort_key(Machine *m, Value v, Value path, bool with_case) {
     v = at_path(m, v, path);
     return v.type == VALUE_STRING && !with_case ? string_case(m, v, CASE_LOWER) : v;
 }
 
-/* The key of the filter `sort`: a list of the attributes, which commas separate. Equal keys have an order, even if
- * they are undefined. */
+/* Returns the key of the filter `sort`, which is a list of the comma-separated attributes. Equal keys have an order,
+ * even if they are undefined. */
 static Value sort_keys(Machine *m, Value v, Value path, bool with_case) {
     Value keys = value_list(m, KIND_LIST);
     if (path.type != VALUE_STRING) {
@@ -413,7 +417,7 @@ static Value sort_keys(Machine *m, Value v, Value path, bool with_case) {
     return keys;
 }
 
-/* Sorts items by keys: a merge sort, which is stable. `at` and `spare` have n pairs each. */
+/* Sorts items by keys with a merge sort, which is stable. `at` and `spare` have n pairs each. */
 static void merge_sort(Machine *m, Pair *at, Pair *spare, size_t n, bool down) {
     for (size_t width = 1; width < n; width *= 2) {
         for (size_t begin = 0; begin < n && machine_spend(m, 1); begin += 2 * width) {
@@ -432,7 +436,7 @@ static void merge_sort(Machine *m, Pair *at, Pair *spare, size_t n, bool down) {
     }
 }
 
-/* The items, sorted. */
+/* Returns the sorted items. */
 static Pair *sorted(Machine *m, const List *from, Value key(Machine *, Value, Value, bool), Value path,
                     bool with_case, bool down) {
     Pair *at = machine_take(m, (from->n + 1) * sizeof *at),

@@ -1,4 +1,4 @@
-/* The functions of a template, and the methods of dicts, lists and loops. */
+/* The functions that a template can call, and the methods of dicts, lists and loops. */
 #include <string.h>
 
 #include "chat/call.h"
@@ -13,7 +13,7 @@ static Value raise_exception(Machine *m, const CallArgs *a) {
     return UNDEFINED;
 }
 
-/* The result of strftime for one conversion. The time has no zone, so %z and %Z are empty, as in Python. */
+/* Appends the result of strftime for one conversion. The time has no zone, so %z and %Z are empty, as in Python. */
 static void add_time(Machine *m, const char *form, Str *out) {
     char text[200];
     const char last = form[strlen(form) - 1];

@@ -11,7 +11,7 @@
 #include "base/str.h"
 #include "base/utf8.h"
 
-enum { DEEPEST = 200 }; /* brackets */
+enum { DEEPEST = 200 }; /* maximum number of open brackets */
 
 Err lexer_error(int line, const char *fmt, va_list args) {
     char text[900];
@@ -26,7 +26,7 @@ typedef struct Lexer {
     Arena *arena;
     Token *tokens;
     size_t count, cap;
-    char brackets[DEEPEST]; /* the brackets that are open */
+    char brackets[DEEPEST]; /* the open brackets */
     int open;
     Err err;
 } Lexer;
@@ -69,7 +69,7 @@ static size_t skip_space(const Lexer *l, size_t at) {
 
 /* ---- text between tags ---- */
 
-/* Adds the text in front of a tag. `sign` is the - or + of the tag, or another character. */
+/* Adds the text before a tag. `sign` is the - or + of the tag, or another character. */
 static void add_data(Lexer *l, size_t end, char sign, bool is_print) {
     const size_t begin = l->at;
     size_t kept = end;
@@ -91,7 +91,8 @@ static void add_data(Lexer *l, size_t end, char sign, bool is_print) {
     advance(l, end);
 }
 
-/* Skips the end of a block: +%}, -%} and whitespace, or %} and a newline. Returns false if there is none. */
+/* Skips the end of a block, which is +%}, or -%} and whitespace, or %} and a newline. Returns false if there is no
+ * such end. */
 static bool skip_end(Lexer *l, size_t at, const char *end, bool plus, bool trim) {
     const char sign = at < l->n ? l->s[at] : '\0';
     const bool is_signed = sign == '-' || (plus && sign == '+');
@@ -116,7 +117,7 @@ static void skip_comment(Lexer *l) {
     skip_end(l, at, "#}", true, true);
 }
 
-/* The position after "raw" or "endraw" at a block, or 0. */
+/* Returns the position after "raw" or "endraw" in a block, or 0 if the block does not begin with the word. */
 static size_t raw_word(const Lexer *l, size_t at, const char *word) {
     at = skip_space(l, at);
     return looking_at(l, at, word) ? skip_space(l, at + strlen(word)) : 0;
@@ -149,7 +150,8 @@ static void lex_raw(Lexer *l) {
 /* ---- tokens of a tag ---- */
 
 static void lex_escape_character(Lexer *l, Str *out, size_t *at) {
-    static const char NAMES[] = "\\\\''\"\"a\ab\bf\fn\nr\rt\tv\v"; /* pairs */
+    /* pairs of the letter after a backslash and its character */
+    static const char NAMES[] = "\\\\''\"\"a\ab\bf\fn\nr\rt\tv\v";
     const char c = l->s[*at];
     for (int i = 0; NAMES[i]; i += 2)
         if (NAMES[i] == c) {
@@ -175,7 +177,7 @@ static void lex_escape_character(Lexer *l, Str *out, size_t *at) {
         utf8_put(out, code);
 }
 
-/* Reads a string from the quote at l->at. */
+/* Reads a string that begins with the quote at l->at. */
 static void lex_string(Lexer *l) {
     const char quote = l->s[l->at];
     size_t at = l->at + 1;
@@ -189,7 +191,7 @@ static void lex_string(Lexer *l) {
         const size_t n = utf8_next(l->s + at + 1, &c);
         if (c == '\n')
             at += 2;
-        else if (c >= 0x80) { /* Python sees the backslash that begins the escape of the character */
+        else if (c >= 0x80) { /* in Python, the escape of this character begins with a second backslash */
             str_printf(&text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
             at += 1 + n;
         } else if (strchr("\\'\"abfnrtvxuUN01234567", (int)c)) {
@@ -208,7 +210,7 @@ static void lex_string(Lexer *l) {
     if (!l->err.code) advance(l, at + 1);
 }
 
-/* The end of digits with single underscores between them. */
+/* Returns the end of digits that may have single underscores between them. */
 static size_t digits_end(const Lexer *l, size_t at, int base) {
     bool digit = false;
     for (;; at++) {
@@ -219,7 +221,7 @@ static size_t digits_end(const Lexer *l, size_t at, int base) {
     }
 }
 
-/* The end of a number with a point or an exponent, or 0. */
+/* Returns the end of a number with a point or an exponent, or 0 if there is none. */
 static size_t float_end(const Lexer *l, size_t at) {
     if (at && l->s[at - 1] == '.') return 0;
     const size_t whole = digits_end(l, at, 10);
@@ -299,7 +301,7 @@ static void lex_operator(Lexer *l) {
     advance(l, l->at + n);
 }
 
-/* Reads a tag, whose beginning has been read, and its end. */
+/* Reads a tag, whose beginning has already been read, including its end. */
 static void lex_tag(Lexer *l, bool is_print) {
     const int line = l->line;
     l->open = 0;
@@ -333,7 +335,7 @@ static void lex_tag(Lexer *l, bool is_print) {
 
 /* ---- the template ---- */
 
-/* The next {{, {% or {#, or the end. */
+/* Returns the position of the next {{, {% or {#, or the end of the source. */
 static size_t next_tag(const Lexer *l) {
     size_t at = l->at;
     for (const char *p; at < l->n && (p = memchr(l->s + at, '{', l->n - at)); at = (size_t)(p - l->s) + 1)

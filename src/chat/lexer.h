@@ -11,7 +11,7 @@
 
 typedef enum TokenType {
     TOKEN_END,
-    TOKEN_DATA, /* text between tags */
+    TOKEN_DATA, /* the text between tags */
     TOKEN_PRINT_BEGIN,
     TOKEN_PRINT_END,
     TOKEN_BLOCK_BEGIN,
@@ -26,15 +26,15 @@ typedef enum TokenType {
 typedef struct Token {
     TokenType type;
     int line;
-    const char *s; /* text, or the value of a string */
+    const char *s; /* the text, or the value of a string */
     size_t n;
     int64_t i;
     double f;
 } Token;
 
-/* The last token is a TOKEN_END. The tokens belong to the arena. */
+/* Splits a source into tokens, which belong to the arena. The last token is a TOKEN_END. */
 Err lexer_run(const char *source, size_t n, Arena *, Token **tokens);
-/* A user error "line N of the chat template: ...". */
+/* Returns a user error "line N of the chat template: ...". */
 Err lexer_error(int line, const char *fmt, va_list);
-/* Whether the character is whitespace for Python's str.isspace and its regexes. */
+/* Returns whether the character is whitespace for Python's str.isspace and its regexes. */
 bool lexer_is_space(uint32_t character);

@@ -7,17 +7,17 @@
 typedef enum NodeType {
     /* expressions */
     NODE_CONST,   /* value */
-    NODE_NAME,    /* value.s: the name */
+    NODE_NAME,    /* value.s is the name */
     NODE_LIST,    /* list */
     NODE_TUPLE,   /* list */
-    NODE_DICT,    /* list: key, value, key, value, ... */
+    NODE_DICT,    /* list of key, value, key, value, ... */
     NODE_ATTR,    /* a.value */
     NODE_ITEM,    /* a[b] */
-    NODE_SLICE,   /* a:b:c, each may be NULL */
+    NODE_SLICE,   /* a:b:c, where each part may be NULL */
     NODE_CALL,    /* a(list) */
     NODE_FILTER,  /* a | value(list); a is NULL in a filter block */
     NODE_TEST,    /* a is value(list) */
-    NODE_KEYWORD, /* value=a, in a call */
+    NODE_KEYWORD, /* value=a in a call */
     NODE_STAR,    /* *a, in a call */
     NODE_STARS,   /* **a, in a call */
     NODE_NOT,
@@ -26,8 +26,8 @@ typedef enum NodeType {
     NODE_AND,
     NODE_OR,
     NODE_BINARY,  /* a op b */
-    NODE_CONCAT,  /* list, joined by ~ */
-    NODE_COMPARE, /* a, then list of NODE_OPERAND */
+    NODE_CONCAT,  /* the elements of list, concatenated by ~ */
+    NODE_COMPARE, /* a, followed by a list of NODE_OPERAND */
     NODE_OPERAND, /* op a */
     NODE_CHOOSE,  /* a if b else c; c may be NULL */
     /* statements */
@@ -40,7 +40,7 @@ typedef enum NodeType {
     NODE_MACRO,        /* macro value(params): list */
     NODE_CALL_BLOCK,   /* like a macro; a is the call */
     NODE_FILTER_BLOCK, /* list, filtered by a */
-    NODE_SCOPE,        /* list in a scope in which params are set to values from outside */
+    NODE_SCOPE,        /* list in a scope that sets params to values from outside */
     NODE_BREAK,
     NODE_CONTINUE
 } NodeType;
@@ -72,36 +72,38 @@ typedef struct TreeNode {
     NodeType type;
     int line;
     Op op;
-    bool recursive;                          /* a loop that can be called */
-    bool uses_rest, uses_names, uses_caller; /* a macro whose body reads varargs, kwargs or caller */
+    bool recursive;                          /* whether the loop can be called */
+    bool uses_rest, uses_names, uses_caller; /* whether the body of a macro reads varargs, kwargs or caller */
     Value value;
     struct TreeNode *a, *b, *c;
     TreeNodes list, other;
-    TreeNodes params; /* a macro's are NODE_KEYWORD, whose a is the default or NULL; a scope's are NODE_SET */
+    TreeNodes params; /* NODE_KEYWORDs of a macro, whose `a` is the default or NULL; NODE_SETs of a scope */
 } TreeNode;
 
-enum { PARSER_DEEPEST = 200 }; /* nested expressions and blocks */
+enum { PARSER_DEEPEST = 200 }; /* maximum number of nested expressions and blocks */
 
 typedef struct Parser {
     const Token *at;
     Arena *arena;
-    int depth, loops; /* loops around the statement, inside the same macro or captured block */
-    bool uses_rest, uses_names, uses_caller; /* since the beginning of the macro */
-    Err err;                                 /* the first one; afterwards, all tokens are TOKEN_END */
+    int depth, loops; /* number of loops around the statement, inside the same macro or captured block */
+    bool uses_rest, uses_names, uses_caller; /* like in TreeNode, but since the beginning of the macro */
+    Err err;                                 /* the first error; after an error, all tokens are TOKEN_END */
 } Parser;
 
-/* ---- parser_expression.c: expressions, and what statements share with them ---- */
+/* ---- parser_expression.c: expressions, and functions that statements also use ---- */
 
 void parser_fail(Parser *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Reports that something else is expected at this token. */
+/* Reports that `expected` is expected at the current token. */
 void parser_fail_at(Parser *, const char *expected);
 TreeNode *parser_node(Parser *, NodeType);
 void parser_push(Parser *, TreeNodes *, TreeNode *);
-/* Each checks the current token; `skip` also moves past it if it matches, and `expect` reports an error if not. */
+/* Each function checks the current token. `skip` also moves past the token if it matches, and `expect` reports an
+ * error if it does not match. */
 bool parser_is(const Parser *, TokenType, const char *text);
 bool parser_skip(Parser *, TokenType, const char *text);
 void parser_expect(Parser *, TokenType, const char *text);
-/* Whether blocks and expressions are not nested too deeply. Each success needs a parser_leave. */
+/* Returns whether blocks and expressions are not nested too deeply. After each success, the caller must call
+ * parser_leave. */
 bool parser_enter(Parser *);
 void parser_leave(Parser *);
 
@@ -110,7 +112,7 @@ TreeNode *parser_operand(Parser *); /* an expression without `if` */
 TreeNode *parser_primary(Parser *); /* a name, a literal or an expression in brackets */
 TreeNode *parser_tuple(
     Parser *, TreeNode *item(Parser *)); /* expressions with commas between them, or one expression */
-TreeNode *parser_filters(Parser *);      /* filters without an operand: upper | trim */
+TreeNode *parser_filters(Parser *);      /* filters without an operand, such as upper | trim */
 
 /* ---- parser.c ---- */
 

@@ -141,11 +141,11 @@ bool operator_compare(Machine *m, Op op, Value a, Value b) {
 
 typedef struct Spec {
     bool left, zero, plus, space, other;
-    int width, precision; /* precision -1: not given */
+    int width, precision; /* precision is -1 if it is not given */
 } Spec;
 
 static void pad(Machine *m, const Spec *s, const char *text, size_t n, size_t sign, Str *out) {
-    const size_t length = sign + n; /* the characters of numbers are bytes */
+    const size_t length = sign + n; /* numbers consist of one-byte characters */
     const size_t missing = (size_t)s->width > length ? (size_t)s->width - length : 0;
     for (size_t i = 0; i < missing && !s->left && !s->zero; i++) machine_puts(m, out, " ");
     machine_add(m, out, text, sign);
@@ -196,7 +196,7 @@ static void format_text(Machine *m, Spec s, char type, Value v, Str *out) {
     pad(m, &s, shown.s, shown.n, 0, out);
 }
 
-/* Reads the number at *p, at most 400. */
+/* Reads the number at *p, which is limited to 400. */
 static int read_number(const char **p, const char *end) {
     int n = 0;
     for (; *p < end && **p >= '0' && **p <= '9'; ++*p) n = n < 400 ? n * 10 + (**p - '0') : n;
@@ -214,7 +214,7 @@ static Spec read_spec(const char **p, const char *end) {
     return s;
 }
 
-/* The value of %(name)s at *p, or the next one of a tuple. */
+/* Returns the value of %(name)s at *p, or the next value of a tuple. */
 static Value next_value(Machine *m, const char **p, const char *end, Value values, size_t *used) {
     if (*p < end && **p == '(') {
         const char *close = memchr(*p, ')', (size_t)(end - *p));

@@ -1,4 +1,4 @@
-/* Statements, and the text between them. */
+/* Parses statements, and the text between them. */
 #include <string.h>
 
 #include "chat/node.h"
@@ -10,19 +10,19 @@ typedef const char *const *Words;
 
 static void body(Parser *p, Words ends, TreeNodes *out);
 
-/* Reads a body up to one of the words, and the word. */
+/* Reads a body up to any of the words, and also the word. */
 static void body_to(Parser *p, Words ends, TreeNodes *out) {
     parser_expect(p, TOKEN_BLOCK_END, NULL);
     body(p, ends, out);
 }
 
-/* Reads a body up to `word`, which it skips. */
+/* Reads a body up to `word`, and skips the word. */
 static void body_to_word(Parser *p, const char *word, TreeNodes *out) {
     body_to(p, (const char *const[]){word, NULL}, out);
     SKIP_WORD(p, word);
 }
 
-/* A name, names with commas between them, or an attribute of a namespace. */
+/* Reads the target of an assignment: a name, comma-separated names, or an attribute of a namespace. */
 static TreeNode *target_part(Parser *p, bool with_namespace) {
     if (SKIP_OP(p, "(")) {
         TreeNode *tuple = parser_node(p, NODE_TUPLE);
@@ -56,7 +56,7 @@ static TreeNode *target(Parser *p, bool with_namespace) {
     return tuple;
 }
 
-/* Reads a body in which `break` and `continue` do not reach the loops outside. */
+/* Reads a body in which `break` and `continue` do not affect loops outside of the body. */
 static void captured(Parser *p, const char *end, TreeNodes *out) {
     const int loops = p->loops;
     p->loops = 0;
@@ -123,7 +123,7 @@ static void parse_params(Parser *p, TreeNodes *params) {
     }
 }
 
-/* Reads the body of a macro or a call block, and notes which special variables it reads. */
+/* Reads the body of a macro or a call block, and records which special variables the body uses. */
 static void parse_macro_body(Parser *p, TreeNode *node, const char *end) {
     const bool rest = p->uses_rest, names = p->uses_names, caller = p->uses_caller;
     p->uses_rest = p->uses_names = p->uses_caller = false;

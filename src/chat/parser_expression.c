@@ -1,5 +1,5 @@
-/* Expressions. The precedence is Jinja's, which differs from Python's: ~ binds tighter than +, and unary operators
- * tighter than filters. */
+/* Parses expressions. The precedence of operators is Jinja's, which differs from Python's: ~ binds tighter than +,
+ * and unary operators bind tighter than filters. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -71,7 +71,7 @@ void parser_leave(Parser *p) { p->depth--; }
 #define SKIP_OP(p, text)   parser_skip(p, TOKEN_OPERATOR, text)
 #define SKIP_WORD(p, text) parser_skip(p, TOKEN_NAME, text)
 
-/* The name at the current token, as a string. */
+/* Returns the name at the current token, as a string. */
 static Value take_name(Parser *p) {
     const Token *t = p->at;
     parser_expect(p, TOKEN_NAME, NULL);
@@ -115,7 +115,7 @@ static TreeNode *name(Parser *p) {
     return node;
 }
 
-/* Consecutive strings are one string. */
+/* Reads a string. Consecutive strings form one string. */
 static TreeNode *string(Parser *p) {
     TreeNode *node = constant(p, value_view(p->at->s, p->at->n));
     size_t n = 0;
@@ -269,7 +269,7 @@ static TreeNode *filter(Parser *p, TreeNode *of) {
     return node;
 }
 
-/* Whether the token begins the operand of a test without brackets: `x is divisibleby 3`. */
+/* Returns whether the token begins the operand of a test without brackets, as in `x is divisibleby 3`. */
 static bool begins_operand(const Token *t) {
     if (t->type == TOKEN_NAME)
         return !token_is(t, TOKEN_NAME, "else") && !token_is(t, TOKEN_NAME, "or") &&
@@ -338,7 +338,7 @@ typedef struct Level {
 
 static TreeNode *unary_with_filters(Parser *p) { return unary(p, true); }
 
-/* Reads operands with operators of one precedence between them, which group from the left. */
+/* Reads operands separated by operators of the same precedence, which are left-associative. */
 static TreeNode *binary(Parser *p, TreeNode *operand(Parser *), const Level *levels) {
     TreeNode *left = operand(p);
     for (const Level *level = levels; level->text && !p->err.code;) {
@@ -376,7 +376,7 @@ static TreeNode *sum(Parser *p) {
     return binary(p, joined, (const Level[]){{"+", OP_ADD}, {"-", OP_SUB}, {NULL, 0}});
 }
 
-/* The comparison at the current token, or false. */
+/* Reads the comparison operator at the current token. Returns false if there is none. */
 static bool comparison(Parser *p, Op *op) {
     static const Level LEVELS[] = {{"==", OP_EQ}, {"!=", OP_NE}, {"<", OP_LT},
                                    {"<=", OP_LE}, {">", OP_GT},  {">=", OP_GE}};

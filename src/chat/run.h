@@ -6,9 +6,9 @@
 /* ---- evaluate.c ---- */
 
 Value chat_evaluate(Machine *, Scope *, const TreeNode *);
-/* Evaluates the arguments of a call, after `first` if it is not VALUE_MISSING. */
+/* Evaluates the arguments of a call. If `first` is not VALUE_MISSING, it precedes these arguments. */
 CallArgs chat_evaluate_args(Machine *, Scope *, const TreeNodes *, Value first);
-/* Applies NODE_FILTERs. `input` replaces the operand of the innermost one if it has none. */
+/* Applies NODE_FILTERs. If the innermost filter has no operand, `input` is its operand. */
 Value chat_evaluate_filters(Machine *, Scope *, const TreeNode *, Value input);
 
 /* ---- execute.c ---- */
@@ -16,5 +16,5 @@ Value chat_evaluate_filters(Machine *, Scope *, const TreeNode *, Value input);
 void chat_execute(Machine *, Scope *, const TreeNodes *);
 /* Calls a macro, or the body of a call block. `caller` is VALUE_MISSING if there is none. */
 Value chat_execute_macro(Machine *, const Callable *, const CallArgs *);
-/* Runs a recursive loop over other items. */
+/* Runs a recursive loop again, over other items. */
 Value chat_execute_loop_again(Machine *, const Loop *, Value items);

@@ -8,7 +8,7 @@
 #include "chat/lexer.h"
 #include "chat/strings.h"
 
-/* The string argument i. Another type is an error. */
+/* Returns argument i, which must be a string. Another type is an error. */
 static Value text_argument(Machine *m, const CallArgs *a, size_t i) {
     if (a->at[i].type == VALUE_STRING) return a->at[i];
     value_fail_type(m, a->at[i], "a method of a string needs a string");
@@ -58,7 +58,7 @@ static Value replace(Machine *m, const CallArgs *a) {
 
 /* ---- find ---- */
 
-/* The part of the text between two positions, like text[from:to]. */
+/* Returns the part of the text between two positions, like text[from:to]. */
 static Value part(Machine *m, const CallArgs *a, size_t from) {
     const bool whole = a->at[from].type == VALUE_MISSING && a->at[from + 1].type == VALUE_MISSING;
     Value bounds[2];
@@ -96,7 +96,7 @@ static Value removesuffix(Machine *m, const CallArgs *a) {
     return suffix.n && ends(text, suffix) ? value_view(text.s, text.n - suffix.n) : text;
 }
 
-/* The last occurrence, or NULL. */
+/* Returns the last occurrence, or NULL if there is none. */
 static const char *find_last(Machine *m, Value text, Value what) {
     if (what.n > text.n || !machine_spend(m, text.n * (what.n + 1) / 64)) return NULL;
     for (const char *p = text.s + (text.n - what.n);; p--) {
@@ -113,7 +113,8 @@ static Value find_position(Machine *m, const CallArgs *a, bool last, bool requir
                               : text.s;
     if (!at && required) machine_fail(m, "index: the text does not contain the other; use find");
     if (!at) return value_int(-1);
-    /* A slice is a copy, so its position is added: of an empty find in a slice, Python returns the slice's position. */
+    /* A slice is a copy, so its position is added. If an empty string is searched for in a slice, Python returns the
+     * position of the slice. */
     int64_t from =
         a->at[2].type == VALUE_MISSING || a->at[2].type == VALUE_NONE ? 0 : int_argument(m, a, 2, 0);
     const int64_t n = value_length(m, a->at[0]);
@@ -158,7 +159,7 @@ static void split_at_spaces(Machine *m, Value text, int64_t most, List *out) {
     }
 }
 
-/* Like split_at_spaces, from the right; the parts are in reverse order. */
+/* Like split_at_spaces, but splits from the right. The parts are in reverse order. */
 static void rsplit_at_spaces(Machine *m, Value text, int64_t most, List *out) {
     const Value spaces = value_none();
     while (machine_spend(m, 1)) {
@@ -277,7 +278,7 @@ static Value all_alnum(Machine *m, const CallArgs *a) { return all_are(m, a, is_
 static Value all_space(Machine *m, const CallArgs *a) { return all_are(m, a, lexer_is_space, false); }
 static Value all_ascii(Machine *m, const CallArgs *a) { return all_are(m, a, is_ascii, true); }
 
-/* Whether there is a letter with a case, and all such letters have this one. */
+/* Returns whether there is at least one letter with a case, and all such letters have the wanted case. */
 static Value has_case(Machine *m, const CallArgs *a, UProperty wanted, UProperty other) {
     bool found = false;
     for (size_t i = 0; i < a->at[0].n && machine_spend(m, 1);) {
@@ -333,7 +334,7 @@ static Value zfill(Machine *m, const CallArgs *a) {
 
 /* ---- format ---- */
 
-/* The value of the field {}, {0} or {name}. */
+/* Returns the value of a field {}, {0} or {name}. */
 static Value field(Machine *m, const CallArgs *a, Value name, size_t *next) {
     size_t i = 0, digits = 0;
     for (; digits < name.n && digits < 9 && name.s[digits] >= '0' && name.s[digits] <= '9'; digits++)

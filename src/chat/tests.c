@@ -1,4 +1,4 @@
-/* The tests that follow `is`. */
+/* The tests of templates, which follow the keyword `is`. */
 #include <string.h>
 
 #include <unicode/uchar.h>

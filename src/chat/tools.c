@@ -7,12 +7,13 @@
 #include "base/mem.h"
 
 struct ToolFormat {
-    const char *sign;        /* a template that contains it has this format */
-    const char *begin, *end; /* markers around calls; NULL: calls continue to the end of the text */
-    bool bare;               /* a text that begins with { is a call too */
+    const char *sign; /* a template that contains this text has this format */
+    /* markers around calls; `end` is NULL if calls continue to the end of the text */
+    const char *begin, *end;
+    bool bare; /* whether a text that begins with { is also a call */
 };
 
-/* The first one whose sign is found. */
+/* The formats. The first format whose sign a template contains applies. */
 static const ToolFormat FORMATS[] = {
     {"<tool_call>", "<tool_call>", "</tool_call>", false},       /* Hermes, Qwen */
     {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, false},               /* Mistral */
@@ -72,7 +73,8 @@ static char *read_name(const char **s, size_t *n) {
     return name;
 }
 
-/* Reads the calls of a text: values of JSON in sequence. Returns NULL if it has anything else, or no call. */
+/* Reads the calls of a text, which are consecutive JSON values. Returns NULL if the text has other content, or no
+ * call. */
 static json_t *read_calls(const ToolFormat *f, const char *s, size_t n) {
     json_t *calls = json_array();
     bool valid = true;
@@ -110,7 +112,7 @@ static void drop(ToolText *t, size_t n) {
     t->searched = 0;
 }
 
-/* Ends the part inside of markers after `n` bytes and a marker of `marker` bytes, if these are calls. */
+/* Ends the part between markers after `n` bytes and a marker of `marker` bytes, if the part contains calls. */
 static bool take_calls(ToolText *t, size_t n, size_t marker) {
     json_t *calls = read_calls(t->format, t->held.s, n);
     if (!calls) return false;
@@ -122,14 +124,14 @@ static bool take_calls(ToolText *t, size_t n, size_t marker) {
     return true;
 }
 
-/* Returns whether the text may continue outside of markers. */
+/* Leaves the part between markers if it is complete. Returns whether the text may continue outside of markers. */
 static bool leave(ToolText *t, bool end, Str *content) {
     const char *marker = t->format->end, *at;
     const size_t k = marker ? strlen(marker) : 0;
     while (t->searched + k <= t->held.len && k) {
         at = memmem(t->held.s + t->searched, t->held.len - t->searched, marker, k);
         const size_t n = at ? (size_t)(at - t->held.s) : t->held.len - k;
-        t->searched = n + 1; /* this marker may be in a string of the JSON */
+        t->searched = n + 1; /* this marker may be inside a JSON string */
         if (at && take_calls(t, n, k)) return true;
     }
     if (!end || take_calls(t, t->held.len, 0)) return false;
@@ -139,7 +141,7 @@ static bool leave(ToolText *t, bool end, Str *content) {
     return false;
 }
 
-/* The number of bytes at the end of the text that could begin a marker. */
+/* Returns the number of bytes at the end of the text that could begin a marker. */
 static size_t begun(const Str *text, const char *marker) {
     size_t k = strlen(marker) - 1;
     if (k > text->len) k = text->len;
@@ -147,7 +149,7 @@ static size_t begun(const Str *text, const char *marker) {
     return k;
 }
 
-/* Returns whether the text may continue inside of markers. */
+/* Enters the part between markers if a marker is found. Returns whether the text may continue between markers. */
 static bool enter(ToolText *t, bool end, Str *content) {
     const char *marker = t->format->begin;
     const size_t first = blanks(t->held.s, t->held.len, " \t\r\n");
@@ -161,7 +163,7 @@ static bool enter(ToolText *t, bool end, Str *content) {
         return true;
     }
     const size_t keep = end ? 0 : begun(&t->held, marker), n = t->held.len - keep;
-    if (!t->said && first >= n && !(end && !t->calls)) return false; /* blanks, which a call may follow */
+    if (!t->said && first >= n && !(end && !t->calls)) return false; /* a call may follow these blanks */
     say(t, t->held.s, n, content);
     drop(t, n);
     return false;

@@ -1,5 +1,5 @@
-/* Finds the calls of functions in the text of a model. Chat templates fix how a model writes them: JSON between
- * markers. */
+/* Finds the tool calls in the text that a model generates. The chat template determines the format of calls, which
+ * are JSON between markers. */
 #pragma once
 
 #include <jansson.h>
@@ -9,21 +9,23 @@
 
 typedef struct ToolFormat ToolFormat;
 
-/* The format that a chat template asks for, or NULL if it has none that is known. */
+/* Returns the format of calls that a chat template describes, or NULL if it describes no known format. */
 const ToolFormat *tool_format(const char *template, size_t n);
 
-/* Separates a text that arrives in parts. The results, joined, do not depend on the parts. */
+/* Separates the content and the calls of a text that arrives in parts. The concatenated results do not depend on the
+ * division into parts. */
 typedef struct ToolText {
-    const ToolFormat *format; /* NULL: the text has no calls */
+    const ToolFormat *format; /* NULL if the text has no calls */
     Str held;                 /* text that may be a call, or the beginning of a marker */
-    size_t searched;          /* bytes of `held` in which no further marker begins */
-    bool inside;              /* `held` follows a marker */
-    bool bare;                /* that marker is empty */
-    bool said;                /* the text has more than blanks since its beginning or the last call */
-    json_t *calls; /* owned; NULL, or the calls so far: [{"name": NAME, "arguments": JSON as a text}, ...] */
+    size_t searched;          /* number of bytes of `held` in which no other marker begins */
+    bool inside;              /* whether `held` follows a marker */
+    bool bare;                /* whether this marker is empty */
+    /* whether the text has a character other than blanks since its beginning or the last call */
+    bool said;
+    json_t *calls; /* the calls so far, or NULL (owned): [{"name": NAME, "arguments": JSON as a text}, ...] */
 } ToolText;
 
-/* Appends to `content` the text that belongs to no call, except blanks next to calls. Content includes
- * text that looks like a call but is not one. `end` is set for the last part. */
+/* Appends to `content` the text that belongs to no call, except blanks next to calls. Content includes text that
+ * resembles a call but is not a call. `end` must be set for the last part. */
 void tool_text_push(ToolText *, const char *text, size_t n, bool end, Str *content);
 void tool_text_free(ToolText *);

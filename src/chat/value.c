@@ -21,8 +21,8 @@ Value value_take(Machine *m, Str *text) {
     return v;
 }
 
-/* A string that is extended again and again, such as ns.text = ns.text ~ x, is extended in place: the memory after the
- * newest joined string is reserved for it. The shorter string remains valid. */
+/* Repeated concatenation to a string, such as ns.text = ns.text ~ x, extends the string in place. The memory after
+ * the newest concatenated string is reserved for this purpose. The shorter string remains valid. */
 Value value_join(Machine *m, Value a, Value b) {
     if (!b.n) return a;
     if (!a.n) return b;
@@ -120,7 +120,7 @@ static Value container_of_json(Machine *m, const json_t *json) {
     if (!is_array && !m->err.code) json_object_foreach((json_t *)json, key, item) {
             Pair *at = grow(m, made.dict->at, made.dict->n, &made.dict->cap, sizeof *at);
             if (!at) break;
-            made.dict->at = at; /* the keys differ */
+            made.dict->at = at; /* the keys are distinct, so none is looked up */
             at[made.dict->n++] = (Pair){value_view(key, strlen(key)), value_of_json(m, item)};
         }
     machine_leave(m);
@@ -226,7 +226,7 @@ bool value_true(Value v) {
     }
 }
 
-/* The order of an integer and a double, exactly. 2 if the double is a NaN. */
+/* Returns the exact order of an integer and a double, or 2 if the double is a NaN. */
 static int mixed_order(int64_t i, double f) {
     if (isnan(f)) return 2;
     if (f >= 9223372036854775808.0) return -1;

@@ -1,4 +1,4 @@
-/* The values of templates, with the operations that Python defines on them. */
+/* The values of templates, and the operations that Python defines for these values. */
 #pragma once
 
 #include <jansson.h>
@@ -13,7 +13,8 @@ typedef enum ValueType {
     VALUE_INT, /* larger integers are an error */
     VALUE_FLOAT,
     VALUE_STRING,
-    VALUE_MARKUP, /* a string after the filter `safe` or `escape`, which can only be printed and joined with ~ */
+    /* a string after the filter `safe` or `escape`, which can only be printed and concatenated with ~ */
+    VALUE_MARKUP,
     VALUE_LIST,
     VALUE_DICT,
     VALUE_NAMESPACE,
@@ -31,15 +32,16 @@ typedef enum ListKind {
 
 typedef struct Value {
     ValueType type;
-    ValueType of; /* an undefined value: the type that lacks it, or VALUE_MISSING for a variable */
-    size_t n;     /* bytes of a string, or of the name of an undefined value */
+    /* of an undefined value: the type that lacks the attribute, or VALUE_MISSING for a variable */
+    ValueType of;
+    size_t n; /* number of bytes of a string, or of the name of an undefined value */
     union {
         bool b;
         int64_t i;
         double f;
         const char *s; /* UTF-8, not NUL-terminated */
         struct List *list;
-        struct Dict *dict; /* also the attributes of a namespace */
+        struct Dict *dict; /* a dict, or the attributes of a namespace */
         struct Loop *loop;
         const struct Callable *callable;
     };
@@ -49,7 +51,7 @@ typedef struct List {
     Value *at;
     size_t n, cap;
     ListKind kind;
-    size_t read; /* items of an iterator that have been read */
+    size_t read; /* number of items of an iterator that have been read */
 } List;
 
 typedef struct Pair {
@@ -67,11 +69,11 @@ static inline Value value_none(void) { return (Value){.type = VALUE_NONE}; }
 static inline Value value_bool(bool b) { return (Value){.type = VALUE_BOOL, .b = b}; }
 static inline Value value_int(int64_t i) { return (Value){.type = VALUE_INT, .i = i}; }
 static inline Value value_float(double f) { return (Value){.type = VALUE_FLOAT, .f = f}; }
-/* Borrows the text. */
+/* Returns a string value that borrows the text. */
 static inline Value value_view(const char *s, size_t n) {
     return (Value){.type = VALUE_STRING, .s = s, .n = n};
 }
-/* An undefined variable or attribute with this name. */
+/* Returns an undefined variable or attribute with this name. */
 static inline Value value_undefined(ValueType of, const char *name, size_t n) {
     return (Value){.type = VALUE_UNDEFINED, .of = of, .s = name, .n = n};
 }
@@ -79,56 +81,56 @@ static inline Value value_undefined(ValueType of, const char *name, size_t n) {
 Value value_string(Machine *, const char *s, size_t n);
 /* Moves the text into the machine, and frees it. */
 Value value_take(Machine *, Str *);
-/* Joins two texts. */
+/* Concatenates two texts. */
 Value value_join(Machine *, Value a, Value b);
 Value value_list(Machine *, ListKind);
 void list_push(Machine *, List *, Value);
 Value value_dict(Machine *);
 void dict_set(Machine *, Dict *, Value key, Value);
-/* The value of a key, or NULL. */
+/* Returns the value of a key, or NULL if the key does not exist. */
 const Value *dict_get(Machine *, const Dict *, Value key);
 const Value *dict_get_text(Machine *, const Dict *, const char *key, size_t n);
 Value value_of_json(Machine *, const json_t *);
 
 /* ---- operations ---- */
 
-bool value_is(Value, const char *text); /* whether it is this string */
+bool value_is(Value, const char *text); /* whether the value is this string */
 static inline bool value_is_list(Value v, ListKind kind) {
     return v.type == VALUE_LIST && v.list->kind == kind;
 }
-bool value_is_number(Value); /* bool, int or float */
+bool value_is_number(Value); /* whether the value is a bool, int or float */
 double value_number(Value);
-const char *value_type_name(Value); /* with an article, for a message */
-Quoted value_quote(Value);          /* a string, for a message */
-/* Whether the value is an integer for Python, and the integer. */
+const char *value_type_name(Value); /* name of the type with an article, for messages */
+Quoted value_quote(Value);          /* the quoted string, for messages */
+/* value_is_int returns whether Python treats the value as an integer, and value_whole returns the integer. */
 static inline bool value_is_int(Value v) { return v.type == VALUE_INT || v.type == VALUE_BOOL; }
 static inline int64_t value_whole(Value v) { return v.type == VALUE_BOOL ? v.b : v.i; }
-/* An integer argument, or the fallback if it is none or missing. `needs` is for the message about another type: "range
- * needs integers". */
+/* Returns an integer argument, or the fallback if the argument is none or missing. `needs` is the beginning of the
+ * message about another type, such as "range needs integers". */
 int64_t value_integer(Machine *, Value, int64_t fallback, const char *needs);
 /* Reports the use of an undefined value. */
 void value_fail_undefined(Machine *, Value);
-/* Reports a value of a wrong type: "range needs integers, not a list". */
+/* Reports a value of a wrong type, with a message such as "range needs integers, not a list". */
 void value_fail_type(Machine *, Value, const char *needs);
 bool value_true(Value);
 bool value_equal(Machine *, Value, Value);
-/* The order of two values: < 0, 0 or > 0. Values that Python does not compare are an error. */
+/* Returns the order of two values: < 0, 0 or > 0. Values that Python cannot compare are an error. */
 int value_order(Machine *, Value, Value);
 bool value_contains(Machine *, Value container, Value item);
-/* The items as a list that must not be changed. Reads an iterator to its end. */
+/* Returns the items as a list, which must not be changed. Reads an iterator to its end. */
 const List *value_items(Machine *, Value);
-/* len(), in characters for a string. */
+/* Returns the result of len(), which counts the characters of a string. */
 int64_t value_length(Machine *, Value);
 
 /* ---- text (value_text.c) ---- */
 
-void value_print(Machine *, Value, Str *);  /* str() */
-void value_repr(Machine *, Value, Str *);   /* repr() */
-Value value_text(Machine *, Value);         /* the string of str() */
-void value_escape(Machine *, Value, Str *); /* str() with & < > " ' as HTML entities */
+void value_print(Machine *, Value, Str *);  /* appends the result of str() */
+void value_repr(Machine *, Value, Str *);   /* appends the result of repr() */
+Value value_text(Machine *, Value);         /* returns the result of str() */
+void value_escape(Machine *, Value, Str *); /* appends the result of str() with & < > " ' as HTML entities */
 typedef struct JsonForm {
     bool ascii, sorted;
-    Value indent; /* none, a number of spaces, or a string */
+    Value indent; /* none, the number of spaces, or a string */
     Value comma, colon;
 } JsonForm;
 void value_json(Machine *, Value, const JsonForm *, int depth, Str *);

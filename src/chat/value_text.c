@@ -1,4 +1,4 @@
-/* The text of values: str() and repr() of Python, and json.dumps(). */
+/* Converts values to text, like Python's str(), repr() and json.dumps(). */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -147,7 +147,7 @@ void value_escape(Machine *m, Value v, Str *out) {
 
 static void json_string_text(Machine *m, Value v, bool ascii, Str *out) {
     static const char SHORT[] =
-        "\"\"\\\\\bb\ff\nn\rr\tt"; /* a character, and its letter after the backslash */
+        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and its letter after the backslash */
     machine_puts(m, out, "\"");
     for (size_t i = 0, n; i < v.n && machine_reserve(m, 12); i += n) {
         uint32_t c;
@@ -189,7 +189,7 @@ static void json_key(Machine *m, Value key, const JsonForm *form, Str *out) {
     if (!m->err.code) json_string_text(m, key, form->ascii, out);
 }
 
-/* Sorts the pairs by their keys: an insertion sort, which counts its steps. */
+/* Sorts the pairs by their keys with an insertion sort, and counts its steps. */
 static const Pair *sorted(Machine *m, const Dict *dict) {
     Pair *at = machine_take(m, (dict->n + 1) * sizeof *at);
     for (size_t i = 0; at && i < dict->n; i++) {

@@ -2,16 +2,15 @@
  * tracker file next to the folders, latest_checkpointed_iteration.txt, contains the iteration of the newest
  * checkpoint. The names are those of Megatron-LM (training/checkpointing.py).
  *
- * A checkpoint never appears incomplete. It is written into iter_N.tmp, every file and the folder are synced,
- * the folder is renamed, and only then is the tracker changed. The hash of every tensor is checked before the
- * tensor's bytes are copied.
+ * A checkpoint never appears incomplete. A save writes into iter_N.tmp, syncs every file and the folder, renames the
+ * folder, and then changes the tracker. The hash of every tensor is checked before the tensor's bytes are copied.
  *
- * The tensors of each parameter and part are stored as boxes of global rows and columns. Each box is written
- * by one of the ranks that hold it. A load copies the intersections of the stored boxes with the boxes that
- * each rank needs, so a checkpoint can be loaded into any parallel layout.
+ * The tensors of each parameter and part are stored as boxes of global rows and columns. Each box is written by one
+ * of the ranks that store it. A load copies the intersections of the stored boxes with the boxes that each rank
+ * needs, so a checkpoint can be loaded into any parallel layout.
  *
- * With a Comm, all ranks of the world (the registry's mesh) must call the same functions in the same order,
- * and all get the same error. If the Comm is NULL, there is only one rank. */
+ * With a Comm, all ranks of the world (the registry's mesh) must call the same functions in the same order, and all
+ * ranks get the same error. A NULL Comm means that there is only one rank. */
 #pragma once
 
 #include <jansson.h>
@@ -23,87 +22,88 @@
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* A flat buffer in the layout of the registry, on the registry's device. */
+/* A flat buffer in the layout of the registry, in the memory of the registry's device. */
 typedef struct CkptItem {
-    const char *suffix; /* "": parameters; ".exp_avg", ".exp_avg_sq", ...: optimizer state */
+    const char *suffix; /* "" for parameters; ".exp_avg", ".exp_avg_sq", ... for optimizer state */
     void *flat;
-    /* Only parameters with all flags `with` and none of `without` (ParamFlags) have this item. */
+    /* Only parameters with all flags of `with` and no flag of `without` (ParamFlags) have this item. */
     unsigned with, without;
-    DType dtype;  /* a float type */
-    bool convert; /* loading: whether tensors stored in another dtype are converted; otherwise, they are an
-                     error */
-    /* saving: `flat` is sharded over data-parallel ranks for trained parameters, not replicated */
+    DType dtype; /* a floating-point type */
+    /* loading: whether tensors of another dtype are converted; otherwise, another dtype is an error */
+    bool convert;
+    /* saving: whether `flat` is sharded over data-parallel ranks for trained parameters; otherwise, it is
+     * replicated */
     bool sharded;
-    /* [n_ranges] The elements that `flat` contains, ascending; NULL means all elements. */
+    /* [n_ranges], the elements that `flat` contains, in ascending order. NULL means all elements. */
     const FlatRange *ranges;
     int n_ranges;
-    /* Loading: NULL-terminated list of name prefixes of tensors that the model or the checkpoint may lack, or
-     * NULL if neither may lack any. A tensor that the checkpoint lacks keeps its values in the model. */
+    /* Loading: a NULL-terminated list of name prefixes. The model or the checkpoint may lack tensors whose names have
+     * these prefixes. Values of the model that the checkpoint lacks are unchanged. NULL means that no tensor may be
+     * missing. */
     const char *const *optional;
 } CkptItem;
 
 typedef struct CkptSaveOptions {
     int64_t iteration; /* >= 0 */
-    /* number of newest checkpoints to keep; if <= 0, nothing is deleted unless retain_interval is set */
+    /* number of newest checkpoints to keep; if it is <= 0, no checkpoint is deleted unless retain_interval is set */
     int64_t keep_newest;
-    /* checkpoints of iterations that are multiples of this are never deleted; a value <= 0 disables this
-     * rule. If it is set, keep_newest counts as at least 1 */
+    /* Checkpoints of iterations that are multiples of this interval are never deleted. A value <= 0 disables this
+     * rule. If it is set, keep_newest counts as at least 1. */
     int64_t retain_interval;
 } CkptSaveOptions;
 
-/* Saves all parts of all parameters for each item, and rank 0's `state` (a borrowed object). Deletes old
- * checkpoints last. After an error, no earlier checkpoint is lost, and no incomplete checkpoint looks
- * complete. */
+/* Saves all parts of all parameters for each item, and rank 0's `state` (a borrowed object). Then deletes old
+ * checkpoints. After an error, all earlier checkpoints still exist, and no incomplete checkpoint appears complete. */
 Err ckpt_save(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
               int n_items, const json_t *state);
 
 /* Saves in the background (--async-save). ckpt_save_start copies the data that this rank stores to host
  * memory, and a thread writes the copy. ckpt_save_finish waits for the thread, publishes the checkpoint, and
- * always frees the CkptSaving. Only one save at a time may write into a folder. If ckpt_save_start fails,
+ * always frees the CkptSaving. Only one save may write into a folder at a time. If ckpt_save_start fails,
  * *out is NULL. */
 typedef struct CkptSaving CkptSaving;
 Err ckpt_save_start(const char *dir, const CkptSaveOptions *, Comm *, const Registry *, const CkptItem *,
                     int n_items, const json_t *state, CkptSaving **out);
-/* Whether the writer threads of all ranks have finished, so that ckpt_save_finish will not wait. */
+/* Returns whether the writer threads of all ranks have finished, so that ckpt_save_finish will not wait. */
 bool ckpt_save_is_written(const CkptSaving *);
 Err ckpt_save_finish(CkptSaving *);
 
 /* Creates the folder, checks that it is writable, and locks it against saves of other runs. *lock is a file
- * descriptor, which the caller must close at the end. It is -1 after an error. */
+ * descriptor, which the caller must close at the end. *lock is -1 after an error. */
 Err ckpt_lock(const char *dir, int *lock);
 
-/* An open checkpoint: its manifest is valid, and its files exist with the right sizes. */
+/* An open checkpoint. Its manifest is valid, and its files exist and have the correct sizes. */
 typedef struct Ckpt Ckpt;
 
-/* Sets *iteration to the iteration in the tracker file or, if there is no tracker file, to that of the newest
- * checkpoint. If there is no checkpoint, it is set to -1. */
+/* Sets *iteration to the iteration in the tracker file or, if there is no tracker file, to the iteration of the
+ * newest checkpoint. If no checkpoint exists, sets *iteration to -1. */
 Err ckpt_latest(const char *dir, int64_t *iteration);
-/* Resolves a path that names a folder of checkpoints or one checkpoint. For DIR/iter_N, *dir is DIR and
- * *iteration is N; otherwise they are the path and -1. Release *dir with free(). A checkpoint with another
- * name is a user error. */
+/* Resolves a path that names a folder of checkpoints or one checkpoint. For DIR/iter_N, *dir is DIR and *iteration is
+ * N. Otherwise, *dir is the path and *iteration is -1. Release *dir with free(). Returns a user error if the path is
+ * a checkpoint with another name. */
 Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
-/* Lists the iterations of all checkpoints that look complete, ascending. Release with free(). */
+/* Lists the iterations of all checkpoints that appear complete, in ascending order. Release the list with free(). */
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
-/* Opens the checkpoint of `iteration`, or that of ckpt_latest if it is -1. If a checkpoint is damaged, the
- * error of this function and of ckpt_verify, ckpt_load and ckpt_digest names the newest other checkpoint that
- * is intact, and the option that loads it. After an error, *out is NULL. */
+/* Opens the checkpoint of `iteration`, or the checkpoint that ckpt_latest finds if `iteration` is -1. If a checkpoint
+ * is damaged, the error of this function and of ckpt_verify, ckpt_load and ckpt_digest names the newest other intact
+ * checkpoint, and the option that loads it. After an error, *out is NULL. */
 Err ckpt_open(const char *dir, int64_t iteration, Comm *, Ckpt **out);
 void ckpt_close(Ckpt *);
-/* The manifest, with the iteration, the state and all tensors. The checkpoint owns the manifest. */
+/* Returns the manifest, with the iteration, the state and all tensors. The checkpoint owns the manifest. */
 const Manifest *ckpt_manifest(const Ckpt *);
-/* Whether any tensor with this suffix is stored. */
+/* Returns whether any tensor with this suffix is stored. */
 bool ckpt_has(const Ckpt *, const char *suffix);
-/* Whether the state of FP8's delayed scaling is stored (PARAM_FP8_STATE). */
+/* Returns whether the state of FP8's delayed scaling is stored (PARAM_FP8_STATE). */
 bool ckpt_has_fp8_state(const Ckpt *);
 /* Checks the hashes of all tensors. */
 Err ckpt_verify(const Ckpt *);
-/* Fills this rank's part of the items, and reads no other data. The registries of all ranks together must
- * have exactly the stored parameters, except for optional tensors of the items. The state of FP8's delayed
- * scaling may be missing in the checkpoint or in the registry. Stored scales that the registry lacks are
- * ignored, and scales of the registry that are not stored keep their values. Padding rows also keep their
- * values. After an error, no item of any rank has changed. After the load, the caller must round values that
- * are kept in 16-bit storage (registry_round_values). */
+/* Fills this rank's part of the items, and reads no other data. Together, the registries of all ranks must have
+ * exactly the stored parameters, except for optional tensors of the items. The checkpoint or the registry may lack
+ * the state of FP8's delayed scaling. Stored scales that the registry lacks are ignored, and scales of the registry
+ * that are not stored keep their values. Padding rows also keep their values. After an error, no item of any rank has
+ * changed. After the load, the caller must round values that are kept in 16-bit storage (registry_round_values). */
 Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
 /* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape and name.
- * The last line is the hash of all lines. Equal content gives equal lines, however the content is sharded. */
+ * The last line is the hash of all lines. Equal content produces equal lines, regardless of how the content is
+ * sharded. */
 Err ckpt_digest(const Ckpt *, Str *out);

@@ -20,7 +20,7 @@ char *folder_path(const char *dir, int64_t iteration, const char *suffix) {
     return mem_printf("%s/%s%0*lld%s", dir, PREFIX, DIGITS, (long long)iteration, suffix);
 }
 
-/* The iteration N of a folder named iter_N and this suffix, or -1 if the name has another form. */
+/* Returns the iteration N of a folder named iter_N and this suffix, or -1 if the name has another form. */
 static int64_t iteration_of(const char *name, const char *suffix) {
     char *end, again[64];
     if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return -1;
@@ -129,7 +129,7 @@ Err ckpt_lock(const char *dir, int *lock) {
     if (access(dir, W_OK | X_OK)) return file_failed("write into the folder", dir);
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return file_failed("open the folder", dir);
-    /* A file system may lack locks, so other errors of flock are ignored. */
+    /* A file system may not support locks, so other errors of flock are ignored. */
     if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         close(fd);
         return err_user("another run is saving into '%s'; end it or specify another folder", dir);
@@ -158,8 +158,8 @@ Err folder_clean(const char *dir) {
     return remove_all(dir, ASIDE);
 }
 
-/* Renames `from` to `to`. An older `to` is exchanged atomically if the file system supports that. Otherwise
- * it is first renamed to `aside`, and keeps that name until folder_clean deletes it. */
+/* Renames `from` to `to`. If `to` exists, the two folders are exchanged atomically if the file system supports this.
+ * Otherwise, the old `to` is first renamed to `aside`, and folder_clean later deletes it. */
 static Err replace(const char *from, const char *to, const char *aside) {
     if (file_exists(to)) {
         if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return ERR_OK;
@@ -180,7 +180,7 @@ Err folder_publish(const char *dir, int64_t iteration) {
     return e;
 }
 
-/* Renames a checkpoint so that folder_clean deletes it. A partly deleted folder must not look like a
+/* Renames a checkpoint so that folder_clean deletes it. A partly deleted folder must not appear to be a
  * checkpoint. */
 static Err discard(const char *dir, int64_t iteration) {
     char *from = folder_path(dir, iteration, ""), *to = folder_path(dir, iteration, TEMPORARY);

@@ -18,11 +18,11 @@ typedef struct Plan {
     const Ckpt *ckpt;
     Overlap *overlaps;
     int64_t n;
-    /* [number of tensors in the manifest] whether any rank has the tensor's parameter */
+    /* [number of tensors in the manifest], whether any rank has the tensor's parameter */
     unsigned char *is_known;
 } Plan;
 
-/* The key for lookups in the manifest: the full part as one box. */
+/* Returns the key for lookups in the manifest, which is the full part as one box. */
 static CkptTensor wanted(const Param *p, int part, const CkptItem *item) {
     return (CkptTensor){
         .name = p->spec.name,
@@ -118,7 +118,7 @@ static Err match_all(Plan *plan, const Registry *r, const CkptItem *items, int n
     return ERR_OK;
 }
 
-/* Whether some rank has a parameter among the stored FP8 scales. */
+/* Returns whether some rank has a parameter among the stored FP8 scales. */
 static bool knows_fp8_state(const Plan *plan) {
     const Manifest *m = &plan->ckpt->manifest;
     for (int64_t i = 0; i < m->count; i++)
@@ -126,7 +126,7 @@ static bool knows_fp8_state(const Plan *plan) {
     return false;
 }
 
-/* Returns an error if there are stored tensors that no rank has. All ranks return the same error. */
+/* Returns an error if the checkpoint has tensors that no rank has. All ranks return the same error. */
 static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) {
     const Ckpt *c = plan->ckpt;
     const Manifest *m = &c->manifest;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCHEMA = 1, MOST_SHARDS = 1 << 16 /* shards of one part */ };
+enum { SCHEMA = 1, MOST_SHARDS = 1 << 16 /* maximum number of shards of one part */ };
 
 static const char TAIL[] = "\"xxh3_128\": \"", END[] = "\"}\n";
 enum { TAIL_BYTES = sizeof TAIL - 1 + 32 + sizeof END - 1 };
@@ -91,7 +91,8 @@ static void print_tensor(const CkptTensor *t, Str *out) {
                out);
 }
 
-/* Each entry ends with a comma, so that the shares of ranks can be concatenated. */
+/* Prints the entries of this rank's tensors. Each entry ends with a comma, so that the entries of all ranks can be
+ * concatenated. */
 void manifest_print_tensors(const Manifest *m, Str *out) {
     for (int64_t i = 0; i < m->count; i++) {
         str_puts(out, "\n ");
@@ -100,8 +101,8 @@ void manifest_print_tensors(const Manifest *m, Str *out) {
     }
 }
 
-/* Assembles the text of the manifest. `entries` are the entries printed by all ranks; the hash at the end
- * covers all bytes before it. */
+/* Assembles the text of the manifest. `entries` contains the entries of all ranks. The hash at the end covers all
+ * bytes before it. */
 void manifest_print(const Manifest *m, const char *entries, size_t n, Str *out) {
     char hex[33];
     size_t begin = out->len;
@@ -114,7 +115,7 @@ void manifest_print(const Manifest *m, const char *entries, size_t n, Str *out) 
                    out);
     }
     str_puts(out, "],\n\"tensors\": [");
-    str_add(out, entries, n ? n - 1 : 0); /* without the last comma */
+    str_add(out, entries, n ? n - 1 : 0); /* omits the last comma */
     str_puts(out, "],\n");
     hash_hex(hash128(out->s + begin, out->len - begin), hex);
     str_printf(out, "%s%s%s", TAIL, hex, END);
@@ -145,8 +146,8 @@ static bool get_text(const json_t *json, const char *key, Arena *arena, const ch
     return text != NULL;
 }
 
-/* Reads a list of *ndim sizes. If *ndim is 0, the list may have 1 or 2 sizes, and *ndim is set to their
- * number. */
+/* Reads a list of *ndim sizes. If *ndim is 0, the list may have 1 or 2 sizes, and *ndim is set to the number of
+ * sizes. */
 static bool get_pair(const json_t *json, const char *key, int *ndim, int64_t *out) {
     const json_t *list = json_object_get(json, key);
     size_t n = json_array_size(list);
@@ -227,7 +228,7 @@ static Err check_cover(const char *path, const CkptTensor *t, int64_t n) {
         for (int64_t k = i + 1; k < n && t[k].box.offset[0] < t[i].box.offset[0] + t[i].box.shape[0]; k++)
             if (box_intersect(&t[i].box, &t[k].box, &both))
                 return bad(path, "two shards of tensor %s overlap", ckpt_title(t).s);
-        /* cannot overflow: the boxes are disjoint */
+        /* the sum cannot overflow, because the boxes are disjoint */
         stored += t[i].box.shape[0] * t[i].box.shape[1];
     }
     if (stored != t->global[0] * t->global[1])

@@ -24,14 +24,15 @@
 bool box_intersect(const Box *, const Box *, Box *out);
 
 typedef struct CkptTensor {
-    const char *name, *suffix, *part; /* parameter; "" or optimizer state (".exp_avg"); "whole", "q", ... */
-    int ndim;                         /* 1 or 2 */
-    int64_t global[2];                /* shape of the full part; shape[1] is 1 for a vector */
-    Box box;                          /* the stored box, row-major */
-    DType dtype;                      /* a float type */
+    /* name of the parameter; "" or, for optimizer state, ".exp_avg", ...; "whole", "q", ... */
+    const char *name, *suffix, *part;
+    int ndim;          /* 1 or 2 */
+    int64_t global[2]; /* shape of the full part; the second size is 1 for a vector */
+    Box box;           /* the stored box, row-major */
+    DType dtype;       /* a floating-point type */
     int file;
     int64_t byte_offset, bytes;
-    Hash128 hash; /* hash of the bytes */
+    Hash128 hash; /* the hash of the bytes */
 } CkptTensor;
 
 typedef struct CkptFile {
@@ -45,8 +46,8 @@ typedef struct Manifest {
     int64_t count;
     CkptFile *files;
     int64_t num_files;
-    json_t *state; /* owned, an object */
-    Arena *arena;  /* holds all texts */
+    json_t *state; /* a JSON object (owned) */
+    Arena *arena;  /* owns all texts */
 } Manifest;
 
 enum { CKPT_ALIGN = 64 };
@@ -59,9 +60,9 @@ void manifest_print_tensors(const Manifest *, Str *out);
 /* Appends the text of manifest.json. `entries` (n characters) is the concatenated output of
  * manifest_print_tensors on all ranks. */
 void manifest_print(const Manifest *, const char *entries, size_t n, Str *out);
-/* Parses untrusted text. On success all texts, shapes, offsets and sizes are consistent, the boxes of each
- * part cover it exactly once, and no size overflows. `path` appears in error messages. Call manifest_free
- * even after an error. */
+/* Parses untrusted text. On success, all texts, shapes, offsets and sizes are consistent, the boxes of each part
+ * cover the part exactly once, and no size overflows. `path` appears in error messages. Call manifest_free even after
+ * an error. */
 Err manifest_parse(Manifest *out, const char *path, const char *text, size_t n);
 
 /* Compares two tensors by (suffix, name, part, offset), for qsort. */

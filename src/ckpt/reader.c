@@ -19,7 +19,7 @@ const Manifest *ckpt_manifest(const Ckpt *c) { return &c->manifest; }
 
 /* ---- open ---- */
 
-/* Whether the folder contains a file or folder that only Megatron-LM writes. */
+/* Returns whether the folder contains a file or folder that only Megatron-LM writes. */
 static bool is_megatron(const char *folder) {
     static const char *const NAMES[] = {"mp_rank_00", "mp_rank_00_000", "metadata.json", ".metadata"};
     bool found = false;
@@ -124,7 +124,7 @@ static Err advise(Err e, const char *dir, int64_t damaged) {
     return longer;
 }
 
-/* Only one rank adds the advice, because the search for another checkpoint reads whole checkpoints. */
+/* Only one rank adds the advice, because the search for an intact checkpoint reads all data of other checkpoints. */
 Err ckpt_agree(const Ckpt *c, Err e) {
     e = comm_agree(c->comm, e);
     if (e.code && (!c->comm || comm_rank(c->comm) == 0)) e = advise(e, c->dir, c->iteration);

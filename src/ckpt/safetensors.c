@@ -12,7 +12,7 @@
 #include "base/str.h"
 #include "base/text.h"
 
-enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* the format's limit */ };
+enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* the limit of the format */ };
 
 typedef struct SafeFile {
     char *name; /* file name in the folder of the index, or NULL if there is only one file */
@@ -51,7 +51,7 @@ static Err read_integers(const json_t *list, int64_t *out, size_t *n, size_t mos
 
 /* Computes the number of elements of a shape. Returns false if a stride or the number would overflow. */
 static bool count_elements(const int64_t *dim, size_t ndim, int64_t *out) {
-    int64_t product = 1; /* product of the dimensions that are not 0, so that no stride overflows */
+    int64_t product = 1; /* product of the dimensions that are not 0, to ensure that no stride overflows */
     *out = 1;
     for (size_t i = 0; i < ndim; i++) {
         if (__builtin_mul_overflow(product, dim[i] ? dim[i] : 1, &product)) return false;
@@ -129,7 +129,7 @@ static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, con
         end = e->end;
         Tensor *t = &e->tensor.tensor;
         t->data = (void *)(base + e->begin);
-        /* the format allows unaligned tensors, C does not */
+        /* the format allows unaligned tensors, but C does not */
         if ((uintptr_t)t->data % dtype_size((DType)t->dtype))
             t->data = memcpy(arena_alloc(s->arena, (size_t)(e->end - e->begin)), t->data,
                              (size_t)(e->end - e->begin));

@@ -11,9 +11,9 @@
 typedef struct SafeTensor {
     const char *name;
     Tensor tensor; /* contiguous; read-only after safetensors_open. A scalar has the shape [1] */
-    bool scalar;   /* the file has no dimensions */
-    /* The name of the dtype if it is not supported; `tensor` then has the raw bytes. It is NULL if the dtype
-     * is supported. */
+    bool scalar;   /* whether the tensor has no dimensions in the file */
+    /* The name of the dtype if the dtype is not supported; `tensor` then has the raw bytes. NULL if the dtype is
+     * supported. */
     const char *unread;
 } SafeTensor;
 
@@ -23,9 +23,9 @@ typedef struct MetaText {
 
 typedef struct Safetensors {
     const char *path;    /* the path that was opened */
-    SafeTensor *tensors; /* sorted by name */
+    SafeTensor *tensors; /* the tensors, sorted by name */
     int64_t count;
-    MetaText *metadata; /* metadata of all files */
+    MetaText *metadata; /* the metadata of all files */
     int64_t num_metadata;
     struct SafeFile *files;
     int64_t num_files;
@@ -37,16 +37,16 @@ typedef struct Safetensors {
  * safetensors_close. After an error, *out is NULL. */
 Err safetensors_open(const char *path, Safetensors **out);
 void safetensors_close(Safetensors *);
-/* The tensor with this name, or NULL if there is none. */
+/* Returns the tensor with this name, or NULL if there is none. */
 const Tensor *safetensors_find(const Safetensors *, const char *name);
-/* The name by which the file calls the dtype of a tensor that safetensors_find returned. */
+/* Returns the name that the file uses for the dtype of a tensor that safetensors_find returned. */
 const char *safetensors_dtype(const Tensor *);
 
-/* Returns the bytes of tensors[i], valid until the next call. Use it if all tensors together do not fit in
- * memory. */
+/* Returns the bytes of tensors[i], which are valid until the next call. Use this function if all tensors together do
+ * not fit in memory. */
 typedef const void *SafeBytesFn(void *arg, int64_t i);
-/* Replaces `path` atomically. Tensors must be contiguous. If `bytes` is given, this function provides the
- * data of the tensors. Tensors are written in the order of the safetensors library: widest dtype first, then
- * by name. Equal input gives equal bytes. */
+/* Writes a file and replaces `path` atomically. Tensors must be contiguous. If `bytes` is not NULL, this function
+ * provides the data of the tensors. Tensors are written in the order of the safetensors library: widest dtype first,
+ * then by name. Equal input produces equal bytes. */
 Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count, const MetaText *metadata,
                       int64_t num_metadata, SafeBytesFn *bytes, void *arg);

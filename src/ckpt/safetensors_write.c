@@ -15,8 +15,8 @@ typedef struct Place {
     int64_t index;
 } Place;
 
-/* The order of dtypes in a file: widest first, so that all tensors are aligned. Types of equal width have the
- * order of the safetensors library. */
+/* The order of dtypes in a file. The widest dtype is first, so that all tensors are aligned. Types of equal width
+ * have the order of the safetensors library. */
 static const unsigned char RANK[DTYPES] = {
     [I64] = 0, [F64] = 1, [F32] = 2, [I32] = 3, [BF16] = 4, [F16] = 5, [U8] = 6};
 

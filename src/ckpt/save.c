@@ -25,16 +25,16 @@ struct CkptSaving {
     char *dir;
     CkptSaveOptions options;
     Comm *comm;
-    Device *device;  /* device of the items */
-    Manifest mine;   /* boxes of this rank's shard, and the state */
+    Device *device;  /* the device of the items */
+    Manifest mine;   /* the boxes of this rank's shard, and the state */
     Source *sources; /* [mine.count]; valid until ckpt_save_start returns */
-    int64_t bytes;   /* bytes of the shard, or 0 if this rank has no shard */
-    /* copy of the shard, for ckpt_save_start, or NULL if the shard is written directly from the sources */
+    int64_t bytes;   /* number of bytes of the shard, or 0 if this rank has no shard */
+    /* a copy of the shard for ckpt_save_start, or NULL if the shard is written directly from the sources */
     char *image;
     pthread_t writer;
     bool in_thread;
     atomic_bool is_written;
-    Err error; /* error of the writer */
+    Err error; /* the writer's error */
 };
 
 static int rank_of(const CkptSaving *s) { return s->comm ? comm_rank(s->comm) : 0; }
@@ -227,8 +227,8 @@ static Err not_saved(Err e, int64_t iteration) {
     return longer;
 }
 
-/* Writes the manifest and publishes the checkpoint. If folder_publish fails, no file is deleted, because its
- * renames may not be on disk. */
+/* Writes the manifest and publishes the checkpoint. If folder_publish fails, no file is deleted, because the renames
+ * may not be on disk. */
 static Err publish(const CkptSaving *s, Err e, const Str *entries) {
     const int64_t iteration = s->options.iteration;
     char *folder = folder_path(s->dir, iteration, ".tmp");

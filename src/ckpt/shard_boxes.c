@@ -11,12 +11,12 @@ bool held_is_stored(const Param *p, const CkptItem *item) {
            !(flags & item->without);
 }
 
-/* The index of the element in the registry's flat layout. */
+/* Returns the index of the element in the registry's flat layout. */
 static int64_t element_of(const Param *p, int part, int64_t row, int64_t column) {
     return p->offset + param_memory_row(p, part, row) * p->columns + column - p->first_column;
 }
 
-/* The index of the first range that ends after the element. */
+/* Returns the index of the first range that ends after the element. */
 static int range_of(const CkptItem *item, int64_t element) {
     int low = 0, high = item->n_ranges;
     while (low < high) {
@@ -53,8 +53,8 @@ typedef struct Boxes {
     int64_t n;
 } Boxes;
 
-/* Adds a box. If the last box of the list has the same columns and ends at the row before, that box is
- * extended instead. */
+/* Adds a box. If the last box of the list has the same columns and ends at the previous row, extends that box
+ * instead. */
 static void shard_boxes_add(Boxes *list, Box b) {
     Box *last = list->n ? &list->at[list->n - 1] : NULL;
     if (last && last->offset[1] == b.offset[1] && last->shape[1] == b.shape[1] &&

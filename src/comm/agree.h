@@ -5,9 +5,9 @@
 #include "comm/comm.h"
 
 /* Returns, on every rank, the error of the lowest rank that has one, so that all ranks take the same branch.
- * Every rank must call it. A NULL Comm is one rank. */
+ * Every rank must call this function. A NULL Comm means that there is only one rank. */
 Err comm_agree(Comm *, Err);
 
-/* The index of the first of n numbers that differs between ranks, or -1 if none differs. Every rank must call
- * it, and all get the same result. A NULL Comm is one rank. */
+/* Returns the index of the first of n numbers that differs between ranks, or -1 if none differs. Every rank must call
+ * this function, and all ranks get the same result. A NULL Comm means that there is only one rank. */
 int comm_first_difference(Comm *, const int64_t *x, int n);

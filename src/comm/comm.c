@@ -100,7 +100,7 @@ static void check_call(const Comm *c, const CommCall *call) {
         CHECK(call->in_counts[i] >= 0 && call->out_counts[i] >= 0, "at '%s': a negative count", call->site);
 }
 
-/* Copies the counts, so that the caller may reuse them, and computes offsets from them. */
+/* Copies the counts, so that the caller may reuse its arrays, and computes the offsets. */
 static void take_counts(CommWork *w) {
     const int size = w->call.group.size;
     int64_t *block = mem_alloc((size_t)(4 * size) * sizeof *block);
@@ -140,7 +140,7 @@ static CommWork *take_work(Comm *c, const CommCall *call) {
     return w;
 }
 
-/* In a group of one member, the output is a copy of the input. */
+/* Copies the input to the output, as operations in a group of one member require. */
 static void copy_own(const CommCall *call) {
     if (call->kind == COMM_BARRIER || call->kind == COMM_BROADCAST || call->in == call->out) return;
     const int64_t n = call->kind == COMM_ALL_TO_ALL ? call->in_counts[0] : call->n;
@@ -154,7 +154,7 @@ static void copy_own(const CommCall *call) {
         memcpy(call->out, call->in, bytes);
 }
 
-/* Delays the operation, or returns true if it must be skipped. */
+/* Delays the operation if CommSabotage requires it. Returns true if the operation must be skipped. */
 static bool sabotaged(const Comm *c, int64_t number) {
     const double s = c->sabotage.delay_s;
     if (number != c->sabotage.nth) return false;
@@ -218,7 +218,7 @@ static double bus_bytes(const CommCall *call) {
     }
 }
 
-/* Whether the host measures the time. A GPU transport measures time on its streams. */
+/* Returns whether the host measures the time. A GPU transport measures time on its streams. */
 static bool is_timed_here(const Comm *c, const CommWork *w) {
     return is_profiled(c, w) && w->begin_ns && !(on_device(c, w) && device_is_discrete(w->call.device));
 }
@@ -233,7 +233,7 @@ static void add_flight(Comm *c, const CommWork *w) {
 static void start(Comm *c, CommWork *w) {
     w->begin_ns = is_profiled(c, w) ? clock_ns() : 0;
     if (w->begin_ns) c->profile[w->call.group.axes].bytes += bus_bytes(&w->call);
-    if (on_device(c, w)) { /* comm_wait returns immediately */
+    if (on_device(c, w)) { /* in this case, comm_wait returns immediately */
         w->transport->start(c, w);
         return;
     }

@@ -14,8 +14,8 @@ typedef struct Span {
 
 /* ---- messages ---- */
 
-/* Messages between two processes that have the same tag keep their order, so both phases of an operation
- * share a tag. */
+/* Sends or receives elements. Messages with the same tag between two processes arrive in order, so both phases of an
+ * operation share a tag. */
 static void transfer(const Processes *p, Exchange *x, bool send, Span s, int member, int tag) {
     const int rank = comm_member(&x->work->channel->key, member);
     const int64_t bytes = s.elements * (int64_t)dtype_size(x->work->call.dtype);
@@ -30,14 +30,14 @@ static void transfer(const Processes *p, Exchange *x, bool send, Span s, int mem
                                      : p->wire->receive(p->line, rank, tag, s.at, bytes);
 }
 
-/* Adding to a NULL pointer is undefined, and a rank without elements may have a NULL buffer, so NULL stays
- * NULL. */
+/* Returns a range of a buffer. A rank without elements may have a NULL buffer, which stays NULL, because adding to a
+ * NULL pointer is undefined behaviour. */
 static Span span(const CommWork *w, const void *base, int64_t at, int64_t elements) {
     char *first = (char *)(uintptr_t)base;
     return (Span){first ? first + (size_t)at * dtype_size(w->call.dtype) : NULL, elements};
 }
 
-/* A member's share of an all-reduce. */
+/* Returns a member's share of an all-reduce. */
 static Span share(const CommWork *w, const void *base, int member) {
     const int64_t n = w->call.n, size = w->call.group.size, at = n * member / size;
     return span(w, base, at, n * (member + 1) / size - at);
@@ -145,8 +145,8 @@ static void reduce(Exchange *x) {
     comm_reduce(call->reduction, call->dtype, in, size, 0, out.elements, out.at);
 }
 
-/* Computes this rank's part of the result after all parts have arrived. No member still reads `in`, so `out` may alias
- * it. */
+/* Computes this rank's part of the result after all parts have arrived. No member reads `in` any more, so `out` may
+ * alias `in`. */
 static void compute(Exchange *x) {
     const CommWork *w = x->work;
     const CommKind kind = w->call.kind;
@@ -159,8 +159,8 @@ static void compute(Exchange *x) {
     }
 }
 
-/* Releases the lock during the computation, because that may need seconds, and heartbeats to other processes
- * must continue. */
+/* Releases the lock during the computation, which may need seconds, because heartbeats to other processes must
+ * continue. */
 static void collected(Processes *p, Exchange *x) {
     const CommWork *w = x->work;
     pthread_mutex_unlock(&p->lock);
@@ -175,7 +175,7 @@ static void collected(Processes *p, Exchange *x) {
     }
 }
 
-/* Advances an operation, and returns true if it made progress. */
+/* Advances an operation, and returns true if the operation made progress. */
 static bool advance(Processes *p, Exchange *x) {
     if (x->phase == FINISHED) return false;
     while (x->done < x->messages && p->wire->done(p->line, x->message[x->done])) x->done++;
@@ -207,7 +207,7 @@ void exchange_take_start(Comm *c, const Announcement *a) {
     *first = e;
 }
 
-/* Receives messages and advances all operations. Returns true if it made progress. */
+/* Receives messages and advances all operations. Returns true if any operation made progress. */
 static bool progress(Comm *c) {
     Processes *p = c->host_state;
     bool any = watch_take_announcements(c);
@@ -238,8 +238,8 @@ static void start(Comm *c, CommWork *w) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Reports members that have sent no announcement or, if there are none, members whose data have not
- * arrived. */
+/* Reports the members that have sent no announcement. If there are no such members, reports the members whose data
+ * have not arrived. */
 static _Noreturn void late(Comm *c, Exchange *x) {
     const Processes *p = c->host_state;
     char why[160];
@@ -251,7 +251,8 @@ static _Noreturn void late(Comm *c, Exchange *x) {
     watch_end_world(c, x->work, x->arrived, why);
 }
 
-/* A member may also stop after its announcement. The first missing message then shows which member it is. */
+/* Prints a warning. A member may also stop after its announcement. The first missing message then identifies the
+ * member. */
 static void warn(const Comm *c, Exchange *x) {
     const CommWork *w = x->work;
     const size_t members = (size_t)w->channel->members;
@@ -288,7 +289,7 @@ static void wait_for(Comm *c, CommWork *w) {
 
 /* ---- the world ---- */
 
-/* The lowest other rank that has not announced that it has returned (RETURNED), or -1 if there is none. */
+/* Returns the lowest other rank that has not sent RETURNED, or -1 if there is none. */
 static int still_running(const Comm *c) {
     const Processes *p = c->host_state;
     for (int r = 0; r < c->world; r++)
@@ -296,8 +297,8 @@ static int still_running(const Comm *c) {
     return -1;
 }
 
-/* Tells all other ranks that this rank starts no more operations, so that no rank keeps waiting for it. Then
- * waits for the same announcement from all other ranks. */
+/* Announces to all other ranks that this rank starts no more operations, so that no rank waits for it. Then waits for
+ * the same announcement from all other ranks. */
 static void leave(Comm *c) {
     Processes *p = c->host_state;
     CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);

@@ -1,12 +1,12 @@
-/* The transport between ranks that are processes. A wire (MPI or TCP) carries bytes between them. Every
- * operation consists of messages between pairs. Each member first announces its operation to every other
- * member, and then sends its data. A report can therefore name a member that is late, or that starts a
- * different operation. Sums are computed here, in member order: a member receives its share from all members,
- * adds these parts and, in an all-reduce, sends the result to all members.
+/* The transport between ranks that are processes. A wire (MPI or TCP) carries bytes between them. Every operation
+ * consists of messages between pairs of processes. Each member first announces its operation to every other member,
+ * and then sends its data. A report can therefore name a member that is late, or that starts a different operation.
+ * This transport computes sums in member order. A member receives its share from all members, adds these parts and,
+ * in an all-reduce, sends the result to all members.
  *
  * comm_start and comm_wait advance all operations. While the rank computes, a second thread of each process
- * receives messages a few times a second. It also sends heartbeats to one process and watches another one. A
- * killed or stopped process therefore ends the world within seconds, even if the deadline is longer. */
+ * receives messages a few times a second. It also sends heartbeats to one process and watches another process. If a
+ * process is killed or stopped, the world therefore ends within seconds, even if the deadline is longer. */
 #pragma once
 
 #include "base/fault.h"
@@ -14,17 +14,19 @@
 
 /* Kinds of announcements. */
 typedef enum Say {
-    STARTS,   /* an operation */
+    STARTS,   /* the sender starts an operation */
     RETURNED, /* the sender starts no more operations */
-    ASKS,     /* asks for the receiver's state before the sender ends the world; key and seq name a device
-                 operation, which members do not announce */
-    TELLS,    /* the sender's state: its last operation */
-    WONDERS,  /* asks, for a warning, whether the receiver has started a device operation; key, seq */
-    REPLIES,  /* the answer to WONDERS */
-    BEATS,    /* the sender is alive */
-    ENDS,     /* the sender has printed a report, so the receiver ends without one */
-    LOST,     /* sent by the wire itself, after the sender's last announcement: the sender can no longer be
-                 reached */
+    /* requests the receiver's state before the sender ends the world; key and seq identify a device operation, which
+     * members do not announce */
+    ASKS,
+    TELLS, /* contains the sender's state, which is its last operation */
+    /* requests, for a warning, whether the receiver has started the device operation of key and seq */
+    WONDERS,
+    REPLIES, /* answers WONDERS */
+    BEATS,   /* the sender is alive */
+    ENDS,    /* the sender has printed a report, so the receiver ends without one */
+    /* created by the wire after the sender's last announcement: the sender can no longer be reached */
+    LOST,
     SAYS
 } Say;
 
@@ -32,50 +34,51 @@ typedef struct Announcement {
     CommKey key;
     int64_t seq;
     CommFacts facts;
-    int32_t what;    /* Say */
-    int32_t member;  /* STARTS: the sender */
+    int32_t what;    /* a Say */
+    int32_t member;  /* STARTS: member number of the sender */
     int32_t tag;     /* STARTS: the tag of the data to this receiver */
-    int32_t started; /* TELLS, REPLIES: 1: the sender has started the operation in question */
-    int64_t started_ago, finished_ago; /* TELLS: age in ns, because clocks differ between machines; -1 if it
-                                          has not started or has not finished */
+    int32_t started; /* TELLS, REPLIES: 1 if the sender has started the operation in question */
+    /* TELLS: the age in ns, because clocks differ between machines; -1 if the operation has not started or
+     * finished */
+    int64_t started_ago, finished_ago;
 } Announcement;
 
 /* A message that is being sent or received. */
 typedef struct WireMessage WireMessage;
 
-/* Carries bytes between processes. `wire` is its state. Only one thread may call the wire at a time. No call
- * waits for another process. Announcements between two processes arrive in order, and so do messages with the
- * same tag. */
+/* A wire transfers bytes between processes. `wire` is its state. Only one thread may call the wire at a time. No call
+ * waits for another process. Announcements between two processes arrive in order, and messages with the same tag also
+ * arrive in order. */
 typedef struct Wire {
     const char *name;
     void (*say)(void *wire, const Announcement *, int to);
-    bool (*hear)(void *wire, Announcement *, int *from); /* false: nothing has arrived */
-    /* The memory must not change until the message is done. bytes > 0. */
+    bool (*hear)(void *wire, Announcement *, int *from); /* returns false if no announcement has arrived */
+    /* The memory must not change until the message is done. bytes must be > 0. */
     WireMessage *(*send)(void *wire, int to, int tag, const void *, int64_t bytes);
     WireMessage *(*receive)(void *wire, int from, int tag, void *, int64_t bytes);
     bool (*done)(void *wire, WireMessage *); /* frees the message if it is done */
-    /* Waits a short time for a message, after `tries` attempts to receive one. Another thread may call the
-     * wire meanwhile. */
+    /* Waits a short time for a message, after `tries` attempts to receive one. Another thread may call the wire
+     * during the wait. */
     void (*rest)(void *wire, int tries);
-    /* The time (clock_ns) at which the last bytes of a rank arrived. If it is NULL, only the times of
+    /* Returns the time (clock_ns) at which the last bytes of a rank arrived. NULL means that only the times of
      * announcements are known. */
     int64_t (*heard)(void *wire, int rank);
-    const char *(*lost)(void *wire, int rank); /* why a rank is LOST */
-    void (*end)(void *wire);                   /* ends all processes; this one ends with ERR_INFRA */
-    void (*free)(void *wire);                  /* called when all ranks have returned */
+    const char *(*lost)(void *wire, int rank); /* returns the reason why a rank is LOST */
+    void (*end)(void *wire);                   /* ends all processes; this process ends with ERR_INFRA */
+    void (*free)(void *wire);                  /* called after all ranks have returned */
 } Wire;
 
-/* A Comm of the processes that the wire connects. Tags are 0 .. last_tag. */
+/* Returns a Comm for the processes that the wire connects. Tags are 0 .. last_tag. */
 Comm *comm_exchange(const Wire *, void *wire, int last_tag, int world, int rank, const CommOptions *);
 
 /* ---- shared by exchange.c and watch.c ---- */
 
-typedef struct Early { /* an operation announced before this rank has started it */
+typedef struct Early { /* an announced operation that this rank has not started yet */
     Announcement said;
     struct Early *next;
 } Early;
 
-/* The value of a key in `early` (comm_lookup), which is a list and may be empty. */
+/* The value of a key in `early` (comm_lookup). It is a list, which may be empty. */
 typedef struct EarlyList {
     Early *first;
 } EarlyList;
@@ -85,18 +88,18 @@ typedef enum Phase { COLLECT, PASS_ON, FINISHED } Phase;
 typedef struct Exchange {
     CommWork *work;
     Phase phase;
-    int heard;             /* members whose announcement has arrived, this one included */
+    int heard;             /* number of members whose announcement has arrived, including this member */
     bool *arrived;         /* [members] */
     int *tag_in, *tag_out; /* [members] */
-    char *parts;           /* in reductions: this rank's share, received from each member */
+    char *parts;           /* in reductions: this rank's share from each member */
     WireMessage **message; /* [capacity]; the first `done` of them have completed */
     int *peer;             /* the member of each message */
     int messages, done, capacity;
-    bool warned; /* a warning about late members was printed */
+    bool warned; /* whether a warning about late members was printed */
     struct Exchange *next;
 } Exchange;
 
-/* Asks all members which of them have started a device operation that is late. */
+/* A query of all members about whether they have started a device operation that is late. */
 typedef struct Question {
     CommKey key;
     int64_t seq;
@@ -109,7 +112,7 @@ typedef struct Question {
 
 typedef struct Processes {
     const Wire *wire;
-    void *line;           /* the wire's state */
+    void *line;           /* the state of the wire */
     pthread_mutex_t lock; /* protects all fields and the wire. Only the rank's thread changes `active` and
                              advances exchanges. The other thread changes an exchange only when a member
                              announces its operation */
@@ -123,34 +126,34 @@ typedef struct Processes {
     bool *answered;         /* [world], whether the rank has answered ASKS */
     int64_t heard_ns;       /* time of the last sign of life of the watched rank; 0 if there was none yet */
     int lost;               /* a rank that was lost before it returned, or -1 if there is none */
-    int64_t lost_ns;        /* when */
-    bool ending;            /* this rank is about to report */
+    int64_t lost_ns;        /* time at which this rank was lost */
+    bool ending;            /* whether this rank is about to report */
     const CommKey *end_key; /* the operation that it will report, or NULL if there is none */
     int64_t end_seq;
     bool *end_arrived; /* [members] */
-    bool yields;       /* another rank will report */
+    bool yields;       /* whether another rank will report */
     Question *questions;
-    CommTable early; /* EarlyList */
+    CommTable early; /* a table whose values are EarlyLists */
     Exchange *active;
     FaultScope scope, *outer;
 } Processes;
 
-/* Handles a member's announcement of its operation. */
+/* Handles the announcement of a member's operation. */
 void exchange_take_start(Comm *, const Announcement *);
 
 void watch_start(Comm *);
 void watch_stop(Comm *);
-bool watch_take_announcements(Comm *); /* returns true if there were any */
+bool watch_take_announcements(Comm *); /* returns true if any announcements have arrived */
 void watch_say(const Comm *, Say, int to);
-/* Waits. Releases the lock, which the caller must hold, during the wait. */
+/* Waits for messages. The caller must hold the lock, which is released during the wait. */
 void watch_rest(Processes *, int tries);
-/* Ends the world if a member that an operation waits for has returned. */
+/* Ends the world if an operation waits for a member that has returned. */
 void watch_check_returned(Comm *, const Exchange *);
 /* Ends the world if an operation waits for a lost rank. */
 void watch_check_lost(Comm *, const Exchange *);
-/* Ends the world with a report about an operation, or about none if the CommWork is NULL. */
+/* Ends the world with a report about an operation. If the CommWork is NULL, the report is not about an operation. */
 _Noreturn void watch_end_world(Comm *, const CommWork *, bool *arrived, const char *why);
-/* CommTransport.end */
+/* Implements CommTransport.end. */
 _Noreturn void watch_end(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
-/* CommTransport.warn */
+/* Implements CommTransport.warn. */
 void watch_warn(Comm *, const CommKey *, int64_t seq, const CommFacts *);

@@ -4,7 +4,8 @@
 
 #include "base/fault.h"
 
-/* The axes of each view, fastest first. The expert view has no axis for context parallelism. */
+/* The axes of each view, in order, beginning with the fastest axis. The expert view has no axis for context
+ * parallelism. */
 static const Axis DENSE[] = {AXIS_TP, AXIS_CP, AXIS_DP, AXIS_PP};
 static const Axis EXPERT[] = {AXIS_ETP, AXIS_EP, AXIS_EDP, AXIS_PP};
 

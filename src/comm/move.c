@@ -40,13 +40,13 @@ static void put(const CommWork *w, int64_t at, const void *from, int64_t n) {
     if (to != from) memcpy(to, from, (size_t)n * size);
 }
 
-/* NULL if the member gives nothing. */
+/* Returns the address of element `at` of a member's input, or NULL if the member has no input. */
 static const void *part(const CommWork *w, int64_t at) {
     return w->call.in ? (const char *)w->call.in + (size_t)at * dtype_size(w->call.dtype) : NULL;
 }
 
-/* Reduces in blocks. An all-reduce copies each block to all members. A reduce-scatter copies it to its
- * owner. */
+/* Reduces in blocks. An all-reduce copies each block to all members. A reduce-scatter copies each block to the member
+ * that owns it. */
 static void reduce(const CommWork *const *work, int members, int64_t begin, int64_t end) {
     const CommCall *call = &work[0]->call;
     const void *in[members];

@@ -1,4 +1,4 @@
-/* MPI as a wire, with point-to-point messages. */
+/* A wire (exchange.h) that uses MPI's point-to-point messages. */
 #include "comm/exchange.h"
 
 #ifndef ISOTRON_MPI
@@ -131,7 +131,7 @@ static bool mpi_done(void *wire, WireMessage *m) {
 
 /* ---- the world ---- */
 
-/* A waiting rank sleeps, so that other ranks can use the core. */
+/* Waits for messages. A waiting rank sleeps, so that other ranks can use the core. */
 static void mpi_rest(void *wire, int tries) {
     enum { STEP_NS = 20000, LONGEST_NS = 500000 };
     const int64_t ns = (int64_t)STEP_NS * tries;
@@ -141,7 +141,7 @@ static void mpi_rest(void *wire, int tries) {
 
 static const char *mpi_lost(void *wire, int rank) {
     (void)wire, (void)rank;
-    return NULL; /* never needed, because mpirun ends all processes when one has ended */
+    return NULL; /* never needed, because mpirun ends all processes if one process has ended */
 }
 
 static _Noreturn void mpi_end(void *wire) {
@@ -162,8 +162,8 @@ static void mpi_free(void *wire) {
 
 static void finalize(void) { MPI_Finalize(); }
 
-/* MPI is initialised once per process and finalised at its end. A process may create several worlds, one
- * after another. */
+/* Initialises MPI, once per process. MPI is finalised at the end of the process. A process may create several worlds
+ * in sequence. */
 static void begin_mpi(void) {
     int begun, level;
     MPI_CHECK(MPI_Initialized(&begun));
@@ -197,7 +197,8 @@ Comm *comm_mpi(const CommOptions *options) {
     MPI_CHECK(MPI_Comm_dup(MPI_COMM_WORLD, &mpi->data));
     MPI_CHECK(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_limit, &found));
     listen(mpi);
-    return comm_exchange(&MPI, mpi, found ? *tag_limit : 32767, world, rank, options); /* MPI's minimum */
+    /* 32767 is MPI's minimum */
+    return comm_exchange(&MPI, mpi, found ? *tag_limit : 32767, world, rank, options);
 }
 
 #endif

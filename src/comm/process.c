@@ -21,7 +21,7 @@ static const char *text_of(const char *name) {
     return text && *text ? text : NULL;
 }
 
-/* The value of the variable, a number >= 0, or -1 if it is not set or invalid. */
+/* Returns the value of the variable, a number >= 0, or -1 if the variable is not set or invalid. */
 static int number_of(const char *name) {
     const char *text = text_of(name);
     char *end;
@@ -29,15 +29,15 @@ static int number_of(const char *name) {
     return text && !*end && x >= 0 && x <= 1 << 20 ? (int)x : -1;
 }
 
-/* The first of these variables that is set. */
+/* Returns the first of these variables that is set. */
 static int first_of(Names names) {
     for (int i = 0; i < 4 && names[i]; i++)
         if (text_of(names[i])) return number_of(names[i]);
     return -1;
 }
 
-/* The number of processes on this host, or 0 if it is unknown. The first number of srun's list "8(x2),4" is
- * that of the first host. */
+/* Returns the number of processes on this host, or 0 if it is unknown. In srun's list "8(x2),4", the first number
+ * belongs to the first host. */
 static int processes_of_host(void) {
     static const Names NAMES = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
                                 "SLURM_STEP_TASKS_PER_NODE"};
@@ -46,8 +46,8 @@ static int processes_of_host(void) {
     return 0;
 }
 
-/* Also stores the process index in `out`, even if the other variables are invalid, because only process 0
- * reports errors. */
+/* Reads the variables. Stores the process index in `out` even if the other variables are invalid, because only
+ * process 0 reports errors. */
 static CommLaunch launch_of(CommLauncher by, Names ranks, Names sizes, Names locals, CommLaunch *out) {
     CommLaunch l = {
         .by = by, .processes = first_of(sizes), .process = first_of(ranks), .of_host = processes_of_host()};
@@ -80,7 +80,7 @@ static Err by_torchrun(CommLaunch *out) {
                 "%s is set, but %s is not: processes that a launcher starts need RANK, WORLD_SIZE, "
                 "MASTER_ADDR and MASTER_PORT; without a launcher, unset them and use --ranks",
                 text_of("RANK") ? "RANK" : "WORLD_SIZE", NEEDED[i]);
-    /* If the agent of torchrun has a store, this listens at MASTER_PORT, so process 0 uses the next port. */
+    /* If the agent of torchrun has a store, the store listens at MASTER_PORT, so process 0 uses the next port. */
     const char *agent = text_of("TORCHELASTIC_USE_AGENT_STORE"), *run = text_of("TORCHELASTIC_RUN_ID"),
                *turn = text_of("TORCHELASTIC_RESTART_COUNT");
     l.port = number_of("MASTER_PORT") + (agent && !strcmp(agent, "True"));
@@ -97,7 +97,7 @@ static Err by_torchrun(CommLaunch *out) {
 
 /* ---- srun ---- */
 
-/* Returns the first host of a list: "node07" for "node[07,10-12],gpu3". Process 0 runs there. */
+/* Returns the first host of a list: "node07" for "node[07,10-12],gpu3". Process 0 runs on this host. */
 static Err first_host(CommLaunch *l, const char *list) {
     char name[sizeof l->host];
     size_t n = 0;
@@ -113,7 +113,7 @@ static Err first_host(CommLaunch *l, const char *list) {
     return copy_host(l, name, n);
 }
 
-/* A port that depends on the job's number, as in PyTorch Lightning, so that jobs on one host rarely use the
+/* Returns a port that depends on the job's number, as in PyTorch Lightning, so that jobs on one host rarely use the
  * same port. */
 static int port_of_job(void) {
     const char *job = text_of("SLURM_JOB_ID");

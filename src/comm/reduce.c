@@ -3,9 +3,9 @@
 #include "base/fault.h"
 #include "comm/transport.h"
 
-enum { BLOCK = 512 }; /* elements: the sums of a block fit into the first-level cache */
+enum { BLOCK = 512 }; /* number of elements; the sums of a block fit into the first-level cache */
 
-/* A sum is a left fold. Comparisons with a NaN are false, so the first NaN is kept. */
+/* Reduces x into a. A sum is a left fold. Comparisons with a NaN are false, so the first NaN is kept. */
 static void fold_f64(CommReduction r, double *a, const double *x, int64_t n) {
     if (r == COMM_SUM)
         for (int64_t i = 0; i < n; i++) a[i] += x[i];
@@ -25,7 +25,7 @@ static void fold_f32(CommReduction r, float *a, const float *x, int64_t n) {
 }
 
 static void fold_i64(CommReduction r, int64_t *a, const int64_t *x, int64_t n) {
-    if (r == COMM_SUM) /* wraps around, like the sums of the narrower types */
+    if (r == COMM_SUM) /* overflow wraps around, as in sums of narrower types */
         for (int64_t i = 0; i < n; i++) a[i] = (int64_t)((uint64_t)a[i] + (uint64_t)x[i]);
     else if (r == COMM_MAX)
         for (int64_t i = 0; i < n; i++) a[i] = a[i] >= x[i] ? a[i] : x[i];
@@ -33,8 +33,8 @@ static void fold_i64(CommReduction r, int64_t *a, const int64_t *x, int64_t n) {
         for (int64_t i = 0; i < n; i++) a[i] = a[i] <= x[i] ? a[i] : x[i];
 }
 
-/* Integers of all widths are added in 64 bits, because the low bits of a sum do not depend on the higher
- * ones. */
+/* Converts integers to 64 bits. Integers of all widths are added in 64 bits, because the low bits of a sum do not
+ * depend on the high bits. */
 static void widen(int64_t *to, DType t, const char *from, int64_t n) {
     if (t == I64)
         memcpy(to, from, (size_t)n * sizeof *to);

@@ -20,7 +20,8 @@ static const char *const KINDS[] = {
 static const char *const REDUCTIONS[] = {[COMM_SUM] = "sum", [COMM_MAX] = "max", [COMM_MIN] = "min"};
 
 static const char *difference(const CommFacts *a, const CommFacts *b) {
-    const bool message = a->kind == COMM_SEND || a->kind == COMM_RECV; /* one sends what the other receives */
+    /* one member sends what the other receives */
+    const bool message = a->kind == COMM_SEND || a->kind == COMM_RECV;
     if (!message && a->kind != b->kind) return "kind";
     if (strncmp(a->site, b->site, sizeof a->site)) return "site";
     if (a->dtype != b->dtype) return "dtype";
@@ -86,7 +87,7 @@ void comm_record_print(const CommRecord *r, FILE *file) {
 }
 
 void comm_dump(const Comm *c, int64_t last, FILE *file) {
-    CommRecorder *r = (CommRecorder *)&c->recorder; /* changes only the lock, not the content */
+    CommRecorder *r = (CommRecorder *)&c->recorder; /* only the lock changes, not the content */
     pthread_mutex_lock(&r->lock);
     if (last > COMM_RECORDS) last = COMM_RECORDS;
     for (int64_t i = r->count > last ? r->count - last : 0; i < r->count; i++) {
@@ -104,8 +105,8 @@ static void print_ranks(const char *title, const CommKey *key, const bool *arriv
     fputs(n ? "\n" : " none\n", file);
 }
 
-/* Prints the members that `rank` waits for and whose last operation is a different one. If ranks wait for each other
- * in a cycle, this shows the cycle. */
+/* Prints the members that `rank` waits for and whose last operation is a different operation. This shows a cycle of
+ * ranks that wait for each other. */
 static void print_absent(int rank, const CommWitness *witness, FILE *file) {
     const CommRecord *in = &witness[rank].last;
     fputs("    not in it: ranks", file);
@@ -127,8 +128,7 @@ static void print_witness(int rank, const CommWitness *witness, FILE *file) {
     if (w->is_in) print_absent(rank, witness, file);
 }
 
-/* Prints missing ranks first, then ranks of other groups, because a missing rank may be waiting for one of
- * these. */
+/* Prints missing ranks, and then ranks of other groups, because a missing rank may wait for one of them. */
 static void print_witnesses(const CommKey *key, const bool *arrived, const CommWitness *witness, int world,
                             FILE *file) {
     bool *told = mem_zero((size_t)world, sizeof *told);
@@ -166,7 +166,7 @@ void comm_report(const Comm *c, const char *why, const CommKey *key, int64_t seq
     fprintf(file, "  the last operations of rank %d, newest last:\n", c->rank);
     comm_dump(c, SHOWN, file);
     fclose(file);
-    fflush(stdout); /* so that earlier output precedes the report */
+    fflush(stdout); /* earlier output must precede the report */
     fwrite(text, 1, size, stderr);
     free(text);
 }

@@ -1,6 +1,6 @@
-/* Operations on memory of a device that has no transport. The start copies the input to host memory, where
- * the host transport runs the operation; the wait copies the result back. The host blocks during both copies.
- * This is slow, but it is a reference for faster transports. */
+/* Operations on the memory of a device that has no transport. The start copies the input to host memory, where the
+ * host transport runs the operation. The wait copies the result back. The host blocks during both copies. Staging is
+ * slow, but it is a reference for faster transports. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -12,7 +12,7 @@ static int64_t sum(const int64_t *x, int n) {
     return total;
 }
 
-/* The number of elements in each buffer of a call. A broadcast has only one buffer. */
+/* Returns the number of elements in each buffer of a call. A broadcast has only one buffer. */
 static int64_t in_count(const CommCall *c) {
     switch (c->kind) {
     case COMM_ALL_REDUCE:

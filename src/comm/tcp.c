@@ -1,7 +1,7 @@
-/* TCP as a wire: one connection for each pair of processes, which carries frames. A frame is a head, followed
- * by its data. Small data are sent immediately; a receiver that does not expect them yet stores them. Large
- * data are sent when the receiver has announced that it expects them. They are then received directly into
- * their destination, and no process stores much data that it does not expect yet. */
+/* A wire (exchange.h) that uses TCP. Each pair of processes has a connection, which transfers frames. A frame
+ * consists of a head and its data. Small data are sent immediately. A receiver that does not expect them yet stores
+ * them. Large data are sent after the receiver has announced that it expects them. They are received directly into
+ * their destination, so processes do not store large amounts of unexpected data. */
 #include "comm/tcp.h"
 
 #include <errno.h>
@@ -18,24 +18,26 @@
 #include "comm/exchange.h"
 
 enum {
-    SMALL = 64 << 10,   /* maximum bytes of data that are sent immediately */
-    BUFFER = 128 << 10, /* bytes read at a time */
-    TURN = 4 << 20,     /* bytes read from one process before the next */
+    SMALL = 64 << 10,   /* maximum number of bytes of data that are sent immediately */
+    BUFFER = 128 << 10, /* maximum number of bytes per read */
+    TURN = 4 << 20,     /* number of bytes to read from one process before reading from the next */
 };
 
 typedef enum FrameKind { FRAME_SAY = 1, FRAME_DATA, FRAME_EXPECTS } FrameKind;
 
 typedef struct Frame {
     int32_t kind, tag;
-    int64_t bytes; /* bytes that follow the head; FRAME_EXPECTS: 0 */
+    int64_t bytes; /* number of bytes after the head; 0 for FRAME_EXPECTS */
 } Frame;
 
 struct WireMessage {
     Frame head;
     char *at;
-    size_t moved; /* bytes of head and data sent so far, or of data received so far */
+    size_t moved; /* number of bytes of head and data sent so far, or of data received so far */
     bool done;
-    bool own; /* allocated by the wire and freed when done; `at` is directly after the structure */
+    /* whether the wire allocated the message and frees it when it is done; `at` is then directly after the
+     * structure */
+    bool own;
     struct WireMessage *next;
 };
 
@@ -46,13 +48,13 @@ typedef struct List {
 typedef struct Peer {
     int socket; /* -1 for this process, or if the connection has ended */
     const char *lost;
-    bool lost_is_known;  /* the loss has been announced */
-    bool wants_room;     /* epoll reports when the socket is writable */
-    List out;            /* frames to send */
-    List held;           /* large data that are not expected yet */
-    List expected;       /* messages whose data have not arrived */
-    List early;          /* data that arrived before they were expected, and expectations that arrived before
-                            their data */
+    bool lost_is_known; /* whether the loss has been announced */
+    bool wants_room;    /* whether epoll reports that the socket is writable */
+    List out;           /* frames to send */
+    List held;          /* frames with large data that the receiver does not expect yet */
+    List expected;      /* messages whose data have not arrived */
+    /* data that arrived before they were expected, and expectations of data that are not sent yet */
+    List early;
     WireMessage *coming; /* the data of the current frame */
     char *buffer;        /* [BUFFER] */
     size_t begin, end;   /* unread bytes: buffer[begin, end) */
@@ -94,7 +96,7 @@ static void free_list(List *l) {
     for (WireMessage *m; (m = l->first);) l->first = m->next, free(m);
 }
 
-/* A message that the wire owns, with space for its data. */
+/* Returns a message that the wire owns, with space for its data. */
 static WireMessage *own_message(FrameKind kind, int32_t tag, int64_t bytes) {
     WireMessage *m = mem_alloc(sizeof *m + (size_t)bytes);
     *m = (WireMessage){.head = {(int32_t)kind, tag, bytes}, .at = (char *)(m + 1), .own = true};
@@ -134,7 +136,7 @@ static void want_room(const Tcp *t, int rank, bool want) {
     p->wants_room = want;
 }
 
-/* Sends as much as the socket accepts. */
+/* Sends data until the socket accepts no more. */
 static void flush_to(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     for (WireMessage *m; (m = p->out.first) && !p->lost;) {
@@ -146,9 +148,7 @@ static void flush_to(Tcp *t, int rank) {
         struct msghdr h = {.msg_iov = part + skip, .msg_iovlen = (size_t)(2 - skip)};
         const ssize_t sent = sendmsg(p->socket, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent < 0 && errno == EINTR) continue;
-        if (sent < 0)
-            break; /* no room; or an error, which a later read reports after the last
-                                messages of the process */
+        if (sent < 0) break; /* socket full, or an error, which a later read reports */
         if ((m->moved += (size_t)sent) < all) continue;
         p->out.first = m->next;
         finish(m);
@@ -185,7 +185,7 @@ static WireMessage *tcp_send(void *wire, int to, int tag, const void *from, int6
 
 /* ---- receiving ---- */
 
-/* Hands data that arrived early to the message that expects them. */
+/* Copies data that arrived early to the message that expects them. */
 static void hand_over(WireMessage *early, WireMessage *m, int from) {
     CHECK(early->head.bytes == m->head.bytes, "rank %d sends %lld bytes where %lld are expected", from,
           (long long)early->head.bytes, (long long)m->head.bytes);
@@ -214,7 +214,7 @@ static bool tcp_done(void *wire, WireMessage *m) {
     return done;
 }
 
-/* Handles the head of a frame; returns false if the head is not valid. */
+/* Handles the head of a frame. Returns false if the head is not valid. */
 static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     Peer *p = &t->peer[rank];
     WireMessage *m;
@@ -237,8 +237,8 @@ static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     return true;
 }
 
-/* Called when all bytes of the current frame have arrived. The rank may have begun to expect small data in
- * the meantime. */
+/* Handles a frame all of whose bytes have arrived. Meanwhile, this rank may have begun to expect the frame's small
+ * data. */
 static void end_frame(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     WireMessage *m = p->coming, *expected = NULL;
@@ -278,7 +278,8 @@ static void read_buffer(Tcp *t, int rank) {
 static size_t read_some(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     WireMessage *m = p->coming;
-    const bool straight = m && (size_t)m->head.bytes - m->moved > BUFFER; /* the buffer is then empty */
+    /* large data; the buffer is then empty */
+    const bool straight = m && (size_t)m->head.bytes - m->moved > BUFFER;
     if (!straight && p->begin) {
         memmove(p->buffer, p->buffer + p->begin, p->end - p->begin);
         p->end -= p->begin, p->begin = 0;
@@ -334,7 +335,7 @@ static bool tcp_hear(void *wire, Announcement *a, int *from) {
 
 /* ---- the world ---- */
 
-/* The wait is short, because the second thread may read the awaited message meanwhile. */
+/* Waits for messages. The wait is short, because the second thread may read the awaited message meanwhile. */
 static void tcp_rest(void *wire, int tries) {
     enum { LONGEST_MS = 10 };
     const Tcp *t = wire;
@@ -352,8 +353,8 @@ static const char *tcp_lost(void *wire, int rank) {
     return t->peer[rank].lost;
 }
 
-/* Sends the remaining data, and reads until the other processes have closed their ends, because a connection
- * loses undelivered data when bytes arrive at a closed end. */
+/* Sends the remaining data, and reads until the other processes have closed their ends. Otherwise, bytes could arrive
+ * at a closed end, and the connection would lose undelivered data. */
 static void close_all(Tcp *t, int64_t patience_ns) {
     const int64_t until = clock_ns() + patience_ns;
     bool *shut = mem_zero((size_t)t->world, sizeof *shut);

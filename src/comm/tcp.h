@@ -3,5 +3,5 @@
 
 #include "comm/comm.h"
 
-/* Connects each pair of processes. `socket` [processes]: the connections; -1 for this process. */
+/* Connects each pair of processes. `socket` [processes] receives the connections, and -1 for this process. */
 Err tcp_meet(const CommLaunch *, const CommOptions *, int *socket);

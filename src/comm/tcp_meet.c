@@ -1,10 +1,10 @@
 /* Connects the processes of a world to each other. Process 0 listens at the launcher's address, and all
- * others connect to it. When all have connected, it sends each process the addresses of all others and a
- * secret number of this run. Then every process connects to the processes with lower numbers. All pairs
- * connect in advance, because the first operation (comm_agree) involves all ranks.
+ * others connect to it. After all processes have connected, process 0 sends each process the addresses of all others
+ * and a secret number of this run. Then every process connects to the processes with lower numbers. All pairs connect
+ * in advance, because the first operation (comm_agree) involves all ranks.
  *
- * Any program may connect to a port. A connection (a guest) is accepted if it sends the hello of a process of
- * this run; other connections are closed. All messages have a fixed length. */
+ * Any program may connect to a port. A connection (a guest) is accepted if it sends the hello of a process of this
+ * run. Other connections are closed. All messages have a fixed length. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -35,18 +35,18 @@ static const char MAGIC[8] = "isotron";
 
 typedef struct Hello {
     char magic[8], build[120];
-    uint64_t run, secret; /* secret: 0 in a hello to process 0, which draws the secret */
+    uint64_t run, secret; /* secret is 0 in a hello to process 0, which chooses the secret */
     int32_t world, rank;
-    int32_t port;   /* where this process listens */
-    int32_t failed; /* ErrCode: this process has failed and will not take part */
+    int32_t port;   /* port at which this process listens */
+    int32_t failed; /* the ErrCode of a process that has failed and will not participate */
     char failure[400];
 } Hello;
 
-/* The answer of process 0. After WELCOME, the Place of each process follows. */
+/* The answer of process 0. WELCOME is followed by the Place of each process. */
 typedef struct Answer {
     char magic[8];
-    enum { WELCOME, REFUSED, ENDED } what; /* ENDED: process 0 has reported an error, and ends */
-    int32_t error;                         /* ENDED: its ErrCode */
+    enum { WELCOME, REFUSED, ENDED } what; /* ENDED means that process 0 has reported an error and ends */
+    int32_t error;                         /* ENDED: the ErrCode of process 0 */
     char refusal[232];
     uint64_t secret;
 } Answer;
@@ -67,24 +67,24 @@ typedef struct Guest {
 typedef struct Meeting {
     const CommLaunch *launch;
     Hello own;
-    int listener, missing; /* missing: number of processes that have not connected to this one */
+    int listener, missing; /* missing: number of processes that have not connected to this process */
     int *socket;           /* [world] */
     Place *place;          /* [world] */
     Guest guest[GUESTS];
     int guests;
     Err failure;          /* failure of a process that has connected */
-    const char *obstacle; /* why process 0 could not be reached */
+    const char *obstacle; /* the reason why process 0 could not be reached */
     double limit_s;
     int64_t warning,
-        until; /* when to warn and to give up, by clock_ns; `warning` is INT64_MAX after the warning */
+        until; /* clock_ns of the warning and of the limit; `warning` is INT64_MAX after the warning */
 } Meeting;
 
 /* ---- sockets ---- */
 
 static Err no_socket(const char *what) { return err_infra("%s: %s", what, strerror(errno)); }
 
-/* True once, after a tenth of the time limit; never in a process that has failed, because it does not wait
- * for long. */
+/* Returns true once, after a tenth of the time limit. Never returns true in a process that has failed, because such a
+ * process does not wait for long. */
 static bool warns_now(Meeting *m) {
     if (m->own.failed || clock_ns() < m->warning) return false;
     m->warning = INT64_MAX;
@@ -96,8 +96,7 @@ static int ms_until(int64_t until) {
     return ms < 0 ? 0 : ms > 1000 ? 1000 : (int)ms;
 }
 
-/* Sends or receives all bytes before a point in time; returns false if the connection has ended, or time is
- * up. */
+/* Sends or receives all bytes. Returns false if the connection has ended, or if the time limit has passed. */
 static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until) {
     for (size_t at = 0; at < n;) {
         struct pollfd p = {.fd = socket, .events = out ? POLLOUT : POLLIN};
@@ -115,8 +114,8 @@ static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until)
     return true;
 }
 
-/* Listens at all addresses of this machine: IPv6 and IPv4, or only IPv4 if there is no IPv6. If `port` is 0,
- * at any free port. */
+/* Listens at all addresses of this machine: IPv6 and IPv4, or only IPv4 if IPv6 is not available. If `port` is 0,
+ * chooses a free port. */
 static Err listen_at(int port, int *listener) {
     const int one = 1, zero = 0;
     struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
@@ -149,7 +148,7 @@ static int port_of(int socket) {
                                          : ((struct sockaddr_in *)&a)->sin_port);
 }
 
-/* The address of the other end of the connection. An IPv4 address may be mapped to IPv6. */
+/* Returns the address of the other end of the connection. An IPv4 address may be mapped to IPv6. */
 static Place place_of(int socket, int port) {
     struct sockaddr_storage a = {0};
     socklen_t size = sizeof a;
@@ -171,14 +170,15 @@ static bool is_loopback(const Place *p) {
     return p->is_v6 ? !memcmp(p->address, ONE, 16) : p->address[0] == 127;
 }
 
-/* Whether a socket is connected to itself. This happens if no process listens and the port is an ephemeral one. */
+/* Returns whether a socket is connected to itself. This happens if no process listens and the port is an ephemeral
+ * port. */
 static bool is_own_end(int s) {
     struct sockaddr_storage a = {0}, b = {0};
     socklen_t n = sizeof a, m = sizeof b;
     return !getsockname(s, (void *)&a, &n) && !getpeername(s, (void *)&b, &m) && n == m && !memcmp(&a, &b, n);
 }
 
-/* Tries once to connect. Returns -1 and sets errno if this fails. */
+/* Tries to connect once. Returns -1 and sets errno if this fails. */
 static int connect_to(const struct sockaddr *a, socklen_t size) {
     int s = socket(a->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), error = 0;
     socklen_t n = sizeof error;
@@ -205,7 +205,7 @@ static int connect_to_place(const Place *p) {
 
 /* ---- guests ---- */
 
-/* The reason why a process may not join the run, or an empty text if it may. */
+/* Sets `why` to the reason why a process may not join the run, or to an empty text if it may join. */
 static void judge(const Meeting *m, const Hello *h, char *why, size_t size) {
     *why = 0;
     if (strncmp(h->build, m->own.build, sizeof h->build))
@@ -230,7 +230,7 @@ static void answer(int socket, Answer a) {
     move_all(socket, &a, sizeof a, true, clock_ns() + SECOND);
 }
 
-/* The error code that another process has sent; ERR_INFRA if it is not valid. */
+/* Returns the error code that another process has sent, or ERR_INFRA if the code is not valid. */
 static ErrCode code_of(int32_t code) {
     return code >= ERR_FAILED && code <= ERR_INCONCLUSIVE ? (ErrCode)code : ERR_INFRA;
 }
@@ -243,7 +243,7 @@ static void take_failure(Meeting *m, const Hello *h) {
     m->failure.code = code_of(h->failed);
 }
 
-/* Whether process 0 admits a guest to the run. If not, tells the guest why. */
+/* Returns whether process 0 admits a guest to the run. If not, sends the reason to the guest. */
 static bool admit_to_run(Meeting *m, Guest *g) {
     Answer no = {.what = ENDED};
     judge(m, &g->hello, no.refusal, sizeof no.refusal);
@@ -284,7 +284,7 @@ static void remove_guest(Meeting *m, int i, bool close_it) {
     m->guest[i] = m->guest[--m->guests];
 }
 
-/* Reads more of a guest's hello; returns false if the guest is no longer in the list. */
+/* Reads more of a guest's hello. Returns false if the guest is no longer in the list. */
 static bool hear_guest(Meeting *m, int i) {
     Guest *g = &m->guest[i];
     const ssize_t got = recv(g->socket, (char *)&g->hello + g->have, sizeof g->hello - g->have, MSG_DONTWAIT);
@@ -294,8 +294,7 @@ static bool hear_guest(Meeting *m, int i) {
     return false;
 }
 
-/* Accepts a connection. If the list of guests is full, the guest that has been silent for longest is
- * dropped. */
+/* Accepts a connection. If the list of guests is full, drops the guest that has been silent longest. */
 static void take_guest(Meeting *m) {
     const int s = accept4(m->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (s < 0) return;
@@ -308,7 +307,7 @@ static void take_guest(Meeting *m) {
     m->guest[m->guests++] = (Guest){.socket = s, .since = clock_ns()};
 }
 
-/* The error that names the processes that have not connected: "2, 5". */
+/* Returns an error that names the processes that have not connected, such as "2, 5". */
 static Err not_all_came(const Meeting *m, double waited_s) {
     enum { SHOWN = 16 };
     Str who = {0};
@@ -322,7 +321,7 @@ static Err not_all_came(const Meeting *m, double waited_s) {
     return e;
 }
 
-/* A process that has already ended, or -1 if there is none. */
+/* Returns a process that has already ended, or -1 if there is none. */
 static int who_left(const Meeting *m, struct pollfd *p) {
     int n = 0;
     for (int r = 0; r < m->own.world; r++)
@@ -409,7 +408,7 @@ static Err not_reached(const Meeting *m, double tried_s) {
                      m->own.rank, tried_s, m->launch->host, m->launch->port, m->obstacle);
 }
 
-/* Connects to process 0, which may start later than this one. */
+/* Connects to process 0, which may start later than this process. */
 static Err find_host(Meeting *m) {
     for (;;) {
         if ((m->socket[0] = try_host(m)) >= 0) return ERR_OK;
@@ -424,7 +423,7 @@ static bool ask_host(Meeting *m, Answer *a) {
            move_all(m->socket[0], a, sizeof *a, false, m->until + HELLO_S * SECOND);
 }
 
-/* Connects to process 0 again, because it drops the connection of a slow process while many others connect
+/* Connects to process 0 again, because process 0 drops the connection of a slow process while many others connect
  * (take_guest). */
 static bool connects_again(Meeting *m) {
     if (m->socket[0] >= 0) close(m->socket[0]);
@@ -433,7 +432,8 @@ static bool connects_again(Meeting *m) {
 }
 
 static Err hear_host(Meeting *m) {
-    enum { TRIES = 20 }; /* process 0 may have ended, and another program may close each connection */
+    /* limited, because process 0 may have ended, and another program may close each connection */
+    enum { TRIES = 20 };
     Answer a;
     const CommLaunch *l = m->launch;
     bool answered = ask_host(m, &a);
@@ -457,7 +457,8 @@ static Err hear_host(Meeting *m) {
     return ERR_OK;
 }
 
-/* A process that is at a loopback address for process 0 runs on the host of process 0. */
+/* Connects to a process. If process 0 knows the process by a loopback address, the process runs on the host of
+ * process 0. */
 static Err visit(Meeting *m, int rank) {
     const Place host = place_of(m->socket[0], 0);
     Place to = m->place[rank];

@@ -1,7 +1,8 @@
-/* Ranks as threads of one process. Each member stores its buffers in the Meeting of the operation. After the
- * last member has arrived, any thread can move the elements. The last member moves small operations itself,
- * so that a rank blocks at most once per operation; waiting members move larger ones in pieces. After all
- * members have started an operation, any waiting rank can finish it, so ranks may wait in any order. */
+/* The transport between ranks that are threads of one process. Each member stores its buffers in the Meeting of the
+ * operation. After the last member has arrived, any thread can move the elements. The last member completes small
+ * operations itself, so that a rank blocks at most once per operation. Waiting members complete larger operations in
+ * pieces. After all members have started an operation, any waiting rank can finish it, so ranks may wait in any
+ * order. */
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdatomic.h>
@@ -17,8 +18,8 @@
 #include "comm/transport.h"
 
 enum {
-    SMALL = 256 << 10, /* bytes of traffic below which a second thread is not worthwhile */
-    PIECE = 256 << 10, /* bytes of traffic that a thread moves at a time */
+    SMALL = 256 << 10, /* number of bytes of traffic below which a second thread is not worthwhile */
+    PIECE = 256 << 10, /* number of bytes of traffic per piece */
 };
 
 enum { GATHERING, READY, DONE }; /* states of a Meeting */
@@ -26,11 +27,11 @@ enum { GATHERING, READY, DONE }; /* states of a Meeting */
 typedef struct Meeting {
     int64_t seq;
     int arrived;
-    const CommWork **work;               /* [members]; NULL if the member has not arrived yet */
-    int64_t units, grain;                /* a piece is `grain` units */
-    atomic_int_fast64_t taken, finished; /* number of pieces */
-    atomic_uint state;                   /* waiters sleep on it */
-    atomic_int sleepers, inside;         /* inside: members that have not finished their wait */
+    const CommWork **work;               /* [members], NULL for a member that has not arrived yet */
+    int64_t units, grain;                /* number of units; number of units of a piece */
+    atomic_int_fast64_t taken, finished; /* numbers of pieces */
+    atomic_uint state;                   /* waiting threads sleep on it */
+    atomic_int sleepers, inside;         /* inside: number of members that have not finished their wait */
     struct Meeting *next;
 } Meeting;
 
@@ -40,7 +41,7 @@ typedef struct Queue {
     CommKey key;
     int members;
     int64_t first;         /* sequence number of `open` */
-    Meeting *open, *spare; /* oldest first; any order */
+    Meeting *open, *spare; /* open meetings, oldest first; unused meetings in any order */
 } Queue;
 
 typedef struct World {
@@ -56,7 +57,8 @@ typedef struct World {
 
 /* ---- faults ---- */
 
-/* Reports and ends the process. If several threads call this, only the first one does. */
+/* Prints a report and ends the process. If several threads call this function, only the first call prints the
+ * report. */
 static _Noreturn void end_world(const Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
                                 const bool *arrived, const char *why) {
     World *world = c->host_state;
@@ -81,7 +83,7 @@ static _Noreturn void end_meeting(const Comm *c, const Queue *q, const Meeting *
     end_world(c, &q->key, m->seq, &first->facts, arrived, why);
 }
 
-/* [members] */
+/* Returns an array [members] that states which members have started the operation. The caller frees it. */
 static bool *who_started(World *world, const CommKey *key, int64_t seq) {
     bool *arrived = mem_zero((size_t)comm_members(key), sizeof *arrived);
     for (int i = 0; i < comm_members(key); i++)
@@ -100,7 +102,7 @@ static void threads_warn(Comm *c, const CommKey *key, int64_t seq, const CommFac
     free(arrived);
 }
 
-/* Checks that a new member's description of the operation matches those of the members that have arrived. One
+/* Checks that a new member's description of the operation matches the descriptions of members that have arrived. One
  * comparison suffices, except for the pairwise counts of an all-to-all. */
 static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const CommWork *w) {
     char why[512];
@@ -156,7 +158,7 @@ static Meeting *meeting_new(Queue *q, int64_t seq) {
     return m;
 }
 
-/* The open meeting of an operation. Members arrive in sequence, so complete meetings are the oldest. */
+/* Returns the open meeting of an operation. Members arrive in sequence, so complete meetings are the oldest. */
 static Meeting *meeting_at(Queue *q, int64_t seq) {
     Meeting **at = &q->open;
     for (int64_t s = q->first; s < seq; s++) at = &(*at)->next;
@@ -177,7 +179,7 @@ static void sleep_on(Meeting *m, unsigned state, int64_t deadline) {
     atomic_fetch_sub(&m->sleepers, 1);
 }
 
-/* Moves pieces until none is left to take. */
+/* Moves pieces until all pieces are taken. */
 static void help(Meeting *m, int members) {
     const int64_t pieces = (m->units + m->grain - 1) / m->grain;
     for (int64_t p; (p = atomic_fetch_add(&m->taken, 1)) < pieces;) {
@@ -187,13 +189,13 @@ static void help(Meeting *m, int members) {
     }
 }
 
-/* Called when all members have arrived. */
+/* Begins the operation after all members have arrived. */
 static void begin(Meeting *m, int members) {
     const int64_t traffic = comm_traffic(m->work, members);
     m->units = comm_units(m->work, members);
     m->grain = traffic > PIECE ? (m->units * PIECE + traffic - 1) / traffic : m->units;
     if (traffic > SMALL) {
-        wake(m, READY, 1); /* so that a waiting member can begin while this rank continues */
+        wake(m, READY, 1); /* a waiting member can begin while this rank continues */
         return;
     }
     comm_move(m->work, members, 0, m->units);
@@ -262,8 +264,8 @@ static void threads_wait(Comm *c, CommWork *w) {
 
 /* ---- the world ---- */
 
-/* Called when the function of this rank has returned. It is a fault if another rank still waits for this
- * rank. */
+/* Removes this rank from the world after its function has returned. It is a fault if another rank still waits for
+ * this rank. */
 static void leave(Comm *c) {
     World *world = c->host_state;
     CHECK(c->open == 0, "rank %d returns and leaves %d operations that it did not wait for", c->rank,

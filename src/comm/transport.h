@@ -1,20 +1,22 @@
-/* Code that only the transports share: the endpoint, its channels, works, records and reports.
+/* Declarations for the transports: the endpoint, its channels, works, records and reports.
  *
- * A channel is one sequence of operations: the collectives of a group, or the messages from one member of a
- * group to another. Its members are numbered 0 .. members-1; in a channel of messages the sender is 0 and the
- * receiver 1. */
+ * A channel is one sequence of operations: the collectives of a group, or the messages from one member of a group to
+ * another. Its members have the numbers 0 .. members-1. In a channel of messages, the sender is 0 and the receiver is
+ * 1. */
 #pragma once
 
 #include <pthread.h>
 
 #include "comm/comm.h"
 
-/* It is compared and hashed as bytes, so it must not have padding. All fields are therefore int. */
+/* The key of a channel. Keys are compared and hashed as bytes, so they must not have padding. All fields are
+ * therefore int. */
 typedef struct CommKey {
-    Group group;  /* simplified, and `rank` is 0, so that it is equal on all members */
-    int src, dst; /* members of the group; -1, -1 means the channel of its collectives */
-    int device;   /* 0: host transport; 1: device transport, numbered separately; 2: graphs of the device
-                     transport */
+    Group group;  /* the simplified group, with `rank` 0, so that the key is equal on all members */
+    int src, dst; /* members of the group; -1, -1 means the channel of the group's collectives */
+    /* 0 for the host transport, 1 for the device transport (numbered separately), 2 for graphs of the device
+     * transport */
+    int device;
 } CommKey;
 
 /* A hash table with CommKey keys. */
@@ -28,30 +30,32 @@ typedef struct CommEntry {
     void *value; /* NULL if the entry is free */
 } CommEntry;
 
-/* The value of the key. The value of a new key is NULL. The caller must replace it before the next look-up. */
+/* Returns the value of the key. The value of a new key is NULL, and the caller must replace it before the next
+ * look-up. */
 void **comm_lookup(CommTable *, const CommKey *);
 
 typedef struct CommChannel {
     CommKey key;
     int members, member; /* number of members, and this rank's index among them */
     int64_t next;        /* sequence number of this rank's next operation */
-    bool all_to_all;     /* an all-to-all is planned */
-    void *state;         /* the transport's */
+    bool all_to_all;     /* whether an all-to-all is planned */
+    void *state;         /* the state of the transport */
 } CommChannel;
 
 /* Returns the global rank of member `i` of a channel. */
 int comm_member(const CommKey *, int i);
 int comm_members(const CommKey *);
 
-enum { COMM_GRAPH = COMM_KINDS }; /* a CommFacts.kind: the launch of a graph that has operations */
+/* a value of CommFacts.kind for the launch of a graph that has operations */
+enum { COMM_GRAPH = COMM_KINDS };
 
-/* The description of an operation that a member sends to other members. Processes exchange them as raw
+/* The description of an operation that a member sends to other members. Processes exchange descriptions as raw
  * bytes. */
 typedef struct CommFacts {
-    int32_t kind, reduction, dtype; /* reduction: 0 if the kind has none; dtype: 0 for a barrier */
+    int32_t kind, reduction, dtype; /* reduction is 0 if the kind has none; dtype is 0 for a barrier */
     int32_t peer;                   /* the root of a broadcast; 0 for other kinds */
     int64_t n;                      /* 0 for a barrier and for an all-to-all */
-    int64_t sends, expects;         /* ALL_TO_ALL: elements to and from the other member */
+    int64_t sends, expects;         /* ALL_TO_ALL: numbers of elements to and from the other member */
     char site[48];                  /* truncated */
 } CommFacts;
 
@@ -63,114 +67,115 @@ bool comm_mismatch(const CommFacts *mine, int my_rank, const CommFacts *theirs, 
                    char why[512]);
 
 struct CommWork {
-    CommCall call; /* counts: copies */
+    CommCall call; /* the call, with copies of the counts */
     CommFacts facts;
     CommChannel *channel; /* NULL if there is nothing to wait for */
     int64_t seq;
-    int64_t record;          /* number of its record */
+    int64_t record;          /* number of the operation's record */
     int64_t begin_ns;        /* start time, by the host's clock */
-    int64_t *in_at, *out_at; /* ALL_TO_ALL: where each member's part begins, in elements */
+    int64_t *in_at, *out_at; /* ALL_TO_ALL: the first element of each member's part */
     const struct CommTransport *transport;
-    void *state;            /* the transport's */
-    bool open;              /* the operation was started and has not been waited for */
+    void *state;            /* the state of the transport */
+    bool open;              /* whether the operation was started and has not been waited for */
     void *staging, *staged; /* copies of a GPU's buffers, and the address of the result, or NULL if there is
                                none */
-    CommWork *next;         /* next in the list of unused works */
+    CommWork *next;         /* the next work in the list of unused works */
 };
 
 /* ---- recorder ---- */
 
 typedef struct CommRecord {
     CommKey key;
-    int64_t seq, started_ns, done_ns; /* done_ns: 0 until the operation is done */
+    int64_t seq, started_ns, done_ns; /* done_ns is 0 until the operation is done */
     CommFacts facts;
 } CommRecord;
 
 typedef struct CommRecorder {
-    pthread_mutex_t lock; /* a report on another thread may read it */
+    pthread_mutex_t lock; /* needed because another thread may read the records for a report */
     int64_t count;        /* number of operations recorded so far; the ring holds the last COMM_RECORDS */
     CommRecord *ring;
 } CommRecorder;
 
 void comm_recorder_init(CommRecorder *);
 void comm_recorder_free(CommRecorder *);
-int64_t comm_record_start(CommRecorder *, const CommWork *); /* the number of the record */
+int64_t comm_record_start(CommRecorder *, const CommWork *); /* returns the number of the record */
 void comm_record_done(CommRecorder *, int64_t number);
-bool comm_record_last(CommRecorder *, CommRecord *out); /* false: none */
-/* Whether the operation has started: the last COMM_RECORDS contain it or a later operation of its channel. */
+bool comm_record_last(CommRecorder *, CommRecord *out); /* returns false if there is none */
+/* Returns whether the operation has started: the last COMM_RECORDS contain it or a later operation of its channel. */
 bool comm_record_has(CommRecorder *, const CommKey *, int64_t seq);
 void comm_record_print(const CommRecord *, FILE *);
 
 /* ---- endpoint ---- */
 
-/* How operations move elements. start and wait implement comm_start and comm_wait for groups of several members. */
+/* A transport defines how operations move elements. start and wait implement comm_start and comm_wait for groups of
+ * several members. */
 typedef struct CommTransport {
     void (*start)(Comm *, CommWork *);
     void (*wait)(Comm *, CommWork *);
     void (*free)(Comm *); /* releases the transport's state; NULL if it has no state */
-    /* For device transports: whether the transport can run a call. Other calls are staged. The operation may
-     * still run after comm_wait, so the transport marks its record as done. */
+    /* For device transports: whether the transport can run a call. Other calls are staged. The operation may still
+     * run after comm_wait, so the transport marks the record as done. */
     bool (*takes)(const Comm *, const CommCall *);
-    /* Device transports: implements comm_launched. */
+    /* For device transports: implements comm_launched. */
     void (*launched)(Comm *, const char *site);
     /* For device transports: these implement comm_register and comm_unregister for groups of several
      * members. */
     void (*attach)(Comm *, const Group *, void *memory, size_t bytes);
     void (*compare)(Comm *); /* implements comm_compare_places */
     void (*detach)(Comm *, const void *memory);
-    /* For host transports: reports a failed operation of the device transport and ends the world. It may be
-     * called on any thread. */
+    /* For host transports: reports a failed operation of the device transport and ends the world. Any thread may call
+     * this function. */
     void (*end)(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
-    /* For host transports: finds out which members have started a device operation, then calls comm_warn. Returns
-     * immediately. It may be called on any thread. */
+    /* For host transports: determines which members have started a device operation, and then calls comm_warn.
+     * Returns immediately. Any thread may call this function. */
     void (*warn)(Comm *, const CommKey *, int64_t seq, const CommFacts *);
 } CommTransport;
 
-/* For a device without a transport: operations work on copies in host memory, which the host transport
+/* The transport for a device without a transport. Operations work on copies in host memory, which the host transport
  * moves. */
 extern const CommTransport COMM_STAGING;
 
 struct Comm {
-    const CommTransport *host; /* NULL: no data moves */
+    const CommTransport *host; /* NULL if no data moves */
     void *host_state;
     const CommTransport *device; /* if this is NULL, memory of a discrete device is staged */
     void *device_state;
-    const char *processes_by; /* what connects the ranks if they are processes: "MPI" or "TCP"; otherwise
-                                 NULL */
+    const char *processes_by; /* "MPI" or "TCP" if ranks are processes, otherwise NULL */
     int rank, world;
-    _Atomic double deadline_s; /* threads of the transports read it, and the farewell */
+    _Atomic double deadline_s; /* threads of the transports read it and the farewell */
     _Atomic(const CommFarewell *) farewell;
     CommSabotage sabotage;
-    CommProfile *profile; /* [COMM_PROFILE]; NULL: none */
+    CommProfile *profile; /* [COMM_PROFILE], or NULL if there is no profile */
     Device *computes;     /* device that the profile waits for, or NULL if there is none */
     int64_t started;      /* number of operations that this rank has started */
-    int open;             /* operations not yet waited for */
+    int open;             /* number of operations that have not been waited for */
     CommTable channels;
     CommWork *spare;
     CommRecorder recorder;
 };
 
 void comm_init(Comm *, const CommTransport *host, void *host_state, int world, int rank, const CommOptions *);
-/* Frees the memory of comm_init and of the operations. An operation that was never waited for is a fault. */
+/* Frees the memory of comm_init and of the operations. It is a fault if an operation was never waited for. */
 void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
-/* Calls the farewell. A transport calls it before it ends the process. */
+/* Calls the farewell. A transport calls this function before it ends the process. */
 void comm_say_farewell(const Comm *);
-/* The times after which a late member is a fault and after which a warning is printed. */
+/* Returns the times after which a late member is a fault and after which a warning is printed. */
 int64_t comm_deadline_ns(const Comm *);
 int64_t comm_warning_ns(const Comm *);
 CommKey comm_key(const CommCall *, bool device);
 
 /* ---- moving elements ---- */
 
-/* out[0, n) = the reduction of in[i][at, at + n) over the members in their order. `out` may alias one of
- * these parts. MAX and MIN are NaN if an operand is NaN. */
+/* Sets out[0, n) to the reduction of in[i][at, at + n) over the members in their order. `out` may alias one of these
+ * parts. MAX and MIN are NaN if an operand is NaN. */
 void comm_reduce(CommReduction, DType, const void *const *in, int members, int64_t at, int64_t n, void *out);
 
-/* The number of units of an operation whose buffers are all in this process. Any thread can move units, in any order.
- * A unit is an element of the larger buffer or, in an all-to-all, a receiver. work [members]. */
+/* Returns the number of units of an operation whose buffers are all in this process. Any thread can move units, in
+ * any order. A unit is an element of the larger buffer or, in an all-to-all, a receiver. `work` has [members]
+ * elements. */
 int64_t comm_units(const CommWork *const *work, int members);
-/* The number of bytes that all units together read and write. */
+/* Returns the number of bytes that all units together read and write. */
 int64_t comm_traffic(const CommWork *const *work, int members);
 void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t end);
 
@@ -178,18 +183,19 @@ void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t 
 
 /* The known state of a rank when the world ends. */
 typedef struct CommWitness {
-    const char *status; /* "is running" */
-    bool any;           /* it has started an operation; `last` is the last one */
+    const char *status; /* such as "is running" */
+    bool any;           /* whether the rank has started an operation, which is `last` */
     CommRecord last;
-    bool is_in;  /* the last operation is not done */
-    bool silent; /* the rank has not answered a query; it is reported even if it has started the operation */
+    bool is_in; /* whether the last operation is not done */
+    /* whether the rank has not answered a query; such a rank is reported even if it has started the operation */
+    bool silent;
 } CommWitness;
 
-/* Prints a report with one write, so that reports of several processes do not mix. It contains the error, the
- * ranks that have started the operation (`arrived` [members]), the state of the others (`witness` [world]),
- * and this rank's flight recorder. If key is NULL, the error is not about an operation. */
+/* Prints a report with one write, so that reports of several processes do not mix. The report contains the error, the
+ * ranks that have started the operation (`arrived` [members]), the state of the others (`witness` [world]), and this
+ * rank's flight recorder. A NULL key means that the error is not about an operation. */
 void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
                  const bool *arrived, const CommWitness *witness);
-/* Prints a warning that the operation waits for members that are late. Only the first member that waits
- * prints it. */
+/* Prints a warning that the operation waits for members that are late. Only the first waiting member prints the
+ * warning. */
 void comm_warn(const Comm *, const CommKey *, int64_t seq, const CommFacts *, const bool *arrived);

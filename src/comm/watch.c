@@ -1,9 +1,9 @@
-/* Detects that a process has stopped or ended. The processes form a ring: each sends heartbeats to the
- * previous rank and watches the next rank. If some processes run and others do not, at least one running
- * process watches a stopped one. This process asks all others for their state and prints a report.
+/* Detects that a process has stopped or ended. The processes form a ring. Each process sends heartbeats to the
+ * previous rank and watches the next rank. If some processes run and others do not, at least one running process
+ * watches a stopped process. The watching process requests the state of all others and prints a report.
  *
- * Call cycle with exchange.c: the watch also receives the announcements of operations, and waiting operations
- * call the watch. */
+ * Call cycle with exchange.c: the watch also receives the announcements of operations, and waiting
+ * operations call the watch. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -19,10 +19,9 @@
 
 #define SECOND     INT64_C(1000000000)
 #define TICK_NS    (SECOND / 4) /* time between two heartbeats */
-#define SILENCE_NS (6 * SECOND) /* without a heartbeat for this time, a process is stopped or lost */
+#define SILENCE_NS (6 * SECOND) /* a process without a heartbeat for this time is stopped or lost */
 #define SUSPENDED_NS                                                                                         \
-    (2 * SECOND)                 /* if a tick is later than this, this process was stopped, and perhaps all
-                                     processes */
+    (2 * SECOND) /* if a tick is later than this, this process was stopped, and possibly all processes */
 #define PATIENCE_NS (5 * SECOND) /* time for another rank to print its report */
 #define ANSWERS_NS  SECOND
 
@@ -111,7 +110,7 @@ static void reply(Comm *c, int asker, const Announcement *asked) {
 static void take_reply(const Processes *p, const Announcement *a, int source) {
     Question *q = p->questions;
     while (q && (q->seq != a->seq || memcmp(&q->key, &a->key, sizeof a->key))) q = q->next;
-    if (!q) return; /* the answer came too late */
+    if (!q) return; /* the answer arrived too late */
     for (int i = 0; i < comm_members(&q->key); i++)
         if (comm_member(&q->key, i) == source) q->arrived[i] = a->started;
     q->unanswered--;
@@ -137,8 +136,8 @@ static void settle_questions(const Comm *c, int64_t now) {
 
 /* ---- the end ---- */
 
-/* Listens until the time is up or, with `answers`, all ranks that can answer have answered. The thread that ends the
- * world keeps the lock. */
+/* Receives messages until the time limit or, with `answers`, until all ranks that can answer have answered. The
+ * thread that ends the world keeps the lock. */
 static void listen_for(Comm *c, bool answers, int64_t ns) {
     Processes *p = c->host_state;
     int tries = 0;
@@ -151,8 +150,9 @@ static void listen_for(Comm *c, bool answers, int64_t ns) {
     }
 }
 
-/* Asks all other ranks for their state: stopped and lost ranks do not answer. If several ranks ask, the first of them
- * writes the report; if they ask at the same time, the lowest rank does. The report ends the other ranks. */
+/* Requests the state of all other ranks. Stopped and lost ranks do not answer. If several ranks send requests, the
+ * first of them writes the report. If they send requests at the same time, the lowest rank writes it. The report ends
+ * the other ranks. */
 static _Noreturn void end_world(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
                                 bool *arrived, const char *why) {
     Processes *p = c->host_state;
@@ -205,7 +205,7 @@ void watch_check_returned(Comm *c, const Exchange *x) {
     }
 }
 
-/* Whether the operation waits for this rank. */
+/* Returns whether the operation waits for this rank. */
 static bool waits_for(const Processes *p, const Exchange *x, int rank) {
     int member = x->work->channel->members - 1;
     while (member >= 0 && comm_member(&x->work->channel->key, member) != rank) member--;
@@ -321,7 +321,7 @@ static void check_silence(Comm *c, int64_t now) {
     const int64_t bytes = p->wire->heard ? p->wire->heard(p->line, next) : 0,
                   heard = bytes > p->heard_ns ? bytes : p->heard_ns;
     char why[200];
-    if (!heard) return; /* because that process may still be connecting */
+    if (!heard) return; /* the watched process may still be connecting */
     if (p->returned[next] || now - heard < SILENCE_NS) return;
     snprintf(why, sizeof why,
              "rank %d has not been heard for %.1f s: its process is stopped, or its host or network is down",
@@ -336,7 +336,7 @@ static void tick(Comm *c, int64_t now) {
     check_silence(c, now);
     settle_questions(c, now);
     if (p->lost >= 0 && now - p->lost_ns > TICK_NS)
-        end_after_loss(c); /* the delay gives an operation time to report the loss itself */
+        end_after_loss(c); /* the delay allows an operation to report the loss itself */
 }
 
 static void *watcher(void *arg) {
@@ -366,7 +366,7 @@ void watch_start(Comm *c) {
     pthread_cond_init(&p->closing, NULL);
     p->lost = -1;
     if (c->world == 1) return;
-    sigfillset(&all); /* because the program's other threads handle signals */
+    sigfillset(&all); /* other threads of the program handle signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int rc = pthread_create(&p->watcher, NULL, watcher, c);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

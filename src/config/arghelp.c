@@ -33,7 +33,7 @@ static void option(const Arg *row, Str *out) {
 
 static char plain(char c) { return c == '_' || c == ' ' ? '-' : (char)tolower((unsigned char)c); }
 
-/* Whether the text contains the word. The search ignores case and treats `_`, `-` and a blank as equal. */
+/* Returns whether the text contains the word. The search ignores case and treats `_`, `-` and a blank as equal. */
 static bool has_word(const char *text, const char *word) {
     const size_t n = strlen(word);
     for (; *text; text++) {
@@ -52,8 +52,8 @@ static bool row_has_word(const Arg *row, const char *word) {
     return found;
 }
 
-/* Appends the help of those options of a table that contain `word`, or of all options if it is NULL. Returns
- * their number. */
+/* Appends the help of the options of a table that contain `word`, or of all options if `word` is NULL. Returns the
+ * number of these options. */
 static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
     const Arg *title = NULL;
     bool titled = false;
@@ -79,7 +79,8 @@ static const char *effect(const Foreign *row) {
                                         : "No effect";
 }
 
-/* Appends Megatron-LM's options and values whose name contains `word`; returns their number. */
+/* Appends Megatron-LM's options and values whose names contain `word`. Returns the number of these options and
+ * values. */
 static int64_t foreign_help(const ArgTable *table, const char *word, Str *out) {
     int64_t shown = 0;
     for (int64_t i = 0; i < table->num_foreign; i++) {

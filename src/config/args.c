@@ -1,8 +1,8 @@
-/* The option parser: finds the option that an argument or a line of a file names, finds where its values end,
- * and reports errors. Files are untrusted bytes, so they are read by length, never as C strings.
+/* The option parser. It finds the option that an argument or a line of a file names, finds the end of the option's
+ * values, and reports errors. Files are untrusted bytes, so they are read by length, never as C strings.
  *
- * Call cycle with foreign.c: args.c calls foreign.c (options of other programs) and remarks.c (messages), and
- * both report problems through args.c. */
+ * Call cycle with foreign.c: args.c calls foreign.c (options of other programs) and remarks.c (messages), and both
+ * report problems through args.c. */
 #include "config/args.h"
 
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 
 enum { NAME_MAX_BYTES = 100, LINE_MAX_BYTES = 1 << 20 };
 
-/* Whether the comma-separated list `word` contains the name. */
+/* Returns whether the comma-separated list `word` contains the name. */
 static bool has_name(const char *word, const char *name) {
     const size_t n = strlen(name);
     for (size_t end;; word += end + 1) {
@@ -54,11 +54,11 @@ Err text_list_check(const TextList *list, const char *option, const char *const 
     return e;
 }
 
-/* One spelling inside Arg.names. */
+/* One spelling in Arg.names. */
 typedef struct Spelling {
     const char *name, *implied; /* implied: the value that the spelling sets, or NULL if there is none */
     size_t len, implied_len;
-    bool noted; /* marked ~: a note reports its use */
+    bool noted; /* whether the spelling is marked ~, so that a note reports its use */
 } Spelling;
 
 /* The last spelling that set an option. */
@@ -88,7 +88,7 @@ typedef struct Match {
 
 static char dashed(char c) { return c == '_' ? '-' : c; }
 
-/* Compares names in both of Megatron-LM's spellings: num-layers (option) and num_layers (argument). */
+/* Compares names in either of Megatron-LM's spellings, num-layers (option) and num_layers (argument). */
 bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len) {
     size_t i = 0;
     while (i < a_len && i < b_len && dashed(a[i]) == dashed(b[i])) i++;
@@ -116,8 +116,8 @@ static bool find(const Args *a, const char *key, size_t len, Match *out) {
     return false;
 }
 
-/* Our name for an option that other programs call `key`; NULL if there is none or the command lacks the
- * option. */
+/* Returns our name for an option that other programs call `key`. Returns NULL if there is none, or if the command
+ * does not have the option. */
 static const char *renamed(const Args *a, const char *key, size_t len) {
     static const struct {
         const char *theirs, *ours;
@@ -161,7 +161,7 @@ static const char *nearest(Args *a, const char *key, size_t len) {
 
 /* Adds a line, unless `lines` already contains it. */
 static bool add_line(Str *lines, const char *fmt, va_list args) {
-    char line[1002] = "\n"; /* the newline makes strstr match whole lines only */
+    char line[1002] = "\n"; /* because of the newline, strstr matches only complete lines */
     vsnprintf(line + 1, sizeof line - 2, fmt, args);
     for (char *c = line + 1; *c; c++)
         if (*c == '\n') *c = ' ';
@@ -174,7 +174,7 @@ static bool add_line(Str *lines, const char *fmt, va_list args) {
 
 void args_check_texts(Args *a, const char *name, const TextList *list) {
     for (int64_t i = 0; i < list->count; i++) {
-        if (!list->at[i]) continue; /* a missing value was already reported as a problem */
+        if (!list->at[i]) continue; /* a missing value has already been reported as a problem */
         Str where = {0};
         str_printf(&where, "text %lld of --%s", (long long)i + 1, name);
         const Err e = text_check(where.s, list->at[i], strlen(list->at[i]));
@@ -202,8 +202,8 @@ void args_note(Args *a, const char *fmt, ...) {
     va_end(args);
 }
 
-/* Where a value comes from, as prefixes for messages. On the command line, `where` is "" and `dash` is "--";
- * in a file they are "run.conf:12: " and "". */
+/* The source of a value, as prefixes of messages. For the command line, `where` is "" and `dash` is "--". For a file,
+ * `where` is a text such as "run.conf:12: " and `dash` is "". */
 typedef struct Source {
     const char *where, *dash;
     int number; /* index of the source, because repetitions are detected only within one source */
@@ -219,7 +219,8 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
         args_problem(a, "%s%s is not an option: did you mean %s%s?", src.where, quoted.s, src.dash, near);
         CHECK(find(a, near, strlen(near), &m), "--%s", near);
         unsigned char *given = &m.table->given[m.row - m.table->rows];
-        if (!*given) *given = ARG_BAD; /* prevents a second message from args_end that it is missing */
+        /* prevents a second message of args_end that the option is missing */
+        if (!*given) *given = ARG_BAD;
     } else
         args_problem(a, "%s%s is not an option: see --help for the list.", src.where, quoted.s);
     str_free(&quoted);
@@ -227,8 +228,8 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
 
 static bool is_boolean(const Arg *row) { return row->type == ARG_FLAG || row->type == ARG_OFF; }
 
-/* `--bf16` sets lane = bf16; `--bf16=false` only undoes that choice. For a boolean field, `=false` sets the
- * opposite value. */
+/* Sets the value that a spelling implies. For example, `--bf16` sets lane = bf16, and `--bf16=false` only undoes this
+ * choice. For a boolean field, `=false` sets the opposite value. */
 static void imply(Args *a, const Match *m, void *field, bool on) {
     const char *value = arena_printf(a->arena, "%.*s", (int)m->spelling.implied_len, m->spelling.implied);
     if (is_boolean(m->row) && !on) value = strcmp(value, "true") ? "true" : "false", on = true;
@@ -241,7 +242,7 @@ static void imply(Args *a, const Match *m, void *field, bool on) {
     str_free(&now);
 }
 
-/* Translates Megatron-LM's values to ours. Returns the values to set; none if any of them is refused. */
+/* Translates Megatron-LM's values to ours. Returns the values to set, or no values if any value is refused. */
 static TextList translate(Args *a, const Match *m, const char *const *words, int64_t n) {
     TextList left = {arena_alloc(a->arena, (size_t)n * sizeof *left.at), 0};
     const int name = (int)m->spelling.len;
@@ -256,7 +257,7 @@ static TextList translate(Args *a, const Match *m, const char *const *words, int
     return left;
 }
 
-/* Sets the field; returns false, after a message, if the value is invalid. */
+/* Sets the field. If the value is invalid, adds a message and returns false. */
 static bool set_value(Args *a, Source src, const Match *m, void *field, const char *const *words, int64_t n,
                       bool *on) {
     static const Arg as_switch = {.type = ARG_FLAG};
@@ -277,8 +278,8 @@ static bool set_value(Args *a, Source src, const Match *m, void *field, const ch
     return good;
 }
 
-/* Handles an option that occurs twice in one source. On the command line, the last value applies; in a file, a
- * repetition is an error. Contradictory flags are an error in both. */
+/* Handles an option that occurs twice in one source. On the command line, the last value applies. In a file, a
+ * repetition is an error. Contradictory flags are always an error. */
 static void repeated(Args *a, Source src, const Spelling *old, const Spelling *now, const char *before,
                      const char *after) {
     const bool same = args_same_name(old->name, old->len, now->name, now->len),
@@ -343,7 +344,7 @@ static int next_source(Args *a) {
 
 static bool is_option(const char *word) { return word[0] == '-' && word[1] == '-' && word[2]; }
 
-/* The number of arguments before the next option, at most `most`. */
+/* Returns the number of arguments before the next option, at most `most`. */
 static int count_words(int argc, char **argv, int most) {
     int n = 0;
     while (n < most && n < argc && !is_option(argv[n])) n++;
@@ -354,8 +355,8 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
     args_problem(a, "--%.*s is not used in %s: remove it.", (int)len, key, table->command);
 }
 
-/* Whether the command only notes an option that it does not read. Megatron-LM's training commands also accept the
- * options of its inference engine. */
+/* Returns whether the command only notes an option that it does not read. Megatron-LM's training commands also accept
+ * the options of its inference engine. */
 static bool notes(const Match *m) {
     const bool infers =
         m->table->foreign_use == FOREIGN_READ &&
@@ -363,8 +364,8 @@ static bool notes(const Match *m) {
     return (m->table->notes_unread || infers) && !strstr(m->row->help, "not in Megatron-LM");
 }
 
-/* Handles an option that the command does not read. If that is not an error but only a note, the value is
- * still checked. */
+/* Handles an option that the command does not read. If this is not an error but only a note, the value is still
+ * checked. */
 static void unread(Args *a, Source src, const Match *m, const char *key, size_t len, const char *const *words,
                    int64_t n) {
     if (!notes(m)) return no_use(a, key, len, m->table);
@@ -383,7 +384,7 @@ static void unread(Args *a, Source src, const Match *m, const char *key, size_t 
                     m->table->command);
 }
 
-/* Parses one option and its values; returns the number of arguments consumed. */
+/* Parses one option and its values. Returns the number of arguments consumed. */
 static int line_option(Args *a, Source src, int argc, char **argv) {
     const char *key = argv[0] + 2, *equals = strchr(key, '=');
     size_t len = equals ? (size_t)(equals - key) : strlen(key);
@@ -419,8 +420,8 @@ static int line_option(Args *a, Source src, int argc, char **argv) {
     return 1 + n;
 }
 
-/* Parses `--config FILE` or `--config=FILE`; returns the number of arguments consumed, 0 if argv[0] is
- * another option. */
+/* Parses `--config FILE` or `--config=FILE`. Returns the number of arguments consumed, or 0 if argv[0] is another
+ * option. */
 static int config_words(int argc, char **argv, const char **path) {
     if (!strncmp(argv[0], "--config=", 9)) return *path = argv[0] + 9, 1;
     if (strcmp(argv[0], "--config")) return 0;
@@ -428,8 +429,8 @@ static int config_words(int argc, char **argv, const char **path) {
     return *path ? 2 : 1;
 }
 
-/* Parses `--help` and the search word after it; returns the number of arguments consumed. A word that begins
- * with dashes belongs to --help only if it is the last argument. */
+/* Parses `--help` and its search word. Returns the number of arguments consumed. A word that begins with dashes
+ * belongs to --help only if it is the last argument. */
 static int help_words(Args *a, int argc, char **argv) {
     a->help = true;
     if (argc < 2 || (argv[1][0] == '-' && argc > 2)) return 1;
@@ -485,7 +486,7 @@ void args_line(Args *a, int argc, char **argv) {
 
 static bool blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-/* The length of the line without its comment. A # inside quotes does not start a comment. */
+/* Returns the length of the line without its comment. A # inside quotes does not start a comment. */
 static size_t without_comment(const char *s, size_t n) {
     bool quoted = false;
     for (size_t i = 0; i < n; i++) {
@@ -500,7 +501,7 @@ static void trim(const char **s, size_t *n) {
     while (*n && blank((*s)[*n - 1])) --*n;
 }
 
-/* Splits a value at blanks outside double quotes; returns false if a quote is not closed. */
+/* Splits a value at blanks outside double quotes. Returns false if a quote is not closed. */
 static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     words->at = arena_alloc(a->arena, (n / 2 + 1) * sizeof *words->at);
     for (size_t i = 0; i < n;) {
@@ -518,8 +519,8 @@ static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     return true;
 }
 
-/* Reads the value of one line. A list is split into words; a single value is the rest of the line. An empty
- * single value counts as missing unless `empty` is set. Returns false if a quote is not closed. */
+/* Reads the value of one line. A list is split into words, and a single value is the rest of the line. An empty
+ * single value counts as missing, unless `empty` is set. Returns false if a quote is not closed. */
 static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, TextList *words) {
     if (list) return split_words(a, s, n, words);
     words->at = arena_alloc(a->arena, sizeof *words->at);

@@ -72,7 +72,7 @@ static bool parse_text(const Arg *row, const char **text, Arena *arena, const ch
     return *word;
 }
 
-/* Describes the limit of the type that the number `word` exceeds; NULL if it exceeds none or is not a
+/* Describes the limit of the type that the number `word` exceeds. Returns NULL if it exceeds no limit or is not a
  * number. */
 static const char *exceeded(const Arg *row, const char *word) {
     char *end;

@@ -1,4 +1,4 @@
-/* The global batch size as a function of consumed samples: constant, a step schedule
+/* Computes the global batch size as a function of consumed samples. It is constant, a step schedule
  * (megatron/core/num_microbatches_calculator.py, StepBatchsizeNumMicroBatchesCalculator), or a linear ramp-up
  * (the earlier RampupBatchsizeNumMicroBatchesCalculator):
  *   size = start + int(consumed / (ramp_samples / ((global - start) / increment))) * increment
@@ -11,9 +11,10 @@
 #include <string.h>
 
 enum { RAMP_STEPS_MAX = 1000000, SIZE_MAX_SAMPLES = 1 << 24 };
-static const double COUNT_MAX = 9007199254740992.0; /* 2^53: the limit of exact integers in a double */
+/* 2^53, up to which a double represents integers exactly */
+static const double COUNT_MAX = 9007199254740992.0;
 
-/* "2.4B" -> 2.4e9 */
+/* Parses a number with a suffix. For example, "2.4B" becomes 2.4e9. */
 static bool scaled(const char **s, int64_t *out) {
     static const char suffixes[] = "KMBT";
     char *end;
@@ -62,9 +63,9 @@ static int64_t ramp_up(const Config *c, BatchStep *out, int64_t capacity) {
         while (from > 0 && (int64_t)((double)(from - 1) / per_level) >= k) from--;
         while ((int64_t)((double)from / per_level) < k) from++;
         if (from > samples)
-            from = samples + 1; /* after the ramp the size is the final one, regardless of rounding */
+            from = samples + 1; /* after the ramp, the size is the final size, regardless of rounding */
         if (n && n <= capacity && out[n - 1].from_samples == from)
-            n--; /* two sizes start at the same sample: keep only the larger */
+            n--; /* if two sizes begin at the same sample, only the larger size is kept */
         if (n < capacity) out[n] = (BatchStep){from, start + k * increment};
         n++;
     }

@@ -1,5 +1,5 @@
-/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and given options
- * without effect as notes. */
+/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and options that are given but
+ * have no effect as notes. */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -9,8 +9,8 @@
 
 #include "base/fault.h"
 
-/* Whether d divides n. Returns true if d or n is missing or out of range, because a separate message reports
- * that. */
+/* Returns whether d divides n. Returns true if d or n is missing or out of range, because a separate message reports
+ * this. */
 static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 0; }
 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
@@ -23,7 +23,7 @@ static bool repeated(const TextList *list) {
     return false;
 }
 
-/* The number of ranks that hold one copy of the experts. */
+/* Returns the number of ranks that together store one copy of the experts. */
 static int64_t expert_ranks(const Config *c) {
     return config_expert_tensor_ranks(c) * c->expert_model_parallel_size * c->pipeline_model_parallel_size;
 }
@@ -38,7 +38,7 @@ static bool shards_gradients(const Config *c) {
     return c->use_megatron_fsdp && (s == SHARD_OPTIM_GRADS || s == SHARD_OPTIM_GRADS_PARAMS);
 }
 
-/* Whether the number of optimizer instances divides the number of replicas of every parameter, dense or
+/* Returns whether the number of optimizer instances divides the number of replicas of every parameter, dense and
  * expert. */
 static bool divides_replicas(const Config *c) {
     const int64_t n = c->num_distributed_optimizer_instances, ranks = config_ranks(c);
@@ -48,7 +48,7 @@ static bool divides_replicas(const Config *c) {
            (divides(n, ranks / dense) && divides(n, ranks / expert_ranks(c)));
 }
 
-/* A number that divides the default MLP width. */
+/* Returns a number that divides the default MLP width. */
 static int64_t ffn_default_unit(const Config *c) {
     return c->activation == MLP_SWIGLU ? 64 : c->hidden_size > 0 ? c->hidden_size * 4 : 0;
 }
@@ -57,7 +57,8 @@ static int64_t expert_width_unit(const Config *c) {
     return i64_or(c->moe_ffn_hidden_size, i64_or(c->ffn_hidden_size, ffn_default_unit(c)));
 }
 
-/* Size of a head, of its rotated part in latent attention; -1 if it is undefined because another rule is broken. */
+/* Returns the size of a head or, in latent attention, of its rotated part. Returns -1 if it is undefined because
+ * another rule is broken. */
 static int64_t head_size(const Config *c) {
     int64_t head = c->multi_latent_attention ? c->qk_pos_emb_head_dim : c->kv_channels;
     if (!i64_is_set(head)) {
@@ -67,7 +68,7 @@ static int64_t head_size(const Config *c) {
     return head > 0 && head <= 65536 ? head : -1;
 }
 
-/* Number of rotated channels of a head; -1 if it is undefined. */
+/* Returns the number of rotated channels of a head, or -1 if it is undefined. */
 static int64_t rotary_dim(const Config *c) {
     const int64_t head = head_size(c);
     if (head < 0 || !(c->rotary_percent >= 0 && c->rotary_percent <= 1)) return -1;
@@ -92,7 +93,7 @@ static bool even_head(const Config *c) {
     return head < 0 || plain < 0 || (head + plain % 2) % 2 == 0;
 }
 
-/* Whether layers may have rotary positions, which other options of attention then distinguish. */
+/* Returns whether some layers may have rotary positions, so that other options of attention can depend on them. */
 static bool has_rope_layers(const Config *c) {
     return c->model == MODEL_gpt && config_rotates(c) && !c->multi_latent_attention;
 }
@@ -110,14 +111,14 @@ static bool valid_window(const Config *c) {
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
 }
 
-/* Tokens per sample of a T5's decoder; unset for other models. */
+/* Returns the number of tokens per sample of a T5's decoder. It is not set for other models. */
 static int64_t decoder_tokens(const Config *c) {
     return c->model == MODEL_t5 ? c->decoder_seq_length : I64_UNSET;
 }
 
-/* Whether the model has so few parameters and activations per microbatch (by upper estimates) that no 64-bit
- * product of sizes and bytes can overflow. The estimates themselves do not overflow: integer terms are exact
- * for sizes in their ranges, and larger products are computed in double. */
+/* Returns whether the model has so few parameters and activations per microbatch (by upper estimates) that no 64-bit
+ * product of sizes and bytes can overflow. The estimates do not overflow, because integer terms are exact for sizes
+ * in their ranges, and larger products are computed in double. */
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
     const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
@@ -192,7 +193,7 @@ static bool valid_hierarchy(const Config *c) {
            sizes->at[1] == cp / sizes->at[0];
 }
 
-/* Whether the heads of a tensor-parallel rank can be distributed evenly over `ranks` context-parallel ranks,
+/* Returns whether the heads of a tensor-parallel rank can be distributed evenly over `ranks` context-parallel ranks,
  * in groups of equal size. */
 static bool deals_heads(const Config *c, int64_t ranks) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size,
@@ -202,13 +203,14 @@ static bool deals_heads(const Config *c, int64_t ranks) {
     return groups % ranks == 0 || (ranks % groups == 0 && per_group % (ranks / groups) == 0);
 }
 
-/* Whether all tensor-parallel ranks can hold the same number of rows of Q, K and V if there are fewer query
+/* Returns whether all tensor-parallel ranks can have the same number of rows of Q, K and V if there are fewer query
  * groups than ranks. */
 static bool cuts_groups(const Config *c) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size;
     if (!c->group_query_attention || c->num_query_groups >= tp || heads < 1 || tp < 1) return true;
     const int64_t head = i64_or(c->kv_channels, c->hidden_size / heads);
-    return head < 1 || head > 65536 || 2 * c->num_query_groups * head % tp == 0; /* tp divides heads */
+    /* another rule requires that tp divides the heads */
+    return head < 1 || head > 65536 || 2 * c->num_query_groups * head % tp == 0;
 }
 
 static bool deals_heads_to_context(const Config *c) {
@@ -217,7 +219,7 @@ static bool deals_heads_to_context(const Config *c) {
            (!communicates_by(c, CONTEXT_A2A_P2P) || sizes->count != 2 || deals_heads(c, sizes->at[0]));
 }
 
-/* Whether any layer passes keys around a ring of ranks. */
+/* Returns whether any layer passes keys around a ring of ranks. */
 static bool rings(const Config *c) {
     const I64List *sizes = &c->hierarchical_context_parallel_sizes;
     return communicates_by(c, CONTEXT_P2P) ||
@@ -251,7 +253,7 @@ static bool has_loss(const Config *c, LoadBalancing type) {
 }
 
 static bool divides_quantiles(const Config *c) {
-    const int64_t n = c->num_experts; /* the factors are reduced, because their product can exceed 63 bits */
+    const int64_t n = c->num_experts; /* factors are reduced, because their product can exceed 63 bits */
     return c->moe_router_topk < n &&
            i64_or(c->micro_batch_size, 1) % n * (c->seq_length % n) % n * c->moe_router_topk % n == 0;
 }
@@ -366,8 +368,8 @@ static void clamp_to_range(Config *c, int option) {
         *whole = (int64_t)r.high;
 }
 
-/* The smallest number of ranks that is a multiple both of the number of ranks that share one copy of the
- * dense parameters and of the number that share one copy of the experts. */
+/* Returns the smallest number of ranks that is a multiple of two numbers: the ranks that share a copy of the dense
+ * parameters, and the ranks that share a copy of the experts. */
 static int64_t fitting_ranks(const Config *c) {
     const int64_t dense = config_model_ranks(c), experts = expert_ranks(c);
     int64_t a = dense, b = experts;
@@ -378,7 +380,7 @@ static int64_t fitting_ranks(const Config *c) {
     return a ? dense / a * experts : 0;
 }
 
-/* The value of a %:name in a message, which is computed from several options. */
+/* Returns the value of a %:name in a message, which is computed from several options. */
 static int64_t derived_value(const Config *c, const char *name, size_t len) {
     const struct {
         const char *name;
@@ -422,7 +424,7 @@ static void fill_in_values(const Config *given, const Config *c, const char *mes
     }
 }
 
-/* Whether a message names an option whose value could not be read or is out of its range. If so, the broken
+/* Returns whether a message names an option whose value could not be read or is out of its range. If so, the broken
  * rule is only a consequence and is not reported. */
 static bool follows_from_bad(const Config *c, const char *message) {
     for (const char *s = message; (s = strstr(s, "--")); s++) {
@@ -438,7 +440,7 @@ static void check_rules(const Config *given, const Config *c, unsigned checks, A
     const struct {
         unsigned check;
         bool holds;
-        const char *idle; /* IDLE: the option that has no effect; NULL if a broken rule is an error */
+        const char *idle; /* IDLE: name of the option that has no effect; NULL if a broken rule is an error */
         const char *message;
     } rules[] = {
 #define RULE(check, condition, message)         {CHECK_##check, (condition), NULL, message},

@@ -1,4 +1,4 @@
-/* Call cycle with check.c: check.c reads the rows of options in this file, and config_parse calls check.c. */
+/* Call cycle with check.c: config_parse calls check.c, which reads the rows of options in this file. */
 #include "config/config.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static const Foreign MEGATRON[] = {
 #include "config/rules.def"
 };
 
-/* every enum must have the size of an int, because the parser stores choices as int */
+/* Every enum must have the size of an int, because the parser stores choices as int. */
 #define OPT(type, field, fallback, class, names, help)
 #define OPTENUM(enumeration, field, fallback, class, names, help)                                            \
     _Static_assert(sizeof(((Config *)0)->field) == sizeof(int), #field);
@@ -73,7 +73,7 @@ ArgTable config_table(Config *c, ConfigUse use) {
                                      : use == USE_GENERATE || use == USE_SERVE ? FOREIGN_ON_LINE
                                                                                : FOREIGN_UNUSED,
                       .notes_unread =
-                          use == USE_GENERATE || use == USE_SERVE, /* like Megatron-LM's inference scripts */
+                          use == USE_GENERATE || use == USE_SERVE, /* as in Megatron-LM's inference scripts */
                       .accepts = config_uses,
                       .use = (int)use,
                       .command = config_use_name(use),
@@ -92,11 +92,11 @@ Err config_parse(Config *c, Args *args, ConfigUse use, unsigned checks, int argc
     args_line(args, argc, argv);
     if (args->help) return ERR_OK;
     if (!c->tokenizer_type && c->vocab_file &&
-        c->model != MODEL_gpt) /* like pretrain_bert.py and pretrain_t5.py */
+        c->model != MODEL_gpt) /* as in pretrain_bert.py and pretrain_t5.py */
         c->tokenizer_type = "BertWordPieceLowerCase";
-    else if (!c->tokenizer_type && c->vocab_file && c->merge_file) /* like pretrain_gpt.py */
+    else if (!c->tokenizer_type && c->vocab_file && c->merge_file) /* as in pretrain_gpt.py */
         c->tokenizer_type = "GPT2BPETokenizer";
-    if (c->optimizer == OPTIMIZER_DIST_MUON) /* like validate_args */
+    if (c->optimizer == OPTIMIZER_DIST_MUON) /* as in Megatron-LM's validate_args */
         c->optimizer = OPTIMIZER_MUON, c->use_distributed_optimizer = true;
     config_check(c, checks, args);
     return args_end(args);

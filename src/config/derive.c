@@ -1,5 +1,5 @@
 /* Computes the derived values, like megatron/training/arguments.py (validate_args) and training.py
- * (get_optimizer_param_scheduler). The rules have bounded every option, so products here cannot overflow. */
+ * (get_optimizer_param_scheduler). The rules have bounded every option, so products cannot overflow. */
 #include "config/config.h"
 
 #include <math.h>
@@ -91,7 +91,7 @@ static int64_t ffn_default(const Config *c) {
     return c->activation == MLP_SWIGLU ? c->hidden_size * 8 / 3 / 64 * 64 : 4 * c->hidden_size;
 }
 
-/* A layer that predicts further tokens is of the kind of the last main layer. */
+/* Sets the kind of the layers that predict additional tokens, which is the kind of the last main layer. */
 static void set_mtp_layers(const Config *c, bool *layer) {
     for (int64_t i = config_main_layers(c); i < config_layers(c); i++) layer[i] = layer[i - 1];
 }
@@ -131,7 +131,7 @@ bool config_rotated_layers(const Config *c, bool *out) {
     return true;
 }
 
-/* YaRN's factor on rotated channels, which scales the attention scores for longer contexts (Peng et al.,
+/* Returns YaRN's factor for rotated channels, which scales the attention scores for longer contexts (Peng et al.,
  * 2023). */
 static double yarn_scale(const Config *c, double mscale) {
     return 0.1 * mscale * log(fmax(c->rotary_scaling_factor, 1)) + 1;
@@ -142,7 +142,7 @@ static double softmax_scale(const Config *c, int64_t head) {
     return f64_or(c->softmax_scale, m * m / sqrt((double)head));
 }
 
-/* The rotary base of dynamic NTK, as transformers computes it for a sample of seq_length tokens. */
+/* Returns the rotary base of dynamic NTK, as transformers computes it for a sample of seq_length tokens. */
 static double dynamic_base(const Config *c, int64_t dim) {
     const double stretch = (double)c->seq_length / (double)c->rope_scaling_original_max_position_embeddings;
     if (stretch <= 1) return c->rotary_base;
@@ -229,7 +229,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     d->rotary_dim = config_rotates(c) ? (int64_t)((double)rotated * c->rotary_percent) : 0;
     d->vocab_size = i64_or(c->vocab_size, vocab_size);
     d->padded_vocab_size = padded_vocab(c, d->vocab_size);
-    /* Megatron-LM turns bias_gelu_fusion off if there are no biases, and its unfused GELU is the erf form. */
+    /* Megatron-LM disables bias_gelu_fusion if there are no biases, and its unfused GELU is the erf form. */
     bool by_bias = c->activation == MLP_GELU;
     const bool fused = c->add_bias_linear && c->bias_gelu_fusion;
     d->activation = !by_bias ? c->activation : fused ? MLP_GELU_TANH : MLP_GELU_ERF;
@@ -270,8 +270,8 @@ static int64_t steps_before(const Derived *d, int64_t samples, int64_t *end) {
     return count;
 }
 
-/* As in Megatron-LM's update_train_iters: with step-batch-size-schedule, the last step may exceed
- * train-samples. Otherwise only whole batches within train-samples are trained. */
+/* Computes the length of the run like Megatron-LM's update_train_iters. With step-batch-size-schedule, the last step
+ * may exceed train-samples. Otherwise, only complete batches within train-samples are trained. */
 static void length_in_samples(const Config *c, Derived *d) {
     int64_t end, steps = steps_before(d, c->train_samples, &end);
     const bool excess = end > c->train_samples;
@@ -308,8 +308,9 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
     d->wd_incr_steps = d->train_samples;
 }
 
-/* Host threads per rank; 0 means all cores. When several ranks use GPUs, they share the host's cores evenly,
- * because parameters are initialised on the host. Several ranks on the CPU have one thread each. */
+/* Returns the number of host threads per rank, where 0 means all cores. If several ranks use GPUs, they share the
+ * host's cores evenly, because parameters are initialised on the host. Several ranks on the CPU have one thread
+ * each. */
 static int64_t threads_of_rank(const Config *c) {
     if (config_ranks(c) == 1) return 0;
     const int64_t share = c->device == ON_CUDA ? machine_threads() / config_ranks(c) : 1;

@@ -1,5 +1,5 @@
-/* The enumerated options (enums.def): each type has its constants and a NULL-terminated list of spellings,
- * for example Lane_spellings[LANE_BF16] == "bf16". */
+/* The enumerated options (enums.def). Each type has constants and a NULL-terminated list of spellings. For example,
+ * Lane_spellings[LANE_BF16] is "bf16". */
 #pragma once
 
 #define ENUM(T)                    typedef enum T {

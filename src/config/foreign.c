@@ -3,7 +3,7 @@
 
 #include "config/args.h"
 
-/* Returns the next word of a row; NULL at the end. */
+/* Returns the next word of a row, or NULL at the end. */
 static const char *next_word(const char **cursor, size_t *len) {
     const char *word = *cursor + strspn(*cursor, " ");
     *len = strcspn(word, " ");

@@ -8,8 +8,8 @@
 
 #include "base/fault.h"
 
-/* A path may contain bytes that are not UTF-8. Every byte of such a path is written as a Latin-1
- * character. */
+/* Returns a text or null. A path may contain bytes that are not UTF-8. Every byte of such a path is written as a
+ * Latin-1 character. */
 static json_t *text_or_null(const char *s) {
     json_t *text = s ? json_string(s) : json_null();
     if (text) return text;
@@ -173,7 +173,7 @@ Err config_from_json(Config *c, Arena *arena, const char *json, size_t n, unsign
     if (!root)
         return err_user("The stored configuration is not JSON (line %d: %s): the checkpoint is damaged.",
                         error.line, error.text);
-    Config restored = *c; /* an error leaves *c unchanged */
+    Config restored = *c; /* a copy, so that *c is unchanged after an error */
     Err e = restore(&restored, arena, root, classes, notes);
     if (!e.code && !json_is_object(root))
         e = err_user("The stored configuration is not a JSON object: the checkpoint is damaged.");

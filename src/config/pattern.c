@@ -3,7 +3,7 @@
  *
  *   sum := product { "+" product }    product := item { "*" count }    item := "[" bits "]" | "(" sum ")"
  *
- * The parser writes entries while it reads the pattern, at most n of them. */
+ * The parser writes at most n entries while it reads the pattern. */
 #include "config/config.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { DEPTH = 16 };
 typedef struct Pattern {
     const char *at;
     bool *out;
-    int64_t length, n; /* entries written so far, and entries of the whole pattern */
+    int64_t length, n; /* number of entries written so far, and of the entire pattern */
 } Pattern;
 
 static bool sum(Pattern *p, int depth);
@@ -65,7 +65,7 @@ static bool sum(Pattern *p, int depth) {
     return true;
 }
 
-/* Returns the text as a number; 0 if it is not a number. */
+/* Returns the text as a number, or 0 if it is not a number. */
 static long frequency(const char *text) {
     char *end;
     const long n = strtol(text, &end, 10);

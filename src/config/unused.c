@@ -14,7 +14,7 @@ static bool reads_vocab_file(const Config *c) {
            is_type(c, "BertWordPieceCase");
 }
 
-/* Whether the option's value requests something: a boolean set to its default does not. */
+/* Returns whether the option's value requests a feature. A boolean that is set to its default does not. */
 static bool asks(const Config *c, int option) {
     const ArgType type = CONFIG_ROWS[option].type;
     const void *value = config_value(c, option);
@@ -27,7 +27,7 @@ static void idle(const Arg *row, const char *without, Args *args) {
     args_remark(args, REMARK_IDLE, option, " without %s.", without);
 }
 
-/* Reports an option without effect, as an error if `refused`, otherwise as a note. */
+/* Reports an option without effect, as an error if `refused` is true, and otherwise as a note. */
 static void unused(const Config *c, int option, bool refused, const char *without, Args *args) {
     const Arg *row = &CONFIG_ROWS[option];
     if (!args->line || c->given[option] != args->line || !asks(c, option)) return;
@@ -38,7 +38,7 @@ static void unused(const Config *c, int option, bool refused, const char *withou
         idle(row, without, args);
 }
 
-/* In a model without experts, notes that the options of experts have no effect. */
+/* For a model without experts, notes that the options of experts have no effect. */
 static void unused_experts(const Config *c, Args *args) {
     ConfigGroup group = GROUPS;
 #define OPTGROUP(constant, title) group = GROUP_##constant;

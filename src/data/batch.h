@@ -1,4 +1,4 @@
-/* Samples and batches, which have one array for each field of fields.def. */
+/* Samples and batches. Both have one array for each field of fields.def. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,16 +22,16 @@ typedef enum FieldExtent {
     EXTENTS = EXTENT_SAMPLES
 } FieldExtent;
 
-/* The last column of fields.def. VALUE_LENGTH_x equals EXTENT_x. */
+/* The kinds of values in the last column of fields.def. VALUE_LENGTH_x equals EXTENT_x. */
 typedef enum FieldValue {
 #define EXTENT(NAME, ...) VALUE_LENGTH_##NAME,
 #include "data/extents.def"
 #undef EXTENT
-    VALUE_ID, /* batch_draw fills this value and the next three */
+    VALUE_ID, /* batch_draw fills fields of this kind and the next three */
     VALUE_LABEL,
     VALUE_TYPE,
     VALUE_CLASS,
-    VALUE_INDEX, /* batch_draw does not fill this value and the next three */
+    VALUE_INDEX, /* batch_draw leaves this kind and the next three unchanged */
     VALUE_START,
     VALUE_WEIGHT,
     VALUE_AHEAD
@@ -40,7 +40,7 @@ typedef enum FieldValue {
 /* A row of fields.def. */
 typedef struct FieldInfo {
     const char *name;
-    size_t bytes; /* size of a number */
+    size_t bytes; /* size of one value in bytes */
     bool is_integer;
     FieldExtent extent;
     FieldValue value;
@@ -60,7 +60,7 @@ typedef uint32_t FieldSet;
 #define AHEAD_FIELDS (FIELD_SET(tokens_ahead) | FIELD_SET(labels_ahead) | FIELD_SET(loss_mask_ahead))
 static inline bool fields_have(FieldSet fields, int field) { return fields >> field & 1; }
 
-/* Returns those fields of the set that a forward pass without losses reads. */
+/* Returns the fields of the set that a forward pass without losses reads. */
 FieldSet fields_inputs(FieldSet);
 
 /* The fields of a sample and their sizes. */
@@ -74,11 +74,11 @@ typedef struct SampleShape {
         int64_t extent[EXTENTS];
     };
     FieldSet fields;
-    int64_t width[FIELDS]; /* numbers per element; 0 means 1 */
+    int64_t width[FIELDS]; /* number of values per element; 0 counts as 1 */
 } SampleShape;
-/* The number of values that a sample has in a field. */
+/* Returns the number of values that a sample has in a field. */
 int64_t shape_columns(const SampleShape *, FieldId);
-/* The shape of the part of a sample that each of `ranks` context-parallel ranks has. */
+/* Returns the shape of the part of a sample that each of `ranks` context-parallel ranks has. */
 SampleShape shape_slice(SampleShape, int ranks);
 
 /* One sample: a row of each field, in the caller's memory. A field that is not in the set is NULL. */
@@ -93,7 +93,7 @@ typedef struct Sample {
     };
 } Sample;
 
-/* b samples. */
+/* A batch of b samples. */
 typedef struct Batch {
     int64_t b;
     SampleShape shape;
@@ -117,19 +117,19 @@ void batch_reset(const Batch *);
  * The values depend only on key, number and shape. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
 /* Fills the fields for look-ahead elements, if the batch has them, from tokens, labels and loss_mask.
- * Elements that are past the end of the position's document (document_start) are 0. */
+ * An element is 0 if the position's document (document_start) ends before it. */
 void batch_look_ahead(const Batch *);
-/* Copies sample k of `from` to row i of a batch of the same shape, except elements ahead; `from` may have more
- * fields. */
+/* Copies sample k of `from` to row i of a batch of the same shape, except look-ahead fields. `from` may have
+ * additional fields. */
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
-/* The index of the first number of an integer field that is outside [low, end), or -1. */
+/* Returns the index of the first value of an integer field that is outside [low, end), or -1. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
-/* The number of numbers that each element of a field has. */
+/* Returns the number of values in each element of a field. */
 int64_t batch_width(const Batch *, FieldId);
 /* Writes the dimensions of a field: b, the extent unless it is SAMPLES, and the width if it exceeds 1.
  * Returns the number of dimensions. */
 int batch_dims(const Batch *, FieldId, int64_t dim[3]);
-/* Returns samples [first, first + n), in the memory of the batch. */
+/* Returns samples [first, first + n) as a view of the batch's memory. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);
 Sample batch_sample(const Batch *, int64_t i);
 /* Copies the columns of context-parallel rank `rank` of `ranks` (base/zigzag.h) to the arena. The caller must

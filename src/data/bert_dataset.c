@@ -1,15 +1,15 @@
-/* BERTMaskedWordPieceDataset (Megatron-LM core/datasets/bert_dataset.py). Every sample equals that of
- * Megatron-LM:
+/* BERTMaskedWordPieceDataset (Megatron-LM core/datasets/bert_dataset.py). Every sample equals Megatron-LM's sample:
  *
- *   tokens           [CLS] A [SEP] B [SEP] with masked tokens (data/masking.h), then 0
- *   labels           the original token at masked positions, else 0 (in Megatron-LM -1, with weight 0 too)
- *   loss_mask        1 at masked positions, else 0
+ *   tokens           [CLS] A [SEP] B [SEP] with masked tokens (data/masking.h), padded with 0
+ *   labels           the original token at masked positions, otherwise 0 (Megatron-LM: -1, also with weight 0)
+ *   loss_mask        1 at masked positions, otherwise 0
  *   token_types      0 up to the first [SEP], then 1; 0 in the padding
  *   sentence_labels  1 if A and B are swapped, which happens in half of the samples
  *   lengths          number of tokens
  *
- * A is the sentences up to a random one, and B the other sentences. While A and B together are too long, the
- * longer segment loses a token at a random end. Without the binary head, A is all sentences. */
+ * The sentences are divided at a random boundary: A has those before it, and B has those after it. While A and B
+ * together are too long, a token is removed from a random end of the longer segment. Without the binary head, A has
+ * all sentences. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@ typedef struct Segment {
     int64_t count;
 } Segment;
 
-/* Sets A and B in the order of the sample, and whether they are swapped. */
+/* Sets A and B in the order in which the sample has them, and sets *swapped. */
 static void split_text(MaskedText *t, bool pairs, Segment *a, Segment *b, bool *swapped) {
     int64_t pivot = t->sentences;
     *swapped = false;

@@ -10,8 +10,8 @@
 
 const char *const SPLIT_NAMES[SPLIT_COUNT] = {"train", "valid", "test"};
 
-/* numpy's pairwise summation. Up to 128 terms are added in eight accumulators. More terms are split in half,
- * and the length of the first half is rounded down to a multiple of 8. */
+/* Computes numpy's pairwise summation. Up to 128 terms are added in eight accumulators. A longer array is split into
+ * two halves. The length of the first half is rounded down to a multiple of 8. */
 static double numpy_sum(const double *a, int n) {
     if (n < 8) {
         double sum = 0;
@@ -69,14 +69,14 @@ Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]) {
 }
 
 void split_elements(const SplitRange *s, int64_t n, int64_t *begin, int64_t *end) {
-    *begin = (int64_t)nearbyint(s->low * (double)n); /* rounds half to even, as Python's round does */
+    *begin = (int64_t)nearbyint(s->low * (double)n); /* like Python's round, rounds half to even */
     *end = (int64_t)nearbyint(s->high * (double)n);
     if (*end > n) *end = n;
     if (*begin > *end) *begin = *end;
 }
 
-/* Python's float(text) for plain decimal numbers. Blanks may surround the number; any other text after it is
- * an error. */
+/* Parses plain decimal numbers like Python's float(text). Blanks may surround the number. Any other text after the
+ * number is an error. */
 static bool parse_weight(const char *text, double *out) {
     char *end;
     *out = strtod(text, &end);
@@ -115,7 +115,7 @@ static Err parse_weights(const char *const *entries, int n, double **out) {
     return e;
 }
 
-/* Rejects a list of odd length in which every even entry, and no other, is a number. */
+/* Rejects a list of odd length in which exactly the entries at even positions are numbers. */
 static Err check_last_weight(const char *const *entries, int n) {
     double unused;
     for (int i = 0; i < n; i++)
@@ -154,7 +154,7 @@ int64_t blend_request(int64_t total, double weight, double surplus) {
     return (int64_t)ceil((double)blend_target(total, weight) * (1 + surplus));
 }
 
-/* `limits`: the number of samples to draw from each dataset, or NULL for no limits. */
+/* `limits` contains the number of samples to draw from each dataset, or is NULL if there are no limits. */
 static void draw(const double *weights, const int64_t *limits, int n, int64_t size, int16_t *dataset,
                  int64_t *sample) {
     CHECK(n >= 1 && n <= BLEND_MAX, "%d datasets are blended", n);

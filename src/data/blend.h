@@ -18,33 +18,33 @@ typedef struct SplitRange {
     double low, high;
 } SplitRange;
 
-/* Parses a split such as "969, 30, 1". The numbers are normalised to sum 1; missing numbers are 0. */
+/* Parses a split such as "969, 30, 1". The numbers are normalised to sum 1; a missing number counts as 0. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]);
-/* The elements [begin, end) of n that belong to a split. The bounds are rounded half to even. */
+/* Computes the range [begin, end) of n elements that belongs to a split. The bounds are rounded half to even. */
 void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end);
 
-/* The list of --data-path: "prefix ..." or "weight prefix weight prefix ...". */
+/* The parsed value of --data-path: "prefix ..." or "weight prefix weight prefix ...". */
 typedef struct Blend {
     int n;
-    char **prefixes; /* owned, blanks trimmed */
-    /* weights: [n], normalised. If it is NULL, the list has only prefixes, and the lengths of the datasets
-     * are the weights. */
+    char **prefixes; /* the prefixes without surrounding blanks (owned) */
+    /* weights: [n], normalised. NULL means that the list has only prefixes, and that the lengths of the datasets are
+     * the weights. */
     double *weights;
 } Blend;
 
-/* Parses the list. It has only prefixes if its length is odd or if no pair begins with a number. */
+/* Parses the list. The list has only prefixes if its length is odd or if no pair begins with a number. */
 Err blend_parse(const char *const *entries, int n, Blend *out);
 void blend_free(Blend *);
 
 /* Computes w / numpy.sum(w) in place, with numpy's pairwise summation. */
 void blend_normalize(double *weights, int n);
-/* The number of samples that a dataset of weight w has in a blend of `total` samples: ceil(total * w). */
+/* Returns the number of samples that a dataset of weight w has in a blend of `total` samples: ceil(total * w). */
 int64_t blend_target(int64_t total, double weight);
-/* The number of samples to prepare for this dataset: ceil(target * (1 + surplus)). A blend may draw slightly
- * more than the target. */
+/* Returns the number of samples to prepare for this dataset: ceil(target * (1 + surplus)). A blend may draw slightly
+ * more samples than the target. */
 int64_t blend_request(int64_t total, double weight, double surplus);
 
-enum { BLEND_MAX = 32766 }; /* dataset numbers are int16 */
+enum { BLEND_MAX = 32766 }; /* the maximum number of datasets, because their numbers are int16 */
 
 /* For each s from 0 to size - 1, draws the next sample of the dataset d with the largest weights[d] * max(s,
  * 1) - drawn[d]. If there is a tie, the lowest d is chosen. */

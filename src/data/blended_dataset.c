@@ -10,7 +10,7 @@
 
 static bool is_blend(const BlendedDataset *d) { return d->dataset.data != NULL; }
 
-/* The content of a blend, before its indices are built. */
+/* The description of a blend before its indices are built. */
 typedef struct Mix {
     double *weights; /* [n], normalised, or NULL if the blend has every sample once */
     int64_t *sizes;  /* [n], lengths of the datasets */
@@ -49,8 +49,8 @@ static Err build(BlendedDataset *d, const Mix *m, double surplus) {
     return ERR_OK;
 }
 
-/* Whether arrays from disk can belong to this blend: they have the right size, and draw each dataset's
- * samples in order. */
+/* Returns whether arrays from disk can belong to this blend: the arrays must have the correct size, and must draw
+ * each dataset's samples in order. */
 static bool valid(const BlendedDataset *d, const Mix *m) {
     if (d->dataset.type != NPY_I16 || d->sample.type != NPY_I64 || d->dataset.columns || d->sample.columns ||
         d->dataset.rows != m->size || d->sample.rows != m->size)

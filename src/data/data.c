@@ -9,16 +9,17 @@
 #include "base/mem.h"
 #include "data/blended_dataset.h"
 
-/* Datasets point to sources and to the configuration, which therefore live as long as Data and never move. */
+/* Datasets have pointers to the sources and the configuration. Data therefore never moves them, and frees them
+ * last. */
 struct Data {
-    Blend paths[SPLIT_COUNT]; /* --data-path sets only [0] */
+    Blend paths[SPLIT_COUNT]; /* if --data-path is given, only [0] is set */
     const DatasetKind *kind;
     TokenSource *sources[SPLIT_COUNT];
     SplitRange ranges[SPLIT_COUNT];
     DataConfig config;
     char *split, *cache_dir, *tokenizer_json;
     void *kind_config;
-    BlendedDataset *datasets[SPLIT_COUNT], **files; /* files: one dataset for each validation file */
+    BlendedDataset *datasets[SPLIT_COUNT], **files; /* files: one dataset per validation file */
     int num_files;
     char fingerprint[33];
 };

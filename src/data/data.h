@@ -19,25 +19,26 @@
 #include "data/dataset.h"
 
 typedef struct Data Data;
-typedef struct BlendedDataset Dataset; /* one split of one source, or a blend of several */
+typedef struct BlendedDataset Dataset; /* one split of one source, or of a blend of several sources */
 
-/* Copies all strings, except the names of record files, which must outlive the data. */
+/* Opens the data. Copies all strings except the names of record files, which must outlive the data. */
 Err data_open(const DataConfig *, Data **out);
 void data_close(Data *); /* NULL is fine */
-/* It is NULL if the split has width zero, no paths, or 0 samples. */
+/* Returns the dataset of a split, or NULL if the split has width zero, no paths, or no samples. */
 const Dataset *data_split(const Data *, DataSplit);
-/* The number of validation files of records, or 0 for token data. Each file is a dataset that is evaluated as
- * a whole after each epoch. */
+/* Returns the number of validation files of records, or 0 for token data. Each file is a dataset. All samples of the
+ * file are evaluated after each epoch. */
 int data_files(const Data *);
 const Dataset *data_file(const Data *, int file);
 
-/* A hash of the data, as 32 hexadecimal digits. For token data, it covers the content of each .idx and the size of each
- * .bin, in the order of the paths, but neither tokens nor file names. For records, it covers all tokens and labels. */
+/* Returns a hash of the data, as 32 hexadecimal digits. For token data, it covers the content of each .idx and the
+ * size of each .bin, in the order of the paths. It does not cover tokens and file names. For records, it covers all
+ * tokens and labels. */
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* number of samples */
-/* The size of one split, and how often the requested samples read it. In a blend, `epochs` is that of its
- * most repeated dataset. */
+/* The size of one split, and the number of times that the requested samples read the split. In a blend, `epochs` is
+ * the largest number of epochs of any dataset. */
 typedef struct DataFacts {
     int64_t tokens, samples;
     int64_t epoch; /* number of samples per epoch of records, including padding and choices; 0 for token

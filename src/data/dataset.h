@@ -1,5 +1,5 @@
 /* A DatasetKind describes a kind of dataset: the fields that its samples fill, and how to get a sample of one
- * split of one source. All kinds share the code of blends, splits, caches and batches. Source: Megatron-LM
+ * split of one source. All kinds share the code for blends, splits, caches and batches. Source: Megatron-LM
  * core/datasets/megatron_dataset.py.
  *
  * Indices that are slow to build are cached in files that Megatron-LM and Isotron share. A cache has a
@@ -25,8 +25,7 @@ typedef enum DatasetId {
     DATASETS
 } DatasetId;
 
-/* The data that the options describe. Datasets read the copy in data.c, which lives as long as the
- * datasets. */
+/* The data that the options describe. Datasets read the copy in data.c, which exists as long as the datasets. */
 typedef struct DataConfig {
     DatasetId kind;
     /* --data-path, in the format of blend_parse. `split` divides these datasets into train, valid and
@@ -37,11 +36,11 @@ typedef struct DataConfig {
      * each split has separate data. */
     const char *split;
     const SplitRange *ranges; /* [SPLIT_COUNT], set for datasets; NULL if split is NULL */
-    /* --train-data-path, --valid-data-path and --test-data-path: each split has separate datasets. For a kind
-     * that reads records: the training and validation files, borrowed. */
+    /* --train-data-path, --valid-data-path and --test-data-path: the paths of each split's separate datasets. For a
+     * kind that reads records, these are the training and validation files (borrowed). */
     const char *const *split_paths[SPLIT_COUNT];
     int num_split_paths[SPLIT_COUNT];
-    bool mock; /* --mock-data: there are no paths, and the split is "1,1,1" */
+    bool mock; /* --mock-data: no paths, and a split of "1,1,1" */
     /* Number of samples in the whole run; a negative number means one epoch. If it is 0, the split is not
      * opened. */
     int64_t samples[SPLIT_COUNT];
@@ -53,18 +52,18 @@ typedef struct DataConfig {
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
     /* If false, a pad id that is equal to eod counts as -1, so that eod tokens are not masked. */
     bool allow_ambiguous_pad;
-    bool keep_last_partial_validation; /* the negation of Megatron-LM's
-                                          drop_last_partial_validation_sequence */
-    const void *kind_config;           /* [DatasetKind.config_size] bytes; data.c makes a shallow copy */
-    double surplus;                    /* --mid-level-dataset-surplus; Megatron-LM's default is 0.005 */
+    /* the opposite of Megatron-LM's drop_last_partial_validation_sequence */
+    bool keep_last_partial_validation;
+    const void *kind_config; /* [DatasetKind.config_size] bytes; data.c makes a shallow copy */
+    double surplus;          /* --mid-level-dataset-surplus; Megatron-LM's default is 0.005 */
     /* --data-cache-path, the folder of the index cache. NULL means <prefix>/cache/<class>_indices, and no
      * cache for mock data and blends. If ranks share a folder, one rank must build the cache before the
      * others start. */
     const char *cache_dir;
-    /* Missing indices are built in memory and not saved. The folder must still be writable. */
+    /* If true, missing indices are built in memory and not saved. The folder must still be writable. */
     bool read_only;
-    /* The tokenizer's identifiers, a JSON object, which is part of the hash in the names of cache files. NULL
-     * means the JSON value null. */
+    /* The tokenizer's identifiers as a JSON object. It is part of the hash in the names of cache files. NULL means
+     * the JSON value null. */
     const char *tokenizer_json;
 } DataConfig;
 
@@ -78,13 +77,13 @@ typedef struct DatasetPart {
     DataSplit split;
     int64_t begin, end;  /* range of sequences, or of documents (by_document) */
     int64_t num_samples; /* number of samples requested; a negative number means one epoch */
-    /* The files of a kind that reads records, borrowed. Such a kind has no source, and its open sets
-     * num_samples to the number of records. */
+    /* The files of a kind that reads records (borrowed). Such a kind has no source, and its `open` sets num_samples
+     * to the number of records. */
     const char *const *files;
     int num_files;
-    /* Set by part_open. `positions` is the sequence length, unless the kind's open changes it. */
+    /* Set by part_open. `positions` is the sequence length, unless the kind's `open` changes it. */
     SampleShape shape;
-    /* Set by the kind's open: */
+    /* The kind's `open` sets the following members. */
     int64_t samples; /* >= num_samples */
     int64_t epoch;   /* number of samples per epoch of records; 0 for token data */
     int64_t tokens;  /* number of tokens of the split */
@@ -92,16 +91,16 @@ typedef struct DatasetPart {
 } DatasetPart;
 
 struct DatasetKind {
-    const char *class_name; /* Megatron-LM's name of the class */
-    size_t size;            /* size of the kind's struct */
+    const char *class_name; /* the class name in Megatron-LM */
+    size_t size;            /* the size of the kind's struct in bytes */
     size_t config_size;     /* size of DataConfig.kind_config, or 0 if there is none */
-    FieldSet fields;        /* fields that a sample can fill */
+    FieldSet fields;        /* the fields that a sample can fill */
     MockShape mock;
     bool by_document;               /* whether splits divide documents instead of sequences */
     bool split_in_names;            /* whether the names of cache files contain the split */
     const char *const *array_names; /* file names of the cached arrays, NULL-terminated */
     Err (*open)(DatasetPart *);     /* called after the fields of the request and the shape are set */
-    void (*close)(DatasetPart *);   /* frees what open allocated; also called if open fails */
+    void (*close)(DatasetPart *);   /* frees the memory of open; also called if open fails */
     /* Fills the fields that are not NULL. Before the call, they have the values that batch_reset sets. */
     Err (*get)(const DatasetPart *, int64_t, Sample *);
     /* Adds the kind's members to the description, after the common members. */
@@ -114,7 +113,7 @@ static inline bool kind_reads_records(const DatasetKind *k) { return k->hash; }
 
 const DatasetKind *dataset_kind(DatasetId);
 
-/* `request` must have the fields that neither part_open nor the kind's `open` sets. */
+/* Opens a part. The caller must set all fields of `request` that are not set by part_open or the kind's `open`. */
 Err part_open(const DatasetPart *request, DatasetPart **out);
 void part_close(DatasetPart *); /* NULL is fine */
 /* Gets sample k of [0, samples). An id outside the vocabulary is a user error. Thread-safe. */
@@ -125,16 +124,17 @@ Err part_get(const DatasetPart *, int64_t k, Sample *out);
 Err part_index(DatasetPart *, NpyArray *const *arrays, bool (*valid)(const DatasetPart *),
                Err (*build)(DatasetPart *));
 
-/* Megatron-LM's unique description: the JSON object whose MD5 names the cache. */
+/* Sets *out to Megatron-LM's unique description, the JSON object whose MD5 is part of the names of cache files. */
 Err part_describe(const DatasetPart *, json_t **out);
 /* Prints a description as Megatron-LM does, and computes its MD5. Frees the description. */
 void description_print(json_t *, Str *text, char md5[33]);
 /* Returns <dir>/<md5>-<name>-<what>. The caller frees the string. */
 char *cache_path(const char *dir, const char *md5, const char *name, const char *what);
-/* Whether the content of the description file is exactly this text. */
+/* Returns whether the content of the description file is exactly this text. */
 bool cache_describes(const char *path, const Str *description);
 
-/* For the code of the kinds: returns the error with the split and the source prepended to its message. */
+/* Returns the error with the split and the source prepended to its message. The code of the kinds calls this
+ * function. */
 Err part_error(const DatasetPart *, Err);
 /* Returns a user error that names the source if an id is outside [0, vocab_size). If vocab_size <= 0, the
  * size is unknown and ids are not checked. */

@@ -9,10 +9,10 @@
 #include "base/utf8.h"
 #include "data/gpt_dataset.h"
 
-/* A sample's text of n tokens, and the first n tokens of the text that replaces it. */
+/* The text of a sample, which has n tokens, and the first n tokens of the rearranged text. */
 typedef struct Rewrite {
     const FimConfig *c;
-    uint64_t seed, first; /* block of the draws of the segment that begins at position 0 */
+    uint64_t seed, first; /* Philox block of the segment that begins at position 0 */
     const int64_t *text;
     int64_t *out, n, have;
 } Rewrite;
@@ -54,7 +54,7 @@ static Err put_pieces(Rewrite *w, const Str *text, size_t a, size_t b, bool spm)
     return put_text(w, text->s + a, b - a);
 }
 
-/* Decodes tokens. As in Python, bytes that are not UTF-8 become U+FFFD. */
+/* Decodes tokens to text. As in Python, invalid UTF-8 becomes U+FFFD. */
 static Err text_of(const Rewrite *w, int64_t begin, int64_t end, Str *out) {
     const size_t n = (size_t)(end - begin);
     int32_t *tokens = mem_alloc((n + 1) * sizeof *tokens);
@@ -95,7 +95,8 @@ static Err permute(Rewrite *w, int64_t begin, int64_t end, double rate, const ch
     return e;
 }
 
-/* Calls `part` for each part of the text that the token `end_token` ends, and for the last part. */
+/* Divides the text into parts that end with the token `end_token`. Calls `part` for each part, and for the rest of
+ * the text. */
 static Err each_part(Rewrite *w, int64_t begin, int64_t end, int64_t end_token, Part *part) {
     for (int64_t i = begin; i < end; i++) {
         if (w->text[i] != end_token) continue;
@@ -126,7 +127,8 @@ static Err get(const DatasetPart *p, int64_t k, Sample *out) {
     const int64_t whole = p->config->sequence_length + 1;
     int64_t *text, n;
     ERR_RETURN(gpt_text(p, k, &text, &n));
-    /* each possible beginning of a segment has a block of draws; the last segment may begin after the last token */
+    /* each position at which a segment can begin has a Philox block; the last segment may begin after the last
+     * token */
     Rewrite w = {.c = c,
                  .seed = p->config->seed,
                  .first = (uint64_t)k * (uint64_t)(whole + 1),

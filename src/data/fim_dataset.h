@@ -6,15 +6,14 @@
  *   tokens is split at two random characters, and the three pieces are encoded again, as
  *     PSM  prefix-token prefix suffix-token suffix middle-token middle
  *     SPM  prefix-token suffix-token suffix middle-token prefix middle, with probability spm_rate
- *   If a segment contains the token `split`, it is rearranged with probability `rate`, and then each fragment between
- *   two such tokens with probability fragment_rate.
- *   A segment or fragment whose text begins with no_prefix does not change.
- *   Empty segments and fragments are dropped together with the token that ends them; only the last one may be empty.
- *   The text is truncated, or padded with the token `pad`, to its previous length.
+ *   Segments with the token `split` are rearranged with probability `rate`. Then each fragment between two of these
+ *   tokens is rearranged with probability fragment_rate. A segment or fragment whose text begins with no_prefix does
+ *   not change. Empty segments and fragments are dropped together with the token that ends them; only the last
+ *   segment may be empty. The text is truncated to its previous length, or padded with the token `pad`.
  *
- * Megatron-LM draws from one generator in the order in which samples are read. Here draws depend only on the seed,
- * the number of the sample, and the position in it. Word 0 of a Philox block decides whether a segment is rearranged.
- * Words 1 and 2 are the two characters, and word 3 selects SPM. */
+ * Megatron-LM draws from one generator in the order in which samples are read. Here, draws depend only on the seed,
+ * the number of the sample, and the position in the sample. Word 0 of a Philox block decides whether a segment is
+ * rearranged. Words 1 and 2 choose the two characters, and word 3 selects SPM. */
 #pragma once
 
 #include "data/dataset.h"
@@ -25,14 +24,14 @@ typedef Err FimDecode(void *ctx, const int32_t *tokens, size_t n, char **text, s
 
 typedef struct FimTokens {
     int64_t prefix, middle, suffix, pad, eod;
-    int64_t split; /* -1: segments have no fragments */
+    int64_t split; /* -1 means that segments have no fragments */
 } FimTokens;
 
 /* DataConfig.kind_config of this dataset. */
 typedef struct FimConfig {
     FimTokens tokens;
-    double rate, spm_rate, fragment_rate; /* [0, 1] */
-    const char *no_prefix;                /* NULL: none; borrowed */
+    double rate, spm_rate, fragment_rate; /* each in [0, 1] */
+    const char *no_prefix;                /* borrowed; NULL means no such prefix */
     PreprocessEncode *encode;
     FimDecode *decode;
     void *ctx;

@@ -4,10 +4,10 @@
  *   text            s + 1 tokens from sample_index row shuffle_index[k] (gpt_index.h), padded with the pad id
  *   tokens          text[0 : s]; the pad id becomes 0
  *   labels          text[1 : s+1]; the pad id becomes 0
- *   loss_mask       1; 0 where the label was the pad id, and with eod_mask_loss where the token is eod
- *   position_ids    0 .. s-1; with reset_position_ids they restart at 0 after each eod
- *   document_start  the first position that a position may attend to: 0, or with reset_attention_mask the
- *                   position after the last preceding eod (Megatron-LM stores an [s, s] mask)
+ *   loss_mask       1, but 0 if the label was the pad id or, with eod_mask_loss, if the token is eod
+ *   position_ids    0 .. s-1; with reset_position_ids, positions restart at 0 after each eod
+ *   document_start  the first position that a position may attend to: 0 or, with reset_attention_mask, the position
+ *                   after the last preceding eod (Megatron-LM stores an [s, s] mask)
  *
  * A sample depends only on (seed, k) and the data. */
 #pragma once
@@ -21,7 +21,7 @@ typedef struct GptDataset {
     GptIndex index;
 } GptDataset;
 
-/* For kinds that change the text of these samples. */
+/* Opens the part. Kinds that change the text of these samples also call this function. */
 Err gpt_open(DatasetPart *);
 void gpt_close(DatasetPart *);
 /* Sets *text to the text of sample k, which the caller frees. *n is the number of tokens before the padding. */

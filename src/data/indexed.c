@@ -109,14 +109,14 @@ static Err check_arrays(const IndexedDataset *d) {
     return ERR_OK;
 }
 
-/* Rejects a prefix that ends with .bin or .idx, because a prefix names both files. */
+/* Rejects a prefix that ends with .bin or .idx, because both files share the prefix. */
 static Err without_suffix(const char *prefix) {
     const size_t n = strlen(prefix);
     if (n < 4 || (strcmp(prefix + n - 4, ".bin") && strcmp(prefix + n - 4, ".idx"))) return ERR_OK;
     return err_user("'%s' names one file of a dataset: remove the suffix %s", prefix, prefix + n - 4);
 }
 
-/* Suggests the prefix with the key that isotron preprocess adds, if this dataset exists. */
+/* Suggests the prefix with the key that isotron preprocess appends, if a dataset with this prefix exists. */
 static Err with_key(const char *prefix) {
     char *idx = mem_printf("%s_text_document.idx", prefix);
     const bool there = file_exists(idx);

@@ -1,6 +1,6 @@
 /* The file format of Megatron-LM's IndexedDataset (megatron/core/datasets/indexed_dataset.py). `<prefix>.bin`
- * has the tokens of all sequences, one sequence after the other. `<prefix>.idx` has their lengths and
- * offsets, in little-endian order and without padding:
+ * contains the tokens of all sequences consecutively. `<prefix>.idx` contains the lengths and offsets of the
+ * sequences, in little-endian order and without padding:
  *
  *   offset  type     content
  *   0       u8[9]    "MMIDIDX\0\0"
@@ -10,11 +10,11 @@
  *   26      u64      D, number of entries of the document index = documents + 1
  *   34      i32[S]   sequence lengths in tokens
  *           i64[S]   byte offset of each sequence in .bin
- *           i64[D]   first sequence of each document; entry 0 is 0, the last is S
+ *           i64[D]   first sequence of each document; the first entry is 0, the last is S
  *           i8[S]    modes, multimodal data only
  *
- * A document is a run of sequences: its sentences, or one sequence in plain GPT data. The entry of an empty
- * document equals the next entry. */
+ * A document consists of consecutive sequences: its sentences, or one sequence in plain GPT data. The entry of an
+ * empty document equals the next entry. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,10 +35,10 @@ typedef enum IndexedDtype {
     INDEXED_U16
 } IndexedDtype;
 
-size_t indexed_dtype_size(IndexedDtype); /* bytes per item; 0 for an unknown code */
+size_t indexed_dtype_size(IndexedDtype); /* number of bytes per item, or 0 for an unknown code */
 const char *indexed_dtype_name(IndexedDtype);
 bool indexed_dtype_is_float(IndexedDtype);
-/* The dtype that preprocessing writes: u16 for a vocabulary of fewer than 65500 ids, and i32 for a larger or
+/* Returns the dtype that preprocessing writes: u16 for a vocabulary of fewer than 65500 ids, and i32 for a larger or
  * unknown vocabulary (<= 0). */
 IndexedDtype indexed_dtype_for_vocab(int64_t vocab_size);
 
@@ -48,25 +48,26 @@ typedef struct IndexedDataset {
     char *prefix; /* owned */
     FileMap idx, bin;
     IndexedDtype dtype;
-    int64_t sequences;                               /* S */
-    int64_t documents;                               /* D - 1 */
-    const unsigned char *lengths, *offsets, *starts; /* in idx, unaligned: read with the functions below */
-    const int8_t *modes;                             /* [S]; NULL if the data has no modes */
+    int64_t sequences; /* S */
+    int64_t documents; /* D - 1 */
+    /* unaligned arrays in idx; read them with the functions below */
+    const unsigned char *lengths, *offsets, *starts;
+    const int8_t *modes; /* [S]; NULL if the data has no modes */
 } IndexedDataset;
 
 Err indexed_open(const char *prefix, IndexedDataset *out);
 void indexed_close(IndexedDataset *);
 
 int32_t indexed_length(const IndexedDataset *, int64_t sequence); /* number of tokens */
-/* The first sequence of `document` or, for document == documents, the number of sequences. */
+/* Returns the first sequence of `document` or, for document == documents, the number of sequences. */
 int64_t indexed_document(const IndexedDataset *, int64_t document);
 /* Returns items [begin, begin + count) of a sequence, in the dtype of the file. They may be unaligned. */
 const void *indexed_items(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count);
 /* Converts items to int64 token ids. The dtype must be an integer type. */
 void indexed_tokens(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);
 
-/* Writes a dataset. Both files have temporary names until indexed_builder_finalize renames them, the .idx
- * last, so that a reader never sees an incomplete dataset. The dataset has modes if any sequence has one. */
+/* Writes a dataset. Both files have temporary names until indexed_builder_finalize renames them. The .idx is renamed
+ * last, so that a reader never finds an incomplete dataset. The dataset has modes if any sequence has one. */
 typedef struct IndexedBuilder IndexedBuilder;
 
 Err indexed_builder_open(const char *prefix, IndexedDtype, IndexedBuilder **out);
@@ -86,12 +87,12 @@ Err indexed_builder_take(IndexedBuilder *, IndexedBuilder *from);
 Err indexed_builder_finalize(IndexedBuilder *);
 /* Removes the temporary files and frees the builder. NULL is fine. */
 void indexed_builder_abort(IndexedBuilder *);
-/* Removes only the temporary files, so another thread may call it just before the process ends. NULL is
- * fine. */
+/* Removes only the temporary files and frees no memory, so another thread may call this function just before the
+ * process ends. NULL is fine. */
 void indexed_builder_unlink(const IndexedBuilder *);
-/* An existing dataset is a user error unless `overwrite` is true. */
+/* Returns a user error if the dataset exists, unless `overwrite` is true. */
 Err indexed_check_target(const char *prefix, bool overwrite);
-/* Whether the path is that of the dataset's .bin or .idx file. The file need not exist. */
+/* Returns whether the path is the path of the dataset's .bin or .idx file. The file need not exist. */
 bool indexed_is_part(const char *prefix, const char *path);
 
 /* Merges datasets in the sorted order of their prefixes, as Megatron-LM's tools/merge_datasets.py does. */

@@ -1,4 +1,4 @@
-/* Writes .bin continuously and keeps lengths and document entries in memory, like Megatron-LM's
+/* Writes the .bin file continuously and keeps lengths and document entries in memory, like Megatron-LM's
  * IndexedDatasetBuilder. */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 struct IndexedBuilder {
     char *bin, *idx, *bin_tmp, *idx_tmp;
     IndexedDtype dtype;
-    Sink out; /* writes bin_tmp */
+    Sink out; /* the writer of bin_tmp */
     int32_t *lengths;
     int8_t *modes;
     int64_t sequences, cap;
@@ -82,7 +82,7 @@ Err indexed_builder_add(IndexedBuilder *b, const void *items, int64_t count) {
     return ERR_OK;
 }
 
-/* Whether an integer dtype can represent the id. */
+/* Returns whether an integer dtype can represent the id. */
 static bool fits(IndexedDtype dtype, int32_t id) {
     switch (dtype) {
     case INDEXED_U8:
@@ -114,7 +114,8 @@ Err indexed_builder_add_tokens(IndexedBuilder *b, const int32_t *tokens, int64_t
                     "token id %d does not fit the %s of '%s'; the vocabulary size of the tokenizer is "
                     "too small for its ids",
                     tokens[done + i], indexed_dtype_name(b->dtype), b->bin);
-            memcpy(narrow + (size_t)i * size, &wide[i], size); /* little-endian: the low bytes come first */
+            /* in little-endian order, the low bytes come first */
+            memcpy(narrow + (size_t)i * size, &wide[i], size);
         }
         ERR_RETURN(write_items(&b->out, narrow, size, n));
     }
@@ -186,7 +187,7 @@ static Err write_index(const IndexedBuilder *b, Sink *to) {
     return b->has_modes ? write_items(to, b->modes, 1, b->sequences) : ERR_OK;
 }
 
-/* Removes an old .idx first and renames the new one last. Each step is durable before the next, so that an
+/* Removes an old .idx first and renames the new .idx last. Each step is durable before the next step begins, so an
  * index never belongs to another dataset's .bin. */
 static Err publish(const IndexedBuilder *b) {
     ERR_RETURN(file_remove(b->idx));

@@ -16,32 +16,32 @@
 enum { RAW = 1 << 16, TEXT = 4 * RAW, HEAD = 512 };
 
 struct Input {
-    char *where; /* owned: the path in quotes */
+    char *where; /* the path in quotes (owned) */
     const char *path;
     InputOptions options;
     Unpack *file;
     Parquet *parquet;
     ParquetText *row; /* [columns] */
     Str json;         /* the row as a JSON object */
-    size_t json_used; /* bytes of `json` that are read */
+    size_t json_used; /* number of bytes of `json` that have been read */
     int64_t rows;
     bool converts;
     iconv_t converter;
-    char head[HEAD]; /* the first bytes, for an error message */
+    char head[HEAD]; /* the first bytes of the file, for error messages */
     size_t head_size;
-    char raw[RAW]; /* bytes that are not converted to text yet */
+    char raw[RAW]; /* bytes that have not been converted to text yet */
     size_t raw_size;
-    int64_t offset, line; /* position of the first byte of `raw` */
-    bool ended;           /* the whole file is read */
+    int64_t offset, line; /* position of the first byte of `raw` in the file */
+    bool ended;           /* whether the end of the file has been read */
     char text[TEXT];
-    size_t at, size; /* range of `text` that is not used yet */
-    bool begun;      /* some text has been read */
+    size_t at, size; /* range of `text` that has not been returned yet */
+    bool begun;      /* whether any text has been read */
     bool after_return;
 };
 
 bool input_is_stdin(const char *path) { return unpack_is_stdin(path); }
 
-/* ---- rows of Parquet as JSON Lines ---- */
+/* ---- converts rows of Parquet to JSON Lines ---- */
 
 static void add_json_string(Str *out, const char *s, size_t n) {
     str_add(out, "\"", 1);
@@ -57,7 +57,7 @@ static void add_json_string(Str *out, const char *s, size_t n) {
     str_add(out, "\"", 1);
 }
 
-/* A NUL is allowed here, because JSON can escape it. */
+/* Returns an error if the value is not UTF-8. A NUL is allowed here, because JSON can escape it. */
 static Err check_value(const Input *in, const char *name, ParquetText value) {
     bool cut;
     const size_t good = utf8_prefix(value.bytes, value.n, &cut);
@@ -109,14 +109,14 @@ static Err open_parquet(Input *in) {
     return parquet_open(in->path, in->options.columns, in->options.num_columns, &in->parquet);
 }
 
-/* ---- bytes to text ---- */
+/* ---- converts bytes to text ---- */
 
 static bool is_utf8(const char *encoding) {
     return !encoding || !strcasecmp(encoding, "utf-8") || !strcasecmp(encoding, "utf8");
 }
 
-/* Also accepts Python's spellings, such as latin-1 and utf_16. Rejects suffixes such as //IGNORE, which would
- * lose text. */
+/* Opens a converter for the encoding. Also accepts Python's spellings, such as latin-1 and utf_16. Rejects suffixes
+ * such as //IGNORE, which would lose text. */
 static iconv_t find_encoding(const char *encoding) {
     char *name = mem_strdup(encoding), *to = name;
     iconv_t found = (iconv_t)-1;
@@ -173,7 +173,7 @@ static Err bad_conversion(const Input *in, const char *what) {
                     in->where, in->line, (unsigned char)*in->raw, in->offset, what, in->options.encoding);
 }
 
-/* Converts `raw` to `text` with iconv. At the end of the file, iconv may still hold a character. */
+/* Converts `raw` to `text` with iconv. At the end of the file, iconv may still buffer a character. */
 static Err convert_text(Input *in) {
     char *from = in->raw, *to = in->text;
     size_t left = in->raw_size, room = TEXT;
@@ -207,7 +207,7 @@ static Err read_raw(Input *in) {
     return ERR_OK;
 }
 
-/* Refills `text` if all of it is used. It stays empty only at the end. */
+/* Refills `text` if all of it has been returned. After the call, `text` is empty only at the end of the file. */
 static Err fill(Input *in) {
     for (bool done = false; in->at == in->size && !done;) {
         if (!in->ended && in->raw_size < RAW) ERR_RETURN(read_raw(in));

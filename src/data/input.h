@@ -1,6 +1,6 @@
 /* Reads input files as streams of text. A file is plain, compressed (data/unpack.h) or Parquet
- * (data/parquet/parquet.h), recognised by its first bytes; "-" is standard input. The text is UTF-8 without
- * NUL. A byte-order mark at the beginning is skipped. */
+ * (data/parquet/parquet.h), which its first bytes indicate. "-" is standard input. The text is UTF-8 without NUL. A
+ * byte-order mark at the beginning is skipped. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,23 +14,24 @@ typedef struct Input Input;
 bool input_is_stdin(const char *path);
 
 typedef struct InputOptions {
-    /* The columns of a Parquet file that become text, one JSON object per row: {"<name>": "<string>", ...}. A row
-     * without a value lacks the key. */
+    /* The columns of a Parquet file to convert to text. Each row becomes a JSON object {"<name>": "<string>", ...},
+     * which lacks the keys of missing values. */
     const char *const *columns; /* borrowed */
-    int num_columns;            /* if 0, a Parquet file is a user error, because the text is not JSON Lines */
-    const char *encoding;       /* iconv's name of the encoding; NULL means UTF-8. Parquet is always UTF-8 */
+    /* if 0, a Parquet file is a user error, because the caller does not expect JSON Lines */
+    int num_columns;
+    const char *encoding; /* iconv's name of the encoding; NULL means UTF-8. Parquet is always UTF-8 */
 } InputOptions;
 
 /* Returns a user error if iconv does not support the encoding. */
 Err input_check_encoding(const char *encoding);
-/* A path that is a folder or cannot be opened is a user error, as is a Parquet file that cannot be read or is
- * a pipe. */
+/* Returns a user error if the path is a folder or cannot be opened, or if a Parquet file cannot be read or is a
+ * pipe. */
 Err input_open(const char *path, InputOptions, Input **out);
-/* input_text and input_line append text to `out`, and set *more to false at the end. They return an error if
- * the data is damaged or truncated, if the text is not valid in its encoding, or if reading fails. */
+/* input_text and input_line append text to `out`, and set *more to false at the end of the file. Both return an error
+ * if the data is damaged or truncated, if the text is not valid in its encoding, or if reading fails. */
 Err input_text(Input *, Str *out, bool *more); /* appends the next part of the text */
 /* Appends the next line without its newline. A newline is \n or, with any_newline, also \r\n or \r, as in
  * Python's text files. */
 Err input_line(Input *, bool any_newline, Str *out, bool *more);
-int64_t input_bytes(const Input *); /* bytes of the file read so far */
+int64_t input_bytes(const Input *); /* number of bytes of the file read so far */
 void input_close(Input *);

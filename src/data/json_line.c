@@ -1,5 +1,5 @@
-/* Scans lines without jansson, which rejects some JSON that Python's json writes. jansson decodes only the
- * strings that are used. */
+/* Scans lines without jansson, which rejects some of the JSON that Python's json module writes. Only the strings that
+ * are used are decoded by jansson. */
 #include "data/json_line.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 typedef struct Scan {
     const char *s;
     size_t n, at;
-    const char *why; /* the first problem, at `at` */
+    const char *why; /* the first problem, which is at position `at` */
 } Scan;
 
 static bool fail(Scan *c, const char *why) {
@@ -84,7 +84,8 @@ static bool scalar(Scan *c) {
 
 static bool key(Scan *c) { return string(c) && (take(c, ':') || fail(c, "':' is expected after a key")); }
 
-/* Closes the lists and objects that end here. If a list or object remains open, moves to its next value. */
+/* Closes the lists and objects that end at the current position. If a list or object remains open, moves to its next
+ * value. */
 static bool next_value(Scan *c, Str *open) {
     while (open->len && take(c, open->s[open->len - 1])) open->len--;
     if (!open->len) return true;
@@ -115,7 +116,7 @@ static bool value(Scan *c) {
     return ok;
 }
 
-/* Whether the key is `name`. `spelled` is the key as written, with quotes and escapes. */
+/* Returns whether the key is `name`. `spelled` is the key as written, with quotes and escapes. */
 static bool is_key(JsonText spelled, const char *name) {
     const size_t n = strlen(name);
     if (!memchr(spelled.at, '\\', spelled.n)) return spelled.n == n + 2 && !memcmp(spelled.at + 1, name, n);

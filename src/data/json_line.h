@@ -8,14 +8,14 @@
 
 #include "base/err.h"
 
-/* The text of a value, inside the line. */
+/* The text of a value, as a part of the line. */
 typedef struct JsonText {
     const char *at; /* NULL if the object lacks the key */
     size_t n;
 } JsonText;
 
-/* Finds the values of `n` keys in a line, which must be one JSON object in valid UTF-8. If is_first is set,
- * the line is the first of its file, and an error message suggests other formats of the file. */
+/* Finds the values of `n` keys in a line, which must be one JSON object in valid UTF-8. is_first states that the line
+ * is the first of its file. An error message then suggests other formats of the file. */
 Err json_line(const char *line, size_t size, bool is_first, const char *const *keys, int n, JsonText *out);
 /* Decodes the value of `key`, which must be a string without unpaired surrogates. The caller frees *out. */
 Err json_line_string(JsonText, const char *key, json_t **out);

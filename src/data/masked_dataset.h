@@ -1,4 +1,4 @@
-/* Common code of the datasets that mask text (BERT, T5). A sample is a run of sentences of one document
+/* Common code of the datasets that mask text (BERT, T5). A sample consists of consecutive sentences of one document
  * (data/masked_index.h). */
 #pragma once
 
@@ -8,10 +8,10 @@
 
 /* DataConfig.kind_config of these datasets. */
 typedef struct MaskedConfig {
-    MaskTokens tokens;                /* its arrays are borrowed */
+    MaskTokens tokens;                /* the special tokens, whose arrays are borrowed */
     double mask_prob, short_seq_prob; /* mask_prob in (0, 1), short_seq_prob in [0, 1] */
     bool binary_head;                 /* BERT: whether a sample is a pair of sentences */
-    int64_t decoder_sequence_length;  /* T5 only; sequence_length is that of the encoder */
+    int64_t decoder_sequence_length;  /* T5 only; sequence_length is the encoder's length */
 } MaskedConfig;
 
 typedef struct MaskedDataset {
@@ -29,11 +29,11 @@ void masked_describe(const DatasetPart *, json_t *members);
 /* Returns a user error that names the token if the tokenizer lacks it (-1). */
 Err masked_need(const DatasetPart *, int64_t token, const char *name);
 
-/* The tokens of a sample's sentences, one sentence after the other. */
+/* The tokens of a sample's sentences, concatenated. */
 typedef struct MaskedText {
     int64_t *tokens, *ends; /* owned; ends: the end of each sentence */
     int64_t sentences, target;
-    Mt19937 rng; /* numpy's RandomState(seed + sample) */
+    Mt19937 rng; /* the generator, numpy's RandomState(seed + sample) */
 } MaskedText;
 Err masked_text(const DatasetPart *, int64_t k, MaskedText *out);
 void masked_text_free(MaskedText *);

@@ -9,17 +9,18 @@
 
 enum { LONG_SENTENCE = 512, COLUMNS = 3 };
 
-/* One pass over all epochs. */
+/* The state of one pass over all epochs. */
 typedef struct Walk {
     const MaskedPlan *plan;
     Mt19937 rng;
     uint32_t short_ratio; /* one in `short_ratio` targets is short; 0 means that none is short */
     int64_t samples;
     uint64_t digest;
-    uint32_t *out; /* the samples, or NULL to count them only */
+    uint32_t *out; /* the samples, or NULL if samples are only counted */
 } Walk;
 
-/* SplitMix64's final mix. The sum of the hashes of all samples does not depend on their order. */
+/* Computes SplitMix64's final mix of a row. The sum of the hashes of all samples does not depend on the order of the
+ * samples. */
 static uint64_t row_hash(const uint32_t row[COLUMNS]) {
     uint64_t x = ((uint64_t)row[0] << 32 | row[1]) + row[2] * 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -61,7 +62,7 @@ static void walk_document(Walk *w, int64_t first, int64_t last) {
     }
 }
 
-/* Sets *first_epoch to the number of samples of one epoch. */
+/* Runs one pass over all epochs. Sets *first_epoch to the number of samples of one epoch. */
 static Walk walk(const MaskedPlan *p, uint32_t *out, int64_t *first_epoch) {
     Walk w = {.plan = p, .out = out};
     if (p->short_probability > 0) w.short_ratio = (uint32_t)round(1 / p->short_probability);

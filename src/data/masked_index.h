@@ -1,13 +1,13 @@
-/* The sample index of masked datasets. A sample is a run of sentences of one document. Every element equals
- * Megatron-LM's (core/datasets/helpers.cpp, build_mapping):
+/* The sample index of masked datasets. A sample consists of consecutive sentences of one document. Every element
+ * equals the corresponding element of Megatron-LM (core/datasets/helpers.cpp, build_mapping):
  *
  *   u32[samples, 3]   first sentence, end, target length in tokens
  *
  * Each document with at least min_sentences sentences is divided into samples. A sample ends when it has
- * min_sentences sentences and its target length, unless a single sentence would be left over. The target is
- * max_length, or, with the short probability, a uniform length from 2 to max_length (std::mt19937). A
- * document of several sentences is skipped if one of them is longer than 512 tokens. Whole epochs are added
- * until there are num_samples samples. All samples are then shuffled (std::mt19937_64, seed + 1). */
+ * min_sentences sentences and its target length, unless only one sentence would remain. The target is max_length or,
+ * with probability short_probability, a uniformly random length from 2 to max_length (std::mt19937). A document of
+ * several sentences is skipped if one of them is longer than 512 tokens. Whole epochs are added until there are
+ * num_samples samples. All samples are then shuffled (std::mt19937_64, seed + 1). */
 #pragma once
 
 #include <stdbool.h>
@@ -19,20 +19,21 @@
 
 typedef struct MaskedPlan {
     const TokenSource *source;
-    int64_t begin, end;  /* documents of the split */
-    int64_t num_samples; /* < 0: one epoch */
+    int64_t begin, end;  /* the range of documents of the split */
+    int64_t num_samples; /* a negative number means one epoch */
     int32_t max_length;  /* >= 2 */
     int32_t min_sentences;
     double short_probability; /* [0, 1] */
     uint32_t seed;
-    /* Computed by masked_plan: */
+    /* masked_plan computes the following members. */
     int64_t tokens, samples, samples_per_epoch; /* samples_per_epoch: the number of samples of the first
                                                    epoch */
-    uint64_t digest;                            /* hash of the samples, regardless of their order */
+    uint64_t digest; /* hash of the samples, which does not depend on their order */
 } MaskedPlan;
 
-/* It is a user error if no document has a sample, or if the index does not fit into the machine's memory. */
+/* Computes the plan. Returns a user error if no document has a sample, or if the index does not fit into the
+ * machine's memory. */
 Err masked_plan(MaskedPlan *);
 NpyArray masked_index_build(const MaskedPlan *);
-/* Whether an array from disk consists of the plan's samples. The order is not checked. */
+/* Returns whether an array from disk consists of the plan's samples. The order is not checked. */
 bool masked_index_valid(const MaskedPlan *, const NpyArray *);

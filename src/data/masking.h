@@ -1,11 +1,11 @@
-/* Chooses the tokens of a sample to mask. With the same generator the choice equals Megatron-LM's
+/* Chooses the tokens of a sample to mask. With the same generator, the choice equals that of Megatron-LM
  * (core/datasets/masked_dataset.py, _create_masked_lm_predictions):
  *
  *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words
- *   are visited in random order. For each word, a number n of words to mask, starting with this word, is
- *   drawn. The distribution of n is proportional to 1/n, or geometric (SpanBERT, Joshi et al., 2020,
- *   section 3.1). n is reduced until the n words have no more tokens than are still to be masked. An n-gram
- *   with a token that is already masked is skipped.
+ *   are visited in random order. For each word, the number n of words to mask, starting with this word, is drawn at
+ *   random. The distribution of n is proportional to 1/n, or geometric (SpanBERT, Joshi et al., 2020, section 3.1). n
+ *   is reduced until the n words have no more tokens than are still to be masked. An n-gram with a token that is
+ *   already masked is skipped.
  *
  * The number of tokens to mask is min(p * target, max(1, round(p * tokens))). */
 #pragma once
@@ -15,23 +15,23 @@
 
 #include "data/random/mt19937.h"
 
-/* The special tokens that masked datasets need. The id is -1 if the vocabulary lacks the token. */
+/* The ids of the special tokens that masked datasets need. An id is -1 if the vocabulary lacks the token. */
 typedef struct MaskTokens {
     int64_t cls, sep, mask;   /* BERT */
     int64_t bos, eos;         /* T5 */
     const int64_t *sentinels; /* T5, in the order of their use */
     int64_t num_sentinels;
-    int64_t vocab_size;             /* random replacement tokens have ids below it */
+    int64_t vocab_size;             /* random replacement tokens have ids below vocab_size */
     const unsigned char *continues; /* [vocab_size]: 1 if the token continues a word; NULL if no token does */
 } MaskTokens;
 
 typedef struct MaskingConfig {
     double probability; /* (0, 1) */
     int max_ngram;
-    bool geometric; /* true: n has a geometric distribution with p = 0.2; false: its distribution is
-                       proportional to 1/n */
-    /* 80 % of the masked tokens become [MASK], 10 % a random token, and 10 % stay. If false, the text
-     * does not change. */
+    /* whether n has a geometric distribution with p = 0.2; otherwise, its probabilities are proportional to 1/n */
+    bool geometric;
+    /* If true, 80 % of the masked tokens become [MASK], 10 % become a random token, and 10 % are unchanged. If false,
+     * the text is unchanged. */
     bool random_words;
 } MaskingConfig;
 
@@ -39,14 +39,14 @@ typedef struct MaskSpan {
     int64_t begin, count; /* range of Masking.tokens */
 } MaskSpan;
 
-/* Each array must have room for every token. */
+/* The result of masking_choose. Each array must have room for every token. */
 typedef struct Masking {
     int64_t *tokens; /* positions of the tokens that belong to words, ascending */
     int64_t *words;  /* [num_words + 1], index in `tokens` of each word's first token */
     int64_t num_words;
     MaskSpan *spans; /* ascending */
     int64_t num_spans, masked;
-    bool *is_masked; /* whether each position is masked */
+    bool *is_masked; /* [positions], whether the token is masked */
 } Masking;
 
 Masking masking_new(int64_t capacity);

@@ -1,8 +1,8 @@
 /* MD5 (RFC 1321), not used for security. Megatron-LM names the files of its index cache by the MD5 of a JSON
- * description. The two programs share a cache only if the names agree. */
+ * description. Isotron and Megatron-LM can share a cache only if these names are equal. */
 #pragma once
 
 #include <stddef.h>
 
-/* Writes 32 lower-case hexadecimal digits and a NUL. */
+/* Writes the MD5 of n bytes as 32 lower-case hexadecimal digits and a NUL. */
 void md5_hex(const void *bytes, size_t n, char out[33]);

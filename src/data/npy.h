@@ -1,7 +1,6 @@
 /* Arrays in numpy's .npy format, version 1.0 (numpy/lib/format.py): "\x93NUMPY", the version, a 16-bit header
- * length and a Python dict of descr, fortran_order and shape. Padding aligns the data to 64 bytes. Supports
- * the arrays of Megatron-LM's index caches: little-endian int16, int32, uint32 and int64 in one or two
- * dimensions. */
+ * length and a Python dict of descr, fortran_order and shape. Padding aligns the data to 64 bytes. This code supports
+ * the arrays of Megatron-LM's index caches: little-endian int16, int32, uint32 and int64 in one or two dimensions. */
 #pragma once
 
 #include <stdint.h>
@@ -14,7 +13,7 @@ typedef enum NpyType { NPY_I16, NPY_I32, NPY_U32, NPY_I64 } NpyType;
 /* The memory of an array is the image of its file, so saving needs only one write. The image is owned
  * (npy_new) or mapped (npy_open). */
 typedef struct NpyArray {
-    void *data; /* row-major; read-only if it came from npy_open */
+    void *data; /* row-major; read-only if npy_open has mapped it */
     NpyType type;
     int64_t rows, columns; /* columns is 0 if the array has one dimension */
     unsigned char *image;  /* owned, NULL if mapped */
@@ -24,9 +23,9 @@ typedef struct NpyArray {
 
 /* Allocates an array, and does not initialise its data. */
 NpyArray npy_new(NpyType, int64_t rows, int64_t columns);
-/* Maps a file. A wrong magic, header, type or size is a user error. */
+/* Maps a file. Returns a user error if the magic number, the header, the type or the size is invalid. */
 Err npy_open(const char *path, NpyArray *out);
-/* Writes an array from npy_new atomically. */
+/* Writes an array of npy_new to a file atomically. */
 Err npy_save(const char *path, const NpyArray *);
 void npy_free(NpyArray *);
 /* Element i of a one-dimensional array of any type. */

@@ -1,5 +1,5 @@
-/* Prefetches data: a thread fills a ring of micro-batches while the trainer computes. The order is always
- * that of the sampler, because there is one producer and one consumer.
+/* Prefetches data: a thread fills a ring of micro-batches while the trainer computes. The batches have the order of
+ * the sampler, because there is only one producer and one consumer.
  *
  *   Prefetch *p = prefetch_start(dataset, sampler, micro_batch_size, shape, 4);
  *   const Batch *batch;
@@ -18,10 +18,10 @@
 
 typedef struct Prefetch Prefetch;
 
-/* Takes ownership of the sampler; borrows the dataset. Up to `depth` >= 1 micro-batches are ready in addition
- * to the one in use. */
+/* Starts the thread. Takes ownership of the sampler, and borrows the dataset. In addition to the micro-batch in use,
+ * up to `depth` >= 1 micro-batches are prefetched. */
 Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, SampleShape, int depth);
-/* Waits for the next micro-batch, which is valid until the next call. It is NULL at the end of the data.
+/* Waits for the next micro-batch, which is valid until the next call. *out is NULL at the end of the data.
  * After an error, every call returns the same error. */
 Err prefetch_next(Prefetch *, const Batch **out);
 /* Stops the thread after the batch that it is reading, and frees everything. NULL is fine. */

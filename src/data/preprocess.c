@@ -1,5 +1,5 @@
-/* Preprocessing repeats three steps: it reads a few MiB of records, encodes them on all threads, and writes
- * them in order. */
+/* Preprocessing repeats three steps: it reads a few MiB of records, encodes these records on all threads, and writes
+ * the results in order. */
 #include "data/preprocess.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 
 enum { ROUND_BYTES = 8 << 20, ROUND_RECORDS = 16384, MAX_WORKERS = 1024 };
 
-/* One document of one key: its sequences, one after the other. */
+/* One document of one key, with its sequences concatenated. */
 typedef struct Document {
     int32_t *tokens;
     size_t count;
@@ -32,7 +32,7 @@ typedef struct Record {
     const char *path;
     int64_t line;
     Document *documents; /* [keys] */
-    Err *err;            /* NULL: success */
+    Err *err;            /* NULL means success */
 } Record;
 
 typedef struct Run {
@@ -43,7 +43,7 @@ typedef struct Run {
     Str text;
     Record *records; /* [ROUND_RECORDS] */
     int64_t count;
-    atomic_llong next; /* the next record for a free thread */
+    atomic_llong next; /* the next record to encode */
     Pool *pool;
     Sentences *sentences; /* NULL if texts are not split */
     int partitions;
@@ -68,7 +68,7 @@ static Err add_sequence(const PreprocessConfig *c, const char *text, size_t n, D
     return e;
 }
 
-/* Adds one sequence, or one sequence for each sentence. */
+/* Adds the text as one sequence, or as one sequence per sentence. */
 static Err add_text(const PreprocessConfig *c, Sentences *sentences, const char *text, size_t n,
                     Document *d) {
     if (!sentences) return add_sequence(c, text, n, d);
@@ -206,8 +206,8 @@ static Err check_inputs(const PreprocessConfig *c, const char *prefix) {
     return ERR_OK;
 }
 
-/* Partitions after the first have separate names only for their unfinished files, because the dataset is the
- * concatenation of all partitions. */
+/* The unfinished files of partitions after the first have separate names. The finished dataset is the concatenation
+ * of all partitions. */
 static Err open_builder(const Run *run, int partition, const char *key, IndexedBuilder **out) {
     const PreprocessConfig *c = run->config;
     const char *level = c->split_sentences ? "sentence" : "document";

@@ -2,22 +2,21 @@
  * <prefix>_<key>_document.bin and .idx (Megatron-LM tools/preprocess_data.py).
  *
  *   JSON Lines       one object per line, and one document per key. The value is a string, or a list of strings
- *                    (sentences), each of which becomes a sequence. Lines are parsed like Python's json
- *                    module does (data/json_line.h). Blank lines are skipped. An invalid line is a user error that names
- *                    the line.
+ *                    (sentences), each of which becomes a sequence. Lines are parsed as by Python's json module
+ *                    (data/json_line.h). Blank lines are skipped. An invalid line is a user error that names the
+ *                    line.
  *   text files       one document per file; the key is "text"
  *   text paragraphs  one document per run of lines that are not blank, without the final newline; the key is
  *                    "text"
  *
- * With split_sentences each sentence of a string is a sequence (data/sentences.h), and the names end with
- * _sentence. A list of strings is not split further.
+ * With split_sentences, each sentence of a string is a sequence (data/sentences.h), and the file names end with
+ * _sentence. The strings of a list are not split.
  *
  * Sequences without tokens are dropped. With append_eod, the end-of-document token is appended to the last sequence. A
  * document without tokens has an entry in the document index and no sequence. Ids are written as u16 if the
- * vocabulary has fewer than 65500 ids, otherwise as i32. Within a partition, documents keep the order of the
- * input for any number of workers. The files are renamed to their final names only when all of them are
- * complete. An input without any text is a user error. After an error, SIGINT, SIGTERM or SIGHUP, no
- * unfinished file is left. */
+ * vocabulary has fewer than 65500 ids, and as i32 otherwise. Within a partition, documents keep the order of the
+ * input for any number of workers. The files are renamed to their final names only when all of them are complete. An
+ * input without any text is a user error. After an error, SIGINT, SIGTERM or SIGHUP, no unfinished file remains. */
 #pragma once
 
 #include <stdbool.h>
@@ -32,30 +31,31 @@ typedef enum PreprocessInput {
     PREPROCESS_TEXT_PARAGRAPHS
 } PreprocessInput;
 
-/* The tokenizer. It returns the tokens of `n` bytes of text, in memory that the caller must free. Several
- * threads call it at the same time. The text is valid UTF-8; from JSON it may contain NULs. */
+/* The tokenizer's function. It returns the tokens of `n` bytes of text, in memory that the caller must free. Several
+ * threads call it concurrently. The text is valid UTF-8, and may contain NULs if it comes from JSON. */
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
 typedef struct PreprocessStats {
     int64_t documents;         /* number of documents per key */
     int64_t sequences, tokens; /* totals over all keys */
-    int64_t bytes;             /* bytes of the input read so far */
+    int64_t bytes;             /* number of bytes of the input read so far */
     int64_t total_bytes;       /* size of the input files; a pipe counts as 0 */
 } PreprocessStats;
 
 typedef struct PreprocessConfig {
     PreprocessInput kind;
-    const char *const *inputs; /* files, in this order; "-" is standard input */
+    const char *const *inputs; /* the files to read, in order; "-" is standard input */
     int num_inputs;
     const char *encoding;    /* encoding of the inputs (data/input.h); NULL means UTF-8 */
     const char *const *keys; /* JSON Lines only; NULL means "text" */
     int num_keys;
     const char *output_prefix;
-    bool overwrite;     /* whether existing datasets are replaced; otherwise, they are a user error */
-    int64_t vocab_size; /* <= 0: unknown */
+    /* whether existing datasets are replaced; otherwise, an existing dataset is a user error */
+    bool overwrite;
+    int64_t vocab_size; /* a value <= 0 means that the size is unknown */
     bool append_eod;
     bool split_sentences, keep_newlines;
-    const char *lang; /* language for split_sentences */
+    const char *lang; /* the language for split_sentences */
     int32_t eod;
     int workers;
     /* Document i goes to partition i modulo this number. As with Megatron-LM's --partitions, the dataset is

@@ -9,13 +9,13 @@
 
 struct Sampler {
     SamplerConfig config;
-    int64_t consumed, step; /* step = mbs * dp samples */
-    int64_t active;         /* cyclic: the number of samples in an epoch */
-    int64_t *order;         /* cyclic: the permutation of the epoch `epoch` */
+    int64_t consumed, step; /* step is mbs * dp samples */
+    int64_t active;         /* for cyclic: the number of samples in an epoch */
+    int64_t *order;         /* for cyclic: the permutation of epoch `epoch` */
     int64_t epoch, order_length;
 };
 
-/* The number of consecutive samples that a rank gets. */
+/* Returns the number of consecutive samples that are assigned to a rank. */
 static int64_t deal_of(const SamplerConfig *c) { return c->deal ? c->deal : c->micro_batch_size; }
 
 static Err sampler_check(const SamplerConfig *c) {
@@ -86,7 +86,8 @@ static bool next_cyclic(Sampler *s, int64_t *indices, int64_t *count) {
     const SamplerConfig *c = &s->config;
     for (int64_t i = 0; i < c->micro_batch_size; i++) {
         const int64_t at = s->consumed + i * c->dp_size, epoch = at / s->active,
-                      own = at % s->active / c->dp_size; /* this rank's samples so far in the epoch */
+                      /* number of this rank's earlier samples in the epoch */
+            own = at % s->active / c->dp_size;
         if (epoch != s->epoch) mt19937_torch_randperm((uint32_t)epoch, s->order, s->order_length);
         s->epoch = epoch;
         indices[i] = c->no_data_sharding ? s->order[own * c->dp_size + c->dp_rank]

@@ -1,18 +1,18 @@
 /* Chooses the samples of a data-parallel rank in each micro-step. Source: Megatron-LM
  * training/datasets/data_samplers.py.
  *
- *   single  all samples in order, from consumed_samples on. A micro-step has mbs * dp consecutive samples, and
- *           rank r gets the r-th mbs of them. The samples of a global batch do not depend on mbs and dp.
+ *   single  all samples in order, beginning at consumed_samples. A micro-step has mbs * dp consecutive samples, and
+ *           rank r gets the r-th block of mbs samples. The samples of a global batch do not depend on mbs and dp.
  *   cyclic  endless epochs over the samples that fill whole micro-steps. The order of an epoch is
- *           torch.randperm, seeded with the epoch's number. With sharding each rank permutes a separate,
- *           contiguous bucket; without sharding all ranks share one permutation. As in Megatron-LM, the order
- *           depends on mbs and dp.
+ *           torch.randperm, seeded with the epoch's number. With sharding, each rank permutes a separate, contiguous
+ *           bucket. Without sharding, all ranks share one permutation. As in Megatron-LM, the order depends on mbs
+ *           and dp.
  *
  * If deal > 0, samples are assigned to ranks as if mbs were `deal`. A rank then gets the same samples in the
  * same order for any mbs (--batch-invariant-mode).
  *
- * Without sharding, the last samples of an epoch may fill micro-batches of some ranks only. In
- * Megatron-LM, these ranks then run one micro-step more than others; here all ranks run the same number. */
+ * Without sharding, the last samples of an epoch may fill the micro-batches of only some ranks. In Megatron-LM, these
+ * ranks then run one more micro-step than the others. Here, all ranks run the same number of micro-steps. */
 #pragma once
 
 #include <stdbool.h>
@@ -35,13 +35,14 @@ typedef struct SamplerConfig {
 
 typedef struct Sampler Sampler;
 
-/* It is a user error if no sample is left. With `cyclic`, it is also a user error if consumed_samples is not
- * a multiple of mbs * dp or, if deal > 0, of deal * dp. */
+/* Opens a sampler. Returns a user error if no sample remains. A cyclic sampler also returns an error if
+ * consumed_samples is not a multiple of mbs * dp or, if deal > 0, of deal * dp. */
 Err sampler_open(const SamplerConfig *, Sampler **out);
 void sampler_free(Sampler *); /* NULL is fine */
-/* Returns the next micro-batch of this rank, of up to micro_batch_size indices, or false at the end of the data. A
- * cyclic sampler has no end. With keep_last, the last micro-batch of a rank may be shorter or empty. */
+/* Sets `indices` to the next micro-batch of this rank, which has up to micro_batch_size samples. Returns false at the
+ * end of the data. A cyclic sampler has no end. With keep_last, the last micro-batch of a rank may be shorter or
+ * empty. */
 bool sampler_next(Sampler *, int64_t *indices, int64_t *count);
-/* The number of samples that all ranks have consumed, including those of a partial micro-step. A resumed run
+/* Returns the number of samples that all ranks have consumed, including those of a partial micro-step. A resumed run
  * starts from this number. */
 int64_t sampler_consumed(const Sampler *);

@@ -68,7 +68,7 @@ void sentences_close(Sentences *s) {
 
 static bool is_space(char c) { return c && strchr(" \t\n\v\f\r", c); }
 
-/* Whether only blanks separate the line break at i from another line break, or from the beginning or end of
+/* Returns whether only blanks separate the line break at i from another line break, or from the beginning or end of
  * the text. */
 static bool ends_paragraph(const char *s, size_t n, size_t i) {
     size_t before = i, after = i + 1;
@@ -100,8 +100,8 @@ static bool is_blank(const char *s, size_t begin, size_t end) {
     return begin == end;
 }
 
-/* Skips the blank pieces that follow, because the white space after a sentence belongs to the sentence.
- * Returns the new end. */
+/* Skips the blank pieces after `end`, because the white space after a sentence belongs to the sentence. Returns the
+ * new end. */
 static size_t take_blanks(Sentences *s, size_t end) {
     for (int32_t to; (to = ubrk_next(s->breaks)) != UBRK_DONE; end = (size_t)to) {
         if (is_blank(s->text, end, (size_t)to)) continue;

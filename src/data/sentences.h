@@ -2,7 +2,7 @@
  * abbreviations that do not end a sentence. The list exists for English, French, German, Italian, Portuguese,
  * Russian and Spanish. Megatron-LM uses trained models (NLTK's Punkt), so the boundaries differ.
  *
- * A line break inside a paragraph does not end a sentence; an empty line does. */
+ * An empty line ends a sentence, but a line break inside a paragraph does not. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,8 +13,8 @@
 
 typedef struct Sentences Sentences; /* only one thread at a time may use it */
 
-/* lang is the name of a Punkt model ("english") or an ICU locale ("en", "pt_BR"). With keep_newlines, a
- * sentence keeps the white space that follows it; otherwise it is trimmed at both ends. */
+/* Opens a splitter. lang is the name of a Punkt model ("english") or an ICU locale ("en", "pt_BR"). With
+ * keep_newlines, a sentence keeps the white space that follows it. Otherwise, both ends of a sentence are trimmed. */
 Err sentences_open(const char *lang, bool keep_newlines, Sentences **out);
 Sentences *sentences_clone(const Sentences *);
 void sentences_close(Sentences *); /* NULL is fine */

@@ -15,19 +15,19 @@ typedef struct MockShape {
 } MockShape;
 
 typedef struct TokenSource {
-    char *prefix;           /* owned, as the user wrote it; NULL for mock data */
-    IndexedDataset indexed; /* empty for mock data */
+    char *prefix;           /* as the user wrote it (owned); NULL for mock data */
+    IndexedDataset indexed; /* the dataset, which is empty for mock data */
     int32_t *mock_lengths;  /* owned; NULL unless the data is mock data */
     MockShape mock;
     int64_t sequences, documents, vocab_size, eod;
 } TokenSource;
 
-/* If prefix is NULL, the source is mock data, which needs vocab_size >= 1 and eod. A source is read-only and
- * shared by all splits and threads. */
+/* Opens a source. If prefix is NULL, the source is mock data, which requires vocab_size >= 1 and eod. A source is
+ * read-only and shared by all splits and threads. */
 Err source_open(const char *prefix, MockShape, int64_t vocab_size, int64_t eod, TokenSource *out);
 void source_close(TokenSource *);
-const char *source_name(const TokenSource *); /* the prefix, or a name for messages */
+const char *source_name(const TokenSource *); /* returns the prefix, or for mock data a name */
 int32_t source_length(const TokenSource *, int64_t sequence);
-/* The first sequence of `document` or, for document == documents, the number of sequences. */
+/* Returns the first sequence of `document` or, for document == documents, the number of sequences. */
 int64_t source_document(const TokenSource *, int64_t document);
 void source_tokens(const TokenSource *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);

@@ -1,10 +1,9 @@
-/* T5MaskedWordPieceDataset (Megatron-LM core/datasets/t5_dataset.py). Every sample equals that of
- * Megatron-LM. Spans of words are masked (data/masking.h). Sentinel i is the i-th extra token of the
- * vocabulary.
+/* T5MaskedWordPieceDataset (Megatron-LM core/datasets/t5_dataset.py). Every sample equals Megatron-LM's sample. Spans
+ * of words are masked (data/masking.h). Sentinel i is the i-th extra token of the vocabulary.
  *
- *   encoder_tokens   the text with each span replaced by its sentinel; then 0
- *   tokens           [BOS], then each sentinel and the text of its span; then 0
- *   labels           the tokens without [BOS], then [EOS]; then 0 (Megatron-LM: -1; the weight is 0 in both)
+ *   encoder_tokens   the text with each span replaced by its sentinel, padded with 0
+ *   tokens           [BOS], then each sentinel and the text of its span, padded with 0
+ *   labels           the tokens without [BOS], then [EOS], padded with 0 (Megatron-LM: -1; both have weight 0)
  *   loss_mask        1 at the labels
  *   lengths, encoder_lengths  numbers of tokens */
 #include <inttypes.h>
@@ -35,8 +34,8 @@ static Err check_room(const DatasetPart *p, const Masking *m) {
     return ERR_OK;
 }
 
-/* Divides a text into the encoder's and the decoder's tokens. The decoder gets [BOS], the spans and [EOS]. As
- * in Megatron-LM, tokens inside a span that belong to no word are lost. */
+/* Divides a text into the encoder's and the decoder's tokens. The decoder's tokens are [BOS], the spans and [EOS]. As
+ * in Megatron-LM, tokens inside a span that belong to no word are dropped. */
 static void divide(const MaskTokens *special, const Masking *m, const int64_t *text, int64_t n, Row *encoder,
                    Row *decoder) {
     int64_t next = 0;

@@ -81,7 +81,7 @@ static Err sort_labels(TaskLabels *l, TaskSet *set) {
                     quote(l->n ? l->at[0] : "").s);
 }
 
-/* The classes that are known before any file is read. */
+/* Returns the classes that are known before any file is read. */
 static TaskLabels known_labels(const TaskConfig *c) {
     const char *const *of_format = task_format_labels(c->format), *const *names =
                                                                       of_format ? of_format : c->names;
@@ -95,7 +95,7 @@ static TaskLabels known_labels(const TaskConfig *c) {
 /* ---- files ---- */
 
 static Err check(const DatasetPart *p) {
-    enum { SHORTEST = 4 }; /* [CLS], a token of a, [SEP] and a token of b */
+    enum { SHORTEST = 4 }; /* number of tokens: [CLS], a token of a, [SEP] and a token of b */
     const TaskConfig *c = task(p);
     CHECK(c->batch > 0 && c->valid_batch > 0 && c->choices > 0, "batches of %" PRId64 " samples", c->batch);
     if (p->config->sequence_length < SHORTEST)

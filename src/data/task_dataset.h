@@ -2,20 +2,20 @@
  * row of a batch, and data/data.h counts each row as a sample.
  *
  *   training    each epoch is a permutation of all samples: torch.randperm with the seed plus the epoch's
- *               number, as in Megatron-LM's tasks/finetune_utils.py. An incomplete last batch is dropped or,
- *               with keep_last, filled with padding of weight 0
- *   validation  the samples of each file in order, with padding at the end */
+ *               number, as in Megatron-LM's tasks/finetune_utils.py. An incomplete last batch is dropped or, with
+ *               keep_last, completed with padding of weight 0
+ *   validation  the samples of each file in order, followed by padding */
 #pragma once
 
 #include "data/dataset.h"
 #include "data/task_set.h"
 
-/* DataConfig.kind_config of a task. Padding has the id DataConfig.pad, or 0 if that is -1. No position
+/* DataConfig.kind_config of a task. Padding has the id DataConfig.pad, or 0 if DataConfig.pad is -1. No position
  * attends to padding. */
 typedef struct TaskConfig {
     TaskFormat format;
     int64_t choices;          /* number of choices per question; 1 if samples have classes */
-    const char *const *names; /* names of the classes, if the format does not define them */
+    const char *const *names; /* names of the classes; used only if the format does not define them */
     int num_names;
     int64_t epochs;
     bool keep_last;

@@ -15,7 +15,7 @@
 
 enum { MOST_COLUMNS = 64, MOST_LABELS = 1000, MOST_QUESTION_TOKENS = 128 };
 
-/* A file that is being read. */
+/* The state of reading one file. */
 typedef struct TaskFile {
     TextReader *reader;
     PreprocessEncode *encode;
@@ -41,7 +41,7 @@ static Err line_error(const TaskFile *f, const char *why) {
 
 /* ---- samples ---- */
 
-/* Makes room for n + `more` elements. The capacity is always a power of two. */
+/* Enlarges an array of n elements to n + `more` elements. The capacity is always a power of two. */
 static void *grown(void *old, int64_t n, int64_t more, size_t size) {
     int64_t had = 1, room;
     while (had < n) had *= 2;
@@ -55,7 +55,7 @@ static bool is_space(uint32_t c) {
            c == 0x205f || c == 0x3000;
 }
 
-/* The text without blanks at its ends. */
+/* Returns the text without blanks at its ends. */
 static Str stripped(const char *s, size_t n) {
     Str out = {0};
     size_t begin = 0, end = n;
@@ -66,7 +66,7 @@ static Str stripped(const char *s, size_t n) {
     return out;
 }
 
-/* Python's text.replace(" . ", ". "). */
+/* Replaces " . " by ". ", like Python's text.replace(" . ", ". "). */
 static void close_dots(Str *text) {
     size_t to = 0;
     for (size_t from = 0; from < text->len; to++) {
@@ -77,7 +77,7 @@ static void close_dots(Str *text) {
     text->len = to;
 }
 
-/* Megatron-LM's clean_text: a run of blanks becomes one space, and " . " becomes ". ". */
+/* Cleans a text like Megatron-LM's clean_text: a run of blanks becomes one space, and " . " becomes ". ". */
 static Str cleaned(const char *s, size_t n) {
     enum { TIMES = 3 };
     Str out = {0};
@@ -162,7 +162,7 @@ typedef struct Columns {
         const char *s;
         size_t n;
     } at[MOST_COLUMNS];
-    int64_t n; /* there may be more than MOST_COLUMNS */
+    int64_t n; /* number of columns, which may exceed MOST_COLUMNS */
     const char *last;
     size_t last_size;
 } Columns;
@@ -180,7 +180,7 @@ static Columns split_columns(const Str *line) {
     }
 }
 
-/* Adds a sample of the text in column `first` and, unless second < 0, of the text in column `second`. */
+/* Adds a sample with the text of column `first` and, if second >= 0, the text of column `second`. */
 static Err add_texts(const TaskFile *f, const Columns *c, int first, int second, int64_t label) {
     TaskRow row = {.is_pair = second >= 0};
     ERR_RETURN(add_text(f, c->at[first].s, c->at[first].n, &row.a));
@@ -231,7 +231,7 @@ static bool is_texts(const json_t *list, size_t n) {
     return true;
 }
 
-/* Returns the question with each "_" replaced by the choice. Without "_", the choice follows the question. */
+/* Returns the question with each "_" replaced by the choice. If the question has no "_", appends the choice to it. */
 static Str joined(const json_t *question, const json_t *choice) {
     Str out = {0};
     const char *q = json_string_value(question);

@@ -1,4 +1,4 @@
-/* The tokenized samples of a task, and the formats of its files. The formats and the clean-up of texts follow
+/* The tokenized samples of a task, and the formats of its files. The formats and the cleaning of texts are those of
  * Megatron-LM tasks/{glue,race} and tasks/data_utils.py (removed in 2025-07). */
 #pragma once
 
@@ -9,11 +9,11 @@
 #include "base/err.h"
 #include "data/preprocess.h"
 
-/* The names of classes; a sample stores the index of its name. */
+/* The names of classes. A sample stores the index of the name of its class. */
 typedef struct TaskLabels {
     char **at; /* owned */
     int64_t n;
-    bool open; /* true: a new name is added; false: a new name is an error */
+    bool open; /* whether new names are added; otherwise, a new name is an error */
 } TaskLabels;
 void task_labels_free(TaskLabels *);
 
@@ -22,7 +22,7 @@ typedef struct TaskText {
     int64_t first, count;
 } TaskText;
 
-/* A sequence: one text, or a pair. */
+/* A sequence, which has one text or two texts. */
 typedef struct TaskRow {
     TaskText a, b;
     bool is_pair;
@@ -37,7 +37,7 @@ typedef struct TaskSet {
 } TaskSet;
 void task_set_free(TaskSet *);
 
-/* Formats of files:
+/* The formats of a task's files:
  *   mnli    a header, then lines with at least 11 columns: texts in columns 9 and 10, the label in the last
  *   qqp     a header, then lines with 6 columns: texts in columns 4 and 5, the label in the last
  *   race    JSON Lines {"article", "questions", "options", "answers"}, or a folder of such files, *.txt
@@ -49,7 +49,7 @@ typedef enum TaskFormat {
     TASK_FORMAT_LABELS
 } TaskFormat;
 
-/* The classes of a format, as a NULL-terminated list, or NULL if the format does not define classes. */
+/* Returns the classes of a format as a NULL-terminated list, or NULL if the format does not define classes. */
 const char *const *task_format_labels(TaskFormat);
 /* Adds the samples of a file or folder. A malformed line is a user error that names the line. */
 Err task_read(TaskFormat, const char *path, PreprocessEncode *, void *ctx, TaskLabels *, TaskSet *);

@@ -27,7 +27,7 @@ static Err open_next(TextReader *r) {
     return input_open(r->path, r->options, &r->input);
 }
 
-/* Reads the next line into the buffer; *more is false at the end of the file. */
+/* Reads the next line into the buffer, and sets *more to false at the end of the file. */
 static Err read_line(TextReader *r, bool *more) {
     str_clear(&r->buffer);
     ERR_RETURN(input_line(r->input, r->kind == PREPROCESS_JSONL, &r->buffer, more));
@@ -37,7 +37,7 @@ static Err read_line(TextReader *r, bool *more) {
 
 static bool is_blank(const Str *line) { return !line->len || strspn(line->s, " \t\r\v\f") == line->len; }
 
-/* Each next_... function appends one record; *more is false at the end of the file. */
+/* Each function next_... appends one record, and sets *more to false at the end of the file. */
 static Err next_line(TextReader *r, Str *out, bool *more) {
     do ERR_RETURN(read_line(r, more));
     while (*more && is_blank(&r->buffer));

@@ -29,7 +29,7 @@ typedef struct Format {
      * damage. */
     const char *(*step)(Unpack *, unsigned char *out, size_t *n, bool *ended);
     void (*end)(Unpack *);
-    bool padded; /* zeros may follow a part */
+    bool padded; /* whether zeros may follow a part */
 } Format;
 
 struct Unpack {
@@ -37,10 +37,10 @@ struct Unpack {
     int fd;
     int64_t bytes;
     unsigned char block[BLOCK];
-    size_t at, size;      /* range of `block` that is not used yet */
-    const Format *format; /* NULL: plain */
-    bool inside;          /* a compressed part is not complete */
-    bool begun;           /* a part has begun, so the decoder must be closed */
+    size_t at, size;      /* range of `block` that has not been decoded yet */
+    const Format *format; /* NULL for a plain file */
+    bool inside;          /* whether a compressed part is incomplete */
+    bool begun;           /* whether a part has begun; if so, the decoder must be closed */
     z_stream gzip;
     ZSTD_DStream *zstd;
 #ifdef ISOTRON_BZIP2
@@ -158,7 +158,7 @@ static const Format GZIP = {"gzip", gzip_begin, gzip_step, gzip_end, true},
 
 bool unpack_is_stdin(const char *path) { return !strcmp(path, "-"); }
 
-/* Reads more of the file if the block is used up; *have is false at the end of the file. */
+/* Reads more of the file if the block is fully decoded. Sets *have to false at the end of the file. */
 static Err more(Unpack *u, bool *have) {
     *have = u->at < u->size;
     if (*have) return ERR_OK;
@@ -182,7 +182,7 @@ static Err failed(const Unpack *u, const char *why) {
                     u->format->name, u->path, why);
 }
 
-/* Skips zeros between and after parts. Tapes and disks with fixed block sizes add such zeros. */
+/* Skips zeros between and after parts. Tapes and disks with fixed block sizes append zeros. */
 static Err skip_padding(Unpack *u, bool *have) {
     do {
         ERR_RETURN(more(u, have));
@@ -191,7 +191,8 @@ static Err skip_padding(Unpack *u, bool *have) {
     return ERR_OK;
 }
 
-/* A decoder may buffer output, so it is also called without input until it returns nothing. */
+/* Decodes bytes of the file. A decoder may buffer output, so it is also called without input until it returns no more
+ * output. */
 static Err unpack(Unpack *u, void *out, size_t room, size_t *got) {
     for (bool have, ended = false;;) {
         ERR_RETURN(u->inside ? more(u, &have) : skip_padding(u, &have));
@@ -221,7 +222,7 @@ static bool begins(const Unpack *u, const char *magic, size_t n) {
     return u->size >= n && !memcmp(u->block, magic, n);
 }
 
-/* A text may also begin with PAR1 or BZh, so the following bytes are also tested. */
+/* A plain text may begin with PAR1 or BZh, so the following bytes are also tested. */
 bool unpack_is_parquet(const Unpack *u) {
     return (begins(u, "PAR1", 4) || begins(u, "PARE", 4)) &&
            (u->size == 4 || u->block[4] < ' ' || u->block[4] > '~');
@@ -234,20 +235,22 @@ bool unpack_is_pipe(const Unpack *u) {
 
 static const Format *format_of(const Unpack *u) {
     static const char FIRST[] = "\x31\x41\x59\x26\x53\x59",
-                      NONE[] = "\x17\x72\x45\x38\x50\x90"; /* FIRST begins a block; NONE ends a stream */
+                      /* magic numbers of a block and of a stream's end */
+        NONE[] = "\x17\x72\x45\x38\x50\x90";
     const unsigned char *b = u->block;
     const bool skippable = u->size >= 4 && b[0] >> 4 == 5 && !memcmp(b + 1, "\x2a\x4d\x18", 3);
     if (begins(u, "\x1f\x8b", 2)) return &GZIP;
     if (begins(u, "\x28\xb5\x2f\xfd", 4) || skippable) return &ZSTD;
-    const size_t n = u->size < 6 ? 6 : u->size < MAGIC ? u->size - 4 : 6; /* a file may be truncated */
+    /* a file may be truncated */
+    const size_t n = u->size < 6 ? 6 : u->size < MAGIC ? u->size - 4 : 6;
     if (begins(u, "BZh", 3) && b[3] >= '1' && b[3] <= '9' &&
         (!memcmp(b + 4, FIRST, n) || !memcmp(b + 4, NONE, n)))
         return &BZIP2;
     return begins(u, "\xfd\x37zXZ", 6) || begins(u, "\x5d\0\0", 3) || begins(u, "LZIP\1", 5) ? &XZ : NULL;
 }
 
-/* Reads the first bytes, at most up to a newline, because a typed line may be shorter than a magic number,
- * and no magic number contains a newline. */
+/* Chooses the format by the first bytes. Reads at most one line, because a typed line may be shorter than a magic
+ * number, and no magic number contains a newline. */
 static Err choose(Unpack *u) {
     for (ssize_t n = 1; u->size < MAGIC && n > 0 && !memchr(u->block, '\n', u->size);) {
         do n = read(u->fd, u->block + u->size, BLOCK - u->size);

@@ -1,7 +1,7 @@
 /* Reads files as streams of uncompressed bytes. A file is plain or compressed by gzip (RFC 1952), Zstandard
- * (RFC 8878), bzip2, xz, lzma or lzip, recognised by its first bytes; "-" is standard input. A file may
- * consist of several compressed parts. Windows and dictionaries may have at most 2 GiB. The program may have
- * been built without bzip2 and xz. */
+ * (RFC 8878), bzip2, xz, lzma or lzip, which its first bytes indicate. "-" is standard input. A file may consist of
+ * several compressed parts. Windows and dictionaries may have at most 2 GiB. Support for bzip2 and xz depends on the
+ * build. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,13 +13,14 @@
 typedef struct Unpack Unpack;
 
 bool unpack_is_stdin(const char *path);
-/* The path is borrowed. A folder, or a file that cannot be opened, is a user error. */
+/* Opens a file. The path is borrowed. Returns a user error if the path is a folder or cannot be opened. */
 Err unpack_open(const char *path, Unpack **out);
-/* Whether the file is a Parquet file. It cannot be read as a stream, because its index is at the end. */
+/* Returns whether the file is a Parquet file. A Parquet file cannot be read as a stream, because its index is at the
+ * end. */
 bool unpack_is_parquet(const Unpack *);
 bool unpack_is_pipe(const Unpack *);
 /* Reads 1 to `n` bytes, and sets *got to their number, which is 0 at the end. Returns an error if the data is
  * damaged or truncated, or if reading fails. */
 Err unpack_read(Unpack *, void *out, size_t n, size_t *got);
-int64_t unpack_bytes(const Unpack *); /* bytes of the file read so far */
+int64_t unpack_bytes(const Unpack *); /* number of bytes of the file read so far */
 void unpack_close(Unpack *);

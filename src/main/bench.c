@@ -16,7 +16,7 @@
 #include "run/launch.h"
 #include "train/trainer.h"
 
-/* Checks --seconds, for benches that also accept 0. */
+/* Checks --seconds for benchmarks that also accept 0. */
 static void check_seconds(Args *args, double seconds) {
     if (!(seconds >= 0 && seconds <= COMMAND_MOST_S))
         args_problem(args, "--seconds: from 0 to %d", (int)COMMAND_MOST_S);
@@ -40,7 +40,7 @@ static const Arg TRAIN_ROWS[] = {
     ARG_ROW(BenchTrain, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
-enum { MOST_STEPS = 1000000 }; /* limits memory, because each step has a row */
+enum { MOST_STEPS = 1000000 }; /* a limit on memory, because each step has a row */
 
 static void use_train(Config *c, BenchTrain *o, Args *args) {
     args_use(args, ARG_TABLE(TRAIN_ROWS, o));
@@ -186,7 +186,7 @@ static int bench_infer_command(int argc, char **argv) {
 
 typedef struct ScalingWords {
     BenchScaling bench;
-    Config *point; /* [bench.points] the options of each run */
+    Config *point; /* [bench.points], the options of each run */
     bool weak;
     int64_t least;
 } ScalingWords;
@@ -220,10 +220,10 @@ static int64_t axis_size(const Config *c, int axis) {
 }
 
 static void choose_points(const Config *c, ScalingWords *w, Args *args) {
-    enum { MOST_RANKS = 1024 }; /* a limit on the number of threads per process */
+    enum { MOST_RANKS = 1024 }; /* limits the number of threads per process */
     BenchScaling *o = &w->bench;
     const int64_t problems = args->num_problems;
-    config_check_ranges(c, args); /* without this check, products may overflow */
+    config_check_ranges(c, args); /* otherwise, products could overflow */
     if (args->num_problems > problems) return;
     const int64_t each = config_model_ranks(c), least = i64_or(w->least, each), most = i64_or(c->ranks, 0);
     if (least < 1 || least % each) {
@@ -262,7 +262,7 @@ static void check_points(const Config *c, ScalingWords *w, Args *args) {
     }
 }
 
-/* Checks that each run can start, before anything is measured. */
+/* Checks that each run can start before the first measurement. */
 static Err check_runs(Setup *s, const ScalingWords *w) {
     const Config *c = &w->point[0];
     if (c->nccl_library) ERR_RETURN(comm_check_library(c->nccl_library, c->device == ON_CUDA));
@@ -474,7 +474,7 @@ static int bench_comm_command(int argc, char **argv) {
 
 static const struct {
     const char *name, *what;
-    bool on_ranks; /* whether the bench can run in several processes */
+    bool on_ranks; /* whether the benchmark can run in several processes */
     int (*run)(int argc, char **argv);
 } BENCHES[] = {
     {"train", "the time of a training step by op, compared with the peak of the device", true,
@@ -505,7 +505,7 @@ int command_bench(int argc, char **argv) {
         }
     const bool help = argc > 0 && (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h"));
     for (int i = 0; help && argc == 2 && i < N_BENCHES; i++)
-        if (!strcmp(argv[1], BENCHES[i].name)) return BENCHES[i].run(1, argv); /* isotron help bench train */
+        if (!strcmp(argv[1], BENCHES[i].name)) return BENCHES[i].run(1, argv); /* for isotron help bench */
     usage(help ? stdout : stderr);
     return help ? 0 : ERR_USER;
 }

@@ -47,7 +47,7 @@ void bench_refuse_same_files(Args *args, const char *json, const GateWords *w) {
     command_refuse_same_files(args, outputs, 2, inputs, 2);
 }
 
-/* Prints the verdict, and writes it to --junit and, with --against, to --json. With --baseline, the bench has
+/* Prints the verdict, and writes it to --junit and, with --against, to --json. With --baseline, the benchmark has
  * written its measurement to --json. */
 static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     static const ErrCode STATUS[] = {
@@ -60,7 +60,7 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     if (!e.code && json && g->options->against) {
         json_t *all = gate_json(g);
         e = bench_write(json, all);
-        if (e.code) e.code = ERR_INFRA; /* the verdict is valid although its file could not be written */
+        if (e.code) e.code = ERR_INFRA; /* the verdict is valid even if its file cannot be written */
         json_decref(all);
     }
     str_free(&text), str_free(&junit);
@@ -68,16 +68,16 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     return e;
 }
 
-/* Reads the baseline, and compares the properties of its run that it records with those of this run. Called
- * only on rank 0. */
+/* Reads the baseline, and compares the recorded properties of its run with those of this run. Only rank 0 calls this
+ * function. */
 static Err check_facts(void *gate, const json_t *facts) {
     Gate *g = gate;
     ERR_RETURN(gate_open_baseline(g));
     return gate_check_facts(g, facts);
 }
 
-/* Runs the bench and judges its result. Sets *verdict to whether this process has the verdict, which only the
- * process of rank 0 has. */
+/* Runs the benchmark and judges its result. Sets *verdict to whether this process has the verdict. Only the process
+ * of rank 0 has it. */
 static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     json_t *result = NULL;
     Str notes = {0};

@@ -1,4 +1,4 @@
-/* The speed gate of `isotron bench`: its options, and a run of a benchmark with or without it. */
+/* The speed gate of `isotron bench`: its options, and the function that runs a benchmark with or without the gate. */
 #pragma once
 
 #include "bench/gate/gate.h"
@@ -12,7 +12,7 @@ typedef struct GateWords {
 
 enum { GATE_OPTIONS = 5 };
 
-/* The arguments of the gate, and their options. */
+/* The arguments of the gate, and the table of their options. */
 typedef struct GateArgs {
     GateWords words;
     unsigned char given[GATE_OPTIONS];
@@ -29,11 +29,11 @@ void bench_refuse_same_files(Args *, const char *json, const GateWords *);
 typedef struct Bench {
     const char *name, *json;
     char **argv;
-    const char *more; /* an additional option for runs from which only the times are needed, or NULL if there
-                         is none */
+    /* an additional option for runs of which only the times are needed, or NULL if there is none */
+    const char *more;
     Err (*measure)(void *arg, const BenchGuard *guard, json_t **result);
     void *arg;
 } Bench;
 
-/* Runs a bench, with the gate if requested. Returns the exit status. */
+/* Runs a benchmark, with the gate if it is requested. Returns the exit status. */
 int bench_run(const Bench *, const GateOptions *);

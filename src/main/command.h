@@ -1,5 +1,4 @@
-/* The commands of the program. Each is in a separate file. These files only parse arguments and call the
- * modules. */
+/* The commands of the program. Each command has a file, which only parses arguments and calls the modules. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -32,7 +31,7 @@
                   "train a byte-level BPE or unigram tokenizer and write its tokenizer.json")                \
     COMMAND(docs, false, "print docs/reference/options.md: every option with its default, range and meaning")
 
-/* Each command gets the words after its name, prints usage errors, and returns the exit status. */
+/* A command receives the words after its name, prints usage errors, and returns the exit status. */
 #define NAMED_COMMAND(function, name, on_ranks, what) int command_##function(int argc, char **argv);
 #define COMMAND(name, on_ranks, what)                 NAMED_COMMAND(name, #name, on_ranks, what)
 COMMANDS
@@ -41,10 +40,10 @@ COMMANDS
 
 /* ---- shared by several commands (common.c) ---- */
 
-/* The longest time, in seconds, for which an option may let a command measure. */
+/* The maximum measurement time, in seconds, that an option may set. */
 enum { COMMAND_MOST_S = 1000000 };
 
-/* Prints the help, notes or problems that a parse produced. If the result is false, the command must return
+/* Prints the help, notes or problems that a parse has produced. If the result is false, the command must return
  * *status. */
 bool command_ready(const Args *, Err, int *status);
 /* Runs a command after parsing: calls command_ready, then run(arg), and prints the error of run. Frees the
@@ -67,50 +66,51 @@ void command_refuse_same_files(Args *, const NamedFile *outputs, int num_outputs
  * because the results are still valid. */
 Err command_write_report(const char *path, const Str *);
 
-/* --input-encoding of the commands that read texts: the help text, and a check that reports an unknown
+/* The option --input-encoding of the commands that read texts: its help text, and a check that reports an unknown
  * encoding. */
 #define COMMAND_INPUT_ENCODING "Encoding of the input: latin1, cp1252, utf-16 or another that iconv knows."
 void command_check_encoding(Args *, const char *encoding);
 
-/* --input-format of the commands that read texts: the help text, and the values in the order of
+/* The option --input-format of the commands that read texts: its help text, and its values in the order of
  * PreprocessInput. */
 #define COMMAND_INPUT_FORMAT                                                                                 \
     "jsonl: one object per line; text: one document per file; paragraphs: one per block of lines."
 extern const char *const command_input_formats[];
 
-/* Options of a model and its tokenizer. All memory except the tokenizer belongs to the arena. */
+/* The options of a model, and its tokenizer. All memory except the tokenizer's belongs to the arena. */
 typedef struct Setup {
     Arena *arena;
     Config config;
     Tokenizer *tokenizer; /* NULL if the options name no tokenizer */
 } Setup;
-/* Opens the tokenizer and computes `derived`. A missing vocabulary is a user error. */
+/* Opens the tokenizer and computes `derived`. Returns a user error if the vocabulary is missing. */
 Err setup_finish(Setup *);
-/* As setup_finish, for a command that needs a tokenizer. */
+/* Like setup_finish, for a command that needs a tokenizer. */
 Err setup_finish_for_text(Setup *);
-/* Returns an error if --hf-model-type names a type that does not fit the model. Call it after the classes of
- * a task are known. */
+/* Returns an error if --hf-model-type names a type that does not fit the model. Call this function after the classes
+ * of a task are known. */
 Err setup_check_type(const Setup *);
-/* Sets the special tokens for masked language modelling. If there is no mask token, mock data uses the last
+/* Sets the special tokens for masked language modelling. If the tokenizer has no mask token, mock data uses the last
  * ids of the vocabulary. */
 Err setup_mask_tokens(const Setup *, MaskTokens *out);
-/* Sets the tokens of --fim-data. Returns an error that names those that the tokenizer lacks. */
+/* Sets the tokens of --fim-data. Returns an error that names the tokens that the tokenizer lacks. */
 Err setup_fim_tokens(const Setup *, FimTokens *out);
-/* Functions of a Tokenizer for datasets, which must not depend on tokenizers: PreprocessEncode and FimDecode. */
+/* The functions PreprocessEncode and FimDecode for a Tokenizer. Datasets must not depend on tokenizers, so they call
+ * these functions. */
 Err setup_encode(void *tokenizer, const char *text, size_t n, int32_t **ids, size_t *count);
 Err setup_decode(void *tokenizer, const int32_t *ids, size_t n, char **text, size_t *bytes);
 void setup_free(Setup *);
-/* Opens the tokenizer that the options describe, and sets *out to NULL if they describe none. */
+/* Opens the tokenizer that the options describe. Sets *out to NULL if they describe no tokenizer. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
-/* Like setup_tokenizer, for the export of a model of type `model_type`. If transformers would read the
- * tokenizer's files as a different tokenizer, *json is set to the text of a tokenizer.json to export instead,
- * which the caller frees (TokenizerConfig.export_json). */
+/* Like setup_tokenizer, for the export of a model of type `model_type`. If transformers would read the tokenizer's
+ * files as a different tokenizer, sets *json to the text of a tokenizer.json to export instead, which the caller
+ * frees (TokenizerConfig.export_json). */
 Err setup_tokenizer_export(const Config *, const char *model_type, Tokenizer **out, char **json);
-/* For commands that only tokenize: setup_check_tokenizer reports missing options of a tokenizer.
+/* Functions for commands that only tokenize. setup_check_tokenizer reports missing options of a tokenizer.
  * setup_tokenizer_alone opens the tokenizer, and prints a note if --vocab-size has no effect. */
 void setup_check_tokenizer(const Config *, Args *);
 Err setup_tokenizer_alone(const Config *, Tokenizer **out);
-/* Opens the checkpoint of step `ckpt_step` in the folder `path`, or the newest one if the step is not set.
+/* Opens the checkpoint of step `ckpt_step` in the folder `path`, or the newest checkpoint if the step is not set.
  * `path` may also be the folder of one checkpoint. */
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
 /* Sets *ends to the ids that end a text, which the caller frees. The ids of an imported checkpoint (ckpt/hf/tokens.h)

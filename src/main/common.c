@@ -50,7 +50,7 @@ bool command_ready(const Args *args, Err e, int *status) {
         terminal_print(stderr, note);
     }
     if (!e.code) return true;
-    /* the first problem is in e; the others are printed after it */
+    /* the message of e is the first problem, and the other problems are printed after it */
     *status = say(e, args->num_problems > 1 ? strchr(args->problems.s, '\n') + 1 : "");
     return false;
 }
@@ -95,8 +95,8 @@ void command_check_encoding(Args *args, const char *encoding) {
     if (e.code) args_problem(args, "%s.", e.msg);
 }
 
-/* Makes a path absolute, because a checkpoint that stores the path may be loaded by a process in another
- * working directory. */
+/* Makes a path absolute, because a checkpoint stores the path, and a process in another working directory may load
+ * the checkpoint. */
 static void absolute(const char **path, Arena *arena) {
     char *full = *path ? realpath(*path, NULL) : NULL;
     if (full) *path = arena_printf(arena, "%s", full);
@@ -122,7 +122,7 @@ static const char **extra_tokens(const Config *c, int64_t extra) {
 Err setup_tokenizer(const Config *c, Tokenizer **out) { return setup_tokenizer_export(c, NULL, out, NULL); }
 
 Err setup_tokenizer_export(const Config *c, const char *model_type, Tokenizer **out, char **json) {
-    enum { BERT_CASE_EXTRA = 100, TIKTOKEN_SPECIAL = 1000 }; /* Megatron-LM build_tokenizer.py */
+    enum { BERT_CASE_EXTRA = 100, TIKTOKEN_SPECIAL = 1000 }; /* from Megatron-LM's build_tokenizer.py */
     *out = NULL;
     if (!c->tokenizer_type) return ERR_OK;
     const bool null = !strcmp(c->tokenizer_type, "NullTokenizer");
@@ -167,7 +167,7 @@ void setup_check_tokenizer(const Config *c, Args *args) {
         args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");
 }
 
-/* Whether --vocab-size defines the vocabulary of this type, or a part of it. */
+/* Returns whether --vocab-size defines the vocabulary of this type, or a part of it. */
 static bool reads_vocab_size(const char *type) {
     return !strcmp(type, "NullTokenizer") || !strcmp(type, "ByteLevelTokenizer") ||
            !strcmp(type, "TikTokenizer");
@@ -199,7 +199,7 @@ Err setup_finish(Setup *s) {
                         s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
                         tokenizer_vocab_size(s->tokenizer), (long long)s->config.derived.vocab_size);
     if (s->config.derived.padded_vocab_size <
-        /* the tokenizer's size is only known here; the rules check --vocab-size */
+        /* The size of the tokenizer is known only here. The rules check --vocab-size. */
         s->config.derived.vocab_size)
         return err_user("--padded-vocab-size %lld is less than the %lld ids of the %s: raise or remove it",
                         (long long)s->config.derived.padded_vocab_size,

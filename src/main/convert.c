@@ -51,7 +51,7 @@ typedef struct Job {
     Setup setup;
     Options options;
     Args args;
-    HfModelType type; /* type of the imported config.json */
+    HfModelType type; /* model type of the imported config.json */
 } Job;
 
 static const char USAGE[] =
@@ -118,9 +118,8 @@ static Err save(const Job *j, const Model *m, json_t *tokens) {
     return e;
 }
 
-/* Returns an error if the import would be written into the folder of a training run: the import has step 0,
- * but --load of that folder would then read it as the newest checkpoint. Only another import may be
- * overwritten. */
+/* Returns an error if the import would be written into the folder of a training run. The import has step 0, but
+ * --load of this folder would then read it as the newest checkpoint. Only another import may be overwritten. */
 static Err check_save_folder(const char *dir, bool overwrite) {
     int64_t *all, n;
     Err e = ckpt_list(dir, &all, &n);
@@ -195,15 +194,15 @@ static Err import_model(Job *j, const Ckpt *none) {
     return e;
 }
 
-/* Adds the options of the folder's tokenizer, if its type is supported. A path may contain any byte, so the
- * options are added as words of a command line, not as text of a file. */
+/* Adds the options of the folder's tokenizer, if its type is supported. A path may contain any byte, so the options
+ * are added as words of a command line instead of text of a file. */
 static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
     char type[] = "--tokenizer-type=HuggingFaceTokenizer", *path = tokenizer_find_vocabulary(dir);
     if (path) args_line(args, 2, (char *[]){type, arena_printf(arena, "--tokenizer-model=%s", path)});
     free(path);
 }
 
-/* Opens the tokenizer. If the tokenizer is not supported, the checkpoint is stored without one, but it is an
+/* Opens the tokenizer. If the tokenizer is not supported, the checkpoint is stored without a tokenizer. This is an
  * error if the command line names the tokenizer. */
 static Err check_tokenizer(Job *j) {
     Config *c = &j->setup.config;
@@ -232,14 +231,14 @@ static Err check_hf_folder(const char *dir, Arena *arena) {
 
 /* Reads the options of config.json, which the command line may override. */
 static Err read_hf_options(Job *j, int argc, char **argv) {
-    const char *dir = j->options.from_hf; /* kept, because the options are parsed again below */
+    const char *dir = j->options.from_hf; /* saved, because the options are parsed again below */
     char *path = arena_printf(j->setup.arena, "%s/config.json", dir);
     Str conf = {0};
     Err e = check_hf_folder(dir, j->setup.arena);
     if (!e.code) e = hf_config_import(path, &conf);
     if (!e.code) {
         const Config *c = &j->setup.config;
-        Config alone = {0}; /* options of config.json only */
+        Config alone = {0}; /* only the options of config.json */
         const Err of_file = hf_config_parse(path, &conf, j->setup.arena, &alone);
         j->type = alone.hf_model_type;
         args_free(&j->args);
@@ -283,9 +282,8 @@ static void name_token(json_t *config, const char *key, const Tokenizer *t, int6
     if (text) json_object_set_new(config, key, json_stringn(text, n));
 }
 
-/* Adds tokenizer_config.json. Without this file, AutoTokenizer would choose a class by the model's type, and
- * such a class may replace parts of tokenizer.json. It is also the only file with the special tokens that
- * options set. */
+/* Adds tokenizer_config.json. Without this file, AutoTokenizer would choose a class by the model's type, and such a
+ * class may replace parts of tokenizer.json. Only this file contains the special tokens that options set. */
 static void add_tokenizer_config(HfExtras *x, const Config *c, const Tokenizer *t, json_t *config) {
     static const struct {
         const char *key, *names[2];
@@ -331,7 +329,8 @@ static void add_tokenizer_files(HfExtras *x, const Config *c, const Tokenizer *t
     char *config_path = mem_printf("%s/tokenizer_config.json", dir),
          *tekken = mem_printf("%s/tekken.json", dir);
     json_t *config = NULL;
-    if (!spm && file_exists(config_path)) json_file(config_path, &config); /* the tokenizer has read it */
+    /* the tokenizer has already read this file */
+    if (!spm && file_exists(config_path)) json_file(config_path, &config);
     if (json)
         x->files[x->num_files++] = (HfFile){.name = "tokenizer.json", .content = json};
     else if (spm)
@@ -353,9 +352,9 @@ static void take_id(json_t *from, const char *key, int64_t id) {
     if (id >= 0) json_object_set_new(from, key, json_integer(id));
 }
 
-/* Adds the token ids that the import stored in the checkpoint, then those of the tokenizer, and the
- * tokenizer's files. If only the checkpoint names the tokenizer, a missing file causes a note instead of an
- * error, because the file may be on another machine. */
+/* Adds the token ids that the import stored in the checkpoint, then the tokenizer's ids, and the tokenizer's files.
+ * If only the checkpoint names the tokenizer, a missing file causes a note instead of an error, because the file may
+ * be on another machine. */
 static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, Str *notes) {
     const Config *c = &j->setup.config;
     const int64_t vocab_size = j->setup.config.derived.vocab_size;

@@ -6,7 +6,8 @@
 #include "base/mem.h"
 #include "run/source.h"
 
-/* Parses the options of the checkpoint. Options of the machine, the layout and the precision are those of the run. */
+/* Parses the options of the checkpoint. Options of the machine, the layout and the precision are copied from the
+ * run. */
 static Err parse(const Config *c, Setup *draft, Args *args) {
     char *words[] = {"--load", (char *)c->speculative_model};
     json_t *own = source_options(c, CLASS_NUMERIC | CLASS_LAYOUT);
@@ -31,7 +32,7 @@ static char *spelling(const Tokenizer *t, int32_t id, size_t *n) {
     return tokenizer_decode(t, &id, 1, &bytes, n).code ? NULL : bytes;
 }
 
-/* Returns the first id that the tokenizers spell differently, or -1. */
+/* Returns the first id that the tokenizers spell differently, or -1 if there is none. */
 static int32_t different(const Tokenizer *a, const Tokenizer *b) {
     for (int32_t i = 0; i < tokenizer_vocab_size(a); i++) {
         size_t n, m;

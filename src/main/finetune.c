@@ -14,7 +14,7 @@ static Err check_options(Setup *s, Args *args) {
     Config *c = &s->config;
     c->train_iters = 0;                                     /* set_options sets the number of steps */
     if (c->epochs == 0) c->skip_train = c->finetune = true; /* evaluation needs only the weights */
-    /* if the model is unsuitable, its other options need not be checked */
+    /* If the model is unsuitable, its other options need not be checked. */
     Err loaded = checkpoint_check_task(c);
     if (loaded.code) return args->num_problems ? args_end(args) : loaded;
     if (c->use_checkpoint_args) loaded = source_args(c, s->arena, &args->notes);
@@ -37,7 +37,7 @@ static Err set_options(Setup *s, const Data *data, const TaskLabels *labels, Arg
     c->class_labels = (TextList){names, labels->n};
     c->train_iters = train ? c->epochs * (data_facts(train).epoch / s->config.derived.global_batch_size) : 0;
     if (c->keep_last) c->calculate_per_token_loss = true; /* batches have unequal numbers of samples */
-    /* repeats the check, now that the number of steps is known */
+    /* Repeats the check, because the number of steps is now known. */
     config_check(c, CHECKS, args);
     const Err e = args_end(args);
     if (e.code) return e;

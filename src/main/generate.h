@@ -1,4 +1,4 @@
-/* The parts of `generate`: its prompts, its output and its conversations. */
+/* The parts of the command `generate`: prompts, output and conversations. */
 #pragma once
 
 #include "chat/chat.h"
@@ -10,22 +10,22 @@ typedef struct GenerateJob {
     Setup setup, draft;
     Prompt *prompts;  /* [n] */
     char **texts;     /* [n] */
-    int64_t *lengths; /* [n] numbers of tokens to generate */
+    int64_t *lengths; /* [n], the number of tokens to generate for each prompt */
     int64_t n;
-    int64_t *ends, n_ends, start; /* as in GenerateOptions */
+    int64_t *ends, n_ends, start; /* these members are explained in GenerateOptions */
     Chat *chat;                   /* NULL without --interactive */
 } GenerateJob;
 
-/* The results of --inference-repeat-n runs: all but `out` are numbers of runs or of the last one. */
+/* The results of --inference-repeat-n runs. `out` and `counts` are results of the last run. */
 typedef struct GenerateResults {
-    Generated *out; /* [n] of the last run */
-    double *rates;  /* [n_rates] tokens per second of each run */
+    Generated *out; /* [n], the samples of the last run */
+    double *rates;  /* [n_rates], tokens per second of each run */
     int64_t n_rates;
     EngineCounts counts;
-    int64_t most_bytes; /* that a rank has allocated on its device */
+    int64_t most_bytes; /* maximum number of bytes that a rank has allocated on its device */
 } GenerateResults;
 
-/* A T5 answers its prompt, so the output does not repeat it. */
+/* The output of a T5 does not contain the prompt, because the decoder generates only the answer. */
 static inline bool generate_is_t5(const GenerateJob *j) { return j->setup.config.model == MODEL_t5; }
 static inline bool generate_is_hf_t5(const GenerateJob *j) {
     const HfModelType type = j->setup.config.hf_model_type;
@@ -44,21 +44,21 @@ Err generate_read_prompts(GenerateJob *);
 
 /* ---- output (generate_output.c) ---- */
 
-/* Decodes tokens; the caller frees the text. A model with a padded vocabulary has more ids than its tokenizer; the
- * additional ids have no text, as in transformers. */
+/* Decodes tokens. The caller frees the text. A model with a padded vocabulary has more ids than its tokenizer. As in
+ * transformers, the additional ids have no text. */
 Err generate_decode(const GenerateJob *, const int32_t *tokens, int64_t n, char **text, size_t *bytes);
-/* Decodes the new tokens; the caller frees the text. *before is the number of bytes before the first --stop text, or -1
- * if there is none. */
+/* Decodes the new tokens. The caller frees the text. *before is the number of bytes before the first --stop text, or
+ * -1 if there is none. */
 Err generate_find_stop(const GenerateJob *, int64_t sample, const Generated *, char **text, size_t *bytes,
                        int64_t *before);
-/* Prints a sample: a header if there are several, the text up to the --stop text, which may end inside the last token,
- * and the log-probabilities. */
+/* Prints a sample: a header if there are several samples, the text up to the --stop text (which may end inside the
+ * last token), and the log-probabilities. */
 Err generate_print(const GenerateJob *, int64_t sample, const Generated *);
 
-/* Prints samples in order, each as soon as its tokens come. */
+/* Prints samples in order, and each token of a sample as soon as possible. */
 typedef struct GenerateStream GenerateStream;
 GenerateStream *generate_stream_new(const GenerateJob *, const Generated *out);
-/* Prints what can be printed now. */
+/* Prints all tokens that can be printed now. */
 void generate_stream_print(GenerateStream *);
 void generate_stream_free(GenerateStream *); /* NULL is fine */
 
@@ -67,5 +67,6 @@ Err generate_write_json(const GenerateJob *, const GenerateResults *);
 
 /* ---- conversations (generate_chat.c) ---- */
 
-/* Answers lines of standard input with the chat template, until its end or /exit. All ranks must call it. */
+/* Answers lines of standard input with the chat template until the end of the input or a line /exit. All ranks must
+ * call this function. */
 Err generate_chat(const GenerateJob *, const ModelRun *, Comm *);

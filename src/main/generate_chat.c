@@ -11,15 +11,15 @@
 #include "main/pools.h"
 #include "server/text.h"
 
-enum { PATIENCE_S = 365 * 24 * 3600 /* a person may think for as long */ };
+enum { PATIENCE_S = 365 * 24 * 3600 /* a user may need this time for the next message */ };
 
-/* The conversation, on rank 0. */
+/* The state of the conversation on rank 0. */
 typedef struct Talk {
     const GenerateJob *job;
     Fleet *fleet;
     StopList stops;
     json_t *messages;
-    int64_t context, turn; /* context: number of tokens */
+    int64_t context, turn; /* `context` is the maximum number of tokens */
     TextStream text;       /* the answer's text */
     Str answer;
     Finish finish;
@@ -27,7 +27,7 @@ typedef struct Talk {
 
 /* ---- reading ---- */
 
-/* Reads a line of standard input, without its newline. Returns false at the end. */
+/* Reads a line of standard input without its newline. Returns false at the end. */
 static bool read_line(Str *line) {
     char *text = NULL;
     size_t size = 0;
@@ -55,7 +55,7 @@ static void take_event(void *arg, const EngineEvent *event) {
     if (event->kind == EVENT_TOKEN && t->text.stopped) fleet_abort(t->fleet, event->id);
 }
 
-/* Tokenizes the conversation, of which the next message is the answer. */
+/* Tokenizes the conversation as the prompt of the next answer. */
 static Err encode(const Talk *t, int32_t **ids, int64_t *n) {
     const ChatRequest request = {.messages = t->messages, .add_generation_prompt = true};
     const time_t seconds = time(NULL);
@@ -112,7 +112,7 @@ static void add_message(Talk *t, const char *role, const Str *content) {
                                                  json_stringn(content->s ? content->s : "", content->len)));
 }
 
-/* Answers a message. If that is impossible, the conversation is as before. */
+/* Answers a message. After an error, the conversation is unchanged. */
 static Err answer(Talk *t, const Str *line) {
     int32_t *ids;
     int64_t n;
@@ -151,7 +151,8 @@ static void converse(Talk *t) {
     str_free(&line);
 }
 
-/* The engine has pages for the whole context, or as many as fit into its memory. *tokens is set to their number. */
+/* Opens the engine. It has pages for the entire context, or the number of pages that fit into its memory. Sets
+ * *tokens to the number of tokens for which there are pages. */
 static Err open_fleet(const Config *c, const ModelRun *run, int64_t *tokens, Fleet **out) {
     const Model *m = run->model;
     EngineLimits limits = {.page = ENGINE_PAGE,

@@ -23,7 +23,7 @@ static Err add_prompt(GenerateJob *j, const char *text, size_t length, int64_t m
     return ERR_OK;
 }
 
-/* Adds the whole input as one prompt, without the newline at its end. */
+/* Adds the entire input as one prompt, without the newline at its end. */
 static Err add_all(GenerateJob *j, Input *in, const char *path) {
     (void)path;
     Str text = {0};
@@ -40,7 +40,7 @@ static Err add_line(GenerateJob *j, const Str *line) {
     return line->len ? add_prompt(j, line->s, line->len, j->setup.config.tokens_to_generate) : ERR_OK;
 }
 
-/* Reads the number of tokens to generate, which --num-tokens-from-file takes from the line. */
+/* Reads the number of tokens to generate from the line, as --num-tokens-from-file requires. */
 static Err read_length(const GenerateJob *j, JsonText value, const char *key, int64_t *out) {
     *out = j->setup.config.tokens_to_generate;
     if (!j->setup.config.num_tokens_from_file) return ERR_OK;

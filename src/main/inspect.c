@@ -33,7 +33,7 @@ static const Arg ROWS[] = {
 
 /* ---- a checkpoint ---- */
 
-/* Prints the options of the model that differ from their defaults, as lines for --config. */
+/* Prints the options of the model that differ from their defaults as lines for --config. */
 static Err print_model(const Manifest *m, Arena *arena) {
     const json_t *stored = json_object_get(m->state, "config");
     if (!stored) return puts("the checkpoint does not record the options of its model"), ERR_OK;
@@ -120,7 +120,7 @@ static Err inspect_dataset(const char *prefix) {
     return ERR_OK;
 }
 
-/* The batch size at the end of the run; 0 if the options do not set a batch size. */
+/* Returns the batch size at the end of the run, or 0 if the options do not set a batch size. */
 static int64_t last_batch(const Config *c) {
     const int64_t n = config_batch_steps(c, NULL, 0);
     if (n < 1 || (!c->step_batch_size_schedule && !i64_is_set(c->global_batch_size))) return 0;
@@ -130,7 +130,7 @@ static int64_t last_batch(const Config *c) {
     return size;
 }
 
-/* Shows the schedule of one data-parallel replica, so the batch size is that of one replica. */
+/* Prints the schedule of one data-parallel replica. The batch size is therefore the size for one replica. */
 static Err inspect_schedule(const Config *c, Arena *arena) {
     PipelineLayout layout;
     PipelineSpec spec;

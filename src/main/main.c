@@ -39,7 +39,7 @@ static void usage(FILE *to) {
 
 /* Commands of other frameworks that this program does not have. */
 static const struct {
-    const char *words, *answer; /* words: separated and surrounded by blanks */
+    const char *words, *answer; /* `words` are separated and surrounded by blanks */
 } OTHERS[] = {
     {" server run_text_generation_server run_inference_server run_dynamic_text_generation_server ",
      "use 'serve'"},
@@ -69,7 +69,7 @@ static const struct {
     {" merge_datasets ", "use 'merge'"},
 };
 
-/* The answer for a command of another framework, or NULL if there is none. The names of Megatron-LM's scripts
+/* Returns the answer for a command of another framework, or NULL if there is none. The names of Megatron-LM's scripts
  * may have a folder and an extension. */
 static const char *other_answer(const char *word) {
     const char *slash = strrchr(word, '/'), *name = slash ? slash + 1 : word;
@@ -101,7 +101,7 @@ static const Command *find_command(const char *word) {
     return NULL;
 }
 
-/* `isotron help [COMMAND [WORD]]` is `isotron COMMAND --help [WORD]`. */
+/* Runs `isotron help [COMMAND [WORD]]` as `isotron COMMAND --help [WORD]`. */
 static int help(int argc, char **argv) {
     if (argc < 1) return usage(stdout), 0;
     const Command *c = find_command(argv[0]);
@@ -114,10 +114,11 @@ static int help(int argc, char **argv) {
 }
 
 /* Ends the process if there is not enough address space for the threads that OpenBLAS has started before
- * main. Each thread maps a buffer, and retries forever if this fails; an exit or a fork would then wait
- * forever for these threads. */
+ * main. Each thread maps a buffer, and retries forever if this fails. An exit or a fork would then wait forever for
+ * these threads. */
 static void check_address_space(void) {
-    const double each = 136 << 20, needed = each * openblas_get_num_threads(); /* buffer and stack */
+    /* the size of a buffer and a stack */
+    const double each = 136 << 20, needed = each * openblas_get_num_threads();
     struct rlimit limit;
     if (openblas_get_num_threads() == 1 || getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY ||
         (double)limit.rlim_cur >= needed)
@@ -146,7 +147,7 @@ int main(int argc, char **argv) {
     fault_scope(&scope);
     check_address_space();
     fault_on_lost_pages();
-    signal(SIGXFSZ, SIG_IGN); /* so that writes beyond the file size limit return an error */
+    signal(SIGXFSZ, SIG_IGN); /* writes beyond the file size limit then return an error */
     const int status = run(argc, argv);
     if (!fflush(stdout) && !ferror(stdout)) return status;
     command_fail(err_infra("not all of the output could be written; check the standard output and its disk"));

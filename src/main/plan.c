@@ -39,8 +39,8 @@ static void check(const Options *o, const Config *c, Args *args) {
     command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1, NULL, 0);
 }
 
-/* Opens the GPU, if the plan is for GPUs and this machine has one. The plan then includes the scratch memory
- * of kernels. */
+/* Opens the GPU if the plan is for GPUs and this machine has a GPU. The plan then includes the scratch memory of
+ * kernels. */
 static Device *open_gpu(const Setup *s) {
     Device *device = NULL;
     const DeviceSpec spec = map_device_spec(&s->config, 0);
@@ -51,8 +51,8 @@ static Device *open_gpu(const Setup *s) {
     return device;
 }
 
-/* Sets *pass to whether the layout or, with --search, any layout fits. It is true if the memory of the device
- * is not known. */
+/* Sets *pass to whether the layout or, with --search, any layout fits. If the memory of the device is not known,
+ * *pass is true. */
 static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (o->json) ERR_RETURN(file_check_target(o->json));
     const Config *c = &s->config;
@@ -95,7 +95,7 @@ int command_plan(int argc, char **argv) {
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
     Err loaded = ERR_OK;
     if (!args.help && s.config.use_checkpoint_args) loaded = source_args(&s.config, s.arena, &args.notes);
-    s.config.skip_train = true; /* a plan needs neither --lr nor --train-iters */
+    s.config.skip_train = true; /* a plan does not need --lr and --train-iters */
     if (!config_given(&s.config, device)) s.config.device = ON_CUDA;
     if (!args.help && !loaded.code) {
         check(&o, &s.config, &args);

@@ -18,7 +18,7 @@ typedef struct Options {
     int64_t workers, log_interval, partitions, max_documents;
     I64List workers_to_check;
     bool keep_sequential_samples, find_optimal_num_workers;
-    int input_format; /* PreprocessInput */
+    int input_format; /* a PreprocessInput */
     Config config;
 } Options;
 
@@ -60,8 +60,8 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, log_interval, "log-interval", ARG_I64, "1000", "Documents between progress lines."),
 };
 
-/* Options of Megatron-LM's preprocess_data.py that concern its processes and temporary files, and have no
- * effect here. */
+/* Options of Megatron-LM's preprocess_data.py that affect only its processes and temporary files, and have no effect
+ * here. */
 static const Foreign NOTED[] = {
     {.kind = FOREIGN_NOTED,
      .words = "performance-dir= parquet-batch-size= log-interval-seconds= skip-document-count "
@@ -118,7 +118,7 @@ static Err write_dataset(const Options *o, PreprocessConfig c) {
 
 typedef struct Speed {
     int64_t workers;
-    double rate; /* documents per second */
+    double rate; /* number of documents per second */
 } Speed;
 
 static int by_rate(const void *a, const void *b) {
@@ -164,8 +164,7 @@ static Err run(void *options) {
 
 static bool is_number_of_workers(int64_t n) { return n >= 1 && n <= 1024; }
 
-/* Checks --workers-to-check. As in Megatron-LM, numbers that are not a multiple of --partitions are
- * skipped. */
+/* Checks --workers-to-check. As in Megatron-LM, numbers that are not multiples of --partitions are skipped. */
 static void check_measurement(const Options *o, Args *args) {
     int64_t usable = 0;
     for (int64_t i = 0; i < o->workers_to_check.count; i++) {

@@ -19,7 +19,7 @@ static const Arg ROWS[] = {
             "exit. No file changes."),
 };
 
-/* Opens the tokenizer, and sets `facts` from it. */
+/* Opens the tokenizer, and sets `facts` to its properties. */
 static Err prepare(Setup *s, TokenFacts *facts) {
     const Config *c = &s->config;
     ERR_RETURN(setup_finish(s));
@@ -45,7 +45,7 @@ static void print_memory(const RunPlan *plan) {
     str_free(&text);
 }
 
-/* Prints the banner of the run, and then each problem with its files. Returns the exit status. */
+/* Prints the banner of the run, and then each problem with the files of the run. Returns the exit status. */
 static int check(Setup *s, int64_t idle) {
     TokenFacts facts;
     RunPlan plan;

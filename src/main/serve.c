@@ -22,11 +22,11 @@
 #include "server/http.h"
 
 enum {
-    REQUESTS = 256, /* that run at the same time by default */
+    REQUESTS = 256, /* default number of concurrent requests */
     TURN_MS = 50,
     UNREAD_BYTES = 16 << 20,
     UNREAD_MS = 10000,
-    GRACE_S = 2, /* for writing answers after the deadline */
+    GRACE_S = 2, /* seconds for writing answers after the deadline */
 };
 static const int64_t NS_PER_S = 1000000000;
 
@@ -39,8 +39,8 @@ typedef struct ServeJob {
 
 /* ---- the pool of pages ---- */
 
-/* The pool of a replica has pages for all requests that it may run, or as many as fit into its memory. All ranks must
- * call it and get the same result. */
+/* Sets the limits of the engine. The pool of a replica has pages for all requests that the replica may run, or the
+ * number of pages that fit into its memory. All ranks must call this function, and all ranks get the same result. */
 static Err find_limits(const Config *c, const ModelRun *r, const Speculation *speculation,
                        EngineLimits *out) {
     const int64_t page = c->inference_dynamic_batching_block_size,
@@ -91,17 +91,17 @@ static Served served_of(const ServeJob *j, const ModelRun *r, const EngineLimits
                     .seed = c->derived.random_seed};
 }
 
-/* The server that a signal ends. */
+/* The state of the thread that ends the server after a signal. */
 typedef struct Ending {
     Queue *queue;
     int64_t timeout_s;
-    atomic_bool interrupted; /* whether another rank has the signal */
-    atomic_bool done;        /* whether the thread of the engine has nothing left to do */
+    atomic_bool interrupted; /* whether another rank has received the signal */
+    atomic_bool done;        /* whether the engine's thread has finished its work */
 } Ending;
 
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL); }
 
-/* A thread that ends the server in time after a signal, even during a long pass of the model. */
+/* Runs in a thread and ends the server after a signal, even during a long forward pass of the model. */
 static void *end_after_signal(void *arg) {
     Ending *x = arg;
     while (!x->interrupted && !interrupt_poll()) nap();
@@ -120,7 +120,7 @@ static void *end_after_signal(void *arg) {
     return NULL;
 }
 
-/* Runs passes until a signal arrives and its time is over. Then connections send their last answers. */
+/* Runs passes until a signal arrives and its time limit has passed. Then connections send their last answers. */
 static void serve_until_signal(const Config *c, Queue *queue, Fleet *fleet, Http *http) {
     Ending ending = {.queue = queue, .timeout_s = c->shutdown_timeout};
     pthread_t thread;
@@ -133,12 +133,12 @@ static void serve_until_signal(const Config *c, Queue *queue, Fleet *fleet, Http
     const int64_t last = clock_ns() + GRACE_S * NS_PER_S;
     while (queue_counts(queue).tickets && clock_ns() < last) queue_turn(queue, fleet, TURN_MS);
     http_stop(http);
-    queue_turn(queue, fleet, 0); /* takes the tickets of the connections that http_stop has closed */
+    queue_turn(queue, fleet, 0); /* removes the tickets of connections that http_stop has closed */
     ending.done = true;
     pthread_join(thread, NULL);
 }
 
-/* A rank is lost: the connections answer their requests before the process ends. */
+/* Called if a rank is lost. The connections answer their requests before the process ends. */
 static void answer_all(void *arg) {
     Queue *queue = arg;
     const int64_t last = clock_ns() + GRACE_S * NS_PER_S;
@@ -146,7 +146,7 @@ static void answer_all(void *arg) {
     while (queue_counts(queue).connected && clock_ns() < last) nap();
 }
 
-/* Serves on rank 0, which the other ranks follow. */
+/* Runs the server on rank 0. The other ranks follow rank 0. */
 static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits, Fleet *fleet) {
     const Config *c = &j->setup.config;
     const int64_t replicas = c->derived.data_parallel_size, running = limits->requests * replicas;

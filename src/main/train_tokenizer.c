@@ -19,8 +19,8 @@ typedef struct Options {
     TextList input, special_tokens;
     const char *output, *json_key, *pattern, *input_encoding;
     int64_t vocab_size, min_frequency;
-    int model;        /* Model */
-    int input_format; /* PreprocessInput */
+    int model;        /* a Model */
+    int input_format; /* a PreprocessInput */
     bool overwrite;
 } Options;
 

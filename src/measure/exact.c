@@ -5,7 +5,7 @@
 
 #include "base/mem.h"
 
-enum { PIECE = 1 << 16 }; /* elements that the host processes at a time */
+enum { PIECE = 1 << 16 }; /* number of elements that the host processes together */
 
 const Collective COLLECTIVES[N_COLLECTIVES] = {
     {"all_reduce", COMM_ALL_REDUCE, true, false, true, true, 2},
@@ -111,8 +111,9 @@ void exact_run(const Exact *x, CommCall call) {
 /* ---- checking ---- */
 
 bool exact_is_rounded(double got, double wanted, int members) {
-    static const double EPS = 0x1p-7; /* error of an addition that truncates: BF16 has 8 significant bits */
-    /* largest relative error that rounding may explain; a lost summand has a relative error of 1 */
+    /* relative error of an addition that truncates; BF16 has 8 significant bits */
+    static const double EPS = 0x1p-7;
+    /* The largest relative error that rounding can explain. A lost summand has a relative error of 1. */
     static const double MOST = 0.25;
     static const double MOST_F16 = 65504;
     if (isinf(got)) return fabs(wanted) > MOST_F16;

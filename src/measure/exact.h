@@ -1,31 +1,32 @@
-/* Runs collectives on data whose exact result is known: integers whose sums are exact in their type. The
- * integers are as large as exact sums allow, so that a sum in a narrower type has a wrong result. `bench
- * comm` measures these collectives; `validate` certifies a transport with them. */
+/* Runs collectives on data whose exact results are known. The data are integers whose sums are exact in their type.
+ * The integers are as large as exact sums allow, so that a sum in a narrower type has a wrong result. `bench comm`
+ * measures these collectives, and `validate` uses them to certify a transport. */
 #pragma once
 
 #include "comm/comm.h"
 
-enum { EXACT_RANKS = 256 }; /* sums of zeros and ones over more ranks would not be exact in bf16 */
+/* maximum number of ranks; sums of zeros and ones over more ranks would not be exact in bf16 */
+enum { EXACT_RANKS = 256 };
 
 typedef struct Collective {
     const char *name;
-    CommKind kind;        /* COMM_SEND: each member sends to the next one */
-    bool reduces, splits; /* splits: the larger of the two buffers has a part for each member */
+    CommKind kind;        /* COMM_SEND means that each member sends to the next member */
+    bool reduces, splits; /* splits: whether the larger of the two buffers has a part for each member */
     bool in_place, out_of_place;
-    double per_step; /* busbw / algbw is per_step * (n - 1) / n, or 1 if this is 0 */
+    double per_step; /* busbw / algbw is per_step * (n - 1) / n, or 1 if per_step is 0 */
 } Collective;
 
 typedef struct ExactType {
     const char *name;
     DType type;
-    int bits; /* integers up to 2^bits are exact */
+    int bits; /* the type represents integers up to 2^bits exactly */
 } ExactType;
 
 enum { N_COLLECTIVES = 6, N_EXACT_TYPES = 6 };
 extern const Collective COLLECTIVES[N_COLLECTIVES];
 extern const ExactType EXACT_TYPES[N_EXACT_TYPES];
 
-/* One collective, as seen by one rank. */
+/* One collective on one rank. */
 typedef struct Exact {
     Comm *comm;
     Group group;
@@ -33,14 +34,14 @@ typedef struct Exact {
     char *in, *out; /* device memory; each has the size of the larger buffer */
     const Collective *of;
     const ExactType *type;
-    int64_t count; /* the call's n */
-    /* input and output share one buffer: the smaller one is this member's part of the larger one */
+    int64_t count; /* the n of the call */
+    /* Whether input and output share one buffer, so that the smaller one is this member's part of the larger one. */
     bool in_place;
 } Exact;
 
 /* Returns busbw / algbw for a group of `members` members. */
 double exact_bus_factor(const Collective *, int members);
-int64_t exact_in_count(const Exact *); /* number of elements in this rank's input and output */
+int64_t exact_in_count(const Exact *); /* number of elements in this rank's input, or in its output */
 int64_t exact_out_count(const Exact *);
 CommCall exact_call(const Exact *);
 /* Returns the exact value of an element of the output. */
@@ -50,12 +51,14 @@ void exact_fill(const Exact *, const CommCall *);
 /* Runs one call. For COMM_SEND, the rank also receives. */
 void exact_run(const Exact *, CommCall);
 
-/* Describes the wrong elements of an output. */
+/* A description of the wrong elements of an output. */
 typedef struct ExactWrong {
-    int64_t count, first, last; /* number of wrong elements, and indices of the first and the last of them */
-    int64_t rounded;            /* number of wrong elements that summation in bf16 or fp16 could explain */
-    double got, wanted;         /* values of the first wrong element */
+    /* number of wrong elements; indices of the first and the last wrong element */
+    int64_t count, first, last;
+    int64_t rounded;    /* number of wrong elements that summation in bf16 or fp16 could explain */
+    double got, wanted; /* values of the first wrong element */
 } ExactWrong;
 ExactWrong exact_check(const Exact *, const CommCall *);
-/* Whether a bf16 or fp16 sum of `members` summands, rounded or truncated after each addition, could produce `got`. */
+/* Returns whether a bf16 or fp16 sum of `members` summands, rounded or truncated after each addition, could produce
+ * `got`. */
 bool exact_is_rounded(double got, double wanted, int members);

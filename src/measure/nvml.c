@@ -11,13 +11,13 @@
 #include "base/mem.h"
 
 typedef struct nvmlDevice *NvmlDevice;
-typedef struct NvmlUse { /* nvmlProcessInfo_t */
+typedef struct NvmlUse { /* the layout of nvmlProcessInfo_t */
     unsigned pid;
     unsigned long long bytes;
     unsigned instance, compute_instance;
 } NvmlUse;
 
-/* name and parameters of each function; all return 0 on success */
+/* The name and parameters of each function. All functions return 0 on success. */
 #define NVML_FUNCTIONS(F)                                                                                    \
     F(Init_v2, (void))                                                                                       \
     F(Shutdown, (void))                                                                                      \
@@ -85,7 +85,7 @@ static bool load(Nvml *n) {
     return true;
 }
 
-enum { IDLE = 0x1, POWER_LIMIT = 0x4 }; /* the power limit lowers the clocks of every GPU that works hard */
+enum { IDLE = 0x1, POWER_LIMIT = 0x4 }; /* the power limit lowers the clocks of every GPU with a high load */
 
 static void name_reasons(unsigned long long bits, char *out, size_t n) {
     static const struct {
@@ -115,7 +115,7 @@ static void read_links(const Nvml *n, NvmlDevice d, NvmlFacts *f) {
     if (n->DeviceGetMaxPcieLinkGeneration) n->DeviceGetMaxPcieLinkGeneration(d, &f->pcie);
 }
 
-/* The name is the last component of a path, without arguments. */
+/* Reads the processes that use the GPU. A name is the last component of the path, without arguments. */
 static void read_processes(const Nvml *n, NvmlDevice d, NvmlFacts *f) {
     enum { MOST = 64 };
     NvmlUse use[MOST];

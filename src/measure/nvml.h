@@ -1,5 +1,5 @@
-/* Reads the state of a GPU with NVIDIA's management library (libnvidia-ml.so.1, part of the driver). It is
- * loaded at run time; the declarations follow NVML's API reference, whose ABI is stable. */
+/* Reads the state of a GPU with NVIDIA's management library (libnvidia-ml.so.1, part of the driver). The library is
+ * loaded at run time. The declarations follow NVML's API reference, whose ABI is stable. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,21 +7,21 @@
 
 enum { NVML_PROCESSES = 8 };
 typedef struct NvmlProcess {
-    unsigned pid; /* process id that the driver uses, which differs from the id inside a container */
+    unsigned pid; /* process id of the driver, which differs from the id inside a container */
     char name[40];
 } NvmlProcess;
 
 typedef struct NvmlFacts {
     bool known; /* if false, the library or the GPU was not found, and all other fields are 0 */
     char driver[80], throttled[120];
-    unsigned sm_mhz, sm_most_mhz, memory_mhz, celsius, width, most_width; /* width: PCIe lanes */
+    unsigned sm_mhz, sm_most_mhz, memory_mhz, celsius, width, most_width; /* width: number of PCIe lanes */
     double watts, limit_watts;
     bool ecc, remap_pending, remap_failed;
-    uint64_t uncorrected; /* ECC errors since the driver was loaded */
-    /* nvlinks: number of NVLinks that are up; switched: number of these that lead to an NVSwitch */
+    uint64_t uncorrected; /* number of ECC errors since the driver was loaded */
+    /* nvlinks: number of active NVLinks; switched: number of active NVLinks that lead to an NVSwitch */
     int nvlinks, switched;
     int sm;          /* 90 means compute capability 9.0; 0 if it is unknown */
-    int n_processes; /* number of compute processes; also 0 if the driver does not report it */
+    int n_processes; /* number of compute processes, or 0 if the driver does not report the number */
     NvmlProcess process[NVML_PROCESSES];
     unsigned pcie; /* the highest generation that both the GPU and its slot support, or 0 if it is unknown */
 } NvmlFacts;
@@ -32,18 +32,19 @@ void nvml_read(const unsigned char id[16], NvmlFacts *);
 /* Clocks, temperature and power of a GPU, measured while it was busy. */
 typedef struct NvmlLoad {
     bool known;
-    unsigned sm_mhz;  /* lowest */
-    unsigned celsius; /* highest */
+    unsigned sm_mhz;  /* lowest clock */
+    unsigned celsius; /* highest temperature */
     double watts;     /* highest value of NVML's one-second average */
     double mean_mhz, mean_watts;
-    char limits[120]; /* the reasons for which the clock was lowered, including the power limit */
+    char limits[120]; /* the reasons why the clock was lowered, including the power limit */
 } NvmlLoad;
 
 typedef struct NvmlWatch NvmlWatch;
-/* Starts a thread that reads the GPU with this UUID every `period_ms`. Returns NULL if that is not possible. */
+/* Starts a thread that reads the GPU with this UUID every `period_ms`. Returns NULL if this is not possible. */
 NvmlWatch *nvml_watch(const unsigned char id[16], int period_ms);
 /* Ends and frees the watch, which may be NULL. */
 NvmlLoad nvml_watch_end(NvmlWatch *);
 
-/* Whether all pairs of these n GPUs of this host are connected through NVLink. False if unknown. */
+/* Returns whether all pairs of these n GPUs of this host are connected through NVLink. Returns false if this is
+ * unknown. */
 bool nvml_all_linked(const unsigned char (*ids)[16], int n);

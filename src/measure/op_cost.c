@@ -10,7 +10,8 @@ bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
     return true;
 }
 
-/* Causal attention computes half of all pairs of query and key, with d multiply-adds per pair and GEMM. */
+/* Returns the FLOPs of attention. Causal attention computes half of all pairs of query and key, with d multiply-adds
+ * per pair and GEMM. */
 static double attention_flops(const Call *c, const Tensor *q, const Tensor *k, int gemms) {
     const bool causal = ((const AttentionAttr *)c->attr)->window_right != WINDOW_OFF;
     return (double)tensor_count(q) * (double)k->dim[0] * (causal ? 1 : 2) * gemms;
@@ -20,7 +21,7 @@ double work_flops(OpNumber op, const Call *c) {
     GemmShape p;
     if (work_gemm(op, c, &p)) return 2.0 * (double)p.m * (double)p.n * (double)p.k;
     if (op == OP_attention || op == OP_attention_unfused) return attention_flops(c, c->in[0], c->in[1], 2);
-    if (op == OP_attention_unfused_grad || op == OP_attention_grad) /* unfused: probabilities are stored */
+    if (op == OP_attention_unfused_grad || op == OP_attention_grad) /* unfused ops store probabilities */
         return attention_flops(c, c->in[1], c->in[2], op == OP_attention_grad ? 5 : 4);
     return 0;
 }
@@ -28,7 +29,7 @@ double work_flops(OpNumber op, const Call *c) {
 static double bytes_of(const Tensor *t) { return t ? (double)tensor_bytes(t) : 0; }
 
 double work_bytes(OpNumber op, const Call *c) {
-    /* Only the used rows of an embedding's table are touched. */
+    /* A lookup accesses only the used rows of an embedding's table. */
     if (op == OP_embedding) return bytes_of(c->in[0]) + 2 * bytes_of(c->out[0]);
     if (op == OP_embedding_grad)
         return bytes_of(c->in[0]) + bytes_of(c->in[1]) +

@@ -8,10 +8,10 @@
 typedef struct GemmShape {
     int64_t m, n, k;
 } GemmShape;
-/* Returns false if the call is not a GEMM. The gradient of only a bias is not a GEMM. */
+/* Sets the shape of a GEMM. Returns false if the call is not a GEMM. The gradient of only a bias is not a GEMM. */
 bool work_gemm(OpNumber, const Call *, GemmShape *);
-/* The number of floating-point operations of a call that consists of GEMMs (a multiply-add counts as two), or
+/* Returns the number of floating-point operations of a call that consists of GEMMs (a multiply-add counts as two), or
  * 0 for any other call. */
 double work_flops(OpNumber, const Call *);
-/* The number of bytes that the call must at least read or write. */
+/* Returns the minimum number of bytes that the call must read or write. */
 double work_bytes(OpNumber, const Call *);

@@ -10,7 +10,8 @@
 #include "base/statistics.h"
 
 enum { SETS_MAX = 64, CALLS_MAX = 1000 };
-static const size_t ROTATION = 256 << 20; /* bytes of all sets: more than twice any L2 cache */
+/* bytes of all sets, which are more than twice the size of any L2 cache */
+static const size_t ROTATION = 256 << 20;
 static const double WARM_NS = 50e6, ROUND_NS = 5e6;
 
 typedef struct Set {
@@ -29,7 +30,7 @@ struct BenchCalls {
 
 /* ---- contents ---- */
 
-/* Period of the random numbers. It is odd, so that the rows of a matrix differ. */
+/* The period of the random numbers. The period is odd, so that the rows of a matrix differ. */
 enum { PATTERN = (1 << 17) - 1 };
 
 static void draw(float *x, int64_t n, bool positive, uint64_t seed) {
@@ -171,7 +172,7 @@ static double round_of(BenchCalls *b, int64_t calls) {
 BenchTime bench_calls_time(BenchCalls *b, double seconds) {
     enum { LEAST = 3 };
     const double budget = seconds > 0 ? seconds * 1e9 : INFINITY;
-    double one = round_of(b, b->sets), spent = one * b->sets; /* a first round, which touches every set */
+    double one = round_of(b, b->sets), spent = one * b->sets; /* the first round accesses every set */
     for (; spent < (seconds > 0 ? budget / 2 : WARM_NS); spent += one) one = round_of(b, 1);
     const double wanted = fmin(ceil(ROUND_NS / one), CALLS_MAX), fit = floor(budget / (one * wanted));
     BenchTime t = {.rounds = (int)fmax(LEAST, fmin(fit, BENCH_ROUNDS)), .calls = (int64_t)wanted};

@@ -1,5 +1,5 @@
 /* Repeats calls of one op on separate operands, and measures their time. All sets of operands have equal
- * contents. There are so many sets that the next set is never in a GPU's cache; on the CPU there is one
+ * contents. The number of sets is so large that the next set is never in a GPU's cache. On the CPU, there is only one
  * set. */
 #pragma once
 
@@ -12,16 +12,16 @@ BenchCalls *bench_calls_new(Device *, const KernelCase *, DType storage);
 void bench_calls_free(BenchCalls *);
 /* Starts one call on the next set of operands. */
 void bench_calls_run(BenchCalls *);
-/* Measures the median of rounds of calls, with one wait per round. There are BENCH_ROUNDS rounds, or as many
- * as fit into `seconds` unless it is 0, but at least 3. A warm-up first runs for half of `seconds`, and calls
- * each set at least once. */
+/* Measures the median of rounds of calls, with one wait per round. The number of rounds is BENCH_ROUNDS, or the
+ * number that fits into `seconds` if it is not 0, but at least 3. A warm-up runs first, for half of `seconds`, and
+ * uses each set at least once. */
 enum { BENCH_ROUNDS = 21 };
 typedef struct BenchTime {
-    double ns; /* time per call; the median of the rounds */
+    double ns; /* time per call, the median of the rounds */
     int rounds;
-    double round_ns[BENCH_ROUNDS]; /* time per call in each round */
-    int64_t calls;                 /* per round */
+    double round_ns[BENCH_ROUNDS]; /* the time per call in each round */
+    int64_t calls;                 /* number of calls per round */
 } BenchTime;
 BenchTime bench_calls_time(BenchCalls *, double seconds);
-/* A call with the shapes of the operands. */
+/* Returns a call with the shapes of the operands. */
 const Call *bench_calls_shape(const BenchCalls *);

@@ -1,4 +1,4 @@
-/* A golden case, ready to run, and the results of a run. */
+/* A golden case that is ready to run, and the results of a run. */
 #pragma once
 
 #include "base/err.h"
@@ -9,76 +9,78 @@
 #include "train/trainer.h"
 
 typedef struct Case {
-    const Golden *golden; /* owned by the caller, and must outlive the case */
-    Model *init;          /* the whole model in F64, with the initial parameters of the last case_run */
-    double *first;        /* the case's initial parameters, laid out like init's */
-    HfMap map;            /* maps init's registry */
-    /* at: offset of each tensor of the map in the arrays of a Trace; total: number of their elements */
+    const Golden *golden; /* owned by the caller; must outlive the case */
+    Model *init;          /* the full model in F64, with the initial parameters of the last case_run */
+    double *first;        /* the case's initial parameters, in the layout of `init` */
+    HfMap map;            /* maps the registry of `init` */
+    /* at: offset of each tensor of the map in the arrays of a Trace; total: number of elements of these arrays */
     int64_t *at, total;
-    /* number of the model's loss named golden->loss_names[i]; the routers' losses are numbered last */
+    /* [i] is the number of the model's loss with the name golden->loss_names[i]. The losses of routers have the last
+     * numbers. */
     int loss_of[GOLDEN_LOSSES];
     int64_t vocab;
-    Config config; /* the options passed to case_open, but on one rank */
+    Config config; /* the options that were passed to case_open, but on one rank */
     Device *device;
     Arena *arena;
 } Case;
 
-/* Reads the initial weights. Options that do not fit the case cause a user error. */
+/* Opens a case and reads its initial weights. Returns a user error if the options do not fit the case. */
 Err case_open(const Golden *, const Config *, Case *out);
-void case_close(Case *); /* also after an error */
+void case_close(Case *); /* call this function also after an error */
 
 /* The results of a run as doubles, with tensors in the oracle's layouts: tensor i of the map begins at
  * case->at[i]. The memory is shared with processes that are forked later. */
 typedef struct Trace {
     GoldenStep *steps; /* [n_steps] */
-    /* gradients: those of step 1, before clipping; parameters: those after the last step */
+    /* gradients of step 1 before clipping; parameters after the last step */
     double *gradients, *parameters;
     double *weights; /* the initial parameters of the run */
     double *ranks;   /* the rank that updates each element of `parameters` */
     double *logits;  /* the logits of step 1, [samples, seq, vocab]; valid if has_logits */
     Choices choices;
-    bool has_steps, has_logits; /* has_steps: false in MPI processes other than rank 0 */
+    bool has_steps, has_logits; /* has_steps is false in MPI processes other than rank 0 */
     size_t bytes;
 } Trace;
 
 Trace *trace_new(const Case *);
 void trace_free(Trace *);
-/* A hash of the bits of all losses and all final parameters. */
+/* Returns a hash of all losses and all final parameters. */
 uint64_t trace_hash(const Case *, const Trace *);
 
 enum { NO_NOISE = -1 };
 
-/* The noise that a run adds; xi is standard normal, seeded by --seed. A weight w becomes w * (1 + weights *
- * xi). A gradient g becomes g + gradients * rms(g) * xi at every step; this is supported only on one rank in
- * fp64. */
+/* The noise that a run adds, where xi is a standard normal number seeded by --seed. A weight w becomes w * (1 +
+ * weights * xi). At every step, a gradient g becomes g + gradients * rms(g) * xi. Noise is supported only on one rank
+ * in fp64. */
 typedef struct Noise {
-    int draw; /* selects xi; NO_NOISE: none */
+    int draw; /* selects the numbers xi; NO_NOISE means no noise */
     double weights, gradients;
 } Noise;
 
-/* Callbacks of a run. Each is called on every rank; any may be NULL. */
+/* The callbacks of a run. Each callback is called on every rank. Any callback may be NULL. */
 typedef struct CaseWatch {
-    /* after the parameters are set, before step 0 */
+    /* called after the parameters are set, before step 0 */
     void (*begin)(void *arg, Trainer *);
-    void (*step)(void *arg, Trainer *, int64_t step);            /* before each step; the first is 0 */
-    void (*gradients)(void *arg, Trainer *, const StepReport *); /* after the main gradients are summed */
-    void (*updated)(void *arg, Trainer *, const StepReport *);   /* after the parameters are updated */
-    TapeTrace *trace;                                            /* called with arg, on every tape */
+    void (*step)(void *arg, Trainer *, int64_t step); /* called before each step; the first step is 0 */
+    /* called after the main gradients are summed */
+    void (*gradients)(void *arg, Trainer *, const StepReport *);
+    void (*updated)(void *arg, Trainer *, const StepReport *); /* called after the parameters are updated */
+    TapeTrace *trace;                                          /* called with `arg` on every tape */
     TapeProbe *probe;
     void *arg;
-    /* whether to compute whole logits, in an additional forward before the first step; `trace` and `probe`
-     * are called for it too */
+    /* whether to compute the full logits, in an additional forward pass before the first step. `trace` and `probe`
+     * are also called for this pass. */
     bool logits;
-    bool quantises; /* whether --fp8-format also applies to an fp64 run, which otherwise ignores it */
-    bool on_host;   /* whether the watch accesses tensors in place, so that they must be in host memory */
+    bool quantises; /* whether --fp8-format also applies to fp64 runs, which otherwise ignore it */
+    bool on_host;   /* whether the watch accesses tensors in place; if so, tensors must be in host memory */
     int64_t steps;  /* number of steps to run; 0 means all steps of the case */
 } CaseWatch;
 
-/* Runs all steps in the lane and layout of the options (fp16 uses the loss scale 64 unless they set one). The
- * options must have passed the rules and trainer_check. If `watch` is NULL, there are no callbacks, and
- * logits are computed. */
+/* Runs all steps in the lane and layout of the options. fp16 uses the loss scale 64 unless the options set another.
+ * The options must have passed the rules and trainer_check. If `watch` is NULL, there are no callbacks, and logits
+ * are computed. */
 Err case_run(const Case *, const Config *, Noise, const CaseWatch *, Trace *out);
-/* Runs the same options several times in one world, in sequence. The watches of the turns may differ only in
+/* Runs the same options several times in sequence, in one world. The watches of the turns may differ only in
  * `arg`. */
 typedef struct CaseTurn {
     Noise noise;
@@ -86,8 +88,8 @@ typedef struct CaseTurn {
     Trace *out;
 } CaseTurn;
 Err case_run_turns(const Case *, const Config *, const CaseTurn *, int n);
-/* Like case_run, but on one rank and in the given lane. The lanes fp64 and exact run without FP8 (unless
- * watch->quantises); fp64, the ground truth, runs on the CPU. */
+/* Like case_run, but on one rank and in the given lane. The lanes fp64 and exact run without FP8, unless
+ * watch->quantises is set. fp64, the ground truth, runs on the CPU. */
 Err case_run_alone(const Case *, Lane, Noise, const CaseWatch *, Trace *out);
 /* Sets the loss scale that case_run uses for fp16. */
 void case_set_loss_scale(Config *);

@@ -1,9 +1,9 @@
 /* One cell of a sweep: a case in a lane and a layout. The criteria are
  *
- *   fp64, fp32   within the bounds of parity.h, from both the oracle and the lane's one-rank run
- *   exact        bitwise equal to the one-rank run (a hash of all losses and all final parameters), which
+ *   fp64, fp32   within the bounds of parity.h, compared with the oracle and with the lane's one-rank run
+ *   exact        bitwise equal to the one-rank run (compared by a hash of all losses and all final parameters), which
  *                must pass its verdict against the oracle
- *   lower        the verdict of precision.h for this layout, and that of the same options in fp64
+ *   lower        the verdict of precision.h for this layout, and the verdict of the same options in fp64
  *
  * A non-finite number fails in every lane. */
 #pragma once
@@ -16,30 +16,31 @@ enum { LANES = LANE_EXACT + 1 };
 
 /* The one-rank runs that all cells of a case share. */
 typedef struct Shared {
-    Trace *alone[LANES];               /* [LANE_FP64] is always set, other elements if a cell uses the lane */
-    Trace *noisy[LANES][PARITY_DRAWS]; /* for fp64 and fp32 */
+    Trace *alone[LANES]; /* [LANE_FP64] is always set; other elements are set if a cell uses the lane */
+    Trace *noisy[LANES][PARITY_DRAWS]; /* the noisy runs for fp64 and fp32 */
     Report *exact;                     /* the report of the one-rank run in the exact lane */
-    PrecisionShared precision[LANES];  /* set for lanes with less precision than fp32, if precision_shares()
-                                          is true */
+    /* set for lanes of lower precision than fp32, if precision_shares() is true */
+    PrecisionShared precision[LANES];
 } Shared;
 
 typedef struct CellResult {
     bool pass;
     ParityReport oracle;
-    Report one_rank; /* errors relative to the one-rank run */
-    double ratio;    /* R of gradients (precision.h); NaN if it does not exist in this lane */
-    Finding finding; /* set if a cell fails in fp64 or exact */
+    Report one_rank; /* the errors relative to the one-rank run */
+    double ratio;    /* R of the gradients (precision.h), or NaN if the lane has no R */
+    Finding finding; /* set if the cell fails in the lane fp64 or exact */
 } CellResult;
 
-/* Judges `ours`, the run of the cell. `result` may be in shared memory. */
+/* Judges the run of a cell, `ours`. `result` may be in shared memory. */
 Err cell_judge(const Case *, const Config *, const Trace *ours, const Shared *, CellResult *);
-/* The row with the largest ratio of error to bound, or NULL if there are no rows. */
+/* Returns the row with the largest ratio of error to bound, or NULL if there are no rows. */
 const Row *cell_worst(const CellResult *);
-/* The largest ratio of error to bound in a layer, an index of Row.layer. */
+/* Returns the largest ratio of error to bound in a layer, an index of Row.layer. */
 double cell_layer(const CellResult *, int layer);
-/* The smallest relative error of a layer's gradients that the verdict would reject (precision.h), or NaN if
+/* Returns the smallest relative error of a layer's gradients that the verdict would reject (precision.h), or NaN if
  * it was not measured. */
 double cell_power(const CellResult *);
 
-/* The non-default options for ranks and schedules, such as "tp2 sp pp2 zero1"; "one rank" if there are none. */
+/* Appends the non-default options for ranks and schedules, such as "tp2 sp pp2 zero1", or "one rank" if all are
+ * defaults. */
 void cell_layout(const Config *, Str *out);

@@ -16,7 +16,7 @@ static bool is_router(const Param *p) {
     return n > end && !strcmp(p->spec.name + n - end, SUFFIX);
 }
 
-/* The number of routers among the first `until` parameters. */
+/* Returns the number of routers among the first `until` parameters. */
 static int64_t routers_before(const Registry *r, int until) {
     int64_t n = 0;
     for (int i = 0; i < until; i++) n += is_router(r->params[i]);
@@ -60,7 +60,7 @@ static double *logits_of(const Choices *c, const ChoiceRank *at, int64_t token) 
 
 /* ---- the tokens of a call ---- */
 
-/* The logits [s,b,e] of a call of op_route, and the token of the step for each row. */
+/* The logits [s,b,e] of a call of op_route, and the index of each row's token in the step. */
 typedef struct Rows {
     const Call *call;
     Device *device;
@@ -72,7 +72,7 @@ static Rows rows_of(const Choices *c, const Tape *t, const Call *call) {
     const Tensor *logits = call->in[0];
     const int64_t s = logits->dim[0], b = logits->dim[1];
     const int64_t first =
-        /* its index within the step, because all batches have the same size */
+        /* the index of the sample in the step, because all batches have the same size */
         tape_microbatch(t)->first_sample % c->samples;
     Rows r = {call, tape_context(t)->device, s * b, call->out[1]->dim[2], logits->dim[2], NULL};
     r.token = mem_alloc((size_t)(r.n + 1) * sizeof *r.token);
@@ -107,9 +107,9 @@ static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const
     return true;
 }
 
-/* The change of the logit of expert e per unit of push towards the wanted experts. It is 1 for wanted experts
- * and -1 for all others. `beside` applies to unwanted experts in the group of a wanted expert: their scores
- * help the group, but compete with the wanted expert. */
+/* Returns the change of the logit of expert e per unit of push towards the wanted experts. It is 1 for wanted experts
+ * and -1 for all others. `beside` applies to unwanted experts in the group of a wanted expert, because their scores
+ * help the group but compete with the wanted expert. */
 static double push_of(const Rows *r, const double *wanted, int64_t e, double beside) {
     const int64_t groups = ((const RouteAttr *)r->call->attr)->groups,
                   size = r->experts / (groups > 1 ? groups : r->experts);
@@ -121,14 +121,14 @@ static double push_of(const Rows *r, const double *wanted, int64_t e, double bes
     return sign;
 }
 
-/* The start of a push, and its effect on unwanted experts in a wanted expert's group. */
+/* A direction of a push: its start, and its effect on unwanted experts in the group of a wanted expert. */
 typedef struct Direction {
-    const double *const *from; /* [n]: logits to start from; NULL means the router's logits */
-    double beside;             /* see push_of */
+    const double *const *from; /* [n], the initial logits; NULL means the router's logits */
+    double beside;             /* the effect on unwanted experts (push_of) */
 } Direction;
 
-/* chosen [n,k]: the router's choices if the direction's logits are pushed by `by` towards the wanted experts. Scores
- * that replace the logits (sinkhorn's) are exponentials of the logits. */
+/* Computes chosen [n,k], the router's choices if the direction's logits are pushed by `by` towards the wanted
+ * experts. Scores that replace the logits (those of sinkhorn) are exponentials of the logits. */
 static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, Direction towards,
                           int64_t *chosen) {
     const Call *c = r->call;
@@ -154,7 +154,7 @@ static void choose_pushed(const Rows *r, const double *const *wanted, const doub
     free(logits.data), free(select.data), free(probs.data);
 }
 
-/* The largest difference between row i of the router's own logits and those that a direction starts from. */
+/* Returns the largest difference between row i of the router's logits and the initial logits of a direction. */
 static double start_of(const Rows *r, Direction towards, int64_t i) {
     const double *own = (const double *)r->call->in[0]->data + i * r->experts;
     double most = 0;
@@ -163,16 +163,16 @@ static double start_of(const Rows *r, Direction towards, int64_t i) {
     return most;
 }
 
-/* Lowers each margin to the smallest push in one direction that gives the wanted choice, by bisection. A
- * margin of 0 means that the choice does not differ. */
+/* Lowers each margin to the smallest push in one direction that results in the wanted choice, by bisection. A margin
+ * of 0 means that the choice does not differ. */
 static void lower_margins(const Rows *r, const double *const *wanted, Direction towards, double *margin) {
     enum { HALVINGS = 40 };
-    const double widest = 64; /* no rounding can swap two experts whose logits are this far apart */
+    const double widest = 64; /* rounding cannot swap two experts whose logits differ by this value */
     double *low = mem_zero((size_t)r->n + 1, sizeof *low), *high = mem_zero((size_t)r->n + 1, sizeof *high),
            *by = mem_zero((size_t)r->n + 1, sizeof *by);
     int64_t *chosen = mem_alloc((size_t)(r->n * r->topk + 1) * sizeof *chosen);
     for (int64_t i = 0; i < r->n; i++) high[i] = INFINITY;
-    for (int round = 0; round < HALVINGS + 2; round++) { /* no push, the widest push, then halvings */
+    for (int round = 0; round < HALVINGS + 2; round++) { /* tries no push, the widest push, then bisects */
         choose_pushed(r, wanted, by, towards, chosen);
         for (int64_t i = 0; i < r->n; i++) {
             const bool reached = same_choice(r, i, chosen, wanted[i]);
@@ -188,7 +188,7 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
 
 static double largest_margin(const Rows *r, const double *const *wanted, const double *const *followed,
                              const bool *differs) {
-    /* without groups, all of these give equal results */
+    /* Without groups, all of these values have equal results. */
     static const double beside[] = {-1, -0.5, 0, 0.5, 1};
     const int directions =
         ((const RouteAttr *)r->call->attr)->groups > 1 ? (int)(sizeof beside / sizeof *beside) : 1;
@@ -201,7 +201,7 @@ static double largest_margin(const Rows *r, const double *const *wanted, const d
     return largest;
 }
 
-/* Replaces experts and probabilities: the op chooses the wanted experts, because only their scores are 1. */
+/* Replaces the experts and probabilities. The op chooses the wanted experts, because only their scores are 1. */
 static void replace(const Rows *r, const double *const *wanted) {
     const Call *c = r->call;
     Tensor select = *c->in[0];
@@ -217,7 +217,8 @@ static void replace(const Rows *r, const double *const *wanted) {
     free(score);
 }
 
-/* counts: whether to count the choices of this pass, because a recomputed block runs twice. */
+/* Follows the choices. `counts` states whether to count the choices of this pass, because a recomputed block runs
+ * twice. */
 static void follow(const ChoiceProbe *p, const ChoiceRank *at, const Rows *r, bool counts) {
     const double **wanted = mem_alloc((size_t)(r->n + 1) * sizeof *wanted),
                  **logits = mem_alloc((size_t)(r->n + 1) * sizeof *logits);

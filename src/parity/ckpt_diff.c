@@ -9,7 +9,7 @@
 
 /* ---- one tensor ---- */
 
-/* The n boxes of a part in one checkpoint. */
+/* A part in one checkpoint, with its n boxes. */
 typedef struct Part {
     const Ckpt *ckpt;
     const CkptTensor *boxes;
@@ -17,9 +17,9 @@ typedef struct Part {
 } Part;
 
 typedef struct TensorDiff {
-    int64_t elements, differ, first; /* first: flat index of the first element that differs */
+    int64_t elements, differ, first; /* `first` is the flat index of the first element that differs */
     double first_a, first_b, largest;
-    long double squares_a, squares_b; /* wider than double, so that the squares do not overflow */
+    long double squares_a, squares_b; /* wider than double, so that squares do not overflow */
 } TensorDiff;
 
 static void add_element(TensorDiff *d, int64_t index, double a, double b) {
@@ -69,7 +69,7 @@ static Err check_boxes(const Part *p) {
     return ERR_OK;
 }
 
-/* Shapes are equal. */
+/* Compares two parts with equal shapes. */
 static void compare_parts(const Part *a, const Part *b, TensorDiff *d) {
     Box both;
     if (is_same_storage(a, b)) return;
@@ -91,13 +91,13 @@ typedef struct Comparison {
     Diff *diff;
     Ckpt *a, *b;
     Tally tally;
-    int64_t lines; /* lines of tensors that differ */
+    int64_t lines; /* number of lines about tensors that differ */
     Str *out;
 } Comparison;
 
 enum { LINES_MOST = 20 };
 
-/* Whether the next tensor that differs gets a line; further tensors are only counted. */
+/* Returns whether the next tensor that differs is printed on a line. Additional tensors are only counted. */
 static bool takes_line(Comparison *c) {
     c->tally.differ++;
     return c->lines++ < LINES_MOST;
@@ -123,7 +123,7 @@ static double relative_of(const TensorDiff *d) {
     return isfinite(larger) && isfinite(d->largest) ? (double)(d->largest / sqrtl(larger / n)) : INFINITY;
 }
 
-/* "[3, 5]" or, in a vector, "[3]". */
+/* Appends an index such as "[3, 5]" or, for a vector, "[3]". */
 static void put_index(const CkptTensor *t, int64_t index, Str *out) {
     str_printf(out, "[%lld", (long long)(index / t->global[1]));
     if (t->ndim == 2) str_printf(out, ", %lld", (long long)(index % t->global[1]));
@@ -183,11 +183,11 @@ static Err compare_tensor(Comparison *c, const Part *a, const Part *b) {
 
 /* ---- all tensors ---- */
 
-/* The part that begins at tensor `at` of the sorted manifest; n is 0 after the last part. */
+/* Returns the part that begins at tensor `at` of the sorted manifest. After the last part, n is 0. */
 static Part part_at(const Ckpt *c, int64_t at, bool weights_only) {
     const Manifest *m = &c->manifest;
     Part p = {.ckpt = c, .boxes = &m->tensors[at]};
-    if (at >= m->count || (weights_only && *p.boxes->suffix)) return p; /* weights are first */
+    if (at >= m->count || (weights_only && *p.boxes->suffix)) return p; /* weights come first */
     for (p.n = 1; at + p.n < m->count && ckpt_same_part(p.boxes, &p.boxes[p.n]);) p.n++;
     return p;
 }

@@ -9,9 +9,8 @@
 #include "base/json_text.h"
 #include "base/statistics.h"
 
-/* If a tensor is smaller than this fraction of the largest tensor of its quantity, its relative error is
- * meaningless: the gradient of a key bias, for example, is zero up to rounding
- * (docs/reference/formats.md). */
+/* The relative error of a tensor is meaningless if the tensor is smaller than this fraction of the largest tensor of
+ * its quantity. For example, the gradient of a key bias is zero up to rounding (docs/reference/formats.md). */
 static const double FLOOR = 1e-9;
 
 void scale_add(Scale *s, const double *oracle, int64_t n) {
@@ -36,8 +35,8 @@ TensorError tensor_error(const double *x, const double *y, int64_t n, int64_t wi
     return e;
 }
 
-/* Returns infinity for a NaN, which no comparison would detect. An infinite bound means that single elements
- * are not judged. */
+/* Returns the ratio of error to bound. Returns infinity for a NaN, which no comparison would detect. An infinite
+ * elementwise bound means that single elements are not judged. */
 static double excess(TensorError e, double bound, double elementwise_bound) {
     const double relative = e.relative / bound,
                  element = isinf(elementwise_bound) ? 0 : e.elementwise / elementwise_bound;
@@ -105,7 +104,7 @@ bool report_is_weak(const Report *r) {
     return weak;
 }
 
-/* Infinite: no bound. */
+/* Prints an error and its bound. An infinite bound means that there is no bound. */
 static void print_pair(double x, double bound, Str *out) {
     if (isinf(bound))
         str_printf(out, " %11s %11s", "-", "-");

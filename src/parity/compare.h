@@ -1,5 +1,5 @@
-/* Compares a run with a reference. There is one row for each quantity (loss, gradients, parameters, ...),
- * with its bound. */
+/* Compares a run with a reference. A report has a row with a bound for each quantity (loss, gradients, parameters,
+ * ...). */
 #pragma once
 
 #include <jansson.h>
@@ -8,7 +8,7 @@
 
 #include "base/str.h"
 
-/* Errors of one tensor relative to the oracle. */
+/* The errors of one tensor relative to the oracle. */
 typedef struct TensorError {
     double relative;    /* ||x - y|| / max(||y||, 1e-9 * largest norm of the quantity) */
     double elementwise; /* max |x - y| / max(RMS of y's row, 1e-9 * largest RMS of the quantity) */
@@ -17,11 +17,12 @@ typedef struct TensorError {
 
 /* The scale of a quantity, to which the errors of its near-zero tensors are relative. */
 typedef struct Scale {
-    double norm, rms; /* the largest over all tensors of the quantity */
+    double norm, rms; /* the maxima over all tensors of the quantity */
 } Scale;
 
 void scale_add(Scale *, const double *oracle, int64_t n);
-/* Rows are `width` elements long. A non-finite value makes the errors infinite. */
+/* Computes the errors of a tensor, whose rows have `width` elements. If a value is not finite, the errors are
+ * infinite. */
 TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64_t width, const Scale *);
 
 /* The bound for quantities that must be equal: any nonzero error exceeds it. */
@@ -29,36 +30,37 @@ TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64
 
 enum { NO_RANK = -1 };
 
-/* The number of layers that a row distinguishes. The last entry of Row.layer is for later layers, and for
- * tensors outside layers. */
+/* The number of layers that a row distinguishes. The last entry of Row.layer is for all other layers, and for tensors
+ * outside layers. */
 enum { ROW_LAYERS = 32 };
 
 typedef struct Row {
     char quantity[32];
-    TensorError error; /* error of the worst tensor: the one with the largest ratio of error to bound */
+    TensorError error; /* error of the worst tensor, which has the largest ratio of error to bound */
     double bound, elementwise_bound;
     char worst[160]; /* name of the worst tensor */
     int64_t rank;    /* rank that updates the worst element, or NO_RANK if all ranks have equal values */
     int64_t tensors;
-    float layer[ROW_LAYERS + 1]; /* error over bound of the layer's worst tensor */
+    float layer[ROW_LAYERS + 1]; /* ratio of error to bound of the layer's worst tensor */
     bool pass;
-    /* `error` is the smallest error that the other rows would reject. A large value does not imply a wrong result. */
+    /* Whether `error` is the smallest error that the other rows would reject. A large value does not imply a wrong
+     * result. */
     bool is_power;
 } Row;
 
 /* Adds a tensor, which passes if both errors are within their bounds. */
 void row_add(Row *, const char *tensor, TensorError, double bound, double elementwise_bound, int64_t rank);
-double row_excess(const Row *); /* The error divided by the bound, which is infinite for a NaN. A row fails if
-                                   it is above 1 */
+/* Returns the error divided by the bound, or infinity for a NaN. A row fails if the result is above 1 */
+double row_excess(const Row *);
 /* The error and the bound whose ratio row_excess returns. */
 typedef struct RowPair {
     double error, bound;
-    bool is_element; /* whether it is the error of the worst element; otherwise it is that of the whole
-                        tensor */
+    /* whether this is the error of the worst element; otherwise, it is the error of the tensor */
+    bool is_element;
 } RowPair;
 RowPair row_pair(const Row *);
-/* Describes a row: "gradient of x: 3e-05, 12 times its bound of 2.5e-06". If the quantity must be equal, the
- * text states that instead of a bound. */
+/* Appends a text such as "gradient of x: 3e-05, 12 times its bound of 2.5e-06". If the quantity must be equal, the
+ * text states this instead of a bound. */
 void row_describe(const Row *, Str *out);
 
 enum { REPORT_ROWS = 32 };
@@ -69,19 +71,19 @@ typedef struct Report {
 
 /* Adds an empty row. */
 Row *report_row(Report *, const char *quantity);
-bool report_passes(const Report *); /* true if there are no rows */
-/* Whether only rows of power fail, that is, all results are within bounds, but the bounds are too wide. */
+bool report_passes(const Report *); /* also true if there are no rows */
+/* Returns whether only rows of power fail. All results are then within their bounds, but the bounds are too wide. */
 bool report_is_weak(const Report *);
 void report_print(const Report *, Str *out);
 /* Appends the text of row_describe for each failing row, with a prefix, on a separate line. */
 void report_failures(const Report *, const char *prefix, Str *out);
-json_t *report_json(const Report *); /* a list */
+json_t *report_json(const Report *); /* returns a list */
 
-/* The layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3...", or -1 if there is
+/* Returns the layer number in a Hugging Face name: "model.layers.3.mlp..." or "transformer.h.3...", or -1 if there is
  * none. */
 int compare_layer(const char *tensor);
 
-/* Returns a JSON string; text that is not UTF-8 is quoted. */
+/* Returns a JSON string. Text that is not UTF-8 is quoted. */
 json_t *compare_json_text(const char *);
-/* Appends the JSON and frees it. */
+/* Appends the JSON text, and frees the JSON value. */
 void compare_json_write(json_t *, Str *out);

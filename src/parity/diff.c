@@ -45,7 +45,8 @@ bool diff_same(double a, double b) {
 double diff_relative(double a, double b) {
     if (a == b || (isnan(a) && isnan(b))) return 0;
     if (!isfinite(a) || !isfinite(b)) return INFINITY;
-    const double larger = fmax(fabs(a), fabs(b)); /* divided first: a - b may overflow */
+    /* divides before the subtraction, because a - b may overflow */
+    const double larger = fmax(fabs(a), fabs(b));
     return fabs(a / larger - b / larger);
 }
 

@@ -93,8 +93,8 @@ static Err read_curve(Golden *g, const char *path) {
 /* ---- batches.safetensors ---- */
 
 /* The tensors of batches.safetensors. Their shape is [steps, samples, elements of the field], or [steps,
- * samples] if the field has one number per sample. Lengths are stored as masks over the counted elements:
- * ones, then zeros. */
+ * samples] if the field has one number per sample. A length is stored as a mask over the counted elements, which has
+ * ones followed by zeros. */
 static const struct {
     const char *name;
     FieldId field;
@@ -112,7 +112,7 @@ enum { N_TENSORS = sizeof TENSORS / sizeof *TENSORS };
 
 static bool is_length(FieldId field) { return (int)field_info(field)->value < EXTENTS; }
 
-/* Returns the number of tokens before the padding, or -1 if the mask is not ones followed by zeros. */
+/* Returns the number of tokens before the padding, or -1 if the mask does not consist of ones followed by zeros. */
 static int64_t length_of(const int64_t *mask, int64_t positions) {
     int64_t n = 0;
     while (n < positions && mask[n] == 1) n++;
@@ -121,8 +121,8 @@ static int64_t length_of(const int64_t *mask, int64_t positions) {
     return n;
 }
 
-/* Copies a field from rows of `columns` numbers. If there are no labels, a row of tokens has one number more
- * than the field. */
+/* Copies a field from rows of `columns` numbers. If the file has no labels, a row of tokens has one more number than
+ * the field. */
 static void take_field(Golden *g, FieldId field, const char *from, int64_t columns) {
     const size_t size = field_info(field)->bytes, bytes = (size_t)shape_columns(&g->all.shape, field) * size;
     for (int64_t k = 0; k < g->all.b; k++, from += (size_t)columns * size) {
@@ -199,7 +199,7 @@ static Err read_batches(Golden *g, const char *path) {
     return ERR_OK;
 }
 
-/* The upper limit (exclusive) of a field's numbers. */
+/* Returns the exclusive upper limit of a field's numbers. */
 static int64_t end_of(const Golden *g, FieldId field, const Config *c) {
     const FieldValue value = field_info(field)->value;
     switch (value) {
@@ -239,8 +239,8 @@ static Err lacks_field(FieldId field, const Config *c) {
     return e;
 }
 
-/* Weights, positions and starts may be missing, because they have defaults. Token types and sentence labels
- * may be present but unread, because some options do not use them. */
+/* Fields of weights, positions and starts may be missing, because they have defaults. Token types and sentence labels
+ * may be present although the model does not read them, because some options do not use these fields. */
 Err golden_check(const Golden *g, const Config *c) {
     Arena *arena = arena_new();
     const FieldSet all = model_plan(c, arena).sample.fields;

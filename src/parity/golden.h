@@ -1,4 +1,4 @@
-/* A golden case on disk: the results of an independent implementation for a few training steps. */
+/* A golden case on disk, which has the results of an independent implementation for a few training steps. */
 #pragma once
 
 #include "base/err.h"
@@ -12,36 +12,35 @@ enum { GOLDEN_LOSSES = MODEL_LOSSES + ROUTER_LOSSES };
 
 typedef struct GoldenStep {
     double loss, grad_norm, clip, lr;
-    double named[GOLDEN_LOSSES]; /* in the order of Golden.loss_names */
+    double named[GOLDEN_LOSSES]; /* the losses in the order of Golden.loss_names */
 } GoldenStep;
 
 typedef struct Golden {
-    char *name; /* last component of the path */
+    char *name; /* the last component of the path */
     Safetensors *init, *batches, *oracle;
     GoldenStep *steps; /* [n_steps] */
     int64_t n_steps;
     char *loss_names[GOLDEN_LOSSES]; /* names of single losses, which curve.json may have */
     int n_losses;
-    int64_t samples; /* samples of a step */
+    int64_t samples; /* number of samples of a step */
     /* the samples of all steps; fields that the file lacks have the values that batch_reset sets */
     Batch all;
     const char *name_of[FIELDS]; /* name of the tensor that has the field, or NULL if there is none */
-    bool shifted;                /* labels are the next tokens */
+    bool shifted;                /* whether labels are the next tokens */
 } Golden;
 
-/* Reads and checks everything except run.conf. If the case is incomplete, returns a user error that names the
- * missing part. */
+/* Reads and checks everything except run.conf. Returns a user error that names the missing part if the case is
+ * incomplete. */
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
-/* Sets the options that run.conf omits: sizes given by the case's tensors (vocab-size, seq-length, batch
- * sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults: loss per
- * token, no dropout. For a T5 model without scaled logits, the oracle may have tied the output layer
- * (hf_config_fit). */
+/* Sets the options that run.conf omits. These are the sizes of the case's tensors (vocab-size, seq-length, batch
+ * sizes, train-iters) and the oracle's conventions, which differ from Megatron-LM's defaults (loss per token, no
+ * dropout). For a T5 model without scaled logits, the oracle may have tied the output layer (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
 /* Checks that the batches have exactly the fields that the options' model reads, and that ids and masks are valid. */
 Err golden_check(const Golden *, const Config *);
-/* Reports options on the last command line that set the length of the run as errors, because the case sets
- * it. */
+/* Reports errors for options on the last command line that set the length of the run, because the case sets this
+ * length. */
 void golden_refuse(Args *);
-/* Loads the samples of a step given by batch->indices. */
+/* Loads the samples batch->indices of a step. */
 void golden_batch(const Golden *, int64_t step, Batch *);

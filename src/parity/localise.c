@@ -10,9 +10,10 @@
 #include "parity/probe.h"
 #include "parity/signature.h"
 
-/* Two correct fp64 runs differ by about 1e-12; a fault causes a far larger error. */
+/* The bound on errors. Two correct fp64 runs differ by about 1e-12, and a fault causes a far larger error. */
 static const double BOUND = 1e-8;
-/* The error of a tensor is relative to its RMS, or to this fraction of the largest RMS of its kind if larger. */
+/* The error of a tensor is relative to its RMS, or to this fraction of the largest RMS of its kind if the latter is
+ * larger. */
 static const double SHARE = 1e-6;
 
 typedef struct Search {
@@ -23,7 +24,7 @@ typedef struct Search {
     int64_t step;                     /* the first differing step */
     double bound[RECORD_UPDATED + 1]; /* bound of each kind, from the RMS of its tensors */
     Log *ref, *logs;
-    const Record *found; /* record of the first rank that is out of bound */
+    const Record *found; /* record of the first rank whose error exceeds the bound */
     int rank;
 } Search;
 
@@ -51,7 +52,7 @@ static bool wrong_until(const Search *s, const Trace *t, int64_t step) {
     return step == s->of->golden->n_steps - 1 && tensors_differ(s, t->parameters, s->one->parameters);
 }
 
-/* The first step in which a run differs from the oracle; n_steps if it never does. */
+/* Returns the first step in which a run differs from the oracle, or n_steps if it never differs. */
 static int64_t first_wrong(const Golden *oracle, const Trace *t) {
     int64_t i = 0;
     while (i < oracle->n_steps && !differs(t->steps[i].loss, oracle->steps[i].loss) &&
@@ -70,7 +71,7 @@ static void set_bounds(Search *s) {
     }
 }
 
-/* Whether x is out of bound of the expected y. */
+/* Returns whether the error of x relative to the expected y exceeds the bound. */
 static bool is_out(const Search *s, RecordKind kind, const double *x, const double *y, int64_t n) {
     double most = 0;
     for (int64_t i = 0; i < n; i++)
@@ -87,8 +88,8 @@ static unsigned summand_axes(const Search *s, const Record *r) {
     return axes;
 }
 
-/* Sets x[n] to the elements of the record and y[n] to the corresponding elements of the whole tensor;
- * summands of ranks are added up. Returns false if the elements cannot be determined. */
+/* Sets x[n] to the elements of the record and y[n] to the corresponding elements of the full tensor. Summands of
+ * ranks are added. Returns false if the elements cannot be determined. */
 static bool side_by_side(const Search *s, int rank, const Record *r, const Record *whole, double **x,
                          double **y, int64_t *n) {
     const Group g = mesh_group(&s->logs[rank].mesh, summand_axes(s, r));
@@ -122,7 +123,7 @@ static bool record_is_out(const Search *s, int rank, const Record *r, const Reco
 
 /* Returns the corresponding record of the one-rank run, or NULL if the record is not compared. */
 static const Record *whole_of(const Search *s, const Record *r) {
-    if (r->received) { /* the input of the op that consumes it */
+    if (r->received) { /* the record is the input of the op that consumes it */
         const Record *taker = log_find(s->ref, r + 1);
         return taker && taker->from >= 0 ? &s->ref->records[taker->from] : NULL;
     }
@@ -130,8 +131,8 @@ static const Record *whole_of(const Search *s, const Record *r) {
     return log_find(s->ref, r);
 }
 
-/* Finds the first wrong record in the order of the one-rank run; this record's inputs are therefore correct.
- * The result of a collective comes after the value that it was computed from. */
+/* Finds the first wrong record in the order of the one-rank run, so the inputs of this record are correct. The result
+ * of a collective comes after the value from which it was computed. */
 static void find_first(Search *s) {
     int64_t first = INT64_MAX;
     for (int rank = 0; rank < s->ranks; rank++)
@@ -172,7 +173,7 @@ static bool is_parameter_kind(RecordKind k) {
     return k == RECORD_START || k == RECORD_WEIGHT || k == RECORD_SUM || k == RECORD_UPDATED;
 }
 
-/* The bounding box, in the whole tensor, of all wrong elements of this rank. */
+/* Writes the bounding box, in the full tensor, of all wrong elements of this rank. */
 static void put_slice(const Search *s, const Record *whole, char *out, size_t size) {
     const Record *r = s->found;
     const Tensor *w = &whole->shape;
@@ -199,9 +200,9 @@ static void put_slice(const Search *s, const Record *whole, char *out, size_t si
     free(at);
 }
 
-/* Writes each rank's summand of the found record, in the record's layout: the op's result before its
- * collective, or the gradients of the microbatches. `out` has a row for each rank. Returns false if a summand
- * is unknown. */
+/* Writes each rank's summand of the found record, in the record's layout. A summand is the op's result before its
+ * collective, or the sum of the gradients of the microbatches. `out` has a row for each rank. Returns false if a
+ * summand is unknown. */
 static bool summands(const Search *s, const Record *whole, double *out, int64_t n) {
     int known = 0;
     for (int rank = 0; rank < s->ranks; rank++) {
@@ -238,7 +239,7 @@ static void put_signature(const Search *s, const Record *whole, Finding *f) {
                                .ranks = s->ranks,
                                .rank = s->rank},
                      f->signature, sizeof f->signature);
-        /* Check whether x is the tensor of a different microbatch or step. */
+        /* Checks whether x is the tensor of a different microbatch or step. */
         for (int64_t i = 0; i < s->ref->n; i++) {
             const Record *o = &s->ref->records[i];
             if (o == whole || o->name != r->name || o->kind != r->kind || o->which != r->which || n != all ||
@@ -263,8 +264,8 @@ static const char *const PHASES[] = {
     [RECORD_UPDATED] = "update",
 };
 
-/* Returns the op that caused a wrong incoming gradient. It is the last collective whose backward wrote it on
- * this rank or, if no op wrote it, the transfer from the next pipeline stage. */
+/* Returns the op that caused a wrong incoming gradient. It is the last collective whose backward wrote the gradient
+ * on this rank. If no op wrote the gradient, it is the transfer from the next pipeline stage. */
 static const char *bringer(const Search *s) {
     const Record *f = s->found, *first = s->logs[s->rank].records;
     for (const Record *r = f; r >= first && r->step == f->step; r--)
@@ -276,7 +277,7 @@ static const char *bringer(const Search *s) {
 /* Infers from the set of wrong parameters which sum of gradients is wrong. */
 static const char *which_sum(const Search *s) {
     const Log *log = &s->logs[s->rank];
-    int out[2] = {0}, all[2] = {0}; /* [replicated over tp] */
+    int out[2] = {0}, all[2] = {0}; /* index: whether the parameter is replicated over tp */
     bool others = false;
     for (int64_t i = 0; i < log->n; i++) {
         const Record *r = &log->records[i],
@@ -293,7 +294,7 @@ static const char *which_sum(const Search *s) {
     return out[true] == all[true] && out[false] == all[false] ? "gradient" : "grad_sum";
 }
 
-/* Finds an output that is correct as a sum over ranks, but that an op consumed before it was summed. */
+/* Finds an output that is correct as a sum over ranks, but that an op used before it was summed. */
 static const Record *unsummed(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_OUTPUT || f->moved || f->from < 0) return NULL;
@@ -301,7 +302,7 @@ static const Record *unsummed(const Search *s) {
     return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
-/* Whether the update of the parameter was correct, which implies that the gather of the parameters is
+/* Returns whether the update of the parameter was correct, which implies that the gather of the parameters is
  * wrong. */
 static bool was_right(const Search *s) {
     const Record *f = s->found;
@@ -311,7 +312,7 @@ static bool was_right(const Search *s) {
 }
 
 /* Returns the kernel that computed a wrong gradient. If the sum of the ranks' results is correct, returns the
- * collective after it; if the cause is unknown, returns NULL. */
+ * collective after the kernel. If the cause is unknown, returns NULL. */
 static const char *backward_part(const Search *s, const Record *whole) {
     const Record *r = s->found;
     const int64_t all = tensor_count(&whole->shape);
@@ -402,7 +403,7 @@ void localise(const Case *of, const Config *c, const Trace *ours, const Trace *o
               Finding *f) {
     Search s = {.of = of, .config = *c, .ours = ours, .one = one, .ranks = (int)config_ranks(c)};
     const int64_t end = of->golden->n_steps - 1, wrong = first_wrong(of->golden, truth),
-                  last = wrong < end ? wrong + 1 : end; /* a wrong update shows one step later */
+                  last = wrong < end ? wrong + 1 : end; /* a wrong update has an effect one step later */
     while (s.step < last && !wrong_until(&s, ours, s.step)) s.step++;
     if (wrong <= end && !wrong_until(&s, ours, s.step)) {
         f->agrees_until = wrong + 1;

@@ -1,30 +1,31 @@
-/* Finds where a multi-rank run first deviates from the one-rank run. */
+/* Finds the first deviation of a multi-rank run from the one-rank run. */
 #pragma once
 
 #include "parity/case.h"
 
-/* The first tensor, in execution order, that is out of bound although its inputs are within bound. */
+/* The first tensor, in execution order, whose error exceeds the bound although the errors of its inputs do not. */
 typedef struct Finding {
-    /* confirmed: whether the step is within bound if the one-rank run's tensor replaces this tensor */
+    /* confirmed: whether the errors of the step are within the bound if the one-rank run's tensor replaces this
+     * tensor */
     bool found, confirmed;
-    /* All ops agree until the update of this step (counted from 1), in which the one-rank run is wrong as
-     * well. It is 0 if there is no such step. */
+    /* All ops agree until the update of this step (counted from 1), in which the one-rank run is also wrong. The
+     * value is 0 if there is no such step. */
     int64_t agrees_until;
-    /* step: counted from 0; sample: the first one of the microbatch, or -1 at the end of the step */
+    /* step: counted from 0; sample: the first sample of the microbatch, or -1 at the end of the step */
     int64_t step, sample;
-    char phase[32];      /* "forward", "backward", "gradient sum", ... */
-    char op[40];         /* "linear", "redistribute" ... */
+    char phase[32];      /* such as "forward", "backward" or "gradient sum" */
+    char op[40];         /* such as "linear" or "redistribute" */
     char inside[40];     /* the op's kernel or collective that last wrote the tensor, or that is missing */
     char place[120];     /* the parameter that the op uses or follows */
-    char ranks[60];      /* "1", "0-3" */
-    char slice[120];     /* slice of the whole tensor: "[0:8, 0:1, 4:8]" */
-    char signature[160]; /* "scaled by 2", "summand of rank 1 is missing", ... */
+    char ranks[60];      /* such as "1" or "0-3" */
+    char slice[120];     /* slice of the full tensor, such as "[0:8, 0:1, 4:8]" */
+    char signature[160]; /* such as "scaled by 2" or "summand of rank 1 is missing" */
 } Finding;
 
-/* Localises a fault in lane fp64 or exact, given the trace `ours`, which differs from the one-rank trace
- * `one`. Runs both again, recording every tensor of the first differing step, and compares them. Then runs
- * the layout a third time with the found tensor replaced. `found` is false if every comparable tensor is
- * within bound. The search ends after the first step in which `truth`, the fp64 run on one rank, differs from
- * the oracle, because later differences are consequences. */
+/* Localises a fault in lane fp64 or exact, given the trace `ours`, which differs from the one-rank trace `one`. Runs
+ * both again, records every tensor of the first differing step, and compares the tensors. Then runs the layout a
+ * third time with the found tensor replaced. `found` is false if the error of every comparable tensor is within the
+ * bound. The search ends after the first step in which `truth`, the fp64 run on one rank, differs from the oracle.
+ * Later differences are only consequences. */
 void localise(const Case *, const Config *, const Trace *ours, const Trace *one, const Trace *truth,
               Finding *);

@@ -23,23 +23,23 @@ typedef struct Names {
 
 typedef struct LogStep {
     int64_t step, line;
-    uint64_t has;       /* bit q: quantity q */
-    double value[MOST]; /* NaN: null or NaN in the file */
+    uint64_t has;       /* bit q is set if the step has quantity q */
+    double value[MOST]; /* NaN if the file has null or NaN */
 } LogStep;
 
 typedef struct Log {
     const char *path;
-    json_t *options;     /* options of the last run in the log, or NULL if it has no header */
+    json_t *options;     /* options of the last run in the log, or NULL if the log has no header */
     LogStep *steps;      /* [n], ascending */
-    int64_t n, replaced; /* replaced: number of records that were dropped because of a restart */
+    int64_t n, replaced; /* replaced: number of records that a restart replaced */
     int64_t incomplete;  /* number of lines that killed runs left incomplete */
-    /* number of a line that cannot be parsed: it is incomplete if a run's header follows, otherwise an error,
-     * or 0 if there is none */
+    /* The number of a line that cannot be parsed, or 0 if there is none. The line is incomplete if the header of a
+     * run follows, and otherwise an error. */
     int64_t broken;
     json_error_t why; /* the parser's error in the line `broken` */
 } Log;
 
-/* Whether the quantity is a measured time or rate, which differs in every run. */
+/* Returns whether the quantity is a measured time or rate. Such quantities differ in every run. */
 static bool is_time(const char *name) {
     static const char *const TIMES[] = {"seconds", "tokens_per_second", "tflops"};
     for (size_t i = 0; i < sizeof TIMES / sizeof *TIMES; i++)
@@ -47,8 +47,8 @@ static bool is_time(const char *name) {
     return false;
 }
 
-/* Returns the index of the quantity with this name, and adds the quantity if it is new. Returns -1 if there
- * are too many. */
+/* Returns the index of the quantity with this name, and adds the quantity if it is new. Returns -1 if there are too
+ * many quantities. */
 static int name_number(Names *names, const char *name) {
     for (int i = 0; i < names->n; i++)
         if (!strcmp(names->name[i], name)) return i;
@@ -74,15 +74,16 @@ static bool is_run(const json_t *record) {
 
 /* ---- numbers that are not finite ---- */
 
-/* The words for numbers that are not finite: Python's json writes them without quotes, protobuf's with
- * quotes. */
+/* The words for numbers that are not finite. Python's json module writes these words without quotes, and protobuf
+ * writes them with quotes. */
 static const struct {
     const char *word;
     double value;
 } NOT_FINITE[] = {{"NaN", NAN}, {"Infinity", INFINITY}, {"-Infinity", -INFINITY}};
 enum { NOT_FINITE_COUNT = sizeof NOT_FINITE / sizeof *NOT_FINITE };
 
-/* Returns the length of the word for such a number at the start of the text, or 0. */
+/* Returns the length of the word for a number that is not finite at the start of the text, or 0 if there is no such
+ * word. */
 static size_t word_length(const char *text) {
     for (int i = 0; i < NOT_FINITE_COUNT; i++) {
         const size_t n = strlen(NOT_FINITE[i].word);
@@ -91,7 +92,7 @@ static size_t word_length(const char *text) {
     return 0;
 }
 
-/* Appends a line of JSON in which these words have quotes. */
+/* Appends a line of JSON in which the words for numbers that are not finite have quotes. */
 static void put_quoted(const char *text, size_t n, Str *out) {
     bool in_string = false;
     for (size_t i = 0, length; i < n; i += length) {
@@ -104,7 +105,7 @@ static void put_quoted(const char *text, size_t n, Str *out) {
     }
 }
 
-/* Returns false if the value is not a number. */
+/* Reads a number. Returns false if the value is not a number. */
 static bool value_of(const json_t *value, double *out) {
     const char *text = json_string_value(value);
     *out = json_is_boolean(value) ? json_is_true(value)
@@ -127,7 +128,7 @@ static void keep_options(Log *log, const json_t *record) {
     log->options = json_incref(options);
 }
 
-/* Drops records of steps after `start`, because a later run started from there and replaces them. */
+/* Removes the records of steps after `start`, because a later run started from this step and replaces them. */
 static void drop_after(Log *log, int64_t start) {
     int64_t n = 0;
     for (int64_t i = 0; i < log->n; i++)
@@ -182,8 +183,8 @@ static Err no_object(const Log *log, int64_t line, const char *why) {
                     log->path, (long long)line, why);
 }
 
-/* Adds a line of the log. A killed run may leave an incomplete line, which is the last one unless a resumed
- * run writes its header after it. */
+/* Adds a line of the log. A killed run may leave an incomplete line, which is the last line unless a resumed run
+ * writes its header after it. */
 static Err add_line(Log *log, Names *names, const char *text, size_t n, int64_t line) {
     json_error_t why = {.text = "it has another type"};
     Str quoted = {0};
@@ -215,8 +216,8 @@ static int by_step_and_line(const void *a, const void *b) {
     return x->line < y->line ? -1 : x->line > y->line;
 }
 
-/* Merges the records of each step: that of the training step and those of evaluations. If a quantity has
- * several values, the last one counts. */
+/* Merges the records of each step, which are those of the training step and of evaluations. If a quantity has several
+ * values, the last value counts. */
 static void keep_last(Log *log) {
     int64_t n = 0;
     if (log->n) qsort(log->steps, (size_t)log->n, sizeof *log->steps, by_step_and_line);
@@ -258,7 +259,7 @@ static Err read_log(const char *path, Names *names, Log *log) {
 /* ---- comparing ---- */
 
 typedef struct Quantity {
-    int64_t steps, first, beyond, largest_at; /* first, beyond: a step, or -1 if there is none */
+    int64_t steps, first, beyond, largest_at; /* `first` and `beyond` are steps, or -1 if there is none */
     double largest;
 } Quantity;
 
@@ -266,11 +267,12 @@ typedef struct Comparison {
     Log a, b;
     Names names;
     Quantity quantity[MOST];
-    int64_t common, only_a, only_b; /* steps */
+    int64_t common, only_a, only_b; /* numbers of steps */
     int64_t values;                 /* number of values that both logs have */
 } Comparison;
 
-/* A loss that is finite in neither log is a difference, unless the step was skipped. */
+/* Returns whether a quantity is a loss that is finite in neither log. Such a loss is a difference, unless the step
+ * was skipped. */
 static bool is_lost(const Comparison *c, int q, const LogStep *x, const LogStep *y) {
     const size_t n = strlen(c->names.name[q]);
     if (n < 4 || strcmp(c->names.name[q] + n - 4, "loss") || isfinite(x->value[q]) || isfinite(y->value[q]))

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* y [s, b, vocabulary and padding] -> out [b, s, vocab] */
+/* Converts y [s, b, vocabulary and padding] to out [b, s, vocab]. */
 static void read_logits(Device *d, const Tensor *y, int64_t vocab, double *out) {
     const DType type = (DType)y->dtype;
     const int64_t s = y->dim[0], b = y->dim[1];

@@ -13,13 +13,13 @@
 
 /* ---- judging ---- */
 
-/* The arguments that all judging functions need. The exact and the noisy runs are in fp64; in the fp64 lane,
- * `ours` is the exact run. */
+/* The arguments of all judging functions. The exact and the noisy runs are in fp64. In the fp64 lane, `ours` is the
+ * exact run. */
 typedef struct Judge {
     const Case *of;
     ParityReport *report;
     const Trace *ours, *exact, *const *noisy; /* noisy[report->draws] */
-    const Trace *reference;                   /* NULL: the oracle */
+    const Trace *reference;                   /* the reference run, or NULL for the oracle */
     const char *prefix;                       /* prefix of quantity names */
 } Judge;
 
@@ -33,7 +33,7 @@ static void judge(const Judge *j, Row *row, const char *name, TensorError error,
     row_add(row, name, error, bound(j, moved.relative), bound(j, moved.elementwise), rank);
 }
 
-/* Unlike fmax, this propagates NaN. */
+/* Sets *x to the maximum of *x and y. Unlike fmax, this function propagates NaN. */
 static void raise_to(double *x, double y) {
     if (!(y <= *x)) *x = y;
 }
@@ -49,7 +49,7 @@ static Row *new_row(const Judge *j, const char *quantity) {
     return report_row(&j->report->rows, name);
 }
 
-/* Each step of a curve counts as a tensor of one value, and its error is relative to that value. */
+/* Judges a curve. Each step of a curve counts as a tensor of one value, and its error is relative to this value. */
 static void judge_curve(const Judge *j, const char *quantity, size_t member) {
     const Golden *g = j->of->golden;
     Row *row = NULL;
@@ -91,7 +91,7 @@ static Err oracle_tensor(const Golden *g, const char *name, int ndim, const int6
     return ERR_OK;
 }
 
-/* member: offset of `gradients` or `parameters` in Trace. */
+/* Judges a quantity of tensors. `member` is the offset of `gradients` or `parameters` in Trace. */
 static Err judge_tensors(const Judge *j, const char *quantity, const char *prefix, size_t member) {
     const HfMap *map = &j->of->map;
     const double **oracle = mem_zero((size_t)map->count, sizeof *oracle);
@@ -129,7 +129,7 @@ static Err judge_tensors(const Judge *j, const char *quantity, const char *prefi
 static Err judge_logits(const Judge *j) {
     const Golden *g = j->of->golden;
     if (!j->ours->has_logits || j->reference)
-        return ERR_OK; /* the case has no logits, or no rank has whole logits */
+        return ERR_OK; /* the case has no logits, or no rank has the full logits */
     int64_t vocab = j->of->vocab, n = g->samples * g->all.shape.positions * vocab;
     const double *oracle;
     ERR_RETURN(
@@ -184,7 +184,8 @@ typedef struct Runs {
     Trace *ours, *exact, *noisy[PARITY_DRAWS];
 } Runs;
 
-/* Judges `ours` against the oracle, with as many noisy runs as necessary. */
+/* Judges `ours` against the oracle. The number of noisy runs increases until all rows pass or the maximum is
+ * reached. */
 static Err judge_by_noise(const Case *of, const Trace *ours, Runs *r, const char *prefix,
                           ParityReport *report) {
     bool pass = false;

@@ -14,8 +14,8 @@
 /* ---- runs ---- */
 
 typedef struct Draw {
-    Trace *x, *y, *z; /* see precision.h */
-    bool shared;      /* y and z belong to PrecisionShared */
+    Trace *x, *y, *z; /* the runs x, y and z of precision.h */
+    bool shared;      /* whether y and z belong to PrecisionShared */
 } Draw;
 
 typedef struct Judge {
@@ -26,12 +26,12 @@ typedef struct Judge {
     int first_row; /* first row of the report that belongs to this verdict */
     StorageLog log;
     Draw draw[PRECISION_DRAWS];
-    double arithmetic; /* relative error of sums in the lane's arithmetic: u sqrt(K) */
+    double arithmetic; /* relative error of sums in the lane's arithmetic, u sqrt(K) */
     int64_t steps;
-    bool refuted; /* a row has failed that more draws cannot change */
+    bool refuted; /* whether a row has failed regardless of the number of draws */
 } Judge;
 
-/* Steps per draw: enough to test warm-up, moments and decay. */
+/* The number of steps per draw, which suffices to test warm-up, moments and decay. */
 enum { STEPS = 8 };
 
 bool precision_is_low(const Config *c) {
@@ -41,7 +41,7 @@ bool precision_is_low(const Config *c) {
 
 static bool is_fp8(const Judge *p) { return p->config.fp8_format != FP8_NONE; }
 
-/* Returns d: a few ulps of the coarsest type, so that draws round independently, but at most a quarter. */
+/* Returns d, which is a few ulps of the coarsest type, so that draws round independently, but at most a quarter. */
 static double dither_of(const Config *c) {
     double u = c->lane == LANE_BF16 ? dtype_roundoff(BF16) : dtype_roundoff(F16);
     if (c->fp8_format != FP8_NONE) u = fp8_roundoff(c->fp8_format == FP8_HYBRID ? E5M2 : E4M3);
@@ -143,7 +143,7 @@ static Err record_types(Judge *p) {
     return e;
 }
 
-/* Runs x for the draws up to `draws`, then y and z in the process that has the results. */
+/* Runs x for the draws up to `draws`, and then y and z in the process that has the results. */
 static Err run_draws(Judge *p, int draws, const PrecisionShared *shared) {
     const int first = p->out->draws;
     for (int k = first; k < draws; k++) {
@@ -167,7 +167,7 @@ static void free_draw(Draw *d) {
     if (!d->shared) trace_free(d->y), trace_free(d->z);
 }
 
-/* A judge for the lane of the options. */
+/* Creates a judge for the lane of the options. */
 static Judge new_judge(const Case *of, const Config *config, Precision *out) {
     const double u = config->lane == LANE_EXACT ? dtype_roundoff(F64) : dtype_roundoff(F32);
     Judge p = {.of = of,
@@ -198,8 +198,8 @@ Err precision_share(const Case *of, Lane lane, const PrecisionShared *shared) {
 
 /* ---- statistics of one tensor ---- */
 
-/* A tensor under test: n numbers of each draw, in rows of `width`. The quantity is the difference from
- * `base`; `also` is a second direction in which errors are tested. */
+/* A tensor under test, which has n numbers per draw, in rows of `width`. The quantity is the difference from `base`.
+ * `also` is a second direction in which errors are tested. */
 typedef struct Magnitudes {
     const double *x[PRECISION_DRAWS], *y[PRECISION_DRAWS], *z[PRECISION_DRAWS], *base[PRECISION_DRAWS],
         *also[PRECISION_DRAWS];
@@ -208,7 +208,7 @@ typedef struct Magnitudes {
     double arithmetic;
 } Magnitudes;
 
-/* One number per draw. */
+/* A series with one number per draw. */
 typedef struct Series {
     double at[PRECISION_DRAWS];
 } Series;
@@ -223,7 +223,8 @@ static double mean_square(const Series *s, int n) {
 /* The median is insensitive to one draw with a rare large event. */
 static double median(const Series *s, int n) { return median_of(s->at, n); }
 
-/* The squared standard error of the logarithm of the median, which is pi / 2 times that of the mean. */
+/* Returns the squared standard error of the logarithm of the median, which is pi / 2 times the squared standard error
+ * of the mean. */
 static double spread(const Series *s, double least, int n) {
     Series logs;
     for (int i = 0; i < n; i++) logs.at[i] = log(s->at[i] + least);
@@ -232,7 +233,7 @@ static double spread(const Series *s, double least, int n) {
     return acos(0) * fmax(mean_square(&logs, n) - m * m, 0) / (n - 1);
 }
 
-/* For each draw, the sums of squares of both errors and of the quantity, and of their products. */
+/* For each draw, the sums of squares of both errors and of the quantity, and the sums of their products. */
 typedef struct Moments {
     Series xx, zz, yy, xy, zy, xa, za, aa, whole;
 } Moments;
@@ -254,8 +255,8 @@ typedef struct Statistic {
     double value, bound;
 } Statistic;
 
-/* The component of the errors along a direction of squared length `length`, in units of that length. The
- * noise of the mean is that of z or, if a rare event affects only x, the spread of x over the draws. */
+/* Returns the component of the errors along a direction of squared length `length`, in units of that length. The
+ * noise of the mean is the noise of z or, if a rare event affects only x, the spread of x over the draws. */
 static Statistic component(const Series *x, const Series *z, const Series *length, double arithmetic, int n) {
     Series a, of_z;
     for (int s = 0; s < n; s++) {
@@ -270,12 +271,13 @@ static Statistic component(const Series *x, const Series *z, const Series *lengt
 typedef struct Judgement {
     Statistic error, element, scale, decay;
     int64_t worst; /* index of an element */
-    double power;  /* the smallest e such that a factor 1 + e is rejected; infinite: none */
+    /* the smallest e such that a factor 1 + e is rejected; infinite if no factor is rejected */
+    double power;
 } Judgement;
 
-/* Returns the largest error that an element has in every draw (its minimum over the draws), in units of the
- * noise of the element's row. A wrong value is wrong in all draws, whereas Adam's step where the gradient is
- * nearly 0 has a random sign. */
+/* Returns the largest error of an element, in units of the noise of the element's row. The error of an element is its
+ * minimum over the draws. A wrong value is wrong in all draws, whereas Adam's step where the gradient is nearly 0 has
+ * a random sign. */
 static double largest_element(const Magnitudes *t, const double *noise, const double *const *x,
                               int64_t *worst) {
     double largest = 0;
@@ -290,8 +292,8 @@ static double largest_element(const Magnitudes *t, const double *noise, const do
     return largest;
 }
 
-/* A row may by chance have almost no rounding error; therefore the noise of a row counts as at least a small
- * part of the tensor's noise plus the error of the arithmetic. */
+/* Judges single elements. A row may by chance have almost no rounding error, so the noise of a row counts as at least
+ * a small part of the tensor's noise plus the error of the arithmetic. */
 static void judge_elements(const Magnitudes *t, double tensor_noise, double tensor_size, Judgement *j) {
     const int64_t rows = (t->n + t->width - 1) / t->width;
     double *noise = mem_zero((size_t)rows, sizeof *noise),
@@ -308,7 +310,7 @@ static void judge_elements(const Magnitudes *t, double tensor_noise, double tens
     free(noise);
 }
 
-/* The smallest e such that these errors plus e times the quantity, with the given sign, are rejected. */
+/* Returns the smallest e such that these errors plus e times the quantity, with the given sign, are rejected. */
 static double power_of_error(const Moments *m, double limit, double sign, int n) {
     double low = 1e-15, high = 1e3;
     while (high > 1.0001 * low) {
@@ -321,7 +323,7 @@ static double power_of_error(const Moments *m, double limit, double sign, int n)
     return high;
 }
 
-/* The smallest e that the most sensitive of the tests rejects. */
+/* Returns the smallest e that the most sensitive of the tests rejects. */
 static double power_of(const Moments *m, const Judgement *j, double noise, int n) {
     const double limit = j->error.bound * j->error.bound * noise;
     if (!(mean(&m->yy, n) > 0)) return INFINITY;
@@ -329,7 +331,7 @@ static double power_of(const Moments *m, const Judgement *j, double noise, int n
                 j->scale.bound + j->scale.value);
 }
 
-/* Checks every draw: a median would ignore a single NaN. */
+/* Returns whether all moments are finite. Checks every draw, because a median would ignore a single NaN. */
 static bool is_finite(const Moments *m, int n) {
     return isfinite(mean(&m->xx, n)) && isfinite(mean(&m->zz, n)) && isfinite(mean(&m->yy, n));
 }
@@ -383,7 +385,7 @@ static Gate gate_of(const Judge *p) {
     return p->config.lane == LANE_BF16 ? (Gate){0.03, 1e-3} : (Gate){0.01, 1e-3};
 }
 
-/* A curve is one tensor with a value per step. */
+/* Judges a curve, which is one tensor with a value per step. */
 static void judge_curve(Judge *p, const char *quantity, size_t member, double gate) {
     const int64_t n = p->steps;
     Magnitudes t = {.n = n, .width = n, .draws = p->out->draws, .arithmetic = p->arithmetic};
@@ -407,7 +409,7 @@ static void judge_curve(Judge *p, const char *quantity, size_t member, double ga
     free(values);
 }
 
-/* The learning rate must be bitwise equal in every lane. */
+/* Checks the learning rate, which must be bitwise equal in every lane. */
 static void judge_learning_rate(Judge *p) {
     Row *row = new_row(p, "%s", "learning rate");
     for (int64_t i = 0; i < p->steps; i++) {
@@ -440,7 +442,7 @@ static Magnitudes sample_of(const Judge *p, const HfTensor *t, int64_t at, bool 
     return s;
 }
 
-/* Whether two tensors outside layers belong to the same linear layer, norm or embedding table. */
+/* Returns whether two tensors outside layers belong to the same linear layer, norm or embedding table. */
 static bool module_same(const char *a, const char *b) {
     const char *end = strrchr(a, '.');
     const size_t n = end ? (size_t)(end - a) + 1 : 0;
@@ -448,9 +450,9 @@ static bool module_same(const char *a, const char *b) {
 }
 
 /* Adds the report's row for the power, with the modules in the order of the map. An error scales all
- * gradients or updates of a module together, so a module has the power of its most sensitive tensor. A single
- * tensor may have almost none: the bias of BERT's sentence head has two numbers that always change together.
- * A module outside layers is judged at twice the gate, because the embeddings' gradients have the noise of
+ * gradients or updates of a module together, so a module has the power of its most sensitive tensor. A single tensor
+ * may have almost no power. For example, the bias of BERT's sentence head has two numbers that always change
+ * together. A module outside layers is judged at twice the gate, because the embeddings' gradients have the noise of
  * all layers. */
 static void judge_power(Judge *p, const char *quantity, double gate, const double *power) {
     const HfMap *map = &p->of->map;
@@ -530,8 +532,8 @@ static void judge_router_logits(Judge *p) {
                   NO_RANK);
 }
 
-/* A router may choose differently from fp64 only where the margin is within the error of the logits, which is
- * judged above. */
+/* Judges the choices of routers. A router may choose differently from fp64 only if the margin is within the error of
+ * the logits. This error is judged by another row. */
 static void judge_choices(Judge *p) {
     const Choices *c = &p->draw[0].y->choices;
     if (!c->routers) return;
@@ -559,7 +561,7 @@ static void judge_choices(Judge *p) {
     p->refuted |= !row->pass;
 }
 
-/* Recomputes the report's rows starting at first_row. */
+/* Recomputes the rows of the report that begin at first_row. */
 static bool judge_all(Judge *p) {
     p->report->n = p->first_row;
     judge_curve(p, "loss", offsetof(GoldenStep, loss), gate_of(p).loss);
@@ -576,8 +578,8 @@ static bool judge_all(Judge *p) {
     return pass;
 }
 
-/* With several processes, all draws are made in advance: only one process has the verdict, so they cannot agree
- * to add draws. */
+/* Returns the initial number of draws. With several processes, all draws are made in advance. Only one process has
+ * the verdict, so the processes cannot agree to add draws. */
 static int first_draws(void) { return comm_processes() > 1 ? 16 : 4; }
 
 Err precision_judge(const Case *of, const Config *config, const PrecisionShared *shared, Report *report,

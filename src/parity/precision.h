@@ -1,23 +1,23 @@
 /* Judges a run in low precision (16-bit storage, FP8, the exact lane) against fp64, and states the power of the test.
  *
- * The case is run from several draws of its weights: each weight is multiplied by 1 + d xi, which changes all
- * roundings. For draw s let x be the run under test, y the fp64 run on one rank, and z the fp64 run that rounds what
- * the lane stores (storage.h): z - y is the predicted rounding error. The fp64 runs use the experts that x chose
- * (choices.h). Whether y is correct is judged elsewhere, by the fp64 verdict against the oracle (parity.h). Over S
- * draws, each tensor must meet
+ * The case is run with several draws of its weights. Each weight is multiplied by 1 + d xi, which changes all
+ * roundings. For draw s, let x be the run under test, y the fp64 run on one rank, and z the fp64 run that rounds the
+ * values that the lane stores (storage.h). Then z - y is the predicted rounding error. The fp64 runs use the experts
+ * that x chose (choices.h). The correctness of y is judged separately, by the fp64 verdict against the oracle
+ * (parity.h). Over S draws, each tensor must satisfy the following conditions:
  *
- *   error    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), v the standard error of log R
- *   element  e(x) <= max(4, 2 e(z)): e(x) is the largest element of min |x - y| over the draws, in units of
- *            the rms of z - y in the element's row
- *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>: a common factor.
- *            For updates, the weights are a second direction a, which detects a wrong weight decay.
+ *   error    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), where v is the standard error of log R
+ *   element  e(x) <= max(4, 2 e(z)), where e(x) is the largest element of min |x - y| over the draws, in units of the
+ *            rms of z - y in the element's row
+ *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>. This detects a common
+ *            factor. For updates, the weights are a second direction a, which detects a wrong weight decay.
  *
  * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. An error
  * scales all gradients or updates of a module together, so a module has the power of its most sensitive
  * tensor. The modules are the layers and, outside layers, each linear layer, norm and embedding table. The
- * power must not exceed a threshold, which is called the gate. If a test fails or the power is too low, the
- * number of draws doubles, up to PRECISION_DRAWS; all draws count. A wrong learning rate, storage type or
- * choice of an expert fails without further draws. */
+ * power must not exceed a threshold, which is called the gate. If a test fails or the power is too low, the number of
+ * draws doubles, up to PRECISION_DRAWS. All draws count. A wrong learning rate, storage type or choice of an expert
+ * fails without additional draws. */
 #pragma once
 
 #include "parity/case.h"
@@ -29,13 +29,13 @@ enum { PRECISION_DRAWS = 64 };
 #define PRECISION_POWER "power: gradient"
 
 typedef struct Precision {
-    int draws;     /* number of draws used, or 0 if the run was not judged here */
+    int draws;     /* number of draws, or 0 if the run was not judged in this process */
     double dither; /* d */
     double ratio;  /* R of the gradient with the largest ratio of R to bound */
 } Precision;
 
-/* The runs y and z of the first draws, shared by a case's layouts; memory from trace_new. Models with experts
- * cannot share them, because y and z follow the choices of each x. */
+/* The runs y and z of the first draws, which all layouts of a case share, in memory of trace_new. Models with experts
+ * cannot share these runs, because y and z follow the choices of each x. */
 enum { PRECISION_SHARED = 8 };
 typedef struct PrecisionShared {
     Trace *y[PRECISION_SHARED], *z[PRECISION_SHARED];
@@ -43,7 +43,7 @@ typedef struct PrecisionShared {
 bool precision_shares(const Case *);
 Err precision_share(const Case *, Lane, const PrecisionShared *);
 
-/* Whether runs with these options are judged by precision_judge. */
+/* Returns whether precision_judge judges runs with these options. */
 bool precision_is_low(const Config *);
 /* Runs the case in the lane and layout of the options, and adds the rows of the verdict to the report, except
  * in MPI processes other than rank 0. If `shared` is NULL, this function also runs y and z. */

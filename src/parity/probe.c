@@ -58,15 +58,15 @@ static void tell(Log *log, const Record *r, Tensor *live) {
     if (log->seen) log->seen(log->seen_arg, log, r, live);
 }
 
-/* Whether the record is an op's output in this microbatch and its memory contains the address. Microbatches share the
- * memory of messages between pipeline stages. */
+/* Returns whether the record is an op's output in this microbatch and its memory contains the address. Microbatches
+ * share the memory of messages between pipeline stages. */
 static bool has_value(const Log *log, const Record *r, const void *data) {
     const char *at = data, *first = r->at;
     return r->kind == RECORD_OUTPUT && r->sample == log->sample && at >= first && at < first + r->bytes;
 }
 
-/* Returns the last of the first n records that is an output of `op` (or of any op, if NULL) at this address,
- * because in-place ops write several outputs to one address. Returns NULL if there is none in this step. */
+/* Returns the last of the first n records that is an output of `op` (or of any op, if `op` is NULL) at this address.
+ * In-place ops write several outputs to one address. Returns NULL if this step has no such record. */
 static const Record *value_of(const Log *log, int64_t n, const char *op, const void *data) {
     while (n-- > 0) {
         const Record *r = &log->records[n];
@@ -76,7 +76,7 @@ static const Record *value_of(const Log *log, int64_t n, const char *op, const v
 }
 
 static const Record *value_at(const Log *log, const void *data) { return value_of(log, log->n, NULL, data); }
-/* The output of an op whose backward runs. */
+/* Returns the output of the op whose backward is running. */
 static const Record *output_of(const Log *log, const OpDef *op, const Call *call) {
     return value_of(log, log->n, op->name, call->out[0]->data);
 }
@@ -84,13 +84,13 @@ static const Record *output_of(const Log *log, const OpDef *op, const Call *call
 static bool is_parameter(const Tensor *x) { return x && x->grad && x->grad->flags & TENSOR_MAIN_GRAD; }
 static bool is_trained(const Tensor *x) { return is_parameter(x) && x->flags & TENSOR_NEEDS_GRAD; }
 static bool is_value(const Tensor *x) { return x && dtype_is_float((DType)x->dtype) && !is_parameter(x); }
-/* Whether x was received from a different pipeline stage. Tables and loss weights were not; they need no
- * gradient. */
+/* Returns whether x was received from a different pipeline stage. Tables and loss weights were not received, because
+ * they need no gradient. */
 static bool is_received(const Log *log, const Tensor *x) {
     return is_value(x) && x->ndim == 3 && x->flags & TENSOR_NEEDS_GRAD && !value_at(log, x->data);
 }
 
-/* The parameter by which an op is named. All layers of a T5 stack share one table of relative position
+/* Returns the parameter by which an op is named. All layers of a T5 stack share one table of relative position
  * biases, so an attention op is named by its inputs instead. */
 static const Param *parameter_of(const OpDef *op, const Call *call) {
     if (op == &OPS[OP_attention] || op == &OPS[OP_attention_unfused]) return NULL;
@@ -99,7 +99,7 @@ static const Param *parameter_of(const OpDef *op, const Call *call) {
     return NULL;
 }
 
-/* Maps this rank's rows to those of the whole parameter; the columns of x w^T have the same map. */
+/* Maps this rank's rows to the rows of the full parameter. The columns of x w^T have the same map. */
 static void map_rows(Log *log, Record *r, const Param *p) {
     r->n_map = p->rows;
     r->columns = p->columns;
@@ -122,24 +122,24 @@ static int64_t same_before(const Log *log, uint64_t name, int64_t sample, bool a
     return n;
 }
 
-/* A row-parallel layer adds its bias after the sum over ranks, with a separate op. The result of that op
- * corresponds to that of the layer on one rank. */
+/* Names the output of a linear layer. A row-parallel layer adds its bias after the sum over ranks, with a separate
+ * op. The result of this op corresponds to the result of the layer on one rank. */
 static void name_linear(Record *r, const OpDef *op, const Call *call) {
     const Tensor *bias = call->in[op == &OPS[OP_bias] ? 1 : 2];
     if (op == &OPS[OP_linear]) r->gemm = r->name;
     if (bias) r->name = mix(hash_name("bias"), hash_name(param_of(bias)->spec.name));
 }
 
-/* The encoder and the decoder of a T5 model use the same embedding tables, so their lookups are distinguished
- * by the lengths of their sequences. With equal lengths, the rows have no name if other pipeline ranks also
- * look up rows. */
+/* Names the output of a lookup. The encoder and the decoder of a T5 use the same embedding tables, so their lookups
+ * are distinguished by the lengths of their sequences. With equal lengths, the rows have no name if other pipeline
+ * ranks also look up rows. */
 static void name_embedding(const Log *log, Record *r, const Call *call) {
     const int64_t positions = call->in[0]->dim[1] * log->mesh.size[AXIS_CP];
     r->name = log->alike && log->mesh.size[AXIS_PP] > 1 ? 0 : mix(r->name, (uint64_t)positions);
 }
 
-/* Sets name and place. Several ops of one kind on one value (rotary embedding of queries and keys) are
- * distinguished by their order. */
+/* Sets the name and the place. Several ops of one kind on one value, such as the rotary embedding of queries and
+ * keys, are distinguished by their order. */
 static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) {
     const Param *p = parameter_of(op, call);
     const Record *from = NULL;
@@ -167,7 +167,7 @@ static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) 
 
 static bool writes_down(const Log *log) { return log->step >= log->first && log->step <= log->last; }
 
-/* Records outputs of kernels that are one rank's summand of a sum over tensor- or context-parallel ranks. */
+/* Records the outputs of kernels that are one rank's summand of a sum over tensor- or context-parallel ranks. */
 static void trace(void *arg, const OpDef *op, const Call *call) {
     Log *log = arg;
     Tensor *y = call->out[0];
@@ -189,8 +189,8 @@ static void take_partial(Log *log, Record *r) {
     log->pending = -1;
 }
 
-/* The tensors of a router's loss cover only a rank's share of the microbatch, so they have no counterpart in
- * the one-rank run. */
+/* Returns whether the tensors of an op have no counterpart in the one-rank run. The tensors of a router's loss cover
+ * only a rank's part of the microbatch. */
 static bool is_of_a_share(const OpDef *op) { return op == &OPS[OP_router_loss]; }
 
 static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
@@ -230,7 +230,8 @@ static Record *add_backward(Log *log, const Record *of, RecordKind kind, int whi
     return probe_add(log, r);
 }
 
-/* Whether the next gradient of w starts a new sum: it overwrites the main gradient or gets a new slot. */
+/* Returns whether the next gradient of w begins a new sum, because it overwrites the main gradient or gets a new
+ * slot. */
 static bool begins_sum(const Tape *t, const Tensor *w) {
     const Sync *sync = tape_context(t)->sync;
     return grad_is_unwritten(w->grad) || (sync && !sync_is_adding(sync, param_of(w)));
@@ -259,12 +260,12 @@ static void on_plays(Log *log, const Tape *t, const OpDef *op, const Call *call,
     tell(log, r, call->out[0]->grad);
 }
 
-/* Several ops of a stage may add to the gradient of one table. */
+/* Returns whether the op reads a table. Several ops of a stage may add to the gradient of one table. */
 static bool is_table(const OpDef *op) {
     return op == &OPS[OP_embedding] || op == &OPS[OP_attention] || op == &OPS[OP_attention_unfused];
 }
 
-/* Records what the backward of an op has added to a main gradient; the type is that of the sum. */
+/* Records the value that the backward of an op has added to a main gradient. Its type is the type of the sum. */
 static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w, int which) {
     if (!w->grad->data || !log->before[which]) return;
     Record *r = add_backward(log, y, RECORD_WEIGHT, 0, op);
@@ -347,8 +348,8 @@ static void add_parameter(Log *log, RecordKind kind, const char *op, const Param
     tell(log, r, x);
 }
 
-/* Adds the values of parameters whose whole shard this rank holds. For gradients and masters, adds the part that this
- * rank updates. */
+/* Adds the values of parameters of which this rank has the complete shard. For gradients and masters, adds the part
+ * that this rank updates. */
 static void add_parameters(Log *log, Trainer *t, RecordKind kind, double scale) {
     Registry *r = t->run.model->registry;
     const FlatBuffer buffer = kind == RECORD_SUM ? FLAT_GRADS : FLAT_MASTERS;
@@ -434,7 +435,8 @@ static bool same(const Record *a, const Record *b) {
            a->sample == b->sample && a->again == b->again;
 }
 
-/* Collectives make further records of the same value in other forms; log_find returns the first record. */
+/* Builds the index. Collectives create additional records of the same value in other forms. log_find returns the
+ * first record. */
 void log_index(Log *log) {
     log->slots = 64;
     while (log->slots < 2 * log->n) log->slots *= 2;
@@ -462,8 +464,8 @@ static int ranks_if(const Record *r, const Mesh *m, Axis axis) {
     return spmd_on(r->shape.spmd, axis) == SPMD_V ? m->size[axis] : 1;
 }
 
-/* With fewer groups of heads than tensor-parallel ranks, several ranks have the same key head and divide the
- * query heads of its group. */
+/* Returns whether ranks share key heads. If there are fewer groups of heads than tensor-parallel ranks, several ranks
+ * have the same key head and divide the query heads of its group. */
 static bool shares_heads(const Record *r, const Tensor *whole, int tp) {
     return r->shape.ndim == 5 && r->shape.dim[2] == 1 && tp > whole->dim[2];
 }
@@ -474,7 +476,8 @@ static int64_t shared_head(const Tensor *here, const Tensor *whole, int d, int64
     return here->dim[3] == whole->dim[3] ? i : t % sharing * here->dim[3] + i;
 }
 
-/* The global index of index i of dimension d, or -1 if it is padding, or -2 if it is unknown. */
+/* Returns the global index of index i of dimension d. Returns -1 for padding, and -2 if the global index is
+ * unknown. */
 static int64_t place(const Record *r, const Mesh *m, const Tensor *whole, int d, int64_t i, int tp, int cp) {
     const int64_t here = r->shape.dim[d], all = whole->dim[d], t = m->coordinate[AXIS_TP],
                   c = m->coordinate[AXIS_CP];
@@ -504,7 +507,8 @@ static int64_t in_parameter(const Record *r, const Record *whole, int64_t k) {
     return at < tensor_count(&whole->shape) ? at : -1;
 }
 
-/* Rows grouped by expert have other positions if ranks have different tokens or experts. */
+/* Returns whether the rows have different positions than on one rank. This is so for rows that are grouped by expert,
+ * if ranks have different tokens or experts. */
 static bool is_regrouped(const Record *r, const Mesh *m) {
     bool cut = false;
     for (int a = AXIS_ETP; a <= AXIS_EP; a++)
@@ -512,8 +516,8 @@ static bool is_regrouped(const Record *r, const Mesh *m) {
     return cut || (r->ragged && (m->size[AXIS_TP] > 1 || m->size[AXIS_CP] > 1 || m->size[AXIS_EP] > 1));
 }
 
-/* Whether a record has no elements because it is a value of a sample's first position, such as the output of
- * BERT's pooler, or its gradient: only the first context-parallel rank has that position. */
+/* Returns whether a record has no elements because it belongs to a sample's first position, such as the output of
+ * BERT's pooler or its gradient. Only the first context-parallel rank has this position. */
 static bool is_of_no_position(const Record *r, const Mesh *m, const Record *whole) {
     return !is_parameter_record(r) && m->coordinate[AXIS_CP] > 0 &&
            spmd_on(r->shape.spmd, AXIS_CP) != SPMD_P &&

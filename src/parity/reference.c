@@ -184,8 +184,8 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
     return ERR_OK;
 }
 
-/* The model's options with the length of the samples, because transformers chooses the factors of LongRoPE by
- * that length. */
+/* Returns the model's options with the length of the samples, because transformers chooses the factors of LongRoPE by
+ * this length. */
 static Config of_samples(const Config *options, const Reference *r, Arena *arena) {
     Config c = *options;
     c.max_position_embeddings = options->derived.max_position_embeddings;
@@ -194,7 +194,7 @@ static Config of_samples(const Config *options, const Reference *r, Arena *arena
     return c;
 }
 
-/* The same model in fp64, with weights rounded to the reference's type. Counts the weights that rounding
+/* Returns the model in fp64, with weights rounded to the reference's type. Counts the weights that rounding
  * changes. */
 static Model *widened(const Registry *from, const Config *c, const Reference *r, int64_t *rounded) {
     Model *wide = model_new(c, NULL);
@@ -215,7 +215,7 @@ static Model *widened(const Registry *from, const Config *c, const Reference *r,
     return wide;
 }
 
-/* samples: number of samples per batch. */
+/* Computes our logits. `samples` is the number of samples per batch. */
 static void compute(const Model *m, int64_t samples, const Reference *r, double *out) {
     const RunContext context = {.device = m->device, .dtype = F64};
     for (int64_t i = 0; i < r->batch.b; i += samples) {

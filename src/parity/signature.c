@@ -9,10 +9,10 @@
 #include "base/mem.h"
 #include "base/statistics.h"
 
-/* A bound far above rounding errors and far below any fault. */
+/* A bound that is far above rounding errors and far below the error of any fault. */
 static const double CLOSE = 1e-6;
 
-/* ||x - a y + b z|| <= CLOSE ||y||; z may be NULL. */
+/* Returns whether ||x - a y + b z|| <= CLOSE ||y||. z may be NULL. */
 static bool is_close(const double *x, double a, const double *y, double b, const double *z, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -25,14 +25,14 @@ static bool is_close(const double *x, double a, const double *y, double b, const
 static bool not_finite(Suspect s, char *out, size_t size) {
     for (int64_t i = 0; i < s.n; i++)
         if (!isfinite(s.x[i])) {
-            snprintf(out, size, "not finite from element %lld onwardward", (long long)i);
+            snprintf(out, size, "not finite from element %lld onward", (long long)i);
             return true;
         }
     return false;
 }
 
-/* If one of two ranks' summands is missing, x equals the other summand; then x is described as equal to that
- * summand. */
+/* Describes a wrong set of summands. If one of two summands is missing, x equals the other summand, and is described
+ * as equal to it. */
 static bool summand(Suspect s, char *out, size_t size) {
     for (int r = 0; s.summands && r < s.ranks; r++)
         if (norm_of(s.summands + r * s.n, s.n) > 0 && is_close(s.x, 0, s.y, -1, s.summands + r * s.n, s.n)) {

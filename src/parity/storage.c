@@ -28,7 +28,7 @@ static void check_type(StorageLog *log, const OpDef *op, const Tensor *x, const 
 }
 
 static void check_types(StorageLog *log, const Config *lane, const OpDef *op, const Call *call) {
-    /* Does not call config_bf16_grads, because a fault in that function must be detected. */
+    /* Does not call config_bf16_grads, because a fault in this function must be detected. */
     const bool bf16_grads = lane->grad_reduce_in_bf16 || lane->main_grads_dtype == MAIN_GRADS_BF16;
     for (int k = 0; k < CALL_IN; k++)
         if (op->in[k].precise) check_type(log, op, call->in[k], "input", k);
@@ -66,7 +66,7 @@ static void round_tensor(Tensor *t, DType type) {
         }
 }
 
-/* Adds noise of up to half a grid step to a value that the lane rounds; it does not round partial sums. */
+/* Adds noise of up to half a grid step to a value that the lane rounds. The lane does not round partial sums. */
 static void add_grid_noise(Storage *s, Tensor *t) {
     const uint64_t key = hash_name("grid") + (uint64_t)s->draw, seed = (uint64_t)s->lane->seed;
     const double step = ldexp(1, -EXACT_GRID_BITS);
@@ -87,7 +87,7 @@ static void round_output(Storage *s, Tensor *y, DType type) {
 void storage_round(void *storage, const OpDef *op, const Call *call) {
     Storage *s = storage;
     StorageCall of = {0};
-    if (s->lane->lane != LANE_EXACT) { /* exact rounds the outputs of every op */
+    if (s->lane->lane != LANE_EXACT) { /* the exact lane rounds the outputs of every op */
         CHECK(s->at < s->log->n && s->log->calls[s->at].op == op->number,
               "op %lld of the fp64 run is %s, but the low-precision run has another op there",
               (long long)s->at, op->name);
@@ -98,7 +98,7 @@ void storage_round(void *storage, const OpDef *op, const Call *call) {
 
 /* ---- weights and moments ---- */
 
-/* Perturbs a flat buffer where the exact lane rounds it. Untrained buffers change by fixed amounts, whose
+/* Adds noise to a flat buffer where the exact lane rounds it. Untrained buffers change by fixed amounts, whose
  * rounding is always the same, so they are rounded and get no noise. */
 static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
     for (int i = 0; i < r->n; i++) {
@@ -115,12 +115,12 @@ static void add_noise_to(Storage *s, const Registry *r, FlatBuffer buffer) {
 
 void storage_begin(Storage *s, Trainer *t) {
     s->at = s->drawn = 0;
-    /* so that gradients underflow as in the lane */
+    /* With this scaler, gradients underflow as in the lane. */
     if (s->lane->lane == LANE_FP16) t->scaler = scaler_new(s->lane);
     if (s->lane->lane == LANE_EXACT) add_noise_to(s, t->run.model->registry, FLAT_MASTERS);
 }
 
-/* Rounds the weights that forward and backward use. */
+/* Rounds the weights that the forward and backward passes use. */
 void storage_step(Storage *s, Trainer *t) {
     const Registry *r = t->run.model->registry;
     const size_t bytes = (size_t)r->elements * sizeof(double);

@@ -21,8 +21,8 @@ static void begin_args(Args *args, Arena *arena, Config *c, const SweepOptions *
     args_line(args, o->n_words, o->words);
 }
 
-/* The options common to all cells must satisfy the rules on one rank in at least one lane, because an option
- * may apply to one lane only. */
+/* Checks the options of all cells. They must satisfy the rules on one rank in at least one lane, because an option
+ * may apply to only one lane. */
 static Err check_case(const SweepOptions *o, Sweep *s, SweepCase *of, Config *c) {
     Err first = ERR_OK;
     for (int lane = -1; lane < LANES; lane++) {
@@ -47,12 +47,12 @@ static Err open_case(const SweepOptions *o, Sweep *s, SweepCase *of) {
     return case_open(of->golden, &c, &of->run);
 }
 
-/* "list:12: " and the first line of the message. */
+/* Returns a user error with a prefix such as "list:12: " and the first line of the message. */
 static Err at_line(const SweepOptions *o, int64_t line, const char *message) {
     return err_user("%s:%lld: %.*s", o->list, (long long)line, (int)strcspn(message, "\n"), message);
 }
 
-/* Whether the options also break a rule on one rank, so that the layout is not the reason. */
+/* Returns whether the options also break a rule on one rank. If so, the layout is not the reason. */
 static bool is_wrong_on_one_rank(Sweep *s, const Cell *cell, Args *args) {
     Config c = cell->config;
     config_on_one_rank(&c, s->arena);
@@ -61,7 +61,7 @@ static bool is_wrong_on_one_rank(Sweep *s, const Cell *cell, Args *args) {
     return args->num_problems > 0;
 }
 
-/* Options that cells must not set. */
+/* Reports options that cells must not set. */
 static void check_words(const SweepOptions *o, const Config *c, Args *args) {
     args_refuse_all(args, o->own.target, "in a cell, because it is an option of the command");
     args_refuse(args, "lane", "in a cell, because its first word is the precision");
@@ -71,7 +71,8 @@ static void check_words(const SweepOptions *o, const Config *c, Args *args) {
     config_check_ranges(c, args);
 }
 
-/* A cell whose layout breaks a rule is skipped. Other mistakes are errors, as in a single run. */
+/* Reads the options of a cell. A cell whose layout breaks a rule is skipped. Other mistakes are errors, as in a
+ * single run. */
 static Err read_options(const SweepOptions *o, Sweep *s, Cell *cell, int n, char **words) {
     Args args;
     begin_args(&args, s->arena, &cell->config, o, cell->of);
@@ -128,14 +129,15 @@ static const char *values_of(Sweep *s, Config *c) {
     return values;
 }
 
-/* An earlier cell with equal options, or NULL if there is none. */
+/* Returns an earlier cell with equal options, or NULL if there is none. */
 static const Cell *find_same(const Sweep *s, const Cell *cell) {
     for (const Cell *c = s->cells; c < cell; c++)
         if (is_like(c, cell) && !strcmp(c->values, cell->values)) return c;
     return NULL;
 }
 
-/* Names each cell by its layout and, if several cells of a lane have the same layout, also by its words. */
+/* Sets the name of each cell, which is its layout. If several cells of a lane have the same layout, the name also
+ * contains the cell's words. */
 static void name_cells(Sweep *s) {
     for (int64_t i = 0; i < s->n_cells; i++) {
         Cell *c = &s->cells[i];
@@ -176,7 +178,7 @@ static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line
     return ERR_OK;
 }
 
-/* Whether a case of this name has a folder next to a given case. */
+/* Returns whether a folder with this name is next to the folder of a given case. */
 static bool is_beside(const Sweep *s, const char *name) {
     bool found = false;
     for (int64_t i = 0; i < s->n_cases && !found && !strchr(name, '/'); i++) {
@@ -202,7 +204,7 @@ enum { WORDS = 64 };
 static Err read_line(const SweepOptions *o, Sweep *s, const char *text, int64_t line) {
     char *words[WORDS];
     int n = 0;
-    char *rest = arena_printf(s->arena, "%s", text); /* options keep pointers into it */
+    char *rest = arena_printf(s->arena, "%s", text); /* options keep pointers into this text */
     for (char *word; (word = strtok_r(rest, " \t\r", &rest)) && *word != '#';) {
         if (n == WORDS) return err_user("%s:%lld: more than %d words", o->list, (long long)line, WORDS);
         words[n++] = word;
@@ -265,7 +267,7 @@ static void open_device(void *arg) {
 Err sweep_check_device(const Sweep *s) {
     for (int64_t i = 0; i < s->n_cells; i++) {
         if (s->cells[i].skipped || s->cells[i].config.device != ON_CUDA) continue;
-        Job job = {.run = open_device, .arg = &s->cells[i]}; /* a process that used a GPU cannot fork */
+        Job job = {.run = open_device, .arg = &s->cells[i]}; /* a process that has used a GPU cannot fork */
         jobs_run(&job, 1, 1, s->options->deadline_s);
         if (job.end == JOB_DONE) return ERR_OK;
         return err_user("%.*s", (int)strcspn(job.output, "\n"), job.output);
@@ -291,8 +293,8 @@ static void run_alone(void *arg) {
     must(case_run_alone(a->of, a->lane, a->noise, NULL, a->trace));
 }
 
-/* An error in a layout does not depend on the precision, so it is localised in a lane with little
- * rounding. */
+/* Localises the fault of a cell. A fault of a layout does not depend on the precision, so it is localised in a lane
+ * with little rounding. */
 static void localise_cell(Cell *cell) {
     const Case *of = &cell->of->run;
     const bool exact = cell->lane == LANE_EXACT;
@@ -334,7 +336,7 @@ static void *shared_zero(size_t bytes) {
     return p;
 }
 
-/* Judges the one-rank run in the exact lane against the oracle; all cells of the lane share the result. */
+/* Judges the one-rank run in the exact lane against the oracle. All cells of the lane share the result. */
 static void run_exact(void *arg) {
     const SweepCase *of = arg;
     Config c = of->run.config;
@@ -364,7 +366,7 @@ static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
     of->precision[lane] = add_job(s, run_shared, arg);
 }
 
-/* The lane that sets the bounds against the oracle: fp64 for a low precision. */
+/* Returns the lane that determines the bounds against the oracle, which is fp64 for a low precision. */
 static Lane lane_of_bounds(const Cell *c) { return precision_is_low(&c->config) ? LANE_FP64 : c->lane; }
 
 /* Adds the one-rank runs that a cell needs, unless an earlier cell has added them. */
@@ -463,7 +465,7 @@ static void put_fault(const char *output, Str *out) {
     str_add(out, at, strcspn(at, "\n"));
 }
 
-/* How a job failed. */
+/* Appends a description of a job's failure. */
 static void put_failure(const Job *job, Str *out) {
     if (job->end == JOB_LATE) {
         str_printf(out, "timed out after %.0f s", job->seconds);

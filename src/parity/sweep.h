@@ -1,13 +1,13 @@
-/* Runs golden cases in the lanes and layouts of a list and judges each cell (cell.h). A list is a text file
- * with one cell per line, `[case] lane options...`. The case is the last component of its folder; a cell
- * without one applies to all cases. Lines about cases that were not given are ignored if a folder with the
- * case's name is next to a given case; otherwise they are a user error. A repeated cell is also a user error.
- * # starts a comment. The one-rank reference runs are made once per case and lane. Each run uses a separate
- * process (jobs.h), unless `here` is set.
+/* Runs golden cases in the lanes and layouts of a list, and judges each cell (cell.h). A list is a text file with one
+ * cell per line, `[case] lane options...`. The name of a case is the last component of its folder. A cell without a
+ * case applies to all cases. A line about a case that was not given is ignored if a folder with the case's name is
+ * next to a given case. Otherwise, the line is a user error. A repeated cell is also a user error. # begins a
+ * comment. Each one-rank reference run is made once per case and lane. Each run uses a separate process (jobs.h),
+ * unless `here` is set.
  *
- * A cell whose layout breaks a rule is skipped, with the rule's error message; this is not a pass. Any other mistake
- * in a cell's options is a user error: an unknown option, a number out of range, a second precision, or an option of
- * the command. */
+ * A cell whose layout breaks a rule is skipped, with the rule's error message. A skipped cell does not count as
+ * passed. Any other mistake in a cell's options is a user error, such as an unknown option, a number out of range, a
+ * second precision, or an option of the command. */
 #pragma once
 
 #include "base/jobs.h"
@@ -22,14 +22,14 @@ typedef struct SweepCase {
     const char *dir;
     Golden *golden;
     Case run;
-    Shared shared; /* the runs that cells need */
+    Shared shared; /* the runs that the cells of the case share */
     Job *alone[LANES], *noisy[LANES][PARITY_DRAWS], *exact, *precision[LANES];
 } SweepCase;
 
 typedef struct Cell {
     SweepCase *of;
     int64_t line;
-    const char *words;  /* the cell's words in the list, without the case */
+    const char *words;  /* the words of the cell in the list, without the case */
     const char *values; /* values of all options, including those of the case and of the sweep */
     const char *layout; /* the layout as cell_layout prints it; for a skipped cell, its words */
     const char *name;   /* the layout, followed by the words if several cells of the lane have this layout */
@@ -57,19 +57,20 @@ typedef struct Sweep {
 } Sweep;
 
 struct SweepOptions {
-    const char *const *dirs; /* folders of cases */
+    const char *const *dirs; /* the folders of the cases */
     int64_t n_dirs;
-    const char *list; /* path */
+    const char *list; /* path of the list */
     char **words;     /* options for all cells, applied after run.conf and before the cell's options */
     int n_words;
     ArgTable own;      /* the options of the caller, which are allowed among the words */
-    int at_once;       /* number of concurrent jobs; 0 means one per core, or one on a GPU */
-    double deadline_s; /* time limit per cell */
-    /* whether cells run in this process, which a crash then ends; at_once and deadline_s are then ignored */
+    int at_once;       /* number of concurrent jobs; 0 means one per core, or one job on a GPU */
+    double deadline_s; /* the time limit per cell in seconds */
+    /* Whether cells run in this process. A crash then ends this process, and at_once and deadline_s are ignored. */
     bool here;
 };
 
-/* Reads cases and list. The options must outlive the sweep. Call sweep_free afterwards, even on error. */
+/* Reads the cases and the list. The options must outlive the sweep. Call sweep_free afterwards, even after an
+ * error. */
 Err sweep_open(const SweepOptions *, Sweep *);
 /* Returns a user error if the cells need a device that the program or the machine lacks. */
 Err sweep_check_device(const Sweep *);
@@ -78,7 +79,7 @@ void sweep_run(const SweepOptions *, Sweep *);
 void sweep_free(Sweep *);
 
 Verdict cell_verdict(const Cell *);
-/* Returns why a cell failed or was skipped, in one line. The text is empty if the cell passed. */
+/* Appends the reason why a cell failed or was skipped, in one line. Appends nothing if the cell passed. */
 void cell_reason(const Cell *, Str *out);
 typedef struct SweepCounts {
     int64_t of[VERDICTS], layouts; /* layouts: number of distinct layouts that are not skipped */
@@ -87,25 +88,25 @@ SweepCounts sweep_counts(const Sweep *);
 
 /* Formats the number of cells with each verdict as one line, without a newline. */
 void sweep_summary(const Sweep *, Str *out);
-/* Write reports: a table, JSON, JUnit XML, and a self-contained HTML page. */
+/* Functions that write reports: a table, JSON, JUnit XML, and a self-contained HTML page. */
 void sweep_print(const Sweep *, Str *out);
 void sweep_json(const Sweep *, Str *out);
 void sweep_junit(const Sweep *, Str *out);
 void sweep_html(const Sweep *, Str *out);
 
-/* Describes where and how the sweep ran: its provenance, threads per rank, list and command. */
+/* Describes how the sweep was run: its provenance, threads per rank, list and command. */
 enum { SWEEP_FACTS = FACTS + 3 };
 typedef struct SweepFact {
     const char *name;
     char value[1000];
 } SweepFact;
-/* The threads per rank of all cells that are not skipped, as a range: "1" or "1 to 8". */
+/* Writes the range of the threads per rank of all cells that are not skipped, such as "1" or "1 to 8". */
 void sweep_threads(const Sweep *, const Provenance *, char *out, size_t n);
 void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
 
-/* The shell command that runs the cell alone, with its verdict. */
+/* Appends the shell command that runs only this cell, with the cell's verdict. */
 void sweep_command(const Sweep *, const Cell *, Str *out);
-/* The worst row of a cell, or NULL if the cell did not run. */
+/* Returns the worst row of a cell, or NULL if the cell did not run. */
 const Row *sweep_worst(const Cell *);
 /* Formats a cell's ratio of error to bound: "0.67" or, in the exact lane, "equal" or "differs". */
 void sweep_fraction(const Cell *, double ratio, Str *out);

@@ -11,7 +11,7 @@
 #include "parity/sweep.h"
 
 static const struct {
-    const char *name, *json, *one, *many; /* "1 cell passes", "2 cells pass" */
+    const char *name, *json, *one, *many; /* such as "1 cell passes" and "2 cells pass" */
 } NAMES[VERDICTS] = {
     [VERDICT_PASS] = {"pass", "pass", "passes", "pass"},
     [VERDICT_FAIL] = {"FAIL", "fail", "fails", "fail"},
@@ -53,7 +53,7 @@ static void put_sweep(const SweepOptions *o, char *out, size_t n) {
     str_free(&text);
 }
 
-/* The number of words of this option if it belongs to the sweep itself, or 0 if it does not. */
+/* Returns the number of words of this option if it is an option of the sweep, or 0 if it is not. */
 static int count_own(const SweepOptions *o, int at) {
     const char *word = o->words[at];
     const size_t n = strcspn(word, "=");
@@ -74,7 +74,7 @@ static void put_options(const Sweep *s, Str *out) {
     }
 }
 
-/* Whether only a sweep reproduces the verdict: a single run is compared only with the oracle, a cell also
+/* Returns whether only a sweep reproduces the verdict. A single run is compared only with the oracle, and a cell also
  * with the one-rank run. */
 static bool needs_sweep(const Cell *c) {
     return c->lane == LANE_EXACT ||
@@ -157,7 +157,7 @@ void sweep_fraction(const Cell *c, double ratio, Str *out) {
         str_printf(out, ratio < 0.001 || ratio >= 1000 ? "%.0e" : "%.2g", ratio);
 }
 
-/* "0.67 of the bound (gradient, R: 1 of 1.5), power 2.1 %". */
+/* Appends a text such as "0.67 of the bound (gradient, R: 1 of 1.5), power 2.1 %". */
 static void put_worst(const Cell *c, const Row *w, Str *out) {
     const double power = cell_power(c->result);
     const RowPair p = row_pair(w);

@@ -9,7 +9,7 @@
 
 static const PassTimes EQUAL = {1, 1, 1};
 
-/* Uses the simulator if there is no closed form. */
+/* Computes the bubble with the simulator, for schedules without a closed form. */
 static double simulated_share(const PipelineSpec *s, Arena *arena) {
     enum { MOST = 1 << 20 };
     const int64_t stages = (int64_t)s->ranks * s->chunks;
@@ -63,7 +63,7 @@ Err plan_make(const Config *c, const Device *target, Arena *arena, RunPlan *out)
     out->flops = model_flops(&model, 1);
     out->stages = arena_alloc(arena, (size_t)stages * sizeof *out->stages);
     for (int i = 0; i < stages; i++) {
-        /* the pipeline axis varies slowest over ranks (comm/mesh.h) */
+        /* The pipeline axis is the slowest axis of the ranks (comm/mesh.h). */
         out->stages[i].rank = i * (world / stages);
         out->stages[i].memory = plan_rank(c, target, out->stages[i].rank);
         if (memory_plan_total(&out->stages[i].memory) > plan_bytes(out)) out->largest = i;

@@ -1,35 +1,35 @@
 /* Plans a run of any size without running it. It computes the parameters, the FLOPs, the memory of each rank,
- * and the bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory, so one rank
- * per stage is planned. The memory comes from the same dry run that training makes before its first step. */
+ * and the bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory, so one rank per stage
+ * is planned. The memory is computed by the same dry run that training makes before its first step. */
 #pragma once
 
 #include "train/memory_plan.h"
 
 typedef struct StagePlan {
-    int rank; /* first rank of the stage */
+    int rank; /* the first rank of the stage */
     MemoryPlan memory;
 } StagePlan;
 
 typedef struct RunPlan {
     const Config *config; /* owned by the caller */
-    Layout layout;        /* layout of rank 0 */
+    Layout layout;        /* the layout of rank 0 */
     PipelineLayout pipeline;
     int64_t microbatches;  /* number of microbatches per rank at the final global batch size */
     PipelineSpec spec;     /* the schedule for this batch size */
     StagePlan *stages;     /* [pipeline.ranks] */
     int largest;           /* the stage that needs the most memory */
-    ModelCount parameters; /* parameters of the whole model */
+    ModelCount parameters; /* parameters of the full model */
     double flops;          /* FLOPs of the forward and backward passes of one sample */
     double
         bubble; /* the fraction of a step during which a pipeline rank waits, if all passes take equal times;
                       NaN if this is too expensive to compute */
 } RunPlan;
 
-/* The options must have passed the rules of training. `target` may be NULL, as for memory_plan_new. The arena
- * owns the plan. An invalid pipeline layout that no rule detects is a user error. */
+/* Plans a run. The options must have passed the rules of training. `target` may be NULL, as for memory_plan_new. The
+ * arena owns the plan. Returns a user error if the pipeline layout is invalid and no rule detects this. */
 Err plan_make(const Config *, const Device *target, Arena *, RunPlan *out);
 /* Plans only the layout, the microbatches, and the pipeline's schedule and bubble. */
 Err plan_schedule(const Config *, Arena *, RunPlan *out);
 MemoryPlan plan_rank(const Config *, const Device *target, int rank);
-/* The number of bytes of memory that the largest rank needs. */
+/* Returns the number of bytes of memory that the largest rank needs. */
 size_t plan_bytes(const RunPlan *);

@@ -17,7 +17,7 @@ typedef struct CountText {
     char s[48];
 } CountText;
 
-/* "462.30 billion". */
+/* Formats a number such as "462.30 billion". */
 static CountText count_text(double n) {
     static const struct {
         double unit;
@@ -90,7 +90,7 @@ static void print_layout(const RunPlan *p, Str *out) {
                percent_text(p->bubble).s);
 }
 
-/* Prints a column for each part of the memory that any rank has. All numbers have the unit of the largest. */
+/* Prints a column for each part of the memory that any rank has. All numbers have the unit of the largest number. */
 static void print_memory(const RunPlan *p, int width, Str *out) {
     const BytesText most = bytes_text((double)plan_bytes(p));
     const char *unit = strchr(most.s, ' ') + 1;
@@ -223,7 +223,7 @@ Err plan_write_json(const RunPlan *p, const Search *s, size_t available, const c
     char *text = json_dumps(all, JSON_INDENT(1));
     json_decref(all);
     Err e = file_write_atomic(path, text, strlen(text));
-    if (e.code) e.code = ERR_INFRA; /* the plan itself succeeded */
+    if (e.code) e.code = ERR_INFRA; /* the plan is valid even if its file cannot be written */
     free(text);
     return e;
 }

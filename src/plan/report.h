@@ -3,9 +3,9 @@
 
 #include "plan/search.h"
 
-/* `available`: the memory of the device in bytes, with which the plan is compared, or 0 if it is not
- * known. */
+/* Prints a plan, and compares it with `available`, the memory of the device in bytes, or 0 if it is not known. */
 void plan_print(const RunPlan *, size_t available, int width, Str *out);
 void search_print(const Search *, int64_t ranks, size_t available, int width, Str *out);
-/* `search` is NULL if there was no search. It is an infrastructure error if the file cannot be written. */
+/* Writes a plan as JSON. `search` is NULL if there was no search. Returns an infra error if the file cannot be
+ * written. */
 Err plan_write_json(const RunPlan *, const Search *, size_t available, const char *path);

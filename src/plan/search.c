@@ -16,10 +16,10 @@ typedef struct Seeker {
     const Config *config;
     const Device *target;
     size_t available;
-    MemoryPlan whole; /* memory of a rank that has the whole model */
+    MemoryPlan whole; /* memory of a rank that has the full model */
     double experts;   /* the experts' part of the parameters */
     int64_t tries;
-    Arena *arena; /* holds one layout */
+    Arena *arena; /* owns the data of one layout */
 } Seeker;
 
 /* ---- a layout ---- */
@@ -72,7 +72,7 @@ static void put_words(const Config *c, const FoundLayout *f, char *out) {
              f->recompute == RECOMPUTE_FULL ? " --recompute-method uniform --recompute-num-layers 1" : "");
 }
 
-/* If --pipeline-model-parallel-layout is given, it already defines the stages. */
+/* Sets the number of virtual stages, unless --pipeline-model-parallel-layout already defines the stages. */
 static void set_chunks(Config *c, int64_t chunks) {
     if (c->pipeline_model_parallel_layout) return;
     c->num_layers_per_virtual_pipeline_stage = I64_UNSET;
@@ -97,7 +97,7 @@ static Config config_of(const Seeker *s, const FoundLayout *f) {
 
 /* ---- does it fit? ---- */
 
-/* Returns a lower bound for the memory of the largest rank, which is that of its parameters, gradients and
+/* Returns a lower bound for the memory of the largest rank. It is the memory of a rank's parameters, gradients and
  * optimizer state if all ranks had equal shares. */
 static double least_state(const Seeker *s, const FoundLayout *f) {
     const Config *c = s->config;
@@ -128,15 +128,15 @@ static bool keeps_rules(const Seeker *s, const Config *c) {
 /* Rounds the bubble down to a whole percentage, because smaller differences do not matter. */
 static int64_t percents(double bubble) { return isnan(bubble) ? 100 : (int64_t)(100 * bubble); }
 
-/* Whether a is the better choice of virtual stages and microbatches: less bubble, then larger
- * GEMMs, then fewer messages. */
+/* Returns whether a is the better choice of virtual stages and microbatches. A smaller bubble is better, then larger
+ * GEMMs, and then fewer messages. */
 static bool is_faster(const FoundLayout *a, const FoundLayout *b) {
     if (percents(a->bubble) != percents(b->bubble)) return percents(a->bubble) < percents(b->bubble);
     return a->micro != b->micro ? a->micro > b->micro : a->chunks < b->chunks;
 }
 
-/* Whether layout f fits and is faster than `other`, if that is not NULL. Sets the memory and the bubble of
- * f. */
+/* Returns whether layout f fits and, if `other` is not NULL, is faster than `other`. Sets the memory and the bubble
+ * of f. */
 static bool fits(Seeker *s, FoundLayout *f, const FoundLayout *other) {
     if (least_state(s, f) > (double)s->available || s->tries == SEARCH_TRIES) return false;
     arena_reset(s->arena);
@@ -148,7 +148,7 @@ static bool fits(Seeker *s, FoundLayout *f, const FoundLayout *other) {
     if (plan_schedule(&c, s->arena, &plan).code) return false;
     f->bubble = plan.bubble, f->chunks = plan.pipeline.chunks;
     if (other && !is_faster(f, other)) return false;
-    const MemoryPlan first = plan_rank(&c, s->target, 0); /* usually the largest */
+    const MemoryPlan first = plan_rank(&c, s->target, 0); /* usually the rank that needs the most memory */
     if (memory_plan_total(&first) > s->available) return false;
     if (plan_make(&c, s->target, s->arena, &plan).code || plan_bytes(&plan) > s->available) return false;
     f->bytes = plan_bytes(&plan);
@@ -160,8 +160,8 @@ static int64_t micro_most(const Config *c) {
     return c->micro_batch_size > SEARCH_MICRO ? c->micro_batch_size : SEARCH_MICRO;
 }
 
-/* Chooses the number of virtual stages and the microbatch size. First tries one stage per rank and one sample
- * per microbatch, which need the least memory. */
+/* Chooses the number of virtual stages and the microbatch size. Begins with one stage per rank and one sample per
+ * microbatch, which need the least memory. */
 static bool divide(Seeker *s, FoundLayout *out) {
     const Config *c = s->config;
     const bool one = out->pipeline == 1 || c->pipeline_model_parallel_layout;
@@ -178,7 +178,7 @@ static bool divide(Seeker *s, FoundLayout *out) {
     return true;
 }
 
-/* Finds the layout that fits with the least recomputation, then the lowest ZeRO stage, then the smallest
+/* Finds a layout that fits, with the least recomputation, then the lowest ZeRO stage, and then the smallest
  * expert-parallel size. */
 static bool find(Seeker *s, const Candidate *a, FoundLayout *out) {
     const Config *c = s->config;
@@ -211,8 +211,8 @@ static int compare(const void *x, const void *y) {
     return a->tensor < b->tensor ? -1 : a->tensor > b->tensor;
 }
 
-/* The smallest data-parallel size to try. With --ranks, it is the only size that gives exactly this number of
- * ranks; if there is none, it is too large to be used. */
+/* Returns the smallest data-parallel size to try. With --ranks, it is the only size that results in exactly this
+ * number of ranks. If no such size exists, the result is too large to be used. */
 static int64_t first_data(const Config *c, int64_t model_ranks) {
     if (!i64_is_set(c->ranks)) return 1;
     return c->ranks % model_ranks ? c->ranks + 1 : c->ranks / model_ranks;
@@ -238,14 +238,14 @@ static Candidate *candidates(const Config *c, int64_t node, int64_t *n) {
     return list;
 }
 
-/* Whether a is listed before b. */
+/* Returns whether a is listed before b. */
 static bool is_better(const FoundLayout *a, const FoundLayout *b) {
     if (a->ranks != b->ranks) return a->ranks < b->ranks;
     if (a->recompute != b->recompute) return level_of(a->recompute) < level_of(b->recompute);
     return a->zero != b->zero ? a->zero < b->zero : percents(a->bubble) < percents(b->bubble);
 }
 
-/* Inserts a layout in order. If there are too many, the last one is dropped. */
+/* Inserts a layout in order. If there are too many layouts, the last one is removed. */
 static void insert(Search *s, const FoundLayout *f) {
     int at = s->n;
     for (; at && is_better(f, &s->found[at - 1]); at--)

@@ -1,5 +1,5 @@
-/* Finds layouts in which a rank fits into a device's memory, with the fewest ranks or exactly --ranks. It
- * varies tensor parallelism inside a node, context, pipeline and expert parallelism, virtual stages, ZeRO,
+/* Finds layouts in which each rank fits into a device's memory, with the minimum number of ranks or exactly --ranks.
+ * The search varies tensor parallelism inside a node, context, pipeline and expert parallelism, virtual stages, ZeRO,
  * recomputation and microbatches. All other options are unchanged. */
 #pragma once
 
@@ -10,8 +10,8 @@ enum { SEARCH_MOST = 8, SEARCH_WORDS = 512, SEARCH_CONTEXT = 16, SEARCH_MICRO = 
 typedef struct FoundLayout {
     char words[SEARCH_WORDS]; /* the options that select this layout */
     int64_t ranks, tensor, context, pipeline, expert, data;
-    int64_t chunks, micro; /* chunks: stages per pipeline rank; micro: samples per microbatch */
-    int zero;              /* DataParallel.stage */
+    int64_t chunks, micro; /* number of stages per pipeline rank; number of samples per microbatch */
+    int zero;              /* the ZeRO stage, DataParallel.stage */
     RecomputeGranularity recompute;
     size_t bytes; /* memory of the largest rank */
     double bubble;

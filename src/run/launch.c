@@ -28,7 +28,7 @@ static CommOptions options_of(const Config *c) {
                          .build = isotron_commit()};
 }
 
-/* A hash of the value of an option. All paths have the same hash, because paths may differ between hosts. */
+/* Returns a hash of the value of an option. All paths have the same hash, because paths may differ between hosts. */
 static int64_t value_hash(const Config *c, int option) {
     const ArgType type = CONFIG_ROWS[option].type;
     Str text = {0};
@@ -56,7 +56,8 @@ static Err check_same_options(Comm *comm, const Config *c) {
     return e;
 }
 
-/* MPI connects only processes that an mpirun of the same MPI has started. */
+/* Checks that MPI connects all processes. It connects only processes that an mpirun of the same MPI library has
+ * started. */
 static Err check_same_world(const Comm *comm, const CommLaunch *launch) {
     if (comm_world(comm) == launch->processes) return ERR_OK;
     return err_user("the launcher started %d processes, but MPI connects %d: use the mpirun of the MPI that "
@@ -64,8 +65,8 @@ static Err check_same_world(const Comm *comm, const CommLaunch *launch) {
                     launch->processes, comm_world(comm));
 }
 
-/* Runs fn as the only rank of this process. An error that occurs before all processes are connected is known
- * only to this process. */
+/* Runs fn as the only rank of this process. If an error occurs before all processes are connected, only this process
+ * has the error. */
 static Err as_process(const Config *c, const CommLaunch *launch, const CommOptions *options, RankMain *fn,
                       void *arg) {
     Comm *comm;
@@ -118,7 +119,7 @@ Err world_size(Config *c) {
     return ERR_OK;
 }
 
-/* The number of this rank on its host. It selects the rank's GPU if there are several GPUs. */
+/* Returns the number of this rank on its host. This number selects the rank's GPU if the host has several GPUs. */
 static int rank_on_host(const Comm *comm) {
     CommLaunch launch;
     if (!comm) return 0;

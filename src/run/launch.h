@@ -1,4 +1,4 @@
-/* Runs all ranks of a run. They are a single rank, threads of this process (--ranks), or the processes that a
+/* Runs all ranks of a run. Ranks are a single rank, threads of this process (--ranks), or the processes that a
  * launcher has started. */
 #pragma once
 
@@ -10,29 +10,29 @@
 /* The main function of a rank. comm is NULL if there is only one rank. */
 typedef Err RankMain(void *arg, Comm *comm);
 
-/* Runs fn on every rank of this process and returns the first error in the order of the ranks. If there are
- * several processes, each is one rank, and errors of ranks other than 0 have no message. */
+/* Runs fn on every rank of this process and returns the first error in the order of the ranks. If there are several
+ * processes, each process is one rank, and errors of ranks other than 0 have no message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
 /* Sets CUDA_DEVICE_MAX_CONNECTIONS to 32 unless it is at least 8. The streams of a GPU share this number of
  * queues, by default 8. An NCCL receive never ends if the work on which its sender depends follows it in the
- * same queue. CUDA reads the variable when it starts, so world_run calls this function first if several ranks
- * use GPUs. */
+ * same queue. CUDA reads the variable during its initialisation, so world_run calls this function first if several
+ * ranks use GPUs. */
 void world_raise_queues(void);
-/* If there are several processes, sets --ranks to their number. A different --ranks in the options is a user
- * error. */
+/* If there are several processes, sets --ranks to their number. Returns a user error if the options contain a
+ * different --ranks. */
 Err world_size(Config *);
 
-/* The device that a rank opens. comm may be NULL. */
+/* Returns the device that a rank opens. comm may be NULL. */
 DeviceSpec rank_device_spec(const Config *, const Comm *);
-/* Opens the device of a rank, and the transport of its memory. All ranks must call it and get the same
- * error. `text` describes the transport (comm_open_device). Free the device with rank_free_device. comm
- * may be NULL. */
+/* Opens the device of a rank, and the transport of its memory. All ranks must call this function, and all ranks get
+ * the same error. `text` describes the transport (comm_open_device). Free the device with rank_free_device. comm may
+ * be NULL. */
 Err rank_open_device(const Config *, Comm *, Device **, char text[200]);
 void rank_free_device(Comm *, Device *); /* both may be NULL */
 
-/* The largest number of ranks of this process that share a device; ranks that are threads are assigned to
+/* Returns the largest number of ranks of this process that share a device. Ranks that are threads are assigned to
  * devices round-robin. comm may be NULL. */
 int64_t rank_sharing(const Comm *, const Device *);
 
-/* Whether this rank prints, that is, whether it is rank 0. */
+/* Returns whether this rank prints, that is, whether it is rank 0. */
 bool rank_is_printer(const Comm *);

@@ -1,5 +1,5 @@
-/* A model on one rank: its place in the layout, its device and its parameters. Training adds gradients, an optimizer
- * and progress (train/trainer.h); generation adds a cache (infer/generate.h). */
+/* A model on one rank: its position in the layout, its device and its parameters. Training adds gradients, an
+ * optimizer and progress (train/trainer.h). Generation adds a cache (infer/generate.h). */
 #pragma once
 
 #include <stdio.h>
@@ -10,47 +10,48 @@
 #include "pipeline/layout.h"
 #include "tape/tape.h"
 
-/* MODEL_COMPUTES: parameters have only values, and each data-parallel rank has all of them. */
+/* The use of a model. With MODEL_COMPUTES, parameters have only values, and each data-parallel rank has all of
+ * them. */
 typedef enum ModelUse { MODEL_COMPUTES, MODEL_TRAINS } ModelUse;
 
 typedef struct ModelRun {
     const Config *config; /* borrowed, like comm */
-    Comm *comm;           /* NULL: one rank */
+    Comm *comm;           /* NULL if there is only one rank */
     Layout layout;
     PipelineLayout pipeline;
-    RunContext context; /* points to `layout`, so a ModelRun must not be moved */
+    RunContext context; /* has a pointer to `layout`, so a ModelRun must not be moved */
     Device *device;     /* owned, but not freed by model_run_free */
     Model *model;
-    Arena *arena; /* holds the pipeline's stages */
+    Arena *arena; /* owns the pipeline's stages */
 } ModelRun;
 
-/* Returns, for one rank, the layout that the options describe. */
+/* Returns the layout that the options describe for one rank. */
 Layout model_run_layout(const Config *, int rank, int world);
-/* Allocates the parameters, which are zero. The options of the pipeline must be valid (pipeline_layout).
+/* Allocates the parameters, whose values are 0. The options of the pipeline must be valid (pipeline_layout).
  * Takes ownership of the device. comm may be NULL. */
 void model_run_new(ModelRun *out, const Config *, Comm *, Device *, ModelUse);
 /* Frees everything except the device. */
 void model_run_free(ModelRun *);
-/* Opens a device, and loads the model of --load for use as MODEL_COMPUTES. It is a user error if there is no
- * checkpoint, if it is of a different model, or if memory is too small. After an error nothing is open. All
- * ranks must call it and get the same error. comm may be NULL. */
+/* Opens a device, and loads the model of --load for use as MODEL_COMPUTES. Returns a user error if there is no
+ * checkpoint, if it is of a different model, or if memory is too small. After an error, the device is closed. All
+ * ranks must call this function, and all ranks get the same error. comm may be NULL. */
 Err model_run_open(ModelRun *out, const Config *, Comm *);
-/* Like model_run_open, but the parameters are random numbers of a period, for benchmarks. They have the type in which
- * the model computes, which must not be FP8. */
+/* Like model_run_open, but the parameters are periodic random numbers, for benchmarks. Their type is the type in
+ * which the model computes, which must not be FP8. */
 Err model_run_open_random(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
-/* Like model_run_open, but on an open device, which it borrows, unless it is NULL. Close it with model_run_free. */
+/* Like model_run_open, but borrows an open device, unless the device is NULL. Close the run with model_run_free. */
 Err model_run_load(ModelRun *out, const Config *, Comm *, Device *);
 
-/* The number of samples per forward pass, for a batch of `samples` samples. These are all samples or, with
- * --batch-invariant-mode, one sample (or the choices of one question). With more samples, a gradient could
+/* Returns the number of samples per forward pass, for a batch of `samples` samples. It is the number of all samples
+ * or, with --batch-invariant-mode, 1 (or the number of choices of one question). With more samples, a gradient could
  * depend on how samples are grouped, because the gradient of a tied embedding adds the sums of two ops. */
 int64_t model_run_together(const ModelRun *, int64_t samples);
-/* The number of tokens of a forward pass on this rank. */
+/* Returns the number of tokens in a forward pass on this rank. */
 int64_t model_run_tokens(const ModelRun *);
 StateContext model_run_state(const ModelRun *, bool training);
-/* Updates state that is derived from the parameters (FP8 weights), for a training step or only for forward
- * passes. Call it after the parameters have changed. */
+/* Updates the state that is derived from the parameters (FP8 weights), for a training step or only for forward
+ * passes. Call this function after the parameters have changed. */
 void model_run_refresh(ModelRun *, bool training);
 /* Prints a note if only the run or only the checkpoint has delayed FP8 scales, which are not part of the
  * model. */

@@ -125,7 +125,7 @@ const char *option_change_text(OptionChange change) {
     return TEXTS[change];
 }
 
-/* A real number is printed with the fewest digits that read back as the same value. A long value, such as the
+/* Appends a value. A real number has the fewest digits that read back as the same value. A long value, such as the
  * paths of a blend, is omitted. */
 static void put_value(const json_t *value, Str *out) {
     enum { LONGEST = 60, DIGITS_MOST = 17 };
@@ -144,7 +144,7 @@ static void put_value(const json_t *value, Str *out) {
     free(other);
 }
 
-/* The options --no-... and --disable-... are true if their fields are false. */
+/* Appends an option and its value. The options --no-... and --disable-... are true if their fields are false. */
 static void put_option(int option, const json_t *value, Str *out) {
     if (CONFIG_ROWS[option].type == ARG_OFF && json_is_boolean(value))
         value = json_boolean(!json_is_true(value));

@@ -1,11 +1,11 @@
-/* Decides what happens if an option differs between a run and the checkpoint that it loads. */
+/* Defines the effect of an option that differs between a run and the checkpoint that it loads. */
 #pragma once
 
 #include <jansson.h>
 
 #include "base/str.h"
 
-/* name, text of a note */
+/* The effects of a different option: X(name, text of a note). */
 #define OPTION_CHANGES(X)                                                                                    \
     X(ORDER, "the order of the data and the dropout change")                                                 \
     X(DATA, "the samples or their order change")                                                             \
@@ -20,7 +20,7 @@
     X(ROUNDING, "values are rounded otherwise")
 
 typedef enum OptionChange {
-    CHANGES_NOTHING, /* also for an option that changes the model, because such a difference is an error */
+    CHANGES_NOTHING, /* also used for options that change the model, because their difference is an error */
 #define X(name, text) CHANGES_##name,
     OPTION_CHANGES(X)
 #undef X

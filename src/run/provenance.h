@@ -1,5 +1,5 @@
-/* Describes the program, the machine and the build that computed or measured a number. A report is
- * meaningless without them. */
+/* Describes the program, the machine and the build that computed or measured a number. A report without this
+ * description is meaningless. */
 #pragma once
 
 #include <stdint.h>
@@ -12,16 +12,16 @@ extern "C" {
 #endif
 
 typedef enum ProvenanceFact {
-    FACT_VERSION, /* base/version.h */
+    FACT_VERSION, /* see base/version.h */
     FACT_COMMIT,
     FACT_DATE,
     FACT_HOST,
     FACT_CPU,
-    FACT_CORES, /* number of cores that this process may use */
+    FACT_CORES, /* the number of cores that this process may use */
     FACT_COMPILER,
     FACT_FLAGS,
     FACT_DEVICES,
-    FACT_BLAS,      /* name, version and build options */
+    FACT_BLAS,      /* the name, version and build options of BLAS */
     FACT_BLAS_CORE, /* the processor that BLAS detected */
     FACTS
 } ProvenanceFact;
@@ -33,7 +33,7 @@ typedef struct Provenance {
 extern const char *const PROVENANCE_NAMES[FACTS];
 
 Provenance provenance_read(void);
-/* The number of threads of a rank for --cpu-threads n. 0 means one thread per core. */
+/* Returns the number of threads of a rank for --cpu-threads n. 0 means one thread per core. */
 int64_t provenance_threads(const Provenance *, int64_t n);
 /* Appends a line with the version, commit, machine, BLAS core and threads. `threads` is the number of threads
  * per rank, as text. */

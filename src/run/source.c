@@ -58,8 +58,8 @@ json_t *source_options(const Config *c, unsigned classes) {
     return j;
 }
 
-/* Whether the weights depend on an option. The lengths are not such options: only a table of positions
- * depends on them, and loading compares its shape. */
+/* Returns whether the weights depend on an option. The sequence lengths are not such options. Only a table of
+ * positions depends on the lengths, and a load compares the shape of this table. */
 static bool concerns_weights(const char *key) {
     static const char *const APART[] = {"seq_length",
                                         "decoder_seq_length",
@@ -118,7 +118,7 @@ Err source_check(const Config *c, const Ckpt *ckpt, const char *dir, bool weight
     return check_vocabulary(c, c->derived.vocab_size, state, dir);
 }
 
-/* The checkpoint's options that name the tokenizer, if there are any. */
+/* Returns the checkpoint's options that name the tokenizer, if they exist. */
 static json_t *tokenizer_options(const json_t *config) {
     static const char *const NAMES[] = {"tokenizer_type",
                                         "tokenizer_model",
@@ -138,7 +138,8 @@ static json_t *tokenizer_options(const json_t *config) {
     return some;
 }
 
-/* The checkpoint's load balancing if it is part of the model: it selects experts in another way, also in generation. */
+/* Returns the checkpoint's load balancing if it is part of the model. Such a load balancing selects experts in
+ * another way, also in generation. */
 static json_t *routing_options(const json_t *config) {
     static const char NAME[] = "moe_router_load_balancing_type";
     json_t *types = json_object_get(config, NAME), *some = json_object();
@@ -159,7 +160,7 @@ Err source_args(Config *c, Arena *arena, Str *notes) {
     Source s;
     const bool tokenizer = !c->tokenizer_type && !i64_is_set(c->vocab_size);
     ERR_RETURN(source_find(c, &s));
-    if (!s.dir && c->use_checkpoint_args && c->load) return source_check_missing(c); /* a new run */
+    if (!s.dir && c->use_checkpoint_args && c->load) return source_check_missing(c); /* this is a new run */
     if (!s.dir)
         return c->load ? err_user("'%s' holds no checkpoint; check the path", c->load)
                        : err_user("--load is missing; which checkpoint?");

@@ -1,5 +1,5 @@
-/* Finds the checkpoint that a run loads, reads its options, and checks that the run's options describe its
- * model. */
+/* Finds the checkpoint that a run loads, reads its options, and checks that the run's options describe the
+ * checkpoint's model. */
 #pragma once
 
 #include <jansson.h>
@@ -9,20 +9,20 @@
 
 typedef struct Source {
     char *dir;    /* owned; NULL if there is no checkpoint */
-    int64_t step; /* -1: the newest */
+    int64_t step; /* -1 means the newest checkpoint */
     bool weights_only;
 } Source;
 
-/* Finds the checkpoint in --load or, if there is none, in --pretrained-checkpoint. After an error there is
+/* Finds the checkpoint in --load or, if there is none, in --pretrained-checkpoint. After an error, the caller has
  * nothing to free. */
 Err source_find(const Config *, Source *);
 void source_free(Source *);
-/* Returns an error for a --load without a checkpoint, unless a run may start from scratch there. Megatron-LM
+/* Returns an error if --load names a folder without a checkpoint, unless the run may start from scratch. Megatron-LM
  * always starts from scratch, even if the path is mistyped. */
 Err source_check_missing(const Config *);
-/* Checks that the options that determine the model are equal to those in `state`, the state of the checkpoint
- * in `dir`. With weights_only, options that do not affect the weights may differ. An error names every
- * different option. */
+/* Checks that the options that determine the model equal those in `state`, which is the state of the checkpoint in
+ * `dir`. With weights_only, options that do not affect the weights may differ. An error names every different
+ * option. */
 Err source_check_model(const Config *, const json_t *state, const char *dir, bool weights_only);
 /* Calls source_check_model, and checks the size of the vocabulary. */
 Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_only);
@@ -30,7 +30,8 @@ Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_onl
  * --pretrained-checkpoint. If neither a tokenizer nor --vocab-size is set, also copies the options of the
  * tokenizer. With --use-checkpoint-args, --load may have no checkpoint yet. */
 Err source_args(Config *, Arena *, Str *notes);
-/* Copies the options of the given classes from `from`, except those that the user set. NULL: none. */
+/* Copies the options of the given classes from `from`, except options that the user set. If `from` is NULL, copies no
+ * options. */
 Err source_restore(Config *, Arena *, const json_t *from, unsigned classes, Str *notes);
 /* Returns the options of the given classes. The caller owns the object. */
 json_t *source_options(const Config *, unsigned classes);

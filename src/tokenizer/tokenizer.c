@@ -27,7 +27,7 @@ static Err open_null(const TokenizerConfig *c, Tokenizer *t) {
     return ERR_OK;
 }
 
-/* Python's [int(x) for x in text.split(" ")], with ids in [0, vocab_size). */
+/* Encodes like Python's [int(x) for x in text.split(" ")]. Every id must be in [0, vocab_size). */
 static Err encode_null(const Tokenizer *t, unsigned flags, const char *text, size_t n, Ids *out) {
     (void)flags;
     for (size_t i = 0; i < n; i++) {

@@ -1,21 +1,21 @@
-/* Converts text to token ids and back. The ids are equal to those of the library that each type comes from:
+/* Converts text to token ids and back. The ids of each type equal the ids of the library in parentheses:
  *
  *   NullTokenizer           decimal ids separated by spaces (Megatron-LM null_tokenizer.py)
  *   ByteLevelTokenizer      one id per byte (Megatron-LM bytelevel_tokenizer.py); decoding is lossless
  *   GPT2BPETokenizer        vocab.json + merges.txt, byte-level BPE; "<|endoftext|>" ends a document
  *   BertWordPieceLowerCase  vocab.txt, WordPiece; lower case without accents; "[SEP]" ends a document
- *   BertWordPieceCase       like BertWordPieceLowerCase, but keeps case and accents
- *   HuggingFaceTokenizer    a tokenizer.json, or the folder of a model's tokenizer, read like AutoTokenizer
- *                           reads it (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
+ *   BertWordPieceCase       like BertWordPieceLowerCase, but preserves case and accents
+ *   HuggingFaceTokenizer    a tokenizer.json, or the folder of a model's tokenizer, which is read like AutoTokenizer
+ *                           does (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
  *                           post-processor and decoder work as in version 0.23 of the `tokenizers` library.
- *                           Unsupported parts are refused by name. "truncation" and "padding" are ignored,
- *                           because Megatron-LM encodes whole documents.
+ *                           Unsupported parts are refused with an error that names them. "truncation" and "padding"
+ *                           are ignored, because Megatron-LM encodes whole documents.
  *   SentencePieceTokenizer  a SentencePiece .model, unigram or BPE. GPTSentencePieceTokenizer and
  *                           Llama2Tokenizer are synonyms. Control pieces in a text are ordinary text.
  *   TikTokenizer            Megatron-LM's *.vocab.json, with ids after those of the special tokens; or a
  *                           .tiktoken file, whose ranks are the ids, followed by special tokens
  *
- * A text is bytes and may contain NULs. The BPE types read a text like Python's bytes.decode("utf-8",
+ * A text consists of bytes and may contain NULs. The BPE types read a text like Python's bytes.decode("utf-8",
  * errors="replace"): each maximal invalid subpart becomes one U+FFFD. A Tokenizer never changes after
  * tokenizer_open, so any number of threads may use it concurrently. */
 #pragma once
@@ -30,7 +30,7 @@
 typedef struct Tokenizer Tokenizer;
 
 typedef struct TokenizerConfig {
-    const char *type;       /* one of the names above */
+    const char *type;       /* one of the names in the list above */
     const char *model;      /* the file, or the folder that contains it (--tokenizer-model) */
     const char *vocab_file; /* GPT2BPETokenizer: vocab.json; BertWordPiece: vocab.txt (--vocab-file) */
     const char *merge_file; /* GPT2BPETokenizer: merges.txt (--merge-file) */
@@ -41,27 +41,28 @@ typedef struct TokenizerConfig {
     const char *const *extra_tokens;
     size_t num_extra_tokens;
     const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL means v2 */
-    int64_t tiktoken_num_special; /* -1: 1000 */
-    /* -1 means the default of the type. For NullTokenizer, these are vocab_size - 1 and none.
-     * ByteLevelTokenizer: 0 and 1. For HuggingFaceTokenizer, they are eos_token and pad_token of the
-     * tokenizer_config.json in the same folder or, without that file, special tokens with usual names such as
+    int64_t tiktoken_num_special; /* number of special tokens; -1 means 1000 */
+    /* -1 means the default of the type. The defaults are vocab_size - 1 and none for NullTokenizer, and 0 and 1 for
+     * ByteLevelTokenizer. For HuggingFaceTokenizer, the defaults are eos_token and pad_token of the
+     * tokenizer_config.json in the same folder. Without that file, they are special tokens with common names such as
      * </s>, <|endoftext|>, <pad> and [PAD]. */
     int64_t eod_id, pad_id;
     bool include_special; /* whether Hugging Face tokenizers encode every text with TOKENIZER_ADD_SPECIAL */
     /* If not NULL, Hugging Face tokenizers set *export_json to the text of a tokenizer.json, which the caller
-     * frees. It is left unchanged if the tokenizer's files can be copied instead, because transformers
-     * chooses the same class for them next to a model of type `export_type` (or of any type, if it is
-     * NULL). */
+     * frees. *export_json is unchanged if the tokenizer's files can be copied instead. This is the case if
+     * transformers chooses the same class for these files next to a model of type `export_type`, or of any type if
+     * `export_type` is NULL. */
     char **export_json;
     const char *export_type;
 } TokenizerConfig;
 
 #define TOKENIZER_CONFIG_DEFAULT ((TokenizerConfig){.eod_id = -1, .pad_id = -1, .tiktoken_num_special = -1})
 
-/* Returns an error for an unknown type, a missing or malformed file, and unsupported content. */
+/* Opens a tokenizer. Returns an error if the type is unknown, a file is missing or malformed, or its content is not
+ * supported. */
 Err tokenizer_open(const TokenizerConfig *, Tokenizer **out);
 void tokenizer_free(Tokenizer *); /* NULL is fine */
-/* The path of the vocabulary that HuggingFaceTokenizer reads in a folder, or NULL if there is none. The
+/* Returns the path of the vocabulary that HuggingFaceTokenizer reads in a folder, or NULL if there is none. The
  * caller frees the path. */
 char *tokenizer_find_vocabulary(const char *dir);
 
@@ -105,7 +106,7 @@ Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids,
  * vocab_size). */
 Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);
 
-/* The largest id, including added tokens, plus one. This is the number of rows of an embedding before
+/* Returns the largest id, including added tokens, plus one. This is the number of rows of an embedding before
  * padding. */
 int32_t tokenizer_vocab_size(const Tokenizer *);
 /* Each returns the id of the end-of-document, padding or beginning-of-sequence token, or -1 if there is
@@ -118,13 +119,13 @@ int32_t tokenizer_bos(const Tokenizer *);
 int32_t tokenizer_cls(const Tokenizer *);
 int32_t tokenizer_sep(const Tokenizer *);
 int32_t tokenizer_mask(const Tokenizer *);
-/* The id of the token spelled `token` ("<|im_start|>"), or -1 if there is none. */
+/* Returns the id of the token spelled `token` ("<|im_start|>"), or -1 if there is none. */
 int32_t tokenizer_token_id(const Tokenizer *, const char *token);
-/* The spelling of a token in the vocabulary ("##ing"), borrowed and not NUL-terminated, or NULL if there is
+/* Returns the spelling of a token in the vocabulary ("##ing"), borrowed and not NUL-terminated, or NULL if there is
  * none. */
 const char *tokenizer_token_text(const Tokenizer *, int32_t id, size_t *n);
-/* The texts of the special tokens that the files of a Hugging Face tokenizer name: {"bos_token": "<s>", ...}. NULL for
- * other types. */
+/* Returns the texts of the special tokens that the files of a Hugging Face tokenizer name: {"bos_token": "<s>", ...}.
+ * NULL for other types. */
 const json_t *tokenizer_named(const Tokenizer *);
-/* Whether the id is a special added token, or the end-of-document or padding token. */
+/* Returns whether the id is a special added token, or the end-of-document or padding token. */
 bool tokenizer_is_special(const Tokenizer *, int32_t id);

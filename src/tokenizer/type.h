@@ -7,13 +7,13 @@
 
 typedef struct TokenizerType {
     const char *name;
-    /* Sets impl, vocab_size and the special ids. Afterwards the caller replaces the special ids by those that
-     * the user specified. */
+    /* Sets impl, vocab_size and the special ids. The caller then replaces the special ids by those that the user
+     * specified. */
     Err (*open)(const TokenizerConfig *, Tokenizer *);
     Err (*encode)(const Tokenizer *, unsigned flags, const char *text, size_t n,
-                  Ids *out); /* spans are in characters */
-    /* The ids are in range. If `starts` is not NULL, it receives [n] the byte of `out` at which each token
-     * begins; it is an error if the type cannot compute the starts */
+                  Ids *out); /* spans count characters */
+    /* The ids are in range. If `starts` [n] is not NULL, it receives the byte of `out` at which each token begins. A
+     * type that cannot compute the starts returns an error. */
     Err (*decode)(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, Str *out, size_t *starts);
     int32_t (*token_id)(const Tokenizer *, const char *token);
     const char *(*token_text)(const Tokenizer *, int32_t id, size_t *n); /* NULL if the id has no text */
@@ -25,7 +25,7 @@ struct Tokenizer {
     const TokenizerType *type;
     void *impl;
     int32_t vocab_size, eod, pad, bos, cls, sep, mask;
-    unsigned flags; /* flags of every text that is encoded */
+    unsigned flags; /* flags that apply to every encoded text */
     json_t *named;  /* tokenizer_named */
 };
 

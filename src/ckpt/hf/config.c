@@ -35,8 +35,9 @@ static bool is_of_experts(const HfRow *row) {
     return row->option > OPTION_GROUP_MOE && row->option < OPTION_GROUP_INIT;
 }
 
-/* The row for the number of first layers, which have no experts, of a type with latent attention. Without
- * experts, such models have only this type. Other types are not used for dense models. NULL: another type. */
+/* Returns the row for the number of first layers, which have no experts, of a type with latent attention. Returns
+ * NULL for other types. A dense model with latent attention sets this row to the number of all layers, because no
+ * other type describes such a model. */
 static const HfRow *dense_row(const HfRow *const *rows, int n) {
     const HfRow *first = NULL;
     bool latent = false;
@@ -132,7 +133,7 @@ void hf_config_fit_heads(Config *c, const Safetensors *weights, bool init_missin
 /* ---- reading an export back ---- */
 
 /* Imports the text and compares the result with c. Sets *differences as hf_config_compare does, or to INT_MAX if the
- * text is refused. */
+ * import refuses the text. */
 static Err read_text_back(const char *path, const Str *text, const Config *c, Str *notes, int *differences) {
     Str conf = {0};
     Config config = {0};
@@ -186,8 +187,8 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
     return w.family;
 }
 
-/* Returns how many of the values that the type implies differ from the model's. A different model family counts more
- * than all values together. A type without a row for --model is a GPT. */
+/* Returns the number of values that the type implies and that differ from the model's values. A different model
+ * family counts more than all values together. A type without a row for --model is a GPT. */
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
@@ -227,8 +228,8 @@ static Err check_kind(const HfType *t, const Config *c) {
     return ERR_OK;
 }
 
-/* Writes the config.json of a Hugging Face model type, and reads it back to check it. If the result is
- * another model, returns an error and no text. */
+/* Writes the config.json of a Hugging Face model type, and reads it back to check it. Returns an error and no text if
+ * the result describes another model. */
 static Err write_type(const HfType *t, const Config *c, DType dtype, const json_t *tokens, Str *out,
                       HfFamily *family, int *differences) {
     *differences = INT_MAX;
@@ -243,8 +244,9 @@ static Err write_type(const HfType *t, const Config *c, DType dtype, const json_
     return e;
 }
 
-/* Writes the first type that fits. If no type fits, the error describes the nearest type. The nearest type
- * implies the fewest different values; ties are broken by the number of differences after reading back. */
+/* Writes the first type that fits the model. If no type fits, the error describes the nearest type. The nearest type
+ * implies the fewest different values. If several types imply the same number, the nearest type is the one with the
+ * fewest differences after reading back. */
 static Err write_first_fit(const Config *c, DType dtype, const json_t *tokens, Str *out, HfFamily *family) {
     const Config filled = hf_config_filled(c);
     int nearest = 0, fewest = INT_MAX, fewest_differences = INT_MAX, differences;

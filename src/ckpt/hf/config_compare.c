@@ -1,5 +1,5 @@
-/* Compares configurations in a canonical form, in which options that have no effect are equal, and each model has only
- * one description. */
+/* Compares configurations in a canonical form, in which each model has only one description. Options that have no
+ * effect are set to equal values. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "ckpt/hf/config.h"
 #include "ckpt/hf/form.h"
 
-/* A copy of the list in which each number is printed with the fewest digits. */
+/* Returns a copy of the list in which each number is printed with the fewest digits. */
 static TextList plain_numbers(Arena *arena, const TextList *list) {
     TextList plain = {arena_alloc(arena, (size_t)list->count * sizeof *plain.at), list->count};
     for (int64_t i = 0; i < list->count; i++) {
@@ -21,7 +21,7 @@ static TextList plain_numbers(Arena *arena, const TextList *list) {
     return plain;
 }
 
-/* The options of latent attention have no effect on other models. */
+/* Resets the options of latent attention in other models, on which they have no effect. */
 static void plain_latents(Config *c, const Config *fresh) {
     if (!c->multi_latent_attention) {
         c->q_lora_rank = fresh->q_lora_rank, c->kv_lora_rank = fresh->kv_lora_rank;
@@ -77,7 +77,8 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     }
 }
 
-/* Some options affect only layers with rotation, others only layers without it. */
+/* Resets options without an effect: some affect only layers with rotation, and others only layers without
+ * rotation. */
 static void plain_layers(Config *c, const Config *fresh) {
     int64_t rotated = 0;
     for (int64_t i = 0; i < c->num_layers; i++) rotated += c->derived.layer_rotated[i];
@@ -101,7 +102,8 @@ static void plain_windows(Config *c, Arena *arena) {
     c->window_attn_skip_freq = any ? config_pattern_text(arena, d->layer_windowed, c->num_layers) : NULL;
 }
 
-/* All classification tasks have the same head. Only pretraining needs the head for sentence pairs. */
+/* Makes the options of heads canonical. All classification tasks have the same head. Only pretraining needs the head
+ * for sentence pairs. */
 static void plain_heads(Config *c) {
     if (c->task == TASK_MNLI || c->task == TASK_QQP) c->task = TASK_LABELS;
     if (c->task != TASK_LABELS) c->class_labels = (TextList){0};
@@ -185,7 +187,7 @@ static Quoted shown(const json_t *value) {
     return q;
 }
 
-/* Whether the field is a dropout, which only training uses. */
+/* Returns whether the field is a dropout, which only training uses. */
 static bool is_dropout(const char *field) {
     return !strcmp(field, "hidden_dropout") || !strcmp(field, "attention_dropout") ||
            !strcmp(field, "classifier_dropout");

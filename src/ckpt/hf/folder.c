@@ -28,7 +28,7 @@ static bool is_like(const char *name, const char *const *patterns) {
     return false;
 }
 
-/* Whether a program may read weights from a file of this name. */
+/* Returns whether a program may read weights from a file of this name. */
 static bool is_weights(const char *name) {
     static const char *const PATTERNS[] = {"model*.safetensors*", "pytorch_model*", NULL};
     return is_like(name, PATTERNS);
@@ -41,11 +41,11 @@ static bool is_tokenizer(const char *name) {
     return is_like(name, PATTERNS);
 }
 
-/* Whether this is the temporary folder of an export that is still running or was killed. */
+/* Returns whether this is the temporary folder of an export that is still running or was killed. */
 static bool is_partial(const char *name) { return !strncmp(name, PARTIAL, sizeof PARTIAL - 1); }
 
-/* Returns an error for an entry that prevents the export. A tokenizer file that remains would be read
- * together with the new files. A folder cannot be replaced by a file. */
+/* Returns an error for an entry that prevents the export. An old tokenizer file that remains would be read together
+ * with the new files. A file cannot replace a folder. */
 static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
     if (!strcmp(name, ".") || !strcmp(name, "..") || is_partial(name)) return ERR_OK;
     if (!x->overwrite)
@@ -78,8 +78,8 @@ static Err check_folder(const char *dir, const HfExtras *x) {
 
 /* ---- the files ---- */
 
-/* Checks that an import finds every parameter in the file. The file may have the names of the family's base: an MoE
- * model whose layers are all dense has the names of a dense model. */
+/* Checks that an import finds every parameter in the file. The names may be those of the family's base: an MoE model
+ * whose layers are all dense has the names of a dense model. */
 static Err read_weights_back(const char *path, const Registry *r, HfFamily family) {
     const HfSource source = {.family = family};
     Safetensors *file;
@@ -157,7 +157,7 @@ static Err remove_weights(const char *dir, const HfExtras *x) {
     return e;
 }
 
-/* Moves the files from `stage` to `dir`. The old config.json is removed first and the new one is moved last,
+/* Moves the files from `stage` to `dir`. The old config.json is removed first and the new config.json is moved last,
  * so that a crash never leaves the old configuration with new weights. */
 static Err move_all(const char *stage, const char *dir, const HfExtras *x) {
     char *config = mem_printf("%s/%s", dir, CONFIG);
@@ -193,7 +193,7 @@ typedef struct Place {
 static void undo(void *arg) {
     const Place *p = arg;
     remove_partial(p->dir);
-    if (!p->existed) rmdir(p->dir); /* fails if the folder contains files */
+    if (!p->existed) rmdir(p->dir); /* rmdir fails if the folder contains files */
 }
 
 Err hf_folder_write(const char *dir, const HfModel *m, DType dtype, const HfExtras *x, Str *notes) {

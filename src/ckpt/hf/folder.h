@@ -7,21 +7,21 @@
 #include "base/str.h"
 #include "models/model.h"
 
-/* A file of the tokenizer: a copy of `from`, or the given content. */
+/* A file of the tokenizer, which is a copy of `from` or has the given content. */
 typedef struct HfFile {
-    char *from;       /* path of the original, or NULL to write `content` */
-    const char *name; /* name in the folder */
+    char *from;       /* path of the file to copy, or NULL to write `content` */
+    const char *name; /* name of the file in the folder */
     char *content;
 } HfFile;
 
 enum { HF_MOST_FILES = 8 };
 
-/* The content of the folder in addition to the model. */
+/* The additional content of the folder. */
 typedef struct HfExtras {
-    const json_t *tokens; /* tokens.h; NULL: unknown */
+    const json_t *tokens; /* see tokens.h; NULL if unknown */
     HfFile files[HF_MOST_FILES];
     int num_files;
-    bool overwrite; /* replaces the model that is in the folder */
+    bool overwrite; /* whether a model in the folder is replaced */
 } HfExtras;
 
 /* The model to write. */
@@ -32,7 +32,7 @@ typedef struct HfModel {
 
 /* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's files. The
  * files are first written to a folder inside `dir`. The model is read back and compared (hf_config_read_back), and if
- * there is no difference, the files are moved to `dir`. A non-empty folder is an error unless `overwrite` is set. With
- * `overwrite`, other weights in the folder are removed, and a tokenizer file that would remain is an error. If an error
- * occurs before the files are moved, `dir` is left unchanged. */
+ * there is no difference, the files are moved to `dir`. Returns an error if the folder is not empty, unless
+ * `overwrite` is set. With `overwrite`, other weights in the folder are removed, and an old tokenizer file that would
+ * remain is an error. If an error occurs before the files are moved, `dir` is left unchanged. */
 Err hf_folder_write(const char *dir, const HfModel *, DType dtype, const HfExtras *, Str *notes);

@@ -23,7 +23,7 @@ void hf_refuse_inside(HfReader *r, const json_t *in, const char *key, const char
 
 void hf_refuse(HfReader *r, const char *key, const char *why) { hf_refuse_inside(r, NULL, key, why); }
 
-/* The second name of a key, or NULL if it has only one. */
+/* Returns the second name of a key, or NULL if it has only one. */
 static const char *alias_of(const HfReader *r, const char *key) {
     for (int i = 0; i < r->num_rows; i++)
         if (r->rows[i]->form == &hf_form_alias && !strcmp(r->rows[i]->word, key)) return r->rows[i]->key;
@@ -59,7 +59,7 @@ bool hf_get_flag(HfReader *r, const json_t *in, const char *key, bool fallback) 
     const json_t *v = hf_member(r, in, key);
     const bool is_null = json_is_null(json_object_get(in ? in : r->root, key));
     if (v && !json_is_boolean(v)) hf_refuse_inside(r, in, key, "neither true nor false");
-    return v ? json_is_true(v) : fallback && !is_null; /* null is false, as in Python */
+    return v ? json_is_true(v) : fallback && !is_null; /* as in Python, null is false */
 }
 
 const char *hf_get_text(HfReader *r, const json_t *in, const char *key, const char *fallback) {
@@ -230,7 +230,7 @@ static void number_read(HfReader *r, const HfRow *row) {
 
 static void number_write(HfWriter *w, const HfRow *row) { hf_put_size(w, row->key, row->choice); }
 
-/* transformers prefers the alias to the type's name of the key, so the two values must be equal. */
+/* Checks that the alias and the key have equal values, because transformers prefers the alias. */
 static void alias_read(HfReader *r, const HfRow *row) {
     const json_t *v = hf_member(r, NULL, row->key);
     if (!v || json_equal(v, hf_member(r, NULL, row->word))) return;

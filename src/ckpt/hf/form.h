@@ -1,4 +1,4 @@
-/* Forms of rows (type.h). A form converts the key of a row in config.json to options, and options to the key. */
+/* The forms of rows (type.h). A form converts the key of a row in config.json to options, and options to the key. */
 #pragma once
 
 #include <jansson.h>
@@ -8,26 +8,26 @@
 #include "ckpt/hf/type.h"
 #include "config/config.h"
 
-/* Reads config.json. The first error is kept; later reads return their fallback. */
+/* A reader of config.json. It keeps the first error, and later reads return their fallback. */
 typedef struct HfReader {
     json_t *root;
     const char *path;
     const HfRow *const *rows;
     int num_rows;
-    Str *out;           /* `name = value` lines */
+    Str *out;           /* the resulting lines `name = value` */
     int64_t windowed;   /* number of layers with a window; set by the WINDOWS row */
     json_t *usual_rope; /* the object of the SCALED row; NULL until it is read */
     Err err;
 } HfReader;
 
 typedef struct HfWriter {
-    const Config *config; /* hf_config_filled */
-    const json_t *tokens; /* tokens.h; NULL: unknown */
-    json_t *out;          /* object of config.json */
-    HfFamily family;      /* family of the tensors' names: that of the type, unless a form changes it */
+    const Config *config; /* the result of hf_config_filled */
+    const json_t *tokens; /* see tokens.h; NULL if unknown */
+    json_t *out;          /* the object of config.json */
+    HfFamily family;      /* family of the tensors' names; the family of the type, unless a form changes it */
 } HfWriter;
 
-/* A NULL function does nothing. */
+/* A pair of functions that read and write a row. A NULL function does nothing. */
 struct HfForm {
     void (*read)(HfReader *, const HfRow *);
     void (*write)(HfWriter *, const HfRow *);
@@ -36,20 +36,20 @@ struct HfForm {
 /* The layers that have a sliding window. */
 typedef enum HfWindows {
     HF_WINDOWS_NONE,
-    HF_WINDOWS_ALL,       /* all layers, if sliding_window is a number */
-    HF_WINDOWS_ALTERNATE, /* layers of layer_types; default: 0, 2, ... */
-    HF_WINDOWS_PERIOD,    /* layers of layer_types; default: all but every sliding_window_pattern-th */
+    HF_WINDOWS_ALL,       /* all layers have a window, if sliding_window is a number */
+    HF_WINDOWS_ALTERNATE, /* the layers of layer_types; default: layers 0, 2, ... */
+    HF_WINDOWS_PERIOD,    /* the layers of layer_types; default: all except every sliding_window_pattern-th */
     HF_WINDOWS_ROTATED,   /* like PERIOD, with a period of 4; layers without a window have no rotation */
     HF_WINDOWS_ROTATED_OR_NONE, /* like ROTATED; without sliding_window, no layer has a window and all layers
                                    have a rotation */
     HF_WINDOWS_UNROTATED,       /* like LATE; default: the layers without rotation */
-    HF_WINDOWS_FOURTH,          /* like PERIOD, with a period that is always 4 */
+    HF_WINDOWS_FOURTH,          /* like PERIOD, but the period is always 4 */
     HF_WINDOWS_AFTER_FIRST,     /* like PERIOD, but the first of every 4 layers has full attention */
-    HF_WINDOWS_LISTED,          /* layers of layer_types; default: all */
+    HF_WINDOWS_LISTED,          /* the layers of layer_types; default: all layers */
     HF_WINDOWS_LAST, /* layers of layer_types; default: from max_window_layers on, if sliding_window is a number */
     HF_WINDOWS_SWITCHED, /* like ALL, if use_sliding_window is true */
     HF_WINDOWS_LATE,     /* like SWITCHED, but layers of layer_types; default: from max_window_layers on */
-    HF_WINDOWS_EVEN,     /* like LATE; default: 0, 2, ... below max_window_layers */
+    HF_WINDOWS_EVEN,     /* like LATE; default: layers 0, 2, ... below max_window_layers */
 } HfWindows;
 
 extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_token,
@@ -78,31 +78,32 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
 
 /* ---- reading ---- */
 
-/* Sets an error that states the key's value and the reason: "key is 7, not a text". */
+/* Sets an error that states the value of the key and the reason, such as "key is 7, not a text". */
 void hf_refuse(HfReader *, const char *key, const char *why);
 /* Like hf_refuse, applied to a key of the object `in`, or of the file's root object if `in` is NULL. */
 void hf_refuse_inside(HfReader *, const json_t *in, const char *key, const char *why);
 /* Returns a member of `in`, or of the file's root object if `in` is NULL. Returns NULL if the member is
  * absent or null. */
 const json_t *hf_member(const HfReader *, const json_t *in, const char *key);
-/* Reads a number that must be at least 1. The fallback may be HF_REQUIRED. After an error, returns 1, a valid
- * divisor. */
+/* Reads a number that must be at least 1. The fallback may be HF_REQUIRED. After an error, returns 1, so that the
+ * caller can divide by the result. */
 int64_t hf_get_size(HfReader *, const char *key, int64_t fallback);
-int64_t hf_get_count(HfReader *, const char *key, int64_t fallback); /* may be 0 */
+/* like hf_get_size, but the number may be 0 */
+int64_t hf_get_count(HfReader *, const char *key, int64_t fallback);
 double hf_get_real(HfReader *, const json_t *in, const char *key, double fallback);
 bool hf_get_flag(HfReader *, const json_t *in, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
-/* Returns the size in config.json from which the model type sets `option`: finds the type's row for that option,
- * and reads its key. */
+/* Returns the size in config.json from which the model type sets `option`. Finds the type's row for that option, and
+ * reads the key of the row. */
 int64_t hf_get_option(HfReader *, int option);
 /* Returns n times the size that hf_get_option returns. The product must be in the range of the row's option.
- * An error names the row's key if the key is present, otherwise the key of the size. */
+ * An error names the row's key if the key is present, and otherwise the key of the size. */
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
-/* The number of layers. Returns an error if the number exceeds the maximum of --num-layers. */
+/* Returns the number of layers. Returns an error if the number exceeds the maximum of --num-layers. */
 int64_t hf_get_layers(HfReader *);
-/* Whether layer i has a rotation. It is true if the type has no rotated_layers row. */
+/* Returns whether layer i has a rotation. Returns true if the type has no rotated_layers row. */
 bool hf_is_rotated(HfReader *, int64_t i);
-/* Sets an option: appends `name = value`. */
+/* Sets an option by appending `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
 void hf_set_real(HfReader *, int option, double);
 /* Sets the option so that its field has this value, even if the option names the opposite. */
@@ -111,17 +112,17 @@ void hf_set_flag(HfReader *, int option, bool);
 void hf_set_pattern(HfReader *, int option, const bool *layer, int64_t layers);
 void hf_set_text(HfReader *, int option, const char *);
 
-/* The text of the value that a FIX or LACK row sets. */
+/* Returns the text of the value that a FIX or LACK row sets. */
 const char *hf_fixed_text(const HfRow *);
-/* The functions of KEY rows, whose value is a number or a flag. */
+/* The read and write functions of KEY rows, whose value is a number or a flag. */
 void hf_value_read(HfReader *, const HfRow *);
 void hf_value_write(HfWriter *, const HfRow *);
 
 /* ---- writing ---- */
 
-/* The part of a BERT's class name after the model's name, such as "ForMaskedLM". */
+/* Returns the part of a BERT's class name after the model's name, such as "ForMaskedLM". */
 const char *hf_bert_head(const Config *);
 
-void hf_put(HfWriter *, const char *key, json_t *value); /* steals the reference */
+void hf_put(HfWriter *, const char *key, json_t *value); /* takes over the caller's reference */
 void hf_put_size(HfWriter *, const char *key, int64_t);
 void hf_put_flag(HfWriter *, const char *key, bool);

@@ -1,4 +1,4 @@
-/* Forms of encoders: heads, which the class name implies, and RoBERTa's positions. */
+/* Forms for encoders. The class name determines the heads. RoBERTa has special positions. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@ static const char PRETRAINING[] = "ForPreTraining", MASKED[] = "ForMaskedLM",
                   CLASSES[] = "ForSequenceClassification", CHOICES[] = "ForMultipleChoice";
 enum { MOST_CLASSES = 65536 };
 
-/* Returns the file's class name from "For" on, such as "ForMaskedLM", or "" if the class has no head or the
- * file names no class. */
+/* Returns the part of the file's class name that begins with "For", such as "ForMaskedLM". Returns "" if the class
+ * has no head or the file names no class. */
 static const char *head_of(const HfReader *r) {
     const char *name = json_string_value(json_array_get(hf_member(r, NULL, "architectures"), 0));
     const char *head = name ? strstr(name, "For") : NULL;
@@ -38,7 +38,7 @@ static bool add_label(const json_t *label, Str *out) {
     return str_printf(out, "%s\"%s\"", out->len ? " " : "", text), true;
 }
 
-/* Appends transformers' names for the classes of a file without id2label. */
+/* Appends the names that transformers uses for the classes of a file without id2label. */
 static void default_labels(HfReader *r, Str *labels) {
     const int64_t n = hf_get_size(r, "num_labels", 2);
     if (n > MOST_CLASSES) hf_refuse(r, "num_labels", "more classes than are supported");
@@ -63,7 +63,8 @@ static void read_labels(HfReader *r, const char *key, Str *labels) {
 static void classes_read(HfReader *r, const HfRow *row) {
     const char *head = head_of(r);
     if (!strcmp(head, CHOICES)) hf_set_text(r, row->option, TaskKind_spellings[TASK_RACE]);
-    const bool dropout = hf_member(r, NULL, "classifier_dropout") != NULL; /* null means hidden_dropout */
+    /* the value null means hidden_dropout */
+    const bool dropout = hf_member(r, NULL, "classifier_dropout") != NULL;
     if (dropout && (!strcmp(head, CHOICES) || !strcmp(head, CLASSES)))
         hf_set_real(r, OPTION_classifier_dropout, hf_get_real(r, NULL, "classifier_dropout", 0));
     if (!*head || !strcmp(head, CHOICES) || !strcmp(head, PRETRAINING) || !strcmp(head, MASKED)) return;
@@ -124,7 +125,7 @@ static void positions_after_padding_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->max_position_embeddings + HF_PADDING_ROWS);
 }
 
-/* Only gelu is accepted: RoBERTa's LM head always has this activation, whatever the layers have. */
+/* Accepts only gelu, because RoBERTa's LM head always has this activation, regardless of the layers. */
 static void erf_activation_read(HfReader *r, const HfRow *row) {
     if (strcmp(hf_get_text(r, NULL, row->key, row->word), row->word))
         hf_refuse(r, row->key, "and only gelu can be read, the activation of RoBERTa's head");

@@ -1,4 +1,4 @@
-/* Forms of parallel residuals. Each type of model has different keys for them. */
+/* Forms for parallel residuals. Each type of model has different keys for parallel residuals. */
 #include "ckpt/hf/form.h"
 
 static void set_parallel(HfReader *r, const HfRow *row, ParallelResidual v) {
@@ -14,9 +14,9 @@ static void two_norms_write(HfWriter *w, const HfRow *row) {
     hf_put_flag(w, row->key, w->config->parallel_residual == PARALLEL_TWO_NORMS);
 }
 
-/* ---- Falcon ---- With new_decoder_architecture, layers are parallel, with num_ln_in_parallel_attn norms and
- * any number of groups. Without it, layers are parallel with one norm, or sequential (parallel_attn false),
- * and there is one key and value head, or one per query head. */
+/* ---- Falcon ---- With new_decoder_architecture, layers are parallel, with num_ln_in_parallel_attn norms and any
+ * number of groups. Without new_decoder_architecture, layers are parallel with one norm, or sequential (parallel_attn
+ * is false). The number of key and value heads is then 1, or the number of query heads. */
 
 static bool is_new_falcon(HfReader *r) { return hf_get_flag(r, NULL, "new_decoder_architecture", false); }
 

@@ -1,4 +1,4 @@
-/* Forms of rotary position embeddings. */
+/* Forms for rotary position embeddings. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,15 +20,15 @@ static const char SCALING[] = "rope_scaling", PARAMETERS[] = "rope_parameters", 
                   SLIDING[] = "sliding_attention", CHUNKED[] = "chunked_attention",
                   ORIGINAL[] = "original_max_position_embeddings", TEMPERATURE[] = "llama_4_scaling_beta";
 
-/* The object with this key, or NULL if there is none. */
+/* Returns the object with this key, or NULL if there is none. */
 static const json_t *get_object(HfReader *r, const char *key) {
     const json_t *v = hf_member(r, NULL, key);
     if (v && !json_is_object(v)) hf_refuse(r, key, "not an object");
     return v;
 }
 
-/* Returns the object with this key, or NULL if it is absent or empty. The object's numbers must apply to
- * every layer. */
+/* Returns the object with this key, or NULL if it is absent or empty. The numbers of the object must apply to every
+ * layer. */
 static const json_t *get_flat(HfReader *r, const char *key) {
     const json_t *v = get_object(r, key);
     if (has_objects(v)) hf_refuse(r, key, "but separate values for each kind of layer are not supported");
@@ -43,7 +43,7 @@ static const HfRow *find_row(const HfReader *r, int option) {
 
 static bool has_row(const HfReader *r, int option) { return find_row(r, option) != NULL; }
 
-/* Whether windowed layers of this type of model have a separate rotation. */
+/* Returns whether windowed layers of this type of model have a separate rotation. */
 static bool has_two_rotations(const HfReader *r) { return has_row(r, OPTION_rope_local_base_freq); }
 static bool has_latents(const HfReader *r) { return has_row(r, OPTION_multi_latent_attention); }
 
@@ -63,7 +63,7 @@ static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char
     return !scaling ? kinds ? hf_member(r, kinds, kind) : NULL : kind == FULL ? scaling : NULL;
 }
 
-/* The object of the type's SCALED row, or NULL if it has no such row. */
+/* Returns the object of the type's SCALED row, or NULL if it has no such row. */
 static const json_t *usual_rope(HfReader *r) {
     const HfRow *row = find_row(r, OPTION_use_rope_scaling);
     if (!r->usual_rope && row && row->form == &hf_form_scaled_by_default)
@@ -71,7 +71,7 @@ static const json_t *usual_rope(HfReader *r) {
     return r->usual_rope;
 }
 
-/* The object with the parameters of rotation, or NULL if there is none. In transformers, rope_scaling (older
+/* Returns the object with the parameters of rotation, or NULL if there is none. In transformers, rope_scaling (older
  * files) takes precedence over rope_parameters. An empty object counts as absent. A type may have an object that
  * replaces both if neither exists. */
 static const json_t *find_rope(HfReader *r, const char **key) {
@@ -83,7 +83,7 @@ static const json_t *find_rope(HfReader *r, const char **key) {
                                                                          : usual_rope(r);
 }
 
-/* Reads a number from the object of find_rope, where its name may differ, or from the root object. The object
+/* Reads a number from the object of find_rope, which may use another name for it, or from the root object. The object
  * of find_rope takes precedence. */
 static double get_rope_number(HfReader *r, const HfRow *row, const char **place) {
     const json_t *in = find_rope(r, place);
@@ -98,7 +98,8 @@ static void rope_number_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, get_rope_number(r, row, &place));
 }
 
-/* If the row's key is missing, rotary_dim is read instead: the number of rotated channels. */
+/* Reads the fraction of rotated channels. If the row's key is missing, reads rotary_dim, the number of rotated
+ * channels, instead. */
 static void rotary_dim_read(HfReader *r, const HfRow *row) {
     HfRow with = *row;
     if (hf_member(r, NULL, "rotary_dim"))
@@ -107,7 +108,7 @@ static void rotary_dim_read(HfReader *r, const HfRow *row) {
     rope_number_read(r, &with);
 }
 
-/* The key is the number of rotated channels of a head. */
+/* Reads the number of rotated channels of a head. */
 static void rotated_channels_read(HfReader *r, const HfRow *row) {
     if (json_is_null(json_object_get(r->root, row->key)))
         hf_refuse(r, row->key, "without which transformers cannot run this type of model");
@@ -135,7 +136,7 @@ static int find_rotated_layers(const HfReader *r) {
     return i;
 }
 
-/* The list has a 1 for each layer with rotation. Without a list, every n-th layer has no rotation. */
+/* Reads a list that has a 1 for each layer with rotation. Without a list, every n-th layer has no rotation. */
 bool hf_is_rotated(HfReader *r, int64_t i) {
     const int at = find_rotated_layers(r);
     if (at == r->num_rows) return true;
@@ -161,7 +162,7 @@ static void rotated_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, list);
 }
 
-/* Reads Llama 4's attn_temperature_tuning, which is 4 instead of true in a released file, and its numbers. */
+/* Reads Llama 4's attn_temperature_tuning and its numbers. In a released file, the key is 4 instead of true. */
 static void temperature_read(HfReader *r, const HfRow *row) {
     static const char tuned[] = "attn_temperature_tuning";
     const json_t *flag = hf_member(r, NULL, tuned);
@@ -182,8 +183,8 @@ static void temperature_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, "floor_scale", w->config->no_rope_temperature_floor);
 }
 
-/* Reads the size of attention's chunks; null means none. If layer_types exists, either all layers with rotation have
- * chunks, or none of them has. */
+/* Reads the size of attention's chunks. The value null means that there are no chunks. If layer_types exists, either
+ * all layers with rotation have chunks, or no layer has chunks. */
 static void chunks_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
     const bool none = json_is_null(json_object_get(r->root, row->key));
@@ -220,7 +221,7 @@ static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key
 }
 
 /* Returns the original context length, which is the model's length by default. A number outside the object takes
- * precedence over a number inside, unless layers have two kinds of rotation. */
+ * precedence over a number inside the object, unless layers have two kinds of rotation. */
 static double get_original_length(HfReader *r, const json_t *in) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  inside = hf_get_real(r, in, ORIGINAL, positions);
@@ -277,8 +278,9 @@ static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
     set_attention_factor(r, in, in_key, original);
 }
 
-/* A null factor defaults to max_position_embeddings divided by the original length. transformers reads mscale
- * only if mscale_all_dim is also set. Latent attention always scales its scores by mscale_all_dim. */
+/* Sets the options of YaRN. If the factor is null, it is max_position_embeddings divided by the original length.
+ * transformers reads mscale only if mscale_all_dim is also set. Latent attention always scales its scores by
+ * mscale_all_dim. */
 static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  original = get_original_length(r, in),
@@ -302,8 +304,8 @@ static const char *get_rope_type(HfReader *r, const json_t *in) {
     return in ? hf_get_text(r, in, "rope_type", hf_get_text(r, in, "type", "default")) : "default";
 }
 
-/* The key states whether layers with rotation normalize their heads without a gain. transformers normalizes them after
- * the rotation, which cancels the rotation's attention factor. */
+/* Reads whether layers with rotation normalize their heads without a gain. transformers normalizes heads after the
+ * rotation, which cancels the rotation's attention factor. */
 static void rotated_norm_read(HfReader *r, const HfRow *row) {
     if (!hf_get_flag(r, NULL, row->key, row->fallback != 0)) return;
     const char *key;
@@ -317,8 +319,8 @@ static void rotated_norm_read(HfReader *r, const HfRow *row) {
     hf_set_flag(r, OPTION_qk_l2_norm_rope_layers_only, true);
 }
 
-/* Reads the rotary base of windowed layers, which have no scaling. A type without a key for it has it only in
- * rope_parameters. */
+/* Reads the rotary base of windowed layers, which have no scaling. A type without a key for this base has the base
+ * only in rope_parameters. */
 static void local_base_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope_of_kind(r, SLIDING, &key);
@@ -329,8 +331,8 @@ static void local_base_read(HfReader *r, const HfRow *row) {
     if (r->windowed) hf_set_real(r, row->option, base);
 }
 
-/* If the type has no key for the base, rope_parameters replaces the keys of both kinds of layers, unless the base is
- * the type's default. */
+/* Writes the rotary base of windowed layers. If the type has no key for this base, rope_parameters replaces the keys
+ * of both kinds of layers, unless the base is the type's default. */
 static void local_base_write(HfWriter *w, const HfRow *row) {
     const double base = w->config->rope_local_base_freq;
     if (!f64_is_set(base) || (!row->key && base == row->fallback)) return;
@@ -343,7 +345,8 @@ static void local_base_write(HfWriter *w, const HfRow *row) {
            json_pack("{s:o, s:{s:s, s:f}}", FULL, full, SLIDING, "rope_type", "default", "rope_theta", base));
 }
 
-/* Dynamic NTK: in a sample that is longer than the model's length, the frequencies depend on the sample's length. */
+/* Sets the options of dynamic NTK. In a sample that is longer than the model's length, the frequencies depend on the
+ * sample's length. */
 static void set_dynamic(HfReader *r, const json_t *in, const char *in_key) {
     set_scaling_number(r, in, in_key, "factor", OPTION_rope_dynamic_factor);
     hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings,
@@ -376,7 +379,8 @@ static void set_type(HfReader *r, PositionEmbedding type) {
                     RopeType_spellings[type == POSITION_YARN ? ROPE_TYPE_YARN : ROPE_TYPE_ROPE]);
 }
 
-/* transformers derives the number of positions with one temperature only for types of scaling that need it. */
+/* Sets the options of temperatures. transformers derives the number of positions with one temperature only for types
+ * of scaling that need this number. */
 static void set_temperature(HfReader *r, const json_t *in, const char *in_key, const char *type) {
     static const char *const DERIVED[] = {"llama3", "longrope", "yarn"};
     const double scale = hf_get_real(r, in, TEMPERATURE, 0);
@@ -392,7 +396,7 @@ static void set_temperature(HfReader *r, const json_t *in, const char *in_key, c
     set_original_length(r, in, length, OPTION_rope_temperature_floor);
 }
 
-/* `in` NULL: no scaling. */
+/* Sets the options of scaling. If `in` is NULL, there is no scaling. */
 static void set_scaling(HfReader *r, const json_t *in, const char *key) {
     static const struct {
         const char *type;
@@ -423,7 +427,7 @@ static void rope_scaling_read(HfReader *r, const HfRow *row) {
     set_scaling(r, in, key);
 }
 
-/* Unless position_embedding_type is rope, the model has no positions. */
+/* Reads position_embedding_type. Unless it is rope, the model has no position embeddings. */
 static void rope_if_named_read(HfReader *r, const HfRow *row) {
     if (!strcmp(hf_get_text(r, NULL, "position_embedding_type", "none"), "rope"))
         rope_scaling_read(r, row);
@@ -438,8 +442,8 @@ static json_t *factors_json(const TextList *factors) {
     return list;
 }
 
-/* For Phi-3, whose row has a fallback, the original length is written outside the object, because older versions of
- * transformers accept only three keys in the object. */
+/* Writes LongRoPE. For Phi-3, whose row has a fallback, the original length is written outside the object. The reason
+ * is that older versions of transformers accept only three keys in the object. */
 static void long_rope_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const bool outside = row->fallback != 0;
@@ -501,7 +505,7 @@ static void rope_if_named_write(HfWriter *w, const HfRow *row) {
     rope_scaling_write(w, row);
 }
 
-/* The number `alpha` of a dynamic scaling, with which Hunyuan stretches the base for every length, or 0 if
+/* Returns the number `alpha` of a dynamic scaling, with which Hunyuan stretches the base for every length, or 0 if
  * there is none. */
 static double get_alpha(HfReader *r, const char **key) {
     const json_t *in = find_rope(r, key);
@@ -532,8 +536,8 @@ static void scaled_by_default_write(HfWriter *w, const HfRow *row) {
         hf_put(w, PARAMETERS, json_pack("{s:s}", "rope_type", "default"));
 }
 
-/* Adds the scale of temperatures, and the original length if it is missing, to the object that the SCALED row wrote.
- * transformers cannot run these types without both keys. */
+/* Adds the scale of temperatures to the object that the SCALED row wrote, and also the original length if it is
+ * missing. transformers cannot run these types without both keys. */
 static void rope_temperature_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const double scale = f64_or(c->rope_temperature_scale, 0);
@@ -544,7 +548,7 @@ static void rope_temperature_write(HfWriter *w, const HfRow *row) {
         json_object_set_new(object, ORIGINAL, json_integer(c->rope_temperature_floor));
 }
 
-/* Whether the type of scaling is LongRoPE, Phi-3's only scaling. */
+/* Returns whether the type of scaling is LongRoPE, Phi-3's only scaling. */
 static bool is_long_rope(HfReader *r, const json_t *in, const char *key) {
     const char *type = get_rope_type(r, in);
     const bool is_long = !strcmp(type, "longrope");
@@ -554,7 +558,7 @@ static bool is_long_rope(HfReader *r, const json_t *in, const char *key) {
     return is_long;
 }
 
-/* The original length is read only from outside the object. */
+/* Reads LongRoPE. The original length is read only from outside the object. */
 static void long_rope_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope(r, &key);
@@ -564,7 +568,8 @@ static void long_rope_read(HfReader *r, const HfRow *row) {
     set_attention_factor(r, in, key, original);
 }
 
-/* Phi-3.5-MoE has a factor of attention for short texts and one for long texts, instead of other factors. */
+/* Reads the scaling of Phi-3.5-MoE, which has an attention factor for short texts and one for long texts instead of
+ * other factors. */
 static void scaled_long_rope_read(HfReader *r, const HfRow *row) {
     (void)row;
     const char *key;

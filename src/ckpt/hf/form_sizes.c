@@ -1,4 +1,4 @@
-/* Forms that convert heads, sizes, activations, scores and biases. */
+/* Forms for heads, sizes, activations, scores and biases. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static void own_keys_read(HfReader *r, const HfRow *row) {
         hf_refuse(r, row->key, "but in this type of model each query head has a key head");
 }
 
-/* If the key is missing, the value is the fallback. */
+/* Reads a size. The value null means that the option is not set. If the key is missing, the value is the fallback. */
 static void nullable_read(HfReader *r, const HfRow *row) {
     if (hf_member(r, NULL, row->key) || !json_object_get(r->root, row->key)) hf_value_read(r, row);
 }
@@ -90,7 +90,7 @@ static void always_fourfold_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, hf_get_multiple(r, row, 4, OPTION_hidden_size));
 }
 
-/* If the key is missing, the value is the number of encoder layers. */
+/* Reads the number of decoder layers. If the key is missing, uses the number of encoder layers. */
 static void decoder_layers_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, hf_get_size(r, row->key, hf_get_option(r, OPTION_num_layers)));
 }
@@ -103,8 +103,8 @@ static void positions_read(HfReader *r, const HfRow *row) {
 
 /* ---- activations ---- */
 
-/* Names of activations. An export writes the first name of an activation. Either all activations of a type
- * are gated, or none is. */
+/* The names of activations. An export writes the first name of an activation. Either all activations of a type are
+ * gated, or no activation is. */
 static const struct {
     const char *name;
     bool is_gate;
@@ -133,7 +133,7 @@ enum { N_ACTIVATIONS = sizeof ACTIVATIONS / sizeof *ACTIVATIONS };
 static void set_activation(HfReader *r, const HfRow *row, const char *word, bool is_gate) {
     int i = 0;
     while (i < N_ACTIVATIONS && (strcmp(word, ACTIVATIONS[i].name) || ACTIVATIONS[i].is_gate != is_gate)) i++;
-    /* only Apertus stores the numbers that xIELU learns */
+    /* only Apertus stores the parameters that xIELU learns */
     if (i == N_ACTIVATIONS ||
         (ACTIVATIONS[i].activation == MLP_XIELU && row->form != &hf_form_learned_activation))
         hf_refuse(r, row->key, "an activation that is not supported");
@@ -153,29 +153,32 @@ static void gate_read(HfReader *r, const HfRow *row) {
     set_activation(r, row, activation_word(r, row), true);
 }
 
-/* The first files of Gemma have "gelu", but transformers uses the tanh approximation for them. */
+/* Reads Gemma's activation. The first files of Gemma have "gelu", but transformers uses the tanh approximation for
+ * these files. */
 static void gemma_gate_read(HfReader *r, const HfRow *row) {
     const char *word = activation_word(r, row);
     set_activation(r, row, strcmp(word, "gelu") ? word : "gelu_new", true);
 }
 
-/* Returns NULL if the activation has no name. */
+/* Returns the first name of the activation, or NULL if it has no name. */
 static const char *activation_name(const Config *c) {
     int i = 0;
     while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != c->activation) i++;
     return i < N_ACTIVATIONS ? ACTIVATIONS[i].name : NULL;
 }
 
-/* Without the key, the file describes another model, and reading it back fails. */
+/* Writes the activation if it has a name. Otherwise, the file describes another model, and reading it back fails. */
 static void activation_write(HfWriter *w, const HfRow *row) {
     const char *name = activation_name(w->config);
     if (name) hf_put(w, row->key, json_string(name));
 }
 
-/* T5's names have "gated-" before the activation of a gate. T5's "gated-gelu" is gelu_new. */
+/* In T5, the prefix "gated-" precedes the name of a gate's activation. "gated-gelu" is an exception and means
+ * gelu_new. */
 static const char GATED[] = "gated-", GATED_GELU[] = "gated-gelu";
 
-/* Files saved by transformers also have the two parts of the name, which take precedence. */
+/* Reads T5's feed_forward_proj. Files saved by transformers also have the two parts of this name, which take
+ * precedence. */
 static void feed_forward_read(HfReader *r, const HfRow *row) {
     const char *word = activation_word(r, row);
     const bool gated = !strncmp(word, GATED, strlen(GATED));
@@ -194,17 +197,18 @@ static void feed_forward_write(HfWriter *w, const HfRow *row) {
 
 /* ---- attention scores and logits ---- */
 
-/* The key is a whole number; scores are divided by its square root. */
+/* Reads an integer. Scores are divided by its square root. */
 static void pre_attention_scalar_read(HfReader *r, const HfRow *row) {
     hf_set_real(r, row->option, 1 / sqrt((double)hf_get_size(r, row->key, (int64_t)row->fallback)));
 }
 
 static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
-    const double scale = w->config->softmax_scale, most = 1e15; /* exact as a double */
+    /* a double represents such integers exactly */
+    const double scale = w->config->softmax_scale, most = 1e15;
     hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
 }
 
-/* The key states whether scores are divided by the square root of the head's size. */
+/* Reads whether scores are divided by the square root of the head's size. */
 static void scaled_scores_read(HfReader *r, const HfRow *row) {
     if (!hf_get_flag(r, NULL, row->key, row->fallback != 0)) hf_set_real(r, row->option, 1);
 }
@@ -213,7 +217,7 @@ static void scaled_scores_write(HfWriter *w, const HfRow *row) {
     hf_put_flag(w, row->key, w->config->softmax_scale != 1);
 }
 
-/* The key is a factor, and the option is a divisor. */
+/* Reads a factor. The option is a divisor. */
 static void reciprocal_read(HfReader *r, const HfRow *row) {
     const double factor = hf_get_real(r, NULL, row->key, row->fallback);
     const ConfigRange range = config_range(row->option);
@@ -226,8 +230,8 @@ static void reciprocal_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, json_real(1 / *(const double *)config_value(w->config, row->option)));
 }
 
-/* A null key means no cap. If the key is missing, the value is the fallback. A fallback of 0 means that there
- * is no cap. */
+/* Reads a cap. The value null means no cap. If the key is missing, the value is the fallback. A fallback of 0 means
+ * no cap. */
 static void softcap_read(HfReader *r, const HfRow *row) {
     const json_t *cap = json_object_get(r->root, row->key);
     if (cap ? !json_is_null(cap) : row->fallback != 0) hf_value_read(r, row);
@@ -240,10 +244,11 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
-/* T5's logits are scaled if its embeddings are tied. transformers 5 always writes tied embeddings, together
- * with scale_decoder_outputs. Only the weights show whether the embeddings are tied (hf_config_fit). */
+/* Reads whether T5's logits are scaled. They are scaled if the embeddings are tied. transformers 5 always writes tied
+ * embeddings, together with scale_decoder_outputs. Only the weights show whether the embeddings are tied
+ * (hf_config_fit). */
 static void scaled_head_read(HfReader *r, const HfRow *row) {
-    const bool is_given = hf_member(r, NULL, row->key) != NULL, /* null means the fallback */
+    const bool is_given = hf_member(r, NULL, row->key) != NULL, /* the value null means the fallback */
         tied = is_given ? hf_get_flag(r, NULL, row->key, true) : row->fallback != 0,
                scaled = hf_get_flag(r, NULL, "scale_decoder_outputs", tied);
     if (scaled && !tied)
@@ -258,7 +263,7 @@ static void scaled_head_write(HfWriter *w, const HfRow *row) {
     if (tied && w->config->derived.logits_scaling == 1) hf_put_flag(w, "scale_decoder_outputs", false);
 }
 
-/* ---- MPT ---- The keys of attention are in an object. */
+/* ---- MPT ---- The keys of attention are members of an object. */
 
 static void read_inside(HfReader *r, const json_t *in, const char *key, int option, double fallback) {
     const double x = hf_get_real(r, in, key, fallback);
@@ -268,7 +273,8 @@ static void read_inside(HfReader *r, const json_t *in, const char *key, int opti
     hf_set_real(r, option, x);
 }
 
-/* MPT's own code has keys that transformers does not apply. They must have the values that change nothing. */
+/* The original code of MPT has keys that transformers does not apply. These keys must have the values that have no
+ * effect. */
 static void mpt_attention_read(HfReader *r, const HfRow *row) {
     static const char SCALE[] = "softmax_scale", CLIP[] = "clip_qkv", BIAS[] = "alibi_bias_max",
                       NOT_APPLIED[] = "which transformers does not apply in this type of model";
@@ -291,7 +297,7 @@ static void mpt_attention_read(HfReader *r, const HfRow *row) {
     json_decref(none);
 }
 
-/* attn_pdrop is not written, because transformers allows only whole numbers as its value. */
+/* Writes the keys of attention, except attn_pdrop, for which transformers allows only integers. */
 static void mpt_attention_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, json_pack("{s:f}", "softmax_scale", w->config->softmax_scale));
 }

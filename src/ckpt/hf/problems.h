@@ -6,9 +6,9 @@
 #include "base/str.h"
 #include "tensor/dtype.h"
 
-/* Tensors with one kind of problem. */
+/* A list of the tensors with one kind of problem. */
 typedef struct HfProblem {
-    Str names; /* the first names */
+    Str names; /* the first names of the list */
     int64_t count;
 } HfProblem;
 
@@ -24,8 +24,8 @@ typedef struct HfValues {
     double largest;      /* largest magnitude of the values that are too large */
 } HfValues;
 
-/* Checks whether n values of a tensor, which have dtype `from`, can be converted to `to`, and counts those
- * that cannot. */
+/* Checks whether n values of a tensor, which have dtype `from`, can be converted to `to`, and counts the values that
+ * cannot. */
 void hf_values_check(HfValues *, const char *name, const void *values, DType from, DType to, int64_t n);
 /* Returns the narrowest dtype that can hold the values that were too large. */
 DType hf_values_fitting_dtype(const HfValues *);

@@ -1,5 +1,5 @@
 /* Reads weights that a Hugging Face file stores quantized, with small numbers in one tensor and their scales
- * in another. A format is a row of the table in quantized.c. Only the import reads them: an export writes
+ * in another. A format is a row of the table in quantized.c. Only the import supports these formats. An export writes
  * plain weights. */
 #pragma once
 
@@ -8,10 +8,10 @@
 #include "tensor/tensor.h"
 
 typedef struct HfQuantization {
-    const char *method; /* quant_method in the quantization_config of config.json */
+    const char *method; /* the quant_method in the quantization_config of config.json */
     const char *numbers,
-        *scales; /* suffixes that, appended to the name of the weight, give the names of its two tensors */
-    /* Sets the two tensors, without content, that store a weight of this shape: [.., out, in]. Returns false if
+        *scales; /* suffixes; the names of the two tensors are the name of the weight and these suffixes */
+    /* Describes the two tensors, without content, that store a weight of shape [.., out, in]. Returns false if
      * the format cannot store it. */
     bool (*describe)(const Tensor *weight, Tensor *numbers, Tensor *scales);
     /* Sets all values of the weight, in order. A value can be NaN or infinite. */
@@ -22,5 +22,5 @@ typedef struct HfQuantization {
 enum { HF_QUANTIZATIONS = 2 };
 extern const HfQuantization HF_QUANTIZATION[HF_QUANTIZATIONS];
 
-/* The format of this quant_method, or NULL if weights of this method cannot be read. */
+/* Returns the format of this quant_method, or NULL if weights of this method cannot be read. */
 const HfQuantization *hf_quantization(const char *method);

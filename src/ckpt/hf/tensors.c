@@ -108,12 +108,13 @@ static const char *output_name(HfFamily family) {
 
 static bool starts_with(const char *name, const char *begin) { return !strncmp(name, begin, strlen(begin)); }
 
-/* The layers of the decoder come before those that predict further tokens. */
+/* Adds the tensors of a parameter. In files, the decoder's layers come before the layers that predict additional
+ * tokens. */
 static Err add_param(HfMap *m, const Param *p) {
     const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].prefix;
     if (!strcmp(name, OUTPUT))
         return hf_add(m, output_name(m->family), p, HF_ALL_PARTS, HF_ALL_GROUPS, OUT_IN), ERR_OK;
-    const char *in_layer = strstr(name, LAYERS); /* "decoder.layers.", "encoder.layers." */
+    const char *in_layer = strstr(name, LAYERS); /* finds "decoder.layers." or "encoder.layers." */
     if (in_layer) {
         const int stack = (int)(in_layer - name);
         const char *layers = FAMILIES[m->family].layers, *star = strchr(layers, '*');
@@ -166,7 +167,7 @@ static bool ends_with(const char *name, const char *end) {
 
 enum { NAME_BYTES = 160 };
 
-/* Sets `out` to the older name of a BERT norm, as in files converted from TensorFlow, such as the first
+/* Sets `out` to the older name of a BERT norm, which files converted from TensorFlow have, such as the first
  * bert-base-uncased. transformers reads both names. Returns false if the tensor has no older name. */
 static bool older_name(const char *name, char out[NAME_BYTES]) {
     static const char *const NAMES[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
@@ -233,7 +234,7 @@ static Tensor file_tensor(const HfTensor *t, DType dtype) {
     return tensor_make(NULL, dtype, t->ndim, t->dim);
 }
 
-/* Describes the tensor in which the rows of each matrix are in order, as quantized weights are stored. */
+/* Describes the tensor with the rows of each matrix in order. Quantized weights are stored in this order. */
 static HfTensor in_rows(const HfTensor *t) {
     HfTensor x = *t;
     x.transposed = false;
@@ -256,7 +257,7 @@ HfStored hf_find(const Safetensors *s, const HfMap *m, const HfTensor *t) {
 
 /* ---- layout ---- */
 
-/* A copy between a tensor and a flat buffer, in either direction. */
+/* A copy operation between a tensor and a flat buffer, in either direction. */
 typedef struct Copying {
     const HfTensor *of;
     Device *device;
@@ -352,7 +353,7 @@ bool hf_leaves_pooler(const Safetensors *s, const HfMap *m) {
     return false;
 }
 
-/* The number of the tensor's layer, or -1 if there is none. */
+/* Returns the number of the tensor's layer, or -1 if there is none. */
 static int64_t layer_of(const HfMap *m, const char *name) {
     const Family *f = &FAMILIES[m->family];
     const size_t base = strlen(f->prefix), n = strlen(f->layers);
@@ -365,7 +366,7 @@ static bool is_of_later_layer(const HfMap *m, const char *name) {
     return predicts && (!strncmp(name, "mtp.", 4) || layer_of(m, name) >= m->layers);
 }
 
-/* Whether the tensor is one that add_mtp_copies adds to an export. */
+/* Returns whether the tensor is one that add_mtp_copies adds to an export. */
 static bool is_mtp_copy(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
     if (layer_of(m, t->name) < m->main_layers) return false;
     const Tensor *words = hf_find(s, m, &m->tensors[0]).values,
@@ -386,9 +387,9 @@ static bool is_of_head(const HfTensor *t) {
     return BERT_HEADS[i] != NULL;
 }
 
-/* Whether a file may contain the tensor although the model has no such parameter. Such tensors are buffers that older
- * transformers saved, T5's unused table of cross-attention, unused poolers, layers of multi-token prediction, and
- * copies of parameters. */
+/* Returns whether a file may contain the tensor although the model has no such parameter. Such tensors are buffers
+ * that older versions of transformers saved, T5's unused table of cross-attention, unused poolers, layers of
+ * multi-token prediction, and copies of parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
     static const char *const BUFFERS[] = {"attn.bias",
                                           "attention.bias",
@@ -413,7 +414,7 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
 
 enum { MISSING, UNEXPECTED, SHAPE, TYPE, QUANTIZED, PROBLEMS };
 
-/* `headless` states whether tensors of heads are missing. */
+/* Returns an error that lists the problems. `headless` states whether tensors of heads are missing. */
 static Err report(const char *path, HfProblem problem[PROBLEMS], bool headless) {
     static const char *const WHAT[PROBLEMS] = {"missing", "unexpected", "of another shape",
                                                "of a dtype that is not F64, F32, BF16 or F16",
@@ -507,15 +508,15 @@ Err hf_match(const Safetensors *s, const Registry *r, const HfSource *source, Hf
     return hf_check(s, out);
 }
 
-/* Holds the values of a weight of a file, in the order of `layout`. */
+/* The values of a weight of a file, in the order of `layout`. */
 typedef struct Weight {
     HfTensor layout;
     const void *values;
     DType dtype;
-    float *decoded; /* NULL if the values are in the file */
+    float *decoded; /* decoded values (owned), or NULL if the values are in the file */
 } Weight;
 
-/* Decodes the weight if it is quantized. free(decoded) ends the use of the values. */
+/* Decodes the weight if it is quantized. After use, the caller must call free(decoded). */
 static Weight read_weight(const HfTensor *t, const HfStored *x) {
     if (!x->how) return (Weight){*t, x->values->data, (DType)x->values->dtype, NULL};
     float *decoded = mem_alloc((size_t)hf_count(t) * sizeof *decoded);
@@ -607,7 +608,7 @@ static Err check_master_values(Export *x) {
     return e;
 }
 
-/* Adds the copies of the embedding and of the output layer in each layer that predicts further tokens. */
+/* Adds the copies of the embedding and of the output layer in each layer that predicts additional tokens. */
 static void add_mtp_copies(HfMap *m) {
     const Param *words = m->tensors[0].param, *output = words; /* the first parameter is the embedding */
     for (int64_t i = 0; i < m->count; i++)

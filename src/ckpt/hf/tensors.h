@@ -1,7 +1,7 @@
 /* Maps the parameters of the registry to the tensors of a Hugging Face model. Tensors have the names and
  * shapes of transformers' save_pretrained; ckpt/hf/names.def has a row for each name. Sources: transformers
- * models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py. param.h describes Megatron-LM's row order
- * of linear_qkv and linear_fc1. */
+ * models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py. param.h describes the order of rows of linear_qkv
+ * and linear_fc1 in Megatron-LM. */
 #pragma once
 
 #include "ckpt/safetensors.h"
@@ -35,25 +35,26 @@ typedef struct HfTensor {
     int64_t dim[3];
     const Param *param;
     int part;      /* part of the parameter; HF_ALL_PARTS means all parts, in order */
-    int64_t group; /* expert; HF_ALL_GROUPS: all experts */
-    /* The tensor is a list of matrices, each with `rows` rows of the parameter. Transposed matrices are [in, out]. */
+    int64_t group; /* the expert; HF_ALL_GROUPS means all experts */
+    /* The tensor is a list of matrices, each with `rows` rows of the parameter. A transposed matrix has the shape
+     * [in, out]. */
     int64_t rows, columns;
     bool transposed;
-    bool scalar;    /* the file has no dimension for the only element */
-    int64_t unused; /* number of rows before the parameter's rows; they are written as zeros */
+    bool scalar;    /* whether the tensor of the file has no dimensions, and one element */
+    int64_t unused; /* number of unused rows before the parameter's rows; an export writes zeros */
     bool by_group;  /* whether rows have the order of the parameter; otherwise, they are stored part by
                        part */
-    bool pairs;     /* rows of the two parts of a group alternate */
+    bool pairs;     /* whether rows of the two parts of a group alternate */
 } HfTensor;
 
 typedef struct HfMap {
-    HfTensor *tensors; /* order of the registry; a tied output layer is excluded */
+    HfTensor *tensors; /* tensors in the order of the registry, without a tied output layer */
     int64_t count;
     HfFamily family;
-    int64_t layers;      /* number of layers of the longest stack, including those that predict further
-                            tokens */
-    int64_t main_layers; /* number of these layers, excluding those that predict further tokens */
-    bool init_heads;     /* tensors of heads may be missing */
+    /* number of layers of the longest stack, including those that predict additional tokens */
+    int64_t layers;
+    int64_t main_layers; /* `layers` without the layers that predict additional tokens */
+    bool init_heads;     /* whether tensors of heads may be missing */
     Arena *arena;
 } HfMap;
 
@@ -65,7 +66,7 @@ void hf_map_free(HfMap *);
 Err hf_detect(const Safetensors *, HfFamily *out);
 /* The tensors of a file that store a weight. */
 typedef struct HfStored {
-    const Tensor *values;             /* NULL: missing */
+    const Tensor *values;             /* NULL if the tensor is missing */
     const Tensor *scales;             /* NULL if it is missing, or if the weight is not quantized */
     const struct HfQuantization *how; /* NULL if the weight is not quantized */
 } HfStored;
@@ -73,12 +74,12 @@ typedef struct HfStored {
 HfStored hf_find(const Safetensors *, const HfMap *, const HfTensor *);
 
 int64_t hf_count(const HfTensor *); /* number of elements */
-/* Whether x has the type, shape and values of `of`; false if `of` is NULL. */
+/* Returns whether x has the type, shape and values of `of`. Returns false if `of` is NULL. */
 bool hf_is_copy(const Tensor *x, const Tensor *of);
 
-/* Copy between a tensor in Hugging Face's layout and a flat buffer in the layout of the registry (values,
- * main gradients, masters, optimizer state). The flat buffer is in the memory of the device, or of the host
- * if the device is NULL. Float types are converted. */
+/* hf_gather and hf_scatter copy between a tensor in Hugging Face's layout and a flat buffer in the layout of the
+ * registry (values, main gradients, masters, optimizer state). The flat buffer is in the memory of the device, or of
+ * the host if the device is NULL. Floating-point types are converted. */
 void hf_gather(const HfTensor *, Device *, const void *flat, DType flat_type, void *hf, DType hf_type);
 void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void *flat, DType flat_type);
 
@@ -90,20 +91,21 @@ typedef struct HfSource {
     HfFamily family; /* family of the model's type; hf_detect may find the family of its base model instead */
     bool init_heads;
 } HfSource;
-/* Calls hf_detect, hf_map and hf_check. Call hf_map_free even after an error. If the source is NULL, only the
- * names identify the family, and no tensor may be missing. */
+/* Calls hf_detect, hf_map and hf_check. Call hf_map_free even after an error. If the source is NULL, the family is
+ * identified only by the names, and no tensor may be missing. */
 Err hf_match(const Safetensors *, const Registry *, const HfSource *, HfMap *out);
-/* Whether the file has a pooler that the model does not use. hf_check accepts such a pooler. */
+/* Returns whether the file has a pooler that the model does not use. hf_check accepts such a pooler. */
 bool hf_leaves_pooler(const Safetensors *, const HfMap *);
-/* Whether the file has layers after the model's last, which predict further tokens (MTP) in DeepSeek-V3 and GLM-4.5.
- * Like transformers, hf_check accepts and ignores them if the model has no such layers. */
+/* Returns whether the file has layers after the model's last layer. In DeepSeek-V3 and GLM-4.5, such layers predict
+ * additional tokens (MTP). Like transformers, hf_check accepts and ignores these layers if the model does not have
+ * them. */
 bool hf_leaves_layers(const Safetensors *, const HfMap *);
 /* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted,
- * except heads that the file lacks. Values that are NaN or infinite, in the file or after conversion to the
- * registry's precise type, are an error, and then no parameter is set. */
+ * except heads that the file lacks. Returns an error, and sets no parameter, if a value in the file, or after
+ * conversion to the registry's precise type, is NaN or infinite. */
 Err hf_import(const Safetensors *, const HfMap *, Registry *);
-/* The name of a float type in transformers and in --hf-dtype, such as "float32". */
+/* Returns the name of a floating-point type in transformers and in --hf-dtype, such as "float32". */
 const char *hf_dtype_name(DType);
-/* Writes all masters as `dtype` into one .safetensors file, atomically. Values that are NaN or infinite,
- * before or after conversion, are an error, and then nothing is written. */
+/* Writes all masters as `dtype` into one .safetensors file, atomically. Returns an error, and writes no file, if a
+ * value is NaN or infinite before or after conversion. */
 Err hf_export(const Registry *, HfFamily, const char *path, DType dtype);

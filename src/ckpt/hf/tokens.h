@@ -9,9 +9,9 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#define HF_TOKENS "hf_tokens" /* key of an import's token ids in a checkpoint's state */
+#define HF_TOKENS "hf_tokens" /* the key of an import's token ids in a checkpoint's state */
 
-/* Adds the ids of `from` that `tokens` lacks. An id outside the vocabulary is skipped, with a note. `where`
+/* Adds the ids of `from` that `tokens` lacks. Skips ids outside the vocabulary, and prints a note. `where`
  * names the source of `from` in the note. */
 void hf_tokens_take(json_t *tokens, const json_t *from, const char *where, int64_t vocab_size, Str *notes);
 /* Calls hf_tokens_take for the folder's generation_config.json, if that file exists, and then for its

@@ -6,7 +6,7 @@
 #include "base/fault.h"
 #include "ckpt/hf/form.h"
 
-/* Rows of the types:
+/* The rows of the model types are:
  *   KEY(option, key, fallback)             the option has the value of the key
  *   NOT(option, key, fallback)             the option has the opposite value of the key
  *   SAME(key, option)                      the key is written from the option, but not read
@@ -23,14 +23,14 @@
  *   SYNONYM(key, other)                    the key is another name of the other key; the row precedes the other's
  *   COUNT(key, n, fallback)                the key is a number that must be n
  *   SPECIAL(form, option, key, fallback)   the form reads and writes the key
- *   DEMAND(form)                           the form only checks
+ *   DEMAND(form)                           the form only checks the file
  *   ROPE(option, key, inside, fallback)    the key is called `inside` in rope_scaling and rope_parameters
  *   SCALED(object)                         the scaling of RoPE; without its keys, it is this JSON object
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
  *   GROUPS(n, k)                           the keys n_group and topk_group; k is the fallback of topk_group
  *   NORMALIZED(fallback)                   norm_topk_prob of sigmoid scores, which must state whether there are several
- *   NULLABLE(option, key, fallback)        like KEY, of a size; null means that the option is not set
- *   ONLY(option, key, value)               like KEY, of a size that must be this value
+ *   NULLABLE(option, key, fallback)        like KEY for a size; null means that the option is not set
+ *   ONLY(option, key, value)               like KEY for a size that must have this value
  *   DROP_KEY(key)                          removes the base's row of a key without an option
  *   DROP(option)                           removes the base's row of the option */
 #define OF(o)                       .name = #o, .option = OPTION_##o

@@ -1,7 +1,7 @@
-/* The model types of Hugging Face (config/hf_types.def), and the rows that describe their config.json. The
- * rows of a type are the keys that transformers reads for that type, with the meaning of a missing key. One
- * importer and one exporter (config.c) process the rows. Source: transformers 5.24,
- * models/<type>/configuration_<type>.py (defaults) and modeling_<type>.py (keys that are read). */
+/* The model types of Hugging Face (config/hf_types.def), and the rows that describe their config.json. The rows of a
+ * type contain the keys that transformers reads for that type, and the meaning of a missing key. One importer and one
+ * exporter (config.c) process the rows of all types. Source: transformers 5.24, models/<type>/configuration_<type>.py
+ * (defaults) and modeling_<type>.py (keys that are read). */
 #pragma once
 
 #include "base/str.h"
@@ -14,10 +14,10 @@ typedef struct HfForm HfForm; /* form.h */
  * row. */
 typedef struct HfRow {
     const char *name;   /* name of the option; if the row has no option, "key " followed by the key */
-    int option;         /* row of options.def, or -1 if there is none */
-    const char *key;    /* key of config.json, or NULL if there is none */
-    double fallback;    /* value of a missing key */
-    const char *word;   /* a text whose use depends on the form: fallback, second key, reason or value */
+    int option;         /* the row of options.def, or -1 if there is none */
+    const char *key;    /* the key of config.json, or NULL if there is none */
+    double fallback;    /* the value of a missing key */
+    const char *word;   /* a fallback, second key, reason or value, depending on the form */
     int choice;         /* HfWindows, or the second number of GROUPS */
     const HfForm *form; /* NULL in a DROP row, which removes the earlier row with the same name */
 } HfRow;
@@ -26,14 +26,14 @@ enum { HF_REQUIRED = -1, HF_USUAL = -2, HF_MOST_ROWS = 80 };
 
 typedef struct HfType {
     const char *name, *architecture;
-    HfFamily family; /* family of the tensors' names */
+    HfFamily family; /* the family of the tensors' names */
     const HfRow *rows;
     int num_rows;
 } HfType;
 
 extern const HfType HF_TYPE[HF_TYPES];
 
-/* The type with this name, or NULL if there is none. */
+/* Returns the type with this name, or NULL if there is none. */
 const HfType *hf_type_find(const char *name);
 /* Sets out[] to the effective rows, in the order of the keys in an exported file. Returns the number of
  * rows. */

@@ -1,5 +1,5 @@
-/* Loads NCCL at run time, so that the program can be built without NCCL, and can be run with different
- * versions of it. The declarations follow nccl.h (NCCL 2.18 and later, whose ABI later versions keep).
+/* Loads NCCL at run time, so that the program can be built without NCCL and can run with different versions of NCCL.
+ * The declarations follow nccl.h of NCCL 2.18, whose ABI later versions preserve.
  *
  * A library for host memory exports `nccl_host_memory`; its streams are HostStreams (base/host_stream.h).
  * tests/nccl/host_nccl.c is such a library, for machines without GPUs. */
@@ -21,25 +21,27 @@ enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };   /* ncclResult_t */
 enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 }; /* ncclRedOp_t */
 enum { NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
 
-#define NCCL_MAGIC     0xcafebeefU /* `magic` of every ncclConfig_t */
-#define NCCL_UNDEFINED INT_MIN     /* value of an int field of ncclConfig_t whose value NCCL is to choose */
+#define NCCL_MAGIC     0xcafebeefU /* value of `magic` in every ncclConfig_t */
+#define NCCL_UNDEFINED INT_MIN     /* value of an int field of ncclConfig_t that NCCL chooses */
 
-enum { NCCL_SYMMETRIC = 1 };    /* ncclCommWindowRegister: all members register the same offsets */
-enum { NCCL_COPY_ENGINES = 2 }; /* policy: collectives that only copy between windows need no thread blocks */
+enum { NCCL_SYMMETRIC = 1 }; /* ncclCommWindowRegister: all members register the same offsets */
+/* `policy`: collectives that only copy between windows use no thread blocks */
+enum { NCCL_COPY_ENGINES = 2 };
 
 /* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` determines the members in them
  * (parseCommConfig in init.cc). Later members keep their defaults, so all versions accept a prefix. */
 typedef struct NcclConfig {
     size_t size;
     unsigned magic, version;
-    int blocking, cluster_size, least_blocks, most_blocks; /* least, most: thread blocks (CTAs) per kernel */
+    /* minimum and maximum number of thread blocks (CTAs) per kernel */
+    int blocking, cluster_size, least_blocks, most_blocks;
     const char *network;
     int split_share, traffic_class;
     const char *name;
-    int collnet, policy; /* since 2.27 */
+    int collnet, policy; /* available since 2.27 */
 } NcclConfig;
 
-/* name, parameters */
+/* The functions of NCCL: F(name, parameters). */
 #define NCCL_FUNCTIONS(F)                                                                                    \
     F(GetVersion, (int *version))                                                                            \
     F(GetUniqueId, (NcclId *))                                                                               \
@@ -56,15 +58,15 @@ typedef struct NcclConfig {
     F(GroupStart, (void))                                                                                    \
     F(GroupEnd, (void))
 
-/* Available since 2.27; NULL in older libraries. */
+/* Functions that are available since 2.27. They are NULL in older libraries. */
 #define NCCL_WINDOW_FUNCTIONS(F)                                                                             \
     F(CommWindowRegister, (NcclComm, void *, size_t bytes, NcclWindow *, int flags))                         \
     F(CommWindowDeregister, (NcclComm, NcclWindow))
 
 typedef struct Nccl {
     void *library;
-    int version;      /* 22809: 2.28.9 */
-    bool host_memory; /* whether the library moves memory of the CPU, not of GPUs */
+    int version;      /* for example, 22809 is version 2.28.9 */
+    bool host_memory; /* whether the library transfers memory of the host instead of GPUs */
 #define FUNCTION(name, parameters) int(*name) parameters;
     NCCL_FUNCTIONS(FUNCTION)
     NCCL_WINDOW_FUNCTIONS(FUNCTION)
@@ -73,16 +75,16 @@ typedef struct Nccl {
     const char *(*GetLastError)(NcclComm);
 } Nccl;
 
-/* Whether ranks may be threads of one process. Before NCCL 2.24, the GPUs of such ranks access each other's
+/* Returns whether ranks may be threads of one process. Before NCCL 2.24, the GPUs of such ranks access each other's
  * buffers directly, which fails because a Space (tensor/device.h) is mapped for one GPU only. Between
  * processes, NCCL copies through its own buffers. */
 bool nccl_shares_a_process(const Nccl *);
-/* Whether copies between windows can run on copy engines, as in version 2.28 and later. */
+/* Returns whether copies between windows can run on copy engines, as in version 2.28 and later. */
 bool nccl_has_windows(const Nccl *);
 /* Loads a library; NULL means libnccl.so.2 on the loader's search path. Returns a user error if the library
  * cannot be used. The library stays loaded until the process ends. */
 Err nccl_load(const char *file, Nccl *);
-/* A configuration in which NCCL chooses all other values and, if most_blocks is 0, the number of blocks. */
+/* Returns a configuration in which NCCL chooses all other values and, if most_blocks is 0, the number of blocks. */
 NcclConfig nccl_config(int most_blocks, bool copy_engines);
-/* "2.28.9" */
+/* Writes the version as a text such as "2.28.9", and returns the text. */
 const char *nccl_version_text(const Nccl *, char text[32]);

@@ -1,4 +1,4 @@
-/* Opens the communicators of channels, at the first operation of a group, and plans their device memory. */
+/* Opens the communicators of a group's channels at the group's first operation, and plans their device memory. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -22,7 +22,7 @@ void nccl_link_publish(NcclState *s, NcclLink *l) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Member 0 of the group creates `count` communicator ids. All members receive them. */
+/* Creates `count` communicator ids on member 0 of the group. All members receive these ids. */
 static void draw_ids(NcclState *s, Group g, NcclId *id, int count) {
     for (int i = 0; g.rank == 0 && i < count; i++) NCCL(s, NULL, GetUniqueId, &id[i]);
     nccl_set_calling_since(s, INT64_MAX);
@@ -36,9 +36,9 @@ static void draw_ids(NcclState *s, Group g, NcclId *id, int count) {
     nccl_set_calling_since(s, clock_ns());
 }
 
-/* Copy engines leave the multiprocessors to computation, but they are slower than NCCL's kernels, most of all
- * in a CUDA graph. All-gathers of data parallelism overlap with whole layers, so they may be slower; those of
- * tensor parallelism may not. */
+/* Returns whether the group's all-gathers use copy engines. Copy engines occupy no multiprocessors, but they are
+ * slower than NCCL's kernels, particularly in a CUDA graph. All-gathers of data parallelism overlap with entire
+ * layers, so they may be slower, unlike those of tensor parallelism. */
 static bool uses_copy_engines(const NcclState *s, const Group *g) {
     return s->registers && g->axes != 1u << AXIS_TP;
 }
@@ -69,9 +69,9 @@ static CommKey pair_key(const CommKey *of, int pair) {
     return key;
 }
 
-/* Sends an element through each link. In the first message of a communicator, the host waits until the other
- * side has also called. Two ranks that first send to each other would therefore deadlock. In a group call,
- * NCCL connects all links together. */
+/* Sends an element through each link. At the first message of a communicator, the host waits until the other side has
+ * also called NCCL. Two ranks that first send to each other would therefore deadlock. In a group call, NCCL connects
+ * all links together. */
 static void connect(NcclState *s, NcclLink *const *link, int n) {
     NCCL(s, NULL, GroupStart);
     for (int i = 0; i < n; i++) {
@@ -89,7 +89,7 @@ static void connect(NcclState *s, NcclLink *const *link, int n) {
 static bool is_in_pair(const CommKey *key, int r) { return key->src == r || key->dst == r; }
 
 /* Opens the channels of all neighbours at the group's first message. Opening only one pair could deadlock: if every
- * rank first sends to the next one, all wait in a cycle. */
+ * rank first sent to the next rank, all ranks would wait in a cycle. */
 static void open_pairs(NcclState *s, const CommKey *of, Group g) {
     const int count = pair_count(g.size);
     NcclId *id = mem_zero((size_t)count, sizeof *id);
@@ -137,14 +137,14 @@ void comm_plan(Comm *c, const CommCall *call) {
     }
 }
 
-/* MiB of device memory that NCCL allocates when it first connects ranks, and for each other member of an all-to-all.
- * Measured with NCCL 2.28.9 on H100 and H200 with NVLink, by `bench train`: "taken" minus "planned" of runs with 1 to
- * 6 communicators. To a member on a different host, NCCL opens 2 channels instead of 32
+/* The MiB of device memory that NCCL allocates when it first connects ranks, and for each other member of an
+ * all-to-all. `bench train` measured them with NCCL 2.28.9 on H100 and H200 with NVLink, as "taken" minus "planned"
+ * of runs with 1 to 6 communicators. NCCL opens 2 instead of 32 channels to a member on a different host
  * (ncclTopoComputeP2pChannels). */
 enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 
-/* MiB of a communicator whose operations have at most `most_blocks` thread blocks, measured for 8, 10, 16, 20 and 24.
- * 0 means that NCCL chooses the number, which is 24. */
+/* Returns the MiB of a communicator whose operations have at most `most_blocks` thread blocks, measured for 8, 10,
+ * 16, 20 and 24 blocks. 0 means that NCCL chooses the number, which is then 24. */
 static int communicator_mib(int most_blocks) {
     const int blocks = most_blocks && most_blocks < 24 ? most_blocks : 24;
     return (blocks > 16 ? 123 : 36) + 12 * blocks;

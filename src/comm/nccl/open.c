@@ -11,13 +11,13 @@
 typedef struct Facts {
     unsigned char device[16];
     int32_t version; /* 0 if NCCL cannot be loaded */
-    int32_t shares;  /* 1: NCCL lets ranks share a GPU */
-    int32_t alone;   /* 1: the rank is a thread, but NCCL needs one process per rank */
+    int32_t shares;  /* 1 if NCCL allows ranks to share a GPU */
+    int32_t alone;   /* 1 if the rank is a thread, but NCCL needs one process per rank */
     int32_t lacks_peers;
 } Facts;
 
-/* Whether ranks may share a GPU. Since 2.30, NCCL allows it if NCCL_MULTI_RANK_GPU_ENABLE is set (see its
- * init.cc); this is for tests on a machine with fewer GPUs than ranks. */
+/* Returns whether ranks may share a GPU. Since 2.30, NCCL allows it if NCCL_MULTI_RANK_GPU_ENABLE is set (see its
+ * init.cc). Tests use it on machines with fewer GPUs than ranks. */
 static bool may_share(const Nccl *n) {
     const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     return n->host_memory || (n->version >= 23000 && v && strcmp(v, "0") != 0);
@@ -101,7 +101,7 @@ static Facts facts_of(const Comm *c, const Device *device, const Nccl *n, bool l
     return f;
 }
 
-/* The caller frees the properties of all ranks. */
+/* Returns the properties of all ranks, which the caller must free. */
 static Facts *gather_facts(Comm *c, Facts mine) {
     Facts *all = mem_zero((size_t)c->world, sizeof *all);
     comm_run(c, &(CommCall){.kind = COMM_ALL_GATHER,

@@ -15,18 +15,18 @@ typedef struct NcclFlight {
     int64_t record, seq, start_ns;
     CommFacts facts;
     bool watched; /* whether the operation is in the link's list */
-    bool waited;  /* comm_wait has returned, so only the list still refers to it */
-    bool warned;  /* a warning that it is late was printed */
+    bool waited;  /* whether comm_wait has returned; if so, only the list refers to the operation */
+    bool warned;  /* whether a warning about its lateness was printed */
     struct NcclFlight *next;
 } NcclFlight;
 
 /* The state of a channel. Graph launches use a channel without a communicator. */
 typedef struct NcclLink {
     CommChannel *channel;
-    NcclComm nccl; /* NULL: none */
+    NcclComm nccl; /* the communicator, or NULL if there is none */
     DeviceStream *stream;
-    NcclFlight *first, **last; /* oldest first */
-    int64_t swept_ns;          /* when the operation before `first` ended */
+    NcclFlight *first, **last; /* list of operations in flight, oldest first */
+    int64_t swept_ns;          /* the time at which the operation before `first` ended */
     uint64_t places;           /* hash of operations' offsets in windows since the last comparison, or 0 if
                                   there is none */
     struct NcclLink *next;
@@ -47,20 +47,20 @@ typedef struct NcclState {
     Comm *comm;
     Device *device;
     int most_blocks;          /* maximum number of thread blocks per kernel; 0 if NCCL chooses it */
-    bool registers;           /* memory is registered as windows */
+    bool registers;           /* whether memory is registered as windows */
     NcclLink *links, *graphs; /* graphs: the link for graph launches, or NULL */
     NcclMemory *windows;
     NcclFlight *spare;
     NcclFlight *calling; /* the operation in an NCCL call, which may wait for other members, or NULL if there
                             is none */
     CommKey calling_key;
-    int64_t calling_ns;   /* start of the call; INT64_MAX if a host operation is running, which prints the
-                             warnings itself */
+    /* start of the call; INT64_MAX during a host operation, which prints warnings itself */
+    int64_t calling_ns;
     char *greeting;       /* device memory [NCCL_PAIRS] that neighbours send when they connect */
     pthread_mutex_t lock; /* guards the links' lists, which the watchdog reads */
     pthread_cond_t closing;
     bool closed;
-    FaultScope scope; /* the watchdog's scope, so that a fault there names the rank */
+    FaultScope scope; /* the watchdog's scope, so that a fault in the watchdog names the rank */
     pthread_t watchdog;
 } NcclState;
 
@@ -71,12 +71,12 @@ void nccl_check(const NcclState *, NcclComm, int result, const char *call);
 #define NCCL(s, comm, function, ...) nccl_check(s, comm, (s)->nccl.function(__VA_ARGS__), "nccl" #function)
 NcclFlight *nccl_flight_new(NcclState *, const CommWork *);
 void nccl_flights_free(const NcclState *, NcclFlight *first);
-/* Appends an operation to the link's list, which the watchdog reads. */
+/* Appends an operation to the link's list of operations in flight, which the watchdog reads. */
 void nccl_fly(NcclState *, NcclLink *, NcclFlight *);
 /* Removes finished operations from the list. Operations whose comm_wait has returned become reusable. The
  * caller must hold the lock. */
 void nccl_sweep(NcclState *, NcclLink *);
-/* Call it before NCCL calls for an operation, and with NULL after them. */
+/* Sets the operation for which NCCL is called. Call this function before the calls, and with NULL after the calls. */
 void nccl_set_calling(NcclState *, const CommKey *, NcclFlight *);
 void nccl_set_calling_since(NcclState *, int64_t ns);
 void nccl_watch_begin(NcclState *);
@@ -90,7 +90,7 @@ void nccl_link_publish(NcclState *, NcclLink *);
 void nccl_open_group(NcclState *, CommChannel *, Group);
 /* Returns the link of an operation, and opens the link for its first operation. */
 NcclLink *nccl_link_of(NcclState *, const CommWork *);
-/* Whether NCCL can run the call. NCCL ignores NaN in float maxima and minima, and has no barrier and no FP8
+/* Returns whether NCCL can run the call. NCCL ignores NaN in float maxima and minima, and has no barrier and no FP8
  * sums. */
 bool nccl_has_operation(const CommCall *);
 

@@ -1,6 +1,6 @@
 /* NCCL as the transport of device memory. Each channel has its own communicator and stream, so that operations
- * of different channels overlap. An operation runs after earlier calls on the device, and later calls wait for
- * its event. The host does not block. */
+ * of different channels overlap. An operation runs after earlier calls on the device, and later calls on the device
+ * wait for the operation's event. The host does not block. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,7 +56,7 @@ static void launch(NcclState *s, const NcclLink *l, const CommWork *w) {
     case COMM_ALL_TO_ALL:
         all_to_all(s, l, w);
         break;
-    case COMM_SEND: /* member 1 of a pair receives */
+    case COMM_SEND: /* member 1 of a pair is the receiver */
         NCCL(s, comm, Send, c->in, n, type, 1, comm, stream);
         break;
     case COMM_RECV:
@@ -146,7 +146,7 @@ static void nccl_free(Comm *c) {
     for (NcclLink *l = s->links, *next; l; l = next) {
         next = l->next;
         if (l->nccl) NCCL(s, l->nccl, CommDestroy, l->nccl);
-        l->channel->state = NULL; /* because the transport may be opened again */
+        l->channel->state = NULL; /* the transport may be opened again */
         device_stream_free(s->device, l->stream);
         nccl_flights_free(s, l->first);
         free(l);

@@ -1,11 +1,12 @@
-/* Memory that is registered with communicators. */
+/* Registers memory with communicators as windows. */
 #include <stdlib.h>
 
 #include "base/fault.h"
 #include "base/mem.h"
 #include "comm/nccl/state.h"
 
-/* Whether the value is equal on all members of the group. `range`: the smallest and the largest value. */
+/* Returns whether the value is equal on all members of the group. Sets `range` to the smallest and the largest
+ * value. */
 static bool is_same_on_all(Comm *c, Group g, const char *site, int64_t value, int64_t range[2]) {
     int64_t most[] = {~value, value};
     comm_all_reduce(c, g, site, COMM_MAX, I64, most, 2);
@@ -13,7 +14,7 @@ static bool is_same_on_all(Comm *c, Group g, const char *site, int64_t value, in
     return range[0] == range[1];
 }
 
-/* The link's window that contains the address, or NULL if there is none. */
+/* Returns the link's window that contains the address, or NULL if there is none. */
 static const NcclMemory *window_of(const NcclState *s, const NcclLink *l, const void *p) {
     const NcclMemory *w = s->windows;
     while (w && (w->of != l || (const char *)p < w->memory || (const char *)p >= w->memory + w->bytes))
@@ -52,8 +53,8 @@ void nccl_compare(Comm *c) {
     }
 }
 
-/* NCCL does not detect a missing member, or windows of different sizes. The collective on the host transport detects
- * both. */
+/* Registers the memory. NCCL does not detect a missing member, or windows of different sizes. A collective on the
+ * host transport detects both. */
 void nccl_attach(Comm *c, const Group *g, void *memory, size_t bytes) {
     NcclState *s = c->device_state;
     if (!s->registers) return;

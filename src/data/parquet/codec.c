@@ -7,7 +7,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-/* CompressionCodec of parquet.thrift. */
+/* The numbers of CompressionCodec in parquet.thrift. */
 enum { SNAPPY = 1, GZIP, LZO, BROTLI, LZ4, ZSTD, LZ4_RAW };
 
 bool parquet_codec_can(int64_t codec) {
@@ -36,7 +36,7 @@ static bool gunzip(const unsigned char *in, size_t n, unsigned char *out, size_t
 
 bool parquet_decompress(int64_t codec, const unsigned char *in, size_t n, unsigned char *out, size_t size) {
     size_t made = size;
-    if (n > INT_MAX || size > INT_MAX) return false; /* because zlib and LZ4 use int sizes */
+    if (n > INT_MAX || size > INT_MAX) return false; /* zlib and LZ4 have sizes of type int */
     switch (codec) {
     case SNAPPY:
         return snappy_uncompress((const char *)in, n, (char *)out, &made) == SNAPPY_OK && made == size;

@@ -8,13 +8,13 @@
 #include "data/parquet/thrift.h"
 
 enum { MAGIC = 4, TAIL = 8, SHOWN = 12 };
-enum { BYTE_ARRAY = 6 }; /* Type of parquet.thrift */
+enum { BYTE_ARRAY = 6 }; /* a Type of parquet.thrift */
 enum { REQUIRED, OPTIONAL, REPEATED };
 
 typedef struct Wanted {
     const char *name;
     int64_t leaf;        /* index among the columns of a row group, or -1 if the column was not found */
-    const char *problem; /* why the column cannot be read, or NULL if it can */
+    const char *problem; /* the reason why the column cannot be read, or NULL if it can */
 } Wanted;
 
 typedef struct Reader {
@@ -30,7 +30,7 @@ typedef struct Reader {
 /* ---- schema: the tree of columns, depth first ---- */
 
 typedef struct Element {
-    int64_t type; /* -1: not a leaf */
+    int64_t type; /* -1 if the element is not a leaf */
     int64_t repetition, children;
     Bytes name;
 } Element;
@@ -77,11 +77,11 @@ static void read_column(Reader *r, const Element *e, int64_t leaf) {
 
 static void read_schema(Reader *r, Bytes *b, ThriftField f) {
     const int64_t n = (int64_t)thrift_structs(b, f);
-    int64_t inside = 0, leaf = 0; /* inside: number of remaining elements of a nested column */
+    int64_t inside = 0, leaf = 0; /* inside: number of unread elements of a nested column */
     for (int64_t i = 0; i < n && !b->bad; i++) {
         const Element e = read_element(b);
         if (e.children < 0 || e.children > n - inside) bytes_fail(b);
-        if (b->bad || !i) continue; /* skips the first element, which is the root */
+        if (b->bad || !i) continue; /* the first element is the root, which is skipped */
         if (!inside) read_column(r, &e, leaf);
         inside += e.children - (inside > 0);
         leaf += e.type >= 0;
@@ -91,7 +91,7 @@ static void read_schema(Reader *r, Bytes *b, ThriftField f) {
 /* ---- row groups ---- */
 
 typedef struct Metadata {
-    int64_t codec, values, size, data, dictionary; /* the last two: offsets in the file */
+    int64_t codec, values, size, data, dictionary; /* data and dictionary are offsets in the file */
 } Metadata;
 
 static Metadata read_metadata(Bytes *b) {

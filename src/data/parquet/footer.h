@@ -18,8 +18,8 @@ typedef struct ParquetFooter {
     bool *optional;       /* owned: [columns], whether a row may lack the value */
 } ParquetFooter;
 
-/* A damaged file or a column that cannot be read is a user error. The caller must free `out`, even after an
- * error. */
+/* Reads the footer. Returns a user error if the file is damaged or a column cannot be read. The caller must free
+ * `out`, even after an error. */
 Err parquet_footer_read(const char *path, const FileMap *, const char *const *columns, int n,
                         ParquetFooter *out);
 void parquet_footer_free(ParquetFooter *);

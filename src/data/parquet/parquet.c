@@ -10,7 +10,7 @@
 #include "data/parquet/values.h"
 
 enum { DATA_PAGE = 0, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 }; /* PageType */
-enum { RLE = 3 };                                              /* Encoding of levels */
+enum { RLE = 3 };                                              /* the Encoding of levels */
 enum { MAX_PAGE = 1 << 30, SMALL_PAGE = 64 << 20, MAX_RATIO = 1 << 15 };
 
 typedef struct Buffer {
@@ -22,12 +22,12 @@ typedef struct Column {
     const char *name;
     bool optional;
     int64_t codec;
-    Bytes pages;          /* unread pages of the row group */
+    Bytes pages;          /* the unread pages of the row group */
     int64_t rows;         /* number of rows of the unread pages */
     int64_t page_rows;    /* number of unread rows of the current page */
     Runs levels;          /* definition levels: 0 for a row without value, otherwise 1 */
-    Strings strings;      /* strings of the current page */
-    Buffer page, indexed; /* the uncompressed page, and the uncompressed dictionary */
+    Strings strings;      /* the strings of the current page */
+    Buffer page, indexed; /* the decompressed page, and the decompressed dictionary */
 } Column;
 
 struct Parquet {
@@ -36,7 +36,7 @@ struct Parquet {
     ParquetFooter footer;
     int n;
     Column *columns;     /* [n] */
-    int64_t group, rows; /* the next row group; number of unread rows of the current group */
+    int64_t group, rows; /* index of the next row group; number of unread rows of the current group */
     int64_t bytes;
 };
 
@@ -45,14 +45,14 @@ static Err unreadable(const Parquet *p, const Column *c, const char *why) {
                     quote(c->name).s, p->path, why);
 }
 
-/* A page header, with the fields of the header of its page type. */
+/* A page header and the fields of the nested header for its page type. */
 typedef struct PageHeader {
     int64_t type, size, stored, crc, values, encoding, level_encoding, level_bytes, repetition_bytes;
     bool has_crc, compressed;
 } PageHeader;
 
-/* Reads the header of the page type: that of data pages is field 5, of dictionaries 7, and of data pages V2
- * 8. Their field numbers differ. */
+/* Reads the nested header for the page type: field 5 for data pages, 7 for dictionaries, and 8 for data pages V2. The
+ * nested headers have different field numbers. */
 static void read_kind(Bytes *b, ThriftField kind, PageHeader *h) {
     const bool v2 = kind.id == 8;
     thrift_struct(b, kind);
@@ -122,8 +122,8 @@ static const char *open_dictionary(Column *c, const PageHeader *h, Bytes data) {
     return why ? why : strings_dictionary(&c->strings, data, h->encoding, h->values);
 }
 
-/* Levels precede the values. In V1 pages, the levels begin with their length and are compressed with the
- * values. In V2 pages, the levels are not compressed. */
+/* Opens a data page. Levels precede the values. In V1 pages, the levels begin with their length and are compressed
+ * with the values. In V2 pages, the levels are not compressed. */
 static const char *open_data(Column *c, const PageHeader *h, Bytes data) {
     static const char LEVELS[] = "the definition levels of a page are longer than the page";
     const bool v2 = h->type == DATA_PAGE_V2;
@@ -160,7 +160,7 @@ static Err open_page(Parquet *p, Column *c) {
     if (data.end - p->map.bytes > p->bytes) p->bytes = data.end - p->map.bytes;
     if (h.has_crc && (uint32_t)h.crc != crc32_z(0, data.at, (size_t)h.stored))
         return unreadable(p, c, "the checksum of a page is wrong");
-    const char *why = NULL; /* pages of other types have no values */
+    const char *why = NULL; /* pages of other types have no values and are skipped */
     if (h.type == DICTIONARY_PAGE) why = open_dictionary(c, &h, data);
     if (h.type == DATA_PAGE || h.type == DATA_PAGE_V2) why = open_data(c, &h, data);
     return why ? unreadable(p, c, why) : ERR_OK;

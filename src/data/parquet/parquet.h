@@ -1,11 +1,10 @@
 /* Reads columns of strings from a Parquet file row by row (apache/parquet-format: README.md, parquet.thrift,
  * Encodings.md, Compression.md).
  *
- * The reader supports top-level columns of type BYTE_ARRAY, required or optional; data pages of both
- * versions; dictionaries; the encodings of data/parquet/values.h; and the codecs SNAPPY, GZIP, BROTLI, ZSTD
- * and LZ4_RAW. The file may have any other columns. It is a user error to request a column that contains
- * lists, maps or structs, that uses LZO or the older LZ4, that is encrypted, or whose data are in other
- * files.
+ * The reader supports top-level columns of type BYTE_ARRAY, required or optional, and data pages of both versions. It
+ * supports dictionaries, the encodings of data/parquet/values.h, and the codecs SNAPPY, GZIP, BROTLI, ZSTD and
+ * LZ4_RAW. The file may have any other columns. A requested column is a user error if it contains lists, maps or
+ * structs, uses LZO or the older LZ4, is encrypted, or has its data in other files.
  *
  * The file is mapped. The reader needs memory for the locations of the requested columns in each row group,
  * and for a page and a dictionary of each requested column. A page may have at most 1 GiB and, above 64 MiB,
@@ -28,8 +27,8 @@ typedef struct ParquetText {
 /* path and columns are borrowed until parquet_close. n >= 1, and the names are unique. A missing column is a
  * user error that lists the columns of strings. */
 Err parquet_open(const char *path, const char *const *columns, int n, Parquet **out);
-/* Reads the next row to row[n], in the order of the columns. It is valid until the next call. *more is set to
- * false at the end. */
+/* Reads the next row to row[n], in the order of the columns. The row is valid until the next call. At the end of the
+ * file, sets *more to false. */
 Err parquet_next(Parquet *, ParquetText *row, bool *more);
-int64_t parquet_bytes(const Parquet *); /* bytes of the file read or skipped so far */
+int64_t parquet_bytes(const Parquet *); /* number of bytes of the file read or skipped so far */
 void parquet_close(Parquet *);

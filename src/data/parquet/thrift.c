@@ -41,7 +41,7 @@ int64_t bytes_zigzag(Bytes *b) {
 bool thrift_next(Bytes *b, ThriftField *f) {
     const unsigned head = (unsigned)bytes_little(b, 1), step = head >> 4;
     f->type = head & 15;
-    if (f->type == THRIFT_STOP) return false; /* an error also reads as THRIFT_STOP */
+    if (f->type == THRIFT_STOP) return false; /* after an error, the type is also THRIFT_STOP */
     f->id = (int16_t)(step ? f->id + step : bytes_zigzag(b));
     return !b->bad;
 }
@@ -74,7 +74,8 @@ void thrift_struct(Bytes *b, ThriftField f) {
     if (f.type != THRIFT_STRUCT) bytes_fail(b);
 }
 
-/* A list may not have more elements than there are bytes, because each element has at least one byte. */
+/* Reads the head of a list. A list cannot have more elements than the remaining number of bytes, because each element
+ * has at least one byte. */
 static uint64_t list_head(Bytes *b, unsigned *type) {
     const unsigned head = (unsigned)bytes_little(b, 1);
     const uint64_t n = head >> 4 == 15 ? bytes_varint(b) : head >> 4;

@@ -12,18 +12,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Unread bytes, borrowed. */
+/* The unread bytes of the input (borrowed). */
 typedef struct Bytes {
     const unsigned char *at, *end;
     bool bad;
 } Bytes;
 
 void bytes_fail(Bytes *);
-/* Removes the next n bytes from the input. Returns false if fewer are left. */
+/* Removes the next n bytes from the input. Returns false if fewer bytes remain. */
 bool bytes_take(Bytes *, uint64_t n, const unsigned char **out);
-uint64_t bytes_little(Bytes *, unsigned n); /* a little-endian integer of n <= 8 bytes */
-uint64_t bytes_varint(Bytes *);             /* ULEB128, at most 64 bits */
-int64_t bytes_zigzag(Bytes *);              /* a varint: 0, -1, 1, -2, ... */
+uint64_t bytes_little(Bytes *, unsigned n); /* reads a little-endian integer of n <= 8 bytes */
+uint64_t bytes_varint(Bytes *);             /* reads an ULEB128 integer of at most 64 bits */
+int64_t bytes_zigzag(Bytes *); /* reads a varint whose values 0, 1, 2, 3, ... mean 0, -1, 1, -2, ... */
 
 typedef enum ThriftType {
     THRIFT_STOP,
@@ -49,10 +49,10 @@ typedef struct ThriftField {
 /* Reads the next field of a struct. The field must be {0} before the first call. Returns false at the end of
  * the struct. */
 bool thrift_next(Bytes *, ThriftField *);
-/* Each reads the value of the field. If it does not read values of the field's type, this is an error. */
+/* Each function reads the value of the field. A field of another type is an error. */
 int64_t thrift_int(Bytes *, ThriftField); /* a boolean is 0 or 1 */
 Bytes thrift_binary(Bytes *, ThriftField);
-void thrift_struct(Bytes *, ThriftField); /* its fields follow */
-/* Returns the number of structs that follow, which is at most the number of bytes left. */
+void thrift_struct(Bytes *, ThriftField); /* begins to read the fields of the struct */
+/* Returns the number of structs that follow, which is at most the number of remaining bytes. */
 uint64_t thrift_structs(Bytes *, ThriftField);
 void thrift_skip(Bytes *, ThriftField);

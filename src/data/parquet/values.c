@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-/* Encoding of parquet.thrift. */
+/* The numbers of Encoding in parquet.thrift. */
 enum {
     PLAIN = 0,
     PLAIN_DICTIONARY = 2,
@@ -22,7 +22,8 @@ static uint32_t bits_at(const unsigned char *p, uint64_t bit, unsigned width) {
     return (uint32_t)(value >> shift & ((UINT64_C(1) << width) - 1));
 }
 
-/* A bit-packed run has a multiple of 8 values. The last run may lack bytes that no value needs. */
+/* Reads the head of a run. A bit-packed run has a multiple of 8 values. The last run may lack bytes that no value
+ * needs. */
 static bool start_run(Runs *r) {
     const uint64_t head = bytes_varint(&r->in), count = head >> 1;
     if (!(head & 1)) {
@@ -114,7 +115,8 @@ const char *strings_open(Strings *s, Bytes page, int64_t encoding) {
     case PLAIN_DICTIONARY:
     case RLE_DICTIONARY:
         if (!s->dictionary) return "its dictionary is missing";
-        const unsigned width = page.at < page.end ? *page.at++ : 0; /* because a page of nulls may be empty */
+        /* a page that contains only nulls may be empty */
+        const unsigned width = page.at < page.end ? *page.at++ : 0;
         s->indices = (Runs){.in = page, .width = width};
         return width > MAX_WIDTH ? "the indices of a page have more than 32 bits" : NULL;
     case DELTA_BYTE_ARRAY:
@@ -133,7 +135,7 @@ static bool next_delta(Strings *s, ParquetText *out) {
     if (!deltas_next(&s->lengths, &n) || !take_string(&s->data, n, out)) return false;
     if (s->encoding == DELTA_LENGTH_BYTE_ARRAY) return true;
     if (prefix > s->previous.len) return false;
-    s->previous.len = prefix; /* may refer to the previous page (PARQUET-246) */
+    s->previous.len = prefix; /* the prefix may refer to the previous page (PARQUET-246) */
     str_add(&s->previous, out->bytes, n);
     *out = (ParquetText){s->previous.s, s->previous.len};
     return true;

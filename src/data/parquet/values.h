@@ -10,11 +10,11 @@
 #include "data/parquet/parquet.h"
 #include "data/parquet/thrift.h"
 
-/* The RLE/bit-packing hybrid, for levels and for indices of a dictionary. The initial value is {.in, .width}
- * with width <= 32. */
+/* A reader of the RLE/bit-packing hybrid encoding, which levels and indices of a dictionary use. The initial value is
+ * {.in, .width} with width <= 32. */
 typedef struct Runs {
     Bytes in;
-    unsigned width;            /* bits per value */
+    unsigned width;            /* number of bits per value */
     uint64_t left;             /* number of unread values of the run */
     const unsigned char *bits; /* bytes of a bit-packed run, or NULL if all values are `value` */
     uint64_t bit;              /* position of the next value in `bits` */
@@ -23,7 +23,7 @@ typedef struct Runs {
 
 bool runs_next(Runs *, uint32_t *out); /* returns false if no value is left, or if the run is damaged */
 
-/* DELTA_BINARY_PACKED of 32-bit integers. */
+/* A reader of DELTA_BINARY_PACKED 32-bit integers. */
 typedef struct Deltas {
     Bytes in;       /* bytes after the current miniblock */
     uint64_t left;  /* number of unread values */
@@ -34,7 +34,7 @@ typedef struct Deltas {
     const unsigned char *widths, *bits;
     uint64_t bit;
     unsigned width;
-    uint32_t value, least; /* the next value; the least delta of the block */
+    uint32_t value, least; /* the next value; the minimum delta of the block */
 } Deltas;
 
 /* The strings of the pages of a column chunk. The initial value is {0}. */
@@ -48,11 +48,11 @@ typedef struct Strings {
     size_t dictionary_size;
 } Strings;
 
-/* strings_dictionary and strings_open return a description of the problem, or NULL if there is none. The
- * dictionary has n strings in encoding PLAIN. */
+/* strings_dictionary and strings_open return a description of the problem, or NULL if there is none. The dictionary
+ * has n strings in the encoding PLAIN. */
 const char *strings_dictionary(Strings *, Bytes page, int64_t encoding, int64_t n);
 const char *strings_open(Strings *, Bytes page, int64_t encoding);
 /* Reads the next string, which is valid until the next call. Returns false if no string is left, or if it is
  * damaged. */
 bool strings_next(Strings *, ParquetText *out);
-void strings_free(Strings *); /* resets the value to {0} */
+void strings_free(Strings *); /* frees the strings, and resets the value to {0} */

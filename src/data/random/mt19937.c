@@ -1,4 +1,4 @@
-/* The recurrence x[k+624] = x[k+397] ^ twist(x[k], x[k+1]) and the tempering of mt19937ar. */
+/* MT19937 with the recurrence x[k+624] = x[k+397] ^ twist(x[k], x[k+1]) and the tempering of mt19937ar. */
 #include "data/random/mt19937.h"
 
 #include <math.h>

@@ -7,8 +7,8 @@ typedef unsigned __int128 u128;
 #define U128(high, low) ((u128)(high##ull) << 64 | (low##ull))
 
 /* SeedSequence (numpy/random/bit_generator.pyx) hashes the entropy words into a pool of four words and mixes
- * the pool with itself. Its generate_state hashes the pool again, into as many words as the generator
- * needs. */
+ * the pool with itself. Its function generate_state hashes the pool again, into the number of words that the
+ * generator needs. */
 enum { POOL = 4, WORDS = 8 };
 
 static uint32_t hash_word(uint32_t value, uint32_t *constant, uint32_t multiplier) {
@@ -67,7 +67,7 @@ uint32_t pcg64_u32(Pcg64 *g) {
 int32_t pcg64_integer(Pcg64 *g, int32_t low, int32_t high) {
     CHECK(low < high, "an integer in [%d, %d) was requested", low, high);
     uint32_t span = (uint32_t)high - (uint32_t)low;
-    if (span == 1) return low; /* numpy draws no number if there is only one possible value */
+    if (span == 1) return low; /* numpy draws no random number if only one value is possible */
     uint64_t m = (uint64_t)pcg64_u32(g) * span;
     if ((uint32_t)m < span) {
         uint32_t threshold = -span % span;

@@ -1,6 +1,6 @@
 /* numpy.random.default_rng: PCG64 (O'Neill, "PCG: a family of simple fast space-efficient statistically good
- * algorithms", 2014; the XSL-RR 128/64 member) seeded through numpy's SeedSequence. Megatron-LM's mock
- * dataset draws its document lengths from it. */
+ * algorithms", 2014; the XSL-RR 128/64 member) seeded through numpy's SeedSequence. Megatron-LM's mock dataset draws
+ * its document lengths from this generator. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,9 +12,9 @@ typedef struct Pcg64 {
     uint32_t half;
 } Pcg64;
 
-void pcg64_seed(Pcg64 *, uint32_t seed); /* PCG64(SeedSequence(seed)) */
+void pcg64_seed(Pcg64 *, uint32_t seed); /* the seeding of PCG64(SeedSequence(seed)) */
 uint64_t pcg64_u64(Pcg64 *);
 uint32_t pcg64_u32(Pcg64 *); /* returns the low word of a 64-bit output, then its high word */
-/* Generator.integers(low, high, dtype=int32) for low < high: Lemire's multiply-shift rejection with 32-bit
+/* Returns Generator.integers(low, high, dtype=int32) for low < high, by Lemire's multiply-shift rejection with 32-bit
  * draws. */
 int32_t pcg64_integer(Pcg64 *, int32_t low, int32_t high);

@@ -1,4 +1,4 @@
-/* Encodes and decodes with a tokenizer.json: added tokens are split off, and the rest is normalized,
+/* Encodes and decodes with a tokenizer.json. Added tokens are split off, and the rest of the text is normalized,
  * pre-tokenized and encoded piece by piece. Source: tokenizers/src/tokenizer/mod.rs; Megatron-LM
  * huggingface_tokenizer.py (eod = eos_token). */
 #include "tokenizer/file/hf.h"
@@ -83,8 +83,7 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *c
     return post_load(post, t->vocab_size, &h->post);
 }
 
-/* Returns the id of the first of these names that is a special token, or -1 if there is none. The list ends
- * with NULL. */
+/* Returns the id of the first special token in a NULL-terminated list of names, or -1 if none is a special token. */
 static int32_t usual(const Tokenizer *t, const char *const *names) {
     for (; *names; names++) {
         const int32_t id = hf_token_id(t, *names);
@@ -98,7 +97,7 @@ int32_t hf_usual_eod(const Tokenizer *t) {
     return usual(t, names);
 }
 
-/* Used if no tokenizer_config.json names the tokens, as for the files that train-tokenizer writes. */
+/* Used if no tokenizer_config.json names the tokens. For example, train-tokenizer does not write this file. */
 void hf_take_usual(Tokenizer *t) {
     static const char *const bos[] = {"<s>", "<bos>", NULL}, *const pad[] = {"<pad>", "[PAD]", NULL};
     if (t->bos < 0) t->bos = usual(t, bos);
@@ -114,11 +113,11 @@ void hf_put_around(Tokenizer *t, int32_t before, int32_t after) {
 
 void hf_split_special(Tokenizer *t) { ((Hf *)t->impl)->splits_special = true; }
 
-/* The state of encoding one text. added_split calls encode_raw and encode_normalized for each stretch. */
+/* The state of encoding one text. added_split calls encode_raw and encode_normalized for each stretch of text. */
 typedef struct Encoding {
     const Hf *h;
     unsigned flags;
-    const char *text;   /* the whole text */
+    const char *text;   /* the complete text */
     Aligned normalized; /* the stretch between two added tokens */
     Matcher *matcher;
     PreTokenizerWork *pre;
@@ -127,8 +126,8 @@ typedef struct Encoding {
     Err err;
 } Encoding;
 
-/* NormalizedString::convert_offsets: the origin of a part. An empty part is shifted by the beginning of the
- * origin of the text. A part that is not within the text is returned unchanged. */
+/* Returns the origin of a part, like NormalizedString::convert_offsets. An empty part is shifted by the beginning of
+ * the text's origin. A part that is not within the text is returned unchanged. */
 static Origin origin_of(View v, Origin part) {
     if (part.begin == part.end && v.n) return (Origin){v.at[0].begin + part.begin, v.at[0].begin + part.end};
     if (part.begin >= part.end || part.end > v.n) return part;
@@ -179,14 +178,14 @@ static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
     return (Origin){begin, at.end == n ? characters[n - 1] + 1 : begin + 2};
 }
 
-/* Whether the character is a space, or the spelling of a blank in byte-level vocabularies. */
+/* Returns whether the character is a space, or represents a blank in byte-level vocabularies. */
 static bool is_blank(uint32_t c) { return c == byte_to_char(' ') || unicode_is_space(c); }
 
 /* Removes the blanks at the ends of a token from its span (process_offsets in pre_tokenizers/byte_level.rs).
  * A single blank at the beginning of a text stays if the pre-tokenizer may have added it. */
 static Origin trim(const Post *post, const char *token, size_t n, bool is_first, Origin at) {
     uint32_t c, leading = 0, trailing = 0;
-    if (!post->n_trims) return at; /* tokens of tiktoken may not be UTF-8 */
+    if (!post->n_trims) return at; /* a token of tiktoken may not be valid UTF-8 */
     for (size_t i = 0, width; i < n && (width = utf8_next(token + i, &c), is_blank(c)); i += width) leading++;
     for (size_t i = n; i && (utf8_next(token + utf8_prev(token, i), &c), is_blank(c));
          i = utf8_prev(token, i))
@@ -200,8 +199,8 @@ static Origin trim(const Post *post, const char *token, size_t n, bool is_first,
     return at;
 }
 
-/* Converts spans of bytes to the spans that the `tokenizers` library returns. An added token may include
- * blanks of the text that are not in its spelling. */
+/* Converts spans of bytes to the spans that the `tokenizers` library returns. The span of an added token may include
+ * adjacent blanks of the text. */
 static void finish_spans(const Tokenizer *t, const char *text, size_t n, Ids *ids, size_t first) {
     const Hf *h = t->impl;
     uint32_t *characters = utf8_characters(text, n);

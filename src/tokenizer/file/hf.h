@@ -1,4 +1,4 @@
-/* A tokenizer made of the parts of a tokenizer.json. Several types convert their files to a
+/* A tokenizer that consists of the parts of a tokenizer.json. Several tokenizer types convert their files to a
  * tokenizer.json. */
 #pragma once
 
@@ -10,11 +10,10 @@
 /* Sets impl and vocab_size. If `made` is not NULL, it replaces "model", and the tokenizer takes ownership of
  * it. */
 Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *, Tokenizer *);
-/* The first special token that has a usual name of an end-of-text token, or -1 if there is none. */
+/* Returns the first special token that has a common name of end-of-text tokens, or -1 if there is none. */
 int32_t hf_usual_eod(const Tokenizer *);
 
-/* If the beginning-of-sequence or the padding token is missing, sets it to a special token with a usual
- * name. */
+/* If the beginning-of-sequence or the padding token is missing, sets it to a special token that has a common name. */
 void hf_take_usual(Tokenizer *);
 /* Replaces the tokens that TOKENIZER_ADD_SPECIAL adds before and after a text; -1 means no token. */
 void hf_put_around(Tokenizer *, int32_t before, int32_t after);
@@ -28,6 +27,6 @@ const char *hf_token_text(const Tokenizer *, int32_t id, size_t *n);
 bool hf_is_special(const Tokenizer *, int32_t id);
 void hf_free(void *impl);
 
-/* A type that differs from the others only in `open`. */
+/* Defines a type that differs from other Hugging Face types only in `open`. */
 #define HF_TYPE(name, open)                                                                                  \
     { name, open, hf_encode, hf_decode, hf_token_id, hf_token_text, hf_is_special, hf_free }

@@ -16,7 +16,7 @@ bool hf_class_flag_or_null(const HfConfig *c, const char *key, bool fallback) {
     return hf_class_flag(c, key, fallback && !json_object_get(c->settings, key));
 }
 
-/* ---- parts of each class: a tokenizer.json without the vocabulary, which hf_class_build adds ---- */
+/* ---- parts of each class (a tokenizer.json without the vocabulary, which hf_class_build adds) ---- */
 
 static json_t *bert_parts(const HfConfig *c, json_t *charsmap) {
     (void)charsmap;
@@ -31,7 +31,7 @@ static json_t *bert_parts(const HfConfig *c, json_t *charsmap) {
                      "BertPreTokenizer", "decoder", "type", "WordPiece", "prefix", "##", "cleanup", 1);
 }
 
-/* Byte-level BPE with GPT-2's regex. */
+/* Returns the parts of byte-level BPE with GPT-2's regex. */
 static json_t *gpt2_parts(const HfConfig *c, json_t *charsmap) {
     (void)charsmap;
     const bool prefix = hf_class_flag(c, "add_prefix_space", false);
@@ -109,7 +109,7 @@ static json_t *gemma_parts(const HfConfig *c, json_t *charsmap) {
         "ByteFallback", "type", "Fuse");
 }
 
-/* A unigram model, with a charsmap as the normalizer. */
+/* Returns the parts of a unigram model whose normalizer is a charsmap. */
 static json_t *unigram_parts(int unk, const char *scheme, json_t *charsmap) {
     json_t *made =
         json_pack("{s:{s:s,s:i,s:b},s:{s:s,s:[{s:s},{s:s,s:s,s:s,s:b}]},s:{s:s,s:s,s:s,s:b}}", "model",
@@ -138,7 +138,8 @@ int hf_class_sentinels(const HfConfig *c) {
     return n < 0 ? 0 : n < 1 << 16 ? (int)n : 1 << 16;
 }
 
-/* Without extra_special_tokens, a T5 has the additional tokens <extra_id_0>, <extra_id_1>, ... */
+/* Returns the parts of a T5. Without extra_special_tokens, a T5 has the additional tokens <extra_id_0>, <extra_id_1>,
+ * ... */
 static json_t *t5_parts(const HfConfig *c, json_t *charsmap) {
     static const char KEY[] = "additional_special_tokens";
     json_t *extra = json_object_get(c->settings, KEY);
@@ -270,7 +271,7 @@ static const char AS_IT_IS[] =
     "minimax_m2,ministral,ministral3,mistral,mistral3,mistral_large4,mixtral,modernbert,"
     "modernbert-decoder,molmo,molmo2,nemotron,nystromformer,olmo2,olmo3,olmo_hybrid,opencua,persimmon,"
     "phi3,phi3_v,phimoe,pixtral,smolvlm,stablelm,umt5,vipllava,voxtral,xlm-roberta-xl";
-/* Model types whose class takes precedence over the class of tokenizer_config.json. */
+/* Model types whose class takes precedence over the class that tokenizer_config.json names. */
 static const char WRONG_CLASS[] = "qwen2";
 /* Classes that replace parts of a tokenizer.json and are not supported. */
 static const char OTHERS[] =
@@ -310,8 +311,8 @@ static const HfClass *class_of_type(const char *model_type) {
     return NULL;
 }
 
-/* Whether a tokenizer is byte-level. Some byte-level files name LlamaTokenizer, which cannot represent
- * them. */
+/* Returns whether a tokenizer is byte-level. Some byte-level files name LlamaTokenizer, which cannot represent a
+ * byte-level tokenizer. */
 static bool is_byte_level(const json_t *tokenizer) {
     static const char *const KEYS[] = {"normalizer", "pre_tokenizer", "post_processor", "decoder"};
     bool found = false;
@@ -360,7 +361,7 @@ static void set_defaults(const HfClass *class, HfConfig *c) {
     }
 }
 
-/* The charsmap of a Precompiled normalizer, which may be part of a Sequence, or NULL if there is none. */
+/* Returns the charsmap of a Precompiled normalizer, which may be part of a Sequence, or NULL if there is none. */
 static json_t *charsmap_of(const json_t *normalizer) {
     const json_t *list = json_object_get(normalizer, "normalizers");
     json_t *found = json_object_get(normalizer, "precompiled_charsmap");

@@ -16,28 +16,28 @@ typedef struct HfClass {
     const char *tokens;              /* default tokens: "key=text key=text" */
     json_t *(*parts)(const HfConfig *, json_t *charsmap);
     /* Keys of the tokens before and after a text. Unless own_post or forgets_post is set, a post_processor of
-     * tokenizer.json takes precedence. If both are NULL, the tokens are bos_token and eos_token, if
-     * add_bos_token and add_eos_token are set. */
+     * tokenizer.json takes precedence. If both are NULL, the tokens are bos_token (if add_bos_token is set) and
+     * eos_token (if add_eos_token is set). */
     const char *before, *after;
     /* The form of a pair of texts A and B: < and > are the tokens before and after, and type 1 begins at |.
-     * NULL: <A>|<B> */
+     * NULL means <A>|<B> */
     const char *pair;
     bool own_post, forgets_post, plain;
 } HfClass;
 
-/* Sets *out to the class that AutoTokenizer chooses, or to NULL if tokenizer.json is used unchanged.
+/* Sets *out to the class that AutoTokenizer chooses, or to NULL if tokenizer.json can be used unchanged.
  * `tokenizer` is NULL if there is no tokenizer.json. Returns an error if the class is not supported. */
 Err hf_class_find(const HfConfig *, const json_t *tokenizer, const HfClass **out);
-/* The class with this name, or NULL if the class is not supported. */
+/* Returns the class with this name, or NULL if the class is not supported. */
 const HfClass *hf_class(const char *name);
 
 /* Builds a tokenizer.json from the vocabulary of `root`, and sets the default tokens of the class in the settings.
- * Returns an error if the vocabulary is of another kind of model. */
+ * Returns an error if the vocabulary belongs to another kind of model. */
 Err hf_class_build(const HfClass *, HfConfig *, const json_t *root, json_t **out);
 
-/* Returns a boolean of the settings. The value null means the fallback. */
+/* Returns a boolean of the settings. If the key is missing or null, returns the fallback. */
 bool hf_class_flag(const HfConfig *, const char *key, bool fallback);
-/* Like hf_class_flag, but null means false. */
+/* Like hf_class_flag, but the value null means false. */
 bool hf_class_flag_or_null(const HfConfig *, const char *key, bool fallback);
-/* The number of tokens <extra_id_0>, <extra_id_1>, ... of a T5. */
+/* Returns the number of tokens <extra_id_0>, <extra_id_1>, ... of a T5. */
 int hf_class_sentinels(const HfConfig *);

@@ -38,8 +38,8 @@ static const json_t *content_of(const json_t *token) {
     return json_is_object(token) ? json_object_get(token, "content") : token;
 }
 
-/* AddedToken(**token), or AddedToken(text, special=True). The result has the key "normalized" only if the
- * given token has it. Without this key, a token counts as normalized unless it is or becomes special. */
+/* Computes AddedToken(**token), or AddedToken(text, special=True). The result has the key "normalized" only if the
+ * given token has this key. Without the key, a token counts as normalized unless it is or becomes special. */
 static Err token_of(const json_t *token, const char *file, json_t **out) {
     static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip"};
     const json_t *content = content_of(token);
@@ -67,7 +67,7 @@ static Err token_of(const json_t *token, const char *file, json_t **out) {
 
 static const char *text_of(const json_t *token) { return json_string_value(content_of(token)); }
 
-/* Adds a token with an id to c->declared. ids: {id: text} of the declared tokens. */
+/* Adds a token with an id to c->declared. `ids` contains {id: text} for the declared tokens. */
 static Err declare(HfConfig *c, json_t *ids, const json_t *token, json_int_t id, const char *file) {
     json_t *made = NULL;
     char key[24];
@@ -85,7 +85,7 @@ static Err declare(HfConfig *c, json_t *ids, const json_t *token, json_int_t id,
     return e;
 }
 
-/* "added_tokens_decoder": {"7": token} */
+/* Declares the tokens of "added_tokens_decoder": {"7": token}. */
 static Err declare_decoder(HfConfig *c, json_t *ids, const json_t *decoder) {
     const char *key;
     json_t *token;
@@ -124,8 +124,7 @@ static void merge_map(HfConfig *c, const json_t *map) {
     }
 }
 
-/* Whether a setting names this text as a special token, by a string or an object of
- * special_tokens_map.json. */
+/* Returns whether a string or an object of special_tokens_map.json names this text as a special token. */
 static bool is_special_setting(const HfConfig *c, const char *text) {
     for (size_t i = 0; i < NUM_NAMED; i++) {
         const char *named = hf_config_token(c, NAMED[i]);
@@ -236,14 +235,14 @@ static int by_id(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-/* Whether the key names a token that is not in NAMED, such as image_token. */
+/* Returns whether the key names a token that is not in NAMED, such as image_token. */
 static bool names_token(const char *key, const json_t *value) {
     const size_t n = strlen(key);
     return n > 6 && !strcmp(key + n - 6, "_token") && !is_named(key) &&
            (json_is_string(value) || json_object_get(value, "content"));
 }
 
-/* Whether a setting names this text. Such a token is special. */
+/* Returns whether a setting names this text. If so, the token is special. */
 static bool names_text(const HfConfig *c, const char *text) {
     const char *key, *named;
     json_t *value;
@@ -281,8 +280,8 @@ static Err put(const HfConfig *c, json_t *tokens, json_t *token) {
     return ERR_OK;
 }
 
-/* Adds the declared tokens. If others_only is set, omits those of tokenizer.json, which are in `tokens`
- * already. */
+/* Adds the declared tokens. If others_only is set, omits the tokens of tokenizer.json, which `tokens` already
+ * contains. */
 static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     const size_t n = json_object_size(c->declared);
     json_t **sorted = mem_alloc((n + 1) * sizeof *sorted), *token;
@@ -303,9 +302,9 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     return e;
 }
 
-/* Adds a token of the settings if its text is missing; a declared token keeps its flags. If `again` is set,
- * the flags are replaced even if the token exists: transformers treats two settings with the same text and
- * different flags as two tokens, and the flags of the second token apply. */
+/* Adds a token of the settings if its text is missing. A declared token keeps its flags. If `again` is set, the flags
+ * of an existing token are replaced. The reason is that transformers treats two settings with the same text and
+ * different flags as two tokens, and applies the flags of the second token. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))
         return ERR_OK;
@@ -351,7 +350,7 @@ Err hf_config_added(const HfConfig *c, const json_t *start, bool plain, json_t *
         if (text && strlen(text) == json_string_length(content_of(token)) && !json_object_get(tokens, text))
             json_object_set(tokens, text, token);
         else
-            json_array_append(rest, token); /* added_load will report the error */
+            json_array_append(rest, token); /* added_load later reports the error */
     }
     Err e = put_declared(c, start != NULL, tokens);
     if (!e.code) e = put_settings(c, tokens, false);

@@ -1,6 +1,6 @@
-/* Reads the files next to a vocabulary of Hugging Face that name and add tokens: tokenizer_config.json and,
- * if it has no "added_tokens_decoder", special_tokens_map.json and added_tokens.json. Source: AutoTokenizer
- * of transformers 5.24 (tokenization_utils_base.py, tokenization_utils_tokenizers.py). */
+/* Reads the files in the folder of a Hugging Face vocabulary that name and add tokens. These are
+ * tokenizer_config.json and, if it has no "added_tokens_decoder", special_tokens_map.json and added_tokens.json.
+ * Source: AutoTokenizer of transformers 5.24 (tokenization_utils_base.py, tokenization_utils_tokenizers.py). */
 #pragma once
 
 #include <jansson.h>
@@ -10,9 +10,9 @@
 
 typedef struct HfConfig {
     char *dir;
-    bool exists;      /* whether there is a tokenizer_config.json */
+    bool exists;      /* whether tokenizer_config.json exists */
     json_t *settings; /* keys of tokenizer_config.json and special_tokens_map.json */
-    /* {content: token}: added tokens with an "id"; the key "from" is the name of their file */
+    /* {content: token}: added tokens with an "id", and with a key "from" for the name of their file */
     json_t *declared;
     json_t *model_type, *tokenizer_class; /* the values in config.json and tokenizer_config.json, or NULL */
 } HfConfig;
@@ -23,11 +23,11 @@ typedef struct HfConfig {
 Err hf_config_read(const char *dir, const json_t *tokenizer, HfConfig *out);
 void hf_config_free(HfConfig *);
 
-/* The text of a token of the settings, such as "eos_token", or NULL if there is none. */
+/* Returns the text of the token that a setting such as "eos_token" names, or NULL if there is none. */
 const char *hf_config_token(const HfConfig *, const char *key);
-/* The texts of all named tokens of the settings: {"bos_token": "<s>", ...}. */
+/* Returns the texts of all named tokens of the settings: {"bos_token": "<s>", ...}. */
 json_t *hf_config_named(const HfConfig *);
 /* Sets *out to the "added_tokens" of a tokenizer: the tokens of `start`, then the declared tokens by id, then
- * named and additional tokens that are missing. A token without an "id" gets the next id. If `plain` is set,
- * named tokens lose their flags. */
+ * named and additional tokens that are missing. A token without an "id" gets the next id. If `plain` is set, the
+ * flags of named tokens are removed. */
 Err hf_config_added(const HfConfig *, const json_t *start, bool plain, json_t **out);

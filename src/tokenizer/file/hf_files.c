@@ -40,7 +40,7 @@ Err hf_files_bpe(const char *vocab_path, const char *merges_path, json_t **root)
     return e;
 }
 
-/* Reads one token per line. The number of the line, from 0, is the id. */
+/* Reads one token per line. The id is the number of the line, counted from 0. */
 static Err read_vocab(const char *path, json_t *vocab) {
     Str text = {0};
     Err e = text_read(path, &text);
@@ -83,8 +83,8 @@ static int by_rank(const void *x, const void *y) {
     return (a->left > b->left) - (a->left < b->left);
 }
 
-/* Lists all merges of two pieces into a piece. With a class, the merges are ranked by id. Without a class
- * (by_score), they are ranked by score, and only normal pieces merge. */
+/* Lists all merges of two pieces into another piece. With a class, merges are ranked by id. Without a class
+ * (by_score), merges are ranked by score, and only normal pieces merge. */
 static json_t *merges_of(const SpmModel *m, bool by_score) {
     Merge *list = NULL;
     size_t count = 0, cap = 0;
@@ -178,7 +178,7 @@ static void replace_step(json_t *steps, const char *kind, const char *pattern, c
                                            "content", content));
 }
 
-/* A regex that matches the user-defined pieces, the longest first, or NULL if there are none. */
+/* Returns a regex that matches the user-defined pieces, the longest first, or NULL if there are none. */
 static json_t *user_regex(const SpmModel *m) {
     Str regex = {0};
     size_t longest = 0, n;
@@ -211,7 +211,7 @@ static json_t *steps_of(const SpmModel *m, bool prefix_again) {
     return json_pack("{s:s,s:o}", "type", "Sequence", "normalizers", steps);
 }
 
-/* Makes all parts of a tokenizer.json except the model. */
+/* Creates all parts of a tokenizer.json except the model. */
 static json_t *whole(const SpmModel *m, const HfConfig *c) {
     const bool legacy = hf_class_flag_or_null(c, "legacy", true), prefix = m->normalizer.dummy_prefix;
     json_t *pre = json_array(), *user = user_regex(m), *decoders = json_array();
@@ -236,7 +236,7 @@ static json_t *whole(const SpmModel *m, const HfConfig *c) {
     return made;
 }
 
-/* Renames pieces that are not normal to the texts that tokenizer_config.json declares for their ids. */
+/* Renames each piece that is not normal to the text that tokenizer_config.json declares for its id. */
 static void rename_pieces(const SpmModel *m, const HfConfig *c, json_t *vocab) {
     const char *text;
     json_t *token;
@@ -261,7 +261,7 @@ static json_t *without_class(const SpmModel *m, HfConfig *c) {
     json_t *made = whole(m, c), *declared, *vocab = vocab_of(m, m->kind == SPM_UNIGRAM);
     size_t n;
     const char *unk = vocab_text(m->vocab, m->unk, &n), *text;
-    /* so that each stretch between declared tokens gets a prefix */
+    /* each stretch of text between declared tokens gets a prefix */
     json_object_foreach(c->declared, text, declared) if (m->normalizer.dummy_prefix)
         json_object_set_new(declared, "normalized", json_false());
     if (m->kind == SPM_UNIGRAM)

@@ -1,4 +1,4 @@
-/* The types that read files of Hugging Face. This file finds the files and opens them as AutoTokenizer does.
+/* The tokenizer types that read files of Hugging Face. This file finds the files and opens them like AutoTokenizer.
  * Source: Megatron-LM huggingface_tokenizer.py, megatron_hf_tokenizer.py; transformers'
  * tokenization_auto.py. */
 #include <stdlib.h>
@@ -19,7 +19,7 @@ typedef struct Opening {
     HfConfig config;
     const HfClass *class; /* NULL if `root` is used unchanged */
     json_t *root;
-    TokenModel made; /* replaces the model of `root` */
+    TokenModel made; /* the model that replaces the model of `root` */
     bool is_json, is_made;
 } Opening;
 
@@ -110,7 +110,7 @@ static json_t *template_of(const Tokenizer *t, const HfClass *class, const int32
                      "special_tokens", p.tokens);
 }
 
-/* Whether transformers would choose the same class for the unchanged files in the folder of a model of type
+/* Returns whether transformers would choose the same class for the unchanged files next to a model of type
  * export_type. */
 static bool can_copy(const Opening *o) {
     const HfClass *class = NULL;
@@ -122,7 +122,7 @@ static bool can_copy(const Opening *o) {
     return o->is_json && !e.code && class == o->class && !(o->config.exists && o->options->num_extra_tokens);
 }
 
-/* Makes `built` a complete tokenizer.json, and returns its text. `around` has the tokens before and after a
+/* Completes `built`, which becomes a tokenizer.json, and returns its text. `around` has the tokens before and after a
  * text, or is NULL if `built` already has the post_processor. */
 static char *export(const Opening *o, json_t *built, const Tokenizer *t, const int32_t *around) {
     const TokenizerConfig *c = o->options;
@@ -261,7 +261,7 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
 
 /* ---- GPT2BPETokenizer and BertWordPiece* ---- */
 
-/* Reads the files next to the vocabulary. It is an error if they name another class. */
+/* Reads the files in the folder of the vocabulary. Returns an error if these files name another class. */
 static Err open_as(Opening *o, const char *class) {
     char *dir = folder_of(o->path);
     Err e = hf_config_read(dir, NULL, &o->config);

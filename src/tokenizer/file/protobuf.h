@@ -1,4 +1,4 @@
-/* Reads a Protocol Buffers message field by field, without a schema. Source: protobuf.dev, Encoding. */
+/* Reads a Protocol Buffers message field by field, without a schema. Source: the page "Encoding" of protobuf.dev. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,7 +8,7 @@
 typedef struct Message {
     const char *at;
     size_t n;
-    bool damaged; /* set by message_next */
+    bool damaged; /* set by message_next if the message is damaged */
 } Message;
 
 typedef enum WireType { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 } WireType;
@@ -17,7 +17,7 @@ typedef struct Field {
     uint32_t number;
     WireType type;
     uint64_t value;    /* the value, for all types except WIRE_BYTES */
-    const char *bytes; /* WIRE_BYTES, borrowed from the message */
+    const char *bytes; /* the bytes of WIRE_BYTES, borrowed from the message */
     size_t n;
 } Field;
 

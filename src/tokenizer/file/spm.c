@@ -1,6 +1,6 @@
-/* SentencePiece models, with ids equal to those of the library. The text is normalized and split by unigram
- * or BPE, and unknown characters become unk or bytes. Source: sentencepiece/src/normalizer.cc,
- * sentencepiece_processor.cc; Megatron-LM sentencepiece_tokenizer.py. */
+/* SentencePiece models, whose ids equal the library's. The text is normalized and split by unigram or BPE. Unknown
+ * characters become unk or bytes. Source: sentencepiece/src/normalizer.cc, sentencepiece_processor.cc; Megatron-LM
+ * sentencepiece_tokenizer.py. */
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,8 +22,8 @@ typedef struct Spm {
     SpmModel m;
     Trie *user; /* user-defined pieces, which are matched in any text */
     Unigram *unigram;
-    RankBpe *bpe; /* owns the vocabulary */
-    Vocab *extra; /* tokens after those of the file; never found in texts */
+    RankBpe *bpe; /* the BPE model, which owns the vocabulary */
+    Vocab *extra; /* tokens that are appended to those of the file; texts never contain these tokens */
     int32_t bytes[256];
 } Spm;
 
@@ -77,7 +77,8 @@ static int by_score(const void *x, const void *y) {
     return (a < b) - (a > b);
 }
 
-/* The rank of a piece is the position of its score in descending order. Equal scores have equal ranks. */
+/* Creates the BPE model. The rank of a piece is the position of its score in descending order. Equal scores have
+ * equal ranks. */
 static void make_bpe(Spm *s) {
     const SpmModel *m = &s->m;
     const size_t n = (size_t)vocab_limit(m->vocab);
@@ -139,14 +140,14 @@ static int32_t token_id(const Tokenizer *t, const char *token) {
     return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
 }
 
-/* Whether the text is the padding token. Texts never contain padding, so the id of this token cannot
+/* Returns whether the text is the padding token. Texts never contain padding, so the id of this token cannot
  * contradict the model. Megatron-LM does not add a padding token either. */
 static bool is_padding(const HfConfig *c, const char *text) {
     const char *named = hf_config_token(c, "pad_token");
     return !strcmp(text, named ? named : "<pad>");
 }
 
-/* Returns an error if Hugging Face files next to the model contradict it, because these files are not
+/* Returns an error if Hugging Face files in the folder of the model contradict the model, because these files are not
  * used. */
 static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads these files, or "
@@ -184,7 +185,7 @@ static Err open_spm(const TokenizerConfig *c, Tokenizer *t) {
     return e.code ? e : check_neighbours(c, t);
 }
 
-/* Normalizes the beginning of the text: its first *bytes bytes become `to`. */
+/* Normalizes the beginning of the text. The first *bytes bytes become `to`. */
 static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const char *text, size_t n,
                              size_t *bytes, const char **to, size_t *to_n) {
     int32_t node = TRIE_ROOT;
@@ -200,8 +201,8 @@ static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const cha
     *to = text, *to_n = *bytes;
 }
 
-/* Appends to the normalized text. `at` is the number of bytes of the original text that were consumed
- * before. */
+/* Appends to the normalized text. `at` is the number of bytes of the original text that were consumed before this
+ * call. */
 static void append(Aligned *out, const char *text, size_t n, size_t at) {
     aligned_insert(out, text, n, (Origin){(uint32_t)at, (uint32_t)at});
 }
@@ -234,7 +235,7 @@ static size_t normalize(const SpmNormalizer *z, bool suffix, const Trie *user, c
     }
     while (z->remove_extra_whitespaces && ends_with(&out->text, space, space_n)) {
         aligned_shorten(out, out->text.len - space_n);
-        if (out->tracks) i = out->at[out->count].begin; /* the origin is still in the array */
+        if (out->tracks) i = out->at[out->count].begin; /* the array still has the origin */
     }
     if (suffix && z->dummy_prefix) append(out, space, space_n, i);
     return i;
@@ -244,7 +245,7 @@ typedef struct Emitting {
     const Spm *s;
     const char *text; /* normalized */
     Ids *out;
-    bool after_unk; /* consecutive unknown parts are one token */
+    bool after_unk; /* whether the last part was unknown; consecutive unknown parts form one token */
 } Emitting;
 
 /* Adds the token of a part. Control pieces are unknown in a text, even if a control piece is a single
@@ -305,8 +306,8 @@ static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n
     return ERR_OK;
 }
 
-/* Appends the text of byte pieces. If `starts` is not NULL, it receives the starts of the pieces, which are
- * those of their characters. */
+/* Appends the text of byte pieces. If `starts` is not NULL, it receives the start of each piece, which is the start
+ * of its character. */
 static void decode_bytes(Str *bytes, Str *out, size_t *starts) {
     for (size_t i = 0; i < bytes->len;) {
         size_t n = 1;
@@ -338,7 +339,7 @@ static void decode_piece(const Spm *s, int32_t id, const char *text, size_t n, b
     }
 }
 
-/* With `starts`, the denormalizer does not run, because the starts refer to the text before
+/* Decodes ids. If `starts` is not NULL, the denormalizer does not run, because the starts refer to the text before
  * denormalization. */
 static Err decode(const Tokenizer *t, unsigned flags, const int32_t *ids, size_t n, Str *out,
                   size_t *starts) {

@@ -26,7 +26,7 @@ typedef struct Piece {
 } Piece;
 
 typedef struct SpmNormalizer {
-    Charsmap *charsmap; /* NULL: characters are unchanged */
+    Charsmap *charsmap; /* NULL if characters are not changed */
     Str bytes;          /* the charsmap as stored in the file */
     bool dummy_prefix, remove_extra_whitespaces, escape_whitespaces;
 } SpmNormalizer;
@@ -44,7 +44,7 @@ typedef struct SpmModel {
     SpmNormalizer normalizer, denormalizer;
 } SpmModel;
 
-/* Fills `out`, which must be zero; call spm_model_free even after an error. Returns an error for a damaged message, and
- * for a piece or a kind of model that SentencePiece refuses or that is not supported. */
+/* Fills `out`, which must be zero. Call spm_model_free even after an error. Returns an error if the message is
+ * damaged, or if a piece or the kind of model is invalid in SentencePiece or not supported. */
 Err spm_model_read(const char *bytes, size_t n, SpmModel *out);
 void spm_model_free(SpmModel *);

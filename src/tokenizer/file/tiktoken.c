@@ -36,7 +36,7 @@ static const char *const PATTERNS[][2] = {
 static const char *const MEGATRON_SPECIAL[] = {"<unk>", "<s>", "</s>", "<mask>", "<pad>", "<cls>", "<sep>"};
 enum { NUM_MEGATRON_SPECIAL = sizeof MEGATRON_SPECIAL / sizeof *MEGATRON_SPECIAL };
 
-/* Adds a token in the spelling of byte-level vocabularies. The ranks below 256 are single bytes. */
+/* Adds a token in the spelling of byte-level vocabularies. The tokens with ranks below 256 are single bytes. */
 static Err add_token(Vocab *v, const char *base64, size_t n, int64_t rank, int64_t id) {
     Str bytes = {0}, spelled = {0};
     Err e = ERR_OK;
@@ -146,8 +146,8 @@ static Err read_tokens(const TokenizerConfig *c, Vocab *v, json_t *special) {
     return ERR_OK;
 }
 
-/* Makes a tokenizer.json without a model, and the model `made`, which owns the vocabulary. pattern, behavior
- * and invert are those of the Split pre-tokenizer. */
+/* Creates a tokenizer.json without a model, and the model `made`, which owns the vocabulary. pattern, behavior and
+ * invert are fields of the Split pre-tokenizer. */
 static json_t *make(Vocab *v, const json_t *special, const char *pattern, const char *behavior, bool invert,
                     TokenModel *made) {
     const size_t n = (size_t)vocab_limit(v);

@@ -1,4 +1,4 @@
-/* Reads tekken.json, and has the regexes with which tiktoken's encodings split a text. */
+/* Reads tekken.json, and defines the regexes with which tiktoken's encodings split a text. */
 #pragma once
 
 #include <jansson.h>
@@ -9,8 +9,8 @@
 
 /* Sets *out to the regex of v1, v2 (Megatron-LM), cl100k or o200k (OpenAI). Any other name is an error. */
 Err tiktoken_pattern(const char *name, const char **out);
-/* Whether a JSON file is Mistral's tekken.json. */
+/* Returns whether a JSON file is Mistral's tekken.json. */
 bool tekken_is(const json_t *file);
-/* Converts the file to a tokenizer.json without a model; the model is `made`. Special tokens have the first ids,
- * followed by the ranks. A malformed file is an error. */
+/* Converts the file to a tokenizer.json without a model, and to the model `made`. The first ids are special tokens,
+ * and the ranks follow. Returns an error if the file is malformed. */
 Err tekken_load(const json_t *file, json_t **root, TokenModel *made);

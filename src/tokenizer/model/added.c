@@ -14,10 +14,10 @@ enum { LONGEST = 512 };
 typedef struct Token {
     int32_t id;
     bool single_word, lstrip, rstrip, special;
-    Str pattern; /* text to find, and decoded text of the token */
+    Str pattern; /* the text to search for, and the decoded text of the token */
 } Token;
 
-/* Patterns in byte order. The patterns that begin with byte b are v[first[b]] to v[first[b + 1] - 1]. */
+/* A set of patterns in byte order. The patterns that begin with byte b are v[first[b]] to v[first[b + 1] - 1]. */
 typedef struct Set {
     Token *v;
     size_t n, cap;
@@ -26,7 +26,7 @@ typedef struct Set {
 
 struct Added {
     Vocab *vocab;
-    Set sets[2];         /* index: whether tokens are normalized */
+    Set sets[2];         /* [1] has the tokens that are normalized */
     const Token **by_id; /* [vocab_limit]; NULL if the id is not an added token */
 };
 
@@ -64,7 +64,7 @@ static Err sort(Set *set) {
 
 typedef struct NextId {
     const Vocab *model, *added;
-    int64_t next; /* next id of a token that the model lacks */
+    int64_t next; /* the id of the next token that the model lacks */
     bool free;    /* whether any unused id is allowed */
 } NextId;
 
@@ -77,7 +77,7 @@ static int64_t next_id(NextId *ids, const char *text, size_t n) {
     return ids->next++;
 }
 
-/* Sets *id to the id of the JSON object or, if it has none, to the next id. */
+/* Sets *id to the "id" of the JSON object or, if it has no "id", to the next id. */
 static Err choose_id(NextId *ids, const json_t *object, const char *text, size_t n, int64_t *id) {
     const char *from = json_string_value(json_object_get(object, "from"));
     const bool given = json_object_get(object, "id");
@@ -181,14 +181,14 @@ const char *added_text(const Added *a, int32_t id, size_t *n) {
     return t ? (*n = t->pattern.len, t->pattern.s) : NULL;
 }
 
-/* The longest pattern at the beginning of the text, or NULL if there is none. The patterns [low, high) share
+/* Returns the longest pattern at the beginning of the text, or NULL if there is none. The patterns [low, high) share
  * the first `depth` bytes with the text. */
 static const Token *longest(const Set *set, const char *text, size_t n) {
     size_t low = set->first[(unsigned char)*text], high = set->first[(unsigned char)*text + 1];
     const Token *best = NULL;
     for (size_t depth = 1; low < high; depth++) {
         if (set->v[low].pattern.len == depth)
-            /* in byte order, a pattern precedes the longer patterns that begin with it */
+            /* in byte order, a pattern comes before longer patterns that begin with it */
             best = &set->v[low++];
         if (depth == n || low == high) break;
         unsigned char c = (unsigned char)text[depth];
@@ -231,7 +231,7 @@ void added_split(const Added *a, bool normalized, bool special_as_text, const ch
             for (size_t at; begin > done &&
                             (at = utf8_prev(text, begin), utf8_next(text + at, &c), unicode_is_space(c));)
                 begin = at;
-        if (t->lstrip && begin < done) begin = done; /* the previous token has stripped this space */
+        if (t->lstrip && begin < done) begin = done; /* the previous token has already stripped this space */
         if (t->rstrip)
             for (size_t width; end < n && (width = utf8_next(text + end, &c), unicode_is_space(c));)
                 end += width;

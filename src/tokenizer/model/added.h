@@ -1,5 +1,5 @@
-/* The "added_tokens" of a tokenizer.json are split off a text before the model runs, leftmost and longest
- * first. Tokens with normalized = false are searched for in the original text. The text between these
+/* The "added_tokens" of a tokenizer.json are split off a text before the model runs. The leftmost and longest match
+ * is split off first. Tokens with normalized = false are searched for in the original text. The text between these
  * tokens is normalized, and searched for the normalized spelling of tokens with normalized = true. Source:
  * tokenizers/src/tokenizer/added_vocabulary.rs. */
 #pragma once
@@ -15,10 +15,10 @@
 
 typedef struct Added Added;
 
-/* Loads the list. A token without an "id" gets the next id. `extra` are special tokens that are appended if
- * the list lacks them. With free_ids, tokens without "from" may have ids that the `tokenizers` library would
- * not assign. It is an error if an id contradicts the model's vocabulary, if the library would not assign it,
- * or if a token occurs twice. */
+/* Loads the list. A token without an "id" gets the next id. `extra` contains special tokens, which are appended if
+ * the list lacks them. With free_ids, tokens without "from" may have ids that the `tokenizers` library would not
+ * assign. Returns an error if an id contradicts the model's vocabulary or would not be assigned by the library, or if
+ * a token occurs twice. */
 typedef struct AddedOptions {
     const char *const *extra;
     size_t num_extra;
@@ -27,14 +27,14 @@ typedef struct AddedOptions {
 Err added_load(const json_t *list, const Normalizer *, const Vocab *model, AddedOptions, Added **out);
 void added_free(Added *);
 
-/* The vocabulary of added tokens. */
+/* Returns the vocabulary that contains the added tokens. */
 const Vocab *added_vocab(const Added *);
 bool added_is_special(const Added *, int32_t id);
-/* The decoded text of an added token (borrowed), or NULL if the id is not an added token. */
+/* Returns the decoded text of an added token (borrowed), or NULL if the id is not an added token. */
 const char *added_text(const Added *, int32_t id, size_t *n);
 
 /* Calls fn for each added token (with its id) and each non-empty stretch of text between them (with id -1),
- * in order. If special_as_text is set, special tokens are not searched for. */
+ * in order. If special_as_text is set, special tokens count as ordinary text. */
 typedef void AddedFn(void *arg, int32_t id, size_t begin, size_t end);
 void added_split(const Added *, bool normalized, bool special_as_text, const char *text, size_t n,
                  AddedFn *fn, void *arg);

@@ -9,27 +9,27 @@
 #include "base/utf8.h"
 #include "tokenizer/text/field.h"
 
-enum { DIRECT = 512, NONE = -1 }; /* the characters that spell bytes are below DIRECT */
+enum { DIRECT = 512, NONE = -1 }; /* characters that represent bytes are below DIRECT */
 
 typedef struct Merge {
     uint64_t pair; /* left id << 32 | right id */
     uint32_t rank;
-    int32_t id; /* the merged token; NONE if the slot is free */
+    int32_t id; /* id of the merged token, or NONE if the slot is free */
 } Merge;
 
 struct Bpe {
     Vocab *vocab;
-    Merge *merges; /* open addressing */
+    Merge *merges; /* hash table with open addressing */
     size_t mask;
-    int32_t *by_rank;       /* rank -> id of the merged token */
+    int32_t *by_rank;       /* the id of the merged token for each rank */
     int32_t direct[DIRECT]; /* ids of the one-character tokens below DIRECT */
-    int32_t bytes[256];     /* ids of <0x00> ... <0xFF> */
+    int32_t bytes[256];     /* the ids of the tokens <0x00> ... <0xFF> */
     int32_t unk;
     bool fuse_unk, byte_fallback, ignore_merges;
 };
 
 typedef struct Symbol {
-    int32_t id; /* NONE: merged into the left neighbour */
+    int32_t id; /* NONE if the symbol was merged into its left neighbour */
     int32_t prev, next;
     int32_t n; /* bytes */
 } Symbol;
@@ -187,7 +187,7 @@ static size_t add_symbol(BpeWork *w, size_t count, int32_t id, size_t n) {
 }
 
 /* Makes one symbol per character. A character that is not a token becomes its bytes (byte_fallback) or unk,
- * or is dropped if there is no unk. `pending` is the number of bytes of an unk that later unknown characters
+ * or is dropped if there is no unk. `pending` is the number of bytes of the last unk, which later unknown characters
  * may extend. As in the `tokenizers` library, byte tokens do not end such an unk. */
 static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
     size_t count = 0, pending = 0;
@@ -243,7 +243,7 @@ void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out)
         }
         if (s[left].prev >= 0) propose(b, w, s[left].prev);
     }
-    size_t at = 0; /* spans do not count dropped characters, as in the `tokenizers` library */
+    size_t at = 0; /* as in the `tokenizers` library, spans do not count dropped characters */
     for (size_t i = 0; i < count; i++)
         if (s[i].id != NONE) ids_add(out, s[i].id, at, at + (size_t)s[i].n), at += (size_t)s[i].n;
 }

@@ -1,5 +1,5 @@
-/* Encodes a pre-token by byte-pair encoding. It begins with the characters, and merges the adjacent pair of
- * lowest rank, leftmost first, until no pair has a rank. Because candidate pairs are in a heap, a word of n
+/* Encodes a pre-token by byte-pair encoding. The algorithm begins with the characters, and merges the adjacent pair
+ * of lowest rank, leftmost first, until no pair has a rank. Because candidate pairs are in a heap, a word of n
  * characters costs O(n log n). Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
 #pragma once
 
@@ -31,7 +31,7 @@ Err bpe_load(const json_t *model, Bpe **out);
 void bpe_free(Bpe *);
 const Vocab *bpe_vocab(const Bpe *);
 
-/* Working memory of bpe_encode; one per thread, initially zero. */
+/* The working memory of bpe_encode. Each thread needs one, which is initially zero. */
 typedef struct BpeWork {
     struct Symbol *symbols;
     size_t symbol_cap;

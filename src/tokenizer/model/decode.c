@@ -17,13 +17,14 @@ typedef struct Step {
     StepKind kind;
     Str content;         /* STRIP, REPLACE, METASPACE; WORDPIECE: the prefix of continuations */
     Regex *pattern;      /* REPLACE */
-    int64_t start, stop; /* STRIP: maximum number of characters to remove at each end */
-    bool drop_first;     /* METASPACE: remove the blank that the pre-tokenizer added before the first token */
-    bool cleanup;        /* WORDPIECE: join punctuation and contractions to the previous word */
+    int64_t start, stop; /* STRIP: maximum numbers of characters to remove at the two ends */
+    /* METASPACE: whether to remove the blank that the pre-tokenizer added before the first token */
+    bool drop_first;
+    bool cleanup; /* WORDPIECE: whether to join punctuation and contractions to the previous word */
 } Step;
 
 struct Decoder {
-    bool joins; /* the tokenizer.json has no decoder */
+    bool joins; /* whether the tokenizer.json has no decoder */
     Step steps[MAX_STEPS];
     size_t n;
 };
@@ -141,7 +142,8 @@ static int hex(char c) {
     return at ? (int)((at - digits) % 16) : -1;
 }
 
-/* Converts each run of <0xHH> tokens to its text if that is UTF-8, or else to one U+FFFD per token. */
+/* Converts each run of <0xHH> tokens to its text if this text is valid UTF-8, and otherwise to one U+FFFD per
+ * token. */
 static void byte_fallback(const Texts *in, Texts *out) {
     Str run = {0};
     for (size_t i = 0; i <= in->n; i++) {

@@ -15,18 +15,18 @@ typedef struct Decoder Decoder;
 /* The texts of tokens, concatenated in one buffer. */
 typedef struct Texts {
     Str bytes;
-    size_t *end; /* [n] end of each text in `bytes` */
+    size_t *end; /* [n], the end of each text in `bytes` */
     size_t n, cap;
 } Texts;
 void texts_add(Texts *, const char *text, size_t n);
 void texts_free(Texts *);
 
-/* Loads a decoder. If it is NULL or null, tokens are joined by blanks, as in the `tokenizers` library.
+/* Loads a decoder. NULL or null means that tokens are joined by blanks, as in the `tokenizers` library.
  * Returns an error if the kind is not in the list above. */
 Err decoder_load(const json_t *, Decoder **out);
 void decoder_free(Decoder *);
 
-/* Whether the decoded text is the concatenation of the texts of the tokens. */
+/* Returns whether the decoded text is the concatenation of the texts of the tokens. */
 bool decoder_joins_bytes(const Decoder *);
 
 /* Appends the decoded text to `out`, and overwrites `tokens`. ByteLevel returns bytes unchanged, whereas the

@@ -15,12 +15,12 @@ typedef struct Edge {
 } Edge;
 
 struct Lattice {
-    Edge *edges; /* sorted by beginning, then by end */
+    Edge *edges; /* the edges, sorted by beginning and then by end */
     size_t n, cap;
     int32_t length; /* bytes */
-    /* [length + 1], by byte position in the word. NaN: no edge begins or ends there. */
+    /* [length + 1], by byte position in the word. NaN means that no edge begins or ends there. */
     double *forward, *backward;
-    int32_t *last; /* [length + 1] last edge of the best split that ends there */
+    int32_t *last; /* [length + 1], the last edge of the best split that ends at this byte */
     size_t places_cap;
     int32_t *pieces; /* pieces of the result */
 };
@@ -62,7 +62,7 @@ void lattice_set(Lattice *l, PieceScores p, const char *word, size_t n) {
     }
 }
 
-/* log(exp(x) + exp(y)); if x is NaN, y. */
+/* Returns log(exp(x) + exp(y)), or y if x is NaN. */
 static double log_sum(double x, double y) {
     static const double FAR = 50; /* exp(-50) is below the precision of the sum */
     if (isnan(x)) return y;
@@ -78,7 +78,7 @@ void lattice_expect(Lattice *l, double count, double *expected) {
         l->forward[e->end] = log_sum(l->forward[e->end], e->score + l->forward[e->begin]);
     }
     for (size_t end = l->n; end;) {
-        size_t first = end - 1; /* first of the edges with the same beginning */
+        size_t first = end - 1; /* the first edge with the same beginning */
         while (first && l->edges[first - 1].begin == l->edges[end - 1].begin) first--;
         for (size_t i = first; i < end; i++) {
             const Edge *e = &l->edges[i];

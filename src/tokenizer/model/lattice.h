@@ -1,7 +1,7 @@
-/* All splits of a word into the pieces of a unigram model. Finds the best split, and the expected number of
- * occurrences of each piece. Sums over a word are computed in the order of the `tokenizers` library, so
- * results differ from those of the library only by the rounding of sums over words. Source: Kudo 2018
- * (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
+/* A lattice represents all splits of a word into the pieces of a unigram model. The functions find the best split,
+ * and the expected number of occurrences of each piece. Sums over a word are computed in the order of the
+ * `tokenizers` library, so results differ from those of the library only by the rounding of sums over words. Source:
+ * Kudo 2018 (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,11 +12,11 @@
 
 /* Piece 0 represents characters that are not pieces. */
 typedef struct PieceScores {
-    const Trie *trie;     /* maps text to piece */
+    const Trie *trie;     /* maps the text of a piece to its number */
     const double *scores; /* [pieces] */
 } PieceScores;
 
-typedef struct Lattice Lattice; /* reusable; one per thread */
+typedef struct Lattice Lattice; /* reusable; each thread needs a separate one */
 Lattice *lattice_new(void);
 void lattice_free(Lattice *);
 /* Sets the word, which must be valid UTF-8 and not empty. */
@@ -24,8 +24,8 @@ void lattice_set(Lattice *, PieceScores, const char *word, size_t n);
 
 /* Adds count * probability to expected[piece] for each occurrence of a piece in the lattice. */
 void lattice_expect(Lattice *, double count, double *expected);
-/* The best split (Viterbi). If `several` is set, the best split into more than one piece. n is 0 if there is
- * none. The result is valid until the next call. */
+/* The best split (Viterbi algorithm) or, if `several` is set, the best split into more than one piece. n is 0 if no
+ * split exists. The result is valid until the next call. */
 typedef struct Split {
     const int32_t *pieces;
     size_t n;

@@ -1,6 +1,6 @@
 /* The "post_processor" of a tokenizer.json, which adds ids before and after a text if special tokens are
- * requested. It may be TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel (spans only), or a
- * Sequence in which at most one processor adds ids. Source: tokenizers/src/processors. */
+ * requested. It may be TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel (which changes only spans),
+ * or a Sequence in which at most one processor adds ids. Source: tokenizers/src/processors. */
 #pragma once
 
 #include <jansson.h>
@@ -13,7 +13,7 @@ enum { POST_TRIMS = 8 };
 typedef struct Post {
     Ids before, after;
     struct {
-        bool prefix;     /* add_prefix_space: the pre-tokenizer may have prefixed a blank */
+        bool prefix;     /* add_prefix_space: whether the pre-tokenizer may have prefixed a blank */
     } trims[POST_TRIMS]; /* trim_offsets: spans exclude the blanks at the ends of tokens */
     size_t n_trims;
 } Post;

@@ -15,7 +15,7 @@ struct RankBpe {
 
 typedef struct Part {
     const char *text;
-    int32_t n; /* bytes; 0 if the part was merged into its left neighbour */
+    int32_t n; /* number of bytes, or 0 if the part was merged into its left neighbour */
     int32_t prev, next;
     bool frozen;
 } Part;
@@ -37,7 +37,7 @@ const Vocab *rankbpe_vocab(const RankBpe *b) { return b->vocab; }
 
 void rank_work_free(RankWork *w) { free(w->parts), free(w->heap.v); }
 
-/* The number of bytes of the longest frozen token at the beginning of the text, or 0 if there is none. */
+/* Returns the number of bytes of the longest frozen token at the beginning of the text, or 0 if there is none. */
 static size_t frozen_prefix(const Trie *t, const char *text, size_t n) {
     size_t longest = 0;
     int32_t node = TRIE_ROOT;
@@ -58,7 +58,7 @@ static int32_t split(const RankBpe *b, Part *parts, const char *text, size_t n) 
     return count;
 }
 
-/* The rank of the token that this part and the next part form, or RANK_NEVER if there is none. */
+/* Returns the rank of the token that this part and the next part form, or RANK_NEVER if there is none. */
 static uint32_t rank_at(const RankBpe *b, const Part *parts, int32_t left) {
     const Part *l = &parts[left];
     if (!l->n || l->next < 0 || l->frozen || parts[l->next].frozen) return RANK_NEVER;

@@ -13,16 +13,16 @@ typedef struct TokenModel {
     Bpe *bpe;
     WordPiece *words;
     Unigram *unigram;
-    RankBpe *ranked; /* made by tiktoken.c, never read from a tokenizer.json */
+    RankBpe *ranked; /* created by tiktoken.c, and never read from a tokenizer.json */
 } TokenModel;
 
-/* Fills `out`, which must be zero. A model without a type is BPE. Returns an error for an unknown type, and
- * the errors of the loader of the type. */
+/* Fills `out`, which must be zero. A model without a type is BPE. Returns an error if the type is unknown, or if the
+ * loader of the type returns an error. */
 Err token_model_load(const json_t *, TokenModel *out);
 void token_model_free(TokenModel *);
 const Vocab *token_model_vocab(const TokenModel *);
 
-typedef struct TokenModelWork { /* one per thread, initially zero */
+typedef struct TokenModelWork { /* each thread needs one, initially zero */
     BpeWork bpe;
     UnigramWork unigram;
     RankWork ranked;

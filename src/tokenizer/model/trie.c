@@ -7,12 +7,12 @@
 
 typedef struct Edge {
     uint64_t key;  /* (node << 8 | byte) + 1; 0 if the slot is free */
-    int32_t child; /* never the root */
+    int32_t child; /* the child node, which is never the root */
 } Edge;
 
 struct Trie {
     Edge *edges;
-    size_t mask; /* slots - 1; slots: a power of two >= 2 * nodes */
+    size_t mask; /* number of slots - 1; the number is a power of two >= 2 * nodes */
     int32_t *values;
     size_t nodes, cap;
 };

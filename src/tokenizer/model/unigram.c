@@ -22,10 +22,10 @@ struct Unigram {
     double unk_score;
     int32_t unk;
     int32_t bytes[256]; /* ids of <0x00> ... <0xFF>, or NONE if there is no byte_fallback */
-    bool single;        /* SentencePiece: scores are summed in single precision */
+    bool single;        /* whether scores are summed in single precision, as in SentencePiece */
 };
 
-/* The best split of the text up to a position: its score, and its last token, which begins at `start`. */
+/* The best split of the text that ends at a position. `start` is the beginning of the last token of the split. */
 typedef struct Best {
     double score;
     int32_t start, id;
@@ -185,7 +185,7 @@ void unigram_encode(const Unigram *u, UnigramWork *w, const char *piece, size_t 
         const bool is_unk = w->best[at].id == u->unk;
         if (!is_unk) ids_add(out, w->best[at].id, at, stop);
         at = stop;
-        if (is_unk && at < n && w->best[at].id == u->unk) continue; /* unknown neighbours are merged */
+        if (is_unk && at < n && w->best[at].id == u->unk) continue; /* adjacent unknown tokens are merged */
         if (is_unk) add_unknown(u, piece, unknown, at, out);
         unknown = at;
     }

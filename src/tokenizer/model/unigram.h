@@ -19,7 +19,7 @@ Err unigram_load(const json_t *model, Unigram **out);
 /* Creates a SentencePiece model, which sums scores in single precision. `vocab` is borrowed. `unk` is the id
  * of unknown characters, and `unk_score` their score. */
 Unigram *unigram_new(const Vocab *vocab, int32_t unk, double unk_score);
-/* Allows splits to use the token `id` with this score. */
+/* Allows splits that contain the token `id`, which has this score. */
 void unigram_use(Unigram *, int32_t id, double score);
 /* Encodes unknown characters as the tokens <0x00> ... <0xFF> of their bytes, which the vocabulary must
  * contain. */
@@ -27,7 +27,7 @@ void unigram_use_bytes(Unigram *);
 void unigram_free(Unigram *); /* NULL is fine */
 const Vocab *unigram_vocab(const Unigram *);
 
-/* Working memory of unigram_encode; one per thread, initially zero. */
+/* The working memory of unigram_encode. Each thread needs one, which is initially zero. */
 typedef struct UnigramWork {
     struct Best *best;
     size_t cap;

@@ -1,4 +1,4 @@
-/* The hash table uses open addressing and XXH3 of the text. All texts are in one buffer. */
+/* The hash table uses open addressing, and XXH3 as the hash of a text. All texts are in one buffer. */
 #include "tokenizer/model/vocab.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct Vocab {
     Entry *entries;
     size_t count, cap;
     uint32_t *slots; /* entry + 1; 0 if the slot is free */
-    size_t mask;     /* slots - 1; slots: a power of two >= 2 * count */
+    size_t mask;     /* number of slots - 1; the number is a power of two >= 2 * count */
     uint32_t *by_id; /* entry + 1, or 0 if the id has no token */
     size_t limit, by_id_cap;
 };
@@ -38,7 +38,7 @@ void vocab_free(Vocab *v) {
     free(v->entries), free(v->slots), free(v->by_id), free(v);
 }
 
-/* The slot of the text, or the free slot where the text would be inserted. */
+/* Returns the slot of the text, or the free slot where the text would be inserted. */
 static size_t find(const Vocab *v, const char *text, size_t n) {
     size_t slot = hash64(text, n, 0) & v->mask;
     for (; v->slots[slot]; slot = (slot + 1) & v->mask) {

@@ -8,11 +8,12 @@
 #include "tokenizer/model/trie.h"
 #include "tokenizer/text/field.h"
 
-enum { USUAL_LONGEST = 100 }; /* default of `longest` */
+enum { USUAL_LONGEST = 100 }; /* the default of `longest` */
 
 struct WordPiece {
     Vocab *vocab;
-    /* starts: tokens at the start of a word; continuations: other tokens, without their prefix */
+    /* `starts` has the tokens at the start of a word, and `continuations` has the other tokens without their
+     * prefix */
     Trie *starts, *continuations;
     int64_t longest; /* maximum number of characters of a word; longer words are unknown */
     int32_t unk;

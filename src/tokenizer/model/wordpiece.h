@@ -14,7 +14,7 @@ typedef struct WordPiece WordPiece;
 
 /* Loads the "model" object of a tokenizer.json. Returns an error if unk_token is not in the vocabulary. */
 Err wordpiece_load(const json_t *model, WordPiece **out);
-/* Loads a WordLevel model, with the same errors. */
+/* Loads a WordLevel model. Returns the same errors as wordpiece_load. */
 Err wordlevel_load(const json_t *model, WordPiece **out);
 void wordpiece_free(WordPiece *); /* NULL is fine */
 const Vocab *wordpiece_vocab(const WordPiece *);

@@ -4,7 +4,7 @@
 
 #include "tokenizer/text/ages_table.h"
 
-/* The row [first, last, ...] with first <= c <= last, or NULL if there is none. */
+/* Returns the row [first, last, ...] with first <= c <= last, or NULL if there is none. */
 static const uint32_t *find(const uint32_t *table, size_t rows, size_t width, uint32_t c) {
     size_t low = 0, high = rows;
     while (low < high) {

@@ -1,4 +1,5 @@
-/* Versions of Unicode. The `tokenizers` library matches regexes with Unicode 16 and normalizes with Unicode
+/* Handles differences between versions of Unicode. The `tokenizers` library matches regexes with Unicode 16 and
+ * normalizes with Unicode
  * 9. With these functions, results do not depend on the Unicode versions of the installed PCRE2 and utf8proc.
  * Source: tools/oracle/unicode_ages.py. */
 #pragma once
@@ -6,18 +7,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Replaces a character that is newer than Unicode 14, or whose category has changed since, by a character of
- * Unicode 14 with the category, script and UTF-8 length of `c`. Returns other characters unchanged. */
+/* Replaces a character that is newer than Unicode 14, or whose category has changed since Unicode 14, by a character
+ * of Unicode 14 with the category, script and UTF-8 length of `c`. Returns other characters unchanged. */
 uint32_t age_stand_in(uint32_t c);
-/* Whether Unicode 9 does not define the character, so that normalization leaves it unchanged. */
+/* Returns whether Unicode 9 does not define the character. Normalization leaves such characters unchanged. */
 bool age_unordered(uint32_t c);
-/* Returns the lower case of an upper-case letter that utf8proc does not know, and `c` for other
- * characters. */
+/* Returns the lower case of an upper-case letter that utf8proc does not support, and `c` for other characters. */
 uint32_t age_lower(uint32_t c);
 
 /* Character classes of the library's normalizers and pre-tokenizers, each in the version of Unicode that the
  * library uses for it. */
 bool age_is_control(uint32_t c);     /* the categories Cc, Cf and Co, except line ends and tabs */
-bool age_is_punctuation(uint32_t c); /* P, and the symbols of ASCII */
-bool age_is_nonspacing(uint32_t c);  /* Mn */
+bool age_is_punctuation(uint32_t c); /* the category P, and the symbols of ASCII */
+bool age_is_nonspacing(uint32_t c);  /* the category Mn */
 bool age_is_mark(uint32_t c);        /* M */

@@ -10,7 +10,7 @@
 struct Charsmap {
     uint32_t *units;
     size_t num_units, n;
-    char *texts; /* n bytes of NUL-terminated replacements, and a final NUL */
+    char *texts; /* n bytes of NUL-terminated replacements, followed by a NUL */
 };
 
 static uint32_t little_endian(const unsigned char *p) {

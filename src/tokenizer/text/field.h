@@ -1,5 +1,5 @@
-/* Reads fields of an unchecked JSON object, and checks their types. `where` names the object in messages
- * ("pre_tokenizer"). If a field is absent or null, its value is the fallback; a function without a fallback
+/* Reads fields of an unchecked JSON object, and checks their types. `where` is the name of the object in messages,
+ * such as "pre_tokenizer". If a field is absent or null, its value is the fallback. A function without a fallback
  * returns an error. */
 #pragma once
 
@@ -9,15 +9,15 @@
 
 #include "base/err.h"
 
-/* Reads a JSON file. Release the result with json_decref. Real numbers have the values that serde_json reads
+/* Reads a JSON file. Release the result with json_decref. Real numbers have the values that serde_json would read
  * (serde_number.h). Returns an error if the file is unreadable, malformed, or nested too deeply, or if it has
  * duplicate keys. */
 Err json_file(const char *path, json_t **out);
 
 Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);
 Err field_int(const json_t *object, const char *where, const char *key, int64_t *out);
-/* The text is borrowed. If n is NULL, a NUL inside the text is an error. */
+/* Sets *out to the text of a field, which is borrowed. If n is NULL, a NUL inside the text is an error. */
 Err field_text(const json_t *object, const char *where, const char *key, const char **out, size_t *n);
-/* *out is NULL if the field is absent or null. */
+/* Sets *out to the object in a field, or to NULL if the field is absent or null. */
 Err field_object(const json_t *object, const char *where, const char *key, const json_t **out);
 Err field_array(const json_t *object, const char *where, const char *key, const json_t **out);

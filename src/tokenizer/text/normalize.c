@@ -12,11 +12,12 @@
 #include "tokenizer/text/pretokenize.h"
 #include "tokenizer/text/unicode.h"
 
-enum { MAX_STEPS = 64, MAX_GROWTH = 64, FREE_GROWTH = 1 << 20 }; /* NFKD can expand one character to 18 */
+/* NFKD can expand one character to 18 characters */
+enum { MAX_STEPS = 64, MAX_GROWTH = 64, FREE_GROWTH = 1 << 20 };
 
 typedef enum StepKind { FORM, LOWERCASE, PREPEND, REPLACE, MAP, STRIP, CHARSMAP, BYTES } StepKind;
 
-typedef void MapFn(uint32_t character, Str *out); /* appends the replacement of a character */
+typedef void MapFn(uint32_t character, Str *out); /* appends the replacement of a character to `out` */
 
 typedef struct Step {
     StepKind kind;
@@ -57,8 +58,8 @@ static void clean(uint32_t c, Str *out) {
     utf8_put(out, unicode_is_space(c) ? ' ' : c);
 }
 
-/* Adds blanks around the characters that BERT considers Chinese. The `tokenizers` library has the same gap
- * before U+2B920. */
+/* Adds blanks around the characters that BERT considers Chinese. As in the `tokenizers` library, the ranges have a
+ * gap before U+2B920. */
 static void space_chinese(uint32_t c, Str *out) {
     static const uint32_t blocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF},
                                          {0x2A700, 0x2B73F}, {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF},
@@ -189,7 +190,7 @@ Err normalizer_load(const json_t *object, Normalizer **out) {
     return e;
 }
 
-/* The replacement has the origin of the last character of the match. */
+/* Each replacement has the origin of the last character of its match. */
 Err replace_all(const Regex *pattern, const Str *content, Matcher *m, View text, Aligned *out) {
     Spans spans = {0};
     Err e = regex_spans(pattern, m, text.text, text.n, &spans);
@@ -223,9 +224,9 @@ static void strip(const Step *step, View v, Aligned *out) {
     aligned_add(out, view_slice(v, begin, end));
 }
 
-/* Replaces a whole part of the text if the shortest rule of the charsmap matches its beginning; otherwise
- * returns false. The new characters replace the old ones one by one. Surplus new characters are inserted; if
- * there are too few, the last one replaces all remaining old characters. */
+/* Replaces a part of the text if the shortest rule of the charsmap matches the beginning of the part. Otherwise,
+ * returns false. The new characters replace the old ones one by one. Surplus new characters are inserted. If there
+ * are fewer new characters than old ones, the last new character replaces all remaining old ones. */
 static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
     const char *to;
     size_t to_n;
@@ -242,7 +243,8 @@ static bool map_part(const Charsmap *m, const char *part, size_t n, Edit *e) {
 
 enum { SHORT_CLUSTER = 6 };
 
-/* Unlike in SentencePiece, rules are applied to short grapheme clusters first, and then to characters. */
+/* Applies the rules of a charsmap. Unlike in SentencePiece, the rules are applied to short grapheme clusters first,
+ * and then to characters. */
 static void apply_charsmap(const Charsmap *m, View v, Aligned *out) {
     Edit e = {.from = v, .out = out};
     for (size_t i = 0, end; i < v.n; i = end) {

@@ -18,7 +18,7 @@ Err normalizer_load(const json_t *, Normalizer **out);
 void normalizer_free(Normalizer *);
 
 /* Sets `out` to the normalized text. `text` is valid UTF-8, and begins at byte `at` of the original text. Returns an
- * error if a regex exceeds its limits, or if the text grows without bound. */
+ * error if a regex exceeds its limits, or if the text grows too much. */
 Err normalizer_run(const Normalizer *, Matcher *, const char *text, size_t n, size_t at, Aligned *out);
 
 /* Appends `text` with every match of the regex replaced by `content`. Returns the same errors as normalizer_run. */

@@ -11,8 +11,8 @@
 
 #include "base/utf8.h"
 
-/* Oniguruma's \w matches more characters than PCRE2's; outside classes it also matches six superscripts and
- * fractions of Latin-1. Oniguruma's \s does not match U+180E, unlike PCRE2's. */
+/* Oniguruma's \w matches more characters than PCRE2's \w. Outside classes, it also matches six superscripts and
+ * fractions of Latin-1. Oniguruma's \s does not match U+180E, unlike PCRE2's \s. */
 #define CLASS_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD       CLASS_WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 #define SPACE      "\\p{White_Space}"
@@ -23,7 +23,7 @@ typedef struct Rewrite {
     const char *p; /* the pattern, and the position in it */
     size_t n, i;
     Str *out;
-    bool in_class, class_start, nested; /* nested: inside a class that is inside a class */
+    bool in_class, class_start, nested; /* nested: whether the position is inside a nested class */
     /* position in `out` of the last atom, to which a quantifier applies */
     size_t atom;
     size_t groups[MAX_GROUPS], depth;
@@ -43,12 +43,12 @@ static void begin_atom(Rewrite *r) {
     if (!r->in_class) r->atom = r->out->len;
 }
 
-/* Writes a set of characters: unchanged inside a class, otherwise as a separate class. */
+/* Writes a set of characters. Inside a class, the set is unchanged. Otherwise, it becomes a separate class. */
 static void put_set(Rewrite *r, const char *set, bool negated) {
     str_printf(r->out, r->in_class ? "%s" : negated ? "[^%s]" : "[%s]", set);
 }
 
-/* Whether the name is a script. \p{Han} is a script in Oniguruma, but a set of script extensions in PCRE2. */
+/* Returns whether the name is a script. \p{Han} is a script in Oniguruma, but a set of script extensions in PCRE2. */
 static bool is_script(const char *name, size_t n) {
     Str probe = {0};
     str_printf(&probe, "\\p{sc:%.*s}", (int)n, name);
@@ -132,8 +132,8 @@ static Err escape(Rewrite *r) {
     return ERR_OK;
 }
 
-/* Converts a bracket of a nested class, which adds characters to the outer class. Negated classes and
- * brackets next to '-' are refused. */
+/* Converts a bracket of a nested class, which adds characters to the outer class. Negated nested classes and brackets
+ * next to '-' are refused. */
 static Err nested_class(Rewrite *r) {
     static const char *const NOT[] = {"[^", "[:", "[]", "[-", "]-"};
     bool refused = r->p[r->i - 1] == '-' || (r->p[r->i] == '[' && r->nested);
@@ -156,8 +156,8 @@ static Err class_item(Rewrite *r) {
     return ERR_OK;
 }
 
-/* Whether the pattern contains a pair that Oniguruma folds to one character: if case is ignored, "ss" matches
- * U+00DF and "ff" matches a ligature. PCRE2 folds only single characters. */
+/* Returns whether the pattern contains a pair that Oniguruma folds to one character: in case-insensitive matches,
+ * "ss" matches U+00DF and "ff" matches a ligature. PCRE2 folds only single characters. */
 static bool folds_to_one(const char *p, size_t n) {
     static const char *const pairs[] = {"ss", "ff", "fi", "fl", "st"};
     for (size_t i = 0; i + 1 < n; i++)
@@ -166,7 +166,8 @@ static bool folds_to_one(const char *p, size_t n) {
     return false;
 }
 
-/* Converts "(". Groups, look-around and atomic groups have the same syntax in PCRE2, but options differ. */
+/* Converts "(". Groups, look-around and atomic groups have the same syntax in PCRE2, but options have a different
+ * syntax. */
 static Err group(Rewrite *r) {
     static const char *const same[] = {"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"};
     if (r->depth == MAX_GROUPS) return refuse(r, "groups nested too deeply");
@@ -203,7 +204,7 @@ static void braces(Rewrite *r) {
     bool low = i > digits, comma = at(r, i, ",");
     size_t high = i += comma;
     while (comma && i < r->n && isdigit((unsigned char)r->p[i])) i++;
-    if (!at(r, i, "}") || !(low || i > high)) { /* not a quantifier: an ordinary brace */
+    if (!at(r, i, "}") || !(low || i > high)) { /* not a quantifier, but an ordinary brace */
         begin_atom(r);
         str_puts(r->out, "\\{");
         r->i++;

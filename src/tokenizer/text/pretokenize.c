@@ -43,11 +43,11 @@ struct PreTokenizerWork {
 static const char GPT2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* \w of the regex crate, which only Whitespace uses */
+/* the regex crate's \w, which only the pre-tokenizer Whitespace uses */
 #define RUST_WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\u200C\\u200D"
 
-/* Printable Latin-1 characters spell themselves. The other 68 bytes are spelled as U+0100, U+0101, ... in
- * order. */
+/* Returns whether the byte is a printable Latin-1 character, which represents itself. The other 68 bytes are
+ * represented by U+0100, U+0101, ... in order. */
 static bool spells_itself(uint32_t b) {
     return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xFF && b != 0xAD);
 }
@@ -222,8 +222,8 @@ void pretokenizer_work_free(PreTokenizerWork *w) {
     free(w);
 }
 
-/* Merges neighbouring spans in place, as NormalizedString::split does. In the result, `match` marks the
- * pieces that are dropped. */
+/* Merges neighbouring spans in place, as NormalizedString::split does. In the result, `match` marks the pieces to
+ * drop. */
 static void apply_behavior(Spans *s, Behavior behavior, bool invert) {
     size_t kept = 0;
     bool previous = false, from_right = behavior == MERGED_WITH_NEXT;
@@ -257,8 +257,8 @@ typedef struct Run {
     Err err;
 } Run;
 
-/* Writes blanks as metaspace, and may prefix a metaspace; FIRST does this only at the beginning of the
- * original text. */
+/* Writes blanks as metaspace, and may prefix a metaspace. FIRST prefixes it only at the beginning of the original
+ * text. */
 static void metaspace(const Step *step, View v, Aligned *out) {
     const Str *meta = &step->meta;
     const bool has = *v.text == ' ' || (v.n >= meta->len && !memcmp(v.text, meta->s, meta->len));
@@ -286,7 +286,7 @@ static void class_spans(bool (*is_member)(uint32_t), const char *text, size_t n,
     if (covered < n) spans_add(out, covered, n, false);
 }
 
-/* Runs the steps from `depth` on. Returns false if r->err is set. */
+/* Runs the steps that begin at index `depth`. Returns false if r->err is set. */
 static bool pretokenize_run(Run *r, size_t depth, View v) {
     if (!v.n) return true;
     if (depth == r->p->n) return r->fn(r->arg, v), true;

@@ -1,7 +1,7 @@
 /* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace,
- * Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each kind consists of one or two
- * steps, which prefix a blank, split, spell bytes as characters, or write blanks as metaspace. Each piece
- * passes through all steps before the next piece is split off, so there is no list of all pieces. Source:
+ * Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each kind consists of one or two steps,
+ * which prefix a blank, split the text, represent bytes by characters, or write blanks as metaspace. Each piece
+ * passes through all steps before the next piece is split off, so no list of all pieces is stored. Source:
  * tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte spelling). */
 #pragma once
 
@@ -15,25 +15,25 @@
 #include "tokenizer/text/regex.h"
 
 typedef struct PreTokenizer PreTokenizer;
-typedef struct PreTokenizerWork PreTokenizerWork; /* one per thread */
+typedef struct PreTokenizerWork PreTokenizerWork; /* each thread needs one */
 
-/* Loads a pre-tokenizer. NULL or null means that a text is one piece. Returns an error if a kind is not in
- * the list above, or if there are several ByteLevels. */
+/* Loads a pre-tokenizer. NULL or null means that a text is one piece. Returns an error if a kind is not in the list
+ * above, or if there is more than one ByteLevel. */
 Err pretokenizer_load(const json_t *, PreTokenizer **out);
 void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
 void pretokenizer_work_free(PreTokenizerWork *);
 
-/* Whether the pieces depend on the origins of the text, because a Metaspace prefixes only the beginning of
+/* Returns whether the pieces depend on the origins of the text, because a Metaspace prefixes only the beginning of
  * the original text. */
 bool pretokenizer_needs_origins(const PreTokenizer *);
-/* Calls fn for each non-empty piece, in order. Returns an error only if a regex fails. */
+/* Calls fn for each non-empty piece, in order. Returns an error only if the search of a regex fails. */
 typedef void PieceFn(void *arg, View piece);
 Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View text, PieceFn *fn, void *arg);
 
-/* byte_to_char returns the character that spells a byte in byte-level vocabularies. char_to_byte is the
- * inverse, and returns -1 if the character spells no byte. */
+/* byte_to_char returns the character that represents a byte in byte-level vocabularies. char_to_byte is the inverse,
+ * and returns -1 if the character represents no byte. */
 uint32_t byte_to_char(unsigned char byte);
 int char_to_byte(uint32_t character);
-/* Appends the characters that spell the bytes of a text. */
+/* Appends the characters that represent the bytes of a text. */
 void spell_bytes(View, Aligned *out);

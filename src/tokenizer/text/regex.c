@@ -39,7 +39,7 @@ static Err compile(const char *pattern, size_t n, bool literal, Regex **out) {
         return err_user("the regex '%.*s' cannot be compiled: %s at byte %zu", onig_shown(n), pattern,
                         (char *)why, offset);
     }
-    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); /* after a failure, the slower interpreter is used */
+    pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); /* if this fails, the slower interpreter is used */
     *out = mem_alloc(sizeof **out);
     (*out)->code = compiled;
     return ERR_OK;
@@ -93,7 +93,7 @@ void spans_add(Spans *s, size_t begin, size_t end, bool match) {
     s->v[s->n++] = (Span){begin, end, match};
 }
 
-/* Returns the text with characters that are newer than PCRE2's tables replaced by older ones of the same
+/* Returns the text after replacing characters that are newer than PCRE2's tables by older characters of the same
  * class and length. */
 static const char *known_characters(Matcher *m, const char *text, size_t n) {
     str_clear(&m->stand_ins);
@@ -122,7 +122,8 @@ static int search(const Regex *r, Matcher *m, const char *text, size_t n, size_t
 Err regex_spans(const Regex *r, Matcher *m, const char *text, size_t n, Spans *out) {
     out->n = 0;
     if (!n) return ERR_OK;
-    /* A match may backtrack over a run of blanks once per character, so the limit grows with the text. */
+    /* A match may backtrack over a run of blanks once per character, so the limit increases with the length of the
+     * text. */
     pcre2_set_match_limit(m->context, n < 100000000 ? 10000000 + 16 * (uint32_t)n : UINT32_MAX);
     text = known_characters(m, text, n);
     size_t from = 0, covered = 0;
@@ -137,7 +138,7 @@ Err regex_spans(const Regex *r, Matcher *m, const char *text, size_t n, Spans *o
         }
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
         size_t begin = span[0], end = span[1];
-        if (begin == end && matched && end == covered) { /* an empty match right after a match */
+        if (begin == end && matched && end == covered) { /* an empty match directly after another match */
             uint32_t skipped;
             from += from < n ? utf8_next(text + from, &skipped) : 1;
             continue;

@@ -1,8 +1,8 @@
-/* Regular expressions of tokenizer.json files (Oniguruma, Ruby syntax, UTF-8) on PCRE2. A pattern is
- * rewritten where PCRE2 differs: \s \w \d \b and scripts become Unicode properties, inline m means that dot
- * matches newline, and {n,m}+ is a repetition instead of possessive. Syntax without an exact equivalent
- * (negated nested classes, &&, subexpression calls, \h \R \X ...) is refused. Character classes are those of
- * Unicode 16 (ages.h). Source: Oniguruma doc/RE, ONIG_SYNTAX_RUBY; tokenizers/src/utils/onig.rs. */
+/* Runs the regular expressions of tokenizer.json files (Oniguruma, Ruby syntax, UTF-8) with PCRE2. Patterns are
+ * rewritten where PCRE2 differs. \s \w \d \b and scripts become Unicode properties, inline m means that dot matches
+ * newline, and {n,m}+ is a repetition instead of a possessive quantifier. Syntax without an exact equivalent (negated
+ * nested classes, &&, subexpression calls, \h \R \X ...) is refused. Character classes follow Unicode 16 (ages.h).
+ * Source: Oniguruma doc/RE, ONIG_SYNTAX_RUBY; tokenizers/src/utils/onig.rs. */
 #pragma once
 
 #include <jansson.h>
@@ -20,7 +20,7 @@ Err regex_compile(const char *pattern, size_t n, bool literal, Regex **out);
 Err pattern_load(const json_t *object, const char *where, Regex **out);
 void regex_free(Regex *);
 
-/* Working memory of matches. A thread needs one Matcher for any number of Regexes. */
+/* The working memory of matches. Each thread needs one Matcher for any number of Regexes. */
 typedef struct Matcher Matcher;
 Matcher *matcher_new(void);
 void matcher_free(Matcher *);

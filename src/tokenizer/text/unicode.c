@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 #include "tokenizer/text/ages.h"
 
-enum { LONGEST_DECOMPOSITION = 32 }; /* U+FDFA has 18 */
+enum { LONGEST_DECOMPOSITION = 32 }; /* the longest, of U+FDFA, has 18 characters */
 
 static bool is_ascii(const char *s, size_t n) {
     for (size_t i = 0; i < n; i++)
@@ -29,7 +29,7 @@ typedef struct Part {
     int change;
 } Part;
 
-/* Stable counting sort of [v, v + n) by combining class (all below 256). */
+/* Sorts [v, v + n) by combining class, which is below 256, with a stable counting sort. */
 static void sort_marks(Part *v, size_t n) {
     bool sorted = true;
     for (size_t i = 1; i < n && sorted; i++) sorted = combining_class(v[i - 1].c) <= combining_class(v[i].c);
@@ -86,9 +86,9 @@ static bool compose_pair(Part *a, Part b) {
     return true;
 }
 
-/* The canonical composition algorithm. Marks that do not compose with their starter follow it. */
+/* Runs the canonical composition algorithm. Marks that do not compose with their starter follow the starter. */
 static void recompose(Part *v, size_t count, Edit *e) {
-    size_t waiting = 0; /* v[0 .. waiting) */
+    size_t waiting = 0; /* number of waiting marks, which are v[0 .. waiting) */
     Part starter = {0, 0};
     bool has = false;
     unsigned last = 0; /* combining class of the last waiting mark */

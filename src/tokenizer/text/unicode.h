@@ -7,13 +7,13 @@
 
 #include "tokenizer/text/aligned.h"
 
-/* Appends a normalization form of the text: NFD by default, NFKD with compat, NFC with compose, and NFKC with
+/* Appends a normalization form of the text: NFD by default, NFKD with `compat`, NFC with `compose`, and NFKC with
  * both. Composed characters have the origins that the crate unicode_normalization_alignments computes for the
  * `tokenizers` library. */
 void unicode_normalize(View text, bool compat, bool compose, Aligned *out);
 /* Appends the text with each character's full lower-case mapping, without context (no final sigma). */
 void unicode_lower(View text, Aligned *out);
-/* The number of bytes of the extended grapheme cluster at the beginning of the text (Unicode Standard Annex
+/* Returns the number of bytes of the extended grapheme cluster at the beginning of the text (Unicode Standard Annex
  * 29). */
 size_t unicode_cluster(const char *text, size_t n);
 bool unicode_is_space(uint32_t character); /* White_Space */

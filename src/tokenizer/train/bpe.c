@@ -1,6 +1,6 @@
-/* A word is a list of token ids. `pairs` has the count of each pair of neighbours. The queue has the pairs in
- * order of their counts, each with the words that contain the pair. A count in the queue may be outdated, so
- * it is compared with the current count when the pair reaches the front. */
+/* A word is a list of token ids. `pairs` has the number of occurrences of each pair of neighbours. The queue has the
+ * pairs in the order of these counts. Each entry lists the words that contain the pair. A count in the queue may be
+ * outdated, so it is compared with the current count when the pair reaches the front. */
 #include "tokenizer/train/bpe.h"
 
 #include <stdbool.h>
@@ -17,7 +17,7 @@
 
 enum { BYTES = 256, PROGRESS_EVERY = 1000 };
 
-typedef struct Places { /* words, in ascending order */
+typedef struct Places { /* indices of words, in ascending order */
     int32_t *v;
     size_t n, cap;
 } Places;
@@ -25,7 +25,7 @@ typedef struct Places { /* words, in ascending order */
 typedef struct Pair {
     uint64_t key; /* left id << 32 | right id */
     int64_t count;
-    Places fresh;   /* words that gained this pair after it was last queued */
+    Places fresh;   /* words that gained this pair after the pair was last queued */
     int64_t merged; /* index in the list of merges + 1; 0 if the pair is not merged */
 } Pair;
 
@@ -49,11 +49,11 @@ typedef struct Trainer {
     size_t num_pairs, pairs_cap;
     uint32_t *slots; /* pair + 1; 0 if the slot is free */
     size_t mask;
-    uint32_t *touched; /* pairs with fresh words */
+    uint32_t *touched; /* indices of the pairs with fresh words */
     size_t num_touched, touched_cap;
     Queued *queue; /* a binary heap */
     size_t queue_n, queue_cap;
-    uint64_t *merges; /* keys; UINT64_MAX: the same pair was merged again later */
+    uint64_t *merges; /* keys of pairs; UINT64_MAX if the same pair was merged again later */
     size_t num_merges, merges_cap;
 } Trainer;
 
@@ -129,7 +129,7 @@ static Pair *pair_at(Trainer *t, int32_t left, int32_t right) {
     return &t->pairs[t->slots[slot] - 1];
 }
 
-/* Adds `count` to the occurrences of the pair, for all repetitions of `word`. */
+/* Adds `count` occurrences of the pair for each repetition of `word` in the texts. */
 static void change(Trainer *t, int32_t left, int32_t right, int64_t count, int32_t word) {
     Pair *p = pair_at(t, left, right);
     p->count += count;
@@ -166,7 +166,7 @@ static Err add_token(Trainer *t, const char *text, size_t n, int32_t *id) {
     return vocab_add(t->tokens, text, n, *id);
 }
 
-/* Adds the special tokens, and then the characters that spell bytes, in order of the characters. */
+/* Adds the special tokens, and then the characters that represent bytes, in the order of the characters. */
 static Err add_alphabet(Trainer *t, const Training *c) {
     int32_t id;
     t->tokens = vocab_new();

@@ -1,7 +1,7 @@
 /* The `tokenizers` library builds a suffix array of all words, and uses the inner nodes of the suffix tree.
- * These are the substrings that at least two different characters follow (the end of a word counts as a
- * character). Pieces are short, so this code sorts suffixes only by their first 17 characters. The character
- * 0 separates words. */
+ * The inner nodes are the substrings that at least two different characters follow (the end of a word counts as a
+ * character). Pieces are short, so this code sorts suffixes only by their first 17 characters. The words are
+ * separated by the character 0. */
 #include "tokenizer/train/seeds.h"
 
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static uint32_t *flatten(const Words *w, size_t *n) {
     return out;
 }
 
-/* Adds each character, with its number of occurrences in the texts. */
+/* Adds each character and its number of occurrences in the texts. */
 static void find_characters(const Words *w, const uint32_t *flat, Candidates *out) {
     int64_t *counts = mem_zero(UNICODE, sizeof *counts);
     for (int32_t i = 0; i < words_number(w); i++) {
@@ -68,7 +68,8 @@ static void find_characters(const Words *w, const uint32_t *flat, Candidates *ou
     free(counts);
 }
 
-/* The length of the common prefix, at most COMPARED; it is COMPARED if both words end after it. */
+/* Returns the length of the common prefix, at most COMPARED. It is COMPARED if both words end after the common
+ * prefix. */
 static int common(const uint32_t *a, const uint32_t *b) {
     int n = 0;
     for (; n < COMPARED && a[n] == b[n]; n++)

@@ -1,5 +1,5 @@
 /* The initial pieces of a unigram model: every character of the words, then the substrings that at least two
- * different characters follow, in descending order of count * length. Source: Kudo 2018 (arXiv:1804.10959)
+ * different characters follow, in descending order of count times length. Source: Kudo 2018 (arXiv:1804.10959)
  * section 3.2; tokenizers/src/models/unigram/trainer.rs, make_seed_sentence_pieces. */
 #pragma once
 
@@ -9,8 +9,8 @@ enum { LONGEST_PIECE = 16 }; /* maximum number of characters */
 
 typedef struct Seeds {
     Vocab *texts;
-    double *counts; /* by id; the count of a substring is multiplied by its length */
-    int32_t chars;  /* smaller ids are single characters */
+    double *counts; /* [id], where the count of a substring is multiplied by its length */
+    int32_t chars;  /* number of single characters, which have the first ids */
 } Seeds;
 
 /* Finds at most max(limit, number of characters + 1) pieces. Fills `out`, which must be zero; call seeds_free

@@ -16,7 +16,7 @@ struct Words {
     PreTokenizerWork *work;
     Matcher *matcher;
     Vocab *vocab;
-    int64_t *counts; /* count of each word, by id in `vocab` */
+    int64_t *counts; /* the count of each word, indexed by its id in `vocab` */
     size_t cap;
     Err err;
 };
@@ -75,7 +75,7 @@ Err words_add(Words *w, const char *text, size_t n) {
     }
     Err e = normalizer_run(w->normalizer, w->matcher, text, n, 0, &normal);
     for (size_t i = 0; i < normal.count; i++)
-        /* each piece counts as the beginning of a text, as in the `tokenizers` library */
+        /* as in the `tokenizers` library, each piece counts as the beginning of a text */
         normal.at[i] = (Origin){0, 0};
     if (!e.code) e = pretokenizer_run(w->pre, w->work, w->matcher, aligned_view(&normal), count_word, w);
     str_free(&repaired), aligned_free(&normal);

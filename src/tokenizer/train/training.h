@@ -1,4 +1,4 @@
-/* The words of texts with their counts, and the options. The trainers of tokenizers share them. */
+/* The words of texts with their counts, and the options of training. All trainers of tokenizers use them. */
 #pragma once
 
 #include <jansson.h>
@@ -27,7 +27,7 @@ typedef struct Training {
     const char *const *special;
     size_t num_special;
     /* BPE: called after every 1000 merges with the number of tokens. Unigram: called before each round with
-     * the number of pieces. NULL: never called. */
+     * the number of pieces. NULL means that it is never called. */
     void (*progress)(void *ctx, int64_t tokens);
     void *ctx;
 } Training;

@@ -10,21 +10,22 @@
 #include "tokenizer/train/seeds.h"
 
 static const char UNK[] = "<unk>", METASPACE[] = "\xE2\x96\x81";
-static const double SHRINK = 0.75; /* fraction of pieces that a round keeps */
+static const double SHRINK = 0.75; /* the fraction of the pieces that a round keeps */
 static const double LEAST_COUNT = 0.5;
 static const double UNK_PENALTY = 10;
 enum { SEEDS = 1000000, SUB_ITERATIONS = 2 };
-enum { LONGEST_WORD = 1 << 22 }; /* bytes; a lattice needs up to 512 bytes per byte */
+/* maximum bytes of a word; a lattice needs up to 512 bytes per byte of the word */
+enum { LONGEST_WORD = 1 << 22 };
 
 /* Pieces have the same order as in the `tokenizers` library, because the order determines sums and ties.
  * Piece 0 represents unknown characters. */
 typedef struct Trainer {
     const Words *words;
     Seeds seeds;
-    int32_t *seed; /* [n] seed of each piece */
+    int32_t *seed; /* [n], the seed of each piece */
     double *scores, *expected;
     int32_t n;
-    double least;  /* least score of a piece */
+    double least;  /* the minimum score of a piece */
     int32_t limit; /* number of pieces at which pruning ends, 1.1 times the vocabulary size */
     Trie *trie;
     Lattice *lattice;
@@ -120,11 +121,10 @@ static int by_loss(const void *x, const void *y) {
 
 typedef enum Fate { DROP, KEEP, WEIGH } Fate;
 
-/* Computes the loss of likelihood if a piece is dropped: in the best splits of words, the piece would be
- * replaced by the best split of its text into other pieces. `freq` has the number of occurrences of each
- * piece. To compute `after`, the length of this split should be added, as in SentencePiece. Version 0.23 of
- * tokenizers instead adds the number of all pieces, which overstates the loss of frequent pieces; this code
- * follows tokenizers. */
+/* Computes the loss of likelihood if a piece is dropped. In the best splits of words, the best split of the piece's
+ * text into other pieces would replace the piece. `freq` has the number of occurrences of each piece. For `after`,
+ * SentencePiece adds the length of this split. Version 0.23 of tokenizers instead adds the number of all pieces,
+ * which overstates the loss of frequent pieces. This code follows tokenizers. */
 static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, double words, double *loss) {
     size_t n;
     const char *text = vocab_text(t->seeds.texts, t->seed[piece], &n);
@@ -188,7 +188,7 @@ static void run(Trainer *t, const Training *c) {
 typedef struct Piece {
     int32_t seed;
     double score;
-    int32_t place; /* index in the selection, for ties */
+    int32_t place; /* index in the selection, which decides ties */
 } Piece;
 
 static int by_score(const void *x, const void *y) {
@@ -197,8 +197,8 @@ static int by_score(const void *x, const void *y) {
     return (a->place > b->place) - (a->place < b->place);
 }
 
-/* Selects all characters, then pieces until the list is full, and sorts them by score. A character that was
- * dropped gets the least score plus a multiple of STEP that grows with each dropped character. */
+/* Selects all characters, then pieces until the list is full, and sorts them by score. A character that was dropped
+ * gets the minimum score plus a multiple of STEP, which increases with each dropped character. */
 static size_t choose(const Trainer *t, size_t wanted, Piece *out) {
     static const double STEP = 0.0001;
     const size_t chars = (size_t)t->seeds.chars;
@@ -244,7 +244,7 @@ static Err finish(Trainer *t, const Training *c, Vocab *vocab, json_t *list) {
     for (size_t i = 0; i < chosen && !e.code; i++) {
         size_t n;
         const char *text = vocab_text(t->seeds.texts, pieces[i].seed, &n);
-        if (vocab_id(vocab, text, n) < 0) /* otherwise the text is a special token */
+        if (vocab_id(vocab, text, n) < 0) /* otherwise, the text is a special token */
             e = add_entry(vocab, list, text, n, pieces[i].score);
     }
     free(pieces);

@@ -1,9 +1,9 @@
-/* Trains a unigram language model. It begins with many pieces. Expectation maximisation then alternates with
- * the removal of the pieces whose removal reduces the likelihood least, until the vocabulary is small enough.
- * Algorithm and constants are those of the `tokenizers` library on the same pre-tokens. The library sums over
- * words in random order, so scores agree only up to the rounding of these sums. There are two differences:
- * the character 0 is never a piece, and a special token that also occurs in the text has only one entry.
- * Source: Kudo 2018 (arXiv:1804.10959); tokenizers/src/models/unigram/trainer.rs. */
+/* Trains a unigram language model. Training begins with many pieces. Expectation maximisation then alternates with
+ * the removal of the pieces that contribute least to the likelihood, until the vocabulary is small enough. The
+ * algorithm and its constants are those of the `tokenizers` library. The library sums over words in random order, so
+ * scores differ by the rounding of these sums. There are two other differences: the character 0 is never a piece, and
+ * a special token that also occurs in the text has only one entry. Source: Kudo 2018 (arXiv:1804.10959);
+ * tokenizers/src/models/unigram/trainer.rs. */
 #pragma once
 
 #include "tokenizer/train/training.h"
