@@ -1,6 +1,6 @@
 # Every shell script of ci/ and tools/ sources this file first: `. "$(dirname "$0")/../ci/common.sh"`. The scripts run
-# in the root of the repository. --help prints the comment at the top of the script. An invalid argument ends the script
-# with a one-sentence message and exit status 2.
+# in the root of the repository. The option --help prints the comment at the top of the script. An invalid argument ends
+# the script with a message of one sentence and exit status 2.
 script=$(realpath "$0")
 called_from=$PWD
 cd "$(dirname "$script")/.." || exit
@@ -13,26 +13,26 @@ refuse() {
   exit 2
 }
 
-# need TOOL...: refuses to run unless this machine has all of these programs.
+# need TOOL...: ends the script unless this machine has all of these programs.
 need() {
   local tool
   for tool; do command -v "$tool" >/dev/null || refuse "there is no $tool on this machine: install it (ci/install-deps), or set PATH"; done
 }
 
-# in_callers PATH: the absolute path of a command-line argument, which is relative to the caller's folder.
+# in_callers PATH: prints the absolute path of a command-line argument, which is relative to the caller's folder.
 in_callers() { (cd "$called_from" && realpath -m "$1"); }
 
-# at_most COUNT WORD...: refuses more than COUNT arguments.
+# at_most COUNT WORD...: ends the script if there are more than COUNT arguments.
 at_most() {
   local count=$1
   shift
   [ $# -le "$count" ] || refuse "unexpected argument '${*:count + 1:1}': see $script --help"
 }
 
-# whole NAME VALUE: refuses a value that is not a whole number of at least 1.
+# whole NAME VALUE: ends the script unless the value is an integer of at least 1.
 whole() { [[ $2 =~ ^0*[1-9][0-9]{0,17}$ ]] || refuse "$1 '$2' is not a whole number of at least 1"; }
 
-# one_of WHAT 'CHOICES' WORD...: refuses a word that is not one of the choices.
+# one_of WHAT 'CHOICES' WORD...: ends the script unless each word is one of the choices.
 one_of() {
   local what=$1 choices=$2 word choice
   shift 2
@@ -42,9 +42,9 @@ one_of() {
   done
 }
 
-# run_steps FOLDER STEP...: runs every step, even if an earlier one failed. Step X is the function step_X; its output is
-# written to FOLDER/X.log, and status 77 means that it was skipped. print_verdicts prints the results and ends the
-# script.
+# run_steps FOLDER STEP...: runs every step, even if an earlier one failed. Step X is the function step_X. Its output is
+# written to FOLDER/X.log, and status 77 means that it was skipped. The function print_verdicts prints the results and
+# ends the script.
 run_steps() {
   local folder=$1 step begin verdict
   shift

@@ -1,7 +1,7 @@
 """Code that all Python scripts share: the command line, errors, and the format of files of results.
 
---help prints the script's docstring. A script that gets an invalid argument prints an error message and exits with
-status 2; a script that fails exits with status 1."""
+--help prints the script's docstring. For an invalid argument, a script prints an error message and exits with status 2.
+After a failure, it exits with status 1."""
 import argparse
 import importlib.util
 import json
@@ -15,13 +15,13 @@ import tempfile
 
 
 class Failed(Exception):
-    """The arguments are valid, but the work cannot be done; the text states the reason."""
+    """Raised if the arguments are valid, but the work cannot be done. The text states the reason."""
 
 
 class Command(argparse.ArgumentParser):
     """The parser of a script's command line. description: the script's docstring. packages: modules outside the
-    standard library that the script needs. A script must parse its arguments before it imports these, so that --help
-    and messages about invalid arguments work without them."""
+    standard library that the script needs. A script must parse its arguments before it imports these modules, so that
+    --help and messages about invalid arguments work without them."""
 
     def __init__(self, description, packages=""):
         super().__init__(description=description, allow_abbrev=False)
@@ -55,13 +55,13 @@ class Command(argparse.ArgumentParser):
 
 
 def words_of(error):
-    """The message of an OSError, without the error number."""
+    """Returns the message of an OSError without the error number."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def self_test(check, cases):
-    """Tests a checker. cases: pairs of a tree's files, {name: text}, and the number of errors that check(tree) must
-    find in it."""
+    """Tests a checker. A case consists of the files of a tree, {name: text}, and the number of errors that check(tree)
+    must find."""
     for files, expected in cases:
         with tempfile.TemporaryDirectory() as folder:
             for path, text in ((pathlib.Path(folder, name), text) for name, text in files.items()):
@@ -108,7 +108,7 @@ def program(text):
 # ---- results ----
 
 def result_file(text):
-    """An argument type: a file for results. Checks that it can be written before minutes of measuring, not after."""
+    """An argument type: a file for results. Checks that the file can be written, before a long measurement begins."""
     path = pathlib.Path(os.path.realpath(text))
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"'{text}' cannot be written")
@@ -116,14 +116,14 @@ def result_file(text):
 
 
 def has_records(value):
-    """Whether a value contains a list of objects at any depth."""
+    """Returns whether a value contains a list of objects at any depth."""
     if isinstance(value, dict):
         return any(map(has_records, value.values()))
     return isinstance(value, list) and any(isinstance(x, dict) for x in value)
 
 
 def compact(value, indent="\n"):
-    """Formats JSON so that a value without lists of objects is on one line, which puts each record on a line."""
+    """Formats JSON so that a value without lists of objects is on one line. Each record is therefore on one line."""
     if not has_records(value):
         return json.dumps(value)
     inner = indent + " "
@@ -149,7 +149,7 @@ def read_json(path):
 
 
 def write_json(path, result):
-    """Replaces the file atomically, so that readers never see a partially written file. A symlink is kept."""
+    """Replaces a file atomically, so that readers never find a partially written file. A symlink is preserved."""
     path = pathlib.Path(os.path.realpath(path))
     temporary = path.with_name(path.name + ".part")
     temporary.write_text(compact(result) + "\n")

@@ -1,23 +1,23 @@
-/* `planted TOOL` runs a kernel with a fault that this tool of compute-sanitizer must find. If the tool does
- * not find it, its verdict on other programs is worthless. The exit status is 0 in spite of the fault, so
- * that only the tool's own exit status can report it. */
+/* `planted TOOL` runs a kernel with a fault that the given tool of compute-sanitizer must find. If the tool does not
+ * find the fault, its verdict on other programs is meaningless. The exit status is 0 despite the fault, so that only
+ * the tool's exit status can report the fault. */
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { THREADS = 64, WARP = 32 };
 
-/* memcheck: the last thread writes past the end of y. */
+/* For memcheck: the last thread writes past the end of y. */
 static __global__ void writes_beyond(const int *, int *y) { y[threadIdx.x + 1] = 1; }
 
-/* racecheck: a thread reads what a thread of the other warp writes, without a barrier. */
+/* For racecheck: a thread reads a value that a thread of the other warp writes, without a barrier. */
 static __global__ void races(const int *, int *y) {
     __shared__ int s[THREADS];
     s[threadIdx.x] = y[threadIdx.x];
     y[threadIdx.x] = s[THREADS - 1 - threadIdx.x];
 }
 
-/* synccheck: the first thread of the warp's upper half waits with a mask that excludes it. */
+/* For synccheck: the first thread of the warp's upper half waits with a mask that does not contain this thread. */
 static __global__ void waits_apart(const int *, int *y) {
     const unsigned lower = 0xffff;
     if (threadIdx.x <= WARP / 2) {
@@ -27,7 +27,7 @@ static __global__ void waits_apart(const int *, int *y) {
     }
 }
 
-/* initcheck: reads x, which has not been initialized. */
+/* For initcheck: the kernel reads x, which has not been initialized. */
 static __global__ void reads_nothing(const int *x, int *y) { y[threadIdx.x] = x[threadIdx.x]; }
 
 static const struct {

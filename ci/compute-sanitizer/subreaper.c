@@ -1,6 +1,6 @@
-/* TreeLauncherSubreaper PROGRAM [ARGUMENT ...]: compute-sanitizer starts programs through a helper of this
- * name, which its Python wheel lacks. The helper runs the program, adopts and awaits orphaned descendants,
- * and exits with the program's status. */
+/* TreeLauncherSubreaper PROGRAM [ARGUMENT ...]: compute-sanitizer starts programs through a helper with this name,
+ * which its Python wheel does not contain. The helper runs the program, adopts orphaned descendants and waits for
+ * them, and exits with the program's status. */
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

@@ -1,6 +1,6 @@
-"""Texts that tokenizers often get wrong, and the original libraries' results for them: emoji sequences, combining
-marks, CJK, right-to-left text, NULs, invalid UTF-8, line ends, blanks, contractions in unusual case, digits,
-spelled-out tokens."""
+"""Texts that tokenizers often process incorrectly, and the results of the original libraries for these texts. They
+contain emoji sequences, combining marks, CJK, right-to-left text, NULs, invalid UTF-8, line ends, blanks, contractions
+in unusual case, digits, and the texts of tokens."""
 import base64
 import json
 
@@ -38,7 +38,7 @@ def text(rng, added):
             low, high = rng.choice(RANGES)
             out.append("".join(chr(rng.randint(low, high)) for _ in range(rng.randrange(1, 8))))
     raw = "".join(c for c in "".join(out) if not 0xD800 <= ord(c) < 0xE000).encode()
-    if rng.random() < 0.1:  # break it: cut, or spoil bytes
+    if rng.random() < 0.1:  # damages the text: truncates it, or changes bytes
         raw = bytearray(raw[rng.randrange(len(raw) + 1):])
         for _ in range(rng.randrange(4)):
             if raw: raw[rng.randrange(len(raw))] = rng.randrange(256)
@@ -53,8 +53,8 @@ def theirs(tok, raw, flags):
 
 
 def original(path):
-    """Returns for a tokenizer file of any kind: the arguments of tests/compare/tokenize, a function that tokenizes with
-    the original library, and the special tokens."""
+    """Returns three values for a tokenizer file of any kind: the arguments of tests/compare/tokenize, a function that
+    tokenizes with the original library, and the special tokens."""
     if path.endswith(".model"):
         import sentencepiece
         model = sentencepiece.SentencePieceProcessor(model_file=path)
@@ -62,7 +62,7 @@ def original(path):
             ids = model.encode_as_ids(raw.decode("utf-8", errors="replace"))
             return ids, model.decode_ids(ids)
         def offsets(raw, ids):
-            # this version counts bytes; Megatron-LM counts characters, as older versions do
+            # this version counts bytes; Megatron-LM and older versions count characters
             proto = model.decode(ids, return_type="proto")
             return [len(proto.text.encode()[:piece.begin].decode()) for piece in proto.pieces]
         run.offsets = offsets
@@ -92,20 +92,20 @@ def original(path):
 
 
 def hf_spans(tok, text, flags):
-    """The spans of characters that the tokens stand for."""
+    """Returns the spans of characters that the tokens represent."""
     tok.encode_special_tokens = bool(flags & AS_TEXT)
     return tok.encode(text, add_special_tokens=bool(flags & ADD_SPECIAL)).offsets
 
 
 def spm_spans(model, text):
-    proto = model.encode(text, return_type="proto")  # in bytes
+    proto = model.encode(text, return_type="proto")  # spans count bytes
     characters = lambda at: len(proto.text.encode()[:at].decode())
     return [(characters(piece.begin), characters(piece.end)) for piece in proto.pieces]
 
 
 def begins(tok, raw, ids):
-    """The index of the character at which each token begins; nothing if encoding gives other ids, or if the ids decode
-    to another text."""
+    """Returns the index of the character at which each token begins. Returns nothing if encoding results in other ids,
+    or if the ids decode to another text."""
     s = raw.decode("utf-8", errors="replace")
     tok.encode_special_tokens = False
     encoding = tok.encode(s, add_special_tokens=False)
@@ -122,14 +122,14 @@ def gpt2(vocab, merges):
 
 
 def fnv(data):
-    """The 64-bit FNV-1a hash."""
+    """Returns the 64-bit FNV-1a hash."""
     h = 0xCBF29CE484222325
     for byte in data: h = (h ^ byte) * 0x100000001B3 % 2**64
     return f"{h:016x}"
 
 
 def matches(pattern, characters):
-    """The characters that the library's regex matches."""
+    """Returns the characters that the library's regex matches."""
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "removed", invert=True)
     return [ord(x) for i in range(0, len(characters), 4096)
             for piece, _ in split.pre_tokenize_str("".join(map(chr, characters[i:i + 4096]))) for x in piece]

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Writes cases.json next to chat templates: what transformers makes of conversations, and of many short templates.
+"""Writes cases.json next to chat templates. It has the texts that transformers renders for conversations, and for many
+short templates.
 
 usage: tools/oracle/chat_templates.py tests/data/chat
 
-The templates *.jinja are our own. They use the constructs of the templates of well-known models. "rendered" has the
-text of each conversation with each template, or null if the template raises an error. "ids" has the ids of the texts
-of "llama", for the tokenizer tests/data/tokenizer/llama3.json. "snippets" are pairs of a template and its text or
-null, with the variables "variables": the expressions of expressions.txt, and the templates of snippets.txt, one per
-line, in which \\n, \\r and \\t are control characters. The time is that of "now"."""
+The templates *.jinja were written for these tests. They use the constructs of the templates of well-known models.
+"rendered" has the text of each conversation with each template, or null if the template raises an error. "ids" has the
+ids of the texts of "llama", for the tokenizer tests/data/tokenizer/llama3.json. "snippets" are pairs of a template and
+its text or null, rendered with the variables "variables". The templates are the expressions of expressions.txt and the
+lines of snippets.txt, in which \\n, \\r and \\t are control characters. The time is "now"."""
 import copy, datetime, json, os, pathlib
 
 from cli import Command
@@ -105,7 +106,7 @@ VARIABLES = {
 
 def text_of(render):
     try: return render()
-    except Exception: return None  # jinja2's errors, and those of Python that it does not catch
+    except Exception: return None  # errors of jinja2, and errors of Python that it does not catch
 
 
 def lines_of(name):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Encodes random and awkward texts with the library of a tokenizer's file (tokenizers, sentencepiece or tiktoken) and
 with build/<preset>/tests/tokenize. Every id, every decoded byte and, except with tiktoken, the characters that each id
-stands for must be equal.
+represents must be equal.
 
 usage: tools/oracle/compare_tokenizer.py --program build/cpu/tests/tokenize FILE... [--count 10000] [--seed 1]
 
-If anything differs, prints the first such texts and exits with status 1. A FILE is a tokenizer.json, a .model, a
+If any result differs, prints the first such texts and exits with status 1. A FILE is a tokenizer.json, a .model, a
 .tiktoken, or GPT-2's pair as "vocab.json,merges.txt"."""
 import random, struct, subprocess
 
@@ -42,7 +42,7 @@ def main(a):
     for path in a.files:
         try:
             arguments, theirs, added = original(path)
-        except Exception as e:  # the libraries have no other
+        except Exception as e:  # the libraries raise no other exceptions
             raise Failed(f"{path} is nothing that its library reads: {e}") from None
         ours, rng = Ours(a.program, *arguments), random.Random(a.seed)
         bad = 0

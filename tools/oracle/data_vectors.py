@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes tests/unit/data/vectors.h: the results of Megatron-LM's own data code, numpy and torch for the cases of the
-unit tests.
+"""Writes tests/unit/data/vectors.h, the results of Megatron-LM's data code, numpy and torch for the cases of the unit
+tests.
 
 usage: tools/oracle/data_vectors.py MEGATRON_LM > tests/unit/data/vectors.h
 
 MEGATRON_LM is a checkout of NVIDIA/Megatron-LM with megatron/core/datasets/helpers_cpp built (make in that folder).
-Case digests are the MD5 of the first samples in order, each as tokens, labels (int64), loss mask (float32), position
-ids and, for each row of the attention mask, its first visible column (int64). Digests of masked datasets have tokens,
-labels, loss mask, then token types, the sentence label and the length (BERT), or the decoder's length, encoder tokens
-and the encoder's length (T5). """
+The digest of a case is the MD5 of the first samples in order. A sample consists of tokens, labels (int64), loss mask
+(float32), position ids and, for each row of the attention mask, its first visible column (int64). Digests of masked
+datasets have tokens, labels, loss mask, and then token types, the sentence label and the length (BERT), or the
+decoder's length, encoder tokens and the encoder's length (T5). """
 
 import contextlib
 import hashlib
@@ -117,7 +117,8 @@ def case(name, sizes, seq=4, blend=None, per_split=None, split=None, flags=False
 
 
 class MaskedTokenizer(Tokenizer):
-    """A tokenizer with 1000 ids: multiples of 3 from 200 on continue a word, and the last 100 ids are sentinels."""
+    """A tokenizer with 1000 ids. Multiples of 3 that are at least 200 continue a word, and the last 100 ids are
+    sentinels."""
     cls, sep, mask, bos, eos = 101, 102, 103, 101, 102
 
     def __init__(self, pad):
@@ -148,7 +149,7 @@ def masked_digest(dataset, count, pad, encoder):
         parts = [s["text_dec"] if encoder else s["text"], numpy.where(real, s["labels"], 0),
                  s["loss_mask"].astype(numpy.float32)]
         if encoder:
-            dataset._pad_token_id = -1  # which no text has, so that the mask shows the length
+            dataset._pad_token_id = -1  # no text has this id, so the mask shows the length
             parts += [real.sum(), s["text_enc"], dataset[i]["enc_mask"].sum()]
             dataset._pad_token_id = pad
         else:
@@ -195,7 +196,7 @@ def samplers():
         for rank in range(dp):
             s = data_samplers.MegatronPretrainingRandomSampler(None, total, consumed, mbs, rank, dp, sharding)
             got = []
-            while len(got) < 6:  # two or more epochs, as the loop of the trainer restarts the sampler
+            while len(got) < 6:  # two or more epochs; like the trainer's loop, restarts the sampler
                 got += list(s)
             rows += [i for batch in got[:6] for i in batch]
         array("int64_t", f"CYCLIC_{mbs}_{dp}_{total}_{consumed}_{int(sharding)}", rows)
@@ -237,7 +238,7 @@ def main():
              cache="cache", flags=True)
         case("keep_last", [50, None, 0], blend=["more"], split="50,50", seq=11, keep_last=True, flags=True)
         case("mock", [1000, 20, 10], seq=1024, mock=True, cache="cache")
-        torch.distributed.get_rank = lambda *_: 0  # masked datasets ask it without a process group
+        torch.distributed.get_rank = lambda *_: 0  # masked datasets call it without a process group
         masked_cases()
     print("static const struct { const char *name; int split; int64_t length, count; const char *md5; } CASES[] = {")
     for name, split, length, count, value in CASES:

@@ -1,4 +1,4 @@
-"""Support for encoders in golden.py: batches of masked sentence pairs, and BERT's two losses; batches and losses of
+"""Support for encoders in golden.py: batches of masked sentence pairs, BERT's two losses, and the batches and losses of
 fine-tuning tasks."""
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ AttentionMaskInterface.register("rotated", eager_mask)
 
 
 class Nothing(torch.nn.Module):
-    """Replaces an embedding that the model must not have: all its rows are zero."""
+    """Replaces an embedding that the model must not have by one whose rows are zero."""
 
     def __init__(self, hidden):
         super().__init__()
@@ -43,12 +43,12 @@ def adapt(model, o):
         embeddings.position_embeddings = Nothing(o["hidden-size"])
     if o.get("bert-no-binary-head") and "num-token-types" not in o:
         embeddings.token_type_embeddings = Nothing(o["hidden-size"])
-    if "activation" not in o and not o.get("task"):  # Megatron-LM's head has the erf form, its MLP the tanh form
+    if "activation" not in o and not o.get("task"):  # Megatron-LM's head has the erf form, and its MLP the tanh form
         model.cls.predictions.transform.transform_act_fn = torch.nn.GELU()
 
 
 def clear_padding(model):
-    """Zeroes the rows of positions up to that of padding, because no other token uses them."""
+    """Sets the rows of positions up to the position of padding to zero, because no other token uses these rows."""
     positions = model.base_model.embeddings.position_embeddings
     if getattr(positions, "padding_idx", None) is not None:
         with torch.no_grad():
@@ -56,7 +56,7 @@ def clear_padding(model):
 
 
 def make_batches(o, rng, pad):
-    """Makes tokens that depend on the previous ones. Samples end with padding (the token `pad`), except for one."""
+    """Returns tokens that depend on the previous tokens. All samples except one end with padding (the token `pad`)."""
     steps, batch, seq, vocab = o["train-iters"], o["global-batch-size"], o["seq-length"], o["vocab-size"]
     successors, shape = rng.integers(MASK + 1, vocab, (vocab, 3)), (steps, batch, seq)
     labels = rng.integers(MASK + 1, vocab, shape)
@@ -67,7 +67,7 @@ def make_batches(o, rng, pad):
     lengths[:, 0] = seq
     there = np.arange(seq) < lengths
     masked = there & (rng.random(shape) < 0.3)
-    masked[..., 1] = True  # at least one in each sample
+    masked[..., 1] = True  # each sample has at least one masked token
     types = there & (np.arange(seq) >= lengths * rng.uniform(0.3, 0.7, lengths.shape)) & (o.get("num-token-types") != 1)
     tokens = np.where(masked, np.where(rng.random(shape) < 0.8, MASK, rng.integers(MASK + 1, vocab, shape)), labels)
     arrays = {"tokens": np.where(there, tokens, pad),
@@ -78,8 +78,8 @@ def make_batches(o, rng, pad):
 
 
 def task_batches(o, rng):
-    """Makes samples whose class mostly depends on their second token. A question has a sample for each choice; their
-    class is the index of the right choice."""
+    """Returns samples whose class mostly depends on their second token. A question has a sample for each choice, and
+    its class is the index of the right choice."""
     choices = 4 if o["task"] == "RACE" else 1
     steps, questions, seq, vocab = o["train-iters"], o["global-batch-size"], o["seq-length"], o["vocab-size"]
     classes = choices if choices > 1 else len(o["class-labels"].split())
@@ -106,7 +106,8 @@ def task_losses(model, x):
 
 
 def without_effect(model):
-    """Names of separate parameters whose gradient is zero up to rounding: the bias that all choices share."""
+    """Returns the names of parameters whose gradient is zero up to rounding, such as the bias that all choices
+    share."""
     return ["classifier.bias"] if "MultipleChoice" in type(model).__name__ else []
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/unit/base/exact_sum_vectors.def: sums of doubles that are computed exactly with Python's fractions and
-rounded once.
+"""Writes tests/unit/base/exact_sum_vectors.def, which has sums of doubles that are computed exactly with Python's
+fractions and rounded once.
 
 usage: tools/oracle/exact_sum.py > tests/unit/base/exact_sum_vectors.def"""
 import random
@@ -19,16 +19,16 @@ def cases():
     yield [1.0]
     yield [-1.0, 2.0**-60]
     yield [1e16, 1.0, -1e16]
-    yield [1.0, 2.0**-53]  # a tie: to even
+    yield [1.0, 2.0**-53]  # a tie, which is rounded to even
     yield [1.0 + 2.0**-52, 2.0**-53]
-    yield [1.0, 2.0**-53, TINY]  # just above a tie
+    yield [1.0, 2.0**-53, TINY]  # slightly above a tie
     yield [-1.0, -(2.0**-53), -TINY]
     yield [TINY, TINY, -3 * TINY]
     yield [2.0**-1022, -TINY]
     yield [HUGE, HUGE, -HUGE]
     yield [HUGE, -HUGE, TINY, 2.0**53]
     yield [-(2.0**32), 2.0**64, -(2.0**96), 1.0]
-    yield [HUGE, 2.0**969]  # the largest that still rounds down
+    yield [HUGE, 2.0**969]  # the largest sum that is rounded down
     for spread in (0, 30, 300, 1000):
         for _ in range(3):
             yield [r.choice([-1, 1]) * r.random() * 2.0 ** r.randint(-spread, min(spread, 1000)) for _ in range(20)]

@@ -1,9 +1,8 @@
-"""Runs PyTorch code in float64 throughout, even if the code requests another precision, and verifies this.
+"""Runs PyTorch code entirely in float64, even if the code requests another precision, and verifies this.
 
 Hugging Face models request other types explicitly in some places: float32 in norms, softmax and rotary tables, and
-bfloat16 in xIELU. `Float64` answers each
-such request with float64, and raises an error if the result of any operation, forward or backward, has another
-floating-point dtype."""
+bfloat16 in xIELU. `Float64` replaces each requested type by float64. It raises an error if the result of any operation,
+forward or backward, has another floating-point dtype."""
 import platform
 
 import numpy
@@ -15,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-# Bloom's own GELU has a constant with only 8 digits.
+# The GELU of Bloom has a constant with only 8 digits.
 transformers.models.bloom.modeling_bloom.BloomGelu = lambda: torch.nn.GELU(approximate="tanh")
 
 
@@ -39,7 +38,8 @@ class _Refuse(TorchDispatchMode):
 
 
 class Float64:
-    """Context manager. Also fixes the number of threads and the algorithms, so that a second run is bitwise equal."""
+    """A context manager. It also sets the number of threads and the algorithms, so that a second run is bitwise
+    equal."""
 
     def __enter__(self):
         torch.set_num_threads(1)
@@ -56,7 +56,7 @@ class Float64:
 
 
 def kind(config):
-    """The class in transformers whose logits are compared."""
+    """Returns the class in transformers whose logits are compared."""
     if "bert" in config.model_type:
         return getattr(transformers, config.architectures[0])
     return transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
@@ -65,13 +65,13 @@ def kind(config):
 def make(config, **how):
     make = getattr(kind(config), "from_config", None) or kind(config)._from_config
     model = make(config, **how)
-    if not getattr(config, "scale_decoder_outputs", True):  # T5 v1.1, which transformers 5 ties all the same
+    if not getattr(config, "scale_decoder_outputs", True):  # T5 v1.1, whose weights transformers 5 always ties
         model.lm_head = torch.nn.Linear(config.d_model, config.vocab_size, bias=False)
     return model
 
 
 def load(folder):
-    """Loads a saved model in float64 throughout, including its tables. Returns the model and the dtype of its saved
+    """Loads a saved model entirely in float64, including its tables. Returns the model and the dtype of its saved
     weights."""
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
     stored = kind(config).from_pretrained(folder, dtype="auto", local_files_only=True)
@@ -84,14 +84,14 @@ def load(folder):
 
 
 def narrowest(tensors):
-    """The name of the narrowest dtype that can represent every number."""
+    """Returns the name of the narrowest dtype that can represent every number."""
     def holds(name):
         return all(torch.equal(t.to(getattr(torch, name)).double(), t.double()) for t in tensors)
     return next(name for name in ("bfloat16", "float16", "float32", "float64") if holds(name))
 
 
 def logits(model, tokens, **encoder):
-    """encoder: the encoder inputs of an encoder-decoder model, whose decoder reads the tokens."""
+    """`encoder` has the encoder inputs of an encoder-decoder model, whose decoder reads the tokens."""
     name = "decoder_input_ids" if encoder else "input_ids"
     with Float64(), torch.no_grad():
         if "bert" not in model.config.model_type:

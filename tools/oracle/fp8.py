@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/data/fp8.txt: FP8 scales according to an independent implementation of Transformer Engine's recipes.
+"""Writes tests/data/fp8.txt, the FP8 scales of an independent implementation of Transformer Engine's recipes.
 
 usage: tools/oracle/fp8.py
 
-Lines, numbers in hex (floats by their bits):
-    scale FLOAT FLOAT FLOAT                amax, largest value, scale of a tensor by its own amax
-    delayed LENGTH MOST_RECENT LARGEST     then STEPS lines:
-    step AMAX SCALE                        the amax of a step and the scale of the next one"""
+The file has the following lines, with numbers in hexadecimal (the bits of floats):
+    scale FLOAT FLOAT FLOAT                amax, largest value, and scale of a tensor from its amax
+    delayed LENGTH MOST_RECENT LARGEST     followed by STEPS lines:
+    step AMAX SCALE                        the amax of a step and the scale of the next step"""
 import math
 import random
 import struct

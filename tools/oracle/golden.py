@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Makes golden cases: the results of PyTorch and Hugging Face transformers in float64 for 20 training steps.
+"""Creates golden cases, which are the results of PyTorch and Hugging Face transformers in float64 for 20 training
+steps.
 
 usage: tools/oracle/golden.py [--out golden] [--set KEY=VALUE ...] [CASE ...]
        tools/oracle/golden.py --check FOLDER ...
 
-Without CASE, all cases in families/*.py are made. --set overrides an option of run.conf, to make cases of other shapes.
-The optimizer step and the learning-rate schedule follow Megatron-LM (per-token loss; see `train`). A case must pass
-witness.py; --check prints how closely existing cases agree with it."""
+Without CASE, creates all cases in families/*.py. --set overrides an option of run.conf, to create cases of other
+shapes. The optimizer step and the learning-rate schedule follow Megatron-LM (per-token loss; see `train`). A case must
+pass witness.py; --check prints the differences between existing cases and the witness."""
 import copy
 import datetime
 import hashlib
@@ -49,8 +50,8 @@ TRAINING = {
 
 
 def initialise(model, rng, zero_centred, dtype):
-    """Draws random weights. Biases and norm gains are at least 0.05 away from 0 and from 1, so that omitting one has an
-    effect."""
+    """Draws random weights. Biases and norm gains differ from 0 and from 1 by at least 0.05, so that their omission has
+    an effect."""
     with torch.no_grad():
         for name, p in [*model.named_parameters(), *moe.buffers(model).items()]:
             if not moe.is_vector(name, p):
@@ -65,7 +66,7 @@ def initialise(model, rng, zero_centred, dtype):
 
 def language(o, rng):
     """Returns a function that draws sequences of a given length from a Markov chain in which each token has a few
-    likely successors, so that there is something to learn."""
+    likely successors, so that the model can learn."""
     steps, batch, vocab = o["train-iters"], o["global-batch-size"], o["vocab-size"]
     successors = rng.integers(0, vocab, (vocab, 3))
 
@@ -96,11 +97,11 @@ def losses(model, x):
 
 
 def train(model, o, conf, batches, losses):
-    """Trains with AdamW as in Megatron-LM: p -= lr * (m_hat / (sqrt(v_hat) + eps) + wd * p), with weight decay on
+    """Trains with AdamW like Megatron-LM: p -= lr * (m_hat / (sqrt(v_hat) + eps) + wd * p), with weight decay on
     tensors of two or more dimensions.
 
-    Returns the curve, the gradients and logits of the first step, and the parameters that PyTorch's own AdamW computes
-    from the same gradients."""
+    Returns the curve, the gradients and logits of the first step, and the parameters that PyTorch's AdamW computes from
+    the same gradients."""
     b1, b2, wd = o["adam-beta1"], o["adam-beta2"], o["weight-decay"]
     params = dict(model.named_parameters())
     m, v, peer = ({n: f(p.detach()) for n, p in params.items()} for f in (torch.zeros_like,
@@ -114,7 +115,7 @@ def train(model, o, conf, batches, losses):
         logits, parts = losses(model, x)
         ahead = [part for n, part in parts.items() if n.startswith("mtp_")]
         loss, mask = sum(parts.values()) - sum(ahead), x["loss_mask"]
-        # Megatron-LM's weight of router losses: the number of all positions divided by the number of counted tokens.
+        # Megatron-LM's weight of router losses is the number of all positions divided by the number of counted tokens.
         balance = routers.losses(*mask.shape) * (mask.numel() / mask.sum())
         total = loss + balance + (mtp.factor(o) * sum(ahead) if ahead else 0)
         grads = dict(zip(params, torch.autograd.grad(total, list(params.values()))))
@@ -221,7 +222,7 @@ def provenance(family, model, arguments):
 
 
 def save_init(family, model, folder, dtype):
-    """Writes exactly the file that save_pretrained writes. It uses a copy, because casting a model to float32 and back
+    """Writes exactly the file that save_pretrained writes. Uses a copy, because casting a model to float32 and back
     would change its rotary table."""
     dtype = getattr(torch, dtype)
     if not hasattr(model, "save_pretrained"):

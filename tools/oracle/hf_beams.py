@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/data/hf/beams.json: the texts that beam search of transformers finds in float64 for models of that
-folder.
+"""Writes tests/data/hf/beams.json, the texts that the beam search of transformers finds in float64 for the models of
+this folder.
 
 usage: tools/oracle/hf_beams.py"""
 import json
@@ -18,7 +18,7 @@ import float64
 FOLDER = Path(__file__).resolve().parents[2] / "tests/data/hf"
 # model, its end token, and the number of new tokens
 MODELS = [("qwen3-moe-windows", 6, 14), ("t5-v1_1", 28, 20), ("t5-original", 5, 20)]
-SEARCHES = [(1, 1.0), (2, 1.0), (3, 0.0), (4, 2.0), (5, 0.6), (5, -1.0)]  # width and length penalty
+SEARCHES = [(1, 1.0), (2, 1.0), (3, 0.0), (4, 2.0), (5, 0.6), (5, -1.0)]  # pairs of a width and a length penalty
 
 
 def found(model, prompt, end, length, width, penalty):

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Makes tests/data/hf: logits of transformers for many variants of config.json, and small models as transformers saves
-them.
+"""Writes tests/data/hf: logits of transformers for many variants of config.json, and small models that transformers has
+saved.
 
 usage: tools/oracle/hf_configs.py [--round-trip PROGRAM] [FAMILY...]
-       FAMILY: only the cases of these families are run, and the others keep their answers
+       FAMILY: only the cases of these families are run; results of other families are unchanged
 
 Each case is a config.json (families/*.py). Its weights are a function of the tensors' names and shapes (tensors.py).
-Its logits are computed by transformers in float64, unless transformers fails on the case. The test functional/convert
-imports every case with `isotron convert` and compares logits. --round-trip instead imports and exports each case with
-PROGRAM, and lets transformers compute the logits of the exported model."""
+transformers computes its logits in float64, unless transformers fails on the case. The test functional/convert
+imports every case with `isotron convert` and compares logits. With --round-trip, PROGRAM instead imports and exports
+each case, and transformers computes the logits of the exported model."""
 import copy
 import datetime
 import json
@@ -47,7 +47,8 @@ def cases():
 
 
 def collapse(found):
-    """Turns {name: shape} into {name with * for the layer and # for the expert: [shape, layers, number of experts]}."""
+    """Converts {name: shape} to {name with * for the layer and # for the expert: [shape, layers, number of
+    experts]}."""
     result = {}
     for name, shape in found.items():
         layer, expert = re.search(r"(?<=\.layers\.|.....\.h\.|.\.block\.|\.blocks\.)\d+",
@@ -61,7 +62,7 @@ def collapse(found):
 
 
 def shapes(config):
-    """The shapes of the tensors that transformers would save."""
+    """Returns the shapes of the tensors that transformers would save."""
     with tempfile.TemporaryDirectory() as folder:
         float64.make(transformers.AutoConfig.for_model(**copy.deepcopy(config))).save_pretrained(folder)
         return {n: shape for n, (_, shape, _) in tensors.read(Path(folder, "model.safetensors")).items()}
@@ -81,13 +82,13 @@ def answer(config):
             tensors.write(Path(folder, "model.safetensors"), {n: tensors.weight(n, s) for n, s in found.items()},
                           {"format": "pt"})
             logits = compute(Path(folder))
-    except Exception as e:  # whatever transformers raises: it has no such model
+    except Exception as e:  # any exception means that transformers has no such model
         return f"{type(e).__name__}: {' '.join(str(e).split())[:160]}", None
     return (found, logits) if np.isfinite(logits).all() else ("logits that are not finite", None)
 
 
 def old_answers():
-    """The stored answers of the families that are not run; shapes are collapsed."""
+    """Returns the stored results of the families that are not run, with collapsed shapes."""
     table, stored = json.loads((OUT / "configs.json").read_text()), tensors.read(OUT / "logits.safetensors")
     found = {}
     for number, case in enumerate(table["cases"]):
@@ -100,8 +101,8 @@ def old_answers():
 
 
 def make_models():
-    """Makes models as save_pretrained writes them. Sequences are longer than windows, and weights are so large that
-    every term matters."""
+    """Writes models with save_pretrained. Sequences are longer than windows, and weights are so large that every term
+    has an effect."""
     moe = SIZES | EXPERTS | ON | {"hidden_size": 24, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4,
                                      "vocab_size": 37, "intermediate_size": 32, "moe_intermediate_size": 8,
                                   "norm_topk_prob": True,
@@ -116,7 +117,7 @@ def make_models():
             ("qwen3-moe-windows", "qwen3_moe", moe, 1, 2), ("t5-original", "t5", t5, 2, 4),
             ("t5-v1_1", "t5", v1_1, 2, 4), ("t5-tied", "t5", v1_1, 2, 1)):
         torch.manual_seed(seed)
-        config = transformers.AutoConfig.for_model(kind, **config)  # transformers 5 itself ties a T5 v1.1
+        config = transformers.AutoConfig.for_model(kind, **config)  # transformers 5 always ties a T5 v1.1
         model = float64.kind(config).from_config(config) if name == "t5-tied" else float64.make(config)
         for part, p in model.named_parameters() if kind == "t5" else ():
             torch.nn.init.normal_(p, float("layer_norm" in part), 0.7)

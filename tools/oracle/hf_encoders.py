@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/data/hf/encoder-*: a small model of each supported class of BERT, Megatron-BERT and RoBERTa, as
-transformers saves it.
+"""Writes tests/data/hf/encoder-*: a small model of each supported class of BERT, Megatron-BERT and RoBERTa, saved by
+transformers.
 
 usage: tools/oracle/hf_encoders.py
 
@@ -42,7 +42,7 @@ def main(_):
         shutil.rmtree(folder, ignore_errors=True)
         torch.manual_seed(seed)
         model = kind(kind.config_class(**SIZES | keys))
-        for part, p in model.named_parameters():  # large enough to show every term
+        for part, p in model.named_parameters():  # so large that every term has an effect
             torch.nn.init.normal_(p, float("orm" in part and "weight" in part or ".ln." in part and "weight" in part),
                                   0.3)
         model.to(torch.bfloat16).save_pretrained(folder)

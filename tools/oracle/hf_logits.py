@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the logits that transformers computes in float64 for a model folder: the file that `isotron convert --check`
-reads.
+"""Writes the logits that transformers computes in float64 for a model folder. `isotron convert --check` reads this
+file.
 
 usage: tools/oracle/hf_logits.py MODEL_DIR OUT.safetensors [--samples 2] [--length N] [--seed 1]
 
@@ -31,15 +31,15 @@ LEAST_MARGIN = 1e-9
 
 
 def read(model, args, length, random):
-    """Draws the inputs of an encoder-decoder model: the encoder's tokens and their number, and the tokens that the
-    model generates from them."""
+    """Draws the inputs of an encoder-decoder model, which are the encoder's tokens and their number, and the tokens
+    that the model generates from them."""
     ends = torch.randint(1, length + 1, (args.samples,), generator=random)
     ends[0] = length
     mask = (torch.arange(length) < ends[:, None]).long()
     ids = torch.randint(model.config.vocab_size, (args.samples, length), generator=random) * mask
     with torch.no_grad():
         tokens = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=length - 1,
-                                # transformers' cache would have layers for the encoder only
+                                # the cache of transformers would only have layers for the encoder
                                 do_sample=False, num_beams=1, use_cache=False)
     logits = float64.logits(model, tokens, input_ids=ids, attention_mask=mask)
     first, second = logits.topk(2).values.unbind(-1)
@@ -68,7 +68,7 @@ def main(args):
                          f"another --seed")
     else:
         tokens = torch.randint(model.config.vocab_size, (args.samples, length), generator=random)
-        if "roberta" in model.config.model_type:  # which does not count the positions of padding
+        if "roberta" in model.config.model_type:  # RoBERTa does not count the positions of padding
             tokens[tokens == model.config.pad_token_id] = model.config.pad_token_id + 1
         found = {"tokens": tokens, "logits": float64.logits(model, tokens)}
     metadata = {

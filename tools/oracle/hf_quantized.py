@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/data/hf/gpt-oss-mxfp4, a small GPT-OSS with weights in MXFP4, and gpt-oss-bf16, the same model in
-bfloat16; and deepseek-fp8, a small DeepSeek-V3 with weights in blocks of FP8, with the logits of the decoded weights.
+"""Writes tests/data/hf/gpt-oss-mxfp4, a small GPT-OSS with weights in MXFP4, and gpt-oss-bf16, the same model in
+bfloat16. Also writes deepseek-fp8, a small DeepSeek-V3 with weights in blocks of FP8 and the logits of the decoded
+weights.
 
 usage: tools/oracle/hf_quantized.py
 
 The numbers and scales of MXFP4 are drawn at random, and decoded by the formulas of OCP's Microscaling Formats (MX)
-Specification 1.0. transformers must decode the same weights; its logits are in gpt-oss-bf16/reference.safetensors."""
+Specification 1.0. transformers must decode the same weights. Its logits are in gpt-oss-bf16/reference.safetensors."""
 import json
 import subprocess
 import sys
@@ -42,14 +43,14 @@ MAGNITUDES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 
 
 def decode(numbers, scales):
-    """numbers: [.., groups, 32] of 4 bits; returns [.., groups * 32]."""
+    """Decodes numbers [.., groups, 32] of 4 bits, and returns [.., groups * 32]."""
     values = np.array(MAGNITUDES + [-x for x in MAGNITUDES])[numbers] * 2.0 ** (scales[..., None].astype(float) - 127)
     return values.reshape(*values.shape[:-2], -1)
 
 
 def quantized(random, shape):
-    """Returns random blocks and scales of a weight [expert, out, in], and the values [expert, in, out]. Scales are
-    around 2^-3, and some are the smallest ones."""
+    """Returns random blocks and scales of a weight [expert, out, in], and the values [expert, in, out]. Most scales are
+    near 2^-3, and some are the smallest possible scales."""
     numbers = random.integers(16, size=(*shape[:2], shape[2] // 32, 32))
     scales = random.integers(122, 127, size=numbers.shape[:3])
     scales[0, 0, 0], scales[-1, -1, 0] = 0, 1
@@ -61,7 +62,7 @@ def quantized(random, shape):
 
 
 def deepseek():
-    """Blocks of 128 x 128, of which the last ones are smaller. torch converts the numbers."""
+    """Quantizes to blocks of 128 x 128, of which the last may be smaller. torch converts the numbers."""
     folder = OUT / "deepseek-fp8"
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("deepseek_v3", **DEEPSEEK))
     with tempfile.TemporaryDirectory() as plain:

@@ -3,25 +3,25 @@
 
 import torch
 
-ROUTER_STD = 0.5  # of the initial weights: clear choices
-CLEAR = 1e-6  # a choice between scores closer than this would be one of rounding, and the case no oracle
-ROUTERS = ("mlp.gate", "mlp.router", "feed_forward.router")  # the ends of their names
+ROUTER_STD = 0.5  # of the initial weights, for clear choices
+CLEAR = 1e-6  # if scores were closer than this, rounding could change the choice
+ROUTERS = ("mlp.gate", "mlp.router", "feed_forward.router")  # the ends of the names of routers
 EXPERT_NAMES = (".mlp.", "gate_proj", "up_proj", "down_proj")
 
 
 def is_vector(name, p):
-    """The biases of packed experts form a matrix, but have no weight decay."""
+    """Returns whether a tensor has the biases of packed experts, which form a matrix but have no weight decay."""
     return p.dim() < 2 or name.endswith("_proj_bias")
 
 
 def buffers(model):
-    """The buffers that files have: balancing biases, and the constants of xIELU."""
+    """Returns the buffers that files contain: balancing biases, and the constants of xIELU."""
     kept = "e_score_correction_bias", "act_fn.beta", "act_fn.eps"
     return {n: b for n, b in model.named_buffers() if n.endswith(kept)}
 
 
 def on_disk(family, tensors):
-    """The tensors under the names and in the shapes that save_pretrained writes: with separate tensors for each expert,
+    """Returns the tensors with the names and shapes that save_pretrained writes. Each expert has separate tensors,
     unless the family packs them."""
     if getattr(family, "packed", False):
         return tensors
@@ -41,7 +41,7 @@ def on_disk(family, tensors):
 
 
 class Routers:
-    """Records a model's routers: their losses, the number of tokens of each expert, and the margin of the choices."""
+    """Records the losses of a model's routers, the number of tokens of each expert, and the margin of the choices."""
 
     def __init__(self, model, o):
         self.o, self.margin, self.seen = o, float("inf"), []
@@ -52,7 +52,7 @@ class Routers:
                 m, out[1], out[1].topk(m.top_k).indices)))
 
     def losses(self, b, s):
-        """The losses of the last pass, which had [b, s] tokens. Also checks its choices."""
+        """Returns the losses of the last pass, which had [b, s] tokens, and checks its choices."""
         o, total = self.o, 0.0
         for m, logits, chosen in self.seen:
             self.look(m, logits.detach())

@@ -1,12 +1,12 @@
-"""Support for layers that predict further tokens (MTP) in golden.py. transformers drops these layers, so that they are
-built here from the layers of its models (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2)."""
+"""Support for layers that predict additional tokens (MTP) in golden.py. transformers omits these layers, so this module
+builds them from the layers of its models (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 2.2)."""
 import torch
 from torch.nn.functional import cross_entropy
 from transformers.masking_utils import create_causal_mask
 
 
 def layers(o):
-    """The options of a model that also has the layers for further tokens, after its own layers."""
+    """Returns the options of a model that also has the layers for additional tokens, after its other layers."""
     more = 1 if o.get("mtp-use-repeated-layer") else o.get("mtp-num-layers", 0)
     freq = o.get("moe-layer-freq")
     return o | {"num-layers": o["num-layers"] + more} | (
@@ -14,7 +14,7 @@ def layers(o):
 
 
 def add(model, o):
-    """Turns the last layers into those that predict further tokens: adds norms and the projection."""
+    """Converts the last layers to layers that predict additional tokens, by adding norms and the projection."""
     h, last = o["hidden-size"], model.model.layers[o["num-layers"]:]
     model.config.num_hidden_layers = o["num-layers"]
     for layer in last:
@@ -25,12 +25,12 @@ def add(model, o):
 
 
 def ahead(x, k):
-    """The elements k positions ahead, and zeros at the end."""
+    """Returns the elements k positions later, followed by zeros."""
     return torch.cat([x[:, k:], torch.zeros_like(x[:, :k])], dim=1)
 
 
 def losses(o):
-    """A function like golden.losses that also returns the losses of further tokens, without their factor."""
+    """Returns a function like golden.losses that also returns the losses of additional tokens, without their factor."""
     def of(model, x):
         decoder, tokens, labels, mask = model.model, x["tokens"][:, :-1], x["tokens"][:, 1:], x["loss_mask"]
         place = torch.arange(tokens.shape[1])[None]
@@ -56,14 +56,15 @@ def losses(o):
 
 
 def factor(o):
-    """The factor of each loss of further tokens in the gradient."""
+    """Returns the factor of each loss of additional tokens in the gradient."""
     return o.get("mtp-loss-scaling-factor", 0.1) / o["mtp-num-layers"]
 
 
 def copies(saved):
-    """The copies of the embedding and of the output layer that files have for each of these layers."""
+    """Returns the copies of the embedding and of the output layer that files have for each layer of multi-token
+    prediction."""
     layers = [name.removesuffix("enorm.weight") for name in saved if name.endswith(".enorm.weight")]
-    words = saved.get("model.embed_tokens.weight")  # a model without these layers may name it otherwise
+    words = saved.get("model.embed_tokens.weight")  # a model without these layers may use another name
     output = saved.get("lm_head.weight", words)
     return {layer + name: x.clone() for layer in layers
             for name, x in {"embed_tokens.weight": words, "shared_head.head.weight": output}.items()}

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Makes tests/data/ops.safetensors: single operations, forward and backward, computed by PyTorch in float64.
+"""Writes tests/data/ops.safetensors, the forward and backward results of single operations, computed by PyTorch in
+float64.
 
 usage: tools/oracle/ops.py [FILE]
 
-Tensors are named <case>/in/<operand>, <case>/out/<operand> and <case>/grad/<operand>; operands and shapes are those of
-kernels/ops.def, and <case>/in/d<y> is the gradient of the output y. Float tensors are F64, positions, ids and labels
-I64. The metadata entry "cases" is a JSON object: for each case "op" (name in kernels/ops.def) and its attributes (names
-as in kernels/attr.h). Optimizers (adamw, sgd) have the input grad [steps, n], and as outputs their state after every
-step [steps, n]. Rotary cases also have in/inv_freq [dim/2] as transformers computes it from the case's base, dim and
-scaling."""
+Tensors are named <case>/in/<operand>, <case>/out/<operand> and <case>/grad/<operand>. Operands and shapes are those of
+kernels/ops.def, and <case>/in/d<y> is the gradient of the output y. Float tensors are F64, and positions, ids and
+labels are I64. The metadata entry "cases" is a JSON object. For each case, it has "op" (the name in kernels/ops.def)
+and the attributes (with names as in kernels/attr.h). Optimizers (adamw, sgd) have the input grad [steps, n], and their
+state after every step [steps, n] as outputs. Rotary cases also have in/inv_freq [dim/2], which transformers computes
+from the case's base, dim and scaling."""
 import json
 import math
 from pathlib import Path
@@ -80,14 +81,14 @@ def activation():
     kinds = {"gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "gelu_erf": F.gelu,
              "quick_gelu": ACT2FN["quick_gelu"], "squared_relu": lambda x: F.relu(x).square(), "swiglu": swiglu}
     for kind, f in kinds.items():
-        # with tails
+        # sizes that leave a remainder
         x = torch.cat([torch.randn(4, 2, 10), torch.linspace(-30, 30, 20).view(1, 2, 10)]).requires_grad_()
         y = f(x)
         record(kind, "activation", {"kind": kind}, {"x": x}, {"y": y}, {"y": torch.randn(y.shape)})
 
 
 def xielu():
-    """The second case has alphas for which softplus is linear, and an eps that matters."""
+    """The second case has alphas for which softplus is linear, and an eps with an effect."""
     for case, alpha_p, alpha_n, beta, eps in (("xielu", 0.3, -0.7, 0.5, -1e-6), ("xielu_steep", 21.5, 30.0, 0.3, -0.6)):
         model = XIELUActivation(beta=beta, eps=eps, dtype=torch.float64)
         with torch.no_grad():
@@ -133,7 +134,7 @@ def rope():
 
 def attention():
     off = -1  # WINDOW_OFF
-    cases = {  # queries s, keys t, groups g, query heads a group r, first_query, window_left, window_right
+    cases = {  # numbers of queries, keys, groups, query heads per group; first_query, window_left, window_right
         "attention_causal": (7, 7, 3, 1, 0, off, 0), "attention_gqa": (7, 7, 2, 3, 0, off, 0),
         "attention_mqa": (5, 5, 1, 4, 0, off, 0), "attention_window": (9, 9, 2, 2, 0, 3, 0),
         "attention_two_sided": (8, 8, 2, 1, 0, 2, 1), "attention_full": (6, 8, 2, 1, 0, off, off),
@@ -154,8 +155,8 @@ def attention():
 
 
 def padded():
-    """Attention with padding: queries see the keys within the length of their sample, either all of these, or only
-    those that are not later than the query."""
+    """Attention with padding. Queries attend to keys within the length of their sample, either to all of them, or only
+    to keys that are not later than the query."""
     for case, (s, t, g, r, right) in {"attention_padded": (6, 6, 2, 1, -1), "attention_padded_causal": (7, 7, 1, 2, 0),
                                       "attention_padded_cross": (4, 7, 1, 2, -1)}.items():
         b, d, lengths = 3, 4, torch.tensor([t, 1, t // 2])
@@ -174,7 +175,7 @@ def padded():
 
 def attention_sink():
     """A sink is computed as ordinary attention with an additional key, whose value is 0 and whose score is the sink of
-    the head (added through the mask). With the window, some queries see no other key."""
+    the head (added through the mask). With the window, some queries attend to no other key."""
     for case, (s, g, r, left, right) in {"attention_sink": (7, 2, 3, -1, 0),
                                          "attention_sink_window": (9, 1, 4, 2, -2)}.items():
         b, d = 2, 5
@@ -198,8 +199,8 @@ def buckets_of(distance, buckets, max_distance, bidirectional):
 
 
 def relative_buckets():
-    """Stores the distances at which a bucket begins, and the buckets. They are computed in float32 as in the original,
-    so not inside Float64. In some cases, a distance is exactly on the boundary between two buckets."""
+    """Stores the distances at which a bucket begins, and the buckets. They are computed in float32 as in the original
+    code, and therefore not inside Float64. In some cases, a distance is exactly on the boundary between two buckets."""
     for buckets, max_distance, bidirectional in ((32, 128, True), (32, 128, False), (64, 1000, True),
                                                  (8, 64, False), (4, 18, False),
                                                  (6, 24, False), (10, 1215, False), (20, 1215, True),
@@ -235,13 +236,13 @@ def attention_bias():
 
 def embedding():
     w, ids = draw(13, 6), torch.randint(0, 13, (2, 9))
-    ids[0, 3:6] = ids[0, 0]  # repeated ids add up
+    ids[0, 3:6] = ids[0, 0]  # the gradients of repeated ids are added
     y = F.embedding(ids, w).transpose(0, 1)
     record("embedding", "embedding", {}, {"id": ids, "w": w}, {"y": y}, {"y": torch.randn(y.shape)})
 
 
 def cross_entropy():
-    """dloss is the mask divided by the number of counted tokens. The columns from `vocab` on are padding."""
+    """dloss is the mask divided by the number of counted tokens. The columns that begin at `vocab` are padding."""
     for case, vocab in (("cross_entropy", 16), ("cross_entropy_padded", 13)):
         logits, label = draw(7, 2, 16, std=3.0), torch.randint(0, vocab, (2, 7))
         real = logits[..., :vocab].transpose(0, 1)
@@ -262,8 +263,8 @@ def clear_choice(scores, k):
 
 
 def route():
-    """Computes routing densely: all scores are multiplied by a mask of the choices; then the chosen experts are listed
-    in order."""
+    """Computes routing densely. All scores are multiplied by a mask of the choices, and then the chosen experts are
+    listed in order."""
     cases = {  # score, experts, k, groups, group_topk, group_scores, scaling, bias
         "route_topk_softmax": ("topk_softmax", 8, 2, 0, 0, 0, 1.0, False),
         "route_softmax": ("softmax", 7, 3, 0, 0, 0, 2.5, False),
@@ -301,7 +302,7 @@ def route():
 
 
 def sparsemixer():
-    """The router of Phi-3.5-MoE in evaluation, by transformers' code, which has two choices."""
+    """Computes the router of Phi-3.5-MoE in evaluation with the code of transformers, which has two choices."""
     from transformers.models.phimoe.modeling_phimoe import sparsemixer as route
     for case, jitter, std in (("route_sparsemixer", 0.2, 1.0), ("route_sparsemixer_narrow", 0.01, 3.0)):
         logits = draw(5, 3, 9, std=std)
@@ -312,8 +313,8 @@ def sparsemixer():
 
 
 def router_loss():
-    """Megatron-LM's formula: experts / (k T^2) * sum_e tokens_e * sum_t p_te, where tokens are counted by the top k of
-    the scores alone."""
+    """Computes Megatron-LM's formula experts / (k T^2) * sum_e tokens_e * sum_t p_te, where only the top k of the
+    scores determine the counts of tokens."""
     s, b, experts, k = 6, 3, 8, 2
     scores = {"softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid,
               "sqrtsoftplus": lambda x: F.softplus(x).sqrt()}
@@ -335,8 +336,8 @@ def router_loss():
 
 
 def sinkhorn():
-    """Knight, "The Sinkhorn-Knopp algorithm", 2008, with the initial values, constants and stopping criterion of
-    Megatron-LM's moe_utils.py."""
+    """Computes the algorithm of Knight, "The Sinkhorn-Knopp algorithm", 2008, with the initial values, constants and
+    stopping criterion of Megatron-LM's moe_utils.py."""
     logits = torch.randn(5, 3, 4) * 2
     cost = logits.flatten(0, 1).exp()
     rows, columns, change = None, torch.ones(4), 1.0
@@ -349,8 +350,8 @@ def sinkhorn():
 
 
 def experts():
-    """Every expert processes every token; the result is weighted by probabilities that are zero for experts that were
-    not chosen or dropped the token."""
+    """Computes every expert for every token. The results are weighted by probabilities, which are zero for experts that
+    were not chosen or dropped the token."""
     s, b, h, f, n, k = 9, 2, 6, 5, 4, 2
     for case, capacity, pad, by_position in (("experts", 0, False, False), ("experts_drop", 7, False, False),
                                              ("experts_drop_last", 7, False, True), ("experts_pad", 10, True, False)):
@@ -376,7 +377,7 @@ def optimizer():
     rates, n = [0.0, 1e-2, 3e-2], 12
     for case, decay in (("adamw", 0.1), ("adamw_no_decay", 0.0), ("sgd_momentum", 0.1), ("sgd", 0.0)):
         start, grads = draw(n), torch.randn(3, n) * 0.1
-        grads[:, 0] = 0  # a parameter without a gradient still decays
+        grads[:, 0] = 0  # weight decay also applies to a parameter without a gradient
         p = start.detach().clone().requires_grad_()
         if case.startswith("adamw"):
             attributes = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-8}

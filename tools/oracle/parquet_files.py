@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes tests/data/parquet: rows of strings as Apache Arrow writes them, and the same rows as JSON Lines.
+"""Writes tests/data/parquet: rows of strings in files of Apache Arrow, and the same rows as JSON Lines.
 
 usage: tools/oracle/parquet_files.py
 
-CODEC-v1.parquet and CODEC-v2.parquet have data pages of that version, several row groups with several pages each, and a
-column for each encoding. The column `overflow` begins with a dictionary and continues in encoding PLAIN. rows.jsonl has
-the same rows; a null is a missing key. empty-groups.parquet has these rows, and row groups without rows at the
+CODEC-v1.parquet and CODEC-v2.parquet have data pages of version 1 or 2, several row groups with several pages each, and
+a column for each encoding. The column `overflow` begins with a dictionary and continues in encoding PLAIN. rows.jsonl
+has the same rows. A null is a missing key. empty-groups.parquet has these rows, and row groups without rows at the
 beginning, between others and at the end. The files in empty/ have N row groups without rows."""
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ AWKWARD = ["", "\0", "a\tb\r\n\"c\\", "\x7f\x1f", "\u00e9 \u4e2d\u6587", "\U0001
 
 
 def text(i):
-    """A text with a common prefix and a different rest, which is sometimes awkward or long."""
+    """Returns a text with a common prefix and a random end, which is sometimes unusual or long."""
     if i % 6 == 5:
         return AWKWARD[i // 6 % len(AWKWARD)]
     return f"row {'abcde'[:i % 6]}{i * i}" + " and so on" * (9 if i % 20 == 3 else 0)
@@ -49,7 +49,7 @@ OUT.mkdir(parents=True, exist_ok=True)
 
 
 def options(codec, version):
-    # PLAIN_ and RLE_DICTIONARY
+    # the encodings PLAIN_DICTIONARY and RLE_DICTIONARY
     return dict(compression=codec, data_page_version=f"{version}.0", version={"1": "1.0", "2": "2.6"}[version],
                 use_dictionary=["dictionary", "overflow", "nulls"], dictionary_pagesize_limit=150, data_page_size=200,
                 write_batch_size=6, store_schema=False, write_statistics=False, write_page_checksum=codec == "gzip",

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Checks the program's event files with TensorBoard's own reader.
+"""Checks the program's event files with TensorBoard's reader.
 
 usage: tools/oracle/read_events.py PROGRAM
 
 PROGRAM is the test program of tests/unit/train/test_events.c, which writes an event file.
 
-Exit status 77: tensorboard is not installed (pip install tensorboard)."""
+The exit status is 77 if tensorboard is not installed (pip install tensorboard)."""
 import math
 import subprocess
 import sys

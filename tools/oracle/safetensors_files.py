@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/data/safetensors: small files as the safetensors library writes them, and one that it never writes.
+"""Writes tests/data/safetensors: small files of the safetensors library, and a file that the library never writes.
 
 usage: tools/oracle/safetensors_files.py"""
 import json
@@ -16,7 +16,7 @@ import torch
 
 OUT = Path("tests/data/safetensors")
 
-# Element i of every tensor is i - 3 (of unsigned tensors: i), which is exact in every dtype.
+# Element i of every tensor is i - 3 (i in unsigned tensors), which every dtype represents exactly.
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i64": torch.int64,
           "i32": torch.int32, "u8": torch.uint8}
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/unit/infer/sampling_rows.def: the tokens that are drawn from logits with biases, penalties and filters,
-as transformers' logits processors leave them. Presence and frequency penalties follow the formula of OpenAI's
+"""Writes tests/unit/infer/sampling_rows.def, the tokens that are drawn from logits after transformers' logits
+processors have applied biases, penalties and filters. Presence and frequency penalties follow the formula of OpenAI's
 documentation.
 
 usage: tools/oracle/sampling.py > tests/unit/infer/sampling_rows.def"""
@@ -30,7 +30,7 @@ def processed(ids, n_prompt, logits, o):
     if o["min_p"]: x = process.MinPLogitsWarper(o["min_p"])(tokens, x)
     if o["top_k"]: x = process.TopKLogitsWarper(o["top_k"])(tokens, x)
     if o["top_p"]: x = process.TopPLogitsWarper(o["top_p"])(tokens, x)
-    return x[0] if distinct or not o["top_p"] else None  # transformers' nucleus does not order equal logits
+    return x[0] if distinct or not o["top_p"] else None  # the top-p filter of transformers does not order equal logits
 
 
 def rows():

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes tests/unit/optim/schedule_vectors.def: learning rates and weight decays of Megatron-LM's schedules.
+"""Writes tests/unit/optim/schedule_vectors.def, the learning rates and weight decays of Megatron-LM's schedules.
 
 usage: tools/oracle/schedules.py > tests/unit/optim/schedule_vectors.def
        tools/oracle/schedules.py --upstream FOLDER
 
-The formulas are those of the reference trainer (tests/functional/options). --upstream compares the values with those of
-OptimizerParamScheduler in a Megatron-LM source tree, which must be bitwise equal."""
+The formulas are those of the reference trainer (tests/functional/options). --upstream checks that the values are
+bitwise equal to those of OptimizerParamScheduler in a Megatron-LM source tree."""
 import math
 import sys
 import types
@@ -20,7 +20,8 @@ command.parse_args()
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests/functional/options"))
 from trainer import Options, learning_rate, length, weight_decay
 
-# Options, and the samples at which values are computed: boundaries, their neighbours, the middle, and beyond the end.
+# Options, and the samples at which values are computed. These are boundaries, their neighbours, the middle, and a
+# sample beyond the end.
 BASE = "--lr 0.01 --global-batch-size 4"
 LOOK = [0, 1, 4, 39, 40, 41, 200, 299, 300, 301, 399, 400, 401, 4000]
 CASES = [
@@ -56,7 +57,7 @@ def values(o, n):
 
 
 def check_upstream(folder, cases):
-    """Compares with Megatron-LM's own class, which imports only a logger from the rest of Megatron-LM."""
+    """Compares with the class of Megatron-LM, which imports only a logger from other modules of Megatron-LM."""
     sys.modules |= {name: types.ModuleType(name) for name in ("megatron", "megatron.core", "megatron.core.utils")}
     sys.modules["megatron.core.utils"].log_single_rank = lambda *a, **k: None
     sys.path.append(f"{folder}/megatron/core")

@@ -1,5 +1,5 @@
-"""Reads and writes safetensors files, and makes weights that are equal on every machine. Standard library only, because
-the test of convert uses this file too.
+"""Reads and writes safetensors files, and creates weights that are equal on every machine. Uses only the standard
+library, because the test of convert also uses this file.
 
 A tensor is (type, shape, bytes)."""
 
@@ -31,7 +31,8 @@ def read(path):
 
 
 def weight(name, shape):
-    """Pseudorandom numbers in [-0.5, 0.5), or around 1 for the gain of a norm. Each is exact in float32."""
+    """Returns pseudorandom numbers in [-0.5, 0.5), or near 1 for the gain of a norm. float32 represents each number
+    exactly."""
     seed, mask = zlib.crc32(name.encode()), 2**32 - 1
     middle = 0.5 if name.endswith("weight") and ("norm" in name or ".ln_" in name) else -0.5
     numbers = array.array("f")

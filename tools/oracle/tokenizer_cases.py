@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizer/: small tokenizers that are trained with the `tokenizers` library, and its results for
-awkward texts.
+"""Writes tests/data/tokenizer/: small tokenizers that are trained with the `tokenizers` library, and the library's
+results for difficult texts.
 
 usage: tools/oracle/tokenizer_cases.py tests/data/tokenizer [FILE...]
        FILE: only these files and their cases are rewritten
 
-Deterministic for given versions of Python (its pydoc topics are the training text) and tokenizers; cases.json names
-both. A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones, {"ids", "decoded"}: text
-(base64) repeated `times` times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as little-endian int32; decoded is
-base64. "offsets" has the character of the decoded text at which each token begins, and "spans" the first and the last
-character + 1 of the text that each stands for, where the library knows them. "regex" has the non-empty pieces into
-which a pattern splits a text, and those of them that match."""
+The output is deterministic for given versions of Python (whose pydoc topics are the training text) and tokenizers.
+cases.json contains both versions. A case is {"file", "flags", "text", "times", "count", "fnv"} and, for short ones,
+{"ids", "decoded"}: text (base64) repeated `times` times gives `count` ids; fnv is FNV-1a, 64 bits, of the ids as
+little-endian int32; decoded is base64. "offsets" has the character of the decoded text at which each token begins.
+"spans" has the first and the last character + 1 of the text that each token represents, if the library returns them.
+"regex" has the non-empty pieces into which a pattern splits a text, and states which of them match."""
 import base64, json, os, platform, random, tempfile
 from pydoc_data import topics
 
@@ -37,8 +37,8 @@ CORPUS = [topics.topics[k] for k in sorted(topics.topics)] + [p + q for p in PIE
 
 
 def train(tok, size, byte_level=True, **options):
-    """Trains a tokenizer. jansson rejects keys that contain NUL, and limit_alphabet would break ties at random, so all
-    characters come from ASCII text."""
+    """Trains a tokenizer. jansson rejects keys that contain NUL, and limit_alphabet would break ties at random, so the
+    text has only ASCII characters."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet()) if byte_level else []
     corpus = [t.replace("\0", "") for t in CORPUS if byte_level or t.isascii()]
     tok.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size, show_progress=False,
@@ -73,7 +73,7 @@ def llama3():
 
 
 def harmony():
-    """A tokenizer.json like that of GPT-OSS, whose special tokens separate the parts of a conversation."""
+    """Returns a tokenizer.json like that of GPT-OSS, whose special tokens separate the parts of a conversation."""
     tok = byte_level(900, split(Regex(O200K)))
     tok.post_processor = processors.ByteLevel(trim_offsets=True)
     tok.add_special_tokens(["<|startoftext|>", "<|endoftext|>",
@@ -95,14 +95,14 @@ def qwen2():
 def sentencepiece():
     tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tok.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    # to keep training fast; published files have no pre-tokenizer
+    # for fast training; published files have no pre-tokenizer
     tok.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     tok.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(),
                                      decoders.Strip(" ", 1, 0)])
     train(tok, 900, byte_level=False, special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)])
     data = json.loads(tok.to_str())
     data["pre_tokenizer"] = None
-    data["added_tokens"] = data["added_tokens"][:3]  # <0x41> spelled out is text, as in Llama-2
+    data["added_tokens"] = data["added_tokens"][:3]  # as in Llama-2, the characters <0x41> are ordinary text
     tok = Tokenizer.from_str(json.dumps(data))
     tok.post_processor = template(tok, ["<s>"], ["</s>"])
     return tok
@@ -130,7 +130,7 @@ def splits():
 
 
 def prefix():
-    """A tokenizer with GPT-2's own regex and add_prefix_space, as in RoBERTa."""
+    """A tokenizer with GPT-2's regex and add_prefix_space, as in RoBERTa."""
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tok.normalizer = normalizers.NFD()
@@ -243,7 +243,7 @@ def gpt2_files(folder):
 
 
 def trained(folder):
-    """The library's result of training on tests/data/corpus.txt, which isotron train-tokenizer must write too."""
+    """The library's result of training on tests/data/corpus.txt. isotron train-tokenizer must write the same file."""
     with open(f"{folder}/../corpus.txt") as f: text = f.read()
     tok = Tokenizer(models.BPE())
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -296,7 +296,7 @@ def cases(name, theirs, added):
                                         "aa\u000baaa? \u4e2d\u3042\u0436 \u0436", "\U00031350 \U0001fae8!")]
     short += [(b, 0) for b in (b"\xff", b"\xc3", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x91", b"\xf4\x90\x80\x80",
                                b"a\xc0\xafb\xf8\x88\x80\x80\x80c", b"\xe0\x9f\xbf\xe0\xa0")]
-    # Texts of one megabyte on one line: one word, blanks, blanks before a word, and letters that never merge.
+    # Texts with a single line of one megabyte: one word, blanks, blanks before a word, and letters that never merge.
     long = [(b"a", 1 << 20), (b" ", 1 << 20), ("\u4e2d".encode(), 1 << 18), (b"the quick 'S 1234 ", 1 << 16),
             (b"!?", 1 << 19), ("\u0301\u0323".encode(), 1 << 16), (b"0", 1 << 18)]
     # the other libraries have no flags
@@ -315,8 +315,8 @@ def cases(name, theirs, added):
 
 
 def regexes():
-    """Regexes on which Oniguruma and PCRE2 differ or nearly differ: the pieces, and which of them match (only the
-    matches, if the rest is removed)."""
+    """Regexes for which Oniguruma and PCRE2 differ or nearly differ, with the pieces, and which of them match (only the
+    matches, if other text is removed)."""
     patterns = [r"(?m:a.b)", r"a.b", r"(?=z)", r"x*", r"\w{2,3}+", r"a{2}?", r"a{,2}b", r"a{,}", r"^.", r".$", r"\Ab",
                 r"c\z", r"\bb", r"\Bz", r"[\w-]+", r"[\s-]", r"[a-c-e]", r"(?m)a.b", r"[]a]",
                 r"[^]a]+", r"[\]\[]", r" ?[^(\s|[.,!?\u3002])]+", r"[[ab]x[\s1-3]z]+", r"\p{Han}+", r"\p{^Han}",

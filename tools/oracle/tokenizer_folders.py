@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Writes tests/data/tokenizer/folders.json: small folders of Hugging Face tokenizers, and the results of transformers'
-AutoTokenizer for them.
+AutoTokenizer for these folders.
 
 usage: tools/oracle/tokenizer_folders.py tests/data/tokenizer
 
-"bases" has the files of a vocabulary, and a case adds or replaces files of one: text, JSON, {"copy": FILE of the
-folder}, {"base64": BYTES}, or null for none. A case has the ids of the base's texts, without and with special tokens,
-and the ids and types of the first two as a pair. It also has the length (largest id + 1), the ids that a decoder skips
-as special, and those of eos, bos and pad (null: none). A case with "error" is one in which transformers silently gives
-a token another id than a file does; Isotron must refuse it."""
+"bases" has the files of vocabularies. A case adds or replaces files of a base: text, JSON, {"copy": FILE of the
+folder}, {"base64": BYTES}, or null to remove a file. A case has the ids of the base's texts, without and with special
+tokens, and the ids and types of the first two texts as a pair. It also has the length (largest id + 1), the ids that a
+decoder skips as special, and the ids of eos, bos and pad (null if there is none). In a case with "error", transformers
+silently uses another id for a token than a file. Isotron must refuse such a case."""
 import base64, json, os, pathlib, shutil, tempfile
 
 from cli import Command
@@ -191,15 +191,15 @@ def config(**keys): return {"tokenizer_config.json": {**FAST, **keys}}
 
 
 def cases(made):
-    """Yields name, base, files and, for a case that must be refused, the message."""
+    """Yields the name, the base, the files and, for a case that must be refused, the message."""
     size = 300
     for first in range(4):
         for second in 0, 2, 3: yield f"stripped space {first} {second}", None, spaces(first, second, "  ")
         for second in 0, 1, 2, 3: yield f"stripped space and b {first} {second}", None, spaces(first, second, " b")
     yield "nothing else", "gpt2", {}
     yield "class only", "gpt2", config()
-    # Tokens of added_tokens_decoder: new, in the vocabulary, already added; with each flag; after a gap; with an id
-    # that is in use.
+    # Tokens of added_tokens_decoder: new, in the vocabulary, or already added; with each flag; after a gap; and with an
+    # id that is in use.
     yield "decoder", "gpt2", config(added_tokens_decoder={"300": token("<x>"),
                                                           "301": token("<y>", special=False, normalized=True)})
     for flag in "lstrip", "rstrip", "single_word", "normalized": yield f"decoder with {flag}", "gpt2", config(added_tokens_decoder={"300": token("<x>", **{flag: True})})
@@ -224,7 +224,7 @@ def cases(made):
     yield "decoder hides the other files", "gpt2", {**config(added_tokens_decoder={"300": token("<x>")}),
                                                     "added_tokens.json": {"<y>": 301},
                                                     "special_tokens_map.json": {"eos_token": "<z>"}}
-    # Named tokens: as text or object, known or new, or null.
+    # Named tokens: a text or an object, known or new, or null.
     yield "eos in the vocabulary", "gpt2", config(eos_token="er")
     yield "eos is new", "gpt2", config(eos_token="<|end|>", pad_token="<pad>", bos_token=None)
     yield "names in one order", "gpt2", config(mask_token="<mask>", cls_token="<x>", pad_token="<pad>",

@@ -3,10 +3,10 @@
 Debian 12 disagree.
 
 The library's regexes use Unicode 16, but PCRE2 10.42 and this Python (3.11) use 14. Each newer character, and each
-whose general category has changed, is mapped to an older one with the same general category, script and UTF-8 length.
-Its normalizers use Unicode 9, but utf8proc 2.8 uses 15: the newer characters that utf8proc decomposes, composes or
-reorders are listed. Its lower-casing covers letters that utf8proc does not know. Its character classes for BERT and
-accents come from Unicode 8 and 9, so they are listed completely.
+character whose general category has changed, is mapped to an older character with the same general category, script and
+UTF-8 length. The library's normalizers use Unicode 9, but utf8proc 2.8 uses 15, so the newer characters that utf8proc
+decomposes, composes or reorders are listed. The library also lower-cases letters that utf8proc does not support. Its
+character classes for BERT and accents come from Unicode 8 and 9, so they are listed completely.
 
 usage: tools/oracle/unicode_ages.py > src/tokenizer/text/ages_table.h"""
 import ctypes, unicodedata
@@ -68,7 +68,7 @@ def normalizing():
             texts = [chr(c)] + [f"\u2460{x}" for m in "\u0334\u0345\u0323\u0300\u031b"
                                 for x in (m + chr(c), chr(c) + m)]
             if any(form.normalize_str(t) != utf8proc(t, options) for t in texts): differs.add(c)
-    # second halves of compositions
+    # the second characters of compositions
     differs |= {ord(x) for c in list(differs) for x in unicodedata.normalize("NFD", chr(c))[1:]}
     rows = []
     for c in sorted(differs):

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/data/tokenizer/unicode.json: how the `tokenizers` library treats every character.
+"""Writes tests/data/tokenizer/unicode.json, which describes how the `tokenizers` library treats every character.
 
 usage: tools/oracle/unicode_tables.py tests/data/tokenizer/unicode.json
 
 "matches" has the characters that a regex matches, as pairs (gap since the previous run, length of the run). "word" and
 "space" have the characters that count as a letter next to a single_word token and as a space next to an lstrip token.
-"forms" has, for each normalizer and each block of 4096 characters in the planes that have any, FNV-1a (64 bits) of what
-becomes of the texts of `around`, a line each."""
+"forms" has a hash (64-bit FNV-1a) for each normalizer and each block of 4096 characters in the planes that have
+characters. The hash covers the normalized texts of `around`, one per line."""
 import json
 from pathlib import Path
 
@@ -29,14 +29,14 @@ FORMS = {"NFD": normalizers.NFD, "NFKD": normalizers.NFKD, "NFC": normalizers.NF
 
 
 def blocks():
-    """Yields blocks of characters, without surrogates, which are not characters."""
+    """Yields blocks of characters. Surrogates are excluded, because they are not characters."""
     for first in range(0, 0x110000, BLOCK):
         yield [c for c in range(first, first + BLOCK) if not 0xD800 <= c < 0xE000]
 
 
 def around(c):
-    """Texts with a character: alone, before and after marks of several classes, and after the first half of a
-    composition."""
+    """Returns texts with a character: alone, before and after marks of several classes, and after the first character
+    of a composition."""
     return f"{c}\n{c}\u0300\u0323\na\u0301{c}\u0331\n\u1100{c}\n"
 
 
@@ -50,7 +50,7 @@ def runs(members):
 
 
 def beside(token, text, begins):
-    """The characters with which the token begins at position `begins` of the text that contains them."""
+    """Returns the characters with which the token begins at position `begins` of the text."""
     tokenizer = Tokenizer(models.BPE(vocab={"u": 0}, merges=[], unk_token="u"))
     tokenizer.add_tokens([token])
     found = []

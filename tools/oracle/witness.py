@@ -1,8 +1,8 @@
-"""A second, independent computation of a golden case: the reference trainer of tests/functional/options, in numpy and
-float64, with neither PyTorch nor Hugging Face code.
+"""A second, independent computation of a golden case by the reference trainer of tests/functional/options. It uses
+numpy and float64, without code of PyTorch and Hugging Face.
 
-It reads only the files of the case. Therefore its agreement with the oracle proves three things: the oracle computed in
-float64, it used the weights on disk, and the options in run.conf describe its model."""
+The witness reads only the files of the case. Its agreement with the oracle therefore proves that the oracle computed in
+float64, that it used the weights on disk, and that the options in run.conf describe its model."""
 import collections
 import json
 import re
@@ -33,7 +33,7 @@ PARTS = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "fc1", "up": "fc1"}
 
 
 def value_of(text):
-    """Parses the value of an option as a number, a boolean, or else a text."""
+    """Parses the value of an option as a number, a boolean or a text."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -41,7 +41,7 @@ def value_of(text):
 
 
 def read_conf(path):
-    """The options of a run.conf, as command-line arguments."""
+    """Returns the options of a run.conf as command-line arguments."""
     pairs = (line.split(" = ") for line in path.read_text().splitlines())
     return trainer.Options(word for key, value in pairs
                            for word in [f"--{key}", *([] if value == "true" else value.split())])
@@ -51,7 +51,7 @@ AHEAD = {"shared_head.norm": "final_layernorm", "enorm": "enorm", "hnorm": "hnor
 
 
 def numbered(tensors, m):
-    """Renames the layers after those of the decoder, which predict further tokens."""
+    """Renames the layers after the decoder's layers, which predict additional tokens."""
     found = {}
     for name, x in tensors.items():
         if name.endswith(("shared_head.head.weight", ".embed_tokens.weight")) and ".layers." in name:
@@ -77,7 +77,7 @@ def megatron(tensors, m):
     found = {}
     for name, parts in pieces.items():
         parts = [parts[place] for place in sorted(parts)]
-        if "linear_qkv" in name:  # group by group
+        if "linear_qkv" in name:  # stored group by group
             parts = np.concatenate([x.reshape(m.groups, -1, *x.shape[1:]) for x in parts], axis=1)
         found[name] = np.concatenate([np.atleast_1d(x) for x in parts])
     return found
@@ -88,7 +88,7 @@ def relative(pairs, by):
 
 
 def check_with_torch(family, folder):
-    """Compares with the family's own model, which is the oracle itself if transformers has no such model."""
+    """Compares with the family's model, which is the oracle if transformers has no such model."""
     import safetensors.torch
     import torch
     from float64 import Float64

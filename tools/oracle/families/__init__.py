@@ -1,16 +1,16 @@
-"""The Hugging Face model types that the oracle supports. Each has a module. A module has
+"""The Hugging Face model types that the oracle supports. Each type has a module with the following members:
 
 CASES         golden cases: name -> (Megatron-LM options, {init: type of the initial weights, mask: whether there is a
               loss mask})
 config(o)     the type's config.json for Megatron-LM options
-expert_names  (optional) how files name an expert's block, gate, up and down projection
+expert_names  (optional) names of an expert's block, gate, up and down projection in files
 packed        (optional) True if files have all experts in one tensor
 llama(w, o)   (optional) weights on disk -> the same under Llama's names and in its layout, for the witness
-file_names    (optional) names in files, of tensors that have other names in the model
+file_names    (optional) names in files of tensors that have other names in the model
 model(o), batches(o, rng, tokens), losses(model, batch), witness(o, init, batch)
-              (optional, together) a model that is no decoder: see t5.py
-BASE          config.json of a small model, and SPELLINGS: name -> keys to change. "!" in front of a name: transformers
-              has the model, Isotron does not
+              (optional, together) a model that is not a decoder (see t5.py)
+BASE          config.json of a small model, and SPELLINGS: name -> keys to change. A "!" before a name means that
+              transformers has the model and Isotron does not
 """
 import importlib
 

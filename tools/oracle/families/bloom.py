@@ -3,7 +3,7 @@ from families import decoder
 from families.decoder import MISSING, shape
 
 CASES = {
-    # a number of heads that is no power of two; 3 heads on each of 2 ranks
+    # the number of heads is not a power of two; each of 2 ranks has 3 heads
     "bloom-like": (shape(4, 24, 6, None, 20, 61) | {
         "position-embedding-type": "alibi", "embedding-layernorm": True, "activation": "gelu-tanh", "clip-grad": 1.2},
                    {"mask": True}),

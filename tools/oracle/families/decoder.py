@@ -4,7 +4,7 @@ import copy
 import numpy as np
 
 LLAMA = {"position-embedding-type": "rope", "normalization": "RMSNorm", "swiglu": True, "disable-bias-linear": True}
-LLAMA3_CONTEXT = 8192  # Megatron-LM fixes it, and the factors 1 and 4
+LLAMA3_CONTEXT = 8192  # a constant of Megatron-LM, like the factors 1 and 4
 UNTIED = {"untie-embeddings-and-output-weights": True}
 
 
@@ -48,13 +48,13 @@ def biases(o):
 
 
 def window(o):
-    """Converts --window-size: Hugging Face counts the token itself, Megatron-LM only the tokens before it."""
+    """Converts --window-size. Hugging Face also counts the token itself, and Megatron-LM only the tokens before it."""
     return {"sliding_window": int(o["window-size"].split(",")[0]) + 1}
 
 
 def split_qkv(x, o, by_group):
-    """Splits a matrix or vector into the rows of q, k and v, which are stored part by part, or by group of heads [its
-    queries, k, v]."""
+    """Splits a matrix or vector into the rows of q, k and v. These are stored part by part, or by group of heads
+    [queries of the group, k, v]."""
     heads = o["num-attention-heads"]
     groups = o["num-query-groups"] if o.get("group-query-attention") else heads
     pieces = groups if by_group else 1
@@ -115,7 +115,7 @@ EVERY = {
     "all layers full": {"layer_types": [FULL] * 3}, "gelu": {"hidden_act": "gelu"},
     "unknown layer type": {"layer_types": [FULL, FULL, "odd"]}, "few layer types": {"layer_types": [FULL, FULL]},
 }
-# for types that read all other keys like a type with full tests
+# spellings for types that read all other keys like a type with full tests
 FEW = {name: EVERY[name] for name in ("", "linear", "gelu")}
 BY_LAYER = {
     "window": ON, "window from layer 0": ON | {"max_window_layers": 0},
@@ -131,5 +131,5 @@ BY_LAYER = {
 
 
 def spelled(family, base, keys):
-    """The config.json of a variant."""
+    """Returns the config.json of a variant."""
     return copy.deepcopy({k: v for k, v in ({"model_type": family} | base | keys).items() if v is not MISSING})

@@ -11,7 +11,7 @@ YARN = {"rope-type": "yarn", "yarn-original-max-position-embeddings": 64, "yarn-
 ROUTER = {"moe-router-score-function": "sigmoid", "moe-router-enable-expert-bias": True,
           "moe-router-bias-update-rate": 0.01, "moe-router-topk-scaling-factor": 2.5}
 CASES = {
-    # for sweeps over layouts
+    # used by sweeps over layouts
     "deepseek-layouts": (shape(4, 32, 4, 24, 16, 61) | LATENT | YARN | ROUTER | {
         "q-lora-rank": 10, "rotary-scaling-factor": 40, "mscale": 1, "mscale-all-dim": 1, "num-experts": 8,
         "moe-router-topk": 2, "moe-layer-freq": "[0,1,1,1]", "moe-ffn-hidden-size": 12,
@@ -32,7 +32,7 @@ CASES = {
 
 
 def latent(o):
-    """Latent attention, and no bias anywhere."""
+    """Returns the keys of latent attention without biases."""
     return {"kv_lora_rank": o["kv-lora-rank"], "q_lora_rank": o.get("q-lora-rank"),
             "qk_nope_head_dim": o["qk-head-dim"],
             "qk_rope_head_dim": o["qk-pos-emb-head-dim"], "head_dim": o["qk-pos-emb-head-dim"],

@@ -1,4 +1,4 @@
-"""Falcon: attention and MLP read the same residual, with one norm or two; q, k and v are in one matrix, group by
+"""Falcon: attention and MLP read the same residual, with one or two norms. q, k and v are in one matrix, group by
 group."""
 from families import decoder
 from families.decoder import EVERY, MISSING, SIZES, UNTIED, shape
@@ -8,7 +8,7 @@ CASES = {
     # as in Falcon 40B, but with biases and an untied output layer
     "falcon-like": (shape(4, 48, 6, 44, 20, 59, groups=2) | UNTIED | PARALLEL | {"parallel-residual": "two-norms"},
                     {"mask": True}),
-    # as Falcon 7B
+    # as in Falcon 7B
     "falcon-one-norm": (shape(2, 40, 4, None, 16, 53, groups=1) | PARALLEL | {
         "parallel-residual": "one-norm", "disable-bias-linear": True, "rotary-base": 500}, {}),
 }

@@ -8,7 +8,7 @@ CASES = {
     "gpt2-awkward": (shape(5, 30, 3, 41, 37, 131) | {
         "max-position-embeddings": 40, "make-vocab-size-divisible-by": 128, "micro-batch-size": 1,
         "global-batch-size": 3, "adam-beta2": 0.999, "clip-grad": 0.5, "seed": 7}, {"mask": True}),
-    # for sweeps over layouts: all sizes except the vocabulary are divisible by 2, 4 and 8
+    # used by sweeps over layouts: all sizes except the vocabulary are divisible by 2, 4 and 8
     "gpt2-layouts": (shape(4, 32, 4, 48, 16, 61) | {"micro-batch-size": 1, "global-batch-size": 8, "clip-grad": 1.0},
                      {"mask": True}),
 }
@@ -31,7 +31,7 @@ NAMES = {"transformer.wte": "model.embed_tokens", "transformer.wpe": "positions"
 def llama(w, o):
     found = {}
     for name, x in renamed(w, NAMES).items():
-        y = x.T if ".layers." in name else x  # of a vector, itself
+        y = x.T if ".layers." in name else x  # a vector is its own transpose
         parts = zip("qkv", np.split(y, 3)) if "attn.c_attn" in name else []
         found |= {name.replace("attn.c_attn", f"self_attn.{part}_proj"): z for part, z in parts} or {name: y}
     return found

@@ -1,4 +1,4 @@
-"""GPT-NeoX: attention and MLP read the same residual, each with its own norm; q, k and v are in one matrix, head by
+"""GPT-NeoX: attention and MLP read the same residual, each with a separate norm. q, k and v are in one matrix, head by
 head."""
 from families import decoder
 from families.decoder import EVERY, MISSING, SIZES, UNTIED, shape

@@ -11,7 +11,7 @@ CASES = {
         "window-attn-skip-freq": "2", "num-experts": 7, "moe-router-topk": 3, "quick-geglu": True,
         "glu-linear-offset": 1.0, "activation-func-clamp-value": 0.4, "clip-grad": 1.0}, {}),
 }
-packed = True  # files have all experts in one tensor, as the model in memory
+packed = True  # files have all experts in one tensor, like the model in memory
 
 
 def config(o):

@@ -1,4 +1,4 @@
-"""Hunyuan MoE: a shared expert as wide as the others."""
+"""Hunyuan MoE: a shared expert with the width of the other experts."""
 from families.decoder import FEW
 from families.hunyuan_v1_dense import BASE as DENSE, SPELLINGS as DENSE_SPELLINGS
 

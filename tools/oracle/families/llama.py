@@ -13,13 +13,13 @@ CASES = {
         "position-embedding-type": "yarn", "rotary-base": 30, "rotary-scaling-factor": 5.0,
         "yarn-original-max-position-embeddings": 17, "yarn-beta-fast": 3.0, "yarn-beta-slow": 0.7,
         "no-yarn-correction-range-round-to-int": True, "mscale": 0.7, "mscale-all-dim": 1.6, "seed": 5}, {}),
-    # two further tokens are predicted; most labels of some samples are not counted
+    # predicts two additional tokens; most labels of some samples are not counted
     "llama-mtp": (shape(2, 36, 6, 40, 19, 61, groups=2) | LLAMA | UNTIED | {
         "mtp-num-layers": 2, "mtp-loss-scaling-factor": 0.7, "clip-grad": 2.5}, {"mask": True}),
     "mtp-repeated": (shape(2, 28, 2, 36, 17, 59) | LLAMA | {
         "mtp-num-layers": 3, "mtp-use-repeated-layer": True, "mtp-loss-scaling-factor": 1.5, "clip-grad": 3,
         "seed": 8}, {"mask": True}),
-    # for sweeps over layouts
+    # used by sweeps over layouts
     "mtp-layouts": (shape(4, 32, 4, 40, 16, 61, groups=2) | LLAMA | {
         "mtp-num-layers": 2, "mtp-loss-scaling-factor": 0.6, "micro-batch-size": 1, "global-batch-size": 8,
         "seed": 3}, {"mask": True}),

@@ -1,5 +1,6 @@
-"""Llama 4 (text): layers with rotation attend in chunks and normalize each head. In the other layers, queries grow with
-their position. The router multiplies the input of an expert, and all tokens have a shared expert."""
+"""Llama 4 (text): layers with rotation attend in chunks and normalize each head. In the other layers, the scale of
+queries increases with their position. The router multiplies the input of an expert, and all tokens have a shared
+expert."""
 import json
 
 from families import decoder
@@ -13,12 +14,12 @@ CASES = {
     "llama4-like": (shape(3, 28, 6, 20, 17, 51, groups=3, kv_channels=6) | TEXT | {
         "no-rope-freq": 3, "num-experts": 7, "moe-layer-freq": "[0,1,1]", "moe-ffn-hidden-size": 10,
         "moe-shared-expert-intermediate-size": 10, "rotary-base": 100}, {"mask": True}),
-    # for sweeps over layouts
+    # used by sweeps over layouts
     "llama4-layouts": (shape(4, 32, 4, 24, 16, 61, groups=2) | TEXT | {
         "no-rope-freq": 2, "num-experts": 8, "moe-layer-freq": "[0,1,1,0]", "moe-ffn-hidden-size": 12,
         "moe-shared-expert-intermediate-size": 12, "micro-batch-size": 1, "global-batch-size": 8, "seed": 11}, {}),
 }
-packed = True  # files have all experts in one tensor, as the model in memory
+packed = True  # files have all experts in one tensor, like the model in memory
 
 
 def config(o):

@@ -3,7 +3,7 @@ from families.bert import BASE, SPELLINGS, config
 from families.decoder import shape
 
 CASES = {
-    # for sweeps over layouts: all sizes except the vocabulary are divisible by 2, 4 and 8
+    # used by sweeps over layouts: all sizes except the vocabulary are divisible by 2, 4 and 8
     "bert-layouts": (shape(4, 32, 4, 48, 16, 61) | {"model": "bert", "micro-batch-size": 1, "global-batch-size": 8,
                                                     "clip-grad": 1.0, "seed": 11}, {}),
     "bert-no-binary-head": (shape(3, 30, 3, 41, 17, 53) | {

@@ -1,4 +1,4 @@
-"""Ministral 3: Mistral whose queries grow with their position."""
+"""Ministral 3: Mistral with queries whose scale increases with their position."""
 from families.decoder import FEW, FULL, MISSING, SIZES, SLIDING
 
 CASES = {}

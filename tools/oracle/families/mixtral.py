@@ -4,7 +4,7 @@ from families.decoder import EVERY, LLAMA, MISSING, NO_SIZE, SIZES, UNTIED, shap
 
 ROUTER = {"moe-router-topk": 2, "moe-router-load-balancing-type": "seq_aux_loss"}
 CASES = {
-    # for sweeps over layouts
+    # used by sweeps over layouts
     "mixtral-layouts": (shape(4, 32, 4, 24, 16, 61, groups=2) | LLAMA | UNTIED | {"num-experts": 8} | ROUTER | {
         "moe-aux-loss-coeff": 0.05, "moe-z-loss-coeff": 0.02, "micro-batch-size": 1, "global-batch-size": 8,
         "seed": 11}, {}),

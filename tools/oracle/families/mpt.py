@@ -1,4 +1,4 @@
-"""MPT: ALiBi, norms and linear layers without biases, and all rows of q, then k, then v in one matrix."""
+"""MPT: ALiBi, norms and linear layers without biases, and one matrix with all rows of q, then of k, and then of v."""
 from families import decoder
 from families.decoder import MISSING, shape
 

@@ -1,4 +1,4 @@
-"""mT5: T5 v1.1, whose gate is the default."""
+"""mT5: T5 v1.1, in which the gate is the default."""
 from families import t5
 
 CASES = {}

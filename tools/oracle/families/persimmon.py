@@ -1,4 +1,4 @@
-"""Persimmon: LayerNorm, also of heads, squared ReLU, and q, k and v in one matrix, head by head."""
+"""Persimmon: LayerNorm (also of heads), squared ReLU, and q, k and v in one matrix, head by head."""
 from families.decoder import FEW, MISSING, SIZES
 
 CASES = {}

@@ -1,5 +1,5 @@
-"""Phi-3: Llama with q, k and v in one matrix, gate and up in another, and, in later models, RoPE on a part of each
-head."""
+"""Phi-3: Llama with q, k and v in one matrix, and gate and up in another. In later models, RoPE rotates only a part of
+each head."""
 import numpy as np
 
 from families import decoder

@@ -1,12 +1,13 @@
-"""Phi-3.5-MoE: Mixtral with LayerNorm, biases, LongRoPE, and a router that compares experts whose logits are near."""
+"""Phi-3.5-MoE: Mixtral with LayerNorm, biases, LongRoPE, and a router that compares experts whose logits are close to
+each other."""
 from families.decoder import EVERY, MISSING, SIZES
 
 CASES = {}
 LONG = {"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [2.0, 4.0], "short_mscale": 1.3,
         "long_mscale": 1.3, "original_max_position_embeddings": 6}
-# a wide band, in which several experts are near
+# a wide band, in which several experts are close to each other
 BASE = SIZES | {"num_local_experts": 6, "intermediate_size": 8, "router_jitter_noise": 0.3}
-# transformers 5.24 uses the short factors for texts above the original length too, so no text is longer
+# transformers 5.24 also uses the short factors for texts above the original length, so no text is longer
 SPELLINGS = {name: EVERY[name] for name in ("", "theta", "tied", "gelu", "window that is not read")} | {
     "biases": {"attention_bias": True}, "bias of the output layer": {"lm_head_bias": True},
     "no window": {"sliding_window": None}, "head size": {"head_dim": 6}, "epsilon": {"rms_norm_eps": 1e-2},

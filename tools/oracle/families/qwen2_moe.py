@@ -1,4 +1,4 @@
-"""Qwen2-MoE: softmax before the choice of experts, and a shared expert with a gate."""
+"""Qwen2-MoE: a softmax before the choice of experts, and a shared expert with a gate."""
 from families import decoder
 from families.decoder import BY_LAYER, EVERY, EXPERTS, LLAMA, MISSING, ON, SIZES, shape
 

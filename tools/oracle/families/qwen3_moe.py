@@ -1,4 +1,4 @@
-"""Qwen3-MoE: norms on q and k, dense layers among MoE layers, and a window in all layers or none."""
+"""Qwen3-MoE: norms on q and k, dense layers among MoE layers, and a window in all layers or in no layer."""
 from families import decoder
 from families.decoder import EVERY, EXPERTS, FULL, LLAMA, MISSING, ON, SIZES, SLIDING, shape
 

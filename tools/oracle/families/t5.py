@@ -1,8 +1,8 @@
 """T5: Hugging Face's original and v1.1, and Megatron-LM's T5, which transformers does not have, with learned positions,
 LayerNorm and biases.
 
-`T5` is an independent model of all three, written from the papers. It is the oracle for Megatron-LM's T5, and an
-independent check of the others."""
+`T5` is an independent model of all three variants, which follows the papers. It is the oracle for Megatron-LM's T5, and
+an independent check of the others."""
 import math
 
 import torch
@@ -24,7 +24,7 @@ def shape(encoder, decoder, hidden, heads, ffn, encoder_seq, decoder_seq, vocab,
 
 
 CASES = {
-    # for sweeps over layouts: sizes except the vocabulary are divisible by 2 and 4
+    # used by sweeps over layouts: sizes except the vocabulary are divisible by 2 and 4
     "t5-original": (shape(2, 2, 32, 4, 48, 16, 8, 61, kv=6, buckets=8,
                           distance=12) | ORIGINAL | {"micro-batch-size": 1}, {}),
     "t5-v1_1": (shape(3, 5, 24, 4, 40, 24, 16, 53, kv=8, buckets=10, distance=14) | V1_1 | {"micro-batch-size": 2,
@@ -36,7 +36,7 @@ CASES = {
         "micro-batch-size": 1, "global-batch-size": 3, "clip-grad": 0.5, "seed": 11,
         "make-vocab-size-divisible-by": 128}, {"init": "float64"}),
 }
-LEAST_BUCKET_DISTANCE = 1e-6  # of a logarithm from a whole number: else the bucket hangs on rounding
+LEAST_BUCKET_DISTANCE = 1e-6  # between a logarithm and an integer; otherwise, rounding could change the bucket
 
 
 def is_hugging_face(o):
@@ -44,7 +44,7 @@ def is_hugging_face(o):
 
 
 def buckets(o, queries, keys, bidirectional):
-    """The bucket for the distance of each pair of positions (Raffel et al. 2020; mesh_tensorflow)."""
+    """Returns the bucket for the distance of each pair of positions (Raffel et al. 2020; mesh_tensorflow)."""
     n, most = o.get("relative-attention-num-buckets", 32), o.get("relative-attention-max-distance", 128)
     found = torch.zeros(queries, keys, dtype=torch.int64)
     if bidirectional:
@@ -63,7 +63,8 @@ def buckets(o, queries, keys, bidirectional):
 
 
 class T5(torch.nn.Module):
-    """Parameters have Hugging Face's names; only Megatron-LM's T5 has `lm_head.bias` and `position_embeddings`."""
+    """An independent T5. Parameters have Hugging Face's names. Only Megatron-LM's T5 has `lm_head.bias` and
+    `position_embeddings`."""
 
     def __init__(self, o):
         super().__init__()
@@ -132,7 +133,7 @@ class T5(torch.nn.Module):
                                                                                             self.o["norm-epsilon"])
 
     def attend(self, name, x, source, scores):
-        """scores [b or 1, heads, queries, keys]: added to the scaled products of queries and keys."""
+        """scores [b or 1, heads, queries, keys] are added to the scaled products of queries and keys."""
         split = lambda y: y.unflatten(-1, (self.heads(), -1)).transpose(1, 2)
         q, k, v = (split(self.project(f"{name}.{part}", y)) for part, y in (("q", x), ("k", source), ("v", source)))
         scale = self.o.get("softmax-scale", self.width() ** -0.5)
@@ -147,7 +148,7 @@ class T5(torch.nn.Module):
         return self.project(f"{name}.wo", act(self.project(f"{name}.wi", x)))
 
     def stack(self, name, ids, hidden_keys, encoded=None, hidden_encoded=None):
-        """hidden_*: masks that are added to the scores, 0 or -inf."""
+        """hidden_* are masks of 0 and -inf that are added to the scores."""
         x = self.get("shared.weight")[ids]
         if self.hugging_face:
             table = self.get(f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight")
@@ -190,13 +191,14 @@ def model(o):
         layer_norm_epsilon=o["norm-epsilon"], feed_forward_proj=gate, tie_word_embeddings=not untied, use_cache=False)
     config._attn_implementation = "eager"
     found = transformers.T5ForConditionalGeneration(config).double().train()
-    if untied:  # transformers 5 ties all the same
+    if untied:  # transformers 5 ties the weights regardless of this setting
         found.lm_head = torch.nn.Linear(o["hidden-size"], o["vocab-size"], bias=False, dtype=torch.float64)
     return found
 
 
 def batches(o, rng, tokens):
-    """tokens(positions): draws token ids. Padding is on the right; one sample is full, one has a single token."""
+    """tokens(positions) draws token ids. Padding is on the right. One sample has no padding, and another has only one
+    token."""
     steps, batch, s, t = o["train-iters"], o["global-batch-size"], o["encoder-seq-length"], o["decoder-seq-length"]
     lengths, ends = rng.integers(1, s + 1, (steps, batch)), rng.integers(0, t + 1, (steps, batch))
     lengths[0, :2], ends[0, :2], ends[:, -1] = (s, 1), (t, 1), t
@@ -216,7 +218,7 @@ def losses(model, x):
 
 
 def witness(o, init, x):
-    """Computes loss, gradients and logits of the first step with the model above."""
+    """Computes the loss, gradients and logits of the first step with the independent T5."""
     found = T5(o)
     with torch.no_grad():
         for name, p in found.named_parameters():
