@@ -17,7 +17,7 @@ bool machine_spend(Machine *m, size_t steps) {
     if (m->err.code) return false;
     if (steps > (size_t)m->left.steps) {
         machine_fail(m,
-                     "the template takes too many steps; shorten the conversation or correct the template");
+                     "the template needs too many steps; shorten the conversation or correct the template");
         return false;
     }
     m->left.steps -= (int64_t)steps;

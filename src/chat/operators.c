@@ -223,7 +223,7 @@ static Value next_value(Machine *m, const char **p, const char *end, Value value
             return UNDEFINED;
         }
         const Value *found = dict_get_text(m, values.dict, *p + 1, (size_t)(close - *p) - 1);
-        if (!found) machine_fail(m, "the values on the right of %% lack a name of the text");
+        if (!found) machine_fail(m, "the dict on the right of %% lacks a name of the text");
         *p = close + 1;
         *used = 1;
         return found ? *found : UNDEFINED;
@@ -275,6 +275,6 @@ Value operator_format(Machine *m, Value text, Value values) {
         values.type == VALUE_DICT || (values.type == VALUE_LIST && values.list->kind <= KIND_RANGE);
     const size_t given = value_is_list(values, KIND_TUPLE) ? values.list->n : !has_items;
     if (!m->err.code && used < given)
-        machine_fail(m, "the text on the left of %% has a place for only %zu values", used);
+        machine_fail(m, "the text on the left of %% accepts only %zu values", used);
     return value_take(m, &out);
 }

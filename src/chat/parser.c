@@ -10,7 +10,7 @@ typedef const char *const *Words;
 
 static void body(Parser *p, Words ends, TreeNodes *out);
 
-/* Reads a body up to any of the words, and also the word. */
+/* Reads a body, and the word that ends it, which is one of `ends`. */
 static void body_to(Parser *p, Words ends, TreeNodes *out) {
     parser_expect(p, TOKEN_BLOCK_END, NULL);
     body(p, ends, out);

@@ -231,8 +231,7 @@ static Err check_cover(const char *path, const CkptTensor *t, int64_t n) {
         /* the sum cannot overflow, because the boxes are disjoint */
         stored += t[i].box.shape[0] * t[i].box.shape[1];
     }
-    if (stored != t->global[0] * t->global[1])
-        return bad(path, "tensor %s is not there completely", ckpt_title(t).s);
+    if (stored != t->global[0] * t->global[1]) return bad(path, "tensor %s is incomplete", ckpt_title(t).s);
     return ERR_OK;
 }
 

@@ -43,7 +43,7 @@ static Err read_integers(const json_t *list, int64_t *out, size_t *n, size_t mos
     for (size_t i = 0; i < *n; i++) {
         const json_t *item = json_array_get(list, i);
         if (!json_is_integer(item) || json_integer_value(item) < 0)
-            return err_user("holds something that is not a size");
+            return err_user("has an element that is not a size");
         out[i] = json_integer_value(item);
     }
     return ERR_OK;

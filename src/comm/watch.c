@@ -264,7 +264,7 @@ static bool is_sound(const Comm *c, const Announcement *a, int source) {
 static void take(Comm *c, const Announcement *a, int source) {
     Processes *p = c->host_state;
     const bool names_operation = a->what == STARTS || (a->what == TELLS && a->started_ago >= 0);
-    CHECK(!names_operation || is_sound(c, a, source), "rank %d sent a message that names no valid operation",
+    CHECK(!names_operation || is_sound(c, a, source), "rank %d sent a message without a valid operation",
           source);
     if (source == (c->rank + 1) % c->world) p->heard_ns = clock_ns();
     switch ((Say)a->what) {

@@ -227,11 +227,10 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     if (args->num_problems > problems) return;
     const int64_t each = config_model_ranks(c), least = i64_or(w->least, each), most = i64_or(c->ranks, 0);
     if (least < 1 || least % each) {
-        args_problem(args, "--min-ranks: a multiple of %lld, the ranks of the parallel sizes",
+        args_problem(args, "--min-ranks must be a multiple of %lld, the product of the parallel sizes",
                      (long long)each);
     } else if (most <= least || most % least) {
-        args_problem(args, "--ranks: the most ranks, a multiple of the fewest (%lld) and more than them",
-                     (long long)least);
+        args_problem(args, "--ranks must be a multiple of --min-ranks (%lld) and larger", (long long)least);
     } else if (most > MOST_RANKS) {
         args_problem(args, "--ranks: at most %d", (int)MOST_RANKS);
     } else {

@@ -47,7 +47,7 @@ static int32_t different(const Tokenizer *a, const Tokenizer *b) {
 static Err check(const Setup *s, const Setup *draft) {
     const int64_t vocab = s->config.derived.vocab_size, own = draft->config.derived.vocab_size;
     if (draft->config.model != MODEL_gpt)
-        return err_user("the model is no GPT; name the checkpoint of a GPT");
+        return err_user("the model is not a GPT; set it to the checkpoint of a GPT");
     if (vocab != own)
         return err_user(
             "its vocabulary has %lld ids, and that of --load has %lld; name a model with the same "

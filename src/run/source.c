@@ -163,7 +163,7 @@ Err source_args(Config *c, Arena *arena, Str *notes) {
     if (!s.dir && c->use_checkpoint_args && c->load) return source_check_missing(c); /* this is a new run */
     if (!s.dir)
         return c->load ? err_user("'%s' holds no checkpoint; check the path", c->load)
-                       : err_user("--load is missing; which checkpoint?");
+                       : err_user("--load is missing; set it to the folder of the checkpoint");
     Ckpt *ckpt;
     Err e = ckpt_open(s.dir, s.step, NULL, &ckpt);
     source_free(&s);

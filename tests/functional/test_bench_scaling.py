@@ -62,14 +62,14 @@ check(strong, [2, 4], [4, 4])
 assert strong["options"]["tensor_model_parallel_size"] == 2 and "needs --rounds 6" in out, out
 assert "low" not in strong["rows"][1]["efficiency"], out
 
-for words, why in ((["--ranks", 1], "more than them"), ([], "more than them"),
-                   (["--ranks", 6, "--min-ranks", 4], "a multiple of the fewest (4)"),
+for words, why in ((["--ranks", 1], "and larger"), ([], "and larger"),
+                   (["--ranks", 6, "--min-ranks", 4], "a multiple of --min-ranks (4)"),
                    (["--ranks", 8, "--over", "tensor"], "--num-attention-heads 4 is not a multiple"),
                    (["--ranks", 2, "--weak", "--strong"], "choose one"),
                    (["--ranks", 2048], "--ranks: at most 1024"),
                    (["--ranks", 4, "--over", "pipeline"], "4 ranks: 2 layers cannot be divided"),
                    (["--ranks", 4, "--tensor-model-parallel-size", 2, "--min-ranks", 1],
-                    "--min-ranks: a multiple of 2"), (["--ranks", 2, "--rounds", 0], "--rounds"),
+                    "--min-ranks must be a multiple of 2"), (["--ranks", 2, "--rounds", 0], "--rounds"),
                    (["--ranks", 2, "--nccl-library", "/etc/passwd"], "NCCL cannot be loaded"),
                    (["--ranks", 2, "--global-batch-size", 2**63 - 1],
                     "--global-batch-size must be from 1 to 16777216, not 9223372036854775807"),

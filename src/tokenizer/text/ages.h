@@ -19,5 +19,5 @@ uint32_t age_lower(uint32_t c);
  * library uses for it. */
 bool age_is_control(uint32_t c);     /* the categories Cc, Cf and Co, except line ends and tabs */
 bool age_is_punctuation(uint32_t c); /* the category P, and the symbols of ASCII */
-bool age_is_nonspacing(uint32_t c);  /* the category Mn */
+bool age_is_nonspacing(uint32_t c);  /* the category Mn (nonspacing marks) */
 bool age_is_mark(uint32_t c);        /* M */

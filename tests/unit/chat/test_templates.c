@@ -115,7 +115,7 @@ static void is_refused(const char *source, const char *message) {
 }
 
 TEST(hostile_templates_are_refused) {
-    static const char *const STEPS = "takes too many steps", *const MEMORY = "needs too much memory",
+    static const char *const STEPS = "needs too many steps", *const MEMORY = "needs too much memory",
                              *const DEEP = "nested too deeply", *const LONG = "longer than the limit";
     static const struct {
         const char *source, *message;
