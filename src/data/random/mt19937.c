@@ -12,12 +12,16 @@ void mt19937_seed(Mt19937 *g, uint32_t seed) {
     g->next = N;
 }
 
+static inline uint32_t twist(uint32_t x, uint32_t next, uint32_t far) {
+    const uint32_t y = (x & 0x80000000u) | (next & 0x7fffffffu);
+    return far ^ y >> 1 ^ (-(y & 1) & 0x9908b0dfu);
+}
+
 static void refill(Mt19937 *g) {
     uint32_t *x = g->state;
-    for (int i = 0; i < N; i++) {
-        uint32_t y = (x[i] & 0x80000000u) | (x[(i + 1) % N] & 0x7fffffffu);
-        x[i] = x[(i + M) % N] ^ y >> 1 ^ (y & 1 ? 0x9908b0dfu : 0);
-    }
+    for (int i = 0; i < N - M; i++) x[i] = twist(x[i], x[i + 1], x[i + M]);
+    for (int i = N - M; i < N - 1; i++) x[i] = twist(x[i], x[i + 1], x[i + M - N]);
+    x[N - 1] = twist(x[N - 1], x[0], x[M - 1]);
     g->next = 0;
 }
 
@@ -52,24 +56,38 @@ int64_t mt19937_geometric(Mt19937 *g, double p) {
     return (int64_t)ceil(log1p(-mt19937_double(g)) / log(1 - p));
 }
 
-void mt19937_shuffle_i32(Mt19937 *g, int32_t *a, int64_t n) {
-    for (int64_t i = n - 1; i > 0; i--) {
-        uint64_t j = mt19937_bounded(g, (uint64_t)i);
-        int32_t t = a[i];
-        a[i] = a[j], a[j] = t;
+enum { SWAPS = 64 };
+
+/* Draws bounded(last), bounded(last - 1), ... >= bounded(1), at most SWAPS numbers, and returns how many. Draws that
+ * are rejected cost no mispredicted branch: the next draw overwrites them. */
+static int draw_places(Mt19937 *g, int64_t last, int64_t place[SWAPS]) {
+    const int n = last < SWAPS ? (int)last : SWAPS;
+    for (int k = 0; k < n;) {
+        const uint64_t max = (uint64_t)(last - k), mask = ~0ull >> __builtin_clzll(max);
+        place[k] = (int64_t)((max <= UINT32_MAX ? mt19937_u32(g) : u64(g)) & mask);
+        k += (uint64_t)place[k] <= max;
     }
+    return n;
 }
 
-/* An unsigned array may be accessed through its signed type (C11 6.5 p7). */
-void mt19937_shuffle_u32(Mt19937 *g, uint32_t *a, int64_t n) { mt19937_shuffle_i32(g, (int32_t *)a, n); }
+/* The places of many swaps are known before the first swap, so their elements are fetched together from memory. */
+#define SHUFFLE(g, a, n)                                                                                     \
+    do {                                                                                                     \
+        int64_t place[SWAPS];                                                                                \
+        for (int64_t last = (n)-1, drawn; last > 0; last -= drawn) {                                         \
+            drawn = draw_places(g, last, place);                                                             \
+            for (int64_t k = 0; k < drawn; k++) __builtin_prefetch((a) + place[k], 1);                       \
+            for (int64_t k = 0; k < drawn; k++) {                                                            \
+                const int64_t old = (a)[last - k];                                                           \
+                (a)[last - k] = (a)[place[k]];                                                               \
+                (a)[place[k]] = (__typeof__(*(a)))old;                                                       \
+            }                                                                                                \
+        }                                                                                                    \
+    } while (0)
 
-void mt19937_shuffle_i64(Mt19937 *g, int64_t *a, int64_t n) {
-    for (int64_t i = n - 1; i > 0; i--) {
-        uint64_t j = mt19937_bounded(g, (uint64_t)i);
-        int64_t t = a[i];
-        a[i] = a[j], a[j] = t;
-    }
-}
+void mt19937_shuffle_i32(Mt19937 *g, int32_t *a, int64_t n) { SHUFFLE(g, a, n); }
+void mt19937_shuffle_u32(Mt19937 *g, uint32_t *a, int64_t n) { SHUFFLE(g, a, n); }
+void mt19937_shuffle_i64(Mt19937 *g, int64_t *a, int64_t n) { SHUFFLE(g, a, n); }
 
 void mt19937_torch_randperm(uint32_t seed, int64_t *out, int64_t n) {
     Mt19937 g;
