@@ -339,9 +339,9 @@ typedef struct FillAttr {
     double value;
 } FillAttr;
 
-typedef struct LargestAttr {
-    int64_t n; /* number of leading elements of a row that are compared */
-} LargestAttr;
+typedef struct ChooseAttr {
+    int64_t n; /* number of leading elements of a row from which to choose */
+} ChooseAttr;
 
 typedef struct SoftcapAttr {
     double cap;

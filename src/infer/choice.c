@@ -19,9 +19,26 @@ static bool may_end(const Live *live, int64_t at) {
     return !live->request.n_ends || at - live->n_first >= live->request.min_new_tokens;
 }
 
-bool choice_is_best(const Live *live, int64_t at) {
-    const Sampling *s = &live->request.sampling;
-    return (s->temperature == 0 || s->top_k == 1) && !sampling_adjusts(s) && may_end(live, at);
+bool choice_is_made(const Live *live, int64_t at) {
+    return !sampling_adjusts(&live->request.sampling) && may_end(live, at);
+}
+
+static double uniform_of(const Request *r, int64_t at) {
+    return philox_uniform(r->seed, hash_name("generate"), r->stream << 32 | (uint64_t)at);
+}
+
+ChoiceRow choice_row(const Live *live, int64_t at) {
+    const Request *r = &live->request;
+    if (at < live->n_first) return (ChoiceRow){.known = 1, .token = live->tokens[at], .sums = 1};
+    if (r->steered || !choice_is_made(live, at)) return (ChoiceRow){.rate = 0};
+    ChoiceRow row = sampling_row(&r->sampling, uniform_of(r, at));
+    row.sums = r->logprobs;
+    return row;
+}
+
+double choice_logprob_of(const Engine *e, const Chosen *c, int32_t token) {
+    const int64_t vocab = e->model->plan.vocab;
+    return c->sum && c->token == token ? choice_logprob(c, vocab) : sampling_logprob(e->row, vocab, token);
 }
 
 /* Copies the logits in e->row to e->scratch, and applies what the request adds to those of token `at`. */
@@ -42,11 +59,10 @@ static bool any_is_allowed(const Engine *e) {
     return false;
 }
 
-int32_t choice_token(Engine *e, const Live *live, int64_t at, int64_t best) {
+int32_t choice_token(Engine *e, const Live *live, int64_t at, const Chosen *made) {
     const Request *r = &live->request;
-    if (choice_is_best(live, at)) return (int32_t)best;
-    const double uniform = philox_uniform(r->seed, hash_name("generate"), r->stream << 32 | (uint64_t)at);
+    if (choice_is_made(live, at)) return (int32_t)made->token;
     adjust(e, live, at);
     if (!any_is_allowed(e)) return -1;
-    return (int32_t)sampling_choose(&r->sampling, e->scratch, e->model->plan.vocab, uniform);
+    return (int32_t)sampling_choose(&r->sampling, e->scratch, e->model->plan.vocab, uniform_of(r, at));
 }

@@ -284,12 +284,13 @@ static void stamp(const Engine *e, const Live *live, EngineEvent *event) {
     event->cached = live->cached, event->waited_ns = live->waited_ns;
 }
 
-/* Reports a token, whose logits are in e->row. */
-static void report(Engine *e, const Live *live, EngineEvent event, EngineSink *sink, void *arg) {
+/* Reports a token. e->row has its logits if they are needed. */
+static void report(Engine *e, const Live *live, EngineEvent event, const Chosen *made, EngineSink *sink,
+                   void *arg) {
     const int64_t vocab = e->model->plan.vocab, k = live->request.likeliest;
     stamp(e, live, &event);
     if (live->request.logprobs || event.kind == EVENT_PROMPT)
-        event.logprob = sampling_logprob(e->row, vocab, event.token);
+        event.logprob = choice_logprob_of(e, made, event.token);
     if (k > 0) {
         e->likeliest = mem_grow(e->likeliest, (size_t)k, sizeof *e->likeliest);
         sampling_likeliest(e->row, vocab, k, e->likeliest);
@@ -306,14 +307,14 @@ static void finish(const Engine *e, Live *live, Finish why, EngineSink *sink, vo
 }
 
 /* Chooses the token after the last one. */
-static void append(Engine *e, Live *live, int64_t best, EngineSink *sink, void *arg) {
+static void append(Engine *e, Live *live, const Chosen *made, EngineSink *sink, void *arg) {
     const Request *r = &live->request;
     if (r->steered && live->n - live->n_first < r->max_new_tokens) {
-        report(e, live, (EngineEvent){.kind = EVENT_CHOICE, .index = live->n}, sink, arg);
+        report(e, live, (EngineEvent){.kind = EVENT_CHOICE, .index = live->n}, made, sink, arg);
         return;
     }
     if (live->n - live->n_first < r->max_new_tokens) {
-        const int32_t token = choice_token(e, live, live->n, best);
+        const int32_t token = choice_token(e, live, live->n, made);
         if (token < 0) {
             finish(e, live, FINISH_NONE, sink, arg);
             return;
@@ -322,20 +323,20 @@ static void append(Engine *e, Live *live, int64_t best, EngineSink *sink, void *
         if (engine_ends(r->ends, r->n_ends, token)) {
             live->ended = true;
             event.kind = EVENT_END, event.finish = FINISH_STOP;
-            report(e, live, event, sink, arg);
+            report(e, live, event, made, sink, arg);
             return;
         }
         live->tokens[live->n++] = token;
-        report(e, live, event, sink, arg);
+        report(e, live, event, made, sink, arg);
     }
     if (!live->ended && live->n - live->n_first >= r->max_new_tokens)
         finish(e, live, FINISH_LENGTH, sink, arg);
 }
 
-/* Whether the logits are needed that choose a request's next token. */
-static bool needs_row(const Live *live) {
+/* Whether the host needs the logits of token `at` of a request. */
+static bool needs_row(const Live *live, int64_t at) {
     const Request *r = &live->request;
-    return r->logprobs || r->likeliest || r->steered || !choice_is_best(live, live->n);
+    return r->likeliest || (at >= live->n_first && (r->steered || !choice_is_made(live, at)));
 }
 
 static void take_results(Engine *e, Tensor logits, EngineSink *sink, void *arg) {
@@ -348,17 +349,18 @@ static void take_results(Engine *e, Tensor logits, EngineSink *sink, void *arg) 
             if (i < s->wanted && !prompt) continue;
             const int64_t row = at++;
             if (live->ended || i >= end) continue;
-            if (prompt || needs_row(live)) choice_read_row(e, &logits, row);
-            if (e->best[row] < 0) {
+            if (needs_row(live, i + 1)) choice_read_row(e, &logits, row);
+            const Chosen *made = &e->choice[row];
+            if (made->token < 0) {
                 finish(e, live, FINISH_NAN, sink, arg);
             } else if (prompt) {
                 live->known = i + 1;
                 report(e, live,
                        (EngineEvent){.kind = EVENT_PROMPT, .index = i + 1, .token = live->tokens[i + 1]},
-                       sink, arg);
+                       made, sink, arg);
             } else {
                 const int32_t draft = live->tokens[i + 1];
-                append(e, live, e->best[row], sink, arg);
+                append(e, live, made, sink, arg);
                 if (live->tokens[i + 1] != draft) end = i + 1;
                 e->accepted += i + 1 < end && !live->ended;
             }

@@ -92,7 +92,7 @@ typedef struct EngineCounts {
     int64_t pages;
     int64_t drafts, accepted; /* drafts of speculation, and those that were kept */
     int64_t prompt_tokens;    /* that were computed; those of a request that released its pages count again */
-    int64_t model_ns; /* time of the passes of models; the rest of a step is scheduling and sampling */
+    int64_t model_ns;         /* time of the passes of models; the rest of a step is scheduling */
 } EngineCounts;
 
 typedef struct Engine Engine;

@@ -64,7 +64,7 @@ typedef struct Drafter {
 typedef struct PassGraph {
     int64_t tokens, width; /* number of tokens; width of the page table */
     DeviceRecording work;
-    Tensor logits, best; /* its results */
+    Tensor logits, choice; /* its results */
 } PassGraph;
 
 struct Engine {
@@ -81,8 +81,8 @@ struct Engine {
     char *ids,
         *host_ids; /* [ids_bytes] a pass's integers in device memory, and in host memory that it copies */
     size_t ids_bytes;
-    const int64_t *best; /* op_largest of the pass's logits, in host_ids */
-    PassGraph *graph;    /* [n_graphs] */
+    const Chosen *choice; /* op_choose of the pass's logits, in host_ids */
+    PassGraph *graph;     /* [n_graphs] */
     int n_graphs;
     double *row, *scratch; /* [vocab] */
     LikelyToken *likeliest;
@@ -101,17 +101,21 @@ static inline bool reports(const Engine *e, const Live *live, int64_t i) {
 bool pass_joins(const Model *, const RunContext *);
 /* The number of pages that a cache needs, in addition to those of its pool, for tokens that only fill a pass. */
 int64_t pass_spare_pages(const Model *, const RunContext *, int64_t page);
-/* Runs a pass (pass.c). Returns the logits that are needed, [number, 1, padded vocab], and sets Engine.best. */
+/* Runs a pass (pass.c). Returns the logits that are needed, [number, 1, padded vocab], and sets Engine.choice. */
 Tensor pass_run(Engine *, const Pass *);
 void pass_close(Engine *);
 
 /* choice.c. Converts row i of logits to e->row. */
 void choice_read_row(const Engine *, const Tensor *logits, int64_t i);
-/* Whether token `at` of a request is the likeliest one, so that e->row is not needed. */
-bool choice_is_best(const Live *, int64_t at);
-/* Chooses token `at` of a request: `best` (Engine.best), or from e->row. The choice depends only on the request, its
- * tokens before `at` and the logits. -1: no token is allowed. */
-int32_t choice_token(Engine *, const Live *, int64_t at, int64_t best);
+/* How op_choose must choose token `at` of a request. A token of the prompt is known. */
+ChoiceRow choice_row(const Live *, int64_t at);
+/* Whether op_choose chooses token `at` of a request. Otherwise, the choice needs e->row. */
+bool choice_is_made(const Live *, int64_t at);
+/* Chooses token `at` of a request: the choice that was made, or from e->row. The choice depends only on the request,
+ * its tokens before `at` and the logits. -1: no token is allowed. */
+int32_t choice_token(Engine *, const Live *, int64_t at, const Chosen *made);
+/* The log-probability of a token: from the choice if it is that token and has a sum, otherwise from e->row. */
+double choice_logprob_of(const Engine *, const Chosen *, int32_t token);
 
 /* Computes the drafts of the shares that have some (speculation.c). */
 void speculation_draft(Engine *);

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "infer/engine_state.h"
 #include "infer/stages.h"
-#include "ops/largest.h"
+#include "ops/choose.h"
 #include "ops/take_row.h"
 
 /* ---- padding ---- */
@@ -114,7 +114,7 @@ typedef struct Writer {
     Engine *e;
     const Pass *pass;
     size_t at; /* in ids and host_ids */
-    Tensor tensor[9];
+    Tensor tensor[10];
     int n;
 } Writer;
 
@@ -170,19 +170,21 @@ static Tensor *write_tiles(Writer *w, const Inputs *in) {
     return t;
 }
 
-/* Writes where the tokens' rows are, and which logits are needed. */
-static void write_pages(Writer *w, const Inputs *in, Feed *feed) {
+/* Writes where the tokens' rows are, and which logits are needed. Returns how to choose from these. */
+static Tensor *write_pages(Writer *w, const Inputs *in, Feed *feed) {
     const Pass *p = w->pass;
     Pages *pages = &p->cache->positions;
     int64_t *row = mem_zero((size_t)in->tokens, sizeof *row),
             *request = mem_zero((size_t)in->tokens, sizeof *row),
             *chosen = mem_zero((size_t)in->chosen + 1, sizeof *chosen);
+    ChoiceRow *how = mem_zero((size_t)in->chosen + 1, sizeof *how);
     int64_t at = 0, n = 0;
     for (int64_t r = 0; r < p->n; r++) {
         const Share *s = &p->share[r];
         for (int64_t i = s->first; i < s->first + s->n; i++, at++) {
             row[at] = row_of(&s->live->pages, i, pages->page), request[at] = r;
-            if (is_chosen(w->e, s, i)) chosen[n++] = at;
+            if (!is_chosen(w->e, s, i)) continue;
+            how[n] = choice_row(s->live, i + 1 + p->depth), chosen[n++] = at;
         }
     }
     const int64_t spare = pass_spare_pages(p->model, tape_context(p->tape), pages->page) * pages->page;
@@ -195,7 +197,9 @@ static void write_pages(Writer *w, const Inputs *in, Feed *feed) {
     pages->tiles = write_tiles(w, in);
     feed->chosen = write_integers(w, chosen, in->chosen, 0);
     if (has_encoder(w->e)) write_encoder(w, in, &p->cache->encoder);
-    free(row), free(request), free(chosen);
+    Tensor *rows = write_integers(w, (const int64_t *)how, in->chosen, CHOICE_ROW_WORDS);
+    free(row), free(request), free(chosen), free(how);
+    return rows;
 }
 
 /* Data-parallel ranks have different tokens. */
@@ -236,7 +240,7 @@ typedef struct Work {
     const Pass *pass;
     Feed *feed;
     PassTokens tokens;
-    Tensor logits, best;
+    Tensor *how, logits, choice;
 } Work;
 
 static void forward(void *arg) {
@@ -246,7 +250,7 @@ static void forward(void *arg) {
     if (w->pass->depth) w->feed->encoded = read_outputs(w->pass);
     Tensor *logits = stages_forward(t, w->pass->model, w->pass->depth, w->feed, &w->tokens);
     w->logits = *logits;
-    if (w->tokens.chosen) w->best = *op_largest(t, logits, w->pass->model->plan.vocab);
+    if (w->tokens.chosen) w->choice = *op_choose(t, logits, w->how, w->pass->model->plan.vocab);
 }
 
 static PassGraph *graph_of(Engine *e, const Inputs *in) {
@@ -264,9 +268,9 @@ static void run(Engine *e, const Inputs *in, Work *w) {
         return;
     }
     PassGraph *g = graph_of(e, in);
-    w->logits = g->logits, w->best = g->best;
+    w->logits = g->logits, w->choice = g->choice;
     device_replay(e->context->device, &g->work, forward, w);
-    g->logits = w->logits, g->best = w->best;
+    g->logits = w->logits, g->choice = w->choice;
 }
 
 Tensor pass_run(Engine *e, const Pass *p) {
@@ -274,25 +278,27 @@ Tensor pass_run(Engine *e, const Pass *p) {
     Tensor field[FIELDS];
     Device *d = e->context->device;
     Feed feed = {.cache = p->cache, .releases = true};
-    const size_t results = (size_t)in.chosen * sizeof(int64_t),
+    const size_t results = (size_t)in.chosen * sizeof(Chosen),
                  integers =
-                     (size_t)(2 * in.tokens + most_tiles(&in) + in.chosen +
+                     (size_t)(2 * in.tokens + most_tiles(&in) + in.chosen * (1 + CHOICE_ROW_WORDS) +
                               in.requests * (in.width + in.encoder_width + 1) + in.batch.shape.encoder) *
                      sizeof(int64_t);
     make_room(e, feed_bytes(&in.batch) + integers + results);
-    e->best = (const int64_t *)e->host_ids;
+    e->choice = (const Chosen *)e->host_ids;
     fill_batch(p, &in);
     Writer w = {e, p, results, .n = 0};
     feed_write(&feed, field, &in.batch, e->ids + w.at, e->host_ids + w.at);
     w.at += feed_bytes(&in.batch);
     set_types(tape_context(p->tape), field);
-    write_pages(&w, &in, &feed);
-    Work work = {p, &feed, {in.tokens, in.batch.shape.encoder, in.chosen}, {.data = NULL}, {.data = NULL}};
+    Work work = {.pass = p,
+                 .feed = &feed,
+                 .tokens = {in.tokens, in.batch.shape.encoder, in.chosen},
+                 .how = write_pages(&w, &in, &feed)};
     batch_free(&in.batch);
     const int64_t start = clock_ns();
     device_copy(d, e->ids + results, e->host_ids + results, w.at - results);
     run(e, &in, &work);
-    if (results) device_copy(d, e->host_ids, work.best.data, results);
+    if (results) device_copy(d, e->host_ids, work.choice.data, results);
     device_wait(d); /* the results are read next */
     e->model_ns += clock_ns() - start;
     return work.logits;

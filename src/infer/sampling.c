@@ -1,62 +1,11 @@
 #include "infer/sampling.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-
-static int64_t argmax(const double *x, int64_t n) {
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (x[i] > x[best]) best = i;
-    return best;
-}
-
-typedef struct Ranked {
-    double logit;
-    int64_t id;
-} Ranked;
-
-static int descending(const void *a, const void *b) {
-    const Ranked *x = a, *y = b;
-    if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
-    return x->id < y->id ? -1 : x->id > y->id;
-}
-
-static Ranked *rank(const double *logits, int64_t n) {
-    Ranked *r = mem_alloc((size_t)n * sizeof *r);
-    for (int64_t i = 0; i < n; i++) r[i] = (Ranked){logits[i], i};
-    qsort(r, (size_t)n, sizeof *r, descending);
-    return r;
-}
-
-static void keep_top_k(double *logits, int64_t n, int64_t k) {
-    Ranked *r = rank(logits, n);
-    double threshold = r[k - 1].logit;
-    for (int64_t i = 0; i < n; i++)
-        if (logits[i] < threshold) logits[i] = -INFINITY;
-    free(r);
-}
-
-static void keep_nucleus(double *logits, int64_t n, double p) {
-    Ranked *r = rank(logits, n);
-    double sum = 0, before = 0;
-    for (int64_t i = 0; i < n; i++) sum += exp(r[i].logit - r[0].logit);
-    for (int64_t i = 0; i < n; i++) {
-        double probability = exp(r[i].logit - r[0].logit) / sum;
-        if (i > 0 && before > p) logits[r[i].id] = -INFINITY;
-        before += probability;
-    }
-    free(r);
-}
-
-/* After the division by the temperature and the subtraction of the largest logit, which is 0. */
-static void keep_likely(double *logits, int64_t n, double p) {
-    const double least = log(p);
-    for (int64_t i = 0; i < n; i++)
-        if (logits[i] < least) logits[i] = -INFINITY;
-}
 
 void sampling_copy(Sampling *s) {
     s->bias = mem_copy(s->bias, (size_t)s->n_bias * sizeof *s->bias);
@@ -110,47 +59,32 @@ void sampling_adjust(const Sampling *s, const int32_t *tokens, int64_t n, int64_
     free(seen), free(fresh);
 }
 
-int64_t sampling_choose(const Sampling *s, double *logits, int64_t n, double uniform) {
-    int64_t best = argmax(logits, n);
-    if (s->temperature == 0 || s->top_k == 1) return best;
-    double top = logits[best];
-    for (int64_t i = 0; i < n; i++) logits[i] = (logits[i] - top) / s->temperature;
-    if (s->min_p > 0) keep_likely(logits, n, s->min_p);
-    if (s->top_k > 0 && s->top_k < n) keep_top_k(logits, n, s->top_k);
-    if (s->top_p > 0) keep_nucleus(logits, n, s->top_p);
-    double sum = 0, running = 0;
-    for (int64_t i = 0; i < n; i++) sum += exp(logits[i]);
-    for (int64_t i = 0; i < n; i++) {
-        running += exp(logits[i]);
-        if (running > uniform * sum) return i;
-    }
-    return best; /* reached only if uniform * sum was rounded up to the sum */
+ChoiceRow sampling_row(const Sampling *s, double uniform) {
+    return (ChoiceRow){.rate = s->temperature > 0 ? fmin(1 / s->temperature, DBL_MAX) : 0,
+                       .least = s->min_p > 0 ? log(s->min_p) : -INFINITY,
+                       .top_p = s->top_p,
+                       .uniform = uniform,
+                       .top_k = s->top_k};
 }
 
-/* log softmax(logits)[id] is logits[id] - top - log_sum. */
-typedef struct Normal {
-    double top, log_sum;
-} Normal;
-
-static Normal normal_of(const double *logits, int64_t n) {
-    const double top = logits[argmax(logits, n)];
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) sum += exp(logits[i] - top);
-    return (Normal){top, log(sum)};
+int64_t sampling_choose(const Sampling *s, const double *logits, int64_t n, double uniform) {
+    const ChoiceRow row = sampling_row(s, uniform);
+    return choice_make(logits, n, &row).token;
 }
 
 double sampling_logprob(const double *logits, int64_t n, int64_t id) {
-    const Normal normal = normal_of(logits, n);
-    return logits[id] - normal.top - normal.log_sum;
+    const Chosen c = choice_make(logits, n, &(ChoiceRow){.known = 1, .token = id, .sums = 1});
+    return choice_logprob(&c, n);
 }
 
 void sampling_likeliest(const double *logits, int64_t n, int64_t k, LikelyToken *out) {
-    const Normal normal = normal_of(logits, n);
+    Chosen c = choice_make(logits, n, &(ChoiceRow){.sums = 1});
     int64_t have = 0;
     for (int64_t i = 0; i < n; i++) {
         int64_t at = have < k ? have++ : k;
         for (; at > 0 && logits[out[at - 1].id] < logits[i]; at--)
             if (at < k) out[at] = out[at - 1];
-        if (at < k) out[at] = (LikelyToken){(int32_t)i, logits[i] - normal.top - normal.log_sum};
+        if (at < k) out[at].id = (int32_t)i;
     }
+    for (LikelyToken *t = out; t < out + k; t++) c.logit = logits[t->id], t->logprob = choice_logprob(&c, n);
 }

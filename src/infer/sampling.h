@@ -14,6 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/choice.h"
+
 typedef struct TokenBias {
     int32_t id;
     double bias;
@@ -46,10 +48,11 @@ bool sampling_adjusts(const Sampling *);
  * vocabulary. */
 void sampling_adjust(const Sampling *, const int32_t *tokens, int64_t n, int64_t n_prompt, double *logits,
                      int64_t vocab);
-/* Overwrites logits [vocab]. `uniform` in (0, 1) selects the token. If a greedy choice has ties, it selects
- * the lowest id. */
-int64_t sampling_choose(const Sampling *, double *logits, int64_t vocab, double uniform);
-/* Returns log softmax(logits)[id], and does not change the logits. */
+/* The parameters of a choice without sampling_adjust. `uniform` in (0, 1) selects the token. */
+ChoiceRow sampling_row(const Sampling *, double uniform);
+/* Chooses from logits [vocab] with sampling_row. */
+int64_t sampling_choose(const Sampling *, const double *logits, int64_t vocab, double uniform);
+/* Returns log softmax(logits)[id]. */
 double sampling_logprob(const double *logits, int64_t vocab, int64_t id);
 typedef struct LikelyToken {
     int32_t id;

@@ -62,11 +62,11 @@ static void take_drafts(Engine *e, const Pass *p, Tensor logits, int64_t round) 
     for (const Share *s = p->share; s < p->share + p->n; s++) {
         if (s->wanted == INT64_MAX) continue;
         const int64_t index = s->live->n + round - 1;
-        const int64_t best = e->best[at];
-        if (!choice_is_best(s->live, index)) choice_read_row(e, &logits, at);
+        const Chosen *made = &e->choice[at];
+        if (!choice_is_made(s->live, index)) choice_read_row(e, &logits, at);
         /* if logits are not finite or no token is allowed, any draft will do: the model decides */
-        const int32_t token = best < 0 ? 0 : choice_token(e, s->live, index, best);
-        s->live->tokens[index] = token < 0 ? 0 : token;
+        s->live->tokens[index] =
+            made->token < 0 ? 0 : (int32_t)larger(0, choice_token(e, s->live, index, made));
         at++;
     }
 }

@@ -1,9 +1,11 @@
 #include <float.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "unit/cmocka_all.h"
 
+#include "base/mem.h"
 #include "base/philox.h"
 #include "infer/sampling.h"
 
@@ -137,6 +139,70 @@ TEST(random_draws_pass_chi_square) {
     }
     assert_int_equal(count[5], 0);
     if (!(chi2 < 6 + 6 * sqrt(12))) fail_msg("chi-square is %g", chi2);
+}
+
+typedef struct Ranked {
+    double logit;
+    int64_t id;
+} Ranked;
+
+static int likelier(const void *a, const void *b) {
+    const Ranked *x = a, *y = b;
+    return x->logit > y->logit ? -1 : x->logit < y->logit ? 1 : x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* Chooses by a complete sort and sums of probabilities. Returns -1 if a sum is so near its limit that the rounding of
+ * weights may decide (docs/reference/numerics.md); 2^L < 2 n. */
+static int64_t choose_by_sort(const Sampling *s, const double *logits, int64_t n, double uniform) {
+    const double near = (double)n * ((double)n * 0x1p-61 + 0x1p-51);
+    Ranked *r = mem_alloc((size_t)n * sizeof *r);
+    bool *kept = mem_zero((size_t)n, sizeof *kept), unsure = false;
+    for (int64_t i = 0; i < n; i++) r[i] = (Ranked){logits[i], i};
+    qsort(r, (size_t)n, sizeof *r, likelier);
+    double total = 0, before = 0, sum = 0, nucleus = 0;
+    int64_t first = 0, token = -1;
+    while (first < n && (s->top_k == 0 || first < s->top_k || r[first].logit == r[s->top_k - 1].logit) &&
+           exp((r[first].logit - r->logit) / s->temperature) >= s->min_p)
+        sum += exp((r[first++].logit - r->logit) / s->temperature);
+    for (int64_t i = 0; i < first; i++) {
+        const double p = exp((r[i].logit - r->logit) / s->temperature) / sum;
+        unsure |= s->top_p > 0 && s->top_p < 1 && fabs(before - s->top_p) < near;
+        kept[r[i].id] = s->top_p == 0 || before <= s->top_p;
+        nucleus += kept[r[i].id] ? p : 0, before += p;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        total += kept[i] ? exp((logits[i] - r->logit) / s->temperature) / sum : 0;
+        unsure |= fabs(total - uniform * nucleus) < near;
+        if (token < 0 && total > uniform * nucleus) token = i;
+    }
+    free(r), free(kept);
+    return unsure ? -1 : token;
+}
+
+/* With vocabularies of many sizes, equal logits and logits that are far from the others. */
+TEST(choices_are_those_of_a_complete_sort) {
+    enum { ROWS = 3000, MOST = 700 };
+    static const double TEMPERATURES[] = {1, 0.1, 3, 40}, TOP_P[] = {0, 0.2, 0.95, 1}, SPREAD[] = {1, 8, 300};
+    static double logits[MOST];
+    int unsure = 0;
+    for (uint64_t row = 0; row < ROWS; row++) {
+        const uint32_t roll = philox_u32(5, 6, row), n = 1 + roll % MOST;
+        const Sampling s = {.temperature = TEMPERATURES[roll / MOST % 4],
+                            .top_k = roll / MOST % 5 ? 0 : 2 + roll / MOST / 20 % 50,
+                            .top_p = TOP_P[roll / MOST / 1000 % 4],
+                            .min_p = roll / MOST % 3 ? 0 : 0.037};
+        for (uint64_t i = 0; i < n; i++) {
+            const double x = philox_normal(7, row, i) * SPREAD[roll / MOST / 4000 % 3];
+            logits[i] = row % 2 ? x : round(x * 2) / 2;
+        }
+        const double uniform = philox_uniform(8, 9, row);
+        const int64_t want = choose_by_sort(&s, logits, n, uniform),
+                      got = sampling_choose(&s, logits, n, uniform);
+        unsure += want < 0;
+        if (want >= 0 && got != want)
+            fail_msg("row %d of %d: token %d, not %d", (int)row, (int)n, (int)got, (int)want);
+    }
+    assert_in_range(unsure, 0, ROWS / 100);
 }
 
 TEST(logprob_is_log_softmax) {

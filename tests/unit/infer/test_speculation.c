@@ -76,6 +76,18 @@ TEST(all_drafts_of_the_same_model_are_kept) {
     test_model_free(m);
 }
 
+/* If all probabilities are equal, a token depends only on its random number. */
+TEST(drafts_of_layers_have_the_random_numbers_of_their_positions) {
+    TestModel *m = test_model_new(setup_new(SIZES "--mtp-num-layers 3"));
+    const Param *output = registry_find(m->model->registry, "output_layer.weight");
+    int32_t tokens[PROMPT + NEW];
+    memset(output->value.data, 0, (size_t)output->count * sizeof(double));
+    const EngineCounts c = generate(m, (Speculation){.tokens = 3}, 1, tokens);
+    assert_int_equal(c.accepted, c.drafts);
+    assert_true(c.drafts > 0);
+    test_model_free(m);
+}
+
 TEST(a_draft_model_with_few_positions_ends_earlier) {
     enum { POSITIONS = 90 };
     TestModel *m = test_model_new(setup_new(SIZES)), *draft = test_model_new(setup_new(SIZES));

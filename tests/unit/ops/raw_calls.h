@@ -5,6 +5,8 @@
 #include <float.h>
 
 #include "base/exact_sum.h"
+#include "base/philox.h"
+#include "kernels/choice.h"
 #include "kernels/cases.h"
 #include "unit/ops/case.h"
 
@@ -34,6 +36,33 @@ static inline void sums_hold_sinks(Call *c) {
     double most = 0;
     for (int64_t i = 0; i < tensor_count(c->in[3]); i++) most = fmax(most, load_element(c->in[3], i));
     for (int64_t i = 0; i < tensor_count(lse); i++) store_element(lse, i, most + fabs(load_element(lse, i)));
+}
+
+/* Choices with different parameters, from rows with different ranges and numbers of equal logits. */
+static inline void choices_vary(Call *c) {
+    static const double RATES[] = {0, 1, 1 / 0.7, 1e-3, 50}, TOP_P[] = {0, 0.3, 0.95, 1},
+                        SCALES[] = {1, 0, 9, 40, 1e20};
+    static const int64_t TOP_K[] = {0, 1, 7, 300, INT32_MAX};
+    const int64_t rows = tensor_rows(c->in[0]), width = tensor_width(c->in[0]),
+                  n = ((const ChooseAttr *)c->attr)->n;
+    ChoiceRow *how = c->in[1]->data;
+    for (int64_t i = 0; i < rows; i++) {
+        const uint32_t roll = philox_u32(1, 2, (uint64_t)i);
+        how[i] = (ChoiceRow){.rate = RATES[roll % 5],
+                             .least = roll % 7 ? -INFINITY : log(0.02),
+                             .top_p = TOP_P[roll / 35 % 4],
+                             .uniform = philox_uniform(3, 4, (uint64_t)i),
+                             .top_k = TOP_K[roll / 140 % 5],
+                             .known = roll % 11 == 0,
+                             .token = roll / 11 % n,
+                             .sums = roll / 700 % 2};
+        for (int64_t k = i * width; k < (i + 1) * width; k++) {
+            const double x = load_element(c->in[0], k) * SCALES[i % 5];
+            store_element(c->in[0], k, i % 3 ? x : round(x * 4) / 4);
+        }
+    }
+    store_element(c->in[0], 2 * width - 1, NAN); /* after the first n of a row, which count */
+    if (rows > 9) store_element(c->in[0], 9 * width, -INFINITY);
 }
 
 static inline void a_number_is_nan(Call *c) { store_element(c->in[0], tensor_count(c->in[0]) / 2, NAN); }

@@ -1,0 +1,48 @@
+/* The choice of a token from a row of logits. The CPU and the GPU make the same choice from equal logits: the weight of
+ * a token, its probability divided by that of the likeliest, is rounded to an integer, so sums do not depend on their
+ * order. docs/reference/numerics.md bounds the rounding. */
+#pragma once
+
+#include <stdint.h>
+
+#include "base/host_device.h"
+
+/* How to choose from a row; a row of an operand of integers. If all is zero, the choice is the likeliest token. */
+typedef struct ChoiceRow {
+    double rate;  /* 1 / temperature; 0: choose the likeliest token, the lowest id of equal ones */
+    double least; /* keep tokens for which rate * (logit - largest logit) is at least this; -INFINITY: all */
+    double top_p; /* 0: off */
+    double uniform;       /* in (0, 1); selects the token */
+    int64_t top_k;        /* 0: off; 1: choose the likeliest token */
+    int64_t known, token; /* if known is not 0, the choice is this token */
+    int64_t sums;         /* if not 0, compute Chosen.sum */
+} ChoiceRow;
+
+typedef struct Chosen {
+    int64_t token;     /* -1 if a logit is not finite; then nothing else is set */
+    double logit, top; /* of the token, and the largest */
+    uint64_t sum;      /* of the weights at temperature 1; 0: not computed */
+} Chosen;
+
+enum {
+    CHOICE_ROW_WORDS = sizeof(ChoiceRow) / sizeof(int64_t),
+    CHOSEN_WORDS = sizeof(Chosen) / sizeof(int64_t)
+};
+
+/* The weight of the likeliest token: a power of two for which n weights sum to at most 2^62. */
+static inline double choice_scale(int64_t n) {
+    double scale = 0x1p62;
+    for (; n > 1; n = (n + 1) / 2) scale /= 2;
+    return scale;
+}
+
+/* The integer part of p * total, at most total. */
+HOST_DEVICE static inline uint64_t choice_part(double p, uint64_t total) {
+    const double part = p * (double)total;
+    return part < (double)total ? (uint64_t)part : total;
+}
+
+/* The definition of a choice. Logits may be -INFINITY, but not all. */
+Chosen choice_make(const double *logits, int64_t n, const ChoiceRow *);
+/* Returns log softmax(logits)[token]. Chosen.sum must have been computed from n logits. */
+double choice_logprob(const Chosen *, int64_t n);
