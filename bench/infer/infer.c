@@ -63,6 +63,12 @@ static void take(void *arg, const EngineEvent *e) {
     *before = r->last;
 }
 
+/* Greedy, unless --temperature is given. */
+static Sampling sampling_of(const Config *c) {
+    if (!config_given(c, temperature)) return (Sampling){.temperature = 0};
+    return (Sampling){.temperature = c->temperature, .top_k = c->top_k, .top_p = c->top_p};
+}
+
 /* Adds requests with different prompts and generates all their tokens. */
 static void run_round(const Session *s, Engine *engine, int64_t requests, int64_t number, int64_t fresh,
                       Round *r) {
@@ -75,7 +81,12 @@ static void run_round(const Session *s, Engine *engine, int64_t requests, int64_
     for (int64_t i = 0; i < requests; i++) {
         for (int64_t k = 0; k < o->prompt; k++)
             prompt[k] = (int32_t)(philox_u32(1, (uint64_t)(number * requests + i), (uint64_t)k) % vocab);
-        const Request request = {.id = i, .prompt = prompt, .n = o->prompt, .max_new_tokens = fresh};
+        const Request request = {.id = i,
+                                 .prompt = prompt,
+                                 .n = o->prompt,
+                                 .sampling = sampling_of(s->config),
+                                 .stream = (uint64_t)i,
+                                 .max_new_tokens = fresh};
         const Err e = engine_add(engine, &request);
         CHECK(!e.code, "%s", e.msg); /* check_work has checked the length, and the engine has the pages */
     }
@@ -155,8 +166,8 @@ static double pass_bytes(const Session *s, int64_t requests) {
 /* ---- results ---- */
 
 static void name_of(const Session *s, const char *what, int64_t requests, char name[80]) {
-    snprintf(name, 80, "%s/%lldx%lld+%lld", what, (long long)requests, (long long)s->options->prompt,
-             (long long)s->options->fresh);
+    snprintf(name, 80, "%s/%lldx%lld+%lld%s", what, (long long)requests, (long long)s->options->prompt,
+             (long long)s->options->fresh, sampling_of(s->config).temperature > 0 ? " sampled" : "");
 }
 
 static json_t *row_facts(const Session *s, const char *what, int64_t requests) {

@@ -45,6 +45,8 @@ dense = L * (attention + norms + 2 * H * F + F + H) + 2 * H + V * H
 check(infer("--requests", 1, 3), "F32", lambda n: dense, 2 * L * H, 4)
 check(infer("--requests", 1, 3, "--bf16", "--untie-embeddings-and-output-weights", "--batch-invariant-mode"), "BF16",
       lambda n: dense, 2 * L * H, 2)  # an untied embedding is looked up
+sampled = infer("--requests", 2, "--temperature", 0.8, "--top-p", 0.9)
+assert "all/2x9+6 sampled" in rows_of(sampled) and sampled["options"]["top_p"] == 0.9, sampled
 # Each rank reads half of the linear layers and of the keys and values, and all of the norms and of the biases of sums.
 tp = L * ((4 * H * H + 3 * H) / 2 + H + norms + (2 * H * F + F) / 2 + H) + 2 * H + V * H
 check(infer("--requests", 1, 3, "--tensor-model-parallel-size", 2), "F32", lambda n: tp, L * H, 4)
@@ -60,7 +62,7 @@ infer("--requests", 1)
 (WORK / "infer.json").rename(WORK / "base.json")
 out = infer("--requests", 1, "--baseline", WORK / "base.json", expect=4)
 assert "decode/1x9+6 F32" in out and "3 samples" in out, out
-for options, message in (["--requests", 2], "no row prefill/2x9+6"), (["--bf16"], '"lane" is "bf16"'):
+for options, message in (["--requests", 2], "no row prefill/2x9+6"), (["--temperature", 1], "no row prefill/1x9+6 sampled"), (["--bf16"], '"lane" is "bf16"'):
     out = infer("--requests", 1, "--baseline", WORK / "base.json", *options, expect=2)
     assert message in out, (options, out)
 
@@ -69,6 +71,7 @@ for options, message in (
         (["--new-tokens", 1], "--new-tokens"),
         (["--prompt-tokens", 0], "--prompt-tokens"),
         (["--rounds", 0], "--rounds"),
+        (["--top-p", 0.9], "--temperature above 0"),
         (["--prompt-tokens", 12, "--new-tokens", 5], "exceed the model's 16 positions"),
         (["--model", "t5"], "bench infer measures a GPT"),
         (["--fp8-format", "hybrid"], "FP8"),
