@@ -16,6 +16,7 @@
 #include "infer/engine.h"
 #include "measure/peaks.h"
 #include "models/cache.h"
+#include "param/quantized.h"
 #include "run/model_run.h"
 #include "run/source.h"
 
@@ -142,7 +143,8 @@ static void count_work(Session *s) {
     s->token_bytes = cache_bytes(s->run.model, &page) / PAGE;
     for (int i = 0; i < g->n; i++) {
         const Param *p = g->params[i];
-        const double bytes = (double)p->count * (double)dtype_size((DType)p->value.dtype);
+        const double factors = param_is_quantized(p) ? (double)tensor_bytes(&p->inverse) : 0,
+                     bytes = (double)p->count * (double)dtype_size((DType)p->value.dtype) + factors;
         if (is_looked_up(s, p)) continue;
         *(p->spec.expert ? &s->expert_bytes : &s->other_bytes) += bytes;
         if (p->spec.ndim != 2 || p->spec.flags & PARAM_EMBEDDING) continue;

@@ -29,6 +29,11 @@ static int64_t panels(int64_t n) {
     return p;
 }
 
+static inline real scaled(const Gemm *g, int64_t i, int64_t j, real sum) {
+    if (!g->column_scale) return sum;
+    return (g->row_scale ? sum * g->row_scale[i] : sum) * g->column_scale[j];
+}
+
 /* Computes rows [i, i+m) and columns [j, j+n) of the output. */
 static void part(const Gemm *g, int64_t i, int64_t m, int64_t j, int64_t n) {
     const real *a = g->a + (g->transpose_a ? i : i * g->lda), *b = g->b + (g->transpose_b ? j * g->ldb : j);
@@ -36,9 +41,11 @@ static void part(const Gemm *g, int64_t i, int64_t m, int64_t j, int64_t n) {
     CBLAS_GEMM(CblasRowMajor, g->transpose_a ? CblasTrans : CblasNoTrans,
                g->transpose_b ? CblasTrans : CblasNoTrans, (int)m, (int)n, (int)g->k, 1, a, (int)g->lda, b,
                (int)g->ldb, g->accumulate ? 1 : 0, c, (int)g->ldc);
-    if (!g->bias) return;
     for (int64_t r = 0; r < m; r++) {
         real *row = c + r * g->ldc;
+        if (g->column_scale)
+            for (int64_t q = 0; q < n; q++) row[q] = scaled(g, i + r, j + q, row[q]);
+        if (!g->bias) continue;
 #pragma omp simd
         for (int64_t q = 0; q < n; q++) row[q] += g->bias[j + q];
     }
@@ -75,9 +82,11 @@ enum {
 
 /* Functions with a `type` are inlined, so that it is a compile-time constant. */
 static inline __attribute__((always_inline)) real element(const void *x, DType type, int64_t i) {
-    return type == BF16  ? (real)float_of_bf16(((const uint16_t *)x)[i])
-           : type == F16 ? (real)float_of_f16(((const uint16_t *)x)[i])
-                         : ((const real *)x)[i];
+    return type == BF16     ? (real)float_of_bf16(((const uint16_t *)x)[i])
+           : type == F16    ? (real)float_of_f16(((const uint16_t *)x)[i])
+           : type == I8     ? (real)((const int8_t *)x)[i]
+           : type == F8E4M3 ? (real)float_of_e4m3(((const uint8_t *)x)[i])
+                            : ((const real *)x)[i];
 }
 
 /* Adds the last products to the first chains. */
@@ -103,7 +112,7 @@ static inline __attribute__((always_inline)) void dot_block(const Gemm *g, int64
     const real *a = g->a + i * g->lda;
     for (int s = 0; s < rows * columns; s++)
         for (int l = 0; l < DOT_LANES; l++) sum[s][l] = 0;
-    const size_t size = type == REAL_TYPE ? sizeof(real) : sizeof(uint16_t);
+    const size_t size = type == REAL_TYPE ? sizeof(real) : dtype_is_16bit(type) ? sizeof(uint16_t) : 1;
     int64_t p = 0;
     for (; p + DOT_LANES <= g->k; p += DOT_LANES) {
         if (columns == 1 && rows > 1) __builtin_prefetch((const char *)b[0] + (size_t)p * size + DOT_AHEAD);
@@ -118,7 +127,10 @@ static inline __attribute__((always_inline)) void dot_block(const Gemm *g, int64
         for (int c = 0; c < columns; c++) {
             real *x = sum[r * columns + c], *out = &g->c[(i + r) * g->ldc + j + c];
             if (p < g->k) add_last(a + r * g->lda, b[c], type, p, g->k, x);
-            *out = (g->accumulate ? *out : g->bias ? g->bias[j + c] : 0) + add_chains(x);
+            *out = (g->accumulate ? *out
+                    : g->bias     ? g->bias[j + c]
+                                  : 0) +
+                   scaled(g, i + r, j + c, add_chains(x));
         }
 }
 
@@ -131,15 +143,23 @@ static inline __attribute__((always_inline)) void dot_column(const Gemm *g, int6
     for (; i < g->m; i++) dot_block(g, i, 1, j, &b, 1, type);
 }
 
+static const void *narrow_at(const Gemm *g, int64_t i) {
+    return (const char *)g->b_narrow + (size_t)i * dtype_size(g->b_type);
+}
+
 static void dot_few_rows(const Gemm *g, int64_t begin, int64_t end) {
     for (int64_t j = begin; j < end; j++) {
-        const uint16_t *narrow = g->b_16 ? g->b_16 + j * g->ldb : NULL;
+        const void *b = g->b ? (const void *)(g->b + j * g->ldb) : narrow_at(g, j * g->ldb);
         if (g->b)
-            dot_column(g, j, g->b + j * g->ldb, REAL_TYPE);
+            dot_column(g, j, b, REAL_TYPE);
         else if (g->b_type == BF16)
-            dot_column(g, j, narrow, BF16);
+            dot_column(g, j, b, BF16);
+        else if (g->b_type == F16)
+            dot_column(g, j, b, F16);
+        else if (g->b_type == I8)
+            dot_column(g, j, b, I8);
         else
-            dot_column(g, j, narrow, F16);
+            dot_column(g, j, b, F8E4M3);
     }
 }
 
@@ -149,7 +169,8 @@ static void dot_columns(const Gemm *g, int64_t j, int n, real *widened) {
     for (int c = 0; c < n; c++) {
         b[c] = g->b ? g->b + (j + c) * g->ldb : widened + c * g->k;
         if (!g->b)
-            dtype_convert(widened + c * g->k, REAL_TYPE, g->b_16 + (j + c) * g->ldb, g->b_type, (size_t)g->k);
+            dtype_convert(widened + c * g->k, REAL_TYPE, narrow_at(g, (j + c) * g->ldb), g->b_type,
+                          (size_t)g->k);
     }
     int64_t i = 0;
     for (; n == DOT_COLUMNS && i + DOT_ROWS <= g->m; i += DOT_ROWS)
@@ -219,7 +240,7 @@ static void run_tiles(void *arg, int64_t begin, int64_t end) {
     free(packed);
 }
 
-/* ---- 16 bits ---- */
+/* ---- 16 or 8 bits ---- */
 
 typedef struct Widening {
     const Gemm *g;
@@ -230,7 +251,7 @@ typedef struct Widening {
 static void widen_rows(void *arg, int64_t begin, int64_t end) {
     const Widening *w = arg;
     for (int64_t i = begin; i < end; i++)
-        dtype_convert(w->b + i * w->columns, REAL_TYPE, w->g->b_16 + i * w->g->ldb, w->g->b_type,
+        dtype_convert(w->b + i * w->columns, REAL_TYPE, narrow_at(w->g, i * w->g->ldb), w->g->b_type,
                       (size_t)w->columns);
 }
 
@@ -240,7 +261,7 @@ static void run_widened(const Device *device, const Gemm *g) {
     w.b = mem_aligned((size_t)(w.rows * w.columns) * sizeof(real));
     pool_for(device->pool, w.rows, grain_rows(w.columns), widen_rows, &w);
     Gemm wide = *g;
-    wide.b = w.b, wide.b_16 = NULL, wide.ldb = w.columns;
+    wide.b = w.b, wide.b_narrow = NULL, wide.ldb = w.columns;
     KERNEL(gemm)(device, &wide);
     free(w.b);
 }
@@ -251,7 +272,7 @@ void KERNEL(gemm)(const Device *device, const Gemm *g) {
                  (void *)g);
         return;
     }
-    if (g->b_16) {
+    if (g->b_narrow) {
         run_widened(device, g);
         return;
     }

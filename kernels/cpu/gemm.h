@@ -11,8 +11,11 @@ typedef struct Gemm {
     bool fixed_order; /* as in LinearAttr */
     int64_t m, n, k, lda, ldb, ldc;
     const real *a, *b, *bias;
-    const uint16_t *b_16; /* instead of b, which is then NULL: values of 16 bits */
-    DType b_type;         /* the type of the elements of b_16 */
+    const void *b_narrow; /* instead of b, which is then NULL: values of 16 or 8 bits */
+    DType b_type;         /* the type of the elements of b_narrow */
+    /* If they are not NULL, sums are multiplied by a factor of their row [m] and one of their column [n], before the bias
+     * is added. Only with transpose_b, and not with `accumulate`. */
+    const real *row_scale, *column_scale;
     real *c;
 } Gemm;
 

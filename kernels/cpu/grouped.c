@@ -28,7 +28,7 @@ static Gemm forward(const Grouped *g, int64_t first, int64_t rows, int64_t exper
                   .a = reals(x) + first * in,
                   .lda = in,
                   .b = narrow ? NULL : reals(w) + expert * out * in,
-                  .b_16 = narrow ? (const uint16_t *)w->data + expert * out * in : NULL,
+                  .b_narrow = narrow ? (const uint16_t *)w->data + expert * out * in : NULL,
                   .b_type = (DType)w->dtype,
                   .ldb = in,
                   .c = reals(g->call->out[0]) + first * out,

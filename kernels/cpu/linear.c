@@ -29,7 +29,7 @@ void KERNEL(linear)(const Call *c) {
                         .a = reals(x),
                         .lda = in,
                         .b = narrow ? NULL : reals(w),
-                        .b_16 = narrow ? w->data : NULL,
+                        .b_narrow = narrow ? w->data : NULL,
                         .b_type = (DType)w->dtype,
                         .ldb = in,
                         .c = reals(c->out[0]),

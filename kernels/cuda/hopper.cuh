@@ -15,8 +15,8 @@ enum { LINE_BYTES = 128, LINE = 64 /* 16-bit elements */, GROUP_THREADS = 128 };
 /* gemm_invariant.cu. Returns whether the GPU runs code for sm_90a. */
 bool has_warpgroups(Cuda *);
 
-/* A matrix [planes, rows, columns] of 16-bit elements, whose tiles have 64 columns, `box` rows and one plane. Strides
- * are multiples of 8 elements. Elements outside of the matrix are read as zeros. */
+/* A matrix [planes, rows, columns] of elements of 16 or 8 bits, whose tiles have LINE_BYTES of columns, `box` rows and one
+ * plane. Strides are multiples of 16 bytes. Elements outside of the matrix are read as zeros. */
 static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows, int64_t columns,
                                    int64_t row_stride, int64_t planes, int64_t plane_stride, int box) {
     typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -30,12 +30,16 @@ static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows,
         CHECK(gpu->encode_tiles, "the driver of the GPU has no cuTensorMapEncodeTiled");
     }
     CUtensorMap map;
+    const cuuint64_t size = dtype_size((DType)x->dtype);
     const cuuint64_t dim[] = {(cuuint64_t)columns, (cuuint64_t)planes, (cuuint64_t)rows},
-                     stride[] = {(cuuint64_t)plane_stride * 2, (cuuint64_t)row_stride * 2};
-    const cuuint32_t tile[] = {LINE, 1, (cuuint32_t)box}, step[] = {1, 1, 1};
+                     stride[] = {(cuuint64_t)plane_stride * size, (cuuint64_t)row_stride * size};
+    const cuuint32_t tile[] = {(cuuint32_t)(LINE_BYTES / size), 1, (cuuint32_t)box}, step[] = {1, 1, 1};
     const CUresult e = ((Encode *)gpu->encode_tiles)(
-        &map, x->dtype == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
-        x->data, dim, stride, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+        &map,
+        size == 1          ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+        : x->dtype == BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                           : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+        3, x->data, dim, stride, tile, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     CHECK(e == CUDA_SUCCESS, "cuTensorMapEncodeTiled: the driver returned error %d", (int)e);
     return map;
@@ -163,7 +167,26 @@ PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
 PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
 PRODUCT(32, 256, R_128, 128, 129, 130, SUM_32)
 
-/* The same product with a [64,16] in registers, in the order of multiply_add (mma.cuh). The lines of b contain
+/* s [64, 8 * N8] = or += (`add`) a [64,32] b [32, 8 * N8] of E4M3. */
+template <int N8, bool add> struct Fp8Product;
+#define FP8_PRODUCT(n8, width, registers, a, b, adds, sums)                                                  \
+    template <bool add> struct Fp8Product<n8, add> {                                                         \
+        __device__ static __forceinline__ void run(float (&s)[n8][4], uint64_t x, uint64_t y) {              \
+            asm volatile("{\n"                                                                               \
+                         ".reg .pred p;\n"                                                                   \
+                         "setp.ne.b32 p, %" #adds ", 0;\n"                                                   \
+                         "wgmma.mma_async.sync.aligned.m64n" #width "k32.f32.e4m3.e4m3 " registers "}, %" #a \
+                         ", %" #b ", p, 1, 1;\n"                                                             \
+                         "}"                                                                                 \
+                         : sums(0)                                                                           \
+                         : "l"(x), "l"(y), "n"((int)add));                                                   \
+        }                                                                                                    \
+    };
+FP8_PRODUCT(4, 32, R_16, 16, 17, 18, SUM_4)
+FP8_PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
+FP8_PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
+
+/* The same product of 16-bit operands, with a [64,16] in registers, in the order of multiply_add (mma.cuh). The lines of b contain
  * consecutive columns. */
 template <typename T>
 __device__ __forceinline__ void product_of_registers(float (&s)[8][4], const uint32_t (&a)[4], uint64_t b) {

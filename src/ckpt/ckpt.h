@@ -41,6 +41,10 @@ typedef struct CkptItem {
      * these prefixes. Values of the model that the checkpoint lacks are unchanged. NULL means that no tensor may be
      * missing. */
     const char *const *optional;
+    /* Loading: if `each` is set, the item has only quantized weights (param/quantized.h), and `flat` has only the elements
+     * of one of them, [rows, columns]. It is called when a weight has been loaded, before the next one is. */
+    void (*each)(void *arg, Param *);
+    void *arg;
 } CkptItem;
 
 typedef struct CkptSaveOptions {

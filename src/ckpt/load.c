@@ -7,7 +7,7 @@
 
 /* The intersection of a stored box and this rank's part of an item. */
 typedef struct Overlap {
-    const Param *param;
+    Param *param;
     int part;
     const CkptItem *item;
     const CkptTensor *stored;
@@ -86,7 +86,7 @@ static bool is_optional(const CkptItem *item, const char *name) {
     return false;
 }
 
-static Err match_part(Plan *plan, const Param *p, int part, const CkptItem *item) {
+static Err match_part(Plan *plan, Param *p, int part, const CkptItem *item) {
     const Manifest *m = &plan->ckpt->manifest;
     const CkptTensor want = wanted(p, part, item);
     const int64_t first = first_not_less(m, &want);
@@ -185,7 +185,12 @@ Err ckpt_load(const Ckpt *c, const Registry *r, const CkptItem *items, int n_ite
     Err e = comm_agree(c->comm, match_all(&plan, r, items, n_items));
     if (!e.code) e = refuse_unknown(&plan, items, n_items);
     if (!e.code) e = ckpt_agree(c, check_bytes(&plan));
-    for (int64_t i = 0; i < plan.n && !e.code; i++) load_copy(c, &plan.overlaps[i], r->device);
+    for (int64_t i = 0; i < plan.n && !e.code; i++) {
+        const Overlap *o = &plan.overlaps[i];
+        load_copy(c, o, r->device);
+        const bool ends = i + 1 == plan.n || o[1].param != o->param || o[1].item != o->item;
+        if (o->item->each && ends) o->item->each(o->item->arg, o->param);
+    }
     free(plan.overlaps);
     free(plan.is_known);
     return e;

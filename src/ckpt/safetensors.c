@@ -68,7 +68,7 @@ static Err read_entry(const char *path, const char *name, const json_t *json, Ar
     DType dtype = U8;
     if (json_object_size(json) != 3 || !dtype_text)
         return bad(path, "tensor %s is not described by dtype, shape and data_offsets", quote(name).s);
-    const bool unread = !dtype_parse(dtype_text, &dtype) || dtype == F8E5M2;
+    const bool unread = !dtype_parse(dtype_text, &dtype) || dtype == F8E5M2 || dtype == I8;
     Err e = read_integers(json_object_get(json, "shape"), dim, &ndim, TENSOR_DIMS);
     if (e.code) return bad(path, "the shape of tensor %s %s", quote(name).s, e.msg);
     e = read_integers(json_object_get(json, "data_offsets"), offset, &offsets, 2);

@@ -4,11 +4,12 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
+#include "param/quantized.h"
 
 bool held_is_stored(const Param *p, const CkptItem *item) {
     const unsigned flags = p->spec.flags;
     return (!*item->suffix || param_is_trained(p)) && (flags & item->with) == item->with &&
-           !(flags & item->without);
+           !(flags & item->without) && (!item->each || param_is_quantized(p));
 }
 
 /* Returns the index of the element in the registry's flat layout. */
@@ -31,6 +32,7 @@ static int range_of(const CkptItem *item, int64_t element) {
 
 int64_t held_at(const Param *p, int part, const CkptItem *item, int64_t row, int64_t column) {
     const int64_t element = element_of(p, part, row, column);
+    if (item->each) return element - p->offset;
     if (!item->ranges) return element;
     const int k = range_of(item, element);
     CHECK(k < item->n_ranges && item->ranges[k].begin <= element, "'%s': element %lld is in no range",

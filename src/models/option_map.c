@@ -94,6 +94,15 @@ QuantRecipe map_fp8_recipe(Fp8Recipe x) {
     return 0;
 }
 
+DType map_quantization(Quantization x) {
+    switch (x) {
+        TO(QUANTIZATION_NONE, F64);
+        TO(QUANTIZATION_FP8, F8E4M3);
+        TO(QUANTIZATION_INT8, I8);
+    }
+    return F64;
+}
+
 GemmTuning map_gemm_tuning(GemmTuningOption x) {
     switch (x) {
         TO(TUNING_SAME_BITS, GEMM_TUNING_SAME_BITS);

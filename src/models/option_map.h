@@ -19,7 +19,8 @@ BranchNorms map_norms(NormPlacement, ModelFamily);
 RouterScore map_score(RouterScoreFunction);
 QuantFormat map_fp8_format(Fp8Format);
 QuantRecipe map_fp8_recipe(Fp8Recipe);
-DType map_storage(Lane); /* the type of activations and weights */
+DType map_quantization(Quantization); /* the type of quantized weights; F64 if there are none */
+DType map_storage(Lane);              /* the type of activations and weights */
 DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
 /* Returns the specification of a rank's device. */

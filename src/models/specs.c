@@ -59,6 +59,7 @@ QuantSpec spec_quant(const Config *c, int64_t layer) {
                        .fixed_order = c->batch_invariant_mode,
                        .keep_weights = c->fp8_keep_weights,
                        .store_weights = c->fp8_param_gather,
+                       .weights = map_quantization(c->quantization),
                        .keep_inputs = c->fp8_keep_inputs};
 }
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "ops/linear.h"
+#include "param/quantized.h"
 
 Linear linear_new(Registry *r, LinearSpec s) {
     ParamSpec weight = {
@@ -15,6 +16,7 @@ Linear linear_new(Registry *r, LinearSpec s) {
         .init = {INIT_NORMAL, s.init_std},
         .groups = s.groups,
         .n_parts = s.n_parts,
+        .quantized = s.quant.weights,
     };
     memcpy(weight.parts, s.parts, sizeof s.parts);
     Linear l = {.weight = param_add(r, weight),
@@ -27,6 +29,7 @@ Linear linear_new(Registry *r, LinearSpec s) {
         bias.tp_split = s.tp_split == 0 ? 0 : SPLIT_NONE;
         bias.invariant = s.tp_split == SPLIT_NONE ? s.invariant : !r->layout.sequence_parallel;
         bias.init = (Init){INIT_CONSTANT, 0};
+        bias.quantized = F64;
         bias.flags = PARAM_NO_DECAY | (s.fixed_bias ? PARAM_BUFFER : 0);
         l.bias = param_add(r, bias);
     }
@@ -35,7 +38,11 @@ Linear linear_new(Registry *r, LinearSpec s) {
 }
 
 static LinearLayer layer_of(const Linear *l) {
-    return (LinearLayer){&l->weight->value, l->bias ? &l->bias->value : NULL, l->flags, l->quantiser};
+    return (LinearLayer){.w_oi = &l->weight->value,
+                         .bias_o = l->bias ? &l->bias->value : NULL,
+                         .flags = l->flags,
+                         .quantiser = l->quantiser,
+                         .inverse_o = param_is_quantized(l->weight) ? &l->weight->inverse : NULL};
 }
 
 Tensor *linear_forward(Tape *t, const Linear *l, Tensor *x_sbi) {

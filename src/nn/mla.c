@@ -70,7 +70,9 @@ static void mla_init(void *self, Registry *r, const char *name, const void *spec
     m->kv_down = mla_linear(r, a, name, "kv_down_proj", (Size){s->kv_rank + s->rotated, h, SPLIT_NONE, std});
     if (a->qk_norm)
         m->kv_norm = norm_new(r, arena_printf(r->arena, "%s.kv_layernorm", name), s->kv_rank, a->norm);
-    m->kv = mla_linear(r, a, name, "kv_up_proj", (Size){kv, s->kv_rank, 0, std});
+    AttentionSpec up = *a;
+    if (s->caches_latents) up.quant.weights = F64; /* absorbed() multiplies its parts */
+    m->kv = mla_linear(r, &up, name, "kv_up_proj", (Size){kv, s->kv_rank, 0, std});
     if (a->sink == SINK_LEARNED) m->softmax_offset = attention_offset_new(r, a, name);
     clip_init(m, r);
     m->proj = mla_linear(r, a, name, "proj", (Size){h, a->heads * s->value, 1, a->proj_init_std});

@@ -32,6 +32,7 @@ typedef struct QuantSpec {
     /* weights are cast once per step instead of in every pass, which needs two bytes per element */
     bool keep_weights;
     bool store_weights; /* trained weights are stored in FP8 (param/fp8_weights.h) */
+    DType weights; /* I8 or F8E4M3: of weights for generation (param/quantized.h); F64: the storage type */
     /* the forward also casts the transpose of x for the backward; not with blockwise scales */
     bool keep_inputs;
 } QuantSpec;

@@ -206,6 +206,7 @@ static LayerAttr layer_attr(Tape *t, const Tensor *x, const LinearLayer *l) {
         .gemm = {.linear.fixed_order = tape_context(t)->batch_invariant,
                  .linear.steady = !l->quantiser && !tape_is_recording(t),
                  .quantiser = l->quantiser,
+                 .inverse = l->inverse_o,
                  .gathers_x = gathers && sequence},
         .gathers = gathers,
         .reduces = is_sharded && l->flags & LINEAR_REDUCE_OUT,

@@ -26,6 +26,7 @@ typedef struct LinearLayer {
     Tensor *w_oi, *bias_o;      /* [o,i], [o]; bias is NULL if there is none */
     unsigned flags;             /* LinearFlags */
     const Quantiser *quantiser; /* quantises the operands of the GEMMs; NULL if they are not quantised */
+    const Tensor *inverse_o;    /* of a quantized weight (ops/quantized.h), otherwise NULL */
 } LinearLayer;
 
 /* x_sbi [s,b,i] -> [s,b,o] = x w^T + bias; the flags determine the result's s. In batch-invariant mode, each sample is

@@ -4,6 +4,7 @@
 #include "ops/linear_gemm.h"
 
 #include "kernels/ops.h"
+#include "ops/quantized.h"
 #include "tape/tape_ops.h"
 
 enum { OVER_COLUMNS = 1 << QUANT_OVER_COLUMNS, OVER_ROWS = 1 << QUANT_OVER_ROWS };
@@ -53,6 +54,10 @@ static void fp8_dw(Tape *t, const LinearGemm *a, const GemmGradient *g, Tensor *
 void linear_gemm_forward(Tape *t, LinearGemm *a, Call call) {
     const Quantiser *q = a->quantiser;
     Tensor *x = call.in[0], *w = call.in[1];
+    if (a->inverse) {
+        quantized_forward(t, &a->linear, a->inverse, call);
+        return;
+    }
     a->is_fp8 =
         q && !quantize_emulation(tape_context(t)->device, q->spec, tensor_rows(x), w->dim[1], w->dim[0]);
     a->x_state = quantize_state(t, q, QUANT_X, x, x->spmd, a->is_fp8);

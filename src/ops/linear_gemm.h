@@ -14,6 +14,7 @@
 typedef struct LinearGemm {
     LinearAttr linear;          /* first: the kernels read it */
     const Quantiser *quantiser; /* NULL: plain operands */
+    const Tensor *inverse;      /* LinearLayer */
     bool gathers_x;             /* whether the backward gathers x again, so that the forward keeps no FP8
                                    values of it */
     Tensor *pre; /* x is the activation of pre, and dx is pre's gradient; if this is NULL, dx is x's

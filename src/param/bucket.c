@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "param/quantized.h"
 
 static int64_t aligned(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -14,6 +15,7 @@ typedef enum Kind {
     MATRICES,
     EXPERT_MATRICES,
     FP8_MATRICES,
+    QUANTIZED,
     FROZEN,
     BUFFERS,
     KINDS
@@ -21,6 +23,7 @@ typedef enum Kind {
 
 static Kind kind_of(const Param *p) {
     const bool matrix = p->spec.flags & PARAM_MATRIX;
+    if (param_is_quantized(p)) return QUANTIZED;
     if (!param_is_trained(p)) return p->spec.flags & PARAM_BUFFER ? BUFFERS : FROZEN;
     if (p->fp8) return matrix ? FP8_MATRICES : FP8;
     if (p->spec.expert) return matrix ? EXPERT_MATRICES : EXPERTS;
@@ -38,10 +41,11 @@ static void set_groups(const Registry *r, Bucket *b, const Param *p) {
     static const unsigned AXES_OF[KINDS] = {OF_DENSE, OF_EXPERTS, OF_DENSE, OF_DENSE, OF_EXPERTS, OF_DENSE};
     const DataParallel *d = &r->layout.data;
     const Group all = mesh_group(&r->layout.mesh, AXES_OF[kind]);
-    b->trained = kind < FROZEN;
+    b->trained = kind < QUANTIZED;
     b->apart = is_apart(p);
     b->matrices = kind >= MATRICES && kind <= FP8_MATRICES;
-    b->fp8 = kind == FP8 || kind == FP8_MATRICES;
+    b->fp8 = kind == FP8 || kind == FP8_MATRICES || kind == QUANTIZED;
+    b->quantized = kind == QUANTIZED;
     const int instances = b->trained && d->instances > 1 ? d->instances : 1;
     CHECK(all.size % instances == 0, "%d data-parallel ranks cannot be divided into %d equal instances",
           all.size, instances);
@@ -199,6 +203,7 @@ bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
 
 /* Returns whether any rank has memory for the bucket in this buffer. */
 static bool exists(const Registry *r, const Bucket *b, FlatBuffer which) {
+    if (b->quantized) return which == FLAT_FP8;
     if (which == FLAT_FP8) return b->fp8;
     if (which == FLAT_VALUES) return !b->fp8 || !dtype_is_16bit(r->storage);
     if (which == FLAT_MASTERS) return r->trains || !b->trained || !dtype_is_16bit(r->storage);

@@ -2,7 +2,7 @@
  *
  * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after another.
  * Each parameter begins at a multiple of PARAM_ALIGN elements of its bucket. The parameters of a bucket are of one
- * kind (dense, experts, FP8 weights, matrices of these, frozen weights, buffers). PARAM_APART is set for all of them
+ * kind (dense, experts, FP8 weights, matrices of these, quantized weights, frozen weights, buffers). PARAM_APART is set for all of them
  * or for none. The members of its `inner` group hold equal parts of the bucket, whose size is a multiple of
  * PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). Parts of a bucket of matrices
  * (PARAM_MATRIX) consist of whole parameters. Padding is zero. Tied embeddings are in a separate bucket, so that the
@@ -21,9 +21,10 @@ struct Bucket {
     int first, n; /* parameters: laid[first, first + n) of the registry */
     /* inner: the ranks that shard the bucket; outer: the ranks with the same part in all instances */
     Group inner, outer;
-    bool matrices; /* the parameters have PARAM_MATRIX */
-    bool apart;    /* the parameters have PARAM_APART */
-    bool fp8;      /* the values are FP8 (fp8_weights.h) */
+    bool matrices;  /* the parameters have PARAM_MATRIX */
+    bool apart;     /* the parameters have PARAM_APART */
+    bool fp8;       /* the values are in FLAT_FP8 */
+    bool quantized; /* the weights are quantized (quantized.h) */
     /* The index of the mate, or -1 if there is none. If buckets end with units, a unit's bucket of FP8 weights and
      * its bucket of other dense parameters are mates. */
     int mate;

@@ -34,6 +34,7 @@ void registry_free(Registry *r) {
         device_release(r->device, r->values, registry_flat_bytes(r, FLAT_VALUES));
         device_release(r->device, r->fp8, registry_flat_bytes(r, FLAT_FP8));
         device_release(r->device, r->fp8_scales, r->fp8_scale_bytes);
+        device_release(r->device, r->row_scales, r->row_scale_bytes);
         device_release(r->device, r->grads, registry_flat_bytes(r, FLAT_GRADS));
         if (r->masters != r->values)
             device_release(r->device, r->masters, registry_flat_bytes(r, FLAT_MASTERS));

@@ -92,6 +92,8 @@ typedef struct ParamSpec {
     bool invariant;
     Init init; /* values are drawn by (seed, name, global element index), and rounded to float */
     unsigned flags;
+    /* I8 or F8E4M3 if the weight is stored in one byte per element (quantized.h), which is not trained; otherwise F64 */
+    DType quantized;
     int64_t groups; /* number of groups of parts; 0 means that the entire parameter is one part */
     int n_parts;
     ParamPart parts[PARAM_PARTS];
@@ -112,7 +114,7 @@ typedef struct Param {
     /* The pipeline ranks that hold a copy, in ascending order. n_holders is 0 if the parameter is not tied.
      * The gradients of all copies are summed. Norms and checkpoints use the first copy. */
     int *holders, n_holders;
-    /* `value` has the storage dtype, or is F8E4M3. value.grad is &main_grad, or NULL if the parameter is not trained.
+    /* `value` has the storage dtype, or is F8E4M3 or I8. value.grad is &main_grad, or NULL if the parameter is not trained.
      * `value`, `main_grad` and `master` have no data while the ranks shard them (sync.h). */
     Tensor value;
     /* F64 in the fp64 lane, otherwise F32, or BF16 (see DataParallel). Its flags are ACCUM | MAIN_GRAD. Without
@@ -120,6 +122,7 @@ typedef struct Param {
     Tensor main_grad;
     Tensor master;         /* F64 or F32; shares the memory of `value` unless that has 16 or 8 bits */
     struct Fp8Weight *fp8; /* NULL if the weight is not stored in FP8 (fp8_weights.h) */
+    Tensor inverse;        /* [rows] the factors of a quantized weight (quantized.h) */
 } Param;
 
 static inline bool param_is_trained(const Param *p) {
@@ -142,8 +145,8 @@ typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;
 
-/* The flat buffers. FLAT_FP8 contains the values of FP8 weights, and FLAT_VALUES all other values. The optimizer owns
- * its states, which have the same layout: FLAT_MATRIX_STATE contains the elements of PARAM_MATRIX parameters, and
+/* The flat buffers. FLAT_FP8 contains the values of FP8 weights and of quantized weights, one byte each, and FLAT_VALUES
+ * all other values. The optimizer owns its states, which have the same layout: FLAT_MATRIX_STATE contains the elements of PARAM_MATRIX parameters, and
  * FLAT_STATE the elements of all other trained parameters. */
 typedef enum FlatBuffer {
     FLAT_VALUES,
@@ -180,6 +183,8 @@ typedef struct Registry {
     void *fp8_scales;   /* amaxes and scales of FP8 weights */
     int64_t fp8_amaxes; /* number of amaxes, which precede the scales; 0 if there are no FP8 weights */
     size_t fp8_scale_bytes;
+    void *row_scales; /* factors of quantized weights */
+    size_t row_scale_bytes;
     struct States *states; /* NULL if there are no states (state.h) */
     Arena *arena;
 } Registry;

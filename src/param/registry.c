@@ -7,6 +7,7 @@
 #include "kernels/ops.h"
 #include "param/bucket.h"
 #include "param/fp8_weights.h"
+#include "param/quantized.h"
 
 static Tensor whole(const Registry *r, const Param *p, void *flat, FlatBuffer which) {
     Tensor t = {.dtype = (uint8_t)registry_dtype(r, which)};
@@ -41,13 +42,16 @@ void registry_allocate(Registry *r, Device *device, DType storage, bool trains) 
     r->values = device_alloc(device, registry_flat_bytes(r, FLAT_VALUES), "parameters");
     r->fp8 = device_alloc(device, registry_flat_bytes(r, FLAT_FP8), "FP8 parameters");
     fp8_weights_allocate(r);
+    quantized_allocate(r);
     r->grads = device_alloc(device, registry_flat_bytes(r, FLAT_GRADS), "main gradients");
     r->masters = dtype_is_16bit(storage)
                      ? device_alloc(device, registry_flat_bytes(r, FLAT_MASTERS), "master parameters")
                      : r->values;
     for (int i = 0; i < r->n; i++) {
         Param *p = r->params[i];
-        p->value = p->fp8 ? whole(r, p, r->fp8, FLAT_FP8) : whole(r, p, r->values, FLAT_VALUES);
+        p->value = whole(r, p, bucket_values(&r->buckets[p->bucket]) == FLAT_FP8 ? r->fp8 : r->values,
+                         bucket_values(&r->buckets[p->bucket]));
+        if (param_is_quantized(p)) p->value.dtype = (uint8_t)p->spec.quantized;
         p->master = whole(r, p, r->masters, FLAT_MASTERS);
         p->main_grad = whole(r, p, r->grads, FLAT_GRADS);
         p->main_grad.flags = TENSOR_ACCUM | TENSOR_MAIN_GRAD;
@@ -60,7 +64,8 @@ void registry_allocate(Registry *r, Device *device, DType storage, bool trains) 
 }
 
 size_t registry_value_bytes(const Registry *r) {
-    return registry_flat_bytes(r, FLAT_VALUES) + registry_flat_bytes(r, FLAT_FP8) + r->fp8_scale_bytes;
+    return registry_flat_bytes(r, FLAT_VALUES) + registry_flat_bytes(r, FLAT_FP8) + r->fp8_scale_bytes +
+           r->row_scale_bytes;
 }
 
 size_t registry_bytes(const Registry *r) {

@@ -8,6 +8,7 @@
 #include "comm/agree.h"
 #include "models/option_map.h"
 #include "param/bucket.h"
+#include "param/quantized.h"
 #include "run/launch.h"
 #include "run/source.h"
 
@@ -129,7 +130,8 @@ static Err check_memory(const Config *c, Comm *comm, const Device *device) {
     Device *null = device_null();
     ModelRun dry;
     model_run_new(&dry, c, notes, null, MODEL_COMPUTES);
-    const double parameters = sharing * (double)registry_bytes(dry.model->registry),
+    const double parameters = sharing * ((double)registry_bytes(dry.model->registry) +
+                                         (double)quantized_stage_bytes(dry.model->registry)),
                  tables = sharing * (double)states_bytes(dry.model->registry),
                  have = (double)device_memory_available(device);
     model_run_free(&dry);
@@ -142,14 +144,41 @@ static Err check_memory(const Config *c, Comm *comm, const Device *device) {
                     bytes_text(parameters).s, bytes_text(tables).s, bytes_text(have).s);
 }
 
-/* The 16-bit values, and the masters of buffers. */
-enum { ITEMS = 2 };
+/* ---- quantized weights: each is cast when its values are there ---- */
 
-static int items(const Registry *g, CkptItem out[ITEMS]) {
+static void *stage_new(const ModelRun *r) {
+    return device_alloc(r->device, quantized_stage_bytes(r->model->registry),
+                        "a weight before it is quantized");
+}
+
+static void stage_free(const ModelRun *r, void *stage) {
+    device_release(r->device, stage, quantized_stage_bytes(r->model->registry));
+}
+
+typedef struct Stage {
+    const ModelRun *run;
+    void *values;
+} Stage;
+
+static void cast_staged(void *arg, Param *p) {
+    const Stage *s = arg;
+    quantized_cast(s->run->model->registry, s->run->comm, p, s->values);
+}
+
+/* The 16-bit values, the masters of buffers, and quantized weights. */
+enum { ITEMS = 3 };
+
+static int items(const Registry *g, Stage *stage, CkptItem out[ITEMS]) {
     int n = 0;
     out[n] = (CkptItem){.suffix = "", .flat = g->values, .dtype = g->storage, .convert = true};
     out[n].ranges = registry_ranges(g, FLAT_VALUES, &out[n].n_ranges);
     n++;
+    out[n++] = (CkptItem){.suffix = "",
+                          .flat = stage->values,
+                          .dtype = g->storage,
+                          .convert = true,
+                          .each = cast_staged,
+                          .arg = stage};
     if (g->masters == g->values) return n;
     out[n] = (CkptItem){.suffix = "", .flat = g->masters, .dtype = g->precise, .convert = true};
     out[n].ranges = registry_ranges(g, FLAT_MASTERS, &out[n].n_ranges);
@@ -167,7 +196,8 @@ void model_run_note_fp8(const ModelRun *r, const Ckpt *ckpt, FILE *to) {
 static Err load(ModelRun *r, const Source *s) {
     Ckpt *ckpt;
     CkptItem list[ITEMS];
-    const int n = items(r->model->registry, list);
+    Stage stage = {r, stage_new(r)};
+    const int n = items(r->model->registry, &stage, list);
     Err e = ckpt_open(s->dir, s->step, r->comm, &ckpt);
     if (!e.code) e = source_check(r->config, ckpt, s->dir, true);
     if (!e.code) e = ckpt_load(ckpt, r->model->registry, list, n);
@@ -177,6 +207,7 @@ static Err load(ModelRun *r, const Source *s) {
         model_run_note_fp8(r, ckpt, stderr);
     }
     ckpt_close(ckpt);
+    stage_free(r, stage.values);
     if (e.code) return e;
     if (r->context.exact) registry_snap(r->model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
     model_run_refresh(r, false);
@@ -188,11 +219,14 @@ static Err fill(ModelRun *r, const Source *none) {
     enum { PERIOD = 99991 };
     (void)none;
     float *normal = mem_alloc(PERIOD * sizeof *normal), *scaled = mem_alloc(PERIOD * sizeof *scaled);
+    Stage stage = {r, stage_new(r)};
     for (uint64_t i = 0; i < PERIOD; i++) normal[i] = (float)philox_normal(r->context.seed, 0, i);
     for (int k = 0; k < r->model->registry->n; k++) {
-        const Param *p = r->model->registry->params[k];
+        Param *p = r->model->registry->params[k];
         const Init *init = &p->spec.init;
-        const DType type = (DType)p->value.dtype;
+        const bool quantized = param_is_quantized(p);
+        const DType type = quantized ? r->context.dtype : (DType)p->value.dtype;
+        char *to = quantized ? stage.values : p->value.data;
         const size_t size = dtype_size(type);
         char *stored = mem_alloc(PERIOD * size);
         for (int i = 0; i < PERIOD; i++)
@@ -200,12 +234,15 @@ static Err fill(ModelRun *r, const Source *none) {
         dtype_convert(stored, type, scaled, F32, PERIOD);
         for (int64_t i = 0, n; !(p->spec.flags & PARAM_BUFFER) && i < p->count; i += n) {
             n = p->count - i < PERIOD ? p->count - i : PERIOD;
-            device_write(r->device, (char *)p->value.data + (size_t)i * size, stored, (size_t)n * size);
+            device_write(r->device, to + (size_t)i * size, stored, (size_t)n * size);
         }
         device_wait(r->device);
         free(stored);
+        if (quantized) cast_staged(&stage, p);
     }
     free(normal), free(scaled);
+    device_wait(r->device);
+    stage_free(r, stage.values);
     model_run_refresh(r, false);
     return ERR_OK;
 }

@@ -32,7 +32,8 @@ typedef enum OpMatch {
     MATCH_NEAR_F64, /* like MATCH_NEAR, with double arithmetic for any operand type */
     /* like MATCH_NEAR, after a softmax whose probabilities may be rounded to the storage type */
     MATCH_SOFTMAX,
-    MATCH_FP8_SUM, /* like MATCH_NEAR, for sums of FP8 values in a tensor core */
+    MATCH_FP8_SUM,   /* like MATCH_NEAR, for sums of FP8 values in a tensor core */
+    MATCH_QUANTIZED, /* like MATCH_NEAR, for sums with a weight of I8 or FP8 */
 } OpMatch;
 
 /* An operand of an op, as kernels/ops.def lists it. */

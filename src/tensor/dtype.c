@@ -1,5 +1,6 @@
 #include "tensor/dtype.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/fault.h"
@@ -16,7 +17,7 @@ static const struct {
     [BF16] = {"BF16", 2, true, 0x1p-8},  [F16] = {"F16", 2, true, 0x1p-11},
     [I64] = {"I64", 8, false, 0},        [I32] = {"I32", 4, false, 0},
     [U8] = {"U8", 1, false, 0},          [F8E4M3] = {"F8_E4M3", 1, false, 0},
-    [F8E5M2] = {"F8_E5M2", 1, false, 0},
+    [F8E5M2] = {"F8_E5M2", 1, false, 0}, [I8] = {"I8", 1, false, 0},
 };
 
 size_t dtype_size(DType t) { return TYPES[t].size; }
@@ -58,6 +59,7 @@ static void to_float(float *dst, const void *src, DType from, size_t n) {
     const double *f64 = src;
     const uint16_t *bits = src;
     const uint8_t *values = src;
+    const int8_t *integers = src;
     switch (from) {
     case F64:
         for (size_t i = 0; i < n; i++) dst[i] = (float)f64[i];
@@ -72,6 +74,9 @@ static void to_float(float *dst, const void *src, DType from, size_t n) {
     case F8E5M2:
         for (size_t i = 0; i < n; i++) dst[i] = fp8_to_float(fp8_of(from), values[i]);
         break;
+    case I8:
+        for (size_t i = 0; i < n; i++) dst[i] = integers[i];
+        break;
     default:
         fault(__FILE__, __LINE__, "float type", "cannot convert from %s", dtype_name(from));
     }
@@ -81,6 +86,7 @@ static void from_float(void *dst, DType to, const float *src, size_t n) {
     double *f64 = dst;
     uint16_t *bits = dst;
     uint8_t *values = dst;
+    int8_t *integers = dst;
     switch (to) {
     case F64:
         for (size_t i = 0; i < n; i++) f64[i] = (double)src[i];
@@ -94,6 +100,9 @@ static void from_float(void *dst, DType to, const float *src, size_t n) {
     case F8E4M3:
     case F8E5M2:
         for (size_t i = 0; i < n; i++) values[i] = fp8_from_float(fp8_of(to), src[i]);
+        break;
+    case I8:
+        for (size_t i = 0; i < n; i++) integers[i] = (int8_t)rintf(fminf(fmaxf(src[i], -127), 127));
         break;
     default:
         fault(__FILE__, __LINE__, "float type", "cannot convert to %s", dtype_name(to));

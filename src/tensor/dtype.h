@@ -1,13 +1,13 @@
 /* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only. F8E4M3 and
- * F8E5M2 store scaled numbers in FP8 (fp8.h). Only the ops of src/ops/fp8.c use them, and they do not count as float
- * types. */
+ * F8E5M2 store scaled numbers in FP8 (fp8.h), and I8 stores scaled numbers in [-127, 127]. Only ops for such numbers use
+ * them, and they do not count as float types. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum DType { F64, F32, BF16, F16, I64, I32, U8, F8E4M3, F8E5M2, DTYPES } DType;
+typedef enum DType { F64, F32, BF16, F16, I64, I32, U8, F8E4M3, F8E5M2, I8, DTYPES } DType;
 
 size_t dtype_size(DType);      /* bytes per element */
 const char *dtype_name(DType); /* the name in safetensors: "F64", "BF16", ... */
@@ -24,7 +24,7 @@ float bf16_to_float(uint16_t);
 uint16_t f16_from_float(float);
 float f16_to_float(uint16_t);
 
-/* Converts n contiguous elements between any two float types or FP8. F64 is rounded to float before it is rounded to
+/* Converts n contiguous elements between any two float types, FP8 or I8, where larger numbers become +-127. F64 is rounded to float before it is rounded to
  * 16 or 8 bits. */
 void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, size_t n);
 

@@ -19,6 +19,11 @@ static inline float float_of_bits(uint32_t u) {
 
 static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
 
+/* Except NaN, which E4M3 values with scales do not contain. */
+static inline float float_of_e4m3(uint8_t q) {
+    return float_of_bits((uint32_t)(q & 0x80) << 24 | (uint32_t)(q & 0x7f) << 20) * 0x1p120f;
+}
+
 static inline float float_of_f16(uint16_t h) {
     const uint32_t sign = (uint32_t)(h & 0x8000) << 16, mag = h & 0x7fff;
     const uint32_t special = 0x7f800000u | (mag & 0x3ff) << 13, normal = (mag << 13) + 0x38000000u,

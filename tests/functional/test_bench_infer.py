@@ -50,6 +50,11 @@ assert "all/2x9+6 sampled" in rows_of(sampled) and sampled["options"]["top_p"] =
 # Each rank reads half of the linear layers and of the keys and values, and all of the norms and of the biases of sums.
 tp = L * ((4 * H * H + 3 * H) / 2 + H + norms + (2 * H * F + F) / 2 + H) + 2 * H + V * H
 check(infer("--requests", 1, 3, "--tensor-model-parallel-size", 2), "F32", lambda n: tp, L * H, 4)
+# Weights of one byte, and a factor of four bytes for each output.
+linear = L * (4 * H * H + 2 * H * F)
+for kind in "int8", "fp8":
+    check(infer("--requests", 1, 3, "--quantization", kind), "F32",
+          lambda n: dense - linear + linear / 4 + L * (3 * H + H + F + H), 2 * L * H, 4)
 # Two of four experts for each token, independently.
 experts = L * 4 * (2 * H * F)
 moe = L * (4 * H * H + norms + 4 * H) + 2 * H + V * H  # with the router

@@ -7,6 +7,7 @@
 
 #include "base/philox.h"
 #include "models/model.h"
+#include "param/quantized.h"
 
 typedef struct TestModel {
     Setup *setup;
@@ -18,19 +19,50 @@ typedef struct TestModel {
     Tape *tape;
 } TestModel;
 
+/* Sets the values of a model whose weights are quantized to those of the same model without. */
+static inline void take_values(Registry *to, Comm *comm, const Registry *from) {
+    for (int i = 0; i < to->n; i++) {
+        Param *p = to->params[i];
+        void *values = from->params[i]->value.data;
+        if (param_is_quantized(p))
+            quantized_cast(to, comm, p, values);
+        else
+            device_copy(to->device, p->value.data, values, tensor_bytes(&p->value));
+    }
+    device_wait(to->device);
+}
+
+/* The model for quantized weights. Its first values are those of a model that trains. */
+static inline Model *quantized_model(Setup *s, Device *device, DType storage, uint64_t seed) {
+    Setup plain = *s;
+    plain.config.quantization = QUANTIZATION_NONE;
+    Model *from = model_new(&plain.config, NULL), *to = model_new(&s->config, NULL);
+    model_allocate(from, device, storage, s->config.derived.max_position_embeddings, true);
+    model_allocate(to, device, storage, s->config.derived.max_position_embeddings, false);
+    registry_init(from->registry, seed);
+    take_values(to->registry, NULL, from->registry);
+    model_free(from);
+    return to;
+}
+
 /* Takes ownership of the setup and the device. */
 static inline TestModel *test_model_on(Setup *s, Device *device) {
     static const DType STORAGE[] = {
         [LANE_FP32] = F32, [LANE_FP64] = F64, [LANE_BF16] = BF16, [LANE_FP16] = F16, [LANE_EXACT] = F64};
     TestModel *m = arena_alloc(s->arena, sizeof *m);
-    *m = (TestModel){.setup = s, .device = device, .model = model_new(&s->config, NULL)};
+    *m = (TestModel){.setup = s, .device = device};
     m->run = (RunContext){.device = m->device,
                           .dtype = STORAGE[s->config.lane],
                           .batch_invariant = s->config.batch_invariant_mode,
                           .seed = (uint64_t)s->config.seed};
     m->microbatch = RECORDING;
-    model_allocate(m->model, m->device, m->run.dtype, s->config.derived.max_position_embeddings, true);
-    registry_init(m->model->registry, m->run.seed);
+    if (s->config.quantization != QUANTIZATION_NONE) {
+        m->model = quantized_model(s, device, m->run.dtype, m->run.seed);
+    } else {
+        m->model = model_new(&s->config, NULL);
+        model_allocate(m->model, m->device, m->run.dtype, s->config.derived.max_position_embeddings, true);
+        registry_init(m->model->registry, m->run.seed);
+    }
     m->slot = space_new(m->device, "activation", SPACE_UNPLANNED);
     m->transient = space_new(m->device, "transient", SPACE_UNPLANNED);
     m->tape = tape_new(&m->run, m->slot, m->transient);

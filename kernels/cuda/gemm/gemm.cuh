@@ -22,6 +22,7 @@ typedef struct Gemm {
     bool fixed_order, steady;      /* LinearAttr */
     int64_t m, n, k;
     const Tensor *a, *b, *bias, *pre, *c, *act, *dbias;
+    const float *of_column; /* [n] factors of c before the bias is added, or NULL; only for gemm_invariant */
     Activation activation;
     const void *a_inverse, *b_inverse; /* FP8 only: see kernels/fp8_blocks.h */
     Fp8Blocks a_blocks, b_blocks;

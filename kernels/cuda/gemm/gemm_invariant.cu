@@ -1,68 +1,14 @@
 /* GEMMs of 16-bit matrices on the tensor cores of sm_90a whose results do not depend on the number of rows: y = x w^T +
- * bias. Every element is one chain of wgmma over 16 terms at a time, in order, whatever the size of the tile. A
- * persistent block runs one tile after the other. One warp copies slices of LINE terms of both operands to shared
- * memory, and the other warps multiply them. */
+ * bias. Every element is one chain of wgmma over 16 terms at a time, in order, whatever the size of the tile. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
-#include "kernels/cuda/hopper.cuh"
-#include "kernels/cuda/pdl.cuh"
+#include "kernels/cuda/gemm/row_tiles.cuh"
 
 #include <algorithm>
 
-/* Tiles of 64 * GROUPS rows and N columns, in slices of LINE * DEPTH terms. BLOCKS run on a multiprocessor. If EIGHT,
- * there are at most eight rows, which are in shared memory once; the products of the other rows are those of the same
- * lines. */
-template <int GROUPS_, int N_, int DEPTH_, int STAGES_, int BLOCKS_, bool EIGHT_ = false> struct Shape {
-    static constexpr int GROUPS = GROUPS_, N = N_, DEPTH = DEPTH_, STAGES = STAGES_, BLOCKS = BLOCKS_,
-                         ROWS = 64 * GROUPS, THREADS = GROUPS * GROUP_THREADS + 32, LINES = EIGHT_ ? 8 : ROWS,
-                         X_BYTES = LINES * LINE_BYTES, W_BYTES = N * LINE_BYTES,
-                         STAGE_BYTES = DEPTH * (X_BYTES + W_BYTES), ROOM = STAGES * STAGE_BYTES + 1024,
-                         STRIDE = EIGHT_ ? 0 : 8 * LINE_BYTES;
-};
-
-struct InvariantGemm {
-    int64_t m, n;
-    int slices, down, across, box; /* slices of terms; tiles; rows of a copy of x */
-    bool steady;                   /* LinearAttr */
-};
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-
-/* Stores a group's sums at row `row`, columns from `first` on. */
-template <typename T, int N8>
-__device__ __forceinline__ void put_sums(const InvariantGemm &g, float (&sum)[N8][4], const T *bias, T *y,
-                                         int64_t row, int64_t first) {
-    const int lane = threadIdx.x % 32;
-    row += lane / 4;
-    if (bias) {
-#pragma unroll
-        for (int n = 0; n < N8; n++)
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int64_t at = first + 8 * n + lane % 4 * 2 + i;
-                const float b = at < g.n ? to_real<float>(bias[at]) : 0;
-                sum[n][i] += b, sum[n][2 + i] += b;
-            }
-    }
-#pragma unroll
-    for (int n = 0; n < N8; n += 4)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            uint32_t x[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) x[i] = pack<T>(sum[n + i][2 * h], sum[n + i][2 * h + 1]);
-            gather_columns(x);
-            const int64_t at = first + 8 * (n + lane % 4);
-            if (row + 8 * h < g.m && at < g.n)
-                *(uint4 *)(y + (row + 8 * h) * g.n + at) = make_uint4(x[0], x[1], x[2], x[3]);
-        }
-}
-
-#endif
-
 template <typename T, typename S>
 static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
-    multiply(const __grid_constant__ InvariantGemm g, const __grid_constant__ CUtensorMap x,
-             const __grid_constant__ CUtensorMap w, const T *bias, T *y) {
+    multiply(const __grid_constant__ RowTiles g, const __grid_constant__ CUtensorMap x,
+             const __grid_constant__ CUtensorMap w, const float *of_column, const T *bias, T *y) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ char memory[];
     __shared__ uint64_t full[S::STAGES], empty[S::STAGES];
@@ -75,39 +21,11 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     }
     __syncthreads();
     allow_next_kernel();
-    Ring<S::STAGES> at;
     if (group == S::GROUPS) {
-        if (!is_elected()) return;
-        const auto load_w = [&](int column, int slice, int stage) {
-            const uint32_t to = room + stage * S::STAGE_BYTES + S::DEPTH * S::X_BYTES,
-                           bar = shared_address(&full[stage]);
-            barrier_expect(bar, S::DEPTH * (g.box * LINE_BYTES + S::W_BYTES));
-#pragma unroll
-            for (int i = 0; i < S::DEPTH; i++)
-                copy_tile(to + i * S::W_BYTES, &w, bar, (slice * S::DEPTH + i) * LINE, 0, column);
-        };
-        int early = 0; /* number of slices whose weights are loaded before the previous kernel has ended */
-        const int first = blockIdx.x / g.down * S::N;
-#pragma unroll 1
-        for (; g.steady && early < S::STAGES && early < g.slices; early++) load_w(first, early, early);
-        wait_for_kernel_before();
-#pragma unroll 1
-        for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x) {
-            const int row = tile % g.down * S::ROWS, column = tile / g.down * S::N;
-#pragma unroll 1
-            for (int slice = 0; slice < g.slices; slice++, at.next()) {
-                const uint32_t to = room + at.stage * S::STAGE_BYTES, bar = shared_address(&full[at.stage]);
-                if (--early < 0) {
-                    barrier_wait(shared_address(&empty[at.stage]), at.phase ^ 1);
-                    load_w(column, slice, at.stage);
-                }
-#pragma unroll
-                for (int i = 0; i < S::DEPTH; i++)
-                    copy_tile(to + i * S::X_BYTES, &x, bar, (slice * S::DEPTH + i) * LINE, 0, row);
-            }
-        }
+        if (is_elected()) load_slices<S, LINE, LINE>(g, &x, &w, room, full, empty);
         return;
     }
+    Ring<S::STAGES> at;
     wait_for_kernel_before();
     for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x) {
         float sum[S::N / 8][4] = {};
@@ -115,7 +33,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         for (int slice = 0; slice < g.slices; slice++, at.next()) {
             const uint32_t from = uniform(room + at.stage * S::STAGE_BYTES);
             const uint64_t a = tile_descriptor<true>(from + group * 64 * LINE_BYTES, 0, S::STRIDE),
-                           b = tile_descriptor<true>(from + S::DEPTH * S::X_BYTES);
+                           b = tile_descriptor<true>(from + S::W_AT);
             barrier_wait(shared_address(&full[at.stage]), at.phase);
             Product<T, S::N / 8>::fence(sum);
 #pragma unroll
@@ -131,24 +49,23 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         }
         Product<T, S::N / 8>::template wait<0>(sum);
         if (threadIdx.x % 32 == 0) barrier_arrive(before);
-        put_sums<T>(g, sum, bias, y, (int64_t)(tile % g.down) * S::ROWS + threadIdx.x / 32 * 16,
-                    (int64_t)(tile / g.down) * S::N);
+        const int64_t row = (int64_t)(tile % g.down) * S::ROWS + threadIdx.x / 32 * 16,
+                      column = (int64_t)(tile / g.down) * S::N;
+        if (of_column) scale_sums(g, sum, (const float *)NULL, of_column, row, column);
+        put_sums<T>(g, sum, bias, y, row, column);
     }
 #endif
 }
 
 template <typename T, typename S> static void launch(const Call *c, const Gemm *gemm) {
-    InvariantGemm g = {gemm->m, gemm->n};
-    g.slices = (int)ceil_div(gemm->k, LINE * S::DEPTH);
-    g.down = (int)ceil_div(g.m, S::ROWS), g.across = (int)ceil_div(g.n, S::N);
-    g.box = (int)least(S::LINES, ceil_div(g.m, 8) * 8);
-    g.steady = gemm->steady;
+    const RowTiles g = row_tiles<S>(gemm->m, gemm->n, gemm->k, LINE, gemm->steady);
     const CUtensorMap x = tile_map(c, gemm->a, g.m, gemm->k, gemm->k, 1, gemm->k, g.box),
                       w = tile_map(c, gemm->b, g.n, gemm->k, gemm->k, 1, gemm->k, S::N);
     const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * S::BLOCKS;
     CUDA_CHECK(cudaFuncSetAttribute(multiply<T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::ROOM));
     launch_pdl(c, dim3((unsigned)least(most, (int64_t)g.down * g.across)), dim3(S::THREADS), S::ROOM,
-               multiply<T, S>, g, x, w, (const T *)data_of<T>(gemm->bias), data_of<T>(gemm->c));
+               multiply<T, S>, g, x, w, gemm->of_column, (const T *)data_of<T>(gemm->bias),
+               data_of<T>(gemm->c));
 }
 
 /* Few rows have narrow tiles, so that all multiprocessors read weights. */

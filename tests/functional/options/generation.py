@@ -1,11 +1,45 @@
 """Computes the tokens that `isotron generate` must choose. There is no cache: the model processes the whole text again
 for each token."""
+import re
+
 import numpy as np
 
 import draws
 from decoder import Pass
 from gradients import Var
 from trainer import batch_of
+
+
+def e4m3(y):
+    """Rounds to the nearest number with a sign, 4 bits of exponent and 3 of mantissa, ties to even; the largest is 448."""
+    step = 2.0 ** (np.maximum(np.frexp(y)[1] - 1, -6) - 3)
+    return np.clip(np.rint(y / step) * step, -448, 448)
+
+
+def rounded(x, largest, to):
+    """Returns q and the factor of each row (the last axis), whose largest number becomes `largest`. Scales are floats."""
+    x = np.float32(x)
+    amax = np.abs(x).max(-1, keepdims=True)
+    scale = np.where(amax > 0, np.float32(largest) / np.where(amax > 0, amax, np.float32(1)), np.float32(1))
+    return to(np.float64(x * scale)), np.float64(np.float32(1) / scale)
+
+
+class Quantized(Pass):
+    """A pass with --quantization: linear layers of branches have weights of one byte, and with fp8 also inputs."""
+    kind, plain = "none", ()
+
+    def linear(self, x, name):
+        bias = self.w.get(f"{name}.bias")
+        if self.kind == "none" or "experts" in name or not re.search(r"\.(linear_\w+|eh_proj)$", name) or name.endswith(self.plain):
+            return super().linear(x, name)
+        of_x, of_w = 1.0, 1.0
+        if self.kind == "int8":
+            w, of_w = rounded(self.w[f"{name}.weight"].value, 127, np.rint)
+            x = x.value
+        else:
+            w, of_w = rounded(self.w[f"{name}.weight"].value, 448, e4m3)
+            x, of_x = rounded(x.value, 448, e4m3)
+        return Var((x @ w.T) * of_x * of_w[:, 0] + (0 if bias is None else bias.value))
 
 
 def uniform(seed, index):
@@ -56,7 +90,10 @@ def generate(o, shape, weights, prompts, stop=()):
     end, most = o.int("termination-id", o.eod), o.int("tokens-to-generate", 64)
 
     def logits(tokens):
-        return Pass(shape, w, batch_of(o, [np.array([*tokens, 0])])).logits().value[0]
+        run = Quantized(shape, w, batch_of(o, [np.array([*tokens, 0])]))
+        run.kind = o.text("quantization", "none")
+        run.plain = ("linear_kv_up_proj",) if "cache-mla-latents" in o else ()
+        return run.logits().value[0]
 
     def search(prompt):
         return best_text(o.int("beam-width"), o.float("length-penalty", 1), most, end,

@@ -1172,6 +1172,30 @@ def memory_of_latents(program, quick):
 
 
 generated("prompt", "--tokens-to-generate 7 --temperature 0", model=SIZES)
+for kind in "int8", "fp8":
+    words = f"--tokens-to-generate 9 --temperature 0 --quantization {kind}"
+    for more in ("", " --batch-invariant-mode", " --tensor-model-parallel-size 2", " --pipeline-model-parallel-size 2"):
+        generated("quantization", words + more, model="--swiglu --ffn-hidden-size 24 --normalization RMSNorm")
+    generated("quantization", words, model=EXPERTS + "--moe-shared-expert-intermediate-size 12")
+    generated("quantization cache_mla_latents", words + " --cache-mla-latents", model=SIZES)
+    generated("quantization", words + " --num-speculative-tokens 1", model="--mtp-num-layers 1 --position-embedding-type rope")
+
+
+@row("quantization", "--tokens-to-generate 1 --quantization int8", GPT)
+def memory_of_quantized(program, quick):
+    """The four linear layers of a layer have 12 h^2 numbers of one byte instead of 8, and 9 h factors of 8 bytes. Only one
+    weight at a time is also in memory with 8 bytes each, before the memory of the cache is allocated."""
+    h, layers, save, took = 128, 6, program.fresh(), []
+    program.pretrain(program.words(f"--hidden-size {h} --num-attention-heads 4 --num-layers {layers}"), "--save", save,
+                     "--save-interval", "1000")
+    for words in [], ["--quantization", "int8"], ["--quantization", "fp8"]:
+        text = program.call("generate", "--load", save, "--lane", "fp64", "--tokens-to-generate", 1, "--prompt", "1", *words)
+        took.append(float(re.search(r"a rank allocated at most ([\d.]+) MiB", text)[1]) * 2**20)
+    less = layers * (7 * 12 * h * h - 8 * (3 + 1 + 4 + 1) * h)
+    for after in took[1:]:
+        expect(0.98 * less < took[0] - after < 1.02 * less, f"{took} bytes, which do not differ by {less}")
+
+
 for layout in ("", " --tensor-model-parallel-size 2 --lane fp32", " --tensor-model-parallel-size 2",
                " --batch-invariant-mode"):
     generated("cache_mla_latents", LATENTS + layout, model=SIZES + " --num-layers 3 --window-size 9,0")

@@ -190,7 +190,7 @@ static const char *const GPT[][2] = {
      "tensors with one scale. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
      "--no-fp8-wgrad, or remove it"},
     {"--fp8-format e4m3 --fp8-recipe tensorwise --batch-invariant-mode",
-     "depend on all samples of a microbatch: use delayed"},
+     "depend on all samples of a microbatch: use delayed or, to generate, --quantization fp8"},
     {"--batch-invariant-mode --no-deterministic-mode",
      "needs deterministic sums: remove --no-deterministic-mode"},
     {"--num-experts 4 --moe-shared-expert-intermediate-size 8",
@@ -646,6 +646,12 @@ static const char *const TASKS[][2] = {
 
 static const char *const GENERATION[][2] = {
     {"--prompt a", "Generation needs a checkpoint: set --load"},
+    {"--load x --prompt a --bf16 --fp8-format hybrid --quantization int8",
+     "--quantization int8 and --fp8-format hybrid are different formats of weights: remove one"},
+    {"--load x --prompt a --lane exact --quantization fp8",
+     "--quantization fp8 cannot be used with --lane exact, whose numbers are multiples of one power of two: "
+     "remove "
+     "either"},
     {"--load x", "Generation needs --prompt, --prompts-file, --prompt-file or --interactive"},
     {"--load x --prompts-file a --prompt-file b",
      "--prompt, --prompts-file, --prompt-file and --interactive are mutually exclusive: keep one"},

@@ -50,6 +50,9 @@ static const char *const STYLES[] = {
     "--moe-router-load-balancing-type none ",
     SIZES ROPE "--parallel-residual two-norms --mtp-num-layers 3 ",
     WIDE ROPE GROUPS "--swiglu --bf16 --mtp-num-layers 2 ",
+    SIZES "--fp64 --quantization fp8 ",
+    WIDE ROPE GROUPS "--swiglu --bf16 --quantization fp8 --mtp-num-layers 2 ",
+    WIDE ROPE GROUPS "--swiglu --bf16 --quantization int8 ",
 };
 enum {
     STYLE_COUNT = sizeof STYLES / sizeof *STYLES,

@@ -43,6 +43,10 @@ static const LayoutRow ROWS[] = {
     {6, 2, BITWISE, "--expert-model-parallel-size 2"},
     {6, 4, BITWISE, "--expert-model-parallel-size 2 --pipeline-model-parallel-size 2"},
     {6, 2, ROUNDED, SEQUENCE "--tensor-model-parallel-size 2"},
+    {11, 2, BITWISE, "--pipeline-model-parallel-size 2"},
+    {11, 2, ROUNDED, "--tensor-model-parallel-size 2"},
+    {11, 4, ROUNDED, "--tensor-model-parallel-size 4"},
+    {13, 4, BITWISE, "--pipeline-model-parallel-size 2"},
     {6, 4, ROUNDED, SEQUENCE "--tensor-model-parallel-size 4"},
     {6, 2, ROUNDED,
      SEQUENCE "--tensor-model-parallel-size 2 --expert-model-parallel-size 2 "
@@ -103,13 +107,26 @@ static void run_requests(RanksRun *run, Fleet *f) {
     assert_false(fleet_abort(f, 100));
 }
 
+/* A run with initial values. */
+static void run_new(ModelRun *r, const Config *c, Comm *comm, Device *device) {
+    const bool quantized = c->quantization != QUANTIZATION_NONE;
+    Config plain = *c;
+    ModelRun values, *from = quantized ? &values : r;
+    plain.quantization = QUANTIZATION_NONE;
+    model_run_new(from, quantized ? &plain : c, comm, device, MODEL_TRAINS);
+    registry_init(from->model->registry, from->context.seed);
+    if (!quantized) return;
+    model_run_new(r, c, comm, device, MODEL_COMPUTES);
+    take_values(r->model->registry, comm, from->model->registry);
+    model_run_free(from);
+}
+
 static void run_rank(void *arg, Comm *comm) {
     RanksRun *run = arg;
     Device *device = device_cpu(1);
     ModelRun r;
     Fleet *f;
-    model_run_new(&r, run->config, comm, device, MODEL_TRAINS);
-    registry_init(r.model->registry, r.context.seed);
+    run_new(&r, run->config, comm, device);
     const bool drafts = run->config->mtp_num_layers && run->config->pipeline_model_parallel_size == 1;
     const bool all = run->arrival == AT_START;
     const EngineLimits limits = {.page = PAGE,

@@ -45,6 +45,18 @@ static const Choices CASES[] = {
      GEMM_TUNING_SAME_BITS, NORM_INPUT},
 };
 
+TEST(quantization_is_mapped) {
+    static const struct {
+        const char *words;
+        DType type;
+    } ROWS[] = {{"--quantization none", F64}, {"--quantization fp8", F8E4M3}, {"--quantization int8", I8}};
+    for (int i = 0; i < 3; i++) {
+        Setup *s = setup_new("%s", ROWS[i].words);
+        assert_int_equal(map_quantization(s->config.quantization), ROWS[i].type);
+        setup_free(s);
+    }
+}
+
 TEST(every_choice_is_mapped) {
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         Setup *s = setup_new("%s", CASES[i].words);

@@ -81,6 +81,21 @@ static inline void some_are_infinite_or_nan(Call *c) {
     store_element(c->in[0], 0, INFINITY), store_element(c->in[0], n / 2, -INFINITY);
     store_element(c->in[0], n - 1, NAN);
 }
+/* Row 0 has only zeros. */
+static inline void amaxes_are_those_of_rows(Call *c) {
+    const Tensor *x = c->in[0];
+    const int64_t n = tensor_width(x);
+    for (int64_t i = 0; i < n; i++) store_element(c->in[0], i, 0);
+    for (int64_t r = 0; r < tensor_rows(x); r++) {
+        double most = 0;
+        for (int64_t i = 0; i < n; i++) most = fmax(most, fabs(load_element(x, r * n + i)));
+        store_element(c->out[1], r, most);
+    }
+}
+static inline void largest_are_at_least_one(Call *c) {
+    for (int64_t i = 0; i < tensor_count(c->in[4]); i++)
+        store_element(c->in[4], i, 1 + load_element(c->in[4], i));
+}
 static inline void third_is_zero(Call *c) {
     for (int64_t i = 0; i < tensor_count(c->in[0]); i += 3) store_element(c->in[0], i, i % 2 ? -0.0 : 0);
 }
@@ -149,7 +164,7 @@ static inline void result_2_is_input_0(Call *c) { c->out[2]->data = c->in[0]->da
 static inline double fill_value(const CaseOperand *o, uint64_t seed, int which, int64_t e, int64_t n) {
     if (o->dtype == I64 || o->content == CONTENT_WHOLE)
         return (double)case_integer(o, e, n, seed, (uint64_t)which);
-    const double grid = grid_draw(seed, which, e, GRID_COARSE);
+    const double grid = grid_draw(seed, which, e, GRID_COARSE) * (o->dtype == I8 ? 127 : 1);
     if (o->content == CONTENT_POSITIVE) return fabs(grid);
     if (o->content == CONTENT_WIDE)
         return grid * exp(6 * philox_normal(seed, (uint64_t)which + 1000, (uint64_t)e));

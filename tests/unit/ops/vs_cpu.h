@@ -71,12 +71,13 @@ static inline double bound_of(const OpDef *op, const Replay *want, int j) {
         softmax = 1 + fabs(a->scale) * (double)tensor_width(c->in[0]);
         u = fmax(u, dtype_roundoff(lead));
     }
-    if (op->match == MATCH_FP8_SUM) {
+    if (op->match == MATCH_QUANTIZED && c->in[1]->dtype == I8) most *= 127;
+    if (op->match == MATCH_FP8_SUM || (op->match == MATCH_QUANTIZED && c->in[1]->dtype == F8E4M3)) {
         const double k = (double)tensor_width(c->in[1]);
         return 4 * ldexp(1, -13) * (k + ceil(k / 32)) * (1 + largest_of(&want->out[j].image));
     }
-    const bool activates =
-                   op->number == OP_linear && j == 1, /* the activation of the rounded or the unrounded sum */
+    const bool activates = (op->number == OP_linear || op->number == OP_linear_quantized) &&
+                           j == 1, /* the activation of the rounded or the unrounded sum */
         through_activation = op->number == OP_linear_dgrad && c->in[2];
     if (activates || through_activation) u = fmax(u, dtype_roundoff(lead));
     return 4 * sqrt(2 * terms) * u * softmax * (1 + largest_of(&want->out[j].image)) * most;
@@ -105,8 +106,7 @@ static inline bool same_element(const Tensor *a, const Tensor *b, int64_t at) {
 }
 
 static inline double number_at(const Tensor *t, int64_t at) {
-    return is_float(t) || dtype_is_fp8((DType)t->dtype) ? load_element(t, at)
-                                                        : (double)((int64_t *)t->data)[at];
+    return t->dtype == I64 ? (double)((int64_t *)t->data)[at] : load_element(t, at);
 }
 
 static inline void expect_same(const OpDef *op, const Replay *got, const Replay *want, int j,
@@ -185,7 +185,7 @@ static inline void expect_near(Agree *a, const OpDef *op, const Replay *got, con
         for (int64_t e = at; e < at + width; e++) {
             const double v = within_range(load_element(x, e), (DType)y->dtype),
                          w = within_range(load_element(y, e), (DType)y->dtype);
-            if (v == w) continue;
+            if (v == w || (isnan(v) && isnan(w))) continue;
             const double added = rounds_gemm ? fabs(w) + fabs(load_element(&before, e)) : 0;
             judge(a, op, got, j, r * width + e - at, fabs(v - w),
                   bound + u * (2 * (isfinite(w) ? fabs(w) : 0) + added));

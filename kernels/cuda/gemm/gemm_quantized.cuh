@@ -1,0 +1,17 @@
+/* GEMMs with a weight of one byte per element (kernels/ops.def, linear_quantized). */
+#pragma once
+
+#include "kernels/cuda/common.cuh"
+
+/* y [m,n] = (x w^T) of_row of_column + bias. w is I8 and x has 16 bits, or both are F8E4M3. */
+typedef struct QuantizedGemm {
+    int64_t m, n, k;
+    const Tensor *x, *w, *bias, *y;  /* bias: NULL if there is none */
+    const float *of_row, *of_column; /* [m], or NULL; [n] */
+    bool steady;                     /* LinearAttr */
+} QuantizedGemm;
+
+/* gemm_quantized.cu: whether the GPU can run it with these types, sizes and addresses. x may be without data. The answer
+ * does not depend on the number of rows. */
+bool gemm_quantized_can(const Call *, const QuantizedGemm *);
+void gemm_quantized(const Call *, const QuantizedGemm *);
