@@ -1,11 +1,11 @@
-/* A check that may end a bench before it measures. */
+/* A check that can end a benchmark before it measures. */
 #pragma once
 
 #include "base/err.h"
 
-struct json_t; /* jansson.h */
+struct json_t; /* defined in jansson.h */
 
-/* Receives the members of the result that are known before the measurement. An error ends the bench. */
+/* Receives the members of the result that are known before the measurement. An error ends the benchmark. */
 typedef struct BenchGuard {
     Err (*check)(void *arg, const struct json_t *facts);
     void *arg;

@@ -1,4 +1,4 @@
-/* The parts of a result that all benches share. A file of --json begins with the members of bench_head. */
+/* The parts of a result that all benchmarks share. A file of --json begins with the members of bench_head. */
 #pragma once
 
 #include <jansson.h>
@@ -7,11 +7,11 @@
 
 enum { BENCH_TRANSPORT = 240 };
 
-/* {"bench", "provenance", "device", "ranks", "transport", "threads"}. `threads` is the number of host threads
+/* Returns {"bench", "provenance", "device", "ranks", "transport", "threads"}. `threads` is the number of host threads
  * per rank. */
 json_t *bench_head(const char *bench, const char *device, int ranks, const char *transport, int threads);
-/* The transport and whether ranks are threads or processes, such as "NCCL 2.28.9, threads"; "none" without a
- * Comm (one rank). */
+/* Returns the transport and whether ranks are threads or processes, such as "NCCL 2.28.9, threads". Returns "none"
+ * without a Comm (one rank). */
 const char *bench_transport(const Comm *, const char *transport, char text[BENCH_TRANSPORT]);
 /* Writes the result as indented JSON with six significant digits per number. Does nothing if `path` is
  * NULL. */

@@ -24,7 +24,7 @@ typedef struct Rank {
     char *in, *out; /* device buffers of `most` bytes each */
     bool prints;
     json_t *rows;
-    int64_t wrong; /* sum over ranks */
+    int64_t wrong; /* the sum over the ranks */
 } Rank;
 
 /* A row of the table: a collective, and the size in bytes of the larger of its two buffers. */
@@ -33,7 +33,7 @@ typedef struct Row {
     int64_t bytes;
 } Row;
 
-/* The smallest size in bytes: one element, or one for each member if the collective splits its buffer. */
+/* Returns the smallest size in bytes: one element or, if the collective splits its buffer, one element per member. */
 static int64_t unit_of(const Collective *c, const ExactType *t, int64_t members) {
     return (c->splits ? members : 1) * (int64_t)dtype_size(t->type);
 }
@@ -46,7 +46,7 @@ static double over_ranks(const Rank *r, CommReduction how, double x) {
     return x;
 }
 
-/* Time in seconds that the slowest rank needs for `times` calls. */
+/* Returns the time in seconds that the slowest rank needs for `times` calls. */
 static double seconds_of(const Rank *r, const Exact *x, int64_t times) {
     const CommCall call = exact_call(x);
     device_wait(r->device);
@@ -57,7 +57,7 @@ static double seconds_of(const Rank *r, const Exact *x, int64_t times) {
     return over_ranks(r, COMM_MAX, (double)(clock_ns() - start) * 1e-9);
 }
 
-/* Median over the rounds of the time per call, in seconds. */
+/* Returns the median over the rounds of the time per call, in seconds. */
 static double time_of(const Rank *r, const Exact *x) {
     enum { WARMUP = 3, LEAST = 3, ROUNDS = 9 };
     const double first = seconds_of(r, x, WARMUP) / WARMUP, round = r->options->seconds / ROUNDS;
@@ -104,7 +104,7 @@ static void measure(Rank *r, const Row *row) {
     if (r->prints) printf("\n"), fflush(stdout);
 }
 
-/* Copy bandwidth of a rank in GB/s while all ranks copy `most` bytes. It limits any transport through
+/* Returns the copy bandwidth of a rank in GB/s while all ranks copy `most` bytes. It limits any transport through
  * memory. */
 static double copy_roof(const Rank *r) {
     enum { ROUNDS = 5 };
@@ -150,14 +150,14 @@ static void measure_all(Rank *r) {
 
 typedef struct Run {
     const BenchComm *options;
-    json_t *result; /* set on rank 0 only */
+    json_t *result; /* set only on rank 0 */
     int64_t wrong;
 } Run;
 
 static void print_head(const Rank *r, const char *device, const char *transport) {
     printf("device: %s\ntransport: %s\nranks: %d", device, transport, comm_world(r->comm));
     if (r->group.size < comm_world(r->comm))
-        printf(", in %d groups of %d at once", comm_world(r->comm) / r->group.size, r->group.size);
+        printf(", in %d concurrent groups of %d", comm_world(r->comm) / r->group.size, r->group.size);
     printf("\n\n%53s %36s %26s\n", "", "out of place        ", "in place");
     printf("%-14s %12s %12s %6s %6s", "collective", "bytes", "count", "type", "redop");
     for (int i = 0; i < 2; i++) printf(" %10s %8s %8s %7s", "time", "algbw", "busbw", "wrong");
@@ -189,7 +189,7 @@ static Err check_memory(const Rank *r) {
     if (comm_processes() > 1) all = memory_plan_of_host(&all, r->comm);
     const size_t need = memory_plan_total(&all);
     if (need <= available) return ERR_OK;
-    return err_user("the buffers of the ranks need %s of memory, and %s are available: lower --max-bytes",
+    return err_user("the buffers of the ranks need %s of memory, but %s are available: lower --max-bytes",
                     bytes_text((double)need).s, bytes_text((double)available).s);
 }
 
@@ -235,7 +235,7 @@ static Err check_sizes(const BenchComm *o) {
         for (int t = 0; text_list_selects(&o->collectives, COLLECTIVES[c].name) && t < N_EXACT_TYPES; t++) {
             const int64_t unit = unit_of(&COLLECTIVES[c], &EXACT_TYPES[t], members);
             if (!text_list_selects(&o->types, EXACT_TYPES[t].name) || (int64_t)largest >= unit) continue;
-            return err_user("%s of %s on %lld ranks needs at least %s, and the largest size to measure is "
+            return err_user("%s of %s on %lld ranks needs at least %s, but the largest size to measure is "
                             "%.0f: raise --max-bytes",
                             COLLECTIVES[c].name, EXACT_TYPES[t].name, (long long)members,
                             amount(unit, "byte").s, largest);

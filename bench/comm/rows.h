@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 typedef struct CommRow {
-    char name[64]; /* "all_reduce/ranks:4/bytes:1048576" */
+    char name[64]; /* for example "all_reduce/ranks:4/bytes:1048576" */
     int collective, ranks;
     int64_t bytes; /* size of a rank's larger buffer */
 } CommRow;
@@ -18,8 +18,8 @@ typedef struct CommRow {
 enum { COMM_ROWS = 48 };
 /* Fills `rows` and returns the number of rows. */
 int comm_rows(CommRow rows[COMM_ROWS]);
-/* Runs the collective `times` times on all ranks. Rank 0 calls it as long as next(arg) returns true, which
- * must be `times` times. Before the first call of next, each rank runs the collective once. */
+/* Runs the collective `times` times on all ranks. Rank 0 calls next(arg) before each run, which must return true
+ * `times` times. Before the first call of next, each rank runs the collective once. */
 void comm_row_run(const CommRow *, int64_t times, bool (*next)(void *), void *arg);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* The gate against a second program: runs pairs of processes alternately. */
+/* The gate against a second program, which runs pairs of processes alternately. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "bench/gate/gate.h"
 
-/* Options of the gate. */
+/* The options of the gate. */
 static const char *const OWN[] = {"baseline=", "against=", "pairs=", "allow=", "junit=", "json=", NULL};
 
 static bool is_on_the_line(char **argv) {
@@ -23,9 +23,10 @@ static Err check_rows(const Gate *g, const Result *ours, const Result *theirs) {
     ERR_RETURN(gate_check_work(g, false));
     for (int64_t i = 0; i < theirs->n; i++)
         if (!result_find(ours, theirs->rows[i].name))
-            return err_user("this program has no row %s, which '%s' has; choose what both have with --filter",
-                            theirs->rows[i].name, theirs->path);
-    if (g->n && ours->n != g->n) return err_user("the rows of '%s' change from run to run", ours->path);
+            return err_user(
+                "this program has no row %s, but '%s' has it; select rows that both have with --filter",
+                theirs->rows[i].name, theirs->path);
+    if (g->n && ours->n != g->n) return err_user("the rows of '%s' differ between runs", ours->path);
     return ERR_OK;
 }
 
@@ -53,7 +54,7 @@ static Err add_pair(Gate *g, const Result *ours, const Result *theirs) {
     for (int64_t i = 0; i < g->n; i++) {
         GateRow *row = &g->rows[i];
         const ResultRow *x = result_find(ours, row->name);
-        if (!x) return err_user("the rows of '%s' change from run to run", ours->path);
+        if (!x) return err_user("the rows of '%s' differ between runs", ours->path);
         const double b = result_find(theirs, row->name)->time;
         row->ours += x->time / (double)g->options->pairs;
         row->theirs += b / (double)g->options->pairs;
@@ -70,7 +71,7 @@ static void print_pair(const Gate *g, int64_t pair, bool ours_first) {
     fflush(stdout);
 }
 
-/* The gate keeps the results of the last pair for their provenance. */
+/* Runs a pair. The gate keeps the results of the last pair for their provenance. */
 static Err run_pair(Gate *g, const Measurer *ours, const Measurer *theirs, const char *more, int64_t pair) {
     char *const words[] = {(char *)more, NULL};
     const bool ours_first = pair % 2 == 0; /* A B, B A, A B: a drift of the machine favours neither program */
@@ -98,7 +99,7 @@ static Err run_pairs(Gate *g, const Measurer *ours, const Measurer *theirs, cons
 Err gate_run_against(Gate *g, char **argv, const char *more) {
     const char *other = g->options->against;
     if (!is_on_the_line(argv)) /* otherwise each process would read the option and start two more processes */
-        return err_user("--against belongs on the command line, not in a file");
+        return err_user("--against must be given on the command line, not in a file");
     const Measurer ours = {"/proc/self/exe", "isotron", g->bench, argv, OWN},
                    theirs = {other, other, g->bench, argv, OWN};
     return run_pairs(g, &ours, &theirs, more);

@@ -19,12 +19,13 @@ Err gate_open_baseline(Gate *g) {
     const char *other = json_string_value(json_object_get(g->theirs.json, "bench"));
     if (!e.code &&
         (other ? strcmp(other, bench) : strcmp(g->theirs.unit, strcmp(bench, "train") ? "us" : "ms")))
-        e = err_user("'%s' is of the other bench, not of bench %s; measure a baseline with bench %s --json",
-                     o->baseline, bench, bench);
+        e = err_user(
+            "'%s' is the result of another bench, not of bench %s; measure a baseline with bench %s --json",
+            o->baseline, bench, bench);
     for (int64_t i = 0; i < g->theirs.n && !e.code; i++)
         if (!json_array_size(g->theirs.rows[i].samples))
             e = err_user("'%s' has no samples of %s, because an earlier version wrote it: measure a baseline "
-                         "with this one, or use --against",
+                         "with this version, or use --against",
                          o->baseline, g->theirs.rows[i].name);
     return e;
 }
@@ -45,8 +46,9 @@ static int64_t read_samples(const ResultRow *row, double **out) {
     return n;
 }
 
-/* If each interval misses its median with at most half of the allowed probability, both medians lie in their
- * intervals with the required probability. Their ratio then lies between the quotients of opposite ends. */
+/* If each interval misses its median with at most half of the allowed probability, both medians are in their
+ * intervals with the required probability. The ratio of the medians is then between the quotients of opposite
+ * ends. */
 static void judge_row(const Gate *g, const ResultRow *ours, const ResultRow *theirs, GateRow *row) {
     double *x, *y;
     Interval a, b;

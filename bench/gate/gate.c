@@ -44,11 +44,11 @@ static const char *other(const Gate *g) {
     return g->options->against ? g->options->against : g->options->baseline;
 }
 
-/* "1.006 (0.998 to 1.012)". */
+/* Formats a ratio as "1.006 (0.998 to 1.012)". */
 static void put_ratio(const GateRow *r, Str *out) {
     if (r->samples < r->least)
-        str_printf(out, "%.4f (%lld samples, an interval needs %lld)", r->ratio.median, (long long)r->samples,
-                   (long long)r->least);
+        str_printf(out, "%.4f (%lld samples, but an interval needs %lld)", r->ratio.median,
+                   (long long)r->samples, (long long)r->least);
     else
         str_printf(out, "%.4f (%.4f to %.4f)", r->ratio.median, r->ratio.low, r->ratio.high);
 }
@@ -68,8 +68,8 @@ void gate_print(const Gate *g, Str *out) {
         "together with a probability of %g %%\n",
         other(g), result_fact(&g->theirs, "commit"), 1 + g->options->allow, 100 * (1 - INTERVAL_ERROR));
     if (g->options->baseline)
-        str_puts(out,
-                 "A baseline cannot tell a slower machine from a slower program: --against PROGRAM can.\n");
+        str_puts(out, "A baseline cannot distinguish a slower machine from a slower program, but --against "
+                      "PROGRAM can.\n");
     str_printf(out, "verdict: %s\n", VERDICTS[gate_verdict(g)]);
 }
 

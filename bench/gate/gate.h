@@ -1,19 +1,18 @@
 /* The speed gate: decides whether this program is slower than allowed, with a stated probability of error.
  *
- *   ratio       this program's time divided by the other measurement's; above 1: slower
+ *   ratio       this program's time divided by the other measurement's time; above 1 means slower
  *   limit       1 + allow
- *   PASS        the whole interval of the ratio is at most the limit
- *   REGRESS     the whole interval is above the limit
+ *   PASS        the entire interval of the ratio is at most the limit
+ *   REGRESS     the entire interval is above the limit
  *   INCONCLUSIVE the interval contains the limit, or there are too few samples
  *
- * The probability that any row's interval (statistics.h) misses the true median is at most 5 % (Bonferroni),
- * so a wrong PASS and a wrong REGRESS each have a probability of at most 2.5 %. A measurement is never
- * repeated because of its verdict.
+ * The probability that the interval of any row (statistics.h) misses the true median is at most 5 % (Bonferroni). A
+ * wrong PASS and a wrong REGRESS each have a probability of at most 2.5 %. A measurement is never repeated because of
+ * its verdict.
  *
- * --against PROGRAM runs both programs alternately as processes, in the order A B B A, so that slow changes
- * of the machine affect both equally. A sample is the ratio of the medians of the two processes of a pair.
- * --baseline FILE compares with the samples of an earlier result. Changes of the machine since then are not
- * detected.
+ * --against PROGRAM runs both programs alternately as processes, in the order A B B A, so that slow changes of the
+ * machine affect both programs equally. A sample is the ratio of the medians of the two processes of a pair.
+ * --baseline FILE compares with the samples of an earlier result. Changes of the machine since then are not detected.
  *
  * A verdict requires that both results state the same machine, device and work (work.c). */
 #pragma once
@@ -22,19 +21,19 @@
 #include "bench/gate/result.h"
 
 typedef struct GateOptions {
-    const char *baseline, *against; /* path of a result; path of a program; at most one is set */
-    int64_t pairs;                  /* pairs of processes */
-    double allow;                   /* 0.03: up to 3 % more time is no regression */
-    const char *junit;              /* JUnit XML file for the verdicts; NULL: none */
+    const char *baseline, *against; /* path of a result, and path of a program; at most one is set */
+    int64_t pairs;                  /* number of pairs of processes */
+    double allow;                   /* for example, 0.03 means that up to 3 % more time is not a regression */
+    const char *junit;              /* JUnit XML file for the verdicts, or NULL */
 } GateOptions;
 
 typedef enum GateVerdict { GATE_PASS, GATE_REGRESS, GATE_INCONCLUSIVE } GateVerdict;
 
 typedef struct GateRow {
     char name[96];
-    double ours, theirs; /* median times */
+    double ours, theirs; /* the median times */
     int64_t samples, least;
-    double *ratios; /* [samples], one per pair; NULL with --baseline */
+    double *ratios; /* [samples]: one for each pair; NULL with --baseline */
     Interval ratio;
     GateVerdict verdict;
 } GateRow;
@@ -48,10 +47,11 @@ typedef struct Gate {
     double error; /* probability that a row's interval misses the true median */
 } Gate;
 
-/* Parses "3%" as 0.03. False if the text is not a percentage from 0 % to 1000 %. */
+/* Parses "3%" as 0.03. Returns false if the text is not a percentage from 0 % to 1000 %. */
 bool gate_parse_percentage(const char *text, double *out);
 GateVerdict gate_judge(Interval ratio, double allow);
-/* The verdict of all rows: REGRESS if any row regresses, else INCONCLUSIVE if any row is inconclusive. */
+/* Returns the verdict of all rows: REGRESS if any row regresses, otherwise INCONCLUSIVE if any row is
+ * inconclusive. */
 GateVerdict gate_verdict(const Gate *);
 void gate_free(Gate *);
 
@@ -64,12 +64,12 @@ Err gate_check_facts(Gate *, const json_t *facts);
 /* Judges a result and takes ownership of it. If the machine or work differs from the baseline's, the error
  * names the difference. Appends notes. */
 Err gate_judge_baseline(Gate *, json_t *result, Str *notes);
-/* Runs `bench <bench> argv...` with both programs alternately, without the options of the gate and with the
- * options in `more` (NULL: none). Prints the result of each pair. */
+/* Runs `bench <bench> argv...` with both programs alternately. Omits the options of the gate, and adds the options in
+ * `more`, which may be NULL. Prints the result of each pair. */
 Err gate_run_against(Gate *, char **argv, const char *more);
 
-/* Checks that both results have the same machine and work; the error names the first difference. `early`
- * means that our result is not complete yet. */
+/* Checks that both results have the same machine and work; the error names the first difference. `early` means that
+ * the result of this program is not complete yet. */
 Err gate_check_work(const Gate *, bool early);
 /* Appends notes on permitted differences (compiler, flags, BLAS) and on facts that the other result lacks. */
 void gate_note_differences(const Gate *, Str *notes);

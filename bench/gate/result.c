@@ -40,7 +40,7 @@ static Err read_ops(Result *r, const json_t *rows) {
         if (!result_name(row, r->rows[i].name)) return bad(r, "a row has no name and type");
         ERR_RETURN(add_row(r, row, json_object_get(row, "us"), json_object_get(row, "samples_us")));
     }
-    if (!json_is_true(json_object_get(r->json, "complete"))) return bad(r, "its bench was stopped");
+    if (!json_is_true(json_object_get(r->json, "complete"))) return bad(r, "its benchmark was stopped");
     return r->n ? ERR_OK : bad(r, "it has no rows");
 }
 
@@ -48,7 +48,7 @@ Err result_take(const char *path, json_t *json, Result *r) {
     *r = (Result){.path = path, .json = json};
     const json_t *step = json_object_get(json, "step_ms"), *rows = json_object_get(json, "rows");
     if (json_is_array(rows)) return read_ops(r, rows);
-    if (!json_is_object(step)) return bad(r, "it has neither a step nor rows of ops");
+    if (!json_is_object(step)) return bad(r, "it has no step and no rows of ops");
     r->unit = "ms";
     r->rows = mem_zero(1, sizeof *r->rows);
     strcpy(r->rows->name, "step");
@@ -64,7 +64,7 @@ Err result_parse(const char *path, const char *text, size_t n, Result *r) {
 
 /* ---- a process that measures ---- */
 
-/* Number of words of the option at `word` and its value; 0 if the option is not in the list. */
+/* Returns the number of words of the option at `word` and its value, or 0 if the option is not in the list. */
 static int words_of_option(const char *word, const char *const *options) {
     if (strncmp(word, "--", 2) != 0) return 0;
     const size_t length = strcspn(word + 2, "=");
@@ -80,7 +80,7 @@ static int count_words(char *const *words) {
     return n;
 }
 
-/* {program, "bench", name, words..., more..., "--json", path, NULL}; the caller frees it. */
+/* Returns {program, "bench", name, words..., more..., "--json", path, NULL}, which the caller frees. */
 static char **words_of(const Measurer *m, char *const *more, char *path) {
     enum { OTHERS = 6 };
     const int given = count_words(m->words);
@@ -95,11 +95,11 @@ static char **words_of(const Measurer *m, char *const *more, char *path) {
 }
 
 typedef struct Drain {
-    int fd; /* non-blocking end of a pipe */
+    int fd; /* the non-blocking end of a pipe */
     Str text;
 } Drain;
 
-/* Drains the pipe so that the child does not block when it writes. */
+/* Drains the pipe, so that the child does not block when it writes. */
 static bool drain(void *arg) {
     Drain *d = arg;
     char bytes[4096];

@@ -12,7 +12,7 @@ static const json_t *member(const Result *r, const char *name) {
     return of_result ? of_result : json_object_get(json_object_get(r->json, "provenance"), name);
 }
 
-/* Reals are compared with a tolerance, because files have six significant digits. */
+/* Compares two values. Reals are compared with a tolerance, because files have six significant digits. */
 static bool is_equal(const json_t *a, const json_t *b) {
     if (!json_is_real(a) && !json_is_real(b)) return a == b || json_equal(a, b);
     const double x = json_number_value(a), y = json_number_value(b);
@@ -36,7 +36,8 @@ static Err differs(const Gate *g, const char *of, const char *name, const json_t
 
 static const struct {
     const char *name;
-    bool always; /* true: every version writes this property; false: only versions whose gate compares it */
+    /* true if every version writes this property; false if only versions whose gate compares it do */
+    bool always;
 } FACTS_OF_WORK[] = {
     {"device", true},
     {"cpu", true},
@@ -65,7 +66,7 @@ static Err check_facts(const Gate *g, bool early) {
     for (size_t i = 0; i < sizeof FACTS_OF_WORK / sizeof *FACTS_OF_WORK; i++) {
         const char *name = FACTS_OF_WORK[i].name;
         const json_t *ours = member(&g->ours, name), *theirs = member(&g->theirs, name);
-        if (early && !ours) continue; /* not known yet */
+        if (early && !ours) continue; /* the value is not known yet */
         if (!is_equal(ours, theirs) && !may_miss(g, FACTS_OF_WORK[i].always, ours, theirs))
             return differs(g, "", name, ours, theirs);
     }
@@ -74,15 +75,16 @@ static Err check_facts(const Gate *g, bool early) {
 
 /* ---- options of a step ---- */
 
-/* Returns the value of an option. The member "model" has only the options that were given; "options" has all
- * of them, but files of earlier versions lack it. */
+/* Returns the value of an option. The member "model" contains only the options that were given. "options" contains
+ * all options, but files of earlier versions lack it. */
 static const json_t *option(const Result *r, const char *name, bool *given) {
     const json_t *value = json_object_get(json_object_get(r->json, "model"), name);
     *given = value != NULL;
     return value ? value : json_object_get(json_object_get(r->json, "options"), name);
 }
 
-/* If one version lacks an option, the other must leave it at its default. */
+/* Checks the options of the step. If one version lacks an option, the other version must leave the option at its
+ * default. */
 static Err check_options_of(const Gate *g, json_t *names) {
     const char *name;
     json_t *unused;
@@ -101,7 +103,7 @@ static Err check_options(const Gate *g) {
         json_object_get(g->ours.json, "options") || json_object_get(g->theirs.json, "options");
     if (g->options->baseline && either && !json_object_get(g->theirs.json, "options"))
         return err_user("'%s' does not state its options, because an earlier version wrote it: measure a "
-                        "baseline with this one, or use --against",
+                        "baseline with this version, or use --against",
                         g->theirs.path);
     for (int i = 0; i < 2; i++) {
         ERR_RETURN(check_options_of(g, json_object_get(g->ours.json, LISTS[i])));
@@ -117,7 +119,7 @@ static Err check_row(const Gate *g, const json_t *ours, const char *name, bool e
     const ResultRow *row = result_find(&g->theirs, name);
     if (!row)
         return err_user("'%s' has no row %s: %s", g->theirs.path, name,
-                        g->options->against ? "choose what both have with --filter"
+                        g->options->against ? "select rows that both have with --filter"
                                             : "measure the baseline with the same options");
     char of[120];
     snprintf(of, sizeof of, "%s: ", name);

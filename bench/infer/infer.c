@@ -22,19 +22,20 @@
 
 enum { PAGE = 64 };
 
-/* The times of a round, in ns. */
+/* The times of a round in ns. */
 typedef struct Round {
-    int64_t start, last; /* when requests arrived, and when the latest token came */
-    int64_t first,
-        n_first; /* when the last request got its first token; the number of requests that have one */
-    double *gap; /* [n_gaps] times between the tokens of a request */
-    int64_t n_gaps, *before; /* [requests] when the last token of each request came; 0: none */
+    int64_t start, last; /* start: when the requests arrived; last: when the latest token was generated */
+    /* time at which the last request received its first token, and number of requests that have a first token */
+    int64_t first, n_first;
+    double *gap; /* [n_gaps]: times between the tokens of a request */
+    /* [requests]: when the last token of each request was generated, or 0 if there is none */
+    int64_t n_gaps, *before;
 } Round;
 
 typedef struct Row {
     int64_t requests;
-    double *prefill, *gap, *wall, *outside; /* [rounds]; `outside` is a share of the time of a round */
-    double slowest;                         /* median of the 99 % quantiles of the times between tokens */
+    double *prefill, *gap, *wall, *outside; /* [rounds]; `outside` is a fraction of the time of a round */
+    double slowest;                         /* the median of the 99 % quantiles of the times between tokens */
 } Row;
 
 typedef struct Session {
@@ -46,7 +47,7 @@ typedef struct Session {
     int threads;
     bool prints;
     Row *rows;
-    double read, gemm; /* roofs in GB/s and GFLOP/s; 0: not measured */
+    double read, gemm; /* roofs in GB/s and GFLOP/s, or 0 if not measured */
     double token_bytes, expert_bytes, other_bytes, multiplied;
 } Session;
 
@@ -89,7 +90,7 @@ static void run_round(const Session *s, Engine *engine, int64_t requests, int64_
                                  .stream = (uint64_t)i,
                                  .max_new_tokens = fresh};
         const Err e = engine_add(engine, &request);
-        CHECK(!e.code, "%s", e.msg); /* check_work has checked the length, and the engine has the pages */
+        CHECK(!e.code, "%s", e.msg); /* check_work has checked the length, and the engine has enough pages */
     }
     while (engine_step(engine, take, r)) continue;
     free(prompt);
@@ -115,7 +116,7 @@ static Err measure_row(Session *s, Row *row) {
     Round r = {.gap = mem_alloc((size_t)(n * o->fresh) * sizeof *r.gap),
                .before = mem_alloc((size_t)n * sizeof *r.before)};
     double *slowest = mem_alloc((size_t)o->rounds * sizeof *slowest);
-    run_round(s, engine, n, o->rounds, 2, &r); /* touches all memory */
+    run_round(s, engine, n, o->rounds, 2, &r); /* this round accesses all memory for the first time */
     for (int64_t i = 0; i < o->rounds; i++) {
         const int64_t before = engine_counts(engine).model_ns;
         run_round(s, engine, n, i, o->fresh, &r);
@@ -129,14 +130,15 @@ static Err measure_row(Session *s, Row *row) {
 
 /* ---- the work ---- */
 
-/* Whether a pass reads only some rows of the parameter. */
+/* Returns whether a pass reads only some rows of the parameter. */
 static bool is_looked_up(const Session *s, const Param *p) {
     const bool words = !strcmp(p->spec.name, "embedding.word_embeddings.weight");
     return words ? s->config->untie_embeddings_and_output_weights
                  : !strncmp(p->spec.name, "embedding.", strlen("embedding.")) && p->spec.ndim == 2;
 }
 
-/* Sums the bytes that a pass reads, and the elements that multiply each token except in the output layer. */
+/* Sums the bytes that a pass reads, and the number of elements that multiply each token, except in the output
+ * layer. */
 static void count_work(Session *s) {
     const Registry *g = s->run.model->registry;
     const CacheShape page = {.dtype = s->run.context.dtype, .page = PAGE, .pages = 1};
@@ -154,8 +156,8 @@ static void count_work(Session *s) {
     }
 }
 
-/* The bytes that this rank reads in a pass that generates one token of each request, when half of the new tokens are
- * there. Each token chooses its experts independently. */
+/* Returns the bytes that this rank reads in a pass that generates one token of each request, when half of the new
+ * tokens have been generated. Each token chooses its experts independently. */
 static double pass_bytes(const Session *s, int64_t requests) {
     const Config *c = s->config;
     const double rows = (double)requests * ((double)s->options->prompt + (double)s->options->fresh / 2),
@@ -194,7 +196,8 @@ static double prefill_flops(const Session *s, int64_t requests) {
     return 2 * s->multiplied * (double)(requests * s->options->prompt);
 }
 
-/* The rows of a number of requests: a time for all prompts, a time between tokens, and a time for everything. */
+/* Adds the rows for a number of requests: the time for all prompts, the time between tokens, and the time for
+ * everything. */
 static void add_rows(const Session *s, const Row *row, json_t *rows) {
     const double n = (double)row->requests, fresh = (double)s->options->fresh;
     json_t *first =
@@ -291,7 +294,8 @@ static Err measure(Session *s) {
     return ERR_OK;
 }
 
-/* On a newly opened device, after the memory of the model has been freed. All ranks measure at the same time. */
+/* Measures the roofs on a newly opened device, after the memory of the model has been freed. All ranks measure at the
+ * same time. */
 static Err measure_roofs(Session *s) {
     Device *d;
     const DeviceSpec spec = rank_device_spec(s->config, s->comm);
@@ -341,7 +345,7 @@ Err bench_infer(const Config *c, const BenchInfer *o, const BenchGuard *guard, j
     Job job = {c, o, guard, result};
     const int64_t positions = c->derived.max_position_embeddings;
     if (o->fresh > positions || o->prompt > positions - o->fresh)
-        return err_user("%lld prompt tokens and %lld new ones exceed the model's %lld positions: lower "
+        return err_user("%lld prompt tokens and %lld new tokens exceed the model's %lld positions: lower "
                         "--prompt-tokens or --new-tokens, or raise --max-position-embeddings",
                         (long long)o->prompt, (long long)o->fresh, (long long)positions);
     return world_run(c, run_rank, &job);

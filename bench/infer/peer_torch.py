@@ -5,7 +5,7 @@ KV cache. Layers are compiled, and a decoding step is a CUDA graph.
 usage: bench/infer/peer_torch.py [--layers N] [--context N] [--prompt N] [--json FILE]
 
 The model has the shape of Llama 3.1 8B; --layers (32) changes its depth. A decoding step follows --context (1024)
-tokens; the prompt has --prompt (4096). Both are the median of several runs. Writes one line of JSON."""
+tokens; the prompt has --prompt (4096) tokens. Both times are medians of several runs. Writes one line of JSON."""
 import json
 import pathlib
 import statistics
@@ -111,7 +111,7 @@ class Decoder:
         self.cache, self.at = cache, torch.arange(cache[0][0].shape[2], device="cuda")
         self.token, self.position = (torch.zeros(shape, device="cuda", dtype=torch.long) for shape in ((1, 1), 1))
         stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):  # compiles
+        with torch.cuda.stream(stream):  # compiles the model
             for _ in range(2): self.step()
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()

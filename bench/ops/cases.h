@@ -7,19 +7,19 @@ extern "C" {
 #endif
 
 int bench_case_count(void);
-const char *bench_case_name(int); /* "linear/fc1" */
+const char *bench_case_name(int); /* for example "linear/fc1" */
 
-/* ---- in F32 on the CPU, on all cores ---- */
+/* ---- in F32 on the CPU, using all cores ---- */
 
 typedef struct BenchOp BenchOp;
 
-/* Allocates the operands. */
+/* Opens a case and allocates its operands. */
 BenchOp *bench_op_open(int);
 void bench_op_run(BenchOp *);
 void bench_op_close(BenchOp *);
-/* FLOPs of a run if the op consists of GEMMs, else 0. */
+/* Returns the FLOPs of a run if the op consists of GEMMs, otherwise 0. */
 double bench_op_flops(const BenchOp *);
-/* The fewest bytes that a run must read or write. */
+/* Returns the minimum number of bytes that a run must read or write. */
 double bench_op_bytes(const BenchOp *);
 
 #ifdef __cplusplus

@@ -14,7 +14,7 @@
 #include "measure/peaks.h"
 #include "models/option_map.h"
 
-/* Types in the order in which they are measured: those used in training first, slow ones last. */
+/* The types in the order in which they are measured: types for training first, slow types last. */
 enum { TYPES = 4 };
 static const struct {
     const char *name;
@@ -26,8 +26,8 @@ typedef struct Session {
     Device *device;
     regex_t filter;
     bool wanted[TYPES];
-    char described[200];      /* the device */
-    double copy, gemm[TYPES]; /* roofs in GB/s and GFLOP/s; 0 if they have not been measured yet */
+    char described[200];      /* the description of the device */
+    double copy, gemm[TYPES]; /* roofs in GB/s and GFLOP/s, or 0 if they have not been measured yet */
     json_t *rows;
     bool complete;
 } Session;
@@ -56,12 +56,13 @@ static Err choose_cases(Session *s) {
     for (int i = 0; i < bench_case_count(); i++)
         if (is_chosen(s, i)) return ERR_OK;
     regfree(&s->filter);
-    return err_user("--filter %s: no op has such a name; without it all are measured", s->options->filter);
+    return err_user("--filter %s: no op has a matching name; without --filter, all ops are measured",
+                    s->options->filter);
 }
 
 /* ---- measuring ---- */
 
-/* Name of the attention implementation that runs; "" for other ops and on the CPU. */
+/* Returns the name of the attention implementation that runs, or "" for other ops and on the CPU. */
 static const char *path_of(OpNumber op, const Call *c) {
     const char *path = op == OP_attention || op == OP_attention_grad ? call_path(&OPS[op], c) : NULL;
     return path ? path : "";
@@ -74,7 +75,7 @@ static json_t *shape_of(const Call *c) {
     return shape;
 }
 
-/* The JSON members that identify a row's work. */
+/* Returns the JSON members that identify the work of a row. */
 static json_t *row_facts(const Session *s, int number, int t) {
     Str operands = {0};
     bench_case_operands(number, s->device, NAMED[t].type, &operands);
@@ -147,8 +148,8 @@ static Err write_json(const Session *s) {
     return e;
 }
 
-/* Writes the results so far, so that they survive an interrupted run. If the file is a stream (such as a
- * pipe), they are written only once, at the end. */
+/* Writes the results so far, so that they survive an interrupted run. If the file is a stream (such as a pipe), the
+ * results are written only once, at the end. */
 static Err keep(const Session *s) {
     const char *json = s->options->json;
     return !json || (!s->complete && file_is_stream(json)) ? ERR_OK : write_json(s);
@@ -164,7 +165,7 @@ static Err open_device(Session *s, GemmTuning tuning) {
     return device_open(&spec, &s->device);
 }
 
-/* Whether the case was already measured with an earlier type. If the types of its operands are fixed, it is
+/* Returns whether the case was already measured with an earlier type. If the types of its operands are fixed, it is
  * measured only once. */
 static bool is_done(const Session *s, int number, int t) {
     bool earlier = false;
@@ -172,7 +173,7 @@ static bool is_done(const Session *s, int number, int t) {
     return earlier && !bench_case_has_type(number);
 }
 
-/* Whether the case is measured with the type. */
+/* Returns whether the case is measured with the type. */
 static bool is_due(const Session *s, int number, int t) {
     return s->wanted[t] && is_chosen(s, number) && !is_done(s, number, t);
 }
@@ -192,8 +193,8 @@ static Err measure_all(Session *s) {
     s->copy = bench_roof_copy(s->device);
     for (int t = 0; t < TYPES; t++) {
         if (!s->wanted[t]) continue;
-        /* Only 16-bit GEMMs are tuned. Tuning wider types would take minutes, and cuBLASLt's default choices
-         * for them are good. */
+        /* Only 16-bit GEMMs are tuned. Tuning wider types would need minutes, and cuBLASLt's default choices for
+         * these types are good. */
         ERR_RETURN(open_device(s, dtype_is_16bit(NAMED[t].type) ? s->options->tuning : GEMM_TUNING_OFF));
         for (int i = 0; i < bench_case_count(); i++) {
             if (!is_due(s, i, t)) continue;

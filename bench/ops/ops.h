@@ -6,19 +6,19 @@
 #include "config/args.h"
 #include "tensor/device.h"
 
-struct json_t; /* jansson.h */
+struct json_t; /* defined in jansson.h */
 
 typedef struct BenchOps {
     DeviceKind device;
-    int64_t threads;    /* number of CPU threads; 0: one per core */
-    const char *filter; /* extended regular expression that selects cases by name; NULL: all */
-    TextList types;     /* "fp64" ...; none: all */
-    bool deterministic; /* use only deterministic ops */
+    int64_t threads;    /* number of CPU threads, or 0 for one per core */
+    const char *filter; /* extended regular expression that selects cases by name; NULL for all cases */
+    TextList types;     /* such as "fp64"; if empty, all types are measured */
+    bool deterministic; /* only deterministic ops are used */
     GemmTuning tuning;  /* tuning of 16-bit GEMMs on a GPU */
-    double seconds;     /* time limit per row; at least 3 rounds run. 0: 21 rounds */
-    const char *json;   /* file for the results, written row by row; NULL: none */
+    double seconds;     /* time limit per row, but at least 3 rounds run; 0 means 21 rounds */
+    const char *json;   /* file for the results, written row by row, or NULL */
 } BenchOps;
 
-/* Prints the results. The guard may be NULL. If `result` is not NULL, *result receives the content of the
- * --json file. */
+/* Prints the results. The guard may be NULL. If the result pointer is not NULL, it receives the content of the --json
+ * file. */
 Err bench_ops(const BenchOps *, const BenchGuard *, struct json_t **result);

@@ -5,10 +5,10 @@ usage: bench/ops/peer_attention.py --shapes FILE.json [--seconds S] [--determini
 
 FILE contains a list of {"name", "op": attention or attention_grad, "shape": [s, b, g, r, d]}: s positions, b samples, g
 groups of r query heads of width d. Operands are random, in the layout [b, s, heads, d] of a projection's output. There
-are so many sets of them that the next one is never in a cache. Attention runs in cuDNN or, if cuDNN rejects it, in
+are so many sets of operands that the next set is never in a cache. Attention runs in cuDNN or, if cuDNN rejects it, in
 PyTorch's flash attention; each row names the backend. cuDNN's backward is rejected with --deterministic
-(torch.use_deterministic_algorithms). As in `bench ops`, a row is the median of rounds of at least 5 ms each. As many
-rounds run as fit into --seconds, from 3 to 21. Prints one line of JSON."""
+(torch.use_deterministic_algorithms). As in `bench ops`, a row is the median of rounds of at least 5 ms each. From 3 to
+21 rounds run, depending on --seconds. Prints one line of JSON."""
 import json
 import math
 import pathlib
@@ -100,7 +100,7 @@ def row_of(wanted, seconds):
 def main(a):
     torch.manual_seed(1)
     torch.use_deterministic_algorithms(a.deterministic)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # that is for finding bugs, and takes time
+    torch.utils.deterministic.fill_uninitialized_memory = False  # filling helps to find bugs, but is slow
     rows = [row_of(wanted, a.seconds) for wanted in json.loads(a.shapes.read_text())]
     print(json.dumps({"device": torch.cuda.get_device_name() if CUDA else "CPU", "torch": torch.__version__,
                       "cuda": torch.version.cuda,

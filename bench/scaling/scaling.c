@@ -14,15 +14,15 @@
 
 const char *const SCALING_AXES[] = {"data", "tensor", "context", "pipeline", NULL};
 
-/* Options of this bench, which its child processes do not get. Each child gets a --ranks for its run. */
+/* The options of this bench, which are not passed to its child processes. Each child has a --ranks for its run. */
 static const char *const OWN[] = {
     "weak", "strong", "rounds=", "over=", "ranks=", "min-ranks=", "json=", NULL};
 #define ALL_MISS 0.05
 
 typedef struct Point {
-    Result last;                 /* result of the last round, from which properties such as the device are
-                                    read */
-    double *ms, *rate, *exposed; /* [rounds] time of a step; tokens/s; exposed part of a step */
+    /* result of the last round, from which properties such as the device are read */
+    Result last;
+    double *ms, *rate, *exposed; /* [rounds]: time of a step; tokens/s; exposed part of a step */
     Interval efficiency;
     bool judged; /* the interval is known */
 } Point;
@@ -43,7 +43,7 @@ int64_t scaling_batch(const BenchScaling *o, int64_t ranks) {
 
 /* ---- running ---- */
 
-/* The fraction of a step's time spent waiting for communication, without the pipeline's bubble. */
+/* Returns the fraction of a step's time spent waiting for communication, without the pipeline's bubble. */
 static double exposed(const Result *of) {
     const json_t *ms = json_object_get(json_object_get(of->json, "family_ms"), "communication"),
                  *step = json_object_get(json_object_get(of->json, "step_ms"), "mean");

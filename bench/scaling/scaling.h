@@ -1,13 +1,13 @@
 /* Measures how a training step scales with the number of ranks. Each number of ranks is a separate process
- * (`bench train --ranks N`). Rounds go through the numbers in ascending and descending order alternately, so
- * that a slow drift of the machine affects all equally.
+ * (`bench train --ranks N`). Rounds go through the numbers in ascending and descending order alternately, so that a
+ * slow drift of the machine affects all numbers equally.
  *
  *   weak     the global batch is multiplied by the number of ranks
  *   strong   the global batch is constant
  *
  * The efficiency at N ranks is the tokens/s per rank, divided by the tokens/s per rank at the smallest number
  * of ranks in the same round. The report contains a confidence interval of the median over the rounds
- * (base/statistics.h); all intervals hold simultaneously with a probability of 95 %. */
+ * (base/statistics.h). All intervals hold simultaneously with a probability of 95 %. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,22 +18,23 @@
 enum { SCALING_POINTS = 32 };
 
 typedef enum ScalingAxis { SCALING_DATA, SCALING_TENSOR, SCALING_CONTEXT, SCALING_PIPELINE } ScalingAxis;
-extern const char *const SCALING_AXES[]; /* "data", ...; ends with NULL */
+extern const char *const SCALING_AXES[]; /* "data" and the other axes; the list ends with NULL */
 
 typedef struct BenchScaling {
     int axis; /* the ScalingAxis whose size grows with the number of ranks */
     bool strong;
     int64_t rounds;
-    int64_t ranks[SCALING_POINTS]; /* ascending */
+    int64_t ranks[SCALING_POINTS]; /* in ascending order */
     int points;
-    int64_t axis_size, batch; /* size of the axis and global batch of the smallest run */
-    const char *threads;      /* --cpu-threads of every run; NULL: as on the command line */
-    const char *json;         /* file for the results; NULL: none */
+    int64_t axis_size, batch; /* size of the axis, and global batch size, of the smallest run */
+    const char *threads;      /* --cpu-threads of every run; NULL for the value on the command line */
+    const char *json;         /* file for the results, or NULL */
 } BenchScaling;
 
-/* The options that differ between runs: size of the axis and global batch of a run with `ranks` ranks. */
+/* These functions return the options that differ between runs: the size of the axis and the global batch size of a
+ * run with `ranks` ranks. */
 int64_t scaling_axis_size(const BenchScaling *, int64_t ranks);
 int64_t scaling_batch(const BenchScaling *, int64_t ranks);
 
-/* Prints the results. `argv` is the command line, which is passed on to the child processes. */
+/* Prints the results. `argv` is the command line, which is passed to the child processes. */
 Err bench_scaling(const BenchScaling *, char **argv);

@@ -19,8 +19,8 @@ static void describe(const Tensor *t, CaseOperand *o) {
     if (o->dtype == I64) o->content = CONTENT_OFFSETS;
 }
 
-/* The number of rows of an expert varies with the routing, so shapes that differ only in it count as
- * equal. */
+/* Returns dimension i of an operand. The number of rows of an expert varies with the routing, so shapes that differ
+ * only in this number count as equal. */
 static int64_t shape_at(const StepGemm *p, const CaseOperand *o, int i) {
     return p->in[2].range && i == 0 && o->dim[0] == p->in[2].range ? 0 : o->dim[i];
 }
@@ -113,7 +113,7 @@ static void take_operands(StepGemms *all) {
     all->a = operand(a), all->b = operand(b), all->c = operand(c);
 }
 
-/* Treats all experts as one expert that processes the rows of all. */
+/* Treats all experts as one expert that processes the rows of all experts. */
 static void multiply(const StepGemms *all, const StepGemm *p) {
     const bool ta = p->op == OP_linear_wgrad || p->op == OP_grouped_linear_wgrad,
                tb = p->op == OP_linear || p->op == OP_grouped_linear || p->op == OP_fp8_gemm;
@@ -125,7 +125,7 @@ static void multiply(const StepGemms *all, const StepGemm *p) {
 int64_t gemms_through_blas(StepGemms *all, int threads) {
     enum {
         SETTLE_US = 100 * 1000
-    }; /* BLAS's threads spin this long after a GEMM, on cores that our threads need */
+    }; /* the threads of BLAS spin for this time after a GEMM, on cores that Isotron's threads need */
     if (!all->a) take_operands(all);
     int64_t total = 0;
     openblas_set_num_threads(threads);
@@ -152,7 +152,7 @@ void gemms_on_device(StepGemms *all, Device *d, int64_t steps) {
         memcpy(c.in, p->in, sizeof c.in);
         memcpy(c.out, p->out, sizeof c.out);
         BenchCalls *b =
-            bench_calls_new(d, &c, F32); /* F32 has no effect, because each operand has its own type */
+            bench_calls_new(d, &c, F32); /* F32 has no effect, because each operand has its type */
         p->alone_ns = bench_calls_time(b, 0).ns * (double)steps * p->flops / call_flops(p);
         bench_calls_free(b);
     }

@@ -1,6 +1,5 @@
-/* The GEMMs of a step: their time within the step, and their time when they run alone. On the CPU, they run
- * alone in BLAS with its threads, in fp32. On a GPU, the same op runs alone on the same shapes, back to
- * back. */
+/* Measures the GEMMs of a step: their time in the step, and their time when they run alone. On the CPU, they run
+ * alone in BLAS with its threads, in fp32. On a GPU, the same op runs alone on the same shapes, back to back. */
 #pragma once
 
 #include "kernels/attr.h"
@@ -8,14 +7,14 @@
 #include "measure/op_cost.h"
 #include "measure/op_runner.h"
 
-/* All calls of one op with the same types and shapes of operands. The number of rows of experts may vary
- * between calls; shape and operands are those of the first call. */
+/* All calls of one op with the same types and shapes of operands. The number of rows of experts can vary between
+ * calls, and the shape and operands are those of the first call. */
 typedef struct StepGemm {
     OpNumber op;
     GemmShape shape;
-    int64_t calls;            /* per step */
+    int64_t calls;            /* number of calls per step */
     double flops;             /* FLOPs of all calls; a multiply-add counts as two */
-    double ours_ns, alone_ns; /* time in all measured steps; time of the same calls when they run alone */
+    double ours_ns, alone_ns; /* time in all measured steps, and time of the same calls when they run alone */
     CaseOperand in[CALL_IN], out[CALL_OUT];
     union {
         LinearAttr linear;
@@ -28,10 +27,10 @@ enum { STEP_GEMMS = 96 };
 typedef struct StepGemms {
     StepGemm at[STEP_GEMMS];
     int count;
-    float *a, *b, *c; /* operands of the replay in BLAS */
+    float *a, *b, *c; /* the operands of the replay in BLAS */
 } StepGemms;
 
-/* Counts a call; ignores an op that is not a GEMM. */
+/* Counts a call. Ignores an op that is not a GEMM. */
 void gemms_count(StepGemms *, const OpDef *, const Call *);
 /* Returns the index of the call's GEMM, or -1 if the op is not a GEMM or this GEMM was never counted. */
 int gemms_find(const StepGemms *, const OpDef *, const Call *);
@@ -39,5 +38,5 @@ int gemms_find(const StepGemms *, const OpDef *, const Call *);
 int64_t gemms_through_blas(StepGemms *, int threads);
 /* Measures each GEMM alone on the device and sets alone_ns to the time of its calls in `steps` steps. */
 void gemms_on_device(StepGemms *, Device *, int64_t steps);
-double gemms_flops(const StepGemms *); /* FLOPs of a step */
+double gemms_flops(const StepGemms *); /* returns the FLOPs of a step */
 void gemms_free(StepGemms *);

@@ -1,8 +1,8 @@
 """AdamW for bf16 parameters with fp32 masters and bf16 moments, because torch's fused AdamW cannot mix types. The
 update is that of torch (Loshchilov & Hutter) times the clip factor, compiled for each shape into one pass over memory.
-Gradients of microbatches are summed in fp32 after each parameter's backward, or in bf16 by autograd itself.
-Run as a program, this file compares the compiled and the plain update with torch.optim.AdamW; its exit status is 77 if
-torch is missing."""
+Gradients of microbatches are summed in fp32 after each parameter's backward, or in bf16 by autograd.
+If this file is run as a program, it compares the compiled and the plain update with torch.optim.AdamW. The exit status
+is 77 if torch is missing."""
 import sys
 
 try:
@@ -37,7 +37,7 @@ class AdamW:
         self.sum = {p: torch.zeros_like(p, dtype=torch.float32, requires_grad=False)
                     for p in self.params} if sums_in_fp32 else None
         self.begins = True
-        torch._dynamo.config.recompile_limit = 64  # a kernel for each shape
+        torch._dynamo.config.recompile_limit = 64  # one kernel for each shape
         self.update = torch.compile(update, dynamic=False) if compiled else update
         for p in self.params if sums_in_fp32 else []:
             p.register_post_accumulate_grad_hook(self.collect)

@@ -10,13 +10,13 @@ stack; if cuDNN rejects a mask, the memory-efficient attention is used. As in Is
 masters. If moments are fp32, the optimizer is PyTorch's fused AdamW, and gradients of microbatches are summed in fp32.
 If the configuration requires 16-bit moments, the optimizer is the compiled AdamW of peer_adamw.py. In that case,
 main-grads-dtype selects how gradients are summed: in fp32 after each parameter's backward, or by autograd in bf16.
-Without that key, sums are in fp32 if that leaves 40 GB for activations, and otherwise in bf16. The gradient's norm is
+Without this key, sums are in fp32 if 40 GB then remain for activations, and otherwise in bf16. The gradient's norm is
 clipped as in Isotron. There is no recomputation. Prints one line of JSON: the median time of steps that are each
 followed by a synchronization, and the mean time of the same number of steps without synchronization between them.
 
 --batch replaces the configuration's batch by one microbatch of this many samples.
 
-Under torchrun, each rank has its own GPU and processes the batch of the configuration, which must be one microbatch.
+Under torchrun, each rank has a separate GPU and processes the batch of the configuration, which must be one microbatch.
 Gradients are reduced by DistributedDataParallel, in bf16 and overlapped with the backward pass. With --shard, FSDP2
 shards fp32 parameters and moments, all-gathers parameters in bf16 and reduces gradients in fp32."""
 import argparse
@@ -91,7 +91,7 @@ def read_conf(path):
     c.narrow = take("exp-avg-dtype", "fp32") == "bf16"
     assert take("exp-avg-sq-dtype", "fp32") == ("bf16" if c.narrow else "fp32")
     c.gradients = take("main-grads-dtype", "auto")
-    assert c.gradients == "auto" or c.narrow, "main-grads-dtype stands beside 16-bit moments here"
+    assert c.gradients == "auto" or c.narrow, "main-grads-dtype requires 16-bit moments here"
     assert c.gradients in ("auto", "fp32", "bf16"), c.gradients
     true("use-precision-aware-optimizer")
     assert float(take("hidden-dropout")) == 0 and float(take("attention-dropout")) == 0, "no dropout here"
@@ -409,7 +409,7 @@ def choose_attention(c, device):
         return [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH], "of a CPU"
     if c.model != "gpt":
         return [SDPBackend.CUDNN_ATTENTION,
-                SDPBackend.EFFICIENT_ATTENTION], "cuDNN, or the memory-efficient one where it refuses"
+                SDPBackend.EFFICIENT_ATTENTION], "cuDNN, or the memory-efficient backend if cuDNN refuses"
     shape = lambda heads: torch.randn(1, heads, c.seq, c.hidden // c.heads, device=device, dtype=torch.bfloat16,
                                       requires_grad=True)
     try:
@@ -418,7 +418,7 @@ def choose_attention(c, device):
                                            enable_gqa=c.groups != c.heads).sum().backward()
         return [SDPBackend.CUDNN_ATTENTION], "cuDNN"
     except RuntimeError as e:
-        return [SDPBackend.FLASH_ATTENTION], f"flash, for cuDNN says: {str(e).splitlines()[0][:120]}"
+        return [SDPBackend.FLASH_ATTENTION], f"flash, because cuDNN says: {str(e).splitlines()[0][:120]}"
 
 
 # ---- measuring ----
@@ -466,7 +466,7 @@ def main(a):
     c = read_conf(a.config)
     c.micro, c.batch = a.micro_batch_size or a.batch or c.micro, a.batch or c.batch
     if RANKS > 1 and (c.batch != c.micro or c.narrow):
-        raise Failed("several ranks take one microbatch a step, with fp32 moments")
+        raise Failed("several ranks require one microbatch per step, and fp32 moments")
     if a.shard and RANKS == 1:
         raise Failed("--shard needs several ranks: start it with torchrun")
     device = torch.device("cuda", LOCAL_RANK) if CUDA else torch.device("cpu")

@@ -17,22 +17,23 @@
 
 /* ---- sums ---- */
 
-/* Means over the middle half of the profiled steps, in seconds. The middle half excludes steps disturbed by
+/* Means over the middle half of the profiled steps, in seconds. The middle half excludes steps that were disturbed by
  * other load. All means are over the same steps, so that parts add up to the total. */
 typedef struct Summary {
-    Range step;      /* time of a step; on a GPU, in steps without timing of ops */
-    double profiled; /* mean time of the steps that the following fields describe */
+    Range step;      /* time of a step; on a GPU, of steps in which ops are not timed */
+    double profiled; /* mean time of the steps that the following members describe */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
     StepComm comm[COMM_GROUPS];
-    double exposed,
-        bubble; /* communication exposed in all groups; the part of it that the pipeline's schedule implies */
+    /* exposed communication in all groups, and the part of it that the pipeline's schedule implies */
+    double exposed, bubble;
     double blas;   /* median time of a replay of the GEMMs in BLAS */
-    Range of_blas; /* time of a step's replay in BLAS, divided by the time of that step's GEMMs */
-    double flops;  /* FLOPs of a step */
+    Range of_blas; /* time of the replay in BLAS divided by the time of the GEMMs, for each step */
+    double flops;  /* FLOPs per step */
     double peak;   /* peak FLOP/s of a device, or 0 if it is unknown */
     int devices;
     int fastest, slowest,
-        fullest;    /* ranks with least and most time in ops, with most memory relative to the plan */
+        /* the ranks with the least and the most time in ops, and with the most memory relative to the plan */
+        fullest;
     char note[160]; /* a note if ranks share a device, otherwise empty */
 } Summary;
 
@@ -61,8 +62,8 @@ static void summarise_walls(const Steps *b, Summary *s) {
     free(value);
 }
 
-/* The bubble is included in the time in which pipeline ranks wait for each other, so it is at most that
- * time. */
+/* Summarizes communication. The bubble is included in the time in which pipeline ranks wait for each other, so it is
+ * at most that time. */
 static void summarise_comm(const Steps *b, int64_t first, int64_t count, Summary *s) {
     const double each = 1 / (double)count;
     for (int i = 0; i < b->groups; i++) {
@@ -108,8 +109,8 @@ static void summarise_ranks(const Steps *b, Summary *s) {
     }
 }
 
-/* If there are several processes, counts the machine's cores, because a launcher may bind each process to
- * some of them. */
+/* Returns the number of cores. If there are several processes, these are the machine's cores, because a launcher may
+ * bind each process to some of them. */
 static int64_t host_cores(void) {
     const Provenance facts = provenance_read();
     return comm_processes() > 1 ? sysconf(_SC_NPROCESSORS_ONLN) : provenance_threads(&facts, 0);
@@ -119,11 +120,11 @@ static void note_sharing(const Steps *b, Summary *s) {
     const int64_t cores = host_cores() * s->devices, threads = (int64_t)b->ranks * b->threads;
     if (b->ranks == 1) return;
     if (b->gpu && s->devices < b->ranks)
-        snprintf(s->note, sizeof s->note, "%d ranks share %s, so their times are not those of as many GPUs",
+        snprintf(s->note, sizeof s->note, "%d ranks share %s, so their times are not those of separate GPUs",
                  b->ranks, amount(s->devices, "GPU").s);
     if (!b->gpu && threads > cores)
         snprintf(s->note, sizeof s->note,
-                 "%d ranks (%s) share %s, so their times are not those of as many machines", b->ranks,
+                 "%d ranks (%s) share %s, so their times are not those of separate machines", b->ranks,
                  amount(threads, "thread").s, amount(cores, "core").s);
 }
 
@@ -140,7 +141,7 @@ static Summary summarise(Steps *b, DType type) {
     return s;
 }
 
-/* Times of the measured steps; sorted on the CPU. */
+/* Returns the times of the measured steps, which are sorted on the CPU. */
 static json_t *samples_json(const Steps *b) {
     json_t *samples = json_array();
     const int64_t n = b->gpu ? b->n_plain : b->n_profiled;
@@ -156,7 +157,7 @@ static int64_t tokens_of(const Steps *b) {
 
 static const char *rest_name(const Steps *b) { return b->gpu ? "idle" : "other"; }
 
-/* GFLOP/s of a GEMM over its calls in the profiled steps, which took `ns` in total (1 FLOP/ns = 1
+/* Returns the GFLOP/s of a GEMM over its calls in the profiled steps, whose total time is `ns` (1 FLOP/ns = 1
  * GFLOP/s). */
 static double gflops(const Steps *b, const StepGemm *p, double ns) {
     return p->flops * (double)b->n_profiled / ns;
@@ -255,7 +256,7 @@ static json_t *families_json(const Steps *b, const Summary *s) {
     return families;
 }
 
-/* Bandwidth in GB/s over the time in which operations are in flight. */
+/* Returns the bandwidth in GB/s over the time in which operations are in flight. */
 static double busbw(const StepComm *c) { return c->flight_ns > 0 ? c->bytes / c->flight_ns : 0; }
 
 static json_t *comm_json(const Steps *b, const Summary *s) {
@@ -280,7 +281,7 @@ static json_t *options_of(const Steps *b, unsigned classes) {
     return options;
 }
 
-/* The options that were given and affect the computation. */
+/* Returns the options that were given and affect the computation. */
 static json_t *model_json(const Steps *b) {
     json_t *model = options_of(b, CLASS_ARCH | CLASS_NUMERIC);
 #define OPT(type, field, fallback, class, names, help)                                                       \
@@ -423,7 +424,7 @@ static void print_gpu(const Steps *b, const Summary *s) {
     printf("\n%s", b->plan.attention.text);
     printf("memory: planned %s, taken %s (%+.1f %%)\n", bytes_text(planned).s, bytes_text(got).s,
            (got / planned - 1) * 100);
-    printf("CUDA graphs: replayed %.1f times a step\n", b->graph_replays);
+    printf("CUDA graphs: replayed %.1f times per step\n", b->graph_replays);
     print_loads(b);
     printf("timing ops adds %.1f %% to a step\n", (s->profiled / s->step.median - 1) * 100);
     if (b->roof_gemm > 0)
@@ -468,7 +469,7 @@ static void print(const Steps *b, const Summary *s) {
     printf("; %.0f tokens/s, %.2f model TFLOP/s", (double)tokens_of(b) / s->step.median,
            s->flops / s->step.median * 1e-12);
     if (s->devices > 1)
-        printf("; %.0f tokens/s a device", (double)tokens_of(b) / s->step.median / s->devices);
+        printf("; %.0f tokens/s per device", (double)tokens_of(b) / s->step.median / s->devices);
     printf("\n");
 }
 

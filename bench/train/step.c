@@ -83,7 +83,7 @@ static bool enough(const Steps *b, int64_t steps, int64_t since) {
     return steps_over_ranks(b, COMM_MAX, (double)(clock_ns() - since)) > o->seconds * 1e9;
 }
 
-/* First measures steps with a synchronization after each, then as many steps without, as in training. */
+/* Measures steps with a synchronization after each step, then the same number of steps without, as in training. */
 static void measure_plain(Steps *b) {
     const BenchTrain *o = b->options;
     b->wall = mem_alloc((size_t)o->steps * sizeof *b->wall);
@@ -107,7 +107,8 @@ static void measure_plain(Steps *b) {
 
 /* ---- memory ---- */
 
-/* Bytes of memory: peak of the process or, on a GPU, memory in use up to an additive constant. */
+/* Returns the bytes of used memory: on a CPU, the peak of the process; on a GPU, the memory in use up to an additive
+ * constant. */
 static double taken(const Steps *b) {
     if (b->gpu) return -(double)device_memory_available(b->device);
     struct rusage usage;
@@ -117,7 +118,7 @@ static double taken(const Steps *b) {
 
 /* ---- with the time of every op ---- */
 
-/* A TapeTrace. */
+/* This function is a TapeTrace. */
 static void record(void *arg, const OpDef *op, const Call *c) {
     Recorder *r = arg;
     if (r->counting) {
@@ -185,7 +186,7 @@ static void measure_ops(Steps *b) {
         say(b, "warm-up", number, s.wall_ns);
     }
     for (int i = 0; i < b->gemms.count; i++) b->gemms.at[i].ours_ns = 0;
-    b->peak = taken(b); /* before the replay in BLAS allocates memory */
+    b->peak = taken(b); /* this precedes the replay in BLAS, which allocates memory */
     b->n_profiled = b->gpu ? o->profiled : o->steps;
     b->profiled = mem_zero((size_t)b->n_profiled, sizeof *b->profiled);
     for (int64_t i = 0; i < b->n_profiled; i++) {
@@ -207,7 +208,7 @@ static Err plan_memory(Steps *b) {
     return memory_plan_fits(&b->plan, b->device, b->comm);
 }
 
-/* NaN: unknown. */
+/* Returns the bubble, or NaN if it is not known. */
 static double bubble_of(const Steps *b) {
     static const PassTimes EQUAL = {1, 1, 1};
     PipelineSpec spec;
@@ -234,7 +235,7 @@ static Err open_run(Steps *b) {
     b->before = taken(b);
     steps_over_ranks(
         b, COMM_MAX,
-        0); /* all ranks have read `before` when the first of them allocates memory of a shared device */
+        0); /* all ranks have read `before` when the first rank allocates memory of a shared device */
     b->trainer = trainer_new(c, &b->plan, b->comm, b->device);
     b->type = b->trainer->run.context.dtype;
     b->flops = trainer_flops(b->trainer, b->config.derived.global_batch_size);

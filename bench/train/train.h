@@ -1,29 +1,32 @@
 /* Breaks down the time of a training step on one or more ranks. Trains on random tokens, first at full speed,
- * then with timing of every op. The time of a step is that of the slowest rank; the times of ops and the time
- * in which computation waits for communication are means over the ranks. The bubble is the part of the
- * waiting that the pipeline's schedule implies if all passes take equal times.
+ * then with timing of every op. The time of a step is that of the slowest rank. The times of ops, and the time in
+ * which computation waits for communication, are means over the ranks. The bubble is the part of the waiting that the
+ * pipeline's schedule implies if all passes have equal durations.
  *
  * The time outside ops is called "other" on the CPU (tape, loop) and "idle" on a GPU. This time and the times
  * of the op families add up to the time of the step. On a GPU, this includes the overhead of timing, which is
- * reported. The GEMMs are also measured alone: on the CPU after each step, so that both measurements see the
- * same machine load; on a GPU after all steps. */
+ * reported. The GEMMs are also measured alone: on the CPU after each step, so that both measurements have the same
+ * machine load, and on a GPU after all steps. */
 #pragma once
 
 #include "bench/guard.h"
 #include "config/config.h"
 
-struct json_t; /* jansson.h */
+struct json_t; /* defined in jansson.h */
 
 typedef struct BenchTrain {
-    int64_t steps, warmup; /* `steps` is a maximum; warmup is at least 1 */
-    double seconds;        /* time limit for the steps on a GPU (at least 3 run); 0: no limit */
-    int64_t profiled;      /* number of steps with timing of ops on a GPU; on the CPU, all steps have it */
-    bool alone; /* also measure roofs, and the GEMMs alone; not possible on a CPU with several ranks */
-    double peak_tflops; /* peak of a device, for MFU; default: that of a known device, else no MFU */
-    const char *json;   /* file for the results; NULL: none */
+    int64_t steps, warmup; /* `steps` is a maximum; `warmup` is at least 1 */
+    double seconds;        /* time limit for the steps on a GPU, but at least 3 steps run; 0 means no limit */
+    /* number of steps with timing of ops on a GPU; on the CPU, ops are timed in all steps */
+    int64_t profiled;
+    /* if true, also measures roofs, and the GEMMs alone; not possible on a CPU with several ranks */
+    bool alone;
+    /* peak of a device, for MFU; by default, that of a known device, otherwise there is no MFU */
+    double peak_tflops;
+    const char *json; /* file for the results, or NULL */
 } BenchTrain;
 
-/* Prints the results. Runs all ranks of this process; each process of a run must call it. The guard may be
- * NULL and is called on rank 0. In rank 0's process, *result receives the content of the --json file unless
- * there is an error; `result` may be NULL. */
+/* Prints the results. Runs all ranks of this process. Each process of a run must call it. The guard may be NULL, and
+ * is called on rank 0. In the process of rank 0, *result receives the content of the --json file unless there is an
+ * error. The result pointer may be NULL. */
 Err bench_train(const Config *, const BenchTrain *, const BenchGuard *, struct json_t **result);

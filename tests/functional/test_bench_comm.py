@@ -30,7 +30,7 @@ for ranks, group in ((2, 2), (3, 3), (6, 2)):
         for place in places(row):
             assert place["wrong"] == 0 and abs(place["busbw"] / place["algbw"] / factor - 1) < 1e-5, row
             assert abs(place["algbw"] * place["us"] * 1e3 / row["bytes"] - 1) < 1e-4, row
-    assert f"{ranks // group} groups of {group} at once" in out or group == ranks, out
+    assert f"{ranks // group} concurrent groups of {group}" in out or group == ranks, out
 
 # NCCL with planted faults.
 library = ["--nccl-library", pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so", "--ranks", 4, "--dtype", "fp32"]
@@ -77,7 +77,7 @@ assert bench("--ranks", 4, "--group-size", 2, "--collective", "all_gather", "--m
 # The memory check counts the buffers of all ranks, of which processes need a third one.
 for ranks, most, need in ((2, "1048576G", "4.0 PiB"), (3, "1048576G", "6.0 PiB"), (4, "4096G", "32.0 TiB")):
     said = isotron("bench", "comm", "--ranks", ranks, "--max-bytes", most, expect=2)
-    assert f"the buffers of the ranks need {need} of memory, and " in said, said
+    assert f"the buffers of the ranks need {need} of memory, but " in said, said
     assert "are available: lower --max-bytes" in said, said
 launched = [sys.executable, ROOT / "tests/functional/launcher.py", 2, PROGRAM, "bench", "comm",
             "--max-bytes", "1048576G"]

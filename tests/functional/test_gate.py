@@ -49,7 +49,7 @@ def other(name, words, factors):
 def gate(words, verdict, *more):
     out = isotron("bench", *words, *more, expect=STATUS[verdict])
     assert f"verdict: {verdict}" in out.splitlines(), out
-    assert ("cannot tell a slower machine from a slower program: --against" in out) == ("--baseline" in more), out
+    assert ("cannot distinguish a slower machine from a slower program, but --against" in out) == ("--baseline" in more), out
     return out
 
 
