@@ -93,9 +93,9 @@ typedef struct RopeAttr {
     bool inverse;     /* if true, rotates back, as the backward pass does */
 } RopeAttr;
 
-/* The attributes of dropout. Its random numbers depend on global indices (base/philox.h). Element i of site is kept
- * if philox_u32(seed, site, i) >= rate * 2^32, and is then multiplied by 1 / (1 - rate). For jitter, `rate` is the
- * largest difference between a factor and 1. */
+/* The attributes of dropout. The random numbers of dropout depend on global indices (base/philox.h). Element i of
+ * site is kept if philox_u32(seed, site, i) >= rate * 2^32, and is then multiplied by 1 / (1 - rate). For jitter,
+ * `rate` is the largest difference between a factor and 1. */
 typedef struct DropoutAttr {
     double rate;
     uint64_t seed, site;
@@ -270,8 +270,8 @@ typedef struct StepGroup {
     double lr, weight_decay;
 } StepGroup;
 
-/* The numbers that differ between steps, as a row of an F64 tensor that a CUDA graph reads when it runs. They replace
- * the numbers in the attributes. */
+/* The numbers that differ between steps, as a row of an F64 tensor that a CUDA graph reads when it runs. Such a row
+ * replaces the numbers in the attributes. */
 typedef struct StepNumbers {
     StepGroup group[STEP_GROUPS];
     double unbias1, unbias2; /* AdamW: 1 / (1 - beta^step) */

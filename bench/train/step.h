@@ -37,7 +37,7 @@ typedef struct Recorder {
     int *gemm;                        /* [room]: index of the call in gemms, or -1 if it is not a GEMM */
 } Recorder;
 
-/* The part of the result from one rank. It is sent to other ranks as raw bytes. */
+/* The part of the result from one rank. The struct is sent to other ranks as raw bytes. */
 typedef struct RankResult {
     int planned_communicators, communicators;
     double busy_ms;            /* median time in ops per profiled step; ops never wait for other ranks */

@@ -430,7 +430,8 @@ void KERNEL(attention)(const Call *c) {
 
 /* ---- pages ---- */
 
-/* A problem consists of consecutive tokens of one request. Its units of work are its blocks, once for each group. */
+/* A problem consists of consecutive tokens of one request. The units of work of a problem are its blocks, once for
+ * each group. */
 typedef struct Paged {
     Problem *run;
     int64_t *first_unit, n; /* [n + 1] */

@@ -101,7 +101,7 @@ void KERNEL(quantize)(const Call *c) {
 
 /* ---- FP8 values ---- */
 
-/* A matrix of FP8 values. Its element (r, i) is the cast of x[r * row + i * column]. */
+/* A matrix of FP8 values. Element (r, i) of the matrix is the cast of x[r * row + i * column]. */
 typedef struct Fp8Cast {
     const real *x;
     int64_t rows, columns, row, column;

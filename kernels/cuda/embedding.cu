@@ -162,8 +162,8 @@ template <typename T, int N> struct RunSum {
     }
 };
 
-/* Block (x, y) processes chunk x and the columns of tile y. It sums all runs except a run that began in an earlier
- * chunk and ends in this one. */
+/* Block (x, y) processes chunk x and the columns of tile y. A block sums all runs except a run that began in an
+ * earlier chunk and ends in this one. */
 enum { COLUMN_THREADS = 128 };
 template <typename T, int N>
 static __global__ void __launch_bounds__(COLUMN_THREADS) sum_runs(Scatter o, const T *dy, Real<T> *rest) {

@@ -44,7 +44,7 @@ template <typename T> struct Single {
 };
 template <typename T, int N> using Piece = typename std::conditional<N == 1, Single<T>, Run<T, N>>::type;
 
-/* Half of the lowest finite number. Its shift is finite. */
+/* Half of the lowest finite number. The shift of this number is finite. */
 template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)(-DBL_MAX / 2) : (R)(-FLT_MAX / 2);
 
 /* The logits [s,b,v] of a call, and the labels of the rows. */
@@ -148,7 +148,7 @@ template <typename T> struct LogSum {
 /* Number of threads per row. */
 enum { ROW_THREADS = 512, BOTH_THREADS = 1024 };
 
-/* One block processes a row. It writes either loss and lse [b,s], or shard [2,b,s]. */
+/* One block processes a row. The block writes either loss and lse [b,s], or shard [2,b,s]. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(ROW_THREADS, 2)
     log_sums(Losses o, const T *logits, Cells loss, Cells lse, Cells shard) {

@@ -3,8 +3,8 @@
  * ended.
  *
  * All threads of a PDL kernel must first wait, then allow the next kernel to start:
- * - Before the wait, they must not access memory that an earlier kernel may still write, including gains and tables.
- * They must not write memory that an earlier kernel may still read. Kernel arguments may be read.
+ * - Before the wait, threads must not access memory that an earlier kernel may still write, including gains and
+ * tables. Threads must not write memory that an earlier kernel may still read. Kernel arguments may be read.
  * - Kernels end in order: a kernel's wait returns only after the previous kernel has ended. A kernel that waits
  * therefore runs after all earlier work. All later work without PDL (library kernels, copies, events) also runs after
  * it. */

@@ -1,4 +1,4 @@
-/* Computes the scales of FP8 operands. They are bitwise equal to those of kernels/cpu/quantize.c. */
+/* Computes the scales of FP8 operands. The scales are bitwise equal to those of kernels/cpu/quantize.c. */
 #pragma once
 
 #include <float.h>

@@ -1,5 +1,5 @@
 /* Teams are groups of threads that process a row together. This header implements their reductions, and computes
- * where the rows of a strided tensor begin. It is intended for kernels that read each row once. */
+ * where the rows of a strided tensor begin. The header is intended for kernels that read each row once. */
 #pragma once
 
 #include <string.h>

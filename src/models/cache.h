@@ -1,6 +1,6 @@
-/* The pools of pages of generation. They contain the data of earlier positions, such as keys and values, that the
- * branches of a stack need (BranchOps.caches). A page contains rows of all branches, so a request needs only one list
- * of pages. The positions of an encoder have separate pages. */
+/* The pools of pages of generation. The pools contain the data of earlier positions, such as keys and values, that
+ * the branches of a stack need (BranchOps.caches). A page contains rows of all branches, so a request needs only one
+ * list of pages. The positions of an encoder have separate pages. */
 #pragma once
 
 #include "models/model.h"

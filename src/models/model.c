@@ -131,7 +131,7 @@ static void stage_init(Model *m, const StagePart *stage) {
     if (stage->head) heads_init(m);
 }
 
-/* Creates the model of one rank. Its parameters are not tied yet. */
+/* Creates the model of one rank. The parameters of the model are not tied yet. */
 static Model *model_of(const Config *c, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);

@@ -31,7 +31,7 @@ typedef struct ModelPlan {
      * stacks after that of the first head are only used for auxiliary losses. */
     StackSpec stack[MODEL_STACKS];
     int n_stacks;
-    /* Without labels, only the first head runs. Its stack generates. */
+    /* Without labels, only the first head runs. The stack of this head generates. */
     HeadSpec head[MODEL_HEADS];
     int n_heads;
 

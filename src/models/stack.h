@@ -1,6 +1,6 @@
 /* A stack of layers over one residual stream. A layer is a list of residual branches (nn/branches.def).
  * stack.c implements the parts that all layers share: norms, dropout, residual sums (fused into the next norm),
- * recomputation and offloading. It corresponds to Megatron-LM core/transformer/transformer_block.py and
+ * recomputation and offloading. The code corresponds to Megatron-LM core/transformer/transformer_block.py and
  * transformer_layer.py. */
 #pragma once
 

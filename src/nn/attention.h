@@ -79,7 +79,7 @@ Tensor *attention_flat_heads(Tape *, Tensor *x);
  * this rank. */
 AttentionAttr attention_attr(const Tape *, const AttentionSpec *, uint64_t dropout_site, int64_t positions);
 
-/* Returns the number of counters of the branch. They contain the largest scores. */
+/* Returns the number of counters of the branch. The counters contain the largest scores. */
 int64_t attention_counters(const AttentionSpec *);
 
 /* The module of the branch is an Attention, and its spec is an AttentionSpec. */

@@ -1,5 +1,5 @@
 /* BERT's head for masked language modelling: a dense layer, an activation, a norm, and an output layer with a bias.
- * It corresponds to Megatron-LM core/models/bert/bert_lm_head.py. */
+ * The head corresponds to Megatron-LM core/models/bert/bert_lm_head.py. */
 #pragma once
 
 #include "nn/linear.h"

@@ -17,6 +17,6 @@ typedef struct CrossAttention {
     Linear q, kv, proj;
 } CrossAttention;
 
-/* The module of the branch is a CrossAttention, and its spec is a CrossAttentionSpec. It reads
+/* The module of the branch is a CrossAttention, and its spec is a CrossAttentionSpec. The branch reads
  * Feed.encoded. */
 extern const BranchOps cross_attention_branch;

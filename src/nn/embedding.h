@@ -27,9 +27,9 @@ typedef struct Embedding {
 /* Returns the word embeddings, and registers them on the first call. A tied output layer uses the same parameter, or a
  * copy of it on another pipeline stage. */
 Param *embedding_words(Registry *, const EmbeddingSpec *);
-/* These are the functions of words_input. */
+/* These functions are also those of words_input. */
 void embedding_init(void *self, Registry *, const void *spec);
 Tensor *embedding_forward(Tape *, const void *self, const Feed *);
-/* The module is an Embedding, and the spec is an EmbeddingSpec. It reads the fields tokens, position_ids (if
+/* The module is an Embedding, and the spec is an EmbeddingSpec. The input reads the fields tokens, position_ids (if
  * positions are learned) and token_types (if there are types). */
 extern const InputOps words_input;

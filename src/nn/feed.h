@@ -34,7 +34,7 @@ typedef struct Feed {
         Tensor *field[FIELDS];
     };
     /* dloss[i], [b, s] or [b, 1], is the gradient with respect to loss i of the model (ModelPlan) for each
-     * token or sample. It is NULL if it is unknown. */
+     * token or sample. An unknown gradient is NULL. */
     Tensor *dloss[MODEL_LOSSES];
     /* [s, b, h]: the output of the previous stack, such as an encoder; NULL if there is none */
     Tensor *encoded;

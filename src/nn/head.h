@@ -16,8 +16,8 @@ typedef struct LossSpec {
      * with one loss, [b / choices, 1], whose weight is that of the first sample. 0 means that each sample has
      * a loss. */
     int64_t choices;
-    /* An auxiliary loss adds `factor` times its mean to the gradient. It is not part of the reported training loss or
-     * of evaluations. */
+    /* An auxiliary loss adds `factor` times its mean to the gradient. Auxiliary losses are not part of the reported
+     * training loss or of evaluations. */
     bool auxiliary;
     double factor;
 } LossSpec;

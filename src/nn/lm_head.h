@@ -1,4 +1,4 @@
-/* The language model's head: the output layer, and the loss of each token. It corresponds to Megatron-LM
+/* The language model's head: the output layer, and the loss of each token. The head corresponds to Megatron-LM
  * core/models/gpt/gpt_model.py. */
 #pragma once
 

@@ -1,7 +1,7 @@
 /* Multi-head latent attention (DeepSeek-V2, 2024), like Megatron-LM core/transformer/multi_latent_attention.py. Each
- * token has a latent vector, from which its keys and values are projected up. Its queries come from another latent
- * vector, or directly from the residual stream. Each query head and key head has a part without positions, then a
- * rotated part. All heads share the rotated part of the key. */
+ * token has a latent vector, from which its keys and values are projected up. The queries of a token come from
+ * another latent vector, or directly from the residual stream. Each query head and key head has a part without
+ * positions, then a rotated part. All heads share the rotated part of the key. */
 #pragma once
 
 #include "nn/attention.h"

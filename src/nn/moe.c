@@ -83,7 +83,7 @@ static int64_t moe_counters(const void *spec) {
 /* ---- capacity ---- */
 
 /* Returns the capacity of an expert: tokens * topk / experts of a microbatch, times the capacity factor, rounded up.
- * It is at most the number of tokens. */
+ * The capacity is at most the number of tokens. */
 static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     if (s->capacity_factor == 0 || tape_microbatch(t)->dropless) return 0;
     const int64_t tokens = x->dim[0] * x->dim[1] * tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
@@ -108,8 +108,8 @@ static GroupedBias biases(const Param *p, Tensor *scale) {
 }
 
 /* Returns the experts' outputs for rows that are grouped by expert. `offset` contains the first row of each expert.
- * By default, the probabilities multiply the input and the bias of the second GEMM. This is equal to multiplying its
- * output, because the GEMM is linear. */
+ * By default, the probabilities multiply the input and the bias of the second GEMM. The result is equal to
+ * multiplying the output of this GEMM, because the GEMM is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     if (m->spec->probs_on_input) {
         rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);

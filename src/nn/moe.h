@@ -34,5 +34,6 @@ typedef struct Moe {
     Param *shared_gate; /* [1, hidden]; NULL if there is none */
 } Moe;
 
-/* The module of the branch is a Moe, and its spec is a MoeSpec. Its counters are those of the router. */
+/* The module of the branch is a Moe, and its spec is a MoeSpec. The counters of the branch are those of the
+ * router. */
 extern const BranchOps moe_branch;

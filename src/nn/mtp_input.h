@@ -1,5 +1,6 @@
 /* The input of a layer that predicts additional tokens (MTP): a projection of the embedding of a later token and of
- * the output of the previous stack. It corresponds to Megatron-LM core/transformer/multi_token_prediction.py. */
+ * the output of the previous stack. The input corresponds to Megatron-LM
+ * core/transformer/multi_token_prediction.py. */
 #pragma once
 
 #include "nn/embedding.h"
@@ -19,6 +20,6 @@ typedef struct MtpInput {
     Linear proj; /* [hidden, 2 hidden]: the columns of the token, followed by those of the state */
 } MtpInput;
 
-/* The module is an MtpInput, and the spec is an MtpInputSpec. It reads the fields of words_input, and
+/* The module is an MtpInput, and the spec is an MtpInputSpec. The input reads the fields of words_input, and
  * Feed.encoded. */
 extern const InputOps mtp_input;

@@ -1,4 +1,4 @@
-/* BERT's pooler: a dense layer and tanh, applied to the first position. It corresponds to Megatron-LM
+/* BERT's pooler: a dense layer and tanh, applied to the first position. The pooler corresponds to Megatron-LM
  * core/models/bert/pooler.py. */
 #pragma once
 

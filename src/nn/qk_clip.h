@@ -1,7 +1,6 @@
-/* QK clip (Kimi K2, 2025). It follows Megatron-LM's core/optimizer/qk_clip.py, and clip_qk in attention.py.
- * After an update, a head whose largest score in the step exceeds the threshold has the rows of its queries
- * and keys multiplied by powers of threshold / score. Query heads of one group share the largest score and
- * the key. */
+/* QK clip (Kimi K2, 2025). The method follows Megatron-LM's core/optimizer/qk_clip.py, and clip_qk in attention.py.
+ * After an update, a head whose largest score in the step exceeds the threshold has the rows of its queries and keys
+ * multiplied by powers of threshold / score. Query heads of one group share the largest score and the key. */
 #pragma once
 
 #include "param/param.h"

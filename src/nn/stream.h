@@ -1,4 +1,5 @@
-/* The residual stream. Its last addition is delayed, so that the kernel of the next norm can also compute it. */
+/* The residual stream. The last addition to the stream is delayed, so that the kernel of the next norm can also
+ * compute this addition. */
 #pragma once
 
 #include "nn/norm.h"

@@ -17,7 +17,8 @@ typedef struct AttentionInputs {
      * it has no dropout. The heads of q begin at element attr.first_local. The sinks are a parameter, or a tensor
      * without a gradient (Megatron-LM --softmax-type), or NULL if there are none. */
     Tensor *sink;
-    /* [buckets,h]: a bias that is added to each score, with the heads of `sink`. Its bucket depends on (key position
+    /* [buckets,h]: a bias that is added to each score, with the heads of `sink`. The bucket of a score depends on
+     * (key position
      * - query position) (kernels/relative_buckets.h). The bias is a parameter, or NULL if there is no bias. A bias
      * cannot be combined with a softcap. */
     Tensor *bias;
@@ -51,6 +52,6 @@ AttentionGrads attention_grads_out(Tape *, const Call *call, Need);
 static inline bool attention_grads_of_scores(const AttentionGrads *g) {
     return g->q || g->k || g->v || g->bias;
 }
-/* Computes the gradients for the call's keys. The gradient of the sinks is a separate sum over rows. It is computed
- * once per op, not once per step of a ring. */
+/* Computes the gradients for the call's keys. The gradient of the sinks is a separate sum over rows. The sum is
+ * computed once per op, not once per step of a ring. */
 void attention_gradients(Tape *, const Call *call, bool unfused, Tensor *dy, AttentionGrads);

@@ -1,5 +1,6 @@
-/* Attention over context-parallel ranks, each of which holds a zigzag slice of the sequence (base/zigzag.h). It
- * corresponds to Megatron-LM's --cp-comm-type and Transformer Engine's attention with context parallelism. */
+/* Attention over context-parallel ranks, each of which holds a zigzag slice of the sequence (base/zigzag.h). This
+ * attention corresponds to Megatron-LM's --cp-comm-type and Transformer Engine's attention with context
+ * parallelism. */
 #pragma once
 
 #include "ops/attention.h"
@@ -24,8 +25,8 @@ typedef struct ContextPlan {
  * one rank, the op is equal to op_attention. */
 Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, ContextPlan, bool unfused);
 /* Exchanges queries, keys and values in one operation instead of three, before op_context_attention. qkv [s,b,w] has
- * g groups of heads, each with queries, a key and a value. It becomes [n*s,b,g/n,w/(g*d),d]. Returns false and leaves
- * qkv unchanged if the plan has no exchange or n does not divide g. */
+ * g groups of heads, each with queries, a key and a value. qkv becomes [n*s,b,g/n,w/(g*d),d]. Returns false and
+ * leaves qkv unchanged if the plan has no exchange or n does not divide g. */
 bool context_exchange(Tape *, Tensor **qkv, int64_t g, int64_t d, ContextPlan);
 
 /* Computes attention between blocks. The inputs are those of op_context_attention, for this rank's zigzag slices in
@@ -40,7 +41,7 @@ typedef struct RingStep {
     int64_t query, queries, key, keys;
 } RingStep;
 /* Returns the step for zigzag slices of queries and keys, attr.query and attr.key. If queries attend to keys only
- * inside one rectangle of chunks, whose mask is causal or empty, the step covers only this rectangle. Its attr then
- * has no slices, so that fused kernels can be used. Otherwise, or if more than the mask depends on positions
- * (`by_position`), the step covers all rows with the same attr. */
+ * inside one rectangle of chunks, whose mask is causal or empty, the step covers only this rectangle. The attributes
+ * of the step then have no slices, so that fused kernels can be used. Otherwise, or if more than the mask depends on
+ * positions (`by_position`), the step covers all rows with the same attr. */
 RingStep context_ring_step(const AttentionAttr *, bool by_position);

@@ -5,9 +5,9 @@
  * j are therefore summed in the order j, j+1, ..., j-1. For the backward, each rank keeps q, k, v, y and lse of its
  * rows.
  *
- * A step computes y, dq, dk and dv in the type of the operands, as a fused kernel does. Their sums over steps are in
- * the arithmetic type. The gradients of a step are exact parts of the total gradients, because they are computed from
- * the final y and lse. */
+ * A step computes y, dq, dk and dv in the type of the operands, as a fused kernel does. The sums of these tensors
+ * over steps are in the arithmetic type. The gradients of a step are exact parts of the total gradients, because they
+ * are computed from the final y and lse. */
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/context_attention.h"

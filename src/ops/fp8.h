@@ -1,6 +1,6 @@
-/* Quantizes the operands of a linear layer's three GEMMs to FP8. It follows Megatron-LM's core/fp8_utils.py
- * with the recipes of Transformer Engine (pytorch/fp8.py FP8GlobalStateManager, common/recipe). GEMMs
- * multiply the FP8 values q if the device can. Otherwise they are emulated: they multiply q / scale in fp32.
+/* Quantizes the operands of a linear layer's three GEMMs to FP8. The code follows Megatron-LM's core/fp8_utils.py
+ * with the recipes of Transformer Engine (pytorch/fp8.py FP8GlobalStateManager, common/recipe). GEMMs multiply the
+ * FP8 values q if the device can. Otherwise they are emulated: they multiply q / scale in fp32.
  *
  *   delayed     the scale of a tensor follows from its amaxes in past steps, over all ranks of a stage. The
  *               window moves once per step, regardless of the microbatches (Transformer Engine: once per forward)

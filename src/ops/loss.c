@@ -27,7 +27,8 @@ static void backward_done(Tape *t, const Node *n, Need need) {
     tape_grad_in_place(t, n->call.in[0], need);
 }
 
-/* An op on sharded logits. Its results are those of `join` for the results of `shard` on all ranks, [n,2,b,s]. */
+/* An op on sharded logits. The results of the op are those of `join` for the results of `shard` on all ranks,
+ * [n,2,b,s]. */
 typedef struct ShardedOp {
     OpNumber shard, gather, join;
 } ShardedOp;

@@ -12,8 +12,8 @@ Tensor *op_cross_entropy(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t v
 Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab, Tensor *dloss_bs);
 
 /* Returns [b,s]: 1 if the label is the first of the columns with the largest logit, otherwise 0. The operands are
- * those of op_cross_entropy. The op has no gradient. It must be called before op_cross_entropy, which may overwrite
- * the logits immediately. */
+ * those of op_cross_entropy. The op has no gradient. op_correct must be called before op_cross_entropy, which may
+ * overwrite the logits immediately. */
 Tensor *op_correct(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
 
 /* Attributes of op_linear_cross_entropy. */

@@ -49,5 +49,5 @@ PendingReshard redistribute_start(Tape *, Tensor *in, Tensor *out, Axis, Reshard
 void redistribute_finish(Tape *, PendingReshard);
 /* Calls redistribute_start, then redistribute_finish. */
 void redistribute_run(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
-/* Moves g and adds it to the gradient of x. This is the last step of a backward function. */
+/* Moves g and adds it to the gradient of x. This call is the last step of a backward function. */
 void redistribute_grad(Tape *, Tensor *x, Tensor *g, Axis, ReshardKind, int dim, Need);

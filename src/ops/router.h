@@ -15,8 +15,8 @@ typedef struct Routing {
 Tensor *op_gate_logits(Tape *, Tensor *x_sbh, Tensor *w_eh, Tensor *bias_e);
 /* Chooses the k experts with the highest scores; of experts with equal scores, the one with the lower number is
  * chosen. Unless they are NULL, select_sbe [s,b,e] replaces the scores of RouteAttr in the comparison, and bias_e [e]
- * is added to the compared values. They have no gradient. logits_sbe, select_sbe and bias_e have the arithmetic
- * type. */
+ * is added to the compared values. select_sbe and bias_e have no gradient. logits_sbe, select_sbe and bias_e have the
+ * arithmetic type. */
 Routing op_route(Tape *, Tensor *logits_sbe, Tensor *select_sbe, Tensor *bias_e, int64_t k, RouteAttr);
 /* Returns random logits, or logits with a random bias (see RandomLogits). The gradient is passed on unchanged, even
  * to logits that were replaced. A random number depends only on the run's seed, `site`, and the global index of the

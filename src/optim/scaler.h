@@ -1,6 +1,6 @@
 /* Loss scaling for fp16, as in Megatron-LM core/optimizer/grad_scaler.py. The scale is constant or dynamic. A
- * dynamic scale doubles after `window` successive steps without infinities. It is halved after `hysteresis` steps
- * with infinities, and then after each additional step with infinities. Checkpoints save the state. */
+ * dynamic scale doubles after `window` successive steps without infinities. The scale is halved after `hysteresis`
+ * steps with infinities, and then after each additional step with infinities. Checkpoints save the state. */
 #pragma once
 
 #include "config/config.h"

@@ -60,7 +60,7 @@ typedef struct DataParallel {
     bool overlap_values; /* if true, values are gathered during the next forward pass; otherwise, before it */
     /* if true, sums and gathers start at the next attention op; otherwise, as soon as possible */
     bool with_attention;
-    /* If storage is BF16, main gradients are also BF16. They are rounded to BF16 after each microbatch and in each
+    /* If storage is BF16, main gradients are also BF16. BF16 gradients are rounded after each microbatch and in each
      * sum over ranks (comm.h). */
     bool bf16_grads;
 } DataParallel;
@@ -117,8 +117,8 @@ typedef struct Param {
     /* `value` has the storage dtype, or is F8E4M3 or I8. value.grad is &main_grad, or NULL if the parameter is not trained.
      * `value`, `main_grad` and `master` have no data while the ranks shard them (sync.h). */
     Tensor value;
-    /* F64 in the fp64 lane, otherwise F32, or BF16 (see DataParallel). Its flags are ACCUM | MAIN_GRAD. Without
-     * ACCUM, it is unwritten: its content is undefined, and the next gradient overwrites it. */
+    /* F64 in the fp64 lane, otherwise F32, or BF16 (see DataParallel). The flags of the tensor are ACCUM | MAIN_GRAD.
+     * Without ACCUM, the tensor is unwritten: its content is undefined, and the next gradient overwrites it. */
     Tensor main_grad;
     Tensor master;         /* F64 or F32; shares the memory of `value` unless that has 16 or 8 bits */
     struct Fp8Weight *fp8; /* NULL if the weight is not stored in FP8 (fp8_weights.h) */
@@ -220,7 +220,7 @@ void registry_allocate(Registry *, Device *, DType storage, bool trains);
 size_t registry_bytes(const Registry *); /* returns the bytes of values, main gradients and masters */
 /* returns the bytes of values, including the scales of FP8 weights */
 size_t registry_value_bytes(const Registry *);
-/* Returns the size of one buffer in bytes. It is 0 for masters that share the memory of the values. */
+/* Returns the size of one buffer in bytes. The result is 0 for masters that share the memory of the values. */
 size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);
 /* Initializes every parameter: draws the masters, and rounds the values from them. */

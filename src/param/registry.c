@@ -73,7 +73,7 @@ size_t registry_bytes(const Registry *r) {
            registry_flat_bytes(r, FLAT_MASTERS);
 }
 
-/* The rows to draw. They start at `first` and are limited to the elements [begin, end) of the flat layout. */
+/* The rows to draw. The rows start at `first` and are limited to the elements [begin, end) of the flat layout. */
 typedef struct Draw {
     const Param *param;
     int64_t first, begin, end;

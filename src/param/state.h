@@ -10,11 +10,10 @@
  * entire buffer, whose values are in `master`. The initial values are zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
-/* F64 [n]. Passes add to the counters (COMM_SUM) or replace them by a larger value (COMM_MAX). They are
- * zeroed when a step begins. All counters of a model with the same reduction form one block, so that one all-reduce
- * combines the counters of all ranks. Every rank must register the same counters in the same order, including the
- * counters of layers that it does not hold. The returned address is stable. The tensor has data after
- * states_allocate. */
+/* F64 [n]. Passes add to the counters (COMM_SUM) or replace them by a larger value (COMM_MAX). Counters are zeroed
+ * when a step begins. All counters of a model with the same reduction form one block, so that one all-reduce combines
+ * the counters of all ranks. Every rank must register the same counters in the same order, including the counters of
+ * layers that it does not hold. The returned address is stable. The tensor has data after states_allocate. */
 Tensor *state_counters(Registry *, CommReduction, int64_t n);
 
 /* The context in which an event happens. */
@@ -49,7 +48,7 @@ void *state_find(const Registry *, const StateKind *, int i);
  * sequence length. */
 void states_allocate(Registry *, int64_t positions);
 void states_free(Registry *); /* must be called before registry_free */
-/* Returns F64 [number of counters]. Its ndim is 0 if there are no counters. */
+/* Returns F64 [number of counters]. The tensor's ndim is 0 if there are no counters. */
 const Tensor *states_counters(const Registry *, CommReduction);
 size_t states_bytes(const Registry *); /* returns the bytes of device memory */
 

@@ -212,8 +212,8 @@ static void start_until(Sync *s, bool all) {
 }
 
 /* At ZeRO stages 2 and 3, several pipeline stages of this rank can share a bucket, whose sum starts after a
- * fixed number of calls. This can be in the middle of a sweep, when a postponed gradient (tape_postpone)
- * still needs its memory. */
+ * fixed number of calls. The sum can start in the middle of a sweep, when a postponed gradient (tape_postpone) still
+ * needs its memory. */
 void sync_ready(Sync *s, Param *p) {
     const int k = p->bucket;
     const DataParallel *data = &s->registry->layout.data;

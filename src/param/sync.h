@@ -27,7 +27,7 @@
 typedef struct Sync Sync;
 
 /* Must be called after registry_allocate. Both arguments must outlive the Sync. The Comm is NULL if there is one
- * rank. It is also NULL in a dry run on the null device, for the rank in the registry's mesh. */
+ * rank. The Comm is also NULL in a dry run on the null device, for the rank in the registry's mesh. */
 Sync *sync_new(Registry *, Comm *);
 void sync_free(Sync *);
 /* Returns the number of bytes of the buffers into which buckets are gathered (stages 2 and 3). Buffers are allocated

@@ -15,8 +15,8 @@
 #include "pipeline/schedule.h"
 #include "tape/tape.h"
 
-/* The sizes in bytes of one microbatch's activations, transient space and offloaded activations. They are 0 if there
- * is no plan. */
+/* The sizes in bytes of one microbatch's activations, transient space and offloaded activations. The sizes are 0 if
+ * there is no plan. */
 typedef struct ExecutorMemory {
     size_t slot, transient;
     OffloadMemory offload;

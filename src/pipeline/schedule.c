@@ -17,7 +17,7 @@ int64_t pipeline_units(const Config *c, int64_t microbatches) {
 }
 
 /* Rejects a last group that has fewer microbatches than ranks, because it can deadlock. Megatron-LM also rejects such
- * groups. It also rejects a step with fewer microbatches than a group, which this schedule allows. */
+ * groups. Megatron-LM also rejects a step with fewer microbatches than a group, which this schedule allows. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;

@@ -36,7 +36,7 @@ Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const
                       Simulation *out);
 
 /* Returns the bubble in closed form: the makespan minus the busy time of any rank, for equal stages without
- * latency. It is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs
+ * latency. The bubble is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs
  * (`mixed`), and (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
  *
  * The result is NaN if there is no formula. The formula for several chunks requires that the last group has at least

@@ -12,7 +12,7 @@
 
 enum { OFFLOAD_SLOTS = 2 };
 
-/* The sizes in bytes of one slot and of the host memory. They are 0 if there is no plan. */
+/* The sizes in bytes of one slot and of the host memory. The sizes are 0 if there is no plan. */
 typedef struct OffloadMemory {
     size_t slot, host;
 } OffloadMemory;

@@ -1,6 +1,6 @@
 /* The tape of coarse ops. Running an op records it. tape_backward visits the records in reverse order and
- * calls each op's hand-written backward. A backward also consists of ops. Its source is next to the source of its
- * forward.
+ * calls each op's hand-written backward. A backward also consists of ops. The source of a backward is next to the
+ * source of its forward.
  *
  * Memory: outputs of a recorded forward are in the slot space until tape_end. Gradients and temporaries are in the
  * transient space, and are freed as soon as the nodes that need them are done. A run of the same code on the null
@@ -30,7 +30,7 @@ typedef struct Tape Tape;
 
 /* An observer of the tape, which the search for a divergence uses. An observed tape waits for each communication
  * before it continues. The observer is called for an op when its outputs are ready (also inside a block, each time
- * that the block runs). It is called for a node before and after the node's backward under `need`. */
+ * that the block runs). The observer is called for a node before and after the node's backward under `need`. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
@@ -92,8 +92,8 @@ void tape_end(Tape *);
 void *tape_alloc(Tape *, size_t bytes);
 
 /* Returns whether a backward will follow the op that runs now. The result is true exactly once for each op of a
- * training microbatch, even if a block runs the op again. It is never true in an evaluation. Code that counts or
- * accumulates outside the tape must check this. */
+ * training microbatch, even if a block runs the op again. The result is never true in an evaluation. Code that counts
+ * or accumulates outside the tape must check this. */
 bool tape_is_recording(const Tape *);
 /* Return the number of ranks along an axis, and the group of this rank along the axes of a mask. */
 int tape_axis(const Tape *, Axis);
@@ -110,7 +110,8 @@ void tape_pause_halfway(Tape *);
 
 /* ---- tensors, blocks, offloading and the backward ---- */
 
-/* Returns a new tensor. It exists as long as the forward in progress or, inside a backward, as long as its node. */
+/* Returns a new tensor. The tensor exists as long as the forward in progress or, inside a backward, as long as its
+ * node. */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
 /* Returns a tensor that needs a gradient but was not computed on this tape, such as an input from another pipeline
  * stage. After tape_backward, tape_grad returns its gradient. `data` is the caller's memory. If it is NULL, memory of
@@ -122,8 +123,8 @@ Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, Spmd
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
-/* Runs fn(tape, self, x) and keeps only its output and x. The backward runs fn again. This is the only interface for
- * recomputation. If the tape does not record, the intermediate tensors of fn are also dropped. */
+/* Runs fn(tape, self, x) and keeps only its output and x. The backward runs fn again. This function is the only
+ * interface for recomputation. If the tape does not record, the intermediate tensors of fn are also dropped. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
 /* Sets the memory for the activations of layers between tape_offload_begin and tape_offload_end. The caller owns the

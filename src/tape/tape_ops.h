@@ -41,8 +41,8 @@ void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 /* Returns whether the op that runs now is part of a backward, because a block is recomputed. */
 bool tape_in_backward(const Tape *);
-/* After this call, the exact lane does not round the gradient of x to the grid. It also does not round x if an op
- * writes it after the call. Ranks may hold partial sums of x, which must not be rounded before they are added. */
+/* After this call, the exact lane does not round the gradient of x to the grid. The lane also does not round x if an
+ * op writes it after the call. Ranks may hold partial sums of x, which must not be rounded before they are added. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
 /* Returns memory for the duration of one builder or backward. tape_drop frees it. */
@@ -69,7 +69,7 @@ void tape_comm_finish(Tape *, TapeComm);
  * that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
 /* Sets every element of the gradient of y to dy before the backward. This function is used for an auxiliary loss,
- * which no other op reads. It does nothing unless the tape records. */
+ * which no other op reads. The function does nothing unless the tape records. */
 void tape_seed(Tape *, Tensor *y, double dy);
 /* Returns whether operations along the axis may overlap with others. */
 bool tape_overlaps(const Tape *, Axis);

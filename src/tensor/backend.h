@@ -30,7 +30,7 @@ typedef struct DeviceBackend {
     DeviceGraph *(*graph_end)(Device *);
     void (*graph_launch)(Device *, DeviceGraph *);
     void (*graph_free)(Device *, DeviceGraph *);
-    /* Host memory that async copies read and write. It is not zeroed. NULL if plain memory can be used. */
+    /* Host memory that async copies read and write. This memory is not zeroed. NULL if plain memory can be used. */
     void *(*host_alloc)(Device *, size_t bytes);
     void (*host_free)(Device *, void *, size_t bytes);
     /* Functions for events. All four are NULL if events are not supported. */

@@ -1,4 +1,4 @@
-/* The CPU backend. Its memory is host memory. An op is complete when call_run returns. */
+/* The CPU backend. The memory of this device is host memory. An op is complete when call_run returns. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -67,8 +67,8 @@ typedef struct Device {
 Err device_open(const DeviceSpec *, Device **);
 Device *device_cpu(int threads);
 Device *device_null(void);
-/* Opens a null device that determines the scratch memory that ops need on `target`. It creates plans on `target`,
- * which must outlive the null device. */
+/* Opens a null device that determines the scratch memory that ops need on `target`. The null device creates plans on
+ * `target`, which must outlive the null device. */
 Device *device_null_for(const Device *target);
 void device_free(Device *);
 /* Allocates scratch memory for kernels, so that no memory is allocated while they run. */

@@ -28,7 +28,7 @@ float f16_to_float(uint16_t);
  * 16 or 8 bits. */
 void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, size_t n);
 
-/* These access element `at` of an array of any float or integer type. dtype_store rounds x to a float type. An
- * integer type must be able to represent x. */
+/* These functions access element `at` of an array of any float or integer type. dtype_store rounds x to a float type.
+ * An integer type must be able to represent x. */
 void dtype_store(void *array, DType, int64_t at, double x);
 double dtype_load(const void *array, DType, int64_t at);

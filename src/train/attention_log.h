@@ -10,5 +10,6 @@ typedef struct AttentionLog {
     char text[4000];
 } AttentionLog;
 
-/* A TapeTrace for a null device that plans for a GPU. It adds nothing for other devices. `log` is an AttentionLog. */
+/* A TapeTrace for a null device that plans for a GPU. The function adds nothing for other devices. `log` is an
+ * AttentionLog. */
 void attention_log(void *log, const OpDef *, const Call *);

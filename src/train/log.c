@@ -279,7 +279,7 @@ static Err write_record(TrainLog *log, const Trainer *r, json_t *record) {
     return file_write_all(log->jsonl, r->run.config->log_jsonl, log->text.s, log->text.len);
 }
 
-/* Adds the loss of each layer to the record. It is null for a layer without experts. */
+/* Adds the loss of each layer to the record. The loss is null for a layer without experts. */
 static void put_layers(TrainLog *log, json_t *record, const Trainer *r, const StepReport *s, int loss) {
     json_t *layers = json_array();
     for (int64_t l = 0; l < r->layers; l++) {

@@ -121,7 +121,7 @@ static int64_t microbatches(const Loop *l, int64_t samples) {
     return samples / (l->config->derived.micro_batch_size * l->config->derived.data_parallel_size);
 }
 
-/* Gets this rank's part of the next batch. Its memory is valid until the next step. */
+/* Gets this rank's part of the next batch. The memory of the batch is valid until the next step. */
 static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
     const Mesh *mesh = &l->trainer->run.layout.mesh;
     const Batch *whole;
@@ -386,9 +386,9 @@ static Err train_steps(Loop *l) {
     return ERR_OK;
 }
 
-/* Returns whether the completed steps are saved. They are saved after an error of the data or the machine, because
- * the failed step has changed nothing. After a numeric error, the last regular checkpoint remains the newest, and no
- * checkpoint is deleted. */
+/* Returns whether the completed steps are saved. The steps are saved after an error of the data or the machine,
+ * because the failed step has changed nothing. After a numeric error, the last regular checkpoint remains the newest,
+ * and no checkpoint is deleted. */
 static bool saves_at_end(const Loop *l, Err e) {
     if (l->config->skip_train) return false;
     return !e.code || (e.code != ERR_FAILED && l->trainer->iteration > l->first_iteration);

@@ -29,7 +29,8 @@ void microbatches_add(Microbatches *, int64_t number, const Batch *, LossWeights
  * If `counts_loss`, adds the sum of each loss times its weights to the losses. */
 void microbatches_train(Microbatches *, bool counts_loss);
 void microbatches_evaluate(Microbatches *, bool counts_loss);
-/* Returns the schedule of the last n microbatches on this rank. It is valid until the next microbatches_begin. */
+/* Returns the schedule of the last n microbatches on this rank. The schedule is valid until the next
+ * microbatches_begin. */
 RankSchedule microbatches_schedule(Microbatches *, bool forward_only, PipelineSpec *);
 
 /* A sum of loss * weight, in nats, and the sum of the weights. */

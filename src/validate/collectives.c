@@ -2,8 +2,8 @@
  * place, repeatedly while there is time. The size of a group is any divisor of the number of ranks, and its members
  * are consecutive or strided. All groups of a split communicate concurrently. Before each call, both buffers are
  * filled with a pattern; after it, a guard zone at the end of the output is checked. Sums that are not exact are
- * computed repeatedly and compared with the first result. They are also hashed, because the order of summation may
- * differ between libraries, but not between runs. */
+ * computed repeatedly and compared with the first result. Such sums are also hashed, because the order of summation
+ * may differ between libraries, but not between runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "base/statistics.h"
 #include "validate/validate.h"
 
-/* Reads the report (--json) of a run that passed. Its content is untrusted. */
+/* Reads the report (--json) of a run that passed. The content of the report is untrusted. */
 Err compare_open_good(const char *path, struct json_t **out);
 /* Compares a stage with the good run, if there is one. Rates that cannot be compared are added to the limits
  * (outcome_limit). */

@@ -7,8 +7,8 @@
 typedef struct LoadText {
     char s[256];
 } LoadText;
-/* Returns a text such as "clock down to 1320 MHz, up to 61 C and 690 W; clock lowered by: power limit". It is empty
- * if the load is not known. */
+/* Returns a text such as "clock down to 1320 MHz, up to 61 C and 690 W; clock lowered by: power limit". The text is
+ * empty if the load is not known. */
 LoadText load_text(const NvmlLoad *);
 
 /* Starts to watch this rank's GPU. Returns NULL if that is not possible. */

@@ -309,7 +309,7 @@ static void sweep_variants(Runner *x, int stage, bool is_b, double seconds, Outc
                       N - i, (int)N);
 }
 
-/* Returns whether variants are run. They are not run under a launcher, or if the user has chosen one. */
+/* Returns whether variants are run. Variants are not run under a launcher, or if the user has chosen one. */
 static bool sweeps_variants(int stage, const Outcome *out) {
     return stage == STAGE_collectives && stage_is_nccl(out->transport) && !getenv("NCCL_ALGO") &&
            !getenv("NCCL_PROTO") && comm_processes() == 1 && outcome_verdict(out) < VALIDATE_FAIL;
@@ -399,8 +399,8 @@ static bool any_ran(const Validation *a) {
     return any;
 }
 
-/* Returns the seconds for a stage. Processes under a launcher have different clocks but need equal budgets. They
- * ignore `gone`, the elapsed seconds, and count all stages as remaining. */
+/* Returns the seconds for a stage. Processes under a launcher have different clocks but need equal budgets. Such
+ * processes ignore `gone`, the elapsed seconds, and count all stages as remaining. */
 static double budget(const Runner *x, const Validation *a, int stage, double gone) {
     const ValidateOptions *o = x->options;
     const bool by_clock = comm_processes() == 1, gpu = o->config->device == ON_CUDA,

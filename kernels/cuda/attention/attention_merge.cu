@@ -41,7 +41,7 @@ static __global__ void merge(const X *y, R *sum_y, LogSums<R> at, int lines, int
     }
 }
 
-/* Merges the log-sums. It runs after all lines have been merged. */
+/* Merges the log-sums. This kernel runs after all lines have been merged. */
 template <typename R> static __global__ void merge_lse(LogSums<R> at, int64_t n) {
     GRID_LOOP(i, n) {
         R *sum = &at.sum_lse[i / at.s * at.sum_s + i % at.s];

@@ -10,7 +10,8 @@ typedef cudnnBackendDescriptor_t Descriptor;
 
 enum { GRAPH_OPS = 40, GRAPH_DESCRIPTORS = 200, GRAPH_IDS = 24 };
 typedef struct Graph {
-    /* All descriptors. They are freed together, because cuDNN does not document whether it keeps references. */
+    /* All descriptors. The descriptors are freed together, because cuDNN does not document whether it keeps
+     * references. */
     Descriptor made[GRAPH_DESCRIPTORS];
     Descriptor op[GRAPH_OPS];
     Descriptor plan; /* NULL if there is no plan */
@@ -28,8 +29,8 @@ typedef struct Dims {
 Dims dims_dense(int64_t, int64_t, int64_t, int64_t);
 Dims dims_transposed(Dims); /* transposes the last two dimensions */
 
-/* Returns a tensor in memory. Its address, a multiple of 16 bytes, is element `id` < GRAPH_IDS of graph_run's
- * argument. */
+/* Returns a tensor in memory. The address of the tensor, a multiple of 16 bytes, is element `id` < GRAPH_IDS of
+ * graph_run's argument. */
 Descriptor graph_tensor(Graph *, int64_t id, cudnnDataType_t, Dims);
 /* Returns a number in host memory, which is read when the graph runs. */
 Descriptor graph_scalar(Graph *, int64_t id, cudnnDataType_t);

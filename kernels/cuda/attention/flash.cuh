@@ -185,7 +185,7 @@ static inline unsigned blocks_of(const Flash &p, int64_t tiles) {
     return (unsigned)n;
 }
 
-/* attention_mma.cu processes 16-bit storage on tensor cores. Its scores are in units of log(2). */
+/* attention_mma.cu processes 16-bit storage on tensor cores. The scores of that file are in units of log(2). */
 constexpr double LOG2_E = 1.4426950408889634;
 void attention_mma(const Call *, const Flash *);
 void attention_grad_mma(const Call *, const Flash *);

@@ -525,8 +525,8 @@ extern "C" void cuda_unpermute(const Call *c) {
 
 /* ---- scale ---- */
 
-/* Processes the `left` remaining elements. `whole` is true if all elements exist and are aligned to 16 bytes. Its
- * value is the same for the entire tensor, so that there is no branch between the loads of a thread. */
+/* Processes the `left` remaining elements. `whole` is true if all elements exist and are aligned to 16 bytes. The
+ * value of `whole` is the same for the entire tensor, so that there is no branch between the loads of a thread. */
 template <typename T>
 __device__ __forceinline__ Vec<T, VEC<T>> load_part(const T *p, int64_t left, bool whole) {
     if (whole) return *(const Vec<T, VEC<T>> *)p;

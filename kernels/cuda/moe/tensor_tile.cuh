@@ -78,8 +78,8 @@ template <typename T, bool along> struct TensorCopy {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* Returns a matrix descriptor for wgmma (PTX ISA). It contains the address, the distance between groups of 64 lines
- * (if not `along`) and between groups of 8 rows, all in units of 16 bytes. The swizzle has 128 bytes. */
+/* Returns a matrix descriptor for wgmma (PTX ISA). The descriptor contains the address, the distance between groups
+ * of 64 lines (if not `along`) and between groups of 8 rows, all in units of 16 bytes. The swizzle has 128 bytes. */
 template <bool along> __device__ __forceinline__ uint64_t tensor_matrix(uint32_t at) {
     const uint64_t leading = along ? 1 : TENSOR_DEPTH * 128 / 16, stride = 8 * 128 / 16;
     return (uint64_t)(at >> 4 & 0x3fff) | leading << 16 | stride << 32 | (uint64_t)1 << 62;
