@@ -1,6 +1,6 @@
 /* Computes the numbers of an optimizer step, including its clipping coefficient. The CPU and the GPU run this code
- * and get bitwise equal numbers. As in Megatron-LM (core/optimizer/clip_grads.py), the clipping coefficient is most /
- * (norm + 1e-6), but at most 1. */
+ * and compute bitwise equal numbers. As in Megatron-LM (core/optimizer/clip_grads.py), the clipping coefficient is
+ * most / (norm + 1e-6), but at most 1. */
 #pragma once
 
 #include <math.h>

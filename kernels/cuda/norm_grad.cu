@@ -243,10 +243,10 @@ struct GradPlan {
     int stage, most; /* stage: bytes of a stage; most: maximum size of all stages of a block */
 };
 
-/* Chooses vectors per thread and threads per row so that as many threads of a block as possible have a part
- * of a row, because their slots are the bytes in flight. In a tie, threads of rows with several warps process the
- * fewest vectors, which shortens the end of the kernel. Threads of smaller rows process the most vectors, because a
- * warp then adds more rows per pass. */
+/* Chooses vectors per thread and threads per row so that the maximum number of threads of a block have a part of a
+ * row, because their slots are the bytes in flight. In a tie, threads of rows with several warps process the fewest
+ * vectors, which shortens the end of the kernel. Threads of smaller rows process the most vectors, because a warp
+ * then adds more rows per pass. */
 static void choose_team(int64_t vectors, GradPlan *p) {
     int64_t best = 0;
     for (int held = 4; held >= 2; held--) {

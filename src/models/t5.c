@@ -1,6 +1,6 @@
 /* The encoder-decoder T5. As in Megatron-LM core/models/T5/t5_model.py, the encoder is a stack like BERT's, and
- * the decoder is a stack like GPT's with cross-attention in each layer. Both share one embedding table. Hugging
- * Face's T5 (Raffel et al., 2020) has relative positions, RMSNorm and no biases. */
+ * the decoder is a stack like GPT's with cross-attention in each layer. Both stacks share one embedding table.
+ * Hugging Face's T5 (Raffel et al., 2020) has relative positions, RMSNorm and no biases. */
 #include "models/model.h"
 #include "models/specs.h"
 

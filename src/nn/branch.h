@@ -17,8 +17,7 @@ enum { BRANCH_CACHES = 2 };
 typedef struct BranchOps {
     size_t size; /* size of the branch's module in bytes */
     /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not move.
-     * `counters` is F64 and has as many elements as the function `counters` returns. `counters` is NULL if the branch
-     * has none. */
+     * `counters` is F64 [number that the function `counters` returns]. `counters` is NULL if the branch has none. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
     /* Returns [s, b, h] with the SPMD type of x_sbh. The feed must exist until tape_end. `cache` points to the
      * branch's pools in Feed.cache, and is NULL if Feed.cache is NULL. */

@@ -43,7 +43,7 @@ Tensor *op_to_dense_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_dense_
 
 /* An all-to-all of rows, and later of their gradients. Two nodes of the tape share an Exchange. The first node starts
  * the all-to-all in the forward, and finishes the all-to-all of the gradients in the backward. The second node
- * finishes the former, and starts the latter. Observers of the tape do not see the first node. */
+ * finishes the former, and starts the latter. Observers of the tape are not called for the first node. */
 struct Exchange {
     const OpDef *op;
     Group group;

@@ -5,8 +5,8 @@
  * kind (dense, experts, FP8 weights, matrices of these, quantized weights, frozen weights, buffers). PARAM_APART is set for all of them
  * or for none. The members of its `inner` group hold equal parts of the bucket, whose size is a multiple of
  * PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). Parts of a bucket of matrices
- * (PARAM_MATRIX) consist of whole parameters. Padding is zero. Tied embeddings are in a separate bucket, so that the
- * first and the last pipeline stage shard them equally.
+ * (PARAM_MATRIX) consist of complete parameters. Padding is zero. Tied embeddings are in a separate bucket, so that
+ * the first and the last pipeline stage shard them equally.
  *
  * Source: Megatron-LM core/distributed/param_and_grad_buffer.py, where a bucket ends at a multiple of lcm(ranks,
  * 128). */

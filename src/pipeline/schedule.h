@@ -8,9 +8,9 @@
  *
  * In this file, the microbatches of one action, which run interleaved (executor.h), count as one. With `mixed`, pairs
  * of consecutive actions of the schedules 1f1b and interleaved run interleaved: two forwards in the warm-up, then a
- * backward and a forward, and two backwards last. A message arrives only after the whole pair, so the warm-up has
- * more forwards: 2 (p - r) + (v - 1) G, rounded up to an even number. (Megatron-LM schedules.py adds one forward with
- * --overlap-moe-expert-parallel-comm.)
+ * backward and a forward, and two backwards last. A message arrives only after both actions of a pair, so the warm-up
+ * has more forwards: 2 (p - r) + (v - 1) G, rounded up to an even number. (Megatron-LM schedules.py adds one forward
+ * with --overlap-moe-expert-parallel-comm.)
  *
  * p is the number of ranks, r this rank, v the number of chunks per rank, M the number of microbatches, and G
  * the number of microbatches that one chunk processes before the next chunk.

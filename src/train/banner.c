@@ -66,7 +66,7 @@ static void print_tokenizer(const Config *c, int64_t own_size) {
                 c->tokenizer_type ? c->tokenizer_type : "none", (long long)c->derived.vocab_size,
                 (long long)c->derived.padded_vocab_size);
     if (own_size && own_size != c->derived.vocab_size && config_given(c, vocab_size))
-        printf("  note: the model has --vocab-size %lld ids, and the tokenizer has %lld; Megatron-LM takes "
+        printf("  note: the model has --vocab-size %lld ids, and the tokenizer has %lld; Megatron-LM uses "
                "the tokenizer's: remove --vocab-size for that\n",
                (long long)c->derived.vocab_size, (long long)own_size);
 }

@@ -39,7 +39,7 @@ typedef struct Trainer {
 /* Checks the frozen parameters, the stages of the pipeline, and whether every global batch fits its schedule.
  * The rules of options cannot express these checks. */
 Err trainer_check(const Config *);
-/* Allocates the planned memory. A NULL plan reserves address space that gets memory when it is first used.
+/* Allocates the planned memory. A NULL plan reserves address space whose memory is allocated when it is first used.
  * Parameters are zero until registry_init or a load. Takes ownership of the device; NULL means the CPU. */
 Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
 /* Returns the number of tokens per chunk in which a pass computes its losses. *chunks becomes the number of chunks.

@@ -3,7 +3,7 @@
 
 /* A stage that has not run yet. */
 typedef struct StageTime {
-    /* share of the time that remains after all minimums; if 0, the stage gets exactly its minimum */
+    /* share of the time that remains after all minimums; if 0, the stage receives exactly its minimum */
     double share;
     double least; /* seconds */
 } StageTime;

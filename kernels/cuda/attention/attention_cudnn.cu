@@ -159,11 +159,11 @@ static const char *refuse_mask(const AttentionAttr *at, AttentionShape *a) {
     if (!ends && !begins) return NULL;
     if (!ends) return "a window without a causal mask";
     if (last != 0 && last != a->t - a->s)
-        return "a causal mask that is aligned with neither the first nor the last key";
+        return "a causal mask that is not aligned with the first or the last key";
     a->mask = last == 0 ? MASK_TOP_LEFT : MASK_BOTTOM_RIGHT;
     if (!begins) return NULL;
     if (at->window_right != 0 || shift != 0 || a->s > a->t)
-        return "a window that does not end with the query's own key";
+        return "a window that does not end at the position of the query";
     a->window = at->window_left + 1;
     return NULL;
 }

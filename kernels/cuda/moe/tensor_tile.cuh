@@ -1,8 +1,8 @@
 /* Multiplies 16-bit matrices on tensor cores with sums in F32. A block of TENSOR_THREADS threads computes a tile of
  * TENSOR_TILE x TENSOR_TILE elements. cp.async copies operands to shared memory; TENSOR_STAGES slices of TENSOR_DEPTH
  * terms are in flight. Rows have 128 bytes; their 16-byte units are permuted by the row number (PTX ISA: 128-byte
- * swizzle), so that neither the copies nor the reads of eight rows at a time have bank conflicts. Slices are
- * multiplied by wgmma (warpgroups) on sm_90a, and by mma (warps) on other architectures. */
+ * swizzle), so that copies, and reads of eight rows at a time, have no bank conflicts. Slices are multiplied by wgmma
+ * (warpgroups) on sm_90a, and by mma (warps) on other architectures. */
 #pragma once
 
 #include "kernels/cuda/mma.cuh"
