@@ -317,7 +317,7 @@ TEST(refused_masks_and_versions) {
     open.window_left = 3;
     refused("without a causal", with(open, 8), Q, AS_IT_IS, 0);
     ahead.window_right = 2;
-    refused("aligned with neither", with(ahead, 8), Q, AS_IT_IS, 0);
+    refused("not aligned with", with(ahead, 8), Q, AS_IT_IS, 0);
     late.key.first = 1;
     refused("attends to no key", with(late, 8), Q, AS_IT_IS, 0);
     narrow.window_left = 1;
