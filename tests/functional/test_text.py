@@ -167,6 +167,10 @@ for name, text in ENCODED.items():
     text = "one\n" + text + "\nend " + text * 30000
     assert preprocess(write("coded.gz", gzip.compress(text.encode(name))),
                       options=[*FORMATS[0], "--input-encoding", name]) == [text.encode()], name
+for name in "utf-8", "utf-16le", "utf-16be", "utf-32le", "utf-32be", "utf-7", "gb18030":
+    text = "caf\u00e9\ufeff"  # only a mark at the beginning is skipped
+    assert preprocess(write("coded", ("\ufeff" + text).encode(name)),
+                      options=[*FORMATS[0], "--input-encoding", name]) == [text.encode()], f"a mark in {name}"
 line = json.dumps({"text": "caf\u00e9"}, ensure_ascii=False) + "\n"
 assert preprocess(write("coded", line.encode("utf-16")),
                   options=["--input-encoding", "utf-16"]) == ["caf\u00e9".encode()]

@@ -195,8 +195,10 @@ void __wrap_machine_host(char out[MACHINE_TEXT]) { snprintf(out, MACHINE_TEXT, "
 static void share_host(void *arg, Comm *comm) {
     (void)arg;
     const int rank = comm_rank(comm);
-    MemoryPlan own = {
-        .part = {[MEMORY_parameters] = (size_t)rank + 1, [MEMORY_offloaded] = 10 * (size_t)rank}};
+    MemoryPlan own = {.part = {[MEMORY_parameters] = (size_t)rank + 1,
+                               [MEMORY_scratch] = 1000 * (size_t)rank,
+                               [MEMORY_snapshot] = 100 * (size_t)rank,
+                               [MEMORY_offloaded] = 10 * (size_t)rank}};
     host_name = rank < 3 ? "a" : "b";
     MemoryPlan all = memory_plan_of_host(&own, comm);
     assert_int_equal(all.part[MEMORY_parameters], rank < 3 ? 1 + 2 + 3 : 4);
@@ -205,6 +207,8 @@ static void share_host(void *arg, Comm *comm) {
     all = memory_plan_of_host(&own, comm);
     assert_int_equal(all.part[MEMORY_parameters], rank + 1);
     assert_int_equal(all.part[MEMORY_offloaded], 30);
+    assert_int_equal(memory_plan_total(&all), 1000 * rank + rank + 1);
+    assert_int_equal(memory_plan_host(&all), 330);
 }
 
 TEST(processes_of_a_host_add_up_its_memory) { comm_threads(RANKS, NULL, share_host, NULL); }
