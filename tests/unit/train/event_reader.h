@@ -34,6 +34,7 @@ typedef struct Scalar {
     char tag[64];
     int64_t step;
     float value;
+    char text[1000]; /* of an event with a text instead of a number */
 } Scalar;
 
 typedef struct EventFile {
@@ -75,6 +76,13 @@ static inline bool reader_field(const unsigned char **p, const unsigned char *en
     return true;
 }
 
+/* Reads the string of a tensor. */
+static inline void reader_text(const unsigned char *p, size_t n, char *out, size_t size) {
+    Field f;
+    for (const unsigned char *end = p + n; reader_field(&p, end, &f);)
+        if (f.number == 8) snprintf(out, size, "%.*s", (int)f.n, (const char *)f.bytes);
+}
+
 static inline void reader_value(const unsigned char *p, size_t n, Scalar *s) {
     for (const unsigned char *end = p + n; p < end;) {
         Field f;
@@ -84,6 +92,7 @@ static inline void reader_value(const unsigned char *p, size_t n, Scalar *s) {
             assert_int_equal(f.wire, 5);
             memcpy(&s->value, f.bytes, 4);
         }
+        if (f.number == 8) reader_text(f.bytes, f.n, s->text, sizeof s->text);
     }
 }
 

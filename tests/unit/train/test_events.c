@@ -12,9 +12,11 @@
 #include "unit/train/event_reader.h"
 
 static const Scalar WRITTEN[] = {
-    {"lm loss", 1, 10.5f},      {"lm loss", 127, 0.1f},
-    {"lm loss", 128, -3e-30f},  {"lm loss vs samples", 300000000000, 1.0f},
-    {"grad-norm", 0, INFINITY},
+    {.tag = "lm loss", .step = 1, .value = 10.5f},
+    {.tag = "lm loss", .step = 127, .value = 0.1f},
+    {.tag = "lm loss", .step = 128, .value = -3e-30f},
+    {.tag = "lm loss vs samples", .step = 300000000000, .value = 1.0f},
+    {.tag = "grad-norm", .step = 0, .value = INFINITY},
 };
 enum { N = sizeof WRITTEN / sizeof *WRITTEN };
 
@@ -55,6 +57,7 @@ TEST(event_file_reads_back) {
     assert_int_equal(f.n, N + 1);
     assert_string_equal(f.scalars[N].tag, "options/text_summary");
     assert_int_equal(f.scalars[N].step, 7);
+    assert_string_equal(f.scalars[N].text, TEXT);
     for (int i = 0; i < N; i++) {
         assert_string_equal(f.scalars[i].tag, WRITTEN[i].tag);
         assert_int_equal(f.scalars[i].step, WRITTEN[i].step);

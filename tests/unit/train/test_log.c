@@ -396,6 +396,25 @@ TEST(scalars_have_megatrons_tags) {
     free(f.scalars);
 }
 
+/* A resumed run may have other options. */
+TEST(options_are_an_event_of_the_first_step) {
+    Logged l = logged("--tensorboard-dir %s");
+    l.run.iteration = 3;
+    start(&l);
+    stop(&l);
+    EventFile f = reader_read(l.dir);
+    Scalar last = {.step = 0};
+    assert_int_equal(reader_find(&f, "options/text_summary", &last), 1);
+    assert_int_equal(last.step, 3);
+    static const char BEGIN[] = "| option | value |\n|---|---|\n| num_layers | `2` |\n";
+    char row[200];
+    snprintf(row, sizeof row, "\n| tensorboard_dir | `\"%s\"` |\n", l.dir);
+    assert_memory_equal(last.text, BEGIN, sizeof BEGIN - 1);
+    assert_non_null(strstr(last.text, row));
+    free(f.scalars);
+    logged_free(&l);
+}
+
 /* As in Megatron-LM, these tags are written together with the log line, and only by iteration. */
 TEST(times_are_means_at_log_lines) {
     EventFile f =
