@@ -42,7 +42,7 @@ static const char *const GPT[][2] = {
      "--micro-batch-size 9000000000000000000", /* the products of these must not overflow */
      "--tensor-model-parallel-size must be from 1 to 65536, not 9000000000000000000"},
     {"--tensor-model-parallel-size 256 --pipeline-model-parallel-size 512",
-     "exceed 65536 ranks: lower one of them"},
+     "exceeds 65536 ranks: lower one of them"},
     {"--distributed-timeout-minutes 0", "must be from 1 to 1000000, not 0"},
     {"--distributed-timeout-seconds -1", "must be from 0.001 to 100000000, not -1"},
     {"--num-query-groups 2", "without --group-query-attention: add that flag"},
@@ -51,7 +51,7 @@ static const char *const GPT[][2] = {
      "even, positive number of rotated channels per head: change it or --kv-channels"},
     {"--use-rope-scaling", "needs --position-embedding-type rope, not learned_absolute"},
     {"--window-size 3", "two numbers such as 127,0. The left one must be from -1 to 1073741824, and the "
-                        "right one 0 or -1, because a decoder does not see later tokens"},
+                        "right one 0 or -1, because a decoder does not attend to later tokens"},
     {"--window-attn-skip-freq 2", "without --window-size: add it"},
     {"--window-size 3,0 --window-attn-skip-freq [1,0,1]", "2 layers"},
     {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
@@ -69,7 +69,7 @@ static const char *const GPT[][2] = {
     {"--position-embedding-type rope --multi-latent-attention --attention-chunk-size 4",
      "without --multi-latent-attention"},
     {"--position-embedding-type rope --attention-chunk-size 4 --window-size 3,0",
-     "both limit the keys that a token sees: remove one of them"},
+     "both limit the keys that a token attends to: remove one of them"},
     {"--no-rope-temperature-scale 0.1", "and an even --kv-channels, without --multi-latent-attention"},
     {"--position-embedding-type rope --kv-channels 5 --rotary-percent 0.8 --no-rope-temperature-scale 0.1",
      "and an even --kv-channels, without --multi-latent-attention"},
@@ -91,7 +91,8 @@ static const char *const GPT[][2] = {
     {"--position-embedding-type rope --rope-local-base-freq 10",
      "applies to layers with a sliding window: it needs --position-embedding-type rope or yarn, and "
      "--window-size"},
-    {"--position-embedding-type rope --rope-short-factor 1 2", "must be set together: set both or neither"},
+    {"--position-embedding-type rope --rope-short-factor 1 2", "must be set together: set both or remove "
+                                                               "both"},
     {"--rope-short-factor 1 --rope-long-factor 2",
      "need --position-embedding-type rope without --use-rope-scaling, and "
      "--rope-scaling-original-max-position-embeddings above 1"},
@@ -180,7 +181,7 @@ static const char *const GPT[][2] = {
      "needs main weights that are sharded: add --use-distributed-optimizer or --use-megatron-fsdp, or remove "
      "it"},
     {"--bf16 --fp8-format e4m3 --fp8-param-gather --use-distributed-optimizer --fp8-keep-weights",
-     "but --fp8-param-gather stores only FP8 weights: remove either"},
+     "but --fp8-param-gather stores only FP8 weights: remove one of them"},
     {"--bf16 --fp8-keep-inputs", "tensors with one scale. Add --fp8-format with --fp8-recipe delayed or "
                                  "tensorwise and without --no-fp8-wgrad, or remove it"},
     {"--fp8-format e4m3 --fp8-recipe blockwise --fp8-keep-inputs",
@@ -202,7 +203,7 @@ static const char *const GPT[][2] = {
     {EXPERTS " --moe-router-topk 9", "more than --num-experts 8"},
     {EXPERTS " --moe-layer-freq [1,0,1]", "2 layers"},
     {EXPERTS " --moe-router-topk 1", "add --moe-router-pre-softmax"},
-    {EXPERTS " --moe-router-num-groups 2", "must be set together: set both or neither"},
+    {EXPERTS " --moe-router-num-groups 2", "must be set together: set both or remove both"},
     {EXPERTS " --moe-router-num-groups 3 --moe-router-group-topk 1",
      "must divide --num-experts 8. Unless --moe-router-group-score-topk is set, --moe-router-group-topk 1 "
      "must "
@@ -256,7 +257,7 @@ static const char *const GPT[][2] = {
     {"--num-virtual-stages-per-pipeline-rank 2 --num-layers-per-virtual-pipeline-stage 1", "remove one"},
     {"--decoder-first-pipeline-num-layers 1", "above 1: remove them"},
     {"--decoder-last-pipeline-num-layers 1 --account-for-loss-in-pipeline-split",
-     "lower the number of layers in the former instead"},
+     "lower the number of layers in the former"},
     {"--decoder-last-pipeline-num-layers 1 --num-layers-per-virtual-pipeline-stage 1",
      "cannot be used with --num-layers-per-virtual-pipeline-stage: set "
      "--num-virtual-stages-per-pipeline-rank instead"},
@@ -286,8 +287,9 @@ static const char *const GPT[][2] = {
      "--tensor-model-parallel-size above 1, or remove it"},
     {"--ranks 2 --no-overlap-with-attention", "--overlap-grad-reduce or --overlap-param-gather: remove it"},
     {"--ranks 4 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --use-megatron-fsdp",
-     "--interleaved-microbatches 2 accumulates gradients of several layers at a time, but ZeRO-2 and ZeRO-3 "
-     "keep those of only one layer: remove it, or set --data-parallel-sharding-strategy optim"},
+     "--interleaved-microbatches 2 accumulates gradients of several layers at the same time, but ZeRO-2 and "
+     "ZeRO-3 keep the gradients of only one layer: remove it, or set --data-parallel-sharding-strategy "
+     "optim"},
     {"--ranks 2 --tensor-model-parallel-size 2 --interleaved-microbatches 2 --cpu-offloading-num-layers 1 "
      "--num-layers 2",
      "--interleaved-microbatches 2 cannot be used with --cpu-offloading, which offloads one microbatch at a "
@@ -301,14 +303,14 @@ static const char *const GPT[][2] = {
     {"--ranks 4 --num-distributed-optimizer-instances 2",
      "instances 2 needs --use-distributed-optimizer or --use-megatron-fsdp: remove it"},
     {"--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 3",
-     "--num-distributed-optimizer-instances 3 must divide the number of ranks that hold the same parameters: "
-     "change it. That number is 4 ranks divided by the tensor and pipeline sizes; for experts, by their "
-     "tensor, expert and pipeline sizes"},
+     "--num-distributed-optimizer-instances 3 must divide the number of ranks with the same parameters: "
+     "change it. This number is 4 ranks divided by the tensor- and pipeline-parallel sizes. For experts, the "
+     "divisors are the expert-tensor-, expert- and pipeline-parallel sizes"},
     {"--ranks 4 --num-experts 4 --expert-model-parallel-size 2 --use-distributed-optimizer "
      "--num-distributed-optimizer-instances 4",
-     "--num-distributed-optimizer-instances 4 must divide the number of ranks that hold the same parameters: "
-     "change it. That number is 4 ranks divided by the tensor and pipeline sizes; for experts, by their "
-     "tensor, expert and pipeline sizes"},
+     "--num-distributed-optimizer-instances 4 must divide the number of ranks with the same parameters: "
+     "change it. This number is 4 ranks divided by the tensor- and pipeline-parallel sizes. For experts, the "
+     "divisors are the expert-tensor-, expert- and pipeline-parallel sizes"},
     {"--ddp-bucket-size 5 --ddp-num-buckets 3", "are mutually exclusive: remove one"},
     {"--cross-entropy-chunk-size 64",
      "add --cross-entropy-loss-fusion --cross-entropy-fusion-impl linear, or remove it"},
@@ -320,22 +322,21 @@ static const char *const GPT[][2] = {
     {EXPERTS " --expert-model-parallel-size 3 --ranks 3",
      "--num-experts 8 is not a multiple of --expert-model-parallel-size 3: change one of them"},
     {EXPERTS " --expert-tensor-parallel-size 3 --ranks 3 --moe-ffn-hidden-size 8",
-     "The width inside an expert is not a multiple of the 3 ranks that share it: change "
+     "The hidden size of an expert is not a multiple of the 3 ranks that share the expert: change "
      "--moe-ffn-hidden-size or --expert-tensor-parallel-size"},
     {EXPERTS " --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size "
              "2 --sequence-parallel",
-     "4 ranks cannot hold the experts: the expert-tensor-parallel size 2 times --expert-model-parallel-size "
-     "8 "
-     "times --pipeline-model-parallel-size 2 is 32. Set --ranks 32 or a multiple of it"},
+     "4 ranks: the expert-tensor-parallel size 2 times --expert-model-parallel-size 8 times "
+     "--pipeline-model-parallel-size 2 is 32. Set --ranks 32 or a multiple of it"},
     {EXPERTS " --expert-tensor-parallel-size 2 --ranks 2 --ffn-hidden-size 7",
-     "The width inside an expert is not a multiple of the 2 ranks that share it: change "
+     "The hidden size of an expert is not a multiple of the 2 ranks that share the expert: change "
      "--moe-ffn-hidden-size or --expert-tensor-parallel-size"},
     {EXPERTS
      " --tensor-model-parallel-size 2 --ranks 2 --sequence-parallel --moe-shared-expert-intermediate-size 7",
      "--moe-shared-expert-intermediate-size 7 is not a multiple of --tensor-model-parallel-size 2: change "
      "one of them"},
     {EXPERTS " --tensor-model-parallel-size 2 --ranks 2",
-     "need --sequence-parallel, because each rank routes its own tokens: add it"},
+     "need --sequence-parallel, because each rank routes different tokens: add it"},
     {"--pipeline-model-parallel-layout EttL",
      "--pipeline-model-parallel-layout needs --pipeline-model-parallel-size above 1: remove it"},
     {"--pipeline-model-parallel-layout EttL --account-for-loss-in-pipeline-split",
@@ -358,16 +359,14 @@ static const char *const GPT[][2] = {
     {CONTEXT " --hierarchical-context-parallel-sizes 0 4",
      "whose product is --context-parallel-size 4. --cp-comm-type a2a+p2p needs them"},
     {CONTEXT " --cp-comm-type p2p a2a --tensor-model-parallel-size 2",
-     "cannot distribute the heads of a tensor-parallel rank evenly over its context-parallel ranks: use p2p "
-     "or allgather. The relevant options are --num-attention-heads 4, "
-     "--num-query-groups 1, --tensor-model-parallel-size 2, --context-parallel-size 4, "
-     "--hierarchical-context-parallel-sizes none"},
+     "cannot distribute the heads of a tensor-parallel rank evenly among its context-parallel ranks: use p2p "
+     "or allgather. The relevant options are --num-attention-heads 4, --num-query-groups 1, "
+     "--tensor-model-parallel-size 2, --context-parallel-size 4, --hierarchical-context-parallel-sizes none"},
     {CONTEXT " --cp-comm-type a2a --attention-backend unfused --group-query-attention --num-query-groups 4 "
              "--tensor-model-parallel-size 4",
-     "cannot distribute the heads of a tensor-parallel rank evenly over its context-parallel ranks: use p2p "
-     "or allgather. The relevant options are --num-attention-heads 4, "
-     "--num-query-groups 4, --tensor-model-parallel-size 4, --context-parallel-size 4, "
-     "--hierarchical-context-parallel-sizes none"},
+     "cannot distribute the heads of a tensor-parallel rank evenly among its context-parallel ranks: use p2p "
+     "or allgather. The relevant options are --num-attention-heads 4, --num-query-groups 4, "
+     "--tensor-model-parallel-size 4, --context-parallel-size 4, --hierarchical-context-parallel-sizes none"},
     {CONTEXT " --attention-backend unfused",
      "passes them around a ring: use allgather or a2a, or another backend"},
     {CONTEXT " --attention-backend unfused --cp-comm-type allgather a2a+p2p "
@@ -406,16 +405,19 @@ static const char *const GPT[][2] = {
      "data-parallel size 1: change one of them"},
     {"--global-batch-size 16 --rampup-batch-size 2 2 100", "--train-samples instead of --train-iters 10"},
     {"--step-batch-size-schedule 50:16",
-     "such as '0:16 2.4B:320', whose thresholds start at 0 and increase by at least one sample"},
+     "such as '0:16 2.4B:320'. The first threshold must be 0, and each next one must be larger by at least "
+     "one sample"},
     {"--step-batch-size-schedule 0:16,x",
-     "such as '0:16 2.4B:320', whose thresholds start at 0 and increase by at least one sample"},
+     "such as '0:16 2.4B:320'. The first threshold must be 0, and each next one must be larger by at least "
+     "one sample"},
     {"--step-batch-size-schedule 0:16,1K:8,1K:16",
-     "such as '0:16 2.4B:320', whose thresholds start at 0 and increase by at least one sample"},
+     "such as '0:16 2.4B:320'. The first threshold must be 0, and each next one must be larger by at least "
+     "one sample"},
     {"--step-batch-size-schedule 0:16 --global-batch-size 16", "are mutually exclusive: remove one"},
     {"--model bert --bert-no-binary-head --log-max-attention-logit",
      "--qk-clip and --log-max-attention-logit need --model gpt, not bert"},
-    {"--qk-clip --attn-logit-softcapping 30", "--qk-clip and --log-max-attention-logit measure scores "
-                                              "without a cap: remove --attn-logit-softcapping 30"},
+    {"--qk-clip --attn-logit-softcapping 30", "--qk-clip and --log-max-attention-logit do not support "
+                                              "softcapping of scores: remove --attn-logit-softcapping 30"},
     {"--qk-clip --qk-clip-alpha 1", "--qk-clip-alpha 1 must be between 0 and 1"},
     {"--lr-warmup-init 1", "above --lr 0.001: lower it"},
     {"--decoupled-min-lr 1", "needs --decoupled-lr"},
@@ -433,19 +435,20 @@ static const char *const GPT[][2] = {
     {"--tokenizer-type NullTokenizer", "needs --vocab-size"},
     {"--fim-data --tokenizer-type ByteLevelTokenizer", "replace --mock-data by --data-path"},
     {"--mock-data=false --data-path x --fim-data",
-     "--fim-data needs the --tokenizer-type with which the data was made"},
+     "--fim-data needs the tokenizer with which the data was made: set --tokenizer-type"},
     {"--fim-split-sample x", "--fim-split-sample needs --fim-fragment-rate"},
     {"--save x --save-interval 4 --save-retain-interval 6", "multiple of --save-interval 4"},
     {"--save x --save-interval 0", "--save-interval must be at least 1, not 0"},
     {"--most-recent-k 0", "-1 to keep all checkpoints"},
     {"--use-checkpoint-args", "needs --load"},
-    {"--swiglu --hidden-size=16", "too small for swiglu's default MLP width: set --ffn-hidden-size"},
+    {"--swiglu --hidden-size=16", "too small for the default --ffn-hidden-size of swiglu: set "
+                                  "--ffn-hidden-size"},
     {"--seed -1", "--seed must be from 0 to 4294967295, not -1"},
-    {"--num-layers none", "The model needs --num-layers (or --load with --use-checkpoint-args)"},
-    {"--hidden-size none", "The model needs --hidden-size (or --load with --use-checkpoint-args)"},
+    {"--num-layers none", "The model needs --num-layers, or --load with --use-checkpoint-args"},
+    {"--hidden-size none", "The model needs --hidden-size, or --load with --use-checkpoint-args"},
     {"--num-attention-heads none",
-     "The model needs --num-attention-heads (or --load with --use-checkpoint-args)"},
-    {"--seq-length none", "The model needs --seq-length (or --load with --use-checkpoint-args)"},
+     "The model needs --num-attention-heads, or --load with --use-checkpoint-args"},
+    {"--seq-length none", "The model needs --seq-length, or --load with --use-checkpoint-args"},
     {"--hidden-size 65", "--hidden-size 65 is not a multiple of --num-attention-heads 4: change one of them "
                          "or set --kv-channels"},
     {"--max-position-embeddings 15",
@@ -458,11 +461,11 @@ static const char *const GPT[][2] = {
     {"--attention-dropout 1", "--attention-dropout 1 must be less than 1"},
     {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer "
      "--overlap-param-gather",
-     "--fp8-keep-weights quantises weights before the first pass of a step, when they have not been gathered "
-     "yet. Remove it, or remove --overlap-param-gather and ZeRO-3"},
+     "--fp8-keep-weights quantizes weights before the first pass of a step, but before that pass they are "
+     "not gathered. Remove it, or remove --overlap-param-gather and ZeRO-3"},
     {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer --device cuda "
      "--hidden-dropout 0 --attention-dropout 0 --cuda-graph-impl local",
-     "--fp8-keep-weights quantises weights before a step's CUDA graph, but that graph gathers them. Remove "
+     "--fp8-keep-weights quantizes weights before a step's CUDA graph, but that graph gathers them. Remove "
      "it, or remove --cuda-graph-impl or the sharding of data parallelism"},
     {"--fp16 --initial-loss-scale 2 --min-loss-scale 4",
      "--min-loss-scale 4 is above --initial-loss-scale 2: lower it"},
@@ -473,36 +476,37 @@ static const char *const GPT[][2] = {
      "--expert-model-parallel-size 2 needs --num-experts: remove it"},
     {"--ranks 3 --num-attention-heads 6 --hidden-size 66 --tensor-model-parallel-size 3 "
      "--group-query-attention --num-query-groups 2",
-     "--num-query-groups 2 and --tensor-model-parallel-size 3: one must be a multiple of the other"},
+     "--num-query-groups 2 and --tensor-model-parallel-size 3 must be a multiple of the other: change one of "
+     "them"},
     {"--ranks 2 --tensor-model-parallel-size 2 --ffn-hidden-size 7",
      "--ffn-hidden-size 7 is not a multiple of --tensor-model-parallel-size 2: change one of them"},
     {"--ranks 3 --tensor-model-parallel-size 3 --swiglu --num-attention-heads 3 --kv-channels 4",
-     "The width inside the MLP that --hidden-size 64 implies is not a multiple of "
-     "--tensor-model-parallel-size 3: set --ffn-hidden-size"},
+     "The default MLP width for --hidden-size 64 is not a multiple of --tensor-model-parallel-size 3: set "
+     "--ffn-hidden-size"},
     {"--ranks 2 --context-parallel-size 2 --seq-length 6",
-     "--seq-length 6 is not a multiple of twice --context-parallel-size 2 (each rank takes two chunks): "
-     "change one of them"},
+     "--seq-length 6 is not a multiple of twice --context-parallel-size 2 (each rank has two chunks): change "
+     "one of them"},
     {"--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --seq-length 7",
      "With --sequence-parallel, --seq-length 7 must be a multiple of --tensor-model-parallel-size 2 times "
      "--context-parallel-size 1: change one of them"},
     {"--distributed-backend gloo --nccl-library x",
-     "--nccl-library is not used with --distributed-backend gloo: remove one of them"},
+     "--nccl-library has no effect with --distributed-backend gloo: remove one of them"},
     {"--distributed-backend gloo --use-nccl-ub",
-     "--use-nccl-ub is not used with --distributed-backend gloo: remove one of them"},
-    {"--gemm-sm-margin 2", "--gemm-sm-margin 2 leaves SMs of a GPU free: it needs --device cuda, not cpu"},
+     "--use-nccl-ub has no effect with --distributed-backend gloo: remove one of them"},
+    {"--gemm-sm-margin 2", "--gemm-sm-margin 2 applies only to GPUs: it needs --device cuda, not cpu"},
     {"--cuda-graph-impl local --hidden-dropout 0 --attention-dropout 0",
-     "--cuda-graph-impl local captures the work of a GPU: it needs --device cuda, not cpu"},
+     "--cuda-graph-impl local applies only to GPUs: it needs --device cuda, not cpu"},
     {"--device cuda --ranks 2 --distributed-backend gloo --cuda-graph-impl local --hidden-dropout 0 "
      "--attention-dropout 0",
      "only if it uses NCCL, not with --distributed-backend gloo: remove one of them"},
     {"--device cuda --ranks 2 --cuda-graph-impl local --hidden-dropout 0 --attention-dropout 0 " EXPERTS
      " --expert-model-parallel-size 2",
-     "replays one routing of tokens to ranks: remove it, or give each rank whole experts and all of them "
-     "(--expert-model-parallel-size 1 --expert-tensor-parallel-size 1)"},
+     "cannot be used with experts on several ranks, because the graph would repeat one routing of tokens: "
+     "remove it, or set --expert-model-parallel-size 1 and --expert-tensor-parallel-size 1"},
     {"--device cuda --cuda-graph-impl local",
-     "replays the random numbers of one microbatch: it needs --hidden-dropout 0, --attention-dropout 0, no "
-     "--classifier-dropout above 0, no --moe-input-jitter-eps, no --moe-router-force-load-balancing and no "
-     "--moe-router-force-biased"},
+     "would repeat the random numbers of one microbatch: it needs --hidden-dropout 0, --attention-dropout 0, "
+     "no --classifier-dropout above 0, no --moe-input-jitter-eps, no --moe-router-force-load-balancing and "
+     "no --moe-router-force-biased"},
     {"--device cuda --cuda-graph-impl local --hidden-dropout 0 --attention-dropout 0 " EXPERTS
      " --moe-router-force-biased 1",
      "no --moe-router-force-load-balancing and no --moe-router-force-biased"},
@@ -547,7 +551,7 @@ static const char *const GPT[][2] = {
     {"--mock-data=false --data-path x --valid-data-path y",
      "--data-path cannot be used with --train-data-path, --valid-data-path or --test-data-path: remove one"},
     {"--mock-data=false --train-data-path x --split 1,1,1",
-     "--split 1,1,1 has no effect with a data path for each split: remove it"},
+     "--split 1,1,1 cannot be used with --train-data-path, --valid-data-path or --test-data-path: remove it"},
     {"--save x", "--save needs --save-interval"},
     {"--exit-on-missing-checkpoint", "--exit-on-missing-checkpoint needs --load"},
     {"--task MNLI", "--task fine-tunes a BERT: set --model bert instead of gpt"},
@@ -561,7 +565,8 @@ static const char *const ENCODERS[][2] = {
      "--num-experts needs --model gpt: Isotron's BERT has no experts"},
     {BERT "--window-size 4,0", "--window-size needs --model gpt: BERT attends to all positions"},
     {BERT "--logits-scaling 2",
-     "--logits-scaling and --final-logit-softcapping need --model gpt: BERT's output layer has neither"},
+     "--logits-scaling and --final-logit-softcapping need --model gpt: BERT's output layer does not support "
+     "them"},
     {BERT "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear", "BERT's output layer has a bias"},
     {BERT "--reset-attention-mask", "need --model gpt: a sample of BERT or T5 is one document"},
     {BERT "--cpu-offloading-num-layers 2", "must be less than --num-layers 2"},
@@ -569,7 +574,7 @@ static const char *const ENCODERS[][2] = {
     {T5 "--max-position-embeddings 16 --decoder-seq-length 20",
      "--decoder-seq-length 20 is longer than --max-position-embeddings 16: raise --max-position-embeddings"},
     {T5 "--cross-entropy-loss-fusion --cross-entropy-fusion-impl linear",
-     "does not support a bias in the output layer, which a T5 with tied embeddings has: remove it"},
+     "does not support the output layer of a T5 with tied embeddings, which has a bias: remove it"},
     {T5 "--num-experts 8 --disable-bias-linear", "A T5 has no experts: remove --num-experts"},
     {T5 "--group-query-attention --num-query-groups 2", "remove --group-query-attention"},
     {T5 "--window-size 4,0", "remove --window-size and --softmax-type"},
@@ -588,7 +593,7 @@ static const char *const ENCODERS[][2] = {
     {T5 "--cpu-offloading-num-layers 6", "--cpu-offloading-num-layers 6 must be less than the total number "
                                          "of layers of the encoder and the decoder"},
     {T5 "--ranks 2 --context-parallel-size 2 --decoder-seq-length 6",
-     "--decoder-seq-length 6 is not a multiple of twice --context-parallel-size 2 (each rank takes two "
+     "--decoder-seq-length 6 is not a multiple of twice --context-parallel-size 2 (each rank has two "
      "chunks): change one of them"},
     {BERT "--position-embedding-type relative", "--position-embedding-type relative needs --model t5"},
     {ANY "--position-embedding-type relative", "--position-embedding-type relative needs --model t5"},
@@ -599,16 +604,16 @@ static const char *const ENCODERS[][2] = {
     {RELATIVE DISTANCE "1", "--relative-attention-max-distance must be from 2 to 1073741824, not 1"},
     {RELATIVE BUCKETS "32" DISTANCE "16",
      "--relative-attention-max-distance 16 must be more than half of --relative-attention-num-buckets 32, "
-     "because half of the buckets hold one distance each"},
+     "because half of the buckets contain one distance each"},
     {RELATIVE BUCKETS "13" DISTANCE "6",
      "--relative-attention-max-distance 6 must be more than half of --relative-attention-num-buckets 13, "
-     "because half of the buckets hold one distance each"},
+     "because half of the buckets contain one distance each"},
     {T5 "--ranks 2 --tensor-model-parallel-size 2 --sequence-parallel --decoder-seq-length 7",
      "With --sequence-parallel, --decoder-seq-length 7 must be a multiple of --tensor-model-parallel-size 2 "
      "times --context-parallel-size 1: change one of them"},
     {BERT "--mask-prob 1", "--mask-prob 1 must be greater than 0 and less than 1"},
     {BERT "--mock-data=false --data-path x --fim-data",
-     "--fim-data needs --model gpt: the samples of BERT and T5 mask their texts"},
+     "--fim-data needs --model gpt, because the samples of BERT and T5 have masked texts"},
     {BERT "--num-token-types 1", "not --num-token-types 1: set --bert-no-binary-head"},
 };
 
@@ -635,12 +640,12 @@ static const char *const TASKS[][2] = {
     {"--epochs 1 --train-data x --valid-data y", "Fine-tuning needs --task: MNLI, QQP, RACE or labels"},
     {"--task MNLI --train-data x --valid-data y", "Fine-tuning needs --epochs"},
     {"--task MNLI --epochs 1 --train-data x",
-     "Fine-tuning needs --valid-data, whose accuracy it prints after each epoch"},
+     "Fine-tuning needs --valid-data, to print its accuracy after each epoch"},
     {"--task MNLI --epochs 1 --train-data x --valid-data y z y",
-     "lists a file twice, but the accuracy of each file is reported once: remove one"},
+     "lists a file twice, but the accuracy of each file is reported only once: remove one of them"},
     {"--task MNLI --epochs 1 --valid-data y",
      "Fine-tuning needs --train-data, or --epochs 0 to evaluate only"},
-    {"--task MNLI --epochs 0 --valid-data y", "--epochs 0 evaluates a checkpoint: set --load"},
+    {"--task MNLI --epochs 0 --valid-data y", "--epochs 0 needs a checkpoint to evaluate: set --load"},
     {"--model gpt", "finetune trains a BERT: set --model bert instead of gpt"},
 };
 
@@ -664,8 +669,8 @@ static const char *const GENERATION[][2] = {
     {"--load x --prompt a --multi-latent-attention --position-embedding-type rope --disable-bias-linear "
      "--cache-mla-latents "
      "--bf16 --fp8-format hybrid",
-     "--cache-mla-latents multiplies queries by weights that FP8 would quantize differently: remove "
-     "--fp8-format"},
+     "--cache-mla-latents cannot be used with FP8, which would quantize the weights of keys and values "
+     "differently: remove --fp8-format"},
     {"--load x --prompt a --top-k 3 --top-p 0.5",
      "--top-k 3 and --top-p 0.5 are mutually exclusive: remove one, or apply both with "
      "--inference-dynamic-batching-sampling-backend flashinfer"},
@@ -681,7 +686,7 @@ static const char *const GENERATION[][2] = {
 };
 
 static const char *const SERVING[][2] = {
-    {"--model bert", "The server continues texts, which needs a GPT: load the checkpoint of a GPT"},
+    {"--model bert", "The server generates text with a GPT: load the checkpoint of a GPT"},
     {"--inference-dynamic-batching-block-size 96",
      "--inference-dynamic-batching-block-size 96 must be a multiple of 64"},
     {"--inference-dynamic-batching-max-tokens 255",
@@ -689,14 +694,13 @@ static const char *const SERVING[][2] = {
      "the same "
      "time: raise it, or lower --inference-dynamic-batching-max-requests"},
     {"--inference-dynamic-batching-max-tokens 3 --inference-dynamic-batching-max-requests 4",
-     "--inference-dynamic-batching-max-tokens 3 must be at least the number of requests that run at the same "
-     "time, times 1 + --num-speculative-tokens, because each adds these tokens to a pass: raise it, or lower "
+     "--inference-dynamic-batching-max-tokens 3 must be at least (1 + --num-speculative-tokens) times the "
+     "number of requests that run at the same time: raise it, or lower "
      "--inference-dynamic-batching-max-requests"},
     {"--inference-dynamic-batching-max-tokens 11 --inference-dynamic-batching-max-requests 4 "
      "--num-speculative-tokens 2 --speculative-model x",
-     "--inference-dynamic-batching-max-tokens 11 must be at least the number of requests that run at the "
-     "same "
-     "time, times 1 + --num-speculative-tokens, because each adds these tokens to a pass: raise it, or lower "
+     "--inference-dynamic-batching-max-tokens 11 must be at least (1 + --num-speculative-tokens) times the "
+     "number of requests that run at the same time: raise it, or lower "
      "--inference-dynamic-batching-max-requests"},
 };
 
