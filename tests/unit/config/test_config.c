@@ -132,7 +132,7 @@ TEST(a_layout_can_be_checked_without_its_model) {
     done(&p);
     parse(&p, CHECK_LAYOUT, "--pipeline-model-parallel-size 4 --num-query-groups 2");
     assert_string_equal(p.args.problems.s,
-                        "The model needs --num-layers (or --load with --use-checkpoint-args).\n");
+                        "The model needs --num-layers, or --load with --use-checkpoint-args.\n");
     done(&p);
 }
 

@@ -11,11 +11,12 @@ static const char *const NOTED[][2] = {
     {"--no-rope-fusion --no-masked-softmax-fusion", "--no-rope-fusion and --no-masked-softmax-fusion have no "
                                                     "effect: Fusion does not change what is computed."},
     {"--transformer-impl local", "--transformer-impl has no effect: Isotron has only one implementation"},
-    {"--dist-ckpt-format torch_dist", "--dist-ckpt-format has no effect: Checkpoints have only one format"},
+    {"--dist-ckpt-format torch_dist", "--dist-ckpt-format has no effect: Isotron has only one checkpoint "
+                                      "format"},
     {"--position-embedding-type mrope --mrope-section 2 3 3",
-     "--position-embedding-type mrope is treated as rope: The three positions of a token of text are equal."},
+     "--position-embedding-type mrope is treated as rope: The three positions of a text token are equal."},
     {"--position-embedding-type mrope --mrope-section 8",
-     "--mrope-section has no effect: the three positions of a token of text are equal."},
+     "--mrope-section has no effect: the three positions of a text token are equal."},
     {"--main-params-dtype fp32", "--main-params-dtype has no effect"},
     {"--attention-backend fused", "--attention-backend fused is treated as flash"},
     {"--attention-backend local", "--attention-backend local is treated as unfused"},
@@ -40,7 +41,7 @@ static const char *const NOTED[][2] = {
      "--rotary-base, --rotary-percent and --rotary-interleaved have no effect without "
      "--position-embedding-type rope.\n"},
     {"--no-load-rng --no-save-rng",
-     "--no-save-rng and --no-load-rng have no effect: checkpoints have no generator states"},
+     "--no-save-rng and --no-load-rng have no effect: checkpoints contain no random state"},
     {"--async-save --adam-beta1 0.5 --adam-eps 1 --save-interval 5 --optimizer sgd",
      "--adam-beta1 and --adam-eps have no effect without --optimizer adam or muon.\n"
      "--save-interval and --async-save have no effect without --save.\n"},
@@ -156,10 +157,9 @@ TEST(unknown_options_do_not_hide_the_rules) {
         "'--foo' is not an option: see --help for the list.\n"
         "--kv-channels must be from 1 to 65536, not 0.\n"
         "--min-lr 2 is above --lr 1: lower it.\n"
-        "--mtp-hsm is not supported: This option changes the layers that predict "
-        "further tokens. Remove it.\n"
-        "--export-qk-l2-norm and --attention-output-gate are not supported: This changes the scores or "
-        "outputs of attention. Choose a model without it.\n");
+        "--mtp-hsm is not supported: This option changes the layers for multi-token prediction. Remove it.\n"
+        "--export-qk-l2-norm and --attention-output-gate are not supported: This option changes the scores "
+        "or outputs of attention. Choose a model without it.\n");
     done(&p);
 }
 

@@ -139,8 +139,8 @@ static const char *const GPT[][2] = {
     {"--hidden-dropout 1", "--hidden-dropout 1 must be less than 1"},
     {"--fp8-format e4m3 --lane exact", "is too coarse for --lane exact: use bf16, fp16 or fp32"},
     {"--fp8-format e4m3 --fp64", "is too coarse for --lane fp64: use bf16, fp16 or fp32"},
-    {"--fp8-recipe mxfp8", "--fp8-recipe mxfp8 is not supported: It would change how tensors are scaled. Use "
-                           "delayed, tensorwise or blockwise"},
+    {"--fp8-recipe mxfp8", "--fp8-recipe mxfp8 is not supported: This recipe scales tensors in a different "
+                           "way. Use delayed, tensorwise or blockwise"},
     {"--vocab-size 100 --padded-vocab-size 99",
      "--padded-vocab-size 99 is less than --vocab-size 100: raise or remove it"},
     {"--padded-vocab-size 129 --tensor-model-parallel-size 2",
