@@ -200,7 +200,7 @@ static const char *const GPT[][2] = {
     {"--swiglu --activation-func-clamp-value 7", "and to --swiglu in experts: set one of them"},
     {"--glu-linear-offset 1", "needs --quick-geglu, not --activation gelu"},
     {EXPERTS " --activation xielu", "remove --num-experts, or choose another activation"},
-    {EXPERTS " --moe-router-topk 9", "more than --num-experts 8"},
+    {EXPERTS " --moe-router-topk 9", "more than --num-experts 8: lower it"},
     {EXPERTS " --moe-layer-freq [1,0,1]", "2 layers"},
     {EXPERTS " --moe-router-topk 1", "add --moe-router-pre-softmax"},
     {EXPERTS " --moe-router-num-groups 2", "must be set together: set both or remove both"},
@@ -541,7 +541,7 @@ static const char *const GPT[][2] = {
     {"--muon-momentum 1", "must be less than 1"},
     {"--optimizer muon --fp16", "use bf16 or fp32"},
     {"--optimizer muon --lane exact", "use fp64"},
-    {"--optimizer muon --use-megatron-fsdp", "use --use-distributed-optimizer, which does not"},
+    {"--optimizer muon --use-megatron-fsdp", "use --use-distributed-optimizer, which does not split them"},
     {"--muon-coefficient-type cubic5 --muon-num-ns-steps 4", "remove --muon-num-ns-steps 4"},
     {"--optimizer muon --muon-tp-mode blockwise --tensor-model-parallel-size 4 --group-query-attention "
      "--num-query-groups 2",
@@ -556,7 +556,7 @@ static const char *const GPT[][2] = {
     {"--exit-on-missing-checkpoint", "--exit-on-missing-checkpoint needs --load"},
     {"--task MNLI", "--task fine-tunes a BERT: set --model bert instead of gpt"},
     {"--classifier-dropout 1", "--classifier-dropout 1 must be less than 1"},
-    {"--class-labels a a", "lists a class twice: remove one"},
+    {"--class-labels a a", "lists a class twice: remove one of them"},
     {"--class-labels a", "at least two classes"},
 };
 
