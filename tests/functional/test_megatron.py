@@ -113,7 +113,8 @@ says(" ".join(idle) + " --split 1,1,1", "options are valid, 5 have no effect", "
 for theirs, ours in {"nproc_per_node": "ranks", "tp": "tensor-model-parallel-size", "learning-rate": "lr",
                      "resume": "load"}.items():
     says(f"--{theirs} 8", f"did you mean --{ours}?", expect=2)
-assert "Use --micro-batch-size." in says("--batch-size 3", "is not supported: Megatron-LM has removed it.", expect=2)
+assert "Use --micro-batch-size." in says("--batch-size 3", "is not supported: Megatron-LM has removed this option.",
+                                         expect=2)
 
 # With the files of GPT-2's tokenizer, that tokenizer is the default, as in pretrain_gpt.py. The last occurrence of a
 # repeated option applies.
