@@ -1,6 +1,6 @@
-/* The choice of a token from a row of logits. The CPU and the GPU make the same choice from equal logits: the weight of
- * a token, its probability divided by that of the likeliest, is rounded to an integer, so sums do not depend on their
- * order. docs/reference/numerics.md bounds the rounding. */
+/* The choice of a token from a row of logits. The CPU and the GPU make the same choice from equal logits. The weight of a
+ * token is its probability divided by the probability of the likeliest token. Weights are rounded to integers, so sums
+ * do not depend on their order. docs/reference/numerics.md bounds the rounding. */
 #pragma once
 
 #include <stdint.h>
