@@ -6,9 +6,9 @@
 
 #include "base/mem.h"
 
-/* A text, after its first tokens. */
+/* A text, described by the tokens after its first tokens. */
 typedef struct Text {
-    int64_t id; /* of its request */
+    int64_t id; /* id of its request */
     int32_t *tokens;
     double *logprobs, sum, score;
     int64_t n;
@@ -16,7 +16,7 @@ typedef struct Text {
 } Text;
 
 typedef struct Candidate {
-    int64_t text; /* index of the open text that it continues */
+    int64_t text; /* index of the open text that the candidate continues */
     LikelyToken next;
     double sum;
 } Candidate;
@@ -25,13 +25,13 @@ typedef struct Search {
     const GenerateOptions *options;
     BeamOptions beams;
     Engine *engine;
-    Text *open, *ended; /* [width] in order of sum, and of score */
+    Text *open, *ended; /* [width]: in the order of their sums, and of their scores */
     int64_t n_open, n_ended;
     Candidate *candidates;           /* [n_candidates] */
-    int64_t n_candidates, each, ids; /* each: candidates of a text; ids: number of requests */
+    int64_t n_candidates, each, ids; /* each: number of candidates of a text; ids: number of requests */
     double *prompt_logprobs;
-    int64_t most;   /* new tokens of a text, at most */
-    int64_t failed; /* number of tokens after which logits are not finite; 0: none */
+    int64_t most;   /* maximum number of new tokens of a text */
+    int64_t failed; /* number of tokens after which logits are not finite, or 0 */
 } Search;
 
 /* ---- texts ---- */
@@ -54,7 +54,7 @@ static void texts_free(Text *t, int64_t n) {
     for (int64_t i = 0; i < n; i++) text_free(&t[i]);
 }
 
-/* Adds a text to those that ended, of which the best `width` are kept. */
+/* Adds a text to the texts that ended. The best `width` of these are kept. */
 static void add_ended(Search *s, Text t) {
     int64_t at = s->n_ended;
     while (at > 0 && s->ended[at - 1].score < t.score) at--;
@@ -76,8 +76,9 @@ static int likelier(const void *a, const void *b) {
     return x->next.id < y->next.id ? -1 : x->next.id > y->next.id;
 }
 
-/* Each open text has a request. A request of a text that has no continuation is aborted, the first continuation
- * keeps the request of its text, and each further one gets a copy. `of` is the text that each continues. */
+/* Each open text has a request. The request of a text without a continuation is aborted. The first continuation keeps
+ * the request of its text, and each additional continuation receives a copy. `of` contains the text that each
+ * continuation extends. */
 static void continue_requests(Search *s, Text *next, const int64_t *of, int64_t n) {
     for (int64_t i = 0; i < s->n_open; i++) {
         int64_t k = 0;
@@ -92,7 +93,7 @@ static void continue_requests(Search *s, Text *next, const int64_t *of, int64_t 
     for (int64_t k = 0; k < n; k++) engine_continue(s->engine, next[k].id, next[k].tokens[next[k].n - 1]);
 }
 
-/* Replaces the open texts by their likeliest continuations. */
+/* Replaces the open texts by their most likely continuations. */
 static void advance(Search *s) {
     const int64_t width = s->beams.width, length = s->open->n + 1;
     const bool last = length == s->most;
@@ -179,7 +180,7 @@ Err beam_search(const Model *m, const RunContext *context, const Prompt *prompts
     const int64_t width = beams->width, kinds = o->n_ends ? 1 + o->n_ends : 2, vocab = m->plan.vocab;
     const int32_t start = (int32_t)o->start;
     const bool encodes = m->plan.sample.encoder > 0;
-    int64_t longest = 0, rows = 0; /* of a prompt; rows of a text */
+    int64_t longest = 0, rows = 0; /* longest: maximum length of a prompt; rows: number of rows of a text */
     for (int64_t i = 0; i < n; i++) {
         const int64_t all = (encodes ? 1 : prompts[i].n) + generate_most_new(o, i);
         longest = prompts[i].n > longest ? prompts[i].n : longest;

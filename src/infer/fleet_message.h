@@ -6,12 +6,12 @@
 
 enum {
     FLEET_PROTOCOL = 2,
-    FLEET_HEAD = 4,                             /* words of the head of orders */
-    FLEET_REPLY = 3 + sizeof(EngineCounts) / 8, /* words of the head of a reply */
+    FLEET_HEAD = 4,                             /* number of words in the head of orders */
+    FLEET_REPLY = 3 + sizeof(EngineCounts) / 8, /* number of words in the head of a reply */
     FLEET_MOST_WORDS = INT32_MAX,               /* maximum number of words of a body */
 };
 
-/* The words of a body: a writer appends to them, and a reader continues at `read`. */
+/* The words of a body. A writer appends to them, and a reader continues at `read`. */
 typedef struct Words {
     int64_t *at; /* [n], owned */
     int64_t n, read;
@@ -23,9 +23,9 @@ typedef enum OrderKind { ORDER_ADD, ORDER_ABORT, ORDER_SIGNAL, ORDERS } OrderKin
 /* Rank 0 sends orders, which all ranks apply before the next pass. */
 typedef struct Order {
     OrderKind kind;
-    int64_t number;  /* consecutive in the life of a fleet */
-    int64_t replica; /* for ORDER_ADD and ORDER_ABORT */
-    Request request; /* for ORDER_ABORT, only the id */
+    int64_t number;  /* consecutive numbers, beginning when the fleet is created */
+    int64_t replica; /* only for ORDER_ADD and ORDER_ABORT */
+    Request request; /* for ORDER_ABORT, only the id is used */
     FleetSignal signal;
 } Order;
 
@@ -33,9 +33,9 @@ typedef struct Order {
 void order_write(Words *, const Order *);
 /* Reads the next order. The arrays of its request are in the words. */
 void order_read(Words *, Order *);
-/* The same for an event of the engine. */
+/* Two functions that do the same for an event of the engine. */
 void event_write(Words *, const EngineEvent *);
 void event_read(Words *, EngineEvent *);
 
-/* Checks the head of a message from a rank, whose last word is the number of the words of the body. */
+/* Checks the head of a message from a rank. Its last word is the number of words of the body. */
 Err head_check(const int64_t *head, int words, int rank);

@@ -1,5 +1,5 @@
-/* Generates text for a list of prompts, on all ranks (infer/fleet.h). The random draws of a sample depend only
- * on the seed, the number of the sample and the position.
+/* Generates text for a list of prompts, on all ranks (infer/fleet.h). The random numbers of a sample depend only on
+ * the seed, the number of the sample and the position.
  *
  * A decoder-only model continues its prompts. In an encoder-decoder model, the encoder reads each prompt once, and
  * the decoder begins with GenerateOptions.start. */
@@ -13,61 +13,61 @@ typedef struct Prompt {
 } Prompt;
 
 typedef struct Generated {
-    /* owned: the prompt (or, in an encoder-decoder model, `start`), the new tokens and, if has_end is set, the end
-     * token */
+    /* Owned. The prompt (or, in an encoder-decoder model, `start`), the new tokens and, if has_end, the end token. */
     int32_t *tokens;
-    /* owned: log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..] */
+    /* Owned. log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..]. */
     double *logprobs;
     LikelyToken
-        *likeliest; /* owned: [GenerateOptions.likeliest] at the position of each of tokens[1..], or NULL */
-    int64_t n, n_prompt; /* numbers of tokens; n excludes the end token */
-    int64_t *at_ns;      /* owned: clock_ns() when tokens[1..] were chosen; 0 for those of the prompt */
+        *likeliest; /* owned; [GenerateOptions.likeliest] at the position of each of tokens[1..], or NULL */
+    int64_t n, n_prompt; /* numbers of tokens; n does not include the end token */
+    int64_t *at_ns;      /* owned; clock_ns() when tokens[1..] were chosen, or 0 for tokens of the prompt */
     int64_t added_ns, ended_ns; /* clock_ns() when the prompt was added, and when it ended */
-    bool stopped,
-        has_end; /* stopped: an end token or the watch ended the sample, instead of max_new_tokens */
+    /* has_end: an end token ended the sample; stopped: an end token or the watch ended it, instead of
+     * max_new_tokens */
+    bool stopped, has_end;
     bool ended;
 } Generated;
 
-/* Called after each new token of a sample, and once when it has ended (`ended` is set). Returns true to end the
- * sample. */
+/* A function that is called after each new token of a sample, and once when it has ended (`ended` is true). Returns
+ * true to end the sample. */
 typedef bool GenerateWatch(void *arg, int64_t sample, const Generated *);
 
 typedef struct GenerateOptions {
     Sampling sampling;
     int64_t max_new_tokens;
-    const int64_t *max_each; /* [n] replaces max_new_tokens, unless it is NULL */
+    const int64_t *max_each; /* [n]: replaces max_new_tokens, unless it is NULL */
     uint64_t seed;
-    const int64_t *ends; /* [n_ends] tokens that end a sample and are not part of it */
+    const int64_t *ends; /* [n_ends]: tokens that end a sample and are not part of it */
     int64_t n_ends;
     int64_t start;                            /* the first token of the decoder of an encoder-decoder model */
     bool skip_logprobs, skip_prompt_logprobs; /* these values of Generated.logprobs are not needed */
     int64_t likeliest;                        /* at most the vocabulary */
-    int64_t page, requests, tokens;           /* as in EngineLimits, at most; 0: chosen */
-    double room;                              /* bytes of the KV cache, at most; 0: engine_room */
+    int64_t page, requests, tokens;           /* maxima, as in EngineLimits; 0 for default values */
+    double room;                              /* maximum size of the KV cache in bytes; 0 for engine_room */
     Speculation speculation;
-    /* Prompts are added before each pass, this many or, at random times, this many per second; 0: all are added
-     * first. */
+    /* Prompts are added before each pass: this number or, at random times, this number per second. If 0, all prompts
+     * are added first. */
     int64_t per_pass;
     double per_second;
-    /* The fleet is suspended for suspend_s seconds and resumed after each `suspend_every` passes, or later, when a
-     * prompt has a new token; 0: never. */
+    /* The fleet is suspended for suspend_s seconds and resumed after every `suspend_every` passes, or later, when a
+     * prompt has a new token. If 0, the fleet is never suspended. */
     int64_t suspend_every;
     double suspend_s;
     GenerateWatch *watch;
     void *watch_arg;
-    EngineCounts *counts; /* set after the last pass; may be NULL */
+    EngineCounts *counts; /* is set after the last pass; may be NULL */
 } GenerateOptions;
 
 static inline int64_t generate_most_new(const GenerateOptions *o, int64_t sample) {
     return o->max_each ? o->max_each[sample] : o->max_new_tokens;
 }
-/* All ranks of the context must call it with the same sizes, room and speculation, and all get the same error. The
- * prompts and the other options are those of rank 0, which alone gets the texts and calls the watch. A prompt that is
- * empty or longer than the model's positions, an id outside the vocabulary, and logits that are not finite are user
- * errors. The model must predict each token from the tokens before it, so it must not be a BERT model. out[n] is the
- * caller's array. Free each element with generated_free. */
+/* All ranks of the context must call it with the same sizes, room and speculation, and all return the same error. The
+ * prompts and the other options are those of rank 0. Only rank 0 receives the texts and calls the watch. A prompt
+ * that is empty or longer than the model's positions, an id outside the vocabulary, and logits that are not finite
+ * are user errors. The model must predict each token from the tokens before it, so it must not be a BERT model.
+ * out[n] is the caller's array, whose elements must be freed with generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);
-/* The error if logits are not finite after `tokens` tokens of a prompt, which is counted from 1. */
+/* Returns the error for logits that are not finite after `tokens` tokens of a prompt. Prompts are counted from 1. */
 Err generate_not_finite(int64_t tokens, int64_t prompt);

@@ -11,19 +11,19 @@ enum { NONE = -1 };
 
 typedef struct Page {
     int64_t users;
-    uint64_t number; /* 0: no name */
+    uint64_t number; /* 0 if the page has no name */
     uint64_t before;
-    int32_t *tokens; /* [n] owned */
-    char *salt;      /* [n_salt] owned */
+    int32_t *tokens; /* [n], owned */
+    char *salt;      /* [n_salt], owned */
     int64_t n, n_salt;
-    int64_t next;         /* in its bucket of names */
-    int64_t older, newer; /* among the unused pages */
+    int64_t next;         /* next page in the same bucket of names */
+    int64_t older, newer; /* neighbours in the list of unused pages */
 } Page;
 
-/* The unused pages are a list from the first to be reused to the last. */
+/* Unused pages form a list, in the order in which they will be reused. */
 struct PagePool {
     Page *page;      /* [n] */
-    int64_t *bucket; /* [n] first page of each hash */
+    int64_t *bucket; /* [n]: first page of each hash */
     int64_t n, unused, oldest, newest;
     uint64_t numbers;
 };
@@ -150,7 +150,7 @@ void page_pool_share(PagePool *p, int64_t count, const int64_t *pages) {
     }
 }
 
-/* Later pages first, because a page is of no use without those before it. */
+/* Releases later pages first, because a page cannot be used without the pages before it. */
 void page_pool_release(PagePool *p, int64_t count, const int64_t *pages) {
     for (int64_t i = count - 1; i >= 0; i--) {
         check_use(p, pages[i]);

@@ -1,8 +1,8 @@
-/* Applies a linear layer to each head. It is used in generation, so the op has no gradient. */
+/* Applies a linear layer to each head. Only generation uses this op, so it has no gradient. */
 #pragma once
 
 #include "tape/tape.h"
 
-/* x [s,b,1,h,i] and w [h,o,i], or [h,i,o] if `transposed`; both may be strided, but the positions of x must be evenly
- * spaced -> [s,b,1,h,o] */
+/* Returns [s,b,1,h,o]. x is [s,b,1,h,i], and w is [h,o,i], or [h,i,o] if `transposed`. Both may be strided, but the
+ * positions of x must be evenly spaced. */
 Tensor *op_linear_heads(Tape *, Tensor *x, Tensor *w, bool transposed);

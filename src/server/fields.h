@@ -34,13 +34,14 @@ typedef struct BodyField {
     const char *text; /* SPECIAL: the JSON schema; ONLY: the value as JSON; RENAMED: the other field */
 } BodyField;
 
-/* The fields of an endpoint one after another: the one after `last`, or the first if it is NULL. NULL at the end. */
+/* Returns the field of an endpoint that follows `last`, or the first field if `last` is NULL. Returns NULL after the
+ * last field. */
 const BodyField *field_next(Endpoint, const BodyField *last);
-/* Parses a body. It is an object, and has only fields of the endpoint, with their types and ranges. The caller
- * releases *out also after a refusal. */
+/* Parses a body. The body must be an object that has only fields of the endpoint, with their types and ranges. The
+ * caller must release *out, even after a refusal. */
 Refusal fields_parse(Endpoint, const char *body, size_t n, json_t **out);
 Refusal field_wrong(const char *field, const char *expected);
-/* The value of a field, or the fallback if the body does not have it. */
+/* Returns the value of a field, or the fallback if the body does not have the field. */
 int64_t field_integer(const json_t *body, const char *field, int64_t fallback);
 double field_number(const json_t *body, const char *field, double fallback);
 bool field_truth(const json_t *body, const char *field);

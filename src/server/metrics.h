@@ -1,4 +1,4 @@
-/* The text of GET /metrics, which Prometheus reads. The names are those of vLLM, where it has them. */
+/* The text of GET /metrics, which Prometheus reads. The names are those of vLLM, if vLLM has the metric. */
 #pragma once
 
 #include <stdatomic.h>
@@ -6,7 +6,7 @@
 #include "base/str.h"
 #include "server/queue.h"
 
-/* Times of choices, as the threads of connections see them. */
+/* Times of choices, measured by the threads of connections. */
 typedef enum Latency {
     LATENCY_QUEUE,   /* from the request to its admission by the engine */
     LATENCY_FIRST,   /* from the request to the first token */
@@ -17,11 +17,11 @@ typedef enum Latency {
 
 enum { LATENCY_BUCKETS = 17 };
 
-/* Any number of threads may add to it. Zero is a valid initial value. */
+/* Any number of threads may add times. Zero is a valid initial value. */
 typedef struct Latencies {
     struct {
         atomic_llong buckets[LATENCY_BUCKETS],
-            ns; /* numbers of times up to each limit, not cumulative; their sum */
+            ns; /* counts: numbers of times in each bucket, not cumulative; ns: the sum of all times */
     } at[LATENCIES];
 } Latencies;
 

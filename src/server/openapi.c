@@ -13,7 +13,7 @@ static json_t *number_schema(const BodyField *f) {
     return schema;
 }
 
-/* The values that a field may have. NULL: none, so that the document omits it. */
+/* Returns the schema of the values that a field may have, or NULL if the document omits the field. */
 static json_t *field_schema(const BodyField *f) {
     switch (f->kind) {
     case KIND_INTEGER:

@@ -5,14 +5,14 @@
 
 typedef struct ApiPath {
     const char *path, *method, *summary;
-    bool open;     /* needs no key */
-    bool has_body; /* with the fields of `endpoint` */
+    bool open;     /* no key is required */
+    bool has_body; /* the body has the fields of `endpoint` */
     Endpoint endpoint;
     const char *required; /* a field that each body has, or NULL */
-    const char *type;     /* of the answer's content; NULL: JSON */
+    const char *type;     /* the content type of the answer; NULL for JSON */
 } ApiPath;
 
-/* The document's part for a path. */
+/* Returns the part of the document for a path. */
 json_t *openapi_path(const ApiPath *);
-/* The whole document. It takes ownership of `paths`, an object of the parts. */
+/* Returns the entire document. Takes ownership of `paths`, an object that contains the parts. */
 json_t *openapi_document(json_t *paths);

@@ -1,13 +1,13 @@
-/* The answer to a request that the server does not serve: a status of HTTP and OpenAI's error object. */
+/* The answer to a request that the server does not serve: an HTTP status and OpenAI's error object. */
 #pragma once
 
 #include <jansson.h>
 
 typedef struct Refusal {
-    int status;         /* 0: the request is served */
-    const char *code;   /* of the error object, or NULL */
-    char param[64];     /* the field of the body that is wrong, or empty */
-    char message[1020]; /* what is wrong, then what to do */
+    int status;         /* 0 if the request is served */
+    const char *code;   /* the code of the error object, or NULL */
+    char param[64];     /* the invalid field of the body, or empty */
+    char message[1020]; /* states the problem, then the remedy */
 } Refusal;
 
 #define SERVED ((Refusal){0})
@@ -17,9 +17,9 @@ typedef struct Refusal {
         if (refusal_.status) return refusal_;                                                                \
     } while (0)
 
-/* param and code may be NULL. */
+/* Returns a refusal. param and code may be NULL. */
 Refusal refuse(int status, const char *param, const char *code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 json_t *refusal_json(const Refusal *);
-/* {"message": ...} */
+/* Returns {"message": ...}. */
 json_t *refusal_message(const Refusal *);

@@ -8,9 +8,10 @@
 #include "base/utf8.h"
 
 enum {
-    CONTEXT = 8, /* tokens of the prompt that decide, for example, whether the text begins with a blank */
-    PATIENCE =
-        8 /* tokens after which a text is released even if a tokenizer has not completed its character */
+    /* number of tokens of the prompt that determine, for example, whether the text begins with a blank */
+    CONTEXT = 8,
+    /* number of tokens after which a text is released even if a tokenizer has not completed its character */
+    PATIENCE = 8
 };
 static const char REPLACEMENT[] = "\xEF\xBF\xBD"; /* U+FFFD */
 
@@ -19,7 +20,8 @@ static bool has_text(const TextStream *s, int32_t id) {
            (s->special || !tokenizer_is_special(s->tokenizer, id));
 }
 
-/* Decodes tokens of the vocabulary; the caller frees the text. A tokenizer that cannot decode them gives no text. */
+/* Decodes tokens of the vocabulary. The caller frees the text. If the tokenizer cannot decode the tokens, the text is
+ * empty. */
 static char *decode(const TextStream *s, const int32_t *ids, size_t n, size_t *bytes) {
     char *text;
     if (!tokenizer_decode_with(s->tokenizer, s->special ? 0 : TOKENIZER_SKIP_SPECIAL, ids, n, &text, bytes)
@@ -29,7 +31,7 @@ static char *decode(const TextStream *s, const int32_t *ids, size_t n, size_t *b
     return mem_strdup("");
 }
 
-/* The known tokens of the window are those that the next one needs. */
+/* Advances the window. Its known tokens are those that the next token needs. */
 static void advance(TextStream *s, size_t from) {
     if (!s->n) return;
     s->n -= from;
@@ -100,7 +102,8 @@ int64_t text_offset(const TextStream *s, int32_t token) {
 
 /* ---- characters ---- */
 
-/* Moves the complete characters of `bytes` to `held`. At the end of the text, an incomplete one becomes U+FFFD. */
+/* Moves the complete characters of `bytes` to `held`. At the end of the text, an incomplete character becomes
+ * U+FFFD. */
 static void complete(TextStream *s, bool end) {
     size_t n = 0;
     bool cut = false;
@@ -135,7 +138,7 @@ static int64_t find_stop(TextStream *s) {
     return first;
 }
 
-/* The number of bytes at the end of the text that could begin a stop string. */
+/* Returns the number of bytes at the end of the text that could begin a stop string. */
 static size_t begun(const TextStream *s) {
     size_t most = 0;
     for (int64_t i = 0; i < s->stops->n; i++) {
@@ -159,7 +162,7 @@ static void release(TextStream *s, bool end, Str *out) {
     s->held = rest;
 }
 
-/* Takes the bytes of the tokens that are not yet known. */
+/* Adds the bytes of the tokens that are not yet known. */
 static void take(TextStream *s, const char *text, size_t n) {
     if (n > s->base) str_add(&s->bytes, text + s->base, n - s->base);
     advance(s, s->read);

@@ -1,39 +1,41 @@
-/* Converts the tokens of a text to UTF-8 one by one, and ends the text before the first stop string. The parts that
- * it releases, joined, do not depend on how they are taken: a part has only complete characters, and never the
- * beginning of a stop string that a later token might complete. */
+/* Converts the tokens of a text to UTF-8 one by one, and ends the text before the first stop string. The
+ * concatenation of the released parts does not depend on their boundaries. A part has only complete characters, and
+ * never the beginning of a stop string that a later token might complete. */
 #pragma once
 
 #include "base/str.h"
 #include "tokenizer/tokenizer.h"
 
 typedef struct StopList {
-    char **at; /* [n] not empty */
+    char **at; /* [n]: not empty */
     int64_t n;
-    bool kept; /* whether a text ends after the first stop string, and not before it */
+    bool kept; /* if true, a text ends after the first stop string; otherwise, before it */
 } StopList;
 
 typedef struct TextStream {
     const Tokenizer *tokenizer;
     const StopList *stops;
-    bool special;        /* whether special tokens have their name as text; set it after text_begin */
-    int32_t *window;     /* [n] the last tokens, which the text of the next one may depend on */
+    bool special;        /* special tokens have their names as text; must be set after text_begin */
+    int32_t *window;     /* [n]: the last tokens, on which the text of the next token can depend */
     size_t n, read;      /* the text of the first `read` tokens is known */
-    size_t base;         /* its number of bytes */
+    size_t base;         /* number of bytes of this text */
     Str bytes;           /* the beginning of a character */
     Str held;            /* characters that may begin a stop string */
-    int64_t characters;  /* number of complete characters so far, including held ones */
+    int64_t characters;  /* number of complete characters so far, including held characters */
     const char *stopped; /* the stop string that has ended the text, or NULL */
 } TextStream;
 
-/* Begins a text after the tokens of a prompt, which may have no tokens. The tokenizer and the list must outlive it. */
+/* Begins a text after the tokens of a prompt, which may have no tokens. The tokenizer and the list must outlive the
+ * TextStream. */
 void text_begin(TextStream *, const Tokenizer *, const StopList *, const int32_t *prompt, size_t n);
 void text_free(TextStream *);
-/* Appends the bytes that a token would add, or the name of a special token. They may be a part of a character. */
+/* Appends the bytes that a token would add, or the name of a special token. The bytes may be a part of a
+ * character. */
 void text_piece(const TextStream *, int32_t token, Str *bytes);
-/* The index of the character that the next token begins or continues. */
+/* Returns the index of the character that the next token begins or continues. */
 int64_t text_offset(const TextStream *, int32_t token);
-/* Adds a token, and appends to `out` the text that is now certain. Ids without a token have no text, nor do
- * special tokens unless `special` is set. After a stop string nothing is added. */
+/* Adds a token, and appends to `out` the text that is now certain. Ids without a token have no text. Special tokens
+ * have no text unless `special` is true. After a stop string, nothing is added. */
 void text_push(TextStream *, int32_t token, Str *out);
-/* Ends the text, and appends the rest to `out`. */
+/* Ends the text, and appends the remaining text to `out`. */
 void text_end(TextStream *, Str *out);

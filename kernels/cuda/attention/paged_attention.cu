@@ -1,19 +1,24 @@
-/* The ops of kernels/ops.def for pages; the formulas are in kernels/cpu/attention.c. Keys form splits of SPLIT
- * rows. The softmax of each split is computed by itself, and then the splits are merged in order, so that a token's
- * result depends neither on other tokens nor on the number of blocks. If there are too few blocks for the GPU, each
- * split has a block, and a second kernel merges. Otherwise a block computes all splits of its heads. Both merge
- * with the same operations. Written: y, lse. */
+/* Computes the ops of kernels/ops.def for pages. kernels/cpu/attention.c contains the formulas. Keys form splits of
+ * SPLIT rows. The softmax of each split is computed separately, and the splits are then merged in order, so that the
+ * result of a token does not depend on other tokens or on the number of blocks. If there are too few blocks for the
+ * GPU, each split has a block, and a second kernel merges the splits. Otherwise, a block computes all splits of its
+ * heads. Both methods merge with the same operations. y and lse are written. */
 #include "kernels/cuda/attention/paged.cuh"
 #include "kernels/cuda/pdl.cuh"
 
 #include <algorithm>
 
-enum { THREADS = 128, WARPS = THREADS / 32, KEYS = 4 /* keys of a warp in flight */, MOST_HEADS = 8 };
+enum {
+    THREADS = 128,
+    WARPS = THREADS / 32,
+    KEYS = 4 /* number of keys that a warp loads concurrently */,
+    MOST_HEADS = 8
+};
 
 static __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
 static __device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
 
-/* The factors of the old result and of a further one, whose largest score is `max`. Updates the largest score and the
+/* The factors of the old result and of a new result, whose largest score is `max`. Updates the largest score and the
  * sum. */
 template <typename R> struct Merge {
     R old, fresh;
@@ -30,14 +35,14 @@ template <typename R, typename T> struct Block {
     const Paged &p;
     int64_t token, group, head; /* the first head in its group */
     const int64_t *pages;
-    R *q, *score; /* shared: [H,d], [H,SPLIT] */
+    R *q, *score; /* in shared memory: [H,d], [H,SPLIT] */
 
     __device__ __forceinline__ int64_t row(int64_t key) const {
         return pages[key / p.attr.page] * p.attr.page + key % p.attr.page;
     }
 };
 
-/* The score of a key, from the scaled product. */
+/* Returns the score of a key for the scaled product. */
 template <typename R>
 static __device__ __forceinline__ R score_of(const Paged &p, const Cells bias, R x, int64_t head,
                                              int64_t distance) {
@@ -78,7 +83,7 @@ static __device__ void multiply_keys(const Block<R, T> &b, const T *k, int64_t f
     }
 }
 
-/* Products -> exp(score - max), for keys [lo, hi) of a split. Each warp computes some heads. */
+/* Replaces products by exp(score - max), for keys [lo, hi) of a split. Each warp computes some heads. */
 template <typename R, typename T>
 static __device__ void soften(const Block<R, T> &b, const Cells bias, int heads, int64_t first, int64_t lo,
                               int64_t hi, R *max, R *sum) {
@@ -100,8 +105,8 @@ static __device__ void soften(const Block<R, T> &b, const Cells bias, int heads,
     }
 }
 
-/* A block's splits. part: for each token, head and split, e values, then the largest score and the sum; NULL if the
- * block computes all splits. */
+/* Computes the splits of a block. For each token, head and split, `part` receives e values, the largest score and the
+ * sum. It is NULL if the block computes all splits. */
 template <typename T, int H, int COLUMNS>
 static __global__ void __launch_bounds__(THREADS)
     attend(const Paged p, const Cells bias, const T *q, const T *k, const T *v, T *y, Real<T> *lse,
@@ -184,7 +189,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* One block per token and head. */
+/* One block merges the splits of one token and head. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     merge_splits(const Paged p, const Real<T> *part, T *y, Real<T> *lse) {
@@ -216,9 +221,9 @@ static Paged paged_of(const Call *c) {
     p.table = ids_of(table), p.request = ids_of(c->in[4]), p.position = ids_of(c->in[5]),
     p.lengths = ids_of(c->in[6]);
     p.attr = *a;
-    CHECK(p.e <= 4 * THREADS, "paged_attention: values of width %lld", (long long)p.e);
+    CHECK(p.e <= 4 * THREADS, "paged_attention: the width of values, %lld, is too large", (long long)p.e);
     CHECK(p.lengths || a->window_right == 0,
-          "paged_attention: later rows are visible, but lengths are not given");
+          "paged_attention: tokens attend to later rows, so lengths must be given");
     if (bias) {
         p.buckets = relative_buckets_make(bias->dim[0], a->bias_max_distance, a->bias_bidirectional);
         p.bias_heads = bias->dim[1];
@@ -271,7 +276,7 @@ extern "C" void cuda_paged_attention(const Call *c) {
     const int heads = heads_of_block(p.r);
     if (!tensor_count(c->in[0])) return;
     for (int i = 1; i < 3; i++)
-        CHECK(c->in[i]->dtype == c->in[0]->dtype, "paged_attention: queries are %s, the pool is %s",
+        CHECK(c->in[i]->dtype == c->in[0]->dtype, "paged_attention: queries are %s, but the pool is %s",
               dtype_name((DType)c->in[0]->dtype), dtype_name((DType)c->in[i]->dtype));
     if (p.tiles) {
         const size_t bytes = part_bytes(p, (DType)c->in[0]->dtype);
@@ -293,7 +298,8 @@ extern "C" void cuda_paged_attention(const Call *c) {
 struct Stored {
     Rows from;
     Cells x, pool;
-    int64_t n, heads, pool_row; /* elements; heads of a row of the pool; its stride */
+    /* number of elements; number of heads of a row of the pool; stride of the pool's rows */
+    int64_t n, heads, pool_row;
     bool vectors;
 };
 

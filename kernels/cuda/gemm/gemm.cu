@@ -1,8 +1,8 @@
-/* GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are in F64 for F64 operands, and otherwise
- * in F32 (never in TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a
- * call costs the host only one look-up. Epilogues (GemmEpilogue) are fused or run as separate passes. Column
- * sums of a are fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to
- * 16 bits. act, and c if there is a pre, are written; otherwise c and dbias are written or accumulated. */
+/* Computes GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are in F64 for F64 operands, and otherwise
+ * in F32 (never in TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a call needs
+ * only one look-up on the host. Epilogues (GemmEpilogue) are fused or run as separate passes. Column sums of a are
+ * fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to 16 bits. act, and c if
+ * there is a pre, are written; otherwise c and dbias are written or accumulated. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <algorithm>
@@ -50,8 +50,8 @@ template <typename T> static void set(GemmPlan *p, cublasLtMatmulDescAttributes_
 
 static bool is_fp8(const GemmKey *key) { return dtype_is_fp8((DType)key->type); }
 
-/* cuBLASLt's A is our b. The addresses set here only indicate that there are scales; gemm_start sets the real
- * ones. */
+/* Describes the scales. cuBLASLt's A is b in this file. The addresses set here only indicate that there are scales;
+ * gemm_start sets the real addresses. */
 static void describe_fp8(GemmPlan *p) {
     static const cublasLtMatmulMatrixScale_t MODES[] = {CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
                                                         CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
@@ -67,14 +67,15 @@ static void describe_fp8(GemmPlan *p) {
 }
 
 static cublasLtEpilogue_t epilogue_of(unsigned fused) {
-    if (fused & GEMM_SUMS) return CUBLASLT_EPILOGUE_BGRADB; /* our a is cuBLASLt's B */
+    if (fused & GEMM_SUMS) return CUBLASLT_EPILOGUE_BGRADB; /* a is cuBLASLt's B */
     if (fused & GEMM_DGELU) return CUBLASLT_EPILOGUE_DGELU;
     if (fused & GEMM_GELU)
         return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     return fused & GEMM_BIAS ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* The addresses set here only determine the alignment; gemm_start sets the real ones. */
+/* Describes the epilogues. The addresses set here only determine the alignment; gemm_start sets the real
+ * addresses. */
 static void describe_epilogue(GemmPlan *p, unsigned fused) {
     const GemmKey *key = &p->key;
     set(p, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)epilogue_of(fused));
@@ -113,7 +114,7 @@ static void prefer(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttribu
     LT_CHECK(cublasLtMatmulPreferenceSetAttribute(p, name, &value, sizeof value));
 }
 
-/* Whether every row begins at a multiple of 16 bytes. For other rows, cuBLASLt's kernels round before they
+/* Returns whether every row begins at a multiple of 16 bytes. For other rows, cuBLASLt's kernels round before they
  * add a bias (observed on an H200). */
 static bool is_wide(const GemmKey *k) {
     const int64_t each = GEMM_ALIGN / (int64_t)dtype_size((DType)k->type);
@@ -121,9 +122,9 @@ static bool is_wide(const GemmKey *k) {
            k->m % each == 0 && k->n % each == 0 && k->k % each == 0;
 }
 
-/* Separate passes are not bitwise equal to fused epilogues, so only a measured gain justifies fusion; an
- * unmeasured GEMM fuses only its bias. Combinations that would round a value twice on its way to 16 bits are
- * excluded. FP8 kernels with an F32 output would read the bias as 16 bits. */
+/* Separate passes are not bitwise equal to fused epilogues, so only a measured gain justifies fusion. An unmeasured
+ * GEMM fuses only its bias. Combinations that would round a value twice on its way to 16 bits are excluded. FP8
+ * kernels with an F32 output would read the bias as 16 bits. */
 int gemm_kinds(const GemmKey *key, unsigned fused[GEMM_KINDS]) {
     const unsigned bias = key->epilogues & GEMM_BIAS;
     const bool narrow = dtype_is_16bit((DType)key->c_type), can = narrow ? is_wide(key) : !is_fp8(key);
@@ -142,8 +143,8 @@ int gemm_algos(const GemmState *s, GemmPlan *p, unsigned fused, GemmAlgo out[GEM
     gemm_describe(p, fused);
     LT_CHECK(cublasLtMatmulPreferenceInit(&want));
     prefer(&want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, (uint64_t)GEMM_WORKSPACE);
-    /* Partial sums must be added in the workspace, in F32 (F64), because they would be rounded to the type of
-     * c if they were added there. */
+    /* Partial sums must be added in the workspace, in F32 (F64). If they were added in c, they would be rounded to
+     * its type. */
     prefer(&want, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
            (uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     prefer(&want, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)key->align_b);
@@ -176,7 +177,7 @@ bool gemm_can(const GemmState *s, GemmPlan *p, const GemmAlgo *algo) {
            result.workspaceSize <= GEMM_WORKSPACE;
 }
 
-/* Adds an algorithm if it is new and supported; returns the new number of algorithms. */
+/* Adds an algorithm if it is new and supported. Returns the new number of algorithms. */
 static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmAlgo out[GEMM_ALGOS], int n) {
     const auto same = [&](const GemmAlgo &w) {
         return w.fused == algo->fused && !memcmp(&w.lt, &algo->lt, sizeof algo->lt);
@@ -185,8 +186,8 @@ static int add_algo(const GemmState *s, GemmPlan *p, const GemmAlgo *algo, GemmA
     return n;
 }
 
-/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, but that may be the fastest
- * with these. */
+/* Adds algorithms that cuBLASLt's heuristic proposes only for other epilogues, but that may be the fastest ones with
+ * these epilogues. */
 static int borrow(const GemmState *s, GemmPlan *p, unsigned fused, const GemmAlgo *from, int end,
                   GemmAlgo out[GEMM_ALGOS], int n) {
     for (int i = 0; i < end; i++) {
@@ -251,7 +252,7 @@ static void go_through_activation(const Call *c, const Gemm *g) {
     gemm_through_activation(c, (Tensor *)g->c, (Tensor *)g->pre, g->activation);
 }
 
-/* Starts only cuBLASLt's GEMM with its fused epilogues; if `add`, it adds to c. */
+/* Starts only cuBLASLt's GEMM with its fused epilogues. If `add`, it adds to c. */
 static cublasStatus_t start_matmul(const Call *c, const GemmState *s, GemmPlan *p, const Gemm *g, bool add) {
     const double factor[2] = {1, add ? 1.0 : 0.0};
     const float narrow[2] = {1, add ? 1.0f : 0.0f};
@@ -307,7 +308,7 @@ static GemmState *state_of(const Device *d) {
     CudaState *state = &cuda_of(d)->state[CUDA_GEMM];
     if (state->at) return (GemmState *)state->at;
     CHECK(cuda_of(d)->gemm_sm_margin < cuda_of(d)->multiprocessors,
-          "--gemm-sm-margin %lld leaves GEMMs none of the %d multiprocessors of this GPU: lower it",
+          "--gemm-sm-margin %lld leaves no multiprocessor of this GPU, which has %d, for GEMMs: lower it",
           (long long)cuda_of(d)->gemm_sm_margin, cuda_of(d)->multiprocessors);
     GemmState *s = (GemmState *)mem_zero(1, sizeof *s);
     s->multiprocessors =
@@ -333,7 +334,7 @@ static bool has_gelu(const Gemm *g, const Tensor *beside) {
            g->c->dtype == g->a->dtype && beside->dtype == g->c->dtype && aligned_16(beside->data);
 }
 
-/* The epilogues that cuBLASLt may be able to fuse. */
+/* Returns the epilogues that cuBLASLt may be able to fuse. */
 static unsigned epilogues_of(const Gemm *g) {
     unsigned e = g->bias ? GEMM_BIAS : 0;
     if (has_gelu(g, g->act)) e |= GEMM_GELU;
@@ -398,11 +399,10 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
 
 /* ---- any GEMM ---- */
 
-/* Whether the GEMM writes F32 sums to scratch memory, which a separate pass rounds once. That is necessary
+/* Returns whether the GEMM writes F32 sums to scratch memory, which a separate pass rounds once. This is necessary
  * because cuBLASLt cannot write sums of F32 operands as 16 bits, rounds a sum before it adds it to a 16-bit c
- * (observed on an H200), and sometimes cannot add the bias. Main gradients are an exception: they are 16-bit
- * to save memory traffic, so cuBLASLt adds to them directly, and each microbatch's part may be rounded
- * first. */
+ * (observed on an H200), and sometimes cannot add the bias. Main gradients are an exception: they have 16 bits to
+ * save memory traffic, so cuBLASLt adds to them directly, and the part of each microbatch may be rounded first. */
 static bool ends_elsewhere(GemmState *s, const Gemm *g) {
     const bool adds = accumulates(g->c) && !(g->c->flags & TENSOR_MAIN_GRAD);
     if (!dtype_is_16bit((DType)g->c->dtype)) return false;
@@ -416,9 +416,9 @@ static void check(const Gemm *g) {
     CHECK(fp8 ||
               (a == b && dtype_is_float((DType)a) &&
                (c == a || (c == F32 && dtype_is_16bit((DType)a)) || (a == F32 && dtype_is_16bit((DType)c)))),
-          "%s: there is no GEMM of %s and %s that ends in %s", g->op, dtype_name((DType)a),
+          "%s: there is no GEMM of %s and %s with a result in %s", g->op, dtype_name((DType)a),
           dtype_name((DType)b), dtype_name((DType)c));
-    CHECK(!g->bias || g->bias->dtype == c, "%s: the bias is %s, the output %s", g->op,
+    CHECK(!g->bias || g->bias->dtype == c, "%s: the bias is %s, but the output is %s", g->op,
           dtype_name((DType)g->bias->dtype), dtype_name((DType)c));
 }
 
@@ -480,7 +480,7 @@ void gemm_run(const Call *c, const Gemm *g) {
 
 /* Chooses the algorithm of the GEMM's plan, or of the plan of its F32 sums if ends_elsewhere. */
 static GemmPlan *choose(const Device *d, GemmState *s, const Gemm *g) {
-    const double large = 1e9; /* FLOPs; in smaller GEMMs, the launch is half of the time */
+    const double large = 1e9; /* in FLOPs; in smaller GEMMs, the launch is half of the time */
     GemmPlan *p = plan_of(s, g);
     if (p->chosen) return p;
     if (2.0 * (double)g->m * (double)g->n * (double)g->k > large &&
@@ -510,7 +510,7 @@ size_t gemm_plan(const Call *c, const Gemm *g) {
     if (ends_elsewhere(s, g)) {
         Tensor sums;
         const Gemm whole =
-            in_f32(g, NULL, &sums); /* scratch memory has the alignment that the key requires */
+            in_f32(g, NULL, &sums); /* the scratch memory has the alignment that the key requires */
         choose(c->device, s, &whole);
         return std::max(bytes, tensor_bytes(&sums));
     }

@@ -1,20 +1,21 @@
-/* Implements gemm_bench.cuh. Operands are random, because the speed depends on their bits, and larger than
- * the L2 cache. */
+/* Implements gemm_bench.cuh. Operands are random, because the speed depends on their bits. They are larger than the
+ * L2 cache. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
 #include <string.h>
 
 enum { SETS_MAX = 64 };
-static const size_t ROTATION = 128 << 20; /* bytes of all sets of operands: more than twice the L2 cache */
+/* total bytes of all sets of operands: more than twice the L2 cache */
+static const size_t ROTATION = 128 << 20;
 
-/* Results come last, so that they are contiguous in memory. */
+/* The results come last, so that they are contiguous in memory. */
 enum { A, B, BIAS, PRE, C, ACT, DBIAS, OPERANDS };
 static_assert((int)OPERANDS == (int)GEMM_OPERANDS, "every operand of a Gemm has a tensor");
 
 /* ---- operands ---- */
 
-/* The finalizer of splitmix64 (Steele, Lea, Flood 2014). */
+/* Returns the finalizer of splitmix64 (Steele, Lea, Flood 2014). */
 __device__ __forceinline__ uint64_t mix(uint64_t z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
@@ -30,7 +31,7 @@ static __global__ void randomise(Cells x, int64_t n, uint64_t seed) {
     GRID_LOOP(i, n) x.put(i, (float)(random_bits(seed, i) >> 40) * 0x1p-23f - 1.0f);
 }
 
-/* Fills x with FP8 values, without NaN and very large values. */
+/* Fills x with FP8 values, except NaN and very large values. */
 static __global__ void randomise_fp8(uint8_t *x, int64_t n, uint64_t seed) {
     GRID_LOOP(i, n) {
         const uint64_t z = random_bits(seed, i);
@@ -51,13 +52,13 @@ static unsigned long long *fingerprint_at(const GemmBench *b) {
     return (unsigned long long *)(b->memory + (size_t)b->sets * b->set);
 }
 
-/* Makes the GEMM use this set of operands. */
+/* Selects this set of operands for the GEMM. */
 static void take_set(GemmBench *b, int set) {
     char *at = b->memory + (size_t)set * b->set;
     for (int i = 0; i < OPERANDS; at += b->bytes[i++]) b->operand[i].data = at;
 }
 
-/* Also fills the padding, because the fingerprint includes it. */
+/* Fills an operand, including its padding, because the fingerprint includes the padding. */
 static void fill(const GemmBench *b, int which, uint64_t seed) {
     const Tensor *x = &b->operand[which];
     const int64_t n = (int64_t)(b->bytes[which] / dtype_size((DType)x->dtype));

@@ -1,5 +1,5 @@
-/* Runs a GEMM repeatedly, to measure its algorithms and to compare their results bitwise. Private to
- * gemm*.cu. */
+/* Runs a GEMM repeatedly, to measure its algorithms and to compare their results bitwise. Only gemm*.cu includes this
+ * file. */
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_plan.cuh"
@@ -7,28 +7,28 @@
 enum { GEMM_OPERANDS = 7 };
 
 typedef struct GemmBench {
-    Call call; /* the device and stream */
+    Call call; /* the device and the stream */
     const GemmState *state;
     GemmPlan plan; /* a private copy, in which algorithms are tried */
     Gemm gemm;     /* its operands are the tensors below */
     Tensor operand[GEMM_OPERANDS];
-    size_t bytes[GEMM_OPERANDS], results, set; /* padded sizes of each operand, of the results, and of a
-                                                  set */
-    int64_t scales;                            /* number of FP8 scales; all sets share them */
+    /* padded sizes of each operand, of the results, and of a set */
+    size_t bytes[GEMM_OPERANDS], results, set;
+    int64_t scales; /* number of FP8 scales; all sets share them */
     cudaStream_t stream;
     cudaEvent_t begin, end;
     int sets, next;
-    char *memory; /* the sets, then the fingerprint of results and the scales */
+    char *memory; /* the sets, followed by the fingerprint of results and the scales */
 } GemmBench;
 
-/* The operands of Gemm need not have memory: the bench allocates sets of operands, and fewer of them if
- * memory is short. Returns false if there is not enough memory for one set. */
+/* The operands of Gemm need not have memory: this function allocates sets of operands, and fewer sets if there is
+ * little memory. Returns false if there is not enough memory for one set. */
 bool gemm_bench_open(GemmBench *, const Device *, const GemmState *, const GemmPlan *, const Gemm *);
 void gemm_bench_close(GemmBench *);
-/* Selects the algorithm for the following runs. */
+/* Selects the algorithm for the next runs. */
 void gemm_bench_take(GemmBench *, const GemmAlgo *);
 /* Returns the mean time per run, in milliseconds, of `runs` runs that directly follow `before` unmeasured
- * runs. The time includes epilogues that run as separate passes. It is negative if the algorithm fails. */
+ * runs. The time includes epilogues that run as separate passes. The result is negative if the algorithm fails. */
 double gemm_bench_run(GemmBench *, int before, int runs);
 /* Computes a fingerprint of all results of the first set. Returns false if the algorithm fails. */
 bool gemm_bench_print(GemmBench *, unsigned long long *out);

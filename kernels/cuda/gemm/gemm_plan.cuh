@@ -1,5 +1,5 @@
-/* Plans of cuBLASLt GEMMs. Private to gemm*.cu. cuBLASLt's matrices are column-major, so it computes c^T =
- * op(b)^T op(a)^T. */
+/* The plans of cuBLASLt GEMMs. Only gemm*.cu includes this file. cuBLASLt's matrices are column-major, so cuBLASLt
+ * computes c^T = op(b)^T op(a)^T. */
 #pragma once
 
 #include <cublasLt.h>
@@ -9,33 +9,34 @@ extern "C" {
 #include "base/str.h"
 }
 
-/* Each epilogue is fused into cuBLASLt's kernel, or runs as a separate pass. */
+/* An epilogue is fused into cuBLASLt's kernel, or runs as a separate pass. */
 typedef enum GemmEpilogue {
-    GEMM_BIAS = 1,  /* bias is added to c */
-    GEMM_GELU = 2,  /* act of the unrounded sums; a separate pass reads the rounded c */
-    GEMM_SUMS = 4,  /* column sums of a in F32, then rounded or added to dbias */
-    GEMM_DGELU = 8, /* unrounded sums times the derivative at pre; a separate pass reads c */
+    GEMM_BIAS = 1, /* the bias is added to c */
+    /* the activation of the unrounded sums is written to act; a separate pass reads the rounded c */
+    GEMM_GELU = 2,
+    GEMM_SUMS = 4,  /* column sums of a are computed in F32, then rounded or added to dbias */
+    GEMM_DGELU = 8, /* unrounded sums are multiplied by the derivative at pre; a separate pass reads c */
 } GemmEpilogue;
 
 /* All values that the choice of an algorithm may depend on. Keys are compared and hashed as bytes, so they
  * must be zeroed first. */
 typedef struct GemmKey {
     int64_t m, n, k;
-    int32_t multiprocessors; /* number of multiprocessors that the GEMM may use; 0 means all */
-    uint8_t type, c_type;    /* types of a, and of c and the bias */
+    int32_t multiprocessors; /* number of multiprocessors that the GEMM may use, or 0 for all */
+    uint8_t type, c_type;    /* the types of a, and of c and the bias */
     bool transpose_a, transpose_b, accumulate;
     uint8_t epilogues; /* a mask of GemmEpilogue */
     uint8_t align_a, align_b, align_c,
-        align_bias; /* alignment of the addresses in bytes, at most GEMM_ALIGN */
+        align_bias; /* alignments of the addresses in bytes, at most GEMM_ALIGN */
     uint8_t b_type;
-    uint8_t scaling; /* for FP8: Gemm.fast, + 2 a_blocks, + 8 b_blocks */
+    uint8_t scaling; /* for FP8: Gemm.fast + 2 a_blocks + 8 b_blocks */
 } GemmKey;
-static_assert(sizeof(GemmKey) == 40, "a GemmKey has no bytes without a value");
+static_assert(sizeof(GemmKey) == 40, "a GemmKey must have no padding");
 
 enum { GEMM_ALIGN = 16, GEMM_CANDIDATES = 32, GEMM_KINDS = 3, GEMM_ALGOS = 2 * GEMM_KINDS * GEMM_CANDIDATES };
 enum { GEMM_WORKSPACE = 32 << 20 }; /* bytes */
 
-/* The algorithm of a GEMM. A bias that is not fused is written to c first, and the GEMM adds to c. */
+/* The algorithm of a GEMM. A bias that is not fused is written to c first, and the GEMM then adds to c. */
 typedef struct GemmAlgo {
     uint8_t fused; /* the epilogues that cuBLASLt fuses */
     cublasLtMatmulAlgo_t lt;
@@ -46,49 +47,49 @@ typedef struct GemmPlan {
     GemmAlgo algo;
     bool chosen; /* the choice is final */
     cublasLtMatmulDescOpaque_t matmul;
-    cublasLtMatrixLayoutOpaque_t a, b, c; /* layouts of the operands of the Gemm */
+    cublasLtMatrixLayoutOpaque_t a, b, c; /* the layouts of the operands of the Gemm */
 } GemmPlan;
 
-/* State of a device (Cuda.state[CUDA_GEMM]), used by only one rank and one stream. */
+/* The state of a device (Cuda.state[CUDA_GEMM]), which only one rank and one stream use. */
 typedef struct GemmState {
     cublasLtHandle_t handle;
     void *workspace;
     int multiprocessors; /* as in GemmKey */
     GemmPlan **plans;    /* a hash table with `room` entries, a power of two */
     size_t room, count;
-    bool warned;    /* the user was warned that the store cannot be written */
-    int64_t hot_ns; /* clock_ns at the end of the last measurement that heated the GPU, or 0 if there was
-                       none */
+    bool warned; /* the user has been warned that the store cannot be written */
+    /* clock_ns at the end of the last measurement that heated the GPU, or 0 if there was none */
+    int64_t hot_ns;
 } GemmState;
 
 /* Initializes the descriptors of the plan for algorithms that fuse these epilogues. */
 void gemm_describe(GemmPlan *, unsigned fused);
-/* Lists the sets of epilogues that may be fused, and returns their number. An unmeasured GEMM uses the first
- * set for which cuBLASLt has an algorithm. */
+/* Lists the sets of epilogues that cuBLASLt may fuse, and returns their number. An unmeasured GEMM uses the first set
+ * for which cuBLASLt has an algorithm. */
 int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
-/* Lists cuBLASLt's algorithms for the GEMM with these epilogues, the best by its heuristic first, and returns
- * their number. Afterwards, the plan's descriptors are those for these epilogues. The order of summation of
- * each algorithm is fixed. */
+/* Lists cuBLASLt's algorithms for the GEMM with these epilogues, best first according to its heuristic, and returns
+ * their number. Afterwards, the plan's descriptors are those for these epilogues. The order of summation of each
+ * algorithm is fixed. */
 int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CANDIDATES]);
-/* Lists the algorithms for all sets of epilogues, in order. For each set, the algorithms that cuBLASLt
- * proposes for it come first. They are followed by those that cuBLASLt proposes only for another set or
- * without epilogues, but that also work for this set. At the end, all of these are listed again with the
- * other order of tiles. */
+/* Lists the algorithms for all sets of epilogues, in order. For each set, the algorithms that cuBLASLt proposes for
+ * the set come first. They are followed by algorithms that cuBLASLt proposes only for another set or without
+ * epilogues, but that also work for this set. At the end, all of these algorithms are listed again with the other
+ * order of tiles. */
 int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo[GEMM_ALGOS]);
-/* Whether this version of cuBLASLt supports the algorithm. Afterwards, the plan's descriptors are those for
+/* Returns whether this version of cuBLASLt supports the algorithm. Afterwards, the plan's descriptors are those for
  * the algorithm. */
 bool gemm_can(const GemmState *, GemmPlan *, const GemmAlgo *);
 /* Starts the GEMM and its epilogues with the planned algorithm. */
 cublasStatus_t gemm_start(const Call *, const GemmState *, GemmPlan *, const Gemm *);
 
-/* gemm_tune.cu: measures algorithms and chooses the fastest, as far as the device's --gemm-tuning allows. The
- * operands need not have memory. */
+/* gemm_tune.cu. Measures algorithms and chooses the fastest one that the device's --gemm-tuning allows. The operands
+ * need not have memory. */
 void gemm_tune(const Device *, GemmState *, GemmPlan *, const Gemm *);
 
-/* gemm_store.cu: keeps the measurements with this version of cuBLASLt on GPUs of this kind in a file that all
- * runs share. Its folder is $ISOTRON_CACHE_DIR if that is set, otherwise $XDG_CACHE_HOME/isotron or, by
- * default, ~/.cache/isotron. Only one process can open the file at a time. If the file is damaged or cannot
- * be written, the user is warned, and GEMMs are measured again. */
+/* gemm_store.cu. Keeps the measurements with this version of cuBLASLt on GPUs of this kind in a file that all runs
+ * share. Its folder is $ISOTRON_CACHE_DIR if that is set, otherwise $XDG_CACHE_HOME/isotron or, by default,
+ * ~/.cache/isotron. Only one process can open the file at a time. If the file is damaged or cannot be written, the
+ * user is warned, and GEMMs are measured again. */
 typedef struct GemmChoice {
     GemmAlgo algo;
     double us; /* time per run under sustained load, or 0 if it was not measured */
@@ -96,7 +97,7 @@ typedef struct GemmChoice {
 enum { GEMM_CHOICES = GEMM_TUNING_FASTEST + 1 };
 typedef struct GemmRecord {
     GemmKey key;
-    GemmChoice choice[GEMM_CHOICES]; /* [GemmTuning] */
+    GemmChoice choice[GEMM_CHOICES]; /* indexed by GemmTuning */
     double first_us;                 /* time of the algorithm that an unmeasured GEMM would use */
 } GemmRecord;
 typedef struct GemmStore {
@@ -110,8 +111,8 @@ bool gemm_store_find(const GemmStore *, const GemmKey *, GemmRecord *);
 bool gemm_store_add(GemmStore *, GemmState *, const GemmRecord *); /* returns whether the record was stored */
 void gemm_store_close(GemmStore *);
 
-/* gemm_ordered.cu */
+/* gemm_ordered.cu. */
 void gemm_ordered(const Call *, const Gemm *);
-/* gemm_invariant.cu. Whether it computes such GEMMs, which must not depend on the number of rows. */
+/* gemm_invariant.cu. Returns whether it computes such GEMMs. The result must not depend on the number of rows. */
 bool gemm_is_invariant(const Call *, const Gemm *);
 void gemm_invariant(const Call *, const Gemm *);

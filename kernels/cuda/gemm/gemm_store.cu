@@ -1,6 +1,6 @@
 /* Stores the tuning of GEMMs in one text file for each version of cuBLASLt and kind of GPU, with one line for
- * each GEMM. A lock is held while the file is open, so only one rank of a machine measures at a time; the
- * other ranks wait for its choices. */
+ * each GEMM. A lock is held while the file is open, so only one rank of a machine measures at a time, and the other
+ * ranks wait for its choices. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <ctype.h>
@@ -29,7 +29,7 @@ static char *folder(void) {
     return NULL;
 }
 
-/* "gemm-130100-nvidia-h200-132.txt" */
+/* Returns the path of the file, such as "gemm-130100-nvidia-h200-132.txt" in a folder. */
 static char *file_in(const char *dir, const Cuda *c) {
     char name[sizeof c->name];
     size_t n = 0;
@@ -48,7 +48,7 @@ static char *head_of(const Cuda *c) {
 
 enum { ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
-/* Prints the line of a record. It ends with a hash of the text before. */
+/* Prints the line of a record, which ends with a hash of the preceding text. */
 static void print(Str *out, const GemmRecord *r) {
     const GemmKey *k = &r->key;
     Str line = {NULL, 0, 0};
@@ -66,7 +66,7 @@ static void print(Str *out, const GemmRecord *r) {
     str_free(&line);
 }
 
-/* Parses the next number of a line; returns false if there is none. */
+/* Parses the next number of a line. Returns false if there is none. */
 static bool number(const char **at, int base, uint64_t *out) {
     char *end;
     errno = 0;
@@ -114,7 +114,7 @@ static bool parse(const char *line, GemmRecord *r) {
 /* Parses the line at `at` and returns the beginning of the next line, or NULL if the line is invalid. */
 static const char *read_line(const char *at, GemmRecord *r) {
     const char *end = strchr(at, '\n');
-    const size_t hash = 17; /* " " and 16 digits */
+    const size_t hash = 17; /* a blank and 16 digits */
     if (!end || (size_t)(end - at) <= hash) return NULL;
     const size_t n = (size_t)(end - at) - hash;
     char *stop;
@@ -139,11 +139,11 @@ static void start_again(GemmStore *s) {
 }
 
 static void warn(GemmState *state, const char *what) {
-    if (!state->warned) fprintf(stderr, "warning: the choices for GEMMs are not kept: %s\n", what);
+    if (!state->warned) fprintf(stderr, "warning: the choices for GEMMs cannot be stored: %s\n", what);
     state->warned = true;
 }
 
-/* If the file system does not support locks, the store works without a lock. */
+/* Locks the store. If the file system does not support locks, the store works without a lock. */
 static Err lock(GemmStore *s, const char *dir) {
     char *path = mem_printf("%s/lock", dir);
     s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -158,14 +158,14 @@ GemmStore gemm_store_open(const Cuda *c, GemmState *state) {
     char *dir = folder();
     start_again(&s);
     if (!dir) {
-        warn(state, "neither ISOTRON_CACHE_DIR nor HOME is set");
+        warn(state, "ISOTRON_CACHE_DIR and HOME are not set");
         return s;
     }
     s.path = file_in(dir, c);
     Err e = file_mkdirs(dir);
     if (!e.code) e = lock(&s, dir);
     free(dir);
-    if (e.code) warn(state, e.msg); /* the existing content can still be read */
+    if (e.code) warn(state, e.msg); /* the existing contents can still be read */
     if (!file_exists(s.path)) return s;
     str_clear(&s.text);
     e = file_read(s.path, &s.text);

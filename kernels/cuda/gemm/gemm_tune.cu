@@ -1,12 +1,11 @@
-/* Chooses a GEMM's algorithm by measurement. The criterion is the time in a training step, in which the power
- * limit determines a GPU's clocks. An algorithm that wins short runs by drawing more power may be slower
- * then. Therefore, short interleaved runs only discard candidates that are far slower. The finalists then run
- * alone, on a hot GPU, for as long as the power governor needs to settle. The measured time includes the
- * separate passes of epilogues.
+/* Chooses a GEMM's algorithm by measurement. The criterion is the time in a training step, in which the power limit
+ * determines a GPU's clocks. An algorithm that is fast in short runs because it draws more power may then be slower.
+ * Short interleaved runs therefore only discard candidates that are much slower. The finalists then run alone, on a
+ * hot GPU, until the power governor has settled. The measured time includes the separate passes of epilogues.
  *
- * Two choices are made and stored. One is the fastest algorithm whose results are bitwise equal to those of
- * an unmeasured GEMM, so that tuning never changes results, neither between ranks nor after a restart. The
- * other is the fastest of all algorithms (--gemm-tuning); all runs that share the store use the same one. */
+ * Two choices are made and stored. One is the fastest algorithm whose results are bitwise equal to those of an
+ * unmeasured GEMM, so that tuning never changes results between ranks or after a restart. The other is the fastest of
+ * all algorithms (--gemm-tuning), which is the same in all runs that share the store. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 
 #include <algorithm>
@@ -17,37 +16,38 @@ extern "C" {
 #include "base/clock.h"
 }
 
-/* Turns are interleaved short runs of all candidates. */
+/* A turn consists of interleaved short runs of all candidates. */
 enum { TURNS = 3, TURN_RUNS_MIN = 3, TURN_RUNS_MAX = 50 };
 static const double WARM_MS = 30, TURN_MS = 0.5;
 static const double HOPELESS = 1.2; /* limit in the first turn, as a multiple of the first candidate's time */
 
-/* Blocks are long runs that keep the GPU busy. The order of candidates is reversed in every other round, so
- * that most of a drift cancels out. Turns predict the speed of long runs only roughly, so the first round
- * includes all candidates that are nearly as fast as the best. Later rounds include fewer and closer
- * candidates, the best so far. */
+/* Blocks are long runs that keep the GPU busy. The order of candidates is reversed in every other round, so that most
+ * of a drift cancels out. Turns predict the speed of long runs only roughly, so the first round includes all
+ * candidates that are nearly as fast as the best one. Later rounds include only the best candidates so far, and fewer
+ * of them. */
 enum { ROUNDS = 4 };
 typedef struct Entry {
-    int most;    /* number of bitwise equal candidates, and of all */
-    double near; /* largest time as a multiple of the fastest time so far */
+    int most;    /* number of bitwise equal candidates, and number of all candidates */
+    double near; /* maximum time, as a multiple of the fastest time so far */
 } Entry;
 static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
-static const double HEAT_MS = 400;  /* until clocks and temperature of an idle GPU have settled */
-static const double REHEAT_MS = 80; /* the same for a GPU that was hot less than IDLE_S ago */
+static const double HEAT_MS = 400;  /* time until clocks and temperature of an idle GPU have settled */
+static const double REHEAT_MS = 80; /* the same time for a GPU that was hot less than IDLE_S ago */
 static const double IDLE_S = 1;
-static const double SETTLE_MS = 30, BLOCK_MS = 50; /* the parts of a block: not measured, then measured */
+/* the parts of a block: SETTLE_MS is not measured, and BLOCK_MS is measured */
+static const double SETTLE_MS = 30, BLOCK_MS = 50;
 
 static const double WORTHWHILE = 0.995; /* smaller gains over the first candidate are noise */
 
 typedef struct Candidate {
     GemmAlgo algo;
     bool runs, same_bits, finalist;
-    double turn[TURNS], ms; /* milliseconds per run: of each turn; mean of the blocks */
+    double turn[TURNS], ms; /* milliseconds per run: of each turn, and the mean of the blocks */
 } Candidate;
 
 /* ---- turns ---- */
 
-/* An algorithm is excluded if a second run is not bitwise equal to the first. */
+/* Tries all algorithms. An algorithm is excluded if a second run is not bitwise equal to the first. */
 static void try_all(GemmBench *b, Candidate *all, int n) {
     unsigned long long first = 0, one, two;
     for (int i = 0; i < n; i++) {
@@ -58,7 +58,7 @@ static void try_all(GemmBench *b, Candidate *all, int n) {
     }
 }
 
-/* The number of runs that need `ms` together if each needs `once`. */
+/* Returns the number of runs that need `ms` together if each run needs `once`. */
 static int runs_in(double ms, double once) { return (int)ceil(ms / fmax(once, 1e-4)); }
 
 static void turn(GemmBench *b, Candidate *x, int number) {
@@ -108,7 +108,7 @@ static void keep_best(Candidate *all, int n, Entry entry) {
     for (int i = 0; i < n; i++) all[i].finalist &= chosen[i];
 }
 
-/* Keeps the GPU busy until it is hot. It may still be hot from the previous GEMM. */
+/* Keeps the GPU busy until it is hot. The GPU may still be hot from the previous GEMM. */
 static void heat(GemmBench *b, const GemmState *s, const Candidate *by) {
     const bool hot = s->hot_ns && (double)(clock_ns() - s->hot_ns) < IDLE_S * 1e9;
     gemm_bench_take(b, &by->algo);
@@ -174,7 +174,7 @@ static bool tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g, Gemm
     return true;
 }
 
-/* A record without measurements, for a rank that lacks memory for them. The choice that keeps results bitwise
+/* Returns a record without measurements, for a rank that lacks memory for them. The choice that keeps results bitwise
  * equal is still the same as on other ranks. */
 static const GemmRecord *unmeasured(const GemmPlan *p, GemmRecord *r) {
     memset(r, 0, sizeof *r);
@@ -200,7 +200,7 @@ void gemm_tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g) {
     }
     CHECK(kept || by != GEMM_TUNING_FASTEST,
           "%s: --gemm-tuning fastest needs a folder for its choices that can be locked and written "
-          "(ISOTRON_CACHE_DIR), or ranks would differ",
+          "(ISOTRON_CACHE_DIR), because the choices of ranks would differ otherwise",
           g->op);
     gemm_describe(p, p->algo.fused);
     gemm_store_close(&store);

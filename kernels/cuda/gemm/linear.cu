@@ -1,7 +1,7 @@
-/* The ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w (or that of
- * pre), dw = dy^T x, dbias = sum of dy. The op `bias` is y = x + bias. y and act are written; dx (without pre), dw and
- * dbias are written or accumulated. dbias is summed in two stages: over chunks of rows, then over the chunks in order.
- * If the order is fixed, it is summed as on the CPU. */
+/* Computes the ops of kernels/cpu/linear.c: y = x w^T + bias over the last dimension, and its gradients dx = dy w (or
+ * the gradient of pre), dw = dy^T x, dbias = sum of dy. The op `bias` is y = x + bias. y and act are written; dx
+ * (without pre), dw and dbias are written or accumulated. dbias is summed in two stages: over chunks of rows, then
+ * over the chunks in order. If the order is fixed, dbias is summed as on the CPU. */
 #include "kernels/cuda/gemm/gemm.cuh"
 extern "C" {
 #include "kernels/cuda/gemm/linear_algos.h"
@@ -33,7 +33,7 @@ static Gemm forward(const Call *c) {
 static Gemm dgrad(const Call *c) {
     const Tensor *dy = c->in[0], *w = c->in[1];
     Gemm g = {};
-    CHECK(!c->in[2] || !accumulates(c->out[0]), "linear_dgrad: the gradient of pre is written, not added to");
+    CHECK(!c->in[2] || !accumulates(c->out[0]), "linear_dgrad: the gradient of pre cannot be accumulated");
     g.op = "linear_dgrad";
     g.fixed_order = fixed_order(c);
     g.m = tensor_rows(dy), g.n = w->dim[1], g.k = w->dim[0];
@@ -140,8 +140,8 @@ static __global__ void sum_samples(Cells dy, int64_t s, int64_t b, int64_t n, Ce
     }
 }
 
-/* The number of chunks: as many as keep a GPU busy, if there are enough rows, but not more than can be summed
- * in a single stage. */
+/* Returns the number of chunks. If there are enough rows, the chunks keep a GPU busy, but a single stage must be able
+ * to sum them. */
 static int64_t chunks_of(int64_t rows, int64_t n, int vector) {
     const int64_t wide = ceil_div(n, LANES * vector);
     return std::max<int64_t>(1, std::min({ceil_div(1024, wide), ceil_div(rows, 8 * LINES), (int64_t)128}));
@@ -187,7 +187,7 @@ size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order) {
     return chunks > 1 ? (size_t)(chunks * n) * (dy->dtype == F64 ? sizeof(double) : sizeof(float)) : 0;
 }
 
-/* There is no dw if the weight is not trained. */
+/* dw is NULL if the weight is not trained. */
 extern "C" void cuda_linear_wgrad(const Call *c) {
     if (c->out[0])
         run(c, wgrad(c));
@@ -209,7 +209,7 @@ extern "C" int linear_take_algo(const OpDef *op, const Call *c, int n) {
 
 /* ---- bias ---- */
 
-/* Each thread processes the same columns of one row after the other. */
+/* Each thread processes the same columns, one row after the other. */
 template <typename T, int N>
 static __global__ void __launch_bounds__(THREADS)
     add_bias(const T *x, const T *bias, T *y, int64_t rows, int64_t n) {
@@ -247,8 +247,9 @@ void rows_plus_bias(cudaStream_t stream, DType dtype, const void *x, const void 
 
 extern "C" void cuda_bias(const Call *c) {
     const Tensor *x = c->in[0], *bias = c->in[1], *y = c->out[0];
-    CHECK(x->dtype == y->dtype && bias->dtype == y->dtype, "bias: x is %s, the bias %s, the output %s",
-          dtype_name((DType)x->dtype), dtype_name((DType)bias->dtype), dtype_name((DType)y->dtype));
+    CHECK(x->dtype == y->dtype && bias->dtype == y->dtype,
+          "bias: x is %s, the bias is %s, and the output is %s", dtype_name((DType)x->dtype),
+          dtype_name((DType)bias->dtype), dtype_name((DType)y->dtype));
     rows_plus_bias(stream_of(c), (DType)y->dtype, x->data, bias->data, y->data, tensor_rows(x),
                    tensor_width(x));
 }

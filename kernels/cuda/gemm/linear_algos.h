@@ -1,9 +1,9 @@
-/* Selects one of cuBLASLt's algorithms for the GEMMs of linear layers. For tests only. */
+/* Selects one of cuBLASLt's algorithms for the GEMMs of linear layers. Only tests use this function. */
 #pragma once
 
 #include "tensor/call.h"
 
-/* Makes further calls of linear, linear_dgrad or linear_wgrad with the same GEMM as this call use algorithm
- * n, as if it had been measured to be the fastest. Returns the fused epilogues as a sum of 1 (bias), 2
- * (activation), 4 (dbias) and 8 (derivative of the activation), or -1 if there is no algorithm n. */
+/* Makes all later calls of linear, linear_dgrad or linear_wgrad with the GEMM of this call use algorithm n, as if it
+ * had been measured to be the fastest. Returns the fused epilogues as a sum of 1 (bias), 2 (activation), 4 (dbias)
+ * and 8 (derivative of the activation), or -1 if there is no algorithm n. */
 int linear_take_algo(const OpDef *, const Call *, int n);

@@ -1,6 +1,5 @@
-/* Computes the op of kernels/cpu/linear_heads.c, in a fixed order of summation (ordered_gemm.cuh). Generation
- * has few rows, so reading the weights takes most of the time. A tile has 64 outputs of 16 rows. y is
- * written. */
+/* Computes the op of kernels/cpu/linear_heads.c, in a fixed order of summation (ordered_gemm.cuh). Generation has few
+ * rows, so most of the time is needed to read the weights. A tile consists of 64 outputs of 16 rows. y is written. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 
 enum { OUTPUTS = 64, ROWS = 16 };
@@ -10,7 +9,7 @@ struct HeadStrides {
     int64_t x, w, y;
 };
 
-/* g: y^T = op(w) x^T of the first head */
+/* g is y^T = op(w) x^T for the first head. */
 template <typename R>
 static __global__ void __launch_bounds__(ORDERED_THREADS)
     multiply_heads(OrderedGemm g, HeadStrides step, int64_t across) {
@@ -31,7 +30,7 @@ extern "C" void cuda_linear_heads(const Call *c) {
     const HeadStrides step = {x->stride[3], w->stride[0], y->stride[3]};
     const int64_t across = ceil_div(g.n, ROWS), tiles = ceil_div(g.m, OUTPUTS) * across;
     if (!tensor_count(y)) return;
-    CHECK(tiles <= INT32_MAX && x->dim[3] <= UINT16_MAX, "linear_heads: %lld heads of %lld rows",
+    CHECK(tiles <= INT32_MAX && x->dim[3] <= UINT16_MAX, "linear_heads: %lld heads of %lld rows are too many",
           (long long)x->dim[3], (long long)g.n);
     const dim3 grid((unsigned)tiles, (unsigned)x->dim[3]);
     REAL_SWITCH(x->dtype, multiply_heads<R><<<grid, ORDERED_THREADS, 0, stream_of(c)>>>(g, step, across));

@@ -1,27 +1,27 @@
 /* Runs GEMMs in which every element is a single chain of multiply-adds in the order of its terms, as in
- * kernels/cpu/tile.h. So an element does not depend on the shape of the GEMM, and is bitwise equal to the
- * CPU's. Operands may have any types. */
+ * kernels/cpu/tile.h. An element therefore does not depend on the shape of the GEMM, and is bitwise equal to that of
+ * the CPU. Operands may have any types. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
-/* c [m,n] = a b (+ c, or + bias). Element (i,p) of a is at a_at + i * a_row + p * a_col, (p,j) of b at b_at +
- * p * b_row + j * b_col. Each of a and b must have a stride of 1. Row i multiplies the bias, which begins at bias_at, by
- * element scale_at + i of `scale`. */
+/* c [m,n] = a b (+ c, or + bias). Element (i,p) of a is at a_at + i * a_row + p * a_col, and element (p,j) of b is at
+ * b_at + p * b_row + j * b_col. Both a and b must have a stride of 1. Row i multiplies the bias, which begins at
+ * bias_at, by element scale_at + i of `scale`. */
 struct OrderedGemm {
-    Cells a, b, c, bias, scale; /* if bias.data is NULL, there is no bias; if scale.data is NULL, the factors
-                                   are 1 */
+    /* bias.data is NULL if there is no bias; scale.data is NULL if the factors are 1 */
+    Cells a, b, c, bias, scale;
     int64_t a_at, a_row, a_col, b_at, b_row, b_col, c_at, c_row, c_col, bias_at, scale_at;
     int64_t m, n, k;
-    bool add, bias_of_rows; /* bias_of_rows: the bias has one element per row of c; otherwise, it has one per
-                               column */
+    /* bias_of_rows: the bias has one element per row of c; otherwise, one per column */
+    bool add, bias_of_rows;
 };
 
 enum { ORDERED_THREADS = 256, ORDERED_DEPTH = 16, ORDERED_PAD = 4 };
 
-/* A thread's share of a tile of an operand, `height` lines times ORDERED_DEPTH terms; elements outside the
- * operand are zeros. Adjacent threads load adjacent elements: of one line if its terms are contiguous, else
- * of adjacent lines. */
+/* A thread's share of a tile of an operand, which has `height` lines of ORDERED_DEPTH terms. Elements outside of the
+ * operand are 0. Adjacent threads load adjacent elements: of one line if its terms are contiguous, otherwise of
+ * adjacent lines. */
 template <int height> struct Share {
     static constexpr int COUNT = height * ORDERED_DEPTH / ORDERED_THREADS;
     bool along;
@@ -53,7 +53,8 @@ template <int height> struct Share {
  * computes ROWS x COLUMNS elements. */
 template <typename R, int HEIGHT, int WIDTH, int ROWS, int COLUMNS>
 __device__ __forceinline__ void ordered_tile(const OrderedGemm &g, int64_t i0, int64_t j0) {
-    static_assert(HEIGHT / ROWS * (WIDTH / COLUMNS) == ORDERED_THREADS, "every thread has its elements");
+    static_assert(HEIGHT / ROWS * (WIDTH / COLUMNS) == ORDERED_THREADS,
+                  "every thread must have the same number of elements");
     __shared__ alignas(32) R a[ORDERED_DEPTH][HEIGHT + ORDERED_PAD];
     __shared__ alignas(32) R b[ORDERED_DEPTH][WIDTH + ORDERED_PAD];
     const Share<HEIGHT> a_share = {g.a_col == 1};
