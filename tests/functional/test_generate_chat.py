@@ -88,20 +88,24 @@ whole = expected(["The loss"], *GREEDY)
 talk = Talk(*GREEDY, "--stop", whole[6:9])
 assert talk.say("The loss") == whole[:whole.index(whole[6:9])] + "\n"
 talk.end(b"\x04")  # the end of the input
-talk = Talk("--temperature", 0, "--termination-id", -1)
-assert len(talk.say("The loss")) > len(whole) and talk.say("and more") == "" and talk.say("/clear") == ""
-assert talk.say("The loss").startswith(whole)
-told = talk.end(b"/exit\n")
-assert "note: the answer ends because the context of 160 tokens is full" in told, told
-found = re.search(r"the conversation has (\d+) tokens, and the model has room for 160 with an answer: /clear", told)
-assert found and int(found[1]) >= 160, told
+for words in [], ["--tokens-to-generate", 155]:  # more tokens than fit
+    talk = Talk("--temperature", 0, "--termination-id", -1, *words)
+    assert len(talk.say("The loss")) > len(whole) and talk.say("and more") == "" and talk.say("/clear") == ""
+    assert talk.say("The loss").startswith(whole)
+    told = talk.end(b"/exit\n")
+    assert "note: the answer ends because the context of 160 tokens is full" in told, told
+    found = re.search(r"the conversation has (\d+) tokens, and the model has room for 160 with an answer: /clear", told)
+    assert found and int(found[1]) >= 160, told
 talk = Talk("--temperature", 0, "--termination-id", -1, "--inference-dynamic-batching-buffer-size-gb", 1e-6)
 assert talk.say("The loss").startswith(whole)
 assert "context of 64 tokens is full" in talk.end(b"/exit\n")
 DRAWN = ["--tokens-to-generate", 8, "--temperature", 2, "--random-seed", 3]
 talk = Talk(*DRAWN)
-assert talk.say("The loss") == expected(["The loss"], *DRAWN) + "\n"
+answers = [talk.say("The loss") + talk.say("/clear") for _ in range(3)]
 talk.end(b"/exit\n")
+said = isotron("generate", *BASICS, *DRAWN, "--prompt", *[render(["The loss"])] * 3)  # each with other random numbers
+drawn = re.findall(r"^--- \d\n.*?assistant:(.*?\n)(?=\n---|  successfully)", said, re.M | re.S)
+assert answers == drawn and len({*answers}) == 3, (answers, said)
 
 # Without a terminal there is no "> ". Text that is not UTF-8 is refused, and the conversation goes on.
 done = subprocess.run([*map(str, [PROGRAM, "generate", *BASICS, "--interactive", *GREEDY, *OPTIONS])],

@@ -1,6 +1,7 @@
 """`isotron plan` reports the same memory as pretrain, plans runs of any size, and finds the smallest layouts that
 fit."""
 import itertools
+import re
 
 from harness import *
 
@@ -163,13 +164,16 @@ MODEL = [*CONFIG, "--num-layers", 4, "--global-batch-size", 16]
 for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
     memory = share * plan(*model)["plan"]["memory"][0]["total"] / 2**30
     said = plan(*model, "--search", "--device-memory-gib", memory)
-    found = said["search"]
+    found, order = said["search"], []
     assert len(found) == 8 and "does not fit" in said["printed"] and found[0]["options"] in said["printed"]
     assert said["searched"]["all"], said["printed"]
     assert f"searched {said['searched']['layouts']} layouts: " in said["printed"], said["printed"]
     for layout in found:
         again = plan(*model, *layout["options"].split())["plan"]
         assert max(m["total"] for m in again["memory"]) == layout["bytes"] <= memory * 2**30, layout
+        recomputes = re.search(r"--recompute-granularity (\S+)", layout["options"])
+        level = ["selective", "full"].index(recomputes[1]) + 1 if recomputes else 0
+        order.append((layout["ranks"], level, again["layout"]["zero"], int(100 * again["bubble"])))
         faster = lambda p: (int(100 * p["bubble"]), -p["batch"]["micro"])
         # of 4 layers
         for chunks, micro in itertools.product((1, 2) if again["layout"]["pipeline"] == 2 else (1,), (1, 2, 4, 8)):
@@ -179,6 +183,7 @@ for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
                              "--num-virtual-stages-per-pipeline-rank", chunks)["plan"]
                 is_larger = max(m["total"] for m in other["memory"]) > memory * 2**30
                 assert is_larger or faster(other) >= faster(again), (layout, chunks, micro)
+    assert order == sorted(order) and {f["ranks"] for f in found} == {found[0]["ranks"]}, order
     smallest = found[0]["ranks"]
     assert 2 <= smallest <= 16, smallest
     zero = ([], ["--use-distributed-optimizer"], [*FSDP, "optim_grads"], [*FSDP, "optim_grads_params"])

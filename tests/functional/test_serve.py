@@ -356,8 +356,10 @@ for path, valid in (COMPLETE, model), ("/api", MEGATRON), ("/tokenize", {"prompt
     got, _, text = server.request(call.upper(), path, {**nothing, **valid})
     assert got == 200, (path, text)
 
+server.idle()  # so that the passes of earlier requests are counted
 before = server.metrics()
 server.post(COMPLETE, prompt="a" * 31, max_tokens=1)
+server.idle()
 after = server.metrics()  # a pass has at most 20 tokens
 assert after["num_passes_total"] - before["num_passes_total"] == 2, (before, after)
 assert after["prompt_tokens_total"] - before["prompt_tokens_total"] == 31, (before, after)
@@ -394,6 +396,8 @@ given = server.post("/tokenize", messages=messages, chat_template="{{ messages[0
 assert given == server.post("/tokenize", prompt="The\nloss", add_special_tokens=False)["tokens"], given
 info = json.loads(server.request("GET", "/tokenizer_info")[2])
 assert info["bos_token"] == "<s>" and info["max_model_len"] == 256, info
+for limits in {"max_completion_tokens": 4}, {"max_completion_tokens": 4, "max_tokens": 9}, {"max_tokens": 4}:
+    assert server.post(CHAT, messages=messages, ignore_eos=True, **limits)["usage"]["completion_tokens"] == 4, limits
 seen, special = set(), False
 for seed in range(8):
     ask = {"max_tokens": 60, "seed": seed, "temperature": 2}
@@ -469,4 +473,14 @@ for prompt in "The loss", "<s><s>The loss", "":
     told = put(prompts=[prompt], tokens_to_generate=0, logprobs=True, add_BOS=True)
     assert told["segments"][0][0] == "<s>" and "<s>" not in told["segments"][0][1:], told
     assert told["text"] == [prompt], told
+server.end()
+
+# Several bytes have the text U+FFFD, of which the likeliest is in the map.
+saved = WORK / "random"
+isotron("pretrain", "--config", WORK / "run.conf", "--mock-data", "--save", saved, "--train-iters", 1, "--lr", 0,
+        "--lr-warmup-iters", 0)
+server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.01)
+tops = [server.post(COMPLETE, prompt="The ", max_tokens=1, temperature=0, logprobs=n)["choices"][0]["logprobs"]
+        ["top_logprobs"][0] for n in range(1, 21)]
+assert all(a.items() <= b.items() for a, b in zip(tops, tops[1:])) and len(tops[-1]) < 20, tops
 server.end()

@@ -218,12 +218,16 @@ static void suspend(SignalRun *run, Fleet *f) {
 }
 
 static void run_requests(SignalRun *run, Fleet *f) {
+    int64_t steps = 0;
     for (int64_t i = 0, busy = 1; busy || i < REQUESTS; i++) {
         if (i < REQUESTS) assert_ok(fleet_add(f, &run->c->request[i]));
         if (run->weights && i == REQUESTS / 2) assert_ok(fleet_signal(f, SIGNAL_WEIGHTS));
         if (!run->weights && i % 9 == 5) suspend(run, f);
-        busy = fleet_step(f, take_stamped, run);
+        steps += busy = fleet_step(f, take_stamped, run);
     }
+    /* The replicas run their passes of a step at the same time. */
+    const int64_t passes = fleet_counts(f).passes;
+    assert_true(passes > 0 && (!run->weights || passes <= steps));
 }
 
 static void load(void *registry) { registry_init(registry, NEW_SEED); }
