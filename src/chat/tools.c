@@ -10,21 +10,27 @@ struct ToolFormat {
     const char *sign; /* a template that contains this text has this format */
     /* markers around calls; `end` is NULL if calls continue to the end of the text */
     const char *begin, *end;
-    bool bare; /* whether a text that begins with { is also a call */
+    bool bare;                              /* whether a text that begins with { is also a call */
+    const char *arguments, *before, *after; /* of ToolShape */
 };
 
 /* The formats. The first format whose sign a template contains applies. */
 static const ToolFormat FORMATS[] = {
-    {"<tool_call>", "<tool_call>", "</tool_call>", false},       /* Hermes, Qwen */
-    {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, false},               /* Mistral */
-    {"<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", false}, /* Granite, which omits the end; Phi */
-    {"ipython", "<|python_tag|>", NULL, true},                   /* Llama 3 */
+    {"<tool_call>", "<tool_call>", "</tool_call>", false, "arguments", "\n", "\n"}, /* Hermes, Qwen */
+    {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, false, "arguments", "[", "]"},           /* Mistral */
+    {"<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", false, "arguments", "[",
+     "]"},                                                           /* Granite, which omits the end; Phi */
+    {"ipython", "<|python_tag|>", NULL, true, "parameters", "", ""}, /* Llama 3 */
 };
 
 const ToolFormat *tool_format(const char *template, size_t n) {
     for (size_t i = 0; i < sizeof FORMATS / sizeof *FORMATS; i++)
         if (memmem(template, n, FORMATS[i].sign, strlen(FORMATS[i].sign))) return &FORMATS[i];
     return NULL;
+}
+
+ToolShape tool_shape(const ToolFormat *f) {
+    return (ToolShape){f->bare ? "" : f->begin, f->before, f->arguments, f->after, f->end ? f->end : ""};
 }
 
 /* ---- calls ---- */

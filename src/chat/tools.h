@@ -12,6 +12,13 @@ typedef struct ToolFormat ToolFormat;
 /* Returns the format of calls that a chat template describes, or NULL if it describes no known format. */
 const ToolFormat *tool_format(const char *template, size_t n);
 
+/* How a text has one call: begin, before, {"name": NAME, arguments: VALUE}, after, end. The markers `begin` and `end` are
+ * empty if there is none. */
+typedef struct ToolShape {
+    const char *begin, *before, *arguments, *after, *end;
+} ToolShape;
+ToolShape tool_shape(const ToolFormat *);
+
 /* Separates the content and the calls of a text that arrives in parts. The concatenated results do not depend on the
  * division into parts. */
 typedef struct ToolText {

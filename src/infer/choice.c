@@ -20,7 +20,7 @@ static bool may_end(const Live *live, int64_t at) {
 }
 
 bool choice_is_made(const Live *live, int64_t at) {
-    return !sampling_adjusts(&live->request.sampling) && may_end(live, at);
+    return !sampling_adjusts(&live->request.sampling) && !live->grammar && may_end(live, at);
 }
 
 static double uniform_of(const Request *r, int64_t at) {
@@ -41,12 +41,36 @@ double choice_logprob_of(const Engine *e, const Chosen *c, int32_t token) {
     return c->sum && c->token == token ? choice_logprob(c, vocab) : sampling_logprob(e->row, vocab, token);
 }
 
+static bool is_end(const Live *live, int64_t id) {
+    return engine_ends(live->request.ends, live->request.n_ends, id);
+}
+
+bool choice_is_complete(const Live *live) {
+    bool complete = false;
+    const int64_t n = live->n - live->n_first;
+    if (live->grammar) grammar_next(live->grammar, live->tokens + live->n_first, n, n, &complete);
+    return complete;
+}
+
+/* Excludes tokens that the grammar does not allow. All end tokens are allowed if the text may end. Tokens from live->n on are
+ * drafts. */
+static void keep_grammar(Engine *e, const Live *live, int64_t at) {
+    bool complete;
+    const int64_t n = at - live->n_first, settled = smaller(at, live->n) - live->n_first;
+    const bool *next = grammar_next(live->grammar, live->tokens + live->n_first, n, settled, &complete);
+    for (int64_t i = 0; i < e->model->plan.vocab; i++) {
+        const bool allowed = i < e->limits.vocabulary->size && next[i];
+        if (!allowed && !(complete && is_end(live, i))) e->scratch[i] = -INFINITY;
+    }
+}
+
 /* Copies the logits in e->row to e->scratch, and applies what the request adds to those of token `at`. */
 static void adjust(Engine *e, const Live *live, int64_t at) {
     const Request *r = &live->request;
     const int64_t vocab = e->model->plan.vocab;
     memcpy(e->scratch, e->row, (size_t)vocab * sizeof *e->scratch);
     sampling_adjust(&r->sampling, live->tokens, at, live->n_first, e->scratch, vocab);
+    if (live->grammar) keep_grammar(e, live, at);
     if (may_end(live, at)) return;
     for (int64_t i = 0; i < r->n_ends; i++)
         if (r->ends[i] >= 0 && r->ends[i] < vocab) e->scratch[r->ends[i]] = -INFINITY;

@@ -66,11 +66,12 @@ void request_copy(Request *r) {
     r->ends = mem_copy(r->ends, (size_t)r->n_ends * sizeof *r->ends);
     sampling_copy(&r->sampling);
     r->salt = mem_copy(r->salt, (size_t)r->n_salt);
+    r->grammar = mem_copy(r->grammar, (size_t)r->n_grammar * sizeof *r->grammar);
 }
 
 void request_free(Request *r) {
     sampling_free(&r->sampling);
-    free((void *)r->prompt), free((void *)r->ends), free((void *)r->salt);
+    free((void *)r->prompt), free((void *)r->ends), free((void *)r->salt), free((void *)r->grammar);
 }
 
 static void live_free(Engine *e, Live *live) {
@@ -78,6 +79,7 @@ static void live_free(Engine *e, Live *live) {
     pages_release(e->encoder_pages, &live->encoder_pages);
     free(live->pages.page), free(live->encoder_pages.page);
     request_free(&live->request);
+    grammar_free(live->grammar);
     free(live->tokens), free(live);
 }
 
@@ -137,6 +139,9 @@ Err engine_add(Engine *e, const Request *r) {
     *live = (Live){.request = *r, .n = has_encoder(e) ? 1 : r->n, .added_ns = clock_ns(), .waited_ns = -1};
     live->n_first = live->n;
     request_copy(&live->request);
+    CHECK(!r->n_grammar || (e->limits.vocabulary && !r->min_new_tokens && !r->steered),
+          "request %lld has a grammar", (long long)r->id);
+    if (r->n_grammar) live->grammar = grammar_new(r->grammar, r->n_grammar, e->limits.vocabulary);
     live->tokens = mem_zero((size_t)(live->n + r->max_new_tokens + 1), sizeof *live->tokens);
     memcpy(live->tokens, has_encoder(e) ? &r->start : r->prompt, (size_t)live->n * sizeof *live->tokens);
     list_insert(&e->waiting, e->waiting.n, live);
@@ -300,7 +305,7 @@ static void report(Engine *e, const Live *live, EngineEvent event, const Chosen 
 }
 
 static void finish(const Engine *e, Live *live, Finish why, EngineSink *sink, void *arg) {
-    EngineEvent event = {.kind = EVENT_END, .index = live->n, .finish = why};
+    EngineEvent event = {.kind = EVENT_END, .index = live->n, .token = -1, .finish = why};
     stamp(e, live, &event);
     live->ended = true;
     sink(arg, &event);
@@ -316,7 +321,7 @@ static void append(Engine *e, Live *live, const Chosen *made, EngineSink *sink, 
     if (live->n - live->n_first < r->max_new_tokens) {
         const int32_t token = choice_token(e, live, live->n, made);
         if (token < 0) {
-            finish(e, live, FINISH_NONE, sink, arg);
+            finish(e, live, choice_is_complete(live) ? FINISH_STOP : FINISH_NONE, sink, arg);
             return;
         }
         EngineEvent event = {.kind = EVENT_TOKEN, .index = live->n, .token = token};

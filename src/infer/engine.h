@@ -9,6 +9,7 @@
 #pragma once
 
 #include "base/err.h"
+#include "infer/grammar.h"
 #include "infer/sampling.h"
 #include "models/cache.h"
 
@@ -30,6 +31,7 @@ typedef struct EngineLimits {
     bool shares_prefixes;         /* requests that begin with the same tokens share pages */
     bool no_graphs;               /* do not record CUDA graphs of passes */
     Speculation speculation;      /* the model must have no encoder */
+    const Vocabulary *vocabulary; /* for requests with a grammar; may be NULL */
 } EngineLimits;
 
 typedef struct Request {
@@ -48,6 +50,9 @@ typedef struct Request {
                              computed */
     const char *salt;     /* [n_salt]; copied. Requests share pages only with requests of the same salt */
     int64_t n_salt;
+    const GrammarNode *
+        grammar; /* [n_grammar] the texts that may be generated (infer/grammar.h); copied. n_grammar 0: all */
+    int64_t n_grammar; /* otherwise, the engine needs a vocabulary, and the request has no min_new_tokens */
     bool steered;      /* the caller chooses each new token, with engine_continue. It has no drafts */
     int64_t likeliest; /* events also report this many most likely tokens; at most the vocabulary */
 } Request;
@@ -57,7 +62,7 @@ void request_copy(Request *);
 void request_free(Request *);
 
 typedef enum Finish {
-    FINISH_STOP,   /* an end token */
+    FINISH_STOP,   /* an end token, or the grammar allows no further one */
     FINISH_LENGTH, /* max_new_tokens */
     FINISH_NAN,    /* the model's logits are not finite */
     FINISH_NONE,   /* no token is allowed */
@@ -73,7 +78,7 @@ typedef enum EngineEventKind {
 typedef struct EngineEvent {
     EngineEventKind kind;
     int64_t id, index;
-    int32_t token;                /* for EVENT_END, the end token of FINISH_STOP */
+    int32_t token;                /* for EVENT_END, the end token of FINISH_STOP, or -1 */
     double logprob;               /* under the unmodified distribution; 0 if it is not reported */
     const LikelyToken *likeliest; /* [n_likeliest] for the position of `token`, during the call; or NULL */
     int64_t n_likeliest;          /* 0 or Request.likeliest */

@@ -18,9 +18,10 @@ typedef struct Live {
     int64_t n, n_first, computed;
     int64_t known; /* number of the prompt's log-probabilities that were reported */
     PageList pages, encoder_pages;
-    int64_t named;   /* number of leading pages that have names */
-    uint64_t before; /* PageName.before of the next page */
-    bool encoded;    /* whether the encoder's rows are in the pool */
+    int64_t named;          /* number of leading pages that have names */
+    uint64_t before;        /* PageName.before of the next page */
+    bool encoded;           /* whether the encoder's rows are in the pool */
+    GrammarReader *grammar; /* NULL: the request has no grammar */
     bool ended;
     int64_t added_ns, waited_ns, cached; /* as in EngineEvent; waited_ns -1: it was never admitted */
     int64_t drafts;   /* number of drafts that the current pass checks, which follow the n tokens */
@@ -116,6 +117,8 @@ bool choice_is_made(const Live *, int64_t at);
 int32_t choice_token(Engine *, const Live *, int64_t at, const Chosen *made);
 /* The log-probability of a token: from the choice if it is that token and has a sum, otherwise from e->row. */
 double choice_logprob_of(const Engine *, const Chosen *, int32_t token);
+/* Whether the text of a request with a grammar may end before its next token. */
+bool choice_is_complete(const Live *);
 
 /* Computes the drafts of the shares that have some (speculation.c). */
 void speculation_draft(Engine *);

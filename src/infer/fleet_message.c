@@ -77,6 +77,7 @@ static void request(Words *w, Request *r) {
     INTEGER(w, r->logprobs);
     INTEGER(w, r->prompt_logprobs);
     ARRAY(w, r->salt, r->n_salt);
+    ARRAY(w, r->grammar, r->n_grammar);
     INTEGER(w, r->likeliest);
 }
 

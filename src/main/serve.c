@@ -19,6 +19,7 @@
 #include "run/launch.h"
 #include "run/model_run.h"
 #include "run/source.h"
+#include "server/constraint.h"
 #include "server/http.h"
 
 enum {
@@ -33,6 +34,7 @@ static const int64_t NS_PER_S = 1000000000;
 typedef struct ServeJob {
     Setup setup, draft;
     Chat *chat;
+    Vocabulary *vocabulary;
     Err no_chat;
     int64_t *ends, n_ends;
 } ServeJob;
@@ -41,8 +43,9 @@ typedef struct ServeJob {
 
 /* Sets the limits of the engine. The pool of a replica has pages for all requests that the replica may run, or the
  * number of pages that fit into its memory. All ranks must call this function, and all ranks get the same result. */
-static Err find_limits(const Config *c, const ModelRun *r, const Speculation *speculation,
+static Err find_limits(const ServeJob *j, const ModelRun *r, const Speculation *speculation,
                        EngineLimits *out) {
+    const Config *c = &j->setup.config;
     const int64_t page = c->inference_dynamic_batching_block_size,
                   requests = i64_or(c->inference_dynamic_batching_max_requests, REQUESTS),
                   each = engine_pages(r->model->plan.limit, page);
@@ -69,7 +72,8 @@ static Err find_limits(const Config *c, const ModelRun *r, const Speculation *sp
                           .requests = requests,
                           .tokens = tokens,
                           .shares_prefixes = true,
-                          .speculation = *speculation};
+                          .speculation = *speculation,
+                          .vocabulary = j->vocabulary};
     return ERR_OK;
 }
 
@@ -175,7 +179,7 @@ static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits
 static Err serve_model(ServeJob *j, const ModelRun *r, const Speculation *speculation) {
     EngineLimits limits;
     Fleet *fleet;
-    ERR_RETURN(comm_agree(r->comm, find_limits(&j->setup.config, r, speculation, &limits)));
+    ERR_RETURN(comm_agree(r->comm, find_limits(j, r, speculation, &limits)));
     ERR_RETURN(fleet_new(r->model, &r->context, &limits, &fleet));
     Err e = ERR_OK;
     if (!fleet_leads(fleet) && comm_processes() > 1) fleet_on_interrupt(fleet, interrupt_poll);
@@ -219,6 +223,7 @@ static Err serve_run(void *arg) {
     ERR_RETURN(draft_setup(s, &j->draft));
     ERR_RETURN(find_ends(j));
     j->no_chat = chat_open(s->config.tokenizer_model, s->tokenizer, &j->chat);
+    j->vocabulary = constraint_vocabulary(s->tokenizer);
     interrupt_block();
     return world_run(&s->config, serve_on_rank, j);
 }
@@ -247,6 +252,7 @@ int command_serve(int argc, char **argv) {
     }
     const int status = command_finish(&args, e, serve_run, &j);
     chat_free(j.chat);
+    vocabulary_free(j.vocabulary);
     free(j.ends);
     setup_free(s), setup_free(&j.draft);
     return status;

@@ -226,12 +226,13 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
     if (e->kind == EVENT_END && e->finish == FINISH_NONE) {
         ticket_end(ticket, c - a->choices, REASON_ABORT);
         return refuse(400, NULL, "no_token_allowed",
-                      "no token may follow %lld tokens, because of 'allowed_token_ids' or 'bad_words': "
+                      "no token may follow %lld tokens, because of 'allowed_token_ids', 'bad_words' or "
+                      "'response_format': "
                       "remove one of them",
                       (long long)e->index);
     }
     if (e->kind != EVENT_PROMPT && c->tokens >= a->ask.min_tokens) c->text.stops = &a->ask.stop;
-    if (e->kind != EVENT_END || e->finish == FINISH_STOP) {
+    if (e->kind != EVENT_END || (e->finish == FINISH_STOP && e->token >= 0)) {
         add_logprob(a, c, e, likeliest);
         if (e->kind != EVENT_PROMPT) {
             const int64_t now = clock_ns();
@@ -312,6 +313,8 @@ Request *answer_requests(const Answer *a, int64_t *n) {
                                 .n = (int64_t)p->n,
                                 .sampling = a->ask.sampling,
                                 .seed = a->seed + (uint64_t)i,
+                                .grammar = a->ask.grammar,
+                                .n_grammar = a->ask.n_grammar,
                                 .salt = a->ask.salt,
                                 .n_salt = a->ask.salt ? (int64_t)strlen(a->ask.salt) : 0,
                                 .min_new_tokens = a->ask.min_tokens,

@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "base/min_max.h"
+#include "server/constraint.h"
 
 enum { MAX_PROMPTS = 1024, MAX_STOPS = 64, MAX_STOP_BYTES = 1024, MAX_BAD_WORDS = 1024 };
 
@@ -180,14 +181,23 @@ static Refusal chat_body(const json_t *body, json_t *out) {
     return SERVED;
 }
 
+/* The name of the function that tool_choice names, or NULL. */
+static const char *chosen_function(const json_t *body) {
+    const json_t *choice = json_object_get(body, "tool_choice");
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    if (!type || strcmp(type, "function")) return NULL;
+    return json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+}
+
 /* Sets the format in which the text has calls. */
 static Refusal read_tools(const Served *served, const json_t *body, Ask *a) {
     const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
     const bool none = is_choice(body, "none");
+    const char *name = chosen_function(body);
     if (json_is_null(choice)) choice = NULL;
-    if (choice && !none && !is_choice(body, "auto"))
-        return refuse(400, "tool_choice", "unsupported",
-                      "'tool_choice' must be \"auto\" or \"none\": this server cannot force a call");
+    if (choice && !none && !is_choice(body, "auto") && !is_choice(body, "required") && !name)
+        return field_wrong("tool_choice", "\"auto\", \"none\", \"required\", or "
+                                          "{\"type\": \"function\", \"function\": {\"name\": NAME}}");
     if (!tools || json_is_null(tools))
         return choice && !none ? refuse(400, "tool_choice", NULL, "'tool_choice' needs 'tools': add them")
                                : SERVED;
@@ -195,11 +205,12 @@ static Refusal read_tools(const Served *served, const json_t *body, Ask *a) {
     if (none || !served->chat) return SERVED;
     a->tools = chat_tool_format(served->chat, json_string_value(json_object_get(body, "chat_template")));
     a->special = true; /* markers of calls may be special tokens */
-    if (a->tools) return SERVED;
-    return refuse(
-        400, "tools", "unsupported",
-        "the chat template has no format of calls that this server knows (Hermes, Llama 3, Mistral, Granite, "
-        "Phi): remove 'tools', or set 'tool_choice' to \"none\"");
+    if (!a->tools)
+        return refuse(400, "tools", "unsupported",
+                      "the chat template has no format of calls that this server knows (Hermes, Llama 3, "
+                      "Mistral, Granite, "
+                      "Phi): remove 'tools', or set 'tool_choice' to \"none\"");
+    return name || is_choice(body, "required") ? constraint_call(served, tools, name, a) : SERVED;
 }
 
 static Refusal render(const Served *served, const json_t *body, TokenList *out) {
@@ -496,6 +507,7 @@ static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t 
     REFUSE_UNLESS_SERVED(read_ends(served, out, "stop_token_ids", json_object_get(body, "stop_token_ids"),
                                    field_truth(body, "ignore_eos")));
     if (endpoint == ENDPOINT_CHAT) REFUSE_UNLESS_SERVED(read_tools(served, body, out));
+    REFUSE_UNLESS_SERVED(constraint_format(body, out));
     REFUSE_UNLESS_SERVED(endpoint == ENDPOINT_CHAT
                              ? read_messages(served, body, &out->prompts, &out->n_prompts)
                              : request_prompts(served, body, &out->prompts, &out->n_prompts));
@@ -576,5 +588,6 @@ void ask_free(Ask *a) {
     for (int64_t i = 0; i < a->n_prompts; i++) free(a->prompts[i].at);
     for (int64_t i = 0; i < a->stop.n; i++) free(a->stop.at[i]);
     json_decref(a->texts);
-    free(a->prompts), free(a->stop.at), free(a->ends), free(a->salt), sampling_free(&a->sampling);
+    free(a->prompts), free(a->stop.at), free(a->ends), free(a->salt), free(a->grammar),
+        sampling_free(&a->sampling);
 }

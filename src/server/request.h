@@ -2,6 +2,7 @@
 #pragma once
 
 #include "chat/chat.h"
+#include "infer/grammar.h"
 #include "infer/sampling.h"
 #include "server/fields.h"
 #include "server/text.h"
@@ -42,6 +43,8 @@ typedef struct Ask {
     bool ids, special;        /* the answer has token ids; its text has the names of special tokens */
     char *salt;               /* of Request, or NULL */
     const ToolFormat *tools;  /* of calls in the text, or NULL */
+    GrammarNode *grammar;     /* [n_grammar] of Request */
+    int64_t n_grammar;
     int64_t likeliest;        /* number of most likely tokens whose log-probabilities are reported */
     int64_t prompt_likeliest; /* the same for tokens of the prompt; -1: none is reported */
 } Ask;

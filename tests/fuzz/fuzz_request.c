@@ -7,9 +7,11 @@
 
 #include "base/fault.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/utf8.h"
 #include "server/answer.h"
+#include "server/constraint.h"
 
 enum { CONTEXT = 200, CHOICES = 64, ENDPOINTS = ENDPOINT_DETOKENIZE + 1 };
 
@@ -55,7 +57,35 @@ static void check_refusal(const Refusal *r) {
     json_decref(json);
 }
 
+/* Follows the grammar of a text. A text that may end is JSON, or has a call. */
+static void check_grammar(const Ask *ask) {
+    enum { LENGTH = 24 };
+    static Vocabulary *vocabulary;
+    if (!ask->grammar) return;
+    if (!vocabulary) vocabulary = constraint_vocabulary(served()->tokenizer);
+    GrammarReader *reader = grammar_new(ask->grammar, ask->n_grammar, vocabulary);
+    int32_t tokens[LENGTH];
+    Str text = {0};
+    for (int64_t n = 0; n < LENGTH; n++) {
+        bool complete;
+        const bool *next = grammar_next(reader, tokens, n, n / 2, &complete);
+        int64_t id = (int64_t)(hash64(&n, sizeof n, (uint64_t)ask->n_grammar) % (uint64_t)vocabulary->size),
+                left = vocabulary->size;
+        json_t *json =
+            complete && !ask->tools ? json_loadb(text.s, text.len, JSON_DECODE_ANY, NULL) : json_null();
+        CHECK(json, "%s is not JSON", text.s);
+        json_decref(json);
+        while (left && !next[id]) id = (id + 1) % vocabulary->size, left--;
+        if (!left) break;
+        tokens[n] = (int32_t)id;
+        str_add(&text, vocabulary->text[id].bytes, (size_t)vocabulary->text[id].n);
+    }
+    str_free(&text);
+    grammar_free(reader);
+}
+
 static void check_ask(const Ask *ask) {
+    check_grammar(ask);
     CHECK(ask->n_prompts * ask->best_of <= CHOICES && ask->n >= 1 && ask->n <= ask->best_of, "%lld choices",
           (long long)(ask->n_prompts * ask->best_of));
     const Sampling *s = &ask->sampling;
@@ -137,53 +167,65 @@ bool fuzz_one(const uint8_t *bytes, size_t n) {
     return !refusal.status;
 }
 
+static const struct {
+    Endpoint endpoint;
+    const char *body;
+} SEEDS[] = {
+    {ENDPOINT_COMPLETIONS,
+     "{\"prompt\": \"The loss\", \"max_tokens\": 9, \"temperature\": 0.5, \"top_p\": 0.9, \"top_k\": 5, "
+     "\"min_p\": 0.1, \"n\": 2, \"best_of\": 3, \"seed\": -7, \"stop\": [\"a\", \"\\u00e9\"], "
+     "\"logprobs\": 3, \"echo\": true, \"logit_bias\": {\"3\": -1.5, \"4\": 100}}"},
+    {ENDPOINT_COMPLETIONS,
+     "{\"prompt\": \"a\", \"presence_penalty\": 0.5, \"frequency_penalty\": -1, \"repetition_penalty\": "
+     "1.1, \"min_tokens\": 2, \"stop_token_ids\": [5], \"allowed_token_ids\": [5, 7, 9], \"bad_words\": "
+     "[\"loss\", \" the\"], \"prompt_logprobs\": 2, \"include_stop_str_in_output\": true}"},
+    {ENDPOINT_COMPLETIONS,
+     "{\"prompt\": [\"a\", [1, 2, 3]], \"stream\": true, \"stream_options\": {\"include_usage\": true, "
+     "\"continuous_usage_stats\": true}, \"return_token_ids\": true, \"user\": \"u\"}"},
+    {ENDPOINT_COMPLETIONS, "{\"prompt\": [4, 5], \"truncate_prompt_tokens\": 1, \"max_tokens\": 0, "
+                           "\"echo\": true, \"cache_salt\": \"s\", \"suffix\": \"\", \"model\": \"m\"}"},
+    {ENDPOINT_CHAT,
+     "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}, "
+     "{\"role\": \"assistant\", \"content\": \"b\"}], \"continue_final_message\": true, \"logprobs\": "
+     "true, \"top_logprobs\": 2, \"max_completion_tokens\": 7, \"skip_special_tokens\": false}"},
+    {ENDPOINT_CHAT,
+     "{\"messages\": [{\"role\": \"user\", \"content\": \"b <tool_call>{\\\"name\\\": \\\"f\\\", "
+     "\\\"arguments\\\": {\\\"a\\\": \\\"</tool_call>\\\"}}</tool_call>\\n<tool_call>{\\\"name\\\": "
+     "\\\"g\\\"}</tool_call>\"}], \"chat_template\": \"{{ 1 }}<tool_call>\", \"tools\": [{\"type\": "
+     "\"function\", \"function\": {\"name\": \"f\"}}], \"stream\": true}"},
+    {ENDPOINT_CHAT,
+     "{\"messages\": [{\"role\": \"user\", \"content\": \"a[TOOL_CALLS]f[ARGS]{\\\"a\\\": "
+     "1}[TOOL_CALLS][{\\\"name\\\": \\\"g\\\"}]\"}], \"chat_template\": \"{{ 1 }}[TOOL_CALLS]\", "
+     "\"tools\": "
+     "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"tool_choice\": \"auto\"}"},
+    {ENDPOINT_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"{\\\"name\\\": \\\"f\\\", "
+                    "\\\"parameters\\\": {\\\"a\\\": 1}}; {\\\"name\\\": \\\"g\\\"}\"}], "
+                    "\"chat_template\": \"{{ x }}ipython\", \"tools\": [{\"type\": \"function\", "
+                    "\"function\": {\"name\": \"f\"}}], \"chat_template_kwargs\": {\"x\": 1}}"},
+    {ENDPOINT_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
+                    "\"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": "
+                    "\"{\\\"a\\\": 1}\"}}]}, {\"role\": \"tool\", \"content\": \"3\"}], \"tools\": "
+                    "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"max_tokens\": 3}"},
+    {ENDPOINT_CHAT,
+     "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"tools\": [{\"type\": \"function\", "
+     "\"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
+     "{\"type\": \"number\"}}, \"required\": [\"a\"]}}}], \"tool_choice\": \"required\"}"},
+    {ENDPOINT_COMPLETIONS,
+     "{\"prompt\": \"a\", \"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": "
+     "{\"anyOf\": [{\"type\": [\"integer\", \"string\"]}, {\"enum\": [1.5, \"\\u00e9\", null]}, "
+     "{\"items\": "
+     "{\"$ref\": \"#\"}, \"minItems\": 1, \"maxItems\": 3}, {\"additionalProperties\": {\"const\": "
+     "true}}]}}}}"},
+    {ENDPOINT_COMPLETIONS, "{\"prompt\": \"a\", \"response_format\": {\"type\": \"json_object\"}}"},
+    {ENDPOINT_MEGATRON, "{\"prompts\": [\"The\", \"a\"], \"tokens_to_generate\": 6, \"top_k\": 1, "
+                        "\"logprobs\": true, \"add_BOS\": true, \"random_seed\": 3, \"stop_token\": 4}"},
+    {ENDPOINT_TOKENIZE, "{\"prompt\": \"The loss\", \"add_special_tokens\": true}"},
+    {ENDPOINT_TOKENIZE,
+     "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"add_generation_prompt\": false}"},
+    {ENDPOINT_DETOKENIZE, "{\"tokens\": [1, 2, 3]}"},
+};
+
 void fuzz_seeds(Corpus *c) {
-    static const struct {
-        Endpoint endpoint;
-        const char *body;
-    } SEEDS[] = {
-        {ENDPOINT_COMPLETIONS,
-         "{\"prompt\": \"The loss\", \"max_tokens\": 9, \"temperature\": 0.5, \"top_p\": 0.9, \"top_k\": 5, "
-         "\"min_p\": 0.1, \"n\": 2, \"best_of\": 3, \"seed\": -7, \"stop\": [\"a\", \"\\u00e9\"], "
-         "\"logprobs\": 3, \"echo\": true, \"logit_bias\": {\"3\": -1.5, \"4\": 100}}"},
-        {ENDPOINT_COMPLETIONS,
-         "{\"prompt\": \"a\", \"presence_penalty\": 0.5, \"frequency_penalty\": -1, \"repetition_penalty\": "
-         "1.1, \"min_tokens\": 2, \"stop_token_ids\": [5], \"allowed_token_ids\": [5, 7, 9], \"bad_words\": "
-         "[\"loss\", \" the\"], \"prompt_logprobs\": 2, \"include_stop_str_in_output\": true}"},
-        {ENDPOINT_COMPLETIONS,
-         "{\"prompt\": [\"a\", [1, 2, 3]], \"stream\": true, \"stream_options\": {\"include_usage\": true, "
-         "\"continuous_usage_stats\": true}, \"return_token_ids\": true, \"user\": \"u\"}"},
-        {ENDPOINT_COMPLETIONS, "{\"prompt\": [4, 5], \"truncate_prompt_tokens\": 1, \"max_tokens\": 0, "
-                               "\"echo\": true, \"cache_salt\": \"s\", \"suffix\": \"\", \"model\": \"m\"}"},
-        {ENDPOINT_CHAT,
-         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}, "
-         "{\"role\": \"assistant\", \"content\": \"b\"}], \"continue_final_message\": true, \"logprobs\": "
-         "true, \"top_logprobs\": 2, \"max_completion_tokens\": 7, \"skip_special_tokens\": false}"},
-        {ENDPOINT_CHAT,
-         "{\"messages\": [{\"role\": \"user\", \"content\": \"b <tool_call>{\\\"name\\\": \\\"f\\\", "
-         "\\\"arguments\\\": {\\\"a\\\": \\\"</tool_call>\\\"}}</tool_call>\\n<tool_call>{\\\"name\\\": "
-         "\\\"g\\\"}</tool_call>\"}], \"chat_template\": \"{{ 1 }}<tool_call>\", \"tools\": [{\"type\": "
-         "\"function\", \"function\": {\"name\": \"f\"}}], \"stream\": true}"},
-        {ENDPOINT_CHAT,
-         "{\"messages\": [{\"role\": \"user\", \"content\": \"a[TOOL_CALLS]f[ARGS]{\\\"a\\\": "
-         "1}[TOOL_CALLS][{\\\"name\\\": \\\"g\\\"}]\"}], \"chat_template\": \"{{ 1 }}[TOOL_CALLS]\", "
-         "\"tools\": "
-         "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"tool_choice\": \"auto\"}"},
-        {ENDPOINT_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"{\\\"name\\\": \\\"f\\\", "
-                        "\\\"parameters\\\": {\\\"a\\\": 1}}; {\\\"name\\\": \\\"g\\\"}\"}], "
-                        "\"chat_template\": \"{{ x }}ipython\", \"tools\": [{\"type\": \"function\", "
-                        "\"function\": {\"name\": \"f\"}}], \"chat_template_kwargs\": {\"x\": 1}}"},
-        {ENDPOINT_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
-                        "\"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": "
-                        "\"{\\\"a\\\": 1}\"}}]}, {\"role\": \"tool\", \"content\": \"3\"}], \"tools\": "
-                        "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], \"max_tokens\": 3}"},
-        {ENDPOINT_MEGATRON, "{\"prompts\": [\"The\", \"a\"], \"tokens_to_generate\": 6, \"top_k\": 1, "
-                            "\"logprobs\": true, \"add_BOS\": true, \"random_seed\": 3, \"stop_token\": 4}"},
-        {ENDPOINT_TOKENIZE, "{\"prompt\": \"The loss\", \"add_special_tokens\": true}"},
-        {ENDPOINT_TOKENIZE,
-         "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"add_generation_prompt\": false}"},
-        {ENDPOINT_DETOKENIZE, "{\"tokens\": [1, 2, 3]}"},
-    };
     for (size_t i = 0; i < sizeof SEEDS / sizeof *SEEDS; i++) {
         Str seed = {0};
         str_add(&seed, &(char){(char)SEEDS[i].endpoint}, 1);

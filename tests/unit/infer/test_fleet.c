@@ -14,6 +14,7 @@ static void assert_same_request(const Request *a, const Request *b) {
     assert_memory_equal(a->ends, b->ends, (size_t)a->n_ends * sizeof *a->ends);
     assert_int_equal(a->sampling.n_bias, b->sampling.n_bias);
     assert_memory_equal(a->salt, b->salt, (size_t)a->n_salt);
+    assert_memory_equal(a->grammar, b->grammar, (size_t)a->n_grammar * sizeof *a->grammar);
     assert_memory_equal(a->sampling.allowed, b->sampling.allowed,
                         (size_t)a->sampling.n_allowed * sizeof(int32_t));
     assert_memory_equal(a->sampling.bad, b->sampling.bad, (size_t)a->sampling.n_bad * sizeof(int32_t));
@@ -21,7 +22,8 @@ static void assert_same_request(const Request *a, const Request *b) {
         assert_true(a->sampling.bias[i].id == b->sampling.bias[i].id &&
                     a->sampling.bias[i].bias == b->sampling.bias[i].bias);
     Request x = *a, y = *b;
-    x.prompt = y.prompt, x.ends = y.ends, x.sampling.bias = y.sampling.bias, x.salt = y.salt;
+    x.prompt = y.prompt, x.ends = y.ends, x.sampling.bias = y.sampling.bias, x.salt = y.salt,
+    x.grammar = y.grammar;
     x.sampling.allowed = y.sampling.allowed, x.sampling.bad = y.sampling.bad;
     assert_memory_equal(&x, &y, sizeof x);
 }
@@ -30,6 +32,7 @@ TEST(a_message_has_all_fields_of_an_order) {
     static const int32_t PROMPT[] = {7, -1, 30};
     static const int64_t ENDS[] = {3, INT64_MAX};
     static const TokenBias BIAS[] = {{7, 1.5}, {9, -100}};
+    static const GrammarNode GRAMMAR[3] = {{.kind = 1, .next = -1}, {.low = 2, .other = 7}, {.high = 3}};
     Order orders[3];
     memset(orders, 0, sizeof orders); /* the padding of structs, too */
     Request *r = &orders[0].request;
@@ -40,6 +43,7 @@ TEST(a_message_has_all_fields_of_an_order) {
     r->sampling.allowed = PROMPT, r->sampling.n_allowed = 2, r->sampling.bad = PROMPT, r->sampling.n_bad = 3;
     r->min_new_tokens = 9, r->max_new_tokens = 10, r->ends = ENDS, r->n_ends = 2;
     r->salt = "salt of 17 bytes", r->n_salt = 17;
+    r->grammar = GRAMMAR, r->n_grammar = 3;
     r->logprobs = true, r->prompt_logprobs = true, r->likeliest = 12;
     orders[1].kind = ORDER_ABORT, orders[1].number = 1, orders[1].replica = 6, orders[1].request.id = 5;
     orders[2].kind = ORDER_SIGNAL, orders[2].number = 2, orders[2].signal = SIGNAL_WEIGHTS;

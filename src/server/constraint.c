@@ -1,0 +1,176 @@
+#include "server/constraint.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "server/schema.h"
+
+/* ---- the vocabulary ---- */
+
+/* Begins a text with any token that has a text, because a tokenizer may omit the blank at the beginning of a text. */
+static void begin_text(const Tokenizer *t, TextStream *text) {
+    size_t n;
+    for (int32_t id = 0; id < tokenizer_vocab_size(t); id++) {
+        text_begin(text, t, &(StopList){0}, &id, 1);
+        if (tokenizer_token_text(t, id, &n) && n && text->base) return;
+        text_free(text);
+    }
+    text_begin(text, t, &(StopList){0}, NULL, 0);
+}
+
+Vocabulary *constraint_vocabulary(const Tokenizer *t) {
+    const int32_t n = tokenizer_vocab_size(t);
+    size_t named;
+    Str bytes = {0};
+    TextStream text;
+    TokenText *texts = mem_zero((size_t)n + 1, sizeof *texts);
+    begin_text(t, &text);
+    for (int32_t id = 0; id < n; id++) {
+        const size_t begin = bytes.len;
+        if (!tokenizer_is_special(t, id) && tokenizer_token_text(t, id, &named))
+            text_piece(&text, id, &bytes);
+        texts[id].n = (int32_t)(bytes.len - begin);
+    }
+    const char *at = bytes.s ? bytes.s : "";
+    for (int32_t id = 0; id < n; at += texts[id++].n) texts[id].bytes = at;
+    Vocabulary *v = vocabulary_new(texts, n);
+    text_free(&text);
+    str_free(&bytes);
+    free(texts);
+    return v;
+}
+
+static Refusal check_length(const Ask *a, const char *field) {
+    return a->min_tokens ? refuse(400, "min_tokens", NULL,
+                                  "'min_tokens' and '%s' are mutually exclusive: remove one", field)
+                         : SERVED;
+}
+
+/* ---- formats ---- */
+
+/* Sets *schema to the schema of the format, or to NULL for any object. */
+static Refusal read_schema(const json_t *format, const json_t **schema) {
+    const char *type = json_string_value(json_object_get(format, "type")), *key;
+    json_t *named = json_object_get(format, "json_schema"), *value;
+    const bool has_schema = type && !strcmp(type, "json_schema");
+    *schema = json_object_get(named, "schema");
+    if (!has_schema && (!type || strcmp(type, "json_object")))
+        return field_wrong("response_format",
+                           "{\"type\": TYPE} with the type text, json_object or json_schema");
+    if (json_object_size(format) != 1 + (size_t)has_schema || (has_schema && !*schema))
+        return field_wrong(
+            "response_format",
+            has_schema ? "{\"type\": \"json_schema\", \"json_schema\": {\"name\": NAME, \"schema\": SCHEMA}}"
+                       : "{\"type\": \"json_object\"}");
+    json_object_foreach(named, key, value) {
+        if (strcmp(key, "name") && strcmp(key, "description") && strcmp(key, "schema") &&
+            strcmp(key, "strict"))
+            return refuse(400, "response_format", "unknown_field",
+                          "the server does not know %s in 'json_schema'", quote(key).s);
+        if (strcmp(key, "strict") ? strcmp(key, "schema") && !json_is_string(value)
+                                  : !json_is_boolean(value) && !json_is_null(value))
+            return refuse(400, "response_format", NULL, "'%s' of 'json_schema' must be %s", key,
+                          strcmp(key, "strict") ? "a string" : "true or false");
+    }
+    return SERVED;
+}
+
+Refusal constraint_format(const json_t *body, Ask *a) {
+    const json_t *format = json_object_get(body, "response_format"), *schema = NULL;
+    GrammarBuilder b;
+    if (!format || json_is_null(format)) return SERVED;
+    const char *type = json_string_value(json_object_get(format, "type"));
+    if (type && !strcmp(type, "text") && json_object_size(format) == 1) return SERVED;
+    REFUSE_UNLESS_SERVED(read_schema(format, &schema));
+    REFUSE_UNLESS_SERVED(check_length(a, "response_format"));
+    if (a->tools)
+        return refuse(400, "response_format", "unsupported",
+                      "'response_format' and 'tools' are mutually exclusive: remove one, or set "
+                      "'tool_choice' to \"none\"");
+    builder_init(&b);
+    const int32_t end = build_end(&b);
+    int32_t first = 0;
+    Refusal refusal = SERVED;
+    if (schema)
+        refusal = schema_build(&b, schema, "response_format", end, &first);
+    else
+        first = build_json(&b, RULE_OBJECT, end);
+    if (!refusal.status) a->grammar = builder_end(&b, first, &a->n_grammar);
+    builder_free(&b);
+    return refusal;
+}
+
+/* ---- calls ---- */
+
+/* A marker is one token, if the vocabulary has it. */
+static int32_t build_marker(GrammarBuilder *b, const Tokenizer *t, const char *marker, int32_t next) {
+    const int32_t token = *marker ? tokenizer_token_id(t, marker) : -1;
+    return token < 0 ? build_text(b, marker, next) : build_token(b, token, next);
+}
+
+/* The arguments of a function are an object. */
+static Refusal build_arguments(GrammarBuilder *b, const json_t *function, int32_t next, int32_t *out) {
+    json_t *parameters = json_object_get(function, "parameters");
+    if (!parameters || json_is_null(parameters)) {
+        *out = build_json(b, RULE_OBJECT, next);
+        return SERVED;
+    }
+    json_t *schema = json_is_object(parameters) ? json_copy(parameters) : NULL;
+    if (schema && !json_object_get(schema, "type"))
+        json_object_set_new(schema, "type", json_string("object"));
+    const char *type = json_string_value(json_object_get(schema, "type"));
+    const Refusal refusal =
+        type && !strcmp(type, "object")
+            ? schema_build(b, schema, "tools", next, out)
+            : refuse(400, "tools", "invalid_schema", "'parameters' must be a schema of type object");
+    json_decref(schema);
+    return refusal;
+}
+
+/* {"name": NAME, "arguments": VALUE} */
+static Refusal build_call_of(GrammarBuilder *b, const ToolShape *shape, const json_t *function, int32_t next,
+                             int32_t *out) {
+    int32_t value;
+    REFUSE_UNLESS_SERVED(build_arguments(b, function, build_text(b, "}", next), &value));
+    json_t *names[] = {json_string("name"), json_string(shape->arguments)};
+    const int32_t arguments = build_constant(b, names[1], build_colon(b, value)),
+                  name = build_constant(b, json_object_get(function, "name"), build_comma(b, arguments));
+    *out = build_text(b, "{", build_constant(b, names[0], build_colon(b, name)));
+    json_decref(names[0]), json_decref(names[1]);
+    return SERVED;
+}
+
+static Refusal build_calls(GrammarBuilder *b, const Served *served, const ToolShape *shape,
+                           const json_t *tools, const char *name, int32_t *out) {
+    const int32_t end =
+        build_text(b, shape->after, build_marker(b, served->tokenizer, shape->end, build_end(b)));
+    int32_t *ways = mem_alloc((json_array_size(tools) + 1) * sizeof *ways);
+    int64_t n = 0;
+    Refusal refusal = SERVED;
+    for (size_t i = 0; i < json_array_size(tools) && !refusal.status; i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        if (name && strcmp(name, json_string_value(json_object_get(function, "name")))) continue;
+        refusal = build_call_of(b, shape, function, end, &ways[n]);
+        n += !refusal.status;
+    }
+    if (!refusal.status && !n)
+        refusal = refuse(400, "tool_choice", NULL, "there is no function %s in 'tools'", quote(name).s);
+    if (!refusal.status)
+        *out = build_marker(b, served->tokenizer, shape->begin,
+                            build_text(b, shape->before, build_any(b, ways, n)));
+    free(ways);
+    return refusal;
+}
+
+Refusal constraint_call(const Served *served, const json_t *tools, const char *name, Ask *a) {
+    const ToolShape shape = tool_shape(a->tools);
+    GrammarBuilder b;
+    int32_t first = 0;
+    REFUSE_UNLESS_SERVED(check_length(a, "tool_choice"));
+    builder_init(&b);
+    const Refusal refusal = build_calls(&b, served, &shape, tools, name, &first);
+    if (!refusal.status) a->grammar = builder_end(&b, first, &a->n_grammar);
+    builder_free(&b);
+    return refusal;
+}

@@ -1,0 +1,161 @@
+/* Tests masks of tokens with a language whose texts a few lines of C recognize: the letter a, and lists of such texts. An
+ * example is [[a,[]],a]. The token "!" may follow a list, and there are at most GRAMMAR_DEEPEST levels. */
+#include "unit/cmocka_all.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/philox.h"
+#include "infer/grammar.h"
+
+/* Node 1 is a value, 2 a list, 6 what follows its items, and 10 the end of the text. Node 4 has an item more than once. */
+static const GrammarNode NODES[] = {
+    {GRAMMAR_CALL, 0, 0, 0, 1, 10},    {GRAMMAR_EITHER, 0, 0, 0, 2, 8},    {GRAMMAR_BYTE, '[', '[', 0, 3, 0},
+    {GRAMMAR_EITHER, 0, 0, 0, 7, 4},   {GRAMMAR_EITHER, 0, 0, 0, 5, 5},    {GRAMMAR_CALL, 0, 0, 0, 1, 6},
+    {GRAMMAR_EITHER, 0, 0, 0, 7, 9},   {GRAMMAR_BYTE, ']', ']', 0, 11, 0}, {GRAMMAR_BYTE, 'a', 'a', 0, 10, 0},
+    {GRAMMAR_BYTE, ',', ',', 0, 5, 0}, {GRAMMAR_RETURN, 0, 0, 0, 0, 0},    {GRAMMAR_EITHER, 0, 0, 0, 10, 12},
+    {GRAMMAR_TOKEN, 0, 0, 0, 10, 0},
+};
+
+/* Token 0 has no text, and is written as "!". Tokens 1 and 2 have the same text. */
+static const char *const TOKENS[] = {"",    "]",    "]",    "[",     "a",  ",",  "]]",
+                                     "],[", "a]",   ",a",   "[a,a",  "[]", "[[", "]],",
+                                     "aa",  "[a],", "]]]]", "[[[[a", "x",  ",,", "a],[a]"};
+enum { SIZE = sizeof TOKENS / sizeof *TOKENS };
+
+typedef enum Verdict { NO, BEGINNING, WHOLE } Verdict;
+
+/* expects: whether a value comes next */
+static Verdict recognize(const char *s) {
+    int depth = 0;
+    bool expects = true, first = false,
+         list = false; /* first: the list may end here; list: the last value is a list */
+    for (; *s; s++) {
+        if (expects && *s == 'a' && depth < GRAMMAR_DEEPEST)
+            expects = first = list = false;
+        else if (expects && *s == '[' && depth < GRAMMAR_DEEPEST)
+            depth++, first = true;
+        else if (*s == ']' && depth && (!expects || first))
+            depth--, expects = first = false, list = true;
+        else if (*s == ',' && depth && !expects)
+            expects = true, list = false;
+        else if (*s == '!' && list && !expects)
+            list = false;
+        else
+            return NO;
+        if (*s == ',') first = false;
+    }
+    return expects || depth ? BEGINNING : WHOLE;
+}
+
+static void add(char *text, int32_t token) { strcat(text, *TOKENS[token] ? TOKENS[token] : "!"); }
+
+static Vocabulary *vocabulary(void) {
+    TokenText texts[SIZE];
+    for (int i = 0; i < SIZE; i++) texts[i] = (TokenText){TOKENS[i], (int32_t)strlen(TOKENS[i])};
+    return vocabulary_new(texts, SIZE);
+}
+
+/* Some steps look ahead as drafts do, and others return to an earlier text. */
+TEST(a_token_is_allowed_if_it_continues_a_text) {
+    enum { ROUNDS = 400, LENGTH = 60 };
+    Vocabulary *v = vocabulary();
+    int64_t whole = 0, refused = 0, deep = 0;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        GrammarReader *reader = grammar_new(NODES, sizeof NODES / sizeof *NODES, v);
+        int32_t tokens[LENGTH];
+        char text[8 * LENGTH] = "";
+        size_t begins[LENGTH + 1] = {0}; /* bytes of the first tokens */
+        for (int64_t n = 0, settled = 0, rolls = 0; n < LENGTH && rolls < 4 * LENGTH; rolls++) {
+            bool complete;
+            const bool *next = grammar_next(reader, tokens, n, settled, &complete);
+            assert_int_equal(complete, recognize(text) == WHOLE);
+            int32_t allowed[SIZE], count = 0;
+            for (int32_t id = 0; id < SIZE; id++) {
+                char more[8 * LENGTH + 8];
+                strcpy(more, text);
+                add(more, id);
+                if (next[id] != (recognize(more) != NO))
+                    fail_msg("token '%s' after %s: %d", TOKENS[id], text, next[id]);
+                if (next[id]) allowed[count++] = id;
+                refused += !next[id];
+            }
+            whole += complete, deep += strstr(text, "[[[[[") != NULL;
+            const uint32_t draw = philox_u32(7, round, (uint64_t)rolls);
+            if (draw % 8 == 0 && n > settled) { /* drafts are not kept */
+                n = settled;
+                text[begins[n]] = '\0';
+                continue;
+            }
+            if (draw % 3) settled = n;
+            if (!count) break;
+            tokens[n] = allowed[draw / 24 % (uint32_t)count];
+            add(text, tokens[n]);
+            begins[++n] = strlen(text);
+        }
+        grammar_free(reader);
+    }
+    assert_true(whole > 200 && refused > 10000 && deep > 100);
+    vocabulary_free(v);
+}
+
+TEST(a_text_has_a_deepest_level) {
+    enum { LENGTH = GRAMMAR_DEEPEST + 4 };
+    Vocabulary *v = vocabulary();
+    GrammarReader *reader = grammar_new(NODES, sizeof NODES / sizeof *NODES, v);
+    int32_t tokens[LENGTH];
+    for (int64_t n = 0; n < LENGTH; n++) {
+        bool complete;
+        const bool *next = grammar_next(reader, tokens, n, n, &complete);
+        if (n >= GRAMMAR_DEEPEST) assert_false(next[3] || next[4]);
+        tokens[n] = n < GRAMMAR_DEEPEST ? 3 : 1; /* [ or ] */
+        assert_true(next[tokens[n]]);
+    }
+    grammar_free(reader);
+    vocabulary_free(v);
+}
+
+/* Many equal places of a text are one, and more places than there may be are dropped. */
+TEST(alternatives_have_a_limit) {
+    enum { WAYS = 4 * GRAMMAR_WIDEST };
+    GrammarNode *nodes = calloc(3 * WAYS + 2, sizeof *nodes);
+    Vocabulary *v = vocabulary();
+    for (int32_t i = 0; i < WAYS; i++) { /* way i is the list [] or a, or the next way */
+        nodes[i] = (GrammarNode){GRAMMAR_EITHER, 0, 0, 0, WAYS + i, i + 1 < WAYS ? i + 1 : WAYS + i};
+        nodes[WAYS + i] = (GrammarNode){GRAMMAR_BYTE, '[', '[', 0, 2 * WAYS + (i % 2), 0};
+    }
+    nodes[2 * WAYS] = nodes[2 * WAYS + 1] = (GrammarNode){GRAMMAR_BYTE, ']', ']', 0, 2 * WAYS + 2, 0};
+    nodes[2 * WAYS + 2] = (GrammarNode){.kind = GRAMMAR_RETURN};
+    GrammarReader *reader = grammar_new(nodes, 2 * WAYS + 3, v);
+    static const int32_t LIST[] = {3, 1};
+    for (int64_t n = 0; n <= 2; n++) {
+        bool complete;
+        const bool *next = grammar_next(reader, LIST, n, 0, &complete);
+        assert_int_equal(complete, n == 2);
+        for (int32_t id = 0; id < SIZE; id++)
+            assert_int_equal(next[id],
+                             n == 0 ? id == 3 || !strcmp(TOKENS[id], "[]") : n == 1 && (id == 1 || id == 2));
+    }
+    grammar_free(reader);
+    vocabulary_free(v);
+    free(nodes);
+}
+
+/* A call that returns to ] after [, and to a comma after ]. The reader has the mask of the other call. */
+TEST(a_mask_depends_on_the_calls) {
+    static const GrammarNode CALLS[] = {{GRAMMAR_EITHER, 0, 0, 0, 1, 2},   {GRAMMAR_BYTE, '[', '[', 0, 3, 0},
+                                        {GRAMMAR_BYTE, ']', ']', 0, 4, 0}, {GRAMMAR_CALL, 0, 0, 0, 5, 6},
+                                        {GRAMMAR_CALL, 0, 0, 0, 5, 7},     {GRAMMAR_BYTE, 'a', 'a', 0, 8, 0},
+                                        {GRAMMAR_BYTE, ']', ']', 0, 8, 0}, {GRAMMAR_BYTE, ',', ',', 0, 8, 0},
+                                        {GRAMMAR_RETURN, 0, 0, 0, 0, 0}};
+    Vocabulary *v = vocabulary();
+    GrammarReader *reader = grammar_new(CALLS, sizeof CALLS / sizeof *CALLS, v);
+    for (int32_t round = 0; round < 4; round++) {
+        bool complete;
+        const int32_t token = round % 2 ? 1 : 3;
+        assert_int_equal(grammar_next(reader, &token, 1, 0, &complete)[8], token == 3); /* a] */
+    }
+    grammar_free(reader);
+    vocabulary_free(v);
+}
