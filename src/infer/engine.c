@@ -432,6 +432,21 @@ void engine_fork(Engine *e, int64_t id, int64_t copy) {
     list_insert(&e->running, e->running.n, live);
 }
 
+/* ---- memory of the pools ---- */
+
+void engine_suspend(Engine *e) {
+    engine_forget(e);
+    pass_close(e); /* graphs have the addresses of the pools */
+    speculation_release(e);
+    cache_free(e->model, &e->cache);
+}
+
+void engine_wake(Engine *e) {
+    const CacheShape shape = cache_shape(e->model, e->context, &e->limits);
+    e->cache = cache_new(e->model, &shape);
+    speculation_allocate(e);
+}
+
 bool engine_step(Engine *e, EngineSink *sink, void *arg) {
     plan_pass(e);
     if (!has_work(e)) return false;

@@ -140,6 +140,10 @@ void engine_continue(Engine *, int64_t id, int32_t token);
 void engine_fork(Engine *, int64_t id, int64_t copy);
 /* All requests release their pages, outside of a step, and are computed again later. None may be steered. */
 void engine_forget(Engine *);
+/* As engine_forget, and releases the memory of the pools, outside of a step. Until engine_wake, there is no step. */
+void engine_suspend(Engine *);
+/* Allocates the memory of the pools again. It is a fault if there is too little memory. */
+void engine_wake(Engine *);
 /* As engine_forget, because the parameters of the model have changed: no rows of the earlier parameters remain. */
 void engine_new_weights(Engine *);
 /* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all must call it

@@ -129,5 +129,8 @@ void speculation_share(const Engine *, Live *, int64_t page);
 void speculation_check(const Model *, const RunContext *, const Speculation *);
 void speculation_open(Engine *);
 void speculation_close(Engine *);
+/* Allocate and release the caches of drafts. */
+void speculation_allocate(Engine *);
+void speculation_release(Engine *);
 /* The bytes of the caches of drafts. */
 double speculation_bytes(const Model *, const RunContext *, const EngineLimits *);

@@ -177,7 +177,8 @@ static void apply_orders(Fleet *f) {
 }
 
 static void settle(Fleet *f) {
-    if (f->state == FLEET_SUSPENDING) engine_forget(f->engine);
+    if (f->state == FLEET_SUSPENDING) engine_suspend(f->engine);
+    if (f->state == FLEET_RESUMING) engine_wake(f->engine);
     f->state = fleet_state_settled(f->state);
     if (!f->new_weights) return;
     if (f->load) f->load(f->load_arg);

@@ -10,7 +10,7 @@ typedef enum FleetState {
     FLEET_PAUSED, /* no pass runs; requests keep their rows */
     FLEET_UNPAUSING,
     FLEET_SUSPENDING,
-    FLEET_SUSPENDED, /* no request has rows; they are computed again later */
+    FLEET_SUSPENDED, /* no request has rows, which are computed again later; the pools have no memory */
     FLEET_RESUMING,
     FLEET_RESUMED,
     FLEET_STOPPING,

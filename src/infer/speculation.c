@@ -138,22 +138,33 @@ void speculation_check(const Model *m, const RunContext *c, const Speculation *s
           (long long)s->tokens, m->plan.n_heads);
 }
 
-void speculation_open(Engine *e) {
+void speculation_allocate(Engine *e) {
     Drafter *d = &e->drafter;
-    if (!spec(e)->tokens) return;
-    d->tape = tape_new(spec(e)->model ? spec(e)->context : e->context, e->slot, e->transient);
     d->caches = caches_of(spec(e));
     for (int i = 0; i < d->caches; i++) {
         const CacheShape shape = shape_of(e->model, e->context, &e->limits, i);
         d->cache[i] = cache_new(drafting_model(e), &shape);
     }
+}
+
+void speculation_release(Engine *e) {
+    Drafter *d = &e->drafter;
+    for (int i = 0; i < d->caches; i++) cache_free(drafting_model(e), &d->cache[i]);
+    d->caches = 0;
+}
+
+void speculation_open(Engine *e) {
+    Drafter *d = &e->drafter;
+    if (!spec(e)->tokens) return;
+    d->tape = tape_new(spec(e)->model ? spec(e)->context : e->context, e->slot, e->transient);
+    speculation_allocate(e);
     d->share = mem_zero((size_t)e->limits.requests, sizeof *d->share);
     d->drafted = mem_zero((size_t)e->limits.pages, sizeof *d->drafted);
 }
 
 void speculation_close(Engine *e) {
     Drafter *d = &e->drafter;
-    for (int i = 0; i < d->caches; i++) cache_free(drafting_model(e), &d->cache[i]);
+    speculation_release(e);
     if (d->tape) tape_free(d->tape);
     free(d->share), free(d->drafted);
 }

@@ -135,7 +135,8 @@ static void serve_until_signal(const Config *c, Queue *queue, Fleet *fleet, Http
         ending.interrupted = fleet_interrupted(fleet);
     }
     const int64_t last = clock_ns() + GRACE_S * NS_PER_S;
-    while (queue_counts(queue).tickets && clock_ns() < last) queue_turn(queue, fleet, TURN_MS);
+    do queue_turn(queue, fleet, TURN_MS); /* at least one, for signals that connections wait for */
+    while (queue_counts(queue).tickets && clock_ns() < last);
     http_stop(http);
     queue_turn(queue, fleet, 0); /* removes the tickets of connections that http_stop has closed */
     ending.done = true;
@@ -155,7 +156,7 @@ static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits
     const Config *c = &j->setup.config;
     const int64_t replicas = c->derived.data_parallel_size, running = limits->requests * replicas;
     const Served served = served_of(j, r, limits, running);
-    const HttpOptions options = {c->host, c->port, c->api_key, c->request_timeout};
+    const HttpOptions options = {c->host, c->port, c->api_key, c->enable_control, c->request_timeout};
     Queue *queue = queue_new((QueueLimits){running, c->max_queued_requests, UNREAD_BYTES, UNREAD_MS});
     const CommFarewell farewell = {answer_all, queue};
     Http *http = NULL;

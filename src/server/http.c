@@ -303,33 +303,74 @@ static enum MHD_Result serve_metrics(Exchange *x) {
                    MHD_create_response_from_buffer(text.len, text.s, MHD_RESPMEM_MUST_FREE));
 }
 
+/* ---- control ---- */
+
+static enum MHD_Result serve_state(Exchange *x) {
+    return respond_json(x, 200,
+                        json_pack("{s:s}", "state", fleet_state_name(queue_counts(x->http->queue).state)));
+}
+
+static enum MHD_Result send_signal(Exchange *x, FleetSignal signal) {
+    FleetState state;
+    Refusal refusal = SERVED;
+    if (x->body.len) refusal = refuse(400, NULL, NULL, "%s needs no body: remove it", x->path);
+    const Err e = refusal.status ? ERR_OK : queue_signal(x->http->queue, signal, &state);
+    if (e.code) refusal = refuse(e.code == ERR_USER ? 409 : 503, NULL, "not_allowed", "%s", e.msg);
+    return refusal.status ? respond_refusal(x, &refusal)
+                          : respond_json(x, 200, json_pack("{s:s}", "state", fleet_state_name(state)));
+}
+
+static enum MHD_Result serve_pause(Exchange *x) { return send_signal(x, SIGNAL_PAUSE); }
+static enum MHD_Result serve_resume(Exchange *x) { return send_signal(x, SIGNAL_UNPAUSE); }
+static enum MHD_Result serve_sleep(Exchange *x) { return send_signal(x, SIGNAL_SUSPEND); }
+static enum MHD_Result serve_wake_up(Exchange *x) { return send_signal(x, SIGNAL_RESUME); }
+
 static Handler serve_openapi;
 
 static const struct Route {
     ApiPath api;
     Handler *handler;
+    bool control; /* exists only with --enable-control */
 } ROUTES[] = {
-    {{"/", "GET", "Is a page that tries the server.", true, false, 0, NULL, PAGE_TYPE}, serve_page},
+    {{"/", "GET", "Is a page that tries the server.", true, false, 0, NULL, PAGE_TYPE}, serve_page, false},
     {{"/v1/completions", "POST", "Continues prompts.", false, true, ENDPOINT_COMPLETIONS, "prompt", NULL},
-     serve_completions},
+     serve_completions,
+     false},
     {{"/v1/chat/completions", "POST", "Continues messages.", false, true, ENDPOINT_CHAT, "messages", NULL},
-     serve_chat},
+     serve_chat,
+     false},
     {{MEGATRON, "PUT", "Continues prompts like Megatron-LM's server.", false, true, ENDPOINT_MEGATRON,
       "prompts", NULL},
-     serve_megatron},
-    {{"/v1/models", "GET", "Names the model.", false, false, 0, NULL, NULL}, serve_models},
+     serve_megatron,
+     false},
+    {{"/v1/models", "GET", "Names the model.", false, false, 0, NULL, NULL}, serve_models, false},
     {{"/tokenize", "POST", "Converts a text or messages to token ids.", false, true, ENDPOINT_TOKENIZE, NULL,
       NULL},
-     serve_tokenize},
+     serve_tokenize,
+     false},
     {{"/detokenize", "POST", "Converts token ids to text.", false, true, ENDPOINT_DETOKENIZE, "tokens", NULL},
-     serve_detokenize},
+     serve_detokenize,
+     false},
     {{"/tokenizer_info", "GET", "Names the special tokens.", false, false, 0, NULL, NULL},
-     serve_tokenizer_info},
+     serve_tokenizer_info,
+     false},
     {{"/health", "GET", "Has status 200, or 503 if the server ends.", true, false, 0, NULL, NULL},
-     serve_health},
+     serve_health,
+     false},
     {{"/metrics", "GET", "Reports numbers for Prometheus.", true, false, 0, NULL, METRICS_TYPE},
-     serve_metrics},
-    {{"/openapi.json", "GET", "Describes the server.", true, false, 0, NULL, NULL}, serve_openapi},
+     serve_metrics,
+     false},
+    {{"/state", "GET", "Names the state of the engine.", false, false, 0, NULL, NULL}, serve_state, true},
+    {{"/pause", "POST", "Stops passes of the model.", false, false, 0, NULL, NULL}, serve_pause, true},
+    {{"/resume", "POST", "Continues after /pause.", false, false, 0, NULL, NULL}, serve_resume, true},
+    {{"/sleep", "POST", "Releases the KV cache of a paused engine.", false, false, 0, NULL, NULL},
+     serve_sleep,
+     true},
+    {{"/wake_up", "POST", "Allocates the KV cache again. The engine is then paused.", false, false, 0, NULL,
+      NULL},
+     serve_wake_up,
+     true},
+    {{"/openapi.json", "GET", "Describes the server.", true, false, 0, NULL, NULL}, serve_openapi, false},
 };
 enum { N_ROUTES = sizeof ROUTES / sizeof *ROUTES };
 
@@ -337,6 +378,7 @@ static enum MHD_Result serve_openapi(Exchange *x) {
     json_t *paths = json_object();
     for (const struct Route *r = ROUTES; r < ROUTES + N_ROUTES; r++) {
         ApiPath path = r->api;
+        if (r->control && !x->http->options.control) continue;
         path.open = path.open || !x->http->options.api_key;
         json_object_set_new(paths, path.path, openapi_path(&path));
     }
@@ -365,6 +407,7 @@ static enum MHD_Result dispatch(Exchange *x) {
                    MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
     const struct Route *route = ROUTES;
     while (route < ROUTES + N_ROUTES && strcmp(unversioned(route->api.path), unversioned(x->path))) route++;
+    if (route < ROUTES + N_ROUTES && route->control && !x->http->options.control) route = ROUTES + N_ROUTES;
     Refusal refusal = SERVED;
     if (x->too_long)
         refusal =

@@ -11,6 +11,7 @@ typedef struct HttpOptions {
     const char *host;
     int64_t port;        /* 0: any */
     const char *api_key; /* NULL: none */
+    bool control;        /* whether there are paths that pause the engine */
     int64_t timeout_s;   /* from the headers of a request to the end of its answer; 0: none */
 } HttpOptions;
 

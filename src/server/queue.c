@@ -27,11 +27,20 @@ struct Ticket {
     bool stopped, lost;
 };
 
+/* A signal for the fleet, whose sender waits until it is done. */
+typedef struct Sent {
+    FleetSignal signal;
+    Err err;
+    FleetState state;
+    bool done;
+} Sent;
+
 /* An action of the engine's thread. */
 typedef struct Entry {
-    enum { ENTRY_ADD, ENTRY_ABORT, ENTRY_RELEASE } kind;
+    enum { ENTRY_ADD, ENTRY_ABORT, ENTRY_RELEASE, ENTRY_SIGNAL } kind;
     Ticket *ticket;
     int64_t choice;
+    Sent *sent;
 } Entry;
 
 typedef struct EntryList {
@@ -42,7 +51,7 @@ typedef struct EntryList {
 /* `lock` guards all fields, and those of the tickets from `ended` on. */
 struct Queue {
     pthread_mutex_t lock;
-    pthread_cond_t filled;
+    pthread_cond_t filled, answered; /* answered: a signal is done */
     QueueLimits limits;
     EntryList entries;
     Ticket **tickets;    /* [slots] NULL: free */
@@ -55,13 +64,13 @@ Queue *queue_new(QueueLimits limits) {
     Queue *q = mem_zero(1, sizeof *q);
     *q = (Queue){.limits = limits, .idle = true};
     pthread_mutex_init(&q->lock, NULL);
-    pthread_cond_init(&q->filled, NULL);
+    pthread_cond_init(&q->filled, NULL), pthread_cond_init(&q->answered, NULL);
     return q;
 }
 
 void queue_free(Queue *q) {
     CHECK(!q->counts.tickets, "%lld tickets are not released", (long long)q->counts.tickets);
-    pthread_mutex_destroy(&q->lock), pthread_cond_destroy(&q->filled);
+    pthread_mutex_destroy(&q->lock), pthread_cond_destroy(&q->filled), pthread_cond_destroy(&q->answered);
     free(q->entries.at), free(q->tickets), free(q);
 }
 
@@ -120,7 +129,7 @@ static void enter(Queue *q, Ticket *ticket) {
     q->open += ticket->n;
     q->counts.tickets++, q->counts.connected++;
     for (int64_t i = 0; i < ticket->n; i++) ticket->requests[i].id = slot * MAX_CHOICES + i;
-    add_entry(q, (Entry){ENTRY_ADD, ticket, 0});
+    add_entry(q, (Entry){.kind = ENTRY_ADD, .ticket = ticket});
 }
 
 QueueAnswer queue_submit(Queue *q, const Request *requests, int64_t n, Ticket **out) {
@@ -178,7 +187,7 @@ static void count_end(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
 /* Ends a choice. If the engine has not ended it, it is aborted. */
 static void abort_choice(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
     count_end(q, ticket, choice, reason);
-    add_entry(q, (Entry){ENTRY_ABORT, ticket, choice});
+    add_entry(q, (Entry){.kind = ENTRY_ABORT, .ticket = ticket, .choice = choice});
 }
 
 void ticket_end(Ticket *ticket, int64_t choice, Reason reason) {
@@ -193,8 +202,20 @@ void ticket_release(Ticket *ticket) {
     pthread_mutex_lock(&q->lock);
     for (int64_t i = 0; i < ticket->n; i++) count_end(q, ticket, i, REASON_ABORT);
     q->counts.connected--;
-    add_entry(q, (Entry){ENTRY_RELEASE, ticket, 0});
+    add_entry(q, (Entry){.kind = ENTRY_RELEASE, .ticket = ticket});
     pthread_mutex_unlock(&q->lock);
+}
+
+Err queue_signal(Queue *q, FleetSignal signal, FleetState *state) {
+    Sent sent = {.signal = signal};
+    pthread_mutex_lock(&q->lock);
+    if (q->counts.closed)
+        sent.err = err_infra("the server ends: send the signal to another one"), sent.done = true;
+    if (!sent.done) add_entry(q, (Entry){.kind = ENTRY_SIGNAL, .sent = &sent});
+    while (!sent.done) pthread_cond_wait(&q->answered, &q->lock);
+    pthread_mutex_unlock(&q->lock);
+    *state = sent.state;
+    return sent.err;
 }
 
 /* ---- the engine's thread ---- */
@@ -218,7 +239,27 @@ static void release(Queue *q, Fleet *fleet, Ticket *ticket) {
     ticket_free(ticket);
 }
 
+static void take_event(void *arg, const EngineEvent *event);
+
+static void count_engine(Queue *q, Fleet *fleet) {
+    q->counts.engine = fleet_counts(fleet);
+    q->counts.state = fleet_state(fleet);
+}
+
+/* Sends a signal and, if it is allowed, runs the steps after which the fleet's state is final. */
+static void send_signal(Queue *q, Fleet *fleet, Sent *sent) {
+    const Err e = fleet_signal(fleet, sent->signal);
+    while (!e.code && fleet_state_settled(fleet_state(fleet)) != fleet_state(fleet))
+        fleet_step(fleet, take_event, q);
+    pthread_mutex_lock(&q->lock);
+    sent->err = e, sent->state = fleet_state(fleet), sent->done = true;
+    count_engine(q, fleet);
+    pthread_cond_broadcast(&q->answered);
+    pthread_mutex_unlock(&q->lock);
+}
+
 static void run_entry(Queue *q, Fleet *fleet, const Entry *entry) {
+    if (entry->kind == ENTRY_SIGNAL) send_signal(q, fleet, entry->sent);
     if (entry->kind == ENTRY_ADD) add_requests(q, fleet, entry->ticket);
     if (entry->kind == ENTRY_ABORT) fleet_abort(fleet, entry->ticket->requests[entry->choice].id);
     if (entry->kind == ENTRY_RELEASE) release(q, fleet, entry->ticket);
@@ -284,7 +325,7 @@ void queue_turn(Queue *q, Fleet *fleet, int ms) {
     const bool idle = stopped || !fleet_step(fleet, take_event, q);
     pthread_mutex_lock(&q->lock);
     q->idle = idle;
-    q->counts.engine = fleet_counts(fleet);
+    count_engine(q, fleet);
     pthread_mutex_unlock(&q->lock);
 }
 

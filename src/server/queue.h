@@ -41,6 +41,7 @@ typedef enum Reason { REASON_STOP, REASON_LENGTH, REASON_ABORT, REASON_ERROR, RE
 
 typedef struct QueueCounts {
     EngineCounts engine;
+    FleetState state; /* after the last turn */
     bool closed, stopped;
     int64_t tickets, waiting; /* waiting: requests that do not run yet */
     int64_t connected;        /* tickets that their connections have not released */
@@ -63,6 +64,10 @@ void ticket_events_free(TicketEvents *);
 /* Counts a choice as ended. If the engine has not ended it, it is aborted. */
 void ticket_end(Ticket *, int64_t choice, Reason);
 void ticket_release(Ticket *);
+
+/* Sends a signal to the fleet, and waits until it has taken effect. Returns the fleet's error if the signal is not
+ * allowed, and an infra error if the server ends. Sets *state to the state after it. */
+Err queue_signal(Queue *, FleetSignal, FleetState *state);
 
 /* ---- for the thread of the engine ---- */
 

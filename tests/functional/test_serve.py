@@ -266,7 +266,7 @@ assert server.post(COMPLETE, **{**model, "max_tokens": POSITIONS - 1,
                                 "ignore_eos": True})["usage"]["total_tokens"] == 32
 told = server.post(CHAT, 400, messages=[{"role": "user", "content": "a"}])["error"]
 assert told["code"] == "no_chat_template" and "--tokenizer-type HuggingFaceTokenizer" in told["message"], told
-for status, method, path in [(404, "GET", "/other"), (404, "POST", "/v1/other"), (405, "GET", COMPLETE),
+for status, method, path in [(404, "GET", "/other"), (404, "POST", "/pause"), (404, "GET", "/state"), (404, "POST", "/v1/other"), (405, "GET", COMPLETE),
                              (405, "POST", "/health")]:
     got, headers, _ = server.request(method, path)
     assert got == status and (status != 405 or headers["Allow"]), (method, path, got)

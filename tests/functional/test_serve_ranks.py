@@ -55,6 +55,37 @@ for options, ranks, bitwise in (([PP, 2], 0, True), (["--ranks", 3], 0, True), (
     server.idle()  # aborted on all ranks
     server.end(within=60)
 
+# Control: a request continues with the same text after its engines have been paused and suspended.
+for options, ranks in ([], 0), ([], 2), ([PP, 2], 0):
+    server = Server(saved, "--fp64", "--enable-control", *options, launcher=launcher(ranks) if ranks else ())
+    state = lambda: json.loads(server.request("GET", "/state")[2])["state"]
+    ask = {"prompt": "The ", "max_tokens": 300, "seed": 4, "ignore_eos": True}
+    plain = server.post(COMPLETE, **ask)["choices"]
+    client = server.send(COMPLETE, **ask)
+    wait_for_pass(server, 310)
+    for path, after in ("/pause", "paused"), ("/pause", "paused"), ("/sleep", "suspended"), ("/pause", "suspended"), (
+            "/wake_up", "paused"), ("/sleep", "suspended"), ("/wake_up", "paused"), ("/resume", "running"):
+        for wrong in {"/resume", "/sleep", "/wake_up"} - {{"running": "", "paused": "/sleep", "suspended": "/wake_up"}[state()],
+                                                          "/resume" if state() == "paused" else ""}:
+            status, _, text = server.request("POST", wrong)
+            error = json.loads(text)["error"]
+            assert status == 409 and f"while the fleet is {state()}" in error["message"] and error["code"] == "not_allowed", error
+        before = server.metrics()
+        got, _, text = server.request("POST", path)
+        assert got == 200 and json.loads(text)["state"] == after == state(), (path, text)
+        passes = server.metrics()["num_passes_total"]
+        if after != "running": assert passes == server.metrics()["num_passes_total"], path
+        if after == "suspended" and (options or not ranks):  # one replica
+            assert server.metrics()["kv_cache_free_pages"] == before["kv_cache_pages"], before
+    answer = b""
+    while b'"usage"' not in answer: answer += client.recv(65536)
+    assert json.loads(answer.split(b"\r\n\r\n")[1])["choices"] == plain, (options, answer, plain)
+    assert server.request("POST", "/pause", b"{}")[0] == 400 and state() == "running"
+    paths = json.loads(server.request("GET", "/openapi.json")[2])["paths"]
+    assert {"/pause", "/resume", "/sleep", "/wake_up", "/state"} <= paths.keys(), paths.keys()
+    assert [server.request("POST", path)[0] for path in ("/pause", "/sleep")] == [200, 200]
+    server.end(within=60)  # a suspended server ends
+
 # A signal that only the last rank gets ends all ranks, and the request that runs is answered.
 server = Server(saved, launcher=launcher(3))
 client = server.send(COMPLETE, **{**LONG, "max_tokens": 2000})

@@ -29,7 +29,7 @@ UNCHANGED = [
 REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2 --nccl-library no-such-file"),
            # of finetune: functional/finetune
            ("task class_labels classifier_dropout train_data valid_data epochs keep_last", "--task RACE --epochs 1"),
-           ("host port served_model_name api_key max_queued_requests request_timeout shutdown_timeout"
+           ("host port served_model_name api_key enable_control max_queued_requests request_timeout shutdown_timeout"
             " inference_dynamic_batching_buffer_size_gb inference_dynamic_batching_block_size"
             " inference_dynamic_batching_max_requests inference_dynamic_batching_max_tokens",
             "--port 5000"),  # of serve: functional/serve

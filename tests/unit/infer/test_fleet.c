@@ -178,6 +178,8 @@ typedef struct SignalRun {
     const Case *c;
     Case *next; /* with the parameters after SIGNAL_WEIGHTS */
     Config *config;
+    Device *device; /* of rank 0 */
+    double pools;   /* bytes of the pools */
     bool weights;
     Result got[REQUESTS];
     int64_t old[REQUESTS],
@@ -210,13 +212,17 @@ static void signal_and_step(SignalRun *run, Fleet *f, FleetSignal signal, FleetS
 
 static void suspend(SignalRun *run, Fleet *f) {
     signal_and_step(run, f, SIGNAL_PAUSE, FLEET_PAUSED);
+    const size_t before = run->device->allocated;
     signal_and_step(run, f, SIGNAL_SUSPEND, FLEET_SUSPENDED);
+    const size_t suspended = run->device->allocated;
+    assert_true((double)(before - suspended) >= run->pools && run->pools > 0);
     for (int i = 0; i < SUSPENDED_STEPS; i++) assert_false(fleet_step(f, take_stamped, run));
     const EngineCounts counts = fleet_counts(f);
     if (run->config->derived.data_parallel_size == 1) assert_int_equal(counts.free_pages, counts.pages);
     signal_and_step(run, f, SIGNAL_RESUME, FLEET_RESUMED);
     fleet_step(f, take_stamped, run);
     assert_int_equal(fleet_state(f), FLEET_PAUSED);
+    assert_true((double)(run->device->allocated - suspended) >= run->pools);
     signal_and_step(run, f, SIGNAL_UNPAUSE, FLEET_RUNNING);
     run->suspensions++;
 }
@@ -247,6 +253,8 @@ static void run_rank(void *arg, Comm *comm) {
         .page = PAGE, .pages = 9, .requests = 5, .tokens = 40, .shares_prefixes = true};
     assert_ok(fleet_new(r.model, &r.context, &limits, &f));
     fleet_on_weights(f, load, r.model->registry);
+    const double pools = engine_cache_bytes(r.model, &r.context, &limits);
+    if (fleet_leads(f)) run->device = device, run->pools = pools;
     if (fleet_leads(f))
         run_requests(run, f);
     else
