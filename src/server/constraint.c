@@ -112,13 +112,12 @@ static int32_t build_marker(GrammarBuilder *b, const Tokenizer *t, const char *m
 /* The arguments of a function are an object. */
 static Refusal build_arguments(GrammarBuilder *b, const json_t *function, int32_t next, int32_t *out) {
     json_t *parameters = json_object_get(function, "parameters");
-    if (!parameters || json_is_null(parameters)) {
+    if (!parameters) {
         *out = build_json(b, RULE_OBJECT, next);
         return SERVED;
     }
-    json_t *schema = json_is_object(parameters) ? json_copy(parameters) : NULL;
-    if (schema && !json_object_get(schema, "type"))
-        json_object_set_new(schema, "type", json_string("object"));
+    json_t *schema = json_copy(parameters);
+    if (!json_object_get(schema, "type")) json_object_set_new(schema, "type", json_string("object"));
     const char *type = json_string_value(json_object_get(schema, "type"));
     const Refusal refusal =
         type && !strcmp(type, "object")

@@ -1,6 +1,7 @@
 #include "server/openapi.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/version.h"
 
@@ -39,7 +40,8 @@ static json_t *field_schema(const BodyField *f) {
 static json_t *body_schema(const ApiPath *p) {
     json_t *fields = json_object();
     for (const BodyField *f = field_next(p->endpoint, NULL); f; f = field_next(p->endpoint, f)) {
-        json_t *schema = field_schema(f);
+        const bool required = p->required && !strcmp(p->required, f->name); /* null is not allowed */
+        json_t *schema = required ? json_loads(f->text, 0, NULL) : field_schema(f);
         if (schema) json_object_set_new(fields, f->name, schema);
     }
     json_t *body =

@@ -146,11 +146,16 @@ static Refusal check_tools(const json_t *tools) {
     if (!tools || json_is_null(tools)) return SERVED;
     if (!json_array_size(tools)) return field_wrong("tools", "a list of tools that is not empty");
     json_array_foreach(tools, i, tool) {
+        const json_t *function = json_object_get(tool, "function"),
+                     *about = json_object_get(function, "description"),
+                     *parameters = json_object_get(function, "parameters");
         const char *type = json_string_value(json_object_get(tool, "type")),
-                   *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-        if (!type || strcmp(type, "function") || !name || !*name)
+                   *name = json_string_value(json_object_get(function, "name"));
+        if (!type || strcmp(type, "function") || !name || !*name || (about && !json_is_string(about)) ||
+            (parameters && !json_is_object(parameters)))
             return refuse(400, "tools", NULL,
-                          "tool %zu is not {\"type\": \"function\", \"function\": {\"name\": NAME, ...}}",
+                          "tool %zu is not {\"type\": \"function\", \"function\": {\"name\": NAME, "
+                          "\"description\": TEXT, \"parameters\": SCHEMA}}",
                           i + 1);
     }
     return SERVED;

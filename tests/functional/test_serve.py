@@ -352,6 +352,9 @@ for path, valid in (COMPLETE, model), ("/api", MEGATRON), ("/tokenize", {"prompt
     schema = paths[path][call]["requestBody"]["content"]["application/json"]["schema"]
     properties, required = schema["properties"], {*schema.get("required", [])}
     assert len(properties) > 1 and properties.keys() >= valid.keys() >= required, (path, schema)
+    for name in required:  # null is allowed unless the field is required
+        got, _, _ = server.request(call.upper(), path, {**valid, name: None})
+        assert got == 400 and {"type": "null"} not in properties[name].get("anyOf", []), (path, name, properties[name])
     nothing = {name: None for name in schema["properties"]}  # null is the default of each field
     got, _, text = server.request(call.upper(), path, {**nothing, **valid})
     assert got == 200, (path, text)

@@ -78,6 +78,8 @@ for field, change, said in [
         ("tools", {"tools": []}, "not empty"), ("tools", {"tools": "f"}, "not empty"),
         ("tools", {"tools": [3]}, "tool 1 is not"),
         ("tools", {"tools": [*tools, {"type": "function", "function": {"name": ""}}]}, "tool 3 is not"),
+        ("tools", {"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tool 1 is not"),
+        ("tools", {"tools": [{"type": "function", "function": {"name": "f", "description": 3}}]}, "tool 1 is not"),
         ("tools", {"chat_template": "plain"}, "no format of calls"),
         ("messages", {"tools": [{**tools[0], "a": deep}]}, '"tools" has values that are nested too deeply'),
         ("messages", {"chat_template_kwargs": {"a": deep}}, '"chat_template_kwargs" has values that are nested'),
