@@ -37,7 +37,8 @@ typedef struct LinearAttr {
     /* If true, the order in which an element's terms are added does not depend on the number of rows and columns. The
      * gradient of a weight is then one chain of multiply-adds in the order of the rows. */
     bool fixed_order;
-    /* linear: if true, the previous op has not written the weight, so a GPU can read the weight while that op runs */
+    /* linear: if true, no op has written the weight since the last copy to the device, so a GPU can read the weight while
+     * earlier ops run */
     bool steady;
     Activation activation; /* the activation that computes `act` from y, or x from `pre`; it has no gate */
 } LinearAttr;

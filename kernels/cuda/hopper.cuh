@@ -82,12 +82,28 @@ template <int STAGES> struct Ring {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
 };
+/* How long the L2 cache keeps a copied tile. If `once`, its lines are the first to be evicted. */
+__device__ __forceinline__ uint64_t cache_policy(bool once) {
+    uint64_t policy;
+    if (once)
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+    else
+        asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0;" : "=l"(policy));
+    return policy;
+}
 /* Copies the tile that begins at a column, a plane and a row. */
 __device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column,
                                           int plane, int row) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
                  "{%2, %3, %4}], [%5];" ::"r"(to),
                  "l"(map), "r"(column), "r"(plane), "r"(row), "r"(barrier)
+                 : "memory");
+}
+__device__ __forceinline__ void copy_tile(uint32_t to, const CUtensorMap *map, uint32_t barrier, int column,
+                                          int plane, int row, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+                 "l"(map), "r"(column), "r"(plane), "r"(row), "r"(barrier), "l"(policy)
                  : "memory");
 }
 __device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
@@ -127,10 +143,12 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
  * and [n][3] are the same columns eight rows below. */
 #define SUM(q)    "+f"(s[q][0]), "+f"(s[q][1]), "+f"(s[q][2]), "+f"(s[q][3])
 #define SUM_4(q)  SUM(q), SUM(q + 1), SUM(q + 2), SUM(q + 3)
+#define SUM_6(q)  SUM_4(q), SUM(q + 4), SUM(q + 5)
 #define SUM_8(q)  SUM_4(q), SUM_4(q + 4)
 #define SUM_16(q) SUM_8(q), SUM_8(q + 8)
 #define SUM_32(q) SUM_16(q), SUM_16(q + 16)
 #define R_16      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define R_24      R_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define R_32      R_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define R_64                                                                                                 \
     R_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, " \
@@ -163,6 +181,7 @@ template <typename T, int N8> struct Product;
         }                                                                                                    \
     };
 PRODUCT(4, 32, R_16, 16, 17, 18, SUM_4)
+PRODUCT(6, 48, R_24, 24, 25, 26, SUM_6)
 PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
 PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
 PRODUCT(32, 256, R_128, 128, 129, 130, SUM_32)

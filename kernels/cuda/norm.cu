@@ -125,7 +125,11 @@ static __global__ void __launch_bounds__(TEAM_LARGEST, 1) norm_vectors(Norm<Real
     /* Each team processes one row, and the grid is large enough for any tensor that Starts can describe. */
     const int64_t row = (int64_t)blockIdx.x * blockDim.y + team.index;
     const bool live = row < o.rows; /* the last teams may have no row, but must take part in barriers */
-    start_pdl();
+    constexpr int LINE = 8;         /* vectors */
+    allow_next_kernel();
+    for (int i = (int)threadIdx.x * LINE; i < vectors; i += (int)blockDim.x * LINE)
+        prefetch_line(p.gain + i * VEC<T>);
+    wait_for_kernel_before();
     Held<T, ROW_HELD> held;
     held.load(p.x + p.x_rows(live ? row : 0), team, vectors);
     if (ADDS) {

@@ -1,13 +1,13 @@
-/* Programmatic dependent launch (PDL, sm_90): the blocks of a kernel become resident while the previous
- * kernel still runs, which hides the launch latency. On older GPUs, they start when the previous kernel has
- * ended.
+/* Programmatic dependent launch (PDL, sm_90): the blocks of a kernel become resident while earlier kernels still run,
+ * which hides the launch latency. On older GPUs, they start when the previous kernel has ended.
  *
- * All threads of a PDL kernel must first wait, then allow the next kernel to start:
- * - Before the wait, threads must not access memory that an earlier kernel may still write, including gains and
- * tables. Threads must not write memory that an earlier kernel may still read. Kernel arguments may be read.
- * - Kernels end in order: a kernel's wait returns only after the previous kernel has ended. A kernel that waits
- * therefore runs after all earlier work. All later work without PDL (library kernels, copies, events) also runs after
- * it. */
+ * A PDL kernel first allows the next kernel to start, so that several later kernels can be resident, and then waits:
+ * - Before the wait, a thread must not access memory that an earlier kernel may still write, including gains and
+ *   tables, nor write memory that an earlier kernel may still read. It may read kernel arguments, and memory that no
+ *   kernel has written since the last copy (LinearAttr.steady, Pages).
+ * - Kernels end in order: a kernel's wait returns only after the previous kernel has ended. So a kernel that waits
+ *   runs after all earlier work, and so does any later work without PDL (library kernels, copies, events).
+ * At least one thread of a kernel must wait. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -24,10 +24,14 @@ __device__ __forceinline__ void allow_next_kernel() {
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
-/* Waits, then allows the next kernel to start. Call this at the start of a kernel. */
+/* Loads a line into the L2 cache. This is allowed before the wait, even if an earlier kernel writes the line. */
+__device__ __forceinline__ void prefetch_line(const void *p) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
+}
+/* Allows the next kernel to start, then waits. Call this at the start of a kernel. */
 __device__ __forceinline__ void start_pdl() {
-    wait_for_kernel_before();
     allow_next_kernel();
+    wait_for_kernel_before();
 }
 
 /* Returns whether the GPU and the compiled code support PDL. Code for older architectures does not support it. */

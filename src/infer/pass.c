@@ -246,7 +246,7 @@ typedef struct Work {
 static void forward(void *arg) {
     Work *w = arg;
     Tape *t = w->pass->tape;
-    tape_begin(t, &(MicrobatchContext){.recording = false, .dropless = true});
+    tape_begin(t, &(MicrobatchContext){.recording = false, .dropless = true, .steady = true});
     if (w->pass->depth) w->feed->encoded = read_outputs(w->pass);
     Tensor *logits = stages_forward(t, w->pass->model, w->pass->depth, w->feed, &w->tokens);
     w->logits = *logits;
@@ -296,7 +296,7 @@ Tensor pass_run(Engine *e, const Pass *p) {
                  .how = write_pages(&w, &in, &feed)};
     batch_free(&in.batch);
     const int64_t start = clock_ns();
-    device_copy(d, e->ids + results, e->host_ids + results, w.at - results);
+    device_copy(d, e->ids + results, e->host_ids + results, w.at - results); /* ends all earlier kernels */
     run(e, &in, &work);
     if (results) device_copy(d, e->host_ids, work.choice.data, results);
     device_wait(d); /* the results are read next */

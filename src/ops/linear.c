@@ -204,7 +204,7 @@ static LayerAttr layer_attr(Tape *t, const Tensor *x, const LinearLayer *l) {
     const bool gathers = is_sharded && l->flags & LINEAR_GATHER_IN, sequence = l->flags & LINEAR_SEQUENCE;
     return (LayerAttr){
         .gemm = {.linear.fixed_order = tape_context(t)->batch_invariant,
-                 .linear.steady = !l->quantiser && !tape_is_recording(t),
+                 .linear.steady = !l->quantiser && tape_microbatch(t)->steady,
                  .quantiser = l->quantiser,
                  .inverse = l->inverse_o,
                  .gathers_x = gathers && sequence},

@@ -1,9 +1,81 @@
 /* GEMMs of 16-bit matrices on the tensor cores of sm_90a whose results do not depend on the number of rows: y = x w^T +
- * bias. Every element is one chain of wgmma over 16 terms at a time, in order, whatever the size of the tile. */
+ * bias. Every element is one chain of wgmma over 16 terms at a time, in order, whatever the size of the tile. One warp
+ * copies slices of x to shared memory and another those of w, so that steady weights are copied before the previous
+ * kernel has ended. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 #include "kernels/cuda/gemm/row_tiles.cuh"
 
 #include <algorithm>
+
+/* A shape with two warps that copy. */
+template <int GROUPS, int N, int DEPTH, int STAGES, int BLOCKS, bool EIGHT_ = false>
+struct PairShape : Shape<GROUPS, N, DEPTH, STAGES, BLOCKS, EIGHT_> {
+    static constexpr int THREADS = GROUPS * GROUP_THREADS + 64;
+    static constexpr bool EIGHT = EIGHT_;
+};
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+/* The ring of slices in shared memory. Each stage has barriers for the arrival of x, that of w, and for empty. */
+template <typename S> struct Slices : Ring<S::STAGES> {
+    uint32_t room, barriers;
+    __device__ __forceinline__ uint32_t x() const { return room + this->stage * S::STAGE_BYTES; }
+    __device__ __forceinline__ uint32_t w() const { return x() + S::W_AT; }
+    __device__ __forceinline__ uint32_t has_x() const { return barriers + 8 * this->stage; }
+    __device__ __forceinline__ uint32_t has_w() const { return has_x() + 8 * S::STAGES; }
+    __device__ __forceinline__ uint32_t empty() const { return has_x() + 16 * S::STAGES; }
+};
+
+template <typename S>
+__device__ __forceinline__ void copy_x(const RowTiles &g, const CUtensorMap *x, Slices<S> at) {
+    wait_for_kernel_before();
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x)
+#pragma unroll 1
+        for (int slice = 0; slice < g.slices; slice++, at.next()) {
+            barrier_wait(at.empty(), at.phase ^ 1);
+            barrier_expect(at.has_x(), S::DEPTH * g.box * LINE_BYTES);
+#pragma unroll
+            for (int i = 0; i < S::DEPTH; i++)
+                copy_tile(at.x() + i * S::X_BYTES, x, at.has_x(), (slice * S::DEPTH + i) * LINE, 0,
+                          tile % g.down * S::ROWS);
+        }
+}
+
+/* If the tiles of all rows are one, the L2 cache need not keep the weights. */
+template <typename S>
+__device__ __forceinline__ void copy_w(const RowTiles &g, const CUtensorMap *w, Slices<S> at) {
+    const uint64_t policy = cache_policy(g.down == 1);
+    if (!g.steady) wait_for_kernel_before();
+#pragma unroll 1
+    for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x)
+#pragma unroll 1
+        for (int slice = 0; slice < g.slices; slice++, at.next()) {
+            barrier_wait(at.empty(), at.phase ^ 1);
+            barrier_expect(at.has_w(), S::DEPTH * S::W_BYTES);
+#pragma unroll
+            for (int i = 0; i < S::DEPTH; i++)
+                copy_tile(at.w() + i * S::W_BYTES, w, at.has_w(), (slice * S::DEPTH + i) * LINE, 0,
+                          tile / g.down * S::N, policy);
+        }
+}
+
+/* Adds the bias to the first eight rows, and stores them. */
+template <typename T, int N8>
+__device__ __forceinline__ void put_eight(const RowTiles &g, const float (&sum)[N8][4], const T *bias, T *y,
+                                          int64_t first) {
+    const int row = (int)threadIdx.x / 4;
+#pragma unroll
+    for (int n = 0; n < N8; n++) {
+        const int64_t at = first + 8 * n + threadIdx.x % 4 * 2;
+        if (row >= g.m || at >= g.n) continue;
+        float a = sum[n][0], b = sum[n][1];
+        if (bias) a += to_real<float>(bias[at]), b += to_real<float>(bias[at + 1]);
+        *(uint32_t *)(y + row * g.n + at) = pack<T>(a, b);
+    }
+}
+
+#endif
 
 template <typename T, typename S>
 static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
@@ -11,30 +83,36 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
              const __grid_constant__ CUtensorMap w, const float *of_column, const T *bias, T *y) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ char memory[];
-    __shared__ uint64_t full[S::STAGES], empty[S::STAGES];
-    const uint32_t room = (shared_address(memory) + 1023) / 1024 * 1024;
+    __shared__ uint64_t barriers[3 * S::STAGES];
+    Slices<S> at = {{}, (shared_address(memory) + 1023) / 1024 * 1024, shared_address(barriers)};
     const int group = (int)uniform(threadIdx.x / GROUP_THREADS);
+    allow_next_kernel();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < S::STAGES; i++)
-            barrier_init(shared_address(&full[i]), 1), barrier_init(shared_address(&empty[i]), 4 * S::GROUPS);
+        prefetch_map(&w), prefetch_map(&x);
+        for (int i = 0; i < 3 * S::STAGES; i++)
+            barrier_init(at.barriers + 8 * i, i < 2 * S::STAGES ? 1 : 4 * S::GROUPS);
         barriers_ready();
     }
     __syncthreads();
-    allow_next_kernel();
     if (group == S::GROUPS) {
-        if (is_elected()) load_slices<S, LINE, LINE>(g, &x, &w, room, full, empty);
+        const bool has_x = uniform(threadIdx.x / 32) % 2;
+        if (!is_elected()) return;
+        if (has_x)
+            copy_x<S>(g, &x, at);
+        else
+            copy_w<S>(g, &w, at);
         return;
     }
-    Ring<S::STAGES> at;
     wait_for_kernel_before();
     for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x) {
         float sum[S::N / 8][4] = {};
         uint32_t before = 0; /* barrier of the slice before */
         for (int slice = 0; slice < g.slices; slice++, at.next()) {
-            const uint32_t from = uniform(room + at.stage * S::STAGE_BYTES);
+            const uint32_t from = uniform(at.x());
             const uint64_t a = tile_descriptor<true>(from + group * 64 * LINE_BYTES, 0, S::STRIDE),
                            b = tile_descriptor<true>(from + S::W_AT);
-            barrier_wait(shared_address(&full[at.stage]), at.phase);
+            barrier_wait(at.has_w(), at.phase);
+            barrier_wait(at.has_x(), at.phase);
             Product<T, S::N / 8>::fence(sum);
 #pragma unroll
             for (int i = 0; i < S::DEPTH; i++)
@@ -45,14 +123,17 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             products_begun();
             Product<T, S::N / 8>::template wait<1>(sum);
             if (before && threadIdx.x % 32 == 0) barrier_arrive(before);
-            before = shared_address(&empty[at.stage]);
+            before = at.empty();
         }
         Product<T, S::N / 8>::template wait<0>(sum);
         if (threadIdx.x % 32 == 0) barrier_arrive(before);
         const int64_t row = (int64_t)(tile % g.down) * S::ROWS + threadIdx.x / 32 * 16,
                       column = (int64_t)(tile / g.down) * S::N;
         if (of_column) scale_sums(g, sum, (const float *)NULL, of_column, row, column);
-        put_sums<T>(g, sum, bias, y, row, column);
+        if constexpr (S::EIGHT)
+            put_eight(g, sum, bias, y, column);
+        else
+            put_sums(g, sum, bias, y, row, column);
     }
 #endif
 }
@@ -68,19 +149,36 @@ template <typename T, typename S> static void launch(const Call *c, const Gemm *
                data_of<T>(gemm->c));
 }
 
+/* The number of columns of the multiprocessor that has most, if tiles have `wide` columns. */
+static int64_t most_columns(int64_t n, int64_t wide, int64_t multiprocessors) {
+    return ceil_div(ceil_div(n, wide), multiprocessors) * wide;
+}
+
+/* If each block has one tile, its ring leaves room in shared memory for a block of attend_tiles. Then the GEMM after
+ * attention can begin to read its weights. */
+template <typename T, int N, int MOST_STAGES, int STAGES>
+static void launch_eight(const Call *c, const Gemm *g) {
+    if (ceil_div(g->n, N) <= cuda_of(c->device)->multiprocessors)
+        launch<T, PairShape<1, N, 2, STAGES, 1, true>>(c, g);
+    else
+        launch<T, PairShape<1, N, 2, MOST_STAGES, 1, true>>(c, g);
+}
+
 /* Few rows have narrow tiles, so that all multiprocessors read weights. */
 template <typename T> static void launch_shape(const Call *c, const Gemm *g) {
     const int64_t blocks = cuda_of(c->device)->multiprocessors, rows = ceil_div(g->m, 128);
-    if (g->m <= 8)
-        launch<T, Shape<1, 32, 2, 20, 1, true>>(c, g);
+    if (g->m <= 8 && most_columns(g->n, 48, blocks) < most_columns(g->n, 32, blocks))
+        launch_eight<T, 48, 14, 10>(c, g);
+    else if (g->m <= 8)
+        launch_eight<T, 32, 20, 14>(c, g);
     else if (g->m <= 64)
-        launch<T, Shape<1, 32, 2, 8, 1>>(c, g);
+        launch<T, PairShape<1, 32, 2, 8, 1>>(c, g);
     else if (rows * ceil_div(g->n, 128) < blocks)
-        launch<T, Shape<2, 64, 1, 4, 2>>(c, g);
+        launch<T, PairShape<2, 64, 1, 4, 2>>(c, g);
     else if (rows * ceil_div(g->n, 256) < 2 * blocks)
-        launch<T, Shape<2, 128, 1, 3, 2>>(c, g);
+        launch<T, PairShape<2, 128, 1, 3, 2>>(c, g);
     else
-        launch<T, Shape<2, 256, 1, 4, 1>>(c, g);
+        launch<T, PairShape<2, 256, 1, 4, 1>>(c, g);
 }
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
