@@ -1,4 +1,5 @@
-/* Computes the op of kernels/cpu/rope.c. y, which may be x, is written or accumulated.
+/* Computes the ops of kernels/cpu/rope.c. y, which may be x, is written or accumulated. In rope_store, each group of x
+ * has two more heads, a key and a value, which are written to rows of the pools.
  *
  * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the
  * first rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block is
@@ -27,6 +28,10 @@ template <typename T> struct Rope {
     int pair_runs, rest_runs;
     Real<T> sign;
     bool interleaved, add;
+    /* rope_store: the pools of keys and of values; the row of each token; strides between rows and groups */
+    T *pool[2];
+    const int64_t *row;
+    int64_t pool_row[2], pool_group[2];
 };
 
 /* Elements [first, first + N) of a row of n elements. If ALIGNED, all of them exist. */
@@ -101,18 +106,19 @@ __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T
 struct Head {
     /* distance to the next head in the same group, and to the first head of the next group */
     int64_t at, next_head, next_group;
-    uint32_t in_group, per_group;
+    uint32_t group, in_group, per_group;
 
     template <typename T>
     __device__ __forceinline__ Head(const Rope<T> &o, const int64_t *stride, uint32_t head)
         : next_head(stride[3]), next_group(stride[2] - (int64_t)(o.per_group - 1) * stride[3]),
-          in_group(head % o.per_group), per_group(o.per_group) {
-        at = (int64_t)(head / o.per_group) * stride[2] + (int64_t)in_group * stride[3];
+          group(head / o.per_group), in_group(head % o.per_group), per_group(o.per_group) {
+        at = (int64_t)group * stride[2] + (int64_t)in_group * stride[3];
     }
     __device__ __forceinline__ void advance() {
         const bool ends = ++in_group == per_group;
         at += ends ? next_group : next_head;
         in_group = ends ? 0 : in_group;
+        group += ends;
     }
 };
 
@@ -120,11 +126,18 @@ struct Head {
 template <typename T> struct Token {
     const T *x;
     T *y;
-    int64_t position;
+    int64_t position, row; /* row: of the pools */
+
+    /* The address at which a head is written. */
+    template <bool STORES> __device__ __forceinline__ T *target(const Rope<T> &o, const Head &to) const {
+        const int which = (int)to.in_group - (int)to.per_group + 2;
+        if (!STORES || which < 0) return y + to.at;
+        return o.pool[which] + row * o.pool_row[which] + to.group * o.pool_group[which];
+    }
 };
 
 /* Processes at most U heads, beginning at `first`. */
-template <bool ALIGNED, int U, typename T>
+template <bool ALIGNED, bool STORES, int U, typename T>
 __device__ __forceinline__ void rotate_heads(const Rope<T> &o, const Token<T> &t, uint32_t first, int run) {
     constexpr int N = Rope<T>::N;
     const Places at = places_of(o, run);
@@ -142,20 +155,21 @@ __device__ __forceinline__ void rotate_heads(const Rope<T> &o, const Token<T> &t
 #pragma unroll
     for (int u = 0; u < U; u++, to.advance()) {
         if (first + u >= o.heads) continue;
-        T *y = t.y + to.at;
-        turn_all<ALIGNED>(o, &p[u], (const T *)y, at, cos, sin);
+        T *y = t.template target<STORES>(o, to);
+        if (!STORES || to.in_group + 1 < to.per_group)
+            turn_all<ALIGNED>(o, &p[u], (const T *)y, at, cos, sin);
         put_run<ALIGNED, N>(y, at.low, at.low_end, p[u].low);
         put_run<ALIGNED, N>(y, at.high, at.high_end, p[u].high);
     }
 }
 
-template <bool ALIGNED, typename T>
+template <bool ALIGNED, bool STORES, typename T>
 __device__ __forceinline__ void copy_heads(const Rope<T> &o, const Token<T> &t, uint32_t first, int run) {
     constexpr int N = Rope<T>::N;
     if (t.position < 0 || t.position >= o.table) return;
     Head from(o, o.x_stride, first), to(o, o.y_stride, first);
     for (uint32_t head = first; head < first + HEADS && head < o.heads; head++) {
-        T *y = t.y + to.at + 2 * o.half;
+        T *y = t.template target<STORES>(o, to) + 2 * o.half;
         Run<T, N> v = get_run<ALIGNED, N>(t.x + from.at + 2 * o.half, run * N, o.rest);
         if (o.add) {
             const Run<T, N> old = get_run<ALIGNED, N>((const T *)y, run * N, o.rest);
@@ -168,27 +182,32 @@ __device__ __forceinline__ void copy_heads(const Rope<T> &o, const Token<T> &t, 
     }
 }
 
-template <typename T, bool ALIGNED>
+template <typename T, bool ALIGNED, bool STORES>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
     rotate(const __grid_constant__ Rope<T> o, DeviceAssert *failure, const char *message) {
     constexpr int U = ALIGNED ? HEADS : 1;
     const uint32_t token = blockIdx.x * blockDim.z + threadIdx.z,
                    share = blockIdx.y * blockDim.y + threadIdx.y;
     const int run = (int)(blockIdx.z * blockDim.x + threadIdx.x);
-    start_pdl();
-    if (token >= o.tokens || share >= o.shares || run >= o.pair_runs + o.rest_runs) return;
+    const bool idle = token >= o.tokens || share >= o.shares || run >= o.pair_runs + o.rest_runs;
     const uint32_t s = token / o.samples, b = token % o.samples;
-    const Token<T> t = {o.x + s * o.x_stride[0] + b * o.x_stride[1],
-                        o.y + s * o.y_stride[0] + b * o.y_stride[1], o.position[(int64_t)b * o.length + s]};
+    Token<T> t = {o.x + s * o.x_stride[0] + b * o.x_stride[1], o.y + s * o.y_stride[0] + b * o.y_stride[1], 0,
+                  0};
+    allow_next_kernel();
+    if (STORES && !idle) t.position = o.position[s], t.row = o.row[s];
+    wait_for_kernel_before();
+    if (idle) return;
+    if (!STORES) t.position = o.position[(int64_t)b * o.length + s];
     if (run >= o.pair_runs)
-        copy_heads<ALIGNED>(o, t, share * HEADS, run - o.pair_runs);
+        copy_heads<ALIGNED, STORES>(o, t, share * HEADS, run - o.pair_runs);
     else
-        for (int u = 0; u < HEADS; u += U) rotate_heads<ALIGNED, U>(o, t, share * HEADS + u, run);
+        for (int u = 0; u < HEADS; u += U) rotate_heads<ALIGNED, STORES, U>(o, t, share * HEADS + u, run);
     if ((t.position < 0 || t.position >= o.table) && run == 0)
         raise_assert(failure, message, t.position, o.table);
 }
 
-template <typename T> static void rope(const Call *c) {
+/* The parameters that rope and rope_store share. */
+template <typename T> static Rope<T> rope_of(const Call *c) {
     const Tensor *x = c->in[0], *cos = c->in[1], *sin = c->in[2], *y = c->out[0];
     const RopeAttr *a = (const RopeAttr *)c->attr;
     const int64_t tokens = x->dim[0] * x->dim[1], heads = x->dim[2] * x->dim[3], width = x->dim[4];
@@ -206,24 +225,54 @@ template <typename T> static void rope(const Call *c) {
     o.half = a->dim / 2, o.rest = (int)width - 2 * o.half;
     o.pair_runs = (int)ceil_div(o.half, VEC<T>), o.rest_runs = (int)ceil_div(o.rest, VEC<T>);
     o.sign = a->inverse ? -1 : 1, o.interleaved = a->interleaved, o.add = accumulates(y);
-    const bool aligned = rows_are_aligned(x) && rows_are_aligned(y) && o.half % VEC<T> == 0 &&
-                         aligned_16(o.cos) && aligned_16(o.sin);
+    return o;
+}
+
+template <typename T, bool STORES> static void launch(const Call *c, const Rope<T> &o, bool aligned) {
+    aligned = aligned && rows_are_aligned(c->in[0]) && rows_are_aligned(c->out[0]) && o.half % VEC<T> == 0 &&
+              aligned_16(o.cos) && aligned_16(o.sin);
     const int64_t runs = o.pair_runs + o.rest_runs, along = least(runs, THREADS),
                   across = ceil_div(o.shares, ceil_div(o.shares, THREADS / along)),
                   deep = least(THREADS / (along * across), MOST_DEEP);
     const dim3 block((unsigned)along, (unsigned)across, (unsigned)deep),
-        grid((unsigned)ceil_div(tokens, deep), (unsigned)ceil_div(o.shares, across),
+        grid((unsigned)ceil_div(o.tokens, deep), (unsigned)ceil_div(o.shares, across),
              (unsigned)ceil_div(runs, along));
-    const auto kernel = aligned ? rotate<T, true> : rotate<T, false>;
+    const auto kernel = aligned ? rotate<T, true, STORES> : rotate<T, false, STORES>;
     launch_pdl(c, grid, block, 0, kernel, o, cuda_of(c->device)->failure,
                "rope: position %lld is outside the table of %lld positions");
 }
 
-extern "C" void cuda_rope(const Call *c) {
+template <typename T> static void rope(const Call *c) { launch<T, false>(c, rope_of<T>(c), true); }
+
+template <typename T> static void rope_store(const Call *c) {
+    Rope<T> o = rope_of<T>(c);
+    o.row = ids_of(c->in[4]);
+    for (int i = 0; i < 2; i++) {
+        const Tensor *pool = c->out[1 + i];
+        o.pool[i] = data_of<T>(pool), o.pool_row[i] = pool->stride[0], o.pool_group[i] = pool->stride[2];
+    }
+    launch<T, true>(c, o, rows_are_aligned(c->out[1]) && rows_are_aligned(c->out[2]));
+}
+
+static void check_types(const Call *c) {
     const Tensor *x = c->in[0], *cos = c->in[1], *sin = c->in[2], *y = c->out[0];
     const DType table = x->dtype == F64 ? F64 : F32;
     CHECK(x->dtype == y->dtype && cos->dtype == table && sin->dtype == table,
           "rope: %s to %s with tables of %s and %s", dtype_name((DType)x->dtype), dtype_name((DType)y->dtype),
           dtype_name((DType)cos->dtype), dtype_name((DType)sin->dtype));
+}
+
+extern "C" void cuda_rope(const Call *c) {
+    const Tensor *x = c->in[0];
+    check_types(c);
     if (tensor_count(x)) STORAGE_SWITCH(x->dtype, rope<T>(c));
+}
+
+extern "C" void cuda_rope_store(const Call *c) {
+    const Tensor *x = c->in[0];
+    check_types(c);
+    for (int i = 1; i < 3; i++)
+        CHECK(c->out[i]->dtype == x->dtype, "rope_store: x is %s, a pool is %s", dtype_name((DType)x->dtype),
+              dtype_name((DType)c->out[i]->dtype));
+    if (tensor_count(x)) STORAGE_SWITCH(x->dtype, rope_store<T>(c));
 }

@@ -298,10 +298,27 @@ Tensor *attention_sinks(Tape *t, const AttentionSpec *p, Param *offset, DType dt
     return zeros;
 }
 
-/* Stores the keys and values of the tokens, then computes attention to the keys and values of their requests. */
+/* Whether the op that rotates also stores the keys and values of the tokens. */
+static bool rotates_into_pages(const Tape *t, const Core *c) {
+    const AttentionSpec *p = c->attention->spec;
+    return c->cache && stay_in_place(t, p) && p->rope.dim && !p->temperature.dim;
+}
+
+static AttentionInputs rotated_into_pages(Tape *t, const Core *c, Tensor *qkv) {
+    const AttentionSpec *p = c->attention->spec;
+    const RopeTable *rope = c->attention->rope;
+    const int64_t d = p->head_dim, g = own_groups(t, p), r = p->heads / p->groups;
+    op_rope_store(t, &c->feed->cache->positions, attention_heads(t, qkv, g, r + 2, d, 0, r + 2),
+                  (Tensor *)&rope->cos, (Tensor *)&rope->sin, c->feed->position_ids, &c->cache[0],
+                  &c->cache[1], rope_attr(p));
+    return (AttentionInputs){.q = attention_heads(t, qkv, g, r + 2, d, 0, r)};
+}
+
+/* Stores the keys and values of the tokens unless they are stored, then computes attention to the keys and values of
+ * their requests. */
 static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x, AttentionAttr attr) {
     const Pages *pages = &c->feed->cache->positions;
-    op_store_rows(t, pages, x->k, &c->cache[0], x->v, &c->cache[1]);
+    if (x->k) op_store_rows(t, pages, x->k, &c->cache[0], x->v, &c->cache[1]);
     const PagedInputs inputs = {.q = x->q,
                                 .k = &c->cache[0],
                                 .v = &c->cache[1],
@@ -315,7 +332,7 @@ static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x,
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
     const AttentionSpec *p = c->attention->spec;
-    AttentionInputs x = prepare(t, c, qkv);
+    AttentionInputs x = rotates_into_pages(t, c) ? rotated_into_pages(t, c, qkv) : prepare(t, c, qkv);
     const AttentionAttr attr = attention_attr(t, p, c->attention->dropout_site, qkv->dim[0]);
     x.bias = c->attention->relative ? &c->attention->relative->value : NULL;
     x.sink = attention_sinks(t, p, c->attention->softmax_offset, (DType)qkv->dtype);

@@ -21,6 +21,22 @@ void op_store_rows(Tape *t, const Pages *pages, Tensor *x, Tensor *pool, Tensor 
     if (x2) pool2->spmd = x2->spmd;
 }
 
+void op_rope_store(Tape *t, const Pages *pages, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position,
+                   Tensor *k_pool, Tensor *v_pool, RopeAttr attr) {
+    const Tensor key = tensor_slice(x, 3, x->dim[3] - 2, 1);
+    Tensor queries = tensor_slice(x, 3, 0, x->dim[3] - 2);
+    check_rows(pages, &key, k_pool);
+    check_rows(pages, &key, v_pool);
+    CHECK(!tape_is_recording(t) && tensor_same_shape(cos, sin) && cos->dim[1] == attr.dim / 2 &&
+              tensor_count(position) == x->dim[0],
+          "rope_store: the tables or the positions are not compatible with x of %lld tokens and dim %d",
+          (long long)x->dim[0], attr.dim);
+    tape_call(
+        t, &OPS[OP_rope_store],
+        (Call){.in = {x, cos, sin, position, pages->row}, .out = {&queries, k_pool, v_pool}, .attr = &attr});
+    k_pool->spmd = v_pool->spmd = x->spmd;
+}
+
 Tensor *op_paged_attention(Tape *t, const PagedInputs *x, const Pages *pages, AttentionAttr attr) {
     const Tensor *q = x->q, *k = x->k, *v = x->v;
     char a[100], b[100], c[100];

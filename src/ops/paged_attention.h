@@ -10,7 +10,7 @@ typedef struct Pages {
     Tensor *table;   /* [requests, pages]: the pages of each request; unused entries are valid pages */
     Tensor *request; /* [s]: for each token of the stream, the row of its request in the table */
     /* [n]: the first token of each tile, which has at most PAGED_TILE tokens of one request; NULL if every token is a
-     * tile */
+     * tile, and the rows before its position were stored in earlier passes */
     Tensor *tiles;
     /* [requests]: number of rows of each request, all of which a token attends to; NULL if a token attends to rows up
      * to its position */
@@ -20,6 +20,11 @@ typedef struct Pages {
 
 /* Stores the rows x [new rows,1,g,r,d] in a pool [rows,1,g,r,d], and the rows x2 in pool2 unless both are NULL. */
 void op_store_rows(Tape *, const Pages *, Tensor *x, Tensor *pool, Tensor *x2, Tensor *pool2);
+
+/* The same for keys and values that are heads of x [s,1,g,r+2,d], of each group r queries, a key and a value. Rotates
+ * the queries in place, and stores the rotated keys. Tables and positions are those of op_rope. */
+void op_rope_store(Tape *, const Pages *, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position,
+                   Tensor *k_pool, Tensor *v_pool, RopeAttr);
 
 typedef struct PagedInputs {
     Tensor *q;        /* [s,1,g,r,d], may be strided */
