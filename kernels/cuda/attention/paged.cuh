@@ -4,7 +4,7 @@
 #include "kernels/cuda/common.cuh"
 #include "kernels/relative_buckets.h"
 
-enum { SPLIT = 256 /* keys */ };
+enum { SPLIT = 128 /* keys */ };
 
 struct Paged {
     int64_t tokens, g, r, d, e;       /* width of keys and of values */

@@ -2,18 +2,20 @@
  * of a product on the tensor cores. One warp copies tiles of TILE keys and values from pages to shared memory, and
  * groups of four warps multiply them. Each split of SPLIT keys has a separate softmax, and the splits are merged in
  * order, by the block that computes them or by a second kernel. So a row's result depends neither on other rows nor on
- * the number of blocks. Scores are in units of log(2). */
+ * the number of blocks. Rows that were stored in earlier passes are copied before the previous kernel has ended. Scores
+ * are in units of log(2). */
 #include "kernels/cuda/attention/paged.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
 
-enum { TILE = LINE, ROWS = 64, STAGES = 3, TILE_BYTES = TILE * LINE_BYTES /* of 64 columns */ };
+enum { TILE = LINE, ROWS = 64, MOST_STAGES = 4, TILE_BYTES = TILE * LINE_BYTES /* of 64 columns */ };
 constexpr double LOG2E = 1.4426950408889634;
 
 /* A block's rows are those of tokens [first, first + n) of one request, and heads of one group. */
 struct Tiles {
     const int64_t *tile;    /* [tiles] first tokens; NULL: one token each */
     int tiles, each, parts; /* number; tokens of a group of warps; blocks for a tile */
+    int stages;             /* of the ring of keys */
     float unit, in, cap;    /* score = product * unit, or cap * tanh(product * in) * unit */
 };
 
@@ -76,10 +78,18 @@ __device__ __forceinline__ void hide_keys(float (&score)[TILE / 8][4], int key, 
 }
 
 /* Each stage has a barrier for full and one for empty. */
-struct KeyRing : Ring<STAGES> {
-    uint32_t room, barriers;
+struct KeyRing {
+    int stages, stage;
+    uint32_t phase, room, barriers;
+    __device__ __forceinline__ void next() {
+        if (++stage == stages) stage = 0, phase ^= 1;
+    }
+    /* The address of the tile of keys, which that of values follows. */
+    template <int BOXES> __device__ __forceinline__ uint32_t tile() const {
+        return room + stage * 2 * BOXES * TILE_BYTES;
+    }
     __device__ __forceinline__ uint32_t full() const { return barriers + 8 * stage; }
-    __device__ __forceinline__ uint32_t empty() const { return barriers + 8 * (STAGES + stage); }
+    __device__ __forceinline__ uint32_t empty() const { return barriers + 8 * (MOST_STAGES + stage); }
 };
 
 /* The keys and splits of a block's rows. */
@@ -88,6 +98,7 @@ struct Work {
     int begin, end;  /* splits */
     int from, to;    /* keys, from a multiple of TILE on */
     int hi;          /* end of the keys that are written */
+    int old;         /* end of the keys that were stored before this pass */
 };
 
 /* One thread copies the tiles of keys and values. */
@@ -97,8 +108,9 @@ __device__ __forceinline__ void copy_keys(const Paged &p, const Work &w, const C
     const int64_t *pages = p.table + p.request[w.first] * p.width;
     const int page = (int)p.attr.page;
     for (int key = w.from; key < w.to; key += TILE, at.next()) {
-        const uint32_t to = at.room + at.stage * 2 * BOXES * TILE_BYTES;
+        const uint32_t to = at.tile<BOXES>();
         const int row = (int)pages[key / page] * page + key % page;
+        if (key + TILE > w.old) wait_for_kernel_before();
         barrier_wait(at.empty(), at.phase ^ 1);
         barrier_expect(at.full(), 2 * BOXES * TILE_BYTES);
 #pragma unroll
@@ -112,16 +124,16 @@ template <int N8> struct Softmax {
     float y[N8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 };
 
-/* Adds a tile of keys to the softmax. lo, hi: the keys that this thread's rows see */
-template <typename T, int GROUPS, int BOXES>
-__device__ __forceinline__ void add_tile(const Tiles &t, Softmax<BOXES * 8> &x, uint64_t queries,
-                                         const KeyRing &at, int key, int end, const int (&lo)[2],
-                                         const int (&hi)[2]) {
-    const uint32_t k_at = uniform(at.room + at.stage * 2 * BOXES * TILE_BYTES),
-                   v_at = k_at + BOXES * TILE_BYTES;
-    const uint64_t keys = tile_descriptor<true>(k_at), values = tile_descriptor<false>(v_at, TILE_BYTES);
-    float score[TILE / 8][4] = {}, shrink[2];
-    uint32_t prob[TILE / 16][4];
+typedef float Scores[TILE / 8][4];
+
+/* Starts the products of the queries and a tile of keys. */
+template <typename T, int BOXES>
+__device__ __forceinline__ void begin_scores(Scores &score, uint64_t queries, const KeyRing &at) {
+    const uint64_t keys = tile_descriptor<true>(uniform(at.tile<BOXES>()));
+#pragma unroll
+    for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) score[n][i] = 0;
     barrier_wait(at.full(), at.phase);
     Product<T, TILE / 8>::fence(score);
 #pragma unroll
@@ -130,12 +142,14 @@ __device__ __forceinline__ void add_tile(const Tiles &t, Softmax<BOXES * 8> &x, 
         for (int c = 0; c < LINE_BYTES; c += 32)
             Product<T, TILE / 8>::run(score, queries + (i + c) / 16, keys + (i + c) / 16);
     products_begun();
-    if (key + TILE > end) { /* values that are not written yet may be NaN */
-        clear_rows<GROUPS, BOXES>(v_at, end - key);
-        publish_stores();
-        groups_wait<GROUPS>();
-    }
-    Product<T, TILE / 8>::template wait<0>(score);
+}
+
+/* The products of a tile -> the probabilities of its keys. lo, hi: the keys that this thread's rows see. `shrink` is the
+ * factor of the sums of values so far. */
+template <typename T, int N8>
+__device__ __forceinline__ void soften(const Tiles &t, Softmax<N8> &x, Scores &score, int key,
+                                       const int (&lo)[2], const int (&hi)[2], float (&shrink)[2],
+                                       uint32_t (&prob)[TILE / 16][4]) {
 #pragma unroll
     for (int n = 0; n < TILE / 8; n++)
 #pragma unroll
@@ -143,20 +157,70 @@ __device__ __forceinline__ void add_tile(const Tiles &t, Softmax<BOXES * 8> &x, 
     hide_keys(score, key, lo, hi);
     softmax_tile(score, t.unit, x.top, x.sum, shrink);
 #pragma unroll
-    for (int n = 0; n < BOXES * 8; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) x.y[n][i] *= shrink[i / 2];
-#pragma unroll
     for (int j = 0; j < TILE / 16; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             prob[j][i] = pack<T>(score[2 * j + i / 2][i % 2 * 2], score[2 * j + i / 2][i % 2 * 2 + 1]);
+}
+
+/* Starts the products of the probabilities and the values of a tile. FIRST: the sums so far are zero. end: the end of
+ * the values that are written; the others may be NaN */
+template <typename T, int GROUPS, int BOXES, bool FIRST>
+__device__ __forceinline__ void begin_values(Softmax<BOXES * 8> &x, const KeyRing &at, int key, int end,
+                                             const float (&shrink)[2], uint32_t (&prob)[TILE / 16][4]) {
+    const uint32_t from = uniform(at.tile<BOXES>() + BOXES * TILE_BYTES);
+    const uint64_t values = tile_descriptor<false>(from, TILE_BYTES);
+    if (key + TILE > end) {
+        clear_rows<GROUPS, BOXES>(from, end - key);
+        publish_stores();
+        groups_wait<GROUPS>();
+    }
+#pragma unroll
+    for (int n = 0; n < BOXES * 8 && !FIRST; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) x.y[n][i] *= shrink[i / 2];
     Product<T, BOXES * 8>::fence(x.y);
 #pragma unroll
     for (int j = 0; j < TILE / 16; j++) product_of_registers<T>(x.y, prob[j], values + j * LINE_BYTES);
     products_begun();
-    Product<T, BOXES * 8>::template wait<0>(x.y);
+}
+
+/* Waits for the sums of values, and frees the stage. */
+template <typename T, int N8> __device__ __forceinline__ void end_values(Softmax<N8> &x, KeyRing &at) {
+    Product<T, N8>::template wait<0>(x.y);
     if (threadIdx.x % 32 == 0) barrier_arrive(at.empty());
+    at.next();
+}
+
+/* The softmax of keys [from, to) of a split, with one or two tiles. A softmax is computed during products of the other
+ * tile. */
+template <typename T, int GROUPS, int BOXES>
+__device__ __forceinline__ void attend_split(const Tiles &t, Softmax<BOXES * 8> &x, uint64_t queries,
+                                             KeyRing &at, int from, int to, int end, const int (&lo)[2],
+                                             const int (&hi)[2]) {
+    static_assert((int)SPLIT == 2 * TILE, "a split has two tiles");
+    Scores score;
+    float shrink[2];
+    uint32_t prob[TILE / 16][4];
+    begin_scores<T, BOXES>(score, queries, at);
+    if (from + TILE < to) {
+        Scores second;
+        KeyRing next = at;
+        next.next();
+        begin_scores<T, BOXES>(second, queries, next);
+        Product<T, TILE / 8>::template wait<1>(score);
+        soften<T>(t, x, score, from, lo, hi, shrink, prob);
+        begin_values<T, GROUPS, BOXES, true>(x, at, from, end, shrink, prob);
+        Product<T, TILE / 8>::template wait<1>(second);
+        soften<T>(t, x, second, from + TILE, lo, hi, shrink, prob);
+        end_values<T>(x, at);
+        begin_values<T, GROUPS, BOXES, false>(x, at, from + TILE, end, shrink, prob);
+    } else {
+        Product<T, TILE / 8>::template wait<0>(score);
+        soften<T>(t, x, score, from, lo, hi, shrink, prob);
+        begin_values<T, GROUPS, BOXES, true>(x, at, from, end, shrink, prob);
+    }
+    end_values<T>(x, at);
 }
 
 /* Merges the softmax of a split. */
@@ -208,20 +272,21 @@ __device__ __forceinline__ void attend_rows(const Paged &p, const Tiles &t, cons
                                             float *lse, float *part) {
     const int row = threadIdx.x % GROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4;
     int lo[2] = {0, 0}, hi[2] = {0, 0}; /* the keys that this thread's rows see */
-    load_queries<T, BOXES>(p, q + own * p.q_token + blockIdx.y * p.q_group, tokens, q_at);
-    publish_stores();
-    groups_wait<GROUPS>();
     for (int h = 0; h < 2; h++)
         if ((row + 8 * h) / (int)p.r < tokens) {
             const Range keys(p, own + (row + 8 * h) / (int)p.r);
             lo[h] = (int)keys.lo, hi[h] = (int)keys.hi;
         }
+    wait_for_kernel_before();
+    load_queries<T, BOXES>(p, q + own * p.q_token + blockIdx.y * p.q_group, tokens, q_at);
+    publish_stores();
+    groups_wait<GROUPS>();
     Softmax<BOXES * 8> all;
     for (int split = w.begin; split < w.end; split++) {
         Softmax<BOXES * 8> x;
-        for (int key = max(split * SPLIT, w.from); key < min(w.to, (split + 1) * SPLIT);
-             key += TILE, at.next())
-            add_tile<T, GROUPS, BOXES>(t, x, tile_descriptor<true>(q_at), at, key, w.hi, lo, hi);
+        const int from = max(split * SPLIT, w.from), to = min(w.to, (split + 1) * SPLIT);
+        if (from < to)
+            attend_split<T, GROUPS, BOXES>(t, x, tile_descriptor<true>(q_at), at, from, to, w.hi, lo, hi);
         merge_split(all, x);
     }
 #pragma unroll
@@ -248,27 +313,34 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, GROUPS ==
                  T *y, float *lse, float *part) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ char memory[]; /* barriers, then queries, keys and values */
-    const uint32_t barriers = shared_address(memory), queries = (barriers + 16 * STAGES + 1023) / 1024 * 1024;
-    const KeyRing at = {{}, queries + GROUPS * BOXES * TILE_BYTES, barriers};
-    const int group = (int)uniform(threadIdx.x / GROUP_THREADS), tile = blockIdx.x / t.parts;
+    const uint32_t barriers = shared_address(memory),
+                   queries = (barriers + 16 * MOST_STAGES + 1023) / 1024 * 1024;
+    const KeyRing at = {t.stages, 0, 0, queries + GROUPS * BOXES * TILE_BYTES, barriers};
+    const int group = (int)uniform(threadIdx.x / GROUP_THREADS),
+              block = gridDim.x - 1 - blockIdx.x, /* the last tokens of a prompt have the most keys */
+        tile = block / t.parts;
     Work w;
-    start_pdl();
+    allow_next_kernel();
     const int start = t.tile ? (int)t.tile[tile] : tile, after = !t.tile              ? tile + 1
                                                                  : tile + 1 < t.tiles ? (int)t.tile[tile + 1]
                                                                                       : (int)p.tokens;
-    w.first = start + (int)(blockIdx.x % t.parts) * GROUPS * t.each,
-    w.last = min(after, w.first + GROUPS * t.each) - 1;
-    if (w.first > w.last) return;
+    w.first = start + block % t.parts * GROUPS * t.each, w.last = min(after, w.first + GROUPS * t.each) - 1;
+    const int lo = w.first > w.last ? 0 : (int)Range(p, w.first).lo;
+    w.hi = w.first > w.last ? 0 : (int)Range(p, w.last).hi;
+    w.begin = part ? blockIdx.z : lo / SPLIT, w.end = part ? w.begin + 1 : (w.hi + SPLIT - 1) / SPLIT;
+    w.from = max(lo, w.begin * SPLIT) / TILE * TILE, w.to = min(w.hi, w.end * SPLIT);
+    w.old = t.tile ? 0 : (int)p.position[w.first];
+    if (w.first > w.last || (part && w.from >= w.to)) { /* nothing to do */
+        if (blockIdx.z == 0) wait_for_kernel_before();
+        return;
+    }
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++)
-            barrier_init(barriers + 8 * i, 1), barrier_init(barriers + 8 * (STAGES + i), 4 * GROUPS);
+        prefetch_map(&k), prefetch_map(&v);
+        for (int i = 0; i < MOST_STAGES; i++)
+            barrier_init(barriers + 8 * i, 1), barrier_init(barriers + 8 * (MOST_STAGES + i), 4 * GROUPS);
         barriers_ready();
     }
     __syncthreads();
-    const int lo = (int)Range(p, w.first).lo;
-    w.hi = (int)Range(p, w.last).hi;
-    w.begin = part ? blockIdx.z : lo / SPLIT, w.end = part ? w.begin + 1 : (w.hi + SPLIT - 1) / SPLIT;
-    w.from = max(lo, w.begin * SPLIT) / TILE * TILE, w.to = min(w.hi, w.end * SPLIT);
     if (group == GROUPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(GROUPS == 1 ? 40 : 24));
         if (uniform(threadIdx.x / 32) == GROUPS * GROUP_THREADS / 32 && is_elected())
@@ -283,17 +355,31 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, GROUPS ==
 }
 
 /* One block per token and head. */
-template <typename T> static __global__ void merge_tiles(const Paged p, const float *part, T *y, float *lse) {
-    start_pdl();
+template <typename T>
+static __global__ void __launch_bounds__(128)
+    merge_tiles(const Paged p, const float *part, T *y, float *lse) {
+    enum { MANY = 12 /* splits whose loads are in flight together */ };
     const int64_t at = blockIdx.x, heads = p.g * p.r, token = at / heads, head = at % heads;
+    allow_next_kernel();
     const Range keys(p, token);
+    wait_for_kernel_before();
     for (int64_t c = threadIdx.x; c < p.e; c += blockDim.x) {
         float result = 0, most = -INFINITY, all = 0;
-#pragma unroll 4
-        for (int64_t split = keys.lo / SPLIT; split * SPLIT < keys.hi; split++) {
-            const float *of = part + (at * p.splits + split) * (p.e + 2);
-            const MergeTiles merge(&most, &all, of[p.e], of[p.e + 1]);
-            result = merge.of(result, of[c]);
+#pragma unroll 1
+        for (int64_t split = keys.lo / SPLIT; split * SPLIT < keys.hi; split += MANY) {
+            float max[MANY], sum[MANY], more[MANY];
+#pragma unroll
+            for (int i = 0; i < MANY; i++) {
+                const bool there = (split + i) * SPLIT < keys.hi;
+                const float *of = part + (at * p.splits + split + i) * (p.e + 2);
+                max[i] = there ? of[p.e] : -INFINITY, sum[i] = there ? of[p.e + 1] : 0,
+                more[i] = there ? of[c] : 0;
+            }
+#pragma unroll
+            for (int i = 0; i < MANY; i++) {
+                const MergeTiles merge(&most, &all, max[i], sum[i]);
+                result = merge.of(result, more[i]);
+            }
         }
         y[at * p.e + c] = from_real<T>(all == 0 ? 0 : result / all);
         if (c == 0) lse[head * p.tokens + token] = all == 0 ? -INFINITY : (most + log2f(all)) / (float)LOG2E;
@@ -319,7 +405,7 @@ int64_t paged_tile_blocks(const Call *c, const Paged &p) {
 
 template <typename T, int GROUPS, int BOXES>
 static void launch(const Call *c, const Paged &p, const Tiles &t, float *part) {
-    const int room = (GROUPS + 2 * STAGES) * BOXES * TILE_BYTES + 1024;
+    const int room = (GROUPS + 2 * t.stages) * BOXES * TILE_BYTES + 1024;
     const Tensor *k = c->in[1], *v = c->in[2];
     const CUtensorMap k_map = tile_map(c, k, k->dim[0], p.d, p.k_row, p.g, p.k_group, TILE),
                       v_map = tile_map(c, v, v->dim[0], p.e, p.v_row, p.g, p.v_group, TILE);
@@ -344,6 +430,7 @@ template <typename T> static void run(const Call *c, const Paged &p, float *part
     t.cap = (float)a->softcap, t.in = capped ? (float)(a->scale / a->softcap) : 0;
     t.unit = (float)((capped ? 1 : a->scale) * LOG2E);
     t.tiles = (int)(list ? list->dim[0] : p.tokens);
+    t.stages = part ? SPLIT / TILE : list ? MOST_STAGES : 3; /* 3: room for two blocks on a multiprocessor */
     if (list)
         wide ? launch<T, 2, 2>(c, p, t, part) : launch<T, 2, 1>(c, p, t, part);
     else
