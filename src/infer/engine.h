@@ -103,8 +103,8 @@ typedef struct EngineCounts {
 typedef struct Engine Engine;
 
 enum {
-    ENGINE_PASS_TOKENS =
-        2048,         /* of a pass for full speed. More would only need more memory for activations */
+    /* number of tokens of a pass at which GEMMs reach full speed; more need more memory for activations */
+    ENGINE_PASS_TOKENS = 4096,
     ENGINE_PAGE = 64, /* rows of a page by default */
 };
 /* Whether a token is one of the end tokens [n]. */
