@@ -1,6 +1,6 @@
-/* GEMMs through CBLAS, or in a fixed order of summation, which is also faster for few rows. BLAS runs single-threaded, and each thread of the
- * pool computes whole panels of the output. BLAS chooses its order of summation by the shape of a GEMM, so
- * the panels must depend only on the shape and not on the number of threads. */
+/* Computes GEMMs through CBLAS, or in a fixed order of summation, which is also faster for few rows. BLAS runs
+ * single-threaded, and each thread of the pool computes entire panels of the output. The shape of a GEMM determines
+ * BLAS's order of summation, so the panels must depend only on the shape, not on the number of threads. */
 #include "kernels/cpu/gemm.h"
 
 #include <cblas.h>
@@ -17,12 +17,11 @@
 #define CBLAS_GEMM cblas_sgemm
 #endif
 
-/* If panels were narrower, packing the other operand for each of them would cost more than a tenth of the
- * speed. */
+/* With narrower panels, packing the other operand for each panel would cost more than a tenth of the speed. */
 enum { PANEL_MIN = 384, PANELS_MAX = 64 };
 
-/* The number of panels. It is a power of two so that threads get equal shares, because their number is
- * usually one as well. */
+/* Returns the number of panels, which is a power of two. The number of threads is usually also a power of two, so
+ * that all threads get equal shares. */
 static int64_t panels(int64_t n) {
     int64_t p = 1;
     while (p < PANELS_MAX && n / (2 * p) >= PANEL_MIN) p *= 2;
@@ -66,21 +65,22 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
 /* ---- fixed order, for rows that are contiguous along k ---- */
 
 /* A sum has DOT_LANES chains of multiply-adds: chain l adds the products of k = l, l + DOT_LANES, ... in order.
- * Then a tree adds the chains. It does not depend on other rows and columns.
+ * A tree then adds the chains. The sum does not depend on other rows and columns.
  *
- * With few rows, the time is that of reading op(b). Its columns are then read one after the other, because several
- * streams are slower than one. */
+ * With few rows, the GEMM is limited by reading op(b). The columns of op(b) are then read one after the other,
+ * because several streams are slower than one. */
 enum {
     DOT_LANES = 64 / (int)sizeof(real),
-    DOT_SUMS = 12, /* sums of a block, which fit into registers */
+    DOT_SUMS = 12, /* number of sums of a block, which fit into registers */
     DOT_COLUMNS = 4,
-    DOT_AHEAD = 2048, /* bytes to prefetch, because with several rows a core issues its loads too late */
+    /* number of bytes to prefetch, because with several rows a core issues its loads too late */
+    DOT_AHEAD = 2048,
     DOT_ROWS = 3,
-    DOT_UNIT = 16,    /* columns of a unit of work */
+    DOT_UNIT = 16,    /* number of columns of a unit of work */
     DOT_FEW_ROWS = 16 /* with more rows, BLAS is faster although it copies op(b) */
 };
 
-/* Functions with a `type` are inlined, so that it is a compile-time constant. */
+/* Functions with the argument `type` are inlined, so that `type` is a compile-time constant. */
 static inline __attribute__((always_inline)) real element(const void *x, DType type, int64_t i) {
     return type == BF16     ? (real)float_of_bf16(((const uint16_t *)x)[i])
            : type == F16    ? (real)float_of_f16(((const uint16_t *)x)[i])
@@ -94,7 +94,7 @@ static void add_last(const real *a, const void *b, DType type, int64_t begin, in
     for (int64_t p = begin; p < k; p++) x[p - begin] = multiply_add(a[p], element(b, type, p), x[p - begin]);
 }
 
-/* Adds the upper half of the chains to the lower half, until one is left. */
+/* Adds the upper half of the chains to the lower half until one chain is left. */
 static inline __attribute__((always_inline)) real add_chains(const real *x) {
     real half[DOT_LANES / 2], quarter[DOT_LANES / 4], eighth[DOT_LANES / 8];
 #pragma omp simd
@@ -105,7 +105,7 @@ static inline __attribute__((always_inline)) real add_chains(const real *x) {
     return DOT_LANES == 8 ? eighth[0] : eighth[0] + eighth[DOT_LANES / 16];
 }
 
-/* Computes rows [i, i + rows) of the columns j, j + 1, .... `rows` and `columns` are compile-time constants too. */
+/* Computes rows [i, i + rows) of the columns j, j + 1, .... `rows` and `columns` are also compile-time constants. */
 static inline __attribute__((always_inline)) void dot_block(const Gemm *g, int64_t i, int rows, int64_t j,
                                                             const void *const *b, int columns, DType type) {
     real sum[DOT_SUMS][DOT_LANES];
@@ -163,7 +163,7 @@ static void dot_few_rows(const Gemm *g, int64_t begin, int64_t end) {
     }
 }
 
-/* The columns [j, j + n). */
+/* Computes the columns [j, j + n). */
 static void dot_columns(const Gemm *g, int64_t j, int n, real *widened) {
     const void *b[DOT_COLUMNS];
     for (int c = 0; c < n; c++) {
@@ -255,7 +255,7 @@ static void widen_rows(void *arg, int64_t begin, int64_t end) {
                       (size_t)w->columns);
 }
 
-/* Runs the GEMM on a copy of b. */
+/* Runs the GEMM on a copy of b that is converted to `real`. */
 static void run_widened(const Device *device, const Gemm *g) {
     Widening w = {.g = g, .rows = g->transpose_b ? g->n : g->k, .columns = g->transpose_b ? g->k : g->n};
     w.b = mem_aligned((size_t)(w.rows * w.columns) * sizeof(real));

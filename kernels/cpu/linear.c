@@ -1,7 +1,7 @@
-/* Linear layer y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T x, dbias = sum of dy.
- * If x is the activation of an operand `pre`, dx is the gradient of pre, dy w act'(pre), and bitwise equal to
- * linear_dgrad followed by activation_grad. The op `bias` is y = x + bias. y and act are written; dx (without pre), dw
- * and dbias are written or accumulated. dw is one GEMM over all tokens. */
+/* Computes a linear layer, y = x w^T + bias over the last dimension, and its gradients dx = dy w, dw = dy^T x, dbias
+ * = sum of dy. If x is the activation of an operand `pre`, dx is the gradient of pre, dy w act'(pre), which is
+ * bitwise equal to linear_dgrad followed by activation_grad. The op `bias` is y = x + bias. y and act are written; dx
+ * (without pre), dw and dbias are written or accumulated. dw is one GEMM over all tokens. */
 #include "kernels/cpu/gemm.h"
 
 static bool fixed_order(const Call *c) {
@@ -65,7 +65,7 @@ static void through_activation(const Call *c) {
 void KERNEL(linear_dgrad)(const Call *c) {
     const Tensor *dy = c->in[0], *w = c->in[1];
     const int64_t in = w->dim[1], out = w->dim[0];
-    CHECK(!c->in[2] || !accumulates(c->out[0]), "linear_dgrad: the gradient of pre is written, not added to");
+    CHECK(!c->in[2] || !accumulates(c->out[0]), "linear_dgrad: the gradient of pre cannot be accumulated");
     KERNEL(gemm)
     (c->device, &(Gemm){.fixed_order = fixed_order(c),
                         .m = tensor_rows(dy),
@@ -81,7 +81,7 @@ void KERNEL(linear_dgrad)(const Call *c) {
     if (c->in[2]) through_activation(c);
 }
 
-/* The number of columns of dbias per unit of work. */
+/* Number of columns of dbias per unit of work. */
 enum { COLUMNS = 64 };
 static void bias_columns(void *arg, int64_t begin, int64_t end) {
     const Call *c = arg;

@@ -1,4 +1,4 @@
-/* The choice of a token from logits. */
+/* Chooses a token from logits. */
 #include <math.h>
 #include <string.h>
 
@@ -64,7 +64,7 @@ static void keep_grammar(Engine *e, const Live *live, int64_t at) {
     }
 }
 
-/* Copies the logits in e->row to e->scratch, and applies what the request adds to those of token `at`. */
+/* Copies the logits in e->row to e->scratch, and applies the adjustments of the request to those of token `at`. */
 static void adjust(Engine *e, const Live *live, int64_t at) {
     const Request *r = &live->request;
     const int64_t vocab = e->model->plan.vocab;
@@ -76,7 +76,7 @@ static void adjust(Engine *e, const Live *live, int64_t at) {
         if (r->ends[i] >= 0 && r->ends[i] < vocab) e->scratch[r->ends[i]] = -INFINITY;
 }
 
-/* The model's logits are finite, so a token is allowed unless e->scratch excludes it. */
+/* Returns the model's logits are finite, so a token is allowed unless e->scratch excludes it. */
 static bool any_is_allowed(const Engine *e) {
     for (int64_t i = 0; i < e->model->plan.vocab; i++)
         if (e->scratch[i] > -INFINITY) return true;

@@ -38,7 +38,7 @@ static void pages_release(PagePool *pool, PageList *l) {
     l->n = 0;
 }
 
-/* Extends a list to pages for `rows` rows. If too few pages are free, returns false and takes none. */
+/* Extends a list to pages for `rows` rows. If too few pages are free, returns false and takes no page. */
 static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page) {
     const int64_t more = engine_pages(rows, page) - l->n;
     if (more <= 0) return true;
@@ -50,7 +50,7 @@ static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page
     return true;
 }
 
-/* Extends the list of a request's pages. New pages have no rows of drafts. */
+/* Extends the list of a request's pages. New pages contain no rows of drafts. */
 static bool extend(Engine *e, Live *live, int64_t rows) {
     const int64_t before = live->pages.n;
     if (!pages_extend(e->pages, &live->pages, rows, e->limits.page)) return false;
@@ -155,7 +155,7 @@ bool engine_abort(Engine *e, int64_t id) {
         return true;
     }
     i = list_find(&e->running, id);
-    if (i >= 0) e->running.at[i]->ended = true; /* removed after the pass, which may be using it */
+    if (i >= 0) e->running.at[i]->ended = true; /* is removed after the pass, which may be using it */
     return i >= 0;
 }
 
@@ -172,7 +172,7 @@ static void forget_rows(Engine *e, Live *live) {
     live->computed = live->named = live->drafted = 0, live->before = 0, live->encoded = false;
 }
 
-/* The request that was admitted last releases its pages and waits at the front of the queue. */
+/* Takes the pages from the request that was admitted last, which then waits at the front of the queue. */
 static void preempt_last(Engine *e) {
     Live *live = list_remove(&e->running, e->running.n - 1);
     forget_rows(e, live);
@@ -196,18 +196,18 @@ static void add_share(Engine *e, Live *live, int64_t n, int64_t drafts) {
     e->share[e->n_shares++] = (Share){live, live->computed, n + drafts, live->n - 1};
 }
 
-/* The number of drafts of a request: as many as it can use, or none if there is no room for them. */
+/* Returns the number of drafts of a request: the number that it can use, or 0 if there is no room for them. */
 static int64_t drafts_of(Engine *e, Live *live, int64_t rest) {
     const int64_t n = speculation_most(e, live);
     return n <= rest && extend(e, live, live->n + n) ? n : 0;
 }
 
-/* Adds the next tokens of the running requests, and drafts. Each gets one token; *rest is the number of further tokens
- * of the pass. */
+/* Adds the next tokens of the running requests, and drafts. Each request has one token. *rest is the number of
+ * additional tokens of the pass. */
 static void share_running(Engine *e, int64_t *rest) {
     for (int64_t i = 0; i < e->running.n; i++) {
         Live *live = e->running.at[i];
-        if (live->computed == live->n) continue; /* it waits for engine_continue */
+        if (live->computed == live->n) continue; /* the request waits for engine_continue */
         const int64_t n = smaller(live->n - live->computed, 1 + *rest);
         while (!extend(e, live, live->computed + n)) {
             preempt_last(e);
@@ -270,7 +270,8 @@ static bool admit(Engine *e, int64_t *rest) {
     return true;
 }
 
-/* The encoder reads one prompt, so a request's first pass has no other request. */
+/* Plans the next pass. The encoder reads one prompt at a time, so the first pass of a request contains no other
+ * request. */
 static void plan_pass(Engine *e) {
     const int64_t preemptions = e->preemptions;
     int64_t rest = e->limits.tokens;
@@ -311,7 +312,7 @@ static void finish(const Engine *e, Live *live, Finish why, EngineSink *sink, vo
     sink(arg, &event);
 }
 
-/* Chooses the token after the last one. */
+/* Chooses the next token of a request, and appends it. */
 static void append(Engine *e, Live *live, const Chosen *made, EngineSink *sink, void *arg) {
     const Request *r = &live->request;
     if (r->steered && live->n - live->n_first < r->max_new_tokens) {
@@ -338,7 +339,7 @@ static void append(Engine *e, Live *live, const Chosen *made, EngineSink *sink, 
         finish(e, live, FINISH_LENGTH, sink, arg);
 }
 
-/* Whether the host needs the logits of token `at` of a request. */
+/* Returns whether the host needs the logits of token `at` of a request. */
 static bool needs_row(const Live *live, int64_t at) {
     const Request *r = &live->request;
     return r->likeliest || (at >= live->n_first && (r->steered || !choice_is_made(live, at)));
@@ -348,7 +349,7 @@ static void take_results(Engine *e, Tensor logits, EngineSink *sink, void *arg) 
     int64_t at = 0;
     for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
         Live *live = s->live;
-        int64_t end = s->first + s->n; /* of the rows whose tokens are kept */
+        int64_t end = s->first + s->n; /* end of the rows whose tokens are kept */
         for (int64_t i = s->first; i < s->first + s->n; i++) {
             const bool prompt = reports(e, live, i);
             if (i < s->wanted && !prompt) continue;
@@ -376,7 +377,8 @@ static void take_results(Engine *e, Tensor logits, EngineSink *sink, void *arg) 
     }
 }
 
-/* Whether this replica or, if replicas share experts, any of them has something to compute. */
+/* Returns whether this replica has something to compute. If replicas share experts, returns whether any of them
+ * has. */
 static bool has_work(const Engine *e) {
     int64_t shares = e->n_shares;
     if (pass_joins(e->model, e->context))
@@ -408,7 +410,7 @@ void engine_continue(Engine *e, int64_t id, int32_t token) {
     live->tokens[live->n++] = token;
 }
 
-/* A copy of the list, which shares the first n pages. */
+/* Returns a copy of the list, which shares the first n pages. */
 static PageList shared_pages(PagePool *pool, const PageList *l, int64_t n) {
     page_pool_share(pool, n, l->page);
     return (PageList){mem_copy(l->page, (size_t)n * sizeof *l->page), n};
@@ -485,7 +487,7 @@ double engine_room(const RunContext *c) {
     return least / 2;
 }
 
-/* Checks the memory of the pools, and of the logits of a pass in which all of them are needed. */
+/* Checks the memory of the pools, and of the logits of a pass that needs all of them. */
 static Err check_memory(const Model *m, const RunContext *c, const EngineLimits *l) {
     const double cache = engine_cache_bytes(m, c, l),
                  logits = (double)l->tokens * (double)m->plan.head->width * (double)dtype_size(c->dtype),

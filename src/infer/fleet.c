@@ -12,32 +12,32 @@ static const int64_t POLL_NS = 500000000;
 
 /* A request of rank 0. Its number in the table is its id on all ranks. */
 typedef struct Slot {
-    int64_t id;      /* the caller's */
-    int64_t replica; /* -1: the slot is free */
+    int64_t id;      /* the caller's id */
+    int64_t replica; /* -1 if the slot is free */
     int64_t next;    /* the next free slot, or -1 */
 } Slot;
 
 struct Fleet {
-    Comm *comm; /* NULL: one rank */
+    Comm *comm; /* NULL if there is one rank */
     Engine *engine;
     FleetState state;
     int (*poll)(void); /* may be NULL */
     void (*load)(void *arg);
     void *load_arg;
-    bool new_weights; /* at the next boundary */
+    bool new_weights; /* new weights are used from the next boundary on */
     int64_t replica, replicas;
-    bool reports;     /* whether this rank is the first one of its replica */
-    Group reporters;  /* the first ranks of all replicas, of which this rank is one */
-    int64_t applied;  /* number of orders */
-    Words events;     /* the step's events of this replica, if it reports */
+    bool reports;     /* this rank is the first rank of its replica */
+    Group reporters;  /* the first ranks of all replicas, including this rank */
+    int64_t applied;  /* number of applied orders */
+    Words events;     /* the events of this replica in the current step, if this rank reports */
     int64_t numbered; /* number of orders of rank 0 until the next boundary */
-    /* only on rank 0: */
+    /* The following members are used only on rank 0. */
     Words sent;     /* orders for the next boundary */
-    int64_t polled; /* when the ranks were last asked for interrupts, in ns of the clock */
+    int64_t polled; /* when the ranks were last polled for interrupts, in ns of the clock */
     bool interrupted;
     Slot *slot; /* [slots] */
     int64_t slots, free_slot;
-    int64_t *open;        /* [replicas] number of requests */
+    int64_t *open;        /* [replicas]: number of requests */
     EngineCounts *counts; /* [replicas] */
     EngineSink *sink;
     void *sink_arg;
@@ -122,10 +122,10 @@ static void broadcast(const Fleet *f, int64_t *words, int64_t n) {
                                   .n = n});
 }
 
-/* An error here is a bug, or another program on a rank. */
+/* An error here is a bug, or is caused by another program on a rank. */
 static void check(Err e) { CHECK(!e.code, "%s", e.msg); }
 
-/* Whether it is time to ask all ranks for interrupts. Only rank 0 reads a clock. */
+/* Returns whether it is time to poll all ranks for interrupts. Only rank 0 reads a clock. */
 static bool must_poll(Fleet *f) {
     const int64_t now = clock_ns();
     if (!fleet_leads(f) || now - f->polled < POLL_NS) return false;
@@ -139,7 +139,7 @@ static void poll_ranks(Fleet *f) {
     f->interrupted |= interrupted;
 }
 
-/* Gives all ranks the orders of rank 0. The caller frees the words. */
+/* Sends the orders of rank 0 to all ranks. The caller frees the words. */
 static Words share_orders(Fleet *f) {
     Words w = f->sent;
     int64_t head[FLEET_HEAD] = {FLEET_PROTOCOL, f->numbered, must_poll(f), w.n};

@@ -24,12 +24,12 @@ typedef enum FleetSignal {
     SIGNAL_SUSPEND,
     SIGNAL_RESUME, /* the fleet is then paused */
     SIGNAL_STOP,
-    SIGNAL_WEIGHTS, /* the model gets other parameters */
+    SIGNAL_WEIGHTS, /* the parameters of the model change */
     SIGNALS
 } FleetSignal;
 
 const char *fleet_state_name(FleetState);
 /* Changes the state for a signal. Returns a user error if the signal is not allowed in this state. */
 Err fleet_state_signal(FleetState *, FleetSignal);
-/* The state after the next step boundary. */
+/* Returns the state after the next step boundary. */
 FleetState fleet_state_settled(FleetState);

@@ -1,14 +1,14 @@
 /* Speculation: drafts of the next tokens of requests, which the next pass checks.
  *
- * Drafts are computed in rounds. With further-token layers (MTP), round k runs the stack of depth k. Its row i is a
- * function of the tokens up to i + k and of the output of the previous stack at row i. These outputs are kept in pages,
- * so the stack can run separately from the model. With a draft model, round 1 computes the tokens that this model has not
- * read, and each further round reads a draft. Rows of drafts have the places of the model's rows, so a request has one
- * list of pages, and requests that share pages share these rows.
+ * Drafts are computed in rounds. With MTP layers, round k runs the stack of depth k. Its row i is a function of the
+ * tokens up to i + k and of the output of the previous stack at row i. These outputs are kept in pages, so the stack
+ * can run separately from the model. With a draft model, round 1 computes the tokens that this model has not read,
+ * and each later round reads a draft. Rows of drafts have the places of the model's rows, so a request has one list
+ * of pages, and requests that share pages share these rows.
  *
  * Megatron-LM core/inference/text_generation_controllers/text_generation_controller.py also keeps a draft if it equals
- * the token that the model chooses. Here a draft is moreover chosen with the random number of its position, so that a
- * draft of equal probabilities is always kept. */
+ * the token that the model chooses. In this file, a draft is also chosen with the random number of its position, so
+ * that a draft with equal probabilities is always kept. */
 #include <stdlib.h>
 
 #include "base/fault.h"
@@ -21,13 +21,13 @@ static const Model *drafting_model(const Engine *e) { return spec(e)->model ? sp
 int64_t speculation_most(const Engine *e, const Live *live) {
     const int64_t ends = live->n_first + live->request.max_new_tokens;
     if (live->request.steered) return 0;
-    /* the last new token needs no draft, because nothing follows that the pass could check */
+    /* the last new token needs no draft, because there is no later token that the pass could check */
     return larger(0, smaller(spec(e)->tokens, smaller(ends, drafting_model(e)->plan.limit) - live->n - 1));
 }
 
 /* ---- pages ---- */
 
-/* The number of leading rows that later tokens do not change. */
+/* Returns the number of leading rows that later tokens do not change. */
 static int64_t final_rows(const Engine *e, int64_t drafted) {
     return spec(e)->model ? drafted : larger(0, drafted - spec(e)->tokens);
 }
@@ -45,8 +45,8 @@ void speculation_share(const Engine *e, Live *live, int64_t page) {
 
 /* ---- rounds ---- */
 
-/* Returns the rows of a request in a round; none: n <= 0. Only the last row gives a draft, if the drafts have read all
- * tokens. */
+/* Returns the rows of a request in a round; n <= 0 means no rows. Only the last row produces a draft, if all tokens
+ * have been read. */
 static Share share_of(const Engine *e, Live *live, int64_t round) {
     const bool complete = live->drafting == live->n;
     int64_t first = live->drafted, end = live->drafting;
@@ -102,7 +102,8 @@ void speculation_draft(Engine *e) {
         if (!live->drafts) continue;
         mark_pages(e, live, live->drafting);
         live->drafted = live->drafting;
-        if (live->drafted < live->n) s->n -= live->drafts, live->drafts = 0; /* the rest in the next steps */
+        /* the remaining rows are computed in the next steps */
+        if (live->drafted < live->n) s->n -= live->drafts, live->drafts = 0;
         e->drafts += live->drafts;
     }
 }

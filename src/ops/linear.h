@@ -6,38 +6,35 @@
 #include "tape/tape.h"
 
 typedef enum LinearFlags {
-    LINEAR_GATHER_IN =
-        /* Column-parallel: x is I, or V along the sequence; the op makes it R. Only the shard is kept for the backward,
-         * unless RunContext.keeps_gathered is set. The backward gathers x again while it computes dx, and reduces dx
-         * while it computes dw. */
-    1,
-    LINEAR_REDUCE_OUT =
-        /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE, and then the bias is added. */
-    2,
-    LINEAR_SEQUENCE = 4, /* the input of GATHER_IN, or the output of REDUCE_OUT, is sharded along the
-                            sequence */
+    /* Column-parallel: x is I, or V along the sequence, and the op converts it to R. Only the shard is kept for
+     * the backward, unless RunContext.keeps_gathered is set. The backward gathers x again while it computes dx,
+     * and reduces dx while it computes dw. */
+    LINEAR_GATHER_IN = 1,
+    /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE, and the bias is then added. */
+    LINEAR_REDUCE_OUT = 2,
+    /* the input of GATHER_IN, or the output of REDUCE_OUT, is sharded along the sequence */
+    LINEAR_SEQUENCE = 4,
 } LinearFlags;
 
-typedef struct Quantiser Quantiser; /* ops/fp8.h */
+typedef struct Quantiser Quantiser; /* defined in ops/fp8.h */
 
-/* The description of a linear layer, without its input. The flags have no effect on a weight that is not
- * sharded, or on one tensor-parallel rank. */
+/* Describes a linear layer, without its input. The flags have no effect if the weight is not sharded, or if there is
+ * one tensor-parallel rank. */
 typedef struct LinearLayer {
-    Tensor *w_oi, *bias_o;      /* [o,i], [o]; bias is NULL if there is none */
-    unsigned flags;             /* LinearFlags */
-    const Quantiser *quantiser; /* quantises the operands of the GEMMs; NULL if they are not quantised */
+    Tensor *w_oi, *bias_o;      /* [o,i], and [o] or NULL if there is no bias */
+    unsigned flags;             /* a mask of LinearFlags */
+    const Quantiser *quantiser; /* quantizes the operands of the GEMMs; NULL if they are not quantized */
     const Tensor *inverse_o;    /* of a quantized weight (ops/quantized.h), otherwise NULL */
 } LinearLayer;
 
-/* x_sbi [s,b,i] -> [s,b,o] = x w^T + bias; the flags determine the result's s. In batch-invariant mode, each sample is
- * computed separately. */
+/* Returns [s,b,o] = x w^T + bias for x_sbi [s,b,i]. The flags determine the result's s. In batch-invariant mode, each
+ * sample is computed separately. */
 Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
-/* Like op_linear, but also computes the activation, which is [s,b,o] or, if gated, [s,b,o/2]. One kernel
- * computes both if that saves memory traffic. Not for LINEAR_REDUCE_OUT. Only op_linear_on_activated may read
- * the result. With `halfway`, calls tape_pause_halfway before a separate activation, so that both halves of
- * an MLP need about the same time. */
+/* Like op_linear, but also computes the activation, which is [s,b,o] or, if gated, [s,b,o/2]. One kernel computes
+ * both if this saves memory traffic. LINEAR_REDUCE_OUT is not supported. Only op_linear_on_activated may read the
+ * result. If `halfway`, calls tape_pause_halfway before a separate activation, so that both halves of an MLP need
+ * about the same time. */
 Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, ActivationAttr, bool halfway);
-/* Like op_linear, for an activation [s,b,i]. Unless the layer has a quantiser or dx is a sum over ranks, the
- * backward directly computes the gradient of the activation's input. The gradient of the activation itself is then
- * never stored. */
+/* Like op_linear, for an activation [s,b,i]. Unless the layer has a quantizer or dx is a sum over ranks, the backward
+ * directly computes the gradient of the activation's input. The gradient of the activation is then never stored. */
 Tensor *op_linear_on_activated(Tape *, Activated x_sbi, const LinearLayer *);

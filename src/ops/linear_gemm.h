@@ -12,29 +12,28 @@
 #include "tape/tape.h"
 
 typedef struct LinearGemm {
-    LinearAttr linear;          /* first: the kernels read it */
-    const Quantiser *quantiser; /* NULL: plain operands */
+    LinearAttr linear;          /* is the first member, because the kernels read it */
+    const Quantiser *quantiser; /* NULL if operands are not quantized */
     const Tensor *inverse;      /* LinearLayer */
-    bool gathers_x;             /* whether the backward gathers x again, so that the forward keeps no FP8
-                                   values of it */
-    Tensor *pre; /* x is the activation of pre, and dx is pre's gradient; if this is NULL, dx is x's
-                    gradient */
-    /* Set by the forward: */
-    bool is_fp8;               /* whether the device multiplies FP8 values */
-    Tensor *x_state, *w_state; /* states that quantised the operands */
+    bool gathers_x;             /* the backward gathers x again, so the forward keeps no FP8 values of it */
+    /* if not NULL, x is the activation of pre, and dx is the gradient of pre; otherwise, dx is the gradient of x */
+    Tensor *pre;
+    /* The forward sets these members. */
+    bool is_fp8;               /* the device multiplies FP8 values */
+    Tensor *x_state, *w_state; /* the states that quantized the operands */
     QuantOperand x_rows;       /* FP8 values of the transpose of x, if they are kept for the backward */
 } LinearGemm;
 
-/* call.in has x, w and bias. call.out has y and act, which is NULL if there is no activation. */
+/* call.in contains x, w and bias. call.out contains y and act, which is NULL if there is no activation. */
 void linear_gemm_forward(Tape *, LinearGemm *, Call);
 
-/* dy and, for FP8 GEMMs, its FP8 values for dx and dw, which one pass over dy computes. Free the values with
- * quantize_drop. type: the SPMD type of the full gradient. */
+/* dy and, for FP8 GEMMs, its FP8 values for dx and dw, which one pass over dy computes. The values must be freed with
+ * quantize_drop. `type` is the SPMD type of the full gradient. */
 typedef struct GemmGradient {
     Tensor *dy, *state;
     QuantValues values;
 } GemmGradient;
 GemmGradient linear_gemm_gradient(Tape *, const LinearGemm *, Tensor *dy, SpmdType type, bool dx, bool dw);
 void linear_gemm_dx(Tape *, const LinearGemm *, const GemmGradient *, Tensor *w, Tensor *dx);
-/* dw or dbias can be NULL. */
+/* Computes dw and dbias, each of which can be NULL. */
 void linear_gemm_dw(Tape *, const LinearGemm *, const GemmGradient *, Tensor *x, Tensor *dw, Tensor *dbias);

@@ -17,23 +17,24 @@ typedef struct Choice {
     ToolText tools;
     int64_t calls; /* number of calls that answer_stream has sent */
     const TokenList *prompt;
-    Str fresh;        /* the text that answer_stream has not sent; without a stream, the whole text */
+    Str fresh;        /* the text that answer_stream has not sent; without a stream, the entire text */
     json_t *logprobs; /* the same for log-probabilities, or all tokens of ENDPOINT_MEGATRON; may be NULL */
-    json_t *prompt_logprobs;   /* of the first choice of a prompt, or NULL */
-    json_t *ids;               /* new tokens that answer_stream has not sent, or NULL */
-    int64_t tokens;            /* number of generated tokens, with the one that ends the text */
-    double logprob;            /* the sum of their log-probabilities, if choices are compared */
-    int64_t cached;            /* tokens of the prompt that were in shared pages; -1 before the first event */
-    bool begun, ended, closed; /* begun, closed: the answer has its first, its last part */
+    json_t *prompt_logprobs; /* of the first choice of a prompt, or NULL */
+    json_t *ids;             /* new tokens that answer_stream has not sent, or NULL */
+    int64_t tokens;          /* number of generated tokens, including the token that ends the text */
+    double logprob;          /* the sum of the log-probabilities of these tokens, if choices are compared */
+    int64_t cached;          /* tokens of the prompt that were in shared pages; -1 before the first event */
+    /* begun: the answer contains the choice's first part; closed: it contains the last part */
+    bool begun, ended, closed;
     Reason reason;
     int32_t end;  /* the token that ended the text, or -1 */
-    int64_t last; /* when the last token came, in ns of the clock */
+    int64_t last; /* when the last token arrived, in ns of the clock */
 } Choice;
 
 struct Answer {
     const Served *served;
     Ask ask;
-    Choice *choices; /* [n] those of the first prompt, then those of the next */
+    Choice *choices; /* [n]: the choices of the first prompt, followed by those of the next prompts */
     int64_t n, created;
     char id[48];
     uint64_t seed;
@@ -43,7 +44,7 @@ struct Answer {
 
 static bool is_chat(const Answer *a) { return a->ask.endpoint == ENDPOINT_CHAT; }
 
-/* Whether it is the first choice of its prompt. */
+/* Returns whether it is the first choice of its prompt. */
 static bool is_first(const Answer *a, const Choice *c) { return (c - a->choices) % a->ask.best_of == 0; }
 
 static bool is_megatron(const Answer *a) { return a->ask.endpoint == ENDPOINT_MEGATRON; }
@@ -57,7 +58,7 @@ static json_t *new_logprobs(const Answer *a) {
     return json_pack("{s:[],s:[],s:[],s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
 }
 
-/* JSON has no infinity. OpenAI sends -9999 for it. */
+/* Returns a log-probability as JSON. JSON has no infinity, for which OpenAI sends -9999. */
 static json_t *logprob_json(double x) { return json_real(isfinite(x) ? x : -9999.0); }
 
 static json_t *repaired(const Str *bytes) {
@@ -88,7 +89,8 @@ static void add_chat_logprob(Choice *c, const EngineEvent *e, const LikelyToken 
     json_array_append_new(json_object_get(c->logprobs, "content"), entry);
 }
 
-/* Adds a token to a map from texts to values. If several tokens have the same text, the map has the likeliest. */
+/* Adds a token to a map from texts to values. If several tokens have the same text, the map contains the most likely
+ * one. */
 static void add_to_map(json_t *map, const TextStream *text, int32_t token, double logprob) {
     Str piece = {0};
     text_piece(text, token, &piece);
@@ -163,10 +165,10 @@ static void add_prompt_logprob(Choice *c, const EngineEvent *e, const LikelyToke
 
 static const StopList NO_STOPS = {0};
 
-/* Whether the log-probabilities of a choice begin with those of its prompt. */
+/* Returns whether the log-probabilities of a choice begin with those of its prompt. */
 static bool repeats_prompt(const Answer *a) { return (a->ask.echo || is_megatron(a)) && a->ask.logprobs; }
 
-/* Begins a choice with the text of its prompt, if the answer must repeat it. */
+/* Begins a choice. Its text begins with the prompt if the answer must repeat the prompt. */
 static void begin(const Answer *a, Choice *c) {
     const TokenList *p = c->prompt;
     const bool echo = a->ask.echo;
@@ -183,7 +185,7 @@ static void begin(const Answer *a, Choice *c) {
     for (size_t i = 0; i < (a->ask.logprobs ? 1 : p->n); i++) text_push(&c->text, p->at[i], &c->fresh);
 }
 
-/* Adds a token to the text, or ends it if there is none. */
+/* Adds a token to the text, or ends the text if there is no token. */
 static void add_text(Choice *c, const int32_t *token) {
     Str text = {0};
     if (token)
@@ -357,8 +359,8 @@ static json_t *ids_json(const TokenList *list) {
 
 static bool is_calling(const Choice *c) { return (int64_t)json_array_size(c->tools.calls) > c->calls; }
 
-/* The calls that are not sent yet; a stream numbers them. An id has nine digits, because the templates of Mistral need
- * that. */
+/* Returns the calls that have not been sent yet. A stream numbers them. An id has nine digits, because the templates
+ * of Mistral require this. */
 static json_t *calls_json(const Answer *a, const Choice *c, int64_t choice) {
     json_t *list = json_array();
     for (int64_t i = c->calls; i < (int64_t)json_array_size(c->tools.calls); i++) {
@@ -374,7 +376,7 @@ static json_t *calls_json(const Answer *a, const Choice *c, int64_t choice) {
     return list;
 }
 
-/* The choice with the text that is not sent yet. */
+/* Returns the choice with the text that has not been sent yet. */
 static json_t *choice_json(const Answer *a, const Choice *c, int64_t index, const char *chat_member) {
     json_t *text = json_stringn(c->fresh.s ? c->fresh.s : "", c->fresh.len),
            *json = json_pack("{s:I,s:O?,s:s?,s:o}", "index", (json_int_t)index, "logprobs", c->logprobs,
@@ -411,7 +413,8 @@ static json_t *envelope(const Answer *a, const char *chat_kind, json_t *choices)
 
 static double mean_logprob(const Choice *c) { return c->tokens ? c->logprob / (double)c->tokens : 0; }
 
-/* The next choice of a prompt or, if the answer has not all of them, the likeliest that is left. */
+/* Returns the next choice of a prompt or, if the answer does not contain all choices, the most likely remaining
+ * one. */
 static Choice *next_choice(const Answer *a, int64_t prompt) {
     Choice *first = a->choices + prompt * a->ask.best_of, *best = NULL;
     for (Choice *c = first; c < first + a->ask.best_of; c++)
@@ -431,7 +434,7 @@ static json_t *with_prompt(const Answer *a, int64_t choice) {
     return json;
 }
 
-/* The lists of a Megatron-LM answer, which have an element for each prompt. */
+/* Returns the lists of a Megatron-LM answer, which have one element for each prompt. */
 static json_t *megatron_json(const Answer *a) {
     json_t *json = json_pack("{s:[]}", "text");
     static const char *const KEYS[] = {"tokens", "segments", "logprobs"};
@@ -467,7 +470,7 @@ static void send(json_t *json, Str *out) {
     json_decref(json);
 }
 
-/* Whether there is something to send for a choice. A log-probability waits for the text of its token. */
+/* Returns whether there is something to send for a choice. A log-probability waits for the text of its token. */
 static bool is_due(const Answer *a, const Choice *c) {
     return !c->closed && (c->fresh.len || c->ended || is_calling(c) || (is_chat(a) && !c->begun));
 }

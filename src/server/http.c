@@ -31,10 +31,11 @@ void http_stop(Http *http) { (void)http; }
 enum {
     MAX_BODY = 16 << 20,
     MAX_CONNECTIONS = 4096,
-    TIMEOUT_S = 60, /* a client that reads or sends nothing for this long is disconnected */
-    BODY_S = 600,   /* time for a body, if requests have no timeout */
-    PING_MS =
-        2000, /* a stream without events gets a comment, so that nothing between it and the client ends it */
+    TIMEOUT_S = 60, /* a client that reads or sends nothing for this time is disconnected */
+    BODY_S = 600,   /* time for a body if requests have no timeout */
+    /* a stream without events receives a comment after this time, so that nothing between it and the client
+     * closes it */
+    PING_MS = 2000,
     STREAM_BLOCK = 16 << 10
 };
 
@@ -56,14 +57,14 @@ typedef struct Exchange {
     struct MHD_Connection *connection;
     const char *method, *path;
     int64_t began;     /* in ns of the clock */
-    const char *allow; /* the method that the path needs, if the request has another one */
+    const char *allow; /* the method that the path requires, if the request has a different one */
     Str body;
     bool too_long;
-    Answer *answer; /* of a request for texts, or NULL */
+    Answer *answer; /* the answer to a request for texts, or NULL */
     Ticket *ticket;
-    Str unsent;  /* of a stream */
-    size_t sent; /* bytes of `unsent` */
-    bool ended;  /* `unsent` has the end of the stream */
+    Str unsent;  /* unsent text of a stream */
+    size_t sent; /* number of sent bytes of `unsent` */
+    bool ended;  /* `unsent` contains the end of the stream */
 } Exchange;
 
 typedef enum MHD_Result Handler(Exchange *);
@@ -92,19 +93,19 @@ static enum MHD_Result respond_json(Exchange *x, int status, json_t *json) {
                    MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE));
 }
 
-/* Megatron-LM's client expects another object. */
+/* Sends a refusal. Megatron-LM's client expects a different object. */
 static enum MHD_Result respond_refusal(Exchange *x, const Refusal *r) {
     return respond_json(x, r->status, strcmp(x->path, MEGATRON) ? refusal_json(r) : refusal_message(r));
 }
 
 /* ---- texts ---- */
 
-/* The end of the time for a request, in ns of the clock. */
+/* Returns the end of the time for a request, in ns of the clock. */
 static int64_t deadline(const Exchange *x) {
     return x->http->options.timeout_s ? x->began + x->http->options.timeout_s * 1000000000 : INT64_MAX;
 }
 
-/* Waits for events without a timeout of the connection. */
+/* Waits for events, without a timeout of the connection. */
 static TicketState take_events(Exchange *x, Refusal *refusal) {
     const int64_t left = (deadline(x) - clock_ns()) / 1000000;
     TicketEvents events;
@@ -129,7 +130,7 @@ static TicketState take_events(Exchange *x, Refusal *refusal) {
     return state;
 }
 
-/* Gives the next part of a stream to libmicrohttpd. */
+/* Copies the next part of a stream to libmicrohttpd. */
 static ssize_t read_stream(void *arg, uint64_t at, char *to, size_t room) {
     Exchange *x = arg;
     (void)at;
@@ -251,7 +252,7 @@ static enum MHD_Result serve_detokenize(Exchange *x) {
     return refusal.status ? respond_refusal(x, &refusal) : respond_json(x, 200, json);
 }
 
-/* The page that tries the server has everything that it needs, and may fetch only from this server. */
+/* Sends a page for trying the server. The page is self-contained, and may fetch only from this server. */
 static enum MHD_Result serve_page(Exchange *x) {
     static const unsigned char PAGE[] = {
 #include "server/page.html.inc"
@@ -273,7 +274,7 @@ static enum MHD_Result serve_models(Exchange *x) {
                                   "max_model_len", (json_int_t)s->context));
 }
 
-/* The special tokens as lm-evaluation-harness reads them. */
+/* Sends the special tokens in the form that lm-evaluation-harness reads. */
 static enum MHD_Result serve_tokenizer_info(Exchange *x) {
     const Tokenizer *t = x->http->served->tokenizer;
     const struct {
@@ -387,7 +388,7 @@ static enum MHD_Result serve_openapi(Exchange *x) {
 
 /* ---- requests ---- */
 
-/* Compares in a time that does not tell where texts differ. */
+/* Compares texts in a time that does not depend on the position of their first difference. */
 static bool is_key(const char *key, const char *header) {
     static const char SCHEME[] = "Bearer ";
     if (!header || strncasecmp(header, SCHEME, strlen(SCHEME))) return false;
@@ -398,7 +399,7 @@ static bool is_key(const char *key, const char *header) {
     return !differs;
 }
 
-/* Megatron-LM's server and others have their paths with and without /v1. */
+/* Returns the path without /v1. Megatron-LM's server and others have their paths with and without /v1. */
 static const char *unversioned(const char *path) { return strncmp(path, "/v1/", 4) ? path : path + 3; }
 
 static enum MHD_Result dispatch(Exchange *x) {
@@ -424,13 +425,13 @@ static enum MHD_Result dispatch(Exchange *x) {
     return refusal.status ? respond_refusal(x, &refusal) : route->handler(x);
 }
 
-/* Whether the headers announce a body that is too long. */
+/* Returns whether the headers announce a body that is too long. */
 static bool announces_too_much(struct MHD_Connection *c) {
     const char *length = MHD_lookup_connection_value(c, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
     return length && strtoull(length, NULL, 10) > MAX_BODY;
 }
 
-/* libmicrohttpd sends no answer before the end of a body. */
+/* Ends a request whose body is too slow, because libmicrohttpd sends no answer before the end of a body. */
 static enum MHD_Result end_slow_body(Exchange *x) {
     static const char ANSWER[] =
         "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
@@ -438,7 +439,7 @@ static enum MHD_Result end_slow_body(Exchange *x) {
     return MHD_NO;
 }
 
-/* libmicrohttpd calls it after the headers, for each part of the body, and at the end of the body. */
+/* libmicrohttpd calls this function after the headers, for each part of the body, and at the end of the body. */
 static enum MHD_Result receive(void *arg, struct MHD_Connection *connection, const char *path,
                                const char *method, const char *version, const char *data, size_t *n,
                                void **state) {
@@ -476,7 +477,7 @@ static void complete(void *arg, struct MHD_Connection *connection, void **state,
 
 Err http_available(void) { return ERR_OK; }
 
-/* Each connection needs up to two descriptors. */
+/* Raises the limit of descriptors. Each connection needs up to two descriptors. */
 static void raise_descriptors(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit)) return;

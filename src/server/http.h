@@ -1,4 +1,4 @@
-/* The HTTP server, whose paths are in docs/tutorials/serve.md. Each connection has a thread, which reads a request and
+/* The HTTP server. docs/tutorials/serve.md lists its paths. Each connection has a thread, which reads a request and
  * writes its answer. */
 #pragma once
 
@@ -9,15 +9,16 @@ typedef struct Http Http;
 
 typedef struct HttpOptions {
     const char *host;
-    int64_t port;        /* 0: any */
-    const char *api_key; /* NULL: none */
+    int64_t port;        /* 0 for any free port */
+    const char *api_key; /* NULL if no key is required */
     bool control;        /* whether there are paths that pause the engine */
-    int64_t timeout_s;   /* from the headers of a request to the end of its answer; 0: none */
+    /* maximum time from the headers of a request to the end of its answer; 0 for no limit */
+    int64_t timeout_s;
 } HttpOptions;
 
 /* Returns an error if this build has no HTTP server. */
 Err http_available(void);
-/* Starts to listen. Served and the queue must outlive the server. *port is set to the port. */
+/* Starts to listen. Served and the queue must outlive the server. *port becomes the port number. */
 Err http_start(const HttpOptions *, const Served *, Queue *, Http **out, int64_t *port);
-/* Closes all connections, whose tickets are released. */
+/* Closes all connections, and releases their tickets. */
 void http_stop(Http *);

@@ -13,16 +13,16 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-enum { MAX_CHOICES = 1 << 20 }; /* of a ticket */
+enum { MAX_CHOICES = 1 << 20 }; /* maximum number of choices of a ticket */
 
 struct Ticket {
     Queue *queue;
     int64_t slot, n; /* choice i is request slot * MAX_CHOICES + i of the engine */
     Request *requests;
-    bool *ended; /* [n] whether the connection has counted the choice */
-    int wake;    /* an eventfd, for a connection that waits */
+    bool *ended; /* [n]: the connection has counted the choice */
+    int wake;    /* an eventfd for a connection that waits */
     TicketEvents events;
-    int64_t taken; /* when the connection has taken events, in ns of the clock */
+    int64_t taken; /* when the connection last took events, in ns of the clock */
     Err refused;
     bool stopped, lost;
 };
@@ -48,15 +48,15 @@ typedef struct EntryList {
     size_t n;
 } EntryList;
 
-/* `lock` guards all fields, and those of the tickets from `ended` on. */
+/* The lock guards all members, and the members of tickets from `ended` on. */
 struct Queue {
     pthread_mutex_t lock;
     pthread_cond_t filled, answered; /* answered: a signal is done */
     QueueLimits limits;
     EntryList entries;
-    Ticket **tickets;    /* [slots] NULL: free */
-    int64_t slots, open; /* open: requests that have not ended */
-    bool idle;           /* whether the last pass had nothing to compute */
+    Ticket **tickets;    /* [slots]: NULL if the slot is free */
+    int64_t slots, open; /* open: number of requests that have not ended */
+    bool idle;           /* the last pass had nothing to compute */
     QueueCounts counts;
 };
 
@@ -119,7 +119,7 @@ static void wake(Ticket *ticket) {
     CHECK(written == sizeof(uint64_t) || errno == EAGAIN, "cannot wake a connection: %s", strerror(errno));
 }
 
-/* Enters a ticket into the queue's tables. */
+/* Adds a ticket to the tables of the queue. */
 static void enter(Queue *q, Ticket *ticket) {
     int64_t slot = 0;
     while (slot < q->slots && q->tickets[slot]) slot++;
@@ -280,7 +280,7 @@ static void add_event(Ticket *ticket, const EngineEvent *event) {
     to->n_likeliest += k;
 }
 
-/* Whether a ticket has many events because its connection waits for a client that does not read. */
+/* Returns whether a ticket has many events because its connection waits for a client that does not read. */
 static bool is_unread(const Queue *q, const Ticket *ticket) {
     const size_t bytes = (size_t)ticket->events.n * sizeof *ticket->events.at +
                          (size_t)ticket->events.n_likeliest * sizeof *ticket->events.likeliest;

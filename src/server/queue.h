@@ -1,8 +1,8 @@
-/* The queue between the threads of connections and the thread of the engine. A connection submits a ticket, one
- * request of the engine for each choice, and waits for its events. All calls of the fleet are made by queue_turn,
- * in the order of the queue.
+/* The queue between the threads of connections and the thread of the engine. A connection submits a ticket, which has
+ * one request of the engine for each choice, and waits for its events. Only queue_turn calls the fleet, in the order
+ * of the queue.
  *
- * A ticket ends when its connection releases it. Requests that are still running are then aborted. */
+ * A ticket ends when its connection releases it. Requests of the ticket that are still running are then aborted. */
 #pragma once
 
 #include "infer/fleet.h"
@@ -12,12 +12,13 @@ typedef struct Ticket Ticket;
 
 typedef struct QueueLimits {
     int64_t running, waiting; /* number of requests of the engine */
-    /* A ticket is lost if it has events of more bytes, and its connection has taken none for this long. */
+    /* A ticket is lost if its events have more bytes than this, and its connection has taken no event for this
+     * time. */
     int64_t unread_bytes, unread_ms;
 } QueueLimits;
 
 typedef struct TicketEvent {
-    EngineEvent event; /* id: the number of the choice; likeliest: NULL */
+    EngineEvent event; /* id is the number of the choice; likeliest is NULL */
     int64_t likeliest; /* index of the first of its most likely tokens */
 } TicketEvent;
 
@@ -33,8 +34,8 @@ typedef enum TicketState {
     TICKET_HAS_EVENTS,
     TICKET_QUIET,   /* nothing has happened */
     TICKET_LOST,    /* the client has closed the connection, or does not read */
-    TICKET_STOPPED, /* the server ends */
-    TICKET_REFUSED, /* by the engine */
+    TICKET_STOPPED, /* the server is ending */
+    TICKET_REFUSED, /* the engine has refused a request */
 } TicketState;
 
 typedef enum Reason { REASON_STOP, REASON_LENGTH, REASON_ABORT, REASON_ERROR, REASONS } Reason;
@@ -43,8 +44,8 @@ typedef struct QueueCounts {
     EngineCounts engine;
     FleetState state; /* after the last turn */
     bool closed, stopped;
-    int64_t tickets, waiting; /* waiting: requests that do not run yet */
-    int64_t connected;        /* tickets that their connections have not released */
+    int64_t tickets, waiting; /* waiting: number of requests that do not run yet */
+    int64_t connected;        /* number of tickets that their connections have not released */
     int64_t prompt_tokens, new_tokens, ended[REASONS];
 } QueueCounts;
 
@@ -54,14 +55,14 @@ QueueCounts queue_counts(Queue *);
 
 /* ---- for connections ---- */
 
-/* Copies the requests and their tokens, and replaces the ids of the copies. *out is set if the answer is
+/* Copies the requests and their tokens, and replaces the ids of the copies. *out is set if the result is
  * QUEUE_TAKEN. */
 QueueAnswer queue_submit(Queue *, const Request *, int64_t n, Ticket **out);
 /* Waits at most `ms` milliseconds for events, and moves them to *out; ticket_events_free frees them. Returns
  * TICKET_LOST if the client closes its end of `socket`. *refused is set for TICKET_REFUSED. */
 TicketState ticket_wait(Ticket *, int socket, int64_t ms, TicketEvents *out, Err *refused);
 void ticket_events_free(TicketEvents *);
-/* Counts a choice as ended. If the engine has not ended it, it is aborted. */
+/* Counts a choice as ended. If the engine has not ended the choice, it is aborted. */
 void ticket_end(Ticket *, int64_t choice, Reason);
 void ticket_release(Ticket *);
 
@@ -71,9 +72,9 @@ Err queue_signal(Queue *, FleetSignal, FleetState *state);
 
 /* ---- for the thread of the engine ---- */
 
-/* Takes the queue's entries and runs a pass. If there is nothing to do, waits at most `ms` milliseconds. */
+/* Processes the entries of the queue and runs a pass. If there is nothing to do, waits at most `ms` milliseconds. */
 void queue_turn(Queue *, Fleet *, int ms);
-/* From now on, queue_submit returns QUEUE_STOPS. */
+/* After this call, queue_submit returns QUEUE_STOPS. */
 void queue_close(Queue *);
-/* Stops all tickets. From now on, queue_turn runs no pass. */
+/* Stops all tickets. After this call, queue_turn runs no pass. */
 void queue_stop(Queue *);

@@ -79,7 +79,7 @@ static Refusal read_prompts(const Served *served, const json_t *body, const json
 
 /* ---- messages ---- */
 
-/* Replaces content that is a list of texts by one text, as templates expect it. */
+/* Replaces content that is a list of texts by one text, as templates require. */
 static Refusal join_content(json_t *message) {
     const json_t *parts = json_object_get(message, "content"), *part;
     size_t i;
@@ -107,7 +107,7 @@ static Refusal join_content(json_t *message) {
     return SERVED;
 }
 
-/* Replaces the arguments of calls, which are texts with JSON, by their values, as templates expect them. */
+/* Replaces the arguments of calls, which are texts with JSON, by their values, as templates require. */
 static Refusal read_arguments(json_t *message) {
     const json_t *calls = json_object_get(message, "tool_calls");
     json_t *call;
@@ -161,7 +161,7 @@ static Refusal check_tools(const json_t *tools) {
     return SERVED;
 }
 
-/* The part of the body that chat_request reads. A template knows no tools that must not be called. */
+/* Copies to *out the part of the body that chat_request reads. A template has no tools that must not be called. */
 static Refusal chat_body(const json_t *body, json_t *out) {
     static const char *const KEYS[] = {"messages",  "chat_template",          "chat_template_kwargs",
                                        "documents", "continue_final_message", "tools"};
@@ -186,7 +186,7 @@ static Refusal chat_body(const json_t *body, json_t *out) {
     return SERVED;
 }
 
-/* The name of the function that tool_choice names, or NULL. */
+/* Returns the name of the function that tool_choice names, or NULL. */
 static const char *chosen_function(const json_t *body) {
     const json_t *choice = json_object_get(body, "tool_choice");
     const char *type = json_string_value(json_object_get(choice, "type"));
@@ -194,7 +194,7 @@ static const char *chosen_function(const json_t *body) {
     return json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
 }
 
-/* Sets the format in which the text has calls. */
+/* Sets the format of calls in the text. */
 static Refusal read_tools(const Served *served, const json_t *body, Ask *a) {
     const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
     const bool none = is_choice(body, "none");
@@ -277,7 +277,7 @@ static Refusal read_stops(Ask *a, const json_t *body) {
     return SERVED;
 }
 
-/* Whether all tokens that may be chosen end a text. */
+/* Returns whether all tokens that may be chosen end a text. */
 static bool all_end(const Served *served, const Ask *a) {
     const Sampling *s = &a->sampling;
     bool *continues = mem_zero((size_t)served->vocab, sizeof *continues), any = false;
@@ -290,7 +290,7 @@ static bool all_end(const Served *served, const Ask *a) {
     return !any;
 }
 
-/* list: the ids of `field`, or NULL. */
+/* `list` contains the ids of `field`, or is NULL. */
 static Refusal read_ends(const Served *served, Ask *a, const char *field, const json_t *list,
                          bool ignore_eos) {
     TokenList ids = {0};
@@ -452,7 +452,7 @@ static Refusal read_outputs(Ask *a, const json_t *body) {
     return SERVED;
 }
 
-/* Keeps the last tokens of each prompt. */
+/* Keeps only the last tokens of each prompt. */
 static void truncate_prompts(Ask *a, size_t most) {
     for (TokenList *p = a->prompts; p < a->prompts + a->n_prompts; p++) {
         if (p->n <= most) continue;
@@ -522,7 +522,7 @@ static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t 
 
 /* ---- Megatron-LM's /api ---- */
 
-/* Replaces the tokens that begin a sequence by one such token. */
+/* Replaces the tokens that begin a sequence by a single such token. */
 static Refusal add_bos(const Served *served, TokenList *prompt) {
     const int32_t bos = tokenizer_bos(served->tokenizer);
     size_t known = 0;
@@ -557,7 +557,7 @@ static Refusal read_megatron_prompts(const Served *served, const json_t *body, A
     return SERVED;
 }
 
-/* Megatron-LM's core/inference/text_generation_server/text_generation_server.py. */
+/* Reads a body as Megatron-LM's core/inference/text_generation_server/text_generation_server.py does. */
 static Refusal ask_megatron(const Served *served, const json_t *body, Ask *out) {
     json_t *stop = json_object_get(body, "stop_token");
     *out = (Ask){.endpoint = ENDPOINT_MEGATRON,

@@ -7,53 +7,54 @@
 #include "server/fields.h"
 #include "server/text.h"
 
-/* The model that the server serves. It never changes, so any number of threads may use it. */
+/* The model that the server serves. It never changes, so any number of threads can use it. */
 typedef struct Served {
-    const char *name; /* of the model */
+    const char *name; /* the name of the model */
     int64_t created;  /* seconds since 1970 */
     const Tokenizer *tokenizer;
-    const Chat *chat; /* NULL: the tokenizer has no chat template, for the reason no_chat */
+    const Chat *chat; /* NULL if the tokenizer has no chat template, for the reason no_chat */
     Err no_chat;
-    const int64_t *ends; /* [n_ends] tokens that end a text */
+    const int64_t *ends; /* [n_ends]: tokens that end a text */
     int64_t n_ends;
-    int64_t vocab, context; /* context: most tokens of a prompt and its continuation */
+    int64_t vocab, context; /* context: maximum number of tokens of a prompt and its continuation */
     int64_t choices;        /* maximum number of choices of a request */
-    uint64_t seed;          /* of requests without a seed */
+    uint64_t seed;          /* the seed of requests without a seed */
 } Served;
 
 typedef struct TokenList {
-    int32_t *at; /* [n] owned */
+    int32_t *at; /* [n], owned */
     size_t n;
 } TokenList;
 
-/* A request for texts. Each prompt has `n` choices, the likeliest of `best_of` ones. */
+/* A request for texts. Each prompt has `n` choices, the most likely of `best_of` choices. */
 typedef struct Ask {
     Endpoint endpoint;
     TokenList *prompts;
     int64_t n_prompts, n, best_of;
-    int64_t min_tokens, max_tokens; /* max_tokens -1: as many as the context has */
+    int64_t min_tokens, max_tokens; /* max_tokens -1 means the number that the context allows */
     Sampling sampling;              /* owned (sampling_free) */
-    bool seeded;                    /* whether the request has a seed */
+    bool seeded;                    /* the request has a seed */
     uint64_t seed;
     StopList stop;
     int64_t *ends, n_ends;
-    json_t *texts; /* of ENDPOINT_MEGATRON: the prompts, which the answer repeats */
+    json_t *texts; /* only for ENDPOINT_MEGATRON: the prompts, which the answer repeats */
     bool logprobs, echo, stream;
-    bool usage, usage_always; /* the end of the stream, or each part, has the number of tokens */
-    bool ids, special;        /* the answer has token ids; its text has the names of special tokens */
-    char *salt;               /* of Request, or NULL */
-    const ToolFormat *tools;  /* of calls in the text, or NULL */
-    GrammarNode *grammar;     /* [n_grammar] of Request */
+    bool usage, usage_always; /* the end of the stream, or each part, contains the number of tokens */
+    /* ids: the answer contains token ids; special: its text contains the names of special tokens */
+    bool ids, special;
+    char *salt;              /* as in Request, or NULL */
+    const ToolFormat *tools; /* the format of calls in the text, or NULL */
+    GrammarNode *grammar;    /* [n_grammar] of Request */
     int64_t n_grammar;
     int64_t likeliest;        /* number of most likely tokens whose log-probabilities are reported */
     int64_t prompt_likeliest; /* the same for tokens of the prompt; -1: none is reported */
 } Ask;
 
-/* Like fields_parse, and checks the name of the model. */
+/* Like fields_parse, but also checks the name of the model. */
 Refusal request_parse(const Served *, Endpoint, const char *body, size_t n, json_t **out);
-/* Reads a body of an endpoint that generates texts. The caller frees *out with ask_free also after a refusal. */
+/* Reads a body of an endpoint that generates texts. The caller must free *out with ask_free, even after a refusal. */
 Refusal request_ask(const Served *, Endpoint, const json_t *body, Ask *out);
-/* Reads the texts or messages of a body as tokens, one list for each prompt. The caller frees *out also after a
+/* Reads the texts or messages of a body as tokens, one list for each prompt. The caller must free *out, even after a
  * refusal. */
 Refusal request_prompts(const Served *, const json_t *body, TokenList **out, int64_t *n);
 /* Checks a list of ids. */

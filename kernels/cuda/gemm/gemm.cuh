@@ -1,4 +1,4 @@
-/* Runs GEMMs of contiguous tensors with cuBLASLt, or with our own kernels in a fixed order of summation. */
+/* Runs GEMMs of contiguous tensors with cuBLASLt, or with Isotron's kernels in a fixed order of summation. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -6,40 +6,40 @@
 /* c [m,n] = op(a) op(b), or c += op(a) op(b) if c has TENSOR_ACCUM. Matrices are row-major; op is the
  * identity or a transpose.
  *
- * a and b must have the same type. c must have that type, or F32, or 16 bits for a GEMM of F32; bias must
- * have the type of c. If `fixed_order`, operands may have any types. The result is rounded once, to c's type,
- * except that it may be rounded to 16 bits before it is added to a 16-bit main gradient.
+ * a and b must have the same type. c must have the same type, or F32, or 16 bits for a GEMM of F32. The bias must
+ * have the type of c. If `fixed_order`, operands may have any types. The result is rounded once, to c's type, except
+ * that it may be rounded to 16 bits before it is added to a 16-bit main gradient.
  *
- * Absent operands are NULL. `bias` [n] is added to each row. `act` receives the activation of c. If there is
- * a `pre`, c is multiplied by the derivative of the activation at it. These three require that c does not
- * accumulate. `dbias` receives the column sums of a, which must then be the gradient dy [k,m].
+ * Absent operands are NULL. `bias` [n] is added to each row. `act` receives the activation of c. With a `pre`, c is
+ * multiplied by the derivative of the activation at `pre`. With a bias, an `act` or a `pre`, c must not accumulate.
+ * `dbias` receives the column sums of a, which must then be the gradient dy [k,m].
  *
  * GEMMs of FP8 operands (not both E5M2; only transpose_b) write F32 or 16 bits. Their sizes must be multiples
  * of 16, and their scales a_inverse and b_inverse must be in device memory. */
 typedef struct Gemm {
-    const char *op;                /* name of the op for messages */
+    const char *op;                /* the name of the op, for messages */
     bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */
-    bool fixed_order, steady;      /* LinearAttr */
+    bool fixed_order, steady;      /* as in LinearAttr */
     int64_t m, n, k;
     const Tensor *a, *b, *bias, *pre, *c, *act, *dbias;
     const float *of_column; /* [n] factors of c before the bias is added, or NULL; only for gemm_invariant */
     Activation activation;
-    const void *a_inverse, *b_inverse; /* FP8 only: see kernels/fp8_blocks.h */
+    const void *a_inverse, *b_inverse; /* only for FP8: see kernels/fp8_blocks.h */
     Fp8Blocks a_blocks, b_blocks;
-    bool fast; /* FP8 only: see Fp8GemmAttr */
+    bool fast; /* only for FP8: see Fp8GemmAttr */
 } Gemm;
 
 void gemm_run(const Call *, const Gemm *);
 /* Chooses the algorithm of gemm_run, by measurement if the GEMM is large. The operands need not have memory.
- * Returns the number of bytes of scratch memory that gemm_run needs. */
+ * Returns the bytes of scratch memory that gemm_run needs. */
 size_t gemm_plan(const Call *, const Gemm *);
 
-/* Writes the activation of y to `act`; does nothing if `act` is NULL. */
+/* Writes the activation of y to `act`, unless `act` is NULL. */
 void gemm_activate(const Call *, Tensor *y, Tensor *act, Activation);
-/* Multiplies dx in place by the derivative of the activation at `pre`; does nothing if `pre` is NULL. */
+/* Multiplies dx in place by the derivative of the activation at `pre`, unless `pre` is NULL. */
 void gemm_through_activation(const Call *, Tensor *dx, Tensor *pre, Activation);
 
-/* linear_algos.h */
+/* This function is described in linear_algos.h. */
 int gemm_take_algo(const Call *, const Gemm *, int n);
 
 /* Writes the column sums of dy to dbias [n], or adds them to dbias. If `fixed_order`, sums are over the
