@@ -23,6 +23,8 @@ whole, told = generate("--prompt", "The ", *LENGTH)
 assert whole.startswith("The ") and whole.count("\n") == whole[4:-1].count("\n") + 1, whole
 assert "successfully loaded" in told and re.search(r"generated 24 tokens in \d+\.\d\d s: [\d.]+ tokens/s", told), told
 assert generate("--prompt", "-", *LENGTH, stdin="The \n")[0] == whole
+ended = generate("--prompt", "The ", *LENGTH, "--termination-id", ord(whole[6]))[1]  # the end token is counted
+assert f"generated {whole[4:].index(whole[6]) + 1} token" in ended, (whole, ended)
 assert "'-', line 2: byte 0xe9 at offset 5" in generate("--prompt", "-", stdin="The\nc\udce9", status=2)[1]
 assert "text 2 of --stop, line 1: byte 0xe9 at offset 1" in generate("--prompt", "a", "--stop", "a",
                                                                      "c\udce9", status=2)[1]

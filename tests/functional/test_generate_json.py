@@ -150,6 +150,9 @@ lines.write_text('{"text": "1 2 3 4 5", "chatgpt_output_token_length": 2}\n{"pro
 told = generate("--prompt-file", lines, *ASK[4:])[2]
 assert tokens(told) == wanted[:2], told
 assert tokens(generate("--prompt-file", "-", *ASK[4:], stdin=lines.read_text())[2]) == wanted[:2]
+for most in 1, 2, 3:
+    told = generate("--prompt-file", lines, "--prompt-file-num-truncate", most, *ASK[4:])[2]
+    assert tokens(told) == wanted[:min(most, 2)], told
 for line, more, problem in (
         ("", [], "for lines of plain text use --prompts-file"), ("1 2 3", [], "line 2: not valid JSON"),
         ('["a"]', [], "line 2: "), ('{"texts": "1"}', [], 'neither "text" nor "prompt"'),

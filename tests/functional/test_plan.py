@@ -76,6 +76,10 @@ for words, each in ([], 1), (["--interleaved-microbatches", 2], 2):
                  *words)["plan"]
     assert [m["in_flight"] for m in units["memory"]] == [2 * each, each], units
     assert math.isclose(units["bubble"], 1 / (1 + 4 / each)), units
+# The FLOPs of a step are those of all its samples.
+both = plan(*CONFIG)
+per_step = float(re.search(r"model FLOPs: \S+ per token, (\S+) per step", both["printed"])[1])
+assert math.isclose(per_step, both["plan"]["flops_per_sample"] * both["plan"]["batch"]["global"], rel_tol=1e-3), both
 # In batch-invariant mode each sample is a microbatch.
 batches = [plan(*CONFIG, *words)["plan"]["batch"] for words in ([], ["--batch-invariant-mode"])]
 assert [(b["micro"], b["microbatches"]) for b in batches] == [(2, 4), (2, 8)], batches

@@ -267,7 +267,7 @@ assert server.post(COMPLETE, **{**model, "max_tokens": POSITIONS - 1,
 told = server.post(CHAT, 400, messages=[{"role": "user", "content": "a"}])["error"]
 assert told["code"] == "no_chat_template" and "--tokenizer-type HuggingFaceTokenizer" in told["message"], told
 for status, method, path in [(404, "GET", "/other"), (404, "POST", "/pause"), (404, "GET", "/state"), (404, "POST", "/v1/other"), (405, "GET", COMPLETE),
-                             (405, "POST", "/health")]:
+                             (405, "POST", "/health"), (405, "HEAD", COMPLETE), (200, "HEAD", "/health")]:
     got, headers, _ = server.request(method, path)
     assert got == status and (status != 405 or headers["Allow"]), (method, path, got)
 for head in "Content-Length: 99999999", "Transfer-Encoding: chunked":
@@ -366,6 +366,9 @@ server.idle()
 after = server.metrics()  # a pass has at most 20 tokens
 assert after["num_passes_total"] - before["num_passes_total"] == 2, (before, after)
 assert after["prompt_tokens_total"] - before["prompt_tokens_total"] == 31, (before, after)
+server.post(COMPLETE, prompt="a", n=3, max_tokens=5, ignore_eos=True)
+server.idle()
+assert server.metrics()["generation_tokens_total"] - after["generation_tokens_total"] == 15, after
 before = server.metrics()
 server.post(COMPLETE, prompt="a", n=3, max_tokens=5, ignore_eos=True)
 server.post(COMPLETE, prompt="a", max_tokens=9, logit_bias={"97": 100}, stop=["aaa"])
@@ -397,6 +400,13 @@ ids = server.post("/tokenize", messages=messages)["tokens"]
 assert server.post("/tokenize", prompt="user: The\nloss\nassistant:", add_special_tokens=False)["tokens"] == ids
 given = server.post("/tokenize", messages=messages, chat_template="{{ messages[0].content }}")["tokens"]
 assert given == server.post("/tokenize", prompt="The\nloss", add_special_tokens=False)["tokens"], given
+end, = server.post("/tokenize", prompt=json.loads(server.request("GET", "/tokenizer_info")[2])["eos_token"],
+                   add_special_tokens=False)["tokens"]
+ended = server.post(COMPLETE, prompt="The", max_tokens=3, temperature=0, logit_bias={str(end): 100})["choices"][0]
+assert (ended["text"], ended["finish_reason"], ended["stop_reason"]) == ("", "stop", None), ended
+begun = server.post("/tokenize", messages=[*messages, {"role": "assistant", "content": "the"}],
+                    continue_final_message=True)["tokens"]
+assert begun == server.post("/tokenize", prompt="user: The\nloss\nassistant: the", add_special_tokens=False)["tokens"]
 info = json.loads(server.request("GET", "/tokenizer_info")[2])
 assert info["bos_token"] == "<s>" and info["max_model_len"] == 256, info
 for limits in {"max_completion_tokens": 4}, {"max_completion_tokens": 4, "max_tokens": 9}, {"max_tokens": 4}:

@@ -59,6 +59,9 @@ for n in 1, 2:
 short = server.post(CHAT, **{**ask, "max_tokens": 40})["choices"][0]
 assert short["finish_reason"] == "length" and "tool_calls" not in short["message"], short
 assert ANSWER.startswith(short["message"]["content"]) and "<tool_call>" in short["message"]["content"], short
+cut = (server.post(CHAT, **{**ask, "max_tokens": n})["choices"][0] for n in range(40, 200, 4))
+one = next(c for c in cut if "tool_calls" in c["message"])
+assert one["finish_reason"] == "length" and calls_of(one["message"]["tool_calls"]) == CALLS[:1], one
 none = server.post(CHAT, **ask, tool_choice="none")
 assert none["usage"]["prompt_tokens"] < whole["usage"]["prompt_tokens"] and "tool_calls" not in str(none), none
 

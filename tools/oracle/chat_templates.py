@@ -91,6 +91,9 @@ CONVERSATIONS = {
                        "add_generation_prompt": False},
     "continued": {"messages": [SYSTEM, HELLO, message("assistant", "Once upon  ", extra=None)],
                   "continue_final_message": True},
+    "continued-parts": {"messages": [HELLO, message("assistant", [{"type": "text", "text": "Once "},
+                                                                  {"type": "text", "text": "upon  "}])],
+                        "continue_final_message": True},
     "bare": {"messages": [{"role": "assistant"}], "chat_template_kwargs": {"eos_token": "", "builtin_tools": ["a"]}},
 }
 
