@@ -50,8 +50,11 @@ stop = f" {told[4]} {told[5]}"
 assert generate(saved, *GREEDY, *prompt, "--stop", stop)[0] == answer[:answer.index(stop)] + "\n"
 last = next(i for i in range(1, 23) if told[i] not in told[:i])
 assert generate(saved, *GREEDY, *prompt, "--null-tokenizer-eod-id", told[last])[0] == words(told[:last]) + "\n"
-# If the files name several end tokens, each of them ends a text.
+# If the files name several end tokens, each of them ends a text. If they name no first token, it is that of padding.
 shutil.copytree(folder, several := WORK / "several")
+config = json.loads((several / "config.json").read_text())
+del config["decoder_start_token_id"]
+(several / "config.json").write_text(json.dumps(config))
 (several / "generation_config.json").write_text(json.dumps({"eos_token_id": [END, int(told[last])]}))
 isotron("convert", "--from-hf", several, "--save", WORK / "several-saved")
 assert generate(WORK / "several-saved", *GREEDY, *prompt)[0] == words(told[:last]) + "\n"
