@@ -111,7 +111,7 @@ text = DOCUMENTS[0].read_text()
 assert "Measured at commit 0123abc.\n<!-- end -->" in text
 assert "skipped: the ages of results, because this is not a git repository" in run("--check").stdout
 for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % |",
-             "| 1 | 1024 | 128 | yes | 22.1 | - | 648, 98.0 % | 4.75 | 4.87 | 3189 | 204 | 0.2 % |",
+             "| 1 | 1024 | 128 | bf16 | yes | 22.1 | - | 648, 98.0 % | 4.75 | 4.87 | 3189 | 204 | 0.2 % |",
              "After.\n", "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |",
              "| bert-20m | 121 | 83.2 | 66.6 | 1.250 (1.200 to 1.300) | 90.0 | 96.0 | 5.0% |",
              "| `add` | 10 us, 3900 GB/s, 98 % |", "10 us, 650.0 TFLOP/s, 93 %", "| +1.0% | 0.970 | +2.0% |",
