@@ -60,7 +60,7 @@ for words, message in (
         (["--ranks", 2, "--min-bytes", 1, "--max-bytes", 2], "all_reduce of fp32 on 2 ranks needs at least 4 bytes"),
         (["--ranks", 2, "--min-bytes", 3, "--max-bytes", 5], "the largest size to measure is 3: raise --max-bytes"),
         (["--ranks", 8, "--collective", "all_gather", "--dtype", "fp64", "--min-bytes", 8, "--max-bytes", 32],
-         "all_gather of fp64 on 8 ranks needs at least 64 bytes, and the largest size to measure is 8"),
+         "all_gather of fp64 on 8 ranks needs at least 64 bytes, but the largest size to measure is 8"),
         (["--ranks", 2, "--collective", "reduce"], "--collective 'reduce': choose from all_reduce"),
         (["--ranks", 2, "--dtype", "fp32,fp8"], "--dtype 'fp8': choose from"),
         (["--ranks", 2, "--seconds", 0], "--seconds: more than 0"),

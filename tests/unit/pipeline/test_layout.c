@@ -198,7 +198,7 @@ TEST(bad_strings_name_the_place) {
         {"Et*0|L", "character 4: a positive count must follow '*'"},
         {"Et*-1|L", "character 4: a positive count must follow '*'"},
         {"Et*1*2|L", "character 5: expected E"},
-        {"*2E|ttL", "character 1: give E"},
+        {"*2E|ttL", "character 1: expected E"},
         {"E(((((((((((((((((t)))))))))))))))))|tL", "character 18: groups are nested too deeply"},
         {"Et*99999999999999999999|L", "too many stages and layers"},
         {"E((t*1000)*1000)*1000|L", "too many stages and layers"},
