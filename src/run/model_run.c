@@ -14,7 +14,8 @@
 
 /* ---- layout ---- */
 
-/* The bucket sizes are those of Megatron-LM (core/distributed/distributed_data_parallel.py). */
+/* Returns the settings of data parallelism. The bucket sizes are those of Megatron-LM
+ * (core/distributed/distributed_data_parallel.py). */
 static DataParallel data_parallel(const Config *c, int ranks) {
     DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
                                                     : c->use_distributed_optimizer,
@@ -165,7 +166,7 @@ static void cast_staged(void *arg, Param *p) {
     quantized_cast(s->run->model->registry, s->run->comm, p, s->values);
 }
 
-/* The 16-bit values, the masters of buffers, and quantized weights. */
+/* The number of items: the 16-bit values, the masters of buffers, and quantized weights. */
 enum { ITEMS = 3 };
 
 static int items(const Registry *g, Stage *stage, CkptItem out[ITEMS]) {
@@ -214,7 +215,8 @@ static Err load(ModelRun *r, const Source *s) {
     return ERR_OK;
 }
 
-/* A long period of random numbers, because drawing all of them would take minutes for a large model. */
+/* Fills the parameters with random numbers that repeat after a long period, because computing all numbers of a large
+ * model would need minutes. */
 static Err fill(ModelRun *r, const Source *none) {
     enum { PERIOD = 99991 };
     (void)none;
