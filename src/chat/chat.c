@@ -101,8 +101,8 @@ static Err read_config(Chat *c) {
 
 Err chat_open(const char *model, const Tokenizer *t, Chat **out) {
     if (!model || !tokenizer_named(t))
-        return err_user("a chat template is read from the folder of a tokenizer: set --tokenizer-type "
-                        "HuggingFaceTokenizer, and --tokenizer-model to the folder");
+        return err_user("a chat template must be in the folder of a tokenizer: set --tokenizer-type "
+                        "HuggingFaceTokenizer, and set --tokenizer-model to the folder");
     const char *slash = strrchr(model, '/');
     Chat *c = mem_zero(1, sizeof *c);
     c->tokenizer = t;

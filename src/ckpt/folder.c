@@ -73,7 +73,8 @@ static Err parse_tracker(const char *dir, const char *path, const Str *text, int
     *iteration = strtoll(text->s, &end, 10);
     if (!errno && end != text->s && *iteration >= 0 && end + strspn(end, " \r\n") == text->s + text->len)
         return ERR_OK;
-    return err_user("'%s' holds %s, not the number of a checkpoint; write one into it or set --ckpt-step",
+    return err_user("'%s' contains %s, not the number of a checkpoint; write a number to it or set "
+                    "--ckpt-step",
                     path, quote(text->s).s);
 }
 
@@ -110,8 +111,8 @@ Err ckpt_locate(const char *path, char **dir, int64_t *iteration) {
     if (*iteration < 0) {
         free(*dir);
         *dir = NULL;
-        return err_user("'%s' is one checkpoint, but its name is not %s and %d digits; rename it, and "
-                        "specify the folder that it is in",
+        return err_user("'%s' is a checkpoint, but its name is not %s and %d digits; rename it, and specify "
+                        "its parent folder",
                         path, PREFIX, DIGITS);
     }
     if (slash)
@@ -132,7 +133,7 @@ Err ckpt_lock(const char *dir, int *lock) {
     /* A file system may not support locks, so other errors of flock are ignored. */
     if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         close(fd);
-        return err_user("another run is saving into '%s'; end it or specify another folder", dir);
+        return err_user("another run is saving to '%s'; end it or specify another folder", dir);
     }
     *lock = fd;
     return ERR_OK;

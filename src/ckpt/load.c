@@ -54,14 +54,14 @@ static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *w
                         (long long)has->global[1] - 1);
     if (has->ndim != want->ndim || has->global[0] != want->global[0] || has->global[1] != want->global[1])
         return err_user(
-            "'%s': tensor %s is stored as [%lld, %lld], but the model has [%lld, %lld]; use the "
-            "model options it was trained with (--use-checkpoint-args takes them from the checkpoint)",
+            "'%s': tensor %s is stored as [%lld, %lld], but the model has [%lld, %lld]; use the options of "
+            "the stored model (--use-checkpoint-args reads them from the checkpoint)",
             c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
             (long long)want->global[0], (long long)want->global[1]);
     if (has->dtype != want->dtype && !convert)
         return err_user(
             "'%s': tensor %s is stored as %s, but this run keeps it as %s; use the --lane, --exp-avg-dtype "
-            "and --exp-avg-sq-dtype it was saved with, or give up the optimizer's state with --no-load-optim",
+            "and --exp-avg-sq-dtype of the saved run, or omit the optimizer's state with --no-load-optim",
             c->folder, ckpt_title(want).s, dtype_name(has->dtype), dtype_name(want->dtype));
     return ERR_OK;
 }
@@ -96,13 +96,12 @@ static Err match_part(Plan *plan, Param *p, int part, const CkptItem *item) {
     if (end == first && is_optional(item, want.name)) return ERR_OK;
     if (end == first && *item->suffix)
         return err_user(
-            "'%s' holds no tensor %s: its run did not train this parameter "
-            "(--freeze-parameters), or trained it with another --optimizer; give up the optimizer's "
-            "state with --no-load-optim",
+            "'%s' has no tensor %s: its run did not train this parameter (--freeze-parameters), or trained "
+            "it with another --optimizer; omit the optimizer's state with --no-load-optim",
             plan->ckpt->folder, ckpt_title(&want).s);
     if (end == first)
-        return err_user("'%s' holds no tensor %s, which the model has; use the model options it was trained "
-                        "with (--use-checkpoint-args takes them from the checkpoint)",
+        return err_user("'%s' has no tensor %s, but the model has it; use the options of the stored model "
+                        "(--use-checkpoint-args reads them from the checkpoint)",
                         plan->ckpt->folder, ckpt_title(&want).s);
     ERR_RETURN(check_match(plan->ckpt, &m->tensors[first], &want, item->convert));
     add_overlaps(plan, (Overlap){.param = p, .part = part, .item = item}, &m->tensors[first], end - first);
@@ -134,11 +133,10 @@ static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) 
         comm_all_reduce(c->comm, comm_everyone(c->comm), "ckpt_load", COMM_MAX, U8, plan->is_known, m->count);
     const bool scales = knows_fp8_state(plan);
     static const char *const WHY[] = {
-        ", which the model does not have; use the model options it was trained "
-        "with (--use-checkpoint-args takes them from the checkpoint)",
-        " of a parameter that this run does not train (--freeze-parameters), or "
-        "trains with another --optimizer; give up the optimizer's state with "
-        "--no-load-optim"};
+        ", which the model does not have; use the options of the stored model (--use-checkpoint-args reads "
+        "them from the checkpoint)",
+        " of a parameter that this run does not train (--freeze-parameters), or trains with another "
+        "--optimizer; omit the optimizer's state with --no-load-optim"};
     for (int k = 0; k < n_items; k++)
         for (int64_t i = 0; i < m->count; i++)
             if (!plan->is_known[i] && (scales || !param_is_fp8_state(m->tensors[i].name)) &&

@@ -38,8 +38,9 @@ static Err open_manifest(Ckpt *c) {
         !file_exists(path) && is_megatron(c->folder) ? folder_of_megatron(c->folder) : file_read(path, &text);
     if (!e.code) e = manifest_parse(&c->manifest, path, text.s, text.len);
     if (!e.code && c->manifest.iteration != c->iteration)
-        e = err_user("'%s' belongs to a checkpoint of step %lld; its folder was renamed", path,
-                     (long long)c->manifest.iteration);
+        e = err_user("'%s' belongs to a checkpoint of step %lld, so its folder was renamed; restore the "
+                     "name",
+                     path, (long long)c->manifest.iteration);
     str_free(&text);
     free(path);
     return e;
@@ -115,11 +116,11 @@ static Err advise(Err e, const char *dir, int64_t damaged) {
     free(all);
     Err longer = e;
     if (found < 0)
-        snprintf(longer.msg, sizeof longer.msg, "%.800s; '%.100s' holds no other sound checkpoint", e.msg,
+        snprintf(longer.msg, sizeof longer.msg, "%.800s; '%.100s' contains no other intact checkpoint", e.msg,
                  dir);
     else
         snprintf(longer.msg, sizeof longer.msg,
-                 "%.800s; to load the newest other sound checkpoint, set --ckpt-step %lld", e.msg,
+                 "%.800s; to load the newest other intact checkpoint, set --ckpt-step %lld", e.msg,
                  (long long)found);
     return longer;
 }
@@ -134,7 +135,7 @@ Err ckpt_agree(const Ckpt *c, Err e) {
 Err ckpt_open(const char *dir, int64_t iteration, Comm *comm, Ckpt **out) {
     *out = NULL;
     Err e = iteration < 0 ? ckpt_latest(dir, &iteration) : ERR_OK;
-    if (!e.code && iteration < 0) e = err_user("'%s' holds no checkpoint; check the path", dir);
+    if (!e.code && iteration < 0) e = err_user("'%s' contains no checkpoint; check the path", dir);
     e = comm_agree(comm, e);
     if (e.code) return e;
     Ckpt *c = ckpt_new(dir, iteration, comm);

@@ -72,7 +72,7 @@ static Err read_entry(const char *path, const char *name, const json_t *json, Ar
     Err e = read_integers(json_object_get(json, "shape"), dim, &ndim, TENSOR_DIMS);
     if (e.code) return bad(path, "the shape of tensor %s %s", quote(name).s, e.msg);
     e = read_integers(json_object_get(json, "data_offsets"), offset, &offsets, 2);
-    if (e.code || offsets != 2) return bad(path, "tensor %s has no two data_offsets", quote(name).s);
+    if (e.code || offsets != 2) return bad(path, "tensor %s does not have two data_offsets", quote(name).s);
     if (!count_elements(dim, ndim, &count) ||
         __builtin_mul_overflow(count, (int64_t)dtype_size(dtype), &bytes))
         return bad(path, "the shape of tensor %s is larger than any memory", quote(name).s);
@@ -122,8 +122,8 @@ static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, con
         Entry *e = &entries[i];
         if (e->begin != end || e->end > size)
             return bad(path,
-                       "tensor %s is said to lie at bytes %lld to %lld; %lld was due to be the first and "
-                       "there are %lld",
+                       "tensor %s has the bytes %lld to %lld, but the first must be %lld, and the file has "
+                       "%lld bytes of tensors",
                        quote(e->tensor.name).s, (long long)e->begin, (long long)e->end, (long long)end,
                        (long long)size);
         end = e->end;
@@ -211,7 +211,7 @@ static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
     json_object_foreach((json_t *)map, tensor, value) {
         const char *file = json_string_value(value);
         if (!file || !*file || strchr(file, '/'))
-            return err_user("'%s': weight_map gives no file in its folder for tensor %s; download it again",
+            return err_user("'%s': weight_map names no file in its folder for tensor %s; download it again",
                             path, quote(tensor).s);
         if (is_open(s, file)) continue;
         ERR_RETURN(open_one(
@@ -220,7 +220,7 @@ static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
     qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, by_name);
     json_object_foreach((json_t *)map, tensor, value) {
         if (!safetensors_find(s, tensor))
-            return err_user("'%s' names tensor %s, but no file holds it; download the folder again", path,
+            return err_user("'%s' names tensor %s, but no file contains it; download the folder again", path,
                             quote(tensor).s);
     }
     if ((int64_t)json_object_size(map) != s->count)
@@ -254,7 +254,7 @@ static Err open_path(Safetensors *s, const char *path) {
         else if (file_exists(index))
             path = index;
         else
-            return err_user("'%s' holds neither model.safetensors nor model.safetensors.index.json", path);
+            return err_user("'%s' contains neither model.safetensors nor model.safetensors.index.json", path);
     }
     size_t n = strlen(path);
     return n > 5 && !strcmp(path + n - 5, ".json") ? open_index(s, path) : open_one(s, path, NULL);
@@ -269,7 +269,7 @@ Err safetensors_open(const char *path, Safetensors **out) {
     if (s->count) qsort(s->tensors, (size_t)s->count, sizeof *s->tensors, by_name);
     for (int64_t i = 1; i < s->count && !e.code; i++)
         if (!by_name(&s->tensors[i - 1], &s->tensors[i]))
-            e = err_user("'%s': two files hold tensor %s; download the folder again", path,
+            e = err_user("'%s': two files contain tensor %s; download the folder again", path,
                          quote(s->tensors[i].name).s);
     if (e.code)
         safetensors_close(s);

@@ -131,8 +131,8 @@ static Err listen_at(int port, int *listener) {
         const int reason = errno;
         close(s);
         if (reason == EADDRINUSE)
-            return err_user(
-                "port %d, where process 0 listens, is in use: set MASTER_PORT to one that is free", port);
+            return err_user("port %d, where process 0 listens, is in use: set MASTER_PORT to a free port",
+                            port);
         errno = reason;
         return no_socket("process 0 cannot listen at MASTER_PORT");
     }
@@ -217,12 +217,12 @@ static void judge(const Meeting *m, const Hello *h, char *why, size_t size) {
                  "process 0 has %d processes, and process %d has %d: start all with the same number",
                  m->own.world, h->rank, h->world);
     else if (h->run != m->own.run)
-        snprintf(why, size, "process 0 belongs to another run: give each run its own MASTER_PORT");
+        snprintf(why, size, "process 0 belongs to another run: use a different MASTER_PORT for each run");
     else if (h->rank < 0 || h->rank >= m->own.world)
-        snprintf(why, size, "there is no process %d of %d: give each process a RANK from 0 to %d", h->rank,
+        snprintf(why, size, "process %d of %d cannot exist: give each process a RANK from 0 to %d", h->rank,
                  m->own.world, m->own.world - 1);
     else if (h->rank == 0 || m->socket[h->rank] >= 0)
-        snprintf(why, size, "two processes have the number %d: give each its own", h->rank);
+        snprintf(why, size, "two processes have the number %d: give each process a different RANK", h->rank);
 }
 
 static void answer(int socket, Answer a) {
@@ -404,7 +404,7 @@ static int try_host(Meeting *m) {
 
 static Err not_reached(const Meeting *m, double tried_s) {
     return err_infra("process %d tried for %g s to reach process 0 at %s, port %d (%s): check that process 0 "
-                     "was started, and that MASTER_ADDR and MASTER_PORT are right",
+                     "was started, and that MASTER_ADDR and MASTER_PORT are correct",
                      m->own.rank, tried_s, m->launch->host, m->launch->port, m->obstacle);
 }
 

@@ -313,8 +313,8 @@ static void assign(Args *a, Source src, const Match *m, const char *const *words
     *given = (unsigned char)src.number;
     chosen->spelling = *s;
     if (s->noted)
-        args_note(a, "%s%s%.*s is understood as Megatron-LM's %s%.*s%s%.*s.", src.where, src.dash,
-                  (int)s->len, s->name, src.dash, (int)arg_name_len(row), row->names, s->implied ? " " : "",
+        args_note(a, "%s%s%.*s is treated as Megatron-LM's %s%.*s%s%.*s.", src.where, src.dash, (int)s->len,
+                  s->name, src.dash, (int)arg_name_len(row), row->names, s->implied ? " " : "",
                   (int)s->implied_len, s->implied ? s->implied : "");
 }
 
@@ -563,7 +563,7 @@ static void file_line(Args *a, Source src, const char *s, size_t n) {
         return;
     }
     if (memchr(s, 0, n)) {
-        args_problem(a, "%sthe line holds a NUL byte: this is not a text file.", shown);
+        args_problem(a, "%sthe line contains a NUL byte: this is not a text file.", shown);
         return;
     }
     n = without_comment(s, n);

@@ -76,8 +76,8 @@ static void megatron(Str *out) {
         out,
         "\n## Megatron-LM's other options\n\n"
         "Megatron-LM has more options than those above. Isotron accepts them with a note, or refuses them, "
-        "as listed here.\nIf an option is repeated, the last one counts, as in argparse. Two switches that "
-        "contradict each other are an error.\n\n"
+        "as listed here.\nIf an option is repeated, the last value is used, as in argparse. Two switches "
+        "that contradict each other are an error.\n\n"
         "These options are accepted with a note, because they would not change results:\n\n");
     foreign(&t, FOREIGN_NOTED, false, out);
     foreign(&t, FOREIGN_NOTED, true, out);
@@ -96,13 +96,14 @@ void config_options_md(Str *out) {
         "deterministic by default.\nOn the command line an option is `--name value`.\nIn a file for "
         "`--config` it is a line `name = value`, and a flag is `name = true`; the command line overrides the "
         "file.\n\n"
-        "Each command reads some of these options; `isotron COMMAND --help` lists them. Every other one is "
-        "an error on\nits command line. In a file it is skipped, so that commands can share a file.\n\n"
+        "Each command reads some of these options; `isotron COMMAND --help` lists them. Any other option is "
+        "an error on\nits command line. In a file, other options are ignored, so that commands can share a "
+        "file.\n\n"
         "An entry lists the class, the default, if there is one, and the range. `new` marks options that "
-        "Megatron-LM lacks.\n"
-        "In the text, `none` means that the option is not given. ARCH changes the model's function or "
-        "shapes, and checkpoints store it. NUMERIC changes the\nrounding, LAYOUT how the work is split and "
-        "placed, RUN everything else.\n");
+        "Megatron-LM does not have.\n"
+        "In the text, `none` means that the option is not given. ARCH options change the model's function or "
+        "shapes, and are stored in checkpoints.\nNUMERIC options change only rounding. LAYOUT options change "
+        "only how the work is distributed. RUN options change\neverything else.\n");
     for (int i = 0; i < OPTIONS; i++) {
         if (CONFIG_ROWS[i].type == ARG_GROUP)
             str_printf(out, "\n## %s\n\n", CONFIG_ROWS[i].names);

@@ -103,12 +103,12 @@ static Err parse_weights(const char *const *entries, int n, double **out) {
     double sum = 0;
     for (int i = 0; i < n / 2 && numbers && !e.code; i++) {
         if (numbers < n / 2)
-            e = err_user("the data path mixes prefixes with and without a weight ('%s'); assign every "
-                         "dataset a weight or none",
+            e = err_user("the data path mixes prefixes with and without a weight ('%s'); give all datasets a "
+                         "weight, or none of them",
                          entries[2 * i]);
         else if (!(w[i] > 0) || isinf(sum += w[i]))
             e = err_user(
-                "the weight %s of dataset '%s' must be a positive number; to leave a dataset out, remove it",
+                "the weight %s of dataset '%s' must be a positive number; to omit a dataset, remove it",
                 entries[2 * i], entries[2 * i + 1]);
     }
     if (e.code || !numbers) free(w);
@@ -121,7 +121,8 @@ static Err check_last_weight(const char *const *entries, int n) {
     for (int i = 0; i < n; i++)
         if (n < 3 || parse_weight(entries[i], &unused) != (i % 2 == 0)) return ERR_OK;
     return err_user(
-        "the data path ends with the weight %s and no prefix for it; specify pairs of a weight and a prefix",
+        "the data path ends with the weight %s, but no prefix follows; specify pairs of a weight and a "
+        "prefix",
         entries[n - 1]);
 }
 

@@ -41,11 +41,10 @@ static Err build(BlendedDataset *d, const Mix *m, double surplus) {
         blend_indices_exhaustive(m->sizes, d->n, dataset, sample);
     for (int64_t i = 0; i < m->size; i++)
         if (sample[i] >= m->sizes[dataset[i]])
-            return err_user(
-                "the %s blend draws more than the %" PRId64
-                " samples of '%s'; raise --mid-level-dataset-surplus, now %g, by a factor of 2 to 10",
-                SPLIT_NAMES[d->parts[0]->split], m->sizes[dataset[i]], d->parts[dataset[i]]->source->prefix,
-                surplus);
+            return err_user("the %s blend draws more than the %" PRId64
+                            " samples of '%s'; --mid-level-dataset-surplus is %g: multiply it by 2 to 10",
+                            SPLIT_NAMES[d->parts[0]->split], m->sizes[dataset[i]],
+                            d->parts[dataset[i]]->source->prefix, surplus);
     return ERR_OK;
 }
 

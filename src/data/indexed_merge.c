@@ -60,7 +60,8 @@ static Err take_entry(const char *folder, const char *name, char ***prefixes, in
     char *prefix = mem_printf("%s/%.*s", folder, (int)(dot - name), name);
     char *other = mem_printf("%s%s", prefix, idx ? ".bin" : ".idx");
     Err e = file_size(other) >= 0 ? ERR_OK
-                                  : err_user("'%s%s' has no '%s' next to it; every dataset needs both files",
+                                  : err_user("'%s%s' has no '%s' in the same folder; every dataset needs "
+                                             "both files",
                                              prefix, dot, other);
     if (idx && !e.code) {
         *prefixes = mem_grow(*prefixes, (size_t)*n + 1, sizeof **prefixes);
@@ -82,7 +83,7 @@ Err data_merge_folder(const char *folder, const char *output_prefix) {
     closedir(dir);
     if (!e.code)
         e = n ? data_merge((const char *const *)prefixes, n, output_prefix)
-              : err_user("the folder '%s' holds no .bin and .idx pair to merge", folder);
+              : err_user("the folder '%s' contains no .bin and .idx pair to merge", folder);
     for (int i = 0; i < n; i++) free(prefixes[i]);
     free(prefixes);
     return e;

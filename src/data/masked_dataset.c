@@ -17,8 +17,8 @@ static Err build(DatasetPart *p) {
 
 Err masked_need(const DatasetPart *p, int64_t token, const char *name) {
     if (token >= 0) return ERR_OK;
-    return err_user("a %s needs the token %s, but the tokenizer lacks it; use one that has it, such as a "
-                    "WordPiece tokenizer",
+    return err_user("a %s needs the token %s, but the tokenizer does not have it; use a tokenizer with this "
+                    "token, such as a WordPiece tokenizer",
                     p->kind->class_name, name);
 }
 

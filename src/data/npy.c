@@ -86,7 +86,7 @@ static Err read_header(const char *path, NpyArray *a) {
     memcpy(header, p + PREFIX, length);
     if (!parse_header(header, a))
         return err_user(
-            "'%s' does not hold an array of int16, int32, uint32 or int64 in row order; delete it", path);
+            "'%s' does not contain an array of int16, int32, uint32 or int64 in row order; delete it", path);
     if (__builtin_mul_overflow((size_t)a->rows, (size_t)(a->columns ? a->columns : 1), &bytes) ||
         __builtin_mul_overflow(bytes, TYPES[a->type].size, &bytes) || bytes != size - start || start % 8)
         return err_user("'%s' is damaged: its header claims %" PRId64

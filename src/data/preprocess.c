@@ -97,7 +97,10 @@ static Err add_string(const PreprocessConfig *c, Sentences *sentences, const cha
 static Err encode_value(const PreprocessConfig *c, Sentences *sentences, const char *key, JsonText value,
                         Document *d) {
     if (!value.at || *value.at == '"') return add_string(c, sentences, key, value, d);
-    if (*value.at != '[') return err_user("the key '%s' holds neither a string nor a list of strings", key);
+    if (*value.at != '[')
+        return err_user("the value of the key '%s' is neither a string nor a list of "
+                        "strings",
+                        key);
     JsonText sentence;
     for (size_t i = 0; json_line_element(&value, &sentence); i++) {
         if (*sentence.at != '"') return err_user("element %zu of the key '%s' is not a string", i, key);
@@ -261,7 +264,7 @@ static Err check_config(const PreprocessConfig *c) {
     if (c->append_eod && c->eod < 0)
         return err_user("--append-eod needs an end-of-document token, but this tokenizer has none");
     if (c->keys && c->kind != PREPROCESS_JSONL)
-        return err_user("--json-keys is for JSON Lines; the only key of plain text is 'text'");
+        return err_user("--json-keys applies only to JSON Lines; the only key of plain text is 'text'");
     for (int k = 0; c->keys && k < c->num_keys; k++)
         for (int i = 0; i < k; i++)
             if (!strcmp(c->keys[i], c->keys[k])) return err_user("the key '%s' is given twice", c->keys[k]);

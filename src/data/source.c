@@ -25,7 +25,7 @@ Err source_open(const char *prefix, MockShape mock, int64_t vocab_size, int64_t 
     ERR_RETURN(indexed_open(prefix, &out->indexed));
     Err e = ERR_OK;
     if (indexed_dtype_is_float(out->indexed.dtype))
-        e = err_user("'%s' holds %s values, not token ids; check the path", prefix,
+        e = err_user("'%s' contains %s values, not token ids; check the path", prefix,
                      indexed_dtype_name(out->indexed.dtype));
     else if (out->indexed.sequences > INT32_MAX)
         e = err_user("'%s' has %" PRId64

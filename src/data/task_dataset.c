@@ -102,11 +102,11 @@ static Err check(const DatasetPart *p) {
         return err_user("the sequence length is %" PRId64 "; a task needs at least %d",
                         p->config->sequence_length, SHORTEST);
     if (c->cls < 0 || c->sep < 0)
-        return err_user("a task needs the tokens [CLS] and [SEP], but the tokenizer lacks one; use one that "
-                        "has them, such as a WordPiece tokenizer");
+        return err_user("a task needs the tokens [CLS] and [SEP], but the tokenizer does not have both; use "
+                        "a tokenizer with these tokens, such as a WordPiece tokenizer");
     if (!c->labels->open || p->split == SPLIT_TRAIN) return ERR_OK;
     return err_user("the classes are not known without training files; add --class-labels, or "
-                    "--use-checkpoint-args to take them from the checkpoint");
+                    "--use-checkpoint-args to read them from the checkpoint");
 }
 
 static Err count_samples(DatasetPart *p, int64_t n) {

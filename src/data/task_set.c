@@ -251,7 +251,9 @@ static Err add_question(const TaskFile *f, TaskText article, const json_t *quest
                         const json_t *answer) {
     const int64_t choices = f->set->choices;
     const int64_t label = json_string_length(answer) == 1 ? json_string_value(answer)[0] - 'A' : -1;
-    if (!is_texts(options, (size_t)choices)) return line_error(f, "a question has not exactly 4 options");
+    if (!is_texts(options, (size_t)choices))
+        return line_error(f, "a question does not have exactly 4 "
+                             "options");
     if (label < 0 || label >= choices) return line_error(f, "an answer is not A, B, C or D");
     for (int64_t i = 0; i < choices; i++) {
         TaskRow row = {.b = article, .is_pair = true};

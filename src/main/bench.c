@@ -27,16 +27,18 @@ static void check_seconds(Args *args, double seconds) {
 static const Arg TRAIN_ROWS[] = {
     ARG_ROW(BenchTrain, steps, "steps", ARG_I64, "20", "Steps to measure."),
     ARG_ROW(BenchTrain, warmup, "warmup", ARG_I64, "3",
-            "Steps before that, which touch all memory and capture CUDA graphs."),
+            "Number of steps before the measured ones; these steps touch all memory and capture CUDA "
+            "graphs."),
     ARG_ROW(BenchTrain, seconds, "seconds", ARG_F64, "0",
-            "On a GPU, stop measuring after this time, but not before 3 steps; 0 = no limit."),
+            "On a GPU, stop measuring after this many seconds, but not before 3 steps; 0 = no limit."),
     ARG_ROW(BenchTrain, profiled, "profiled", ARG_I64, "5",
-            "Further steps on a GPU in which every op is timed."),
+            "Number of additional steps on a GPU in which every op is timed."),
     ARG_ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
-            "Do not measure the GEMMs by themselves, or the roofs. They are never measured with several "
-            "ranks on a CPU."),
+            "Do not measure GEMMs alone, and do not measure the roofs. With several ranks on a CPU, these "
+            "are never measured."),
     ARG_ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
-            "Peak TFLOP/s for MFU; none = the peak of the device, if it is known, otherwise no MFU."),
+            "Peak TFLOP/s for MFU; none = the peak of the device if it is known, otherwise MFU is not "
+            "printed."),
     ARG_ROW(BenchTrain, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
@@ -94,7 +96,7 @@ static int bench_train_command(int argc, char **argv) {
     args_init(
         &args, s.arena,
         "isotron bench train --config FILE [run options]\n\n"
-        "Measures a training step and where its time goes, on one rank or several (--ranks, mpirun).\n\n"
+        "Measures a training step and the times of its parts, on one rank or several (--ranks, mpirun).\n\n"
         "example: isotron bench train --config bench/train/gpt2-124m.conf --no-alone",
         NULL);
     Err e = read_train(&s, &o, &gate, &args, argc, argv);
@@ -113,11 +115,15 @@ static int bench_train_command(int argc, char **argv) {
 
 static const Arg INFER_ROWS[] = {
     ARG_ROW(BenchInfer, requests, "requests", ARG_I64S, "1 8",
-            "Numbers of requests that arrive together; each is measured."),
-    ARG_ROW(BenchInfer, prompt, "prompt-tokens", ARG_I64, "128", "Tokens of each prompt, which are random."),
+            "Numbers of requests that arrive at the same time; each number is measured."),
+    ARG_ROW(BenchInfer, prompt, "prompt-tokens", ARG_I64, "128",
+            "Number of tokens of each prompt, which are "
+            "random."),
     ARG_ROW(BenchInfer, fresh, "new-tokens", ARG_I64, "64",
-            "Tokens to generate for each request, at least 2."),
-    ARG_ROW(BenchInfer, rounds, "rounds", ARG_I64, "9", "Times that each number of requests is measured."),
+            "Number of tokens to generate for each request, at least 2."),
+    ARG_ROW(BenchInfer, rounds, "rounds", ARG_I64, "9",
+            "Number of measurements for each number of "
+            "requests."),
     ARG_ROW(BenchInfer, alone, "no-alone", ARG_OFF, "on", "Do not measure the roofs."),
     ARG_ROW(BenchInfer, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
@@ -193,17 +199,19 @@ typedef struct ScalingWords {
 
 static const Arg SCALING_ROWS[] = {
     ARG_ROW(ScalingWords, weak, "weak", ARG_FLAG, "off",
-            "Multiply the global batch by the number of ranks (default). --global-batch-size is the batch of "
+            "Multiply the global batch size by the number of ranks (default). --global-batch-size is that of "
             "the smallest run."),
-    ARG_ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "Keep the global batch constant."),
+    ARG_ROW(ScalingWords, bench.strong, "strong", ARG_FLAG, "off", "Keep the global batch size constant."),
     ARG_ROW(ScalingWords, bench.axis, "over", ARG_ENUM, "data",
-            "The kind of parallelism that uses the additional ranks.", .choices = SCALING_AXES),
+            "Kind of parallelism that uses the additional ranks.", .choices = SCALING_AXES),
     ARG_ROW(ScalingWords, least, "min-ranks", ARG_I64, "none",
             "Smallest number of ranks, which is the reference for the efficiency; none = the product of the "
-            "tensor, pipeline and context parallel sizes. The number then doubles up to --ranks."),
+            "tensor-, pipeline- and context-parallel sizes. The number of ranks is then doubled up to "
+            "--ranks."),
     ARG_ROW(
         ScalingWords, bench.rounds, "rounds", ARG_I64, "7",
-        "Runs of each number of ranks. An interval needs 6 rounds for two numbers of ranks, 7 for three."),
+        "Number of runs for each number of ranks. An interval needs 6 rounds for two numbers of ranks, and 7 "
+        "for three."),
 };
 
 static void set_axis(Config *c, int axis, int64_t size) {
@@ -329,21 +337,23 @@ typedef struct OpsOptions {
 } OpsOptions;
 
 static const Arg OPS_ROWS[] = {
-    ARG_ROW(OpsOptions, device, "device", ARG_ENUM, "cpu", "Where the ops run; cuda has larger operands.",
+    ARG_ROW(OpsOptions, device, "device", ARG_ENUM, "cpu", "Device of the ops; operands are larger on cuda.",
             .choices = DEVICES),
     ARG_ROW(OpsOptions, ops.filter, "filter", ARG_TEXT, "none",
-            "Only names that match this regular expression."),
-    ARG_ROW(OpsOptions, ops.types, "dtype", ARG_TEXTS, "none", "fp64, fp32, bf16, fp16; none = all."),
+            "Measure only ops whose names match this regular expression."),
+    ARG_ROW(OpsOptions, ops.types, "dtype", ARG_TEXTS, "none",
+            "Types to measure: fp64, fp32, bf16, fp16; "
+            "none = all."),
     ARG_ROW(OpsOptions, ops.seconds, "seconds", ARG_F64, "0.07",
-            "Time to measure each op, at least 3 rounds; 0 = 21 rounds of at least 5 ms."),
+            "Seconds to measure each op, but at least 3 rounds; 0 = 21 rounds of at least 5 ms."),
     ARG_ROW(OpsOptions, ops.deterministic, "no-deterministic-mode", ARG_OFF, "on",
             "Allow sums in any order, as in pretrain."),
     ARG_ROW(OpsOptions, tuning, "gemm-tuning", ARG_ENUM, "same-bits",
-            "How algorithms of a GPU's large 16-bit GEMMs are chosen, as in pretrain; cuBLASLt chooses the "
-            "others.",
+            "How to choose algorithms for large 16-bit GEMMs on a GPU, as in pretrain; cuBLASLt chooses all "
+            "other algorithms.",
             .choices = GemmTuningOption_spellings),
     ARG_ROW(OpsOptions, ops.threads, "cpu-threads", ARG_I64, "0",
-            "Threads of the CPU; 0 = one for each core."),
+            "Number of CPU threads; 0 = one for each core."),
     ARG_ROW(OpsOptions, ops.json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
@@ -358,7 +368,8 @@ static int bench_ops_command(int argc, char **argv) {
     Args args;
     args_init(
         &args, arena,
-        "isotron bench ops [options]\n\nMeasures each op alone, compared with the roof that limits it.\n\n"
+        "isotron bench ops [options]\n\nMeasures each op alone, and compares it with the roof that limits "
+        "it.\n\n"
         "example: isotron bench ops --filter attention --dtype fp32",
         NULL);
     args_use(&args, ARG_TABLE(OPS_ROWS, &o));
@@ -391,16 +402,20 @@ typedef struct CommWords {
 
 static const Arg COMM_ROWS[] = {
     ARG_ROW(CommWords, bench.collectives, "collective", ARG_TEXTS, "none",
-            "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv; none = all."),
-    ARG_ROW(CommWords, bench.types, "dtype", ARG_TEXTS, "fp32", "fp64, fp32, bf16, fp16, int64, int32."),
+            "Collectives to measure: all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, "
+            "send_recv; none = all."),
+    ARG_ROW(CommWords, bench.types, "dtype", ARG_TEXTS, "fp32",
+            "Types to measure: fp64, fp32, bf16, fp16, "
+            "int64, int32."),
     ARG_ROW(CommWords, least, "min-bytes", ARG_TEXT, "1K",
-            "Smallest size, with a suffix K, M or G (powers of 1024)."),
+            "Smallest size to measure, with a suffix K, M or G (powers of 1024)."),
     ARG_ROW(CommWords, most, "max-bytes", ARG_TEXT, "64M", "Largest size."),
     ARG_ROW(CommWords, bench.factor, "step-factor", ARG_I64, "4", "Ratio of one size to the previous size."),
     ARG_ROW(CommWords, bench.group, "group-size", ARG_I64, "0",
-            "Split the ranks into groups of this many, which communicate at the same time; 0 = one group."),
+            "Number of ranks in a group. All groups communicate at the same time; 0 = one group of all "
+            "ranks."),
     ARG_ROW(CommWords, bench.seconds, "seconds", ARG_F64, "0.1",
-            "Time for each measurement, at least 3 rounds."),
+            "Seconds for each measurement, but at least 3 rounds."),
     ARG_ROW(CommWords, bench.json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
@@ -441,7 +456,8 @@ static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv)
                      (int)EXACT_RANKS);
     else if (o->group < 0 || o->group == 1 || (o->group && ranks % o->group))
         args_problem(args,
-                     "--group-size %lld does not divide %lld ranks into groups of several: choose a divisor",
+                     "--group-size %lld does not divide %lld ranks into groups of several ranks: choose a "
+                     "divisor",
                      (long long)o->group, (long long)ranks);
     return args_end(args);
 }

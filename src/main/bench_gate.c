@@ -13,10 +13,13 @@ static const Arg GATE_ROWS[] = {
             "Another isotron program, such as an earlier release: both run alternately, and the ratio of "
             "their times is judged."),
     ARG_ROW(GateWords, baseline, "baseline", ARG_TEXT, "none",
-            "File that an earlier --json wrote on this machine, to compare the times with."),
-    ARG_ROW(GateWords, pairs, "pairs", ARG_I64, "12", "Runs of each program with --against, at least 6."),
+            "File that an earlier run with --json wrote on this machine; its times are compared with those "
+            "of this run."),
+    ARG_ROW(GateWords, pairs, "pairs", ARG_I64, "12",
+            "Number of runs of each program with --against, at "
+            "least 6."),
     ARG_ROW(GateWords, allow, "allow", ARG_TEXT, "3%",
-            "Additional time, compared with the other measurement, that is not a regression."),
+            "Relative increase of the time that does not count as a regression."),
     ARG_ROW(GateWords, junit, "junit", ARG_TEXT, "none", "Write the verdicts to this file as JUnit XML."),
 };
 _Static_assert(sizeof GATE_ROWS / sizeof *GATE_ROWS == GATE_OPTIONS,

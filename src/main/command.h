@@ -14,16 +14,16 @@
     COMMAND(finetune, true, "fine-tune a pretrained BERT on labelled texts or questions")                    \
     COMMAND(plan, false, "print the parameters, memory and schedule of a run without starting it")           \
     COMMAND(preprocess, false, "tokenize JSON Lines or plain text into .bin and .idx files")                 \
-    COMMAND(tokenize, false, "print the tokens of texts, with the characters that each stands for")          \
+    COMMAND(tokenize, false, "print the tokens of texts and their positions in the text")                    \
     COMMAND(merge, false, "merge several .bin/.idx datasets into one")                                       \
     COMMAND(generate, true, "continue prompts with a trained model")                                         \
-    COMMAND(serve, true, "answer HTTP requests with a trained model, like OpenAI's API")                     \
+    COMMAND(serve, true, "answer HTTP requests of OpenAI's API with a trained model")                        \
     COMMAND(convert, false, "convert checkpoints from and to Hugging Face safetensors")                      \
     COMMAND(inspect, false, "print the content of a checkpoint or a dataset")                                \
     COMMAND(parity, true, "compare a run with a golden case of an independent implementation")               \
     COMMAND(                                                                                                 \
         validate, true,                                                                                      \
-        "accept a machine, a driver or an NCCL library: test correctness and speed, and name a faulty part") \
+        "test the correctness and speed of a machine, a driver or an NCCL library, and name a faulty part")  \
     COMMAND(compare, false, "compare the logs or the checkpoints of two runs")                               \
     COMMAND(bench, true, "measure the speed of a training step or of individual ops")                        \
     COMMAND(version, false, "print the version, the commit, the compiler and the libraries of this build")   \

@@ -282,8 +282,8 @@ Err setup_fim_tokens(const Setup *s, FimTokens *out) {
             str_printf(&missing, "%s%s (--fim-%s)", missing.len ? ", " : "", quote(token).s, rows[i].option);
     }
     if (!missing.len) return ERR_OK;
-    const Err e = err_user("the %s lacks tokens of --fim-data: %s; name other tokens, or add them with "
-                           "--tokenizer-special-tokens",
+    const Err e = err_user("the %s does not have these tokens of --fim-data: %s; name other tokens, or add "
+                           "them with --tokenizer-special-tokens",
                            c->tokenizer_type, missing.s);
     str_free(&missing);
     return e;

@@ -16,11 +16,12 @@ typedef struct Options {
 
 static const Arg ROWS[] = {
     ARG_ROW(Options, bound, "bound", ARG_F64, "none",
-            "Largest relative difference that passes; none = values must be bitwise equal. A number: |a - b| "
-            "/ max(|a|, |b|). A tensor: max |a - b| over the larger root mean square of the two."),
+            "Largest relative difference that passes; none = values must be bitwise equal. For numbers, this "
+            "is |a - b| / max(|a|, |b|). For tensors, it is max |a - b| divided by the larger root mean "
+            "square of a and b."),
     ARG_ROW(Options, common, "common", ARG_FLAG, "off",
-            "Compare only the steps, quantities and tensors that both have. Without this option, a missing "
-            "one is a difference."),
+            "Compare only the steps, quantities and tensors that both runs have. Without this option, "
+            "missing ones count as differences."),
     ARG_ROW(Options, only, "only", ARG_TEXT, "none",
             "Compare only quantities, or tensors, whose names contain this text."),
     ARG_ROW(Options, weights_only, "weights-only", ARG_FLAG, "off",

@@ -33,16 +33,16 @@ static const Arg ROWS[] = {
             "Folder of a Hugging Face model: config.json and model.safetensors (or its shards)."),
     ARG_ROW(Options, to_hf, "to-hf", ARG_TEXT, "none",
             "Write config.json, generation_config.json, model.safetensors and the tokenizer's files to this "
-            "folder. The tokenizer is that of the options or, if none is given, of the checkpoint."),
+            "folder. The tokenizer is that of the options or, if they name none, that of the checkpoint."),
     ARG_ROW(Options, dtype, "hf-dtype", ARG_ENUM, "float32", "Data type of the weights that to-hf writes.",
             .choices = DTYPE_NAMES),
     ARG_ROW(Options, check, "check", ARG_TEXT, "none",
             "Compare the model's logits with those in this file, which tools/oracle/hf_logits.py wrote, "
             "before the model is saved or exported. The exit status is 1 if they differ."),
     ARG_ROW(Options, init_missing_heads, "init-missing-heads", ARG_FLAG, "off",
-            "With from-hf: initialise from seed the heads of the model that the weights lack, such as the LM "
-            "head of a BertModel. The heads of a BERT are those of BertForPreTraining, unless "
-            "--bert-no-binary-head is given."),
+            "With from-hf, initialize heads for which the folder has no weights, such as the LM head of a "
+            "BertModel, with random numbers from seed. A BERT then has the heads of BertForPreTraining, "
+            "unless --bert-no-binary-head is given."),
     ARG_ROW(Options, overwrite, "overwrite", ARG_FLAG, "off",
             "Replace the model in the folder of to-hf, or the import in the folder of save."),
 };
@@ -125,11 +125,12 @@ static Err check_save_folder(const char *dir, bool overwrite) {
     Err e = ckpt_list(dir, &all, &n);
     if (n && all[n - 1] > 0)
         e = err_user(
-            "'%s' already holds checkpoints of a run, the newest of step %lld: use another folder for --save",
+            "'%s' already contains checkpoints of a run, the newest of step %lld: use another folder for "
+            "--save",
             dir, (long long)all[n - 1]);
     else if (n && !overwrite)
-        e = err_user("'%s' already holds checkpoints, the newest of step 0: use another folder for --save, "
-                     "or add --overwrite to replace it",
+        e = err_user("'%s' already contains checkpoints, the newest of step 0: use another folder for "
+                     "--save, or add --overwrite to replace it",
                      dir);
     free(all);
     return e;
@@ -150,11 +151,11 @@ static Err read_weights(const Job *j, const Safetensors *file, const Model *m) {
     hf_problem_report(&note, &missing, "missing");
     if (note.len) fprintf(stderr, "note: heads are initialised from --seed %lld, tensors %s\n", seed, note.s);
     if (!e.code && hf_leaves_pooler(file, &map))
-        fputs("note: the pooler of the file is left out: without the head for sentences, no head needs it\n",
+        fputs("note: the pooler of the file is omitted: without the head for sentences, no head needs it\n",
               stderr);
     if (!e.code && hf_leaves_layers(file, &map))
-        fputs("note: the layers of the file after the model's last are left out: they predict further tokens "
-              "(MTP)\n",
+        fputs("note: the layers of the file after the model's last layer are omitted: they are layers for "
+              "multi-token prediction (MTP)\n",
               stderr);
     str_free(&note);
     hf_map_free(&map);
@@ -169,7 +170,7 @@ static Err import_model(Job *j, const Ckpt *none) {
     const int64_t depths = j->setup.config.mtp_num_layers;
     hf_config_fit(&j->setup.config, file);
     if (j->setup.config.mtp_num_layers != depths)
-        fputs("note: the file lacks the layers that predict further tokens (MTP), so the model has none\n",
+        fputs("note: the file has no layers for multi-token prediction (MTP), so the model has none\n",
               stderr);
     if (j->setup.config.given[OPTION_bert_binary_head] != j->args.line)
         hf_config_fit_heads(&j->setup.config, file, j->options.init_missing_heads);
@@ -223,7 +224,9 @@ static void refuse_for_import(Args *args) {
 static Err check_hf_folder(const char *dir, Arena *arena) {
     if (!file_is_dir(dir))
         return err_user(
-            "'%s' is not a folder; nothing is downloaded, so specify the folder of a downloaded model", dir);
+            "'%s' is not a folder; Isotron does not download models, so specify the folder of a downloaded "
+            "model",
+            dir);
     if (file_exists(arena_printf(arena, "%s/oracle.safetensors", dir)))
         return err_user("'%s' is a golden case, not a Hugging Face model: pass it to isotron parity", dir);
     return ERR_OK;

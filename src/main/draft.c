@@ -61,8 +61,7 @@ static Err check(const Setup *s, const Setup *draft) {
     const int32_t id = different(s->tokenizer, draft->tokenizer);
     if (id < 0) return ERR_OK;
     return err_user(
-        "token %d has another spelling than in the tokenizer of --load; name a model with the same "
-        "tokenizer",
+        "token %d has a different text than in the tokenizer of --load; name a model with the same tokenizer",
         id);
 }
 

@@ -73,7 +73,8 @@ int command_finetune(int argc, char **argv) {
     args_init(
         &args, s.arena,
         "isotron finetune [--config FILE] [options]\n\n"
-        "Fine-tunes a BERT of pretrain or convert on a task, and prints its accuracy after each epoch.\n\n"
+        "Fine-tunes a BERT that pretrain or convert saved, and prints its accuracy on a task after each "
+        "epoch.\n\n"
         "example: isotron finetune --task MNLI --train-data train.tsv --valid-data dev_matched.tsv --epochs "
         "3\n"
         "           --pretrained-checkpoint checkpoints --use-checkpoint-args --micro-batch-size 16 --lr "

@@ -116,7 +116,7 @@ static Err compare(const GenerateJob *j, const Generated *first, const Generated
         if (first[i].n != again[i].n ||
             memcmp(first[i].tokens, again[i].tokens, (size_t)again[i].n * sizeof(int32_t)))
             return err_user(
-                "run %lld of --inference-repeat-n generates other tokens for prompt %lld than the first "
+                "run %lld of --inference-repeat-n generates different tokens for prompt %lld than the first "
                 "run: add --batch-invariant-mode, or remove --incoming-requests-per-sec",
                 (long long)repeat + 1, (long long)i + 1);
     return ERR_OK;

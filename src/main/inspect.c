@@ -24,11 +24,12 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, verify, "verify", ARG_FLAG, "off",
             "Check the hash of every stored byte against the manifest."),
     ARG_ROW(Options, hash, "hash", ARG_FLAG, "off",
-            "Print hashes of each tensor and of all: equal content has equal hashes in any layout."),
+            "Print a hash of each tensor and a hash of all tensors. Equal content has equal hashes in any "
+            "layout."),
     ARG_ROW(Options, dataset, "dataset", ARG_TEXT, "none",
             "Print the sizes of the dataset with this .bin/.idx prefix."),
     ARG_ROW(Options, schedule, "schedule", ARG_FLAG, "off",
-            "Print the pipeline schedule of these options: a diagram, layers, slots and bubble."),
+            "Print the pipeline schedule for these options: a diagram, layers, slots and bubble."),
 };
 
 /* ---- a checkpoint ---- */

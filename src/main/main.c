@@ -123,8 +123,9 @@ static void check_address_space(void) {
     if (openblas_get_num_threads() == 1 || getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY ||
         (double)limit.rlim_cur >= needed)
         return;
-    command_fail(err_infra("this process may have %s of addresses, and OpenBLAS needs %s for its threads: "
-                           "raise the limit, as with 'ulimit -v unlimited', or set OPENBLAS_NUM_THREADS=1",
+    command_fail(err_infra("this process is limited to %s of address space, but OpenBLAS needs %s for its "
+                           "threads: raise the limit, as with 'ulimit -v unlimited', or set "
+                           "OPENBLAS_NUM_THREADS=1",
                            bytes_text((double)limit.rlim_cur).s, bytes_text(needed).s));
     fflush(NULL);
     _exit(ERR_INFRA);
@@ -150,6 +151,7 @@ int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN); /* writes beyond the file size limit then return an error */
     const int status = run(argc, argv);
     if (!fflush(stdout) && !ferror(stdout)) return status;
-    command_fail(err_infra("not all of the output could be written; check the standard output and its disk"));
+    command_fail(err_infra("a part of the output could not be written; check the standard output and its "
+                           "disk"));
     return status ? status : ERR_INFRA;
 }

@@ -21,17 +21,17 @@ typedef struct Options {
 static const Arg ROWS[] = {
     ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Write the report to this file as JSON."),
     ARG_ROW(Options, sweep, "sweep", ARG_TEXT, "none",
-            "List of cells to run instead, one per line: [case] lane options...; then several folders may be "
-            "given."),
+            "File with a list of cells to run, one per line: [case] lane options... With a list, several "
+            "folders can be given."),
     ARG_ROW(Options, junit, "junit", ARG_TEXT, "none", "Write the sweep's report to this file as JUnit XML."),
     ARG_ROW(Options, html, "html", ARG_TEXT, "none",
             "Write the sweep's report to this file as a page with figures."),
     ARG_ROW(Options, jobs, "sweep-jobs", ARG_I64, "0",
-            "Cells that run at the same time; 0 = one for each core, or one on a GPU."),
+            "Number of cells that run at the same time; 0 = one for each core, or one on a GPU."),
     ARG_ROW(Options, deadline, "sweep-deadline", ARG_F64, "60",
             "Seconds after which a cell is stopped and counts as failed."),
     ARG_ROW(Options, dry_run, "sweep-dry-run", ARG_FLAG, "off",
-            "Only print which cells would run, and which rules forbid the others."),
+            "Print which cells would run, and which rules forbid the others, but run no cell."),
 };
 
 /* ---- sweeps ---- */

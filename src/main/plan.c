@@ -17,12 +17,12 @@ typedef struct Options {
 
 static const Arg ROWS[] = {
     ARG_ROW(Options, device_memory, "device-memory-gib", ARG_F64, "none",
-            "Device memory per rank in GiB, to report whether the run fits (an H200 has 140). none = that of "
-            "the GPU, if there is one and --device is not cpu."),
+            "Device memory per rank in GiB (140 for an H200). The report states whether the run fits. none = "
+            "the memory of the GPU, if the machine has one and --device is not cpu."),
     ARG_ROW(Options, search, "search", ARG_FLAG, "off",
-            "Also list the layouts of the fewest ranks that fit, or of --ranks if it is given: tensor, "
-            "context, pipeline, expert and data parallelism, virtual stages, ZeRO, recomputation, "
-            "microbatches. Other options are unchanged."),
+            "Also list the layouts that fit, for the smallest possible number of ranks or for --ranks. The "
+            "search varies tensor, context, pipeline, expert and data parallelism, virtual stages, ZeRO, "
+            "recomputation and microbatches. Other options are unchanged."),
     ARG_ROW(Options, node, "gpus-per-node", ARG_I64, "8",
             "Maximum tensor-parallel size that --search tries."),
     ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Also write the plan to this file as JSON."),

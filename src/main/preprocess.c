@@ -38,25 +38,25 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, split_sentences, "split-sentences", ARG_FLAG, "off",
             "Make each sentence a sequence, as BERT and T5 need; ICU finds the sentences."),
     ARG_ROW(Options, keep_newlines, "keep-newlines", ARG_FLAG, "off",
-            "With split-sentences: keep the white space between sentences."),
+            "With split-sentences, keep the white space between sentences."),
     ARG_ROW(Options, lang, "lang", ARG_TEXT, "english",
-            "With split-sentences: language of the text, an English name or a locale such as de."),
+            "With split-sentences, the language of the text: an English name or a locale such as de."),
     ARG_ROW(Options, append_eod, "append-eod", ARG_FLAG, "off",
             "Append the end-of-document token to each document."),
     ARG_ROW(Options, overwrite, "overwrite", ARG_FLAG, "off", "Replace existing datasets with these names."),
     ARG_ROW(Options, workers, "workers", ARG_I64, "1",
             "Number of threads that tokenize, a multiple of partitions."),
     ARG_ROW(Options, partitions, "partitions", ARG_I64, "1",
-            "Order the documents as Megatron-LM's partitions do: the first of each N, then the second of "
-            "each N, and so on."),
+            "Order the documents as with N partitions of Megatron-LM: first the documents 1, N + 1, 2N + 1, "
+            "..., then 2, N + 2, ..., and so on."),
     ARG_ROW(Options, keep_sequential_samples, "keep-sequential-samples", ARG_FLAG, "off",
-            "With partitions: keep the order of the input."),
+            "With partitions, keep the order of the input."),
     ARG_ROW(Options, find_optimal_num_workers, "find-optimal-num-workers", ARG_FLAG, "off",
             "Measure the speed with each number of threads in workers-to-check. No dataset is written."),
     ARG_ROW(Options, workers_to_check, "workers-to-check", ARG_I64S, "16 32 64",
-            "With find-optimal-num-workers: numbers of threads to try."),
+            "With find-optimal-num-workers, the numbers of threads to try."),
     ARG_ROW(Options, max_documents, "max-documents", ARG_I64, "100000",
-            "With find-optimal-num-workers: documents per partition in each measurement."),
+            "With find-optimal-num-workers, the number of documents per partition in each measurement."),
     ARG_ROW(Options, log_interval, "log-interval", ARG_I64, "1000", "Documents between progress lines."),
 };
 
@@ -172,7 +172,7 @@ static void check_measurement(const Options *o, Args *args) {
         const bool divides = o->partitions >= 1 && n % o->partitions == 0;
         if (!is_number_of_workers(n)) args_problem(args, "--workers-to-check must be from 1 to 1024.");
         if (!divides)
-            args_note(args, "--workers-to-check %lld is left out: it is not a multiple of --partitions %lld.",
+            args_note(args, "--workers-to-check %lld is skipped: it is not a multiple of --partitions %lld.",
                       (long long)n, (long long)o->partitions);
         usable += divides;
     }

@@ -147,8 +147,8 @@ int command_tokenize(int argc, char **argv) {
     args_init(&args, arena,
               "isotron tokenize --text TEXT... --tokenizer-type TYPE [options]\n\n"
               "Prints the tokens of texts: for each text a line of JSON with ids, spellings and spans. A "
-              "span is the first character of the text that a token stands for, and the last one + 1. For "
-              "--messages, the line also has the text that the chat template makes of them.\n\n"
+              "span is the range [first, last + 1) of characters of the text that a token represents. For "
+              "--messages, the line also contains the text that the chat template produces.\n\n"
               "example: isotron tokenize --text 'Hello world' --tokenizer-type HuggingFaceTokenizer \\\n"
               "             --tokenizer-model tokenizer.json",
               NULL);

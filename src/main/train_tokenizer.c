@@ -32,21 +32,24 @@ static const Arg ROWS[] = {
             .required = true),
     ARG_ROW(Options, input_encoding, "input-encoding", ARG_TEXT, "utf-8", COMMAND_INPUT_ENCODING),
     ARG_ROW(Options, output, "output", ARG_TEXT, "none",
-            "The tokenizer.json to write. Missing folders are created.", .required = true),
+            "File tokenizer.json to write. Missing folders are created.", .required = true),
     ARG_ROW(Options, model, "model", ARG_ENUM, "bpe",
-            "bpe: byte-level BPE, as GPT-2 has; unigram: pieces with probabilities, as T5 and XLM-R have.",
+            "Model of the tokenizer. bpe: byte-level BPE, as in GPT-2; unigram: pieces with probabilities, "
+            "as in T5 and XLM-R.",
             .choices = MODELS),
     ARG_ROW(Options, vocab_size, "vocab-size", ARG_I64, "32000",
-            "Number of tokens to make: special tokens, the 256 bytes and merges, or pieces."),
+            "Number of tokens: special tokens, the 256 bytes and merges, or pieces."),
     ARG_ROW(Options, min_frequency, "min-frequency", ARG_I64, "2",
-            "BPE: merge only pairs that occur at least this often."),
+            "BPE: minimum number of occurrences of a pair that is merged."),
     ARG_ROW(Options, special_tokens, "special-tokens", ARG_TEXTS, "none",
-            "Special tokens, with the first ids; none = <|endoftext|>, for unigram <pad> </s> <unk>."),
+            "Special tokens, which have the first ids; none = <|endoftext|>, for unigram <pad> </s> <unk>."),
     ARG_ROW(Options, pattern, "pattern", ARG_TEXT, "gpt2",
             "BPE: how a text is split into words: gpt2, v1 or v2 of --tiktoken-pattern, cl100k or o200k."),
     ARG_ROW(Options, input_format, "input-format", ARG_ENUM, "jsonl", COMMAND_INPUT_FORMAT,
             .choices = command_input_formats),
-    ARG_ROW(Options, json_key, "json-key", ARG_TEXT, "text", "Key of each JSON object to train on, a text."),
+    ARG_ROW(Options, json_key, "json-key", ARG_TEXT, "text",
+            "Key of each JSON object whose value is the "
+            "text to train on."),
     ARG_ROW(Options, overwrite, "overwrite", ARG_FLAG, "off", "Replace the output if it exists."),
 };
 
@@ -156,7 +159,7 @@ static Err make_folder(const char *path) {
 static Err run(void *options) {
     Options *o = options;
     if (file_exists(o->output) && !o->overwrite)
-        return err_user("'%s' exists: choose another --output or add --overwrite", o->output);
+        return err_user("'%s' exists: choose another --output, or add --overwrite", o->output);
     ERR_RETURN(make_folder(o->output));
     ERR_RETURN(file_check_target(o->output));
     Words *words;

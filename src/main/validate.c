@@ -18,25 +18,25 @@ typedef struct Options {
 
 static const Arg ROWS[] = {
     ARG_ROW(Options, accept.only, "only", ARG_TEXTS, "none", "Stages to run; none = all."),
-    ARG_ROW(Options, quick, "quick", ARG_FLAG, "off", "Run for 60 s instead of 10 minutes."),
+    ARG_ROW(Options, quick, "quick", ARG_FLAG, "off", "Run for one minute instead of 10 minutes."),
     ARG_ROW(Options, accept.seconds, "seconds", ARG_F64, "none",
             "Run for this many seconds instead, at least 1."),
     ARG_ROW(Options, nccl_a, "nccl-a", ARG_TEXT, "none",
-            "The same as --nccl-library, for use with --nccl-b."),
+            "First NCCL library, for comparisons with --nccl-b."),
     ARG_ROW(Options, accept.nccl_b, "nccl-b", ARG_TEXT, "none",
-            "Another NCCL library: stages that depend on the library run for both alternately."),
+            "Second NCCL library. Stages that depend on the library run alternately with both libraries."),
     ARG_ROW(Options, accept.good, "good", ARG_TEXT, "none",
-            "File that --json of an earlier good run wrote, to compare with."),
+            "Report of an earlier good run, which --json wrote; this run is compared with it."),
     ARG_ROW(
         Options, accept.golden, "golden", ARG_TEXT, "none",
         "Folder of golden cases for the stage parity; none = that of the installation or the source tree."),
     ARG_ROW(Options, memory, "memory-share", ARG_TEXT, "80%",
-            "Largest share of each device's free memory to test, on a CPU at most 1 GiB for each rank. Less "
-            "is tested if time is short."),
+            "Largest share of each device's free memory to test. On a CPU, at most 1 GiB per rank is tested. "
+            "Less is tested if time is short."),
     ARG_ROW(Options, allow, "allow", ARG_TEXT, "5%",
-            "Accepted loss of speed compared with the good run, or of library B compared with A."),
+            "Accepted loss of speed relative to the good run, or of library B relative to library A."),
     ARG_ROW(Options, accept.allow_changes, "allow-changes", ARG_FLAG, "off",
-            "Versions, devices and the environment may differ from those of the good run."),
+            "Allow versions, devices and the environment to differ from those of the good run."),
     ARG_ROW(Options, json, "json", ARG_TEXT, "none", "Write the report to this file as JSON."),
     ARG_ROW(Options, junit, "junit", ARG_TEXT, "none", "Write the report to this file as JUnit XML."),
     ARG_ROW(Options, html, "html", ARG_TEXT, "none", "Write the report to this file as an HTML page."),
@@ -154,8 +154,8 @@ int command_validate(int argc, char **argv) {
     args_init(&args, arena,
               "isotron validate [--device cuda] [--ranks N] [options]\n\n"
               "Tests a machine, a driver or an NCCL library in stages. Prints a verdict for each stage, with "
-              "its evidence and a suspect. Exit status: 1 if something is wrong or degraded, 4 if no stage "
-              "passed, 130 after Ctrl-C, which writes the reports of the stages that have ended.\n\n"
+              "evidence and a suspect. Exit status: 1 if results are wrong or degraded, 4 if no stage "
+              "passed, 130 after Ctrl-C. In that case, the reports contain the stages that have ended.\n\n"
               "example: isotron validate --ranks 4 --quick",
               NULL);
     const Err e = read_options(&config, &o, &args, argc, argv);

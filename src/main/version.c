@@ -15,7 +15,7 @@ int command_version(int argc, char **argv) {
     Args args;
     args_init(
         &args, arena,
-        "isotron version\n\nPrints what this build is: version, commit, compiler, devices and libraries.\n\n"
+        "isotron version\n\nPrints the version, commit, compiler, devices and libraries of this build.\n\n"
         "example: isotron version",
         NULL);
     args_line(&args, argc, argv);

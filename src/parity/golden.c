@@ -69,7 +69,9 @@ static Err read_step(const Golden *g, const json_t *step, const char *path, int6
     for (int i = 0; i < g->n_losses; i++)
         ERR_RETURN(read_number(step, path, number, g->loss_names[i], &out->named[i]));
     if (json_object_size(step) > (size_t)(N_KEYS + g->n_losses))
-        return err_user("'%s': step %lld names a loss that the first step lacks", path, (long long)number);
+        return err_user("'%s': step %lld names a loss that the first step does not "
+                        "have",
+                        path, (long long)number);
     return ERR_OK;
 }
 

@@ -152,8 +152,8 @@ static Err cut_by_layout(const Config *c, Arena *arena, PipelineLayout *out) {
                         decoder_depth(c));
     const char *first = memchr(r.out, 'm', r.length), *last = memrchr(r.out, 't', r.length);
     if (count['m'] != c->mtp_num_layers)
-        return err_user("--pipeline-model-parallel-layout '%.200s' has %lld layers that predict further "
-                        "tokens (m), but --mtp-num-layers is %lld: change one of them",
+        return err_user("--pipeline-model-parallel-layout '%.200s' has %lld MTP layers (m), but "
+                        "--mtp-num-layers is %lld: change one of them",
                         r.text, (long long)count['m'], (long long)c->mtp_num_layers);
     if (first && first < last)
         return err_user("--pipeline-model-parallel-layout '%.200s' must have each m after the last t",

@@ -50,7 +50,8 @@ static Err check_same_options(Comm *comm, const Config *c) {
     Str value = {0};
     arg_print(row, config_value(c, i), &value);
     const Err e =
-        err_user("--%.*s is %.200s on process %d, but not on all others: give all processes the same options",
+        err_user("--%.*s is %.200s on process %d, but differs on other processes: give all processes the "
+                 "same options",
                  (int)arg_name_len(row), row->names, value.s, comm_rank(comm));
     str_free(&value);
     return e;

@@ -190,8 +190,10 @@ void model_run_note_fp8(const ModelRun *r, const Ckpt *ckpt, FILE *to) {
     const bool stored = ckpt_has_fp8_state(ckpt),
                wanted = r->config->fp8_format != FP8_NONE && r->config->fp8_recipe == FP8_DELAYED;
     if (stored && !wanted)
-        fprintf(to, "  the FP8 scales of the checkpoint are left out: this run has no delayed ones\n");
-    if (!stored && wanted) fprintf(to, "  the checkpoint has no FP8 scales: they begin as in a first step\n");
+        fprintf(to, "  the FP8 scales of the checkpoint are omitted: this run has no delayed scaling\n");
+    if (!stored && wanted)
+        fprintf(to, "  the checkpoint has no FP8 scales: they begin as in the first "
+                    "step\n");
 }
 
 static Err load(ModelRun *r, const Source *s) {
@@ -273,7 +275,7 @@ Err model_run_load(ModelRun *r, const Config *c, Comm *comm, Device *device) {
     Source s;
     ERR_RETURN(check_stages(c));
     Err e = source_find(c, &s);
-    if (!e.code && !s.dir) e = err_user("'%s' holds no checkpoint; check the path", c->load);
+    if (!e.code && !s.dir) e = err_user("'%s' contains no checkpoint; check the path", c->load);
     e = comm_agree(comm, e);
     if (!e.code) e = device ? set_on(r, c, comm, device, load, &s) : open_with(r, c, comm, load, &s);
     source_free(&s);

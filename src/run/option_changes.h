@@ -17,7 +17,7 @@
     X(LENGTH, "the last step changes")                                                                       \
     X(DROPOUT, "the dropout of the remaining steps changes")                                                 \
     X(ROUTING, "the routing of the remaining steps changes")                                                 \
-    X(ROUNDING, "values are rounded otherwise")
+    X(ROUNDING, "values are rounded differently")
 
 typedef enum OptionChange {
     CHANGES_NOTHING, /* also used for options that change the model, because their difference is an error */

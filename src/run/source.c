@@ -42,9 +42,9 @@ static bool is_empty_folder(const char *path) {
 
 Err source_check_missing(const Config *c) {
     if (c->exit_on_missing_checkpoint)
-        return err_user("'%s' holds no checkpoint, and --exit-on-missing-checkpoint is given", c->load);
+        return err_user("'%s' contains no checkpoint, and --exit-on-missing-checkpoint is given", c->load);
     if ((c->save && file_is_same(c->load, c->save)) || is_empty_folder(c->load)) return ERR_OK;
-    return err_user("--load '%s' holds no checkpoint; check the path. To begin a run there that later "
+    return err_user("--load '%s' contains no checkpoint; check the path. To begin a run there that later "
                     "resumes with the same command, set --save to the same folder; otherwise remove --load",
                     c->load);
 }
@@ -162,7 +162,7 @@ Err source_args(Config *c, Arena *arena, Str *notes) {
     ERR_RETURN(source_find(c, &s));
     if (!s.dir && c->use_checkpoint_args && c->load) return source_check_missing(c); /* this is a new run */
     if (!s.dir)
-        return c->load ? err_user("'%s' holds no checkpoint; check the path", c->load)
+        return c->load ? err_user("'%s' contains no checkpoint; check the path", c->load)
                        : err_user("--load is missing; set it to the folder of the checkpoint");
     Ckpt *ckpt;
     Err e = ckpt_open(s.dir, s.step, NULL, &ckpt);

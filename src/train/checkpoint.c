@@ -188,7 +188,7 @@ static void tell_heads(const Trainer *r, const Ckpt *ckpt) {
             printf("  the checkpoint has no %.*s: it is initialised from --seed %lld\n",
                    (int)strlen(head) - 1, head, (long long)r->run.config->seed);
     }
-    if (others.len) printf("  the checkpoint's %s are left out\n", others.s);
+    if (others.len) printf("  the checkpoint's %s are omitted\n", others.s);
     str_free(&others);
 }
 

@@ -78,7 +78,7 @@ for words, why in (([WORK / "one", WORK / "tp2", "--only", "lyer"], "no tensor h
                    ([WORK / "one", WORK / "tp2.jsonl"], "is a folder and the other is not"),
                    ([WORK / "one"], "specify two logs"),
                    ([WORK / "one", WORK / "none"], "does not exist"), ([log, log, "--weights-only"], "remove it"),
-                   ([log, log, "--bound", -1], "--bound"), ([WORK, WORK / "one"], "holds no checkpoint"),
+                   ([log, log, "--bound", -1], "--bound"), ([WORK, WORK / "one"], "contains no checkpoint"),
                    ([log, WORK / "run.conf"], "line 2 is not a JSON object"),
                    ([WORK / "text"] * 2, "line 2: \"lm_loss\" is not a number"),
                    ([WORK / "torn"] * 2, "line 2 is not a JSON object"),

@@ -125,7 +125,7 @@ for number, case in enumerate(table["cases"]):
     check = reference("reference", i64(table["tokens"]), answers[str(number)],
                       **(encoder(table["tokens"]) if case["family"] in ("t5", "mt5") else {}))
     said = convert("--from-hf", folder, "--save", saved, "--check", check)
-    assert ("they predict further tokens (MTP)" in said) == predicts, said
+    assert ("they are layers for multi-token prediction (MTP)" in said) == predicts, said
     dtype = [*DTYPES][number % 2]
     convert("--load", saved, "--to-hf", out, *([] if dtype == "float32" else ["--hf-dtype", dtype]))
     judge_export(name, out, case["family"], dtype, config["vocab_size"], ids)
@@ -168,7 +168,7 @@ bare.mkdir()
 shutil.copy(sent / "config.json", bare)
 main = {name: x for name, x in weights.items() if not name.startswith(ahead)}
 tensors.write(bare / "model.safetensors", main, {"format": "pt"})
-assert "the file lacks the layers that predict further tokens" in convert("--from-hf", bare, "--save",
+assert "the file has no layers for multi-token prediction" in convert("--from-hf", bare, "--save",
                                                                           WORK / "mtp-none")
 convert("--load", WORK / "mtp-none", "--to-hf", WORK / "mtp-less")
 assert tensors.read(WORK / "mtp-less/model.safetensors") == main
@@ -433,7 +433,7 @@ plant("bit-of-double", edit_weights=last_bit, against=double)
 
 before = {p: p.read_bytes() for p in saved.rglob("*") if p.is_file()}
 said = convert("--from-hf", model, "--save", saved, expect=2)
-assert f"'{saved}' already holds checkpoints, the newest of step 0" in said, said
+assert f"'{saved}' already contains checkpoints, the newest of step 0" in said, said
 (WORK / "later" / "iter_0000020").mkdir(parents=True)
 said = convert("--from-hf", model, "--save", WORK / "later", expect=2)
 assert "the newest of step 20" in said and [p.name for p in (WORK / "later").iterdir()] == ["iter_0000020"], said
@@ -452,9 +452,9 @@ for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json",
     (out / name).write_text("{}")
 strewn = held(out)
 said = convert("--load", saved, "--to-hf", out, expect=2)
-assert f"'{out}' is not empty, it holds" in said and "--overwrite" in said and held(out) == strewn, said
+assert f"'{out}' is not empty, because it contains" in said and "--overwrite" in said and held(out) == strewn, said
 (out / "tokenizer.model").write_text("")  # this model has no tokenizer that would replace it
-assert "holds 'tokenizer.model'" in convert("--load", saved, "--to-hf", out, "--overwrite", expect=2)
+assert "contains 'tokenizer.model'" in convert("--load", saved, "--to-hf", out, "--overwrite", expect=2)
 (out / "tokenizer.model").unlink()
 assert held(out) == strewn, "a refused export changed the folder"
 convert("--load", saved, "--to-hf", out, "--overwrite")
@@ -487,7 +487,7 @@ shutil.copy(model / "model.safetensors", WORK / "odd")
 (WORK / "odd" / "config.json").write_text(json.dumps(json.loads((model / "config.json").read_text())
                                                      | {"vocab_size": 1 << 40}))
 said = convert("--from-hf", WORK / "odd", "--save", WORK / "odd-saved", expect=2)
-assert f"'{WORK / 'odd' / 'config.json'}' gives a model that cannot be: " in said and "--vocab-size" in said, said
+assert f"'{WORK / 'odd' / 'config.json'}' describes an impossible model: " in said and "--vocab-size" in said, said
 said = convert("--from-hf", model, "--save", WORK / "odd-saved", "--norm-epsilon", "-1", expect=2)
 assert "--norm-epsilon" in said and "config.json" not in said, said
 said = convert("--from-hf", model, "--save", WORK / "odd-saved", "--hf-model-type", "gpt2", expect=2)

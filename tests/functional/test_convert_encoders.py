@@ -64,7 +64,7 @@ for name, prefix in HEADLESS.items():
     assert "--init-missing-heads" in said and "5 missing" in said and not (WORK / name).exists(), said
     out, said = there_and_back(name, MODELS[name], "--init-missing-heads", "--seed", 3)
     assert "initialised from --seed 3" in said, said
-    assert ("the pooler of the file is left out" in said) == (name == "RobertaModel"), said
+    assert ("the pooler of the file is omitted" in said) == (name == "RobertaModel"), said
     source, found = tensors.read(MODELS[name] / "model.safetensors"), tensors.read(out / "model.safetensors")
     for tensor, value in source.items():
         if "position" in tensor and prefix == "roberta.":
@@ -163,7 +163,7 @@ for name, words in (("none", []), ("one", ["--num-token-types", 1]), ("two", ["-
             "--save", WORK / f"pre-{name}", "--save-interval", 2)
     said = isotron("finetune", *TASK, "--pretrained-checkpoint", WORK / f"pre-{name}", "--save", WORK / f"tuned-{name}")
     assert said.count("the checkpoint has no pooler: it is initialised from --seed") == 1, said
-    assert "the checkpoint has no classification_head" in said and "lm_head, output_layer are left out" in said, said
+    assert "the checkpoint has no classification_head" in said and "lm_head, output_layer are omitted" in said, said
     out = WORK / f"tuned-{name}-out"
     said = convert("--load", WORK / f"tuned-{name}", "--to-hf", out, expect=2 if name == "none" else 0)
     if name == "none":

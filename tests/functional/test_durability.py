@@ -84,7 +84,7 @@ def digest(folder, *options):
                           capture_output=True, text=True)
     if done.returncode == 0:
         return done.stdout.splitlines()[-1].split()[0]
-    return NOTHING if "holds no checkpoint; check" in done.stderr else done.stderr.strip()
+    return NOTHING if "contains no checkpoint; check" in done.stderr else done.stderr.strip()
 
 
 def newest(root):

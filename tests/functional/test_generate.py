@@ -143,7 +143,7 @@ for more in ["--tokenizer-type", "NullTokenizer", "--vocab-size", 1000], ["--tok
 # A draft model must have the vocabulary of the model.
 for name, more, message in (("bytes", ["--vocab-size", 600], "its vocabulary has 600 ids, and that of --load has 512"),
                             ("numbers", ["--tokenizer-type", "NullTokenizer", "--vocab-size", 512],
-                             "token 0 has another spelling than in the tokenizer of --load")):
+                             "token 0 has a different text than in the tokenizer of --load")):
     pretrain(data, WORK / name, "--train-iters", 1, "--lr-warmup-iters", 0, *more)
     told = generate("--prompt", "a", "--num-speculative-tokens", 2, "--speculative-model", WORK / name, status=2)[1]
     assert f"--speculative-model {WORK / name}: {message}; name a model with the same tokenizer" in told, told

@@ -62,7 +62,7 @@ assert "--tensor-model-parallel-size 3" in assert_quiet(world([*RUN, "--tensor-m
 out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--train-iters", "many"]), 2, "one process")
 assert "isotron: process 2: --train-iters" in out, out
 out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--lr", "1e-2"]), 2, "one differs")
-assert "--lr is 0.003 on process 0, but not on all others" in out, out
+assert "--lr is 0.003 on process 0, but differs on other processes" in out, out
 isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragraphs",
         "--output-prefix", WORK / "other", *TOKENIZER)
 out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--data-path", WORK / "other_text_document"]),

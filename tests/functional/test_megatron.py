@@ -130,7 +130,7 @@ assert "learning rate: 1.0" in out and "E-02" in out, out
 for model in (["bert"], ["t5", "--decoder-seq-length", 16, "--vocab-extra-ids", 20]):
     begins = ["--model", *model, "--vocab-file", WORK / "vocab.txt", "--use-checkpoint-args", "--load", WORK / model[0]]
     said = isotron("pretrain", *LAUNCHER, *begins, expect=2)
-    assert "holds no checkpoint" in said and "set --save to the same folder" in said, said
+    assert "contains no checkpoint" in said and "set --save to the same folder" in said, said
     assert "BertWordPieceLowerCase" in isotron("pretrain", *LAUNCHER, *begins, "--save", WORK / model[0],
                                                "--save-interval", 4)
 

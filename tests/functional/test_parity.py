@@ -214,7 +214,7 @@ bad(edited("bert-original", "curve.json", lambda s: s.replace('"sop loss"', '"lm
     "step 2 has no number 'lm_loss'")
 bad(edited("gpt2-tiny", "curve.json",
            lambda s: s.replace('"lr"', '"lm loss": 1, "lr"').replace('"lm loss": 1, ', "", 1)),
-    "step 2 names a loss that the first step lacks")
+    "step 2 names a loss that the first step does not have")
 # Only transformers' names are read, and its BERT has neither a gated MLP nor query norms.
 for more, says in ("swiglu = true\n", "linear_fc1.weight' (gate)"), ("qk-layernorm = true\n", "q_layernorm.weight'"):
     bad(conf("bert-original", lambda s: s.replace("activation = gelu-erf\n", "") + more), says, "Hugging Face's BERT",

@@ -52,7 +52,7 @@ assert "validation loss at iteration 13" in out, out
 for words in (["--load", WORK / "empty"], ["--load", WORK / "begun", "--save", WORK / "begun"]):
     assert f"no checkpoint in {words[1]}: starting anew" in run(*words, "--train-iters", 1), words
 for words in (["--load", WORK / "nothing"], ["--load", WORK / "nothing", "--save", WORK / "other"], ["--load", WORK]):
-    assert "holds no checkpoint; check the path" in run(*words, expect=2), words
+    assert "contains no checkpoint; check the path" in run(*words, expect=2), words
 for folder in ("empty", "begun-not"):
     assert "--exit-on-missing" in run("--load", WORK / folder, "--save", WORK / folder,
                                       "--exit-on-missing-checkpoint", expect=2)

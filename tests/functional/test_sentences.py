@@ -21,7 +21,7 @@ refuses(2, "--num-attention-heads", "--seq-length", "--lr", words=["pretrain", "
 refuses(2, "nothing.idx", words=[*BASE, "--data-path", WORK / "nothing"])
 refuses(2, "pretrian", "pretrain", words=["pretrian"])
 refuses(2, "--num-layers is 3, and the checkpoint has 2", words=[*BASE, *data, "--num-layers", 3, "--load", saved])
-refuses(2, "holds no checkpoint", words=[*BASE, *data, "--load", WORK / "none", "--exit-on-missing-checkpoint"])
+refuses(2, "contains no checkpoint", words=[*BASE, *data, "--load", WORK / "none", "--exit-on-missing-checkpoint"])
 # must fail before the first step, not after the last
 refuses(2, "is not a folder", words=[*BASE, *data, "--save", WORK / "run.conf"])
 refuses(2, "--seq-length is 16", "--finetune", words=[*BASE, *data, "--seq-length", 16, "--load", saved])

@@ -183,7 +183,7 @@ for words, message in (
         (["--good", WORK / "none.json"], "none.json"),
         (["--nccl-a", LIBRARY], "--nccl-a needs --nccl-b"),
         (["--nccl-b", LIBRARY], "--nccl-b needs --nccl-a or --nccl-library"),
-        (["--ranks", 2, *NCCL, "--nccl-b", WORK / "empty.json"], "file too short. Give the path of a libnccl.so.2"),
+        (["--ranks", 2, *NCCL, "--nccl-b", WORK / "empty.json"], "file too short. Specify the path of a libnccl.so.2"),
         (["--nccl-a", LIBRARY, "--nccl-library", LIBRARY, "--nccl-b", LIBRARY], "choose one"),
         *[([option, "/proc/report"], "cannot create a file in '/proc'") for option in ("--json", "--junit", "--html")],
         (["--json", WORK / "r", "--html", WORK / "r"], "are the same file"),

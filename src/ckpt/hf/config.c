@@ -103,7 +103,7 @@ Err hf_config_parse(const char *path, const Str *conf, Arena *arena, Config *con
     config_check(config, CHECK_MODEL, &args);
     const Err e = args_end(&args);
     args_free(&args);
-    return e.code ? err_user("'%s' gives a model that cannot be: %s", path, e.msg) : ERR_OK;
+    return e.code ? err_user("'%s' describes an impossible model: %s", path, e.msg) : ERR_OK;
 }
 
 static bool has_mtp(const Config *c, const Safetensors *weights) {
@@ -259,8 +259,8 @@ static Err write_first_fit(const Config *c, DType dtype, const json_t *tokens, S
             nearest = t, fewest = unlike, fewest_differences = differences;
     }
     const Err e = write_type(&HF_TYPE[nearest], c, dtype, tokens, out, family, &differences);
-    return e.code ? err_user("no type of Hugging Face model that can be written has these options, so the "
-                             "model cannot be exported; as %s, the nearest type, %s",
+    return e.code ? err_user("no supported type of Hugging Face model has these options, so the model cannot "
+                             "be exported; as %s, the nearest type, %s",
                              HF_TYPE[nearest].name, e.msg)
                   : ERR_OK;
 }

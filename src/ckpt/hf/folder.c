@@ -49,20 +49,20 @@ static bool is_partial(const char *name) { return !strncmp(name, PARTIAL, sizeof
 static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
     if (!strcmp(name, ".") || !strcmp(name, "..") || is_partial(name)) return ERR_OK;
     if (!x->overwrite)
-        return err_user("'%s' is not empty, it holds %s: use another folder, or add --overwrite to replace "
-                        "the model in it",
+        return err_user("'%s' is not empty, because it contains %s: use another folder, or add --overwrite "
+                        "to replace the model in it",
                         dir, quote(name).s);
     if (is_tokenizer(name) && !is_written(name, x))
         return err_user(
-            "'%s' holds %s, which this export does not replace, so programs would read it with the "
-            "new files: use an empty folder, or remove that file",
+            "'%s' contains %s, which this export does not replace, so programs would read it with the new "
+            "files: use an empty folder, or remove that file",
             dir, quote(name).s);
     if (!is_written(name, x) && !is_weights(name)) return ERR_OK;
     char *path = mem_printf("%s/%s", dir, name);
     const bool is_dir = file_is_dir(path);
     free(path);
-    return is_dir ? err_user("'%s/%s' is a folder, but this export writes a file of that name: use an empty "
-                             "folder, or remove it",
+    return is_dir ? err_user("'%s/%s' is a folder, but this export writes a file with this name: use an "
+                             "empty folder, or remove it",
                              dir, name)
                   : ERR_OK;
 }

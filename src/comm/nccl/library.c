@@ -32,8 +32,8 @@ Err nccl_load(const char *file, Nccl *n) {
     *n = (Nccl){.library = dlopen(name, RTLD_NOW | RTLD_LOCAL)};
     if (!n->library)
         return err_user("NCCL cannot be loaded: %s. %s", dlerror(),
-                        file ? "Give the path of a libnccl.so.2"
-                             : "Install libnccl.so.2, or give its path with --nccl-library");
+                        file ? "Specify the path of a libnccl.so.2"
+                             : "Install libnccl.so.2, or specify its path with --nccl-library");
     const char *missing = find_functions(n);
     if (missing) return err_user("'%s' is not NCCL: it has no function %s", name, missing);
     n->host_memory = dlsym(n->library, "nccl_host_memory") != NULL;

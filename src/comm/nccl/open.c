@@ -128,8 +128,8 @@ static Err open_as_agreed(Comm *c, const Nccl *n, Device *device, const Facts *a
         return ERR_OK;
     }
     if (o->registers && !nccl_has_windows(n))
-        return err_user("--use-nccl-ub needs NCCL 2.28 or later, but this is %s: remove the option or give a "
-                        "newer library with --nccl-library",
+        return err_user("--use-nccl-ub needs NCCL 2.28 or later, but this is NCCL %s: remove the option, or "
+                        "specify a newer library with --nccl-library",
                         nccl_version_text(n, why));
     open_transport(c, n, device, o);
     describe(c, n, all, o, text);

@@ -27,7 +27,7 @@ void hf_config_free(HfConfig *c) {
 static Err read_file(const char *dir, const char *name, json_t **out) {
     char *path = mem_printf("%s/%s", dir, name);
     Err e = file_exists(path) ? json_file(path, out) : ERR_OK;
-    if (!e.code && *out && !json_is_object(*out)) e = err_user("'%s' must hold a JSON object", path);
+    if (!e.code && *out && !json_is_object(*out)) e = err_user("'%s' must contain a JSON object", path);
     free(path);
     return e;
 }

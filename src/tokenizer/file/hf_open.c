@@ -239,11 +239,10 @@ static Err read_vocabulary(Opening *o, const char *dir) {
 
 static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
     if (!c->model)
-        return err_user(
-            "HuggingFaceTokenizer needs --tokenizer-model, a tokenizer.json or the folder that holds it");
+        return err_user("HuggingFaceTokenizer needs --tokenizer-model with a tokenizer.json or its folder");
     if (!file_exists(c->model))
-        return err_user("cannot open '%s'; nothing is downloaded, so specify a tokenizer.json or the folder "
-                        "that holds it",
+        return err_user("cannot open '%s'; Isotron does not download tokenizers, so specify a tokenizer.json "
+                        "or its folder",
                         c->model);
     const bool folder = file_is_dir(c->model);
     char *dir = folder ? mem_strdup(c->model) : folder_of(c->model);

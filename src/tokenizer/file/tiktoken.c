@@ -124,7 +124,7 @@ static Err read_tokens(const TokenizerConfig *c, Vocab *v, json_t *special) {
     if (n < 5 || strcmp(c->model + n - 5, ".json")) {
         static const char *const usual[] = {"<|endoftext|>"};
         if (c->tiktoken_num_special >= 0)
-            return err_user("--tiktoken-num-special-tokens is for a .json file: remove it");
+            return err_user("--tiktoken-num-special-tokens applies only to a .json file: remove it");
         ERR_RETURN(read_lines(c->model, v));
         const char *const *names = c->num_extra_tokens ? c->extra_tokens : usual;
         for (size_t i = 0; i < (c->num_extra_tokens ? c->num_extra_tokens : 1); i++)

@@ -64,7 +64,7 @@ Err vocab_add(Vocab *v, const char *text, size_t n, int64_t id) {
                         VOCAB_ID_LIMIT);
     if (n > UINT32_MAX) return err_user("a token of %zu bytes is too long", n);
     if ((size_t)id < v->limit && v->by_id[id])
-        return err_user("token '%.60s' has id %lld, which another token has too", text, (long long)id);
+        return err_user("token '%.60s' has id %lld, which another token also has", text, (long long)id);
     size_t slot = find(v, text, n);
     if (v->slots[slot]) return err_user("token '%.60s' appears twice", text);
     if (v->count == v->cap) v->entries = mem_grow(v->entries, v->cap = v->cap * 2 + 64, sizeof *v->entries);

@@ -370,7 +370,7 @@ def lost_head(program, quick):
     lose_weights(f"{save}/iter_0000003", "classification_head.")
     begin = ("--load", save, "--ckpt-step", 3)
     said = program.call("finetune", *program.words(), *begin, status=2)
-    expect("holds no tensor 'classification_head.weight'" in said, f"the missing tensor is not named: {said}")
+    expect("has no tensor 'classification_head.weight'" in said, f"the missing tensor is not named: {said}")
     fresh = TaskTrainer(program.words())
     state.weights |= {n: w for n, w in fresh.state.weights.items() if n.startswith("classification_head.")}
     continued(program, "", weights_of(state, fresh), *begin, "--finetune")

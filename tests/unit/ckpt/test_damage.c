@@ -16,7 +16,7 @@ TEST(every_flipped_manifest_byte_is_found) {
         unlink(path);
         FILE *file = fopen(path, "wb");
         fwrite(good.s, 1, good.len, file), fclose(file);
-        assert_err(load(&f, -1), "manifest.json' is damaged", "no other sound checkpoint");
+        assert_err(load(&f, -1), "manifest.json' is damaged", "no other intact checkpoint");
         good.s[i] ^= 4;
     }
     for (size_t n = 0; n < good.len; n += 97) {
@@ -75,8 +75,8 @@ TEST(swapped_files_are_found) {
          *elsewhere = path_of(&f, "iter_0000009");
     assert_int_equal(rename(a, other) + rename(b, a) + rename(other, b), 0);
     assert_err(load(&f, 6), "is damaged: tensor 'embedding.word_embeddings.weight' ('whole')",
-               "no other sound");
-    assert_err(load(&f, 7), "is damaged", "no other sound");
+               "no other intact");
+    assert_err(load(&f, 7), "is damaged", "no other intact");
     assert_int_equal(rename(folder, elsewhere), 0);
     assert_err(load(&f, 9), "belongs to a checkpoint of step 7");
     free(a), free(b), free(other), free(folder), free(elsewhere);
@@ -133,7 +133,7 @@ TEST(contradictions_are_found) {
         {"\"byte_offset\":0", "\"byte_offset\":9223372036854775744", "contradict"},
         {"\"byte_offset\":0", "\"byte_offset\":1", "contradict"},
         {"\"byte_offset\":0", "\"byte_offset\":64", "does not have the bytes"},
-        {"\"part\":\"whole\"", "\"part\":\"hole\"", "holds no tensor"},
+        {"\"part\":\"whole\"", "\"part\":\"hole\"", "has no tensor"},
         {"embedding.word_embeddings.weight", "decoder.final_layernorm.weight", "overlap"},
         {"\"xxh3_128\":\"", "\"xxh3_128\":\"g", "incomplete"},
         {"\"suffix\":\"\"", "\"suffix\":\"\",\"suffix\":\"\"", "is not JSON"},
@@ -151,7 +151,7 @@ TEST(tracker_is_not_trusted) {
     int64_t latest;
     assert_ok(ckpt_latest(f.dir, &latest));
     assert_int_equal(latest, -1);
-    assert_err(load(&f, -1), "holds no checkpoint");
+    assert_err(load(&f, -1), "contains no checkpoint");
     assert_ok(save(&f, 6));
     char *path = path_of(&f, "latest_checkpointed_iteration.txt");
     Str text = slurp(path);

@@ -150,18 +150,18 @@ static const char *const HEADERS[][2] = {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", "not described by"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"more\":1}}", "not described by"},
     {"{\"a\":{\"dtype\":\"F8_E4M3\",\"shape\":[8],\"data_offsets\":[8,0]}}", "needs 8 bytes"},
-    {"{\"a\":{\"dtype\":\"?\",\"shape\":[8],\"data_offsets\":[0,16]}}", "there are 8"},
+    {"{\"a\":{\"dtype\":\"?\",\"shape\":[8],\"data_offsets\":[0,16]}}", "the file has 8"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,2],\"data_offsets\":[0,8]}}",
      "has 6 entries; at most 5"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", "is not a size"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]}}", "is not a size"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]}}", "is not a list"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", "needs 12 bytes"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", "no two data_offsets"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]}}", "does not have two data_offsets"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", "needs 8 bytes"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", "0 was due"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", "the first must be 0"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-     "0 was due to be the first and there are 8"},
+     "0, but the first must be 0, and the file has 8"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "its tensors have 4 bytes"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":"
      "[1],\"data_offsets\":[4,8]}}",
@@ -232,7 +232,7 @@ TEST(reads_sharded_folders) {
         assert_true(element(&s->tensors[k].tensor, 1) == -2);
     }
     safetensors_close(s);
-    assert_err(safetensors_open("tests/data", &s), "holds neither model.safetensors nor");
+    assert_err(safetensors_open("tests/data", &s), "contains neither model.safetensors nor");
     assert_err(safetensors_open("tests/data/none", &s), "No such file");
 }
 
@@ -259,7 +259,7 @@ TEST(indices_are_not_trusted) {
         {"{\"weight_map\":{\"a\":\"../" ONE "\"}}", "no file in its folder for tensor 'a'"},
         {"{\"weight_map\":{\"a\":\"absent\"}}", "No such file"},
         {"{\"weight_map\":{\"a\":\"" ONE "\",\"b\":\"" ONE "\",\"d\":\"" TWO "\"}}",
-         "names tensor 'd', but no file holds it"},
+         "names tensor 'd', but no file contains it"},
         {"{\"weight_map\":{\"a\":\"" ONE "\"}}", "names 1 tensors, but the files have 2"},
     };
     Safetensors *s;

@@ -170,7 +170,7 @@ TEST(another_model_is_refused) {
     };
     static const char *const sentences[] = {"is stored as [5, 1], but the model has [6, 1]",
                                             "which the model does not have",
-                                            "holds no tensor 'decoder.final_layernorm.bias'"};
+                                            "has no tensor 'decoder.final_layernorm.bias'"};
     Device *device = device_cpu(1);
     for (int i = 0; i < 3; i++) {
         Registry *r = registry_new(NULL);
@@ -218,7 +218,7 @@ TEST(fp8_scales_of_one_side_alone_are_no_other_model) {
     } CASES[] = {{NO_SCALES, TWO_SCALES, NULL, 5},
                  {TWO_SCALES, NO_SCALES, NULL, 0},
                  {TWO_SCALES, TWO_SCALES, NULL, 3},
-                 {ONE_SCALE, TWO_SCALES, "holds no tensor 'decoder.layers.0.fc2.fp8_state'", 5},
+                 {ONE_SCALE, TWO_SCALES, "has no tensor 'decoder.layers.0.fc2.fp8_state'", 5},
                  {TWO_SCALES, ONE_SCALE, "'decoder.layers.0.fc2.fp8_state' ('whole'), which the model", 5},
                  {TWO_SCALES, LONGER, "set --fp8-amax-history-len 2", 5}};
     Device *device = device_cpu(1);

@@ -492,7 +492,9 @@ static void open_without_windows(void *arg, Comm *c) {
 
 TEST(a_library_without_windows_is_refused) {
     setenv("HOST_NCCL_VERSION", "22703", 1);
-    comm_threads(2, NULL, open_without_windows, "--use-nccl-ub needs NCCL 2.28 or later, but this is 2.27.3");
+    comm_threads(2, NULL, open_without_windows,
+                 "--use-nccl-ub needs NCCL 2.28 or later, but this is NCCL "
+                 "2.27.3");
     unsetenv("HOST_NCCL_VERSION");
 }
 

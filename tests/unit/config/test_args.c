@@ -170,7 +170,7 @@ TEST(spellings_stand_for_values) {
     LINE(&c, "--verdant", "--old-count", "4");
     assert_int_equal(c.t.color, GREEN);
     assert_int_equal(c.t.count, 4);
-    assert_string_equal(c.args.notes.s, "--verdant is understood as Megatron-LM's --color green.\n");
+    assert_string_equal(c.args.notes.s, "--verdant is treated as Megatron-LM's --color green.\n");
     expect(&c, "");
 }
 

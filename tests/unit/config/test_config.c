@@ -21,11 +21,10 @@ TEST(seeds_spellings_are_understood) {
     assert_int_equal(p.c.lane, LANE_BF16);
     assert_int_equal(p.c.activation, MLP_SWIGLU);
     assert_int_equal(p.c.recompute_granularity, RECOMPUTE_SELECTIVE);
-    assert_string_equal(p.args.notes.s,
-                        "--use-custom-fsdp is understood as Megatron-LM's --use-megatron-fsdp.\n"
-                        "--fp8-hybrid is understood as Megatron-LM's --fp8-format hybrid.\n"
-                        "--virtual-pipeline-model-parallel-size is understood as Megatron-LM's "
-                        "--num-virtual-stages-per-pipeline-rank.\n");
+    assert_string_equal(p.args.notes.s, "--use-custom-fsdp is treated as Megatron-LM's --use-megatron-fsdp.\n"
+                                        "--fp8-hybrid is treated as Megatron-LM's --fp8-format hybrid.\n"
+                                        "--virtual-pipeline-model-parallel-size is treated as Megatron-LM's "
+                                        "--num-virtual-stages-per-pipeline-rank.\n");
     done(&p);
 }
 

@@ -138,7 +138,7 @@ TEST(plain_text_is_cut_into_files_or_paragraphs) {
     assert_dump("plain_text_document", " first\nline$|\nsecond$|\nthird\r$|\nfourth$|\n");
     assert_int_equal(stats.bytes, stats.total_bytes);
     c.keys = inputs, c.num_keys = 1;
-    assert_err(preprocess_run(&c, &stats), "--json-keys is for JSON Lines");
+    assert_err(preprocess_run(&c, &stats), "--json-keys applies only to JSON Lines");
 }
 
 static void count_calls(void *ctx, const PreprocessStats *s) {

@@ -187,9 +187,8 @@ TEST(bad_splits_are_sentences) {
 TEST(bad_strings_name_the_place) {
     static const char *const cases[][2] = {
         {"Et|tLx", "'Et|tLx', character 6: expected E, t, m, L, | or a group"},
-        {"Et|tm|L", "has 1 layers that predict further tokens (m), but --mtp-num-layers is 0"},
-        {"Et|tL --mtp-num-layers 2",
-         "has 0 layers that predict further tokens (m), but --mtp-num-layers is 2"},
+        {"Et|tm|L", "has 1 MTP layers (m), but --mtp-num-layers is 0"},
+        {"Et|tL --mtp-num-layers 2", "has 0 MTP layers (m), but --mtp-num-layers is 2"},
         {"Em|tt|L|| --mtp-num-layers 1", "end with its only L"},
         {"Etm|tL --mtp-num-layers 1", "must have each m after the last t"},
         {"Et|tL)", "character 6: no group is open here"},
