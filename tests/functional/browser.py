@@ -43,7 +43,7 @@ class Browser:
         return answer["result"]
 
     def value(self, expression):
-        """The value of an expression of JavaScript, or of its promise."""
+        """Returns the value of a JavaScript expression, or of its promise."""
         got = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in got, (expression, got)
         return got["result"].get("value")
@@ -66,7 +66,7 @@ class Browser:
         pathlib.Path(path).write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def errors(self):
-        """The exceptions, failed loads, blocked resources and console.error of the page."""
+        """Returns the exceptions, failed loads, blocked resources and console errors of the page."""
         self.value("0")
         return [e for e in self.events if e["method"] in ("Runtime.exceptionThrown", "Network.loadingFailed")
                 or e["method"] == "Log.entryAdded" and e["params"]["entry"]["level"] in ("error", "warning")

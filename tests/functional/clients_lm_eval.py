@@ -1,6 +1,6 @@
-"""lm-evaluation-harness gets from serve, by its model local-completions, the log-likelihood of each sample that its
-model hf computes with transformers in fp32, and the same greedy texts. It needs lm-eval, torch and transformers
-(ci/install-deps nightly)."""
+"""With serve (model local-completions), lm-evaluation-harness computes the same log-likelihoods of samples and the same
+greedy texts as with transformers in fp32 (model hf). The test needs lm-eval, torch and transformers (ci/install-deps
+nightly)."""
 import os
 import sys
 

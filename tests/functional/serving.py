@@ -64,7 +64,7 @@ class Server:
         return client
 
     def metrics(self):
-        """The samples of /metrics by name. Each must have the form of Prometheus' text format, version 0.0.4."""
+        """Returns the samples of /metrics by name. Each must conform to Prometheus' text format, version 0.0.4."""
         sample = re.compile(r'((isotron:[a-z0-9_]+)(\{[a-z_]+="[^"\\]*"\})?) (\S+)')
         kinds, values = {}, {}
         for line in self.request("GET", "/metrics")[2].decode().removesuffix("\n").split("\n"):
@@ -86,7 +86,7 @@ class Server:
         return {name.removeprefix("isotron:"): value for name, value in values.items()}
 
     def reasons(self):
-        """The numbers of texts that have ended, by reason."""
+        """Returns the numbers of texts that have ended, by reason."""
         return {name.split('"')[1]: n for name, n in self.metrics().items() if name.startswith("request_success_total")}
 
     def wait(self, **wanted):

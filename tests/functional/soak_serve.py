@@ -1,5 +1,6 @@
-"""serve under load for some minutes: clients that read streams to the end, leave halfway, reset their connection, send
-half a request, or never read. No text may be lost or wrong, and at the end no page, descriptor or request is left.
+"""serve under load for some minutes: clients read streams to the end, disconnect halfway, reset their connection, send
+half a request, or never read. No text may be lost or wrong, and at the end, no page, descriptor or request may be in
+use.
 
 usage: soak_serve.py PROGRAM [--clients N] [--seconds S] [--seed N]"""
 import argparse

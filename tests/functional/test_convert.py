@@ -1,5 +1,5 @@
 """The import of a config.json agrees with transformers: every case of tests/data/hf yields transformers' logits or is
-refused, and each that is imported can be exported and imported again. An export leaves no file if it fails or if
+refused, and each imported case can be exported and imported again. An export leaves no file if it fails or if
 transformers would read another model. --check fails on another model and refuses files that are not references."""
 import signal
 import struct
