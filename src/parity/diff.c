@@ -91,5 +91,5 @@ void diff_verdict(const Diff *d, Str *out) {
         str_printf(out, "verdict: within %g, the largest relative difference is %.3g: %s\n", d->options.bound,
                    d->largest, d->where);
     else
-        str_printf(out, "verdict: different, first at %s\n", d->first);
+        str_printf(out, "verdict: differ, first at %s\n", d->first);
 }

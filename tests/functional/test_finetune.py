@@ -202,7 +202,7 @@ isotron("pretrain", *SIZES, "--model", "gpt", *TOKENS, "--mock-data", *PRETRAIN[
 for words in ["--load"], ["--pretrained-checkpoint"], ["--use-checkpoint-args", *LABELS, "--epochs", 1,
                                                        "--load"], ["--model", "bert", "--load"]:
     out = isotron("finetune", *words, WORK / "gpt", expect=2)
-    assert out == (f"isotron: '{WORK / 'gpt'}' holds a 'gpt' model, but a task fine-tunes a BERT model: "
+    assert out == (f"isotron: '{WORK / 'gpt'}' contains a 'gpt' model, but a task fine-tunes a BERT model: "
                    "load a checkpoint of --model bert\n"), out
 assert isotron("finetune", expect=2).startswith("isotron: 12 problems with the options, the first: isotron finetune"
                                                 " trains a "

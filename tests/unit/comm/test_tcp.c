@@ -392,11 +392,10 @@ TEST(the_second_process_of_a_number_is_refused) {
     end_world(&w);
     const int refused = WEXITSTATUS(w.status[1]) == ERR_USER ? 1 : 2;
     assert_statuses(&w, "twice", ERR_INFRA, refused, ERR_USER);
-    assert_words(
-        w.text, "twice",
-        (const char *const[SAYS]){
-            "\nthis process may not join the run: two processes have the number 2: give each its own\n",
-            "process 0 waited 1 s at port ", "for process 1 of 3"});
+    assert_words(w.text, "twice",
+                 (const char *const[SAYS]){"\nthis process may not join the run: two processes have the "
+                                           "number 2: give each process a different RANK\n",
+                                           "process 0 waited 1 s at port ", "for process 1 of 3"});
 }
 
 /* Handshakes of processes that connect to each other (tcp_meet.c). */

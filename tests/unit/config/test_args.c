@@ -320,7 +320,7 @@ TEST(every_mistake_in_a_file_has_its_line) {
                "run.conf:12: 'count 4' is not a `name = value` line: write `count = 4`.\n"
                "run.conf:13: 'xyzzy 4' is not a `name = value` line.\n"
                "run.conf:14: '--count' is not an option: did you mean count?\n"
-               "run.conf:15: the line holds a NUL byte: this is not a text file.\n"
+               "run.conf:15: the line contains a NUL byte: this is not a text file.\n"
                "run.conf:16: '\\xff\\xfe' is not an option: see --help for the list.\n");
 }
 
