@@ -20,6 +20,7 @@ static const struct {
     {"parameters", MEMORY_parameters},
     {"FP8 parameters", MEMORY_parameters},
     {"the scales of FP8 weights", MEMORY_parameters},
+    {"the scales of quantized weights", MEMORY_parameters},
     {"main gradients", MEMORY_gradients},
     {"master parameters", MEMORY_optimizer},
     {"optimizer state", MEMORY_optimizer},
