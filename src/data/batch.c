@@ -110,7 +110,7 @@ void batch_look_ahead(const Batch *b) {
     }
 }
 
-/* Returns value i of a field that batch_draw fills. The value belongs to sample i / columns. */
+/* Returns the value that batch_draw stores at index i of a field. The value belongs to sample i / columns. */
 static int64_t drawn(FieldValue value, const Philox4 *p, int64_t i, int64_t columns, int64_t vocab) {
     return value == VALUE_ID      ? p->v[0] % vocab
            : value == VALUE_LABEL ? p->v[1] % vocab

@@ -1,4 +1,4 @@
-/* Samples and batches. Both have one array for each field of fields.def. */
+/* Samples and batches. Each has one array for each field in fields.def. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,7 +22,7 @@ typedef enum FieldExtent {
     EXTENTS = EXTENT_SAMPLES
 } FieldExtent;
 
-/* The kinds of values in the last column of fields.def. VALUE_LENGTH_x equals EXTENT_x. */
+/* The value kinds in the last column of fields.def. VALUE_LENGTH_x equals EXTENT_x. */
 typedef enum FieldValue {
 #define EXTENT(NAME, ...) VALUE_LENGTH_##NAME,
 #include "data/extents.def"
@@ -37,7 +37,7 @@ typedef enum FieldValue {
     VALUE_AHEAD
 } FieldValue;
 
-/* A row of fields.def. */
+/* One row of fields.def. */
 typedef struct FieldInfo {
     const char *name;
     size_t bytes; /* size of one value in bytes */
@@ -60,10 +60,10 @@ typedef uint32_t FieldSet;
 #define AHEAD_FIELDS (FIELD_SET(tokens_ahead) | FIELD_SET(labels_ahead) | FIELD_SET(loss_mask_ahead))
 static inline bool fields_have(FieldSet fields, int field) { return fields >> field & 1; }
 
-/* Returns the fields of the set that a forward pass without losses reads. */
+/* Returns those fields in the set that a forward pass reads if it computes no losses. */
 FieldSet fields_inputs(FieldSet);
 
-/* The fields of a sample and their sizes. */
+/* The sizes of a sample's fields. */
 typedef struct SampleShape {
     union {
         struct {
@@ -76,12 +76,12 @@ typedef struct SampleShape {
     FieldSet fields;
     int64_t width[FIELDS]; /* number of values per element; 0 counts as 1 */
 } SampleShape;
-/* Returns the number of values that a sample has in a field. */
+/* Returns how many values a sample has in a field. */
 int64_t shape_columns(const SampleShape *, FieldId);
-/* Returns the shape of the part of a sample that each of `ranks` context-parallel ranks has. */
+/* Returns the shape of a sample's slice on one of `ranks` context-parallel ranks. */
 SampleShape shape_slice(SampleShape, int ranks);
 
-/* One sample: a row of each field, in the caller's memory. A field that is not in the set is NULL. */
+/* One sample: a row of each field, in the caller's memory. Fields that are not in the set are NULL. */
 typedef struct Sample {
     union {
         struct {
@@ -108,31 +108,31 @@ typedef struct Batch {
     int64_t *indices; /* [b], the indices of the samples in their dataset */
 } Batch;
 
-/* Allocates a batch whose elements are all 0. */
+/* Allocates a batch and sets all elements to 0. */
 Batch batch_new(int64_t b, SampleShape);
 void batch_free(Batch *);
-/* Sets all fields to their values in a batch without padding or masks. Ids are 0. */
+/* Sets all fields to the values that they have if there is no padding and no mask. Sets ids to 0. */
 void batch_reset(const Batch *);
-/* Like batch_reset, but with random ids and labels below `vocab`, and with both token types and both classes.
- * The values depend only on key, number and shape. */
+/* Like batch_reset, but draws random ids and labels below `vocab`, and sets token types and classes so that both values
+ * occur. The values depend only on key, number and shape. */
 void batch_draw(const Batch *, uint64_t key, uint64_t number, int64_t vocab);
-/* Fills the fields for look-ahead elements, if the batch has them, from tokens, labels and loss_mask.
- * An element is 0 if the position's document (document_start) ends before it. */
+/* Fills the look-ahead fields, if the batch has any, from tokens, labels and loss_mask. An element is 0 if it lies
+ * beyond the end of the position's document (document_start). */
 void batch_look_ahead(const Batch *);
-/* Copies sample k of `from` to row i of a batch of the same shape, except look-ahead fields. `from` may have
- * additional fields. */
+/* Copies all fields of sample k of `from`, except look-ahead fields, to row i of a batch with the same shape. `from`
+ * may have additional fields. */
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
 /* Returns the index of the first value of an integer field that is outside [low, end), or -1. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
-/* Returns the number of values in each element of a field. */
+/* Returns how many values each element of a field has. */
 int64_t batch_width(const Batch *, FieldId);
-/* Writes the dimensions of a field: b, the extent unless it is SAMPLES, and the width if it exceeds 1.
- * Returns the number of dimensions. */
+/* Writes a field's dimensions: b, the extent unless it is SAMPLES, and the width if it exceeds 1. Returns how many
+ * dimensions it has written. */
 int batch_dims(const Batch *, FieldId, int64_t dim[3]);
 /* Returns samples [first, first + n) as a view of the batch's memory. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);
 Sample batch_sample(const Batch *, int64_t i);
-/* Copies the columns of context-parallel rank `rank` of `ranks` (base/zigzag.h) to the arena. The caller must
- * not free the result. If ranks > 1, extents that are cut must be multiples of 2 * ranks. Each rank gets all
- * columns of the other extents. */
+/* Copies the columns that belong to context-parallel rank `rank` of `ranks` (base/zigzag.h) to the arena. The caller
+ * must not free the result. If ranks > 1, CUT extents must be multiples of 2 * ranks. Each rank gets all columns for
+ * the other extents. */
 Batch batch_slice(const Batch *, int ranks, int rank, Arena *);

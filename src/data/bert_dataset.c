@@ -1,4 +1,5 @@
-/* BERTMaskedWordPieceDataset (Megatron-LM core/datasets/bert_dataset.py). Every sample equals Megatron-LM's sample:
+/* BERTMaskedWordPieceDataset (Megatron-LM core/datasets/bert_dataset.py). Every sample equals the corresponding sample
+ * in Megatron-LM:
  *
  *   tokens           [CLS] A [SEP] B [SEP] with masked tokens (data/masking.h), padded with 0
  *   labels           the original token at masked positions, otherwise 0 (Megatron-LM: -1, also with weight 0)
@@ -7,9 +8,9 @@
  *   sentence_labels  1 if A and B are swapped, which happens in half of the samples
  *   lengths          number of tokens
  *
- * The sentences are divided at a random boundary: A has those before it, and B has those after it. While A and B
- * together are too long, a token is removed from a random end of the longer segment. Without the binary head, A has
- * all sentences. */
+ * The sentences are divided at a random boundary: A gets the sentences before it, and B gets the sentences after it.
+ * While A and B together are too long, a token is removed from a random end of the longer segment. Without the binary
+ * head, A gets all sentences. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ typedef struct Segment {
     int64_t count;
 } Segment;
 
-/* Sets A and B in the order in which the sample has them, and sets *swapped. */
+/* Sets A and B in the order in which they appear in the sample, and sets *swapped. */
 static void split_text(MaskedText *t, bool pairs, Segment *a, Segment *b, bool *swapped) {
     int64_t pivot = t->sentences;
     *swapped = false;
@@ -44,7 +45,7 @@ static void truncate_pair(Segment *a, Segment *b, int64_t target, Mt19937 *rng) 
     }
 }
 
-/* Writes the sample's tokens to `text`, and returns their number. */
+/* Writes the sample's tokens to `text`, and returns how many there are. */
 static int64_t join(const MaskTokens *special, const Segment *a, const Segment *b, int64_t *text) {
     int64_t n = 0;
     text[n++] = special->cls;

@@ -10,8 +10,8 @@
 
 const char *const SPLIT_NAMES[SPLIT_COUNT] = {"train", "valid", "test"};
 
-/* Computes numpy's pairwise summation. Up to 128 terms are added in eight accumulators. A longer array is split into
- * two halves. The length of the first half is rounded down to a multiple of 8. */
+/* Sums pairwise like numpy. Up to 128 terms are added in eight accumulators. A longer array is split into two halves,
+ * and the length of the first half is rounded down to a multiple of 8. */
 static double numpy_sum(const double *a, int n) {
     if (n < 8) {
         double sum = 0;

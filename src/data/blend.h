@@ -1,7 +1,7 @@
 /* Computes the splits of a dataset, the blends of several datasets, and the number of samples that each
  * dataset must provide.
  * Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py, utils.py and helpers.cpp.
- * The arithmetic is bitwise equal to the float64 arithmetic of Python and numpy in these files. */
+ * Results are bitwise equal to the float64 results that Python and numpy compute in these files. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,23 +12,24 @@
 typedef enum DataSplit { SPLIT_TRAIN, SPLIT_VALID, SPLIT_TEST, SPLIT_COUNT } DataSplit;
 extern const char *const SPLIT_NAMES[SPLIT_COUNT]; /* "train", "valid", "test" */
 
-/* The bounds of one split as fractions of the dataset. `used` is false for a split of width zero. */
+/* The bounds of one split, as fractions of the dataset. `used` is false if the split has width zero. */
 typedef struct SplitRange {
     bool used;
     double low, high;
 } SplitRange;
 
-/* Parses a split such as "969, 30, 1". The numbers are normalised to sum 1; a missing number counts as 0. */
+/* Parses a split such as "969, 30, 1". The numbers are normalised so that their sum is 1; a missing number counts as
+ * 0. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]);
-/* Computes the range [begin, end) of n elements that belongs to a split. The bounds are rounded half to even. */
+/* Computes which of n elements belong to a split: the range [begin, end). The bounds are rounded half to even. */
 void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end);
 
 /* The parsed value of --data-path: "prefix ..." or "weight prefix weight prefix ...". */
 typedef struct Blend {
     int n;
     char **prefixes; /* the prefixes without surrounding blanks (owned) */
-    /* weights: [n], normalised. NULL means that the list has only prefixes, and that the lengths of the datasets are
-     * the weights. */
+    /* weights: [n], normalised. NULL means that the list has only prefixes, so that each dataset's weight is its
+     * length. */
     double *weights;
 } Blend;
 
@@ -38,17 +39,16 @@ void blend_free(Blend *);
 
 /* Computes w / numpy.sum(w) in place, with numpy's pairwise summation. */
 void blend_normalize(double *weights, int n);
-/* Returns the number of samples that a dataset of weight w has in a blend of `total` samples: ceil(total * w). */
+/* Returns how many samples of a dataset with weight w belong to a blend of `total` samples: ceil(total * w). */
 int64_t blend_target(int64_t total, double weight);
-/* Returns the number of samples to prepare for this dataset: ceil(target * (1 + surplus)). A blend may draw slightly
- * more samples than the target. */
+/* Returns how many samples to prepare for this dataset: ceil(target * (1 + surplus)). A blend may draw slightly more
+ * samples than the target. */
 int64_t blend_request(int64_t total, double weight, double surplus);
 
-enum { BLEND_MAX = 32766 }; /* the maximum number of datasets, because their numbers are int16 */
+enum { BLEND_MAX = 32766 }; /* the maximum number of datasets; a dataset's number is an int16 */
 
-/* For each s from 0 to size - 1, draws the next sample of the dataset d with the largest weights[d] * max(s,
- * 1) - drawn[d]. If there is a tie, the lowest d is chosen. */
+/* For each s from 0 to size - 1, draws the next sample from the dataset d for which weights[d] * max(s, 1) - drawn[d]
+ * is largest. Chooses the lowest d if there is a tie. */
 void blend_indices(const double *weights, int n, int64_t size, int16_t *dataset, int64_t *sample);
-/* Draws exactly sizes[d] samples from each dataset by the same rule. The outputs must have room for all
- * samples. */
+/* Draws exactly sizes[d] samples from each dataset, by the same rule. The outputs must have room for all samples. */
 void blend_indices_exhaustive(const int64_t *sizes, int n, int16_t *dataset, int64_t *sample);

@@ -10,9 +10,9 @@
 
 static bool is_blend(const BlendedDataset *d) { return d->dataset.data != NULL; }
 
-/* The description of a blend before its indices are built. */
+/* Describes a blend before its indices are built. */
 typedef struct Mix {
-    double *weights; /* [n], normalised, or NULL if the blend has every sample once */
+    double *weights; /* [n], normalised, or NULL if the blend contains every sample once */
     int64_t *sizes;  /* [n], lengths of the datasets */
     int64_t size;
 } Mix;
@@ -48,8 +48,8 @@ static Err build(BlendedDataset *d, const Mix *m, double surplus) {
     return ERR_OK;
 }
 
-/* Returns whether arrays from disk can belong to this blend: the arrays must have the correct size, and must draw
- * each dataset's samples in order. */
+/* Returns whether arrays from disk can belong to this blend. They must have the correct size and list each dataset's
+ * samples in order. */
 static bool valid(const BlendedDataset *d, const Mix *m) {
     if (d->dataset.type != NPY_I16 || d->sample.type != NPY_I64 || d->dataset.columns || d->sample.columns ||
         d->dataset.rows != m->size || d->sample.rows != m->size)
@@ -106,7 +106,7 @@ static Err load_or_build(BlendedDataset *d, const Mix *m, double surplus) {
     return e;
 }
 
-/* Computes the size and the weights of the blend, once its datasets are open. */
+/* Computes the blend's size and weights, once its datasets are open. */
 static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mix *m) {
     m->sizes = mem_zero((size_t)d->n, sizeof *m->sizes);
     int64_t sum = 0;

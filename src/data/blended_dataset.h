@@ -1,5 +1,5 @@
-/* One split of one or more sources. Each index maps to a dataset and a sample of this dataset. Source:
- * Megatron-LM core/datasets/blended_dataset.py; the sizes are computed as in blended_megatron_dataset_builder.py.
+/* One split of one or more sources. Each index maps to a dataset and to a sample in this dataset. Source: Megatron-LM
+ * core/datasets/blended_dataset.py; the sizes are computed as in blended_megatron_dataset_builder.py.
  *
  *   weights given  each dataset provides ceil(ceil(total * w) * (1 + surplus)) samples, and the blend has
  *                  the sum of ceil(total * w)

@@ -9,8 +9,7 @@
 #include "base/mem.h"
 #include "data/blended_dataset.h"
 
-/* Datasets have pointers to the sources and the configuration. Data therefore never moves them, and frees them
- * last. */
+/* Datasets point to the sources and the configuration. Data therefore never moves these, and frees them last. */
 struct Data {
     Blend paths[SPLIT_COUNT]; /* if --data-path is given, only [0] is set */
     const DatasetKind *kind;

@@ -5,10 +5,10 @@
  *   const Dataset *train = data_split(data, SPLIT_TRAIN);   NULL if the split is empty
  *   ERR_RETURN(data_batch(train, indices, micro_batch_size, &batch));
  *
- * Sample k of a split is a function of (files, seed, k). Ranks, world size and microbatches affect only the
- * sampler (sampler.h). Open the data once per process. The data is read-only afterwards, so ranks that are
- * threads share one Data. If processes share a cache folder, one process must open the data before the
- * others. Source: Megatron-LM core/datasets/blended_megatron_dataset_builder.py, blended_dataset.py. */
+ * A split's sample k depends only on (files, seed, k). The ranks, the world size and the microbatches affect only the
+ * sampler (sampler.h). Open the data once per process. The data is read-only afterwards, so ranks that run as threads
+ * share one Data. If processes share a cache folder, one process must open the data before the others. Source:
+ * Megatron-LM core/datasets/blended_megatron_dataset_builder.py, blended_dataset.py. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,29 +24,28 @@ typedef struct BlendedDataset Dataset; /* one split of one source, or of a blend
 /* Opens the data. Copies all strings except the names of record files, which must outlive the data. */
 Err data_open(const DataConfig *, Data **out);
 void data_close(Data *); /* NULL is fine */
-/* Returns the dataset of a split, or NULL if the split has width zero, no paths, or no samples. */
+/* Returns a split's dataset, or NULL if the split has width zero, no paths, or no samples. */
 const Dataset *data_split(const Data *, DataSplit);
-/* Returns the number of validation files of records, or 0 for token data. Each file is a dataset. All samples of the
- * file are evaluated after each epoch. */
+/* Returns the number of validation files if the data consists of records, or 0 for token data. Each file is a separate
+ * dataset. All its samples are evaluated after each epoch. */
 int data_files(const Data *);
 const Dataset *data_file(const Data *, int file);
 
-/* Returns a hash of the data, as 32 hexadecimal digits. For token data, it covers the content of each .idx and the
- * size of each .bin, in the order of the paths. It does not cover tokens and file names. For records, it covers all
- * tokens and labels. */
+/* Returns a hash of the data, as 32 hexadecimal digits. For token data, it covers the content of each .idx and the size
+ * of each .bin, in the order of the paths. It does not cover tokens or file names. For records, it covers all tokens
+ * and labels. */
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* number of samples */
-/* The size of one split, and the number of times that the requested samples read the split. In a blend, `epochs` is
- * the largest number of epochs of any dataset. */
+/* The size of one split, and how many times the requested samples pass over the split. In a blend, `epochs` is the
+ * maximum over the datasets. */
 typedef struct DataFacts {
     int64_t tokens, samples;
-    int64_t epoch; /* number of samples per epoch of records, including padding and choices; 0 for token
-                      data */
+    int64_t epoch; /* for records: samples per epoch, including padding and choices; 0 for token data */
     double epochs;
     const char *file; /* the first file of records; NULL for token data */
 } DataFacts;
 DataFacts data_facts(const Dataset *);
-/* Fills the first n rows of `out` with the samples `indices`, which are in [0, length), and sets out->b to n.
- * `out` must have room for n samples. Thread-safe. */
+/* Fills the first n rows of `out` with the samples at `indices`, each in [0, length), and sets out->b to n. `out` must
+ * have room for n samples. Thread-safe. */
 Err data_batch(const Dataset *, const int64_t *indices, int64_t n, Batch *out);

@@ -61,7 +61,7 @@ Err part_check_id(const DatasetPart *p, int64_t id, int64_t vocab_size) {
                     source_name(p->source), id, vocab_size);
 }
 
-/* Returns the class name of the dataset. For mock data, it begins with Mock, as in Megatron-LM's MockGPTDataset. */
+/* Returns the dataset's class name. For mock data, it begins with Mock, as in Megatron-LM's MockGPTDataset. */
 static char *class_name(const DatasetPart *p) {
     return mem_printf("%s%s", p->source->prefix ? "" : "Mock", p->kind->class_name);
 }
@@ -119,7 +119,7 @@ bool cache_describes(const char *path, const Str *description) {
     return same;
 }
 
-/* The cache files of a part's index. */
+/* The files that cache a part's index. */
 typedef struct Cache {
     char *dir, *description_path, *paths[MAX_ARRAYS];
     Str description;

@@ -1,9 +1,9 @@
-/* A DatasetKind describes a kind of dataset: the fields that its samples fill, and how to get a sample of one
- * split of one source. All kinds share the code for blends, splits, caches and batches. Source: Megatron-LM
+/* A DatasetKind describes a kind of dataset: which fields its samples fill, and how to read a sample from one split of
+ * one source. All kinds share the code for blends, splits, caches and batches. Source: Megatron-LM
  * core/datasets/megatron_dataset.py.
  *
- * Indices that are slow to build are cached in files that Megatron-LM and Isotron share. A cache has a
- * description, whose MD5 is part of the file names, and one .npy file for each array. */
+ * Indices that are slow to build are cached in files that Megatron-LM and Isotron share. A cache consists of a
+ * description file and one .npy file for each array. The description's MD5 is part of the file names. */
 #pragma once
 
 #include <jansson.h>
@@ -25,11 +25,10 @@ typedef enum DatasetId {
     DATASETS
 } DatasetId;
 
-/* The data that the options describe. Datasets read the copy in data.c, which exists as long as the datasets. */
+/* The data that the options describe. Datasets read the copy in data.c, which lives as long as they do. */
 typedef struct DataConfig {
     DatasetId kind;
-    /* --data-path, in the format of blend_parse. `split` divides these datasets into train, valid and
-     * test. */
+    /* --data-path, in blend_parse's format. `split` divides these datasets into train, valid and test. */
     const char *const *paths;
     int num_paths;
     /* --split as the user wrote it; NULL means "969, 30, 1". In the copy that datasets read, NULL means that
@@ -41,7 +40,7 @@ typedef struct DataConfig {
     const char *const *split_paths[SPLIT_COUNT];
     int num_split_paths[SPLIT_COUNT];
     bool mock; /* --mock-data: no paths, and a split of "1,1,1" */
-    /* Number of samples in the whole run; a negative number means one epoch. If it is 0, the split is not
+    /* The number of samples in the whole run. A negative number means one epoch; 0 means that the split is not
      * opened. */
     int64_t samples[SPLIT_COUNT];
     int64_t sequence_length; /* s */
@@ -50,26 +49,25 @@ typedef struct DataConfig {
     int64_t eod, pad; /* -1: none */
     uint32_t seed;
     bool eod_mask_loss, reset_position_ids, reset_attention_mask;
-    /* If false, a pad id that is equal to eod counts as -1, so that eod tokens are not masked. */
+    /* If false, a pad id that equals eod counts as -1, so that eod tokens are not masked. */
     bool allow_ambiguous_pad;
     /* the opposite of Megatron-LM's drop_last_partial_validation_sequence */
     bool keep_last_partial_validation;
     const void *kind_config; /* [DatasetKind.config_size] bytes; data.c makes a shallow copy */
     double surplus;          /* --mid-level-dataset-surplus; Megatron-LM's default is 0.005 */
-    /* --data-cache-path, the folder of the index cache. NULL means <prefix>/cache/<class>_indices, and no
-     * cache for mock data and blends. If ranks share a folder, one rank must build the cache before the
-     * others start. */
+    /* --data-cache-path, the index cache's folder. NULL means <prefix>/cache/<class>_indices, or no cache for mock data
+     * and blends. If ranks share a folder, one rank must build the cache before the others start. */
     const char *cache_dir;
-    /* If true, missing indices are built in memory and not saved. The folder must still be writable. */
+    /* If true, missing indices are built in memory, but not saved. The folder must still be writable. */
     bool read_only;
-    /* The tokenizer's identifiers as a JSON object. It is part of the hash in the names of cache files. NULL means
-     * the JSON value null. */
+    /* The tokenizer's identifiers as a JSON object. The hash in cache file names covers it. NULL means the JSON value
+     * null. */
     const char *tokenizer_json;
 } DataConfig;
 
 typedef struct DatasetKind DatasetKind;
 
-/* One split of one source. A kind's struct begins with a DatasetPart. */
+/* One split of one source. The struct of each kind begins with a DatasetPart. */
 typedef struct DatasetPart {
     const DatasetKind *kind;
     const TokenSource *source; /* borrowed */
@@ -77,17 +75,17 @@ typedef struct DatasetPart {
     DataSplit split;
     int64_t begin, end;  /* range of sequences, or of documents (by_document) */
     int64_t num_samples; /* number of samples requested; a negative number means one epoch */
-    /* The files of a kind that reads records (borrowed). Such a kind has no source, and its `open` sets num_samples
-     * to the number of records. */
+    /* The files, if the kind reads records (borrowed). Such a kind has no source, and its `open` sets num_samples to
+     * the number of records. */
     const char *const *files;
     int num_files;
     /* Set by part_open. `positions` is the sequence length, unless the kind's `open` changes it. */
     SampleShape shape;
     /* The kind's `open` sets the following members. */
     int64_t samples; /* >= num_samples */
-    int64_t epoch;   /* number of samples per epoch of records; 0 for token data */
-    int64_t tokens;  /* number of tokens of the split */
-    double epochs;   /* number of epochs in num_samples, or 0 if one epoch was requested */
+    int64_t epoch;   /* for records: samples per epoch; 0 for token data */
+    int64_t tokens;  /* number of tokens in the split */
+    double epochs;   /* how many epochs num_samples takes, or 0 if one epoch was requested */
 } DatasetPart;
 
 struct DatasetKind {
@@ -97,15 +95,15 @@ struct DatasetKind {
     FieldSet fields;        /* the fields that a sample can fill */
     MockShape mock;
     bool by_document;               /* whether splits divide documents instead of sequences */
-    bool split_in_names;            /* whether the names of cache files contain the split */
+    bool split_in_names;            /* whether cache file names contain the split */
     const char *const *array_names; /* file names of the cached arrays, NULL-terminated */
-    Err (*open)(DatasetPart *);     /* called after the fields of the request and the shape are set */
-    void (*close)(DatasetPart *);   /* frees the memory of open; also called if open fails */
-    /* Fills the fields that are not NULL. Before the call, they have the values that batch_reset sets. */
+    Err (*open)(DatasetPart *);     /* called once the request's fields and the shape are set */
+    void (*close)(DatasetPart *);   /* frees what open has allocated; also called if open fails */
+    /* Fills the fields that are not NULL. The caller has already set them as batch_reset does. */
     Err (*get)(const DatasetPart *, int64_t, Sample *);
     /* Adds the kind's members to the description, after the common members. */
     void (*describe)(const DatasetPart *, json_t *members); /* may be NULL */
-    /* Adds records to the fingerprint of the data. It is NULL if the kind reads the tokens of a source. */
+    /* Adds the records to the data's fingerprint. NULL if the kind reads tokens from a source. */
     void (*hash)(const DatasetPart *, HashStream *);
 };
 
@@ -113,10 +111,11 @@ static inline bool kind_reads_records(const DatasetKind *k) { return k->hash; }
 
 const DatasetKind *dataset_kind(DatasetId);
 
-/* Opens a part. The caller must set all fields of `request` that are not set by part_open or the kind's `open`. */
+/* Opens a part. The caller must set all fields of `request` except the fields that part_open or the kind's `open`
+ * sets. */
 Err part_open(const DatasetPart *request, DatasetPart **out);
 void part_close(DatasetPart *); /* NULL is fine */
-/* Gets sample k of [0, samples). An id outside the vocabulary is a user error. Thread-safe. */
+/* Reads sample k, 0 <= k < samples. An id outside the vocabulary is a user error. Thread-safe. */
 Err part_get(const DatasetPart *, int64_t k, Sample *out);
 
 /* Maps a part's arrays from the cache if the cache has all of them and `valid` accepts them. Otherwise builds
@@ -124,16 +123,16 @@ Err part_get(const DatasetPart *, int64_t k, Sample *out);
 Err part_index(DatasetPart *, NpyArray *const *arrays, bool (*valid)(const DatasetPart *),
                Err (*build)(DatasetPart *));
 
-/* Sets *out to Megatron-LM's unique description, the JSON object whose MD5 is part of the names of cache files. */
+/* Sets *out to Megatron-LM's unique description, the JSON object whose MD5 is part of cache file names. */
 Err part_describe(const DatasetPart *, json_t **out);
 /* Prints a description as Megatron-LM does, and computes its MD5. Frees the description. */
 void description_print(json_t *, Str *text, char md5[33]);
 /* Returns <dir>/<md5>-<name>-<what>. The caller frees the string. */
 char *cache_path(const char *dir, const char *md5, const char *name, const char *what);
-/* Returns whether the content of the description file is exactly this text. */
+/* Returns whether the description file contains exactly this text. */
 bool cache_describes(const char *path, const Str *description);
 
-/* Returns the error with the split and the source prepended to its message. The code of the kinds calls this
+/* Prepends the split and the source to the error's message, and returns the error. The code of each kind calls this
  * function. */
 Err part_error(const DatasetPart *, Err);
 /* Returns a user error that names the source if an id is outside [0, vocab_size). If vocab_size <= 0, the

@@ -11,9 +11,9 @@
  *   not change. Empty segments and fragments are dropped together with the token that ends them; only the last
  *   segment may be empty. The text is truncated to its previous length, or padded with the token `pad`.
  *
- * Megatron-LM draws from one generator in the order in which samples are read. Here, draws depend only on the seed,
- * the number of the sample, and the position in the sample. Word 0 of a Philox block decides whether a segment is
- * rearranged. Words 1 and 2 choose the two characters, and word 3 selects SPM. */
+ * Megatron-LM draws from one generator in the order in which samples are read. Here, draws depend only on the seed, the
+ * sample's number, and the position in the sample. Word 0 of a Philox block decides whether a segment is rearranged.
+ * Words 1 and 2 choose the two characters, and word 3 selects SPM. */
 #pragma once
 
 #include "data/dataset.h"
@@ -27,7 +27,7 @@ typedef struct FimTokens {
     int64_t split; /* -1 means that segments have no fragments */
 } FimTokens;
 
-/* DataConfig.kind_config of this dataset. */
+/* DataConfig.kind_config for this dataset. */
 typedef struct FimConfig {
     FimTokens tokens;
     double rate, spm_rate, fragment_rate; /* each in [0, 1] */

@@ -38,7 +38,7 @@ static void sample_row(const GptDataset *d, int64_t row, int64_t *position, int6
         *position = ((const int32_t *)a->data)[2 * row], *offset = ((const int32_t *)a->data)[2 * row + 1];
 }
 
-/* Reads at most s + 1 tokens of sample k, and returns their number. */
+/* Reads at most s + 1 tokens of sample k, and returns how many it has read. */
 static int64_t read_text(const GptDataset *d, int64_t k, int64_t *text) {
     int64_t row = npy_at(&d->index.shuffle, k), want = d->part.config->sequence_length + 1, have = 0;
     int64_t position, offset, last, last_offset;

@@ -1,5 +1,4 @@
-/* GPTDataset and MockGPTDataset (Megatron-LM core/datasets/gpt_dataset.py): sample k of a split of one
- * source.
+/* GPTDataset and MockGPTDataset (Megatron-LM core/datasets/gpt_dataset.py): sample k in one split of one source.
  *
  *   text            s + 1 tokens from sample_index row shuffle_index[k] (gpt_index.h), padded with the pad id
  *   tokens          text[0 : s]; the pad id becomes 0
@@ -21,7 +20,7 @@ typedef struct GptDataset {
     GptIndex index;
 } GptDataset;
 
-/* Opens the part. Kinds that change the text of these samples also call this function. */
+/* Opens the part. Dataset kinds that modify the text of GPT samples also call this function. */
 Err gpt_open(DatasetPart *);
 void gpt_close(DatasetPart *);
 /* Sets *text to the text of sample k, which the caller frees. *n is the number of tokens before the padding. */

@@ -13,8 +13,8 @@
  *           i64[D]   first sequence of each document; the first entry is 0, the last is S
  *           i8[S]    modes, multimodal data only
  *
- * A document consists of consecutive sequences: its sentences, or one sequence in plain GPT data. The entry of an
- * empty document equals the next entry. */
+ * A document consists of consecutive sequences: its sentences, or one sequence in plain GPT data. An empty document's
+ * entry equals the next entry. */
 #pragma once
 
 #include <stdbool.h>
@@ -38,19 +38,19 @@ typedef enum IndexedDtype {
 size_t indexed_dtype_size(IndexedDtype); /* number of bytes per item, or 0 for an unknown code */
 const char *indexed_dtype_name(IndexedDtype);
 bool indexed_dtype_is_float(IndexedDtype);
-/* Returns the dtype that preprocessing writes: u16 for a vocabulary of fewer than 65500 ids, and i32 for a larger or
- * unknown vocabulary (<= 0). */
+/* Returns the dtype that preprocessing writes: u16 if the vocabulary has fewer than 65500 ids, and i32 if it is larger
+ * or unknown (<= 0). */
 IndexedDtype indexed_dtype_for_vocab(int64_t vocab_size);
 
 /* A mapped dataset. It is read-only, so any number of threads may share it. Opening checks every length, offset and
- * document entry against the sizes of the two files, so that no later read can be outside the mapped files. */
+ * document entry against the sizes of the two files, so that later reads stay within the mapped files. */
 typedef struct IndexedDataset {
     char *prefix; /* owned */
     FileMap idx, bin;
     IndexedDtype dtype;
     int64_t sequences; /* S */
     int64_t documents; /* D - 1 */
-    /* unaligned arrays in idx; read them with the functions below */
+    /* unaligned arrays in idx, which the functions below read */
     const unsigned char *lengths, *offsets, *starts;
     const int8_t *modes; /* [S]; NULL if the data has no modes */
 } IndexedDataset;
@@ -61,7 +61,7 @@ void indexed_close(IndexedDataset *);
 int32_t indexed_length(const IndexedDataset *, int64_t sequence); /* number of tokens */
 /* Returns the first sequence of `document` or, for document == documents, the number of sequences. */
 int64_t indexed_document(const IndexedDataset *, int64_t document);
-/* Returns items [begin, begin + count) of a sequence, in the dtype of the file. They may be unaligned. */
+/* Returns items [begin, begin + count) of a sequence, in the file's dtype. They may be unaligned. */
 const void *indexed_items(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count);
 /* Converts items to int64 token ids. The dtype must be an integer type. */
 void indexed_tokens(const IndexedDataset *, int64_t sequence, int64_t begin, int64_t count, int64_t *out);
@@ -71,17 +71,17 @@ void indexed_tokens(const IndexedDataset *, int64_t sequence, int64_t begin, int
 typedef struct IndexedBuilder IndexedBuilder;
 
 Err indexed_builder_open(const char *prefix, IndexedDtype, IndexedBuilder **out);
-/* Appends a sequence of `count` items in the builder's dtype. */
+/* Appends a sequence of `count` items, which have the builder's dtype. */
 Err indexed_builder_add(IndexedBuilder *, const void *items, int64_t count);
-/* Appends a sequence of token ids. An id that does not fit into the dtype of the builder is a user error. */
+/* Appends a sequence of token ids. An id that does not fit into the builder's dtype is a user error. */
 Err indexed_builder_add_tokens(IndexedBuilder *, const int32_t *tokens, int64_t count);
-/* Sets the mode of the last sequence; the default is 0. */
+/* Sets the last sequence's mode; the default is 0. */
 void indexed_builder_set_mode(IndexedBuilder *, int8_t mode);
 void indexed_builder_end_document(IndexedBuilder *);
-/* Appends all sequences, documents and modes of another dataset of the same dtype. */
+/* Appends all sequences, documents and modes of another dataset that has the same dtype. */
 Err indexed_builder_add_index(IndexedBuilder *, const char *prefix);
-/* Appends the content of another builder, which has the same dtype and no modes. Frees the other builder,
- * even after an error. */
+/* Appends the content of another builder, which must have the same dtype and no modes. Frees the other builder, even
+ * after an error. */
 Err indexed_builder_take(IndexedBuilder *, IndexedBuilder *from);
 /* Renames the files to their final names, and makes them durable. Frees the builder, even after an error. */
 Err indexed_builder_finalize(IndexedBuilder *);
@@ -92,11 +92,10 @@ void indexed_builder_abort(IndexedBuilder *);
 void indexed_builder_unlink(const IndexedBuilder *);
 /* Returns a user error if the dataset exists, unless `overwrite` is true. */
 Err indexed_check_target(const char *prefix, bool overwrite);
-/* Returns whether the path is the path of the dataset's .bin or .idx file. The file need not exist. */
+/* Returns whether the path names the dataset's .bin or .idx file. The file need not exist. */
 bool indexed_is_part(const char *prefix, const char *path);
 
-/* Merges datasets in the sorted order of their prefixes, as Megatron-LM's tools/merge_datasets.py does. */
+/* Merges datasets in the order of their sorted prefixes, as Megatron-LM's tools/merge_datasets.py does. */
 Err data_merge(const char *const *prefixes, int n, const char *output_prefix);
-/* Merges every .bin/.idx pair of a folder. A .bin without its .idx, or an .idx without its .bin, is a user
- * error. */
+/* Merges every .bin/.idx pair in a folder. A .bin without its .idx, or an .idx without its .bin, is a user error. */
 Err data_merge_folder(const char *folder, const char *output_prefix);

@@ -1,4 +1,4 @@
-/* Writes the .bin file continuously and keeps lengths and document entries in memory, like Megatron-LM's
+/* Writes the .bin file continuously, and keeps lengths and document entries in memory, like Megatron-LM's
  * IndexedDatasetBuilder. */
 #include <inttypes.h>
 #include <stdlib.h>

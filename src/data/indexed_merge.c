@@ -51,8 +51,8 @@ Err data_merge(const char *const *prefixes, int n, const char *output_prefix) {
     return e;
 }
 
-/* Adds the prefix of an .idx file to the list. Returns an error if only one of the two files of a dataset exists.
- * Skips other files. */
+/* Adds the prefix of an .idx file to the list. Returns an error if only one of a dataset's two files exists. Skips
+ * other files. */
 static Err take_entry(const char *folder, const char *name, char ***prefixes, int *n) {
     const char *dot = strrchr(name, '.');
     bool idx = dot && !strcmp(dot, ".idx"), bin = dot && !strcmp(dot, ".bin");

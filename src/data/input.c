@@ -23,18 +23,18 @@ struct Input {
     Parquet *parquet;
     ParquetText *row; /* [columns] */
     Str json;         /* the row as a JSON object */
-    size_t json_used; /* number of bytes of `json` that have been read */
+    size_t json_used; /* how many bytes of `json` have been read */
     int64_t rows;
     bool converts;
     iconv_t converter;
     char head[HEAD]; /* the first bytes of the file, for error messages */
     size_t head_size;
-    char raw[RAW]; /* bytes that have not been converted to text yet */
+    char raw[RAW]; /* bytes not yet converted to text */
     size_t raw_size;
     int64_t offset, line; /* position of the first byte of `raw` in the file */
-    bool ended;           /* whether the end of the file has been read */
+    bool ended;           /* whether the end of the file was reached */
     char text[TEXT];
-    size_t at, size; /* range of `text` that has not been returned yet */
+    size_t at, size; /* the part of `text` that has not been returned yet */
     bool begun;      /* whether any text has been read */
     bool after_return;
 };
@@ -173,7 +173,7 @@ static Err bad_conversion(const Input *in, const char *what) {
                     in->where, in->line, (unsigned char)*in->raw, in->offset, what, in->options.encoding);
 }
 
-/* Converts `raw` to `text` with iconv. At the end of the file, iconv may still buffer a character. */
+/* Converts `raw` to `text` with iconv. At the end of the file, iconv may still hold a buffered character. */
 static Err convert_text(Input *in) {
     char *from = in->raw, *to = in->text;
     size_t left = in->raw_size, room = TEXT;

@@ -1,6 +1,6 @@
 /* Reads input files as streams of text. A file is plain, compressed (data/unpack.h) or Parquet
- * (data/parquet/parquet.h), which its first bytes indicate. "-" is standard input. The text is UTF-8 without NUL. A
- * byte-order mark at the beginning is skipped. */
+ * (data/parquet/parquet.h); its first bytes indicate which. "-" is standard input. The text is UTF-8 without NUL. A
+ * byte-order mark at the start is skipped. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@ bool input_is_stdin(const char *path);
 
 typedef struct InputOptions {
     /* The columns of a Parquet file to convert to text. Each row becomes a JSON object {"<name>": "<string>", ...},
-     * which lacks the keys of missing values. */
+     * without the keys whose values are missing. */
     const char *const *columns; /* borrowed */
     /* if 0, a Parquet file is a user error, because the caller does not expect JSON Lines */
     int num_columns;
@@ -33,5 +33,5 @@ Err input_text(Input *, Str *out, bool *more); /* appends the next part of the t
 /* Appends the next line without its newline. A newline is \n or, with any_newline, also \r\n or \r, as in
  * Python's text files. */
 Err input_line(Input *, bool any_newline, Str *out, bool *more);
-int64_t input_bytes(const Input *); /* number of bytes of the file read so far */
+int64_t input_bytes(const Input *); /* how many bytes of the file have been read */
 void input_close(Input *);

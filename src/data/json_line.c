@@ -1,5 +1,5 @@
-/* Scans lines without jansson, which rejects some of the JSON that Python's json module writes. Only the strings that
- * are used are decoded by jansson. */
+/* Scans lines without jansson, which rejects some of the JSON that Python's json module writes. It decodes only the
+ * strings that are needed. */
 #include "data/json_line.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@
 typedef struct Scan {
     const char *s;
     size_t n, at;
-    const char *why; /* the first problem, which is at position `at` */
+    const char *why; /* the first problem, found at position `at` */
 } Scan;
 
 static bool fail(Scan *c, const char *why) {
@@ -84,8 +84,7 @@ static bool scalar(Scan *c) {
 
 static bool key(Scan *c) { return string(c) && (take(c, ':') || fail(c, "':' is expected after a key")); }
 
-/* Closes the lists and objects that end at the current position. If a list or object remains open, moves to its next
- * value. */
+/* Closes the lists and objects that end at the current position. If one remains open, moves to its next value. */
 static bool next_value(Scan *c, Str *open) {
     while (open->len && take(c, open->s[open->len - 1])) open->len--;
     if (!open->len) return true;

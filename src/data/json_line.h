@@ -1,5 +1,5 @@
 /* Reads a line of JSON Lines as Python's json.loads does. NaN, Infinity and numbers of any size are valid. If
- * a key is repeated, its last value counts. A value that is not used may have any escapes and any depth. */
+ * a key is repeated, its last value counts. An unused value may contain any escapes and may be nested to any depth. */
 #pragma once
 
 #include <jansson.h>
@@ -8,14 +8,14 @@
 
 #include "base/err.h"
 
-/* The text of a value, as a part of the line. */
+/* A value's text within the line. */
 typedef struct JsonText {
     const char *at; /* NULL if the object lacks the key */
     size_t n;
 } JsonText;
 
-/* Finds the values of `n` keys in a line, which must be one JSON object in valid UTF-8. is_first states that the line
- * is the first of its file. An error message then suggests other formats of the file. */
+/* Finds the values of `n` keys in a line, which must be one JSON object in valid UTF-8. is_first means that the line is
+ * the first in its file; error messages then suggest other file formats. */
 Err json_line(const char *line, size_t size, bool is_first, const char *const *keys, int n, JsonText *out);
 /* Decodes the value of `key`, which must be a string without unpaired surrogates. The caller frees *out. */
 Err json_line_string(JsonText, const char *key, json_t **out);

@@ -1,4 +1,4 @@
-/* Common code of the datasets that mask text (BERT, T5). A sample consists of consecutive sentences of one document
+/* Code shared by the datasets that mask text (BERT, T5). A sample consists of consecutive sentences of one document
  * (data/masked_index.h). */
 #pragma once
 
@@ -6,7 +6,7 @@
 #include "data/masked_index.h"
 #include "data/masking.h"
 
-/* DataConfig.kind_config of these datasets. */
+/* DataConfig.kind_config for these datasets. */
 typedef struct MaskedConfig {
     MaskTokens tokens;                /* the special tokens, whose arrays are borrowed */
     double mask_prob, short_seq_prob; /* mask_prob in (0, 1), short_seq_prob in [0, 1] */
@@ -22,18 +22,18 @@ typedef struct MaskedDataset {
 } MaskedDataset;
 
 static inline const MaskedConfig *masked_config(const DatasetPart *p) { return p->config->kind_config; }
-/* Opens a part. `reserved` is the number of positions of a sample that special tokens occupy. */
+/* Opens a part. Special tokens occupy `reserved` positions in each sample. */
 Err masked_open(DatasetPart *, MaskingConfig, int64_t reserved, int32_t min_sentences);
 void masked_close(DatasetPart *);
 void masked_describe(const DatasetPart *, json_t *members);
-/* Returns a user error that names the token if the tokenizer lacks it (-1). */
+/* Returns a user error that names the token if the tokenizer lacks it (its id is -1). */
 Err masked_need(const DatasetPart *, int64_t token, const char *name);
 
 /* The tokens of a sample's sentences, concatenated. */
 typedef struct MaskedText {
     int64_t *tokens, *ends; /* owned; ends: the end of each sentence */
     int64_t sentences, target;
-    Mt19937 rng; /* the generator, numpy's RandomState(seed + sample) */
+    Mt19937 rng; /* numpy's RandomState(seed + sample) */
 } MaskedText;
 Err masked_text(const DatasetPart *, int64_t k, MaskedText *out);
 void masked_text_free(MaskedText *);

@@ -19,7 +19,7 @@ typedef struct Walk {
     uint32_t *out; /* the samples, or NULL if samples are only counted */
 } Walk;
 
-/* Computes SplitMix64's final mix of a row. The sum of the hashes of all samples does not depend on the order of the
+/* Hashes a row with SplitMix64's final mix. The sum of all samples' hashes does not depend on the order of the
  * samples. */
 static uint64_t row_hash(const uint32_t row[COLUMNS]) {
     uint64_t x = ((uint64_t)row[0] << 32 | row[1]) + row[2] * 0x9e3779b97f4a7c15u;
@@ -62,7 +62,7 @@ static void walk_document(Walk *w, int64_t first, int64_t last) {
     }
 }
 
-/* Runs one pass over all epochs. Sets *first_epoch to the number of samples of one epoch. */
+/* Runs one pass over all epochs. Sets *first_epoch to the number of samples in one epoch. */
 static Walk walk(const MaskedPlan *p, uint32_t *out, int64_t *first_epoch) {
     Walk w = {.plan = p, .out = out};
     if (p->short_probability > 0) w.short_ratio = (uint32_t)round(1 / p->short_probability);

@@ -1,4 +1,4 @@
-/* Chooses the tokens of a sample to mask. With the same generator, the choice equals that of Megatron-LM
+/* Chooses which of a sample's tokens to mask. With the same generator, the choice equals Megatron-LM's
  * (core/datasets/masked_dataset.py, _create_masked_lm_predictions):
  *
  *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words
@@ -15,11 +15,11 @@
 
 #include "data/random/mt19937.h"
 
-/* The ids of the special tokens that masked datasets need. An id is -1 if the vocabulary lacks the token. */
+/* The ids of the special tokens that masked datasets need; -1 if the vocabulary lacks the token. */
 typedef struct MaskTokens {
     int64_t cls, sep, mask;   /* BERT */
     int64_t bos, eos;         /* T5 */
-    const int64_t *sentinels; /* T5, in the order of their use */
+    const int64_t *sentinels; /* T5, in the order in which they are used */
     int64_t num_sentinels;
     int64_t vocab_size;             /* random replacement tokens have ids below vocab_size */
     const unsigned char *continues; /* [vocab_size]: 1 if the token continues a word; NULL if no token does */
@@ -28,7 +28,7 @@ typedef struct MaskTokens {
 typedef struct MaskingConfig {
     double probability; /* (0, 1) */
     int max_ngram;
-    /* whether n has a geometric distribution with p = 0.2; otherwise, its probabilities are proportional to 1/n */
+    /* whether n follows a geometric distribution with p = 0.2; otherwise, its probabilities are proportional to 1/n */
     bool geometric;
     /* If true, 80 % of the masked tokens become [MASK], 10 % become a random token, and 10 % are unchanged. If false,
      * the text is unchanged. */
@@ -41,7 +41,7 @@ typedef struct MaskSpan {
 
 /* The result of masking_choose. Each array must have room for every token. */
 typedef struct Masking {
-    int64_t *tokens; /* positions of the tokens that belong to words, ascending */
+    int64_t *tokens; /* the positions of tokens that belong to words, ascending */
     int64_t *words;  /* [num_words + 1], index in `tokens` of each word's first token */
     int64_t num_words;
     MaskSpan *spans; /* ascending */
@@ -51,7 +51,7 @@ typedef struct Masking {
 
 Masking masking_new(int64_t capacity);
 void masking_free(Masking *);
-/* Chooses the spans to mask in n <= capacity tokens whose target length is `target`. Changes `text` if
- * random_words is true. All ids must be in the vocabulary. */
+/* Chooses the spans to mask in a text of n <= capacity tokens; `target` is the sample's target length. Changes `text`
+ * if random_words is true. All ids must be in the vocabulary. */
 void masking_choose(Masking *, const MaskingConfig *, const MaskTokens *, int64_t *text, int64_t n,
                     int64_t target, Mt19937 *);

@@ -1,6 +1,6 @@
-/* Microbatch k is in slot k modulo `slots` of the ring. `filled` counts the batches that the reader has
- * filled, and `taken` counts the batches that the consumer has received. `filled` is at most taken + slots - 1, so
- * the reader never overwrites the batch that is in use. */
+/* Microbatch k is in slot k modulo `slots` of the ring. `filled` counts the batches that the reader has filled, and
+ * `taken` counts the batches that the consumer has received. `filled` is at most taken + slots - 1, so the reader never
+ * overwrites the batch that is in use. */
 #include "data/prefetch.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Prefetches data: a thread fills a ring of micro-batches while the trainer computes. The batches have the order of
- * the sampler, because there is only one producer and one consumer.
+/* Prefetches data: a thread fills a ring of micro-batches while the trainer computes. The batches come in the sampler's
+ * order, because there is only one producer and one consumer.
  *
  *   Prefetch *p = prefetch_start(dataset, sampler, micro_batch_size, shape, 4);
  *   const Batch *batch;
@@ -24,5 +24,5 @@ Prefetch *prefetch_start(const Dataset *, Sampler *, int64_t micro_batch_size, S
 /* Waits for the next micro-batch, which is valid until the next call. *out is NULL at the end of the data.
  * After an error, every call returns the same error. */
 Err prefetch_next(Prefetch *, const Batch **out);
-/* Stops the thread after the batch that it is reading, and frees everything. NULL is fine. */
+/* Stops the thread once it has finished the batch that it is reading, and frees everything. NULL is fine. */
 void prefetch_stop(Prefetch *);

@@ -19,7 +19,7 @@
 
 enum { ROUND_BYTES = 8 << 20, ROUND_RECORDS = 16384, MAX_WORKERS = 1024 };
 
-/* One document of one key, with its sequences concatenated. */
+/* One document for one key, with its sequences concatenated. */
 typedef struct Document {
     int32_t *tokens;
     size_t count;
@@ -28,7 +28,7 @@ typedef struct Document {
 } Document;
 
 typedef struct Record {
-    size_t begin, end; /* range of Run.text */
+    size_t begin, end; /* range in Run.text */
     const char *path;
     int64_t line;
     Document *documents; /* [keys] */
@@ -45,7 +45,7 @@ typedef struct Run {
     int64_t count;
     atomic_llong next; /* the next record to encode */
     Pool *pool;
-    Sentences *sentences; /* NULL if texts are not split */
+    Sentences *sentences; /* NULL if text is not split into sentences */
     int partitions;
     IndexedBuilder **builders; /* [partitions][keys] */
     PreprocessStats stats;
@@ -209,8 +209,8 @@ static Err check_inputs(const PreprocessConfig *c, const char *prefix) {
     return ERR_OK;
 }
 
-/* The unfinished files of partitions after the first have separate names. The finished dataset is the concatenation
- * of all partitions. */
+/* Each partition after the first writes its unfinished files under a separate name. The finished dataset is the
+ * concatenation of all partitions. */
 static Err open_builder(const Run *run, int partition, const char *key, IndexedBuilder **out) {
     const PreprocessConfig *c = run->config;
     const char *level = c->split_sentences ? "sentence" : "document";

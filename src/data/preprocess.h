@@ -2,7 +2,7 @@
  * <prefix>_<key>_document.bin and .idx (Megatron-LM tools/preprocess_data.py).
  *
  *   JSON Lines       one object per line, and one document per key. The value is a string, or a list of strings
- *                    (sentences), each of which becomes a sequence. Lines are parsed as by Python's json module
+ *                    (sentences), each of which becomes a sequence. Lines are parsed like Python's json module
  *                    (data/json_line.h). Blank lines are skipped. An invalid line is a user error that names the
  *                    line.
  *   text files       one document per file; the key is "text"
@@ -10,13 +10,13 @@
  *                    "text"
  *
  * With split_sentences, each sentence of a string is a sequence (data/sentences.h), and the file names end with
- * _sentence. The strings of a list are not split.
+ * _sentence. Strings in a list are not split.
  *
  * Sequences without tokens are dropped. With append_eod, the end-of-document token is appended to the last sequence. A
- * document without tokens has an entry in the document index and no sequence. Ids are written as u16 if the
- * vocabulary has fewer than 65500 ids, and as i32 otherwise. Within a partition, documents keep the order of the
- * input for any number of workers. The files are renamed to their final names only when all of them are complete. An
- * input without any text is a user error. After an error, SIGINT, SIGTERM or SIGHUP, no unfinished file remains. */
+ * document without tokens has an entry in the document index but no sequence. Ids are written as u16 if the vocabulary
+ * has fewer than 65500 ids, and as i32 otherwise. Within a partition, documents keep the input's order for any number
+ * of workers. The files are renamed to their final names only when all of them are complete. An input without any text
+ * is a user error. After an error, SIGINT, SIGTERM or SIGHUP, no unfinished file remains. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,14 +31,14 @@ typedef enum PreprocessInput {
     PREPROCESS_TEXT_PARAGRAPHS
 } PreprocessInput;
 
-/* The tokenizer's function. It returns the tokens of `n` bytes of text, in memory that the caller must free. Several
- * threads call it concurrently. The text is valid UTF-8, and may contain NULs if it comes from JSON. */
+/* The tokenizer's function. It tokenizes `n` bytes of text, and returns the tokens in memory that the caller must free.
+ * Several threads call it concurrently. The text is valid UTF-8, and may contain NULs if it comes from JSON. */
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
 typedef struct PreprocessStats {
     int64_t documents;         /* number of documents per key */
     int64_t sequences, tokens; /* totals over all keys */
-    int64_t bytes;             /* number of bytes of the input read so far */
+    int64_t bytes;             /* how many bytes of the input have been read */
     int64_t total_bytes;       /* size of the input files; a pipe counts as 0 */
 } PreprocessStats;
 
@@ -65,7 +65,7 @@ typedef struct PreprocessConfig {
                                written */
     PreprocessEncode *encode;
     void *encode_ctx;
-    /* Called every few MiB from the calling thread, unless it is NULL. */
+    /* Called from the calling thread every few MiB, unless NULL. */
     void (*progress)(void *ctx, const PreprocessStats *);
     void *progress_ctx;
 } PreprocessConfig;

@@ -10,12 +10,12 @@
 struct Sampler {
     SamplerConfig config;
     int64_t consumed, step; /* step is mbs * dp samples */
-    int64_t active;         /* for cyclic: the number of samples in an epoch */
-    int64_t *order;         /* for cyclic: the permutation of epoch `epoch` */
+    int64_t active;         /* cyclic: number of samples in an epoch */
+    int64_t *order;         /* cyclic: the permutation for epoch `epoch` */
     int64_t epoch, order_length;
 };
 
-/* Returns the number of consecutive samples that are assigned to a rank. */
+/* Returns how many consecutive samples each rank gets. */
 static int64_t deal_of(const SamplerConfig *c) { return c->deal ? c->deal : c->micro_batch_size; }
 
 static Err sampler_check(const SamplerConfig *c) {
@@ -86,7 +86,7 @@ static bool next_cyclic(Sampler *s, int64_t *indices, int64_t *count) {
     const SamplerConfig *c = &s->config;
     for (int64_t i = 0; i < c->micro_batch_size; i++) {
         const int64_t at = s->consumed + i * c->dp_size, epoch = at / s->active,
-                      /* number of this rank's earlier samples in the epoch */
+                      /* how many samples this rank has already drawn in the epoch */
             own = at % s->active / c->dp_size;
         if (epoch != s->epoch) mt19937_torch_randperm((uint32_t)epoch, s->order, s->order_length);
         s->epoch = epoch;

@@ -1,4 +1,4 @@
-/* Chooses the samples of a data-parallel rank in each micro-step. Source: Megatron-LM
+/* Chooses which samples a data-parallel rank gets in each micro-step. Source: Megatron-LM
  * training/datasets/data_samplers.py.
  *
  *   single  all samples in order, beginning at consumed_samples. A micro-step has mbs * dp consecutive samples, and
@@ -24,11 +24,10 @@ typedef enum SamplerKind { SAMPLER_SINGLE, SAMPLER_CYCLIC } SamplerKind;
 
 typedef struct SamplerConfig {
     SamplerKind kind;
-    int64_t total_samples, consumed_samples; /* global numbers, not per rank */
+    int64_t total_samples, consumed_samples; /* totals over all ranks, not per rank */
     int64_t micro_batch_size;
     int dp_rank, dp_size;
-    bool keep_last;        /* single only: whether to include the last, partial micro-step
-                              (drop_last=False) */
+    bool keep_last;        /* single only: whether to include a partial last micro-step (drop_last=False) */
     bool no_data_sharding; /* cyclic only */
     int64_t deal;
 } SamplerConfig;
@@ -39,10 +38,9 @@ typedef struct Sampler Sampler;
  * consumed_samples is not a multiple of mbs * dp or, if deal > 0, of deal * dp. */
 Err sampler_open(const SamplerConfig *, Sampler **out);
 void sampler_free(Sampler *); /* NULL is fine */
-/* Sets `indices` to the next micro-batch of this rank, which has up to micro_batch_size samples. Returns false at the
- * end of the data. A cyclic sampler has no end. With keep_last, the last micro-batch of a rank may be shorter or
- * empty. */
+/* Sets `indices` to this rank's next micro-batch, which has up to micro_batch_size samples. Returns false at the end of
+ * the data. A cyclic sampler has no end. With keep_last, the last micro-batch of a rank may be shorter or empty. */
 bool sampler_next(Sampler *, int64_t *indices, int64_t *count);
-/* Returns the number of samples that all ranks have consumed, including those of a partial micro-step. A resumed run
+/* Returns how many samples all ranks together have consumed, including samples in a partial micro-step. A resumed run
  * starts from this number. */
 int64_t sampler_consumed(const Sampler *);

@@ -68,8 +68,8 @@ void sentences_close(Sentences *s) {
 
 static bool is_space(char c) { return c && strchr(" \t\n\v\f\r", c); }
 
-/* Returns whether only blanks separate the line break at i from another line break, or from the beginning or end of
- * the text. */
+/* Returns whether only blanks separate the line break at i from another line break, or from the start or end of the
+ * text. */
 static bool ends_paragraph(const char *s, size_t n, size_t i) {
     size_t before = i, after = i + 1;
     while (before > 0 && strchr(" \t\r", s[before - 1]) && s[before - 1]) before--;

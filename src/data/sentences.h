@@ -1,5 +1,5 @@
 /* Splits text into sentences by ICU's rules for a language: Unicode Standard Annex 29, and CLDR's list of
- * abbreviations that do not end a sentence. The list exists for English, French, German, Italian, Portuguese,
+ * abbreviations that do not end a sentence. CLDR has such lists for English, French, German, Italian, Portuguese,
  * Russian and Spanish. Megatron-LM uses trained models (NLTK's Punkt), so the boundaries differ.
  *
  * An empty line ends a sentence, but a line break inside a paragraph does not. */
@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "base/str.h"
 
-typedef struct Sentences Sentences; /* only one thread at a time may use it */
+typedef struct Sentences Sentences; /* for use by one thread at a time */
 
 /* Opens a splitter. lang is the name of a Punkt model ("english") or an ICU locale ("en", "pt_BR"). With
  * keep_newlines, a sentence keeps the white space that follows it. Otherwise, both ends of a sentence are trimmed. */
@@ -19,8 +19,8 @@ Err sentences_open(const char *lang, bool keep_newlines, Sentences **out);
 Sentences *sentences_clone(const Sentences *);
 void sentences_close(Sentences *); /* NULL is fine */
 
-/* Begins to split n bytes of UTF-8. Invalid bytes are treated as ordinary characters. The text is borrowed
- * until sentences_next returns false. */
+/* Starts splitting n bytes of UTF-8. Invalid bytes are treated as ordinary characters. The text is borrowed until
+ * sentences_next returns false. */
 Err sentences_begin(Sentences *, const char *text, size_t n);
 /* Finds the next sentence, bytes [*begin, *end) of the text. Returns false at the end. No sentence is
  * empty. */

@@ -1,5 +1,5 @@
-/* T5MaskedWordPieceDataset (Megatron-LM core/datasets/t5_dataset.py). Every sample equals Megatron-LM's sample. Spans
- * of words are masked (data/masking.h). Sentinel i is the i-th extra token of the vocabulary.
+/* T5MaskedWordPieceDataset (Megatron-LM core/datasets/t5_dataset.py). Every sample equals the corresponding sample in
+ * Megatron-LM. Spans of words are masked (data/masking.h). Sentinel i is the i-th extra token in the vocabulary.
  *
  *   encoder_tokens   the text with each span replaced by its sentinel, padded with 0
  *   tokens           [BOS], then each sentinel and the text of its span, padded with 0
@@ -34,8 +34,8 @@ static Err check_room(const DatasetPart *p, const Masking *m) {
     return ERR_OK;
 }
 
-/* Divides a text into the encoder's and the decoder's tokens. The decoder's tokens are [BOS], the spans and [EOS]. As
- * in Megatron-LM, tokens inside a span that belong to no word are dropped. */
+/* Divides a text into encoder tokens and decoder tokens. The decoder's tokens are [BOS], the spans and [EOS]. As in
+ * Megatron-LM, drops tokens that are inside a span but belong to no word. */
 static void divide(const MaskTokens *special, const Masking *m, const int64_t *text, int64_t n, Row *encoder,
                    Row *decoder) {
     int64_t next = 0;

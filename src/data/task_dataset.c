@@ -12,7 +12,7 @@
 typedef struct TaskPart {
     DatasetPart part;
     TaskSet set;
-    int64_t *order; /* [epochs, samples]; NULL means the order of the files */
+    int64_t *order; /* [epochs, samples]; NULL means file order */
 } TaskPart;
 
 static const TaskConfig *task(const DatasetPart *p) { return p->config->kind_config; }
@@ -31,8 +31,8 @@ static int64_t put_one(int64_t id, int64_t type, int64_t n, const Sample *out, i
 }
 
 /* Writes [CLS] a [SEP], or [CLS] a [SEP] b [SEP]. A sequence that is too long is truncated, and its last
- * token becomes [SEP], as in build_tokens_types_paddings_from_ids of Megatron-LM's tasks. Returns the number
- * of tokens. */
+ * token becomes [SEP], as in build_tokens_types_paddings_from_ids in Megatron-LM's tasks. Returns the number of
+ * tokens. */
 static int64_t join(const TaskPart *p, const TaskRow *row, const Sample *out) {
     const TaskConfig *c = task(&p->part);
     const TaskSet *s = &p->set;
@@ -65,7 +65,7 @@ static Err get(const DatasetPart *part, int64_t k, Sample *out) {
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* Sorts the labels of the files by name, and renumbers the labels of the samples. */
+/* Sorts the labels that the files contain by name, and renumbers the samples' labels. */
 static Err sort_labels(TaskLabels *l, TaskSet *set) {
     const size_t bytes = (size_t)l->n * sizeof *l->at;
     char **found = memcpy(mem_alloc(bytes + 1), l->at, bytes);
@@ -95,7 +95,7 @@ static TaskLabels known_labels(const TaskConfig *c) {
 /* ---- files ---- */
 
 static Err check(const DatasetPart *p) {
-    enum { SHORTEST = 4 }; /* number of tokens: [CLS], a token of a, [SEP] and a token of b */
+    enum { SHORTEST = 4 }; /* number of tokens: [CLS], one token of a, [SEP] and one token of b */
     const TaskConfig *c = task(p);
     CHECK(c->batch > 0 && c->valid_batch > 0 && c->choices > 0, "batches of %" PRId64 " samples", c->batch);
     if (p->config->sequence_length < SHORTEST)

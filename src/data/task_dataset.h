@@ -1,28 +1,28 @@
-/* Samples for fine-tuning: labelled texts, or questions with choices. Each choice of a question is a separate
- * row of a batch, and data/data.h counts each row as a sample.
+/* Samples for fine-tuning: labelled texts, or questions with choices. Each choice for a question is a separate row in a
+ * batch, and data/data.h counts each row as a sample.
  *
  *   training    each epoch is a permutation of all samples: torch.randperm with the seed plus the epoch's
  *               number, as in Megatron-LM's tasks/finetune_utils.py. An incomplete last batch is dropped or, with
  *               keep_last, completed with padding of weight 0
- *   validation  the samples of each file in order, followed by padding */
+ *   validation  each file's samples in order, followed by padding */
 #pragma once
 
 #include "data/dataset.h"
 #include "data/task_set.h"
 
-/* DataConfig.kind_config of a task. Padding has the id DataConfig.pad, or 0 if DataConfig.pad is -1. No position
+/* DataConfig.kind_config for a task. Padding has the id DataConfig.pad, or 0 if DataConfig.pad is -1. No position
  * attends to padding. */
 typedef struct TaskConfig {
     TaskFormat format;
-    int64_t choices;          /* number of choices per question; 1 if samples have classes */
+    int64_t choices;          /* choices per question; 1 if samples have classes */
     const char *const *names; /* names of the classes; used only if the format does not define them */
     int num_names;
     int64_t epochs;
     bool keep_last;
-    /* Number of samples per training step, and per validation microbatch of all data-parallel ranks. A
-     * question counts once, not once per choice. */
+    /* The number of samples per training step, and per validation microbatch, over all data-parallel ranks. A question
+     * counts once, not once per choice. */
     int64_t batch, valid_batch;
-    bool second_type; /* whether tokens of the second text have type 1; otherwise, all tokens have type 0 */
+    bool second_type; /* whether the second text's tokens have type 1; otherwise, all tokens have type 0 */
     int64_t cls, sep;
     PreprocessEncode *encode;
     void *encode_ctx;

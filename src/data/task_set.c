@@ -41,7 +41,7 @@ static Err line_error(const TaskFile *f, const char *why) {
 
 /* ---- samples ---- */
 
-/* Enlarges an array of n elements to n + `more` elements. The capacity is always a power of two. */
+/* Makes room for `more` elements in an array of n elements. The capacity is always a power of two. */
 static void *grown(void *old, int64_t n, int64_t more, size_t size) {
     int64_t had = 1, room;
     while (had < n) had *= 2;
@@ -55,7 +55,7 @@ static bool is_space(uint32_t c) {
            c == 0x205f || c == 0x3000;
 }
 
-/* Returns the text without blanks at its ends. */
+/* Returns the text without leading and trailing blanks. */
 static Str stripped(const char *s, size_t n) {
     Str out = {0};
     size_t begin = 0, end = n;
@@ -77,7 +77,7 @@ static void close_dots(Str *text) {
     text->len = to;
 }
 
-/* Cleans a text like Megatron-LM's clean_text: a run of blanks becomes one space, and " . " becomes ". ". */
+/* Cleans text like Megatron-LM's clean_text: a run of blanks becomes one space, and " . " becomes ". ". */
 static Str cleaned(const char *s, size_t n) {
     enum { TIMES = 3 };
     Str out = {0};

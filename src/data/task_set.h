@@ -1,5 +1,5 @@
-/* The tokenized samples of a task, and the formats of its files. The formats and the cleaning of texts are those of
- * Megatron-LM tasks/{glue,race} and tasks/data_utils.py (removed in 2025-07). */
+/* A task's tokenized samples and file formats. The formats and the way text is cleaned follow Megatron-LM
+ * tasks/{glue,race} and tasks/data_utils.py (removed in 2025-07). */
 #pragma once
 
 #include <stdbool.h>
@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "data/preprocess.h"
 
-/* The names of classes. A sample stores the index of the name of its class. */
+/* Class names. A sample stores the index of its class's name. */
 typedef struct TaskLabels {
     char **at; /* owned */
     int64_t n;
@@ -22,7 +22,7 @@ typedef struct TaskText {
     int64_t first, count;
 } TaskText;
 
-/* A sequence, which has one text or two texts. */
+/* A sequence, which consists of one or two texts. */
 typedef struct TaskRow {
     TaskText a, b;
     bool is_pair;
@@ -37,7 +37,7 @@ typedef struct TaskSet {
 } TaskSet;
 void task_set_free(TaskSet *);
 
-/* The formats of a task's files:
+/* The file formats of a task:
  *   mnli    a header, then lines with at least 11 columns: texts in columns 9 and 10, the label in the last
  *   qqp     a header, then lines with 6 columns: texts in columns 4 and 5, the label in the last
  *   race    JSON Lines {"article", "questions", "options", "answers"}, or a folder of such files, *.txt
@@ -49,7 +49,7 @@ typedef enum TaskFormat {
     TASK_FORMAT_LABELS
 } TaskFormat;
 
-/* Returns the classes of a format as a NULL-terminated list, or NULL if the format does not define classes. */
+/* Returns a format's classes as a NULL-terminated list, or NULL if the format does not define classes. */
 const char *const *task_format_labels(TaskFormat);
-/* Adds the samples of a file or folder. A malformed line is a user error that names the line. */
+/* Adds the samples in a file or folder. A malformed line is a user error whose message names the line. */
 Err task_read(TaskFormat, const char *path, PreprocessEncode *, void *ctx, TaskLabels *, TaskSet *);

@@ -37,7 +37,7 @@ static Err read_line(TextReader *r, bool *more) {
 
 static bool is_blank(const Str *line) { return !line->len || strspn(line->s, " \t\r\v\f") == line->len; }
 
-/* Each function next_... appends one record, and sets *more to false at the end of the file. */
+/* Each next_... function appends one record, and sets *more to false at the end of the file. */
 static Err next_line(TextReader *r, Str *out, bool *more) {
     do ERR_RETURN(read_line(r, more));
     while (*more && is_blank(&r->buffer));

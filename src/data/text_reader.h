@@ -16,17 +16,17 @@ typedef struct TextReader {
     int num_inputs, next_input;
     InputOptions options;
     Input *input;       /* NULL between files */
-    const char *path;   /* the file of the last record */
-    int64_t line;       /* the first line of the last record, counted from 1 */
+    const char *path;   /* the last record's file */
+    int64_t line;       /* the last record's first line, counted from 1 */
     int64_t lines_read; /* number of lines read from the open file */
-    int64_t bytes;      /* size of the closed files in bytes */
+    int64_t bytes;      /* total size of the closed files in bytes */
     Str buffer;         /* the current line */
 } TextReader;
 
-/* Only PREPROCESS_JSONL can read Parquet files, in which each row is a line. Lines of PREPROCESS_JSONL end as in
- * Python's text files, and lines of other kinds end at \n. */
+/* Only PREPROCESS_JSONL can read Parquet files, in which each row is a line. For PREPROCESS_JSONL, lines end as in
+ * Python's text files; for other kinds, lines end at \n. */
 TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputOptions);
 /* Appends the next record to `out`, and sets its path and line. Sets *more to false at the end. */
 Err text_reader_next(TextReader *, Str *out, bool *more);
-int64_t text_reader_bytes(const TextReader *); /* number of bytes of all files read so far */
+int64_t text_reader_bytes(const TextReader *); /* how many bytes have been read from all files */
 void text_reader_close(TextReader *);

@@ -24,9 +24,8 @@ enum { BLOCK = 1 << 16, MAGIC = 10 };
 typedef struct Format {
     const char *name;
     bool (*begin)(Unpack *); /* begins a compressed part; returns false if memory is exhausted */
-    /* Decodes bytes of the block to `out`, which has room for *n bytes. Sets *n to the number of decoded
-     * bytes, and *ended if the part is complete. Returns NULL, NO_MEMORY, TOO_LARGE or a description of the
-     * damage. */
+    /* Decodes bytes from the block to `out`, which has room for *n bytes. Sets *n to the number of decoded bytes, and
+     * *ended if the part is complete. Returns NULL, NO_MEMORY, TOO_LARGE or a description of the damage. */
     const char *(*step)(Unpack *, unsigned char *out, size_t *n, bool *ended);
     void (*end)(Unpack *);
     bool padded; /* whether zeros may follow a part */
@@ -37,7 +36,7 @@ struct Unpack {
     int fd;
     int64_t bytes;
     unsigned char block[BLOCK];
-    size_t at, size;      /* range of `block` that has not been decoded yet */
+    size_t at, size;      /* the part of `block` that has not been decoded yet */
     const Format *format; /* NULL for a plain file */
     bool inside;          /* whether a compressed part is incomplete */
     bool begun;           /* whether a part has begun; if so, the decoder must be closed */
@@ -158,7 +157,7 @@ static const Format GZIP = {"gzip", gzip_begin, gzip_step, gzip_end, true},
 
 bool unpack_is_stdin(const char *path) { return !strcmp(path, "-"); }
 
-/* Reads more of the file if the block is fully decoded. Sets *have to false at the end of the file. */
+/* Reads more of the file once the block is fully decoded. Sets *have to false at the end of the file. */
 static Err more(Unpack *u, bool *have) {
     *have = u->at < u->size;
     if (*have) return ERR_OK;
@@ -191,7 +190,7 @@ static Err skip_padding(Unpack *u, bool *have) {
     return ERR_OK;
 }
 
-/* Decodes bytes of the file. A decoder may buffer output, so it is also called without input until it returns no more
+/* Decodes bytes from the file. A decoder can buffer output, so it is also called without input until it returns no more
  * output. */
 static Err unpack(Unpack *u, void *out, size_t room, size_t *got) {
     for (bool have, ended = false;;) {
@@ -222,7 +221,7 @@ static bool begins(const Unpack *u, const char *magic, size_t n) {
     return u->size >= n && !memcmp(u->block, magic, n);
 }
 
-/* A plain text may begin with PAR1 or BZh, so the following bytes are also tested. */
+/* Plain text may begin with PAR1 or BZh, so the following bytes are also tested. */
 bool unpack_is_parquet(const Unpack *u) {
     return (begins(u, "PAR1", 4) || begins(u, "PARE", 4)) &&
            (u->size == 4 || u->block[4] < ' ' || u->block[4] > '~');
@@ -235,7 +234,7 @@ bool unpack_is_pipe(const Unpack *u) {
 
 static const Format *format_of(const Unpack *u) {
     static const char FIRST[] = "\x31\x41\x59\x26\x53\x59",
-                      /* magic numbers of a block and of a stream's end */
+                      /* magic numbers of a block and of the end of a stream */
         NONE[] = "\x17\x72\x45\x38\x50\x90";
     const unsigned char *b = u->block;
     const bool skippable = u->size >= 4 && b[0] >> 4 == 5 && !memcmp(b + 1, "\x2a\x4d\x18", 3);
@@ -249,7 +248,7 @@ static const Format *format_of(const Unpack *u) {
     return begins(u, "\xfd\x37zXZ", 6) || begins(u, "\x5d\0\0", 3) || begins(u, "LZIP\1", 5) ? &XZ : NULL;
 }
 
-/* Chooses the format by the first bytes. Reads at most one line, because a typed line may be shorter than a magic
+/* Detects the format from the first bytes. Reads at most one line, because a typed line may be shorter than a magic
  * number, and no magic number contains a newline. */
 static Err choose(Unpack *u) {
     for (ssize_t n = 1; u->size < MAGIC && n > 0 && !memchr(u->block, '\n', u->size);) {

@@ -1,7 +1,6 @@
-/* Reads files as streams of uncompressed bytes. A file is plain or compressed by gzip (RFC 1952), Zstandard
- * (RFC 8878), bzip2, xz, lzma or lzip, which its first bytes indicate. "-" is standard input. A file may consist of
- * several compressed parts. Windows and dictionaries may have at most 2 GiB. Support for bzip2 and xz depends on the
- * build. */
+/* Reads files as streams of uncompressed bytes. A file is plain or compressed by gzip (RFC 1952), Zstandard (RFC 8878),
+ * bzip2, xz, lzma or lzip; its first bytes indicate which. "-" is standard input. A file may consist of several
+ * compressed parts. Windows and dictionaries may take at most 2 GiB. Support for bzip2 and xz depends on the build. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,5 +21,5 @@ bool unpack_is_pipe(const Unpack *);
 /* Reads 1 to `n` bytes, and sets *got to their number, which is 0 at the end. Returns an error if the data is
  * damaged or truncated, or if reading fails. */
 Err unpack_read(Unpack *, void *out, size_t n, size_t *got);
-int64_t unpack_bytes(const Unpack *); /* number of bytes of the file read so far */
+int64_t unpack_bytes(const Unpack *); /* how many bytes of the file have been read */
 void unpack_close(Unpack *);

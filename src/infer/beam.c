@@ -6,9 +6,9 @@
 
 #include "base/mem.h"
 
-/* A text, described by the tokens after its first tokens. */
+/* A text, stored without its first tokens. */
 typedef struct Text {
-    int64_t id; /* id of its request */
+    int64_t id; /* id of the text's request */
     int32_t *tokens;
     double *logprobs, sum, score;
     int64_t n;
@@ -25,18 +25,18 @@ typedef struct Search {
     const GenerateOptions *options;
     BeamOptions beams;
     Engine *engine;
-    Text *open, *ended; /* [width]: in the order of their sums, and of their scores */
+    Text *open, *ended; /* [width]: sorted by sum, and by score */
     int64_t n_open, n_ended;
     Candidate *candidates;           /* [n_candidates] */
-    int64_t n_candidates, each, ids; /* each: number of candidates of a text; ids: number of requests */
+    int64_t n_candidates, each, ids; /* each: number of candidates per text; ids: number of requests */
     double *prompt_logprobs;
-    int64_t most;   /* maximum number of new tokens of a text */
-    int64_t failed; /* number of tokens after which logits are not finite, or 0 */
+    int64_t most;   /* maximum number of new tokens per text */
+    int64_t failed; /* number of tokens after which logits were not finite, or 0 */
 } Search;
 
 /* ---- texts ---- */
 
-/* Returns the text followed by a token. An end token is not stored. */
+/* Returns the text with a token appended. Does not store an end token. */
 static Text continued(const Search *s, const Candidate *c, bool stopped) {
     const Text *from = &s->open[c->text];
     Text t = {.id = from->id, .n = from->n + !stopped, .sum = c->sum, .stopped = stopped};
@@ -54,7 +54,7 @@ static void texts_free(Text *t, int64_t n) {
     for (int64_t i = 0; i < n; i++) text_free(&t[i]);
 }
 
-/* Adds a text to the texts that ended. The best `width` of these are kept. */
+/* Adds a text to the texts that ended, and keeps the best `width` of these. */
 static void add_ended(Search *s, Text t) {
     int64_t at = s->n_ended;
     while (at > 0 && s->ended[at - 1].score < t.score) at--;
@@ -76,9 +76,9 @@ static int likelier(const void *a, const void *b) {
     return x->next.id < y->next.id ? -1 : x->next.id > y->next.id;
 }
 
-/* Each open text has a request. The request of a text without a continuation is aborted. The first continuation keeps
- * the request of its text, and each additional continuation receives a copy. `of` contains the text that each
- * continuation extends. */
+/* Each open text has a request. Aborts the request of a text that has no continuation. A text's first continuation
+ * keeps the text's request, and each additional continuation receives a copy. of[i] is the text that continuation i
+ * extends. */
 static void continue_requests(Search *s, Text *next, const int64_t *of, int64_t n) {
     for (int64_t i = 0; i < s->n_open; i++) {
         int64_t k = 0;
@@ -149,7 +149,7 @@ static void take_best(Search *s, const int32_t *first, int64_t n_first, Generate
     s->prompt_logprobs = NULL;
 }
 
-/* Searches the continuation of prompt i, whose text begins with first[n_first]. */
+/* Searches for the best continuation of prompt i. The generated text begins with the tokens first[n_first]. */
 static Err search(Search *s, const Prompt *p, const int32_t *first, int64_t n_first, int64_t i,
                   Generated *out) {
     const GenerateOptions *o = s->options;
@@ -180,7 +180,7 @@ Err beam_search(const Model *m, const RunContext *context, const Prompt *prompts
     const int64_t width = beams->width, kinds = o->n_ends ? 1 + o->n_ends : 2, vocab = m->plan.vocab;
     const int32_t start = (int32_t)o->start;
     const bool encodes = m->plan.sample.encoder > 0;
-    int64_t longest = 0, rows = 0; /* longest: maximum length of a prompt; rows: number of rows of a text */
+    int64_t longest = 0, rows = 0; /* longest: length of the longest prompt; rows: rows per text */
     for (int64_t i = 0; i < n; i++) {
         const int64_t all = (encodes ? 1 : prompts[i].n) + generate_most_new(o, i);
         longest = prompts[i].n > longest ? prompts[i].n : longest;

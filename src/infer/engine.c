@@ -38,7 +38,7 @@ static void pages_release(PagePool *pool, PageList *l) {
     l->n = 0;
 }
 
-/* Extends a list to pages for `rows` rows. If too few pages are free, returns false and takes no page. */
+/* Extends a list so that it has pages for `rows` rows. If too few pages are free, returns false and takes none. */
 static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page) {
     const int64_t more = engine_pages(rows, page) - l->n;
     if (more <= 0) return true;
@@ -50,7 +50,7 @@ static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page
     return true;
 }
 
-/* Extends the list of a request's pages. New pages contain no rows of drafts. */
+/* Extends the list of a request's pages. New pages do not contain any draft rows yet. */
 static bool extend(Engine *e, Live *live, int64_t rows) {
     const int64_t before = live->pages.n;
     if (!pages_extend(e->pages, &live->pages, rows, e->limits.page)) return false;
@@ -155,7 +155,7 @@ bool engine_abort(Engine *e, int64_t id) {
         return true;
     }
     i = list_find(&e->running, id);
-    if (i >= 0) e->running.at[i]->ended = true; /* is removed after the pass, which may be using it */
+    if (i >= 0) e->running.at[i]->ended = true; /* removed only after the pass, which may be using it */
     return i >= 0;
 }
 
@@ -172,7 +172,7 @@ static void forget_rows(Engine *e, Live *live) {
     live->computed = live->named = live->drafted = 0, live->before = 0, live->encoded = false;
 }
 
-/* Takes the pages from the request that was admitted last, which then waits at the front of the queue. */
+/* Takes all pages from the request that was admitted last. This request then waits at the front of the queue. */
 static void preempt_last(Engine *e) {
     Live *live = list_remove(&e->running, e->running.n - 1);
     forget_rows(e, live);
@@ -196,14 +196,14 @@ static void add_share(Engine *e, Live *live, int64_t n, int64_t drafts) {
     e->share[e->n_shares++] = (Share){live, live->computed, n + drafts, live->n - 1};
 }
 
-/* Returns the number of drafts of a request: the number that it can use, or 0 if there is no room for them. */
+/* Returns how many drafts a request gets: as many as it can use, or 0 if there is no room for them. */
 static int64_t drafts_of(Engine *e, Live *live, int64_t rest) {
     const int64_t n = speculation_most(e, live);
     return n <= rest && extend(e, live, live->n + n) ? n : 0;
 }
 
-/* Adds the next tokens of the running requests, and drafts. Each request has one token. *rest is the number of
- * additional tokens of the pass. */
+/* Adds the next tokens of the running requests, and their drafts. A request gets at least one token, unless it waits
+ * for engine_continue. *rest is the number of additional tokens that fit in the pass. */
 static void share_running(Engine *e, int64_t *rest) {
     for (int64_t i = 0; i < e->running.n; i++) {
         Live *live = e->running.at[i];
@@ -211,7 +211,7 @@ static void share_running(Engine *e, int64_t *rest) {
         const int64_t n = smaller(live->n - live->computed, 1 + *rest);
         while (!extend(e, live, live->computed + n)) {
             preempt_last(e);
-            if (i >= e->running.n) return; /* this was the last request */
+            if (i >= e->running.n) return; /* the last request was preempted */
         }
         const int64_t drafts = live->computed + 1 == live->n ? drafts_of(e, live, *rest) : 0;
         add_share(e, live, n, drafts);
@@ -227,8 +227,8 @@ static PageName next_name(const Engine *e, const Live *live) {
                       .n_salt = live->named ? 0 : live->request.n_salt};
 }
 
-/* Takes the pages that begin with the request's tokens. The last token must be computed, because its logits are
- * needed. */
+/* Takes the existing pages whose tokens are the first tokens of the request. The last token must be computed, because
+ * its logits are needed. */
 static void find_prefix(Engine *e, Live *live) {
     if (!e->limits.shares_prefixes || has_encoder(e) || reports(e, live, live->known)) return;
     while ((live->named + 1) * e->limits.page < live->n) {
@@ -250,7 +250,7 @@ static void name_pages(Engine *e, Live *live) {
     }
 }
 
-/* Admits the first waiting request if there is room for its next tokens. */
+/* Admits the first waiting request if its next tokens fit. */
 static bool admit(Engine *e, int64_t *rest) {
     if (!e->waiting.n || e->running.n == e->limits.requests || *rest < 1) return false;
     Live *live = e->waiting.at[0];
@@ -270,8 +270,8 @@ static bool admit(Engine *e, int64_t *rest) {
     return true;
 }
 
-/* Plans the next pass. The encoder reads one prompt at a time, so the first pass of a request contains no other
- * request. */
+/* Plans the next pass. The encoder reads one prompt at a time, so in an encoder-decoder model, a request's first pass
+ * contains no other request. */
 static void plan_pass(Engine *e) {
     const int64_t preemptions = e->preemptions;
     int64_t rest = e->limits.tokens;
@@ -290,7 +290,7 @@ static void stamp(const Engine *e, const Live *live, EngineEvent *event) {
     event->cached = live->cached, event->waited_ns = live->waited_ns;
 }
 
-/* Reports a token. e->row has its logits if they are needed. */
+/* Reports a token. e->row contains its logits if they are needed. */
 static void report(Engine *e, const Live *live, EngineEvent event, const Chosen *made, EngineSink *sink,
                    void *arg) {
     const int64_t vocab = e->model->plan.vocab, k = live->request.likeliest;
@@ -312,7 +312,7 @@ static void finish(const Engine *e, Live *live, Finish why, EngineSink *sink, vo
     sink(arg, &event);
 }
 
-/* Chooses the next token of a request, and appends it. */
+/* Chooses a request's next token, and appends it. */
 static void append(Engine *e, Live *live, const Chosen *made, EngineSink *sink, void *arg) {
     const Request *r = &live->request;
     if (r->steered && live->n - live->n_first < r->max_new_tokens) {
@@ -339,7 +339,7 @@ static void append(Engine *e, Live *live, const Chosen *made, EngineSink *sink, 
         finish(e, live, FINISH_LENGTH, sink, arg);
 }
 
-/* Returns whether the host needs the logits of token `at` of a request. */
+/* Returns whether the host needs the logits for a request's token `at`. */
 static bool needs_row(const Live *live, int64_t at) {
     const Request *r = &live->request;
     return r->likeliest || (at >= live->n_first && (r->steered || !choice_is_made(live, at)));
@@ -377,8 +377,7 @@ static void take_results(Engine *e, Tensor logits, EngineSink *sink, void *arg) 
     }
 }
 
-/* Returns whether this replica has something to compute. If replicas share experts, returns whether any of them
- * has. */
+/* Returns whether this replica has anything to compute or, if replicas share experts, whether any replica does. */
 static bool has_work(const Engine *e) {
     int64_t shares = e->n_shares;
     if (pass_joins(e->model, e->context))
@@ -438,7 +437,7 @@ void engine_fork(Engine *e, int64_t id, int64_t copy) {
 
 void engine_suspend(Engine *e) {
     engine_forget(e);
-    pass_close(e); /* graphs have the addresses of the pools */
+    pass_close(e); /* graphs contain the pools' addresses */
     speculation_release(e);
     cache_free(e->model, &e->cache);
 }
@@ -487,7 +486,7 @@ double engine_room(const RunContext *c) {
     return least / 2;
 }
 
-/* Checks the memory of the pools, and of the logits of a pass that needs all of them. */
+/* Checks that there is enough memory for the pools, and for the logits of a pass that needs all its logits. */
 static Err check_memory(const Model *m, const RunContext *c, const EngineLimits *l) {
     const double cache = engine_cache_bytes(m, c, l),
                  logits = (double)l->tokens * (double)m->plan.head->width * (double)dtype_size(c->dtype),

@@ -1,4 +1,4 @@
-/* The state of an engine, which the files of its implementation share. */
+/* The engine's state, which the files of its implementation share. */
 #pragma once
 
 #include "base/min_max.h"
@@ -11,22 +11,22 @@ typedef struct PageList {
     int64_t n;
 } PageList;
 
-/* The state of a request. The pool contains its rows of tokens [0, computed). */
+/* A request's state. The pool contains its rows for tokens [0, computed). */
 typedef struct Live {
     Request request;
-    int32_t *tokens; /* [n]: tokens of the decoder: its first tokens, followed by the new tokens */
+    int32_t *tokens; /* [n]: decoder tokens: the first tokens, followed by the new tokens */
     int64_t n, n_first, computed;
-    int64_t known; /* number of the prompt's log-probabilities that have been reported */
+    int64_t known; /* how many of the prompt's log-probabilities have been reported */
     PageList pages, encoder_pages;
     int64_t named;          /* number of leading pages that have names */
-    uint64_t before;        /* PageName.before of the next page */
-    bool encoded;           /* the pool contains the encoder's rows */
+    uint64_t before;        /* PageName.before for the next page */
+    bool encoded;           /* whether the pool contains the encoder's rows */
     GrammarReader *grammar; /* NULL: the request has no grammar */
     bool ended;
-    int64_t added_ns, waited_ns, cached; /* as in EngineEvent; waited_ns -1: it was never admitted */
-    int64_t drafts;   /* number of drafts that the current pass checks, which follow the n tokens */
-    int64_t drafted;  /* number of leading tokens that the caches of drafts contain */
-    int64_t drafting; /* `drafted` after the drafts of the current pass */
+    int64_t added_ns, waited_ns, cached; /* as in EngineEvent; waited_ns -1: never admitted */
+    int64_t drafts;   /* number of drafts after the n tokens, which the current pass checks */
+    int64_t drafted;  /* number of leading tokens in the draft caches */
+    int64_t drafting; /* the value of `drafted` after the current pass's drafts */
 } Live;
 
 typedef struct LiveList {
@@ -34,38 +34,38 @@ typedef struct LiveList {
     int64_t n;
 } LiveList;
 
-/* The rows [first, first + n) of a request in a pass. The logits of the rows from `wanted` on are needed, and those
+/* A request's rows [first, first + n) in a pass. The logits of rows from `wanted` on are needed, as well as the logits
  * that prompt_logprobs requires. */
 typedef struct Share {
     Live *live;
     int64_t first, n, wanted;
 } Share;
 
-/* A forward pass of a model, or of its stack of depth k (CacheShape), over some rows. */
+/* A forward pass over some rows through a model, or through its stack at depth k (CacheShape). */
 typedef struct Pass {
     const Model *model;
     Tape *tape;
     int depth;
     Cache *cache;
-    Tensor *before;     /* for depth k: the outputs of the previous stack */
+    Tensor *before;     /* for depth k: the previous stack's outputs */
     const Share *share; /* [n] */
     int64_t n;
 } Pass;
 
-/* The caches and passes of drafts. */
+/* The caches and passes that compute drafts. */
 typedef struct Drafter {
     Tape *tape;
-    Cache cache[MTP_LAYERS]; /* [caches]: caches of each depth >= 1, or of a separate model */
+    Cache cache[MTP_LAYERS]; /* [caches]: one for each depth >= 1, or one for a separate model */
     int caches;
     Share *share;  /* [EngineLimits.requests] */
-    bool *drafted; /* [EngineLimits.pages]: all rows of the page are in the caches */
+    bool *drafted; /* [EngineLimits.pages]: whether the caches contain all rows of the page */
 } Drafter;
 
-/* The CUDA graph of passes with one token per request. */
+/* The CUDA graph for passes with one token per request. */
 typedef struct PassGraph {
     int64_t tokens, width; /* number of tokens, and width of the page table */
     DeviceRecording work;
-    Tensor logits, choice; /* the results of the graph */
+    Tensor logits, choice; /* the graph's results */
 } PassGraph;
 
 struct Engine {
@@ -73,17 +73,17 @@ struct Engine {
     const RunContext *context;
     EngineLimits limits;
     PagePool *pages, *encoder_pages;
-    LiveList waiting, running; /* in the order of arrival, and in the order of admission */
+    LiveList waiting, running; /* in order of arrival, and in order of admission */
     Share *share;              /* [n_shares]: the current pass */
     int64_t n_shares;
     Cache cache;
     Space *slot, *transient;
     Tape *tape;
     char *ids,
-        /* [ids_bytes]: the integers of a pass in device memory, and in the host memory that is copied to it */
+        /* [ids_bytes]: a pass's integers in device memory, and in the host memory from which they are copied */
         *host_ids;
     size_t ids_bytes;
-    const Chosen *choice; /* op_choose of the pass's logits, in host_ids */
+    const Chosen *choice; /* op_choose's results for the pass, in host_ids */
     PassGraph *graph;     /* [n_graphs] */
     int n_graphs;
     double *row, *scratch; /* [vocab] */
@@ -94,45 +94,45 @@ struct Engine {
 
 static inline bool has_encoder(const Engine *e) { return e->model->plan.sample.encoder > 0; }
 
-/* Returns whether the pass must compute the logits of token i of a request, which is not the last token. */
+/* Returns whether the pass must compute the logits at a request's token i, which is not its last token. */
 static inline bool reports(const Engine *e, const Live *live, int64_t i) {
     return live->request.prompt_logprobs && !has_encoder(e) && i + 1 < live->n_first && i >= live->known;
 }
 
 /* Returns whether data-parallel ranks must run passes together, because they share experts. */
 bool pass_joins(const Model *, const RunContext *);
-/* Returns the number of pages that a cache needs, in addition to those of its pool, for tokens that only fill a
- * pass. */
+/* Returns how many pages a cache needs in addition to the pool's pages, for tokens that only pad a pass. */
 int64_t pass_spare_pages(const Model *, const RunContext *, int64_t page);
-/* Runs a pass (pass.c). Returns the logits that are needed, [number, 1, padded vocab], and sets Engine.choice. */
+/* Runs a pass (pass.c). Returns the required logits, [number, 1, padded vocab], and sets Engine.choice. */
 Tensor pass_run(Engine *, const Pass *);
 void pass_close(Engine *);
 
-/* choice.c. Converts row i of logits to e->row. */
+/* In choice.c: converts row i of the logits to doubles in e->row. */
 void choice_read_row(const Engine *, const Tensor *logits, int64_t i);
-/* How op_choose must choose token `at` of a request. A token of the prompt is known. */
+/* Returns how op_choose must choose token `at` of a request. A prompt token is already known. */
 ChoiceRow choice_row(const Live *, int64_t at);
-/* Returns whether op_choose chooses token `at` of a request. Otherwise, the choice needs e->row. */
+/* Returns whether op_choose chooses token `at` of a request. If not, the host chooses it, and needs e->row. */
 bool choice_is_made(const Live *, int64_t at);
-/* Chooses token `at` of a request: the choice that was made, or from e->row. The choice depends only on the request,
- * its tokens before `at` and the logits. -1: no token is allowed. */
+/* Chooses token `at` of a request: takes op_choose's choice `made`, or chooses from e->row. The choice depends only on
+ * the request, its tokens before `at` and the logits. Returns -1 if no token is allowed. */
 int32_t choice_token(Engine *, const Live *, int64_t at, const Chosen *made);
-/* The log-probability of a token: from the choice if it is that token and has a sum, otherwise from e->row. */
+/* Returns a token's log-probability: from the choice if it chose this token and contains a sum, otherwise from
+ * e->row. */
 double choice_logprob_of(const Engine *, const Chosen *, int32_t token);
-/* Returns whether the text of a request with a grammar may end before its next token. */
+/* Returns whether the grammar allows a request's text to end before its next token. */
 bool choice_is_complete(const Live *);
 
-/* Computes the drafts of the shares that have some (speculation.c). */
+/* Computes the drafts for all shares that have drafts (speculation.c). */
 void speculation_draft(Engine *);
-/* Returns the maximum number of drafts of a request in the next pass. */
+/* Returns the maximum number of drafts for a request in the next pass. */
 int64_t speculation_most(const Engine *, const Live *);
-/* Counts a shared page as drafted if all of its rows are. */
+/* Counts a shared page as drafted if the draft caches contain all of its rows. */
 void speculation_share(const Engine *, Live *, int64_t page);
 void speculation_check(const Model *, const RunContext *, const Speculation *);
 void speculation_open(Engine *);
 void speculation_close(Engine *);
-/* Allocate and release the caches of drafts. */
+/* Allocate and release the draft caches. */
 void speculation_allocate(Engine *);
 void speculation_release(Engine *);
-/* Returns the bytes of the caches of drafts. */
+/* Returns the size of the draft caches in bytes. */
 double speculation_bytes(const Model *, const RunContext *, const EngineLimits *);

@@ -10,7 +10,7 @@
 
 static const int64_t POLL_NS = 500000000;
 
-/* A request of rank 0. Its number in the table is its id on all ranks. */
+/* A request, on rank 0. Its index in the table is its id on all ranks. */
 typedef struct Slot {
     int64_t id;      /* the caller's id */
     int64_t replica; /* -1 if the slot is free */
@@ -24,16 +24,16 @@ struct Fleet {
     int (*poll)(void); /* may be NULL */
     void (*load)(void *arg);
     void *load_arg;
-    bool new_weights; /* new weights are used from the next boundary on */
+    bool new_weights; /* whether new weights are used from the next boundary on */
     int64_t replica, replicas;
-    bool reports;     /* this rank is the first rank of its replica */
+    bool reports;     /* whether this rank is the first rank in its replica */
     Group reporters;  /* the first ranks of all replicas, including this rank */
-    int64_t applied;  /* number of applied orders */
-    Words events;     /* the events of this replica in the current step, if this rank reports */
-    int64_t numbered; /* number of orders of rank 0 until the next boundary */
+    int64_t applied;  /* number of orders applied so far */
+    Words events;     /* this replica's events in the current step, if this rank reports */
+    int64_t numbered; /* number of orders that rank 0 has issued for the next boundary */
     /* The following members are used only on rank 0. */
     Words sent;     /* orders for the next boundary */
-    int64_t polled; /* when the ranks were last polled for interrupts, in ns of the clock */
+    int64_t polled; /* when the ranks were last polled for interrupts, in ns (clock_ns) */
     bool interrupted;
     Slot *slot; /* [slots] */
     int64_t slots, free_slot;
@@ -122,7 +122,7 @@ static void broadcast(const Fleet *f, int64_t *words, int64_t n) {
                                   .n = n});
 }
 
-/* An error here is a bug, or is caused by another program on a rank. */
+/* An error here is a bug, or means that a rank runs a different program. */
 static void check(Err e) { CHECK(!e.code, "%s", e.msg); }
 
 /* Returns whether it is time to poll all ranks for interrupts. Only rank 0 reads a clock. */
@@ -139,7 +139,7 @@ static void poll_ranks(Fleet *f) {
     f->interrupted |= interrupted;
 }
 
-/* Sends the orders of rank 0 to all ranks. The caller frees the words. */
+/* Sends rank 0's orders to all ranks. The caller frees the words. */
 static Words share_orders(Fleet *f) {
     Words w = f->sent;
     int64_t head[FLEET_HEAD] = {FLEET_PROTOCOL, f->numbered, must_poll(f), w.n};
@@ -188,7 +188,7 @@ static void settle(Fleet *f) {
 
 /* ---- events ---- */
 
-/* Passes an event to the caller of rank 0, unless it has aborted the request. */
+/* Passes an event to rank 0's caller, unless the caller has aborted the request. */
 static void pass_on(void *arg, const EngineEvent *event) {
     Fleet *f = arg;
     EngineEvent e = *event;
@@ -230,7 +230,7 @@ static void gather_heads(const Fleet *f, bool worked, int64_t *head) {
         check(head_check(head + i * FLEET_REPLY, FLEET_REPLY, mesh_member(&f->reporters, i)));
 }
 
-/* Sends the events of this replica to rank 0, which receives `counts` words from each replica. */
+/* Sends this replica's events to rank 0, which receives counts[i] words from replica i. */
 static void gather_events(Fleet *f, const int64_t *counts, int64_t all) {
     int64_t *sends = mem_zero((size_t)f->replicas, sizeof *sends),
             *words = mem_alloc((size_t)all * sizeof *words), *at = words;
@@ -248,8 +248,7 @@ static void gather_events(Fleet *f, const int64_t *counts, int64_t all) {
     free(sends), free(words);
 }
 
-/* Shares the results of a step among the first ranks of the replicas. Returns whether a replica has computed
- * something. */
+/* Shares a step's results among the first ranks of the replicas. Returns whether any replica has computed something. */
 static bool share_results(Fleet *f, bool worked) {
     int64_t *head = mem_alloc((size_t)f->replicas * FLEET_REPLY * sizeof *head),
             *counts = mem_zero((size_t)f->replicas, sizeof *counts), all = 0;
@@ -269,7 +268,7 @@ static bool share_results(Fleet *f, bool worked) {
 
 /* ---- steps ---- */
 
-/* Runs a step of this rank. */
+/* Runs this rank's step. */
 static bool run(Fleet *f) {
     if (f->comm) apply_orders(f);
     settle(f);

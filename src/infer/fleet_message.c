@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-/* Appends or reads one word. At the end of the words, a reader reads 0. */
+/* Appends or reads one word. A reader that has reached the end of the words reads 0. */
 static void word(Words *w, int64_t *x) {
     if (!w->reads) {
         w->at = mem_grow(w->at, (size_t)w->n + 1, sizeof *w->at);
@@ -30,7 +30,7 @@ static void real(Words *w, double *x) {
     memcpy(x, &bits, sizeof bits);
 }
 
-/* Appends an array of *n elements, or sets the pointer to an array among the words. */
+/* Appends an array of *n elements, or sets the pointer to an array within the words. */
 static void array(Words *w, const void **x, int64_t *n, size_t size) {
     word(w, n);
     if (w->reads) {

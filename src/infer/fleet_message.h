@@ -1,21 +1,21 @@
-/* The messages between the ranks of a fleet (fleet.h). A message consists of 64-bit words: a head that begins with the
- * version of the protocol, and a body whose length the head contains. */
+/* The messages between the ranks of a fleet (fleet.h). A message consists of 64-bit words: a head, which begins with
+ * the protocol version and contains the body's length, and a body. */
 #pragma once
 
 #include "infer/fleet_state.h"
 
 enum {
     FLEET_PROTOCOL = 2,
-    FLEET_HEAD = 4,                             /* number of words in the head of orders */
+    FLEET_HEAD = 4,                             /* number of words in the head of a message with orders */
     FLEET_REPLY = 3 + sizeof(EngineCounts) / 8, /* number of words in the head of a reply */
-    FLEET_MOST_WORDS = INT32_MAX,               /* maximum number of words of a body */
+    FLEET_MOST_WORDS = INT32_MAX,               /* maximum number of words in a body */
 };
 
-/* The words of a body. A writer appends to them, and a reader continues at `read`. */
+/* The words of a body. A writer appends words, and a reader continues at `read`. */
 typedef struct Words {
     int64_t *at; /* [n], owned */
     int64_t n, read;
-    bool reads, bad; /* bad: the reader has found invalid words */
+    bool reads, bad; /* bad: whether the reader has found invalid words */
 } Words;
 
 typedef enum OrderKind { ORDER_ADD, ORDER_ABORT, ORDER_SIGNAL, ORDERS } OrderKind;
@@ -23,7 +23,7 @@ typedef enum OrderKind { ORDER_ADD, ORDER_ABORT, ORDER_SIGNAL, ORDERS } OrderKin
 /* Rank 0 sends orders, which all ranks apply before the next pass. */
 typedef struct Order {
     OrderKind kind;
-    int64_t number;  /* consecutive numbers, beginning when the fleet is created */
+    int64_t number;  /* orders are numbered consecutively from the creation of the fleet */
     int64_t replica; /* only for ORDER_ADD and ORDER_ABORT */
     Request request; /* for ORDER_ABORT, only the id is used */
     FleetSignal signal;
@@ -31,11 +31,11 @@ typedef struct Order {
 
 /* Appends an order. */
 void order_write(Words *, const Order *);
-/* Reads the next order. The arrays of its request are in the words. */
+/* Reads the next order. The arrays of its request point into the words. */
 void order_read(Words *, Order *);
-/* Two functions that do the same for an event of the engine. */
+/* event_write and event_read do the same for an engine event. */
 void event_write(Words *, const EngineEvent *);
 void event_read(Words *, EngineEvent *);
 
-/* Checks the head of a message from a rank. Its last word is the number of words of the body. */
+/* Checks the head of a message from a rank. The head's last word is the body's length in words. */
 Err head_check(const int64_t *head, int words, int rank);

@@ -1,5 +1,4 @@
-/* The states of a fleet, and the signals that change them, as in Megatron-LM
- * (core/inference/engines/dynamic_engine.py). */
+/* A fleet's states, and the signals that change them, as in Megatron-LM (core/inference/engines/dynamic_engine.py). */
 #pragma once
 
 #include "infer/engine.h"
@@ -10,7 +9,7 @@ typedef enum FleetState {
     FLEET_PAUSED, /* no pass runs; requests keep their rows */
     FLEET_UNPAUSING,
     FLEET_SUSPENDING,
-    FLEET_SUSPENDED, /* no request has rows, which are computed again later; the pools have no memory */
+    FLEET_SUSPENDED, /* no request has rows, which are recomputed later; the pools have no memory */
     FLEET_RESUMING,
     FLEET_RESUMED,
     FLEET_STOPPING,
@@ -22,9 +21,9 @@ typedef enum FleetSignal {
     SIGNAL_PAUSE,
     SIGNAL_UNPAUSE,
     SIGNAL_SUSPEND,
-    SIGNAL_RESUME, /* the fleet is then paused */
+    SIGNAL_RESUME, /* leads to the paused state */
     SIGNAL_STOP,
-    SIGNAL_WEIGHTS, /* the parameters of the model change */
+    SIGNAL_WEIGHTS, /* the model's parameters change */
     SIGNALS
 } FleetSignal;
 

@@ -15,7 +15,7 @@
 
 static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
 
-/* Returns the number of pages of the decoder, or of the encoder, that a prompt needs. */
+/* decoder_pages and encoder_pages return how many pages of the decoder's or the encoder's pool a prompt needs. */
 static int64_t decoder_pages(const Model *m, const Prompt *p, int64_t fresh, int64_t page) {
     return engine_pages((has_encoder(m) ? 1 : p->n) + fresh, page);
 }
@@ -23,8 +23,8 @@ static int64_t encoder_pages(const Model *m, const Prompt *p, int64_t page) {
     return has_encoder(m) ? engine_pages(p->n, page) : 0;
 }
 
-/* The needs of the prompts, which rank 0 sends to all ranks. `all` is the number of pages of the replica that needs
- * most pages, if each replica receives every replicas-th prompt. */
+/* The prompts' requirements, which rank 0 sends to all ranks. `all` is the number of pages on the replica that needs
+ * the most pages, if each replica receives every replicas-th prompt. */
 typedef struct Demand {
     int64_t prompts, longest, all, all_encoder, most, most_encoder;
 } Demand;
@@ -49,12 +49,12 @@ static Demand demand_of(const Model *m, const Prompt *prompts, int64_t n, int64_
     return demand;
 }
 
-/* Returns the limits of the engine. All prompts run at the same time if there is room for their pages. Otherwise,
- * some prompts wait, but the largest prompt must fit. */
+/* Returns the engine's limits. All prompts run at the same time if there is room for their pages. Otherwise, some
+ * prompts wait, but the largest prompt must fit. */
 static EngineLimits limits_for(const Model *m, const RunContext *c, const Demand *demand, int64_t replicas,
                                const GenerateOptions *o) {
     const int64_t budget = o->tokens ? o->tokens : ENGINE_PASS_TOKENS,
-                  checked = 1 + o->speculation.tokens, /* number of tokens of a request in a pass */
+                  checked = 1 + o->speculation.tokens, /* tokens per request in a pass */
         longest = larger(demand->longest, checked), n = (demand->prompts + replicas - 1) / replicas;
     EngineLimits l = {.page = page_of(o),
                       .pages = demand->all,
@@ -81,7 +81,7 @@ typedef struct Session {
     const GenerateOptions *options;
     Generated *out;
     int64_t n, added, start_ns;
-    bool progressed; /* a prompt has received a new token since the fleet was suspended */
+    bool progressed; /* whether a prompt has received a new token since the fleet was suspended */
     Err error;
 } Session;
 
@@ -165,7 +165,7 @@ static Err add(Session *s, int64_t i) {
     return ERR_OK;
 }
 
-/* Returns the number of prompts that have arrived. The times between arrivals are exponentially distributed. */
+/* Returns how many prompts have arrived. The times between arrivals are exponentially distributed. */
 static int64_t arrived(const Session *s) {
     const GenerateOptions *o = s->options;
     const double passed = 1e-9 * (double)(clock_ns() - s->start_ns);
@@ -177,7 +177,7 @@ static int64_t arrived(const Session *s) {
     return n;
 }
 
-/* Adds the prompts that must be added before the next pass. */
+/* Adds the prompts that are due before the next pass. */
 static void add_arrived(Session *s) {
     const GenerateOptions *o = s->options;
     int64_t n = o->per_second > 0 ? arrived(s) : o->per_pass ? s->added + o->per_pass : s->n;
@@ -192,7 +192,7 @@ static void signal(Session *s, FleetSignal signal) {
     CHECK(!e.code, "%s", e.msg);
 }
 
-/* Suspends and resumes the fleet, which runs again in the next step. Steps without a pass inform the other ranks that
+/* Suspends and resumes the fleet, which runs again in the next step. Steps without a pass tell the other ranks that
  * this rank is alive. */
 static void suspend(Session *s) {
     signal(s, SIGNAL_PAUSE);
@@ -224,7 +224,7 @@ static void run(Session *s) {
     if (s->options->counts) *s->options->counts = fleet_counts(s->fleet);
 }
 
-/* Opens the fleet, with the limits that the prompts of rank 0 require. */
+/* Opens the fleet, with the limits that rank 0's prompts require. */
 static Err open_fleet(Session *s, const RunContext *c) {
     const int64_t replicas = c->layout ? c->layout->mesh.size[AXIS_DP] : 1;
     Demand demand = demand_of(s->model, s->prompts, s->n, replicas, s->options);

@@ -1,5 +1,5 @@
-/* Generates text for a list of prompts, on all ranks (infer/fleet.h). The random numbers of a sample depend only on
- * the seed, the number of the sample and the position.
+/* Generates text for a list of prompts, on all ranks (infer/fleet.h). A sample's random numbers depend only on the
+ * seed, the sample's number and the position.
  *
  * A decoder-only model continues its prompts. In an encoder-decoder model, the encoder reads each prompt once, and
  * the decoder begins with GenerateOptions.start. */
@@ -18,18 +18,18 @@ typedef struct Generated {
     /* Owned. log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..]. */
     double *logprobs;
     LikelyToken
-        *likeliest; /* owned; [GenerateOptions.likeliest] at the position of each of tokens[1..], or NULL */
-    int64_t n, n_prompt; /* numbers of tokens; n does not include the end token */
-    int64_t *at_ns;      /* owned; clock_ns() when tokens[1..] were chosen, or 0 for tokens of the prompt */
-    int64_t added_ns, ended_ns; /* clock_ns() when the prompt was added, and when it ended */
-    /* has_end: an end token ended the sample; stopped: an end token or the watch ended it, instead of
+        *likeliest; /* owned; [GenerateOptions.likeliest] for the position of each of tokens[1..], or NULL */
+    int64_t n, n_prompt;        /* numbers of tokens; n does not include the end token */
+    int64_t *at_ns;             /* owned; clock_ns() when tokens[1..] were chosen, or 0 for prompt tokens */
+    int64_t added_ns, ended_ns; /* clock_ns() when the prompt was added, and when the sample ended */
+    /* has_end: whether an end token ended the sample; stopped: whether an end token or the watch ended it, instead of
      * max_new_tokens */
     bool stopped, has_end;
     bool ended;
 } Generated;
 
-/* A function that is called after each new token of a sample, and once when it has ended (`ended` is true). Returns
- * true to end the sample. */
+/* A function that is called after each new token of a sample, and once when the sample has ended (`ended` is true).
+ * Returns true to end the sample. */
 typedef bool GenerateWatch(void *arg, int64_t sample, const Generated *);
 
 typedef struct GenerateOptions {
@@ -37,37 +37,37 @@ typedef struct GenerateOptions {
     int64_t max_new_tokens;
     const int64_t *max_each; /* [n]: replaces max_new_tokens, unless it is NULL */
     uint64_t seed;
-    const int64_t *ends; /* [n_ends]: tokens that end a sample and are not part of it */
+    const int64_t *ends; /* [n_ends]: tokens that end a sample and are not part of its text */
     int64_t n_ends;
-    int64_t start;                            /* the first token of the decoder of an encoder-decoder model */
-    bool skip_logprobs, skip_prompt_logprobs; /* these values of Generated.logprobs are not needed */
-    int64_t likeliest;                        /* at most the vocabulary */
-    int64_t page, requests, tokens;           /* maxima, as in EngineLimits; 0 for default values */
+    int64_t start;                            /* an encoder-decoder model's first decoder token */
+    bool skip_logprobs, skip_prompt_logprobs; /* these values of Generated.logprobs are unused */
+    int64_t likeliest;                        /* at most the vocabulary size */
+    int64_t page, requests, tokens;           /* maxima, as in EngineLimits; 0 means the default */
     double room;                              /* maximum size of the KV cache in bytes; 0 for engine_room */
     Speculation speculation;
-    /* Prompts are added before each pass: this number or, at random times, this number per second. If 0, all prompts
-     * are added first. */
+    /* How many prompts are added before each pass (per_pass) or, at random times, per second (per_second). If both are
+     * 0, all prompts are added first. */
     int64_t per_pass;
     double per_second;
-    /* The fleet is suspended for suspend_s seconds and resumed after every `suspend_every` passes, or later, when a
-     * prompt has a new token. If 0, the fleet is never suspended. */
+    /* The fleet is suspended for suspend_s seconds and resumed after every `suspend_every` passes, or later, once a
+     * prompt has received a new token. If 0, the fleet is never suspended. */
     int64_t suspend_every;
     double suspend_s;
     GenerateWatch *watch;
     void *watch_arg;
-    EngineCounts *counts; /* is set after the last pass; may be NULL */
+    EngineCounts *counts; /* set after the last pass; may be NULL */
 } GenerateOptions;
 
 static inline int64_t generate_most_new(const GenerateOptions *o, int64_t sample) {
     return o->max_each ? o->max_each[sample] : o->max_new_tokens;
 }
 /* All ranks of the context must call it with the same sizes, room and speculation, and all return the same error. The
- * prompts and the other options are those of rank 0. Only rank 0 receives the texts and calls the watch. A prompt
- * that is empty or longer than the model's positions, an id outside the vocabulary, and logits that are not finite
- * are user errors. The model must predict each token from the tokens before it, so it must not be a BERT model.
+ * prompts and the other options are taken from rank 0. Only rank 0 receives the generated text and calls the watch. A
+ * prompt that is empty or longer than the model's positions, an id outside the vocabulary, and logits that are not
+ * finite are user errors. The model must predict each token from the tokens before it, so it must not be a BERT model.
  * out[n] is the caller's array, whose elements must be freed with generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);
-/* Returns the error for logits that are not finite after `tokens` tokens of a prompt. Prompts are counted from 1. */
+/* Returns the error that a prompt's logits are not finite after `tokens` tokens. Prompts are counted from 1. */
 Err generate_not_finite(int64_t tokens, int64_t prompt);

@@ -8,44 +8,44 @@
 
 enum { MASKS = 16, SLOTS = 4 * GRAMMAR_WIDEST };
 
-/* A call that has not returned. Equal cells may exist more than once. */
+/* A call that has not returned. There can be several equal cells. */
 typedef struct Cell {
-    int32_t node, parent, depth; /* where it returns to; the call before it, or 0; number of calls */
-    uint32_t hash;               /* of these calls */
+    int32_t node, parent, depth; /* return node; enclosing call, or 0; number of nested calls */
+    uint32_t hash;               /* hash of these calls */
 } Cell;
 
-/* A node, and the calls before it. */
+/* A node, and the calls that lead to it. */
 typedef struct Place {
     int32_t node, cell;
 } Place;
 
-/* The places of a text are a range of GrammarReader.place. */
+/* The places that a text has reached: a range in GrammarReader.place. */
 typedef struct Range {
     int64_t first, n;
 } Range;
 
 /* The tokens that may follow some places. */
 typedef struct Mask {
-    int32_t *key; /* [n] the places with their calls */
+    int32_t *key; /* [n]: the places with their calls */
     int64_t n;
     bool *allowed; /* [size] */
 } Mask;
 
-/* An entry of a hash table with the places of the last range. */
+/* An entry in a hash table of the places in the last range. */
 typedef struct Slot {
-    int64_t range, place; /* the entry is in use if it has the number of the last range */
+    int64_t range, place; /* the entry is in use if `range` is the last range's number */
 } Slot;
 
 struct GrammarReader {
     GrammarNode *node; /* [nodes] */
     const Vocabulary *vocabulary;
-    Cell *cell; /* [cells] cell 0 means that there is no call */
+    Cell *cell; /* [cells]; cell 0 means that there is no call */
     Place *place;
-    int64_t cells, places, settled; /* settled: number of tokens that the first range of places follows */
+    int64_t cells, places, settled; /* settled: number of tokens before the first range of places */
     int64_t settled_places;
     int64_t ranges; /* number of ranges so far */
     Slot slot[SLOTS];
-    Range *at; /* places after each byte of a token */
+    Range *at; /* the places after each byte of a token */
     Mask mask[MASKS];
     int64_t masks;
 };
@@ -88,7 +88,7 @@ static void push_place(GrammarReader *m, Range *to, Place place) {
     to->n++;
 }
 
-/* Adds the places that a node is to the last range. */
+/* Adds to the last range the places that a node stands for. */
 static void enter(GrammarReader *m, Range *to, int32_t node, int32_t cell) {
     const GrammarNode *x = &m->node[node];
     switch ((GrammarKind)x->kind) {
@@ -122,7 +122,7 @@ static Range step_byte(GrammarReader *m, Range from, unsigned char byte) {
     return to;
 }
 
-/* The places after a token: those of its bytes, and those of nodes that name it. */
+/* Returns the places after a token: those that its bytes reach, and those that a GRAMMAR_TOKEN node for it reaches. */
 static Range step_token(GrammarReader *m, Range from, int32_t token) {
     const TokenText text = m->vocabulary->text[token];
     Range at = from;
@@ -144,7 +144,7 @@ static bool is_complete(const GrammarReader *m, Range at) {
 
 /* ---- settled tokens ---- */
 
-/* Moves a range to the beginning, and removes all other places and the cells that no place needs. */
+/* Moves a range to the start, and removes all other places and all cells that no place needs. */
 static void settle(GrammarReader *m, Range at) {
     int32_t *moved = mem_zero((size_t)m->cells, sizeof *moved);
     memmove(m->place, m->place + at.first, (size_t)at.n * sizeof *m->place);
@@ -152,7 +152,7 @@ static void settle(GrammarReader *m, Range at) {
     for (int64_t i = 0; i < at.n; i++)
         for (int32_t c = m->place[i].cell; c && !moved[c]; c = m->cell[c].parent) moved[c] = 1;
     int64_t cells = 1;
-    for (int64_t c = 1; c < m->cells; c++) { /* a parent is before its children */
+    for (int64_t c = 1; c < m->cells; c++) { /* parents precede their children */
         if (!moved[c]) continue;
         m->cell[cells] = m->cell[c];
         m->cell[cells].parent = moved[m->cell[c].parent];
@@ -165,7 +165,7 @@ static void settle(GrammarReader *m, Range at) {
 
 /* ---- masks ---- */
 
-/* The places with their calls as numbers, which the caller frees. */
+/* Returns the places with their calls as an array of integers, which the caller frees. */
 static int32_t *key_of(const GrammarReader *m, Range at, int64_t *n) {
     int64_t length = 0;
     for (int64_t i = at.first; i < at.first + at.n; i++) length += 2 + m->cell[m->place[i].cell].depth;
@@ -179,18 +179,19 @@ static int32_t *key_of(const GrammarReader *m, Range at, int64_t *n) {
     return key;
 }
 
-/* Sets which tokens may follow the places `from`. Tokens with equal first bytes share the places after these. */
+/* Sets which tokens may follow the places `from`. Tokens that begin with the same bytes share the places after these
+ * bytes. */
 static void fill_mask(GrammarReader *m, Range from, bool *allowed) {
     const Vocabulary *v = m->vocabulary;
     const int64_t cells = m->cells, places = m->places;
     memset(allowed, 0, (size_t)v->size * sizeof *allowed);
     int64_t known =
-        0; /* number of first bytes of the row whose places are known; those after the last one are none */
+        0; /* number of the row's leading bytes whose places are known; the last one may lead to no place */
     m->at = mem_grow(m->at, 1, sizeof *m->at);
     m->at[0] = from;
     for (const VocabularyRow *r = v->row; r < v->row + v->n; r++) {
         known = smaller(known, r->common);
-        if (known && !m->at[known].n) continue; /* the same bytes have failed before */
+        if (known && !m->at[known].n) continue; /* these bytes have failed before */
         m->at = mem_grow(m->at, (size_t)r->text.n + 1, sizeof *m->at);
         m->places = m->at[known].first + m->at[known].n;
         if (!known) m->places = places, m->cells = cells;

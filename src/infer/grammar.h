@@ -1,6 +1,6 @@
-/* Texts that a request may generate, as an automaton over bytes whose rules may call each other, and the tokens that
- * may follow a text. Masks of tokens are computed from the bytes of the vocabulary and depend on nothing else, so that
- * all ranks compute the same. */
+/* Describes which text a request may generate, as an automaton over bytes whose rules can call each other, and computes
+ * which tokens may come next. Token masks depend only on the automaton, the text and the bytes in the vocabulary, so
+ * that all ranks compute the same masks. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,31 +8,32 @@
 #include "infer/vocabulary.h"
 
 typedef enum GrammarKind {
-    GRAMMAR_BYTE,   /* a byte from `low` to `high` leads to `next` */
-    GRAMMAR_TOKEN,  /* the token `other` leads to `next`, whatever its text is */
-    GRAMMAR_EITHER, /* is `next` and `other` */
-    GRAMMAR_CALL,   /* is `next`, whose GRAMMAR_RETURN leads to `other` */
-    GRAMMAR_RETURN, /* leads back to the last call or, without a call, ends the text */
+    GRAMMAR_BYTE,   /* matches a byte from `low` to `high`, then continues at `next` */
+    GRAMMAR_TOKEN,  /* matches the token `other`, whatever its bytes are, then continues at `next` */
+    GRAMMAR_EITHER, /* continues at both `next` and `other` */
+    GRAMMAR_CALL,   /* calls the rule at `next`; continues at `other` when that rule reaches GRAMMAR_RETURN */
+    GRAMMAR_RETURN, /* returns to the last call or, without a call, ends the text */
 } GrammarKind;
 
-/* A node of an automaton. `next` and `other` are indices of nodes. A cycle of nodes needs a byte or a token. */
+/* A node of an automaton. `next` and `other` are node indices. A cycle of nodes must contain a GRAMMAR_BYTE or a
+ * GRAMMAR_TOKEN. */
 typedef struct GrammarNode {
     uint8_t kind, low, high, unused;
     int32_t next, other;
 } GrammarNode;
 
 enum {
-    GRAMMAR_DEEPEST = 256, /* maximum number of calls that have not returned; a text cannot contain more */
-    GRAMMAR_WIDEST = 1024, /* maximum number of nodes in which a text may be; further ones are dropped */
+    GRAMMAR_DEEPEST = 256, /* maximum number of nested calls; text with more is not allowed */
+    GRAMMAR_WIDEST = 1024, /* maximum number of nodes that a text can be at; further nodes are dropped */
 };
 
-/* The nodes in which a text may be. */
+/* The nodes that a text can be at. */
 typedef struct GrammarReader GrammarReader;
 
-/* Begins at node 0. The nodes [n] are copied; the vocabulary must outlive the reader. */
+/* Creates a reader, which starts at node 0. Copies the n nodes; the vocabulary must outlive the reader. */
 GrammarReader *grammar_new(const GrammarNode *, int64_t n, const Vocabulary *);
 void grammar_free(GrammarReader *); /* NULL is fine */
-/* Computes what may follow the tokens [n]. The first `settled` of them, and those of earlier calls, do not change
- * later. Returns for each token of the vocabulary whether it may follow, [size], valid until the next call. Sets
- * *complete: whether the text may end. */
+/* Computes which tokens may follow tokens[n]. Later calls must pass the same first `settled` tokens. Returns whether
+ * each token in the vocabulary may follow, [size], valid until the next call. Sets *complete to whether the text may
+ * end. */
 const bool *grammar_next(GrammarReader *, const int32_t *tokens, int64_t n, int64_t settled, bool *complete);

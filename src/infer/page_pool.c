@@ -16,14 +16,14 @@ typedef struct Page {
     int32_t *tokens; /* [n], owned */
     char *salt;      /* [n_salt], owned */
     int64_t n, n_salt;
-    int64_t next;         /* next page in the same bucket of names */
+    int64_t next;         /* next page in the same bucket */
     int64_t older, newer; /* neighbours in the list of unused pages */
 } Page;
 
 /* Unused pages form a list, in the order in which they will be reused. */
 struct PagePool {
     Page *page;      /* [n] */
-    int64_t *bucket; /* [n]: first page of each hash */
+    int64_t *bucket; /* [n]: first page for each hash */
     int64_t n, unused, oldest, newest;
     uint64_t numbers;
 };

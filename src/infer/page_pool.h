@@ -1,7 +1,6 @@
-/* Decides which pages of a pool are in use. A full page can have a name, which consists of the tokens of its rows,
- * the name of the previous page, and a salt. Requests that begin with the same tokens then share pages. A named page
- * that no request uses keeps its rows until the pool needs the page. The page that was released first is reused
- * first.
+/* Decides which pages of a pool are in use. A full page can have a name, which consists of its rows' tokens, the
+ * previous page's name, and a salt. Requests that begin with the same tokens then share pages. A named page that no
+ * request uses keeps its rows until the pool needs the page. The page that was released first is reused first.
  *
  * Names are compared by their contents, not only by a hash, so that a collision cannot mix requests. */
 #pragma once
@@ -10,7 +9,7 @@
 #include <stdint.h>
 
 typedef struct PageName {
-    uint64_t before;       /* page_pool_name of the previous page, or 0 for the first page */
+    uint64_t before;       /* page_pool_name's result for the previous page, or 0 for the first page */
     const int32_t *tokens; /* [n] */
     int64_t n;
     const char *salt; /* [n_salt]: pages with different salts have different names */
@@ -22,7 +21,7 @@ typedef struct PagePool PagePool;
 PagePool *page_pool_new(int64_t n);
 void page_pool_free(PagePool *);
 int64_t page_pool_size(const PagePool *);
-/* Returns the number of pages that page_pool_take can take. */
+/* Returns how many pages page_pool_take can take. */
 int64_t page_pool_available(const PagePool *);
 /* Takes `count` pages without names. If fewer pages are available, returns false and takes none. */
 bool page_pool_take(PagePool *, int64_t count, int64_t *pages);
@@ -31,11 +30,12 @@ void page_pool_share(PagePool *, int64_t count, const int64_t *pages);
 /* Releases pages. Releasing a page more often than it was taken is a fault. */
 void page_pool_release(PagePool *, int64_t count, const int64_t *pages);
 
-/* Names a page that is in use, unless another page has this name. Returns a number for PageName.before, which is that
- * of the other page if there is one. Copies the tokens. */
+/* Names a page that is in use, unless another page has this name. Returns a number for PageName.before; if another page
+ * has this name, it is that page's number. Copies the tokens. */
 uint64_t page_pool_name(PagePool *, int64_t page, const PageName *);
-/* Takes the page that has a name and returns it, or -1 if there is none. *before becomes the page's number for
+/* Takes and returns the page that has this name, or returns -1 if there is none. Sets *before to the page's number for
  * PageName.before. */
 int64_t page_pool_find(PagePool *, const PageName *, uint64_t *before);
-/* Removes all names, because the rows no longer belong to the model's parameters. */
+/* Removes all names. The caller must call it when the model's parameters have changed, because the rows no longer match
+ * them. */
 void page_pool_forget(PagePool *);

@@ -1,5 +1,4 @@
-/* A pass of the model: writes the tokens of a step and the tables of their pages to the device, and runs the
- * forward. */
+/* Runs one pass of the model: writes a step's tokens and page tables to the device, and runs the forward pass. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,37 +25,37 @@ int64_t pass_spare_pages(const Model *m, const RunContext *c, int64_t page) {
     return pads(m, c) ? engine_pages(ranks_on(c, AXIS_TP), page) : device_has_graphs(c->device);
 }
 
-/* Tensor-parallel ranks route equal parts of the tokens to experts. A replica without requests needs a token to take
- * part in the pass of the others. */
+/* Tensor-parallel ranks each route an equal part of the tokens to experts. A replica without requests needs one token
+ * to take part in the other replicas' pass. */
 static int64_t padding(const Model *m, const RunContext *c, int64_t tokens) {
     if (!pads(m, c)) return 0;
     const int64_t tp = ranks_on(c, AXIS_TP), most = tokens ? tokens : 1;
     return (most + tp - 1) / tp * tp - tokens;
 }
 
-/* The integers of a pass: the fields of the batch, and tables of pages. The padding consists of tokens at position 0 of
- * one more request, which has the spare pages. */
+/* A pass's integers: the batch fields and the page tables. The padding consists of tokens at position 0 of an extra
+ * request, which uses the spare pages. */
 typedef struct Inputs {
     Batch batch;
     int64_t tokens, padding, chosen, requests, width, encoder_width; /* numbers; widths of the page tables */
-    bool graph; /* each token belongs to another request, numbers and widths are those of a PassGraph */
+    bool graph; /* each token belongs to a different request; numbers and widths fit a PassGraph */
 } Inputs;
 
 static int64_t most_tiles(const Inputs *in) { return in->requests + in->tokens / PAGED_TILE; }
 
-/* Whether the logits of row i of a share are needed. */
+/* Returns whether the logits of row i of a share are needed. */
 static bool is_chosen(const Engine *e, const Share *s, int64_t i) {
     return i >= s->wanted || reports(e, s->live, i);
 }
 
-/* The smallest of 1, 2, 3, 4, 6, 8, 12, 16, ... that is at least n. */
+/* Returns the smallest of 1, 2, 3, 4, 6, 8, 12, 16, ... that is at least n. */
 static int64_t class_of(int64_t n) {
     int64_t size = 1;
     while (size < n) size *= 2;
     return size >= 4 && size / 4 * 3 >= n ? size / 4 * 3 : size;
 }
 
-/* Whether the pass computes the next token of each of its requests, and can be a CUDA graph. */
+/* Returns whether each request in the pass gets one next token, so that the pass can be captured as a CUDA graph. */
 static bool fits_graph(const Engine *e, const Pass *p) {
     const RunContext *c = tape_context(p->tape);
     bool fits = !e->limits.no_graphs && device_has_graphs(c->device) && !c->comm && p->cache == &e->cache &&
@@ -82,7 +81,7 @@ static Inputs inputs_of(const Engine *e, const Pass *p) {
         in.graph ? class_of(in.tokens) - in.tokens : padding(p->model, tape_context(p->tape), in.tokens);
     in.tokens += in.padding, in.requests += in.padding > 0;
     if (in.graph) in.chosen = in.tokens, in.requests = in.tokens + 1;
-    while (in.graph && in.width & (in.width - 1)) in.width++; /* a power of two, for few graphs */
+    while (in.graph && in.width & (in.width - 1)) in.width++; /* a power of two, to limit the graphs */
     for (int f = 0; f < FIELDS; f++)
         if (!encoder && (field_info((FieldId)f)->extent == EXTENT_ENCODER || f == FIELD_encoder_lengths))
             fields &= ~(UINT32_C(1) << f);
@@ -113,7 +112,7 @@ static int64_t row_of(const PageList *l, int64_t i, int64_t page) {
 typedef struct Writer {
     Engine *e;
     const Pass *pass;
-    size_t at; /* in ids and host_ids */
+    size_t at; /* offset in ids and host_ids */
     Tensor tensor[10];
     int n;
 } Writer;
@@ -153,13 +152,13 @@ static void write_encoder(Writer *w, const Inputs *in, Pages *out) {
     free(x);
 }
 
-/* Appends the tiles of n tokens from `first` on, and returns the new number of tiles. */
+/* Appends the tiles for n tokens from `first` on, and returns the new number of tiles. */
 static int64_t add_tiles(int64_t *x, int64_t tiles, int64_t first, int64_t n) {
     for (int64_t i = 0; i < n; i += PAGED_TILE) x[tiles++] = first + i;
     return tiles;
 }
 
-/* The tiles of the pass, or NULL if each request has one token. */
+/* Writes the pass's tiles. Returns NULL if each request has one token. */
 static Tensor *write_tiles(Writer *w, const Inputs *in) {
     if (in->graph || in->tokens == in->requests) return NULL;
     int64_t *x = mem_zero((size_t)most_tiles(in), sizeof *x), tiles = 0, at = 0;
@@ -170,7 +169,7 @@ static Tensor *write_tiles(Writer *w, const Inputs *in) {
     return t;
 }
 
-/* Writes where the tokens' rows are, and which logits are needed. Returns how to choose from these. */
+/* Writes where the tokens' rows are, and which logits are needed. Returns how to choose from these logits. */
 static Tensor *write_pages(Writer *w, const Inputs *in, Feed *feed) {
     const Pass *p = w->pass;
     Pages *pages = &p->cache->positions;
@@ -208,7 +207,7 @@ static void set_types(const RunContext *c, Tensor field[FIELDS]) {
         field[f].spmd = spmd_with(0, AXIS_DP, SPMD_V);
 }
 
-/* The outputs [n, 1, h] of the stack before the pass's, at the rows of the pass. */
+/* Returns the outputs [n, 1, h] of the stack before the pass's stack, at the pass's rows. */
 static Tensor *read_outputs(const Pass *p) {
     Tensor *pool = tape_alloc(p->tape, sizeof *pool);
     *pool = tensor_make(p->before->data, (DType)p->before->dtype, 3,
@@ -217,11 +216,11 @@ static Tensor *read_outputs(const Pass *p) {
     return op_take_rows(p->tape, pool, p->cache->positions.row);
 }
 
-/* Provides memory for the integers of a pass, and for the tokens that it chooses. */
+/* Provides memory for a pass's integers, and for the tokens that it chooses. */
 static void make_room(Engine *e, size_t bytes) {
     Device *d = e->context->device;
     if (bytes <= e->ids_bytes) return;
-    pass_close(e); /* graphs have the old addresses */
+    pass_close(e); /* graphs contain the old addresses */
     e->ids = device_alloc(d, bytes, "the tokens of a pass");
     e->host_ids = device_host_alloc(d, bytes, "the tokens of a pass");
     e->ids_bytes = bytes;
@@ -261,7 +260,7 @@ static PassGraph *graph_of(Engine *e, const Inputs *in) {
     return &e->graph[e->n_graphs++];
 }
 
-/* Runs the forward, or replays its graph. */
+/* Runs the forward pass, or replays its graph. */
 static void run(Engine *e, const Inputs *in, Work *w) {
     if (!in->graph) {
         forward(w);

@@ -1,11 +1,11 @@
-/* Chooses the next token as vLLM does (v1/sample/sampler.py), whose steps include those of Megatron-LM
+/* Chooses the next token as vLLM does (v1/sample/sampler.py), whose steps include Megatron-LM's
  * (core/inference/text_generation_controllers):
  *
  *  - sampling_adjust: exclude tokens that are not allowed, or that would end a bad word; add the biases; then apply the
  *    penalties for tokens that the text has;
  *  - divide the logits by the temperature;
- *  - keep the tokens whose probability is at least min_p times that of the likeliest;
- *  - keep the top k tokens and ties with the k-th;
+ *  - keep the tokens whose probability is at least min_p times the highest;
+ *  - keep the top k tokens and all tokens that tie with the k-th;
  *  - keep the nucleus: the first token, and each token for which the probabilities of all likelier tokens sum to at
  *    most p;
  *  - draw from the remaining tokens. */
@@ -26,14 +26,14 @@ typedef struct Sampling {
     int64_t top_k;       /* 0: off; 1: greedy */
     double top_p, min_p; /* 0: off */
     double presence,
-        frequency;     /* subtracted for each new token that the text has, once and for each time; 0: off */
-    double repetition; /* for tokens of the prompt too: divides positive logits, multiplies others; 0: off */
+        frequency;         /* subtracted from tokens already generated: once, and per occurrence; 0: off */
+    double repetition;     /* also for prompt tokens: divides positive logits, multiplies others; 0: off */
     const TokenBias *bias; /* [n_bias] */
     int64_t n_bias;
     const int32_t *allowed; /* [n_allowed] the only tokens that may be chosen; n_allowed 0: all tokens */
     int64_t n_allowed;
-    /* [n_bad] sequences of tokens that must not be new tokens: the length of the first one, its tokens, the length of the
-     * next one, ... */
+    /* [n_bad] token sequences that must not be generated: the first sequence's length and tokens, then the next
+     * sequence's, ... */
     const int32_t *bad;
     int64_t n_bad;
 } Sampling;
@@ -42,13 +42,13 @@ typedef struct Sampling {
 void sampling_copy(Sampling *);
 void sampling_free(Sampling *);
 
-/* Whether sampling_adjust may change logits. */
+/* Returns whether sampling_adjust can change logits. */
 bool sampling_adjusts(const Sampling *);
-/* Adds what depends on the tokens of the text [n], whose first n_prompt are those of the prompt. All ids are in the
- * vocabulary. */
+/* Applies the adjustments that depend on the text's n tokens, the first n_prompt of which are the prompt. All ids must
+ * be in the vocabulary. */
 void sampling_adjust(const Sampling *, const int32_t *tokens, int64_t n, int64_t n_prompt, double *logits,
                      int64_t vocab);
-/* The parameters of a choice without sampling_adjust. `uniform` in (0, 1) selects the token. */
+/* Returns the parameters for a choice without sampling_adjust. `uniform` in (0, 1) selects the token. */
 ChoiceRow sampling_row(const Sampling *, double uniform);
 /* Chooses from logits [vocab] with sampling_row. */
 int64_t sampling_choose(const Sampling *, const double *logits, int64_t vocab, double uniform);

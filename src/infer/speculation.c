@@ -1,14 +1,14 @@
-/* Speculation: drafts of the next tokens of requests, which the next pass checks.
+/* Speculation: drafts requests' next tokens, which the next pass checks.
  *
- * Drafts are computed in rounds. With MTP layers, round k runs the stack of depth k. Its row i is a function of the
- * tokens up to i + k and of the output of the previous stack at row i. These outputs are kept in pages, so the stack
- * can run separately from the model. With a draft model, round 1 computes the tokens that this model has not read,
- * and each later round reads a draft. Rows of drafts have the places of the model's rows, so a request has one list
- * of pages, and requests that share pages share these rows.
+ * Drafts are computed in rounds. With MTP layers, round k runs the stack at depth k. Its row i depends on the tokens up
+ * to i + k and on the previous stack's output at row i. These outputs are stored in pages, so the stack can run
+ * separately from the model. With a draft model, round 1 computes the tokens that this model has not read, and each
+ * later round reads a draft. Draft rows have the same pages and positions as the model's rows, so a request needs only
+ * one page list, and requests that share pages also share draft rows.
  *
  * Megatron-LM core/inference/text_generation_controllers/text_generation_controller.py also keeps a draft if it equals
- * the token that the model chooses. In this file, a draft is also chosen with the random number of its position, so
- * that a draft with equal probabilities is always kept. */
+ * the token that the model chooses. Here, a draft is itself chosen with its position's random number, so that a draft
+ * is always kept if its probabilities equal the model's. */
 #include <stdlib.h>
 
 #include "base/fault.h"
@@ -27,7 +27,7 @@ int64_t speculation_most(const Engine *e, const Live *live) {
 
 /* ---- pages ---- */
 
-/* Returns the number of leading rows that later tokens do not change. */
+/* Returns how many leading rows later tokens cannot change. */
 static int64_t final_rows(const Engine *e, int64_t drafted) {
     return spec(e)->model ? drafted : larger(0, drafted - spec(e)->tokens);
 }
@@ -45,8 +45,8 @@ void speculation_share(const Engine *e, Live *live, int64_t page) {
 
 /* ---- rounds ---- */
 
-/* Returns the rows of a request in a round; n <= 0 means no rows. Only the last row produces a draft, if all tokens
- * have been read. */
+/* Returns a request's rows in a round; n <= 0 means no rows. Only the last row produces a draft, if all tokens have
+ * been read. */
 static Share share_of(const Engine *e, Live *live, int64_t round) {
     const bool complete = live->drafting == live->n;
     int64_t first = live->drafted, end = live->drafting;
@@ -64,7 +64,7 @@ static void take_drafts(Engine *e, const Pass *p, Tensor logits, int64_t round) 
         const int64_t index = s->live->n + round - 1;
         const Chosen *made = &e->choice[at];
         if (!choice_is_made(s->live, index)) choice_read_row(e, &logits, at);
-        /* if logits are not finite or no token is allowed, any draft will do: the model decides */
+        /* if logits are not finite or no token is allowed, any draft will do, because the model decides */
         s->live->tokens[index] =
             made->token < 0 ? 0 : (int32_t)larger(0, choice_token(e, s->live, index, made));
         at++;
@@ -102,7 +102,7 @@ void speculation_draft(Engine *e) {
         if (!live->drafts) continue;
         mark_pages(e, live, live->drafting);
         live->drafted = live->drafting;
-        /* the remaining rows are computed in the next steps */
+        /* the next steps compute the remaining rows */
         if (live->drafted < live->n) s->n -= live->drafts, live->drafts = 0;
         e->drafts += live->drafts;
     }

@@ -1,5 +1,5 @@
-/* The bytes of the tokens of a vocabulary, in the order in which a search with common beginnings reads them. It never
- * changes, so any number of threads may use it. */
+/* The bytes of a vocabulary's tokens, sorted so that a search reads tokens with common prefixes consecutively. A
+ * Vocabulary never changes, so any number of threads may use it. */
 #pragma once
 
 #include <stddef.h>
@@ -13,18 +13,18 @@ typedef struct TokenText {
 typedef struct VocabularyRow {
     TokenText text;
     int32_t id;
-    int32_t common; /* number of first bytes that are those of the row before */
+    int32_t common; /* how many leading bytes equal the previous row's */
 } VocabularyRow;
 
-/* The tokens with a text, in the order of their bytes. */
+/* The tokens that have text, sorted by their bytes. */
 typedef struct Vocabulary {
     VocabularyRow *row; /* [n] */
     int64_t n;
-    TokenText *text; /* [size] of each id */
+    TokenText *text; /* [size]: the text of each id */
     int64_t size;
     char *bytes;
 } Vocabulary;
 
-/* Copies the texts of the tokens 0, 1, ..., size - 1. */
+/* Copies the text of tokens 0, 1, ..., size - 1. */
 Vocabulary *vocabulary_new(const TokenText *, int64_t size);
 void vocabulary_free(Vocabulary *); /* NULL is fine */

@@ -42,7 +42,7 @@ static const Arg TRAIN_ROWS[] = {
     ARG_ROW(BenchTrain, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
-enum { MOST_STEPS = 1000000 }; /* a limit on memory, because each step has a row */
+enum { MOST_STEPS = 1000000 }; /* limits memory, because each step takes a row */
 
 static void use_train(Config *c, BenchTrain *o, Args *args) {
     args_use(args, ARG_TABLE(TRAIN_ROWS, o));
@@ -192,7 +192,7 @@ static int bench_infer_command(int argc, char **argv) {
 
 typedef struct ScalingWords {
     BenchScaling bench;
-    Config *point; /* [bench.points], the options of each run */
+    Config *point; /* [bench.points], the options for each run */
     bool weak;
     int64_t least;
 } ScalingWords;
@@ -251,8 +251,8 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     }
 }
 
-/* Checks the options of each run against the rules. Stops after the first run with problems, because later
- * runs would repeat them. Options without effect are reported only for the largest run. */
+/* Checks the options for each run against the rules. Stops after the first run with problems, because later runs would
+ * report the same problems. Options without effect are reported only for the largest run. */
 static void check_points(const Config *c, ScalingWords *w, Args *args) {
     const BenchScaling *o = &w->bench;
     const int64_t problems = args->num_problems;
@@ -269,7 +269,7 @@ static void check_points(const Config *c, ScalingWords *w, Args *args) {
     }
 }
 
-/* Checks that each run can start before the first measurement. */
+/* Checks, before the first measurement, that each run can start. */
 static Err check_runs(Setup *s, const ScalingWords *w) {
     const Config *c = &w->point[0];
     if (c->nccl_library) ERR_RETURN(comm_check_library(c->nccl_library, c->device == ON_CUDA));
@@ -329,7 +329,7 @@ static int bench_scaling_command(int argc, char **argv) {
 
 static const char *const DEVICES[] = {"cpu", "cuda", NULL};
 
-enum { MOST_THREADS = 4096 }; /* limit of --cpu-threads */
+enum { MOST_THREADS = 4096 }; /* limit for --cpu-threads */
 
 typedef struct OpsOptions {
     BenchOps ops;

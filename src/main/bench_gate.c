@@ -71,16 +71,16 @@ static Err report_gate(const Gate *g, const char *json, ErrCode *status) {
     return e;
 }
 
-/* Reads the baseline, and compares the recorded properties of its run with those of this run. Only rank 0 calls this
- * function. */
+/* Reads the baseline, and compares the properties recorded in it with the properties of this run. Only rank 0 calls
+ * this function. */
 static Err check_facts(void *gate, const json_t *facts) {
     Gate *g = gate;
     ERR_RETURN(gate_open_baseline(g));
     return gate_check_facts(g, facts);
 }
 
-/* Runs the benchmark and judges its result. Sets *verdict to whether this process has the verdict. Only the process
- * of rank 0 has it. */
+/* Runs the benchmark and judges its result. Sets *verdict to whether this process knows the verdict, which only rank
+ * 0's process does. */
 static Err run_gate(const Bench *b, Gate *g, bool *verdict) {
     json_t *result = NULL;
     Str notes = {0};

@@ -12,7 +12,7 @@ typedef struct GateWords {
 
 enum { GATE_OPTIONS = 5 };
 
-/* The arguments of the gate, and the table of their options. */
+/* The gate's arguments, and the table of their options. */
 typedef struct GateArgs {
     GateWords words;
     unsigned char given[GATE_OPTIONS];
@@ -21,15 +21,15 @@ typedef struct GateArgs {
 
 void bench_use_gate(GateArgs *, Args *);
 void bench_check_gate(GateArgs *, Args *);
-/* Reports a problem for each output that is the same file as another output, an input, or a file of --config.
- * GateWords may be NULL. */
+/* Reports a problem for each output that is the same file as another output, an input, or a --config file. GateWords
+ * may be NULL. */
 void bench_refuse_same_files(Args *, const char *json, const GateWords *);
 
 /* A benchmark and its arguments. */
 typedef struct Bench {
     const char *name, *json;
     char **argv;
-    /* an additional option for runs of which only the times are needed, or NULL if there is none */
+    /* an additional option for runs that are needed only for their times, or NULL if there is none */
     const char *more;
     Err (*measure)(void *arg, const BenchGuard *guard, json_t **result);
     void *arg;

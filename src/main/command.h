@@ -1,4 +1,4 @@
-/* The commands of the program. Each command has a file, which only parses arguments and calls the modules. */
+/* The program's commands. Each command has its file, which only parses arguments and calls modules. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -7,7 +7,7 @@
 #include "data/masking.h"
 #include "tokenizer/tokenizer.h"
 
-/* COMMAND(name, whether it runs on several processes, "description");
+/* COMMAND(name, whether it can run in several processes, "description");
  * NAMED_COMMAND(function, "name", ...) for a name that is not an identifier */
 #define COMMANDS                                                                                             \
     COMMAND(pretrain, true, "train a model, from scratch or from a checkpoint")                              \
@@ -43,41 +43,40 @@ COMMANDS
 /* The maximum measurement time, in seconds, that an option may set. */
 enum { COMMAND_MOST_S = 1000000 };
 
-/* Prints the help, notes or problems that a parse has produced. If the result is false, the command must return
+/* Prints the help, notes or problems that parsing has produced. If the result is false, the command must return
  * *status. */
 bool command_ready(const Args *, Err, int *status);
-/* Runs a command after parsing: calls command_ready, then run(arg), and prints the error of run. Frees the
- * Args, and returns the exit status. */
+/* Runs a command after parsing: calls command_ready, then run(arg), and prints run's error. Frees the Args, and returns
+ * the exit status. */
 typedef Err CommandRun(void *arg);
 int command_finish(Args *, Err, CommandRun *, void *arg);
-/* Prints an error message, and returns its exit status. */
+/* Prints an error's message, and returns the exit status for this error. */
 int command_fail(Err);
 
-/* A file that an option names. Its path is NULL if the option is not given. */
+/* A file that an option names. The path is NULL if the option is not given. */
 typedef struct NamedFile {
     const char *option, *path;
 } NamedFile;
-/* Reports a problem for each output that is the same file as another output, an input, or a file of
- * --config. */
+/* Reports a problem for each output that is the same file as another output, an input, or a --config file. */
 void command_refuse_same_files(Args *, const NamedFile *outputs, int num_outputs, const NamedFile *inputs,
                                int num_inputs);
 
-/* Writes a report, or does nothing if the path is NULL. If it cannot be written, the error is ERR_INFRA,
- * because the results are still valid. */
+/* Writes a report, or does nothing if the path is NULL. If the report cannot be written, returns ERR_INFRA, because the
+ * results are still valid. */
 Err command_write_report(const char *path, const Str *);
 
-/* The option --input-encoding of the commands that read texts: its help text, and a check that reports an unknown
+/* The option --input-encoding for commands that read text: its help text, and a check that reports an unknown
  * encoding. */
 #define COMMAND_INPUT_ENCODING "Encoding of the input: latin1, cp1252, utf-16 or another that iconv knows."
 void command_check_encoding(Args *, const char *encoding);
 
-/* The option --input-format of the commands that read texts: its help text, and its values in the order of
+/* The option --input-format for commands that read text: its help text, and its values in the order of
  * PreprocessInput. */
 #define COMMAND_INPUT_FORMAT                                                                                 \
     "jsonl: one object per line; text: one document per file; paragraphs: one per block of lines."
 extern const char *const command_input_formats[];
 
-/* The options of a model, and its tokenizer. All memory except the tokenizer's belongs to the arena. */
+/* A model's options and tokenizer. All memory except the tokenizer's belongs to the arena. */
 typedef struct Setup {
     Arena *arena;
     Config config;
@@ -87,34 +86,34 @@ typedef struct Setup {
 Err setup_finish(Setup *);
 /* Like setup_finish, for a command that needs a tokenizer. */
 Err setup_finish_for_text(Setup *);
-/* Returns an error if --hf-model-type names a type that does not fit the model. Call this function after the classes
- * of a task are known. */
+/* Returns an error if --hf-model-type names a type that does not fit the model. Call this function once the task's
+ * classes are known. */
 Err setup_check_type(const Setup *);
 /* Sets the special tokens for masked language modelling. If the tokenizer has no mask token, mock data uses the last
- * ids of the vocabulary. */
+ * ids in the vocabulary. */
 Err setup_mask_tokens(const Setup *, MaskTokens *out);
-/* Sets the tokens of --fim-data. Returns an error that names the tokens that the tokenizer lacks. */
+/* Sets the special tokens that --fim-data needs. Returns an error that names those that the tokenizer lacks. */
 Err setup_fim_tokens(const Setup *, FimTokens *out);
-/* The functions PreprocessEncode and FimDecode for a Tokenizer. Datasets must not depend on tokenizers, so they call
- * these functions. */
+/* PreprocessEncode and FimDecode for a Tokenizer. Datasets must not depend on tokenizers, so they call these functions
+ * through pointers. */
 Err setup_encode(void *tokenizer, const char *text, size_t n, int32_t **ids, size_t *count);
 Err setup_decode(void *tokenizer, const int32_t *ids, size_t n, char **text, size_t *bytes);
 void setup_free(Setup *);
 /* Opens the tokenizer that the options describe. Sets *out to NULL if they describe no tokenizer. */
 Err setup_tokenizer(const Config *, Tokenizer **out);
-/* Like setup_tokenizer, for the export of a model of type `model_type`. If transformers would read the tokenizer's
- * files as a different tokenizer, sets *json to the text of a tokenizer.json to export instead, which the caller
- * frees (TokenizerConfig.export_json). */
+/* Like setup_tokenizer, for exporting a model of type `model_type`. If transformers would read the tokenizer's
+ * files as a different tokenizer, sets *json to the text of a tokenizer.json to export instead, which the caller frees
+ * (TokenizerConfig.export_json). */
 Err setup_tokenizer_export(const Config *, const char *model_type, Tokenizer **out, char **json);
-/* Functions for commands that only tokenize. setup_check_tokenizer reports missing options of a tokenizer.
+/* Functions for commands that only tokenize. setup_check_tokenizer reports missing tokenizer options.
  * setup_tokenizer_alone opens the tokenizer, and prints a note if --vocab-size has no effect. */
 void setup_check_tokenizer(const Config *, Args *);
 Err setup_tokenizer_alone(const Config *, Tokenizer **out);
-/* Opens the checkpoint of step `ckpt_step` in the folder `path`, or the newest checkpoint if the step is not set.
- * `path` may also be the folder of one checkpoint. */
+/* Opens the checkpoint for step `ckpt_step` in the folder `path`, or the newest checkpoint if the step is not set.
+ * `path` may also be a checkpoint's own folder. */
 Err setup_checkpoint(const char *path, int64_t ckpt_step, Ckpt **out);
 /* Sets *ends to the ids that end a text, which the caller frees. The ids of an imported checkpoint (ckpt/hf/tokens.h)
- * take precedence over those of the tokenizer. */
+ * take precedence over the tokenizer's ids. */
 void setup_ends(const Setup *, const json_t *ids, int64_t **ends, int64_t *n);
-/* Makes the paths of the tokenizer's files absolute, so that a checkpoint can store them. */
+/* Makes the tokenizer's file paths absolute, so that a checkpoint can store them. */
 void setup_absolute_paths(Config *, Arena *);

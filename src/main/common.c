@@ -17,9 +17,9 @@ static void print_error(const char *sentence, const char *more) {
     if (*sentence) fprintf(stderr, "isotron: %s\n%s", sentence, more);
 }
 
-/* Prints an error on process 0, and returns the exit status. With MPI, the other processes wait a few seconds
- * for the launcher, which kills them when process 0 ends. With TCP, the other processes report their failure
- * to process 0. A process that was not killed, or that cannot reach process 0, prints its error itself. */
+/* Prints an error on process 0, and returns the exit status. With MPI, the other processes wait a few seconds for the
+ * launcher to kill them, which it does when process 0 ends. With TCP, the other processes report their failure to
+ * process 0. A process that was not killed, or that cannot reach process 0, prints its error itself. */
 static int say(Err e, const char *more) {
     enum { PATIENCE_S = 3 };
     const CommOptions options = {.meet_s = PATIENCE_S, .build = isotron_commit()};
@@ -95,8 +95,8 @@ void command_check_encoding(Args *args, const char *encoding) {
     if (e.code) args_problem(args, "%s.", e.msg);
 }
 
-/* Makes a path absolute, because a checkpoint stores the path, and a process in another working directory may load
- * the checkpoint. */
+/* Makes a path absolute, because a checkpoint stores it, and a process in another working directory may load the
+ * checkpoint. */
 static void absolute(const char **path, Arena *arena) {
     char *full = *path ? realpath(*path, NULL) : NULL;
     if (full) *path = arena_printf(arena, "%s", full);
@@ -109,8 +109,8 @@ void setup_absolute_paths(Config *c, Arena *arena) {
     absolute(&c->merge_file, arena);
 }
 
-/* Lists the special tokens of the options, followed by <extra_id_0>, <extra_id_1>, ... The caller frees the
- * list and its last `extra` texts. */
+/* Lists the special tokens that the options set, followed by <extra_id_0>, <extra_id_1>, ... The caller frees the list
+ * and its last `extra` texts. */
 static const char **extra_tokens(const Config *c, int64_t extra) {
     const int64_t given = c->tokenizer_special_tokens.count;
     const char **list = mem_zero((size_t)(given + extra) + 1, sizeof *list);
@@ -167,7 +167,7 @@ void setup_check_tokenizer(const Config *c, Args *args) {
         args_problem(args, "The text needs a tokenizer: set --tokenizer-type.");
 }
 
-/* Returns whether --vocab-size defines the vocabulary of this type, or a part of it. */
+/* Returns whether --vocab-size defines the vocabulary, or part of it, for this tokenizer type. */
 static bool reads_vocab_size(const char *type) {
     return !strcmp(type, "NullTokenizer") || !strcmp(type, "ByteLevelTokenizer") ||
            !strcmp(type, "TikTokenizer");
@@ -199,7 +199,7 @@ Err setup_finish(Setup *s) {
                         s->config.tokenizer_model ? quote(s->config.tokenizer_model).s : "",
                         tokenizer_vocab_size(s->tokenizer), (long long)s->config.derived.vocab_size);
     if (s->config.derived.padded_vocab_size <
-        /* The size of the tokenizer is known only here. The rules check --vocab-size. */
+        /* The tokenizer's vocabulary size is known only here. The rules check only --vocab-size. */
         s->config.derived.vocab_size)
         return err_user("--padded-vocab-size %lld is less than the %lld ids of the %s: raise or remove it",
                         (long long)s->config.derived.padded_vocab_size,

@@ -51,7 +51,7 @@ typedef struct Job {
     Setup setup;
     Options options;
     Args args;
-    HfModelType type; /* model type of the imported config.json */
+    HfModelType type; /* model type in the imported config.json */
 } Job;
 
 static const char USAGE[] =
@@ -65,8 +65,7 @@ static void begin(Job *j) {
     args_use(&j->args, config_table(&j->setup.config, USE_CONVERT));
 }
 
-/* Creates the model that the options describe, and allocates its memory. free_model frees the model and its
- * device. */
+/* Creates the model that the options describe, and allocates its memory. free_model frees the model and its device. */
 static Model *new_model(Setup *s, int64_t vocab_size, DType storage) {
     config_finish(&s->config, s->arena, vocab_size);
     Model *m = model_new(&s->config, NULL);
@@ -82,7 +81,7 @@ static void free_model(Model *m) {
 
 /* ---- comparison with transformers ---- */
 
-/* Compares the model with the reference of --check. Returns an error if they differ. */
+/* Compares the model with the reference that --check names. Returns an error if they differ. */
 static Err convert_check(const Job *j, const Model *m) {
     if (!j->options.check) return ERR_OK;
     Reference r;
@@ -118,8 +117,8 @@ static Err save(const Job *j, const Model *m, json_t *tokens) {
     return e;
 }
 
-/* Returns an error if the import would be written into the folder of a training run. The import has step 0, but
- * --load of this folder would then read it as the newest checkpoint. Only another import may be overwritten. */
+/* Returns an error if the import would be written into the folder of a training run. The import has step 0, but --load
+ * would then read it as the folder's newest checkpoint. Only another import may be overwritten. */
 static Err check_save_folder(const char *dir, bool overwrite) {
     int64_t *all, n;
     Err e = ckpt_list(dir, &all, &n);
@@ -136,7 +135,7 @@ static Err check_save_folder(const char *dir, bool overwrite) {
     return e;
 }
 
-/* Reads the weights of an import, and initialises heads that the file lacks. */
+/* Reads an import's weights, and initialises heads that the file lacks. */
 static Err read_weights(const Job *j, const Safetensors *file, const Model *m) {
     const HfSource source = {HF_TYPE[j->type].family, j->options.init_missing_heads};
     const long long seed = (long long)j->setup.config.seed;
@@ -195,8 +194,8 @@ static Err import_model(Job *j, const Ckpt *none) {
     return e;
 }
 
-/* Adds the options of the folder's tokenizer, if its type is supported. A path may contain any byte, so the options
- * are added as words of a command line instead of text of a file. */
+/* Adds the options for the folder's tokenizer, if its type is supported. A path can contain any byte, so the options
+ * are added as command-line words instead of text in a file. */
 static void add_tokenizer(Args *args, Arena *arena, const char *dir) {
     char type[] = "--tokenizer-type=HuggingFaceTokenizer", *path = tokenizer_find_vocabulary(dir);
     if (path) args_line(args, 2, (char *[]){type, arena_printf(arena, "--tokenizer-model=%s", path)});
@@ -232,7 +231,7 @@ static Err check_hf_folder(const char *dir, Arena *arena) {
     return ERR_OK;
 }
 
-/* Reads the options of config.json, which the command line may override. */
+/* Reads the options from config.json, which the command line may override. */
 static Err read_hf_options(Job *j, int argc, char **argv) {
     const char *dir = j->options.from_hf; /* saved, because the options are parsed again below */
     char *path = arena_printf(j->setup.arena, "%s/config.json", dir);
@@ -241,7 +240,7 @@ static Err read_hf_options(Job *j, int argc, char **argv) {
     if (!e.code) e = hf_config_import(path, &conf);
     if (!e.code) {
         const Config *c = &j->setup.config;
-        Config alone = {0}; /* only the options of config.json */
+        Config alone = {0}; /* only the options from config.json */
         const Err of_file = hf_config_parse(path, &conf, j->setup.arena, &alone);
         j->type = alone.hf_model_type;
         args_free(&j->args);
@@ -356,8 +355,8 @@ static void take_id(json_t *from, const char *key, int64_t id) {
 }
 
 /* Adds the token ids that the import stored in the checkpoint, then the tokenizer's ids, and the tokenizer's files.
- * If only the checkpoint names the tokenizer, a missing file causes a note instead of an error, because the file may
- * be on another machine. */
+ * If only the checkpoint names the tokenizer, a missing file causes a note instead of an error, because the file may be
+ * on another machine. */
 static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, Str *notes) {
     const Config *c = &j->setup.config;
     const int64_t vocab_size = j->setup.config.derived.vocab_size;

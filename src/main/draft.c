@@ -6,8 +6,7 @@
 #include "base/mem.h"
 #include "run/source.h"
 
-/* Parses the options of the checkpoint. Options of the machine, the layout and the precision are copied from the
- * run. */
+/* Parses the checkpoint's options. Copies the options for machine, layout and precision from the run. */
 static Err parse(const Config *c, Setup *draft, Args *args) {
     char *words[] = {"--load", (char *)c->speculative_model};
     json_t *own = source_options(c, CLASS_NUMERIC | CLASS_LAYOUT);
@@ -23,7 +22,7 @@ static Err parse(const Config *c, Setup *draft, Args *args) {
     return e.code ? e : setup_finish(draft);
 }
 
-/* Returns the spelling of a token or, if the vocabulary has none, its bytes. The caller frees it. */
+/* Returns a token's spelling or, if the vocabulary has none, its bytes. The caller frees the result. */
 static char *spelling(const Tokenizer *t, int32_t id, size_t *n) {
     const char *text = tokenizer_token_text(t, id, n);
     char *bytes = NULL;

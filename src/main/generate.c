@@ -18,8 +18,8 @@
 
 /* ---- the first and the last token ---- */
 
-/* Sets the first token of a T5 decoder. It is the token of an imported checkpoint or, if there is none, the token
- * with which the T5 dataset begins. */
+/* Sets a T5 decoder's first token. It is the token that an imported checkpoint names or, if there is none, the first
+ * token of the T5 dataset's samples. */
 static Err find_start(GenerateJob *j, const json_t *ids) {
     const json_t *known = json_object_get(ids, "decoder_start_token_id");
     if (!known && generate_is_hf_t5(j)) known = json_object_get(ids, "pad_token_id");
@@ -49,7 +49,7 @@ static Err find_tokens(GenerateJob *j) {
 
 /* ---- a run ---- */
 
-/* The state of a run on one rank. */
+/* A run's state on one rank. */
 typedef struct Run {
     const GenerateJob *job;
     Speculation speculation;
@@ -110,7 +110,7 @@ static void free_samples(const GenerateJob *j, Generated *out) {
     free(out);
 }
 
-/* Checks that a repeated run has generated the tokens of the first run. */
+/* Checks that a repeated run has generated the same tokens as the first run. */
 static Err compare(const GenerateJob *j, const Generated *first, const Generated *again, int64_t repeat) {
     for (int64_t i = 0; i < j->n && first; i++)
         if (first[i].n != again[i].n ||
@@ -168,7 +168,7 @@ static Err report(const GenerateJob *j, const GenerateResults *r) {
     return ERR_OK;
 }
 
-/* Continues the prompts on one rank. The first rank prints the result. */
+/* Continues the prompts on one rank. The first rank prints the results. */
 static Err continue_prompts(const GenerateJob *j, const ModelRun *r, Comm *comm) {
     const Config *c = &j->setup.config;
     ModelRun draft;

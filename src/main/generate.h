@@ -1,4 +1,4 @@
-/* The parts of the command `generate`: prompts, output and conversations. */
+/* The parts of the `generate` command: prompts, output and conversations. */
 #pragma once
 
 #include "chat/chat.h"
@@ -12,20 +12,20 @@ typedef struct GenerateJob {
     char **texts;     /* [n] */
     int64_t *lengths; /* [n], the number of tokens to generate for each prompt */
     int64_t n;
-    int64_t *ends, n_ends, start; /* these members are explained in GenerateOptions */
+    int64_t *ends, n_ends, start; /* GenerateOptions explains these members */
     Chat *chat;                   /* NULL without --interactive */
 } GenerateJob;
 
-/* The results of --inference-repeat-n runs. `out` and `counts` are results of the last run. */
+/* The results of --inference-repeat-n runs. `out` and `counts` come from the last run. */
 typedef struct GenerateResults {
     Generated *out; /* [n], the samples of the last run */
-    double *rates;  /* [n_rates], tokens per second of each run */
+    double *rates;  /* [n_rates], each run's tokens per second */
     int64_t n_rates;
     EngineCounts counts;
-    int64_t most_bytes; /* maximum number of bytes that a rank has allocated on its device */
+    int64_t most_bytes; /* most bytes that any rank has allocated on its device */
 } GenerateResults;
 
-/* The output of a T5 does not contain the prompt, because the decoder generates only the answer. */
+/* T5's output does not contain the prompt, because the decoder generates only the answer. */
 static inline bool generate_is_t5(const GenerateJob *j) { return j->setup.config.model == MODEL_t5; }
 static inline bool generate_is_hf_t5(const GenerateJob *j) {
     const HfModelType type = j->setup.config.hf_model_type;
@@ -39,7 +39,7 @@ static inline Sampling generate_sampling(const GenerateJob *j) {
 
 /* ---- prompts (generate_prompts.c) ---- */
 
-/* Reads and tokenizes the prompts of --prompt, --prompts-file or --prompt-file. */
+/* Reads and tokenizes the prompts given by --prompt, --prompts-file or --prompt-file. */
 Err generate_read_prompts(GenerateJob *);
 
 /* ---- output (generate_output.c) ---- */
@@ -62,11 +62,11 @@ GenerateStream *generate_stream_new(const GenerateJob *, const Generated *out);
 void generate_stream_print(GenerateStream *);
 void generate_stream_free(GenerateStream *); /* NULL is fine */
 
-/* Writes the file --output-path, with the keys of Megatron-LM's inference scripts. */
+/* Writes the --output-path file, with the same keys as Megatron-LM's inference scripts. */
 Err generate_write_json(const GenerateJob *, const GenerateResults *);
 
 /* ---- conversations (generate_chat.c) ---- */
 
-/* Answers lines of standard input with the chat template until the end of the input or a line /exit. All ranks must
+/* Answers each line of standard input, using the chat template, until the input ends or a line is /exit. All ranks must
  * call this function. */
 Err generate_chat(const GenerateJob *, const ModelRun *, Comm *);

@@ -11,9 +11,9 @@
 #include "main/pools.h"
 #include "server/text.h"
 
-enum { PATIENCE_S = 365 * 24 * 3600 /* a user may need this time for the next message */ };
+enum { PATIENCE_S = 365 * 24 * 3600 /* a user may take this long to write the next message */ };
 
-/* The state of the conversation on rank 0. */
+/* The conversation's state on rank 0. */
 typedef struct Talk {
     const GenerateJob *job;
     Fleet *fleet;
@@ -27,7 +27,7 @@ typedef struct Talk {
 
 /* ---- reading ---- */
 
-/* Reads a line of standard input without its newline. Returns false at the end. */
+/* Reads a line from standard input, without its newline. Returns false at the end. */
 static bool read_line(Str *line) {
     char *text = NULL;
     size_t size = 0;
@@ -55,7 +55,7 @@ static void take_event(void *arg, const EngineEvent *event) {
     if (event->kind == EVENT_TOKEN && t->text.stopped) fleet_abort(t->fleet, event->id);
 }
 
-/* Tokenizes the conversation as the prompt of the next answer. */
+/* Tokenizes the conversation as the prompt for the next answer. */
 static Err encode(const Talk *t, int32_t **ids, int64_t *n) {
     const ChatRequest request = {.messages = t->messages, .add_generation_prompt = true};
     const time_t seconds = time(NULL);
@@ -151,8 +151,8 @@ static void converse(Talk *t) {
     str_free(&line);
 }
 
-/* Opens the engine. It has pages for the entire context, or the number of pages that fit into its memory. Sets
- * *tokens to the number of tokens for which there are pages. */
+/* Opens the engine. Its pool has pages for the entire context, or as many as fit into memory. Sets *tokens to the
+ * number of tokens for which there are pages. */
 static Err open_fleet(const Config *c, const ModelRun *run, int64_t *tokens, Fleet **out) {
     const Model *m = run->model;
     EngineLimits limits = {.page = ENGINE_PAGE,

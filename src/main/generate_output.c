@@ -67,7 +67,7 @@ struct GenerateStream {
     const Generated *out; /* [job->n] */
     StopList stops;
     TextStream text;
-    /* the sample that is being printed, and the number of its tokens that `text` has */
+    /* the sample that is being printed, and how many of its tokens `text` has received */
     int64_t sample, pushed;
     bool begun;
 };
@@ -93,7 +93,7 @@ static void begin(GenerateStream *s, const Generated *g) {
     s->begun = true, s->pushed = g->n_prompt;
 }
 
-/* Prints the new tokens of a sample. Returns whether the sample has ended. */
+/* Prints a sample's new tokens. Returns whether the sample has ended. */
 static bool print_new(GenerateStream *s, const Generated *g) {
     Str out = {0};
     if (!s->begun) begin(s, g);
@@ -123,15 +123,15 @@ static json_t *text_json(const char *text, size_t bytes) {
     return json;
 }
 
-/* Returns the values of tokens [first, end). */
+/* Returns the log-probabilities of tokens [first, end). */
 static json_t *logprobs_json(const Generated *g, int64_t first, int64_t end) {
     json_t *list = json_array();
     for (int64_t i = first; i < end; i++) json_array_append_new(list, json_finite(g->logprobs[i - 1]));
     return list;
 }
 
-/* Returns, for each of the tokens [first, end), a map from the texts of the most likely tokens to their values. If
- * several tokens have the same text, the map has the likeliest of them. */
+/* Returns, for each of the tokens [first, end), a map from the text of each of the most likely tokens to its
+ * log-probability. If several tokens have the same text, the map contains only the likeliest. */
 static json_t *likeliest_json(const GenerateJob *j, const Generated *g, int64_t first, int64_t end) {
     const int64_t k = j->setup.config.top_n_logprobs;
     json_t *list = json_array();
@@ -154,7 +154,7 @@ static json_t *likeliest_json(const GenerateJob *j, const Generated *g, int64_t 
 
 static json_t *seconds(int64_t ns) { return json_real((double)ns / 1e9); }
 
-/* Adds the time to the first token, and the time of each token. */
+/* Adds the time to the first token, and the time for each token. */
 static void add_times(json_t *json, const Generated *g, int64_t end) {
     json_t *each = json_array();
     int64_t before = g->added_ns;
@@ -180,8 +180,8 @@ static void add_logprobs(const GenerateJob *j, json_t *json, const Generated *g,
     json_object_set_new(json, "logprobs", logprobs_json(g, prompt, end));
 }
 
-/* Returns the JSON object of a sample. As in Megatron-LM, the tokens include the end token, and the text does not.
- * Values that are not recorded are null. */
+/* Returns a sample's JSON object. As in Megatron-LM, the tokens include the end token, but the text does not. Values
+ * that were not recorded are null. */
 static Err sample_json(const GenerateJob *j, const GenerateResults *r, int64_t i, json_t **out) {
     const Generated *g = &r->out[i];
     const int64_t end = g->n + g->has_end;

@@ -34,7 +34,7 @@ static const Arg ROWS[] = {
 
 /* ---- a checkpoint ---- */
 
-/* Prints the options of the model that differ from their defaults as lines for --config. */
+/* Prints the model options that differ from their defaults, as lines for --config. */
 static Err print_model(const Manifest *m, Arena *arena) {
     const json_t *stored = json_object_get(m->state, "config");
     if (!stored) return puts("the checkpoint does not record the options of its model"), ERR_OK;
@@ -131,7 +131,7 @@ static int64_t last_batch(const Config *c) {
     return size;
 }
 
-/* Prints the schedule of one data-parallel replica. The batch size is therefore the size for one replica. */
+/* Prints the schedule of one data-parallel replica, so the batch size is that of one replica. */
 static Err inspect_schedule(const Config *c, Arena *arena) {
     PipelineLayout layout;
     PipelineSpec spec;

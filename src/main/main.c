@@ -37,7 +37,7 @@ static void usage(FILE *to) {
     str_free(&text);
 }
 
-/* Commands of other frameworks that this program does not have. */
+/* Other frameworks' commands that this program lacks. */
 static const struct {
     const char *words, *answer; /* `words` are separated and surrounded by blanks */
 } OTHERS[] = {
@@ -69,8 +69,8 @@ static const struct {
     {" merge_datasets ", "use 'merge'"},
 };
 
-/* Returns the answer for a command of another framework, or NULL if there is none. The names of Megatron-LM's scripts
- * may have a folder and an extension. */
+/* Returns the answer for another framework's command, or NULL if there is none. The names of Megatron-LM's scripts may
+ * include a folder and an extension. */
 static const char *other_answer(const char *word) {
     const char *slash = strrchr(word, '/'), *name = slash ? slash + 1 : word;
     char padded[64];
@@ -84,7 +84,7 @@ static const char *other_answer(const char *word) {
     return NULL;
 }
 
-/* Returns the row of a command. If there is none, prints an error and returns NULL. */
+/* Returns the row for a command. If there is none, prints an error and returns NULL. */
 static const Command *find_command(const char *word) {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) {
@@ -113,9 +113,9 @@ static int help(int argc, char **argv) {
     return c->run(argc, words);
 }
 
-/* Ends the process if there is not enough address space for the threads that OpenBLAS has started before
- * main. Each thread maps a buffer, and retries forever if this fails. An exit or a fork would then wait forever for
- * these threads. */
+/* Ends the process if there is not enough address space for the threads that OpenBLAS has started before main. Each
+ * thread maps a buffer, and retries forever if mapping fails. An exit or a fork would then wait forever for these
+ * threads. */
 static void check_address_space(void) {
     /* the size of a buffer and a stack */
     const double each = 136 << 20, needed = each * openblas_get_num_threads();

@@ -47,7 +47,7 @@ static Err write_report(const char *path, WriteSweep *report, const Sweep *s) {
     return e;
 }
 
-/* Checks before the run whether the reports can be written. With several processes, the check is skipped. It could
+/* Checks before the run whether the reports can be written. With several processes, skips the check, because it could
  * fail only in the process that writes, and the other processes would then wait for this process. */
 static Err check_places(const Options *o) {
     const char *const paths[] = {o->json, o->junit, o->html};
@@ -75,8 +75,8 @@ static void refuse_inputs(Args *args, const Options *o, int n_dirs, char **dirs)
                              outputs[i].option, outputs[i].path, dirs[k]);
 }
 
-/* Removes an earlier report. If the path is a symbolic link, only its target is removed, as a later write replaces
- * only the target. An empty file is not removed, because it has no verdict. */
+/* Removes an earlier report. If the path is a symbolic link, removes only its target, because a later write replaces
+ * only the target. Keeps an empty file, because it contains no verdict. */
 static Err remove_report(const char *path) {
     if (!path || file_is_stream(path) || file_size(path) <= 0) return ERR_OK;
     if (!parity_is_report(path))
@@ -87,8 +87,8 @@ static Err remove_report(const char *path) {
     return e;
 }
 
-/* Removes earlier reports, so that no old report remains if this run ends before it writes its reports. Only the
- * first process writes reports. */
+/* Removes earlier reports, so that no old report remains if this run ends before it writes its own. Only the first
+ * process writes reports. */
 static Err remove_reports(const Options *o) {
     const char *const paths[] = {o->json, o->junit, o->html};
     Err first = ERR_OK;
@@ -111,8 +111,7 @@ static Err report_sweep(const Options *o, const Sweep *s, bool *pass) {
     return write_report(o->html, sweep_html, s);
 }
 
-/* Runs a sweep. The words before the first option are folders of cases. Options that are not in ROWS apply to
- * all cells. */
+/* Runs a sweep. The words before the first option are case folders. Options that are not in ROWS apply to all cells. */
 static Err sweep(const Options *given, ArgTable own, int n_dirs, int argc, char **argv, bool *pass) {
     const Options kept = *given, *o = &kept; /* a copy, because every cell parses the options again */
     SweepOptions options = {.own = own,
@@ -157,13 +156,13 @@ static void refuse_without_sweep(Args *args, const Options *o) {
         args_refuse(args, NAMES[i], "without --sweep");
 }
 
-/* Reads the options. The first words are folders of cases. If there is only one folder, its run.conf is read first,
- * so that the rest of the command line overrides it. A sweep reads the run.conf of each case itself. */
+/* Reads the options. The first words are case folders. If there is only one folder, its run.conf is read first, so that
+ * the rest of the command line overrides it. A sweep reads the run.conf of each case itself. */
 static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int n_dirs, int argc,
                         char **argv) {
     args_use(args, config_table(&s->config, USE_PARITY));
     if (n_dirs == 1) args_file(args, arena_printf(s->arena, "%s/run.conf", argv[0]));
-    /* number of problems in run.conf, without those of the command line */
+    /* number of problems in run.conf, excluding problems on the command line */
     const int64_t of_case = args->num_problems;
     args_line(args, argc - n_dirs, argv + n_dirs);
     if (n_dirs == 0)

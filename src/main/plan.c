@@ -39,8 +39,8 @@ static void check(const Options *o, const Config *c, Args *args) {
     command_refuse_same_files(args, &(NamedFile){"--json", o->json}, 1, NULL, 0);
 }
 
-/* Opens the GPU if the plan is for GPUs and this machine has a GPU. The plan then includes the scratch memory of
- * kernels. */
+/* Opens the GPU if the plan is for GPUs and this machine has a GPU. The plan then includes the kernels' scratch
+ * memory. */
 static Device *open_gpu(const Setup *s) {
     Device *device = NULL;
     const DeviceSpec spec = map_device_spec(&s->config, 0);
@@ -51,8 +51,8 @@ static Device *open_gpu(const Setup *s) {
     return device;
 }
 
-/* Sets *pass to whether the layout or, with --search, any layout fits. If the memory of the device is not known,
- * *pass is true. */
+/* Sets *pass to whether the layout or, with --search, any layout fits. If the device's memory size is not known, sets
+ * it to true. */
 static Err plan(const Setup *s, const Options *o, bool *pass) {
     if (o->json) ERR_RETURN(file_check_target(o->json));
     const Config *c = &s->config;

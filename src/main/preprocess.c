@@ -60,7 +60,7 @@ static const Arg ROWS[] = {
     ARG_ROW(Options, log_interval, "log-interval", ARG_I64, "1000", "Documents between progress lines."),
 };
 
-/* Options of Megatron-LM's preprocess_data.py that affect only its processes and temporary files, and have no effect
+/* Options of Megatron-LM's preprocess_data.py that affect only its processes and temporary files. They have no effect
  * here. */
 static const Foreign NOTED[] = {
     {.kind = FOREIGN_NOTED,

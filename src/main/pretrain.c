@@ -45,7 +45,7 @@ static void print_memory(const RunPlan *plan) {
     str_free(&text);
 }
 
-/* Prints the banner of the run, and then each problem with the files of the run. Returns the exit status. */
+/* Prints the run's banner, and then each problem with the run's files. Returns the exit status. */
 static int check(Setup *s, int64_t idle) {
     TokenFacts facts;
     RunPlan plan;
@@ -85,7 +85,7 @@ int command_pretrain(int argc, char **argv) {
     args.keeps_idle = true;
     args_use(&args, ARG_TABLE(ROWS, &o));
     Err e = config_parse(&s.config, &args, USE_PRETRAIN, 0, argc, argv);
-    /* The checks continue after a problem on the command line, so that one run reports all problems. */
+    /* The checks continue after a problem on the command line, so that a single run reports all problems. */
     Err loaded = ERR_OK;
     if (!args.help && s.config.use_checkpoint_args) loaded = source_args(&s.config, s.arena, &args.notes);
     if (!args.help && !loaded.code && s.config.use_checkpoint_opt_param_scheduler)

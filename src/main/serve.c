@@ -27,7 +27,7 @@ enum {
     TURN_MS = 50,
     UNREAD_BYTES = 16 << 20,
     UNREAD_MS = 10000,
-    GRACE_S = 2, /* seconds for writing answers after the deadline */
+    GRACE_S = 2, /* seconds allowed for writing answers after the deadline */
 };
 static const int64_t NS_PER_S = 1000000000;
 
@@ -39,10 +39,10 @@ typedef struct ServeJob {
     int64_t *ends, n_ends;
 } ServeJob;
 
-/* ---- the pool of pages ---- */
+/* ---- the page pool ---- */
 
-/* Sets the limits of the engine. The pool of a replica has pages for all requests that the replica may run, or the
- * number of pages that fit into its memory. All ranks must call this function, and all ranks get the same result. */
+/* Sets the engine's limits. A replica's pool has pages for all requests that the replica can run, or as many pages as
+ * fit into its memory. All ranks must call this function, and all ranks get the same result. */
 static Err find_limits(const ServeJob *j, const ModelRun *r, const Speculation *speculation,
                        EngineLimits *out) {
     const Config *c = &j->setup.config;
@@ -95,7 +95,7 @@ static Served served_of(const ServeJob *j, const ModelRun *r, const EngineLimits
                     .seed = c->derived.random_seed};
 }
 
-/* The state of the thread that ends the server after a signal. */
+/* The state for the thread that ends the server after a signal. */
 typedef struct Ending {
     Queue *queue;
     int64_t timeout_s;
@@ -105,7 +105,7 @@ typedef struct Ending {
 
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL); }
 
-/* Runs in a thread and ends the server after a signal, even during a long forward pass of the model. */
+/* Runs in a thread, and ends the server after a signal, even during a long forward pass. */
 static void *end_after_signal(void *arg) {
     Ending *x = arg;
     while (!x->interrupted && !interrupt_poll()) nap();
@@ -124,7 +124,8 @@ static void *end_after_signal(void *arg) {
     return NULL;
 }
 
-/* Runs passes until a signal arrives and its time limit has passed. Then connections send their last answers. */
+/* Runs passes until a signal arrives and the time limit after it has passed. Connections then send their last
+ * answers. */
 static void serve_until_signal(const Config *c, Queue *queue, Fleet *fleet, Http *http) {
     Ending ending = {.queue = queue, .timeout_s = c->shutdown_timeout};
     pthread_t thread;
@@ -135,7 +136,7 @@ static void serve_until_signal(const Config *c, Queue *queue, Fleet *fleet, Http
         ending.interrupted = fleet_interrupted(fleet);
     }
     const int64_t last = clock_ns() + GRACE_S * NS_PER_S;
-    do queue_turn(queue, fleet, TURN_MS); /* at least one, for signals that connections wait for */
+    do queue_turn(queue, fleet, TURN_MS); /* at least once, for signals that connections are waiting for */
     while (queue_counts(queue).tickets && clock_ns() < last);
     http_stop(http);
     queue_turn(queue, fleet, 0); /* removes the tickets of connections that http_stop has closed */
@@ -143,7 +144,7 @@ static void serve_until_signal(const Config *c, Queue *queue, Fleet *fleet, Http
     pthread_join(thread, NULL);
 }
 
-/* Called if a rank is lost. The connections answer their requests before the process ends. */
+/* Called if a rank is lost. Makes the connections answer their requests before the process ends. */
 static void answer_all(void *arg) {
     Queue *queue = arg;
     const int64_t last = clock_ns() + GRACE_S * NS_PER_S;

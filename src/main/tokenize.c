@@ -28,8 +28,7 @@ static const Arg ROWS[] = {
             "Add the tokens of the post-processor, such as [CLS] and [SEP]."),
 };
 
-/* Returns the text of a token. Bytes that are not valid UTF-8, such as parts of a character, become
- * U+FFFD. */
+/* Returns a token's text. Bytes that are not valid UTF-8, such as parts of a character, become U+FFFD. */
 static json_t *spelling(const Tokenizer *t, int32_t id) {
     size_t n;
     const char *text = tokenizer_token_text(t, id, &n);

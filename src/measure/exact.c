@@ -111,9 +111,9 @@ void exact_run(const Exact *x, CommCall call) {
 /* ---- checking ---- */
 
 bool exact_is_rounded(double got, double wanted, int members) {
-    /* relative error of an addition that truncates; BF16 has 8 significant bits */
+    /* relative error of a truncating addition; BF16 has 8 significant bits */
     static const double EPS = 0x1p-7;
-    /* The largest relative error that rounding can explain. A lost summand has a relative error of 1. */
+    /* The largest relative error that rounding can explain. A lost summand causes a relative error of 1. */
     static const double MOST = 0.25;
     static const double MOST_F16 = 65504;
     if (isinf(got)) return fabs(wanted) > MOST_F16;

@@ -1,6 +1,6 @@
 /* Runs collectives on data whose exact results are known. The data are integers whose sums are exact in their type.
- * The integers are as large as exact sums allow, so that a sum in a narrower type has a wrong result. `bench comm`
- * measures these collectives, and `validate` uses them to certify a transport. */
+ * The integers are as large as exact sums allow, so that summation in a narrower type would give a wrong result. `bench
+ * comm` measures these collectives, and `validate` uses them to certify a transport. */
 #pragma once
 
 #include "comm/comm.h"
@@ -11,7 +11,7 @@ enum { EXACT_RANKS = 256 };
 typedef struct Collective {
     const char *name;
     CommKind kind;        /* COMM_SEND means that each member sends to the next member */
-    bool reduces, splits; /* splits: whether the larger of the two buffers has a part for each member */
+    bool reduces, splits; /* splits: whether the larger of the two buffers is divided among the members */
     bool in_place, out_of_place;
     double per_step; /* busbw / algbw is per_step * (n - 1) / n, or 1 if per_step is 0 */
 } Collective;
@@ -31,27 +31,27 @@ typedef struct Exact {
     Comm *comm;
     Group group;
     Device *device;
-    char *in, *out; /* device memory; each has the size of the larger buffer */
+    char *in, *out; /* device memory; both are as large as the larger buffer */
     const Collective *of;
     const ExactType *type;
     int64_t count; /* the n of the call */
-    /* Whether input and output share one buffer, so that the smaller one is this member's part of the larger one. */
+    /* Whether input and output share one buffer, in which the smaller of them is this member's part of the larger. */
     bool in_place;
 } Exact;
 
 /* Returns busbw / algbw for a group of `members` members. */
 double exact_bus_factor(const Collective *, int members);
-int64_t exact_in_count(const Exact *); /* number of elements in this rank's input, or in its output */
+int64_t exact_in_count(const Exact *); /* number of elements in this rank's input or output */
 int64_t exact_out_count(const Exact *);
 CommCall exact_call(const Exact *);
-/* Returns the exact value of an element of the output. */
+/* Returns the exact value of an output element. */
 double exact_expected(const Exact *, int64_t at);
 /* Writes this rank's input. */
 void exact_fill(const Exact *, const CommCall *);
 /* Runs one call. For COMM_SEND, the rank also receives. */
 void exact_run(const Exact *, CommCall);
 
-/* A description of the wrong elements of an output. */
+/* Describes the wrong elements in an output. */
 typedef struct ExactWrong {
     /* number of wrong elements; indices of the first and the last wrong element */
     int64_t count, first, last;

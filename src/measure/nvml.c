@@ -17,7 +17,7 @@ typedef struct NvmlUse { /* the layout of nvmlProcessInfo_t */
     unsigned instance, compute_instance;
 } NvmlUse;
 
-/* The name and parameters of each function. All functions return 0 on success. */
+/* Each function's name and parameters. All functions return 0 on success. */
 #define NVML_FUNCTIONS(F)                                                                                    \
     F(Init_v2, (void))                                                                                       \
     F(Shutdown, (void))                                                                                      \
@@ -35,7 +35,7 @@ typedef struct NvmlUse { /* the layout of nvmlProcessInfo_t */
     F(DeviceGetRemappedRows, (NvmlDevice, unsigned *, unsigned *, unsigned *pending, unsigned *failed))      \
     F(DeviceGetCurrentClocksThrottleReasons, (NvmlDevice, unsigned long long *))                             \
     F(DeviceGetNvLinkState, (NvmlDevice, unsigned link, int *active))
-/* Functions that a driver may lack. */
+/* Functions that some drivers lack. */
 #define NVML_OPTIONAL(F)                                                                                     \
     F(DeviceGetCudaComputeCapability, (NvmlDevice, int *major, int *minor))                                  \
     F(DeviceGetMaxPcieLinkGeneration, (NvmlDevice, unsigned *))                                              \
@@ -85,7 +85,7 @@ static bool load(Nvml *n) {
     return true;
 }
 
-enum { IDLE = 0x1, POWER_LIMIT = 0x4 }; /* the power limit lowers the clocks of every GPU with a high load */
+enum { IDLE = 0x1, POWER_LIMIT = 0x4 }; /* under high load, every GPU's power limit lowers its clocks */
 
 static void name_reasons(unsigned long long bits, char *out, size_t n) {
     static const struct {

@@ -7,7 +7,7 @@
 
 enum { NVML_PROCESSES = 8 };
 typedef struct NvmlProcess {
-    unsigned pid; /* process id of the driver, which differs from the id inside a container */
+    unsigned pid; /* process id as the driver sees it; the id inside a container differs */
     char name[40];
 } NvmlProcess;
 
@@ -26,17 +26,17 @@ typedef struct NvmlFacts {
     unsigned pcie; /* the highest generation that both the GPU and its slot support, or 0 if it is unknown */
 } NvmlFacts;
 
-/* Reads the GPU with this UUID. */
+/* Reads the state of the GPU with this UUID. */
 void nvml_read(const unsigned char id[16], NvmlFacts *);
 
-/* Clocks, temperature and power of a GPU, measured while it was busy. */
+/* A GPU's clocks, temperature and power, measured while it was busy. */
 typedef struct NvmlLoad {
     bool known;
     unsigned sm_mhz;  /* lowest clock */
     unsigned celsius; /* highest temperature */
     double watts;     /* highest value of NVML's one-second average */
     double mean_mhz, mean_watts;
-    char limits[120]; /* the reasons why the clock was lowered, including the power limit */
+    char limits[120]; /* why the clock was lowered, including the power limit */
 } NvmlLoad;
 
 typedef struct NvmlWatch NvmlWatch;
@@ -45,6 +45,5 @@ NvmlWatch *nvml_watch(const unsigned char id[16], int period_ms);
 /* Ends and frees the watch, which may be NULL. */
 NvmlLoad nvml_watch_end(NvmlWatch *);
 
-/* Returns whether all pairs of these n GPUs of this host are connected through NVLink. Returns false if this is
- * unknown. */
+/* Returns whether NVLink connects all pairs of these n GPUs on this host. Returns false if this is unknown. */
 bool nvml_all_linked(const unsigned char (*ids)[16], int n);

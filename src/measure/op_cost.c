@@ -10,8 +10,8 @@ bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
     return true;
 }
 
-/* Returns the FLOPs of attention. Causal attention computes half of all pairs of query and key, with d multiply-adds
- * per pair and GEMM. */
+/* Returns the FLOPs of attention. Causal attention computes half of all query-key pairs, with d multiply-adds per pair
+ * and GEMM. */
 static double attention_flops(const Call *c, const Tensor *q, const Tensor *k, int gemms) {
     const bool causal = ((const AttentionAttr *)c->attr)->window_right != WINDOW_OFF;
     return (double)tensor_count(q) * (double)k->dim[0] * (causal ? 1 : 2) * gemms;
@@ -29,7 +29,7 @@ double work_flops(OpNumber op, const Call *c) {
 static double bytes_of(const Tensor *t) { return t ? (double)tensor_bytes(t) : 0; }
 
 double work_bytes(OpNumber op, const Call *c) {
-    /* A lookup accesses only the used rows of an embedding's table. */
+    /* A lookup accesses only the rows of the embedding table that it uses. */
     if (op == OP_embedding) return bytes_of(c->in[0]) + 2 * bytes_of(c->out[0]);
     if (op == OP_embedding_grad)
         return bytes_of(c->in[0]) + bytes_of(c->in[1]) +

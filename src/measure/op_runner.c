@@ -10,7 +10,7 @@
 #include "base/statistics.h"
 
 enum { SETS_MAX = 64, CALLS_MAX = 1000 };
-/* bytes of all sets, which are more than twice the size of any L2 cache */
+/* total size of all sets in bytes, more than twice the size of any L2 cache */
 static const size_t ROTATION = 256 << 20;
 static const double WARM_NS = 50e6, ROUND_NS = 5e6;
 
@@ -23,14 +23,14 @@ struct BenchCalls {
     Device *device;
     const OpDef *op;
     int sets, next;
-    char *block; /* memory of all sets of operands */
+    char *block; /* memory for all operand sets */
     size_t bytes;
     Set set[SETS_MAX];
 };
 
 /* ---- contents ---- */
 
-/* The period of the random numbers. The period is odd, so that the rows of a matrix differ. */
+/* The period of the random numbers. It is odd, so that the rows of a matrix differ. */
 enum { PATTERN = (1 << 17) - 1 };
 
 static void draw(float *x, int64_t n, bool positive, uint64_t seed) {
@@ -85,7 +85,7 @@ static size_t aligned(const Tensor *t) {
     return (tensor_extent(t) + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-/* Places the operands in memory, starting at `at`, and returns their end. */
+/* Places the operands in memory from `at` on, and returns the address after them. */
 static char *place(Set *s, char *at) {
     for (int i = 0; i < CALL_IN + CALL_OUT; i++) {
         Tensor *t = i < CALL_IN ? s->call.in[i] : s->call.out[i - CALL_IN];
@@ -109,8 +109,8 @@ static void fill(Device *d, const CaseOperand *o, const Tensor *t, uint64_t seed
         fill_numbers(d, t, o->content == CONTENT_POSITIVE, seed);
 }
 
-/* Allocates the sets of operands. The first set gets random numbers; the other sets are copies, because only
- * their addresses matter. */
+/* Allocates the operand sets. The first set gets random numbers; the other sets are copies, because only their
+ * addresses matter. */
 static void take(BenchCalls *b, size_t bytes, const KernelCase *c) {
     b->bytes = bytes * (size_t)b->sets;
     b->block = device_alloc(b->device, b->bytes, "a benchmark's operands");

@@ -1,6 +1,5 @@
-/* Repeats calls of one op on separate operands, and measures their time. All sets of operands have equal
- * contents. The number of sets is so large that the next set is never in a GPU's cache. On the CPU, there is only one
- * set. */
+/* Repeats calls of one op on separate operands, and measures their time. All operand sets have equal contents. There
+ * are so many sets that the next set is never in a GPU's cache. On the CPU, there is only one set. */
 #pragma once
 
 #include "kernels/cases.h"
@@ -12,9 +11,9 @@ BenchCalls *bench_calls_new(Device *, const KernelCase *, DType storage);
 void bench_calls_free(BenchCalls *);
 /* Starts one call on the next set of operands. */
 void bench_calls_run(BenchCalls *);
-/* Measures the median of rounds of calls, with one wait per round. The number of rounds is BENCH_ROUNDS, or the
- * number that fits into `seconds` if it is not 0, but at least 3. A warm-up runs first, for half of `seconds`, and
- * uses each set at least once. */
+/* Measures the median time per call over several rounds of calls, and waits for the device once per round. Runs
+ * BENCH_ROUNDS rounds or, if `seconds` is not 0, as many as fit into it, but at least 3. A warm-up runs first, for half
+ * of `seconds`, and uses each set at least once. */
 enum { BENCH_ROUNDS = 21 };
 typedef struct BenchTime {
     double ns; /* time per call, the median of the rounds */
@@ -23,5 +22,5 @@ typedef struct BenchTime {
     int64_t calls;                 /* number of calls per round */
 } BenchTime;
 BenchTime bench_calls_time(BenchCalls *, double seconds);
-/* Returns a call with the shapes of the operands. */
+/* Returns a call that has the operands' shapes. */
 const Call *bench_calls_shape(const BenchCalls *);

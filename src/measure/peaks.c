@@ -41,7 +41,7 @@ double bench_roof_copy(Device *d) {
     const Copy c = {both, both + bytes};
     double best = 0;
     peaks_copy(d, &c, bytes);
-    peaks_copy(d, &(Copy){both + bytes, both}, bytes); /* together, these two copies access every page */
+    peaks_copy(d, &(Copy){both + bytes, both}, bytes); /* together, these two copies touch every page */
     for (int i = 0; i < ROUNDS; i++) {
         device_wait(d);
         const int64_t start = clock_ns();
@@ -141,7 +141,7 @@ double bench_roof_gemm(Device *d, DType type) {
 /* ---- stated peaks ---- */
 
 typedef struct Stated {
-    const char *begins; /* beginning of the device's name; a name must precede its prefixes */
+    const char *begins; /* start of the device's name; a longer name must precede its prefixes */
     double half, single, full, memory;
 } Stated;
 

@@ -15,9 +15,9 @@ double bench_roof_read(Device *);
  * or, for any other type, in F32. */
 double bench_roof_gemm(Device *, DType);
 
-/* Returns the dense matrix TFLOP/s that the vendor states for the type, or 0 if the device is unknown. The rates of
- * 16-bit types assume accumulation in F32, the rates of F32 exclude TF32, and the rates of F64 include tensor cores.
- * `described` is the text of device_describe. */
+/* Returns the dense matrix TFLOP/s that the vendor states for the type, or 0 if the device is unknown. Rates for 16-bit
+ * types assume accumulation in F32, rates for F32 exclude TF32, and rates for F64 include tensor cores. `described` is
+ * the text of device_describe. */
 double bench_peak(const char *described, DType);
 /* Returns the memory bandwidth in GB/s that the vendor states, or 0 if the device is unknown. */
 double bench_peak_copy(const char *described);

@@ -7,8 +7,8 @@
 #include "nn/bert_head.h"
 #include "nn/class_head.h"
 
-/* Megatron-LM's head always uses the erf form of GELU. Hugging Face's head uses the activation of the MLP, so
- * --activation, which Megatron-LM does not have, also sets the activation of the head. */
+/* Megatron-LM's head always uses the erf form of GELU. Hugging Face's head uses the MLP's activation, so --activation,
+ * which Megatron-LM does not have, also sets the head's activation. */
 static Activation head_activation(const Config *c) {
     const Activation named = c->activation == MLP_GELU ? ACT_GELU_ERF : map_activation(c->activation);
     return activation_is_gated(named) || named == ACT_XIELU ? ACT_GELU_ERF : named;
@@ -45,7 +45,8 @@ static HeadSpec sentence_head(const Config *c, Arena *arena) {
     return class_head_spec(c, spec, loss, arena);
 }
 
-/* The head and loss of --task replace those of pretraining. The loss has the same name as in Megatron-LM. */
+/* With --task, this head and loss replace the pretraining heads and losses. The loss has the same name as in
+ * Megatron-LM. */
 static HeadSpec task_head(const Config *c, Arena *arena) {
     const ClassHeadSpec spec = {.name = c->derived.choices > 1 ? "multichoice_head" : "classification_head",
                                 .classes = c->class_labels.count,

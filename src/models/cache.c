@@ -11,8 +11,8 @@ static double bytes_of(const CacheSpec *s, const CacheShape *shape) {
            (double)dtype_size(shape->dtype);
 }
 
-/* Returns the cache specs of all branches, in the order of layers, and of the outputs. Layers on other pipeline ranks
- * have empty specs. The caller frees the array. */
+/* Returns the cache specs of all branches, in layer order, and of the outputs. Layers on other pipeline ranks get empty
+ * specs. The caller frees the array. */
 static CacheSpec *specs_of(const Model *m, const CacheShape *shape, int *n) {
     const Stack *stack = &m->stack[m->plan.head[shape->depth].stack];
     const StackSpec *s = stack->spec;

@@ -1,6 +1,6 @@
-/* The decoder-only transformer. GPT-2, Llama, Mixtral and similar models differ only in the settings of one plan. As
- * in Megatron-LM core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm, mlp,
- * residual] -> final norm -> output layer without bias. */
+/* The decoder-only transformer. GPT-2, Llama, Mixtral and similar models differ only in their plan's settings. As in
+ * Megatron-LM core/models/gpt/gpt_model.py: embedding -> layers of [norm, attention, residual, norm, mlp, residual] ->
+ * final norm -> output layer without bias. */
 #include <string.h>
 
 #include "models/model.h"
@@ -8,9 +8,9 @@
 #include "nn/lm_head.h"
 #include "nn/mtp_input.h"
 
-/* ---- one layer ---- stack.c runs the branches of a layer as calls of ops. The lines below are a layer of Llama,
- * with d = width of a head, g = query groups, r = query heads per group, f = width of the MLP. The last column is the
- * type over tp (tensor/spmd.h). The stream x and y are V along the sequence with sequence parallelism, otherwise I.
+/* ---- one layer ---- stack.c runs a layer's branches as op calls. The lines below show a Llama layer, with d = head
+ * width, g = query groups, r = query heads per group, f = MLP width. The last column is the type over tp
+ * (tensor/spmd.h). The stream x and y are V along the sequence with sequence parallelism, otherwise I.
  *   y = op_norm(x, gain)                    [s, b, h]            V or I
  *   c = op_linear(y, linear_qkv)            [s, b, g*(r+2)*d]    V along the groups; the op gathers y
  *   q, k, v = views of c                    [s, b, g, r|1|1, d]  V; op_rope rotates q and k
@@ -21,10 +21,10 @@
  *   z = op_activation(u, ACT_SWIGLU)        [s, b, f]            V
  *   x = op_add(x, op_linear(z, linear_fc2)) [s, b, h]            V or I; the op sums over tp */
 
-/* ---- additional tokens (MTP) ---- Megatron-LM core/transformer/multi_token_prediction.py: stack k >= 1 predicts the
- * token k + 1 positions ahead from the output of stack k - 1 and the token k positions ahead. */
+/* ---- additional tokens (MTP) ---- As in Megatron-LM core/transformer/multi_token_prediction.py, stack k >= 1 predicts
+ * the token k + 1 positions ahead from stack k - 1's output and the token k positions ahead. */
 
-/* Returns the fields of depth k: `name` is number k - 1 of `field`. */
+/* Returns the fields for depth k: `name` reads element k - 1 of `field`. */
 static const FeedField *fields_ahead(FieldId name, FieldId field, int k, Arena *arena) {
     const FeedField fields[] = {{name, field, k - 1},
                                 {FIELD_position_ids, FIELD_position_ids, 0},

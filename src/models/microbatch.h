@@ -7,12 +7,12 @@
 typedef struct Microbatch {
     MicrobatchContext context;
     Feed feed;
-    /* The memory of the feed's fields. Real numbers have the type of the loss. ndim is 0 if the model does not read
-     * the field. */
+    /* The memory for the feed's fields. Real numbers have the loss's type. ndim is 0 if the model does not read the
+     * field. */
     Tensor field[FIELDS];
-    /* The weights and the gradients (the feed's dloss) of each loss, [b, s] or [b, 1], in the type of the loss. The
-     * counts, which have no gradients, follow the losses, and their weights are those of losses. */
+    /* The weights and the gradients (the feed's dloss) of each loss, [b, s] or [b, 1], in the loss's type. The counts
+     * follow the losses; they have no gradients, and they use the losses' weights. */
     Tensor weights[MODEL_LOSSES], loss_gradients[MODEL_LOSSES];
     int n_losses;
-    char *block; /* the device memory of all these tensors */
+    char *block; /* the device memory for all these tensors */
 } Microbatch;

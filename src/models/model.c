@@ -23,8 +23,8 @@ static bool head_reads(const ModelPlan *p, int stack) {
     return i < p->n_heads;
 }
 
-/* Lists the flows. The stream of a stack crosses the stage borders inside the stack. The output of a stack crosses
- * the borders up to the end of the next stack, or up to the end of the last stack if a head reads the output. */
+/* Lists the flows. A stack's stream crosses the stage borders inside the stack. A stack's output crosses the borders up
+ * to the end of the next stack, or up to the end of the last stack if a head reads the output. */
 static void add_flows(ModelPlan *p) {
     const int64_t all = layers_of(p);
     p->n_flows = 2 * p->n_stacks - 1;
@@ -82,9 +82,9 @@ double model_flops(const ModelPlan *p, int64_t samples) {
 
 /* ---- stages ---- */
 
-/* The part of a stack that a stage computes: layers [first, first + layers). If these include the stack's first
- * layer, the part also has the input. If they include the last layer, it also has the final norm. A stage without
- * layers has no input and no norm, except at the ends of the model. */
+/* The part of a stack that a stage computes: layers [first, first + layers). If these include the stack's first layer,
+ * the part also contains the input. If they include the last layer, it also contains the final norm. A stage without
+ * layers contains no input and no norm, except at the ends of the model. */
 typedef struct StackPart {
     int64_t first, layers;
     bool begins, ends;
@@ -131,7 +131,7 @@ static void stage_init(Model *m, const StagePart *stage) {
     if (stage->head) heads_init(m);
 }
 
-/* Creates the model of one rank. The parameters of the model are not tied yet. */
+/* Creates one rank's model. Its parameters are not tied yet. */
 static Model *model_of(const Config *c, const ModelPlace *place) {
     Registry *r = registry_new(&place->layout);
     Model *m = arena_alloc(r->arena, sizeof *m);
@@ -168,8 +168,7 @@ static void tie(Model *m, const Config *c, const ModelPlace *place) {
     }
 }
 
-/* Counts the stages of this rank that use each parameter, because several virtual stages may share an
- * embedding table. */
+/* Counts this rank's stages that use each parameter, because several virtual stages can share an embedding table. */
 static void count_stages(Model *m, const Config *c, const ModelPlace *place) {
     const Registry *r = m->registry;
     const int ranks = r->layout.mesh.size[AXIS_PP], rank = r->layout.mesh.coordinate[AXIS_PP];
@@ -247,7 +246,7 @@ void model_free(Model *m) {
 
 /* ---- forward ---- */
 
-/* Returns the feed of stack i. `encoded` is the output of the previous stack. */
+/* Returns the feed for stack i. `encoded` is the previous stack's output. */
 static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *feed, Tensor *encoded) {
     Feed *own = feed_fields(t, feed, p->stack[i].fields, p->stack[i].n_fields);
     own->encoded = encoded && p->stack[i].detached ? tape_detach(t, encoded) : encoded;
@@ -255,7 +254,7 @@ static const Feed *stack_feed(Tape *t, const ModelPlan *p, int i, const Feed *fe
     return own;
 }
 
-/* Stores the output x [s, 1, h] of a stack, if its cache has a pool for it. */
+/* Stores a stack's output x [s, 1, h], if the cache has a pool for it. */
 static Tensor *keep_output(Tape *t, const Feed *feed, Tensor *x) {
     if (!feed->cache || !feed->cache->output) return x;
     const int64_t dim[] = {x->dim[0], 1, 1, 1, x->dim[2]},
@@ -265,7 +264,7 @@ static Tensor *keep_output(Tape *t, const Feed *feed, Tensor *x) {
     return x;
 }
 
-/* `output` contains the outputs of the stacks. */
+/* `output` contains the stacks' outputs. */
 static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *const *output) {
     Flow out = {{NULL}};
     const int n = feed->labels ? m->plan.n_heads : 1;
@@ -282,10 +281,9 @@ static Flow heads_forward(Tape *t, const Model *m, const Feed *feed, Tensor *con
     return out;
 }
 
-/* Runs one stage. Each stack runs those of its layers that are in the stage, preceded by its input before its first
- * layer, and followed by its final norm after its last layer. With sequence parallelism, the stream is V along the
- * sequence over tp, otherwise I. Logits are V along the vocabulary. Over cp, all tensors are V along the sequence;
- * over dp, along samples. */
+/* Runs one stage. Each stack runs its layers in this stage. It runs its input before its first layer, and its final
+ * norm after its last layer. With sequence parallelism, the stream is V along the sequence over tp, otherwise I. Logits
+ * are V along the vocabulary. Over cp, all tensors are V along the sequence; over dp, along samples. */
 Flow model_stage(Tape *t, const Model *m, int stage, const Feed *feed, Flow in) {
     const ModelPlan *p = &m->plan;
     const int last = p->n_stacks - 1;

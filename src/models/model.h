@@ -1,5 +1,5 @@
-/* The interface of all model families: a plan, which is a pure value computed from the options, and this rank's part
- * of the model with its forward pass. */
+/* The interface to all model families: a plan, which is a pure value computed from the options, and this rank's part of
+ * the model with its forward pass. */
 #pragma once
 
 #include "config/config.h"
@@ -10,46 +10,46 @@
 enum { MODEL_STACKS = 1 + MTP_LAYERS, MODEL_HEADS = MODEL_STACKS, MODEL_FLOWS = 2 * MODEL_STACKS };
 _Static_assert((int)MODEL_LOSSES <= (int)MODEL_FLOWS, "a Flow must contain all losses of a model");
 
-/* A tensor of a microbatch that one pipeline stage sends to the next. The layers of all stacks are numbered
- * consecutively. The tensor crosses a border between stages if the number of layers before the border is
- * first_border to last_border. */
+/* A tensor that one pipeline stage sends to the next for each microbatch. The layers of all stacks are numbered
+ * consecutively. The tensor crosses a border between stages if the number of layers before the border is in
+ * [first_border, last_border]. */
 typedef struct FlowSpec {
-    int stack; /* index of the stack that has this stream or output */
+    int stack; /* index of the stack to which this stream or output belongs */
     int64_t first_border, last_border;
-    bool auxiliary; /* the stack computes only auxiliary losses, which evaluations skip */
+    bool auxiliary; /* whether the stack computes only auxiliary losses, which evaluations skip */
 } FlowSpec;
 
 static inline bool flow_crosses(const FlowSpec *f, int64_t border) {
     return border >= f->first_border && border <= f->last_border;
 }
 
-/* The plan of a model, which is a pure value. A family lists stacks and heads; model_plan derives the other members
- * from these and the options. */
+/* A model's plan, which is a pure value. A family lists stacks and heads; model_plan derives the other members from
+ * these and the options. */
 typedef struct ModelPlan {
     SampleShape sample; /* the fields that the model reads */
-    /* A forward computes the stacks in order. Each stack can read the output of the previous one (Feed.encoded). The
-     * stacks after that of the first head are only used for auxiliary losses. */
+    /* A forward pass computes the stacks in order. Each stack can read the previous stack's output (Feed.encoded). The
+     * stacks after the first head's stack are used only for auxiliary losses. */
     StackSpec stack[MODEL_STACKS];
     int n_stacks;
-    /* Without labels, only the first head runs. The stack of this head generates. */
+    /* Without labels, only the first head runs. Generation uses this head's stack. */
     HeadSpec head[MODEL_HEADS];
     int n_heads;
 
     int64_t vocab; /* size of the vocabulary without padding */
-    int64_t limit; /* maximum number of positions that the model distinguishes */
+    int64_t limit; /* how many positions the model can distinguish */
     /* the streams of all stacks, followed by the outputs of all stacks except the last one */
     FlowSpec flow[MODEL_FLOWS];
     int n_flows;
     LossSpec loss[MODEL_LOSSES]; /* the losses of all heads, followed by the counts */
     int n_losses, n_counts;
     int n_main;                /* number of losses that are not auxiliary; they come first */
-    int counted[MODEL_LOSSES]; /* [n_counts]: the loss whose weights a count has */
+    int counted[MODEL_LOSSES]; /* [n_counts]: the loss whose weights a count uses */
 } ModelPlan;
 
 static inline int model_sums(const ModelPlan *p) { return p->n_losses + p->n_counts; }
 
-/* The tensors of a plan's flows, which a stage passes to the next stage. A tensor is NULL if its flow does not cross
- * this border. After the last stage, they are the losses or the logits. */
+/* The tensors that a stage passes to the next stage, one for each flow in the plan. A tensor is NULL if its flow does
+ * not cross this border. After the last stage, they are the losses or the logits. */
 typedef struct Flow {
     Tensor *at[MODEL_FLOWS];
 } Flow;
@@ -60,7 +60,7 @@ typedef struct StagePart {
     bool embedding, head;
 } StagePart;
 
-/* The place of a rank in a pipeline. */
+/* A rank's place in the pipeline. */
 typedef struct ModelPlace {
     Layout layout;
     /* [n_stages]: the stages of all ranks; stage i is on pipeline rank i mod (pipeline size) */
@@ -77,46 +77,46 @@ struct Model {
     StagePart *stages;  /* [n_stages]: this rank's stages */
     int n_stages;
     Stack stack[MODEL_STACKS];
-    void *head[MODEL_HEADS]; /* the modules of the heads; NULL on ranks without heads */
+    void *head[MODEL_HEADS]; /* the heads' modules; NULL on ranks without heads */
 };
 
-/* Returns the plan for these options, which must have passed the rules and config_finish. The arena owns the
- * memory of the plan's specs. Parts of a model read options only from these specs. */
+/* Returns the plan for these options, which must have passed the rules and config_finish. The arena owns the memory for
+ * the plan's specs. The parts of a model read options only from these specs. */
 ModelPlan model_plan(const Config *, Arena *);
-/* Returns the model FLOPs of the forward and backward passes of `samples` samples. */
+/* Returns the model FLOPs for the forward and backward passes over `samples` samples. */
 double model_flops(const ModelPlan *, int64_t samples);
 
-/* The numbers of parameters of the entire model, excluding buffers and padding: all parameters, parameters of
- * experts, parameters that a token uses, and trained parameters. */
+/* How many parameters the entire model has, excluding buffers and padding: all parameters, expert parameters,
+ * parameters that one token uses, and trained parameters. */
 typedef struct ModelCount {
     int64_t all, experts, active, trained;
 } ModelCount;
 ModelCount model_count(const Config *);
-/* Returns an error if --freeze-parameters names no parameter, or if no parameter is left to train. */
+/* Returns an error if --freeze-parameters matches no parameter, or leaves no parameter to train. */
 Err model_check_frozen(const Config *);
 
-/* Registers this rank's parameters, and ties the parameters of which several pipeline ranks have copies. If the
- * ModelPlace is NULL, one rank has the entire model. Allocates no device memory. */
+/* Registers this rank's parameters, and ties parameters that have copies on several pipeline ranks. If the ModelPlace
+ * is NULL, this rank holds the entire model. Allocates no device memory. */
 Model *model_new(const Config *, const ModelPlace *);
 /* Allocates parameter buffers and tables. `positions` is the length of the longest sequence. Values are zero
  * until registry_init or a load. */
 void model_allocate(Model *, Device *, DType storage, int64_t positions, bool trains);
 void model_free(Model *);
 
-/* Runs one stage of this rank. `in` is the output of the previous stage (ignored at the embedding). The feed must
+/* Runs one of this rank's stages. `in` is the output of the previous stage (ignored at the embedding). The feed must
  * exist until the tape ends. */
 Flow model_stage(Tape *, const Model *, int stage, const Feed *, Flow in);
 /* Runs a model that has only one stage, and returns the first loss or the logits. */
 Tensor *model_forward(Tape *, const Model *, const Feed *);
-/* Runs only the stack of depth k >= 1, which predicts the token k + 1 positions ahead, and returns the logits of its
- * head. Feed.tokens contains the tokens k positions ahead, and Feed.encoded the outputs of the previous stack. */
+/* Runs only the stack at depth k >= 1, which predicts the token k + 1 positions ahead, and returns its head's logits.
+ * Feed.tokens contains the tokens k positions ahead, and Feed.encoded contains the previous stack's outputs. */
 Tensor *model_forward_ahead(Tape *, const Model *, int k, const Feed *);
 /* Returns the type of a flow, and its shape [s, b, h] on this rank, for a microbatch of b samples. */
 SpmdType model_flow(const Model *, int flow, int64_t b, int64_t dim[3]);
 
 bool model_has_experts(const ModelPlan *);
-/* Return the coefficient of a router's loss (`loss` is a RouterLoss), and the loss: its mean over the MoE layers,
- * summed over microbatches. `counters` is a copy of all step counters in host memory. If by_layer is not NULL, it
- * receives the sum of each layer, which is NaN for a layer without experts. */
+/* These functions return a router loss's coefficient (`loss` is a RouterLoss), and the loss itself: its mean over the
+ * MoE layers, summed over microbatches. `counters` is a copy of all step counters in host memory. If by_layer is not
+ * NULL, it receives each layer's sum, or NaN for a layer without experts. */
 double model_router_loss_coeff(const Model *, int loss);
 double model_router_loss(const Model *, const double *counters, int loss, double *by_layer);

@@ -2,7 +2,7 @@
 
 #include "base/fault.h"
 
-/* A row of a map. The build fails if a choice has no row (-Wswitch). */
+/* One row of a map. The build fails if a choice has no row (-Wswitch). */
 #define TO(choice, value)                                                                                    \
     case choice:                                                                                             \
         return value

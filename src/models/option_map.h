@@ -1,4 +1,4 @@
-/* Maps the choices of options to enums of lower-level modules, which do not depend on options. */
+/* Maps option choices to enums in lower-level modules, which do not depend on options. */
 #pragma once
 
 #include "config/config.h"
@@ -12,7 +12,7 @@
 
 DatasetId map_dataset(const Config *); /* the dataset on which the model is trained */
 TaskFormat map_task(TaskKind);         /* TASK_NONE is a bug */
-/* MLP_GELU is a bug, because Derived.activation never has this value. */
+/* Passing MLP_GELU is a bug, because Derived.activation never has this value. */
 Activation map_activation(MlpActivation);
 AttentionSink map_softmax(SoftmaxType);
 BranchNorms map_norms(NormPlacement, ModelFamily);
@@ -23,7 +23,7 @@ DType map_quantization(Quantization); /* the type of quantized weights; F64 if t
 DType map_storage(Lane);              /* the type of activations and weights */
 DeviceKind map_device(DeviceOption);
 GemmTuning map_gemm_tuning(GemmTuningOption);
-/* Returns the specification of a rank's device. */
+/* Returns the specification for a rank's device. */
 DeviceSpec map_device_spec(const Config *, int rank);
 /* Returns --moe-aux-loss-coeff or --moe-z-loss-coeff. If it is 0, the loss is off. */
 double map_loss_coeff(const Config *, RouterLoss);

@@ -1,5 +1,5 @@
-/* Creates, from the options, the specs of parts that all families of transformers share. Only the plans of the
- * families call these functions. */
+/* Creates, from the options, the specs for parts that all transformer families share. Only the families' plans call
+ * these functions. */
 #pragma once
 
 #include "config/config.h"
@@ -10,24 +10,24 @@
 
 EmbeddingSpec *spec_words(const Config *, Arena *);
 NormAttr spec_norm(const Config *);
-/* Returns the activation of dense MLPs, or of routed experts. */
+/* Returns the activation for dense MLPs, or for routed experts. */
 ActivationAttr spec_activation(const Config *, bool routed);
-/* Returns the head of a language model. `words` is the embedding table of the input, to which the head is tied unless
+/* Returns a language model's head. `words` is the input's embedding table, to which the head is tied unless
  * --untie-embeddings-and-output-weights is given. */
 HeadSpec spec_lm_head(const Config *, const EmbeddingSpec *words, Arena *);
 
 typedef struct StackShape {
-    const char *name; /* the scope of the names of the stack's parameters */
+    const char *name; /* the scope of the stack's parameter names */
     InputSpec input;
-    int64_t positions, layers, below; /* below: number of layers of the stacks before this one */
-    /* Returns the branches of a layer by their letters in nn/branches.def. `layer` counts the layers of all
-     * stacks. If the letters are NULL, they are "*-", or "*E" in MoE layers, with "+" instead of "*" if
+    int64_t positions, layers, below; /* below: number of layers in the stacks before this one */
+    /* Returns a layer's branches as their letters in nn/branches.def. `layer` counts the layers in all stacks. If the
+     * function is NULL, the letters are "*-", or "*E" in MoE layers, with "+" instead of "*" if
      * --multi-latent-attention is given. */
     const char *(*letters)(const Config *, int64_t layer);
     /* the name of the stack's bias parameter, with --position-embedding-type relative */
     const char *relative;
     bool causal;
-    /* number of positions of the encoder's output, which cross-attention reads; 0 if there is no cross-attention */
+    /* number of positions in the encoder's output, which cross-attention reads; 0 if there is no cross-attention */
     int64_t encoder_positions;
 } StackShape;
 StackSpec spec_stack(const Config *, const StackShape *, Arena *);
@@ -41,7 +41,7 @@ typedef struct LayerPlace {
     Arena *arena;  /* owns the specs */
 } LayerPlace;
 
-/* Sets the fields of a BranchSpec that are specific to its kind, such as `spec`. */
+/* Each function sets the BranchSpec fields that are specific to its kind, such as `spec`. */
 #define BRANCH(kind, ...) void kind##_spec(const LayerPlace *, BranchSpec *);
 #include "nn/branches.def"
 #undef BRANCH

@@ -87,8 +87,7 @@ static Tensor *branch_forward(Tape *t, void *run, Tensor *x_sbh) {
     return BRANCHES[b->spec->kind].ops->forward(t, b->self, r->feed, cache, x_sbh);
 }
 
-/* Computes the output of the branch from x [s, b, h], which is already normalized if the branch has an input
- * norm. */
+/* Computes the branch's output from x [s, b, h], which is already normalized if the branch has an input norm. */
 static Tensor *branch_output(Tape *t, const Branch *b, const Feed *feed, Tensor *x) {
     BranchRun *run = tape_alloc(t, sizeof *run);
     *run = (BranchRun){b, feed};
@@ -98,7 +97,7 @@ static Tensor *branch_output(Tape *t, const Branch *b, const Feed *feed, Tensor 
     return op_dropout(t, h, b->spec->dropout, b->dropout_site);
 }
 
-/* Returns the input of the branch, after adding the output of the previous branch to the stream. */
+/* Returns the branch's input, after adding the previous branch's output to the stream. */
 static Tensor *branch_input(Tape *t, const Branch *b, Stream *s) {
     if (norms_input(b->spec)) return stream_norm(t, &b->norm, s);
     *s = (Stream){stream_sum(t, *s), NULL};
@@ -142,7 +141,7 @@ static Tensor *layers_block(Tape *t, void *run, Tensor *x_sbh) {
     return stream_sum(t, layers_forward(t, run, (Stream){x_sbh, NULL}));
 }
 
-/* Returns the number of layers of a block. In generation, a block holds the activations of its layers. */
+/* Returns the number of layers in a block. During generation, a block holds its layers' activations. */
 static int64_t layers_of_block(const StackSpec *s, const Feed *feed, int64_t rows) {
     enum { ROWS = 4096 }; /* number of rows times number of layers */
     if (feed->releases) return rows > ROWS / 2 ? 1 : ROWS / (rows ? rows : 1);

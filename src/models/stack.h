@@ -10,12 +10,12 @@
 
 enum { LAYER_BRANCHES = 3 };
 
-/* The norms of a branch. */
+/* A branch's norms. */
 typedef enum BranchNorms {
-    NORM_INPUT,  /* a norm of the branch's input */
-    NORM_OUTPUT, /* a norm of the branch's output */
+    NORM_INPUT,  /* normalizes the branch's input */
+    NORM_OUTPUT, /* normalizes the branch's output */
     NORM_BOTH,
-    NORM_SUM,    /* a norm of the residual sum (the original Transformer); not in a parallel layer */
+    NORM_SUM,    /* normalizes the residual sum (the original Transformer); not in a parallel layer */
     NORM_SHARED, /* the branch uses the normalized input of the first branch; only in a parallel layer */
 } BranchNorms;
 
@@ -23,21 +23,21 @@ typedef struct BranchSpec {
     BranchId kind;
     BranchNorms norms;
     NormAttr norm;
-    double multiplier; /* factor of the branch's output */
+    double multiplier; /* factor by which the branch's output is scaled */
     double dropout;    /* dropout rate of the branch's output */
-    bool recompute;    /* the branch is recomputed in the backward */
+    bool recompute;    /* whether the backward pass recomputes the branch */
     const void *spec;  /* the type of the spec depends on the kind */
 } BranchSpec;
 
 typedef struct LayerSpec {
     BranchSpec branch[LAYER_BRANCHES];
     int n;
-    /* If true, all branches read the input of the layer. Otherwise, each branch also reads the outputs of earlier
+    /* If true, all branches read the layer's input. Otherwise, each branch also reads the outputs of earlier
      * branches. */
     bool parallel;
 } LayerSpec;
 
-/* Full recomputation, which runs layers again in the backward. */
+/* Full recomputation: the backward pass runs layers again. */
 typedef enum StackRecompute {
     RECOMPUTES_NO_LAYER,
     RECOMPUTES_CHUNKS, /* all layers, in chunks of `recomputed` layers, whose inputs are kept */
@@ -45,19 +45,19 @@ typedef enum StackRecompute {
 } StackRecompute;
 
 typedef struct StackSpec {
-    const char *name; /* the scope of the names of the stack's parameters, such as "decoder" */
-    bool repeats;     /* the parameters are those of an earlier stack with the same name */
-    bool detached;    /* no gradient flows to the previous stack */
-    /* the name of the only layer in this scope; NULL if layers are named layers.0, layers.1, ... */
+    const char *name; /* the scope of the stack's parameter names, such as "decoder" */
+    bool repeats;     /* whether it uses the parameters of an earlier stack with the same name */
+    bool detached;    /* whether the stack passes no gradient to the previous stack */
+    /* the only layer's name in this scope; NULL if layers are named layers.0, layers.1, ... */
     const char *only;
     InputSpec input;
-    /* [n_fields]: all fields that the stack's input and branches read. A forward without the first field
-     * skips the stack. If NULL, the stack reads the microbatch's fields under the same names. */
+    /* [n_fields]: all fields that the stack's input and branches read. A forward pass without the first field skips the
+     * stack. If NULL, the stack reads the microbatch's fields under the same names. */
     const FeedField *fields;
     int n_fields;
     int64_t positions, hidden; /* positions: length of a full sequence */
     LayerSpec *layer;          /* [n] */
-    int64_t n, below;          /* below: number of layers of the stacks before this one */
+    int64_t n, below;          /* below: number of layers in the stacks before this one */
     bool has_final;            /* if true, `final` normalizes the stack's output */
     NormAttr final;
     StackRecompute recompute;
@@ -83,13 +83,13 @@ typedef struct Layer {
 
 typedef struct Stack {
     const StackSpec *spec;
-    /* the module of the stack's input; NULL on ranks that do not have the beginning of the stack */
+    /* the stack's input module; NULL on ranks that do not hold the start of the stack */
     void *input;
     Layer *layer; /* [spec->n] */
     /* [spec->n * LAYER_BRANCHES]: the step counters of each branch, including branches on other ranks; NULL if there
      * are none */
     Tensor **counters;
-    Norm final; /* exists only on the rank of the last layer */
+    Norm final; /* exists only on the rank that holds the last layer */
 } Stack;
 
 /* Registers the step counters of all layers. The spec must outlive the registry. */
@@ -99,12 +99,12 @@ void stack_add_input(Stack *, Registry *);
 /* Registers layers [first, first + n), which this rank holds. */
 void stack_add_layers(Stack *, Registry *, int64_t first, int64_t n);
 void stack_add_final_norm(Stack *, Registry *);
-/* Runs layers [first, first + n) and returns their output, which is sent to another stage (tape_output_to). The feed
- * must exist until the tape ends. */
+/* Runs layers [first, first + n), and returns their output, which goes to another stage (tape_output_to). The feed must
+ * exist until the tape ends. */
 Tensor *stack_output(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
 /* Like stack_output, for the last layers, followed by the final norm if the stack has one. */
 Tensor *stack_end(Tape *, const Stack *, int64_t first, int64_t n, const Feed *, Stream);
-/* Returns the number of tensors that the branches before branch k of this layer keep in the cache (BranchOps.caches).
- * Unless `out` is NULL, it receives the specs of these tensors. */
+/* Returns how many tensors the branches before branch k of this layer keep in the cache (BranchOps.caches). Unless
+ * `out` is NULL, it receives the specs of these tensors. */
 int stack_caches(const StackSpec *, const Layout *, int64_t layer, int k, CacheSpec *out);
 double stack_flops(const StackSpec *); /* as in BranchOps.flops */

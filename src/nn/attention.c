@@ -9,7 +9,7 @@
 #include "ops/rope.h"
 #include "tape/tape_ops.h"
 
-/* Returns a norm that is applied to each head separately or, with qk_norm_whole, to all `heads` heads together. */
+/* Registers a norm that is applied to each head separately or, with qk_norm_whole, to all `heads` heads together. */
 static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, const char *which,
                        int64_t heads) {
     if (s->qk_norm_plain) return (Norm){.attr = {.rms = true, .eps = s->norm.eps}};
@@ -18,7 +18,7 @@ static Norm heads_norm(Registry *r, const AttentionSpec *s, const char *name, co
     for (int i = 0; i < 2; i++) {
         Param *p = i ? n.bias : n.gain;
         if (!p) continue;
-        p->spec.invariant = s->qk_norm_whole; /* otherwise, each tensor-parallel rank normalizes its heads */
+        p->spec.invariant = s->qk_norm_whole; /* otherwise, each rank normalizes its own heads */
         if (s->qk_norm_decays) p->spec.flags &= ~(unsigned)PARAM_NO_DECAY;
     }
     return n;
@@ -47,7 +47,7 @@ static Param *relative_of(Registry *r, const AttentionSpec *s) {
                                     .init = {INIT_NORMAL, s->relative.init_std}});
 }
 
-/* In each group, the rows of the queries precede those of the key. */
+/* In each group, the query rows precede the key rows. */
 static void clip_init(Attention *a, Registry *r) {
     const AttentionSpec *s = a->spec;
     const int64_t d = s->head_dim, per_group = s->heads / s->groups, q = per_group * d, rows = q + 2 * d;
@@ -102,7 +102,7 @@ static void attention_init(void *self, Registry *r, const char *name, const void
 typedef struct Core {
     const Attention *attention;
     const Feed *feed;
-    Tensor *cache; /* the pools of keys and of values */
+    Tensor *cache; /* the key pool and the value pool */
 } Core;
 
 Tensor *attention_heads(Tape *t, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first,
@@ -125,7 +125,7 @@ Tensor *attention_flat_heads(Tape *t, Tensor *x) {
     return tape_view(t, x, 0, 3, (int64_t[]){s, b, w}, (int64_t[]){b * w, w, 1});
 }
 
-/* Returns this rank's heads [s, b, g, r, d] of x [s, b, w], which contains the heads of all ranks. */
+/* Selects this rank's heads [s, b, g, r, d] from x [s, b, w], which contains all ranks' heads. */
 static Tensor *own_heads(Tape *t, Tensor *x, int64_t g, int64_t r, int64_t d) {
     const int64_t s = x->dim[0], b = x->dim[1], w = g * r * d;
     return tape_view(t, op_redistribute(t, x, AXIS_TP, SPMD_V, 2), 0, 5, (int64_t[]){s, b, g, r, d},
@@ -195,7 +195,7 @@ static bool are_together(const Tape *t, const AttentionSpec *p) {
 }
 
 /* Returns whether one call rotates both queries and keys. The exact lane needs two calls, because it rounds the
- * gradient of the queries but not the gradient of the keys. */
+ * queries' gradient but not the keys' gradient. */
 static bool rotates_in_one_call(const Tape *t, const AttentionSpec *p) {
     return p->rope.dim && are_together(t, p) && !tape_context(t)->exact;
 }
@@ -209,7 +209,7 @@ static Tensor *rotated(Tape *t, const Core *c, Tensor *x) {
                    c->feed->position_ids, rope_attr(c->attention->spec));
 }
 
-/* Multiplies the query heads x [s, b, g, r, d] by the temperatures of their positions. */
+/* Multiplies the query heads x [s, b, g, r, d] by the temperatures for their positions. */
 static Tensor *tempered(Tape *t, const Core *c, Tensor *x) {
     const RopeTable *temperature = c->attention->temperature;
     if (!temperature) return x;
@@ -219,7 +219,7 @@ static Tensor *tempered(Tape *t, const Core *c, Tensor *x) {
 
 static int64_t own_groups(const Tape *t, const AttentionSpec *p) { return p->groups / tape_axis(t, AXIS_TP); }
 
-/* Rotates queries and keys into new memory, because a recomputation in the backward reads qkv again. */
+/* Rotates queries and keys into new memory, because recomputation in the backward pass reads qkv again. */
 static AttentionInputs rotated_together(Tape *t, const Core *c, Tensor *qkv) {
     const AttentionSpec *p = c->attention->spec;
     const int64_t d = p->head_dim, g = own_groups(t, p), r = p->heads / p->groups;
@@ -298,7 +298,7 @@ Tensor *attention_sinks(Tape *t, const AttentionSpec *p, Param *offset, DType dt
     return zeros;
 }
 
-/* Whether the op that rotates also stores the keys and values of the tokens. */
+/* Returns whether the op that rotates also stores the tokens' keys and values. */
 static bool rotates_into_pages(const Tape *t, const Core *c) {
     const AttentionSpec *p = c->attention->spec;
     return c->cache && stay_in_place(t, p) && p->rope.dim && !p->temperature.dim;
@@ -314,8 +314,8 @@ static AttentionInputs rotated_into_pages(Tape *t, const Core *c, Tensor *qkv) {
     return (AttentionInputs){.q = attention_heads(t, qkv, g, r + 2, d, 0, r)};
 }
 
-/* Stores the keys and values of the tokens unless they are stored, then computes attention to the keys and values of
- * their requests. */
+/* Stores the tokens' keys and values unless they are already stored, then computes attention to the keys and values of
+ * the tokens' requests. */
 static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x, AttentionAttr attr) {
     const Pages *pages = &c->feed->cache->positions;
     if (x->k) op_store_rows(t, pages, x->k, &c->cache[0], x->v, &c->cache[1]);
@@ -328,7 +328,7 @@ static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x,
     return op_paged_attention(t, &inputs, pages, attr);
 }
 
-/* Computes the context [s, b, g*r*d] of this rank's heads from qkv. */
+/* Computes the context [s, b, g*r*d] for this rank's heads from qkv. */
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
     const AttentionSpec *p = c->attention->spec;
@@ -354,8 +354,7 @@ static Tensor *attention_forward(Tape *t, const void *self, const Feed *feed, Te
     return linear_forward(t, &a->proj, context);
 }
 
-/* Describes the keys and values of this rank's groups. If there are fewer groups than ranks, ranks share
- * groups. */
+/* Describes the keys and values for this rank's groups. If there are fewer groups than ranks, ranks share groups. */
 static int attention_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
     const AttentionSpec *a = spec;
     const int64_t tp = l->mesh.size[AXIS_TP], groups = a->groups > tp ? a->groups / tp : 1;

@@ -1,7 +1,7 @@
-/* Self-attention: a fused QKV projection, optional norms of queries and keys, RoPE or relative positions,
- * grouped-query attention with optional sinks, and an output projection. As in Megatron-LM
- * core/transformer/attention.py, the rows of linear_qkv are sorted by key/value group: [query heads of the
- * group, k, v]. The sinks are softmax_offset of dot_product_attention.py. */
+/* Self-attention: a fused QKV projection, optional query and key norms, RoPE or relative positions, grouped-query
+ * attention with optional sinks, and an output projection. As in Megatron-LM core/transformer/attention.py, the rows of
+ * linear_qkv are sorted by key/value group: [query heads of the group, k, v]. The sinks correspond to softmax_offset in
+ * dot_product_attention.py. */
 #pragma once
 
 #include "nn/branch.h"
@@ -11,15 +11,15 @@
 #include "nn/rope.h"
 #include "ops/context_attention.h"
 
-/* The term that is added to the denominator of the softmax. */
+/* The term that is added to the softmax denominator. */
 typedef enum AttentionSink {
     SINK_NONE,
     SINK_ONE,    /* 1 */
-    SINK_LEARNED /* exp of a learned parameter, one for each query head */
+    SINK_LEARNED /* exp of a learned parameter, one per query head */
 } AttentionSink;
 
-/* T5's relative position bias: each bucket of distances has a bias that is added to the scores. All layers of a stack
- * share it. */
+/* T5's relative position bias: each distance bucket has a bias that is added to the scores. All layers in a stack share
+ * it. */
 typedef struct RelativeSpec {
     const char *name; /* name of the bias parameter; NULL if there is no bias */
     int64_t buckets, max_distance;
@@ -30,25 +30,25 @@ typedef struct RelativeSpec {
 typedef struct AttentionSpec {
     int64_t hidden, heads, groups, head_dim;
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
-    bool qk_norm_plain; /* the norm is an RMSNorm without a gain */
-    bool qk_norm_last;  /* the norm follows the rotation */
-    bool qk_norm_whole; /* one norm over all heads, which tensor-parallel ranks gather first */
+    bool qk_norm_plain; /* whether the norm is an RMSNorm without a gain */
+    bool qk_norm_last;  /* whether the norm follows the rotation */
+    bool qk_norm_whole; /* whether one norm covers all heads, which tensor-parallel ranks gather first */
     NormAttr norm;
     bool qk_norm_decays;  /* --apply-wd-to-qk-layernorm */
     RopeSpec rope;        /* no rotation if its dim is 0 */
-    RopeSpec temperature; /* factors of the query heads; none if its dim is 0 */
+    RopeSpec temperature; /* factors by which query heads are scaled; none if its dim is 0 */
     RelativeSpec relative;
     double alibi;                                  /* AttentionAttr */
     int64_t window_left, window_right, chunk_size; /* AttentionAttr */
     AttentionSink sink;
-    double scale;   /* factor of the scores */
-    double softcap; /* softcap of the scaled scores; 0 if there is none */
+    double scale;   /* factor by which the scores are scaled */
+    double softcap; /* softcap applied to the scaled scores; 0 if there is none */
     QkClipSpec clip;
     double dropout, qkv_init_std, proj_init_std, softmax_init_std;
     QuantSpec quant; /* for both projections */
     ContextPlan context;
-    bool unfused;   /* all scores are stored; this is the reference for the fused kernel */
-    bool recompute; /* the core (norms, rotation, attention) is recomputed in the backward */
+    bool unfused;   /* whether to store all scores, as the reference for the fused kernel */
+    bool recompute; /* whether the backward pass recomputes the core (norms, rotation, attention) */
 } AttentionSpec;
 
 typedef struct Attention {
@@ -59,28 +59,29 @@ typedef struct Attention {
     Norm q_norm, k_norm;
     Param *softmax_offset; /* one element per query head; NULL unless the sinks are learned */
     Param *relative;       /* [buckets, query heads], or NULL if there is none */
-    Tensor *max;           /* counters of the largest score of each head of the model; NULL if not measured */
+    Tensor *max;           /* counters: the largest score per head in the model; NULL if not measured */
     QkClip clip;
 } Attention;
 
 /* ---- shared with cross-attention and latent attention ---- */
 
-/* Registers a learned sink for each query head. Each tensor-parallel rank stores the sinks of its heads. */
+/* Registers a learned sink for each query head. Each tensor-parallel rank stores the sinks for its heads. */
 Param *attention_offset_new(Registry *, const AttentionSpec *, const char *name);
-/* Returns the sinks of this rank's heads, or NULL if there are none. The Param contains learned sinks, or is NULL. */
+/* Returns the sinks for this rank's heads, or NULL if there are none. The Param contains the learned sinks, or is
+ * NULL. */
 Tensor *attention_sinks(Tape *, const AttentionSpec *, Param *offset, DType);
 
-/* Returns a view of heads [first, first + n) of each group. A row of x has `groups` groups of `all` heads of width
- * d. */
+/* Returns a view of heads [first, first + n) in each group. A row of x consists of `groups` groups of `all` heads, each
+ * of width d. */
 Tensor *attention_heads(Tape *, Tensor *x, int64_t groups, int64_t all, int64_t d, int64_t first, int64_t n);
 /* Returns contiguous x [s, b, g, r, d] as [s, b, g*r*d]. */
 Tensor *attention_flat_heads(Tape *, Tensor *x);
-/* Returns the attributes for this rank's heads. `positions` is the larger of the numbers of queries and of keys on
- * this rank. */
+/* Returns the attributes for this rank's heads. `positions` is the number of queries or keys on this rank, whichever is
+ * larger. */
 AttentionAttr attention_attr(const Tape *, const AttentionSpec *, uint64_t dropout_site, int64_t positions);
 
-/* Returns the number of counters of the branch. The counters contain the largest scores. */
+/* Returns how many counters the branch has. They contain the largest scores. */
 int64_t attention_counters(const AttentionSpec *);
 
-/* The module of the branch is an Attention, and its spec is an AttentionSpec. */
+/* The branch's module is an Attention, and its spec is an AttentionSpec. */
 extern const BranchOps attention_branch;

@@ -19,7 +19,7 @@ typedef struct BertHead {
     LmHead output;
 } BertHead;
 
-/* Name prefixes of the parameters of all heads, including heads of tasks (class_head.h). The list ends with NULL. */
+/* The prefixes of parameter names in all heads, including task heads (class_head.h). The list ends with NULL. */
 extern const char *const BERT_HEADS[];
 /* The module is a BertHead, and the spec is a BertHeadSpec. The loss has one value per token, [b, s]. */
 extern const HeadOps bert_head;

@@ -6,7 +6,7 @@
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* A pool of rows that a branch stores in generation: one row for each position or encoder position (extent). */
+/* A pool of rows that a branch stores during generation: one row per position or encoder position (extent). */
 typedef struct CacheSpec {
     FieldExtent extent;
     int64_t dim[3]; /* shape of a row on this rank: groups, rows per group, width */
@@ -17,15 +17,17 @@ enum { BRANCH_CACHES = 2 };
 typedef struct BranchOps {
     size_t size; /* size of the branch's module in bytes */
     /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not move.
-     * `counters` is F64 [number that the function `counters` returns]. `counters` is NULL if the branch has none. */
+     * `counters` is F64, and has as many elements as the function `counters` returns, or is NULL if the branch has
+     * none. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
     /* Returns [s, b, h] with the SPMD type of x_sbh. The feed must exist until tape_end. `cache` points to the
      * branch's pools in Feed.cache, and is NULL if Feed.cache is NULL. */
     Tensor *(*forward)(Tape *, const void *self, const Feed *, Tensor *cache, Tensor *x_sbh);
-    /* Describes the branch's pools in `out` and returns their number. The function is NULL if nothing is cached. */
+    /* Describes the branch's pools in `out`, and returns how many there are. The function is NULL if the branch caches
+     * nothing. */
     int (*caches)(const void *spec, const Layout *, CacheSpec out[BRANCH_CACHES]);
-    /* Returns the model FLOPs of the forward and backward passes of one sample of s positions. As in Megatron-LM's
-     * training.py, num_floating_point_operations, causal attention counts half. */
+    /* Returns the model FLOPs for the forward and backward passes over one sample of s positions. As in
+     * num_floating_point_operations in Megatron-LM's training.py, causal attention counts half. */
     double (*flops)(const void *spec, double s);
     /* returns the number of step counters (param/state.h); NULL if the branch has none */
     int64_t (*counters)(const void *spec);

@@ -1,7 +1,7 @@
 /* BERT's classification head: the pooler, dropout, and a linear layer. The head either classifies each sample (for
  * example, whether its sentences are in order) or chooses one of the answers to a question, each of which is a
  * sample. The head corresponds to Megatron-LM core/models/bert/bert_model.py, and to model/classification.py and
- * multiple_choice.py of Megatron-LM's tasks. */
+ * multiple_choice.py in Megatron-LM's tasks. */
 #pragma once
 
 #include "nn/head.h"
@@ -13,7 +13,7 @@ typedef struct ClassHeadSpec {
     int64_t classes; /* number of classes; not used with choices */
     int64_t choices; /* number of choices (samples) per question; 1 if each sample is classified */
     double init_std, dropout;
-    bool counts; /* an evaluation also counts the correct answers */
+    bool counts; /* whether evaluations also count the correct answers */
 } ClassHeadSpec;
 
 typedef struct ClassHead {
@@ -23,8 +23,8 @@ typedef struct ClassHead {
 } ClassHead;
 
 /* The module is a ClassHead, and the spec is a ClassHeadSpec. The loss has one value per sample, [b, 1], or
- * per question, [b / choices, 1]. Labels are in the field sentence_labels. The label of a question is that of its
- * first choice. The count has the shape of the loss, and is 1 where the label has the largest logit, otherwise 0. The
- * logits are [1, b, classes] or [1, b / choices, choices]. With context parallelism, only the first rank's results
- * are valid. */
+ * per question, [b / choices, 1]. Labels are in the field sentence_labels. A question's label is its first choice's
+ * label. The count has the same shape as the loss, and is 1 where the label has the largest logit, otherwise 0. The
+ * logits are [1, b, classes] or [1, b / choices, choices]. With context parallelism, only the first rank's results are
+ * valid. */
 extern const HeadOps class_head;

@@ -59,8 +59,8 @@ static Tensor *pool_part(Tape *t, const Tensor *pool, int64_t i) {
     return part;
 }
 
-/* Stores the keys and values of the encoder's output if it was computed, then computes attention to those of the
- * requests. */
+/* Stores the keys and values from the encoder's output if the output was computed, then computes attention to the
+ * requests' keys and values. */
 static Tensor *attend_to_pages(Tape *t, const Core *c, Tensor *q, AttentionAttr attr) {
     const Pages *pages = &c->feed->cache->encoder;
     const int64_t d = tensor_width(q), g = q->dim[2];
@@ -73,7 +73,7 @@ static Tensor *attend_to_pages(Tape *t, const Core *c, Tensor *q, AttentionAttr 
     return op_paged_attention(t, &inputs, pages, attr);
 }
 
-/* Computes the context [s, b, w] of this rank's heads from q [s, b, w]. */
+/* Computes the context [s, b, w] for this rank's heads from q [s, b, w]. */
 static Tensor *core(Tape *t, void *self, Tensor *q_sbw) {
     const Core *c = self;
     const AttentionSpec *p = &c->module->spec->attention;

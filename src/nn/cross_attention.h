@@ -7,7 +7,7 @@
 
 typedef struct CrossAttentionSpec {
     AttentionSpec
-        attention; /* one group per head, without rotation, norms of queries and keys, sinks or windows */
+        attention; /* one group per head; there is no rotation, no query or key norm, no sink and no window */
     int64_t encoder_positions;
 } CrossAttentionSpec;
 
@@ -17,6 +17,5 @@ typedef struct CrossAttention {
     Linear q, kv, proj;
 } CrossAttention;
 
-/* The module of the branch is a CrossAttention, and its spec is a CrossAttentionSpec. The branch reads
- * Feed.encoded. */
+/* The branch's module is a CrossAttention, and its spec is a CrossAttentionSpec. The branch reads Feed.encoded. */
 extern const BranchOps cross_attention_branch;

@@ -9,13 +9,13 @@ typedef struct EmbeddingSpec {
     int64_t vocab, padded_vocab, hidden;
     int64_t positions; /* number of learned positions; 0 if positions are not learned */
     int64_t types;     /* number of token types; 0 if there are no types */
-    bool normed;       /* the sum is normalized, as in the original BERT and in Bloom */
+    bool normed;       /* whether the sum is normalized, as in the original BERT and in Bloom */
     NormAttr norm;
     double init_std, dropout;
-    double multiplier; /* factor of the token embeddings */
+    double multiplier; /* factor by which token embeddings are scaled */
     const char *dropout_site;
-    bool rounded;  /* the multiplier is rounded to the type of activations */
-    bool detached; /* the tables have no gradient */
+    bool rounded;  /* whether the multiplier is rounded to the activations' type */
+    bool detached; /* whether the tables get no gradient */
 } EmbeddingSpec;
 
 typedef struct Embedding {
@@ -27,7 +27,7 @@ typedef struct Embedding {
 /* Returns the word embeddings, and registers them on the first call. A tied output layer uses the same parameter, or a
  * copy of it on another pipeline stage. */
 Param *embedding_words(Registry *, const EmbeddingSpec *);
-/* These functions are also those of words_input. */
+/* words_input uses these functions as well. */
 void embedding_init(void *self, Registry *, const void *spec);
 Tensor *embedding_forward(Tape *, const void *self, const Feed *);
 /* The module is an Embedding, and the spec is an EmbeddingSpec. The input reads the fields tokens, position_ids (if

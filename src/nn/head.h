@@ -1,20 +1,18 @@
-/* The head of a model computes losses or logits from the output of a stack. The plan of a model family lists its
- * heads. */
+/* A model's head computes losses or logits from a stack's output. A model family's plan lists its heads. */
 #pragma once
 
 #include "nn/feed.h"
 #include "param/param.h"
 #include "tape/tape.h"
 
-/* A loss of a model. The training loss is the sum of the means of all losses. */
+/* One of a model's losses. The training loss is the sum of the means of all losses. */
 typedef struct LossSpec {
     const char *name;   /* the name that Megatron-LM uses */
     FieldExtent extent; /* POSITIONS: one value per token, [b, s]; SAMPLES: one value per sample, [b, 1] */
     int weights;        /* the field that contains the weight of each value; FIELDS if all weights are 1 */
-    int64_t column;     /* index of the number that is read in each element of that field */
-    /* With SAMPLES: the number of choices per question. The choices of a question are consecutive samples
-     * with one loss, [b / choices, 1], whose weight is that of the first sample. 0 means that each sample has
-     * a loss. */
+    int64_t column;     /* which value to read in each element of that field */
+    /* With SAMPLES: the number of choices per question. A question's choices are consecutive samples that share one
+     * loss, [b / choices, 1], which has the first sample's weight. 0 means that each sample has its own loss. */
     int64_t choices;
     /* An auxiliary loss adds `factor` times its mean to the gradient. Auxiliary losses are not part of the reported
      * training loss or of evaluations. */
@@ -31,9 +29,9 @@ typedef struct HeadOps {
     /* Registers parameters and states. `self` and `spec` must outlive the registry and must not move. */
     void (*init)(void *self, Registry *, const void *spec);
     /* h [s, b, h] is the output of the head's stack. If the feed has labels, out[i] is the head's loss i in nats.
-     * dloss[i] is the gradient with respect to that loss, or NULL if unknown. The head's counts, if they are
-     * computed, follow the losses in `out`. Without labels, out[0] is the logits [s, b, HeadSpec.width]. If
-     * tensor-parallel ranks split the last dimension, the logits are V along it. */
+     * dloss[i] is the gradient with respect to that loss, or NULL if unknown. The head's counts, if computed, follow
+     * the losses in `out`. Without labels, out[0] is the logits [s, b, HeadSpec.width]. If tensor-parallel ranks split
+     * the last dimension, the logits are V along it. */
     void (*forward)(Tape *, const void *self, const Feed *, Tensor *h_sbh, Tensor *const *dloss,
                     Tensor **out);
     /* Returns the number of positions in a chunk of logits, for b samples of s positions. If the result is 0 or the
@@ -48,12 +46,12 @@ typedef struct HeadSpec {
     const HeadOps *ops;
     const void *spec;
     int stack; /* the stack whose output the head reads */
-    /* [n_fields]: the fields that the head reads; if n_fields is 0, it reads all of them, under their names */
+    /* [n_fields]: the fields that the head reads; if n_fields is 0, it reads all fields under their own names */
     const FeedField *fields;
     int n_fields;
     int64_t outputs, width; /* number of logits per row, without and with padding */
-    /* The losses, followed by the counts, such as the number of correct answers. Counts have the weights of the first
-     * loss. Training computes auxiliary counts, and evaluations compute the other counts. */
+    /* The losses, followed by the counts, such as the number of correct answers. Counts use the first loss's weights.
+     * Training computes auxiliary counts, and evaluations compute the other counts. */
     LossSpec loss[HEAD_LOSSES];
     int n_losses, n_counts;
 } HeadSpec;

@@ -1,5 +1,5 @@
-/* The input of a stack computes the residual stream from the fields of a microbatch. The plan of a model family names
- * the input of each stack. */
+/* A stack's input computes the residual stream from a microbatch's fields. A model family's plan names the input of
+ * each stack. */
 #pragma once
 
 #include "nn/feed.h"

@@ -10,7 +10,7 @@
 typedef struct Linear {
     Param *weight; /* [out, in] */
     Param *bias;   /* [out]; NULL if there is no bias */
-    /* Flags of op_linear: a column-parallel layer gathers its input, and a row-parallel layer reduces its output. */
+    /* Flags for op_linear: a column-parallel layer gathers its input, and a row-parallel layer reduces its output. */
     unsigned flags;
     const Quantiser *quantiser; /* NULL if operands are not quantized */
 } Linear;
@@ -23,17 +23,17 @@ typedef struct LinearSpec {
     int tp_split;
     bool invariant; /* only for a weight that is not split; see param.h */
     double init_std;
-    bool fixed_bias; /* the bias is not trained (PARAM_BUFFER) */
+    bool fixed_bias; /* whether the bias is not trained (PARAM_BUFFER) */
     QuantSpec quant;
     bool split_parts; /* see param.h */
-    int64_t groups;   /* parts of the output rows; see param.h */
+    int64_t groups;   /* number of groups into which the output rows are divided; see param.h */
     int n_parts;
     ParamPart parts[PARAM_PARTS];
 } LinearSpec;
 
 Linear linear_new(Registry *, LinearSpec);
 Tensor *linear_forward(Tape *, const Linear *, Tensor *x_sbi);
-/* Like linear_forward, but also computes the activation. Only linear_on_activated may read the result. `halfway` is
- * described at op_linear_activated. */
+/* Like linear_forward, but also computes the activation. Only linear_on_activated may read the result. For `halfway`,
+ * see op_linear_activated. */
 Activated linear_activated(Tape *, const Linear *, Tensor *x_sbi, ActivationAttr, bool halfway);
 Tensor *linear_on_activated(Tape *, const Linear *, Activated x_sbi);

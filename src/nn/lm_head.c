@@ -31,7 +31,7 @@ static int64_t lm_head_chunk(const void *spec, const Layout *l, int64_t s, int64
     const LmHeadSpec *h = spec;
     if (!h->chunked) return 0;
     const int64_t columns = h->padded_vocab / (l ? l->mesh.size[AXIS_TP] : 1);
-    /* the backward of the softcap also needs the logits before the softcap */
+    /* the softcap's backward pass also needs the logits before the softcap */
     const size_t copies = h->softcap ? 2 : 1;
     return linear_loss_positions(s, b, h->chunk, copies * (size_t)columns * dtype_size(storage));
 }
@@ -49,7 +49,7 @@ static void lm_head_forward(Tape *t, const void *self, const Feed *feed, Tensor 
     const bool counts = m->spec->counts && labels && tape_is_recording(t);
     const int64_t positions =
         labels ? lm_head_chunk(m->spec, run->layout, labels->dim[1], labels->dim[0], run->dtype) : 0;
-    /* While the tape records, chunks of logits need the gradient of the losses in the forward. */
+    /* While the tape records, the forward pass needs the losses' gradient to compute logits in chunks. */
     if (positions && (*dloss || !tape_is_recording(t))) {
         const LinearLoss loss = {.vocab = m->spec->vocab,
                                  .positions = positions,

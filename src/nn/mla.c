@@ -1,4 +1,5 @@
-/* Shapes: s positions, b samples, h hidden, g heads of this rank, d width of a query or key head, e of a value head. */
+/* Shapes: s positions, b samples, h hidden, g heads on this rank, d width of a query or key head, e width of a value
+ * head. */
 #include "nn/mla.h"
 
 #include "base/hash.h"
@@ -29,8 +30,8 @@ static Linear mla_linear(Registry *r, const AttentionSpec *a, const char *name, 
                          });
 }
 
-/* The shared part of the keys cannot be clipped for a single head, so the rotated part of its queries is multiplied
- * by the entire factor. */
+/* The keys' shared part cannot be clipped for a single head, so the rotated part of the head's queries is multiplied by
+ * the entire factor. */
 static void clip_init(Mla *m, Registry *r) {
     const MlaSpec *s = m->spec;
     const QkClipSpec *c = &s->attention.clip;
@@ -83,10 +84,10 @@ static void mla_init(void *self, Registry *r, const char *name, const void *spec
 typedef struct Core {
     const Mla *module;
     const Feed *feed;
-    /* the pools of keys and of values, or the pool of latents with the shared part of the keys */
+    /* the key pool and the value pool, or the pool of latents together with the keys' shared part */
     Tensor *cache;
-    Tensor *latent_sbl; /* the latent of keys and values */
-    Tensor *key_sb11p;  /* the shared part of the keys */
+    Tensor *latent_sbl; /* the latent for keys and values */
+    Tensor *key_sb11p;  /* the keys' shared part */
     Tensor *kv_sbw;
 } Core;
 
@@ -126,7 +127,7 @@ static Tensor *stored(Tape *t, const Core *c, Tensor *x, Tensor *pool) {
     return pool;
 }
 
-/* Computes the context [s, b, g*e] of this rank's heads from q [s, b, g*d] and kv [s, b, g*(d-rotated+e)]. */
+/* Computes the context [s, b, g*e] for this rank's heads from q [s, b, g*d] and kv [s, b, g*(d-rotated+e)]. */
 static Tensor *core(Tape *t, void *self, Tensor *q) {
     const Core *c = self;
     const MlaSpec *s = c->module->spec;
@@ -140,8 +141,8 @@ static Tensor *core(Tape *t, void *self, Tensor *q) {
     return attention_flat_heads(t, attend(t, c, x));
 }
 
-/* Returns the queries [s, b, g*d] of x, which is the latent of the queries, or the residual stream. No other node has
- * read the queries, so they are multiplied by the temperatures in place. */
+/* Computes the queries [s, b, g*d] from x, which is the queries' latent or the residual stream. No other node has read
+ * the queries, so they are multiplied by the temperatures in place. */
 static Tensor *queries(Tape *t, const Core *c, Tensor *x) {
     const Mla *m = c->module;
     const int64_t d = m->spec->attention.head_dim;
@@ -152,7 +153,7 @@ static Tensor *queries(Tape *t, const Core *c, Tensor *x) {
                             (RopeAttr){.dim = (int32_t)d});
 }
 
-/* x is the latent of the queries, or the residual stream if queries have no latent. */
+/* x is the queries' latent, or the residual stream if queries have no latent. */
 static Tensor *from_latents(Tape *t, void *self, Tensor *x) {
     const Mla *m = ((const Core *)self)->module;
     const MlaSpec *s = m->spec;
@@ -175,7 +176,7 @@ static Tensor *head_weights(Tape *t, const Mla *m, int64_t g, int64_t first, int
     return part;
 }
 
-/* Returns columns of x as heads of one group, which share keys and values. */
+/* Returns columns of x as the heads of one group, which share keys and values. */
 static Tensor *one_group(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t n) {
     const int64_t width = tensor_width(x) / g;
     return tape_view(t, x, first, 5, (int64_t[]){x->dim[0], x->dim[1], 1, g, n},
@@ -190,9 +191,9 @@ static Tensor *pool_columns(Tape *t, const Tensor *pool, int64_t n) {
     return part;
 }
 
-/* Computes the same as from_latents, without keys and values. A key is W_k l, so its product with q is the product of
- * the latent l and W_k^T q. A weighted sum of values is W_v times the weighted sum of latents. Each row of the pool
- * is a latent with its rotated part. */
+/* Computes the same result as from_latents, but without computing keys and values. A key is W_k l, so its product with
+ * q equals the product of the latent l and W_k^T q. A weighted sum of values is W_v times the weighted sum of latents.
+ * Each row of the pool is a latent with its rotated part. */
 static Tensor *absorbed(Tape *t, const Core *c, Tensor *x_sbh) {
     const Mla *m = c->module;
     const MlaSpec *s = m->spec;
@@ -210,7 +211,7 @@ static Tensor *absorbed(Tape *t, const Core *c, Tensor *x_sbh) {
     return attention_flat_heads(t, values);
 }
 
-/* Returns the shared part of the keys at all positions, which the heads of every tensor-parallel rank need. */
+/* Returns the keys' shared part at all positions, which the heads on every tensor-parallel rank need. */
 static Tensor *shared_key(Tape *t, Tensor *x_sb11p) {
     if (layout_is_sequence_parallel(tape_context(t)->layout)) x_sb11p = op_contiguous(t, x_sb11p);
     return op_redistribute(t, x_sb11p, AXIS_TP, SPMD_R, 0);
@@ -238,7 +239,7 @@ static Tensor *mla_forward(Tape *t, const void *self, const Feed *feed, Tensor *
     return linear_forward(t, &m->proj, context);
 }
 
-/* Describes the latents with the shared part of the keys, or the keys and values of this rank's heads. */
+/* Describes the latents with the keys' shared part, or the keys and values for this rank's heads. */
 static int mla_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CACHES]) {
     const MlaSpec *s = spec;
     if (s->caches_latents) {

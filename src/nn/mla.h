@@ -1,7 +1,7 @@
 /* Multi-head latent attention (DeepSeek-V2, 2024), like Megatron-LM core/transformer/multi_latent_attention.py. Each
- * token has a latent vector, from which its keys and values are projected up. The queries of a token come from
- * another latent vector, or directly from the residual stream. Each query head and key head has a part without
- * positions, then a rotated part. All heads share the rotated part of the key. */
+ * token has a latent vector, from which its keys and values are projected up. A token's queries come from another
+ * latent vector, or directly from the residual stream. Each query head and key head has a part without positions, then
+ * a rotated part. All heads share the key's rotated part. */
 #pragma once
 
 #include "nn/attention.h"
@@ -13,10 +13,10 @@ typedef struct MlaSpec {
     AttentionSpec attention;
     /* width of the queries' latent; 0 if queries have no latent and no norm */
     int64_t q_rank;
-    /* widths of the latent of keys and values, of the rotated part, and of a value head */
+    /* widths of the latent for keys and values, of the rotated part, and of a value head */
     int64_t kv_rank, rotated, value;
-    bool recompute_up; /* the up-projections, the rotation and attention are recomputed */
-    /* a cache contains latents with the shared part of keys, instead of the keys and values of each head */
+    bool recompute_up; /* whether to recompute the up-projections, the rotation and attention */
+    /* whether a cache contains latents with the keys' shared part, instead of each head's keys and values */
     bool caches_latents;
 } MlaSpec;
 
@@ -32,5 +32,5 @@ typedef struct Mla {
     QkClip clip;
 } Mla;
 
-/* The module of the branch is an Mla, and its spec is an MlaSpec. */
+/* The branch's module is an Mla, and its spec is an MlaSpec. */
 extern const BranchOps mla_branch;

@@ -7,14 +7,14 @@ static Tensor *number_new(Registry *r, const char *mlp, const char *name, double
         .name = arena_printf(r->arena, "%s.activation_func.%s", mlp, name),
         .ndim = 1,
         .dim = {1},
-        .tp_split = SPLIT_NONE, /* each tensor-parallel rank adds the gradient of its columns */
+        .tp_split = SPLIT_NONE, /* each tensor-parallel rank adds the gradient for its columns */
         .init = {INIT_CONSTANT, value},
         .flags = PARAM_NO_DECAY | flags,
     };
     return &param_add(r, number)->value;
 }
 
-/* Registers the numbers with the initial values of transformers' XIELUActivation: alpha_p and alpha_n begin at 0.8,
+/* Registers the numbers with the initial values from transformers' XIELUActivation: alpha_p and alpha_n start at 0.8,
  * as log(exp(0.8) - 1) and log(exp(0.8 - beta) - 1). */
 static XieluNumbers xielu_new(Registry *r, const char *mlp) {
     const double alpha = 0.8, beta = 0.5;

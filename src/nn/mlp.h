@@ -1,5 +1,5 @@
-/* The feed-forward branch of a layer: fc1, activation, fc2. As in Megatron-LM core/transformer/mlp.py, the rows of fc1
- * are [gate; up] if the activation is gated. */
+/* A layer's feed-forward branch: fc1, activation, fc2. As in Megatron-LM core/transformer/mlp.py, the rows of fc1 are
+ * [gate; up] if the activation is gated. */
 #pragma once
 
 #include "kernels/attr.h"
@@ -29,5 +29,5 @@ Tensor *mlp_output(Tape *, const Mlp *, Activated hidden_sbf);
 /* Returns the number of hidden x ffn matrices: 3 with a gated activation, otherwise 2. */
 int mlp_matrices(Activation);
 
-/* The module of the branch is an Mlp, and its spec is an MlpSpec. */
+/* The branch's module is an Mlp, and its spec is an MlpSpec. */
 extern const BranchOps mlp_branch;

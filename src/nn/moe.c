@@ -8,7 +8,7 @@
 #include "ops/redistribute.h"
 #include "ops/residual.h"
 
-/* Registers a weight of all experts or, if `in` is 0, a bias. */
+/* Registers a weight for all experts or, if `in` is 0, a bias. */
 static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const char *which, int64_t out,
                           int64_t in, int tp_split, double std) {
     const bool gated = tp_split == 0 && activation_is_gated(s->activation.kind);
@@ -29,7 +29,7 @@ static Param *experts_new(Registry *r, const MoeSpec *s, const char *name, const
     return param_add(r, p);
 }
 
-/* The width of the routed experts' input and output. */
+/* Returns the width of the routed experts' input and output. */
 static int64_t width(const MoeSpec *s) { return s->latent ? s->latent : s->router.hidden; }
 
 static Linear latent_new(Registry *r, const MoeSpec *s, const char *name, const char *which, int64_t in,
@@ -82,8 +82,8 @@ static int64_t moe_counters(const void *spec) {
 
 /* ---- capacity ---- */
 
-/* Returns the capacity of an expert: tokens * topk / experts of a microbatch, times the capacity factor, rounded up.
- * The capacity is at most the number of tokens. */
+/* Returns an expert's capacity: tokens * topk / experts for a microbatch, times the capacity factor, rounded up, but at
+ * most the number of tokens. */
 static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     if (s->capacity_factor == 0 || tape_microbatch(t)->dropless) return 0;
     const int64_t tokens = x->dim[0] * x->dim[1] * tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
@@ -91,8 +91,8 @@ static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
     return (int64_t)fmin(ceil(share * s->capacity_factor), (double)tokens);
 }
 
-/* Returns the maximum number of rows of one expert: the capacity times the number of microbatches whose ranks (TP x
- * CP) overlap the expert's group (ETP x EP). Both are consecutive ranks of a pipeline stage. */
+/* Returns the maximum number of rows for one expert: the capacity times the number of microbatches whose ranks (TP x
+ * CP) overlap the expert's group (ETP x EP). Both consist of consecutive ranks within a pipeline stage. */
 static int64_t room(const Tape *t, int64_t capacity) {
     const int group = tape_axis(t, AXIS_ETP) * tape_axis(t, AXIS_EP),
               each = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP),
@@ -108,8 +108,8 @@ static GroupedBias biases(const Param *p, Tensor *scale) {
 }
 
 /* Returns the experts' outputs for rows that are grouped by expert. `offset` contains the first row of each expert.
- * By default, the probabilities multiply the input and the bias of the second GEMM. The result is equal to
- * multiplying the output of this GEMM, because the GEMM is linear. */
+ * By default, the input and the bias of the second GEMM are multiplied by the probabilities. This is equivalent to
+ * multiplying the GEMM's output, because the GEMM is linear. */
 static Tensor *experts_forward(Tape *t, const Moe *m, Tensor *rows_r1h, Tensor *probs_r11, Tensor *offset) {
     if (m->spec->probs_on_input) {
         rows_r1h = op_scale_rows(t, rows_r1h, probs_r11, false);
@@ -146,9 +146,9 @@ static Tensor *shared_output(Tape *t, const Moe *m, Tensor *x, Activated hidden)
     return m->shared_gate ? op_scale_rows(t, y, op_gate_logits(t, x, &m->shared_gate->value, NULL), true) : y;
 }
 
-/* An all-to-all sends the rows to the ranks of their experts while the shared expert's first GEMM runs. A second
- * all-to-all returns the experts' outputs while the shared expert's second GEMM runs. The outputs of each token are
- * then summed. Without `shares`, the shared expert is left out. */
+/* An all-to-all sends the rows to their experts' ranks while the shared expert's first GEMM runs. A second all-to-all
+ * returns the experts' outputs while the shared expert's second GEMM runs. Each token's outputs are then summed.
+ * Without `shares`, the shared expert is omitted. */
 static Tensor *by_all_to_all(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a,
                              bool shares) {
     const Dispatch d = op_dispatch(t, r, m->spec->router.experts, (DispatchAttr){0});
@@ -170,8 +170,8 @@ static Tensor *gather(Tape *t, Tensor *x) {
     return op_redistribute(t, op_to_expert_view(t, x), AXIS_EP, SPMD_R, 0);
 }
 
-/* Each expert-parallel rank gathers all tokens and computes the outputs of its experts. A reduce-scatter sums the
- * outputs of all ranks. */
+/* Each expert-parallel rank gathers all tokens, and computes its experts' outputs. A reduce-scatter sums all ranks'
+ * outputs. */
 static Tensor *by_all_gather(Tape *t, const Moe *m, Tensor *x, Routing *r, int64_t experts, DispatchAttr a) {
     const bool alone = tape_axis(t, AXIS_ETP) == 1;
     const Routing all = {gather(t, r->probs), gather(t, r->expert)};
@@ -199,8 +199,9 @@ static Tensor *on_one_rank(Tape *t, const Moe *m, Tensor *x, Routing *r, Dispatc
     return widened(t, m, op_unpermute(t, y, &d));
 }
 
-/* In generation, ranks have different numbers of tokens, which only the all-to-all supports. Tensor-parallel ranks
- * have the same tokens, whose number is a multiple of the number of these ranks, and each rank routes a part. */
+/* During generation, ranks have different numbers of tokens, which only the all-to-all supports. Tensor-parallel ranks
+ * have the same tokens; the number of tokens is a multiple of the number of these ranks, and each rank routes an equal
+ * part. */
 static Tensor *moe_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache, Tensor *x) {
     (void)cache;
     const Moe *m = self;

@@ -11,10 +11,10 @@
 typedef struct MoeSpec {
     RouterSpec router;
     int64_t ffn, shared_ffn; /* a shared_ffn of 0 means that there is no shared expert */
-    bool bias;               /* the linear layers, except those of the shared expert, have biases */
+    bool bias;               /* whether the linear layers outside the shared expert have biases */
     bool shared_gate;
     int64_t latent; /* width of the routed experts' input and output; 0 means `hidden` */
-    /* if true, the probabilities multiply the input of the experts; otherwise, the input of the second GEMM */
+    /* if true, the experts' input is multiplied by the probabilities; otherwise, the second GEMM's input is */
     bool probs_on_input;
     ActivationAttr activation, shared_activation;
     double fc1_init_std, fc2_init_std;
@@ -27,13 +27,12 @@ typedef struct MoeSpec {
 typedef struct Moe {
     const MoeSpec *spec;
     Router router;
-    Param *fc1, *fc2; /* weights of all experts: [experts * (2 *) ffn, width] and [experts * width, ffn] */
+    Param *fc1, *fc2; /* all experts' weights: [experts * (2 *) ffn, width] and [experts * width, ffn] */
     Param *fc1_bias, *fc2_bias;    /* [experts * (2 *) ffn] and [experts * width], or NULL */
     Linear to_latent, from_latent; /* [latent, hidden] and [hidden, latent] */
     Mlp shared;
     Param *shared_gate; /* [1, hidden]; NULL if there is none */
 } Moe;
 
-/* The module of the branch is a Moe, and its spec is a MoeSpec. The counters of the branch are those of the
- * router. */
+/* The branch's module is a Moe, and its spec is a MoeSpec. The branch's counters are the router's counters. */
 extern const BranchOps moe_branch;

@@ -39,7 +39,7 @@ static Tensor *mtp_input_forward(Tape *t, const void *self, const Feed *feed) {
                                                                 : x;
 }
 
-/* As in Megatron-LM, the three norms, including the norm of the output, count as three columns. */
+/* As in Megatron-LM, the three norms, including the output norm, count as three columns. */
 static double mtp_input_flops(const void *spec, double s) {
     const double h = (double)((const MtpInputSpec *)spec)->words->hidden;
     return 6 * s * (2 * h * h + 3 * h);

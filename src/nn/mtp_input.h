@@ -1,13 +1,12 @@
-/* The input of a layer that predicts additional tokens (MTP): a projection of the embedding of a later token and of
- * the output of the previous stack. The input corresponds to Megatron-LM
- * core/transformer/multi_token_prediction.py. */
+/* The input of a layer that predicts additional tokens (MTP): a projection of a later token's embedding and the
+ * previous stack's output. The input corresponds to Megatron-LM core/transformer/multi_token_prediction.py. */
 #pragma once
 
 #include "nn/embedding.h"
 #include "nn/linear.h"
 
 typedef struct MtpInputSpec {
-    const char *name; /* the scope of the parameters' names */
+    const char *name; /* the scope of the parameter names */
     const EmbeddingSpec *words;
     NormAttr norm;
     double init_std;
@@ -17,9 +16,9 @@ typedef struct MtpInputSpec {
 typedef struct MtpInput {
     Embedding words;
     Norm token_norm, state_norm;
-    Linear proj; /* [hidden, 2 hidden]: the columns of the token, followed by those of the state */
+    Linear proj; /* [hidden, 2 hidden]: the token's columns, followed by the state's columns */
 } MtpInput;
 
-/* The module is an MtpInput, and the spec is an MtpInputSpec. The input reads the fields of words_input, and
+/* The module is an MtpInput, and the spec is an MtpInputSpec. The input reads the same fields as words_input, and
  * Feed.encoded. */
 extern const InputOps mtp_input;

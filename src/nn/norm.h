@@ -13,5 +13,5 @@ typedef struct Norm {
 /* Registers a norm. Gains are initialized to 1, or to 0 if they are applied as 1 + w. */
 Norm norm_new(Registry *, const char *name, int64_t width, NormAttr);
 Tensor *norm_forward(Tape *, const Norm *, Tensor *x);
-/* Returns the norm of *x + branch, and sets *x to that sum. */
+/* Normalizes *x + branch, and sets *x to this sum. */
 Tensor *norm_forward_sum(Tape *, const Norm *, Tensor **x, Tensor *branch);

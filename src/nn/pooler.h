@@ -9,5 +9,5 @@
 Linear whole_layer(Registry *, const char *name, int64_t in, int64_t out, double init_std, bool invariant);
 Linear pooler_new(Registry *, int64_t hidden, double init_std);
 /* h_sbh is V along the sequence with sequence parallelism, otherwise I. Returns [1,b,h], I. With context parallelism,
- * only the first rank has the first position of a sample. The other ranks compute values that no loss may use. */
+ * only the first rank holds a sample's first position. The other ranks compute values that no loss may use. */
 Tensor *pooler_forward(Tape *, const Linear *, Tensor *h_sbh);

@@ -1,19 +1,19 @@
-/* QK clip (Kimi K2, 2025). The method follows Megatron-LM's core/optimizer/qk_clip.py, and clip_qk in attention.py.
- * After an update, a head whose largest score in the step exceeds the threshold has the rows of its queries and keys
- * multiplied by powers of threshold / score. Query heads of one group share the largest score and the key. */
+/* QK clip (Kimi K2, 2025). The method follows Megatron-LM's core/optimizer/qk_clip.py, and clip_qk in attention.py. If
+ * a head's largest score in a step exceeds the threshold, its query and key rows are multiplied by powers of threshold
+ * / score after the update. Query heads in one group share the largest score and the key. */
 #pragma once
 
 #include "param/param.h"
 #include "param/state.h"
 
 typedef struct QkClipSpec {
-    bool measures; /* the largest scores of a step are measured, for the log or for clipping */
+    bool measures; /* whether to measure a step's largest scores, for the log or for clipping */
     bool clips;
     double threshold;
     double alpha; /* exponent for queries; the exponent for keys is 1 - alpha */
 } QkClipSpec;
 
-/* Rows [begin, end) of the `rows` rows that a weight has for each group of heads. */
+/* Rows [begin, end) among the `rows` rows that a weight has for each group of heads. */
 typedef struct QkClipRows {
     Param *weight;
     int64_t rows, begin, end;

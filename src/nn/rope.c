@@ -5,12 +5,12 @@
 
 #include "base/fault.h"
 
-/* Returns the index of the channel, as a real number, that rotates `turns` times over the original context length. */
+/* Returns, as a real number, the index of the channel that rotates `turns` times over the original context length. */
 static double yarn_channel(const RopeSpec *s, double turns) {
     return (double)s->dim * log(s->yarn.original / (turns * 2 * M_PI)) / (2 * log(s->base));
 }
 
-/* Returns the part of channel i's frequency that is divided by the YaRN factor: from 0 (nothing) to 1 (all). */
+/* Returns which fraction of channel i's frequency is divided by the YaRN factor: from 0 (none) to 1 (all). */
 static double yarn_ramp(const RopeSpec *s, int64_t i) {
     double low = yarn_channel(s, s->yarn.fast), high = yarn_channel(s, s->yarn.slow);
     if (s->yarn.rounds) low = floor(low), high = ceil(high);
@@ -86,7 +86,7 @@ void rope_table_free(Device *d, RopeTable *t) {
     *t = (RopeTable){0};
 }
 
-/* ---- tables of a registry ---- */
+/* ---- a registry's tables ---- */
 
 typedef struct SharedTable {
     RopeSpec spec;

@@ -1,4 +1,4 @@
-/* Tables of rotary position embeddings (Su et al., RoFormer, 2021). Megatron-LM
+/* Tables for rotary position embeddings (Su et al., RoFormer, 2021). Megatron-LM
  * core/models/common/embeddings/rotary_pos_embedding.py:
  *
  *   inv_freq_i = base^(-2i/dim),  dim = head_dim * percent
@@ -19,11 +19,11 @@
 #include "tensor/tensor.h"
 
 typedef struct RopeSpec {
-    int64_t dim; /* number of rotated channels of a head; even */
+    int64_t dim; /* number of rotated channels per head; even */
     double base, interpolation;
-    /* [dim/2]: divisors of the frequencies (Ding et al., LongRoPE, 2024); NULL if there are none */
+    /* [dim/2]: divisors for the frequencies (Ding et al., LongRoPE, 2024); NULL if there are none */
     const double *divisor;
-    double amplitude; /* factor of the rotated channels */
+    double amplitude; /* factor by which rotated channels are scaled */
     struct {
         double factor; /* 0 means no Llama-3 scaling */
         double low, high, original;
@@ -31,7 +31,7 @@ typedef struct RopeSpec {
     struct {
         double factor; /* 0 means no YaRN */
         double fast, slow, original;
-        int64_t rounds; /* nonzero if the bounds of the blended channels are rounded to integers */
+        int64_t rounds; /* nonzero if the bounds between which channels are blended are rounded to integers */
     } yarn;
     struct {
         double scale; /* 0 means rotation instead of temperatures */

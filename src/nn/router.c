@@ -8,8 +8,8 @@
 
 /* Returns some of the router's counters, which have three parts. The first part counts the tokens that chose each
  * expert (for the bias). The second part counts the tokens that would choose each expert by scores alone (for the
- * global loss). The third part contains the sums of the losses. Quantile balancing stores its sums in the first
- * experts + 1 counters. */
+ * global loss). The third part contains the loss sums. Quantile balancing stores its sums in the first experts + 1
+ * counters. */
 static Tensor counter(const Router *r, int64_t first, int64_t n) {
     return tensor_make((double *)r->counters->data + first, F64, 2, (int64_t[]){1, n});
 }
@@ -72,9 +72,9 @@ static void router_add(Tape *t, Tensor *x, Tensor sum) {
     tape_call(t, &OPS[OP_copy], (Call){.in = {x}, .out = {&sum}});
 }
 
-/* Returns the token counts for a balancing loss: of the microbatch, of each sample, or of all microbatches of the
- * step so far on all data-parallel ranks. In the last case, the counts are sums, not means, because the loss depends
- * only on the share of each expert. */
+/* Returns the token counts for a balancing loss: over the microbatch, over each sample, or over all microbatches so far
+ * in the step, on all data-parallel ranks. In the last case, the counts are sums, not means, because the loss depends
+ * only on each expert's share. */
 static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) {
     const int64_t b = plain->expert->dim[1], dim[] = {loss == ROUTER_LOSS_SEQ_AUX ? b : 1, r->spec->experts};
     Tensor *count = tape_tensor(t, F64, 2, dim);
@@ -98,7 +98,7 @@ static void balance(Tape *t, const Router *r, Tensor *logits, const Routing *rou
         count.flags = TENSOR_ACCUM;
         op_expert_count(t, routing, &count);
     }
-    /* Balancing losses depend on the choice by scores alone, without the bias and the groups. */
+    /* Balancing losses depend on which experts would be chosen by scores alone, without the bias and the groups. */
     const bool alone = !s->bias && s->route.groups <= 1;
     Routing plain = *routing;
     for (int i = 0; i < ROUTER_LOSSES; i++) {

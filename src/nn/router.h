@@ -1,4 +1,4 @@
-/* The router of an MoE layer, like TopKRouter of Megatron-LM core/transformer/moe/router.py. */
+/* An MoE layer's router, like TopKRouter in Megatron-LM core/transformer/moe/router.py. */
 #pragma once
 
 #include "ops/router.h"
@@ -17,15 +17,15 @@ typedef enum RouterLoss {
 typedef struct RouterSpec {
     int64_t hidden, experts, topk;
     RouteAttr route;
-    bool linear_bias;    /* the logits have a trained bias */
-    bool bias;           /* a bias is added to the scores, but only to choose the experts */
-    bool quantile;       /* a bias that is computed from quantiles is added to the logits */
-    double ema;          /* weight of the old bias when it is updated from quantiles */
-    bool sinkhorn;       /* in training, Sinkhorn-balanced scores determine the experts */
+    bool linear_bias;    /* whether the logits have a trained bias */
+    bool bias;           /* whether a bias is added to the scores, but only to choose the experts */
+    bool quantile;       /* whether a bias computed from quantiles is added to the logits */
+    double ema;          /* weight of the old bias when quantiles update it */
+    bool sinkhorn;       /* whether Sinkhorn-balanced scores determine the experts in training */
     double jitter;       /* 0 means no jitter */
     RandomLogits random; /* makes the choice of experts random, for benchmarks */
     double random_std;
-    double bias_rate;                 /* change of the bias per step */
+    double bias_rate;                 /* how much the bias changes per step */
     double loss_coeff[ROUTER_LOSSES]; /* 0 means that the loss is off */
     double init_std;
 } RouterSpec;
@@ -38,17 +38,18 @@ typedef struct Router {
     Tensor *counters; /* F64 [router_counters()], from the registry (state_counters) */
 } Router;
 
-/* Registers the parameters of a router. `self` must not move, because the registry keeps a pointer to a router with a
- * bias. At the end of a step, the bias changes by bias_rate, so that experts with few tokens receive more tokens.
- * With `quantile`, the new bias is computed from the mean of the biases that would have balanced each microbatch of
- * the step. */
+/* Registers a router's parameters. `self` must not move, because the registry keeps a pointer to a router that has a
+ * bias. At the end of a step, the bias changes by bias_rate, so that experts with few tokens receive more. With
+ * `quantile`, the new bias is computed from the mean of the biases that would have balanced each of the step's
+ * microbatches. */
 void router_init(Router *self, Registry *, const char *name, const RouterSpec *, Tensor *counters);
-/* Returns the number of counters of a router with this many experts. The last ROUTER_LOSSES counters are sums of the
+/* Returns how many counters a router with this many experts has. The last ROUTER_LOSSES counters are sums of the
  * losses, without their coefficients. */
 int64_t router_counters(int64_t experts);
-/* Returns the sum of a loss since the step began. `counters` is a copy of the router's counters in host memory. */
+/* Returns the sum of a loss since the start of the step. `counters` is a copy of the router's counters in host
+ * memory. */
 double router_loss_sum(const double *counters, int64_t experts, int loss);
-/* Returns the routing of the tokens of x_sbh [s,b,h]. While the tape records, the router counts tokens, adds the
- * losses to the counters, and adds the gradients of the losses, multiplied by MicrobatchContext.aux_scale, to the
- * gradient of the logits. */
+/* Routes the tokens of x_sbh [s,b,h]. While the tape records, the router counts tokens, adds the losses to the
+ * counters, and adds the gradients of the losses, multiplied by MicrobatchContext.aux_scale, to the gradient of the
+ * logits. */
 Routing router_forward(Tape *, const Router *, Tensor *x_sbh);

@@ -1,15 +1,15 @@
-/* The residual stream. The last addition to the stream is delayed, so that the kernel of the next norm can also
- * compute this addition. */
+/* The residual stream. The last addition to the stream is delayed, so that the next norm's kernel can also compute
+ * it. */
 #pragma once
 
 #include "nn/norm.h"
 
 typedef struct Stream {
     Tensor *x;      /* [s, b, h] */
-    Tensor *branch; /* is still to be added to x; NULL if nothing is to be added */
+    Tensor *branch; /* must still be added to x; NULL if there is nothing to add */
 } Stream;
 
 /* Returns x + branch. */
 Tensor *stream_sum(Tape *, Stream);
-/* Returns the norm of x + branch, and sets x to x + branch. */
+/* Normalizes x + branch, and sets x to this sum. */
 Tensor *stream_norm(Tape *, const Norm *, Stream *);

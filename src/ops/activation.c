@@ -1,4 +1,4 @@
-/* y = act(x). kernels/cpu/activation.c contains the formulas. The backward overwrites dx or adds to it. */
+/* y = act(x). kernels/cpu/activation.c contains the formulas. The backward pass overwrites dx or adds to it. */
 #include "ops/activation.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Activations of the MLP, like Megatron-LM core/fusions/fused_bias_gelu.py and fused_bias_swiglu.py. */
+/* MLP activations, like Megatron-LM core/fusions/fused_bias_gelu.py and fused_bias_swiglu.py. */
 #pragma once
 
 #include "kernels/attr.h"
@@ -7,14 +7,14 @@
 /* Applies the activation to each element of contiguous x [...,f]. The result has the same shape. A gated activation
  * maps [..., gate | up] to [..., f/2]. Only SwiGLU and quick GeGLU can have limits and an offset. */
 Tensor *op_activation(Tape *, Tensor *x, ActivationAttr);
-/* An activation that the kernel of a linear layer has computed together with its GEMM. Only one op may read the
- * activation, and this op also records it. */
+/* An activation that a linear layer's kernel has computed together with its GEMM. Only one op may read the activation,
+ * and this op also records it. */
 typedef struct Activated {
     /* act is the activation of pre; if pre is NULL, the activation is already on the tape */
     Tensor *act, *pre;
     Activation kind; /* has no gate, unless pre is NULL */
 } Activated;
 
-/* Records that y [..., f] is the activation of x. If `through_reader`, the backward of the op that reads y computes
- * the gradient of x, and this node has no backward. */
+/* Records that y [..., f] is the activation of x. If `through_reader`, the backward pass of the op that reads y
+ * computes the gradient of x, and this node has no backward function. */
 void activation_record(Tape *, Tensor *x, Tensor *y, Activation, bool through_reader);

@@ -1,6 +1,6 @@
 /* y = softmax(scale * q k^T + mask) v. kernels/cpu/attention.c contains the formulas. A separate kernel then adds the
- * sinks to the result (kernels/cpu/attention_sink.c). The backward overwrites dq, dk, dv, dbias and dsink, or adds to
- * them. */
+ * sinks to the result (kernels/cpu/attention_sink.c). The backward pass overwrites dq, dk, dv, dbias and dsink, or adds
+ * to them. */
 #include "ops/attention.h"
 
 #include "base/fault.h"
@@ -39,7 +39,7 @@ void attention_add_sinks(Tape *t, const Call *c) {
               (Call){.in = {y, lse, c->in[SINK]}, .out = {y, lse}, .attr = c->attr});
 }
 
-/* If the backward recomputes a block, the recomputation does not measure the scores again. */
+/* If the backward pass recomputes a block, it does not measure the scores again. */
 static void measure_scores(Tape *t, const Call *c) {
     Tensor *const *in = c->in;
     if (!in[MAX] || !tape_is_recording(t)) return;

@@ -4,26 +4,28 @@
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* The operands of attention. q, k and v may be strided. r query heads share the key and value head of their group. */
+/* The operands of attention. q, k and v may be strided. The r query heads in a group share its key head and value
+ * head. */
 typedef struct AttentionInputs {
     Tensor *q, *k, *v; /* [s,b,g,r,d], [t,b,g,1,d], [t,b,g,1,e] */
-    /* context_exchange was called: q, k and v have all rows of the block, but first_key has only this rank's rows */
+    /* whether context_exchange was called: q, k and v then have all rows in the block, but first_key has only this
+     * rank's rows */
     bool exchanged;
     /* I64 [b,s]: the query does not attend to keys before this position; NULL if there is no such limit */
     Tensor *first_key;
-    /* I64 [b]: number of keys, after which there is padding; NULL if there is no padding */
+    /* I64 [b]: number of keys before the padding; NULL if there is no padding */
     Tensor *lengths;
     /* [h]: for each head, the logit of an additional key to which all queries attend. The value of this key is 0, and
-     * it has no dropout. The heads of q begin at element attr.first_local. The sinks are a parameter, or a tensor
-     * without a gradient (Megatron-LM --softmax-type), or NULL if there are none. */
+     * it has no dropout. The heads of q begin at element attr.first_local. The sinks are a parameter or a tensor
+     * without a gradient (Megatron-LM --softmax-type); NULL if there are none. */
     Tensor *sink;
-    /* [buckets,h]: a bias that is added to each score, with the heads of `sink`. The bucket of a score depends on
+    /* [buckets,h]: a bias that is added to each score; the heads are those of `sink`. The bucket of a score depends on
      * (key position
      * - query position) (kernels/relative_buckets.h). The bias is a parameter, or NULL if there is no bias. A bias
      * cannot be combined with a softcap. */
     Tensor *bias;
-    /* F64 [heads of the model]: a training step replaces the element of a head by the head's largest score that is
-     * not masked, before the cap, if that is larger. NULL if not needed. */
+    /* F64 [heads of the model]: if a head's largest unmasked score before the cap exceeds the head's element, a
+     * training step replaces the element by this score. NULL if not needed. */
     Tensor *max;
 } AttentionInputs;
 
@@ -35,15 +37,15 @@ Tensor *op_attention(Tape *, const AttentionInputs *, AttentionAttr, bool unfuse
  * `out` contains y, then lse or all probabilities. `attr` is an AttentionAttr or begins with one. */
 
 Call attention_call(const AttentionInputs *, const void *attr);
-/* Creates the outputs of a call, for attention to `keys` keys: y, and either lse [b,g,r,s] or all probabilities for the
- * backward. */
+/* Creates a call's outputs, for attention to `keys` keys: y, and either lse [b,g,r,s] or all probabilities for the
+ * backward pass. */
 void attention_outputs(Tape *, Call *, int64_t keys, bool unfused);
-/* Computes the outputs of a call. */
+/* Computes a call's outputs. */
 void attention_run(Tape *, const Call *call, bool unfused);
 /* Adds the sinks to y and lse, after a ring has merged its results for all keys. */
 void attention_add_sinks(Tape *, const Call *call);
 
-/* The tensors for the gradients of the inputs. A gradient that is not needed is NULL. */
+/* The tensors for the inputs' gradients. A gradient that is not needed is NULL. */
 typedef struct AttentionGrads {
     Tensor *q, *k, *v, *bias, *sink;
 } AttentionGrads;
@@ -52,6 +54,6 @@ AttentionGrads attention_grads_out(Tape *, const Call *call, Need);
 static inline bool attention_grads_of_scores(const AttentionGrads *g) {
     return g->q || g->k || g->v || g->bias;
 }
-/* Computes the gradients for the call's keys. The gradient of the sinks is a separate sum over rows. The sum is
- * computed once per op, not once per step of a ring. */
+/* Computes the gradients for the call's keys. The sinks' gradient is a separate sum over rows, which is computed once
+ * per op, not once per step of a ring. */
 void attention_gradients(Tape *, const Call *call, bool unfused, Tensor *dy, AttentionGrads);

@@ -5,8 +5,8 @@
 #include "ops/ulysses.h"
 #include "tape/tape_ops.h"
 
-/* Computes attention between the blocks. Each rank of `group` has q, k and v of its zigzag slice, in the order of
- * positions. */
+/* Computes attention between the blocks. Each rank in `group` has q, k and v for its zigzag slice, in position
+ * order. */
 static Tensor *between(Tape *t, const AttentionInputs *x, AttentionAttr attr, Group group, bool gather,
                        bool unfused) {
     if (group.size == 1) return op_attention(t, x, attr, unfused);
@@ -17,14 +17,14 @@ static Tensor *between(Tape *t, const AttentionInputs *x, AttentionAttr attr, Gr
     return context_ring(t, x, attr, group);
 }
 
-/* Checks the number of rows, because the SPMD type does not show which dimension is sharded: it is V before and after
- * an exchange. */
+/* Checks the number of rows, because the SPMD type, which is V both before and after an exchange, does not show which
+ * dimension is sharded. */
 static void check_rows(const Tensor *x, int dim, int64_t rows) {
     CHECK(x->dim[dim] == rows, "op 'attention', axis cp: an operand has %lld rows, not %lld",
           (long long)x->dim[dim], (long long)rows);
 }
 
-/* Returns the block of this rank. *blocks becomes the group of the ranks with the same index in their blocks. */
+/* Returns this rank's block. Sets *blocks to the group of ranks that have the same index in their blocks. */
 static Group block_of(const Tape *t, ContextPlan plan, Group *blocks) {
     const Group cp = tape_group(t, 1 << AXIS_CP);
     *blocks = group_outer(&cp, plan.exchange);

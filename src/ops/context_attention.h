@@ -1,6 +1,5 @@
-/* Attention over context-parallel ranks, each of which holds a zigzag slice of the sequence (base/zigzag.h). This
- * attention corresponds to Megatron-LM's --cp-comm-type and Transformer Engine's attention with context
- * parallelism. */
+/* Attention over context-parallel ranks, each of which holds a zigzag slice of the sequence (base/zigzag.h). It
+ * corresponds to Megatron-LM's --cp-comm-type and Transformer Engine's attention with context parallelism. */
 #pragma once
 
 #include "ops/attention.h"
@@ -21,27 +20,27 @@ typedef struct ContextPlan {
  *   lengths, sink, bias: R over CP
  *
  * The op sets attr.query and attr.key. The caller sets attr.first_head for q. For an exchange over n ranks, either g
- * must be a multiple of n, or n must be a multiple of g and r a multiple of n / g. A ring needs the fused kernel. On
- * one rank, the op is equal to op_attention. */
+ * must be a multiple of n, or n must be a multiple of g and r a multiple of n / g. A ring requires the fused kernel. On
+ * one rank, the op equals op_attention. */
 Tensor *op_context_attention(Tape *, const AttentionInputs *, AttentionAttr, ContextPlan, bool unfused);
-/* Exchanges queries, keys and values in one operation instead of three, before op_context_attention. qkv [s,b,w] has
- * g groups of heads, each with queries, a key and a value. qkv becomes [n*s,b,g/n,w/(g*d),d]. Returns false and
- * leaves qkv unchanged if the plan has no exchange or n does not divide g. */
+/* Exchanges queries, keys and values in one operation instead of three, before op_context_attention. qkv [s,b,w]
+ * consists of g groups of heads, each with queries, a key and a value. The op changes qkv to [n*s,b,g/n,w/(g*d),d].
+ * Returns false and leaves qkv unchanged if the plan has no exchange or n does not divide g. */
 bool context_exchange(Tape *, Tensor **qkv, int64_t g, int64_t d, ContextPlan);
 
-/* Computes attention between blocks. The inputs are those of op_context_attention, for this rank's zigzag slices in
+/* Computes attention between blocks. Takes the same inputs as op_context_attention, for this rank's zigzag slices in
  * the group. */
 Tensor *context_ring(Tape *, const AttentionInputs *, AttentionAttr, Group);
 Tensor *context_gather(Tape *, const AttentionInputs *, AttentionAttr, Group, bool unfused);
 
-/* A rank's computation for the keys of one rank of the ring: attention from rows [query, query + queries) of q to rows
+/* A rank's computation for the keys of one rank in the ring: attention from rows [query, query + queries) of q to rows
  * [key, key + keys) of k and v. If `queries` is 0, no query attends to a key. */
 typedef struct RingStep {
     AttentionAttr attr;
     int64_t query, queries, key, keys;
 } RingStep;
 /* Returns the step for zigzag slices of queries and keys, attr.query and attr.key. If queries attend to keys only
- * inside one rectangle of chunks, whose mask is causal or empty, the step covers only this rectangle. The attributes
- * of the step then have no slices, so that fused kernels can be used. Otherwise, or if more than the mask depends on
+ * inside one rectangle of chunks, with a causal or empty mask, the step covers only this rectangle. The step's
+ * attributes then have no slices, so that fused kernels can be used. Otherwise, or if more than the mask depends on
  * positions (`by_position`), the step covers all rows with the same attr. */
 RingStep context_ring_step(const AttentionAttr *, bool by_position);

@@ -1,7 +1,7 @@
 /* Each rank gathers all keys and values, and computes attention for its queries (Transformer Engine
  * AttnFuncWithCPAndKVAllGather). The gathered keys are sorted by position, as on one rank, so y and dq are bitwise
- * equal to those of one rank. Only this rank's rows are kept for the backward, which gathers keys and values again. A
- * reduce-scatter sums the gradients of the ranks. */
+ * equal to the results on one rank. Each rank keeps only its rows for the backward pass, which gathers keys and values
+ * again. A reduce-scatter sums the ranks' gradients. */
 #include "kernels/ops.h"
 #include "ops/context_attention.h"
 #include "ops/ulysses.h"
@@ -9,12 +9,12 @@
 #include "tape/tape_ops.h"
 
 typedef struct GatherAttr {
-    AttentionAttr attention; /* is the first member, because the kernels read it */
+    AttentionAttr attention; /* must be first, because the kernels read it */
     Group group;
     bool unfused;
 } GatherAttr;
 
-/* Returns a tensor for all rows. x contains this rank's rows. */
+/* Returns a tensor with room for all rows. x contains this rank's rows. */
 static Tensor *whole(Tape *t, const Tensor *x, int ranks, DType dtype, Spmd cp) {
     Tensor *y =
         tape_scratch(t, dtype, 5, (int64_t[]){ranks * x->dim[0], x->dim[1], x->dim[2], x->dim[3], x->dim[4]});
@@ -31,7 +31,7 @@ static void whole_drop(Tape *t, Whole w) {
     tape_drop(t, w.v);
 }
 
-/* Gathers the keys and values of the group in one message. */
+/* Gathers the group's keys and values in one message. */
 static Whole gather(Tape *t, Tensor *k, Tensor *v, const Group *g) {
     const int64_t nk = tensor_count(k), n = nk + tensor_count(v);
     const DType dtype = (DType)k->dtype;
@@ -48,7 +48,7 @@ static Whole gather(Tape *t, Tensor *k, Tensor *v, const Group *g) {
     return all;
 }
 
-/* Sums the gradients of all keys and values over the ranks. Each rank receives the sums for its rows. */
+/* Sums the gradients of all keys and values over the ranks. Each rank receives the sums for its own rows. */
 static void scatter(Tape *t, Whole d, const Group *g, Tensor *dk, Tensor *dv) {
     const int64_t nk = tensor_count(d.k) / g->size, n = nk + tensor_count(d.v) / g->size;
     const DType dtype = (DType)d.k->dtype;

@@ -1,13 +1,13 @@
 /* Keys and values are passed around the ring, and each rank attends to the keys that it holds (Liu et al., "Ring
  * Attention", 2023; Transformer Engine AttnFuncWithCPAndKVP2P). In step i, rank r holds the keys and values of rank r
- * - i. Partial results are merged by their log-sums, in an order that depends only on the rank. The backward passes
- * keys and values around again, followed by their gradients, to which each rank adds its part. The gradients for rank
- * j are therefore summed in the order j, j+1, ..., j-1. For the backward, each rank keeps q, k, v, y and lse of its
- * rows.
+ * - i. Partial results are merged by their log-sums, in an order that depends only on the rank. The backward pass
+ * passes keys and values around again, followed by their gradients, to which each rank adds its part. The gradients for
+ * rank j are therefore summed in the order j, j+1, ..., j-1. For the backward pass, each rank keeps q, k, v, y and lse
+ * for its rows.
  *
- * A step computes y, dq, dk and dv in the type of the operands, as a fused kernel does. The sums of these tensors
- * over steps are in the arithmetic type. The gradients of a step are exact parts of the total gradients, because they
- * are computed from the final y and lse. */
+ * A step computes y, dq, dk and dv in the operands' type, as a fused kernel does. The sums of these tensors over steps
+ * use the arithmetic type. A step's gradients are exact parts of the total gradients, because they are computed from
+ * the final y and lse. */
 #include "base/fault.h"
 #include "kernels/ops.h"
 #include "ops/context_attention.h"
@@ -16,7 +16,7 @@
 #include "tape/tape_ops.h"
 
 typedef struct RingAttr {
-    AttentionAttr attention; /* is the first member, because the kernels read it */
+    AttentionAttr attention; /* must be first, because the kernels read it */
     Group group;
 } RingAttr;
 
@@ -204,8 +204,8 @@ static void forward(Tape *t, const Call *c) {
 
 /* ---- backward ---- */
 
-/* Memory for the gradients of a step's rows: dq, and dk and dv together in `pair`. dbias is summed over the steps, or
- * NULL if not needed. */
+/* Memory for the gradients of a step's rows: dq, and dk and dv together in `pair`. dbias is summed over the steps; it
+ * is NULL if not needed. */
 typedef struct Parts {
     Tensor *dq, *pair, *dbias;
 } Parts;
@@ -237,7 +237,7 @@ static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy
     tape_drop_unless(t, lse, c->out[1]);
 }
 
-/* Adds the step's part to the sum. The first part is copied, and the rows that it does not cover are set to zero. */
+/* Adds the step's part to the sum. Copies the first part, and sets the rows that it does not cover to zero. */
 static void add_queries(Tape *t, const RingStep *s, const Parts *parts, Tensor *sum, bool first) {
     const bool whole = s->queries == sum->dim[0];
     if (first && !whole) fill(t, sum, 0);

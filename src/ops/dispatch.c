@@ -1,4 +1,4 @@
-/* The backward of op_permute is op_unpermute, and the reverse. The backward overwrites dx and dp, or adds to them. */
+/* The backward pass of op_permute is op_unpermute, and vice versa. It overwrites dx and dp, or adds to them. */
 #include "ops/dispatch.h"
 
 #include "base/fault.h"
@@ -7,9 +7,9 @@
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 
-/* Returns the number of copies for experts [first, first + experts). If expert-tensor-parallel ranks have different
- * tokens, each rank uses the largest number in the group, because the all-gather of their rows needs equal sizes. A
- * dry run assumes that all experts have the same number of tokens. */
+/* Returns how many copies experts [first, first + experts) get. If expert-tensor-parallel ranks have different tokens,
+ * each rank uses the largest number in the group, because the all-gather of their rows needs equal sizes. A dry run
+ * assumes that all experts have the same number of tokens. */
 static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
     const RunContext *run = tape_context(t);
     const int64_t copies = tensor_count(expert);
@@ -33,7 +33,7 @@ Dispatch op_dispatch(Tape *t, const Routing *r, int64_t experts, DispatchAttr at
                          : attr.local && !attr.capacity ? taken(t, r->expert, attr.first, experts)
                                                         : copies;
     CHECK(attr.capacity > 0 || !attr.pad, "dispatch: padding needs a capacity");
-    if (attr.capacity) { /* the copies that are dropped depend on all tokens */
+    if (attr.capacity) { /* which copies are dropped depends on all tokens */
         tokens_check_whole(t, "dispatch", r->expert);
         if (r->probs) tokens_check_whole(t, "dispatch", r->probs);
     }
@@ -119,7 +119,7 @@ static void scale_backward(Tape *t, const Node *n, Need need) {
 }
 
 Tensor *op_scale_rows(Tape *t, Tensor *x, Tensor *p, bool sigmoid) {
-    /* This check precedes the check of the shape, because a wrong type can also cause a wrong shape. */
+    /* This check precedes the shape check, because a wrong type can also cause a wrong shape. */
     tape_check(t, &OPS[OP_scale_rows], &(Call){.in = {x, p}});
     CHECK(tensor_rows(x) == tensor_count(p), "scale_rows: %lld rows, %lld factors", (long long)tensor_rows(x),
           (long long)tensor_count(p));

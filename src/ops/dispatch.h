@@ -1,9 +1,9 @@
-/* Moves tokens to experts and back, like permute and unpermute of Megatron-LM core/transformer/moe/moe_utils.py. */
+/* Moves tokens to experts and back, like permute and unpermute in Megatron-LM core/transformer/moe/moe_utils.py. */
 #pragma once
 
 #include "ops/router.h"
 
-/* The destination of each copy of a token. kernels/ops.def defines the fields. Copies whose row is -1 are dropped. */
+/* Where each copy of a token goes. kernels/ops.def defines the fields. Copies whose row is -1 are dropped. */
 typedef struct Dispatch {
     Tensor *row;     /* I64 [s,b,k] */
     Tensor *copy;    /* I64 [r] */
@@ -19,9 +19,9 @@ Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
 Tensor *op_permute(Tape *, Tensor *x_sbh, const Dispatch *);
 /* Does the same for probs_sbk [s,b,k], which no other op may read. Returns [r,1,1]. */
 Tensor *op_permute_probs(Tape *, Tensor *probs_sbk, const Dispatch *);
-/* Returns [s,b,h], the sum of each token's rows in y_r1h [r,1,h], in the order of the experts. y_r1h is V over EP if
- * the tokens are R. */
+/* Returns [s,b,h], the sum of each token's rows in y_r1h [r,1,h], added in expert order. y_r1h is V over EP if the
+ * tokens are R. */
 Tensor *op_unpermute(Tape *, Tensor *y_r1h, const Dispatch *);
-/* Returns x * p or, if `sigmoid`, x * sigmoid(p), in the type of x [s,b,h]. p [s,b,1] has the arithmetic type or the
- * type of x. */
+/* Returns x * p or, if `sigmoid`, x * sigmoid(p), in the type of x [s,b,h]. p [s,b,1] has the arithmetic type or x's
+ * type. */
 Tensor *op_scale_rows(Tape *, Tensor *x_sbh, Tensor *p_sb1, bool sigmoid);

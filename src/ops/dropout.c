@@ -1,5 +1,5 @@
-/* y = x * factors (kernels/cpu/dropout.c). The factors are not stored, because the backward draws them again. The
- * backward overwrites dx or adds to it. */
+/* y = x * factors (kernels/cpu/dropout.c). The factors are not stored, because the backward pass draws them again. The
+ * backward pass overwrites dx or adds to it. */
 #include "ops/dropout.h"
 
 #include "kernels/attr.h"
@@ -13,7 +13,7 @@ static void dropout_backward(Tape *t, const Node *n, Need need) {
         tape_call(t, n->op, (Call){.in = {tape_grad(t, n->call.out[0])}, .out = {dx}, .attr = n->call.attr});
 }
 
-/* `whole` is true if the positions of x are not sharded. */
+/* `whole` means that x's positions are not sharded. */
 static Tensor *multiply(Tape *t, OpNumber op, Tensor *x, double rate, uint64_t site, bool whole) {
     const MicrobatchContext *microbatch = tape_microbatch(t);
     if (rate == 0 || !microbatch->training) return x;

@@ -1,4 +1,4 @@
-/* Looks up the embeddings of tokens. */
+/* Looks up token embeddings. */
 #pragma once
 
 #include "tape/tape.h"

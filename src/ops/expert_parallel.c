@@ -1,4 +1,4 @@
-/* In the backward, gradients move in the reverse direction, with `sent` and `received` swapped. */
+/* In the backward pass, gradients move in the opposite direction, with `sent` and `received` swapped. */
 #include "ops/expert_parallel.h"
 
 #include "base/fault.h"
@@ -41,9 +41,9 @@ Tensor *op_to_dense_view(Tape *t, Tensor *x) { return cross(t, &OPS[OP_to_dense_
 
 /* ---- all-to-all ---- */
 
-/* An all-to-all of rows, and later of their gradients. Two nodes of the tape share an Exchange. The first node starts
- * the all-to-all in the forward, and finishes the all-to-all of the gradients in the backward. The second node
- * finishes the former, and starts the latter. Observers of the tape are not called for the first node. */
+/* An all-to-all of rows, and later of their gradients. Two tape nodes share an Exchange. The first node starts the
+ * all-to-all in the forward pass, and finishes the gradients' all-to-all in the backward pass. The second node finishes
+ * the former, and starts the latter. The tape's observers are not called for the first node. */
 struct Exchange {
     const OpDef *op;
     Group group;
@@ -125,15 +125,15 @@ Tensor *op_arrive(Tape *t, Moving m) {
 
 /* ---- plan ---- */
 
-/* Counts the rows to and from each rank of EP. Without a capacity, a->arriving becomes the maximum number of rows that
- * any rank of this rank's expert-tensor-parallel group receives, because these ranks will gather their rows. */
+/* Counts the rows to and from each EP rank. Without a capacity, a->arriving becomes the maximum number of rows that any
+ * rank in this rank's expert-tensor-parallel group receives, because these ranks will gather their rows. */
 static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     const Mesh *m = &tape_context(t)->layout->mesh;
     const int etp = m->size[AXIS_ETP], ep = m->size[AXIS_EP], me = m->coordinate[AXIS_EP];
     int64_t *sent = tape_alloc(t, 2 * (size_t)ep * sizeof *sent), *received = sent + ep;
     a->sent = sent, a->received = received;
     if (tape_context(t)->device->kind == DEVICE_NULL) return;
-    /* `all` contains the first row of each expert on each rank. */
+    /* `all` contains each expert's first row on each rank. */
     DeviceView view = device_view(tape_context(t)->device, all->data, tensor_bytes(all), VIEW_READ);
     const int64_t *begin = view.data, width = all->dim[1],
                   *own = begin + (m->coordinate[AXIS_ETP] + etp * me) * width;
@@ -152,7 +152,7 @@ static void count_rows(Tape *t, const Tensor *all, int64_t n, Arrival *a) {
     if (!a->arriving) a->arriving = most;
 }
 
-/* Gathers the experts' row offsets from all ranks of the axes. */
+/* Gathers the experts' row offsets from all ranks along the axes. */
 static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     const Group g = tape_group(t, axes);
     Tensor *all = tape_scratch(t, I64, 2, (int64_t[]){g.size, d->offset->dim[0]});
@@ -160,7 +160,7 @@ static Tensor *gather_offsets(Tape *t, const Dispatch *d, unsigned axes) {
     return all;
 }
 
-/* Plans the grouping of gathered rows by expert. `rows` is the number of rows of each expert-tensor-parallel rank.
+/* Plans the grouping of gathered rows by expert. `rows` is the number of rows from each expert-tensor-parallel rank.
  * Frees `offset`. */
 static Dispatch sort_gathered(Tape *t, Tensor *offset, int64_t rows, ArrivalAttr a, DispatchAttr room) {
     a.etp = tape_axis(t, AXIS_ETP);

@@ -1,10 +1,10 @@
-/* Moves rows of tokens to the ranks that have their experts, and back. Megatron-LM
+/* Moves token rows to the ranks that hold their experts, and back. Source: Megatron-LM
  * core/transformer/moe/token_dispatcher.py.
  *
  * The mesh has two views of the same ranks (comm/mesh.h). Outside an MoE layer, tensors have types on the dense axes
  * and are I on the expert axes. Inside the layer, they have types on the expert axes and are I on the dense axes. If
- * each rank has different tokens, x is V on all axes of either view, so a change of view moves no data. Only the ops
- * of this file change the view, and they reject partial sums. Other ops reject a tensor that is in the wrong view. */
+ * each rank has different tokens, x is V on all axes of either view, so a change of view moves no data. Only the ops in
+ * this file change the view, and they reject partial sums. Other ops reject a tensor that is in the wrong view. */
 #pragma once
 
 #include "ops/dispatch.h"
@@ -14,18 +14,18 @@
 Tensor *op_to_expert_view(Tape *, Tensor *x);
 Tensor *op_to_dense_view(Tape *, Tensor *x);
 
-/* The plan of an all-to-all over EP, followed by an all-gather of the rows over the expert-tensor-parallel ranks. */
+/* The plan for an all-to-all over EP, followed by an all-gather of the rows over the expert-tensor-parallel ranks. */
 typedef struct Arrival {
     Group ep;
-    /* number of rows to and from each rank of the group; [ep.size], in the memory of the tape */
+    /* number of rows to and from each rank in the group; [ep.size], in the tape's memory */
     const int64_t *sent, *received;
-    /* The number of rows before and after the all-to-all. The received rows are padded, so that all
+    /* How many rows there are before and after the all-to-all. The received rows are padded, so that all
      * expert-tensor-parallel ranks have the same number of rows. */
     int64_t rows, arriving;
     Dispatch sort; /* sorts the gathered rows by this rank's experts */
 } Arrival;
 /* `from` groups the rows by expert, for all experts. `experts` is the number of experts on this rank. `room`
- * specifies the capacity (the maximum number of rows of one expert from all ranks) and the padding. With a capacity,
+ * specifies the capacity (the maximum number of rows for one expert from all ranks) and the padding. With a capacity,
  * the sizes of tensors do not depend on the data. */
 Arrival op_plan_arrival(Tape *, const Dispatch *from, int64_t experts, DispatchAttr room);
 /* Like op_plan_arrival, for tokens that all expert-parallel ranks share. `own` describes the rows of this rank's
@@ -38,12 +38,12 @@ typedef struct Moving {
     Exchange *exchange;
 } Moving;
 /* Sends x_r1w [rows,1,w], which is in the dense view. The result is [arriving,1,w] in the expert view, with zeros
- * where no row is received. op_return_from_experts is the reverse. The transfer of rows overlaps the ops that run
- * before op_arrive. The transfer of gradients overlaps the backward of these ops. */
+ * where no row is received. op_return_from_experts does the reverse. The rows are transferred while the ops before
+ * op_arrive run. The gradients are transferred during the backward pass of these ops. */
 Moving op_send_to_experts(Tape *, Tensor *x_r1w, const Arrival *);
 Moving op_return_from_experts(Tape *, Tensor *x_r1w, const Arrival *);
 Tensor *op_arrive(Tape *, Moving);
 
-/* Drops the copies that exceed an expert's capacity, and sets their expert to -1. As on one rank, all tokens of the
- * microbatch are compared. */
+/* Drops the copies that exceed an expert's capacity, and sets their expert to -1. As on one rank, the comparison covers
+ * all tokens in the microbatch. */
 Routing op_drop(Tape *, const Routing *, int64_t experts, DispatchAttr);

@@ -7,7 +7,7 @@
 
 /* ---- scales ---- */
 
-/* Computes the scale of the full tensor from its current amax. */
+/* Computes the full tensor's scale from its current amax. */
 static Tensor *own_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, SpmdType type) {
     const FillAttr zero = {0};
     const Fp8ScaleAttr attr = quantize_scale_attr(q, role, 0);
@@ -43,7 +43,7 @@ Tensor *quantize_state(Tape *t, const Quantiser *q, QuantRole role, Tensor *x, S
 
 /* ---- operands ---- */
 
-/* Returns the numbers that an FP8 weight represents. */
+/* Returns the dequantized FP8 weight. */
 static Tensor *decoded(Tape *t, const Fp8Weight *w, Tensor *values) {
     const Fp8CastAttr attr = {w->blocks};
     Tensor *y = tape_scratch(t, (DType)w->inverse.dtype, values->ndim, values->dim);
@@ -83,7 +83,7 @@ static void encode(Tape *t, Tensor *x, Tensor *state, Tensor *newest, bool kept,
                      .attr = &attr});
 }
 
-/* Returns the operands of GEMMs with an FP8 weight, whose scales are kept. */
+/* Returns the operands for GEMMs with a weight stored in FP8, whose scales are kept. */
 static QuantValues stored_values(Tape *t, Fp8Weight *w, Tensor *values, QuantWanted want) {
     QuantValues c = {.kept = 1 << QUANT_OVER_COLUMNS};
     if (want.sums & 1 << QUANT_OVER_COLUMNS)

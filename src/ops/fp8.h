@@ -1,14 +1,14 @@
-/* Quantizes the operands of a linear layer's three GEMMs to FP8. The code follows Megatron-LM's core/fp8_utils.py
- * with the recipes of Transformer Engine (pytorch/fp8.py FP8GlobalStateManager, common/recipe). GEMMs multiply the
- * FP8 values q if the device can. Otherwise they are emulated: they multiply q / scale in fp32.
+/* Quantizes the operands of a linear layer's three GEMMs to FP8. The code follows Megatron-LM's core/fp8_utils.py with
+ * Transformer Engine's recipes (pytorch/fp8.py FP8GlobalStateManager, common/recipe). GEMMs multiply the FP8 values q
+ * if the device can. Otherwise they are emulated: they multiply q / scale in fp32.
  *
- *   delayed     the scale of a tensor follows from its amaxes in past steps, over all ranks of a stage. The
+ *   delayed     a tensor's scale follows from its amaxes in past steps, over all ranks in a stage. The
  *               window moves once per step, regardless of the microbatches (Transformer Engine: once per forward)
  *   tensorwise  the scale follows from the tensor's current amax, over all ranks that hold parts of it
  *   blockwise   every 128 terms of a sum have a separate scale; in a weight, every 128 x 128 block. Blocks begin
  *               where a rank's part begins, so sharding into parts that are not multiples of 128 changes them
  *
- * The scales of the first two do not depend on the layout, except through the rounding of their inputs. */
+ * The first two recipes' scales depend on the layout only through rounding errors in their inputs. */
 #pragma once
 
 #include "param/state.h"
@@ -19,7 +19,7 @@ typedef enum QuantRole { QUANT_X, QUANT_W, QUANT_DY, QUANT_ROLES } QuantRole;
 typedef enum QuantFormat {
     QUANT_OFF, /* no operand is quantized */
     QUANT_E4M3,
-    QUANT_HYBRID /* gradients are E5M2; other operands are E4M3 */
+    QUANT_HYBRID /* gradients use E5M2; other operands use E4M3 */
 } QuantFormat;
 typedef enum QuantRecipe { QUANT_DELAYED, QUANT_TENSORWISE, QUANT_BLOCKWISE } QuantRecipe;
 
@@ -29,15 +29,15 @@ typedef struct QuantSpec {
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: GEMMs are emulated on any device */
     bool fixed_order;                  /* sums must not depend on the batch, so GEMMs are emulated */
-    /* weights are cast once per step instead of in every pass, which needs two bytes per element */
+    /* whether to cast weights once per step instead of in every pass, which takes two bytes per element */
     bool keep_weights;
-    bool store_weights; /* trained weights are stored in FP8 (param/fp8_weights.h) */
-    DType weights; /* I8 or F8E4M3: of weights for generation (param/quantized.h); F64: the storage type */
-    /* the forward also casts the transpose of x for the backward; not with blockwise scales */
+    bool store_weights; /* whether trained weights are stored in FP8 (param/fp8_weights.h) */
+    DType weights;      /* I8 or F8E4M3: type of generation weights (param/quantized.h); F64: storage type */
+    /* whether the forward pass also casts x's transpose for the backward pass; not with blockwise scales */
     bool keep_inputs;
 } QuantSpec;
 
-/* The quantizer of one linear layer. */
+/* A linear layer's quantizer. */
 typedef struct Quantiser {
     QuantSpec spec;
     Param *weight;
@@ -46,41 +46,40 @@ typedef struct Quantiser {
     struct QuantKept *kept; /* the weight's FP8 values for all passes of a step */
 } Quantiser;
 
-/* Returns NULL if spec.format is QUANT_OFF. `name` is the name of the layer. Registers the quantizer's state
- * (param/state.h): at the end of a step, delayed scales are computed from the amaxes of all ranks of the pipeline
+/* Returns NULL if spec.format is QUANT_OFF. `name` is the layer's name. Registers the quantizer's state
+ * (param/state.h): at the end of a step, delayed scales are computed from the amaxes of all ranks in the pipeline
  * stage. With keep_weights, the weight is cast whenever parameters change, unless GEMMs are emulated. */
 const Quantiser *quantize_new(Registry *, const char *name, Param *weight, QuantSpec);
 /* Returns why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated, as the end of a
  * message. Returns NULL if they are not emulated. */
 const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t in, int64_t out);
-/* Returns the number of layers of the registry that have FP8 GEMMs. *emulation becomes the reason why GEMMs over
- * `tokens` tokens are emulated, or NULL if they are not. */
+/* Returns how many of the registry's layers have FP8 GEMMs. Sets *emulation to the reason why GEMMs over `tokens`
+ * tokens are emulated, or to NULL if they are not. */
 int64_t quantize_layers(const Registry *, int64_t tokens, const char **emulation);
-/* Returns the state [1 + n] that quantizes x in this forward, or in this node's backward. x is this rank's part of an
- * operand whose SPMD type is `type`. Returns NULL without a quantizer, and for blockwise scales. In a training step,
- * x's amax is added to the history; if `native`, quantize_values adds it instead. */
+/* Returns the state [1 + n] that quantizes x in this forward pass, or in this node's backward pass. x is this rank's
+ * part of an operand whose SPMD type is `type`. Returns NULL without a quantizer, and for blockwise scales. In a
+ * training step, x's amax is added to the history; if `native`, quantize_values adds it instead. */
 Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type, bool native);
 /* Returns x as an operand of an emulated FP8 GEMM, which sums over x's rows (tokens) or columns. The operand is an
  * fp32 tensor, which the caller must free with tape_drop. Without a quantizer, returns x itself. */
 typedef enum QuantSum { QUANT_OVER_COLUMNS, QUANT_OVER_ROWS } QuantSum;
 Tensor *quantize_run(Tape *, const Quantiser *, QuantRole, Tensor *x, Tensor *state, QuantSum);
 
-/* The FP8 values of x or of its transpose. The transpose is needed because FP8 GEMMs sum over the columns of both
- * operands. */
+/* FP8 values of x or its transpose. The transpose is needed because FP8 GEMMs sum over the columns of both operands. */
 typedef struct QuantOperand {
     Tensor *values, *inverse; /* NULL if not requested */
     Fp8Blocks blocks;
 } QuantOperand;
 typedef struct QuantValues {
     QuantOperand by[2]; /* indexed by QuantSum: for sums over the columns of x, and for sums over its rows */
-    /* the operands that quantize_drop does not free: a mask of 1 << QuantSum, including their inverses */
+    /* operands that quantize_drop does not free, with their inverses: a mask of 1 << QuantSum */
     unsigned kept;
 } QuantValues;
 /* The requested operands, as masks of 1 << QuantSum. If a tensor has one scale, one pass over x computes both
  * operands. */
 typedef struct QuantWanted {
     unsigned sums;
-    /* the subset of `sums` that exists as long as x (tape_tensor); only for tensors with one scale */
+    /* the subset of `sums` that lives as long as x (tape_tensor); only for tensors with one scale */
     unsigned kept;
     bool first; /* x has not yet been cast in this pass, so its amax is added to the history */
 } QuantWanted;
@@ -89,7 +88,7 @@ QuantValues quantize_values(Tape *, const Quantiser *, QuantRole, Tensor *x, Ten
 void quantize_drop(Tape *, QuantValues *);
 
 /* c = a b^T + bias [n], and the activation of c. The bias and the activation may be NULL. c is overwritten or
- * accumulated. If `fast`, sums may be less precise than fp32, as in Transformer Engine's forward. */
+ * accumulated. If `fast`, sums may be less precise than fp32, as in Transformer Engine's forward pass. */
 typedef struct QuantGemm {
     QuantOperand a, b;
     Tensor *bias, *c, *act;

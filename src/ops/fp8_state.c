@@ -69,7 +69,7 @@ static void fp8_end_step(void *self, const StateContext *c) {
 
 enum { KEPT_PARTS = 5 };
 
-/* Computes the sizes of the parts of the block: FP8 values, inverses, the state. */
+/* Computes the sizes of the block's parts: FP8 values, inverses, the state. */
 static size_t kept_parts(const Quantiser *q, const Param *w, size_t part[KEPT_PARTS]) {
     const Fp8Blocks blocks = quantize_blocks(q, QUANT_W);
     const size_t each = dtype_size((DType)w->master.dtype);
@@ -115,7 +115,7 @@ static void fp8_release(void *self, Device *device) {
     q->kept->block = NULL;
 }
 
-/* Computes the scale of a weight for the tensorwise recipe without a tape, like own_state in fp8.c. */
+/* Computes a weight's scale for the tensorwise recipe without a tape, like own_state in fp8.c. */
 static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c) {
     const FillAttr zero = {0};
     const Fp8ScaleAttr attr = quantize_scale_attr(q, QUANT_W, 0);
@@ -127,8 +127,7 @@ static void take_own_state(const Quantiser *q, Tensor *w, const StateContext *c)
     call_run(&OPS[OP_fp8_scale], &(Call){.out = {state}, .attr = &attr, .device = c->device});
 }
 
-/* Adds the amax of a weight that is stored in FP8 to the history, like the cast of a weight that is not stored in
- * FP8. */
+/* Adds the amax of a weight stored in FP8 to the history, as casting does for other weights. */
 static void record_amax(const Quantiser *q, const StateContext *c) {
     if (!c->training || q->spec.recipe != QUANT_DELAYED) return;
     Tensor row = quantize_row(q, QUANT_W);

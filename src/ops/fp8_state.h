@@ -1,5 +1,5 @@
 /* The values that a Quantiser keeps between passes: delayed scales, which are computed from amaxes at the end of a
- * step, and FP8 values of weights, which are computed whenever parameters change. fp8.c uses both to quantize
+ * step, and the FP8 values of weights, which are computed whenever parameters change. fp8.c uses both to quantize
  * operands. */
 #pragma once
 
@@ -14,9 +14,9 @@ typedef struct QuantKept {
 
 Fp8Type quantize_type(const Quantiser *, QuantRole);
 Fp8Blocks quantize_blocks(const Quantiser *, QuantRole);
-/* Returns the delayed state [1 + history] of a role. */
+/* Returns a role's delayed state [1 + history]. */
 Tensor quantize_row(const Quantiser *, QuantRole);
-/* Returns the integer type with which ranks compute the maximum of a state's numbers. No number is negative, so the
- * bits have the same order as the numbers. NCCL's maximum of floats does not preserve NaN. */
+/* Returns the integer type in which ranks compute the maximum of a state's numbers. No number is negative, so the
+ * numbers sort like their bits. NCCL's maximum of floats does not preserve NaN. */
 DType quantize_bits(const Tensor *state);
 Fp8ScaleAttr quantize_scale_attr(const Quantiser *, QuantRole, int64_t margin);

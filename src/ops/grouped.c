@@ -1,5 +1,5 @@
-/* y = x w_e^T for the rows of each expert e. The backward overwrites dx and dw, or adds to them. The backward may
- * compute dw while the gradients of the rows return to the ranks of their tokens (ops/expert_parallel.c). */
+/* y = x w_e^T for the rows of each expert e. The backward pass overwrites dx and dw, or adds to them. It can compute dw
+ * while the rows' gradients return to their tokens' ranks (ops/expert_parallel.c). */
 #include "ops/grouped.h"
 
 #include "base/fault.h"

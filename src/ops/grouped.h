@@ -1,10 +1,10 @@
-/* The linear layers of all experts, like Megatron-LM core/transformer/moe/experts.py. */
+/* All experts' linear layers, like Megatron-LM core/transformer/moe/experts.py. */
 #pragma once
 
 #include "tape/tape.h"
 
-/* The biases of all experts [e*o], or NULL if there are none. scale_r11 [r,1,1] contains a factor for the bias of
- * each row. If scale_r11 is NULL, the factor is 1. */
+/* The biases of all experts [e*o], or NULL if there are none. scale_r11 [r,1,1] contains a factor for each row's bias.
+ * If it is NULL, the factor is 1. */
 typedef struct GroupedBias {
     Tensor *bias_eo, *scale_r11;
 } GroupedBias;

@@ -1,4 +1,4 @@
-/* The backward splits the gradient into those of a and b. */
+/* The backward pass splits the gradient into the gradients of a and b. */
 #include "ops/join_heads.h"
 
 #include "base/fault.h"

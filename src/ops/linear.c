@@ -1,6 +1,6 @@
 /* y = x w^T + bias: the GEMMs of ops/linear_gemm.h and the communication around them. dbias is summed in the canonical
- * order of kernels/ops.def. If x is an activation that no other op reads, the backward directly computes the gradient
- * of the activation's input. The backward overwrites dx, dw and dbias, or adds to them. */
+ * order (kernels/ops.def). If x is an activation that no other op reads, the backward pass directly computes the
+ * gradient of the activation's input. The backward pass overwrites dx, dw and dbias, or adds to them. */
 #include "ops/linear.h"
 
 #include "base/fault.h"
@@ -11,12 +11,12 @@
 #include "tape/tape_ops.h"
 
 typedef struct LayerAttr {
-    LinearGemm gemm;                 /* first: the kernels read its LinearAttr */
+    LinearGemm gemm;                 /* must be first, because the kernels read its LinearAttr */
     bool gathers, reduces, sequence; /* over tensor-parallel ranks */
     Tensor *all_x;                   /* the gathered input if it is kept, otherwise NULL */
 } LayerAttr;
 
-enum { PRE = 3 }; /* the index of gemm.pre in the node's operands */
+enum { PRE = 3 }; /* the index of gemm.pre among the node's operands */
 
 typedef Tensor *TakeTensor(Tape *, DType, int ndim, const int64_t *dim);
 
@@ -32,8 +32,8 @@ static Tensor *scratch(Tape *t, const Tensor *like, int64_t s, int64_t width, Sp
 
 /* ---- over tensor-parallel ranks ---- */
 
-/* Starts the all-gather of x or dy along the sequence, because the GEMMs need R. If `kept`, the result lives
- * until the backward. */
+/* Starts the all-gather of x or dy along the sequence, because the GEMMs need R. If `kept`, the result is kept for the
+ * backward pass. */
 static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *moving) {
     const int64_t s = x->dim[0] * tape_axis(t, AXIS_TP);
     Tensor *whole = sized_by(kept ? tape_tensor : tape_scratch, t, x, s, x->dim[2], SPMD_R);
@@ -41,7 +41,7 @@ static Tensor *gather_start(Tape *t, Tensor *x, bool kept, PendingReshard *movin
     return whole;
 }
 
-/* Returns the input of the forward's GEMM: x itself if it is not sharded. */
+/* Returns the input of the forward pass's GEMM: x itself if it is not sharded. */
 static Tensor *gathered(Tape *t, Tensor *x, LayerAttr *a) {
     PendingReshard m;
     if (!a->gemm.gathers_x) return x;
@@ -52,7 +52,7 @@ static Tensor *gathered(Tape *t, Tensor *x, LayerAttr *a) {
     return whole;
 }
 
-/* The gradient of x (or of pre), during the reduction of the ranks' partial sums. */
+/* The gradient of x (or pre) while the ranks' partial sums are reduced. */
 typedef struct InputGradient {
     Tensor *dx, *partial, *sum;
     PendingReshard moving;
@@ -79,7 +79,7 @@ static void input_gradient_finish(Tape *t, InputGradient g) {
     tape_drop(t, g.partial);
 }
 
-/* The gradient of the weight of a row-parallel layer. */
+/* A row-parallel layer's weight gradient. */
 typedef struct WeightGradient {
     const LinearGemm *gemm;
     GemmGradient g;
@@ -93,7 +93,7 @@ static void weight_gradient(Tape *t, void *arg) {
     tape_drop(t, r->all_dy);
 }
 
-/* Gathers dy while the postponed weight gradient of an earlier layer is computed. */
+/* Gathers dy while an earlier layer's postponed weight gradient is computed. */
 static Tensor *gathered_behind(Tape *t, Tensor *dy) {
     PendingReshard m;
     Tensor *all_dy = gather_start(t, dy, false, &m);
@@ -102,7 +102,7 @@ static Tensor *gathered_behind(Tape *t, Tensor *dy) {
     return all_dy;
 }
 
-/* The backward of a row-parallel layer whose output is sharded along the sequence. */
+/* The backward pass of a row-parallel layer whose output is sharded along the sequence. */
 static void scattered_backward(Tape *t, const Node *n, Need need) {
     const LayerAttr *a = n->call.attr;
     Tensor *x = n->call.in[0], *all_dy = gathered_behind(t, tape_grad(t, n->call.out[0]));
@@ -117,7 +117,7 @@ static void scattered_backward(Tape *t, const Node *n, Need need) {
         weight_gradient(t, &rest);
 }
 
-/* On several ranks x is gathered while dx is computed, and dx is reduced while dw is computed. On one rank dx is
+/* On several ranks, x is gathered while dx is computed, and dx is reduced while dw is computed. On one rank, dx is
  * computed last, so that part of it is still in the cache when the next op reads it. */
 static void linear_backward(Tape *t, const Node *n, Need need) {
     const LayerAttr *a = n->call.attr;
@@ -154,7 +154,7 @@ static void check_type(const Tensor *x, const char *which, Spmd want) {
 static Tensor *linear_record(Tape *t, Tensor *x, Tensor *w, Tensor *bias, LayerAttr *a, Tensor **act) {
     if (a->gemm.gathers_x) check_type(x, "input", SPMD_V);
     Tensor *all_x = gathered(t, x, a);
-    Tensor as_r = *all_x; /* I becomes R: no data moves in the forward; the backward reduces */
+    Tensor as_r = *all_x; /* I becomes R: the forward pass moves no data; the backward pass reduces */
     if (a->gathers && spmd_on(as_r.spmd, AXIS_TP) == SPMD_I)
         as_r.spmd = spmd_with(as_r.spmd, AXIS_TP, SPMD_R);
     const int64_t s = all_x->dim[0] / (a->reduces && a->sequence ? tape_axis(t, AXIS_TP) : 1);

@@ -6,8 +6,8 @@
 #include "tape/tape.h"
 
 typedef enum LinearFlags {
-    /* Column-parallel: x is I, or V along the sequence, and the op converts it to R. Only the shard is kept for
-     * the backward, unless RunContext.keeps_gathered is set. The backward gathers x again while it computes dx,
+    /* Column-parallel: x is I, or V along the sequence, and the op converts it to R. Only the shard is kept for the
+     * backward pass, unless RunContext.keeps_gathered is set. The backward pass gathers x again while it computes dx,
      * and reduces dx while it computes dw. */
     LINEAR_GATHER_IN = 1,
     /* Row-parallel: the partial sums become I, or V with LINEAR_SEQUENCE, and the bias is then added. */
@@ -24,7 +24,7 @@ typedef struct LinearLayer {
     Tensor *w_oi, *bias_o;      /* [o,i], and [o] or NULL if there is no bias */
     unsigned flags;             /* a mask of LinearFlags */
     const Quantiser *quantiser; /* quantizes the operands of the GEMMs; NULL if they are not quantized */
-    const Tensor *inverse_o;    /* of a quantized weight (ops/quantized.h), otherwise NULL */
+    const Tensor *inverse_o;    /* the factors of a quantized weight (ops/quantized.h), otherwise NULL */
 } LinearLayer;
 
 /* Returns [s,b,o] = x w^T + bias for x_sbi [s,b,i]. The flags determine the result's s. In batch-invariant mode, each
@@ -36,5 +36,6 @@ Tensor *op_linear(Tape *, Tensor *x_sbi, const LinearLayer *);
  * about the same time. */
 Activated op_linear_activated(Tape *, Tensor *x_sbi, const LinearLayer *, ActivationAttr, bool halfway);
 /* Like op_linear, for an activation [s,b,i]. Unless the layer has a quantizer or dx is a sum over ranks, the backward
- * directly computes the gradient of the activation's input. The gradient of the activation is then never stored. */
+ * pass directly computes the gradient of the activation's input. The gradient of the activation is then never
+ * stored. */
 Tensor *op_linear_on_activated(Tape *, Activated x_sbi, const LinearLayer *);

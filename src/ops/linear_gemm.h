@@ -12,23 +12,23 @@
 #include "tape/tape.h"
 
 typedef struct LinearGemm {
-    LinearAttr linear;          /* is the first member, because the kernels read it */
+    LinearAttr linear;          /* must be first, because the kernels read it */
     const Quantiser *quantiser; /* NULL if operands are not quantized */
     const Tensor *inverse;      /* LinearLayer */
-    bool gathers_x;             /* the backward gathers x again, so the forward keeps no FP8 values of it */
+    bool gathers_x;             /* the backward pass gathers x again, so no FP8 values of x are kept */
     /* if not NULL, x is the activation of pre, and dx is the gradient of pre; otherwise, dx is the gradient of x */
     Tensor *pre;
-    /* The forward sets these members. */
-    bool is_fp8;               /* the device multiplies FP8 values */
+    /* The forward pass sets these members. */
+    bool is_fp8;               /* whether the device multiplies FP8 values */
     Tensor *x_state, *w_state; /* the states that quantized the operands */
-    QuantOperand x_rows;       /* FP8 values of the transpose of x, if they are kept for the backward */
+    QuantOperand x_rows;       /* FP8 values of x's transpose, if kept for the backward pass */
 } LinearGemm;
 
 /* call.in contains x, w and bias. call.out contains y and act, which is NULL if there is no activation. */
 void linear_gemm_forward(Tape *, LinearGemm *, Call);
 
-/* dy and, for FP8 GEMMs, its FP8 values for dx and dw, which one pass over dy computes. The values must be freed with
- * quantize_drop. `type` is the SPMD type of the full gradient. */
+/* dy and, for FP8 GEMMs, its FP8 values for dx and dw, which one pass over dy computes. The caller must free the values
+ * with quantize_drop. `type` is the full gradient's SPMD type. */
 typedef struct GemmGradient {
     Tensor *dy, *state;
     QuantValues values;

@@ -1,6 +1,6 @@
 /* Cross-entropy of each token. kernels/cpu/loss.c contains the formulas. Tensor-parallel ranks have logits that are
- * sharded by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and a loss that is I. The gradient of
- * the logits overwrites them, because they are the largest tensor of a step unless they are computed in chunks. */
+ * sharded by vocabulary (Megatron-LM core/tensor_parallel/cross_entropy.py), and a loss that is I. The logits' gradient
+ * overwrites them, because they are the largest tensor in a step unless they are computed in chunks. */
 #include "ops/loss.h"
 
 #include "base/fault.h"
@@ -19,7 +19,7 @@ static void loss_backward(Tape *t, const Node *n, Need need) {
                      .attr = n->call.attr});
 }
 
-/* The backward computes nothing, because the memory of the first operand already contains its gradient. */
+/* The backward pass computes nothing, because the first operand's memory already contains its gradient. */
 static void backward_done(Tape *t, const Node *n, Need need) {
     const Tensor *dloss = n->call.in[2];
     CHECK(tape_grad(t, n->call.out[0])->data == dloss->data,
@@ -27,7 +27,7 @@ static void backward_done(Tape *t, const Node *n, Need need) {
     tape_grad_in_place(t, n->call.in[0], need);
 }
 
-/* An op on sharded logits. The results of the op are those of `join` for the results of `shard` on all ranks,
+/* An op on sharded logits. `shard` runs on each rank, and `join` computes the op's results from all ranks' results,
  * [n,2,b,s]. */
 typedef struct ShardedOp {
     OpNumber shard, gather, join;
@@ -35,7 +35,7 @@ typedef struct ShardedOp {
 static const ShardedOp LOSS = {OP_cross_entropy_shard, OP_cross_entropy_gather, OP_cross_entropy_join},
                        CORRECT = {OP_correct_shard, OP_correct_gather, OP_correct_join};
 
-/* Each rank has some columns of the logits. Every rank gathers the results of all ranks, and merges them in the same
+/* Each rank holds some columns of the logits. Every rank gathers all ranks' results, and merges them in the same
  * order. */
 static void forward_shards(Tape *t, ShardedOp op, Call call, Group tp) {
     Tensor *logits = call.in[0], *y = call.out[0];
@@ -72,7 +72,8 @@ static void correct(Tape *t, Tensor *logits, Tensor *label, const LossAttr *attr
     tape_drop(t, own);
 }
 
-/* Returns whether the forward computes the gradient. The exact lane cannot, because it first rounds lse. */
+/* Returns whether the forward pass computes the gradient. In the exact lane, it cannot, because lse is rounded
+ * first. */
 static bool at_once(const Tape *t, const Tensor *dloss) { return dloss && !tape_context(t)->exact; }
 
 Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
@@ -104,7 +105,7 @@ Tensor *op_cross_entropy_of(Tape *t, Tensor *logits, Tensor *label, int64_t voca
         tape_record(t, &OPS[OP_cross_entropy], call, sizeof attr, loss_backward);
     } else if (tape_is_recording(t) && at_once(t, dloss)) {
         const Call both = {.in = {logits, label, dloss}, .out = {loss, lse, logits}, .attr = &attr};
-        Call node = both; /* is recorded without the output that overwrites the logits */
+        Call node = both; /* recorded without the output that overwrites the logits */
         tape_check(t, &OPS[OP_cross_entropy_with_grad], &both);
         tape_call(t, &OPS[OP_cross_entropy_with_grad], both);
         node.out[2] = NULL;
@@ -125,14 +126,14 @@ Tensor *op_correct(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {
 }
 
 /* ---- after a linear layer, in chunks ---- A chunk consists of consecutive positions of all samples, so that its rows
- * of x are contiguous. The gradients of a chunk are computed while its logits are in memory. The gradient of w is
- * summed over the chunks. The gradient of x overwrites the rows of x. */
+ * of x are contiguous. A chunk's gradients are computed while its logits are in memory. The gradient of w is summed
+ * over the chunks. The gradient of x overwrites the rows of x. */
 
 typedef struct Chunks {
     Tensor *x, *w; /* x is R over tensor-parallel ranks */
     Tensor *label, *dloss, *loss;
     Tensor *correct; /* NULL if not needed */
-    Tensor dx;       /* in the memory of x: this rank's summand of the gradient */
+    Tensor dx;       /* in x's memory: this rank's summand of the gradient */
     Tensor dw;       /* data is NULL if dw is not needed; the second and later chunks add to dw */
     LossAttr attr;
     SoftcapAttr softcap; /* 0 if there is no softcap */
@@ -147,7 +148,7 @@ static Tensor part_of(const Tensor *x, int axis, int64_t first, int64_t n) {
     return part;
 }
 
-/* Returns a contiguous tensor for the ops: x itself, or if x is not contiguous, new memory that the caller must free
+/* Returns a contiguous tensor for the ops: x itself, or, if x is not contiguous, new memory that the caller must free
  * with tape_drop. */
 static Tensor *packed(Tape *t, Tensor *x) {
     if (tensor_is_contiguous(x)) return x;
@@ -162,7 +163,7 @@ static Tensor *packed_copy(Tape *t, Tensor *x) {
     return copy;
 }
 
-/* Computes the losses of logits. Unless dloss is NULL, their gradient then overwrites the logits. */
+/* Computes losses from logits. Unless dloss is NULL, the logits' gradient then overwrites the logits. */
 static void losses(Tape *t, Call call, Tensor *dloss) {
     Tensor *logits = call.in[0], *label = call.in[1], *lse = call.out[1];
     if (tape_axis(t, AXIS_TP) == 1 && at_once(t, dloss)) {

@@ -3,43 +3,42 @@
 
 #include "tape/tape.h"
 
-/* Returns the losses [b,s], which are natural logarithms, in the arithmetic type. logits_sbv [s,b,v] is contiguous,
- * and no other op may read it, because its gradient overwrites it. label_bs is I64 [b,s] in [0, vocab), where vocab
- * <= v. */
+/* Returns the losses [b,s] in nats, in the arithmetic type. logits_sbv [s,b,v] is contiguous, and no other op may read
+ * it, because its gradient overwrites it. label_bs is I64 [b,s] in [0, vocab), where vocab <= v. */
 Tensor *op_cross_entropy(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
-/* Like op_cross_entropy, but the gradient of each loss may already be known: dloss_bs [b,s], or NULL if it is
- * unknown. If the tape records, the forward can then also compute the logits' gradient. */
+/* Like op_cross_entropy, for losses whose gradients may already be known: dloss_bs [b,s], or NULL if unknown. If
+ * they are known and the tape records, the forward pass can also compute the logits' gradient. */
 Tensor *op_cross_entropy_of(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab, Tensor *dloss_bs);
 
-/* Returns [b,s]: 1 if the label is the first of the columns with the largest logit, otherwise 0. The operands are
- * those of op_cross_entropy. The op has no gradient. op_correct must be called before op_cross_entropy, which may
- * overwrite the logits immediately. */
+/* Returns [b,s]: 1 if the label is the first column with the largest logit, otherwise 0. Takes the same operands as
+ * op_cross_entropy. The op has no gradient. op_correct must be called before op_cross_entropy, which may overwrite the
+ * logits immediately. */
 Tensor *op_correct(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
 
-/* Attributes of op_linear_cross_entropy. */
+/* Attributes for op_linear_cross_entropy. */
 typedef struct LinearLoss {
     int64_t vocab; /* columns >= vocab are padding */
-    /* number of positions per chunk, > 0; the logits of a chunk, for all samples, are in memory together */
+    /* positions per chunk, > 0; a chunk's logits, for all samples, are in memory together */
     int64_t positions;
-    double softcap;   /* cap of op_softcap; 0 means no cap */
+    double softcap;   /* cap for op_softcap; 0 means no cap */
     bool sequence;    /* x is V along the sequence over tensor-parallel ranks; otherwise it is I */
     Tensor *dloss;    /* [b,s]: the gradient of each loss; required if the tape records */
-    Tensor **correct; /* receives op_correct of the capped logits; NULL if not needed */
+    Tensor **correct; /* receives op_correct's result for the capped logits; NULL if not needed */
 } LinearLoss;
 
 /* Computes op_cross_entropy of op_softcap of op_linear(x, w). Logits and their gradients exist only in chunks
- * of positions. If the tape records, the forward also computes the gradient of x, and adds the gradient of w to its
- * main gradient.
+ * of positions. If the tape records, the forward pass also computes the gradient of x, and adds the gradient of w to
+ * its main gradient.
  *
  * x_sbh is contiguous, and no other op may read it, because its gradient overwrites it. w_vh [v,h] is a parameter.
  * label_bs is I64 [b,s] with the positions of all tensor-parallel ranks. Returns the losses [b,s].
  *
- * The results are bitwise equal to those of the separate ops, with two exceptions. The gradient of w is
- * summed in a different order, and the order of summation in a GEMM may depend on the number of rows. */
+ * The results are bitwise equal to the separate ops' results, with two exceptions. The gradient of w is summed in a
+ * different order, and the order of summation in a GEMM can depend on the number of rows. */
 Tensor *op_linear_cross_entropy(Tape *, Tensor *x_sbh, Tensor *w_vh, Tensor *label_bs, LinearLoss);
 
 enum { LINEAR_LOSS_BYTES = 1 << 30 };
 /* Returns the number of positions per chunk for s positions and b samples. A chunk has at most `tokens` tokens, but
- * at least one position. If `tokens` is 0, s is halved until the logits of a chunk, `token_bytes` per token, need at
- * most LINEAR_LOSS_BYTES. */
+ * at least one position. If `tokens` is 0, s is halved until a chunk's logits, `token_bytes` per token, take at most
+ * LINEAR_LOSS_BYTES. */
 int64_t linear_loss_positions(int64_t s, int64_t b, int64_t tokens, size_t token_bytes);

@@ -1,5 +1,5 @@
 /* y = (x - mean) * rstd * g + bias. kernels/cpu/norm.c contains the formulas. mean and rstd are kept in the
- * arithmetic type for the backward. The backward overwrites dx, dgain and dbias, or adds to them. */
+ * arithmetic type for the backward pass, which overwrites dx, dgain and dbias, or adds to them. */
 #include "ops/norm.h"
 
 #include "base/fault.h"
@@ -20,7 +20,7 @@ static void norm_backward(Tape *t, const Node *n, Need need) {
 }
 
 /* Creates the outputs and their SPMD types. Types are checked before the width, because a missing all-gather of x also
- * makes the width wrong. */
+ * causes a wrong width. */
 static Call norm_call(Tape *t, Tensor *x, Tensor *gain, Tensor *bias, const NormAttr *attr) {
     DType precise = x->dtype == F64 ? F64 : F32;
     int64_t rows = tensor_rows(x);
@@ -49,7 +49,7 @@ Tensor *op_add_norm(Tape *t, Tensor *a, Tensor *b, Tensor *gain, Tensor *bias, N
         return op_norm(t, *sum, gain, bias, attr);
     }
     Tensor *x = *sum = residual_sum(t, a, b);
-    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the rule of the SPMD type reads this flag */
+    x->flags |= (a->flags | b->flags) & TENSOR_NEEDS_GRAD; /* the SPMD type rule reads this flag */
     const Call norm = norm_call(t, x, gain, bias, &attr);
     tape_call(
         t, &OPS[OP_add_norm],

@@ -1,35 +1,35 @@
-/* Attention to keys and values in pages, for generation. kernels/ops.def describes the layout of pages. */
+/* Attention to keys and values stored in pages, for generation. kernels/ops.def describes the page layout. */
 #pragma once
 
 #include "kernels/attr.h"
 #include "tape/tape.h"
 
-/* The pages of the requests of a forward pass, whose tokens form one stream. Tensors are I64. */
+/* The pages of the requests in a forward pass; the requests' tokens form one stream. Tensors are I64. */
 typedef struct Pages {
-    Tensor *row;     /* [new rows]: the rows of the pool that the pass writes; NULL if it writes none */
+    Tensor *row;     /* [new rows]: the pool rows that the pass writes; NULL if it writes none */
     Tensor *table;   /* [requests, pages]: the pages of each request; unused entries are valid pages */
-    Tensor *request; /* [s]: for each token of the stream, the row of its request in the table */
-    /* [n]: the first token of each tile, which has at most PAGED_TILE tokens of one request; NULL if every token is a
-     * tile, and the rows before its position were stored in earlier passes */
+    Tensor *request; /* [s]: for each token in the stream, its request's row in the table */
+    /* [n]: the first token of each tile, which consists of at most PAGED_TILE tokens from one request; NULL if every
+     * token is its own tile, and earlier passes have stored the rows before its position */
     Tensor *tiles;
-    /* [requests]: number of rows of each request, all of which a token attends to; NULL if a token attends to rows up
+    /* [requests]: number of rows per request, to all of which a token attends; NULL if a token attends only to rows up
      * to its position */
     Tensor *lengths;
-    int64_t page; /* number of rows of a page, a multiple of PAGE_ROWS */
+    int64_t page; /* number of rows per page, a multiple of PAGE_ROWS */
 } Pages;
 
 /* Stores the rows x [new rows,1,g,r,d] in a pool [rows,1,g,r,d], and the rows x2 in pool2 unless both are NULL. */
 void op_store_rows(Tape *, const Pages *, Tensor *x, Tensor *pool, Tensor *x2, Tensor *pool2);
 
-/* The same for keys and values that are heads of x [s,1,g,r+2,d], of each group r queries, a key and a value. Rotates
- * the queries in place, and stores the rotated keys. Tables and positions are those of op_rope. */
+/* Does the same for the keys and values in x [s,1,g,r+2,d], which contains r queries, a key and a value for each group.
+ * Rotates the queries in place, and stores the rotated keys. The tables and positions are as in op_rope. */
 void op_rope_store(Tape *, const Pages *, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position,
                    Tensor *k_pool, Tensor *v_pool, RopeAttr);
 
 typedef struct PagedInputs {
     Tensor *q;        /* [s,1,g,r,d], may be strided */
     Tensor *k, *v;    /* pools [rows,1,g,1,d] and [rows,1,g,1,e], or views of one pool */
-    Tensor *position; /* I64 [1,s]: the position of each token in its request */
+    Tensor *position; /* I64 [1,s]: each token's position in its request */
     Tensor *bias;     /* as in AttentionInputs, or NULL */
     Tensor *sink;
 } PagedInputs;

@@ -1,5 +1,5 @@
-/* The gradient moves in the reverse direction. The source and destination types of this movement are the duals of
- * `to` and `from`, so the movement is entry (dual of to, dual of from) of the table. */
+/* The gradient moves in the opposite direction, from the dual of `to` to the dual of `from`, so the movement is entry
+ * (dual of to, dual of from) of the table. */
 #include "ops/redistribute.h"
 
 #include "base/fault.h"

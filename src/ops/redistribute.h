@@ -1,5 +1,5 @@
-/* Collectives that change the SPMD type of a tensor along one axis of the mesh (tensor/spmd.h). The two types determine
- * the forward and the backward:
+/* Collectives that change a tensor's SPMD type along one mesh axis (tensor/spmd.h). The two types determine the forward
+ * and backward passes:
  *
  *   from to   forward          backward         Megatron-LM core/tensor_parallel/mappings.py
  *   I    R    -                all-reduce       copy_to_tensor_model_parallel_region
@@ -15,7 +15,7 @@
 #include "tape/tape.h"
 #include "tape/tape_ops.h"
 
-/* The movement of data. */
+/* How data moves. */
 typedef enum ReshardKind {
     MOVE_NOTHING,
     MOVE_REDUCE,
@@ -25,13 +25,13 @@ typedef enum ReshardKind {
     MOVE_PAD
 } ReshardKind;
 
-/* Converts x to type `to` along the axis. V shards dimension `dim` into equal parts, in the order of the ranks. Returns
- * x itself if the axis has size 1. A conversion that is not in the table is a fault. */
+/* Converts x to type `to` along the axis. V shards dimension `dim` into equal parts, in rank order. Returns x itself if
+ * the axis has size 1. A conversion that is not in the table is a fault. */
 Tensor *op_redistribute(Tape *, Tensor *x, Axis, Spmd to, int dim);
 
 /* Returns columns [first, first + heads*d) of x [s,b,w], R over the axis, as [s,b,1,heads,d]. `first` may differ
- * between ranks. The gradient of other columns is zero. `to` is V if no two ranks share columns, and R if they may
- * share columns. With R, each rank has a summand of the gradient. */
+ * between ranks. The gradient of the other columns is zero. `to` is V if no two ranks share columns, and R if they may
+ * share columns. With R, each rank holds a summand of the gradient. */
 Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int64_t d, Spmd to);
 
 /* Moves `in` to `out`, for ops that communicate. The caller must have created `out` with the correct SPMD type and
@@ -40,7 +40,7 @@ Tensor *op_take_heads(Tape *, Tensor *x, Axis, int64_t first, int64_t heads, int
  * overwritten. */
 typedef struct PendingReshard {
     TapeComm comm;
-    /* packed: a copy sorted by rank, if an inner dimension is sharded; otherwise NULL */
+    /* packed: a copy sorted by rank if an inner dimension is sharded; otherwise NULL */
     Tensor *packed, *out;
     ReshardKind move;
     int dim, ranks;
@@ -49,5 +49,5 @@ PendingReshard redistribute_start(Tape *, Tensor *in, Tensor *out, Axis, Reshard
 void redistribute_finish(Tape *, PendingReshard);
 /* Calls redistribute_start, then redistribute_finish. */
 void redistribute_run(Tape *, Tensor *in, Tensor *out, Axis, ReshardKind, int dim);
-/* Moves g and adds it to the gradient of x. This call is the last step of a backward function. */
+/* Moves g and adds it to the gradient of x. This call is the last step in a backward function. */
 void redistribute_grad(Tape *, Tensor *x, Tensor *g, Axis, ReshardKind, int dim, Need);

@@ -1,4 +1,5 @@
-/* y = a + b. In the backward, both inputs share dy without a copy. The gradient of op_contiguous is copied or added. */
+/* y = a + b. In the backward pass, both inputs share dy without a copy. The gradient of op_contiguous is copied or
+ * added. */
 #include "ops/residual.h"
 
 #include "base/fault.h"
@@ -17,7 +18,7 @@ void residual_record(Tape *t, Tensor *a, Tensor *b, Tensor *sum) {
 }
 
 Tensor *residual_sum(Tape *t, Tensor *a, Tensor *b) {
-    /* This check precedes the check of the shape, because a missing collective can also cause a wrong shape. */
+    /* This check precedes the shape check, because a missing collective can also cause a wrong shape. */
     tape_check(t, &OPS[OP_add], &(Call){.in = {a, b}});
     CHECK(tensor_same_shape(a, b), "add: the operands differ in shape");
     Tensor *y = tape_tensor(t, (DType)a->dtype, a->ndim, a->dim);

@@ -1,5 +1,5 @@
 /* Rotates heads by position. kernels/cpu/rope.c contains the formula. A rotation is orthogonal, so the gradient is dy
- * rotated in the opposite direction. The backward overwrites dx or adds to it. */
+ * rotated in the opposite direction. The backward pass overwrites dx or adds to it. */
 #include "ops/rope.h"
 
 #include "base/fault.h"
@@ -38,7 +38,7 @@ Tensor *op_rope(Tape *t, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position, 
 /* ---- in place ---- */
 
 typedef struct InPlaceAttr {
-    RopeAttr rope; /* is the first member, because the kernels read it */
+    RopeAttr rope; /* must be first, because the kernels read it */
     int64_t groups, all, n;
 } InPlaceAttr;
 

@@ -8,6 +8,6 @@
  * [positions,dim/2] in the arithmetic type, and position is I64 [b,s]. */
 Tensor *op_rope(Tape *, Tensor *x_sbgrd, Tensor *cos, Tensor *sin, Tensor *position_bs, RopeAttr);
 /* Rotates heads of x [s,b,groups*all*d] in place: the first n of the `all` heads of each group. No other op may read x,
- * in the forward or in a backward. The backward also rotates the gradient in place. */
+ * in the forward or the backward pass. The backward pass also rotates the gradient in place. */
 Tensor *op_rope_in_place(Tape *, Tensor *x_sbw, int64_t groups, int64_t all, int64_t n, Tensor *cos,
                          Tensor *sin, Tensor *position_bs, RopeAttr);

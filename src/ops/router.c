@@ -1,5 +1,5 @@
-/* The choice of experts has no gradient, but the probabilities of the chosen experts have one (kernels/cpu/router.c).
- * The backward overwrites dx, dlogits and dw, or adds to them. */
+/* The choice of experts has no gradient, but the probabilities of the chosen experts do (kernels/cpu/router.c). The
+ * backward pass overwrites dx, dlogits and dw, or adds to them. */
 #include "ops/router.h"
 
 #include "base/fault.h"
@@ -25,7 +25,7 @@ Tensor *op_gate_logits(Tape *t, Tensor *x, Tensor *w, Tensor *bias) {
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
           "gate_logits: the width of x is %lld, but the weight needs %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
-    /* The experts of a token must not depend on the other tokens of the microbatch or on the layout. */
+    /* A token's experts must not depend on the microbatch's other tokens or on the layout. */
     const LinearAttr attr = {.fixed_order = true};
     Tensor *y = tape_tensor(t, precise(x), 3, (int64_t[]){x->dim[0], x->dim[1], w->dim[0]});
     tape_run(t, &OPS[OP_linear], (Call){.in = {x, w, bias}, .out = {y}, .attr = &attr}, sizeof attr,
@@ -123,7 +123,7 @@ Tensor *op_router_loss(Tape *t, Tensor *logits, Tensor *count, RouterLossAttr at
           "router_loss: the balance loss needs counts, and the z-loss must have none");
     attr.ranks = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP);
     Tensor *loss = tape_tensor(t, F64, 1, (int64_t[]){1});
-    tape_grad_off_grid(loss); /* the loss is only reported, and the sum of all its parts is rounded once */
+    tape_grad_off_grid(loss); /* the loss is only reported, and only the sum of all its parts is rounded */
     tape_run(t, &OPS[OP_router_loss], (Call){.in = {logits, count}, .out = {loss}, .attr = &attr},
              sizeof attr, loss_backward);
     return loss;

@@ -1,4 +1,4 @@
-/* y = factor * x. The backward overwrites dx with factor * dy, or adds it to dx. */
+/* y = factor * x. The backward pass overwrites dx with factor * dy, or adds it to dx. */
 #include "ops/scale.h"
 
 #include "kernels/attr.h"

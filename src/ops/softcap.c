@@ -1,4 +1,4 @@
-/* y = cap * tanh(x / cap). dx overwrites x. The backward needs only x, because the loss overwrites y with its
+/* y = cap * tanh(x / cap). dx overwrites x. The backward pass needs only x, because the loss overwrites y with its
  * gradient. */
 #include "ops/softcap.h"
 

@@ -65,7 +65,7 @@ void exchange_rows(Tape *t, Tensor *x, Tensor *packed, int64_t at, bool pack) {
     }
 }
 
-/* Returns the heads of member m, from x [s,b,g,r,d]. */
+/* Returns member m's heads from x [s,b,g,r,d]. */
 static Tensor heads_of(const Tensor *x, int members, int m) {
     const int64_t g = x->dim[2], r = x->dim[3];
     Tensor v = *x;
@@ -83,8 +83,7 @@ static Tensor heads_of(const Tensor *x, int members, int m) {
 
 static bool is_shared(const Tensor *x, int members) { return x->dim[3] == 1 && x->dim[2] < members; }
 
-/* Sets *out to the heads of every member, as [n,s*b,g/n,r*d]. Returns false if the strides of x do not allow this
- * view. */
+/* Sets *out to every member's heads, as [n,s*b,g/n,r*d]. Returns false if the strides of x do not allow this view. */
 static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
     const int64_t s = x->dim[0], b = x->dim[1], g = x->dim[2], r = x->dim[3], d = x->dim[4];
     if (g % n || (b > 1 && s > 1 && x->stride[0] != b * x->stride[1]) || (r > 1 && x->stride[3] != d))
@@ -95,7 +94,7 @@ static bool heads_of_all(const Tensor *x, int n, Tensor *out) {
     return true;
 }
 
-/* In the backward pass, the gradients of shared heads are summed. */
+/* The backward pass sums the gradients of shared heads. */
 static void exchange_heads(Tape *t, Tensor *x, Tensor *packed, bool pack) {
     const int n = (int)packed->dim[0];
     Tensor all;

@@ -1,6 +1,6 @@
-/* y = xielu(x). kernels/cpu/xielu.c contains the formulas. The gradient of an alpha is summed over each row, and then
- * over the rows, like the gradient of a bias. If tensor-parallel ranks hold columns of a row, this gradient is a
- * partial sum. The backward overwrites dx and the gradients of the alphas, or adds to them. */
+/* y = xielu(x). kernels/cpu/xielu.c contains the formulas. An alpha's gradient is summed over each row, and then over
+ * the rows, like a bias's gradient. If tensor-parallel ranks hold different columns of a row, this gradient is a
+ * partial sum. The backward pass overwrites dx and the alphas' gradients, or adds to them. */
 #include "ops/xielu.h"
 
 #include "kernels/attr.h"

@@ -74,15 +74,15 @@ static const double *coefficients(const Config *c, int64_t step) {
 
 /* ---- memory ---- */
 
-/* The buffers. Each buffer has space for the largest operand of this rank. The last three buffers have the type of
- * the GEMMs' operands. */
+/* The buffers. Each has space for this rank's largest operand. The last three buffers have the type of the GEMM
+ * operands. */
 typedef enum Buffer { UPDATE, GATHERED, MATRIX, SUM, X, GRAM, POLYNOMIAL, BUFFERS } Buffer;
 
 struct Muon {
     const Config *config;
     Registry *registry;
     Sync *sync; /* NULL if there is one rank */
-    DType gemm; /* the type of the GEMMs' operands */
+    DType gemm; /* the type of the GEMM operands */
     int64_t size[BUFFERS];
     void *buffer[BUFFERS];
     void *squares; /* an ExactSum */
@@ -97,7 +97,7 @@ static Tensor tensor_in(const Muon *m, Buffer b, int64_t rows, int64_t columns) 
     return tensor_make(m->buffer[b], type_of(m, b), 3, (int64_t[]){rows, 1, columns});
 }
 
-/* ---- the matrices of a weight ---- */
+/* ---- a weight's matrices ---- */
 
 static bool is_gathered(const Muon *m, const Param *p) {
     return p->shards > 1 && m->config->muon_tp_mode == MUON_DUPLICATED;
@@ -109,9 +109,9 @@ static bool is_split_qkv(const Muon *m, const Param *p) {
     return m->config->muon_split_qkv && !strcmp(p->spec.parts[0].name, "q");
 }
 
-/* A matrix of a weight. `from` and `own` are strided views of memory of this rank. `from` views the gathered weight
- * or this rank's shard, and has all `rows` x `columns` elements. `own` has the elements of this rank's shard. `whole`
- * is the size that determines the scale. */
+/* A matrix within a weight. `from` and `own` are strided views of this rank's memory. `from` views the gathered weight
+ * or this rank's shard, and contains all `rows` x `columns` elements. `own` contains the elements in this rank's shard.
+ * `whole` is the size that determines the scale. */
 typedef struct Matrix {
     Tensor from, own;
     int64_t rows, columns, first_row, first_column, whole[2];
@@ -130,7 +130,7 @@ static int matrix_count(const Muon *m, const Param *p) {
     return is_split_qkv(m, p) ? p->spec.n_parts : p->spec.expert ? (int)(p->rows / each) : 1;
 }
 
-/* Returns matrix k of n equal ranges of rows of this rank's shard. */
+/* Divides this rank's shard into n equal ranges of rows, and returns range k as a matrix. */
 static Matrix matrix_of_rows(const Param *p, Tensor local, const Tensor *gathered, int k, int n) {
     const int64_t r = p->rows / n, c = p->columns, at = k * r * c, shards = p->shards;
     const bool by_rows = p->spec.tp_split == 0, by_columns = p->spec.tp_split == 1;
@@ -147,7 +147,7 @@ static Matrix matrix_of_rows(const Param *p, Tensor local, const Tensor *gathere
     return x;
 }
 
-/* Returns part k of all groups. With more ranks than groups, a rank has rows of only one group. */
+/* Returns part k of all groups. With more ranks than groups, a rank holds rows of only one group. */
 static Matrix matrix_of_part(const Param *p, Tensor local, const Tensor *gathered, int k) {
     const Box box = param_boxes(p, k) ? param_box(p, k, 0) : (Box){{0}, {0}};
     const int64_t each = p->spec.parts[k].rows, r = box.shape[0], c = p->columns,
@@ -165,7 +165,7 @@ static Matrix matrix_of_part(const Param *p, Tensor local, const Tensor *gathere
     return x;
 }
 
-/* Returns matrix k of the weight. `local` is this rank's shard. `gathered` contains the shards of all ranks, or is
+/* Returns the weight's matrix k. `local` is this rank's shard. `gathered` contains the shards of all ranks, or is
  * NULL. */
 static Matrix matrix_of(const Muon *m, const Param *p, Tensor local, const Tensor *gathered, int k) {
     Matrix x = is_split_qkv(m, p) ? matrix_of_part(p, local, gathered, k)
@@ -267,8 +267,7 @@ static void multiply_by_itself(const Muon *m, Tensor *x, bool tall, Tensor *gram
         run(m, OP_linear, x, &w, gram, &attr);
 }
 
-/* y = factor * NS(x), both [rows,1,columns]. Overwrites x. x, A and b A + c A^2 are rounded to the type of the
- * GEMMs. */
+/* y = factor * NS(x), both [rows,1,columns]. Overwrites x. x, A and b A + c A^2 are rounded to the GEMM type. */
 static void iterate(const Muon *m, const Param *p, const Matrix *of, double factor, Tensor *x, Tensor *y) {
     const int64_t n = gram_size(m, p, of), steps = m->config->muon_num_ns_steps;
     const bool tall = is_tall(m, p, of);

@@ -1,6 +1,6 @@
-/* The update of Muon (Jordan et al., 2024), as in Megatron-LM core/optimizer/emerging_optimizers.py and in NVIDIA's
+/* Muon's update (Jordan et al., 2024), as in Megatron-LM core/optimizer/emerging_optimizers.py and in NVIDIA's
  * Emerging-Optimizers, for weights with PARAM_MATRIX. Muon replaces the singular values of a moving average of the
- * gradients by numbers near 1, and scales the result by a function of the matrix's size.
+ * gradients by numbers near 1, and scales the result by a factor that depends on the matrix's size.
  *
  *   m = beta m + (1 - beta) g,  u = m, or beta m + (1 - beta) g with --muon-nesterov
  *   p -= lr (scale NS(u) + weight_decay p)
@@ -8,7 +8,7 @@
  *       A = x x^T and (a, b, c) depend on the step. If A = x^T x is smaller, x is replaced by a x + x (b A + c A^2).
  *
  * Each expert's weight is a matrix. With --muon-no-split-qkv, a fused QKV weight is one matrix; otherwise, q, k and v
- * of all heads are one matrix each. Each other weight is one matrix, including the gate and the projection of a gated
+ * of all heads form one matrix each. Each other weight is one matrix, including the gate and the projection of a gated
  * MLP together. Sums of squares are exact (base/exact_sum.h). --muon-tp-mode determines the computation if ranks have
  * shards of a weight:
  *
@@ -29,10 +29,10 @@ Muon *muon_new(const Config *, Registry *, Sync *);
 void muon_free(Muon *);
 size_t muon_bytes(const Muon *); /* returns 0 for NULL */
 
-/* The flat slices of the gradient, momentum and master of a weight. */
+/* The flat slices of a weight's gradient, momentum and master. */
 typedef struct MuonSlices {
     Tensor grad, momentum, master;
 } MuonSlices;
-/* Updates momentum and master. `numbers` contains the StepNumbers. All ranks with shards of the weight must call
- * it. */
+/* Updates the momentum and the master. `numbers` contains the StepNumbers. All ranks that hold shards of the weight
+ * must call it. */
 void muon_update(const Muon *, const Param *, MuonSlices, Tensor *numbers);

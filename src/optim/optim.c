@@ -15,7 +15,7 @@ static size_t buffer_bytes(const Optimizer *o, int i) {
     return (size_t)o->registry->held[o->buffer[i].layout] * dtype_size(o->buffer[i].dtype);
 }
 
-/* Describes how a kind of parameters is updated: its states and its op. */
+/* Describes how one kind of parameter is updated: its states and its op. */
 typedef struct Rule {
     int n_states;
     const char *state[2];
@@ -54,8 +54,8 @@ static void cut(const Param *p, FlatRange part, int64_t origin, FlatPiece *out) 
     }
 }
 
-/* Returns the number of pieces of those parameters of a bucket for which this rank is primary or, if `primary` is
- * false, of its other parameters. Writes the pieces to `out` unless it is NULL. */
+/* Counts the pieces of the bucket's parameters for which this rank is primary or, if `primary` is false, of the other
+ * parameters. Writes the pieces to `out` unless it is NULL. */
 static int64_t cut_bucket(const Registry *r, const Bucket *b, bool primary, FlatPiece *out) {
     const int64_t origin = bucket_part(r, b).begin;
     int64_t n = 0;
@@ -148,12 +148,12 @@ size_t optim_bytes(const Optimizer *o) {
 
 /* ---- sums ---- */
 
-/* Adds the op's result to `sum`, for the parameters of a bucket for which this rank is primary. */
+/* Adds the op's result to `sum`, for those parameters in a bucket for which this rank is primary. */
 static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer which, void *flat, Tensor *sum) {
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),
            x = part_of(r, bucket, which, registry_dtype(r, which), flat);
-    /* The exact lane does not need sums in blocks. The blocks of a parameter would depend on its sharding. */
+    /* The exact lane does not need sums in blocks. A parameter's blocks would depend on its sharding. */
     const SumAttr attr = {o->config->lane == LANE_EXACT ? 1 : SUM_BLOCK};
     if (pieces.dim[0])
         call_run(&OPS[op], &(Call){.in = {&x, &pieces}, .out = {sum}, .attr = &attr, .device = r->device});
@@ -161,8 +161,8 @@ static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer whic
 
 enum { EVERY_NORM = -1 };
 
-/* Sums over the parameters of the full model that are part of norm number `norm`, counting each element once. `at` is
- * device memory for the sum, which has `words` words. */
+/* Sums over all parameters in the full model that belong to norm number `norm`, counting each element once. `at` is
+ * device memory for the sum, which takes `words` words. */
 static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, void *flat, void *at,
                   int64_t words) {
     const Registry *r = o->registry;
@@ -177,13 +177,13 @@ static void total(const Optimizer *o, int norm, OpNumber op, FlatBuffer which, v
 /* ---- steps ---- */
 
 /* Returns whether the update op also rounds the values from the masters. This requires that this rank holds all
- * masters, and that nothing changes them after the update. */
+ * masters, and that they do not change after the update. */
 static bool updates_values(const Optimizer *o, const OptimStep *s) {
     return o->config->optimizer == OPTIMIZER_ADAM && !o->sync && !s->exact && !o->config->qk_clip &&
            !o->registry->fp8_amaxes && o->registry->values != o->registry->masters;
 }
 
-/* Returns the numbers of the next step, assuming that the step changes the parameters. */
+/* Returns the StepNumbers for the next step, assuming that the step changes the parameters. */
 static StepNumbers numbers_of(const Optimizer *o, const OptimStep *s) {
     const Config *c = o->config;
     StepNumbers n = {.unbias1 = 1 / (1 - pow(c->adam_beta1, (double)(o->step + 1))),
@@ -255,7 +255,7 @@ static void update_elements(const Optimizer *o, int bucket, const OptimStep *s) 
         out[n++] = part_of(r, bucket, FLAT_STATE, o->buffer[i].dtype, o->buffer[i].flat);
     if (updates_values(o, s)) out[n++] = part_of(r, bucket, FLAT_VALUES, r->storage, r->values);
     for (int i = 0; i < n; i++) {
-        /* outputs of 16 bits are also read, so that the gaps between pieces keep their content */
+        /* 16-bit outputs are also read, so that the gaps between pieces keep their content */
         out[i].flags = TENSOR_ACCUM;
         call.out[i] = &out[i];
     }
@@ -308,7 +308,7 @@ static void replay(Optimizer *o, Work *w) {
     if (o->sync && o->recording.graph) sync_launched(o->sync, "the optimizer's CUDA graph");
 }
 
-/* The host reads the state beginning at this offset. */
+/* The host reads the state from this offset on. */
 static const size_t TOLD = offsetof(OptimState, outcome);
 
 OptimResult optim_step(Optimizer *o, OptimStep s) {

@@ -5,7 +5,7 @@
  *
  * Each rank updates its part of a bucket (param/bucket.h). A norm is the exact sum of partial sums over blocks of
  * 64 elements, so it is bitwise equal for any data-parallel and pipeline sharding. Each op is called once per bucket,
- * regardless of the number of parameters in the bucket. The ops of Muon are called for each parameter. */
+ * however many parameters the bucket contains. Muon's ops are called for each parameter. */
 #pragma once
 
 #include "base/exact_sum.h"
@@ -17,30 +17,30 @@
 
 enum { OPTIM_BUFFERS = 3 };
 
-/* The pieces of parameters in a bucket (kernels/attr.h), relative to the beginning of this rank's part. The pieces of
+/* The pieces of parameters in a bucket (kernels/attr.h), relative to the start of this rank's part. The pieces of
  * parameters for which this rank is primary come first. */
 typedef struct BucketPieces {
     int64_t first, n_primary, n; /* range in the table of all pieces */
 } BucketPieces;
 
-/* The inputs and outputs of a step. */
+/* A step's inputs and outputs. */
 typedef struct OptimState {
-    /* clipped, squares and outcome have two entries: for parameters without and with PARAM_APART */
+    /* clipped, squares and outcome have two entries: for parameters without PARAM_APART, and with it */
     StepNumbers given, clipped[CLIP_NORMS];
     ExactSum squares[CLIP_NORMS];
     ClipOutcome outcome[CLIP_NORMS];
     int64_t zeros;
-    ExactSum params; /* the sum of squares of the parameters after the update */
+    ExactSum params; /* the parameters' sum of squares after the update */
 } OptimState;
 
 typedef struct Optimizer {
     const Config *config;
     Registry *registry;
     Sync *sync;                /* must outlive the optimizer; NULL if there is one rank */
-    int64_t step;              /* number of updates, for the bias corrections */
+    int64_t step;              /* number of updates so far, for bias correction */
     OptimState *state;         /* device memory */
     OptimState *host;          /* the host's copy of the inputs and outputs */
-    DeviceRecording recording; /* the CUDA graph of a step, with --cuda-graph-impl local */
+    DeviceRecording recording; /* the step's CUDA graph, with --cuda-graph-impl local */
     FlatPiece *pieces;         /* device memory: the pieces of all buckets */
     int64_t n_pieces;
     BucketPieces *of_bucket;
@@ -63,24 +63,25 @@ size_t optim_bytes(const Optimizer *);
 const char *optim_op_name(const Config *, const Param *);
 /* Runs the GEMMs of an update, in a dry run on the null device. */
 void optim_dry_run(const Optimizer *);
-/* Returns the storage type of Adam's first (0) or second (1) moment. */
+/* Returns the storage type for Adam's first (0) or second (1) moment. */
 DType optim_moment_type(const Config *, int moment, DType precise);
 
 typedef struct OptimStep {
     double lr, decoupled_lr; /* decoupled_lr: for embeddings and the output layer */
     double weight_decay;
-    /* Gradient of the reported loss = main gradient * grad_scale, which reverses the loss scale and averages. */
+    /* The factor by which the main gradient is multiplied to get the gradient of the reported loss. It undoes the loss
+     * scale, and averages. */
     double grad_scale;
     bool exact; /* in the exact lane, masters are rounded to its grid */
 } OptimStep;
 
 typedef struct OptimResult {
-    /* L2 norm of the gradient over all parameters except those with PARAM_APART, before clipping */
+    /* L2 norm of the gradient before clipping, over all parameters without PARAM_APART */
     double grad_norm;
     double clip;        /* min(1, clip_grad / (norm + 1e-6)), or 1 if clipping is off */
     double num_zeros;   /* number of zeros in the gradient, or -1 without --log-num-zeros-in-grad */
     double params_norm; /* L2 norm of the masters after the update, or -1 without --log-params-norm */
-    bool found_inf;     /* the gradient is not finite, and nothing was changed */
+    bool found_inf;     /* the gradient was not finite, and nothing was changed */
 } OptimResult;
 
 /* Performs a step. All ranks must call it, and all receive the same result. With only one rank, the host waits for

@@ -4,8 +4,7 @@
 
 static double cosine(double r) { return 0.5 * (cos(M_PI * r) + 1); }
 
-/* Returns the coefficient of WSD: 1 up to lr_decay_steps - lr_wsd_decay_steps samples, followed by one of four
- * decays. */
+/* Returns the WSD coefficient: 1 up to lr_decay_steps - lr_wsd_decay_steps samples, followed by one of four decays. */
 static double wsd_coefficient(const Config *c, int64_t n) {
     int64_t start = c->derived.lr_decay_steps - c->derived.lr_wsd_decay_steps;
     if (n <= start) return 1;

@@ -34,7 +34,7 @@ static bool is_apart(const Param *p) { return p->spec.flags & PARAM_APART; }
 
 /* ---- groups ---- */
 
-/* p is a parameter of the bucket. */
+/* p is one of the bucket's parameters. */
 static void set_groups(const Registry *r, Bucket *b, const Param *p) {
     const Kind kind = kind_of(p);
     enum { OF_DENSE = 1 << AXIS_CP | 1 << AXIS_DP, OF_EXPERTS = 1 << AXIS_EDP };
@@ -69,8 +69,8 @@ static bool ends_with_units(const Registry *r) {
     return d->stage == 3 || (d->stage == 2 && !d->bucket_size && !d->num_buckets);
 }
 
-/* Assigns each parameter to a bucket. The numbers of the buckets are in descending order of their last registered
- * parameters. Returns the number of buckets. */
+/* Assigns each parameter to a bucket. Buckets are numbered in descending order of their last registered parameters.
+ * Returns the number of buckets. */
 static int fill(Registry *r) {
     const bool by_unit = ends_with_units(r);
     const int64_t full = limit(r);
@@ -120,8 +120,8 @@ static int by_offset(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Assigns the parameters to the members, from the largest to the smallest: each to the member with the fewest
- * elements. Sets their offsets and returns the size of the members' parts. */
+/* Assigns the parameters to the members, from the largest to the smallest, each to the member that has the fewest
+ * elements so far. Sets their offsets, and returns the size of a member's part. */
 static int64_t share_whole(Param **laid, int n, int64_t begin, int members) {
     int64_t *size = mem_zero((size_t)members, sizeof *size), most = 0;
     int *member = mem_alloc((size_t)n * sizeof *member);
@@ -141,7 +141,7 @@ static int64_t share_whole(Param **laid, int n, int64_t begin, int members) {
     return most;
 }
 
-/* Sets the offsets of the bucket's parameters in their order. Returns the size of a member's part. */
+/* Sets the offsets of the bucket's parameters in the given order. Returns the size of a member's part. */
 static int64_t share_evenly(Param *const *laid, int n, int64_t begin, int members) {
     int64_t at = begin;
     for (int i = 0; i < n; i++) {
@@ -193,7 +193,7 @@ static void pair(Registry *r) {
 
 FlatBuffer bucket_values(const Bucket *b) { return b->fp8 ? FLAT_FP8 : FLAT_VALUES; }
 
-/* For an FP8 bucket, FLAT_VALUES is only the memory of its masters (see exists). */
+/* For an FP8 bucket, FLAT_VALUES is only memory for its masters (see exists). */
 bool bucket_is_shared(const Registry *r, const Bucket *b, FlatBuffer which) {
     static const int FROM_STAGE[] = {[FLAT_VALUES] = 3,  [FLAT_FP8] = 3,   [FLAT_GRADS] = 2,
                                      [FLAT_MASTERS] = 1, [FLAT_STATE] = 1, [FLAT_MATRIX_STATE] = 1};
@@ -236,8 +236,8 @@ FlatRange bucket_part(const Registry *r, const Bucket *b) {
     return (FlatRange){begin, begin + b->shard, 0};
 }
 
-/* Sets the ranges of a buffer that this rank keeps. If masters share the memory of the values (masters == values),
- * they have the offsets of the values. */
+/* Sets which ranges of a buffer this rank keeps. If masters share memory with the values (masters == values), they use
+ * the values' offsets. */
 static void keep(Registry *r, FlatBuffer which) {
     const bool alias = which == FLAT_MASTERS && !dtype_is_16bit(r->storage);
     r->ranges[which] = arena_alloc(r->arena, (size_t)r->n_buckets * sizeof(FlatRange));

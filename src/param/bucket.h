@@ -1,12 +1,12 @@
 /* Divides the flat layout into buckets, and each bucket into one part for each data-parallel rank.
  *
  * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after another.
- * Each parameter begins at a multiple of PARAM_ALIGN elements of its bucket. The parameters of a bucket are of one
- * kind (dense, experts, FP8 weights, matrices of these, quantized weights, frozen weights, buffers). PARAM_APART is set for all of them
- * or for none. The members of its `inner` group hold equal parts of the bucket, whose size is a multiple of
- * PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). Parts of a bucket of matrices
- * (PARAM_MATRIX) consist of complete parameters. Padding is zero. Tied embeddings are in a separate bucket, so that
- * the first and the last pipeline stage shard them equally.
+ * Each parameter begins at a multiple of PARAM_ALIGN elements in its bucket. The parameters in a bucket are all of one
+ * kind (dense, experts, FP8 weights, matrices of these, quantized weights, frozen weights, buffers). PARAM_APART is set
+ * for all of them or for none. The members of the bucket's `inner` group hold equal parts of the bucket; the size of a
+ * part is a multiple of PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). In a bucket
+ * of matrices (PARAM_MATRIX), parts consist of complete parameters. Padding is zero. Tied embeddings are in a separate
+ * bucket, so that the first and the last pipeline stages shard them in the same way.
  *
  * Source: Megatron-LM core/distributed/param_and_grad_buffer.py, where a bucket ends at a multiple of lcm(ranks,
  * 128). */
@@ -16,17 +16,17 @@
 #include "param/param.h"
 
 struct Bucket {
-    /* The range [begin, end) of the flat layout, and the number of elements of a member's part. */
+    /* The range [begin, end) in the flat layout, and the number of elements in a member's part. */
     int64_t begin, end, shard;
-    int first, n; /* parameters: laid[first, first + n) of the registry */
-    /* inner: the ranks that shard the bucket; outer: the ranks with the same part in all instances */
+    int first, n; /* parameters: the registry's laid[first, first + n) */
+    /* inner: the ranks that shard the bucket; outer: the ranks that hold the same part, in all instances */
     Group inner, outer;
     bool matrices;  /* the parameters have PARAM_MATRIX */
     bool apart;     /* the parameters have PARAM_APART */
     bool fp8;       /* the values are in FLAT_FP8 */
     bool quantized; /* the weights are quantized (quantized.h) */
-    /* The index of the mate, or -1 if there is none. If buckets end with units, a unit's bucket of FP8 weights and
-     * its bucket of other dense parameters are mates. */
+    /* The mate's index, or -1 if there is none. If buckets end where units end, a unit's bucket of FP8 weights and its
+     * bucket of other dense parameters are mates. */
     int mate;
     bool trained; /* false for buffers and frozen weights, which have no gradients and are not sharded */
 };
@@ -36,31 +36,31 @@ struct Bucket {
 void buckets_lay(Registry *);
 /* Returns the buffer with the bucket's values. */
 FlatBuffer bucket_values(const Bucket *);
-/* Returns whether the ranks of `inner` shard the bucket's elements of this buffer. */
+/* Returns whether the ranks in `inner` shard the bucket's elements in this buffer. */
 bool bucket_is_shared(const Registry *, const Bucket *, FlatBuffer);
 /* Returns whether this rank has memory for all of the bucket's elements in this buffer. */
 bool bucket_is_whole(const Registry *, const Bucket *, FlatBuffer);
-/* Calls comm_register for the memory of gathered buckets, once for each group that shards buckets. */
+/* Calls comm_register for the memory into which buckets are gathered, once for each group that shards buckets. */
 void buckets_register(const Registry *, Comm *, void *memory, size_t bytes);
 /* Returns the elements that this rank updates: its part, or the entire bucket. */
 FlatRange bucket_part(const Registry *, const Bucket *);
 
 /* Returns the ranges of a flat buffer that this rank keeps, in ascending order. The result is NULL if this rank keeps
- * the entire buffer, at the offsets of the layout. */
+ * the entire buffer, at the layout's offsets. */
 const FlatRange *registry_ranges(const Registry *, FlatBuffer, int *n);
-/* Returns the index in this rank's buffer of element `at` of the flat layout, which this rank must hold. */
+/* Returns where element `at` of the flat layout is in this rank's buffer. This rank must hold the element. */
 int64_t registry_place(const Registry *, FlatBuffer, int bucket, int64_t at);
-/* Returns elements [at, at + n) as a tensor. `flat` is the memory of the buffer. */
+/* Returns elements [at, at + n) as a tensor. `flat` is the buffer's memory. */
 Tensor registry_slice(const Registry *, FlatBuffer, void *flat, int bucket, int64_t at, int64_t n);
 /* Like registry_slice, for a buffer of another type. */
 Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bucket, int64_t at, int64_t n);
-/* Returns the elements of a parameter that this rank updates, without padding rows. The range may be empty (end <=
+/* Returns which elements of a parameter this rank updates, excluding padding rows. The range may be empty (end <=
  * begin). */
 FlatRange param_part_held(const Registry *, const Param *);
-/* Returns whether this rank is primary for the elements of param_part_held, which means that it counts them in
+/* Returns whether this rank is primary for the elements in param_part_held, which means that it counts them in
  * norms. */
 bool param_is_primary(const Registry *, const Param *);
-/* Returns whether this rank is primary for the elements of the parameter that it holds in a buffer, which means that
- * it saves them. `sharded` is true if data-parallel ranks shard the buffer's trained elements, and false if each rank
- * has all of them. */
+/* Returns whether this rank is primary for those of the parameter's elements that it holds in a buffer, which means
+ * that it saves them. `sharded` is true if data-parallel ranks shard the buffer's trained elements, and false if each
+ * rank has all of them. */
 bool param_is_primary_for(const Registry *, const Param *, bool sharded);

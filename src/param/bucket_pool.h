@@ -1,6 +1,6 @@
 /* Blocks of device memory, all of the same size, into which buckets are gathered temporarily. A block is allocated
- * only if no block is free. The number of blocks therefore depends only on the order of the calls, and a dry run
- * allocates the same number as the real run. */
+ * only if no block is free. The number of blocks therefore depends only on the order of the calls, so a dry run
+ * allocates as many blocks as the real run. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@ typedef struct BucketPool {
 bool bucket_pool_can_take(const BucketPool *, int enough);
 void *bucket_pool_take(BucketPool *);
 void bucket_pool_give(BucketPool *, void *);
-/* Returns the size of all blocks in bytes. */
+/* Returns the total size of all blocks in bytes. */
 size_t bucket_pool_bytes(const BucketPool *);
 /* Frees the pool. All blocks must have been returned. */
 void bucket_pool_free(BucketPool *);

@@ -5,7 +5,7 @@
 #include "base/fault.h"
 #include "param/bucket.h"
 
-/* A copy between a flat buffer of this rank and the F64 buffer of the full model. */
+/* A copy between one of this rank's flat buffers and the full model's F64 buffer. */
 typedef struct Copying {
     const Registry *registry;
     FlatBuffer kind;
@@ -20,14 +20,14 @@ static const Param *counterpart(const Registry *whole, const Param *p) {
     return w;
 }
 
-/* Returns the address in the full model of element e of this rank's flat layout, or NULL if e is padding. */
+/* Returns the address, in the full model, of element e in this rank's flat layout, or NULL if e is padding. */
 static double *place(const Copying *c, const Param *p, const Param *in_whole, int64_t e) {
     const int64_t local = e - p->offset, row = param_global_row(p, local / p->columns);
     if (row < 0) return NULL;
     return c->whole + in_whole->offset + row * in_whole->columns + p->first_column + local % p->columns;
 }
 
-/* Copies elements [begin, end) of the flat layout, which begin at element `at` of the buffer. */
+/* Copies elements [begin, end) of the flat layout, which are stored from element `at` of the buffer on. */
 static void copy_range(const Copying *c, const Param *p, const Param *in_whole, FlatRange r) {
     const DType type = registry_dtype(c->registry, c->kind);
     const size_t size = dtype_size(type);
@@ -46,7 +46,7 @@ static void copy_range(const Copying *c, const Param *p, const Param *in_whole, 
     device_view_end(&view);
 }
 
-/* Copies the elements of [begin, end) that the buffer holds. */
+/* Copies those elements in [begin, end) that the buffer holds. */
 static void copy_held(const Copying *c, const Param *p, const Param *in_whole, int64_t begin, int64_t end) {
     int n;
     const FlatRange everything = {0, c->registry->elements, 0},

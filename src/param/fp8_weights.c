@@ -24,7 +24,7 @@ static int64_t take(Registry *r, Tensor *t, int64_t at, int64_t n) {
     return at + (n + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
 }
 
-/* Returns the number of elements. Sets the addresses of the tensors if there is memory. */
+/* Returns the number of elements. Sets the tensors' addresses if there is memory. */
 static int64_t lay(Registry *r) {
     int64_t at = 0;
     for (int i = 0; i < r->n; i++) {
@@ -69,7 +69,7 @@ static void find_amaxes(const Registry *r, const Param *p) {
              &(Call){.in = {&x}, .out = {&p->fp8->amaxes}, .attr = &attr, .device = r->device});
 }
 
-/* Casts this rank's part. The scales of all blocks are computed even if this rank holds no part of the weight. */
+/* Casts this rank's part. Computes the scales of all blocks even if this rank holds no part of the weight. */
 static void cast(const Registry *r, const Param *p) {
     FlatRange part = param_part_held(r, p);
     if (part.end < part.begin) part.begin = part.end = p->offset;
@@ -87,8 +87,8 @@ static void cast(const Registry *r, const Param *p) {
                      .device = r->device});
 }
 
-/* Combines the amaxes of a group as integers, because non-negative floats are ordered like their bits. NCCL's maximum
- * of floats does not preserve NaN. */
+/* Combines a group's amaxes as integers, because non-negative floats are ordered like their bits. NCCL's maximum of
+ * floats does not preserve NaN. */
 static void combine(const Registry *r, Comm *comm, Group group, Tensor *amaxes) {
     if (comm && group.size > 1)
         comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,
@@ -102,8 +102,8 @@ static void combine(const Registry *r, Comm *comm, Group group, Tensor *amaxes) 
                                    .device = r->device});
 }
 
-/* All ranks of a group must take part, including ranks without parts. A block belongs to one tensor-parallel rank;
- * only the amax of an entire weight is combined over tensor-parallel ranks. */
+/* All ranks in a group must take part, including ranks without parts. A block belongs to one tensor-parallel rank; only
+ * the amax of an entire weight is combined over tensor-parallel ranks. */
 void fp8_weights_cast(Registry *r, Comm *comm) {
     Tensor all = tensor_make(r->fp8_scales, r->precise, 1, &r->fp8_amaxes);
     const FillAttr zero = {0};

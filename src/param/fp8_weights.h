@@ -1,10 +1,11 @@
-/* Weights of FP8 GEMMs that are stored in FP8 (--fp8-param-gather; Megatron-LM core/fp8_utils.py, Transformer Engine
- * pytorch/tensor/utils.py quantize_master_weights). Param.value contains the FP8 values. There is no copy in the
- * storage type, and data-parallel ranks gather one byte per element.
+/* Weights for FP8 GEMMs that are themselves stored in FP8 (--fp8-param-gather; Megatron-LM core/fp8_utils.py,
+ * Transformer Engine pytorch/tensor/utils.py quantize_master_weights). Param.value contains the FP8 values. There is no
+ * copy in the storage type, and data-parallel ranks gather one byte per element.
  *
  * Whenever masters have changed, each rank casts the part that it updates. Each rank first rounds the masters to the
- * storage type, as Transformer Engine does. FP8 values and scales are therefore bitwise equal to those of a cast of
- * the entire weight in the storage type. Amaxes of parts are combined over the ranks that hold the other parts. */
+ * storage type, as Transformer Engine does. FP8 values and scales are therefore bitwise equal to those from casting the
+ * entire weight in the storage type. Each part's amaxes are combined with those on the ranks that hold the other
+ * parts. */
 #pragma once
 
 #include "comm/comm.h"
@@ -13,16 +14,16 @@
 
 typedef struct Fp8Weight {
     Fp8Blocks blocks;
-    /* Delayed scaling: the scale is the first number of row `row` of this buffer. For other recipes, this is NULL,
-     * and scales are computed from the amaxes. */
+    /* Delayed scaling: the scale is the first number in row `row` of this buffer. For other recipes, this is NULL, and
+     * scales are computed from the amaxes. */
     const Param *history;
     int64_t row;
-    /* The amaxes of the blocks or, with `history`, the amax of this rank's part. */
+    /* The blocks' amaxes or, with `history`, the amax of this rank's part. */
     Tensor amaxes;
-    Tensor inverse, inverse_turned; /* 1 / scale of each block of the weight, and of its transpose */
+    Tensor inverse, inverse_turned; /* 1 / scale for each block of the weight, and of its transpose */
 } Fp8Weight;
 
-/* Requests that the weight is stored in FP8. Must be called before registry_allocate, which drops the request
+/* Requests that the weight be stored in FP8. Must be called before registry_allocate, which drops the request
  * (Param.fp8 becomes NULL) if the registry does not train, or if the weight is frozen. Repeated requests must be
  * equal. */
 void fp8_weight_add(Registry *, Param *, Fp8Blocks, const Param *history, int64_t row);

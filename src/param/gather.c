@@ -12,8 +12,8 @@ typedef struct Piece {
     CommWork *work; /* NULL if the gather is complete or has not been started */
     bool stale;     /* below stage 3: the gather has not been started since the last gather_publish */
     void *slot;     /* used at stage 3 */
-    int64_t used;   /* number of the call of gather_use in which it was last used */
-    bool attends;   /* an attention op has run while this was the last used bucket */
+    int64_t used;   /* the number of the gather_use call that last used it */
+    bool attends;   /* whether an attention op has run while this was the last used bucket */
 } Piece;
 
 struct Gather {
@@ -21,8 +21,8 @@ struct Gather {
     Comm *comm;
     Piece *piece; /* [n_buckets] */
     BucketPool slots;
-    bool in_graph; /* if true, a CUDA graph starts the gathers, and gather_publish does not */
-    int64_t now;   /* number of calls of gather_use */
+    bool in_graph; /* if true, a CUDA graph starts the gathers, instead of gather_publish */
+    int64_t now;   /* number of gather_use calls so far */
     /* last: the last used bucket; way: 1 if bucket numbers rise (in a backward pass), -1 if they fall */
     int last, way;
     int due; /* the bucket whose gather starts at the next attention op, or -1 if there is none */
@@ -41,8 +41,8 @@ static size_t value_bytes(const Gather *g, int k) {
     return (size_t)(b->end - b->begin) * dtype_size(registry_dtype(g->registry, bucket_values(b)));
 }
 
-/* Returns the first of the buckets that share k's slot. Mates share a slot, in which the bucket with FP8 weights is
- * the last. */
+/* Returns the first of the buckets that share k's slot. Mates share a slot, and the bucket with FP8 weights comes last
+ * in it. */
 static int lead_of(const Gather *g, int k) {
     const Bucket *b = bucket(g, k);
     return b->fp8 && b->mate >= 0 ? b->mate : k;
@@ -177,8 +177,8 @@ void gather_attention(Gather *g) {
 
 /* ---- all stages ---- */
 
-/* Sets `stale` of the buckets that are gathered in place (below stage 3), and drops the gathered buckets of stage 3.
- * The next gather_use must be that of a new forward pass. */
+/* Sets `stale` for buckets that are gathered in place (below stage 3), and drops buckets gathered at stage 3. The next
+ * gather_use must belong to a new forward pass. */
 static void set_stale(Gather *g, bool stale) {
     g->last = g->registry->n_buckets, g->way = g->due = -1;
     for (int k = 0; k < g->registry->n_buckets; k++) {
@@ -189,8 +189,8 @@ static void set_stale(Gather *g, bool stale) {
     }
 }
 
-/* Starts the gathers of stale buckets, from the last bucket down to bucket `last`, which is the order of use in the
- * next forward pass. */
+/* Starts gathering stale buckets, from the last bucket down to bucket `last`, which is the order in which the next
+ * forward pass uses them. */
 static void start_until(Gather *g, int last) {
     for (int k = g->registry->n_buckets; k-- > last;)
         if (g->piece[k].stale) start(g, k);

@@ -21,7 +21,7 @@ void gather_publish(Gather *);
 void gather_use(Gather *, Param *const *, int n);
 /* Starts the gather that has been postponed until the next attention op. */
 void gather_attention(Gather *);
-/* sync_replay calls these functions before and after the graph, and at the beginning and end of its work. */
+/* sync_replay calls these functions before and after the graph, and at the start and end of the graph's work. */
 void gather_before_graph(Gather *);
 void gather_begin_graph(Gather *);
 void gather_end_graph(Gather *);

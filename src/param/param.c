@@ -82,7 +82,7 @@ void registry_mark_matrices(Registry *r) {
 static void append(Registry *r, Param *p) {
     r->params = mem_grow(r->params, (size_t)r->n + 1, sizeof *r->params);
     r->params[r->n++] = p;
-    /* first parameter to insert; 0 if the table grows, because all parameters are then inserted again */
+    /* first parameter to insert; 0 if the table grows, because all parameters are then reinserted */
     int first = r->n - 1;
     if (2 * r->n > r->slots) {
         free(r->by_name);
@@ -193,7 +193,7 @@ int64_t param_part_rows(const Param *p, int part) { return p->spec.groups * p->s
 
 static int64_t group_rows(const Param *p) { return p->spec.dim[0] / p->spec.groups; }
 
-/* Returns the number of rows of a group before the part. */
+/* Returns how many rows of a group precede the part. */
 static int64_t rows_before(const Param *p, int part) {
     int64_t n = 0;
     for (int i = 0; i < part; i++) n += p->spec.parts[i].rows;
@@ -204,14 +204,14 @@ static bool cuts_parts(const Param *p) {
     return p->spec.tp_split == 0 && p->spec.split_parts && p->shards > 1;
 }
 
-/* Returns the first row of the full parameter in this rank's memory. If a split divides each part, this is the first
- * row of this rank's first group. */
+/* Returns which row of the full parameter comes first in this rank's memory. If a split divides each part, this is the
+ * first row of this rank's first group. */
 static int64_t first_row(const Param *p) {
     const bool rows_cut = p->spec.tp_split == 0 && !cuts_parts(p);
     return p->first_group * group_rows(p) + (rows_cut ? p->rows * p->shard : 0);
 }
 
-/* Returns the number of rows of the part before row `row` of the parameter. */
+/* Returns how many rows of the part precede row `row` of the parameter. */
 static int64_t part_rows_until(const Param *p, int part, int64_t row) {
     const int64_t rows = p->spec.parts[part].rows, into = row % group_rows(p) - rows_before(p, part);
     return row / group_rows(p) * rows + (into < 0 ? 0 : into > rows ? rows : into);
@@ -226,7 +226,7 @@ static int64_t local_groups(const Param *p) {
     return p->rows * (cuts_parts(p) ? p->shards : 1) / group_rows(p);
 }
 
-/* Sets [begin, end) to the rows of the part in memory, if they are contiguous. */
+/* Sets [begin, end) to the part's rows in memory, if they are contiguous. */
 static void part_run(const Param *p, int part, int64_t *begin, int64_t *end) {
     const int64_t first = first_row(p), last = first + p->rows;
     const int64_t limit = p->spec.dim[0];

@@ -1,4 +1,4 @@
-/* The parameter registry. The constructor of a module calls param_add once per parameter. All other code about
+/* The parameter registry. A module's constructor calls param_add once per parameter. All other code that handles
  * parameters (memory, initialization, gradients, optimizer groups, norms, checkpoints, HF conversion, FLOPs,
  * inspection) loops over the registry. */
 #pragma once
@@ -19,24 +19,25 @@ typedef enum ParamFlags {
     PARAM_NO_DECAY = 1,
     /* A word embedding or output layer, which uses --decoupled-lr (Megatron-LM is_embedding_or_output_parameter). */
     PARAM_EMBEDDING = 2,
-    /* A buffer that is saved with the parameters, but not trained: it has no gradient and no update, and is not part
+    /* A buffer that is saved with the parameters, but not trained: it has no gradient, is not updated, and is not part
      * of norms. */
     PARAM_BUFFER = 4,
-    /* A weight that is not trained: it has no gradient and no update, and is not part of norms. */
+    /* A weight that is not trained: it has no gradient, is not updated, and is not part of norms. */
     PARAM_FROZEN = 8,
     /* A weight whose update depends on the entire matrix (registry_mark_matrices). Data-parallel ranks assign the
      * entire parameter to one rank. */
     PARAM_MATRIX = 16,
-    /* A weight whose gradient has a separate norm, and is not part of the norm of the other gradients. */
+    /* A weight whose gradient has a separate norm, and is excluded from the other gradients' norm. */
     PARAM_APART = 32,
 } ParamFlags;
 
-/* The suffix of the names of buffers with the state of delayed FP8 scaling. This state affects only rounding. */
+/* The suffix in the names of buffers that contain the state of delayed FP8 scaling. This state affects only
+ * rounding. */
 #define PARAM_FP8_STATE ".fp8_state"
 bool param_is_fp8_state(const char *name);
 
-/* A logical block of rows inside a fused parameter. Parts are split, resharded and exported separately. With several
- * groups, the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...]. A part has `rows` rows in each
+/* A logical block of rows within a fused parameter. Parts are split, resharded and exported separately. With several
+ * groups, the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...]. A part takes `rows` rows in each
  * group, as in Megatron-LM's fused QKV. */
 typedef struct ParamPart {
     const char *name; /* such as "q", "k", "v", "gate" or "up" */
@@ -45,8 +46,8 @@ typedef struct ParamPart {
 
 enum { PARAM_PARTS = 3, SPLIT_NONE = -1 };
 
-/* Selects the data that data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the sizes of the
- * buckets. Megatron-LM's --use-distributed-optimizer is stage 1; its FSDP supports all stages. */
+/* Selects which data data-parallel ranks shard (ZeRO: Rajbhandari et al., 2020), and the bucket sizes. Megatron-LM's
+ * --use-distributed-optimizer is stage 1; its FSDP supports all stages. */
 typedef struct DataParallel {
     /* 0 shards nothing, 1 shards masters and optimizer state, 2 also main gradients, 3 also values */
     int stage;
@@ -65,14 +66,14 @@ typedef struct DataParallel {
     bool bf16_grads;
 } DataParallel;
 
-/* Describes how the parameters and activations of a model are distributed over ranks. */
+/* Describes how a model's parameters and activations are distributed over ranks. */
 typedef struct Layout {
     Mesh mesh;
-    /* activations between the tensor-parallel regions are sharded along the sequence */
+    /* whether activations between tensor-parallel regions are sharded along the sequence */
     bool sequence_parallel;
     DataParallel data;
 } Layout;
-Layout layout_single(void); /* the layout of one rank */
+Layout layout_single(void); /* the layout for one rank */
 /* A NULL layout means one rank. */
 static inline bool layout_is_sequence_parallel(const Layout *l) { return l && l->sequence_parallel; }
 
@@ -84,15 +85,15 @@ typedef struct ParamSpec {
                          zero */
     /* the dimension that is split over the tensor-parallel axis, or SPLIT_NONE if the parameter is replicated */
     int tp_split;
-    /* a split of rows splits each part of each group ([gate; up]) instead of all rows together */
+    /* whether a row split divides each part of each group ([gate; up]) instead of all rows together */
     bool split_parts;
-    bool expert; /* groups are experts, which are split over EP; tp_split then applies to ETP */
+    bool expert; /* whether groups are experts, which are split over EP; tp_split then applies to ETP */
     /* The parameter is not split, and every tensor-parallel rank computes its full gradient (SPMD_I) from
-     * equal activations. Otherwise, the gradients of the ranks must be summed (SPMD_R). */
+     * equal activations. Otherwise, the ranks' gradients must be summed (SPMD_R). */
     bool invariant;
-    Init init; /* values are drawn by (seed, name, global element index), and rounded to float */
+    Init init; /* values depend only on (seed, name, global element index), and are rounded to float */
     unsigned flags;
-    /* I8 or F8E4M3 if the weight is stored in one byte per element (quantized.h), which is not trained; otherwise F64 */
+    /* I8 or F8E4M3 if the weight is stored in one byte per element (quantized.h) and is not trained; otherwise F64 */
     DType quantized;
     int64_t groups; /* number of groups of parts; 0 means that the entire parameter is one part */
     int n_parts;
@@ -101,28 +102,28 @@ typedef struct ParamSpec {
 
 typedef struct Param {
     ParamSpec spec;
-    int64_t offset;                    /* first element in the flat layout, which registry_allocate sets */
+    int64_t offset;                    /* first element in the flat layout, set by registry_allocate */
     int64_t count;                     /* number of elements in this rank's memory, including padding rows */
     int64_t rows, columns;             /* size of this rank's memory; a vector has one column */
     int64_t first_group, first_column; /* position of this rank's memory in the full parameter */
-    /* index of this rank's shard on the axis of tp_split, and number of shards (0 and 1 if the parameter is not
+    /* index of this rank's shard along the tp_split axis, and number of shards (0 and 1 if the parameter is not
      * split) */
     int shard, shards;
     int number, unit, bucket;
-    /* number of this rank's stages that use the parameter; each stage runs one backward sweep per microbatch */
+    /* how many of this rank's stages use the parameter; each stage runs one backward sweep per microbatch */
     int stages;
     /* The pipeline ranks that hold a copy, in ascending order. n_holders is 0 if the parameter is not tied.
-     * The gradients of all copies are summed. Norms and checkpoints use the first copy. */
+     * All copies' gradients are summed. Norms and checkpoints use the first copy. */
     int *holders, n_holders;
     /* `value` has the storage dtype, or is F8E4M3 or I8. value.grad is &main_grad, or NULL if the parameter is not trained.
      * `value`, `main_grad` and `master` have no data while the ranks shard them (sync.h). */
     Tensor value;
-    /* F64 in the fp64 lane, otherwise F32, or BF16 (see DataParallel). The flags of the tensor are ACCUM | MAIN_GRAD.
+    /* F64 in the fp64 lane, otherwise F32, or BF16 (see DataParallel). The tensor's flags are ACCUM | MAIN_GRAD.
      * Without ACCUM, the tensor is unwritten: its content is undefined, and the next gradient overwrites it. */
     Tensor main_grad;
-    Tensor master;         /* F64 or F32; shares the memory of `value` unless that has 16 or 8 bits */
+    Tensor master;         /* F64 or F32; shares memory with `value` unless `value` is 16-bit or 8-bit */
     struct Fp8Weight *fp8; /* NULL if the weight is not stored in FP8 (fp8_weights.h) */
-    Tensor inverse;        /* [rows] the factors of a quantized weight (quantized.h) */
+    Tensor inverse;        /* [rows]: the factors of a quantized weight (quantized.h) */
 } Param;
 
 static inline bool param_is_trained(const Param *p) {
@@ -139,15 +140,15 @@ static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_gr
 
 enum { PARAM_ALIGN = 64 };
 
-/* Elements [begin, end) of the registry's flat layout, which begin at element `at` of a rank's buffer: a rank's part
- * of a buffer that data-parallel ranks shard. */
+/* A rank's part of a buffer that data-parallel ranks shard: elements [begin, end) of the registry's flat layout, stored
+ * from element `at` of the rank's buffer on. */
 typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;
 
-/* The flat buffers. FLAT_FP8 contains the values of FP8 weights and of quantized weights, one byte each, and FLAT_VALUES
- * all other values. The optimizer owns its states, which have the same layout: FLAT_MATRIX_STATE contains the elements of PARAM_MATRIX parameters, and
- * FLAT_STATE the elements of all other trained parameters. */
+/* The flat buffers. FLAT_FP8 contains the values of FP8 weights and quantized weights, one byte each, and FLAT_VALUES
+ * contains all other values. The optimizer owns its states, which have the same layout: FLAT_MATRIX_STATE contains
+ * elements for PARAM_MATRIX parameters, and FLAT_STATE contains elements for all other trained parameters. */
 typedef enum FlatBuffer {
     FLAT_VALUES,
     FLAT_FP8,
@@ -166,19 +167,19 @@ typedef struct Registry {
     int n, unit;
     /* if true, a repeated name is not a fault: param_add then returns the registered parameter */
     bool repeats;
-    Param **laid; /* parameters in the order of the flat layout */
+    Param **laid; /* parameters in flat-layout order */
     Bucket *buckets;
     int n_buckets;
-    FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: the part of each bucket that this rank keeps */
-    int64_t held[FLAT_BUFFERS];      /* number of elements of each buffer on this rank */
+    FlatRange *ranges[FLAT_BUFFERS]; /* [n_buckets]: which part of each bucket this rank keeps */
+    int64_t held[FLAT_BUFFERS];      /* number of elements in each buffer on this rank */
     /* a hash table of (index in params) + 1, or 0 for a free slot; the number of slots is a power of two */
     int *by_name, slots;
-    int64_t elements; /* number of elements of the flat layout, including alignment gaps */
-    /* types of values, of main gradients, and of masters and optimizer state */
+    int64_t elements; /* number of elements in the flat layout, including alignment gaps */
+    /* types of values, main gradients, and masters and optimizer state */
     DType storage, gradients, precise;
     bool trains; /* if false, there are no main gradients, and only buffers have masters in separate memory */
     Device *device;
-    /* flat buffers with this rank's parts (bucket.h); masters == values unless storage has 16 bits */
+    /* flat buffers with this rank's parts (bucket.h); masters == values unless storage is 16-bit */
     void *values, *fp8, *grads, *masters;
     void *fp8_scales;   /* amaxes and scales of FP8 weights */
     int64_t fp8_amaxes; /* number of amaxes, which precede the scales; 0 if there are no FP8 weights */
@@ -192,48 +193,48 @@ typedef struct Registry {
 /* Creates a registry. A NULL layout means one rank. */
 Registry *registry_new(const Layout *);
 void registry_free(Registry *);
-/* Registers a parameter. The returned address is stable. The tensors have data after registry_allocate. A repeated
+/* Registers a parameter. The returned address is stable. The tensors get their data in registry_allocate. A repeated
  * name is a fault, unless Registry.repeats is true. */
 Param *param_add(Registry *, ParamSpec);
 /* Like param_add, but returns the registered parameter if the name is repeated. */
 Param *param_share(Registry *, ParamSpec);
-/* Adds a pipeline rank that holds a copy of the parameter. If several ranks hold copies, it must be called for each
- * of them, in ascending order. */
+/* Adds a pipeline rank that holds a copy of the parameter. If several ranks hold copies, call this function for each of
+ * them, in ascending order. */
 void param_add_holder(Registry *, Param *, int rank);
 static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* returns NULL if there is no such parameter */
-/* Sets a flag, PARAM_FROZEN or PARAM_APART, of the weight `name` and of all weights whose names begin with `name` and a
- * dot ("decoder.layers.0"). Must be called before registry_allocate. Every data-parallel rank holds the values and
- * masters of frozen weights, and no rank has memory for their gradients and optimizer state. Returns the number of
- * weights with the flag. */
+/* Sets a flag, PARAM_FROZEN or PARAM_APART, for the weight `name` and for all weights whose names begin with `name` and
+ * a dot ("decoder.layers.0"). Must be called before registry_allocate. Every data-parallel rank holds the values and
+ * masters of frozen weights, and no rank has memory for their gradients and optimizer state. Returns how many weights
+ * have the flag. */
 int registry_mark(Registry *, const char *name, ParamFlags flag);
-/* Sets PARAM_MATRIX for the trained weights that Megatron-LM's Muon updates: all with two dimensions except the word
- * embedding and the output layer. Must be called before registry_allocate, and after weights have been frozen. */
+/* Sets PARAM_MATRIX for the trained weights that Megatron-LM's Muon updates: all two-dimensional weights except the
+ * word embedding and the output layer. Must be called before registry_allocate, and after weights have been frozen. */
 void registry_mark_matrices(Registry *);
-/* Begins a unit, a set of parameters that are used together, such as a layer. At stage 3, the values of a unit are
- * gathered together. */
+/* Begins a unit, a set of parameters that are used together, such as a layer. At stage 3, a unit's values are gathered
+ * together. */
 void registry_begin_unit(Registry *);
 /* Allocates the flat buffers (zeroed) on the device. Masters and main gradients are F64 if the storage type
- * is F64, otherwise F32. With DataParallel.bf16_grads, main gradients are BF16. If `trains` is false, there
- * are only values, and masters of buffers. */
+ * is F64, otherwise F32. With DataParallel.bf16_grads, main gradients are BF16. If `trains` is false, there are only
+ * values, and masters for buffers. */
 void registry_allocate(Registry *, Device *, DType storage, bool trains);
-size_t registry_bytes(const Registry *); /* returns the bytes of values, main gradients and masters */
-/* returns the bytes of values, including the scales of FP8 weights */
+size_t registry_bytes(const Registry *); /* returns the size of values, main gradients and masters */
+/* returns the size of the values in bytes, including the scales of FP8 weights */
 size_t registry_value_bytes(const Registry *);
-/* Returns the size of one buffer in bytes. The result is 0 for masters that share the memory of the values. */
+/* Returns the size of one buffer in bytes. The result is 0 for masters that share memory with the values. */
 size_t registry_flat_bytes(const Registry *, FlatBuffer);
 DType registry_dtype(const Registry *, FlatBuffer);
 /* Initializes every parameter: draws the masters, and rounds the values from them. */
 void registry_init(Registry *, uint64_t seed);
-/* Rounds values from masters, except those of FP8 weights (fp8_weights_cast). Must be called after masters have
- * changed. Does nothing unless storage has 16 bits. */
+/* Rounds values from masters, except for FP8 weights (fp8_weights_cast). Must be called after masters have changed.
+ * Does nothing unless storage is 16-bit. */
 void registry_round_values(Registry *);
 /* Like registry_round_values, but only for buffers (PARAM_BUFFER). */
 void registry_round_buffers(Registry *);
-/* Fills x with zeros. x is in memory of the registry's device. */
+/* Fills x, which is in the registry's device memory, with zeros. */
 void registry_zero(const Registry *, Tensor *x);
-/* Marks main gradients as unwritten: the first gradient overwrites them. The results are equal to zeroing and adding,
- * except that a sum of zeros may be -0 instead of +0. No norm, update or comparison depends on this sign. */
+/* Marks main gradients as unwritten: the first gradient overwrites them. The results equal those of zeroing and adding,
+ * except that a sum of zeros can be -0 instead of +0. No norm, update or comparison depends on this sign. */
 void grads_mark_unwritten(Registry *);
 void grad_mark_unwritten(Param *);
 /* Fills main gradients that are still unwritten with zeros. Must be called before they are read. */
@@ -246,31 +247,31 @@ void grads_mark_written(Registry *);
 /* Rounds this rank's part of a buffer (masters or gradients) to multiples of 2^-bits, the grid of the exact
  * lane. */
 void registry_snap(Registry *, FlatBuffer, int bits);
-/* Returns the number of elements of the full parameter, without padding. */
+/* Returns the number of elements in the full parameter, without padding. */
 int64_t param_logical_count(const Param *);
 /* Returns the number of rows in this rank's memory, without padding. */
 int64_t param_filled_rows(const Param *);
-/* Returns the mask (dense or expert) of the axes over which the gradient is summed, because the parameter is SPMD_R
- * on these axes. */
+/* Returns the mask (dense or expert) of the axes over which the gradient is summed. These are the axes on which the
+ * parameter is SPMD_R. */
 unsigned param_sum_axes(const Param *);
-/* Returns whether this rank is primary for its elements, that is, whether it is the first of the ranks that hold
- * these elements. Only the elements of primary ranks are part of norms and checkpoints. */
+/* Returns whether this rank is primary for its elements, that is, the first rank that holds them. Norms and checkpoints
+ * include only the elements on primary ranks. */
 bool param_is_owned(const Registry *, const Param *);
-/* Like param_is_owned, but compares only ranks that differ on these axes (a mask). This function is used for elements
- * that are sharded over the other axes. */
+/* Like param_is_owned, but compares only ranks that differ on these axes (a mask). It is meant for elements that are
+ * sharded over the other axes. */
 bool param_is_owned_on(const Registry *, const Param *, unsigned axes);
 
-/* ---- parts: the units of checkpoints and of export ---- */
+/* ---- parts: the units in which checkpoints and exports store parameters ---- */
 
 /* A range of rows and columns. A vector has one column. */
 typedef struct Box {
     int64_t offset[2], shape[2];
 } Box;
 
-/* Returns the number of rows of part `part` in the full parameter, over all groups. */
+/* Returns how many rows part `part` has in the full parameter, over all groups. */
 int64_t param_part_rows(const Param *, int part);
-/* Returns the number of boxes of a part that this rank holds; param_box returns box i. Rows are counted over all
- * groups. Boxes are not empty. */
+/* Returns how many boxes of a part this rank holds; param_box returns box i. Rows are counted over all groups. No box
+ * is empty. */
 int param_boxes(const Param *, int part);
 Box param_box(const Param *, int part, int i);
 /* Returns the row of this rank's memory that contains row `row` of the part. The row must be in a box. */

@@ -1,5 +1,4 @@
-/* Allocates the memory of registered parameters, draws their initial values, and tracks which gradients are
- * unwritten. */
+/* Allocates memory for registered parameters, draws their initial values, and tracks which gradients are unwritten. */
 #include "base/fault.h"
 #include "base/hash.h"
 #include "base/philox.h"
@@ -73,7 +72,7 @@ size_t registry_bytes(const Registry *r) {
            registry_flat_bytes(r, FLAT_MASTERS);
 }
 
-/* The rows to draw. The rows start at `first` and are limited to the elements [begin, end) of the flat layout. */
+/* Which rows to draw. They start at `first`, and are limited to elements [begin, end) of the flat layout. */
 typedef struct Draw {
     const Param *param;
     int64_t first, begin, end;
@@ -139,7 +138,7 @@ void registry_init(Registry *r, uint64_t seed) {
     registry_round_values(r);
 }
 
-/* Rounds the buckets of parameters with these flags, or all buckets if `flags` is 0. */
+/* Rounds the buckets whose parameters have these flags, or all buckets if `flags` is 0. */
 static void round_values(Registry *r, unsigned flags) {
     for (int k = 0; r->masters != r->values && k < r->n_buckets; k++) {
         if (r->buckets[k].fp8 || (flags && !(r->laid[r->buckets[k].first]->spec.flags & flags))) continue;

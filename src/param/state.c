@@ -10,9 +10,9 @@ typedef struct State {
     size_t bytes; /* size of the device memory that the state has allocated */
 } State;
 
-/* The counters that have the same reduction. */
+/* The counters that share one reduction. */
 typedef struct Counters {
-    Tensor **part; /* in the order of registration */
+    Tensor **part; /* in registration order */
     int n_parts;
     int64_t n;
     Tensor all;
@@ -135,7 +135,7 @@ void states_end_step(Registry *r, const StateContext *c) {
 }
 
 void states_after_update(Registry *r) {
-    struct States *s = r->states; /* NULL if no module has a state */
+    struct States *s = r->states; /* NULL if no module has state */
     for (int i = 0; s && i < s->n; i++)
         if (s->state[i].kind->after_update) s->state[i].kind->after_update(s->state[i].self, r);
 }

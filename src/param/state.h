@@ -1,19 +1,19 @@
 /* State that a module keeps between passes and steps in addition to its parameters: FP8 scales and weights,
- * expert biases, counters. A module's constructor registers each state once. Allocation, zeroing and the events of a
- * step loop over all states. */
+ * expert biases, counters. A module's constructor registers each state once. Allocation, zeroing and the handling of a
+ * step's events loop over all states. */
 #pragma once
 
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* A buffer that is saved and loaded with checkpoints like a parameter, but not trained. All ranks of a stage hold the
+/* A buffer that is saved and loaded with checkpoints like a parameter, but not trained. All ranks in a stage hold the
  * entire buffer, whose values are in `master`. The initial values are zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
 /* F64 [n]. Passes add to the counters (COMM_SUM) or replace them by a larger value (COMM_MAX). Counters are zeroed
- * when a step begins. All counters of a model with the same reduction form one block, so that one all-reduce combines
- * the counters of all ranks. Every rank must register the same counters in the same order, including the counters of
- * layers that it does not hold. The returned address is stable. The tensor has data after states_allocate. */
+ * when a step begins. All of a model's counters with the same reduction form one block, so that one all-reduce combines
+ * all ranks' counters. Every rank must register the same counters in the same order, including the counters of layers
+ * that it does not hold. The returned address is stable. The tensor gets its data in states_allocate. */
 Tensor *state_counters(Registry *, CommReduction, int64_t n);
 
 /* The context in which an event happens. */
@@ -21,15 +21,15 @@ typedef struct StateContext {
     Device *device;
     const Layout *layout; /* NULL if there is one rank; `comm` is then also NULL */
     Comm *comm;
-    int64_t tokens; /* number of tokens in one pass of this rank (prepare) */
-    bool training;  /* the values are for a training step, not for an evaluation (refresh) */
+    int64_t tokens; /* number of tokens in one pass on this rank (prepare) */
+    bool training;  /* whether the values are for a training step, not an evaluation (refresh) */
 } StateContext;
 
-/* The handlers of a module's state. Each handler may be NULL. */
+/* The handlers for a module's state. Each handler may be NULL. */
 typedef struct StateKind {
     /* allocates device memory, and returns the size in bytes */
     size_t (*allocate)(void *self, const Registry *, int64_t positions);
-    /* allocates device memory for the steps of a run, and returns the size in bytes */
+    /* allocates device memory for a run's steps, and returns the size in bytes */
     size_t (*prepare)(void *self, const StateContext *);
     void (*refresh)(void *self, const StateContext *); /* called after parameters have changed */
     /* called after the last pass of a training step, before the update */
@@ -41,16 +41,16 @@ typedef struct StateKind {
 
 /* Registers a state. Both arguments must outlive the registry. */
 void state_add(Registry *, const StateKind *, void *self);
-/* Returns the i-th state of this kind in the order of registration, or NULL if there are no more. */
+/* Returns the i-th state of this kind in registration order, or NULL if there are no more. */
 void *state_find(const Registry *, const StateKind *, int i);
 
-/* Allocates the counters and the memory of all states, after registry_allocate. `positions` is the maximum
+/* Allocates the counters and all states' memory. Must be called after registry_allocate. `positions` is the maximum
  * sequence length. */
 void states_allocate(Registry *, int64_t positions);
 void states_free(Registry *); /* must be called before registry_free */
 /* Returns F64 [number of counters]. The tensor's ndim is 0 if there are no counters. */
 const Tensor *states_counters(const Registry *, CommReduction);
-size_t states_bytes(const Registry *); /* returns the bytes of device memory */
+size_t states_bytes(const Registry *); /* returns the size of their device memory in bytes */
 
 void states_prepare(Registry *, const StateContext *);
 void states_begin_step(Registry *); /* zeroes the counters */

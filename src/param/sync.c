@@ -12,13 +12,13 @@
 enum { SLOTS = 2 }; /* one to which a sweep adds, and one that is being summed */
 
 typedef struct Piece {
-    int64_t to_come; /* number of calls of sync_ready before the bucket's sum can start */
+    int64_t to_come; /* number of sync_ready calls before the bucket's sum can start */
     int64_t adding;  /* stages 2 and 3: number of parameters between sync_grad and sync_ready */
     CommWork *work;
-    void *slot;      /* stages 2 and 3: the gradients of the full bucket, while a sweep adds to them */
+    void *slot;      /* stages 2 and 3: the full bucket's gradients, while a sweep adds to them */
     bool at_once;    /* the sum starts immediately, because no attention op followed in an earlier sweep */
     bool unwritten;  /* stages 2 and 3: no sum has been added to this rank's part of the main gradients */
-    int64_t started; /* the number of the sum, in the order in which sums were started */
+    int64_t started; /* number of this sum, in the order in which sums were started */
 } Piece;
 
 struct Sync {
@@ -26,15 +26,15 @@ struct Sync {
     Comm *comm; /* NULL if no data moves */
     Gather *gather;
     Piece *piece; /* [n_buckets] */
-    /* [parameter number], at stages 2 and 3: the parameter is between sync_grad and sync_ready */
+    /* [parameter number], at stages 2 and 3: whether the parameter is between sync_grad and sync_ready */
     bool *adding;
     BucketPool slots, small_slots; /* small_slots: for buckets whose mates have FP8 weights */
     int next;                      /* stages 0 and 1: the first bucket whose sum has not been started */
     /* stages 2 and 3: the bucket whose sum starts at the next attention op, or -1 if there is none */
     int due;
-    int64_t started; /* number of sums that have been started */
-    bool finished;   /* no step is in progress, or all of its sums are complete */
-    void *message;   /* the gradients that are summed over tensor-parallel ranks */
+    int64_t started; /* how many sums have been started */
+    bool finished;   /* whether no step is in progress, or all of its sums are complete */
+    void *message;   /* the gradients to sum over tensor-parallel ranks */
     int64_t message_elements;
 };
 
@@ -89,7 +89,7 @@ static void show(Sync *s, int k, char *slot) {
     }
 }
 
-/* Takes a slot and marks its gradients as unwritten. Sets the gaps between parameters to zero, because the sum
+/* Takes a slot, and marks its gradients as unwritten. Sets the gaps between parameters to zero, because the sum
  * includes them. */
 static void open_slot(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
@@ -105,7 +105,7 @@ static void open_slot(Sync *s, int k) {
     }
 }
 
-/* Adds the summed gradients of this rank's part to its main gradients. */
+/* Adds the summed gradients for this rank's part to its main gradients. */
 static void absorb(Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     Tensor sum = flat(s, (char *)s->piece[k].slot + grad_bytes(s, b->inner.rank * b->shard), b->shard),
@@ -151,7 +151,7 @@ static void finish(Sync *s, int k) {
     if (is_shared(s, k)) absorb(s, k);
 }
 
-/* Completes the sum in `slots` that was started first. This frees its slot. */
+/* Completes the sum in `slots` that was started first, and frees its slot. */
 static void finish_oldest(Sync *s, const BucketPool *slots) {
     int found = -1;
     for (int k = 0; k < s->registry->n_buckets; k++)
@@ -175,8 +175,8 @@ static void start_due(Sync *s, bool attention) {
 /* Returns whether gradients are being added to the bucket's slot, at stages 2 and 3. */
 static bool is_open(const Sync *s, int k) { return s->piece[k].slot && !is_summing(s, k); }
 
-/* Returns the number of slots that are needed: each slot that stays open requires an additional one. For example, a
- * sweep adds to the gradient of tied embeddings both at its start and at its end. */
+/* Returns how many slots are needed: each slot that stays open requires an additional one. For example, a sweep adds to
+ * the gradient of tied embeddings both at its start and at its end. */
 static int slots_wanted(Sync *s, const BucketPool *slots) {
     int open = 0;
     for (int k = 0; k < s->registry->n_buckets; k++)
@@ -201,8 +201,8 @@ void sync_grad(Sync *s, Param *p) {
     open_slot(s, k);
 }
 
-/* Starts sums in the order of the buckets, regardless of the order in which they become ready, so that the
- * order is the same on all ranks. */
+/* Starts sums in bucket order, regardless of the order in which they become ready, so that the order is the same on all
+ * ranks. */
 static void start_until(Sync *s, bool all) {
     for (; s->next < s->registry->n_buckets; s->next++) {
         if (is_shared(s, s->next)) continue;
@@ -211,9 +211,9 @@ static void start_until(Sync *s, bool all) {
     }
 }
 
-/* At ZeRO stages 2 and 3, several pipeline stages of this rank can share a bucket, whose sum starts after a
- * fixed number of calls. The sum can start in the middle of a sweep, when a postponed gradient (tape_postpone) still
- * needs its memory. */
+/* At ZeRO stages 2 and 3, several of this rank's pipeline stages can share a bucket, whose sum starts after a fixed
+ * number of calls. The sum can start in the middle of a sweep, when a postponed gradient (tape_postpone) still needs
+ * its memory. */
 void sync_ready(Sync *s, Param *p) {
     const int k = p->bucket;
     const DataParallel *data = &s->registry->layout.data;
@@ -225,7 +225,7 @@ void sync_ready(Sync *s, Param *p) {
         if (data->overlap_grads && !waits) start_until(s, false);
     } else if (s->piece[k].to_come <= 0 && !s->piece[k].adding) {
         s->piece[k].to_come += bucket(s, k)->n;
-        if (!is_open(s, k) || s->due == k) return; /* the sum of this sweep has started, or it is due */
+        if (!is_open(s, k) || s->due == k) return; /* this sweep's sum has started or is due */
         start_due(s, false);
         s->due = k;
         if (!waits) start_due(s, false);
@@ -253,8 +253,8 @@ static void over_instances(Sync *s) {
     for (int k = 0; k < n; k++) wait(s, &s->piece[k].work);
 }
 
-/* Returns the group of the pipeline ranks that hold copies `first` to `last` (inclusive) of a tied parameter. The
- * ranks must be evenly spaced. */
+/* Returns the group of pipeline ranks that hold copies `first` to `last` (inclusive) of a tied parameter. The ranks
+ * must be evenly spaced. */
 static Group holders_group(const Registry *r, const Param *p, int first, int last) {
     const Mesh *m = &r->layout.mesh;
     const int stride = m->world / m->size[AXIS_PP], at = m->coordinate[AXIS_PP], n = last - first + 1,
@@ -267,7 +267,7 @@ static Group holders_group(const Registry *r, const Param *p, int first, int las
                    .axis_stride = {step * stride}};
 }
 
-/* Returns the group of two ranks: the rank of the first copy, and the rank of copy `copy`. */
+/* Returns the group of two ranks: the rank that holds the first copy, and the rank that holds copy `copy`. */
 static Group pair_group(const Registry *r, const Param *p, int copy) {
     Param two = *p;
     two.holders = (int[]){p->holders[0], p->holders[copy]};
@@ -344,8 +344,8 @@ static void over_copies(Sync *s) {
 
 typedef enum Direction { COUNT, PACK, UNPACK } Direction;
 
-/* Copies this rank's part of the gradients that are summed over `axes` to the message (PACK), or back (UNPACK), in
- * flat order. Returns the number of elements. */
+/* Copies this rank's part of the gradients to be summed over `axes` to the message (PACK), or back (UNPACK), in flat
+ * order. Returns the number of elements. */
 static int64_t move(Sync *s, unsigned axes, Direction way) {
     Registry *r = s->registry;
     int64_t at = 0;
@@ -378,7 +378,7 @@ static void over_tensor_ranks(Sync *s, Axis axis) {
 
 /* ---- a step ---- */
 
-/* Returns the number of calls of sync_ready for the bucket in one sweep through each pipeline stage of this rank. */
+/* Returns how often sync_ready is called for the bucket in one sweep through each of this rank's pipeline stages. */
 static int64_t calls_of_a_pass(const Sync *s, int k) {
     const Bucket *b = bucket(s, k);
     int64_t calls = 0;
@@ -405,7 +405,7 @@ void sync_finish(Sync *s) {
     start_until(s, true);
     start_due(s, false);
     for (int k = 0; k < n; k++)
-        if (is_open(s, k)) start(s, k); /* a parameter of the bucket had no gradient */
+        if (is_open(s, k)) start(s, k); /* a parameter in the bucket had no gradient */
     for (int k = 0; k < n; k++) {
         Tensor part = part_of(s, k);
         finish(s, k);
@@ -512,7 +512,7 @@ static void plan(const Sync *s, Comm *c, Group group) {
     comm_plan(c, &(CommCall){.kind = COMM_ALL_REDUCE, .dtype = s->registry->gradients, .group = group});
 }
 
-/* The first operation of a group opens its channel. */
+/* Opens a group's channel, by running the group's first operation. */
 static void open_channel(const Sync *s, Comm *c, Group group) {
     char none;
     if (group.size > 1)
@@ -537,7 +537,7 @@ static void visit_copies(const Sync *s, Comm *c, GroupVisitor *visit) {
     }
 }
 
-/* Visits the groups of all sums and gathers, some groups several times. */
+/* Visits the groups for all sums and gathers, some of them several times. */
 static void visit_groups(const Sync *s, Comm *c, GroupVisitor *visit) {
     const Registry *r = s->registry;
     for (int k = 0; k < r->n_buckets; k++)

@@ -7,13 +7,13 @@
  * - over all copies of a tied parameter;
  * - over tp (etp) for parameters that are replicated there, in one message.
  *
- * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore
- * bitwise equal for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum each
- * microbatch over the ranks, then add the microbatches. The other stages add the microbatches first. The results of
- * both orders are bitwise equal with one microbatch or exact sums (the exact lane). Otherwise, they differ by
- * rounding. The same applies to `instances`: gradients are summed inside an instance and then over instances.
+ * Each sum adds in the order of the group's members (comm.h), element by element. Results are therefore bitwise equal
+ * for all bucket sizes, with and without overlap, and for stages 0 and 1. Stages 2 and 3 sum each microbatch over the
+ * ranks, then add the microbatches. The other stages add the microbatches first. The two orders give bitwise equal
+ * results with one microbatch or with exact sums (the exact lane). Otherwise, they differ by rounding. The same applies
+ * to `instances`: gradients are summed inside an instance and then over instances.
  *
- * All ranks of the world must call the same functions in the same order. A step:
+ * All ranks in the world must call the same functions in the same order. A step:
  *
  *     sync_begin(s, passes)          marks the main gradients as unwritten (param.h)
  *     forward and backward sweeps    the tape calls sync_use, sync_attention, sync_grad, sync_ready
@@ -26,42 +26,42 @@
 
 typedef struct Sync Sync;
 
-/* Must be called after registry_allocate. Both arguments must outlive the Sync. The Comm is NULL if there is one
- * rank. The Comm is also NULL in a dry run on the null device, for the rank in the registry's mesh. */
+/* Must be called after registry_allocate. Both arguments must outlive the Sync. The Comm is NULL if there is one rank.
+ * It is also NULL in a dry run on the null device, which simulates the rank in the registry's mesh. */
 Sync *sync_new(Registry *, Comm *);
 void sync_free(Sync *);
-/* Returns the number of bytes of the buffers into which buckets are gathered (stages 2 and 3). Buffers are allocated
- * when they are needed, so a dry run of a step reports the memory that the step will allocate. */
+/* Returns the size in bytes of the buffers into which buckets are gathered (stages 2 and 3). Buffers are allocated when
+ * they are needed, so after a dry run of a step, the result is the size that the step will allocate. */
 size_t sync_bytes(const Sync *);
-/* Calls comm_plan for the sums and gathers of a step. */
+/* Calls comm_plan for a step's sums and gathers. */
 void sync_plan(const Sync *, Comm *);
 
-/* Begins a step in which `passes` backward sweeps through each stage of this rank compute the gradients of
- * its parameters. There is one sweep for each microbatch or part of a microbatch. */
+/* Begins a step in which `passes` backward sweeps through each of this rank's stages compute the gradients. There is
+ * one sweep for each microbatch or part of a microbatch. */
 void sync_begin(Sync *, int64_t passes);
-/* Opens the channels of all sums and gathers. Also adds the sums in progress to the main gradients, so that this
+/* Opens the channels for all sums and gathers. Also adds the sums in progress to the main gradients, so that this
  * kernel is loaded. All ranks must call it during a step. */
 void sync_prepare(Sync *);
-/* Completes the sums of this rank's shard of the main gradients. */
+/* Completes the sums for this rank's shard of the main gradients. */
 void sync_finish(Sync *);
 
 /* Calls device_replay with `work`, the forward and backward sweeps between sync_begin and sync_finish. The
- * graph also includes sync_finish. A graph must wait for exactly the operations that it starts, so it also
- * gathers the values that it uses. */
+ * graph also includes sync_finish. A graph must wait for exactly the operations that it starts, so it also gathers the
+ * values that it uses. */
 void sync_replay(Sync *, DeviceRecording *, void (*work)(void *arg), void *arg);
 
 /* Must be called after an update, registry_init or a load has changed masters. Rounds values from masters, casts FP8
- * weights, and gathers the values of other ranks. With overlap_values, the gathers overlap the next forward. */
+ * weights, and gathers other ranks' values. With overlap_values, the gathers overlap the next forward pass. */
 void sync_publish(Sync *);
 
 /* ---- called by the tape ---- */
 
-/* Must be called before ops read the values of these parameters. The values are available until the next sync_use. */
+/* Must be called before ops read these parameters' values. The values are available until the next sync_use. */
 void sync_use(Sync *, Param *const *, int n);
 /* Must be called before an attention op. With `with_attention`, it starts the sums and gathers that are due. */
 void sync_attention(Sync *);
-/* Must be called before an op writes or adds to the main gradient, in a backward sweep or early in the forward. The
- * gradient has memory until sync_ready. */
+/* Must be called before an op writes or adds to the main gradient, in a backward sweep or early in the forward pass.
+ * The gradient has memory until sync_ready. */
 void sync_grad(Sync *, Param *);
 /* Returns whether the next gradient is added to the sum in the main gradient's current memory. The result is false in
  * stages 2 and 3 if sync_grad will provide new memory. See also grad_is_unwritten. */
@@ -74,9 +74,9 @@ void sync_ready(Sync *, Param *);
 /* Sums x[n], in device memory, over all ranks, in place. Does nothing if s is NULL or there are no other
  * ranks. */
 void sync_world_sum(Sync *, DType, void *x, int64_t n);
-/* Collectives of the tensor-parallel ranks that hold the shards of a parameter, on device memory: the sum of x[n] in
- * place, and the concatenation of in[n] of all ranks. */
+/* Collectives on device memory over the tensor-parallel ranks that hold a parameter's shards: summing x[n] in place,
+ * and concatenating all ranks' in[n]. */
 void sync_sum_shards(Sync *, const Param *, DType, void *x, int64_t n);
 void sync_gather_shards(Sync *, const Param *, DType, const void *in, void *out, int64_t n);
-/* Calls comm_launched. Must be called after the launch of a graph with sync_world_sum. */
+/* Calls comm_launched. Must be called after launching a graph that contains sync_world_sum. */
 void sync_launched(Sync *, const char *site);

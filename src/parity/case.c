@@ -49,14 +49,14 @@ static Err case_check(const Config *c, const Golden *g) {
     return ERR_OK;
 }
 
-/* Returns the name of a loss, or NULL if the model has no such loss. Numbers below MODEL_LOSSES are losses of heads,
- * and higher numbers are losses of routers. */
+/* Returns a loss's name, or NULL if the model has no such loss. Numbers below MODEL_LOSSES are head losses, and higher
+ * numbers are router losses. */
 static const char *loss_name(const Model *m, int loss) {
     if (loss < MODEL_LOSSES) return loss < m->plan.n_losses ? m->plan.loss[loss].name : NULL;
     return model_router_loss_coeff(m, loss - MODEL_LOSSES) ? ROUTER_LOSS_NAMES[loss - MODEL_LOSSES] : NULL;
 }
 
-/* Returns whether two names are equal. '_' in `theirs` also matches a blank, because field names of the log have '_'
+/* Returns whether two names are equal. '_' in `theirs` also matches a blank, because the log's field names have '_'
  * instead of blanks. */
 static bool names_same(const char *ours, const char *theirs) {
     while (*ours && (*ours == *theirs || (*ours == ' ' && *theirs == '_'))) ours++, theirs++;
@@ -78,7 +78,7 @@ static Err find_loss(const Model *m, const char *name, int *out) {
 
 enum {
     SPACES = 4
-}; /* memory of a one-rank run: activations and transients of the step and of the full logits */
+}; /* a one-rank run's memory: activations and transients for the step and the full logits */
 
 Err case_open(const Golden *g, const Config *c, Case *out) {
     *out = (Case){.golden = g, .vocab = c->derived.vocab_size, .config = *c, .arena = arena_new()};
@@ -154,12 +154,12 @@ typedef struct CaseRun {
 } CaseRun;
 
 typedef struct CaseRuns {
-    CaseRun each; /* settings of all runs */
+    CaseRun each; /* settings shared by all runs */
     const CaseTurn *turns;
     int n;
 } CaseRuns;
 
-/* Converts an array from the layout of the full registry to the oracle's tensors. */
+/* Converts an array from the full registry's layout to the oracle's tensors. */
 static void to_tensors(const Case *c, const double *whole, double *out) {
     for (int64_t i = 0; i < c->map.count; i++)
         hf_gather(&c->map.tensors[i], NULL, whole, F64, out + c->at[i], F64);
@@ -189,8 +189,8 @@ static uint64_t noise_key(const Param *p, const char *site) {
     return hash64(p->spec.name, strlen(p->spec.name), hash_name(site));
 }
 
-/* Adds noise to a gradient, except to elements that are exactly 0. Such elements are sums without terms, such as the
- * gradient of a token that does not occur. */
+/* Adds noise to a gradient, except to elements that are exactly 0. Such elements are empty sums, such as the gradient
+ * for a token that does not occur. */
 static void perturb_gradient(const Param *p, Device *device, const Noise *noise, uint64_t seed,
                              int64_t step) {
     const int64_t n = param_logical_count(p);
@@ -206,7 +206,7 @@ static void perturb_gradient(const Param *p, Device *device, const Noise *noise,
     device_view_end(&view);
 }
 
-/* Sets the initial weights of a run, which are the case's weights multiplied by 1 + noise. */
+/* Sets a run's initial weights: the case's weights multiplied by 1 + noise. */
 static void set_weights(const Case *c, const Noise *noise) {
     const Registry *r = c->init->registry;
     double *all = r->masters;
@@ -229,7 +229,7 @@ static void keep_logits(const CaseRun *c, Trainer *t, const Batch *b) {
                    c->trace->logits + b->indices[0] * b->shape.positions * c->of->vocab);
 }
 
-/* Returns the microbatches of this data-parallel rank. */
+/* Returns this data-parallel rank's microbatches. */
 static Batch *batches_of(const CaseRun *c, Trainer *t, int64_t step, int64_t n, Arena *arena) {
     const Mesh *m = &t->run.layout.mesh;
     const int64_t micro = c->config.derived.micro_batch_size;
@@ -291,7 +291,7 @@ static void wait_for_all(Comm *comm) {
         comm_run(comm, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(comm), .site = "weights"});
 }
 
-/* Sets the weights that the threads of a process share. One thread sets them after all threads have finished reading
+/* Sets the weights that the threads in a process share. One thread sets them after all threads have finished reading
  * the previous weights. */
 static void share_weights(const CaseRun *c, Comm *comm) {
     wait_for_all(comm);
@@ -325,7 +325,7 @@ static Device *run_turn(const CaseRun *c, Comm *comm, Device *device) {
 }
 
 /* Runs all turns on one rank. Only the results of rank 0 are kept. All runs share a device, because opening GPUs and
- * NCCL needs seconds. */
+ * NCCL takes seconds. */
 static Err run_rank(void *arg, Comm *comm) {
     const CaseRuns *all = arg;
     CaseRun c = all->each;
@@ -343,7 +343,7 @@ static Err run_rank(void *arg, Comm *comm) {
     return ERR_OK;
 }
 
-/* Resets the options of narrow types, which the exact and fp64 lanes do not use. */
+/* Resets the options for narrow types, which the exact and fp64 lanes do not use. */
 static void forget_narrow_types(Config *c, bool quantises) {
     if (c->lane != LANE_FP64 && c->lane != LANE_EXACT) return;
     if (!quantises) c->fp8_format = FP8_NONE;
@@ -363,9 +363,9 @@ Err case_run_turns(const Case *of, const Config *config, const CaseTurn *turns, 
     forget_narrow_types(c, watch && watch->quantises);
     case_set_loss_scale(c);
     if (watch && (watch->trace || watch->probe))
-        c->cuda_graph_impl = CUDA_GRAPH_NONE; /* the ops of a replayed graph are not traced */
+        c->cuda_graph_impl = CUDA_GRAPH_NONE; /* ops in a replayed graph are not traced */
     if (all.each.config.derived.rotary_dim)
-        all.each.config.derived.max_position_embeddings = /* number of rows of a table that the case reads */
+        all.each.config.derived.max_position_embeddings = /* number of table rows that the case reads */
             c->seq_length > of->golden->all.shape.positions ? c->seq_length : of->golden->all.shape.positions;
     const bool has_logits =
         (!watch || watch->logits) && config_ranks(c) == 1 && safetensors_find(of->golden->oracle, "logits");

@@ -1,4 +1,4 @@
-/* A golden case that is ready to run, and the results of a run. */
+/* A golden case that is ready to run, and a run's results. */
 #pragma once
 
 #include "base/err.h"
@@ -10,33 +10,33 @@
 
 typedef struct Case {
     const Golden *golden; /* owned by the caller; must outlive the case */
-    Model *init;          /* the full model in F64, with the initial parameters of the last case_run */
+    Model *init;          /* the full model in F64, with the last case_run's initial parameters */
     double *first;        /* the case's initial parameters, in the layout of `init` */
     HfMap map;            /* maps the registry of `init` */
-    /* at: offset of each tensor of the map in the arrays of a Trace; total: number of elements of these arrays */
+    /* at: offset of each of the map's tensors in a Trace's arrays; total: number of elements in each array */
     int64_t *at, total;
-    /* [i] is the number of the model's loss with the name golden->loss_names[i]. The losses of routers have the last
+    /* [i] is the number of the model's loss whose name is golden->loss_names[i]. Router losses have the highest
      * numbers. */
     int loss_of[GOLDEN_LOSSES];
     int64_t vocab;
-    Config config; /* the options that were passed to case_open, but on one rank */
+    Config config; /* the options passed to case_open, changed to one rank */
     Device *device;
     Arena *arena;
 } Case;
 
 /* Opens a case and reads its initial weights. Returns a user error if the options do not fit the case. */
 Err case_open(const Golden *, const Config *, Case *out);
-void case_close(Case *); /* call this function also after an error */
+void case_close(Case *); /* must also be called after an error */
 
-/* The results of a run as doubles, with tensors in the oracle's layouts: tensor i of the map begins at
- * case->at[i]. The memory is shared with processes that are forked later. */
+/* A run's results as doubles, with tensors in the oracle's layouts: tensor i of the map begins at case->at[i]. The
+ * memory is shared with processes that are forked later. */
 typedef struct Trace {
     GoldenStep *steps; /* [n_steps] */
     /* gradients of step 1 before clipping; parameters after the last step */
     double *gradients, *parameters;
-    double *weights; /* the initial parameters of the run */
+    double *weights; /* the run's initial parameters */
     double *ranks;   /* the rank that updates each element of `parameters` */
-    double *logits;  /* the logits of step 1, [samples, seq, vocab]; valid if has_logits */
+    double *logits;  /* step 1's logits, [samples, seq, vocab]; valid if has_logits */
     Choices choices;
     bool has_steps, has_logits; /* has_steps is false in MPI processes other than rank 0 */
     size_t bytes;
@@ -49,15 +49,14 @@ uint64_t trace_hash(const Case *, const Trace *);
 
 enum { NO_NOISE = -1 };
 
-/* The noise that a run adds, where xi is a standard normal number seeded by --seed. A weight w becomes w * (1 +
- * weights * xi). At every step, a gradient g becomes g + gradients * rms(g) * xi. Noise is supported only on one rank
- * in fp64. */
+/* The noise that a run adds. Let xi be a standard normal number seeded by --seed. A weight w becomes w * (1 + weights *
+ * xi). At every step, a gradient g becomes g + gradients * rms(g) * xi. Noise is supported only on one rank in fp64. */
 typedef struct Noise {
     int draw; /* selects the numbers xi; NO_NOISE means no noise */
     double weights, gradients;
 } Noise;
 
-/* The callbacks of a run. Each callback is called on every rank. Any callback may be NULL. */
+/* A run's callbacks, each of which is called on every rank and may be NULL. */
 typedef struct CaseWatch {
     /* called after the parameters are set, before step 0 */
     void (*begin)(void *arg, Trainer *);
@@ -73,15 +72,14 @@ typedef struct CaseWatch {
     bool logits;
     bool quantises; /* whether --fp8-format also applies to fp64 runs, which otherwise ignore it */
     bool on_host;   /* whether the watch accesses tensors in place; if so, tensors must be in host memory */
-    int64_t steps;  /* number of steps to run; 0 means all steps of the case */
+    int64_t steps;  /* number of steps to run; 0 means all of the case's steps */
 } CaseWatch;
 
-/* Runs all steps in the lane and layout of the options. fp16 uses the loss scale 64 unless the options set another.
- * The options must have passed the rules and trainer_check. If `watch` is NULL, there are no callbacks, and logits
- * are computed. */
+/* Runs all steps in the lane and layout that the options set. fp16 uses the loss scale 64 unless the options set
+ * another. The options must have passed the rules and trainer_check. If `watch` is NULL, there are no callbacks, and
+ * logits are computed. */
 Err case_run(const Case *, const Config *, Noise, const CaseWatch *, Trace *out);
-/* Runs the same options several times in sequence, in one world. The watches of the turns may differ only in
- * `arg`. */
+/* Runs the same options several times in sequence, in one world. The turns' watches may differ only in `arg`. */
 typedef struct CaseTurn {
     Noise noise;
     const CaseWatch *watch;

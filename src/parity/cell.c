@@ -37,7 +37,7 @@ static void judge_exact(const Case *c, const Trace *x, const Shared *shared, Cel
     r->oracle.rows = *shared->exact;
 }
 
-/* Judges a run in a lane by the bounds of parity. */
+/* Judges a run in a lane by parity.h's bounds. */
 static Err judge_by_noise(const Case *c, Lane lane, const Trace *x, const Trace *reference,
                           const Shared *shared, ParityReport *report) {
     *report = parity_report(c, lane);

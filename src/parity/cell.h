@@ -1,9 +1,9 @@
-/* One cell of a sweep: a case in a lane and a layout. The criteria are
+/* One cell in a sweep: a case in a lane and a layout. The criteria are
  *
- *   fp64, fp32   within the bounds of parity.h, compared with the oracle and with the lane's one-rank run
+ *   fp64, fp32   within parity.h's bounds, compared with the oracle and with the lane's one-rank run
  *   exact        bitwise equal to the one-rank run (compared by a hash of all losses and all final parameters), which
  *                must pass its verdict against the oracle
- *   lower        the verdict of precision.h for this layout, and the verdict of the same options in fp64
+ *   lower        precision.h's verdict for this layout, and the verdict for the same options in fp64
  *
  * A non-finite number fails in every lane. */
 #pragma once
@@ -14,12 +14,12 @@
 
 enum { LANES = LANE_EXACT + 1 };
 
-/* The one-rank runs that all cells of a case share. */
+/* The one-rank runs that all of a case's cells share. */
 typedef struct Shared {
     Trace *alone[LANES]; /* [LANE_FP64] is always set; other elements are set if a cell uses the lane */
-    Trace *noisy[LANES][PARITY_DRAWS]; /* the noisy runs for fp64 and fp32 */
-    Report *exact;                     /* the report of the one-rank run in the exact lane */
-    /* set for lanes of lower precision than fp32, if precision_shares() is true */
+    Trace *noisy[LANES][PARITY_DRAWS]; /* noisy runs for fp64 and fp32 */
+    Report *exact;                     /* the report on the one-rank run in the exact lane */
+    /* set for lanes below fp32 precision if precision_shares() is true */
     PrecisionShared precision[LANES];
 } Shared;
 
@@ -27,15 +27,15 @@ typedef struct CellResult {
     bool pass;
     ParityReport oracle;
     Report one_rank; /* the errors relative to the one-rank run */
-    double ratio;    /* R of the gradients (precision.h), or NaN if the lane has no R */
-    Finding finding; /* set if the cell fails in the lane fp64 or exact */
+    double ratio;    /* R for the gradients (precision.h), or NaN if the lane has no R */
+    Finding finding; /* set if the cell fails in lane fp64 or exact */
 } CellResult;
 
-/* Judges the run of a cell, `ours`. `result` may be in shared memory. */
+/* Judges a cell's run, `ours`. `result` may be in shared memory. */
 Err cell_judge(const Case *, const Config *, const Trace *ours, const Shared *, CellResult *);
 /* Returns the row with the largest ratio of error to bound, or NULL if there are no rows. */
 const Row *cell_worst(const CellResult *);
-/* Returns the largest ratio of error to bound in a layer, an index of Row.layer. */
+/* Returns the largest ratio of error to bound in a layer, given as an index into Row.layer. */
 double cell_layer(const CellResult *, int layer);
 /* Returns the smallest relative error of a layer's gradients that the verdict would reject (precision.h), or NaN if
  * it was not measured. */

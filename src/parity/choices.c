@@ -16,7 +16,7 @@ static bool is_router(const Param *p) {
     return n > end && !strcmp(p->spec.name + n - end, SUFFIX);
 }
 
-/* Returns the number of routers among the first `until` parameters. */
+/* Returns how many routers there are among the first `until` parameters. */
 static int64_t routers_before(const Registry *r, int until) {
     int64_t n = 0;
     for (int i = 0; i < until; i++) n += is_router(r->params[i]);
@@ -58,9 +58,9 @@ static double *logits_of(const Choices *c, const ChoiceRank *at, int64_t token) 
     return c->logits + ((at->step * c->routers + at->router) * tokens(c) + token) * c->experts;
 }
 
-/* ---- the tokens of a call ---- */
+/* ---- a call's tokens ---- */
 
-/* The logits [s,b,e] of a call of op_route, and the index of each row's token in the step. */
+/* The logits [s,b,e] in a call of op_route, and the index of each row's token within the step. */
 typedef struct Rows {
     const Call *call;
     Device *device;
@@ -72,7 +72,7 @@ static Rows rows_of(const Choices *c, const Tape *t, const Call *call) {
     const Tensor *logits = call->in[0];
     const int64_t s = logits->dim[0], b = logits->dim[1];
     const int64_t first =
-        /* the index of the sample in the step, because all batches have the same size */
+        /* the sample's index in the step, because all batches have the same size */
         tape_microbatch(t)->first_sample % c->samples;
     Rows r = {call, tape_context(t)->device, s * b, call->out[1]->dim[2], logits->dim[2], NULL};
     r.token = mem_alloc((size_t)(r.n + 1) * sizeof *r.token);
@@ -107,9 +107,9 @@ static bool same_choice(const Rows *r, int64_t row, const int64_t *chosen, const
     return true;
 }
 
-/* Returns the change of the logit of expert e per unit of push towards the wanted experts. It is 1 for wanted experts
- * and -1 for all others. `beside` applies to unwanted experts in the group of a wanted expert, because their scores
- * help the group but compete with the wanted expert. */
+/* Returns how much expert e's logit changes per unit of push towards the wanted experts. It is 1 for wanted experts and
+ * -1 for all others. `beside` applies to unwanted experts in a wanted expert's group, because their scores help the
+ * group but compete with the wanted expert. */
 static double push_of(const Rows *r, const double *wanted, int64_t e, double beside) {
     const int64_t groups = ((const RouteAttr *)r->call->attr)->groups,
                   size = r->experts / (groups > 1 ? groups : r->experts);
@@ -121,14 +121,14 @@ static double push_of(const Rows *r, const double *wanted, int64_t e, double bes
     return sign;
 }
 
-/* A direction of a push: its start, and its effect on unwanted experts in the group of a wanted expert. */
+/* A push's direction: its starting point, and its effect on unwanted experts in a wanted expert's group. */
 typedef struct Direction {
     const double *const *from; /* [n], the initial logits; NULL means the router's logits */
     double beside;             /* the effect on unwanted experts (push_of) */
 } Direction;
 
 /* Computes chosen [n,k], the router's choices if the direction's logits are pushed by `by` towards the wanted
- * experts. Scores that replace the logits (those of sinkhorn) are exponentials of the logits. */
+ * experts. Scores that replace the logits (from sinkhorn) are exponentials of the logits. */
 static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, Direction towards,
                           int64_t *chosen) {
     const Call *c = r->call;
@@ -154,7 +154,7 @@ static void choose_pushed(const Rows *r, const double *const *wanted, const doub
     free(logits.data), free(select.data), free(probs.data);
 }
 
-/* Returns the largest difference between row i of the router's logits and the initial logits of a direction. */
+/* Returns the largest difference between row i of the router's logits and the direction's initial logits. */
 static double start_of(const Rows *r, Direction towards, int64_t i) {
     const double *own = (const double *)r->call->in[0]->data + i * r->experts;
     double most = 0;
@@ -167,7 +167,7 @@ static double start_of(const Rows *r, Direction towards, int64_t i) {
  * of 0 means that the choice does not differ. */
 static void lower_margins(const Rows *r, const double *const *wanted, Direction towards, double *margin) {
     enum { HALVINGS = 40 };
-    const double widest = 64; /* rounding cannot swap two experts whose logits differ by this value */
+    const double widest = 64; /* rounding cannot swap two experts whose logits differ by this much */
     double *low = mem_zero((size_t)r->n + 1, sizeof *low), *high = mem_zero((size_t)r->n + 1, sizeof *high),
            *by = mem_zero((size_t)r->n + 1, sizeof *by);
     int64_t *chosen = mem_alloc((size_t)(r->n * r->topk + 1) * sizeof *chosen);
@@ -188,7 +188,7 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
 
 static double largest_margin(const Rows *r, const double *const *wanted, const double *const *followed,
                              const bool *differs) {
-    /* Without groups, all of these values have equal results. */
+    /* Without groups, all of these values give equal results. */
     static const double beside[] = {-1, -0.5, 0, 0.5, 1};
     const int directions =
         ((const RouteAttr *)r->call->attr)->groups > 1 ? (int)(sizeof beside / sizeof *beside) : 1;
@@ -217,8 +217,7 @@ static void replace(const Rows *r, const double *const *wanted) {
     free(score);
 }
 
-/* Follows the choices. `counts` states whether to count the choices of this pass, because a recomputed block runs
- * twice. */
+/* Follows the choices. `counts` states whether to count this pass's choices, because a recomputed block runs twice. */
 static void follow(const ChoiceProbe *p, const ChoiceRank *at, const Rows *r, bool counts) {
     const double **wanted = mem_alloc((size_t)(r->n + 1) * sizeof *wanted),
                  **logits = mem_alloc((size_t)(r->n + 1) * sizeof *logits);

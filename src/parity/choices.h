@@ -1,7 +1,7 @@
 /* Records the experts that a run chose, and makes another run choose the same experts. The choice of an expert is
- * discrete. If two scores differ by less than the rounding of a precision, correct code may choose either expert. A
- * run in low precision is therefore compared with fp64 runs that follow its choices. The choices are judged
- * separately, by the differences of the scores where the two precisions choose different experts. */
+ * discrete. If two scores differ by less than a precision's rounding error, correct code may choose either expert. A
+ * run in low precision is therefore compared with fp64 runs that follow its choices. The choices are judged separately,
+ * by how much the scores differ where the two precisions choose different experts. */
 #pragma once
 
 #include "config/config.h"
@@ -9,34 +9,35 @@
 #include "tape/tape.h"
 
 /* The choices of every step and router (in registry order) for every token of the global batch, sample by
- * sample. A router may choose twice: once for the layer and, for its load-balancing losses, once only by the
- * scores. */
+ * sample. A router may choose twice: once for the layer and, for its load-balancing losses, once by the scores
+ * alone. */
 typedef struct Choices {
     int64_t steps, routers, samples, seq, topk, experts; /* routers is 0 if the case has no experts */
     double *expert; /* [steps, routers, CHOICES_PASSES, samples, seq, topk]; -1 if no expert was chosen */
     double *logits; /* [steps, routers, samples, seq, experts]; -infinity if there is no logit */
-    double *margin; /* [steps, routers]: the largest margin (choices_probe) of a choice that a following
-                       run would have made differently */
-    int64_t flips;  /* number of choices that a following run would have made differently */
+    /* [steps, routers]: the largest margin (choices_probe) among choices that a following run would have made
+     * differently */
+    double *margin;
+    int64_t flips; /* how many choices a following run would have made differently */
 } Choices;
 
 enum { CHOICES_PASSES = 2 };
 
-/* Returns Choices of which only the sizes are set. The caller provides the memory. */
+/* Returns Choices with only the sizes set. The caller provides the memory. */
 Choices choices_of(const Registry *, const Config *, int64_t steps, int64_t samples, int64_t seq);
-/* choices_elements returns the number of elements of all three arrays. choices_place places the arrays in memory of
- * this size. */
+/* choices_elements returns the total number of elements in all three arrays. choices_place places the arrays in memory
+ * of this size. */
 int64_t choices_elements(const Choices *);
 void choices_place(Choices *, double *memory);
 
-/* The state of a probe (tape.h) on one rank. */
+/* A probe's state (tape.h) on one rank. */
 typedef struct ChoiceRank {
-    const Tensor *logits; /* the logits of the most recent router */
+    const Tensor *logits; /* the most recent router's logits */
     int64_t router, pass, step;
 } ChoiceRank;
 
 typedef struct ChoiceProbe {
-    const Registry *whole; /* the registry with the names of all routers */
+    const Registry *whole; /* a registry that contains all router names */
     Choices *record;
     /* the choices to follow, or NULL if choices are only recorded; following is supported only on one rank in F64 */
     const Choices *follow;
@@ -45,12 +46,12 @@ typedef struct ChoiceProbe {
 
 /* Begins a step. Each rank must call this function before each step. */
 void choices_step(ChoiceProbe *, int rank, int64_t step);
-/* Merges the records of all ranks in all processes. Call this function after each step. */
+/* Merges all ranks' records in all processes. Call this function after each step. */
 void choices_merge(ChoiceProbe *, Comm *, int64_t step);
-/* A TapeProbe for the ranks of a run. It records the routers' choices, or replaces them with those of `follow`.
- * If a choice differs, its margin is an upper bound on the change of the logits that makes the router choose
- * the followed experts. A number d is added to the logits of these experts and subtracted from the logits of
- * all other experts (or of experts in other groups, if the router limits groups). The search starts from the router's
- * logits, and again from the logits of the followed run. In the latter case, the largest difference between these
- * logits is added to d. The margin is the smallest result. */
+/* A TapeProbe for a run's ranks. It records the routers' choices, or replaces them with the choices in `follow`. If a
+ * choice differs, its margin is an upper bound on the smallest change in the logits that makes the router choose the
+ * followed experts. A number d is added to these experts' logits, and subtracted from the logits of all other experts
+ * (or of experts in other groups, if the router limits groups). The search starts from the router's logits, then again
+ * from the followed run's logits. In the latter case, the largest difference between these logits is added to d. The
+ * margin is the smallest result. */
 void choices_probe(ChoiceProbe *, const Tape *, TapePoint, const OpDef *, const Call *);

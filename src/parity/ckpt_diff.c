@@ -82,7 +82,7 @@ static void compare_parts(const Part *a, const Part *b, TensorDiff *d) {
 /* ---- summaries ---- */
 
 typedef struct Tally {
-    char suffix[64]; /* suffix of the tensors that are being compared */
+    char suffix[64]; /* suffix of the tensors being compared */
     int64_t tensors, differ;
 } Tally;
 
@@ -91,13 +91,13 @@ typedef struct Comparison {
     Diff *diff;
     Ckpt *a, *b;
     Tally tally;
-    int64_t lines; /* number of lines about tensors that differ */
+    int64_t lines; /* number of lines printed for tensors that differ */
     Str *out;
 } Comparison;
 
 enum { LINES_MOST = 20 };
 
-/* Returns whether the next tensor that differs is printed on a line. Additional tensors are only counted. */
+/* Returns whether to print a line for the next tensor that differs. Further tensors are only counted. */
 static bool takes_line(Comparison *c) {
     c->tally.differ++;
     return c->lines++ < LINES_MOST;

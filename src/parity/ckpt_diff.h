@@ -1,5 +1,5 @@
 /* Compares two checkpoints tensor by tensor, regardless of the layouts that wrote them. A path is a folder of
- * checkpoints (of which the newest is compared) or the folder iter_N of one checkpoint. */
+ * checkpoints (the newest is compared), or one checkpoint's folder iter_N. */
 #pragma once
 
 #include "base/err.h"
@@ -7,11 +7,11 @@
 
 typedef struct CkptDiffOptions {
     DiffOptions diff;
-    /* whether to omit the optimizer state and the progress of the run; diff.only also omits the progress */
+    /* whether to omit the optimizer state and the run's progress; diff.only also omits the progress */
     bool weights_only;
 } CkptDiffOptions;
 
-/* Appends a summary and all differences: options, progress of the run, and tensors. The difference of a tensor is max
- * |a - b|, relative to the larger of the two root mean squares. Options that differ are listed, but do not affect the
+/* Appends a summary and all differences: options, the run's progress, and tensors. A tensor's difference is max |a -
+ * b|, relative to the larger of the two root mean squares. Options that differ are listed, but do not affect the
  * verdict. Stored bytes are checked against their hashes. Files are mapped, and tensors are read one by one. */
 Err ckpt_diff(const char *a, const char *b, const CkptDiffOptions *, Diff *, Str *out);

@@ -9,8 +9,8 @@
 #include "base/json_text.h"
 #include "base/statistics.h"
 
-/* The relative error of a tensor is meaningless if the tensor is smaller than this fraction of the largest tensor of
- * its quantity. For example, the gradient of a key bias is zero up to rounding (docs/reference/formats.md). */
+/* A tensor's relative error is meaningless if the tensor is smaller than this fraction of its quantity's largest
+ * tensor. For example, a key bias's gradient is zero up to rounding (docs/reference/formats.md). */
 static const double FLOOR = 1e-9;
 
 void scale_add(Scale *s, const double *oracle, int64_t n) {
@@ -104,7 +104,7 @@ bool report_is_weak(const Report *r) {
     return weak;
 }
 
-/* Prints an error and its bound. An infinite bound means that there is no bound. */
+/* Prints an error and its bound. An infinite bound means that there is none. */
 static void print_pair(double x, double bound, Str *out) {
     if (isinf(bound))
         str_printf(out, " %11s %11s", "-", "-");

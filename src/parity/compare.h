@@ -8,21 +8,20 @@
 
 #include "base/str.h"
 
-/* The errors of one tensor relative to the oracle. */
+/* One tensor's errors, relative to the oracle. */
 typedef struct TensorError {
     double relative;    /* ||x - y|| / max(||y||, 1e-9 * largest norm of the quantity) */
     double elementwise; /* max |x - y| / max(RMS of y's row, 1e-9 * largest RMS of the quantity) */
     int64_t worst;      /* flat index of the element with the largest elementwise error */
 } TensorError;
 
-/* The scale of a quantity, to which the errors of its near-zero tensors are relative. */
+/* A quantity's scale; errors in its near-zero tensors are relative to this scale. */
 typedef struct Scale {
-    double norm, rms; /* the maxima over all tensors of the quantity */
+    double norm, rms; /* maxima over all of the quantity's tensors */
 } Scale;
 
 void scale_add(Scale *, const double *oracle, int64_t n);
-/* Computes the errors of a tensor, whose rows have `width` elements. If a value is not finite, the errors are
- * infinite. */
+/* Computes a tensor's errors; its rows have `width` elements. If a value is not finite, the errors are infinite. */
 TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64_t width, const Scale *);
 
 /* The bound for quantities that must be equal: any nonzero error exceeds it. */
@@ -30,18 +29,18 @@ TensorError tensor_error(const double *x, const double *oracle, int64_t n, int64
 
 enum { NO_RANK = -1 };
 
-/* The number of layers that a row distinguishes. The last entry of Row.layer is for all other layers, and for tensors
- * outside layers. */
+/* How many layers a row distinguishes. The last entry in Row.layer covers all other layers and tensors outside
+ * layers. */
 enum { ROW_LAYERS = 32 };
 
 typedef struct Row {
     char quantity[32];
-    TensorError error; /* error of the worst tensor, which has the largest ratio of error to bound */
+    TensorError error; /* the worst tensor's error; it has the largest ratio of error to bound */
     double bound, elementwise_bound;
     char worst[160]; /* name of the worst tensor */
-    int64_t rank;    /* rank that updates the worst element, or NO_RANK if all ranks have equal values */
+    int64_t rank;    /* the rank that updates the worst element, or NO_RANK if all ranks have equal values */
     int64_t tensors;
-    float layer[ROW_LAYERS + 1]; /* ratio of error to bound of the layer's worst tensor */
+    float layer[ROW_LAYERS + 1]; /* ratio of error to bound for the layer's worst tensor */
     bool pass;
     /* Whether `error` is the smallest error that the other rows would reject. A large value does not imply a wrong
      * result. */
@@ -55,7 +54,7 @@ double row_excess(const Row *);
 /* The error and the bound whose ratio row_excess returns. */
 typedef struct RowPair {
     double error, bound;
-    /* whether this is the error of the worst element; otherwise, it is the error of the tensor */
+    /* whether this is the worst element's error; otherwise, it is the tensor's error */
     bool is_element;
 } RowPair;
 RowPair row_pair(const Row *);
@@ -72,10 +71,10 @@ typedef struct Report {
 /* Adds an empty row. */
 Row *report_row(Report *, const char *quantity);
 bool report_passes(const Report *); /* also true if there are no rows */
-/* Returns whether only rows of power fail. All results are then within their bounds, but the bounds are too wide. */
+/* Returns whether only power rows fail. All results are then within their bounds, but the bounds are too wide. */
 bool report_is_weak(const Report *);
 void report_print(const Report *, Str *out);
-/* Appends the text of row_describe for each failing row, with a prefix, on a separate line. */
+/* Appends row_describe's text for each failing row, with a prefix, on a separate line. */
 void report_failures(const Report *, const char *prefix, Str *out);
 json_t *report_json(const Report *); /* returns a list */
 

@@ -9,15 +9,15 @@
 
 typedef struct DiffOptions {
     double bound;     /* the largest relative difference that passes; NaN if only equal values pass */
-    bool common;      /* whether items that only one side has are ignored; otherwise, they are differences */
+    bool common;      /* whether to ignore items that only one side has; otherwise, they are differences */
     const char *only; /* compares only quantities or tensors whose names contain this text; NULL means all */
 } DiffOptions;
 
 typedef struct Diff {
     DiffOptions options;
-    bool is_equal, is_within; /* is_within: whether no difference exceeds the bound */
+    bool is_equal, is_within; /* is_within: no difference exceeds the bound */
     char first[400];          /* the first difference that exceeds the bound */
-    double largest;           /* largest relative difference of values that both sides have */
+    double largest;           /* largest relative difference between values that both sides have */
     char where[300];          /* location of `largest` */
 } Diff;
 
@@ -35,15 +35,15 @@ void diff_note(Diff *, double relative, const char *fmt, ...) __attribute__((for
 double diff_relative(double a, double b);
 /* Returns whether two values are bitwise equal, or both NaN. */
 bool diff_same(double a, double b);
-/* Formats two numbers, such as "5.8835" and "6.0604", with at least 6 digits. More digits are printed if this is
- * necessary to distinguish the numbers. */
+/* Formats two numbers, such as "5.8835" and "6.0604", with at least 6 digits. Uses more digits if needed to distinguish
+ * the numbers. */
 typedef struct DiffPair {
     char a[32], b[32];
 } DiffPair;
 DiffPair diff_pair(double a, double b);
 
-/* Calls `found` for each member that differs between two objects, in the order of a, and then of b. `found` gets the
- * texts of both values. "-" represents a missing value. Either object may be NULL. */
+/* Calls `found` for each member that differs between two objects, in the order of a, and then of b. `found` gets both
+ * values as text; "-" represents a missing value. Either object may be NULL. */
 typedef void DiffMember(void *arg, const char *key, const char *a, const char *b);
 void diff_objects(const json_t *a, const json_t *b, DiffMember *found, void *arg);
 /* Appends a line for each option that differs. Such options do not affect the verdict. */

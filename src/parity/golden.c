@@ -11,7 +11,7 @@
 
 static char *path_of(const char *dir, const char *file) { return mem_printf("%s/%s", dir, file); }
 
-/* Checks that all required files of a case exist. */
+/* Checks that all files that a case requires exist. */
 static Err check_files(const char *dir) {
     static const char *const FILES[] = {"run.conf", "curve.json", "init.safetensors", "batches.safetensors",
                                         "oracle.safetensors"};
@@ -42,7 +42,7 @@ static bool is_key(const char *name) {
     return false;
 }
 
-/* Reads the names of losses, which are all other members of the first step. */
+/* Reads the loss names, which are all other members of the first step. */
 static Err read_loss_names(Golden *g, const json_t *step, const char *path) {
     const char *name;
     const json_t *value;
@@ -94,9 +94,9 @@ static Err read_curve(Golden *g, const char *path) {
 
 /* ---- batches.safetensors ---- */
 
-/* The tensors of batches.safetensors. Their shape is [steps, samples, elements of the field], or [steps,
- * samples] if the field has one number per sample. A length is stored as a mask over the counted elements, which has
- * ones followed by zeros. */
+/* The tensors in batches.safetensors. Their shape is [steps, samples, elements in the field], or [steps, samples] if
+ * the field has one number per sample. A length is stored as a mask over the counted elements: ones followed by
+ * zeros. */
 static const struct {
     const char *name;
     FieldId field;
@@ -114,7 +114,7 @@ enum { N_TENSORS = sizeof TENSORS / sizeof *TENSORS };
 
 static bool is_length(FieldId field) { return (int)field_info(field)->value < EXTENTS; }
 
-/* Returns the number of tokens before the padding, or -1 if the mask does not consist of ones followed by zeros. */
+/* Returns how many tokens precede the padding, or -1 if the mask does not consist of ones followed by zeros. */
 static int64_t length_of(const int64_t *mask, int64_t positions) {
     int64_t n = 0;
     while (n < positions && mask[n] == 1) n++;
@@ -163,7 +163,7 @@ static const Tensor *tensor_of(const Golden *g, FieldId field) {
     return x;
 }
 
-/* Reads the sizes of the batches from the tokens. */
+/* Reads the batch sizes from the tokens' shape. */
 static Err read_sizes(Golden *g, const char *path) {
     const Tensor *tokens = tensor_of(g, FIELD_tokens), *below = tensor_of(g, FIELD_encoder_tokens);
     g->shifted = !tensor_of(g, FIELD_lengths) && !tensor_of(g, FIELD_labels);
@@ -197,11 +197,11 @@ static Err read_batches(Golden *g, const char *path) {
     }
     if (g->shifted) return ERR_OK;
     for (int64_t i = 0; i < g->all.b * g->all.shape.positions; i++)
-        if (g->all.loss_mask[i] == 0) g->all.labels[i] = 0; /* a label without weight may be any number */
+        if (g->all.loss_mask[i] == 0) g->all.labels[i] = 0; /* a label with weight 0 may be any number */
     return ERR_OK;
 }
 
-/* Returns the exclusive upper limit of a field's numbers. */
+/* Returns the exclusive upper limit for a field's numbers. */
 static int64_t end_of(const Golden *g, FieldId field, const Config *c) {
     const FieldValue value = field_info(field)->value;
     switch (value) {
@@ -241,8 +241,8 @@ static Err lacks_field(FieldId field, const Config *c) {
     return e;
 }
 
-/* Fields of weights, positions and starts may be missing, because they have defaults. Token types and sentence labels
- * may be present although the model does not read them, because some options do not use these fields. */
+/* Weights, positions and starts may be missing, because they have defaults. Token types and sentence labels may be
+ * present even if the model does not read them, because some options do not use these fields. */
 Err golden_check(const Golden *g, const Config *c) {
     Arena *arena = arena_new();
     const FieldSet all = model_plan(c, arena).sample.fields;

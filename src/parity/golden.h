@@ -1,4 +1,4 @@
-/* A golden case on disk, which has the results of an independent implementation for a few training steps. */
+/* A golden case on disk, which contains an independent implementation's results for a few training steps. */
 #pragma once
 
 #include "base/err.h"
@@ -20,12 +20,12 @@ typedef struct Golden {
     Safetensors *init, *batches, *oracle;
     GoldenStep *steps; /* [n_steps] */
     int64_t n_steps;
-    char *loss_names[GOLDEN_LOSSES]; /* names of single losses, which curve.json may have */
+    char *loss_names[GOLDEN_LOSSES]; /* names of single losses that curve.json contains */
     int n_losses;
-    int64_t samples; /* number of samples of a step */
-    /* the samples of all steps; fields that the file lacks have the values that batch_reset sets */
+    int64_t samples; /* number of samples per step */
+    /* all steps' samples; fields that the file lacks have the values that batch_reset sets */
     Batch all;
-    const char *name_of[FIELDS]; /* name of the tensor that has the field, or NULL if there is none */
+    const char *name_of[FIELDS]; /* name of the tensor that contains the field, or NULL if there is none */
     bool shifted;                /* whether labels are the next tokens */
 } Golden;
 
@@ -33,14 +33,16 @@ typedef struct Golden {
  * incomplete. */
 Err golden_open(const char *dir, Golden **);
 void golden_close(Golden *);
-/* Sets the options that run.conf omits. These are the sizes of the case's tensors (vocab-size, seq-length, batch
- * sizes, train-iters) and the oracle's conventions, which differ from Megatron-LM's defaults (loss per token, no
- * dropout). For a T5 model without scaled logits, the oracle may have tied the output layer (hf_config_fit). */
+/* Sets the options that run.conf omits. These are the sizes that follow from the case's tensors (vocab-size,
+ * seq-length, batch sizes, train-iters), and the oracle's conventions, which differ from Megatron-LM's defaults (loss
+ * per token, no dropout). For a T5 model without scaled logits, the oracle may have tied the output layer
+ * (hf_config_fit). */
 void golden_complete(const Golden *, Config *);
-/* Checks that the batches have exactly the fields that the options' model reads, and that ids and masks are valid. */
+/* Checks that the batches have exactly the fields that the model described by the options reads, and that ids and masks
+ * are valid. */
 Err golden_check(const Golden *, const Config *);
-/* Reports errors for options on the last command line that set the length of the run, because the case sets this
+/* Reports an error for each option on the last command line that sets the length of the run, because the case sets this
  * length. */
 void golden_refuse(Args *);
-/* Loads the samples batch->indices of a step. */
+/* Loads a step's samples batch->indices. */
 void golden_batch(const Golden *, int64_t step, Batch *);

@@ -12,8 +12,8 @@
 
 /* The bound on errors. Two correct fp64 runs differ by about 1e-12, and a fault causes a far larger error. */
 static const double BOUND = 1e-8;
-/* The error of a tensor is relative to its RMS, or to this fraction of the largest RMS of its kind if the latter is
- * larger. */
+/* A tensor's error is relative to its RMS or, if larger, to this fraction of the largest RMS among tensors of its
+ * kind. */
 static const double SHARE = 1e-6;
 
 typedef struct Search {
@@ -22,9 +22,9 @@ typedef struct Search {
     const Trace *ours, *one;
     int ranks;
     int64_t step;                     /* the first differing step */
-    double bound[RECORD_UPDATED + 1]; /* bound of each kind, from the RMS of its tensors */
+    double bound[RECORD_UPDATED + 1]; /* bound for each kind, from the RMS of its tensors */
     Log *ref, *logs;
-    const Record *found; /* record of the first rank whose error exceeds the bound */
+    const Record *found; /* the record on the first rank whose error exceeds the bound */
     int rank;
 } Search;
 
@@ -88,8 +88,8 @@ static unsigned summand_axes(const Search *s, const Record *r) {
     return axes;
 }
 
-/* Sets x[n] to the elements of the record and y[n] to the corresponding elements of the full tensor. Summands of
- * ranks are added. Returns false if the elements cannot be determined. */
+/* Sets x[n] to the elements of the record and y[n] to the corresponding elements of the full tensor. The ranks'
+ * summands are added. Returns false if the elements cannot be determined. */
 static bool side_by_side(const Search *s, int rank, const Record *r, const Record *whole, double **x,
                          double **y, int64_t *n) {
     const Group g = mesh_group(&s->logs[rank].mesh, summand_axes(s, r));
@@ -121,9 +121,9 @@ static bool record_is_out(const Search *s, int rank, const Record *r, const Reco
     return out;
 }
 
-/* Returns the corresponding record of the one-rank run, or NULL if the record is not compared. */
+/* Returns the one-rank run's corresponding record, or NULL if the record is not compared. */
 static const Record *whole_of(const Search *s, const Record *r) {
-    if (r->received) { /* the record is the input of the op that consumes it */
+    if (r->received) { /* the record is the input to the op that consumes it */
         const Record *taker = log_find(s->ref, r + 1);
         return taker && taker->from >= 0 ? &s->ref->records[taker->from] : NULL;
     }
@@ -131,8 +131,8 @@ static const Record *whole_of(const Search *s, const Record *r) {
     return log_find(s->ref, r);
 }
 
-/* Finds the first wrong record in the order of the one-rank run, so the inputs of this record are correct. The result
- * of a collective comes after the value from which it was computed. */
+/* Finds the first wrong record in the one-rank run's order, so that this record's inputs are correct. A collective's
+ * result comes after the value from which it was computed. */
 static void find_first(Search *s) {
     int64_t first = INT64_MAX;
     for (int rank = 0; rank < s->ranks; rank++)
@@ -173,7 +173,7 @@ static bool is_parameter_kind(RecordKind k) {
     return k == RECORD_START || k == RECORD_WEIGHT || k == RECORD_SUM || k == RECORD_UPDATED;
 }
 
-/* Writes the bounding box, in the full tensor, of all wrong elements of this rank. */
+/* Writes the bounding box, in the full tensor, of all wrong elements on this rank. */
 static void put_slice(const Search *s, const Record *whole, char *out, size_t size) {
     const Record *r = s->found;
     const Tensor *w = &whole->shape;
@@ -201,8 +201,8 @@ static void put_slice(const Search *s, const Record *whole, char *out, size_t si
 }
 
 /* Writes each rank's summand of the found record, in the record's layout. A summand is the op's result before its
- * collective, or the sum of the gradients of the microbatches. `out` has a row for each rank. Returns false if a
- * summand is unknown. */
+ * collective, or the sum of the microbatches' gradients. `out` has a row for each rank. Returns false if a summand is
+ * unknown. */
 static bool summands(const Search *s, const Record *whole, double *out, int64_t n) {
     int known = 0;
     for (int rank = 0; rank < s->ranks; rank++) {
@@ -239,7 +239,7 @@ static void put_signature(const Search *s, const Record *whole, Finding *f) {
                                .ranks = s->ranks,
                                .rank = s->rank},
                      f->signature, sizeof f->signature);
-        /* Checks whether x is the tensor of a different microbatch or step. */
+        /* Checks whether x is the tensor from a different microbatch or step. */
         for (int64_t i = 0; i < s->ref->n; i++) {
             const Record *o = &s->ref->records[i];
             if (o == whole || o->name != r->name || o->kind != r->kind || o->which != r->which || n != all ||
@@ -264,8 +264,8 @@ static const char *const PHASES[] = {
     [RECORD_UPDATED] = "update",
 };
 
-/* Returns the op that caused a wrong incoming gradient. It is the last collective whose backward wrote the gradient
- * on this rank. If no op wrote the gradient, it is the transfer from the next pipeline stage. */
+/* Returns the op that caused a wrong incoming gradient. This is the last collective whose backward pass wrote the
+ * gradient on this rank. If no op wrote the gradient, it is the transfer from the next pipeline stage. */
 static const char *bringer(const Search *s) {
     const Record *f = s->found, *first = s->logs[s->rank].records;
     for (const Record *r = f; r >= first && r->step == f->step; r--)
@@ -274,7 +274,7 @@ static const char *bringer(const Search *s) {
     return s->logs[s->rank].mesh.size[AXIS_PP] > 1 ? "pipeline_gradient" : NULL;
 }
 
-/* Infers from the set of wrong parameters which sum of gradients is wrong. */
+/* Infers from the set of wrong parameters which gradient sum is wrong. */
 static const char *which_sum(const Search *s) {
     const Log *log = &s->logs[s->rank];
     int out[2] = {0}, all[2] = {0}; /* index: whether the parameter is replicated over tp */
@@ -294,7 +294,7 @@ static const char *which_sum(const Search *s) {
     return out[true] == all[true] && out[false] == all[false] ? "gradient" : "grad_sum";
 }
 
-/* Finds an output that is correct as a sum over ranks, but that an op used before it was summed. */
+/* Finds an output that would be correct as a sum over ranks, but that an op used before the sum. */
 static const Record *unsummed(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_OUTPUT || f->moved || f->from < 0) return NULL;
@@ -302,8 +302,7 @@ static const Record *unsummed(const Search *s) {
     return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
-/* Returns whether the update of the parameter was correct, which implies that the gather of the parameters is
- * wrong. */
+/* Returns whether the parameter's update was correct, which implies that gathering the parameters went wrong. */
 static bool was_right(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_START || (f->step > 0 && f->step == s->logs[s->rank].first)) return false;
@@ -355,7 +354,7 @@ static void describe(const Search *s, Finding *f) {
 
 /* ---- confirmation ---- */
 
-/* Overwrites every tensor of the found op and kind with the elements of the one-rank run. */
+/* Overwrites every tensor of the found op and kind with the one-rank run's elements. */
 static void splice(void *arg, Log *log, const Record *r, Tensor *live) {
     const Search *s = arg;
     const Record *f = s->found, *whole = whole_of(s, r);

@@ -1,17 +1,16 @@
-/* Finds the first deviation of a multi-rank run from the one-rank run. */
+/* Finds where a multi-rank run first deviates from the one-rank run. */
 #pragma once
 
 #include "parity/case.h"
 
-/* The first tensor, in execution order, whose error exceeds the bound although the errors of its inputs do not. */
+/* The first tensor, in execution order, whose error exceeds the bound although its inputs' errors do not. */
 typedef struct Finding {
-    /* confirmed: whether the errors of the step are within the bound if the one-rank run's tensor replaces this
-     * tensor */
+    /* confirmed: whether the step's errors are within the bound if the one-rank run's tensor replaces this tensor */
     bool found, confirmed;
-    /* All ops agree until the update of this step (counted from 1), in which the one-rank run is also wrong. The
-     * value is 0 if there is no such step. */
+    /* All ops agree until this step's update (counted from 1), in which the one-rank run is also wrong; 0 if there is
+     * no such step. */
     int64_t agrees_until;
-    /* step: counted from 0; sample: the first sample of the microbatch, or -1 at the end of the step */
+    /* step: counted from 0; sample: the microbatch's first sample, or -1 at the end of the step */
     int64_t step, sample;
     char phase[32];      /* such as "forward", "backward" or "gradient sum" */
     char op[40];         /* such as "linear" or "redistribute" */
@@ -23,7 +22,7 @@ typedef struct Finding {
 } Finding;
 
 /* Localises a fault in lane fp64 or exact, given the trace `ours`, which differs from the one-rank trace `one`. Runs
- * both again, records every tensor of the first differing step, and compares the tensors. Then runs the layout a
+ * both again, records every tensor in the first step that differs, and compares the tensors. Then runs the layout a
  * third time with the found tensor replaced. `found` is false if the error of every comparable tensor is within the
  * bound. The search ends after the first step in which `truth`, the fp64 run on one rank, differs from the oracle.
  * Later differences are only consequences. */

@@ -15,7 +15,7 @@
 
 enum { MOST = 64 };
 
-/* The quantities of both logs, in the order in which they appear. */
+/* The quantities in both logs, in the order in which they appear. */
 typedef struct Names {
     char *name[MOST];
     int n;
@@ -29,12 +29,12 @@ typedef struct LogStep {
 
 typedef struct Log {
     const char *path;
-    json_t *options;     /* options of the last run in the log, or NULL if the log has no header */
+    json_t *options;     /* the last run's options, or NULL if the log has no header */
     LogStep *steps;      /* [n], ascending */
-    int64_t n, replaced; /* replaced: number of records that a restart replaced */
-    int64_t incomplete;  /* number of lines that killed runs left incomplete */
-    /* The number of a line that cannot be parsed, or 0 if there is none. The line is incomplete if the header of a
-     * run follows, and otherwise an error. */
+    int64_t n, replaced; /* replaced: how many records a restart replaced */
+    int64_t incomplete;  /* how many lines killed runs left incomplete */
+    /* The number of a line that cannot be parsed, or 0 if there is none. The line counts as incomplete if a run's
+     * header follows, and otherwise as an error. */
     int64_t broken;
     json_error_t why; /* the parser's error in the line `broken` */
 } Log;
@@ -57,8 +57,7 @@ static int name_number(Names *names, const char *name) {
     return names->n++;
 }
 
-/* Returns the prefix for the quantities of an evaluation, "" for a training step, or NULL for another kind of
- * record. */
+/* Returns the prefix for an evaluation's quantities, "" for a training step, or NULL for another kind of record. */
 static const char *prefix_of(const json_t *record) {
     const json_t *kind = json_object_get(record, "kind");
     const char *text = json_string_value(kind);
@@ -72,18 +71,17 @@ static bool is_run(const json_t *record) {
     return kind && !strcmp(kind, "run");
 }
 
-/* ---- numbers that are not finite ---- */
+/* ---- non-finite numbers ---- */
 
-/* The words for numbers that are not finite. Python's json module writes these words without quotes, and protobuf
- * writes them with quotes. */
+/* The words for non-finite numbers. Python's json module writes them without quotes, and protobuf writes them with
+ * quotes. */
 static const struct {
     const char *word;
     double value;
 } NOT_FINITE[] = {{"NaN", NAN}, {"Infinity", INFINITY}, {"-Infinity", -INFINITY}};
 enum { NOT_FINITE_COUNT = sizeof NOT_FINITE / sizeof *NOT_FINITE };
 
-/* Returns the length of the word for a number that is not finite at the start of the text, or 0 if there is no such
- * word. */
+/* Returns the length of the word for a non-finite number with which the text starts, or 0 if there is no such word. */
 static size_t word_length(const char *text) {
     for (int i = 0; i < NOT_FINITE_COUNT; i++) {
         const size_t n = strlen(NOT_FINITE[i].word);
@@ -92,7 +90,7 @@ static size_t word_length(const char *text) {
     return 0;
 }
 
-/* Appends a line of JSON in which the words for numbers that are not finite have quotes. */
+/* Appends a line of JSON, with quotes around the words for non-finite numbers. */
 static void put_quoted(const char *text, size_t n, Str *out) {
     bool in_string = false;
     for (size_t i = 0, length; i < n; i += length) {
@@ -128,7 +126,7 @@ static void keep_options(Log *log, const json_t *record) {
     log->options = json_incref(options);
 }
 
-/* Removes the records of steps after `start`, because a later run started from this step and replaces them. */
+/* Removes the records for steps after `start`, because a later run started from this step and replaces them. */
 static void drop_after(Log *log, int64_t start) {
     int64_t n = 0;
     for (int64_t i = 0; i < log->n; i++)
@@ -147,7 +145,7 @@ static Err add_value(Log *log, Names *names, LogStep *s, const char *name, const
     return ERR_OK;
 }
 
-/* Adds the record of a step or of an evaluation. */
+/* Adds a step's or an evaluation's record. */
 static Err add_step(Log *log, Names *names, json_t *record, const char *prefix, int64_t line) {
     const json_t *step = json_object_get(record, "iteration");
     if (!json_is_integer(step))
@@ -183,7 +181,7 @@ static Err no_object(const Log *log, int64_t line, const char *why) {
                     log->path, (long long)line, why);
 }
 
-/* Adds a line of the log. A killed run may leave an incomplete line, which is the last line unless a resumed run
+/* Adds a line from the log. A killed run may leave an incomplete line, which is the last line unless a resumed run
  * writes its header after it. */
 static Err add_line(Log *log, Names *names, const char *text, size_t n, int64_t line) {
     json_error_t why = {.text = "it has another type"};
@@ -216,8 +214,8 @@ static int by_step_and_line(const void *a, const void *b) {
     return x->line < y->line ? -1 : x->line > y->line;
 }
 
-/* Merges the records of each step, which are those of the training step and of evaluations. If a quantity has several
- * values, the last value counts. */
+/* Merges each step's records, which come from the training step and from evaluations. If a quantity has several values,
+ * the last value counts. */
 static void keep_last(Log *log) {
     int64_t n = 0;
     if (log->n) qsort(log->steps, (size_t)log->n, sizeof *log->steps, by_step_and_line);
@@ -268,11 +266,11 @@ typedef struct Comparison {
     Names names;
     Quantity quantity[MOST];
     int64_t common, only_a, only_b; /* numbers of steps */
-    int64_t values;                 /* number of values that both logs have */
+    int64_t values;                 /* how many values both logs have */
 } Comparison;
 
-/* Returns whether a quantity is a loss that is finite in neither log. Such a loss is a difference, unless the step
- * was skipped. */
+/* Returns whether a quantity is a loss that is finite in neither log. Such a loss counts as a difference, unless the
+ * step was skipped. */
 static bool is_lost(const Comparison *c, int q, const LogStep *x, const LogStep *y) {
     const size_t n = strlen(c->names.name[q]);
     if (n < 4 || strcmp(c->names.name[q] + n - 4, "loss") || isfinite(x->value[q]) || isfinite(y->value[q]))

@@ -1,8 +1,8 @@
 /* Compares two logs that `pretrain --log-jsonl` has written. Records are aligned by step. A run's header with
- * iteration N discards earlier records of steps after N, because the run restarted from N. If several records of a
- * step remain, the last record counts. Evaluations are also compared, but measured times are not. A loss that is
- * finite in neither log is a difference, unless both runs skipped the step. Options that differ between the headers
- * are listed. */
+ * iteration N discards earlier records of steps after N, because the run restarted from N. If several records for a
+ * step remain, the last one counts. Evaluations are also compared, but measured times are not. A loss that is finite in
+ * neither log counts as a difference, unless both runs skipped the step. Options that differ between the headers are
+ * listed. */
 #pragma once
 
 #include "base/err.h"
@@ -10,6 +10,6 @@
 
 /* Appends a row for each quantity: the number of common steps, the first step that differs, the first step that
  * exceeds the bound, and the largest relative difference. A line that is not a record is an error, unless a killed
- * run left the line incomplete. Such a line is the last one and has no newline, or it precedes the header of a run.
- * It is also an error if the logs have no step in common. */
+ * run left the line incomplete. Such a line is the last one and has no newline, or it precedes a run's header. It is
+ * also an error if the logs have no step in common. */
 Err log_diff(const char *a, const char *b, const DiffOptions *, Diff *, Str *out);

@@ -13,14 +13,14 @@
 
 /* ---- judging ---- */
 
-/* The arguments of all judging functions. The exact and the noisy runs are in fp64. In the fp64 lane, `ours` is the
- * exact run. */
+/* The arguments that all judging functions take. The exact and the noisy runs are in fp64. In the fp64 lane, `ours` is
+ * the exact run. */
 typedef struct Judge {
     const Case *of;
     ParityReport *report;
     const Trace *ours, *exact, *const *noisy; /* noisy[report->draws] */
     const Trace *reference;                   /* the reference run, or NULL for the oracle */
-    const char *prefix;                       /* prefix of quantity names */
+    const char *prefix;                       /* prefix for quantity names */
 } Judge;
 
 static double bound(const Judge *j, double movement) {
@@ -49,7 +49,7 @@ static Row *new_row(const Judge *j, const char *quantity) {
     return report_row(&j->report->rows, name);
 }
 
-/* Judges a curve. Each step of a curve counts as a tensor of one value, and its error is relative to this value. */
+/* Judges a curve. Each step counts as a tensor with one value, and its error is relative to this value. */
 static void judge_curve(const Judge *j, const char *quantity, size_t member) {
     const Golden *g = j->of->golden;
     Row *row = NULL;
@@ -91,7 +91,7 @@ static Err oracle_tensor(const Golden *g, const char *name, int ndim, const int6
     return ERR_OK;
 }
 
-/* Judges a quantity of tensors. `member` is the offset of `gradients` or `parameters` in Trace. */
+/* Judges a quantity that consists of tensors. `member` is the offset of `gradients` or `parameters` in Trace. */
 static Err judge_tensors(const Judge *j, const char *quantity, const char *prefix, size_t member) {
     const HfMap *map = &j->of->map;
     const double **oracle = mem_zero((size_t)map->count, sizeof *oracle);
@@ -184,8 +184,7 @@ typedef struct Runs {
     Trace *ours, *exact, *noisy[PARITY_DRAWS];
 } Runs;
 
-/* Judges `ours` against the oracle. The number of noisy runs increases until all rows pass or the maximum is
- * reached. */
+/* Judges `ours` against the oracle. Adds noisy runs until all rows pass or the maximum is reached. */
 static Err judge_by_noise(const Case *of, const Trace *ours, Runs *r, const char *prefix,
                           ParityReport *report) {
     bool pass = false;

@@ -1,19 +1,18 @@
-/* Judges a run against a golden case, whose format is in docs/reference/formats.md. The steps of the case are run in
- * the lane and layout of the options. The results are compared with the float64 results of an independent
- * implementation.
+/* Judges a run against a golden case, whose format is described in docs/reference/formats.md. Runs the case's steps in
+ * the lane and layout that the options set, and compares the results with an independent implementation's float64
+ * results.
  *
- * fp64 and fp32. Let u be the lane's unit roundoff, and K the number of terms of the longest sum of a step (over
- * tokens, vocabulary or widths). The case is also run up to three times in fp64 with noise. Let xi be a standard
- * normal random number. Every weight w becomes w * (1 + u*xi), as if it were rounded once. Every gradient g of every
- * step becomes g + u*sqrt(K)*rms(g)*xi, as if it were rounded sqrt(K) times, unless g is exactly 0. The amplification
- * kappa of a tensor is its largest change relative to the run without noise, divided by u. A step of a curve uses the
- * largest kappa of all steps up to this one, because a single number may by chance not change. The bound is 8 * u *
- * max(kappa, sqrt(K)). The noise is as large as the rounding that it models, so linearity is not assumed. The bound
- * does not depend on the oracle. A wrong formula changes all runs equally and does not widen the bound.
+ * fp64 and fp32. Let u be the lane's unit roundoff, and K the number of terms in a step's longest sum (over tokens,
+ * vocabulary or widths). The case is also run up to three times in fp64 with noise. Let xi be a standard normal random
+ * number. Every weight w becomes w * (1 + u*xi), as if it were rounded once. Every gradient g in every step becomes g +
+ * u*sqrt(K)*rms(g)*xi, as if it were rounded sqrt(K) times, unless g is exactly 0. A tensor's amplification kappa is
+ * its largest change relative to the run without noise, divided by u. A step in a curve uses the largest kappa among
+ * all steps up to this one, because a single number may by chance not change. The bound is 8 * u * max(kappa, sqrt(K)).
+ * The noise is as large as the rounding that it models, so linearity is not assumed. The bound does not depend on the
+ * oracle. A wrong formula changes all runs equally and does not widen the bound.
  *
- * Lower precision. A run of the options in fp64 on one rank must first pass the verdict above. A wrong formula or
- * option therefore fails in any precision. The run in low precision is then judged against fp64
- * (precision.h). */
+ * Lower precision. The options must first pass the verdict above in fp64 on one rank, so a wrong formula or option
+ * fails in any precision. The low-precision run is then judged against fp64 (precision.h). */
 #pragma once
 
 #include "base/err.h"
@@ -23,16 +22,16 @@
 #include "parity/golden.h"
 #include "parity/precision.h"
 
-/* The maximum number of draws of the noise. A tensor's error is often the error of its most sensitive element (Adam's
- * step where the gradient is nearly 0). A single draw may barely change this element. A normal number exceeds 8 times
- * a second normal number with a probability of 8 %, but 8 times the largest of three with a probability of only 0.2
- * %. More draws can only widen a bound, so drawing stops when all tensors pass. */
+/* The maximum number of noise draws. A tensor's error is often the error of its most sensitive element (Adam's step
+ * where the gradient is nearly 0). A single draw may barely change this element. A normal number exceeds 8 times a
+ * second normal number with a probability of 8 %, but 8 times the largest of three with a probability of only 0.2 %.
+ * More draws can only widen a bound, so drawing stops when all tensors pass. */
 enum { PARITY_DRAWS = 3 };
 
 typedef struct ParityReport {
     Report rows;
-    int draws;                    /* number of draws of the noise */
-    double roundoff, longest_sum; /* u and K of the lane that determines the bounds */
+    int draws;                    /* number of noise draws */
+    double roundoff, longest_sum; /* u and K for the lane that determines the bounds */
     Precision precision;
     bool pass,
         /* is_weak: whether all results are within their bounds, but the bounds are too wide to detect errors
@@ -41,19 +40,19 @@ typedef struct ParityReport {
     bool is_heard; /* whether this process has the rows; false in MPI processes other than rank 0 */
 } ParityReport;
 
-/* Runs and judges a case. The options include the case's run.conf, and set the lane and the layout. fp16 uses the
- * loss scale 64 unless the options set another. */
+/* Runs and judges a case. The options include the case's run.conf, and set the lane and the layout. fp16 uses the loss
+ * scale 64 unless the options set another. */
 Err parity_run(const Config *, const Golden *, ParityReport *);
-/* The parts of parity_run, for callers that share runs. parity_report returns an empty report with u and K of a lane
- * (fp64, fp32). parity_noise returns the noise of a draw. parity_judge compares `ours` with `reference`, or with the
+/* The parts of parity_run, for callers that share runs. parity_report returns an empty report with u and K for a lane
+ * (fp64, fp32). parity_noise returns the noise for a draw. parity_judge compares `ours` with `reference`, or with the
  * oracle if `reference` is NULL, and adds rows to the report. It needs the one-rank fp64 run `exact` and report->draws
  * noisy runs. */
 ParityReport parity_report(const Case *, Lane);
 Noise parity_noise(const ParityReport *, int draw);
 Err parity_judge(const Case *, const Trace *ours, const Trace *exact, Trace *const *noisy,
                  const Trace *reference, ParityReport *);
-/* parity_print writes the report as a table, and parity_json as JSON. `threads` is the number of threads per rank in
- * Derived. */
+/* parity_print writes the report as a table, and parity_json as JSON. `threads` is Derived's number of threads per
+ * rank. */
 void parity_print(const ParityReport *, const char *case_name, const Config *, int64_t threads, Str *out);
 /* The first bytes of each kind of report that parity_run or a sweep (sweep.h) writes. */
 #define PARITY_JSON_HEAD "{\n  \"schema\": 2,\n  \"provenance\": "

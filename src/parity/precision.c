@@ -20,10 +20,10 @@ typedef struct Draw {
 
 typedef struct Judge {
     const Case *of;
-    Config config; /* options of the run under test */
+    Config config; /* options for the run under test */
     Report *report;
     Precision *out;
-    int first_row; /* first row of the report that belongs to this verdict */
+    int first_row; /* the report's first row that belongs to this verdict */
     StorageLog log;
     Draw draw[PRECISION_DRAWS];
     double arithmetic; /* relative error of sums in the lane's arithmetic, u sqrt(K) */
@@ -41,14 +41,14 @@ bool precision_is_low(const Config *c) {
 
 static bool is_fp8(const Judge *p) { return p->config.fp8_format != FP8_NONE; }
 
-/* Returns d, which is a few ulps of the coarsest type, so that draws round independently, but at most a quarter. */
+/* Returns d: a few ulps of the coarsest type, so that draws round independently, but at most a quarter. */
 static double dither_of(const Config *c) {
     double u = c->lane == LANE_BF16 ? dtype_roundoff(BF16) : dtype_roundoff(F16);
     if (c->fp8_format != FP8_NONE) u = fp8_roundoff(c->fp8_format == FP8_HYBRID ? E5M2 : E4M3);
     return fmin(4 * u, 0.25);
 }
 
-/* The argument of the callbacks. */
+/* The callbacks' argument. */
 typedef struct Watch {
     Storage storage;
     ChoiceProbe choices;
@@ -115,7 +115,7 @@ static Err run_judged(const Judge *p, int first, int end) {
     return e;
 }
 
-/* Runs y, or runs z if `stores`. */
+/* Runs y or, if `stores`, z. */
 static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trace *out) {
     ChoiceRank rank;
     Watch w = {.choices = {p->of->init->registry, &out->choices, &followed->choices, &rank}};
@@ -132,7 +132,7 @@ static Err run_fp64(Judge *p, int draw, const Trace *followed, bool stores, Trac
 
 /* Records the types that a run in the lane stores. */
 static Err record_types(Judge *p) {
-    if (p->config.lane == LANE_EXACT) return ERR_OK; /* this lane rounds the outputs of every op */
+    if (p->config.lane == LANE_EXACT) return ERR_OK; /* this lane rounds every op's outputs */
     Trace *out = trace_new(p->of);
     Watch w = {.storage = {.log = &p->log, .lane = &p->config}};
     const CaseWatch watch = {.trace = on_record, .arg = &w, .logits = true, .steps = p->steps};
@@ -143,7 +143,7 @@ static Err record_types(Judge *p) {
     return e;
 }
 
-/* Runs x for the draws up to `draws`, and then y and z in the process that has the results. */
+/* Runs x for the draws up to `draws`, then y and z in the process that has the results. */
 static Err run_draws(Judge *p, int draws, const PrecisionShared *shared) {
     const int first = p->out->draws;
     for (int k = first; k < draws; k++) {
@@ -167,7 +167,7 @@ static void free_draw(Draw *d) {
     if (!d->shared) trace_free(d->y), trace_free(d->z);
 }
 
-/* Creates a judge for the lane of the options. */
+/* Creates a judge for the lane that the options set. */
 static Judge new_judge(const Case *of, const Config *config, Precision *out) {
     const double u = config->lane == LANE_EXACT ? dtype_roundoff(F64) : dtype_roundoff(F32);
     Judge p = {.of = of,
@@ -229,11 +229,11 @@ static double spread(const Series *s, double least, int n) {
     Series logs;
     for (int i = 0; i < n; i++) logs.at[i] = log(s->at[i] + least);
     const double m = mean(&logs, n);
-    /* rounding may make the variance of equal numbers negative */
+    /* rounding can make the variance of equal numbers negative */
     return acos(0) * fmax(mean_square(&logs, n) - m * m, 0) / (n - 1);
 }
 
-/* For each draw, the sums of squares of both errors and of the quantity, and the sums of their products. */
+/* For each draw: the sums of squares of both errors and of the quantity, and the sums of their products. */
 typedef struct Moments {
     Series xx, zz, yy, xy, zy, xa, za, aa, whole;
 } Moments;
@@ -255,8 +255,8 @@ typedef struct Statistic {
     double value, bound;
 } Statistic;
 
-/* Returns the component of the errors along a direction of squared length `length`, in units of that length. The
- * noise of the mean is the noise of z or, if a rare event affects only x, the spread of x over the draws. */
+/* Returns the errors' component along a direction whose squared length is `length`, in units of this length. The mean's
+ * noise is the noise of z or, if a rare event affects only x, the spread of x over the draws. */
 static Statistic component(const Series *x, const Series *z, const Series *length, double arithmetic, int n) {
     Series a, of_z;
     for (int s = 0; s < n; s++) {
@@ -275,9 +275,9 @@ typedef struct Judgement {
     double power;
 } Judgement;
 
-/* Returns the largest error of an element, in units of the noise of the element's row. The error of an element is its
- * minimum over the draws. A wrong value is wrong in all draws, whereas Adam's step where the gradient is nearly 0 has
- * a random sign. */
+/* Returns the largest error of any element, in units of the noise in the element's row. An element's error is the
+ * minimum over the draws. A wrong value is wrong in all draws, whereas Adam's step where the gradient is nearly 0 has a
+ * random sign. */
 static double largest_element(const Magnitudes *t, const double *noise, const double *const *x,
                               int64_t *worst) {
     double largest = 0;
@@ -292,8 +292,8 @@ static double largest_element(const Magnitudes *t, const double *noise, const do
     return largest;
 }
 
-/* Judges single elements. A row may by chance have almost no rounding error, so the noise of a row counts as at least
- * a small part of the tensor's noise plus the error of the arithmetic. */
+/* Judges single elements. A row may by chance have almost no rounding error, so its noise counts as at least a small
+ * part of the tensor's noise, plus the arithmetic error. */
 static void judge_elements(const Magnitudes *t, double tensor_noise, double tensor_size, Judgement *j) {
     const int64_t rows = (t->n + t->width - 1) / t->width;
     double *noise = mem_zero((size_t)rows, sizeof *noise),
@@ -368,7 +368,7 @@ static Row *new_power(Judge *p, const char *quantity) {
 
 static void precision_add(Row *row, const char *name, Statistic relative, Statistic element, int64_t worst,
                           int64_t rank) {
-    /* A comparison would not detect a NaN. */
+    /* a comparison would not detect a NaN */
     const bool finite = isfinite(relative.value) && !isnan(relative.bound) && isfinite(element.value);
     const TensorError e = {finite ? relative.value : INFINITY, element.value, worst};
     row_add(row, name, e, finite ? relative.bound : 1, element.bound, rank);
@@ -449,11 +449,10 @@ static bool module_same(const char *a, const char *b) {
     return end ? !strncmp(a, b, n) && !strchr(b + n, '.') : !strcmp(a, b);
 }
 
-/* Adds the report's row for the power, with the modules in the order of the map. An error scales all
- * gradients or updates of a module together, so a module has the power of its most sensitive tensor. A single tensor
- * may have almost no power. For example, the bias of BERT's sentence head has two numbers that always change
- * together. A module outside layers is judged at twice the gate, because the embeddings' gradients have the noise of
- * all layers. */
+/* Adds the report's power row, with the modules in map order. An error scales all of a module's gradients or updates
+ * together, so a module's power is that of its most sensitive tensor. A single tensor may have almost no power. For
+ * example, the bias of BERT's sentence head has two numbers that always change together. A module outside layers is
+ * judged at twice the gate, because the embeddings' gradients contain the noise from all layers. */
 static void judge_power(Judge *p, const char *quantity, double gate, const double *power) {
     const HfMap *map = &p->of->map;
     Row *row = new_power(p, quantity);
@@ -532,8 +531,8 @@ static void judge_router_logits(Judge *p) {
                   NO_RANK);
 }
 
-/* Judges the choices of routers. A router may choose differently from fp64 only if the margin is within the error of
- * the logits. This error is judged by another row. */
+/* Judges the routers' choices. A router may choose differently from fp64 only if the margin is within the logits'
+ * error, which another row judges. */
 static void judge_choices(Judge *p) {
     const Choices *c = &p->draw[0].y->choices;
     if (!c->routers) return;
@@ -561,7 +560,7 @@ static void judge_choices(Judge *p) {
     p->refuted |= !row->pass;
 }
 
-/* Recomputes the rows of the report that begin at first_row. */
+/* Recomputes the report's rows from first_row on. */
 static bool judge_all(Judge *p) {
     p->report->n = p->first_row;
     judge_curve(p, "loss", offsetof(GoldenStep, loss), gate_of(p).loss);
@@ -578,7 +577,7 @@ static bool judge_all(Judge *p) {
     return pass;
 }
 
-/* Returns the initial number of draws. With several processes, all draws are made in advance. Only one process has
+/* Returns the initial number of draws. With several processes, all draws run in advance, because only one process knows
  * the verdict, so the processes cannot agree to add draws. */
 static int first_draws(void) { return comm_processes() > 1 ? 16 : 4; }
 

@@ -1,7 +1,7 @@
-/* Judges a run in low precision (16-bit storage, FP8, the exact lane) against fp64, and states the power of the test.
+/* Judges a low-precision run (16-bit storage, FP8, the exact lane) against fp64, and states the test's power.
  *
  * The case is run with several draws of its weights. Each weight is multiplied by 1 + d xi, which changes all
- * roundings. For draw s, let x be the run under test, y the fp64 run on one rank, and z the fp64 run that rounds the
+ * roundings. For draw s, let x be the run under test, y the fp64 run on one rank, and z an fp64 run that rounds the
  * values that the lane stores (storage.h). Then z - y is the predicted rounding error. The fp64 runs use the experts
  * that x chose (choices.h). The correctness of y is judged separately, by the fp64 verdict against the oracle
  * (parity.h). Over S draws, each tensor must satisfy the following conditions:
@@ -12,12 +12,11 @@
  *   scale    |mean a(x) - a(z)| <= 8 sqrt(2 / S) rms a(z), where a(x) = <x - y, y> / <y, y>. This detects a common
  *            factor. For updates, the weights are a second direction a, which detects a wrong weight decay.
  *
- * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. An error
- * scales all gradients or updates of a module together, so a module has the power of its most sensitive
- * tensor. The modules are the layers and, outside layers, each linear layer, norm and embedding table. The
- * power must not exceed a threshold, which is called the gate. If a test fails or the power is too low, the number of
- * draws doubles, up to PRECISION_DRAWS. All draws count. A wrong learning rate, storage type or choice of an expert
- * fails without additional draws. */
+ * The power is the smallest |e| for which one of these tests rejects a tensor scaled by 1 + e. An error scales all of a
+ * module's gradients or updates together, so a module's power is that of its most sensitive tensor. The modules are the
+ * layers and, outside layers, each linear layer, norm and embedding table. The power must not exceed a threshold, which
+ * is called the gate. If a test fails or the power is too low, the number of draws doubles, up to PRECISION_DRAWS. All
+ * draws count. A wrong learning rate, storage type or expert choice fails without additional draws. */
 #pragma once
 
 #include "parity/case.h"
@@ -25,17 +24,17 @@
 
 enum { PRECISION_DRAWS = 64 };
 
-/* The row of a report with the power for gradients. */
+/* The report's row for the power on gradients. */
 #define PRECISION_POWER "power: gradient"
 
 typedef struct Precision {
     int draws;     /* number of draws, or 0 if the run was not judged in this process */
     double dither; /* d */
-    double ratio;  /* R of the gradient with the largest ratio of R to bound */
+    double ratio;  /* R for the gradient with the largest ratio of R to its bound */
 } Precision;
 
-/* The runs y and z of the first draws, which all layouts of a case share, in memory of trace_new. Models with experts
- * cannot share these runs, because y and z follow the choices of each x. */
+/* The runs y and z for the first draws, which all of a case's layouts share, in memory from trace_new. Models with
+ * experts cannot share these runs, because y and z follow the choices of each x. */
 enum { PRECISION_SHARED = 8 };
 typedef struct PrecisionShared {
     Trace *y[PRECISION_SHARED], *z[PRECISION_SHARED];
@@ -45,6 +44,6 @@ Err precision_share(const Case *, Lane, const PrecisionShared *);
 
 /* Returns whether precision_judge judges runs with these options. */
 bool precision_is_low(const Config *);
-/* Runs the case in the lane and layout of the options, and adds the rows of the verdict to the report, except
- * in MPI processes other than rank 0. If `shared` is NULL, this function also runs y and z. */
+/* Runs the case in the lane and layout that the options set, and adds the verdict's rows to the report, except in MPI
+ * processes other than rank 0. If `shared` is NULL, this function also runs y and z. */
 Err precision_judge(const Case *, const Config *, const PrecisionShared *, Report *, Precision *);

@@ -58,15 +58,15 @@ static void tell(Log *log, const Record *r, Tensor *live) {
     if (log->seen) log->seen(log->seen_arg, log, r, live);
 }
 
-/* Returns whether the record is an op's output in this microbatch and its memory contains the address. Microbatches
- * share the memory of messages between pipeline stages. */
+/* Returns whether the record is an op's output in this microbatch and its memory contains the address. Messages between
+ * pipeline stages use the same memory for all microbatches. */
 static bool has_value(const Log *log, const Record *r, const void *data) {
     const char *at = data, *first = r->at;
     return r->kind == RECORD_OUTPUT && r->sample == log->sample && at >= first && at < first + r->bytes;
 }
 
-/* Returns the last of the first n records that is an output of `op` (or of any op, if `op` is NULL) at this address.
- * In-place ops write several outputs to one address. Returns NULL if this step has no such record. */
+/* Among the first n records, returns the last one that is an output of `op` (or of any op, if `op` is NULL) at this
+ * address. In-place ops write several outputs to one address. Returns NULL if this step has no such record. */
 static const Record *value_of(const Log *log, int64_t n, const char *op, const void *data) {
     while (n-- > 0) {
         const Record *r = &log->records[n];
@@ -76,7 +76,7 @@ static const Record *value_of(const Log *log, int64_t n, const char *op, const v
 }
 
 static const Record *value_at(const Log *log, const void *data) { return value_of(log, log->n, NULL, data); }
-/* Returns the output of the op whose backward is running. */
+/* Returns the output of the op whose backward pass is running. */
 static const Record *output_of(const Log *log, const OpDef *op, const Call *call) {
     return value_of(log, log->n, op->name, call->out[0]->data);
 }
@@ -90,8 +90,8 @@ static bool is_received(const Log *log, const Tensor *x) {
     return is_value(x) && x->ndim == 3 && x->flags & TENSOR_NEEDS_GRAD && !value_at(log, x->data);
 }
 
-/* Returns the parameter by which an op is named. All layers of a T5 stack share one table of relative position
- * biases, so an attention op is named by its inputs instead. */
+/* Returns the parameter after which an op is named. All layers in a T5 stack share one table of relative position
+ * biases, so attention ops are named after their inputs instead. */
 static const Param *parameter_of(const OpDef *op, const Call *call) {
     if (op == &OPS[OP_attention] || op == &OPS[OP_attention_unfused]) return NULL;
     for (int i = 0; i < CALL_IN; i++)
@@ -99,7 +99,7 @@ static const Param *parameter_of(const OpDef *op, const Call *call) {
     return NULL;
 }
 
-/* Maps this rank's rows to the rows of the full parameter. The columns of x w^T have the same map. */
+/* Maps this rank's rows to the rows of the full parameter. The same map applies to the columns of x w^T. */
 static void map_rows(Log *log, Record *r, const Param *p) {
     r->n_map = p->rows;
     r->columns = p->columns;
@@ -122,23 +122,23 @@ static int64_t same_before(const Log *log, uint64_t name, int64_t sample, bool a
     return n;
 }
 
-/* Names the output of a linear layer. A row-parallel layer adds its bias after the sum over ranks, with a separate
- * op. The result of this op corresponds to the result of the layer on one rank. */
+/* Names a linear layer's output. A row-parallel layer adds its bias after the sum over ranks, in a separate op, whose
+ * result corresponds to the layer's result on one rank. */
 static void name_linear(Record *r, const OpDef *op, const Call *call) {
     const Tensor *bias = call->in[op == &OPS[OP_bias] ? 1 : 2];
     if (op == &OPS[OP_linear]) r->gemm = r->name;
     if (bias) r->name = mix(hash_name("bias"), hash_name(param_of(bias)->spec.name));
 }
 
-/* Names the output of a lookup. The encoder and the decoder of a T5 use the same embedding tables, so their lookups
- * are distinguished by the lengths of their sequences. With equal lengths, the rows have no name if other pipeline
- * ranks also look up rows. */
+/* Names a lookup's output. In T5, the encoder and the decoder use the same embedding tables, so their lookups are
+ * distinguished by their sequence lengths. With equal lengths, the rows have no name if other pipeline ranks also look
+ * up rows. */
 static void name_embedding(const Log *log, Record *r, const Call *call) {
     const int64_t positions = call->in[0]->dim[1] * log->mesh.size[AXIS_CP];
     r->name = log->alike && log->mesh.size[AXIS_PP] > 1 ? 0 : mix(r->name, (uint64_t)positions);
 }
 
-/* Sets the name and the place. Several ops of one kind on one value, such as the rotary embedding of queries and
+/* Sets the name and the place. Several ops of one kind on one value, such as the rotary embedding of queries and of
  * keys, are distinguished by their order. */
 static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) {
     const Param *p = parameter_of(op, call);
@@ -167,7 +167,7 @@ static void name_output(Log *log, Record *r, const OpDef *op, const Call *call) 
 
 static bool writes_down(const Log *log) { return log->step >= log->first && log->step <= log->last; }
 
-/* Records the outputs of kernels that are one rank's summand of a sum over tensor- or context-parallel ranks. */
+/* Records kernel outputs that are one rank's summand in a sum over tensor- or context-parallel ranks. */
 static void trace(void *arg, const OpDef *op, const Call *call) {
     Log *log = arg;
     Tensor *y = call->out[0];
@@ -189,8 +189,8 @@ static void take_partial(Log *log, Record *r) {
     log->pending = -1;
 }
 
-/* Returns whether the tensors of an op have no counterpart in the one-rank run. The tensors of a router's loss cover
- * only a rank's part of the microbatch. */
+/* Returns whether an op's tensors have no counterpart in the one-rank run. A router loss's tensors cover only a rank's
+ * part of the microbatch. */
 static bool is_of_a_share(const OpDef *op) { return op == &OPS[OP_router_loss]; }
 
 static void on_ran(Log *log, const Tape *t, const OpDef *op, const Call *call) {
@@ -260,12 +260,12 @@ static void on_plays(Log *log, const Tape *t, const OpDef *op, const Call *call,
     tell(log, r, call->out[0]->grad);
 }
 
-/* Returns whether the op reads a table. Several ops of a stage may add to the gradient of one table. */
+/* Returns whether the op reads a table. Several ops in a stage may add to one table's gradient. */
 static bool is_table(const OpDef *op) {
     return op == &OPS[OP_embedding] || op == &OPS[OP_attention] || op == &OPS[OP_attention_unfused];
 }
 
-/* Records the value that the backward of an op has added to a main gradient. Its type is the type of the sum. */
+/* Records the value that an op's backward pass has added to a main gradient. Its type is the sum's type. */
 static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w, int which) {
     if (!w->grad->data || !log->before[which]) return;
     Record *r = add_backward(log, y, RECORD_WEIGHT, 0, op);
@@ -316,7 +316,7 @@ static void probe(void *arg, const Tape *t, TapePoint point, const OpDef *op, co
         on_played(log, op, call, need);
 }
 
-/* ---- records of the step: parameters, gradients, update ---- */
+/* ---- per-step records: parameters, gradients, update ---- */
 
 static Log *log_of(void *arg, const Trainer *t) { return (Log *)arg + t->run.layout.mesh.rank; }
 
@@ -348,8 +348,8 @@ static void add_parameter(Log *log, RecordKind kind, const char *op, const Param
     tell(log, r, x);
 }
 
-/* Adds the values of parameters of which this rank has the complete shard. For gradients and masters, adds the part
- * that this rank updates. */
+/* Adds the values of parameters whose complete shard this rank holds. For gradients and masters, adds the part that
+ * this rank updates. */
 static void add_parameters(Log *log, Trainer *t, RecordKind kind, double scale) {
     Registry *r = t->run.model->registry;
     const FlatBuffer buffer = kind == RECORD_SUM ? FLAT_GRADS : FLAT_MASTERS;
@@ -435,8 +435,8 @@ static bool same(const Record *a, const Record *b) {
            a->sample == b->sample && a->again == b->again;
 }
 
-/* Builds the index. Collectives create additional records of the same value in other forms. log_find returns the
- * first record. */
+/* Builds the index. Collectives create additional records for the same value in other forms. log_find returns the first
+ * record. */
 void log_index(Log *log) {
     log->slots = 64;
     while (log->slots < 2 * log->n) log->slots *= 2;
@@ -465,7 +465,7 @@ static int ranks_if(const Record *r, const Mesh *m, Axis axis) {
 }
 
 /* Returns whether ranks share key heads. If there are fewer groups of heads than tensor-parallel ranks, several ranks
- * have the same key head and divide the query heads of its group. */
+ * hold the same key head, and divide its group's query heads among them. */
 static bool shares_heads(const Record *r, const Tensor *whole, int tp) {
     return r->shape.ndim == 5 && r->shape.dim[2] == 1 && tp > whole->dim[2];
 }
@@ -507,8 +507,8 @@ static int64_t in_parameter(const Record *r, const Record *whole, int64_t k) {
     return at < tensor_count(&whole->shape) ? at : -1;
 }
 
-/* Returns whether the rows have different positions than on one rank. This is so for rows that are grouped by expert,
- * if ranks have different tokens or experts. */
+/* Returns whether the rows have different positions than on one rank. This is the case for rows that are grouped by
+ * expert, if ranks have different tokens or experts. */
 static bool is_regrouped(const Record *r, const Mesh *m) {
     bool cut = false;
     for (int a = AXIS_ETP; a <= AXIS_EP; a++)
@@ -517,7 +517,7 @@ static bool is_regrouped(const Record *r, const Mesh *m) {
 }
 
 /* Returns whether a record has no elements because it belongs to a sample's first position, such as the output of
- * BERT's pooler or its gradient. Only the first context-parallel rank has this position. */
+ * BERT's pooler or its gradient. Only the first context-parallel rank holds this position. */
 static bool is_of_no_position(const Record *r, const Mesh *m, const Record *whole) {
     return !is_parameter_record(r) && m->coordinate[AXIS_CP] > 0 &&
            spmd_on(r->shape.spmd, AXIS_CP) != SPMD_P &&
@@ -528,7 +528,7 @@ int64_t *record_index(const Record *r, const Mesh *m, const Record *whole) {
     const Tensor *s = &r->shape, *w = &whole->shape;
     const int64_t n = tensor_count(s);
     if (s->ndim != w->ndim || is_regrouped(r, m)) return NULL;
-    /* Each rank has a summand of the gradient of a shared key head. */
+    /* each rank holds only a summand of a shared key head's gradient */
     if (r->kind != RECORD_OUTPUT && shares_heads(r, w, ranks_if(r, m, AXIS_TP))) return NULL;
     int64_t *out = mem_zero((size_t)(n ? n : 1), sizeof *out);
     const int tp = ranks_if(r, m, AXIS_TP), cp = ranks_if(r, m, AXIS_CP);

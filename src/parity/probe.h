@@ -1,12 +1,12 @@
 /* Records the tensors that a rank computes in a step, so that runs in different layouts can be compared:
- * - the output of every op, its gradient, and the gradients that its backward computes for inputs and
+ * - the output of every op, its gradient, and the gradients that its backward pass computes for inputs and
  *   parameters;
  * - parameters before the step, their summed gradients, and parameters after the step.
  *
- * A record's name identifies it in the model, independent of rank and time: the op and its parameter, or the op and
- * the name of its input value. A collective changes only the form of a value, so its record keeps the value's name.
- * The type of a tensor determines its distribution over ranks (tensor/spmd.h). record_index returns which elements of
- * the full tensor a rank has. */
+ * A record's name identifies it in the model, independently of rank and time: the op and its parameter, or the op and
+ * the name of its input value. A collective changes only the form of a value, so its record keeps the value's name. A
+ * tensor's type determines how it is distributed over ranks (tensor/spmd.h). record_index returns which elements of the
+ * full tensor a rank holds. */
 #pragma once
 
 #include "parity/case.h"
@@ -14,9 +14,9 @@
 typedef enum RecordKind {
     RECORD_START,    /* a parameter before the step */
     RECORD_OUTPUT,   /* the output of an op */
-    RECORD_GRADIENT, /* the gradient of an output at the beginning of the op's backward */
+    RECORD_GRADIENT, /* an output's gradient at the start of the op's backward pass */
     RECORD_INPUT,    /* the gradient of input `which`, including earlier contributions */
-    RECORD_WEIGHT,   /* the value that the backward has added to a parameter's gradient */
+    RECORD_WEIGHT,   /* the value that the backward pass has added to a parameter's gradient */
     RECORD_PARTIAL,  /* a summand that an op computed before its collective, without a name */
     RECORD_SUM,      /* a parameter's scaled gradient, summed over microbatches and ranks */
     RECORD_NUMBER,   /* a loss, the gradient norm, the clip coefficient or the learning rate */
@@ -25,23 +25,23 @@ typedef enum RecordKind {
 
 typedef struct Record {
     uint64_t name; /* 0 if the record has no name */
-    /* for the output of a linear layer: the name of the GEMM without bias (used for gradients) */
+    /* for a linear layer's output: the name of the GEMM without bias (used for gradients) */
     uint64_t gemm;
     RecordKind kind;
-    int which, operand;   /* operand: index of the parameter of a RECORD_WEIGHT */
-    int64_t step, sample; /* sample: the first sample of the microbatch, or END_OF_STEP */
-    bool again;           /* whether the value was recomputed in the backward */
+    int which, operand;   /* operand: the parameter's index, for a RECORD_WEIGHT */
+    int64_t step, sample; /* sample: the microbatch's first sample, or END_OF_STEP */
+    bool again;           /* whether the backward pass recomputed the value */
     bool moved;           /* whether a separate collective op communicates the tensor */
-    /* whether the tensor is from a different pipeline stage; the next record is of the op that reads it */
+    /* whether the tensor comes from a different pipeline stage; the next record is for the op that reads it */
     bool received;
-    bool ragged; /* whether rows are tokens that are grouped by expert */
+    bool ragged; /* whether rows are tokens grouped by expert */
     bool tied;   /* whether the parameter has copies on several pipeline ranks */
     const char *op, *place;
     Tensor shape; /* the dims and the type; the data are contiguous doubles */
     /* global indices of an output's columns or a parameter's rows, with -1 for padding; may be NULL */
     int64_t *map;
     int64_t n_map, first_column;
-    int64_t begin, columns; /* for a parameter: offset of the record in this rank's part of the parameter */
+    int64_t begin, columns; /* for a parameter: the record's offset in this rank's part of it */
     const char *inside;     /* the kernel or collective that last wrote the tensor, or "" if it is unknown */
     int64_t from;    /* index of the output from which this value was computed, or -1 if it is unknown */
     int64_t partial; /* index of the op's RECORD_PARTIAL, or -1 if there is none */
@@ -63,29 +63,29 @@ typedef struct Log {
     int64_t n, cap;
     Mesh mesh;
     Device *device; /* device of the run's tensors */
-    bool alike;     /* whether the sequences of encoder and decoder have equal lengths */
+    bool alike;     /* whether encoder and decoder sequences have equal lengths */
     Arena *arena;
     int64_t *table, slots;     /* hash table of names (log_index) */
     int64_t step, first, last; /* the current step; steps `first` to `last` are recorded */
-    int64_t sample;            /* sample of the running op, which is the first sample of its microbatch */
+    int64_t sample;            /* the running op's sample, which is the first in its microbatch */
     Writer writers[WRITERS];
     int64_t n_writers;
-    double *before[OPERANDS]; /* the main gradients before the backward of a node */
-    /* index of the last RECORD_PARTIAL without a reference from an output, or -1 if there is none */
+    double *before[OPERANDS]; /* the main gradients before a node's backward pass */
+    /* index of the last RECORD_PARTIAL to which no output refers, or -1 if there is none */
     int64_t pending;
-    double scale; /* the scale of RECORD_SUM */
+    double scale; /* the scale for RECORD_SUM */
     /* Called synchronously for every record, with the (strided) tensor from which the record was copied. */
     void (*seen)(void *arg, struct Log *, const Record *, Tensor *live);
     void *seen_arg;
 } Log;
 
-/* Creates the logs [ranks] of a run's ranks for steps `first` to `last`. */
+/* Creates logs[ranks] for a run's ranks, for steps `first` to `last`. */
 Log *logs_new(int ranks, int64_t first, int64_t last);
 void logs_free(Log *, int ranks);
 /* Returns the watch to pass to case_run. */
 CaseWatch logs_watch(Log *);
-/* record_view returns a view of the memory from a live tensor's first element to its last. record_place returns the
- * offset in this view of element k of the tensor's record. */
+/* record_view returns a view of the memory from a live tensor's first element to its last. record_place returns where
+ * element k of the tensor's record is in this view. */
 DeviceView record_view(const Log *, const Tensor *live, unsigned mode);
 int64_t record_place(const Tensor *live, int64_t k);
 /* Builds the index for log_find. Call this function after the run. */

@@ -25,7 +25,7 @@ static const char *text_of(const Reference *r, const char *key) {
     return NULL;
 }
 
-/* Reads the inputs. Inputs that the file lacks have the values of a batch without padding. */
+/* Reads the inputs. Inputs that the file lacks get the values for a batch without padding. */
 static Err read_fields(Reference *r, const char *path, const Tensor *tokens) {
     const Tensor *encoder = safetensors_find(r->file, "encoder_tokens");
     const int64_t samples = tokens->dim[0];
@@ -184,8 +184,8 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
     return ERR_OK;
 }
 
-/* Returns the model's options with the length of the samples, because transformers chooses the factors of LongRoPE by
- * this length. */
+/* Returns the model's options, but with the samples' length, because transformers chooses the LongRoPE factors by this
+ * length. */
 static Config of_samples(const Config *options, const Reference *r, Arena *arena) {
     Config c = *options;
     c.max_position_embeddings = options->derived.max_position_embeddings;
@@ -194,8 +194,7 @@ static Config of_samples(const Config *options, const Reference *r, Arena *arena
     return c;
 }
 
-/* Returns the model in fp64, with weights rounded to the reference's type. Counts the weights that rounding
- * changes. */
+/* Returns the model in fp64, with weights rounded to the reference's type. Counts how many weights rounding changes. */
 static Model *widened(const Registry *from, const Config *c, const Reference *r, int64_t *rounded) {
     Model *wide = model_new(c, NULL);
     model_allocate(wide, device_cpu((int)c->cpu_threads), F64, longest(r), false);

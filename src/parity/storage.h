@@ -1,13 +1,13 @@
-/* Predicts the effect of low-precision storage on a run. An fp64 run rounds to the storage type wherever a run in the
- * lane stores a value. The distance between this run and an fp64 run without rounding is the error that the lane may
- * have. This distance does not depend on the arithmetic of the lane's kernels.
+/* Predicts how low-precision storage affects a run. An fp64 run rounds to the storage type wherever a run in the lane
+ * stores a value. The distance between this run and an fp64 run without rounding is the error that the lane is allowed.
+ * This distance does not depend on the arithmetic of the lane's kernels.
  *
- * A one-rank run in the lane records which values are stored in 16 bits, as the types of all outputs of ops, in
- * order. The fp64 run executes the same ops in the same order. The log also counts stored values that are narrower
- * than F32 but should not be. Weights are rounded for forward and backward passes, but master weights are not. The
- * optimizer's moments are rounded after each update if the options require it. FP8 operands are quantised in fp64 by
- * the ops of the lane. The exact lane rounds to a grid. For this lane, the prediction adds uniform noise of the same
- * size instead, so that it shares no rounding with the run under test. */
+ * A one-rank run in the lane records which values are stored in 16 bits, as the types of all op outputs, in order. The
+ * fp64 run executes the same ops in the same order. The log also counts stored values that are narrower than F32 but
+ * should not be. Weights are rounded for forward and backward passes, but master weights are not. The optimizer's
+ * moments are rounded after each update if the options require it. The lane's ops quantise FP8 operands in fp64. For
+ * the exact lane, which rounds to a grid, the prediction adds uniform noise of the same size instead, so that it shares
+ * no rounding with the run under test. */
 #pragma once
 
 #include "parity/case.h"
@@ -20,24 +20,24 @@ typedef struct StorageCall {
 typedef struct StorageLog {
     StorageCall *calls;
     int64_t n, capacity;
-    int64_t narrow;        /* number of stored values that should be F32 or wider */
+    int64_t narrow;        /* number of stored values that are narrower than F32 but should not be */
     char first_narrow[64]; /* op and operand of the first such value */
 } StorageLog;
 
 void storage_log_free(StorageLog *);
 
-/* The state of the one-rank run that records types, and of the fp64 run that rounds to these types. */
+/* The state for the one-rank run that records types, and for the fp64 run that rounds to these types. */
 typedef struct Storage {
     StorageLog *log;
-    const Config *lane; /* the options of the run in low precision */
-    int draw;           /* number of the draw of the exact lane's noise */
+    const Config *lane; /* the low-precision run's options */
+    int draw;           /* which draw of the exact lane's noise to use */
     int64_t at, drawn;
     double *kept; /* a copy of the master weights while rounded values replace them */
 } Storage;
 
 void storage_record(void *storage, const OpDef *, const Call *); /* a TapeTrace */
 void storage_round(void *storage, const OpDef *, const Call *);  /* a TapeTrace */
-/* The other CaseWatch callbacks of the fp64 run. */
+/* The fp64 run's other CaseWatch callbacks. */
 void storage_begin(Storage *, Trainer *);
 void storage_step(Storage *, Trainer *);
 void storage_gradients(Storage *, Trainer *);

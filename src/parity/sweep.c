@@ -21,8 +21,8 @@ static void begin_args(Args *args, Arena *arena, Config *c, const SweepOptions *
     args_line(args, o->n_words, o->words);
 }
 
-/* Checks the options of all cells. They must satisfy the rules on one rank in at least one lane, because an option
- * may apply to only one lane. */
+/* Checks the options for all cells. They must satisfy the rules on one rank in at least one lane, because an option may
+ * apply to only one lane. */
 static Err check_case(const SweepOptions *o, Sweep *s, SweepCase *of, Config *c) {
     Err first = ERR_OK;
     for (int lane = -1; lane < LANES; lane++) {
@@ -71,8 +71,8 @@ static void check_words(const SweepOptions *o, const Config *c, Args *args) {
     config_check_ranges(c, args);
 }
 
-/* Reads the options of a cell. A cell whose layout breaks a rule is skipped. Other mistakes are errors, as in a
- * single run. */
+/* Reads a cell's options. A cell whose layout breaks a rule is skipped. Other mistakes are errors, as in a single
+ * run. */
 static Err read_options(const SweepOptions *o, Sweep *s, Cell *cell, int n, char **words) {
     Args args;
     begin_args(&args, s->arena, &cell->config, o, cell->of);
@@ -136,8 +136,8 @@ static const Cell *find_same(const Sweep *s, const Cell *cell) {
     return NULL;
 }
 
-/* Sets the name of each cell, which is its layout. If several cells of a lane have the same layout, the name also
- * contains the cell's words. */
+/* Sets each cell's name, which is its layout. If several cells in a lane have the same layout, the name also contains
+ * the cell's words. */
 static void name_cells(Sweep *s) {
     for (int64_t i = 0; i < s->n_cells; i++) {
         Cell *c = &s->cells[i];
@@ -178,7 +178,7 @@ static Err add_cell(const SweepOptions *o, Sweep *s, SweepCase *of, int64_t line
     return ERR_OK;
 }
 
-/* Returns whether a folder with this name is next to the folder of a given case. */
+/* Returns whether a folder with this name is next to a given case's folder. */
 static bool is_beside(const Sweep *s, const char *name) {
     bool found = false;
     for (int64_t i = 0; i < s->n_cases && !found && !strchr(name, '/'); i++) {
@@ -293,8 +293,8 @@ static void run_alone(void *arg) {
     must(case_run_alone(a->of, a->lane, a->noise, NULL, a->trace));
 }
 
-/* Localises the fault of a cell. A fault of a layout does not depend on the precision, so it is localised in a lane
- * with little rounding. */
+/* Localises a cell's fault. A fault in a layout does not depend on the precision, so it is localised in a lane with
+ * little rounding. */
 static void localise_cell(Cell *cell) {
     const Case *of = &cell->of->run;
     const bool exact = cell->lane == LANE_EXACT;
@@ -336,7 +336,7 @@ static void *shared_zero(size_t bytes) {
     return p;
 }
 
-/* Judges the one-rank run in the exact lane against the oracle. All cells of the lane share the result. */
+/* Judges the one-rank run in the exact lane against the oracle. All cells in the lane share the result. */
 static void run_exact(void *arg) {
     const SweepCase *of = arg;
     Config c = of->run.config;
@@ -355,7 +355,7 @@ static void run_shared(void *arg) {
     must(precision_share(&a->of->run, a->lane, &a->of->shared.precision[a->lane]));
 }
 
-/* Adds the fp64 runs that the cells of a low precision share. */
+/* Adds the fp64 runs that all cells in a low precision share. */
 static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
     PrecisionShared *shared = &of->shared.precision[lane];
     if (of->precision[lane] || !precision_shares(&of->run)) return;
@@ -366,10 +366,10 @@ static void provide_shared(Sweep *s, SweepCase *of, Lane lane) {
     of->precision[lane] = add_job(s, run_shared, arg);
 }
 
-/* Returns the lane that determines the bounds against the oracle, which is fp64 for a low precision. */
+/* Returns the lane that determines the bounds against the oracle; for a low precision, this is fp64. */
 static Lane lane_of_bounds(const Cell *c) { return precision_is_low(&c->config) ? LANE_FP64 : c->lane; }
 
-/* Adds the one-rank runs that a cell needs, unless an earlier cell has added them. */
+/* Adds the one-rank runs that a cell needs, unless an earlier cell has already added them. */
 static void provide(Sweep *s, const Cell *cell) {
     SweepCase *of = cell->of;
     const Lane lanes[] = {LANE_FP64, cell->lane}, bounds = lane_of_bounds(cell);
@@ -453,7 +453,7 @@ Verdict cell_verdict(const Cell *c) {
     return c->job->end == JOB_DONE && c->result->pass ? VERDICT_PASS : VERDICT_FAIL;
 }
 
-/* Appends the line of the output that reports the fault or, if there is none, the last line. */
+/* Appends the output line that reports the fault or, if there is none, the last line. */
 static void put_fault(const char *output, Str *out) {
     const char *at = strstr(output, "FAULT");
     if (!at) {

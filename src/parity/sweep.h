@@ -1,13 +1,12 @@
-/* Runs golden cases in the lanes and layouts of a list, and judges each cell (cell.h). A list is a text file with one
- * cell per line, `[case] lane options...`. The name of a case is the last component of its folder. A cell without a
- * case applies to all cases. A line about a case that was not given is ignored if a folder with the case's name is
- * next to a given case. Otherwise, the line is a user error. A repeated cell is also a user error. # begins a
- * comment. Each one-rank reference run is made once per case and lane. Each run uses a separate process (jobs.h),
- * unless `here` is set.
+/* Runs golden cases in the lanes and layouts given by a list, and judges each cell (cell.h). A list is a text file with
+ * one cell per line, `[case] lane options...`. A case's name is the last component of its folder's path. A cell without
+ * a case applies to all cases. A line for a case that was not given is ignored if a folder with the case's name is next
+ * to a given case. Otherwise, the line is a user error. A repeated cell is also a user error. # begins a comment. Each
+ * one-rank reference runs only once per case and lane. Each run uses a separate process (jobs.h), unless `here` is set.
  *
  * A cell whose layout breaks a rule is skipped, with the rule's error message. A skipped cell does not count as
  * passed. Any other mistake in a cell's options is a user error, such as an unknown option, a number out of range, a
- * second precision, or an option of the command. */
+ * second precision, or one of the command's options. */
 #pragma once
 
 #include "base/jobs.h"
@@ -22,20 +21,20 @@ typedef struct SweepCase {
     const char *dir;
     Golden *golden;
     Case run;
-    Shared shared; /* the runs that the cells of the case share */
+    Shared shared; /* the runs that the case's cells share */
     Job *alone[LANES], *noisy[LANES][PARITY_DRAWS], *exact, *precision[LANES];
 } SweepCase;
 
 typedef struct Cell {
     SweepCase *of;
     int64_t line;
-    const char *words;  /* the words of the cell in the list, without the case */
-    const char *values; /* values of all options, including those of the case and of the sweep */
+    const char *words;  /* the cell's words in the list, without the case */
+    const char *values; /* values of all options, including options from the case and the sweep */
     const char *layout; /* the layout as cell_layout prints it; for a skipped cell, its words */
-    const char *name;   /* the layout, followed by the words if several cells of the lane have this layout */
+    const char *name;   /* the layout, followed by the words if several cells in the lane have this layout */
     Lane lane;
     Config config;
-    const char *skipped; /* error messages of rules, one per line; NULL if the cell is not skipped */
+    const char *skipped; /* error messages from rules, one per line; NULL if the cell is not skipped */
     Trace *trace;
     CellResult *result; /* owned by the sweep */
     Job *job;
@@ -50,26 +49,26 @@ typedef struct Sweep {
     Cell *cells;
     CellResult *results; /* [n_cells], shared with the jobs; NULL before the run */
     int64_t n_cells, n_jobs;
-    int64_t left_out; /* number of lines about cases that are not given */
+    int64_t left_out; /* number of lines for cases that were not given */
     Job *jobs;
     double seconds;
     Arena *arena;
 } Sweep;
 
 struct SweepOptions {
-    const char *const *dirs; /* the folders of the cases */
+    const char *const *dirs; /* the case folders */
     int64_t n_dirs;
     const char *list; /* path of the list */
     char **words;     /* options for all cells, applied after run.conf and before the cell's options */
     int n_words;
-    ArgTable own;      /* the options of the caller, which are allowed among the words */
+    ArgTable own;      /* the caller's options, which are allowed among the words */
     int at_once;       /* number of concurrent jobs; 0 means one per core, or one job on a GPU */
     double deadline_s; /* the time limit per cell in seconds */
-    /* Whether cells run in this process. A crash then ends this process, and at_once and deadline_s are ignored. */
+    /* Whether cells run in this process. If so, a crash ends this process, and at_once and deadline_s are ignored. */
     bool here;
 };
 
-/* Reads the cases and the list. The options must outlive the sweep. Call sweep_free afterwards, even after an
+/* Reads the cases and the list. The options must outlive the sweep. The caller must call sweep_free, even after an
  * error. */
 Err sweep_open(const SweepOptions *, Sweep *);
 /* Returns a user error if the cells need a device that the program or the machine lacks. */
@@ -86,7 +85,7 @@ typedef struct SweepCounts {
 } SweepCounts;
 SweepCounts sweep_counts(const Sweep *);
 
-/* Formats the number of cells with each verdict as one line, without a newline. */
+/* Formats how many cells have each verdict as one line, without a newline. */
 void sweep_summary(const Sweep *, Str *out);
 /* Functions that write reports: a table, JSON, JUnit XML, and a self-contained HTML page. */
 void sweep_print(const Sweep *, Str *out);
@@ -100,16 +99,15 @@ typedef struct SweepFact {
     const char *name;
     char value[1000];
 } SweepFact;
-/* Writes the range of the threads per rank of all cells that are not skipped, such as "1" or "1 to 8". */
+/* Writes the range of threads per rank over all cells that are not skipped, such as "1" or "1 to 8". */
 void sweep_threads(const Sweep *, const Provenance *, char *out, size_t n);
 void sweep_facts(const Sweep *, SweepFact out[SWEEP_FACTS]);
 
 /* Appends the shell command that runs only this cell, with the cell's verdict. */
 void sweep_command(const Sweep *, const Cell *, Str *out);
-/* Returns the worst row of a cell, or NULL if the cell did not run. */
+/* Returns a cell's worst row, or NULL if the cell did not run. */
 const Row *sweep_worst(const Cell *);
 /* Formats a cell's ratio of error to bound: "0.67" or, in the exact lane, "equal" or "differs". */
 void sweep_fraction(const Cell *, double ratio, Str *out);
-/* Appends the line "localised: ..." or "not localised: ..." of a failed cell, or nothing if there is no
- * finding. */
+/* Appends the line "localised: ..." or "not localised: ..." for a failed cell, or nothing if there is no finding. */
 void sweep_finding(const Finding *, const char *indent, Str *out);

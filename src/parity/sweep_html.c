@@ -1,5 +1,5 @@
-/* Prints a sweep as one static page. The page has a description of the run, an explanation, the failures, a grid of
- * layouts and precisions, the error of each layer, and the loss curves. Every error is a fraction of its bound, so
+/* Prints a sweep as one static page. The page contains a description of the run, an explanation, the failures, a grid
+ * of layouts and precisions, the error in each layer, and the loss curves. Every error is a fraction of its bound, so
  * that precisions can be compared. The page uses only SVG and CSS. */
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static void put_code(const char *text, Str *out) {
     str_puts(out, "</code></td>");
 }
 
-/* Appends a color, which is green to yellow up to the bound, and red above the bound. */
+/* Appends a color: green to yellow up to the bound, and red above it. */
 static void put_color(double ratio, Str *out) {
     if (!(ratio <= 1))
         str_puts(out, "#f4a6a0");
@@ -136,7 +136,7 @@ static void skipped(const Sweep *s, Str *out) {
 
 static bool is_in_grid(const Cell *c) { return cell_verdict(c) != VERDICT_SKIPPED; }
 
-/* Returns whether the cell is the first cell of its layout. */
+/* Returns whether the cell is the first with its layout. */
 static bool is_first(const Sweep *s, int64_t i) {
     for (int64_t k = 0; k < i; k++)
         if (s->cells[k].of == s->cells[i].of && is_in_grid(&s->cells[k]) &&
@@ -159,7 +159,7 @@ static double badness(const Cell *c) {
     return isnan(ratio) || (ratio <= 1 && cell_verdict(c) == VERDICT_FAIL) ? INFINITY : ratio;
 }
 
-/* Returns the worst cell of a layout and lane. Cells of one layout and lane may differ in other options. */
+/* Returns the worst cell for a layout and lane. Cells with the same layout and lane may differ in other options. */
 static const Cell *worst_like(const Sweep *s, const Cell *like, Lane lane) {
     const Cell *worst = NULL;
     for (const Cell *c = s->cells; c < s->cells + s->n_cells; c++)
@@ -242,7 +242,7 @@ static void layers(const Sweep *s, Str *out) {
 
 enum { WIDTH = 680, HEIGHT = 260, LEFT = 60, RIGHT = 10, TOP = 10, BOTTOM = 40 };
 
-/* The axes of a figure, which shows steps 1 to n and losses from low to high. */
+/* A figure's axes: steps 1 to n, and losses from low to high. */
 typedef struct Axes {
     int64_t n;
     double low, high;
@@ -256,7 +256,7 @@ static double y_of(const Axes *a, double loss) {
     return HEIGHT - BOTTOM - (loss - a->low) / (a->high - a->low) * (HEIGHT - TOP - BOTTOM);
 }
 
-/* Returns the distance of ticks, which is 1, 2 or 5 times a power of ten. The range then has about `wanted` ticks. */
+/* Returns the distance between ticks: 1, 2 or 5 times a power of ten, so that the range has about `wanted` ticks. */
 static double tick(double range, double wanted) {
     const double rough = range / wanted, power = pow(10, floor(log10(rough))), times = rough / power;
     return power * (times > 5 ? 10 : times > 2 ? 5 : times > 1 ? 2 : 1);
@@ -297,8 +297,8 @@ static void widen(Axes *a, const GoldenStep *steps) {
             a->low = fmin(a->low, steps[i].loss), a->high = fmax(a->high, steps[i].loss);
 }
 
-/* Draws the loss curves. The oracle's curve is a thick line, and the curve of each cell is drawn over it, so equal
- * curves coincide. */
+/* Draws the loss curves. The oracle's curve is a thick line, and each cell's curve is drawn over it, so equal curves
+ * coincide. */
 static void losses(const Sweep *s, const SweepCase *of, Str *out) {
     const Golden *g = of->golden;
     Axes a = {g->n_steps, INFINITY, -INFINITY};

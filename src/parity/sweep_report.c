@@ -53,7 +53,7 @@ static void put_sweep(const SweepOptions *o, char *out, size_t n) {
     str_free(&text);
 }
 
-/* Returns the number of words of this option if it is an option of the sweep, or 0 if it is not. */
+/* Returns how many words this option takes if it is one of the sweep's options, or 0 if it is not. */
 static int count_own(const SweepOptions *o, int at) {
     const char *word = o->words[at];
     const size_t n = strcspn(word, "=");
@@ -74,8 +74,8 @@ static void put_options(const Sweep *s, Str *out) {
     }
 }
 
-/* Returns whether only a sweep reproduces the verdict. A single run is compared only with the oracle, and a cell also
- * with the one-rank run. */
+/* Returns whether only a sweep reproduces the verdict. A single run is compared only with the oracle, whereas a cell is
+ * also compared with the one-rank run. */
 static bool needs_sweep(const Cell *c) {
     return c->lane == LANE_EXACT ||
            (sweep_worst(c) && !c->result->pass && report_passes(&c->result->oracle.rows));

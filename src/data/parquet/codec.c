@@ -7,7 +7,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-/* The numbers of CompressionCodec in parquet.thrift. */
+/* The values of CompressionCodec in parquet.thrift. */
 enum { SNAPPY = 1, GZIP, LZO, BROTLI, LZ4, ZSTD, LZ4_RAW };
 
 bool parquet_codec_can(int64_t codec) {

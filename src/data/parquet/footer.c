@@ -8,13 +8,13 @@
 #include "data/parquet/thrift.h"
 
 enum { MAGIC = 4, TAIL = 8, SHOWN = 12 };
-enum { BYTE_ARRAY = 6 }; /* a Type of parquet.thrift */
+enum { BYTE_ARRAY = 6 }; /* a Type in parquet.thrift */
 enum { REQUIRED, OPTIONAL, REPEATED };
 
 typedef struct Wanted {
     const char *name;
-    int64_t leaf;        /* index among the columns of a row group, or -1 if the column was not found */
-    const char *problem; /* the reason why the column cannot be read, or NULL if it can */
+    int64_t leaf;        /* index among a row group's columns, or -1 if the column was not found */
+    const char *problem; /* why the column cannot be read, or NULL if it can */
 } Wanted;
 
 typedef struct Reader {
@@ -77,7 +77,7 @@ static void read_column(Reader *r, const Element *e, int64_t leaf) {
 
 static void read_schema(Reader *r, Bytes *b, ThriftField f) {
     const int64_t n = (int64_t)thrift_structs(b, f);
-    int64_t inside = 0, leaf = 0; /* inside: number of unread elements of a nested column */
+    int64_t inside = 0, leaf = 0; /* inside: number of unread elements in a nested column */
     for (int64_t i = 0; i < n && !b->bad; i++) {
         const Element e = read_element(b);
         if (e.children < 0 || e.children > n - inside) bytes_fail(b);
@@ -130,7 +130,7 @@ static ParquetChunk read_chunk(Reader *r, Bytes *b, Wanted *w) {
         if (f.id == 8 || f.id == 9) r->encrypted = true;
         thrift_skip(b, f);
     }
-    /* Some writers set 0 for a dictionary that does not exist. */
+    /* Some writers set the offset to 0 if there is no dictionary. */
     const int64_t begin = m.dictionary > 0 && m.dictionary < m.data ? m.dictionary : m.data;
     if (m.size < 0 || begin < MAGIC || begin > r->file_size || m.size > r->file_size - begin)
         return (ParquetChunk){.begin = -1, .rows = m.values};

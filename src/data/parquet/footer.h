@@ -1,5 +1,4 @@
-/* The footer of a Parquet file: the locations of the pages of the requested columns (parquet.thrift,
- * FileMetaData). */
+/* A Parquet file's footer: where the requested columns' pages are (parquet.thrift, FileMetaData). */
 #pragma once
 
 #include "base/file.h"
@@ -14,8 +13,8 @@ typedef struct ParquetChunk {
 
 typedef struct ParquetFooter {
     int64_t groups;
-    ParquetChunk *chunks; /* owned: [groups][columns]; all chunks of a group have the same number of rows */
-    bool *optional;       /* owned: [columns], whether a row may lack the value */
+    ParquetChunk *chunks; /* owned: [groups][columns]; all chunks in a group have the same number of rows */
+    bool *optional;       /* owned: [columns], whether the value can be missing in a row */
 } ParquetFooter;
 
 /* Reads the footer. Returns a user error if the file is damaged or a column cannot be read. The caller must free

@@ -10,7 +10,7 @@
 #include "data/parquet/values.h"
 
 enum { DATA_PAGE = 0, DICTIONARY_PAGE = 2, DATA_PAGE_V2 = 3 }; /* PageType */
-enum { RLE = 3 };                                              /* the Encoding of levels */
+enum { RLE = 3 };                                              /* the encoding of levels */
 enum { MAX_PAGE = 1 << 30, SMALL_PAGE = 64 << 20, MAX_RATIO = 1 << 15 };
 
 typedef struct Buffer {
@@ -23,9 +23,9 @@ typedef struct Column {
     bool optional;
     int64_t codec;
     Bytes pages;          /* the unread pages of the row group */
-    int64_t rows;         /* number of rows of the unread pages */
-    int64_t page_rows;    /* number of unread rows of the current page */
-    Runs levels;          /* definition levels: 0 for a row without value, otherwise 1 */
+    int64_t rows;         /* number of rows in the unread pages */
+    int64_t page_rows;    /* number of unread rows in the current page */
+    Runs levels;          /* definition levels: 0 for a row without a value, otherwise 1 */
     Strings strings;      /* the strings of the current page */
     Buffer page, indexed; /* the decompressed page, and the decompressed dictionary */
 } Column;
@@ -36,7 +36,7 @@ struct Parquet {
     ParquetFooter footer;
     int n;
     Column *columns;     /* [n] */
-    int64_t group, rows; /* index of the next row group; number of unread rows of the current group */
+    int64_t group, rows; /* index of the next row group; number of unread rows in the current group */
     int64_t bytes;
 };
 
@@ -45,7 +45,7 @@ static Err unreadable(const Parquet *p, const Column *c, const char *why) {
                     quote(c->name).s, p->path, why);
 }
 
-/* A page header and the fields of the nested header for its page type. */
+/* A page header, with the fields of the header nested for its page type. */
 typedef struct PageHeader {
     int64_t type, size, stored, crc, values, encoding, level_encoding, level_bytes, repetition_bytes;
     bool has_crc, compressed;
@@ -149,7 +149,7 @@ static const char *open_data(Column *c, const PageHeader *h, Bytes data) {
     return strings_open(&c->strings, data, h->encoding);
 }
 
-/* Reads the next page, of any type. */
+/* Reads the next page, whatever its type. */
 static Err open_page(Parquet *p, Column *c) {
     Bytes data;
     if (c->pages.at == c->pages.end) return unreadable(p, c, "pages are missing");

@@ -1,14 +1,14 @@
-/* Reads columns of strings from a Parquet file row by row (apache/parquet-format: README.md, parquet.thrift,
- * Encodings.md, Compression.md).
+/* Reads string columns from a Parquet file row by row (apache/parquet-format: README.md, parquet.thrift, Encodings.md,
+ * Compression.md).
  *
  * The reader supports top-level columns of type BYTE_ARRAY, required or optional, and data pages of both versions. It
  * supports dictionaries, the encodings of data/parquet/values.h, and the codecs SNAPPY, GZIP, BROTLI, ZSTD and
- * LZ4_RAW. The file may have any other columns. A requested column is a user error if it contains lists, maps or
- * structs, uses LZO or the older LZ4, is encrypted, or has its data in other files.
+ * LZ4_RAW. The file may have any other columns. Requesting a column is a user error if it contains lists, maps or
+ * structs, uses LZO or the older LZ4, is encrypted, or stores its data in other files.
  *
  * The file is mapped. The reader needs memory for the locations of the requested columns in each row group,
- * and for a page and a dictionary of each requested column. A page may have at most 1 GiB and, above 64 MiB,
- * at most 32768 times its compressed size. The file is untrusted; a damaged file is a user error. */
+ * and for a page and a dictionary of each requested column. A page may be at most 1 GiB large and, if it exceeds 64
+ * MiB, at most 32768 times its compressed size. The file is untrusted; a damaged file is a user error. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,11 +24,11 @@ typedef struct ParquetText {
     size_t n;
 } ParquetText;
 
-/* path and columns are borrowed until parquet_close. n >= 1, and the names are unique. A missing column is a
- * user error that lists the columns of strings. */
+/* path and columns are borrowed until parquet_close. n >= 1, and the names are unique. A missing column is a user error
+ * whose message lists the string columns. */
 Err parquet_open(const char *path, const char *const *columns, int n, Parquet **out);
-/* Reads the next row to row[n], in the order of the columns. The row is valid until the next call. At the end of the
- * file, sets *more to false. */
+/* Reads the next row into row[n], in column order. The row is valid until the next call. At the end of the file, sets
+ * *more to false. */
 Err parquet_next(Parquet *, ParquetText *row, bool *more);
-int64_t parquet_bytes(const Parquet *); /* number of bytes of the file read or skipped so far */
+int64_t parquet_bytes(const Parquet *); /* how many bytes of the file have been read or skipped */
 void parquet_close(Parquet *);

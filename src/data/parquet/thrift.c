@@ -75,7 +75,7 @@ void thrift_struct(Bytes *b, ThriftField f) {
 }
 
 /* Reads the head of a list. A list cannot have more elements than the remaining number of bytes, because each element
- * has at least one byte. */
+ * takes at least one byte. */
 static uint64_t list_head(Bytes *b, unsigned *type) {
     const unsigned head = (unsigned)bytes_little(b, 1);
     const uint64_t n = head >> 4 == 15 ? bytes_varint(b) : head >> 4;
@@ -103,7 +103,7 @@ static void skip_map(Bytes *b, int depth) {
     }
 }
 
-/* Skips an element of a list. A boolean element has one byte, unlike a boolean field. */
+/* Skips an element of a list. A boolean element takes one byte, unlike a boolean field. */
 static void skip(Bytes *b, unsigned type, int depth) {
     const unsigned char *p;
     unsigned element;

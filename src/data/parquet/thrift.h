@@ -1,5 +1,5 @@
-/* Reads structs of Apache Thrift's compact protocol from untrusted bytes (thrift-compact-protocol.md of
- * Apache Thrift). A reader is a loop over the fields of a struct:
+/* Reads structs in Apache Thrift's compact protocol from untrusted bytes (thrift-compact-protocol.md of Apache Thrift).
+ * A reader loops over a struct's fields:
  *
  *     for (ThriftField f = {0}; thrift_next(&b, &f);)
  *         if (f.id == 3) rows = thrift_int(&b, f);
@@ -43,16 +43,16 @@ typedef enum ThriftType {
 
 typedef struct ThriftField {
     int16_t id;
-    unsigned type; /* a ThriftType, or an unknown number */
+    unsigned type; /* a ThriftType or an unknown number */
 } ThriftField;
 
 /* Reads the next field of a struct. The field must be {0} before the first call. Returns false at the end of
  * the struct. */
 bool thrift_next(Bytes *, ThriftField *);
-/* Each function reads the value of the field. A field of another type is an error. */
+/* Each function reads the field's value. A field of another type is an error. */
 int64_t thrift_int(Bytes *, ThriftField); /* a boolean is 0 or 1 */
 Bytes thrift_binary(Bytes *, ThriftField);
 void thrift_struct(Bytes *, ThriftField); /* begins to read the fields of the struct */
-/* Returns the number of structs that follow, which is at most the number of remaining bytes. */
+/* Returns how many structs follow, which is at most the number of remaining bytes. */
 uint64_t thrift_structs(Bytes *, ThriftField);
 void thrift_skip(Bytes *, ThriftField);

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-/* The numbers of Encoding in parquet.thrift. */
+/* The values of Encoding in parquet.thrift. */
 enum {
     PLAIN = 0,
     PLAIN_DICTIONARY = 2,
@@ -22,7 +22,7 @@ static uint32_t bits_at(const unsigned char *p, uint64_t bit, unsigned width) {
     return (uint32_t)(value >> shift & ((UINT64_C(1) << width) - 1));
 }
 
-/* Reads the head of a run. A bit-packed run has a multiple of 8 values. The last run may lack bytes that no value
+/* Reads the head of a run. A bit-packed run has a multiple of 8 values. The last run may omit bytes that no value
  * needs. */
 static bool start_run(Runs *r) {
     const uint64_t head = bytes_varint(&r->in), count = head >> 1;
@@ -60,8 +60,7 @@ static bool next_miniblock(Deltas *d) {
     return bytes_take(&d->in, d->size / 8 * d->width, &d->bits);
 }
 
-/* Reads the header and finds the end of the deltas, where `after` begins. An input of zero bytes has no
- * values. */
+/* Reads the header and finds the end of the deltas, where `after` begins. An empty input has no values. */
 static bool deltas_open(Deltas *d, Bytes in, Bytes *after) {
     *d = (Deltas){.in = in}, *after = in;
     if (in.at == in.end) return true;

@@ -1,6 +1,6 @@
 /* MT19937 (Matsumoto and Nishimura, 1998) as in numpy.random.RandomState and torch.Generator("cpu"): both seed the
  * generator with 32 bits by Knuth's recurrence and draw tempered 32-bit words. Megatron-LM shuffles documents and
- * samples with numpy's generator, and the epochs of the cyclic sampler with torch's. The draws of both are reproduced
+ * samples with numpy's generator, and the cyclic sampler's epochs with torch's. The draws of both are reproduced
  * exactly. */
 #pragma once
 
@@ -8,7 +8,7 @@
 
 typedef struct Mt19937 {
     uint32_t state[624];
-    int next; /* number of words of `state` already used */
+    int next; /* how many words of `state` have been used */
 } Mt19937;
 
 void mt19937_seed(Mt19937 *, uint32_t seed);
@@ -17,7 +17,7 @@ uint32_t mt19937_u32(Mt19937 *);
  * 1, draws 64 bits, the high word first. */
 uint64_t mt19937_bounded(Mt19937 *, uint64_t max);
 
-/* Returns RandomState.random(), a multiple of 2^-53 in [0, 1) that is made from two words. */
+/* Returns RandomState.random(), a multiple of 2^-53 in [0, 1), computed from two words. */
 double mt19937_double(Mt19937 *);
 /* Returns RandomState.geometric(p) for 0 < p < 1/3, computed by inversion. */
 int64_t mt19937_geometric(Mt19937 *, double p);

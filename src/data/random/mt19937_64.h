@@ -6,7 +6,7 @@
 
 typedef struct Mt19937x64 {
     uint64_t state[312];
-    int next; /* number of words of `state` already used */
+    int next; /* how many words of `state` have been used */
 } Mt19937x64;
 
 void mt19937_64_seed(Mt19937x64 *, uint64_t seed);

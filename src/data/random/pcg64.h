@@ -12,7 +12,7 @@ typedef struct Pcg64 {
     uint32_t half;
 } Pcg64;
 
-void pcg64_seed(Pcg64 *, uint32_t seed); /* the seeding of PCG64(SeedSequence(seed)) */
+void pcg64_seed(Pcg64 *, uint32_t seed); /* seeds like PCG64(SeedSequence(seed)) */
 uint64_t pcg64_u64(Pcg64 *);
 uint32_t pcg64_u32(Pcg64 *); /* returns the low word of a 64-bit output, then its high word */
 /* Returns Generator.integers(low, high, dtype=int32) for low < high, by Lemire's multiply-shift rejection with 32-bit
