@@ -1,4 +1,4 @@
-/* The parts of a result that all benchmarks share. A file of --json begins with the members of bench_head. */
+/* The parts of a result that all benchmarks share. A --json file begins with the members of bench_head. */
 #pragma once
 
 #include <jansson.h>

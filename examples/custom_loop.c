@@ -1,11 +1,11 @@
-/* An example of a training loop that uses the installed library. The example shows options, the model, batches, the
- * forward and backward passes, the reduction of gradients, the optimizer and a checkpoint. It supports every layout.
- * Ranks are threads (--ranks) or processes (mpirun).
+/* An example training loop that uses the installed library. The example shows options, the model, batches, the forward
+ * and backward passes, the reduction of gradients, the optimizer and a checkpoint. It supports every layout. Ranks are
+ * threads (--ranks) or processes (mpirun).
  *
  *     custom_loop --config tiny.conf --ranks 2 --save checkpoints
  *
  * The program accepts the options of `isotron pretrain` for the model, training and layout. The losses are bitwise
- * equal to those of `isotron pretrain`. --load resumes from a checkpoint. */
+ * equal to the losses of `isotron pretrain`. --load resumes from a checkpoint. */
 #include <stdio.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ static Err open_data(Run *run) {
     return data_open(&data, &run->data);
 }
 
-/* Starts a thread that prefetches the samples of this data-parallel rank. */
+/* Starts a thread that prefetches this data-parallel rank's samples. */
 static Err open_stream(const Run *run, const Trainer *t, Prefetch **stream) {
     const Dataset *dataset = data_split(run->data, SPLIT_TRAIN);
     const SamplerConfig s = {.kind = SAMPLER_SINGLE,
@@ -108,7 +108,7 @@ static Err train_rank(void *arg, Comm *comm) {
     const MemoryPlan plan = memory_plan_new(&run->config, comm, device);
     Trainer *t = trainer_new(&run->config, &plan, comm, device);
     bool loaded;
-    Err e = comm_agree(comm, trainer_load(t, &loaded)); /* loads the checkpoint of --load */
+    Err e = comm_agree(comm, trainer_load(t, &loaded)); /* loads the checkpoint in --load */
     if (!e.code && !loaded) {
         registry_init(t->run.model->registry, t->run.context.seed);
         trainer_publish(t);

@@ -1,4 +1,4 @@
-/* The attributes of the ops: the inputs of their kernels that are not tensors. Each op with attributes has one struct;
+/* The attributes of the ops: their kernels' inputs that are not tensors. Each op with attributes has one struct;
  * kernels/ops.def lists the ops with their operands. A struct contains no pointers, because the tape copies it. */
 #pragma once
 
@@ -37,7 +37,7 @@ typedef struct LinearAttr {
     /* If true, the order in which an element's terms are added does not depend on the number of rows and columns. The
      * gradient of a weight is then one chain of multiply-adds in the order of the rows. */
     bool fixed_order;
-    /* linear: if true, no op has written the weight since the last copy to the device, so a GPU can read the weight while
+    /* linear: if true, no op has written the weight since the last copy to the device, so a GPU can read it while
      * earlier ops run */
     bool steady;
     Activation activation; /* the activation that computes `act` from y, or x from `pre`; it has no gate */
@@ -57,15 +57,15 @@ typedef struct Fp8ScaleAttr {
 
 typedef struct QuantizeAttr {
     Fp8Type type;
-    /* The size of a block, if each block has a scale (a power of two). Rows are counted as in tensor_rows. */
+    /* The block size, if each block has a scale (a power of two). Rows are counted as in tensor_rows. */
     int64_t rows, columns;
 } QuantizeAttr;
 
 typedef struct Fp8CastAttr {
-    Fp8Blocks blocks; /* with FP8_WHOLE, the scale is that of the state */
+    Fp8Blocks blocks; /* with FP8_WHOLE, the state contains the scale */
 } Fp8CastAttr;
 
-/* Elements [first, first + n) of a weight [rows, columns] in row-major order. n is the number of elements of the
+/* Elements [first, first + n) of a weight [rows, columns] in row-major order. n is the number of elements in the
  * operand. */
 typedef struct Fp8PartAttr {
     int64_t rows, columns, first;
@@ -89,7 +89,7 @@ typedef struct NormAttr {
 } NormAttr;
 
 typedef struct RopeAttr {
-    int32_t dim;      /* number of leading elements of each head that are rotated; even */
+    int32_t dim;      /* number of leading elements that are rotated in each head; even */
     bool interleaved; /* if true, the pairs are (2i, 2i+1); otherwise (i, i + dim/2) */
     bool inverse;     /* if true, rotates back, as the backward pass does */
 } RopeAttr;
@@ -102,7 +102,7 @@ typedef struct DropoutAttr {
     uint64_t seed, site;
     int64_t first_sample; /* index of the microbatch's first sample among all samples of the run */
     int64_t seq_total;    /* length of the full sequence */
-    SequenceSlice slice;  /* the part of the sequence that this tensor's rows are */
+    SequenceSlice slice;  /* the part of the sequence that this tensor's rows contain */
 } DropoutAttr;
 
 typedef enum RouterScore {
@@ -126,7 +126,7 @@ typedef struct RouteAttr {
     /* Experts form `groups` groups, and only experts of the best group_topk groups can be chosen. A group's score is
      * the sum of its group_scores best scores. If groups <= 1, all experts can be chosen. */
     int64_t groups, group_topk, group_scores;
-    double scaling; /* factor of the probabilities */
+    double scaling; /* factor by which probabilities are multiplied */
     /* ROUTER_SPARSEMIXER: a logit x is near the choice's logit c if c - x <= band max(|x|, c) */
     double band;
     RouterOrder order;
@@ -144,7 +144,7 @@ typedef struct RandomLogitsAttr {
     DropoutAttr index; /* the values that a random number depends on; `rate` is not used */
 } RandomLogitsAttr;
 
-/* Returns the index of the random number for the first expert of a row of the logits [s, samples, experts]. */
+/* Returns the index of the random number for the first expert in a row of the logits [s, samples, experts]. */
 HOST_DEVICE static inline int64_t random_logits_first(const RandomLogitsAttr *a, int64_t row, int64_t samples,
                                                       int64_t experts) {
     const int64_t sample = a->index.first_sample + row % samples;
@@ -177,7 +177,7 @@ typedef struct ArrivalAttr {
 } ArrivalAttr;
 
 typedef struct PermuteAttr {
-    int64_t copies; /* number of copies of each row of x: one for each expert of a token */
+    int64_t copies; /* number of copies per row of x: one for each of the token's experts */
 } PermuteAttr;
 
 typedef struct ScaleAttr {
@@ -203,13 +203,13 @@ typedef struct ExpertBiasAttr {
     double rate;
 } ExpertBiasAttr;
 
-/* Maximum width of a head in the fused kernels of a GPU. */
+/* Maximum head width in a GPU's fused kernels. */
 enum { ATTENTION_WIDEST = 256 };
 enum { WINDOW_OFF = -1 };
 enum { PAGE_ROWS = 64 };   /* a tile of keys never crosses the end of a page */
 enum { PAGED_TILE = 128 }; /* maximum number of tokens in a tile of paged_attention */
 typedef struct AttentionAttr {
-    double scale;             /* factor of q.k before the softmax */
+    double scale;             /* factor by which q.k is multiplied before the softmax */
     double softcap;           /* if not 0, a scaled score x then becomes softcap tanh(x / softcap) */
     SequenceSlice query, key; /* the positions of the rows of q, and of the rows of k and v */
     /* The query at position p attends to keys in [p - left, p + right]. WINDOW_OFF means no limit on that side.
@@ -220,11 +220,11 @@ typedef struct AttentionAttr {
     int64_t chunk_size;
     int64_t first_head, heads; /* index of q's head 0 among all heads of the model, for dropout */
     int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */
-    /* The bias of a score is that of its bucket (kernels/relative_buckets.h), and is added after the scale. */
+    /* A score has the bias of its bucket (kernels/relative_buckets.h), which is added after scaling. */
     int64_t bias_max_distance;
     bool bias_bidirectional; /* if false, all later keys share bucket 0 */
-    double alibi;            /* if not 0, alibi_bias is added to scores after the scale */
-    int64_t page;            /* paged_attention: number of rows of a page, a multiple of PAGE_ROWS */
+    double alibi;            /* if not 0, alibi_bias is added to scores after scaling */
+    int64_t page;            /* paged_attention: number of rows per page, a multiple of PAGE_ROWS */
     /* The dropout index of a probability is ((sample*heads + head)*S + query)*S + key. S, which is seq_total, is at
      * least the length of both sequences. */
     DropoutAttr dropout;
@@ -261,7 +261,7 @@ typedef struct LossAttr {
     int64_t first; /* index of the tensor's column 0 in the full vocabulary */
 } LossAttr;
 
-/* A part of a flat buffer that an op processes: a row of an I64 tensor. */
+/* A part of a flat buffer that an op processes. It is stored as a row of an I64 tensor. */
 typedef struct FlatPiece {
     int64_t begin, count; /* first element and number of elements, at most PIECE_MOST */
     int64_t group;        /* index in StepNumbers.group */
@@ -271,8 +271,8 @@ typedef struct StepGroup {
     double lr, weight_decay;
 } StepGroup;
 
-/* The numbers that differ between steps, as a row of an F64 tensor that a CUDA graph reads when it runs. Such a row
- * replaces the numbers in the attributes. */
+/* The numbers that differ between steps, stored as a row of an F64 tensor that a CUDA graph reads when it runs. Such a
+ * row replaces the numbers in the attributes. */
 typedef struct StepNumbers {
     StepGroup group[STEP_GROUPS];
     double unbias1, unbias2; /* AdamW: 1 / (1 - beta^step) */
@@ -294,7 +294,8 @@ typedef struct AdamAttr {
     StepGroup group[STEP_GROUPS];
     double beta1, beta2, eps;
     double correction1, correction2; /* 1 - beta^step */
-    double grad_scale; /* factor of the gradient, applied first: combines unscaling, averaging and clipping */
+    /* the gradient is first multiplied by this factor, which combines unscaling, averaging and clipping */
+    double grad_scale;
 } AdamAttr;
 
 typedef struct SgdAttr { /* also the attributes of Muon's ops */
@@ -308,17 +309,17 @@ typedef struct LionAttr {
     double beta1, beta2, grad_scale;
 } LionAttr;
 
-/* The rows of a weight whose products are scores. Every `rows` rows belong to one group of `heads` heads. In each
- * group, rows [begin, end) are multiplied by a factor. */
+/* Describes which rows of a weight affect attention scores. Every `rows` rows belong to one group of `heads` heads. In
+ * each group, rows [begin, end) are multiplied by a factor. */
 typedef struct QkClipAttr {
-    /* index of the operand's first element in the full weight, and number of columns of the weight */
+    /* index of the operand's first element in the full weight, and the weight's number of columns */
     int64_t first, columns;
     int64_t rows, begin, end, heads;
     double threshold, exponent;
 } QkClipAttr;
 
-/* Returns the factor of an element of the operand. `max` contains the largest score of each head, or 0 if that is
- * negative. */
+/* Returns the factor by which an element of the operand is multiplied. `max` contains each head's largest score, or 0
+ * if it is negative. */
 HOST_DEVICE static inline double qk_clip_factor(const QkClipAttr *a, const double *max, int64_t element) {
     const int64_t row = (a->first + element) / a->columns, group = row / a->rows, at = row % a->rows;
     double most = 0;
@@ -329,7 +330,7 @@ HOST_DEVICE static inline double qk_clip_factor(const QkClipAttr *a, const doubl
 
 enum { SUM_BLOCK = 64 }; /* shards of parameters begin at multiples of SUM_BLOCK */
 typedef struct SumAttr {
-    int64_t block; /* number of elements whose sum of squares is computed in double: SUM_BLOCK, or 1 */
+    int64_t block; /* number of elements per sum of squares in double: SUM_BLOCK, or 1 */
 } SumAttr;
 
 typedef struct SnapAttr {
@@ -341,7 +342,7 @@ typedef struct FillAttr {
 } FillAttr;
 
 typedef struct ChooseAttr {
-    int64_t n; /* number of leading elements of a row from which to choose */
+    int64_t n; /* number of leading elements in a row from which to choose */
 } ChooseAttr;
 
 typedef struct SoftcapAttr {

@@ -10,7 +10,7 @@ typedef enum CaseContent {
     CONTENT_WHOLE,     /* integers in [low, low + range) */
     CONTENT_POSITIONS, /* 0, 1, ... along the last dimension */
     CONTENT_CHOICES,   /* i % range: experts, assigned round-robin to the copies of tokens */
-    CONTENT_ROWS,      /* the row of each of these copies if rows are grouped by expert */
+    CONTENT_ROWS,      /* each copy's row, if rows are grouped by expert */
     CONTENT_COPIES,    /* the inverse of CONTENT_ROWS: the copy that each row holds */
     /* along the last dimension: the first rows of equal shares of `range` rows, then `range` */
     CONTENT_OFFSETS,
@@ -46,7 +46,7 @@ typedef enum CaseSize { CASE_TEST, CASE_CPU, CASE_GPU, CASE_SIZES } CaseSize;
 
 int kernel_case_count(void);
 const KernelCase *kernel_case(CaseSize, int number);
-/* Returns the type of an operand if activations have the type `storage`. */
+/* Returns an operand's type if activations have the type `storage`. */
 DType case_dtype(const CaseOperand *, DType storage);
 /* Returns the operand as a tensor without memory, with its strides and flags. */
 Tensor case_tensor(const CaseOperand *, DType storage);

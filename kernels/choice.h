@@ -1,15 +1,17 @@
-/* The choice of a token from a row of logits. The CPU and the GPU make the same choice from equal logits. The weight of a
- * token is its probability divided by the probability of the likeliest token. Weights are rounded to integers, so sums
- * do not depend on their order. docs/reference/numerics.md bounds the rounding. */
+/* Chooses a token from a row of logits. The CPU and the GPU make the same choice from equal logits. A token's weight is
+ * its probability divided by the likeliest token's probability. Weights are rounded to integers, so sums do not depend
+ * on their order. docs/reference/numerics.md bounds the rounding error. */
 #pragma once
 
 #include <stdint.h>
 
 #include "base/host_device.h"
 
-/* How to choose from a row; a row of an operand of integers. If all is zero, the choice is the likeliest token. */
+/* How to choose from a row of logits; stored as a row of an integer operand. If all members are zero, the choice is the
+ * likeliest token. */
 typedef struct ChoiceRow {
-    double rate;  /* 1 / temperature; 0: choose the likeliest token, the lowest id of equal ones */
+    /* 1 / temperature; 0: choose the likeliest token; among equally likely ones, the lowest id */
+    double rate;
     double least; /* keep tokens for which rate * (logit - largest logit) is at least this; -INFINITY: all */
     double top_p; /* 0: off */
     double uniform;       /* in (0, 1); selects the token */
@@ -19,9 +21,9 @@ typedef struct ChoiceRow {
 } ChoiceRow;
 
 typedef struct Chosen {
-    int64_t token;     /* -1 if a logit is not finite; then nothing else is set */
-    double logit, top; /* of the token, and the largest */
-    uint64_t sum;      /* of the weights at temperature 1; 0: not computed */
+    int64_t token;     /* -1 if a logit is not finite; the other members are then not set */
+    double logit, top; /* the token's logit, and the largest logit */
+    uint64_t sum;      /* sum of the weights at temperature 1; 0: not computed */
 } Chosen;
 
 enum {
@@ -29,20 +31,20 @@ enum {
     CHOSEN_WORDS = sizeof(Chosen) / sizeof(int64_t)
 };
 
-/* The weight of the likeliest token: a power of two for which n weights sum to at most 2^62. */
+/* Returns the likeliest token's weight: a power of two for which n weights sum to at most 2^62. */
 static inline double choice_scale(int64_t n) {
     double scale = 0x1p62;
     for (; n > 1; n = (n + 1) / 2) scale /= 2;
     return scale;
 }
 
-/* The integer part of p * total, at most total. */
+/* Returns the integer part of p * total, at most total. */
 HOST_DEVICE static inline uint64_t choice_part(double p, uint64_t total) {
     const double part = p * (double)total;
     return part < (double)total ? (uint64_t)part : total;
 }
 
-/* The definition of a choice. Logits may be -INFINITY, but not all. */
+/* Makes a choice; this function is the definition. Logits may be -INFINITY, but not all of them. */
 Chosen choice_make(const double *logits, int64_t n, const ChoiceRow *);
 /* Returns log softmax(logits)[token]. Chosen.sum must have been computed from n logits. */
 double choice_logprob(const Chosen *, int64_t n);

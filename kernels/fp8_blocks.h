@@ -1,6 +1,6 @@
-/* The layout of the scales of an FP8 matrix [rows, columns] that is an operand of a GEMM over its columns
- * (NVIDIA cuBLAS documentation, 3.1.4.5: the layouts of Hopper's GEMMs). `inverse` contains 1 / scale, the factor of
- * the FP8 values. */
+/* The layout of the scales of an FP8 matrix [rows, columns] that is an operand of a GEMM over its columns (NVIDIA
+ * cuBLAS documentation, 3.1.4.5: the layouts of Hopper's GEMMs). `inverse` contains 1 / scale, by which FP8 values are
+ * multiplied. */
 #pragma once
 
 #include <stdint.h>
@@ -23,7 +23,7 @@ HOST_DEVICE static inline int64_t fp8_blocks_across(Fp8Blocks kind, int64_t colu
     return kind == FP8_WHOLE ? 1 : kind == FP8_ROWS ? n : (n + 3) / 4 * 4;
 }
 
-/* Returns the number of elements of `inverse`. */
+/* Returns the number of elements in `inverse`. */
 HOST_DEVICE static inline int64_t fp8_blocks_count(Fp8Blocks kind, int64_t rows, int64_t columns) {
     const int64_t high = kind == FP8_WHOLE ? 1 : kind == FP8_ROWS ? rows : (rows + FP8_BLOCK - 1) / FP8_BLOCK;
     return high * fp8_blocks_across(kind, columns);

@@ -1,4 +1,4 @@
-/* The scale of a row of numbers that are stored in one byte each. */
+/* The scale for a row of one-byte numbers. */
 #pragma once
 
 #include <float.h>
@@ -15,7 +15,7 @@ HOST_DEVICE static inline float row_scale(float amax, float largest) {
     return scale < FLT_MAX ? scale : FLT_MAX;
 }
 
-/* By which a stored number is multiplied. */
+/* Returns the factor by which a stored number is multiplied. */
 HOST_DEVICE static inline float row_inverse(float amax, float largest) {
     return amax <= FLT_MAX ? 1 / row_scale(amax, largest) : NAN;
 }

@@ -27,7 +27,7 @@ typedef struct Rank {
     int64_t wrong; /* the sum over the ranks */
 } Rank;
 
-/* A row of the table: a collective, and the size in bytes of the larger of its two buffers. */
+/* A table row: a collective, and the size in bytes of the larger of its two buffers. */
 typedef struct Row {
     Exact exact;
     int64_t bytes;
@@ -40,7 +40,7 @@ static int64_t unit_of(const Collective *c, const ExactType *t, int64_t members)
 
 /* ---- measuring ---- */
 
-/* Reduces a number over ranks. */
+/* Reduces a number over all ranks. */
 static double over_ranks(const Rank *r, CommReduction how, double x) {
     comm_all_reduce(r->comm, comm_everyone(r->comm), "bench", how, F64, &x, 1);
     return x;
@@ -57,7 +57,7 @@ static double seconds_of(const Rank *r, const Exact *x, int64_t times) {
     return over_ranks(r, COMM_MAX, (double)(clock_ns() - start) * 1e-9);
 }
 
-/* Returns the median over the rounds of the time per call, in seconds. */
+/* Returns the median time per call over the rounds, in seconds. */
 static double time_of(const Rank *r, const Exact *x) {
     enum { WARMUP = 3, LEAST = 3, ROUNDS = 9 };
     const double first = seconds_of(r, x, WARMUP) / WARMUP, round = r->options->seconds / ROUNDS;
@@ -104,8 +104,8 @@ static void measure(Rank *r, const Row *row) {
     if (r->prints) printf("\n"), fflush(stdout);
 }
 
-/* Returns the copy bandwidth of a rank in GB/s while all ranks copy `most` bytes. It limits any transport through
- * memory. */
+/* Returns a rank's copy bandwidth in GB/s while all ranks copy `most` bytes. This bandwidth limits any transport
+ * through memory. */
 static double copy_roof(const Rank *r) {
     enum { ROUNDS = 5 };
     double best = 0;
@@ -178,8 +178,8 @@ static void finish(const Rank *r, Run *run, const char *device, const char *tran
                                                   roof, "rows", r->rows));
 }
 
-/* Checks that the buffers of all ranks fit into the memory of their devices. A reduction in host memory
- * between processes needs a third buffer. */
+/* Checks that all ranks' buffers fit into their devices' memory. A reduction in host memory between processes needs a
+ * third buffer. */
 static Err check_memory(const Rank *r) {
     const size_t available = device_memory_available(r->device), most = (size_t)r->options->most;
     const bool discrete = device_is_discrete(r->device);

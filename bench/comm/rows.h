@@ -1,5 +1,5 @@
-/* fp32 collectives in host memory between ranks that are threads, for a C++ harness that includes no other
- * header of the program. */
+/* fp32 collectives in host memory between ranks that run as threads, for a C++ harness that includes no other header of
+ * the program. */
 #pragma once
 
 #include <stdbool.h>

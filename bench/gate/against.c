@@ -1,4 +1,4 @@
-/* The gate against a second program, which runs pairs of processes alternately. */
+/* Compares this program with a second program, by running pairs of processes alternately. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "bench/gate/gate.h"
 
-/* The options of the gate. */
+/* The gate's options. */
 static const char *const OWN[] = {"baseline=", "against=", "pairs=", "allow=", "junit=", "json=", NULL};
 
 static bool is_on_the_line(char **argv) {

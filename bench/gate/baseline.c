@@ -1,4 +1,4 @@
-/* The gate against an earlier result. */
+/* Compares this program with an earlier result. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,8 +11,8 @@
  * its verdict.
  *
  * --against PROGRAM runs both programs alternately as processes, in the order A B B A, so that slow changes of the
- * machine affect both programs equally. A sample is the ratio of the medians of the two processes of a pair.
- * --baseline FILE compares with the samples of an earlier result. Changes of the machine since then are not detected.
+ * machine affect both programs equally. A sample is the ratio of the two processes' medians in a pair. --baseline FILE
+ * compares with the samples of an earlier result. Changes of the machine since then are not detected.
  *
  * A verdict requires that both results state the same machine, device and work (work.c). */
 #pragma once
@@ -58,18 +58,18 @@ void gate_free(Gate *);
 /* Reads and checks the baseline file. The fields `options` and `bench` must be set, and all other fields must
  * be 0. */
 Err gate_open_baseline(Gate *);
-/* Checks that the opened baseline was measured on this machine and for the work of the benchmark that is about
- * to run. `facts` is the part of the benchmark's result that is already known. */
+/* Checks that the opened baseline was measured on this machine, and measures the same work as the benchmark that is
+ * about to run. `facts` is the part of the benchmark's result that is already known. */
 Err gate_check_facts(Gate *, const json_t *facts);
 /* Judges a result and takes ownership of it. If the machine or work differs from the baseline's, the error
  * names the difference. Appends notes. */
 Err gate_judge_baseline(Gate *, json_t *result, Str *notes);
-/* Runs `bench <bench> argv...` with both programs alternately. Omits the options of the gate, and adds the options in
+/* Runs `bench <bench> argv...` with both programs alternately. Omits the gate's options, and adds the options in
  * `more`, which may be NULL. Prints the result of each pair. */
 Err gate_run_against(Gate *, char **argv, const char *more);
 
 /* Checks that both results have the same machine and work; the error names the first difference. `early` means that
- * the result of this program is not complete yet. */
+ * this program's result is not complete yet. */
 Err gate_check_work(const Gate *, bool early);
 /* Appends notes on permitted differences (compiler, flags, BLAS) and on facts that the other result lacks. */
 void gate_note_differences(const Gate *, Str *notes);

@@ -64,7 +64,7 @@ Err result_parse(const char *path, const char *text, size_t n, Result *r) {
 
 /* ---- a process that measures ---- */
 
-/* Returns the number of words of the option at `word` and its value, or 0 if the option is not in the list. */
+/* Returns how many words the option at `word` and its value take, or 0 if the option is not in the list. */
 static int words_of_option(const char *word, const char *const *options) {
     if (strncmp(word, "--", 2) != 0) return 0;
     const size_t length = strcspn(word + 2, "=");

@@ -43,7 +43,7 @@ typedef struct Measurer {
  * ends first. */
 Err result_measure(const Measurer *, char *const *more, Result *out);
 
-/* Writes the name of a row of ops, such as "linear/fc1 bf16". Returns false if the row has no name. */
+/* Writes an op row's name, such as "linear/fc1 bf16". Returns false if the row has no name. */
 bool result_name(const json_t *row, char name[RESULT_NAME]);
 /* Returns the row with this name, or NULL if there is none. */
 const ResultRow *result_find(const Result *, const char *name);

@@ -75,16 +75,15 @@ static Err check_facts(const Gate *g, bool early) {
 
 /* ---- options of a step ---- */
 
-/* Returns the value of an option. The member "model" contains only the options that were given. "options" contains
- * all options, but files of earlier versions lack it. */
+/* Returns the value of an option. The member "model" contains only the options that were given. "options" contains all
+ * options, but files from earlier versions lack it. */
 static const json_t *option(const Result *r, const char *name, bool *given) {
     const json_t *value = json_object_get(json_object_get(r->json, "model"), name);
     *given = value != NULL;
     return value ? value : json_object_get(json_object_get(r->json, "options"), name);
 }
 
-/* Checks the options of the step. If one version lacks an option, the other version must leave the option at its
- * default. */
+/* Checks the step's options. If one version lacks an option, the other version must leave the option at its default. */
 static Err check_options_of(const Gate *g, json_t *names) {
     const char *name;
     json_t *unused;

@@ -34,7 +34,7 @@ typedef struct Round {
 
 typedef struct Row {
     int64_t requests;
-    double *prefill, *gap, *wall, *outside; /* [rounds]; `outside` is a fraction of the time of a round */
+    double *prefill, *gap, *wall, *outside; /* [rounds]; `outside` is a fraction of the round's time */
     double slowest;                         /* the median of the 99 % quantiles of the times between tokens */
 } Row;
 
@@ -130,7 +130,7 @@ static Err measure_row(Session *s, Row *row) {
 
 /* ---- the work ---- */
 
-/* Returns whether a pass reads only some rows of the parameter. */
+/* Returns whether a pass reads only some of the parameter's rows. */
 static bool is_looked_up(const Session *s, const Param *p) {
     const bool words = !strcmp(p->spec.name, "embedding.word_embeddings.weight");
     return words ? s->config->untie_embeddings_and_output_weights
@@ -156,7 +156,7 @@ static void count_work(Session *s) {
     }
 }
 
-/* Returns the bytes that this rank reads in a pass that generates one token of each request, when half of the new
+/* Returns how many bytes this rank reads in a pass that generates one token for each request, once half of the new
  * tokens have been generated. Each token chooses its experts independently. */
 static double pass_bytes(const Session *s, int64_t requests) {
     const Config *c = s->config;
@@ -294,8 +294,8 @@ static Err measure(Session *s) {
     return ERR_OK;
 }
 
-/* Measures the roofs on a newly opened device, after the memory of the model has been freed. All ranks measure at the
- * same time. */
+/* Measures the roofs on a newly opened device, after the model's memory has been freed. All ranks measure at the same
+ * time. */
 static Err measure_roofs(Session *s) {
     Device *d;
     const DeviceSpec spec = rank_device_spec(s->config, s->comm);

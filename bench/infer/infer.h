@@ -1,6 +1,6 @@
-/* Measures the engine (infer/engine.h) with random parameters and prompts. Each row has a number of requests that
- * arrive together. The roof of generation is the rate at which a rank reads memory, because each pass reads all
- * weights, and the keys and values of all requests. */
+/* Measures the engine (infer/engine.h) with random parameters and prompts. Each row measures a different number of
+ * requests that arrive together. The roof of generation is the rate at which a rank reads memory, because each pass
+ * reads all weights, and the keys and values of all requests. */
 #pragma once
 
 #include "bench/guard.h"
@@ -10,8 +10,8 @@ struct json_t; /* defined in jansson.h */
 
 typedef struct BenchInfer {
     I64List requests;      /* number of requests that arrive together, for each row */
-    int64_t prompt, fresh; /* number of tokens of a prompt, and number of tokens to generate */
-    int64_t rounds;        /* number of rounds of each row, whose medians are the results */
+    int64_t prompt, fresh; /* number of tokens in a prompt, and number of tokens to generate */
+    int64_t rounds;        /* number of rounds per row; results are medians over the rounds */
     bool alone;            /* the roofs are also measured */
     const char *json;      /* file for the results, or NULL */
 } BenchInfer;

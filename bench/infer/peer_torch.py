@@ -105,7 +105,7 @@ def read_prompt(tokens, cache):
 
 
 class Decoder:
-    """A CUDA graph that computes the token after those of the cache."""
+    """A CUDA graph that computes the token after the cached tokens."""
 
     def __init__(self, cache):
         self.cache, self.at = cache, torch.arange(cache[0][0].shape[2], device="cuda")

@@ -1,4 +1,4 @@
-/* Benchmarks of ops on any device and in any type. */
+/* Op benchmarks on any device and in any type. */
 #pragma once
 
 #include "base/str.h"

@@ -75,7 +75,7 @@ static json_t *shape_of(const Call *c) {
     return shape;
 }
 
-/* Returns the JSON members that identify the work of a row. */
+/* Returns the JSON members that identify a row's work. */
 static json_t *row_facts(const Session *s, int number, int t) {
     Str operands = {0};
     bench_case_operands(number, s->device, NAMED[t].type, &operands);

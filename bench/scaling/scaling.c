@@ -14,15 +14,15 @@
 
 const char *const SCALING_AXES[] = {"data", "tensor", "context", "pipeline", NULL};
 
-/* The options of this bench, which are not passed to its child processes. Each child has a --ranks for its run. */
+/* The options of this bench, which are not passed to its child processes. Each child gets its own --ranks. */
 static const char *const OWN[] = {
     "weak", "strong", "rounds=", "over=", "ranks=", "min-ranks=", "json=", NULL};
 #define ALL_MISS 0.05
 
 typedef struct Point {
-    /* result of the last round, from which properties such as the device are read */
+    /* the last round's result, from which properties such as the device are read */
     Result last;
-    double *ms, *rate, *exposed; /* [rounds]: time of a step; tokens/s; exposed part of a step */
+    double *ms, *rate, *exposed; /* [rounds]: time per step; tokens/s; exposed part of a step */
     Interval efficiency;
     bool judged; /* the interval is known */
 } Point;

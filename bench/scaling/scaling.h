@@ -26,13 +26,13 @@ typedef struct BenchScaling {
     int64_t rounds;
     int64_t ranks[SCALING_POINTS]; /* in ascending order */
     int points;
-    int64_t axis_size, batch; /* size of the axis, and global batch size, of the smallest run */
+    int64_t axis_size, batch; /* axis size and global batch size in the smallest run */
     const char *threads;      /* --cpu-threads of every run; NULL for the value on the command line */
     const char *json;         /* file for the results, or NULL */
 } BenchScaling;
 
-/* These functions return the options that differ between runs: the size of the axis and the global batch size of a
- * run with `ranks` ranks. */
+/* These functions return the options that differ between runs: the axis size and the global batch size for a run with
+ * `ranks` ranks. */
 int64_t scaling_axis_size(const BenchScaling *, int64_t ranks);
 int64_t scaling_batch(const BenchScaling *, int64_t ranks);
 

@@ -1,4 +1,4 @@
-/* Measures the GEMMs of a step: their time in the step, and their time when they run alone. On the CPU, they run
+/* Measures the GEMMs of a step: how long they take in the step, and how long they take alone. On the CPU, they run
  * alone in BLAS with its threads, in fp32. On a GPU, the same op runs alone on the same shapes, back to back. */
 #pragma once
 
@@ -7,14 +7,15 @@
 #include "measure/op_cost.h"
 #include "measure/op_runner.h"
 
-/* All calls of one op with the same types and shapes of operands. The number of rows of experts can vary between
- * calls, and the shape and operands are those of the first call. */
+/* All calls of one op whose operands have the same types and shapes. The number of rows per expert can vary between
+ * calls. The shape and operands are taken from the first call. */
 typedef struct StepGemm {
     OpNumber op;
     GemmShape shape;
-    int64_t calls;            /* number of calls per step */
-    double flops;             /* FLOPs of all calls; a multiply-add counts as two */
-    double ours_ns, alone_ns; /* time in all measured steps, and time of the same calls when they run alone */
+    int64_t calls; /* number of calls per step */
+    double flops;  /* FLOPs of all calls; a multiply-add counts as two */
+    /* time in all measured steps, and time of the same calls when they run alone */
+    double ours_ns, alone_ns;
     CaseOperand in[CALL_IN], out[CALL_OUT];
     union {
         LinearAttr linear;
@@ -32,7 +33,8 @@ typedef struct StepGemms {
 
 /* Counts a call. Ignores an op that is not a GEMM. */
 void gemms_count(StepGemms *, const OpDef *, const Call *);
-/* Returns the index of the call's GEMM, or -1 if the op is not a GEMM or this GEMM was never counted. */
+/* Returns the index of the call's entry in the StepGemms, or -1 if the op is not a GEMM or this GEMM was never
+ * counted. */
 int gemms_find(const StepGemms *, const OpDef *, const Call *);
 /* Runs the GEMMs of one step in BLAS on scratch operands, after one warm-up call. Returns the time in ns. */
 int64_t gemms_through_blas(StepGemms *, int threads);

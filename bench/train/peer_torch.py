@@ -430,7 +430,7 @@ def now():
 
 
 def agreed(wish):
-    """Whether `wish` is true on all ranks."""
+    """Returns whether `wish` is true on all ranks."""
     if RANKS == 1:
         return wish
     votes = torch.tensor(int(wish), device="cuda" if CUDA else "cpu")

@@ -20,14 +20,14 @@
 /* Means over the middle half of the profiled steps, in seconds. The middle half excludes steps that were disturbed by
  * other load. All means are over the same steps, so that parts add up to the total. */
 typedef struct Summary {
-    Range step;      /* time of a step; on a GPU, of steps in which ops are not timed */
-    double profiled; /* mean time of the steps that the following members describe */
+    Range step;      /* time per step; on a GPU, from steps in which ops are not timed */
+    double profiled; /* mean time per step, over the steps that the following members describe */
     double op[OP_KERNELS], family[OP_FAMILIES], rest;
     StepComm comm[COMM_GROUPS];
     /* exposed communication in all groups, and the part of it that the pipeline's schedule implies */
     double exposed, bubble;
-    double blas;   /* median time of a replay of the GEMMs in BLAS */
-    Range of_blas; /* time of the replay in BLAS divided by the time of the GEMMs, for each step */
+    double blas;   /* median time to replay the GEMMs in BLAS */
+    Range of_blas; /* the BLAS replay's time divided by the GEMMs' time, for each step */
     double flops;  /* FLOPs per step */
     double peak;   /* peak FLOP/s of a device, or 0 if it is unknown */
     int devices;
@@ -109,7 +109,7 @@ static void summarise_ranks(const Steps *b, Summary *s) {
     }
 }
 
-/* Returns the number of cores. If there are several processes, these are the machine's cores, because a launcher may
+/* Returns the number of cores. If there are several processes, these are the machine's cores, because a launcher can
  * bind each process to some of them. */
 static int64_t host_cores(void) {
     const Provenance facts = provenance_read();
@@ -157,8 +157,7 @@ static int64_t tokens_of(const Steps *b) {
 
 static const char *rest_name(const Steps *b) { return b->gpu ? "idle" : "other"; }
 
-/* Returns the GFLOP/s of a GEMM over its calls in the profiled steps, whose total time is `ns` (1 FLOP/ns = 1
- * GFLOP/s). */
+/* Returns a GEMM's GFLOP/s over its calls in the profiled steps, whose total time is `ns` (1 FLOP/ns = 1 GFLOP/s). */
 static double gflops(const Steps *b, const StepGemm *p, double ns) {
     return p->flops * (double)b->n_profiled / ns;
 }

@@ -18,8 +18,8 @@
 
 /* ---- batches ---- */
 
-/* Draws uniformly distributed tokens, so that no row of the embedding is read more often than others. Returns
- * this rank's part of the batches. */
+/* Draws uniformly distributed tokens, so that no embedding row is read more often than others. Returns this rank's part
+ * of the batches. */
 static Batch *draw_tokens(Steps *b, uint64_t step) {
     const Mesh *mesh = &b->trainer->run.layout.mesh;
     const int64_t before = (int64_t)step * mesh->size[AXIS_DP] + mesh->coordinate[AXIS_DP];
@@ -107,8 +107,8 @@ static void measure_plain(Steps *b) {
 
 /* ---- memory ---- */
 
-/* Returns the bytes of used memory: on a CPU, the peak of the process; on a GPU, the memory in use up to an additive
- * constant. */
+/* Returns how many bytes of memory are in use: on a CPU, the peak of the process; on a GPU, the memory in use up to an
+ * additive constant. */
 static double taken(const Steps *b) {
     if (b->gpu) return -(double)device_memory_available(b->device);
     struct rusage usage;
@@ -250,7 +250,7 @@ static Err open_run(Steps *b) {
     return ERR_OK;
 }
 
-/* Measures the GEMMs alone on a newly opened device, after the memory of the run has been freed. */
+/* Measures the GEMMs alone on a newly opened device, after the run's memory has been freed. */
 static Err measure_alone(Steps *b) {
     trainer_free(b->trainer);
     b->trainer = NULL;

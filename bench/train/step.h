@@ -18,32 +18,32 @@ typedef struct StepComm {
 } StepComm;
 
 typedef struct Step {
-    int64_t wall_ns; /* time of the slowest rank */
-    int64_t blas_ns; /* time of a replay of the step's GEMMs in BLAS; only on the CPU */
+    int64_t wall_ns; /* the slowest rank's time */
+    int64_t blas_ns; /* time to replay the step's GEMMs in BLAS; only on the CPU */
     int64_t op_ns[OP_KERNELS];
     StepComm comm[COMM_GROUPS];
 } Step;
 
-/* Records the times of the ops of one step, in the order of their calls. The time of a call is added to the
- * profile that is attached to the device when the call runs. Each call on a tape attaches the next profile,
- * so that different GEMMs of one op are recorded separately. */
+/* Records the times of one step's op calls, in order. A call's time is added to the profile that is attached to the
+ * device when the call runs. Each call on a tape attaches the next profile, so that different GEMMs of one op are
+ * recorded separately. */
 typedef struct Recorder {
     Device *device;
     StepGemms *gemms;
     bool counting; /* if true, counts the calls of a step; otherwise, times them */
-    /* room: exceeds the number of counted calls, because experts may have lacked tokens */
+    /* room: exceeds the number of counted calls, because some experts may have received no tokens */
     int64_t calls, at, room;
     OpProfile (*profile)[OP_KERNELS]; /* [room + 1] */
     int *gemm;                        /* [room]: index of the call in gemms, or -1 if it is not a GEMM */
 } Recorder;
 
-/* The part of the result from one rank. The struct is sent to other ranks as raw bytes. */
+/* One rank's part of the result. The struct is sent to other ranks as raw bytes. */
 typedef struct RankResult {
     int planned_communicators, communicators;
     double busy_ms;            /* median time in ops per profiled step; ops never wait for other ranks */
     double planned, taken;     /* bytes of memory; on the CPU, of all ranks of the process */
     char device[MACHINE_TEXT]; /* ranks share a device if their texts are equal */
-    NvmlLoad load;             /* load of the GPU during the steps without timing of ops */
+    NvmlLoad load;             /* the GPU's load during the steps in which ops are not timed */
 } RankResult;
 
 typedef struct Steps {
@@ -54,20 +54,21 @@ typedef struct Steps {
     bool prints; /* true on rank 0 */
     char transport[BENCH_TRANSPORT];
     Trainer *trainer;
-    Device *device; /* the device of the run */
+    Device *device; /* the run's device */
     bool gpu;
     DType type;     /* the type of activations */
-    char name[200]; /* the name of the device */
+    char name[200]; /* the device's name */
     int threads;
     Batch *batches;       /* batches of full sequences; `step` has this rank's columns */
-    int64_t microbatches; /* number of microbatches of this rank */
+    int64_t microbatches; /* number of microbatches on this rank */
     Arena *step;
     MemoryPlan plan;
     double planned;      /* bytes of memory; on the CPU, of all ranks of the process */
     double before, peak; /* bytes of memory in use: before the run, and after its steps */
     double flops;        /* FLOPs per step */
     double init_seconds, loss;
-    double *wall; /* [n_plain]: ns of the slowest rank in each step without timing of ops; only on a GPU */
+    /* [n_plain]: the slowest rank's ns in each step in which ops are not timed; only on a GPU */
+    double *wall;
     int64_t n_plain;
     double back_to_back;  /* ns of a step without waits between steps; only on a GPU */
     double graph_replays; /* mean number of replayed CUDA graphs in each of these steps */
@@ -80,7 +81,7 @@ typedef struct Steps {
     int groups;
     /* [COMM_PROFILE]: the profile of the current step, or NULL if the step is not profiled */
     CommProfile *comm_profile;
-    /* idle time of the schedule divided by the time of all passes, if all passes have equal durations */
+    /* the schedule's idle time divided by the time of all passes, if all passes have equal durations */
     double bubble;
     Recorder recorder;
     StepGemms gemms;
@@ -90,8 +91,8 @@ typedef struct Steps {
 
 /* Records this rank's RankResult. The device must be open. */
 void steps_describe_rank(Steps *);
-/* Combines the measurements of all ranks, which must all call it. Times of ops become means over the ranks. Numbers
- * of calls and roofs become sums. */
+/* Combines the measurements of all ranks, which must all call it. Op times become means over the ranks. Call counts and
+ * roofs become sums. */
 void steps_gather(Steps *);
 /* Returns the number of devices on which the ranks run. Must be called after steps_gather. */
 int steps_devices(const Steps *);

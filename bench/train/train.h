@@ -1,12 +1,12 @@
-/* Breaks down the time of a training step on one or more ranks. Trains on random tokens, first at full speed,
- * then with timing of every op. The time of a step is that of the slowest rank. The times of ops, and the time in
- * which computation waits for communication, are means over the ranks. The bubble is the part of the waiting that the
- * pipeline's schedule implies if all passes have equal durations.
+/* Breaks down the time that a training step takes on one or more ranks. Trains on random tokens, first at full speed,
+ * then with timing of every op. A step's time is the slowest rank's time. Op times, and the time in which computation
+ * waits for communication, are means over the ranks. The bubble is the part of the waiting that the pipeline's schedule
+ * implies if all passes have equal durations.
  *
- * The time outside ops is called "other" on the CPU (tape, loop) and "idle" on a GPU. This time and the times
- * of the op families add up to the time of the step. On a GPU, this includes the overhead of timing, which is
- * reported. The GEMMs are also measured alone: on the CPU after each step, so that both measurements have the same
- * machine load, and on a GPU after all steps. */
+ * The time outside ops is called "other" on the CPU (tape, loop) and "idle" on a GPU. This time and the times of the op
+ * families add up to the step's time. On a GPU, this includes the overhead of timing, which is reported. The GEMMs are
+ * also measured alone: on the CPU after each step, so that both measurements have the same machine load, and on a GPU
+ * after all steps. */
 #pragma once
 
 #include "bench/guard.h"
@@ -21,7 +21,7 @@ typedef struct BenchTrain {
     int64_t profiled;
     /* if true, also measures roofs, and the GEMMs alone; not possible on a CPU with several ranks */
     bool alone;
-    /* peak of a device, for MFU; by default, that of a known device, otherwise there is no MFU */
+    /* a device's peak, for MFU; by default, a known device's peak, otherwise there is no MFU */
     double peak_tflops;
     const char *json; /* file for the results, or NULL */
 } BenchTrain;

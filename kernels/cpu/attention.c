@@ -1,21 +1,21 @@
-/* Attention without the s x t probabilities in memory: y = softmax(scale * q k^T + mask) v with an online
- * softmax over tiles of keys (Dao et al., "FlashAttention", 2022). The backward recomputes the probabilities
- * from lse (natural log) and uses delta = sum(dy * y):
+/* Attention without the s x t probabilities in memory: y = softmax(scale * q k^T + mask) v with an online softmax over
+ * tiles of keys (Dao et al., "FlashAttention", 2022). The backward pass recomputes the probabilities from lse (natural
+ * log) and uses delta = sum(dy * y):
  *   dv = p^T dy,  ds = p * (dy v^T - delta),  dq = scale * ds k,  dk = scale * ds^T q.
- * A soft cap bounds the scores by c tanh(x / c) before the mask, and multiplies ds by the slope 1 - tanh(x /
- * c)^2. A bias is added to the scores. The gradient of a learned bias is the sum of ds over the distances of its
- * bucket. The factors of dropout multiply p in y and dv, and dy v^T in ds.
+ * A soft cap bounds the scores by c tanh(x / c) before the mask, and multiplies ds by the slope 1 - tanh(x / c)^2. A
+ * bias is added to the scores. The gradient of a learned bias is the sum of ds over the distances of its bucket.
+ * Dropout factors multiply p in y and dv, and dy v^T in ds.
  *
  * A block consists of LANES query rows of one kv group (whose r heads are consecutive), one row per vector lane. No
- * computation combines two rows. The tiles of a row begin at fixed keys, its keys are added in order, and a masked
- * key adds exactly 0. The result of a row therefore does not depend on other rows or later keys. Keys have ascending
- * positions (AttentionAttr.key), so a row always attends to a contiguous range of rows of k.
+ * computation combines two rows. A row's tiles begin at fixed keys, its keys are added in order, and a masked key adds
+ * exactly 0. A row's result therefore does not depend on other rows or later keys. Keys have ascending positions
+ * (AttentionAttr.key), so a row always attends to a contiguous range of rows of k.
  *
- * paged_attention computes the same for keys in pages, which can have 16 bits. Consecutive tokens of a request form
+ * paged_attention computes the same for keys in pages, which can be 16-bit. Consecutive tokens of a request form
  * blocks. If there are few rows, a block has only FEW_LANES lanes.
  *
- * y and lse are written; dq, dk, dv and dbias are written or accumulated. dk and dv sum the rows of a group in order,
- * and dbias sums the samples in order. */
+ * y and lse are written; dq, dk, dv and dbias are written or accumulated. dk and dv sum a group's rows in order, and
+ * dbias sums the samples in order. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +67,7 @@ static int64_t query_position(const Problem *p, int64_t i) {
 }
 
 static int64_t last_query(const Problem *p) {
-    int64_t last = query_position(p, p->s - 1); /* the rows of a slice are in the order of their positions */
+    int64_t last = query_position(p, p->s - 1); /* a slice's rows are in the order of their positions */
     for (int64_t i = 0; p->position && i < p->s; i++) last = p->position[i] > last ? p->position[i] : last;
     return last;
 }
@@ -87,7 +87,7 @@ static void find_distances(Problem *p, const Tensor *bias) {
                                     p->attr->first_local + head];
 }
 
-/* Returns the address of the first element of a key or value head. */
+/* Returns the address of a key or value head's first element. */
 static real *head(const Tensor *t, int64_t sample, int64_t group) {
     return reals(t) + sample * t->stride[1] + group * t->stride[2];
 }
@@ -331,7 +331,7 @@ typedef struct Softmax {
     real max[LANES], sum[LANES];
 } Softmax;
 
-/* Replaces each score by exp(score - max). `shrink` becomes the factor of the sums over previous tiles. */
+/* Replaces each score by exp(score - max). The sums over previous tiles must then be multiplied by `shrink`. */
 EACH_LANES void softmax_tile(Softmax *m, real *score, int64_t keys, int lanes, real *shrink) {
     real max[LANES], sum[LANES];
     memcpy(max, m->max, sizeof max);
@@ -356,7 +356,7 @@ EACH_LANES void softmax_tile(Softmax *m, real *score, int64_t keys, int lanes, r
     memcpy(m->sum, sum, sizeof sum);
 }
 
-/* Returns the number of elements of a block's scratch memory. */
+/* Returns the number of elements in a block's scratch memory. */
 static int64_t forward_scratch(const Problem *p) {
     const int64_t width = p->d > p->dv ? p->d : p->dv;
     return (p->d + p->dv + 2 * KEYS) * LANES + (p->pages ? KEYS * width : 0);
@@ -412,7 +412,7 @@ static void forward(void *arg, int64_t begin, int64_t end) {
     memset(scratch, 0, (size_t)forward_scratch(p) * sizeof(real));
     for (int64_t i = begin; i < end; i++) {
         const int64_t at = i % p->blocks, pair = i / p->blocks;
-        /* The causal work of a block grows with its index, so a long block is paired with a short one to balance the
+        /* A block's causal work grows with its index, so a long block is paired with a short one to balance the
          * work. */
         const int64_t index = at % 2 ? p->blocks - 1 - at / 2 : at / 2;
         const Block rows = block(p, pair / p->g, pair % p->g, index);
@@ -430,8 +430,8 @@ void KERNEL(attention)(const Call *c) {
 
 /* ---- pages ---- */
 
-/* A problem consists of consecutive tokens of one request. The units of work of a problem are its blocks, once for
- * each group. */
+/* A problem consists of consecutive tokens of one request. A problem's units of work are its blocks, once for each
+ * group. */
 typedef struct Paged {
     Problem *run;
     int64_t *first_unit, n; /* [n + 1] */
@@ -555,7 +555,7 @@ typedef struct Gradient {
     int64_t k_stride, v_stride; /* strides of dk and dv in Buffers */
     RelativeBuckets buckets;
     int64_t n_buckets;
-    real *shares; /* [b,g,r,buckets]: the part of dbias from each sample; NULL if dbias is not needed */
+    real *shares; /* [b,g,r,buckets]: each sample's part of dbias; NULL if dbias is not needed */
 } Gradient;
 
 typedef struct Buffers {

@@ -17,7 +17,7 @@ typedef struct Ranked {
     int64_t id;
 } Ranked;
 
-/* Negative if a is likelier than b. */
+/* Returns a negative number if a is likelier than b. */
 static int compare(const void *a, const void *b) {
     const Ranked *x = a, *y = b;
     if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
@@ -31,7 +31,7 @@ typedef struct Row {
     int64_t n;
 } Row;
 
-/* Sorts the likeliest tokens, so many that their sum exceeds the limit, and returns them. */
+/* Sorts and returns the likeliest tokens, as many as are needed for their sum to exceed the limit. */
 static Ranked *rank(const Row *r, bool counts, uint64_t limit) {
     Ranked *all = mem_alloc((size_t)r->n * sizeof *all);
     for (double range = 8;; range *= range) {
@@ -48,8 +48,8 @@ static Ranked *rank(const Row *r, bool counts, uint64_t limit) {
     }
 }
 
-/* Keeps the tokens, in order of likelihood, up to the first at which the sum of numbers or weights exceeds the limit,
- * which the sum of all does. If tokens are counted, those as likely as the last one are kept too. */
+/* Keeps the likeliest tokens, up to the first one at which their number or the sum of their weights exceeds the limit.
+ * The sum over all tokens must exceed it. If tokens are counted, tokens as likely as the last one are kept too. */
 static void keep(Row *r, bool counts, uint64_t limit) {
     Ranked *all = rank(r, counts, limit), *last = all;
     for (uint64_t sum = 0; (sum += counts ? 1 : last->weight) <= limit;) last++;

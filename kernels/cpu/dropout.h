@@ -1,11 +1,10 @@
-/* Computes the factors of dropout. A factor depends on the global index of its element (see DropoutAttr). */
+/* Computes dropout factors. A factor depends on the global index of its element (see DropoutAttr). */
 #pragma once
 
 #include "base/philox.h"
 #include "kernels/cpu/real.h"
 
-/* Number of elements whose factors are drawn together. The number must be the size of an even number of Philox
- * blocks. */
+/* Number of elements whose factors are drawn together. The elements must fill an even number of Philox blocks. */
 enum { DROPOUT_CHUNK = 256 };
 
 /* Sets factor[i], for i in [0, n), to 0 or 1 / (1 - rate) for element first + i. Requires n <= DROPOUT_CHUNK

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "kernels/cpu/real.h"
 
-/* The units of work of an op. A unit is contiguous in every operand: it is a row, or a slice of GRAIN elements if all
+/* An op's units of work. A unit is contiguous in every operand: it is a row, or a slice of GRAIN elements if all
  * operands are contiguous. */
 typedef struct Units {
     const Call *call;

@@ -1,5 +1,4 @@
-/* Computes GEMMs of FP8 operands, which are first converted to the numbers that they represent. c is written or
- * accumulated; act is written. */
+/* Computes GEMMs of FP8 operands, which are dequantized first. c is written or accumulated; act is written. */
 #include "base/mem.h"
 #include "kernels/cpu/gemm.h"
 

@@ -71,12 +71,12 @@ static void run_panels(void *arg, int64_t begin, int64_t end) {
  * because several streams are slower than one. */
 enum {
     DOT_LANES = 64 / (int)sizeof(real),
-    DOT_SUMS = 12, /* number of sums of a block, which fit into registers */
+    DOT_SUMS = 12, /* number of sums in a block; they fit into registers */
     DOT_COLUMNS = 4,
-    /* number of bytes to prefetch, because with several rows a core issues its loads too late */
+    /* number of bytes to prefetch, because with several rows, a core issues its loads too late */
     DOT_AHEAD = 2048,
     DOT_ROWS = 3,
-    DOT_UNIT = 16,    /* number of columns of a unit of work */
+    DOT_UNIT = 16,    /* number of columns per unit of work */
     DOT_FEW_ROWS = 16 /* with more rows, BLAS is faster although it copies op(b) */
 };
 

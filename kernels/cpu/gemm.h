@@ -1,4 +1,4 @@
-/* Runs GEMMs with CBLAS, split over the threads of the pool. */
+/* Runs GEMMs with CBLAS, split over the pool's threads. */
 #pragma once
 
 #include "kernels/cpu/real.h"
@@ -11,9 +11,9 @@ typedef struct Gemm {
     bool fixed_order; /* as in LinearAttr */
     int64_t m, n, k, lda, ldb, ldc;
     const real *a, *b, *bias;
-    const void *b_narrow; /* instead of b, which is then NULL: values of 16 or 8 bits */
-    DType b_type;         /* the type of the elements of b_narrow */
-    /* If they are not NULL, sums are multiplied by a factor of their row [m] and one of their column [n], before the bias
+    const void *b_narrow; /* instead of b, which is then NULL: 16-bit or 8-bit values */
+    DType b_type;         /* the element type of b_narrow */
+    /* If these are not NULL, each sum is multiplied by its row's factor [m] and its column's factor [n] before the bias
      * is added. Only with transpose_b, and not with `accumulate`. */
     const real *row_scale, *column_scale;
     real *c;

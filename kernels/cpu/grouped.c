@@ -90,7 +90,7 @@ static void grouped_run(const Call *c, Gemm (*gemm)(const Grouped *, int64_t, in
     pool_for(c->device->pool, experts, 1, run_experts, &g);
 }
 
-/* Sets the unused rows after those of the last expert to 0. */
+/* Sets the unused rows after the last expert's rows to 0. */
 static void clear_tail(const Call *c) {
     const Tensor *y = c->out[0], *offset = c->in[2];
     const int64_t used = int64s(offset)[offset->dim[0] - 1], n = tensor_width(y);

@@ -136,7 +136,7 @@ void KERNEL(cross_entropy_join)(const Call *c) {
     }
 }
 
-/* Returns whether x[label] is the largest of n elements, and the first of several equal ones. */
+/* Returns whether x[label] is the largest of n elements and, if several are equally large, the first of them. */
 static bool is_first_largest(const real *x, int64_t n, int64_t label) {
     const real own = x[label];
     int larger = 0;

@@ -1,7 +1,7 @@
-/* Quantizes the operands of FP8 GEMMs to FP8 values, or to the numbers that these values represent, like Transformer
- * Engine common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x * scale
- * have the type float even if `real` is double, so that both precisions produce equal FP8 values. state and newest
- * are updated in place; y, yt and inverse are written. */
+/* Quantizes the operands of FP8 GEMMs, to FP8 values or to dequantized FP8 values, like Transformer Engine
+ * common/recipe/{delayed_scaling,current_scaling}.cu and common/recipe/recipe_common.cuh. Scales and x * scale have the
+ * type float even if `real` is double, so that both precisions produce equal FP8 values. state and newest are updated
+ * in place; y, yt and inverse are written. */
 #include <float.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ void KERNEL(fp8_own_scale)(const Call *c) {
     state[1] = 0;
 }
 
-/* Rounds down to a power of two. The scale of a block must be a power of two. */
+/* Rounds down to a power of two. A block's scale must be a power of two. */
 static float power_of_two(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -107,7 +107,7 @@ typedef struct Fp8Cast {
     int64_t rows, columns, row, column;
     Fp8Type type;
     Fp8Blocks blocks;
-    float scale; /* the scale of all elements, if there are no blocks */
+    float scale; /* the scale for all elements, if there are no blocks */
     uint8_t *values;
     real *inverse;
 } Fp8Cast;

@@ -1,4 +1,4 @@
-/* Weights of one byte: the largest numbers of rows, casts, and GEMMs. Scales and casts are float also if `real` is
+/* One-byte weights: the largest number of each row, casts, and GEMMs. Scales and casts use float even if `real` is
  * double. */
 #include "kernels/cpu/gemm.h"
 
@@ -62,7 +62,7 @@ void KERNEL(row_cast)(const Call *c) {
 
 /* ---- GEMMs ---- */
 
-/* The rows of x as numbers of FP8, without their factors. */
+/* The rows of x as FP8 numbers, without their factors. */
 typedef struct Rounding {
     const Call *call;
     real *x, *inverse;

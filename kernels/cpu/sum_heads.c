@@ -1,4 +1,4 @@
-/* y = the sum of the heads of x, in order. y is written or accumulated. */
+/* y is the sum of the heads of x, in order. y is written or accumulated. */
 #include "kernels/cpu/real.h"
 
 static void sum_heads(void *arg, int64_t begin, int64_t end) {

@@ -1,7 +1,7 @@
-/* exp, the logistic function and softplus as code without branches, which compilers can vectorize. The functions of
- * libm are not inlined, and those of libmvec require -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n
- * * (Taylor polynomial of exp at r). The error is below 2 ulp, and infinities and NaN are handled. A subnormal result
- * is replaced by 0, because arithmetic on subnormals is a hundred times slower. */
+/* exp, the logistic function and softplus as code without branches, which compilers can vectorize. libm's functions are
+ * not inlined, and libmvec's functions require -ffast-math. exp: x = n ln2 + r with |r| <= ln2/2, exp(x) = 2^n *
+ * (Taylor polynomial of exp at r). The error is below 2 ulp, and infinities and NaN are handled. A subnormal result is
+ * replaced by 0, because arithmetic on subnormals is a hundred times slower. */
 #pragma once
 
 #include <string.h>
@@ -62,9 +62,9 @@ static inline real vector_exp(real exponent) {
 /* Returns 1 / (1 + exp(-x)). */
 static inline real vector_sigmoid(real x) { return 1 / (1 + vector_exp(-x)); }
 
-/* Returns log(1 + exp(x)) = max(x, 0) + 2 atanh(e / (2 + e)), e = exp(-|x|). The series of atanh converges quickly,
- * because its argument is at most 1/3. The error is below 4 ulp; a result below the smallest normal number is
- * replaced by 0. */
+/* Returns log(1 + exp(x)) = max(x, 0) + 2 atanh(e / (2 + e)), e = exp(-|x|). The atanh series converges quickly,
+ * because its argument is at most 1/3. The error is below 4 ulp; a result below the smallest normal number is replaced
+ * by 0. */
 static inline real vector_softplus(real x) {
     const real e = vector_exp(x < 0 ? x : -x), z = e / (2 + e), square = z * z;
     real p = 0;

@@ -9,7 +9,7 @@
 enum { THREADS = 1024, WARPS = THREADS / 32, DIGIT = 11, BUCKETS = 1 << DIGIT, LISTED = 2048 };
 static_assert(BUCKETS == 2 * THREADS && WARPS == 32, "a thread has two buckets, a lane a warp");
 
-/* Integers in the order of numbers; 0 is below all. */
+/* Maps numbers to integers with the same order. 0 is below all of these integers. */
 template <typename R> struct Order;
 template <> struct Order<float> {
     typedef uint32_t Key;
@@ -54,7 +54,7 @@ template <typename R> struct Room {
     int count[WARPS], listed, found;
 };
 
-/* The sum of x over the lanes up to this one. */
+/* Returns the sum of x over the lanes up to this one. */
 template <typename I> __device__ __forceinline__ I sum_to_lane(I x) {
 #pragma unroll
     for (int k = 1; k < 32; k *= 2) {
@@ -64,12 +64,12 @@ template <typename I> __device__ __forceinline__ I sum_to_lane(I x) {
     return x;
 }
 
-/* Not inline, because a copy for each use would compile slowly. */
+/* Not inlined, because a copy at each use would compile slowly. */
 static __device__ __noinline__ unsigned long long weight_of(double x, double scale) {
     return __double2ull_rn(vector_exp(x) * scale);
 }
 
-/* The choice from a row, by all threads of a block. */
+/* Makes the choice from a row, with all threads of a block. */
 template <typename T> struct Chooser {
     typedef Real<T> R;
     typedef typename Order<R>::Key Key;
@@ -81,13 +81,13 @@ template <typename T> struct Chooser {
     bool aligned;
     double scale, top, rate, least;
     Room<R> &room;
-    /* The least likely tokens that are kept: the first `ties` of those with this key. */
+    /* The key of the least likely tokens that are kept. Only the first `ties` tokens with this key are kept. */
     Key edge = 0;
     int ties = INT_MAX;
 
     static __device__ __forceinline__ Key key_of(R y) { return Order<R>::key(y); }
 
-    /* The weight if all tokens of the edge's key are kept. */
+    /* Returns the weight of y if all tokens with the edge's key are kept. */
     __device__ __forceinline__ Sum weight(R y) const {
         const double s = ((double)y - top) * rate;
         return s < least || key_of(y) < edge ? 0 : weight_of(s, scale);
@@ -113,7 +113,8 @@ template <typename T> struct Chooser {
         return block_sum<Sum>(room.bucket[threadIdx.x] + room.bucket[THREADS + threadIdx.x], room.sum);
     }
 
-    /* Finds the bucket at which the sum from `before` on exceeds the limit, and sets `before` to the sum before it. */
+    /* Finds the bucket at which the running sum, which starts at `before`, exceeds the limit. Sets `before` to the sum
+     * before this bucket. */
     __device__ __forceinline__ int find(Sum limit, Sum &before) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         __syncthreads();
@@ -132,8 +133,8 @@ template <typename T> struct Chooser {
         return room.found;
     }
 
-    /* As keep() of kernels/cpu/choose.c. Sums the sizes of tokens with nearby logits in buckets. Then, lists the keys of
-     * the bucket that has the edge, and finds the edge's key digit by digit. */
+    /* Like keep() in kernels/cpu/choose.c. Sums the sizes of tokens with nearby logits in buckets. Then lists the keys
+     * in the bucket that contains the edge, and finds the edge's key digit by digit. */
     template <bool COUNTS> __device__ void keep(int64_t top_k, double top_p) {
         const double step = (COUNTS ? 1 : rate) * (BUCKETS / 32);
         const auto size = [&](R y) -> Sum { return COUNTS ? 1 : weight(y); };
@@ -178,8 +179,8 @@ template <typename T> struct Chooser {
         edge = known, ties = same < INT_MAX ? (int)same : INT_MAX;
     }
 
-    /* Finds the first token, in order of ids, at which the sum of weights exceeds a part of it. Each warp sums a part of
-     * the row, then a part of the part that has the token, and so on. */
+    /* Finds the first token, in order of ids, at which the sum of weights exceeds a part of it. Each warp sums a part
+     * of the row, then a part of the part that contains the token, and so on. */
     __device__ int draw(double uniform) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const Sum same = edge ? weight(Order<R>::number(edge)) : 0;
@@ -201,7 +202,7 @@ template <typename T> struct Chooser {
             __syncthreads();
             if (lane == 0) room.sum[warp] = above, room.count[warp] = equal;
             __syncthreads();
-            equal = room.count[lane]; /* from here on, a lane is a part */
+            equal = room.count[lane]; /* from here on, each lane processes one part */
             const int seen = past + sum_to_lane(equal) - equal,
                       kept = (int)least_of(ties > seen ? ties - seen : 0, equal);
             const Sum sum = room.sum[lane] + kept * same, upto = before + sum_to_lane(sum);

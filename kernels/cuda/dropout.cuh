@@ -1,5 +1,4 @@
-/* Computes the factors of dropout as kernels/cpu/dropout.h does: element i of a site uses philox_u32(seed,
- * site, i). */
+/* Computes dropout factors as kernels/cpu/dropout.h does: element i of a site uses philox_u32(seed, site, i). */
 #pragma once
 
 #include <math.h>

@@ -73,7 +73,7 @@ template <typename X, typename Y, int N> static void copy_vectors(const Call *c)
     if (from.dense && to.dense) {
         copy_flat<X, Y, N><<<grid_for(c, n, THREADS), THREADS, 0, stream_of(c)>>>(x, y, n, add);
     } else {
-        const size_t room = (TILE / (from.width / N) + 2) * sizeof(Start); /* space for all rows of a tile */
+        const size_t room = (TILE / (from.width / N) + 2) * sizeof(Start); /* space for all rows in a tile */
         copy_rows<X, Y, N><<<ceil_div(n, TILE), THREADS, room, stream_of(c)>>>(x, y, from, to, n, add);
     }
     LAUNCHED();

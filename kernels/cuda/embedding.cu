@@ -1,8 +1,8 @@
-/* Computes the ops of kernels/cpu/embedding.c. The gradient of a row of the table is the sum over its tokens in their
- * order [b,s]. Tokens are sorted by row, and the sorted list is divided into chunks of equal length. A run is a
- * sequence of tokens with equal rows, and a block sums the runs that end in its chunk. If a run continues in the next
- * chunk, its partial sum is written to scratch memory for the block where the run ends. The work is therefore
- * proportional to the number of tokens, and many blocks share a row that most tokens use. */
+/* Computes the ops of kernels/cpu/embedding.c. The gradient of a table row is the sum over its tokens in their order
+ * [b,s]. Tokens are sorted by row, and the sorted list is divided into chunks of equal length. A run is a sequence of
+ * tokens with equal rows, and a block sums the runs that end in its chunk. If a run continues in the next chunk, its
+ * partial sum is written to scratch memory for the block where the run ends. The work is therefore proportional to the
+ * number of tokens, and many blocks share a row that most tokens use. */
 #include <cub/device/device_merge_sort.cuh>
 
 #include "kernels/cuda/pdl.cuh"
@@ -15,7 +15,7 @@ struct Ids {
     DeviceAssert *failure;
     const char *message;
 
-    /* Returns the row of a token in this rank's table, or -1 if another rank owns it. */
+    /* Returns a token's row in this rank's table, or -1 if another rank owns it. */
     __device__ __forceinline__ int64_t row(int64_t token) const {
         const int64_t at = id[token] - first;
         return at >= 0 && at < rows ? at : -1;
@@ -123,7 +123,7 @@ struct Scatter {
     }
 };
 
-/* The sum of one run in the N columns of a thread, which begin at `column`. */
+/* The sum of one run in a thread's N columns, which begin at `column`. */
 template <typename T, int N> struct RunSum {
     typedef Real<T> R;
     Vec<R, N> sum, old;
@@ -202,7 +202,7 @@ static __global__ void __launch_bounds__(COLUMN_THREADS)
     const int64_t row = o.row(begin);
     const int run = o.run_end(begin, end);
     if (row == NO_ROW || (run == end && o.goes_on(end))) return;
-    int from = 0; /* becomes the beginning of the run */
+    int from = 0; /* becomes the start of the run */
     for (int to = begin; from < to;) {
         const int middle = from + (to - from) / 2;
         if (o.row(middle) < row)

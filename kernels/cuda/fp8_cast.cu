@@ -22,8 +22,8 @@ typedef struct Fp8Cast {
     const float *state;
     float *inverse, *newest;
     int64_t rows, width;
-    /* `across` is the number of tiles in a row. A stack is a column of 2^stack tiles. All tiles of a stack are
-     * processed before those of the next stack to its right. */
+    /* `across` is the number of tiles in a row. A stack is a column of 2^stack tiles. All tiles in a stack are
+     * processed before the tiles in the next stack to its right. */
     uint32_t across, stack;
     Fp8Blocks blocks;
 } Fp8Cast;
@@ -55,7 +55,7 @@ template <typename T> struct Held {
     __device__ __forceinline__ float operator()(int r, int k) const { return row[r].get(k); }
 };
 
-/* A thread's position: the first row of its tile, and the first column of the thread. */
+/* A thread's position: the first row of its tile, and the thread's first column. */
 struct Place {
     int64_t row, column;
     int lane, line;
@@ -179,7 +179,7 @@ __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4])
     column[2] = __byte_perm(c, d, 0x5410), column[3] = __byte_perm(c, d, 0x7632);
 }
 
-/* The index in the transposed tile of a line, which is 8 rows of a column. The distance between columns is a
+/* Returns a line's index in the transposed tile. A line is 8 rows of a column. The distance between columns is a
  * multiple of the number of banks. Lines are therefore swapped such that 16 threads, which write different columns
  * concurrently, use 16 different pairs of banks. */
 __device__ __forceinline__ int turned_at(int column, int line) {
@@ -255,8 +255,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 2 && !BLOCKS ? 3 
     }
     if (!c.newest) return;
     const float most = block_max(largest_of(x), room);
-    /* The order of non-negative floats is that of their bits, and a maximum does not depend on the order of
-     * updates. */
+    /* Non-negative floats have the same order as their bits, and a maximum does not depend on the order of updates. */
     if (threadIdx.x == 0) atomicMax((int *)(c.newest + 1), __float_as_int(most));
 }
 

@@ -1,5 +1,6 @@
-/* Weights that are stored in FP8: casts a part of a weight, and converts stored values for GEMMs. Values and scales
- * are bitwise equal to those of kernels/cpu/quantize.c. amaxes are updated in place; y and inverse are written. */
+/* Weights that are stored in FP8: casts a part of a weight, and converts stored values for GEMMs. Values and scales are
+ * bitwise equal to the ones that kernels/cpu/quantize.c computes. amaxes are updated in place; y and inverse are
+ * written. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"
@@ -32,7 +33,7 @@ __device__ __forceinline__ int64_t block_at(const Part &p, int64_t i) {
 
 /* ---- amaxes ---- */
 
-/* The order of non-negative floats is that of their bits, and a maximum does not depend on the order of updates. */
+/* Non-negative floats have the same order as their bits, and a maximum does not depend on the order of updates. */
 __device__ __forceinline__ void raise_to(const Cells &to, int64_t at, float x) {
     if (to.dtype == F64)
         atomicMax((long long *)to.data + at, __double_as_longlong((double)x));

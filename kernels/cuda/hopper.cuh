@@ -15,8 +15,8 @@ enum { LINE_BYTES = 128, LINE = 64 /* 16-bit elements */, GROUP_THREADS = 128 };
 /* gemm_invariant.cu. Returns whether the GPU runs code for sm_90a. */
 bool has_warpgroups(Cuda *);
 
-/* A matrix [planes, rows, columns] of elements of 16 or 8 bits, whose tiles have LINE_BYTES of columns, `box` rows and one
- * plane. Strides are multiples of 16 bytes. Elements outside of the matrix are read as zeros. */
+/* A matrix [planes, rows, columns] of 16-bit or 8-bit elements. Its tiles have LINE_BYTES bytes of columns, `box` rows
+ * and one plane. Strides are multiples of 16 bytes. Elements outside of the matrix are read as zeros. */
 static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows, int64_t columns,
                                    int64_t row_stride, int64_t planes, int64_t plane_stride, int box) {
     typedef CUresult Encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
@@ -205,8 +205,8 @@ FP8_PRODUCT(4, 32, R_16, 16, 17, 18, SUM_4)
 FP8_PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
 FP8_PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
 
-/* The same product of 16-bit operands, with a [64,16] in registers, in the order of multiply_add (mma.cuh). The lines of b contain
- * consecutive columns. */
+/* The same product of 16-bit operands, with a [64,16] in registers, in the order of multiply_add (mma.cuh). The lines
+ * of b contain consecutive columns. */
 template <typename T>
 __device__ __forceinline__ void product_of_registers(float (&s)[8][4], const uint32_t (&a)[4], uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.%37.%37 " R_32
@@ -225,7 +225,7 @@ __device__ __forceinline__ void products_begun() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Lane 4 * i + q has 16-bit pairs of row i: columns 2 * q and 2 * q + 1 of four matrices of 8 columns. Afterwards,
+/* Lane 4 * i + q holds 16-bit pairs of row i: columns 2 * q and 2 * q + 1 of four matrices of 8 columns. Afterwards,
  * the lane has all 8 columns of matrix q. */
 __device__ __forceinline__ void gather_columns(uint32_t (&x)[4]) {
     const int q = threadIdx.x % 4;

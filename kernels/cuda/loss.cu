@@ -1,8 +1,8 @@
-/* Computes the ops of kernels/cpu/loss.c, which contains the formulas. cross_entropy reads each row of the logits
- * once. Every thread keeps the largest logit so far and the sum of exp(logit - largest), which is rescaled when a
- * larger logit appears. The sums of the threads are merged in a fixed order. cross_entropy_grad reads and writes each
- * logit once, in place if logits and dlogits are one tensor. cross_entropy_with_grad also reads and writes each logit
- * once, because it keeps a row in shared memory between the loss and the gradient.
+/* Computes the ops of kernels/cpu/loss.c, which contains the formulas. cross_entropy reads each row of logits once.
+ * Every thread keeps the largest logit so far and the sum of exp(logit - largest), which is rescaled when a larger
+ * logit appears. The sums of the threads are merged in a fixed order. cross_entropy_grad reads and writes each logit
+ * once, in place if logits and dlogits are one tensor. cross_entropy_with_grad also reads and writes each logit once,
+ * because it keeps a row in shared memory between the loss and the gradient.
  *
  * For 16-bit storage, exp is computed by the hardware's 2^x (0 for subnormal results), because expf is slower than
  * the memory accesses. One multiply-add computes the exponent from a logit, including log |dloss|. If m is the
@@ -14,7 +14,7 @@
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/slots.cuh"
 
-enum { UNROLL = 4 /* number of loads of a thread that are in flight */ };
+enum { UNROLL = 4 /* number of loads in flight per thread */ };
 
 constexpr float LOG2_E = 1.44269504f;
 
@@ -336,8 +336,8 @@ template <typename T, int N> struct RowHeld {
         add(all, last_stretch(), vectors);
         all->join(room);
     }
-    /* Computes the row's gradient. Meanwhile, the stretches of the row at `next`, unless it is NULL, replace those of
-     * this row. Each stretch except the last is added to the sum one stretch later, so that copies overlap with the
+    /* Computes the row's gradient. Meanwhile, the stretches of the row at `next`, unless it is NULL, replace this row's
+     * stretches. Each stretch except the last is added to the sum one stretch later, so that copies overlap with the
      * computation. */
     __device__ __forceinline__ LogSum<T> gradient(const RowGrad<T, N> &grad, const T *x, T *dx, int64_t width,
                                                   const T *next) const {
@@ -390,8 +390,8 @@ static __global__ void __launch_bounds__(BOTH_THREADS, 1)
     }
 }
 
-/* Launches two blocks of 512 threads per multiprocessor, so that one block computes while the other waits. If two
- * rows do not fit into the shared memory of a multiprocessor, launches one block of 1024 threads. */
+/* Launches two blocks of 512 threads per multiprocessor, so that one block computes while the other waits. If two rows
+ * do not fit into a multiprocessor's shared memory, launches one block of 1024 threads. */
 template <typename T, int N> static void run_both(const Call *c, const Losses &o) {
     enum { BESIDE = 2048 }; /* bytes of shared memory that a block needs in addition to its row */
     const Cuda *gpu = cuda_of(c->device);

@@ -1,4 +1,5 @@
-/* Tensor core instructions (sm_80 and later) for 16-bit storage: PTX ISA, "mma", "ldmatrix", "cp.async".
+/* Tensor core instructions (compute capability 8.0 or later) for 16-bit storage: PTX ISA, "mma", "ldmatrix",
+ * "cp.async".
  *
  * Lane 4 * i + j of a warp holds columns 2 * j and 2 * j + 1 of rows i and i + 8 of a 16 x 8 accumulator
  * (c[0], c[1] and c[2], c[3]). From a 16 x 16 operand, the lane holds columns 2 * j, 2 * j + 1, 2 * j + 8 and 2 * j +
@@ -46,7 +47,7 @@ __device__ __forceinline__ void load_transposed(uint32_t (&x)[4], uint32_t at) {
                  : "memory");
 }
 
-/* The name of a storage type in PTX instructions. */
+/* A storage type's name in PTX instructions. */
 template <typename T> struct PtxName;
 template <> struct PtxName<bf16> { static constexpr char name[] = "bf16"; };
 template <> struct PtxName<fp16> { static constexpr char name[] = "f16"; };

@@ -1,4 +1,4 @@
-/* Computes the ops norm and add_norm of kernels/cpu/norm.c, which has the formulas.
+/* Computes the ops norm and add_norm of kernels/cpu/norm.c, which contains the formulas.
  *
  * Rows that consist of 16-byte vectors are read from memory once and kept in registers. (add_norm keeps the
  * rounded sum, so that it is bitwise equal to the ops add and norm.) All other rows (with odd widths, misaligned
@@ -112,8 +112,8 @@ template <typename T, int K> struct Numbers {
     }
 };
 
-/* Number of vectors per thread. All of them and those of `branch` are in flight simultaneously, and they fit into 64
- * registers. */
+/* Number of vectors per thread. All of them and the vectors of `branch` are in flight simultaneously, and they fit into
+ * 64 registers. */
 enum { ROW_HELD = 4 };
 
 template <typename T, bool ADDS, bool PLUS>

@@ -1,4 +1,4 @@
-/* Computes the op norm_grad of kernels/cpu/norm.c, which has the formulas.
+/* Computes the op norm_grad of kernels/cpu/norm.c, which contains the formulas.
  *
  * Rows that consist of 16-byte vectors are read from memory once. While a row is processed, the next rows are
  * copied to shared memory. A block sums dgain and dbias over its rows in registers. A second kernel, launched with
@@ -14,8 +14,8 @@
 
 /* ---- by vectors ---- */
 
-/* RESIDENT: threads per block; there is one block per multiprocessor. MOST_STAGES: number of stages of rows,
- * including the current one. STAGED: limit of the bytes of all stages; two stages may exceed it. */
+/* RESIDENT: threads per block; there is one block per multiprocessor. MOST_STAGES: number of stages of rows, including
+ * the current one. STAGED: limit of the total size of all stages in bytes; two stages may exceed it. */
 enum { RESIDENT = 512, MOST_STAGES = 3, STAGED = 144 * 1024 };
 
 template <typename T> struct GradVectors {
@@ -43,7 +43,7 @@ template <typename T, int K, bool RMS, bool PLUS> struct GradThread {
     const Norm<R> &o;
     const GradVectors<T> &p;
     Team<R, true> team;
-    int width, threads, thread; /* number of threads of the block, and index of this thread */
+    int width, threads, thread; /* number of threads in the block, and index of this thread */
     BucketPool<V> slots;
     V gain[K];
     Pair kept[K];
@@ -240,12 +240,12 @@ struct GradPlan {
     TeamShape shape;
     int held; /* vectors per thread, or 0 if rows do not fit into shared memory */
     int blocks, stages;
-    int stage, most; /* stage: bytes of a stage; most: maximum size of all stages of a block */
+    int stage, most; /* stage: size of a stage in bytes; most: maximum total size of a block's stages */
 };
 
-/* Chooses vectors per thread and threads per row so that the maximum number of threads of a block have a part of a
- * row, because their slots are the bytes in flight. In a tie, threads of rows with several warps process the fewest
- * vectors, which shortens the end of the kernel. Threads of smaller rows process the most vectors, because a warp
+/* Chooses vectors per thread and threads per row so that as many of a block's threads as possible have a part of a row,
+ * because the threads' slots are the bytes in flight. In a tie, threads process the fewest vectors if a row has several
+ * warps, which shortens the end of the kernel. If rows are smaller, threads process the most vectors, because a warp
  * then adds more rows per pass. */
 static void choose_team(int64_t vectors, GradPlan *p) {
     int64_t best = 0;

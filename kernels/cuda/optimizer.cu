@@ -16,7 +16,7 @@ enum { THREADS = 256, WARP = 32 };
 
 struct Pieces {
     const FlatPiece *row; /* NULL if there is no table */
-    int64_t count, n;     /* n: number of elements of the operands */
+    int64_t count, n;     /* n: number of elements in the operands */
     DeviceAssert *failure;
     const char *message;
 
@@ -48,7 +48,7 @@ static Pieces pieces_of(const Call *c) {
     return p;
 }
 
-/* ---- steps: arithmetic is in the type of the parameters ---- */
+/* ---- steps: arithmetic uses the parameters' type ---- */
 
 static void step_types(const char *op, const Call *c, const Tensor *state, bool in_16_bits) {
     const int type = c->in[0]->dtype, param = c->out[0]->dtype;

@@ -1,24 +1,24 @@
 /* Programmatic dependent launch (PDL, sm_90): the blocks of a kernel become resident while earlier kernels still run,
- * which hides the launch latency. On older GPUs, they start when the previous kernel has ended.
+ * which hides the launch latency. On older GPUs, they start once the previous kernel ends.
  *
  * A PDL kernel first allows the next kernel to start, so that several later kernels can be resident, and then waits:
  * - Before the wait, a thread must not access memory that an earlier kernel may still write, including gains and
  *   tables, nor write memory that an earlier kernel may still read. It may read kernel arguments, and memory that no
  *   kernel has written since the last copy (LinearAttr.steady, Pages).
- * - Kernels end in order: a kernel's wait returns only after the previous kernel has ended. So a kernel that waits
+ * - Kernels end in order: a kernel's wait returns only after the previous kernel ends. So a kernel that waits
  *   runs after all earlier work, and so does any later work without PDL (library kernels, copies, events).
  * At least one thread of a kernel must wait. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
-/* Returns when the previous kernel has ended and its writes are visible. */
+/* Returns once the previous kernel has finished and its writes are visible. */
 __device__ __forceinline__ void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif
 }
-/* Blocks of the next kernel may start when all blocks have called this or have ended. */
+/* Blocks of the next kernel can start once all blocks have called this or have finished. */
 __device__ __forceinline__ void allow_next_kernel() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" : : : "memory");

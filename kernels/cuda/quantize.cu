@@ -1,6 +1,6 @@
-/* Computes the ops of kernels/cpu/quantize.c. Values and scales are bitwise equal to those of the CPU, because every
- * product is rounded before it is used. A float is rounded to the nearest FP8 value as in src/tensor/fp8.c. state is
- * updated in place; y is written. */
+/* Computes the ops of kernels/cpu/quantize.c. Values and scales are bitwise equal to the CPU's, because every product
+ * is rounded before it is used. A float is rounded to the nearest FP8 value as in src/tensor/fp8.c. state is updated in
+ * place; y is written. */
 #include "kernels/cuda/quantize.cuh"
 #include "kernels/cuda/vector_store.cuh"
 
@@ -201,7 +201,7 @@ __device__ __forceinline__ float largest_of(const float (&v)[4]) {
     return fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
 }
 
-/* Computes the scales of a thread's columns of a tile: one for each column, or one for the entire tile. */
+/* Computes the scales of a thread's columns in a tile: one for each column, or one for the entire tile. */
 __device__ __forceinline__ void tile_scales(const Blocks &b, const float (&v)[HELD][4], float (&scale)[4]) {
     __shared__ float room[32], column[TILE_WARPS][TILE];
     const int warp = threadIdx.x / 32, first = threadIdx.x % 32 * 4;
@@ -232,7 +232,7 @@ static __global__ void __launch_bounds__(32 * TILE_WARPS, 2)
         const int64_t row = tile / across * TILE + threadIdx.x / 32,
                       column = tile % across * TILE + threadIdx.x % 32 * 4, at = row * b.width + column;
         const int64_t below = column < b.width ? (b.rows - row + TILE_WARPS - 1) / TILE_WARPS : 0;
-        const int rows = below < HELD ? (int)below : HELD; /* number of rows of the thread */
+        const int rows = below < HELD ? (int)below : HELD; /* the thread's number of rows */
         float v[HELD][4], scale[4], inverse[4];
 #pragma unroll
         for (int h = 0; h < HELD; h++) {

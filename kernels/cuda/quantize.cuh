@@ -1,4 +1,5 @@
-/* Computes the scales of FP8 operands. The scales are bitwise equal to those of kernels/cpu/quantize.c. */
+/* Computes the scales of FP8 operands. The scales are bitwise equal to the ones that kernels/cpu/quantize.c
+ * computes. */
 #pragma once
 
 #include <float.h>

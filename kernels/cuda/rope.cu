@@ -1,10 +1,10 @@
 /* Computes the ops of kernels/cpu/rope.c. y, which may be x, is written or accumulated. In rope_store, each group of x
  * has two more heads, a key and a value, which are written to rows of the pools.
  *
- * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the
- * first rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block is
+ * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the first
+ * rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block is
  * [tokens][shares of the heads][runs]. Blocks are small, so that a multiprocessor runs several: one computes while
- * others wait for memory, and the last blocks end soon. */
+ * others wait for memory, and the last blocks finish quickly. */
 #include "kernels/cuda/pdl.cuh"
 #include "kernels/cuda/vectors.cuh"
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ Turned<T> load_pairs(const T *head, const Places &at)
             get_run<ALIGNED, VEC<T>>(head, at.high, at.high_end)};
 }
 
-/* Uses fma explicitly, so that rounding does not depend on the compiler's contraction of operations. */
+/* Uses fma explicitly, so that rounding does not depend on which operations the compiler contracts. */
 template <typename R> __device__ __forceinline__ void turn(R *first, R *second, R cos, R sin) {
     const R a = *first, b = *second;
     *first = fma(a, cos, -(b * sin));

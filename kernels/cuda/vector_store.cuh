@@ -1,5 +1,5 @@
-/* Stores vectors with asm statements, which the compiler cannot split. The compiler may split an ordinary vector
- * store into stores of elements if a kernel contains several vector stores, or also stores single elements. */
+/* Stores vectors with asm statements, which the compiler cannot split. The compiler may split an ordinary vector store
+ * into element stores if a kernel contains several vector stores, or also stores single elements. */
 #pragma once
 
 #include <string.h>

@@ -33,24 +33,24 @@ struct Executor {
     const Model *model;
     ExecutorMemory memory;
     int64_t interleaved; /* number of passes that run interleaved */
-    int64_t unit;        /* number of microbatches per action of the schedule */
+    int64_t unit;        /* number of microbatches per schedule action */
     Fiber **fibers;      /* [interleaved] */
     int n_flows;
     struct {
         int64_t dim[3];
         SpmdType type;
     } flow[MODEL_FLOWS];  /* the tensors between stages */
-    size_t message_bytes; /* bytes of the largest message that this rank sends or receives */
+    size_t message_bytes; /* size in bytes of the largest message that this rank sends or receives */
     Space **transient;    /* [interleaved] */
     Offload *offload;     /* NULL if nothing is offloaded */
     /* [n_slots, unit]: each slot of the schedule has memory for one unit of microbatches */
     Slot *slots;
     int64_t n_slots;
     Messages received[PIPELINE_WAYS], sent[PIPELINE_WAYS];
-    /* [forward_only]: maximum number of microbatches of the runs so far, whose kernels are loaded */
+    /* [forward_only]: the largest number of microbatches in any run so far; the kernels of such runs are loaded */
     int64_t most[2];
     bool staged;    /* messages pass through host memory */
-    bool evaluates; /* the run has no backward */
+    bool evaluates; /* the run has no backward pass */
     bool is_open;   /* the pipeline's channels are open */
     bool own_transients;
     int64_t allocations;
@@ -117,7 +117,7 @@ Executor *executor_new(const RunContext *context, const Model *model, int64_t sa
         e->transient[i] = open_space(context, "transient", memory.transient);
         e->fibers[i] = fiber_new();
     }
-    const int64_t offloaded = model->plan.stack[0].offloaded; /* number of offloaded layers of all stacks */
+    const int64_t offloaded = model->plan.stack[0].offloaded; /* number of offloaded layers in all stacks */
     if (offloaded) e->offload = offload_new(context->device, offloaded, memory.offload);
     return e;
 }
@@ -215,7 +215,7 @@ void executor_trace(Executor *e, TapeTrace *trace, void *arg) {
 
 /* ---- messages ---- */
 
-/* Returns the ranks of the pipeline. Gradients use the reversed group, which has different channels. The two
+/* Returns the pipeline's group of ranks. Gradients use the reversed group, which has different channels. The two
  * directions are therefore independent, even with two ranks and several chunks. */
 static Group group_of(const Executor *e, PipelineWay way) {
     Group g = mesh_group(&e->context->layout->mesh, 1 << AXIS_PP);
@@ -240,8 +240,8 @@ static CommCall message_call(const Executor *e, CommKind kind, PipelineWay way, 
 
 static bool is_null(const Executor *e) { return e->context->device->kind == DEVICE_NULL; }
 
-/* Opens the channels in advance. A group opens its channels at its first message. All ranks must open groups in the
- * same order, but receives that start early would violate this order. */
+/* Opens the channels in advance. Otherwise, a group would open its channels at its first message. All ranks must open
+ * groups in the same order, but receives that start early would violate this order. */
 static void open_channels(Executor *e) {
     char none;
     for (int way = 0; way < PIPELINE_WAYS; way++) {
@@ -265,13 +265,13 @@ void executor_plan(const Executor *e, Comm *c) {
     }
 }
 
-/* Returns the border that the action's input or result crosses, as the number of layers below it. */
+/* Returns the border that the action's input or result crosses. A border is the number of layers below it. */
 static int64_t border_of(const Executor *e, const Action *a, bool result) {
     const StagePart *p = &e->model->stages[a->chunk];
     return p->first_layer + (result == (a->kind == ACTION_FORWARD) ? p->layers : 0);
 }
 
-/* Lists the tensors of a message. Tensors of flows that do not cross the border are not changed. */
+/* Lists the tensors of a message. Does not change the entries of flows that do not cross the border. */
 static void message_tensors(const Executor *e, const Message *m, int64_t border, Tensor out[MODEL_FLOWS]) {
     char *at = m->data;
     for (int i = 0; i < e->n_flows; i++) {
@@ -294,7 +294,7 @@ static void message_finish(Executor *e, Message *m) {
     m->work = NULL;
 }
 
-/* Returns the receive buffer of an action for a member of its unit. */
+/* Returns the buffer that receives an action's message for a member of its unit. */
 static Message *received(const Executor *e, const Action *a, int64_t member) {
     return &e->received[pipeline_way(a)].at[a->buffer * e->unit + member];
 }
@@ -308,8 +308,7 @@ static int64_t members_of(const Executor *e, const Action *a, int64_t microbatch
     return left < e->unit ? left : e->unit;
 }
 
-/* Starts the receives of the actions in one step of the schedule (pipeline_step), which begins with
- * `action`. */
+/* Starts the receives for the actions in one schedule step (pipeline_step), which begins with `action`. */
 static void start_receives(Executor *e, const PipelineSpec *spec, int rank, const RankSchedule *schedule,
                            int64_t action, int64_t microbatches) {
     const int64_t end = action + pipeline_step(schedule, action);
@@ -329,7 +328,7 @@ static Message *next_to_send(Executor *e, PipelineWay way) {
     return m;
 }
 
-/* Sends the result of an action. Copies the tensors that are not yet in the message. */
+/* Sends an action's result. Copies the tensors that are not yet in the message. */
 static void send_tensors(Executor *e, const Action *a, int peer, Message *m, const Flow *x) {
     const int64_t border = border_of(e, a, true);
     Tensor t[MODEL_FLOWS];
@@ -342,7 +341,7 @@ static void send_tensors(Executor *e, const Action *a, int peer, Message *m, con
 
 /* ---- passes ---- */
 
-/* An action for one microbatch. */
+/* The part of an action that processes one microbatch. */
 typedef struct Pass {
     Executor *executor;
     const PipelineSpec *spec;
@@ -436,7 +435,7 @@ static void run_pass(void *arg) {
 }
 
 /* Returns the number of pauses by which the first microbatch runs ahead. With sequence parallelism, it then computes
- * half a branch while the other microbatch runs its norm (tape_pause_halfway). A backward that gathers its inputs
+ * half a branch while the other microbatch runs its norm (tape_pause_halfway). A backward pass that gathers its inputs
  * again runs two pauses ahead, so that its reduce-scatter overlaps with the dgrad of the other microbatch. */
 static int head_start(const Executor *e, const Action *a) {
     if (!layout_is_sequence_parallel(e->context->layout)) return 0;
@@ -478,8 +477,8 @@ static void run_unit(Executor *e, const PipelineSpec *spec, int rank, const Acti
     free(passes);
 }
 
-/* Runs an action interleaved with the next one. A backward starts first, because it computes more between two
- * operations than a forward does. */
+/* Runs an action interleaved with the next one. A backward pass starts first, because it computes more between two
+ * operations than a forward pass does. */
 static void run_pair(Executor *e, const PipelineSpec *spec, int rank, const Action *a,
                      const Microbatch *microbatches, Tensor *loss_sum) {
     const bool swapped = a[0].kind == ACTION_FORWARD && a[1].kind != ACTION_FORWARD;

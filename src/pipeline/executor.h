@@ -3,11 +3,11 @@
  * gradient from receive buffers, and writes its output to a send buffer. Without a pipeline, the schedule has one
  * stage.
  *
- * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches interleaved:
- * while one microbatch waits for an operation between ranks, the next microbatch computes. With
- * --interleave-forward-backward, two actions run interleaved: if possible, a backward and a forward. Results are
- * bitwise equal to those without these options. Similar methods are DeepSpeed-Domino (Wang et al., 2024, arXiv
- * 2409.15241) for tensor parallelism, and Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
+ * With --interleaved-microbatches, an action of the schedule runs a unit of several microbatches interleaved: while one
+ * microbatch waits for an operation between ranks, the next microbatch computes. With --interleave-forward-backward,
+ * two actions run interleaved: if possible, a backward pass and a forward pass. Results are bitwise equal to those
+ * without these options. Similar methods are DeepSpeed-Domino (Wang et al., 2024, arXiv 2409.15241) for tensor
+ * parallelism, and Megatron-LM's --overlap-moe-expert-parallel-comm for experts. */
 #pragma once
 
 #include "models/microbatch.h"
@@ -40,13 +40,13 @@ void executor_plan(const Executor *, Comm *);
  * slow. At its end, the run prepares everything that the rest of a step may allocate or load, and all ranks
  * synchronize. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
-/* Runs the schedule, which must have been created from the spec, on n microbatches. Calls executor_provide. The heads
- * of the model add the sum of each loss times its weights to loss_sum (F64 [1] each, or NULL if not needed). */
+/* Runs the schedule, which must have been created from the spec, on n microbatches. Calls executor_provide. The model's
+ * heads add the sum of each loss times its weights to loss_sum (F64 [1] each, or NULL if not needed). */
 void executor_run(Executor *, const PipelineSpec *, const RankSchedule *, const Microbatch *, int64_t n,
                   Tensor *loss_sum);
 /* Returns the peak memory use of any slot and any transient space. */
 ExecutorMemory executor_peak(const Executor *);
-/* Returns the bytes of device memory that a schedule needs with these sizes, for all slots, transient spaces and
+/* Returns how many bytes of device memory a schedule needs with these sizes, for all slots, transient spaces and
  * message buffers. */
 size_t executor_bytes(const Executor *, const RankSchedule *, bool zero_bubble, ExecutorMemory);
 /* Returns a number that changes whenever memory is reallocated. A CUDA graph with the old addresses is then

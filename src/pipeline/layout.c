@@ -29,14 +29,14 @@ static Err count_chunks(const Config *c, int64_t layers, int64_t *chunks) {
 
 static bool has_two_stacks(const Config *c) { return c->model == MODEL_t5; }
 
-/* Returns the additional option that sets the number of layers of a model with two stacks, for a list of options in a
+/* Returns the additional option that sets the number of layers in a model with two stacks, for a list of options in a
  * message. */
 static const char *decoder_depth(const Config *c) {
     return has_two_stacks(c) ? ", --decoder-num-layers" : "";
 }
 
-/* Divides the layers evenly. All ranks have the same number of counted layers, except that options can set the
- * numbers of the first and the last rank. All chunks of a rank have the same number. The embedding and the loss may
+/* Divides the layers evenly. All ranks have the same number of counted layers, except that options can set different
+ * numbers for the first and the last rank. All chunks on a rank have the same number. The embedding and the loss may
  * count as layers; they are subtracted at the end. */
 static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
     bool embedding = c->account_for_embedding_in_pipeline_split, loss = c->account_for_loss_in_pipeline_split;
@@ -68,7 +68,8 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
             return err_user("the %lld layers of pipeline rank %lld are not a multiple of its %lld virtual "
                             "stages: change --num-virtual-stages-per-pipeline-rank or the layers of the rank",
                             (long long)n, (long long)rank, (long long)chunks);
-        if (rank == 0) *out = stages_new(p, chunks, arena); /* only after the number is known to be small */
+        /* allocated only once the number is known to be small */
+        if (rank == 0) *out = stages_new(p, chunks, arena);
         for (int64_t chunk = 0; chunk < chunks; chunk++) out->stages[chunk * p + rank].layers = n / chunks;
     }
     out->stages[0].layers -= embedding;

@@ -1,5 +1,5 @@
-/* Computes the layers of each pipeline stage. A pipeline of p ranks with v chunks per rank has v * p virtual stages.
- * Stage i is chunk i / p of rank i % p. Source: Megatron-LM core/transformer/transformer_block.py
+/* Computes which layers belong to each pipeline stage. A pipeline of p ranks with v chunks per rank has v * p virtual
+ * stages. Stage i is chunk i / p of rank i % p. Source: Megatron-LM core/transformer/transformer_block.py
  * (get_num_layers_to_build) and pipeline_parallel_layer_layout.py. */
 #pragma once
 

@@ -57,8 +57,8 @@ static StageRef stage_at(const PipelineSpec *s, int64_t stage) {
     return (StageRef){(int)(stage % s->ranks), (int)(stage / s->ranks)};
 }
 
-/* Returns the stage that is `ahead` steps away in the action's direction, which is up for a forward and down for a
- * backward. */
+/* Returns the stage that is `ahead` steps away in the action's direction, which is up for a forward pass and down for a
+ * backward pass. */
 static StageRef along(const PipelineSpec *s, int rank, const Action *a, int ahead) {
     if (a->kind == ACTION_BACKWARD_WEIGHT) return (StageRef){-1, -1};
     int64_t stage = (int64_t)a->chunk * s->ranks + rank;
@@ -87,9 +87,9 @@ PipelineSpec pipeline_shortened(const PipelineSpec *s) {
 /* The parameters of a schedule. */
 typedef struct Shape {
     int64_t group;
-    int64_t warmup; /* number of forwards before the first backward */
-    int64_t lag;    /* number of backwards before the first weight pass */
-    bool split;     /* backwards consist of two passes */
+    int64_t warmup; /* number of forward passes before the first backward pass */
+    int64_t lag;    /* number of backward passes before the first weight pass */
+    bool split;     /* separate passes compute input gradients and weight gradients */
 } Shape;
 
 static Shape shape_of(const PipelineSpec *s, int rank) {
@@ -113,8 +113,8 @@ static Shape shape_of(const PipelineSpec *s, int rank) {
     return (Shape){0};
 }
 
-/* Returns the k-th forward. Groups of microbatches run in order. A group runs chunk by chunk, and a chunk runs all
- * microbatches of the group. For backwards, the order of the chunks is reversed. */
+/* Returns the k-th forward pass. Groups of microbatches run in order. A group runs chunk by chunk, and a chunk runs all
+ * microbatches of the group. For backward passes, the order of the chunks is reversed. */
 static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t k) {
     int64_t first = k / (group * s->chunks) * group, size = smaller(group, s->microbatches - first);
     int64_t in_group = k - first * s->chunks;
@@ -124,8 +124,8 @@ static Action nth(const PipelineSpec *s, int64_t group, ActionKind kind, int64_t
                     .microbatch = first + in_group % size};
 }
 
-/* Pairs consecutive actions, except those that could deadlock through other ranks: two forwards of different chunks,
- * two backwards of different chunks, or a warm-up forward and the first backward. */
+/* Pairs consecutive actions, except those that could deadlock through other ranks: two forward passes of different
+ * chunks, two backward passes of different chunks, or a warm-up forward pass and the first backward pass. */
 static void make_pairs(const PipelineSpec *s, int64_t warmup, RankSchedule *r) {
     if (!s->mixed || (s->forward_only && s->ranks > 1)) return;
     for (int64_t i = 0; i + 1 < r->count; i += pipeline_step(r, i)) {
@@ -186,7 +186,7 @@ static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
     for (int way = 0; way < PIPELINE_WAYS; way++)
         lists[way].unused = mem_zero((size_t)r->slots + 2, sizeof *lists[way].unused);
     for (int64_t i = 0; i < r->count; i++) r->actions[i].buffer = -1;
-    int64_t begun = 0; /* number of receives of earlier actions */
+    int64_t begun = 0; /* number of actions whose receives have started */
     for (int64_t i = 0; i < r->count;) {
         const int64_t end = i + pipeline_step(r, i), next = s->overlap ? end + pipeline_step(r, end) : end;
         while (begun < next) assign_buffer(s, rank, &r->actions[begun++], lists);
@@ -203,9 +203,9 @@ static void assign_buffers(const PipelineSpec *s, int rank, RankSchedule *r) {
     free(held);
 }
 
-/* Sets the number of send buffers. Two are usually sufficient: one is written while the other is sent. Between the
- * last and the first rank, messages of the next chunk are queued: the receiver reads the first of these messages only
- * after all microbatches of the group have passed through its current chunk. */
+/* Sets the number of send buffers. Two are usually sufficient: one is written while the other is sent. Between the last
+ * and the first rank, messages for the next chunk are queued: the receiver reads the first of these messages only after
+ * all microbatches of the group have passed through its current chunk. */
 static void count_sent(const PipelineSpec *s, int rank, int64_t group, RankSchedule *r) {
     const int64_t total = s->microbatches * s->chunks,
                   queue = larger(2, smaller(group, s->microbatches) - s->ranks + 1);
@@ -221,7 +221,7 @@ RankSchedule pipeline_schedule(const PipelineSpec *s, int rank, Arena *arena) {
     ActionKind backward = shape.split ? ACTION_BACKWARD_INPUT : ACTION_BACKWARD;
     Action *list = arena_alloc(arena, (size_t)(passes * total) * sizeof *list);
     for (int64_t k = 0; k < total + warmup; k++) {
-        int64_t done = k - warmup; /* number of backwards so far */
+        int64_t done = k - warmup; /* number of backward passes so far */
         if (k < total) list[n++] = nth(s, shape.group, ACTION_FORWARD, k);
         if (s->forward_only || done < 0) continue;
         list[n++] = nth(s, shape.group, backward, done);

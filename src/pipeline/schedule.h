@@ -1,34 +1,33 @@
 /* Pipeline schedules as data: the ordered list of the passes that each rank runs in a step.
- *   gpipe        all forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)
- *   1f1b         min(p - r - 1, M) forwards, then alternating forwards and backwards (PipeDream, arXiv 1806.03377)
+ *   gpipe        all forward passes, then all backward passes (Huang et al. 2019, arXiv 1811.06965)
+ *   1f1b         min(p - r - 1, M) forward passes, then alternately forward and backward (PipeDream, arXiv 1806.03377)
  *   interleaved  1F1B over the chunks of a rank (Narayanan et al. 2021, arXiv 2104.04473; Megatron-LM
- *                core/pipeline_parallel/schedules.py), 2 (p - r - 1) + (v - 1) G forwards first
+ *                core/pipeline_parallel/schedules.py), 2 (p - r - 1) + (v - 1) G forward passes first
  *   zero-bubble  ZB-H1 (Qi et al. 2023, arXiv 2401.10241): 1F1B with the weight gradients of rank r delayed
  *                by r microbatches; no rank has more than 1F1B's p microbatches in flight
  *
  * In this file, the microbatches of one action, which run interleaved (executor.h), count as one. With `mixed`, pairs
- * of consecutive actions of the schedules 1f1b and interleaved run interleaved: two forwards in the warm-up, then a
- * backward and a forward, and two backwards last. A message arrives only after both actions of a pair, so the warm-up
- * has more forwards: 2 (p - r) + (v - 1) G, rounded up to an even number. (Megatron-LM schedules.py adds one forward
- * with --overlap-moe-expert-parallel-comm.)
+ * of consecutive actions run interleaved in the schedules 1f1b and interleaved: two forward passes in the warm-up, then
+ * a backward and a forward pass, and finally two backward passes. A message arrives only after both actions of a pair,
+ * so the warm-up has more forward passes: 2 (p - r) + (v - 1) G, rounded up to an even number. (Megatron-LM
+ * schedules.py adds one forward pass with --overlap-moe-expert-parallel-comm.)
  *
  * p is the number of ranks, r this rank, v the number of chunks per rank, M the number of microbatches, and G
  * the number of microbatches that one chunk processes before the next chunk.
  *
- * In every schedule, the backwards and the weight gradients of a chunk run in the order of the microbatches. Gradients
- * are therefore summed in a fixed order and are bitwise equal for all schedules.
+ * In every schedule, a chunk's backward and weight passes run in the order of the microbatches. Gradients are therefore
+ * summed in a fixed order and are bitwise equal for all schedules.
  *
- * Messages are not actions: pipeline_source and pipeline_target derive them from an action. To run an action,
- * wait for the source's message, compute, and start to send the result to the target. A forward sends the
- * activation to the next stage, and a backward sends the gradient of the stage's input to the previous stage.
- * A rank's k-th message in a direction is sent from buffer k % sent[direction]. A message is received into
- * the action's buffer, which is in use until the last pass of its slot. The receive starts before the action
- * or, with `overlap`, before the previous action, so that the message arrives while the previous action
- * computes.
+ * Messages are not actions: pipeline_source and pipeline_target derive them from an action. To run an action, wait for
+ * the source's message, compute, and start to send the result to the target. A forward pass sends the activation to the
+ * next stage, and a backward pass sends the gradient of the stage's input to the previous stage. A rank's k-th message
+ * in a direction is sent from buffer k % sent[direction]. A message is received into the action's buffer, which is in
+ * use until the last pass of its slot. The receive starts before the action or, with `overlap`, before the previous
+ * action, so that the message arrives while the previous action computes.
  *
- * A send must have ended before its buffer is written again. This cannot deadlock in any schedule, even if a
- * send ends only when it is received. Between two ranks, forward messages are received in the order in which they are
- * sent, and backward messages also. With two ranks and several chunks, both directions use the same pair of ranks and
+ * A send must finish before its buffer is written again. This cannot deadlock in any schedule, even if a send finishes
+ * only when its message is received. Between two ranks, forward messages are received in the order in which they are
+ * sent, and so are backward messages. With two ranks and several chunks, both directions use the same pair of ranks and
  * may overtake each other, so each direction needs a separate channel. */
 #pragma once
 
@@ -45,7 +44,7 @@ typedef struct Action {
     ActionKind kind;
     int chunk;
     int64_t microbatch;
-    int64_t slot; /* the memory of the activations of (microbatch, chunk) until its last pass */
+    int64_t slot; /* the memory that holds the activations of (microbatch, chunk) until its last pass */
     /* index of the buffer that receives the source's message, in its direction; -1 if there is none */
     int64_t buffer;
     bool pair; /* the action runs interleaved with the next action */
@@ -78,18 +77,18 @@ typedef struct StageRef {
     int rank, chunk;
 } StageRef;
 
-/* Returns the number of microbatches of an action. */
+/* Returns the number of microbatches per action. */
 int64_t pipeline_unit(const Config *);
-/* Returns the number of microbatches in a schedule, in which all microbatches of one action count as one. */
+/* Returns the number of microbatches in a schedule, counting all microbatches of an action as one. */
 int64_t pipeline_units(const Config *, int64_t microbatches);
-/* Returns the schedule for the options. A schedule that does not support the number of chunks, or a group that does
- * not fit the microbatches, is a user error. */
+/* Returns the schedule for the options. A schedule that does not support the number of chunks, or a group size that
+ * does not match the number of microbatches, is a user error. */
 Err pipeline_spec(const Config *, const PipelineLayout *, int64_t microbatches, bool forward_only,
                   PipelineSpec *out);
 /* Returns the schedule with fewer microbatches, but enough of them to contain its repeating part. Every rank
  * needs as much memory as in the full schedule, including slots and gradients. */
 PipelineSpec pipeline_shortened(const PipelineSpec *);
-/* Returns the passes of one rank, which belong to the arena. */
+/* Returns one rank's passes, which are allocated in the arena. */
 RankSchedule pipeline_schedule(const PipelineSpec *, int rank, Arena *);
 
 /* Return the stage that sends the message that the action waits for, and the stage that receives its
@@ -100,5 +99,5 @@ PipelineWay pipeline_way(const Action *);
 /* Returns the number of actions in the next step, which begins with `action`: 1, 2 for a pair, or 0 after the last
  * action. */
 int64_t pipeline_step(const RankSchedule *, int64_t action);
-/* Returns whether the action is the last pass of its slot. */
+/* Returns whether the action is the last pass that uses its slot. */
 bool pipeline_ends_slot(const PipelineSpec *, const Action *);

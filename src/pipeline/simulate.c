@@ -13,13 +13,13 @@ typedef struct Message {
 typedef struct Cell {
     bool forward, input, weight; /* completed passes */
     int64_t slot;
-    Message message[PIPELINE_WAYS]; /* the messages of its forward and its backward */
+    Message message[PIPELINE_WAYS]; /* the messages that its forward and backward passes send */
 } Cell;
 
 typedef struct RankState {
     int64_t at; /* index of the next action */
     double clock;
-    Message *unsent; /* the message of the first action of a pair, until the second action ends */
+    Message *unsent; /* the message of a pair's first action, until the second action ends */
     /* received: number of this rank's messages that have been received */
     int64_t held, sent[PIPELINE_WAYS], received[PIPELINE_WAYS];
     int64_t *next_input, *next_weight; /* [chunks]: the next microbatch */
@@ -94,7 +94,7 @@ static Message **buffer_of(const Player *p, int rank, const Action *a) {
     return &state->from[way][state->sent[way] % p->schedules[rank].sent[way]];
 }
 
-/* Starts to receive the message of an action. */
+/* Starts to receive an action's message. */
 static Err claim_buffer(const Player *p, int rank, const Action *a) {
     const PipelineWay way = pipeline_way(a);
     if ((pipeline_source(p->spec, rank, a).rank < 0) != (a->buffer < 0) ||
@@ -107,7 +107,7 @@ static Err claim_buffer(const Player *p, int rank, const Action *a) {
     return ERR_OK;
 }
 
-/* Starts the receives of the next action's step or, with `overlap`, of the step after it. */
+/* Starts the receives for the next action's step or, with `overlap`, for the step after it. */
 static Err claim_buffers(const Player *p, int rank) {
     const RankSchedule *r = &p->schedules[rank];
     const int64_t at = p->states[rank].at, end = at + pipeline_step(r, at);
@@ -184,8 +184,8 @@ static void perform(Player *p, int rank, const Action *a, double start) {
     release_buffers(p, rank, a->slot);
 }
 
-/* Runs a rank until it must wait. Sets *moved if the rank made progress. *waits_for becomes NULL if all actions of
- * the rank are done. */
+/* Runs a rank until it must wait. Sets *moved if the rank made progress. *waits_for becomes NULL if all actions of the
+ * rank have finished. */
 static Err advance(Player *p, int rank, bool *moved, const char **waits_for) {
     const RankSchedule *mine = &p->schedules[rank];
     *waits_for = NULL;
@@ -277,7 +277,7 @@ double pipeline_bubble(const PipelineSpec *s, PassTimes t) {
     double bubble = (double)(p - 1) * (t.forward + t.backward_input);
     if (pairs) return 2 * (bubble + (double)(p - 1) * t.backward_weight);
     if (s->kind != SCHEDULE_ZERO_BUBBLE) return bubble + (double)(p - 1) * t.backward_weight;
-    /* In this case, weight gradients delay no other rank, and delayed weight gradients fill gaps at the end. */
+    /* If this is true, weight passes delay no other rank, and delayed weight passes fill gaps at the end. */
     bool fits = t.backward_weight <= t.forward && t.backward_weight <= t.backward_input;
     return fits ? bubble - (double)((m < p ? m : p) - 1) * t.backward_weight : NAN;
 }

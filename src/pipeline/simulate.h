@@ -1,11 +1,10 @@
-/* Simulates the schedules of all ranks with given durations of passes. Checks that the schedules end and that
- * every pass runs once, in order and in its slot. Returns the start time of each action and the total
- * duration. */
+/* Simulates the schedules of all ranks with the given pass durations. Checks that the schedules finish and that every
+ * pass runs once, in order and in its slot. Returns the start time of each action and the total duration. */
 #pragma once
 
 #include "pipeline/schedule.h"
 
-/* The durations of passes, in any unit. The duration of ACTION_BACKWARD is the sum of the last two. */
+/* The durations of passes, in any unit. The duration of ACTION_BACKWARD is the sum of the last two durations. */
 typedef struct PassTimes {
     double forward, backward_input, backward_weight;
 } PassTimes;
@@ -13,13 +12,13 @@ typedef struct PassTimes {
 typedef struct PipelineTimes {
     const PassTimes *stages; /* [chunks * ranks], in the order of PipelineLayout.stages */
     double latency;          /* time from the end of a pass to the arrival of its message */
-    bool rendezvous;         /* a send ends when it is received, instead of immediately */
+    bool rendezvous;         /* a send finishes when its message is received, instead of immediately */
 } PipelineTimes;
 
 double pipeline_duration(const PipelineSpec *, const PipelineTimes *, int rank, const Action *);
 
 typedef struct RankTrace {
-    double busy;        /* time in passes; the remaining makespan is the bubble */
+    double busy;        /* time spent in passes; the rest of the makespan is the bubble */
     int64_t peak_slots; /* maximum number of slots in use */
     double *start;      /* [count]: start time of each action */
 } RankTrace;
@@ -29,18 +28,18 @@ typedef struct Simulation {
     RankTrace *ranks;
 } Simulation;
 
-/* `schedules` has one entry per rank. An error (ERR_FAILED) names the rank, the action and the problem: a
- * deadlock, a pass that is missing, doubled or out of order, a message out of order, or a wrong slot. Arrays of `out`
- * are allocated in the arena. */
+/* `schedules` has one entry per rank. An error (ERR_FAILED) names the rank, the action and the problem: a deadlock, a
+ * pass that is missing, doubled or out of order, a message out of order, or a wrong slot. The arrays in `out` are
+ * allocated in the arena. */
 Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const PipelineTimes *, Arena *,
                       Simulation *out);
 
-/* Returns the bubble in closed form: the makespan minus the busy time of any rank, for equal stages without
- * latency. The bubble is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice that for pairs
- * (`mixed`), and (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
+/* Returns the bubble in closed form: the makespan minus the busy time of any rank, for equal stages without latency.
+ * The bubble is (p - 1) (F + I + W) per chunk for gpipe, 1f1b and interleaved, twice this value for pairs (`mixed`),
+ * and (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
  *
- * The result is NaN if there is no formula. The formula for several chunks requires that the last group has at least
- * p microbatches. The formula for pairs requires an even number of microbatches, or at least 2 p. With several
- * chunks, it requires equal and even groups of at least 2 p. The formula for zero-bubble requires that the weight
- * gradient does not need more time than another pass. */
+ * The result is NaN if there is no formula. The formula for several chunks requires that the last group has at least p
+ * microbatches. The formula for pairs requires an even number of microbatches, or at least 2 p. With several chunks, it
+ * requires equal and even groups of at least 2 p. The formula for zero-bubble requires that a weight pass does not take
+ * longer than any other pass. */
 double pipeline_bubble(const PipelineSpec *, PassTimes);

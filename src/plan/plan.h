@@ -1,12 +1,12 @@
-/* Plans a run of any size without running it. It computes the parameters, the FLOPs, the memory of each rank,
- * and the bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory, so one rank per stage
- * is planned. The memory is computed by the same dry run that training makes before its first step. */
+/* Plans a run of any size without running it. It computes the parameters, the FLOPs, the memory of each rank, and the
+ * bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory, so one rank per stage is
+ * planned. The same dry run that training performs before its first step computes the memory. */
 #pragma once
 
 #include "train/memory_plan.h"
 
 typedef struct StagePlan {
-    int rank; /* the first rank of the stage */
+    int rank; /* the stage's first rank */
     MemoryPlan memory;
 } StagePlan;
 
@@ -19,17 +19,17 @@ typedef struct RunPlan {
     StagePlan *stages;     /* [pipeline.ranks] */
     int largest;           /* the stage that needs the most memory */
     ModelCount parameters; /* parameters of the full model */
-    double flops;          /* FLOPs of the forward and backward passes of one sample */
+    double flops;          /* FLOPs of one sample's forward and backward passes */
     double
         bubble; /* the fraction of a step during which a pipeline rank waits, if all passes take equal times;
                       NaN if this is too expensive to compute */
 } RunPlan;
 
-/* Plans a run. The options must have passed the rules of training. `target` may be NULL, as for memory_plan_new. The
- * arena owns the plan. Returns a user error if the pipeline layout is invalid and no rule detects this. */
+/* Plans a run. The options must have passed the training rules. `target` may be NULL, as for memory_plan_new. The arena
+ * owns the plan. Returns a user error if the pipeline layout is invalid and no rule detects this. */
 Err plan_make(const Config *, const Device *target, Arena *, RunPlan *out);
 /* Plans only the layout, the microbatches, and the pipeline's schedule and bubble. */
 Err plan_schedule(const Config *, Arena *, RunPlan *out);
 MemoryPlan plan_rank(const Config *, const Device *target, int rank);
-/* Returns the number of bytes of memory that the largest rank needs. */
+/* Returns how many bytes of memory are needed by the rank that uses the most memory. */
 size_t plan_bytes(const RunPlan *);

@@ -16,8 +16,8 @@ typedef struct Seeker {
     const Config *config;
     const Device *target;
     size_t available;
-    MemoryPlan whole; /* memory of a rank that has the full model */
-    double experts;   /* the experts' part of the parameters */
+    MemoryPlan whole; /* memory of a rank that holds the full model */
+    double experts;   /* the fraction of the parameters that belong to experts */
     int64_t tries;
     Arena *arena; /* owns the data of one layout */
 } Seeker;
@@ -97,7 +97,7 @@ static Config config_of(const Seeker *s, const FoundLayout *f) {
 
 /* ---- does it fit? ---- */
 
-/* Returns a lower bound for the memory of the largest rank. It is the memory of a rank's parameters, gradients and
+/* Returns a lower bound for the memory of the rank that uses the most: the memory for parameters, gradients and
  * optimizer state if all ranks had equal shares. */
 static double least_state(const Seeker *s, const FoundLayout *f) {
     const Config *c = s->config;
@@ -160,7 +160,7 @@ static int64_t micro_most(const Config *c) {
     return c->micro_batch_size > SEARCH_MICRO ? c->micro_batch_size : SEARCH_MICRO;
 }
 
-/* Chooses the number of virtual stages and the microbatch size. Begins with one stage per rank and one sample per
+/* Chooses the number of virtual stages and the microbatch size. Starts with one stage per rank and one sample per
  * microbatch, which need the least memory. */
 static bool divide(Seeker *s, FoundLayout *out) {
     const Config *c = s->config;

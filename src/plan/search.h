@@ -13,12 +13,12 @@ typedef struct FoundLayout {
     int64_t chunks, micro; /* number of stages per pipeline rank; number of samples per microbatch */
     int zero;              /* the ZeRO stage, DataParallel.stage */
     RecomputeGranularity recompute;
-    size_t bytes; /* memory of the largest rank */
+    size_t bytes; /* memory of the rank that uses the most */
     double bubble;
 } FoundLayout;
 
 typedef struct Search {
-    /* The best layout for each choice of ranks and of tensor-, context- and pipeline-parallel sizes. The
+    /* The best layout for each number of ranks and each choice of tensor-, context- and pipeline-parallel sizes. The
      * layouts are sorted by ranks, recomputation, ZeRO stage and percentage of bubble, all ascending. */
     FoundLayout found[SEARCH_MOST];
     int n;

@@ -28,7 +28,7 @@ static CommOptions options_of(const Config *c) {
                          .build = isotron_commit()};
 }
 
-/* Returns a hash of the value of an option. All paths have the same hash, because paths may differ between hosts. */
+/* Returns a hash of an option's value. All paths have the same hash, because paths may differ between hosts. */
 static int64_t value_hash(const Config *c, int option) {
     const ArgType type = CONFIG_ROWS[option].type;
     Str text = {0};
@@ -120,7 +120,7 @@ Err world_size(Config *c) {
     return ERR_OK;
 }
 
-/* Returns the number of this rank on its host. This number selects the rank's GPU if the host has several GPUs. */
+/* Returns this rank's index on its host. The index selects the rank's GPU if the host has several GPUs. */
 static int rank_on_host(const Comm *comm) {
     CommLaunch launch;
     if (!comm) return 0;

@@ -1,4 +1,4 @@
-/* Runs all ranks of a run. Ranks are a single rank, threads of this process (--ranks), or the processes that a
+/* Runs all ranks of a run. The ranks are a single rank, threads of this process (--ranks), or the processes that a
  * launcher has started. */
 #pragma once
 
@@ -24,13 +24,13 @@ Err world_size(Config *);
 
 /* Returns the device that a rank opens. comm may be NULL. */
 DeviceSpec rank_device_spec(const Config *, const Comm *);
-/* Opens the device of a rank, and the transport of its memory. All ranks must call this function, and all ranks get
- * the same error. `text` describes the transport (comm_open_device). Free the device with rank_free_device. comm may
- * be NULL. */
+/* Opens a rank's device, and the transport for its memory. All ranks must call this function, and all ranks get the
+ * same error. `text` describes the transport (comm_open_device). Free the device with rank_free_device. comm may be
+ * NULL. */
 Err rank_open_device(const Config *, Comm *, Device **, char text[200]);
 void rank_free_device(Comm *, Device *); /* both may be NULL */
 
-/* Returns the largest number of ranks of this process that share a device. Ranks that are threads are assigned to
+/* Returns the largest number of ranks in this process that share a device. Ranks that run as threads are assigned to
  * devices round-robin. comm may be NULL. */
 int64_t rank_sharing(const Comm *, const Device *);
 

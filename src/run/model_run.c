@@ -14,7 +14,7 @@
 
 /* ---- layout ---- */
 
-/* Returns the settings of data parallelism. The bucket sizes are those of Megatron-LM
+/* Returns the data-parallel settings. The bucket sizes equal Megatron-LM's
  * (core/distributed/distributed_data_parallel.py). */
 static DataParallel data_parallel(const Config *c, int ranks) {
     DataParallel d = {.stage = c->use_megatron_fsdp ? (int)c->data_parallel_sharding_strategy
@@ -145,7 +145,7 @@ static Err check_memory(const Config *c, Comm *comm, const Device *device) {
                     bytes_text(parameters).s, bytes_text(tables).s, bytes_text(have).s);
 }
 
-/* ---- quantized weights: each is cast when its values are there ---- */
+/* ---- quantized weights: each is cast once its values are available ---- */
 
 static void *stage_new(const ModelRun *r) {
     return device_alloc(r->device, quantized_stage_bytes(r->model->registry),
@@ -166,7 +166,7 @@ static void cast_staged(void *arg, Param *p) {
     quantized_cast(s->run->model->registry, s->run->comm, p, s->values);
 }
 
-/* The number of items: the 16-bit values, the masters of buffers, and quantized weights. */
+/* The number of items: the 16-bit values, the buffers' masters, and the quantized weights. */
 enum { ITEMS = 3 };
 
 static int items(const Registry *g, Stage *stage, CkptItem out[ITEMS]) {

@@ -10,8 +10,8 @@
 #include "pipeline/layout.h"
 #include "tape/tape.h"
 
-/* The use of a model. With MODEL_COMPUTES, parameters have only values, and each data-parallel rank has all of
- * them. */
+/* How a model is used. With MODEL_COMPUTES, parameters have values but no gradients, and each data-parallel rank holds
+ * all of them. */
 typedef enum ModelUse { MODEL_COMPUTES, MODEL_TRAINS } ModelUse;
 
 typedef struct ModelRun {
@@ -19,7 +19,7 @@ typedef struct ModelRun {
     Comm *comm;           /* NULL if there is only one rank */
     Layout layout;
     PipelineLayout pipeline;
-    RunContext context; /* has a pointer to `layout`, so a ModelRun must not be moved */
+    RunContext context; /* contains a pointer to `layout`, so a ModelRun must not be moved */
     Device *device;     /* owned, but not freed by model_run_free */
     Model *model;
     Arena *arena; /* owns the pipeline's stages */
@@ -27,14 +27,14 @@ typedef struct ModelRun {
 
 /* Returns the layout that the options describe for one rank. */
 Layout model_run_layout(const Config *, int rank, int world);
-/* Allocates the parameters, whose values are 0. The options of the pipeline must be valid (pipeline_layout).
- * Takes ownership of the device. comm may be NULL. */
+/* Allocates the parameters, whose values are 0. The pipeline options must be valid (pipeline_layout). Takes ownership
+ * of the device. comm may be NULL. */
 void model_run_new(ModelRun *out, const Config *, Comm *, Device *, ModelUse);
 /* Frees everything except the device. */
 void model_run_free(ModelRun *);
 /* Opens a device, and loads the model of --load for use as MODEL_COMPUTES. Returns a user error if there is no
- * checkpoint, if it is of a different model, or if memory is too small. After an error, the device is closed. All
- * ranks must call this function, and all ranks get the same error. comm may be NULL. */
+ * checkpoint, if it contains a different model, or if there is too little memory. After an error, the device is closed.
+ * All ranks must call this function, and all ranks get the same error. comm may be NULL. */
 Err model_run_open(ModelRun *out, const Config *, Comm *);
 /* Like model_run_open, but the parameters are periodic random numbers, for benchmarks. Their type is the type in
  * which the model computes, which must not be FP8. */
@@ -43,9 +43,9 @@ void model_run_close(ModelRun *);
 /* Like model_run_open, but borrows an open device, unless the device is NULL. Close the run with model_run_free. */
 Err model_run_load(ModelRun *out, const Config *, Comm *, Device *);
 
-/* Returns the number of samples per forward pass, for a batch of `samples` samples. It is the number of all samples
- * or, with --batch-invariant-mode, 1 (or the number of choices of one question). With more samples, a gradient could
- * depend on how samples are grouped, because the gradient of a tied embedding adds the sums of two ops. */
+/* Returns the number of samples per forward pass, for a batch of `samples` samples. It is `samples` or, with
+ * --batch-invariant-mode, 1 (or the number of choices for one question). With more samples, a gradient could depend on
+ * how samples are grouped, because the gradient of a tied embedding adds the sums of two ops. */
 int64_t model_run_together(const ModelRun *, int64_t samples);
 /* Returns the number of tokens in a forward pass on this rank. */
 int64_t model_run_tokens(const ModelRun *);

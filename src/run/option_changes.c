@@ -125,8 +125,8 @@ const char *option_change_text(OptionChange change) {
     return TEXTS[change];
 }
 
-/* Appends a value. A real number has the fewest digits that read back as the same value. A long value, such as the
- * paths of a blend, is omitted. */
+/* Appends a value. A real number is written with the fewest digits that read back as the same value. A long value, such
+ * as the paths of a blend, is omitted. */
 static void put_value(const json_t *value, Str *out) {
     enum { LONGEST = 60, DIGITS_MOST = 17 };
     char text[32];

@@ -5,7 +5,7 @@
 
 #include "base/str.h"
 
-/* The effects of a different option: X(name, text of a note). */
+/* The effects of a different option: X(name, note text). */
 #define OPTION_CHANGES(X)                                                                                    \
     X(ORDER, "the order of the data and the dropout change")                                                 \
     X(DATA, "the samples or their order change")                                                             \

@@ -33,7 +33,7 @@ typedef struct Provenance {
 extern const char *const PROVENANCE_NAMES[FACTS];
 
 Provenance provenance_read(void);
-/* Returns the number of threads of a rank for --cpu-threads n. 0 means one thread per core. */
+/* Returns the number of threads per rank for --cpu-threads n. 0 means one thread per core. */
 int64_t provenance_threads(const Provenance *, int64_t n);
 /* Appends a line with the version, commit, machine, BLAS core and threads. `threads` is the number of threads
  * per rank, as text. */

@@ -97,7 +97,7 @@ Err source_check_model(const Config *c, const json_t *state, const char *dir, bo
     return e;
 }
 
-/* Checks the number of rows of the embedding and of the output layer. */
+/* Checks the number of rows in the embedding and in the output layer. */
 static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, const char *dir) {
     const int64_t theirs = json_integer_value(json_object_get(state, "vocab_size"));
     if (theirs < 1 || ours == theirs) return ERR_OK;
@@ -138,8 +138,8 @@ static json_t *tokenizer_options(const json_t *config) {
     return some;
 }
 
-/* Returns the checkpoint's load balancing if it is part of the model. Such a load balancing selects experts in
- * another way, also in generation. */
+/* Returns the checkpoint's load-balancing options if they are part of the model. Such load balancing changes how
+ * experts are selected, even during generation. */
 static json_t *routing_options(const json_t *config) {
     static const char NAME[] = "moe_router_load_balancing_type";
     json_t *types = json_object_get(config, NAME), *some = json_object();

@@ -20,18 +20,17 @@ void source_free(Source *);
 /* Returns an error if --load names a folder without a checkpoint, unless the run may start from scratch. Megatron-LM
  * always starts from scratch, even if the path is mistyped. */
 Err source_check_missing(const Config *);
-/* Checks that the options that determine the model equal those in `state`, which is the state of the checkpoint in
- * `dir`. With weights_only, options that do not affect the weights may differ. An error names every different
- * option. */
+/* Checks that the options that determine the model equal the options in `state`, the state in the checkpoint in `dir`.
+ * With weights_only, options that do not affect the weights may differ. An error names every different option. */
 Err source_check_model(const Config *, const json_t *state, const char *dir, bool weights_only);
-/* Calls source_check_model, and checks the size of the vocabulary. */
+/* Calls source_check_model, and checks the vocabulary size. */
 Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_only);
-/* Copies the model options that the user did not set from the checkpoint in --load or
- * --pretrained-checkpoint. If neither a tokenizer nor --vocab-size is set, also copies the options of the
- * tokenizer. With --use-checkpoint-args, --load may have no checkpoint yet. */
+/* Copies the model options that the user did not set from the checkpoint in --load or --pretrained-checkpoint. If
+ * neither a tokenizer nor --vocab-size is set, also copies the tokenizer options. With --use-checkpoint-args, --load
+ * may have no checkpoint yet. */
 Err source_args(Config *, Arena *, Str *notes);
-/* Copies the options of the given classes from `from`, except options that the user set. If `from` is NULL, copies no
+/* Copies the options in the given classes from `from`, except options that the user set. If `from` is NULL, copies no
  * options. */
 Err source_restore(Config *, Arena *, const json_t *from, unsigned classes, Str *notes);
-/* Returns the options of the given classes. The caller owns the object. */
+/* Returns the options in the given classes. The caller owns the object. */
 json_t *source_options(const Config *, unsigned classes);

@@ -11,7 +11,7 @@
 #include "base/min_max.h"
 #include "base/utf8.h"
 
-/* One text of the answer. */
+/* One text in the answer. */
 typedef struct Choice {
     TextStream text;
     ToolText tools;
@@ -19,27 +19,27 @@ typedef struct Choice {
     const TokenList *prompt;
     Str fresh;        /* the text that answer_stream has not sent; without a stream, the entire text */
     json_t *logprobs; /* the same for log-probabilities, or all tokens of ENDPOINT_MEGATRON; may be NULL */
-    json_t *prompt_logprobs; /* of the first choice of a prompt, or NULL */
+    json_t *prompt_logprobs; /* only for a prompt's first choice; otherwise NULL */
     json_t *ids;             /* new tokens that answer_stream has not sent, or NULL */
     int64_t tokens;          /* number of generated tokens, including the token that ends the text */
     double logprob;          /* the sum of the log-probabilities of these tokens, if choices are compared */
-    int64_t cached;          /* tokens of the prompt that were in shared pages; -1 before the first event */
+    int64_t cached;          /* number of prompt tokens found in shared pages; -1 before the first event */
     /* begun: the answer contains the choice's first part; closed: it contains the last part */
     bool begun, ended, closed;
     Reason reason;
     int32_t end;  /* the token that ended the text, or -1 */
-    int64_t last; /* when the last token arrived, in ns of the clock */
+    int64_t last; /* when the last token arrived, in ns (monotonic clock) */
 } Choice;
 
 struct Answer {
     const Served *served;
     Ask ask;
-    Choice *choices; /* [n]: the choices of the first prompt, followed by those of the next prompts */
+    Choice *choices; /* [n]: the choices for the first prompt, followed by the choices for the next prompts */
     int64_t n, created;
     char id[48];
     uint64_t seed;
     Latencies *latencies;
-    int64_t began; /* in ns of the clock */
+    int64_t began; /* in ns (monotonic clock) */
 };
 
 static bool is_chat(const Answer *a) { return a->ask.endpoint == ENDPOINT_CHAT; }
@@ -58,7 +58,7 @@ static json_t *new_logprobs(const Answer *a) {
     return json_pack("{s:[],s:[],s:[],s:[]}", "tokens", "token_logprobs", "top_logprobs", "text_offset");
 }
 
-/* Returns a log-probability as JSON. JSON has no infinity, for which OpenAI sends -9999. */
+/* Returns a log-probability as JSON. JSON has no infinity; like OpenAI, the server sends -9999 instead. */
 static json_t *logprob_json(double x) { return json_real(isfinite(x) ? x : -9999.0); }
 
 static json_t *repaired(const Str *bytes) {
@@ -89,8 +89,8 @@ static void add_chat_logprob(Choice *c, const EngineEvent *e, const LikelyToken 
     json_array_append_new(json_object_get(c->logprobs, "content"), entry);
 }
 
-/* Adds a token to a map from texts to values. If several tokens have the same text, the map contains the most likely
- * one. */
+/* Adds a token to a map from token text to values. If several tokens have the same text, the map contains the most
+ * likely one. */
 static void add_to_map(json_t *map, const TextStream *text, int32_t token, double logprob) {
     Str piece = {0};
     text_piece(text, token, &piece);
@@ -141,8 +141,8 @@ static void add_logprob(const Answer *a, Choice *c, const EngineEvent *e, const 
         add_completion_logprob(c, e->token, e, likeliest, a->ask.likeliest);
 }
 
-/* Adds a token of the prompt with the most likely ones in its place: {ID: {"logprob", "rank", "decoded_token"}}, as in
- * vLLM. The rank of a token that is not among the most likely ones is not known. */
+/* Adds a prompt token, with the most likely tokens at its position: {ID: {"logprob", "rank", "decoded_token"}}, as in
+ * vLLM. If a token is not among the most likely ones, its rank is not known. */
 static void add_prompt_logprob(Choice *c, const EngineEvent *e, const LikelyToken *likeliest, int64_t n) {
     json_t *map = json_object();
     for (int64_t i = 0; i <= n; i++) {
@@ -165,7 +165,7 @@ static void add_prompt_logprob(Choice *c, const EngineEvent *e, const LikelyToke
 
 static const StopList NO_STOPS = {0};
 
-/* Returns whether the log-probabilities of a choice begin with those of its prompt. */
+/* Returns whether a choice's log-probabilities begin with the log-probabilities of its prompt. */
 static bool repeats_prompt(const Answer *a) { return (a->ask.echo || is_megatron(a)) && a->ask.logprobs; }
 
 /* Begins a choice. Its text begins with the prompt if the answer must repeat the prompt. */
@@ -204,7 +204,7 @@ static void end(const Answer *a, Choice *c, Ticket *ticket, Reason reason) {
     latency_add(a->latencies, LATENCY_REQUEST, clock_ns() - a->began);
 }
 
-/* Takes what the first event of a choice reports. */
+/* Stores the values that the first event of a choice reports. */
 static void take_admission(const Answer *a, Choice *c, const EngineEvent *e) {
     if (c->cached < 0) latency_add(a->latencies, LATENCY_QUEUE, e->waited_ns);
     c->cached = e->cached;
@@ -359,8 +359,8 @@ static json_t *ids_json(const TokenList *list) {
 
 static bool is_calling(const Choice *c) { return (int64_t)json_array_size(c->tools.calls) > c->calls; }
 
-/* Returns the calls that have not been sent yet. A stream numbers them. An id has nine digits, because the templates
- * of Mistral require this. */
+/* Returns the calls that have not been sent yet. A stream numbers them. An id has nine digits, because Mistral's
+ * templates require this. */
 static json_t *calls_json(const Answer *a, const Choice *c, int64_t choice) {
     json_t *list = json_array();
     for (int64_t i = c->calls; i < (int64_t)json_array_size(c->tools.calls); i++) {

@@ -11,14 +11,14 @@ typedef struct Answer Answer;
 Answer *answer_new(const Served *, Ask *, Latencies *);
 void answer_free(Answer *);
 const char *answer_id(const Answer *);
-/* Returns the requests of the engine for each choice. The caller frees them. Their tokens belong to the Answer. */
+/* Returns an engine request for each choice. The caller frees them. Their tokens belong to the Answer. */
 Request *answer_requests(const Answer *, int64_t *n);
 /* Processes the events of the ticket, and ends choices of the ticket. Returns a refusal if the model has failed. */
 Refusal answer_take(Answer *, Ticket *, const TicketEvents *);
 bool answer_done(const Answer *);
-/* Returns the entire answer, after all choices have ended. */
+/* Returns the entire answer, once all choices have ended. */
 json_t *answer_json(const Answer *);
-/* For a stream: appends the server-sent events for new parts of the answer. A call before the first events appends
- * the beginning. answer_end appends the last events, after the choices have ended or for a refusal. */
+/* For a stream: appends the server-sent events for new parts of the answer. A call before the first events appends the
+ * start of the stream. answer_end appends the last events, after the choices have ended or for a refusal. */
 void answer_stream(Answer *, Str *out);
 void answer_end(const Answer *, const Refusal *, Str *out);

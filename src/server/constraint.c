@@ -8,7 +8,7 @@
 
 /* ---- the vocabulary ---- */
 
-/* Begins a text with any token that has a text, because a tokenizer may omit the blank at the beginning of a text. */
+/* Starts the text with any token that has text, because a tokenizer can omit the blank at the start of a text. */
 static void begin_text(const Tokenizer *t, TextStream *text) {
     size_t n;
     for (int32_t id = 0; id < tokenizer_vocab_size(t); id++) {
@@ -49,7 +49,7 @@ static Refusal check_length(const Ask *a, const char *field) {
 
 /* ---- formats ---- */
 
-/* Sets *schema to the schema of the format, or to NULL for any object. */
+/* Sets *schema to the format's schema, or to NULL if any object is allowed. */
 static Refusal read_schema(const json_t *format, const json_t **schema) {
     const char *type = json_string_value(json_object_get(format, "type")), *key;
     json_t *named = json_object_get(format, "json_schema"), *value;
@@ -103,7 +103,7 @@ Refusal constraint_format(const json_t *body, Ask *a) {
 
 /* ---- calls ---- */
 
-/* A marker is one token, if the vocabulary has it. */
+/* A marker is one token if the vocabulary contains it. */
 static int32_t build_marker(GrammarBuilder *b, const Tokenizer *t, const char *marker, int32_t next) {
     const int32_t token = *marker ? tokenizer_token_id(t, marker) : -1;
     return token < 0 ? build_text(b, marker, next) : build_token(b, token, next);

@@ -34,11 +34,11 @@ typedef struct BodyField {
     const char *text; /* SPECIAL: the JSON schema; ONLY: the value as JSON; RENAMED: the other field */
 } BodyField;
 
-/* Returns the field of an endpoint that follows `last`, or the first field if `last` is NULL. Returns NULL after the
- * last field. */
+/* Returns the endpoint's field that follows `last`, or its first field if `last` is NULL. Returns NULL after the last
+ * field. */
 const BodyField *field_next(Endpoint, const BodyField *last);
-/* Parses a body. The body must be an object that has only fields of the endpoint, with their types and ranges. The
- * caller must release *out, even after a refusal. */
+/* Parses a body. The body must be an object that contains only the endpoint's fields, each with a valid type and value.
+ * The caller must release *out, even after a refusal. */
 Refusal fields_parse(Endpoint, const char *body, size_t n, json_t **out);
 Refusal field_wrong(const char *field, const char *expected);
 /* Returns the value of a field, or the fallback if the body does not have the field. */

@@ -6,7 +6,7 @@
 #include "base/json_text.h"
 #include "base/mem.h"
 
-enum { DIGITS = 15 }; /* so that each integer is a 64-bit integer, and the same as a double */
+enum { DIGITS = 15 }; /* so that each integer fits into 64 bits, and is exact as a double */
 
 /* ---- nodes ---- */
 
@@ -205,7 +205,7 @@ int32_t build_json(GrammarBuilder *b, JsonRule rule, int32_t next) {
         [RULE_STRING] = string, [RULE_INTEGER] = integer, [RULE_NUMBER] = number,
         [RULE_VALUE] = value,   [RULE_OBJECT] = object,   [RULE_ARRAY] = array};
     if (b->rule[rule] < 0) {
-        b->rule[rule] = 0; /* it may call itself */
+        b->rule[rule] = 0; /* the rule may call itself */
         const int32_t first = BUILD[rule](b, build_end(b));
         b->rule[rule] = first;
     }

@@ -1,5 +1,5 @@
-/* Builds automata (infer/grammar.h) of JSON texts. Parts are built from their end: each function returns the node that
- * begins a part which continues with `next`. A text has no white space, except one blank that may follow a colon or a
+/* Builds automata (infer/grammar.h) for JSON text. Parts are built from the end: each function returns the first node
+ * of a part that continues at `next`. The text has no white space, except one blank that may follow a colon or a
  * comma. */
 #pragma once
 
@@ -19,7 +19,7 @@ typedef enum JsonRule {
 } JsonRule;
 
 typedef struct GrammarBuilder {
-    GrammarNode *node; /* [n] owned; node 0 is the beginning of the grammar */
+    GrammarNode *node; /* [n] owned; node 0 is the start of the grammar */
     int32_t n;
     int32_t *rule; /* [rules] owned; the first node of each rule, or -1 */
     int32_t rules;
@@ -27,7 +27,7 @@ typedef struct GrammarBuilder {
 
 void builder_init(GrammarBuilder *);
 void builder_free(GrammarBuilder *);
-/* Sets where the grammar begins, and resolves calls. The caller frees the nodes [n]. */
+/* Makes `first` the start of the grammar, and resolves calls. The caller frees the nodes [n]. */
 GrammarNode *builder_end(GrammarBuilder *, int32_t first, int64_t *n);
 
 /* The node at which a text or a rule ends. */
@@ -36,7 +36,7 @@ int32_t build_bytes(GrammarBuilder *, const char *bytes, size_t n, int32_t next)
 int32_t build_text(GrammarBuilder *, const char *text, int32_t next);
 int32_t build_token(GrammarBuilder *, int32_t token, int32_t next);
 int32_t build_either(GrammarBuilder *, int32_t a, int32_t b);
-/* One of the nodes [n], n >= 1. */
+/* A node that continues at any of the nodes [n], n >= 1. */
 int32_t build_any(GrammarBuilder *, const int32_t *nodes, int64_t n);
 /* A node whose continuation build_resolve sets. */
 int32_t build_loop(GrammarBuilder *);
@@ -45,12 +45,12 @@ void build_resolve(GrammarBuilder *, int32_t loop, int32_t is);
 int32_t build_colon(GrammarBuilder *, int32_t next);
 int32_t build_comma(GrammarBuilder *, int32_t next);
 
-/* Adds a rule, whose first node rule_begins sets. */
+/* Adds a rule. rule_begins sets its first node. */
 int32_t build_rule(GrammarBuilder *);
 void rule_begins(GrammarBuilder *, int32_t rule, int32_t first);
 int32_t build_call(GrammarBuilder *, int32_t rule, int32_t next);
-/* A value of JSON: an integer of at most 15 digits, a number of at most 15 digits before and after its point and an
+/* A JSON value: an integer of at most 15 digits, a number of at most 15 digits before and after its point and an
  * exponent of at most two, any object, and so on. A string contains no \u0000 and no escaped surrogate. */
 int32_t build_json(GrammarBuilder *, JsonRule, int32_t next);
-/* The text of one value. */
+/* The text of one JSON value. */
 int32_t build_constant(GrammarBuilder *, const json_t *, int32_t next);

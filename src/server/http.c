@@ -56,14 +56,14 @@ typedef struct Exchange {
     Http *http;
     struct MHD_Connection *connection;
     const char *method, *path;
-    int64_t began;     /* in ns of the clock */
+    int64_t began;     /* in ns (monotonic clock) */
     const char *allow; /* the method that the path requires, if the request has a different one */
     Str body;
     bool too_long;
-    Answer *answer; /* the answer to a request for texts, or NULL */
+    Answer *answer; /* the answer to a text-generation request, or NULL */
     Ticket *ticket;
-    Str unsent;  /* unsent text of a stream */
-    size_t sent; /* number of sent bytes of `unsent` */
+    Str unsent;  /* a stream's unsent text */
+    size_t sent; /* number of bytes of `unsent` that have been sent */
     bool ended;  /* `unsent` contains the end of the stream */
 } Exchange;
 
@@ -100,12 +100,12 @@ static enum MHD_Result respond_refusal(Exchange *x, const Refusal *r) {
 
 /* ---- texts ---- */
 
-/* Returns the end of the time for a request, in ns of the clock. */
+/* Returns the deadline for a request, in ns (monotonic clock). */
 static int64_t deadline(const Exchange *x) {
     return x->http->options.timeout_s ? x->began + x->http->options.timeout_s * 1000000000 : INT64_MAX;
 }
 
-/* Waits for events, without a timeout of the connection. */
+/* Waits for events, while the connection has no timeout. */
 static TicketState take_events(Exchange *x, Refusal *refusal) {
     const int64_t left = (deadline(x) - clock_ns()) / 1000000;
     TicketEvents events;
@@ -388,7 +388,7 @@ static enum MHD_Result serve_openapi(Exchange *x) {
 
 /* ---- requests ---- */
 
-/* Compares texts in a time that does not depend on the position of their first difference. */
+/* Compares strings in a time that does not depend on the position of their first difference. */
 static bool is_key(const char *key, const char *header) {
     static const char SCHEME[] = "Bearer ";
     if (!header || strncasecmp(header, SCHEME, strlen(SCHEME))) return false;
@@ -399,7 +399,7 @@ static bool is_key(const char *key, const char *header) {
     return !differs;
 }
 
-/* Returns the path without /v1. Megatron-LM's server and others have their paths with and without /v1. */
+/* Returns the path without /v1. Megatron-LM's server and others accept their paths with and without /v1. */
 static const char *unversioned(const char *path) { return strncmp(path, "/v1/", 4) ? path : path + 3; }
 
 static enum MHD_Result dispatch(Exchange *x) {
@@ -431,7 +431,7 @@ static bool announces_too_much(struct MHD_Connection *c) {
     return length && strtoull(length, NULL, 10) > MAX_BODY;
 }
 
-/* Ends a request whose body is too slow, because libmicrohttpd sends no answer before the end of a body. */
+/* Ends a request whose body arrives too slowly, because libmicrohttpd sends no answer before the end of a body. */
 static enum MHD_Result end_slow_body(Exchange *x) {
     static const char ANSWER[] =
         "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";

@@ -11,8 +11,8 @@ typedef struct HttpOptions {
     const char *host;
     int64_t port;        /* 0 for any free port */
     const char *api_key; /* NULL if no key is required */
-    bool control;        /* whether there are paths that pause the engine */
-    /* maximum time from the headers of a request to the end of its answer; 0 for no limit */
+    bool control;        /* whether the server has the paths that pause the engine */
+    /* maximum time from a request's headers to the end of its answer; 0 for no limit */
     int64_t timeout_s;
 } HttpOptions;
 

@@ -1,4 +1,4 @@
-/* The text of GET /metrics, which Prometheus reads. The names are those of vLLM, if vLLM has the metric. */
+/* The text of GET /metrics, which Prometheus reads. Metrics that vLLM also has use vLLM's names. */
 #pragma once
 
 #include <stdatomic.h>
@@ -6,7 +6,7 @@
 #include "base/str.h"
 #include "server/queue.h"
 
-/* Times of choices, measured by the threads of connections. */
+/* Times of choices, measured by the connection threads. */
 typedef enum Latency {
     LATENCY_QUEUE,   /* from the request to its admission by the engine */
     LATENCY_FIRST,   /* from the request to the first token */

@@ -14,7 +14,7 @@ static json_t *number_schema(const BodyField *f) {
     return schema;
 }
 
-/* Returns the schema of the values that a field may have, or NULL if the document omits the field. */
+/* Returns the schema of the values that a field can have, or NULL if the document omits the field. */
 static json_t *field_schema(const BodyField *f) {
     switch (f->kind) {
     case KIND_INTEGER:

@@ -9,10 +9,10 @@ typedef struct ApiPath {
     bool has_body; /* the body has the fields of `endpoint` */
     Endpoint endpoint;
     const char *required; /* a field that each body has, or NULL */
-    const char *type;     /* the content type of the answer; NULL for JSON */
+    const char *type;     /* the answer's content type; NULL for JSON */
 } ApiPath;
 
-/* Returns the part of the document for a path. */
+/* Returns a path's part of the document. */
 json_t *openapi_path(const ApiPath *);
 /* Returns the entire document. Takes ownership of `paths`, an object that contains the parts. */
 json_t *openapi_document(json_t *paths);

@@ -13,21 +13,21 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-enum { MAX_CHOICES = 1 << 20 }; /* maximum number of choices of a ticket */
+enum { MAX_CHOICES = 1 << 20 }; /* maximum number of choices per ticket */
 
 struct Ticket {
     Queue *queue;
-    int64_t slot, n; /* choice i is request slot * MAX_CHOICES + i of the engine */
+    int64_t slot, n; /* choice i is the engine's request slot * MAX_CHOICES + i */
     Request *requests;
     bool *ended; /* [n]: the connection has counted the choice */
     int wake;    /* an eventfd for a connection that waits */
     TicketEvents events;
-    int64_t taken; /* when the connection last took events, in ns of the clock */
+    int64_t taken; /* when the connection last took events, in ns (monotonic clock) */
     Err refused;
     bool stopped, lost;
 };
 
-/* A signal for the fleet, whose sender waits until it is done. */
+/* A signal for the fleet. The sender waits until the signal has taken effect. */
 typedef struct Sent {
     FleetSignal signal;
     Err err;
@@ -48,7 +48,7 @@ typedef struct EntryList {
     size_t n;
 } EntryList;
 
-/* The lock guards all members, and the members of tickets from `ended` on. */
+/* The lock guards all members, and a ticket's members from `ended` on. */
 struct Queue {
     pthread_mutex_t lock;
     pthread_cond_t filled, answered; /* answered: a signal is done */
@@ -119,7 +119,7 @@ static void wake(Ticket *ticket) {
     CHECK(written == sizeof(uint64_t) || errno == EAGAIN, "cannot wake a connection: %s", strerror(errno));
 }
 
-/* Adds a ticket to the tables of the queue. */
+/* Adds a ticket to the queue's tables. */
 static void enter(Queue *q, Ticket *ticket) {
     int64_t slot = 0;
     while (slot < q->slots && q->tickets[slot]) slot++;
@@ -288,7 +288,7 @@ static bool is_unread(const Queue *q, const Ticket *ticket) {
            clock_ns() - ticket->taken > q->limits.unread_ms * 1000000;
 }
 
-/* Adds an event of the engine to its ticket. */
+/* Adds an engine event to its ticket. */
 static void take_event(void *arg, const EngineEvent *event) {
     Queue *q = arg;
     pthread_mutex_lock(&q->lock);

@@ -1,8 +1,7 @@
-/* The queue between the threads of connections and the thread of the engine. A connection submits a ticket, which has
- * one request of the engine for each choice, and waits for its events. Only queue_turn calls the fleet, in the order
- * of the queue.
+/* The queue between the connection threads and the engine's thread. A connection submits a ticket, which contains one
+ * engine request for each choice, and waits for the ticket's events. Only queue_turn calls the fleet, in queue order.
  *
- * A ticket ends when its connection releases it. Requests of the ticket that are still running are then aborted. */
+ * A ticket ends when its connection releases it. The ticket's requests that are still running are then aborted. */
 #pragma once
 
 #include "infer/fleet.h"
@@ -11,8 +10,8 @@ typedef struct Queue Queue;
 typedef struct Ticket Ticket;
 
 typedef struct QueueLimits {
-    int64_t running, waiting; /* number of requests of the engine */
-    /* A ticket is lost if its events have more bytes than this, and its connection has taken no event for this
+    int64_t running, waiting; /* number of engine requests */
+    /* A ticket is lost if its pending events exceed this many bytes, and its connection has taken no event for this
      * time. */
     int64_t unread_bytes, unread_ms;
 } QueueLimits;
@@ -55,8 +54,7 @@ QueueCounts queue_counts(Queue *);
 
 /* ---- for connections ---- */
 
-/* Copies the requests and their tokens, and replaces the ids of the copies. *out is set if the result is
- * QUEUE_TAKEN. */
+/* Copies the requests and their tokens, and replaces the copies' ids. *out is set if the result is QUEUE_TAKEN. */
 QueueAnswer queue_submit(Queue *, const Request *, int64_t n, Ticket **out);
 /* Waits at most `ms` milliseconds for events, and moves them to *out; ticket_events_free frees them. Returns
  * TICKET_LOST if the client closes its end of `socket`. *refused is set for TICKET_REFUSED. */
@@ -70,7 +68,7 @@ void ticket_release(Ticket *);
  * allowed, and an infra error if the server ends. Sets *state to the state after it. */
 Err queue_signal(Queue *, FleetSignal, FleetState *state);
 
-/* ---- for the thread of the engine ---- */
+/* ---- for the engine's thread ---- */
 
 /* Processes the entries of the queue and runs a pass. If there is nothing to do, waits at most `ms` milliseconds. */
 void queue_turn(Queue *, Fleet *, int ms);

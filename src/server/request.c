@@ -53,7 +53,7 @@ static Refusal read_text(const Served *served, const json_t *body, const json_t 
     return e.code ? refuse(400, "prompt", NULL, "%s", e.msg) : SERVED;
 }
 
-/* Reads one prompt: a text or a list of ids. */
+/* Reads one prompt: text or a list of ids. */
 static Refusal read_prompt(const Served *served, const json_t *body, const json_t *prompt, TokenList **out,
                            int64_t *n) {
     TokenList *list = add_prompt(out, n);
@@ -79,7 +79,7 @@ static Refusal read_prompts(const Served *served, const json_t *body, const json
 
 /* ---- messages ---- */
 
-/* Replaces content that is a list of texts by one text, as templates require. */
+/* Joins content that is a list of text parts into one string, as templates require. */
 static Refusal join_content(json_t *message) {
     const json_t *parts = json_object_get(message, "content"), *part;
     size_t i;
@@ -107,7 +107,7 @@ static Refusal join_content(json_t *message) {
     return SERVED;
 }
 
-/* Replaces the arguments of calls, which are texts with JSON, by their values, as templates require. */
+/* Replaces call arguments, which are strings of JSON, by their parsed values, as templates require. */
 static Refusal read_arguments(json_t *message) {
     const json_t *calls = json_object_get(message, "tool_calls");
     json_t *call;
@@ -161,7 +161,8 @@ static Refusal check_tools(const json_t *tools) {
     return SERVED;
 }
 
-/* Copies to *out the part of the body that chat_request reads. A template has no tools that must not be called. */
+/* Copies to *out the part of the body that chat_request reads. If tools must not be called, omits them, so that the
+ * template does not list them. */
 static Refusal chat_body(const json_t *body, json_t *out) {
     static const char *const KEYS[] = {"messages",  "chat_template",          "chat_template_kwargs",
                                        "documents", "continue_final_message", "tools"};
@@ -209,7 +210,7 @@ static Refusal read_tools(const Served *served, const json_t *body, Ask *a) {
     REFUSE_UNLESS_SERVED(check_tools(tools));
     if (none || !served->chat) return SERVED;
     a->tools = chat_tool_format(served->chat, json_string_value(json_object_get(body, "chat_template")));
-    a->special = true; /* markers of calls may be special tokens */
+    a->special = true; /* call markers can be special tokens */
     if (!a->tools)
         return refuse(400, "tools", "unsupported",
                       "the chat template has no format of calls that this server knows (Hermes, Llama 3, "
@@ -308,7 +309,7 @@ static Refusal read_ends(const Served *served, Ask *a, const char *field, const 
 
 /* ---- the other fields ---- */
 
-/* Reads an object of token ids and biases. */
+/* Reads an object that maps token ids to biases. */
 static Refusal read_bias(const Served *served, const json_t *body, Sampling *out) {
     json_t *map = json_object_get(body, "logit_bias"), *value;
     const char *name;
@@ -340,7 +341,8 @@ static Refusal read_allowed(const Served *served, const json_t *body, Sampling *
     return ids.n ? SERVED : field_wrong("allowed_token_ids", "a list of token ids that is not empty");
 }
 
-/* Appends the tokens of a bad word to the list. Returns false if it has none, or others than the model. */
+/* Appends the tokens of a bad word to the list. Returns false if the word has no tokens, or tokens that the model
+ * lacks. */
 static bool add_bad(const Served *served, const char *word, Sampling *out) {
     TokenList ids = {0};
     int32_t *bad = (int32_t *)(uintptr_t)out->bad;
@@ -357,8 +359,8 @@ static bool add_bad(const Served *served, const char *word, Sampling *out) {
     return valid;
 }
 
-/* Reads words as vLLM does (SamplingParams.update_from_tokenizer). A word also has the tokens with which it follows a
- * blank, if there are as many and the first one differs. */
+/* Reads words as vLLM does (SamplingParams.update_from_tokenizer). The word's tokens after a blank are also banned if
+ * their number is the same and the first one differs. */
 static Refusal read_bad_words(const Served *served, const json_t *body, Sampling *out) {
     const json_t *list = json_object_get(body, "bad_words"), *one;
     size_t i;
@@ -522,7 +524,7 @@ static Refusal ask_openai(const Served *served, Endpoint endpoint, const json_t 
 
 /* ---- Megatron-LM's /api ---- */
 
-/* Replaces the tokens that begin a sequence by a single such token. */
+/* Makes the prompt start with exactly one beginning-of-sequence token. */
 static Refusal add_bos(const Served *served, TokenList *prompt) {
     const int32_t bos = tokenizer_bos(served->tokenizer);
     size_t known = 0;

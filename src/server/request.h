@@ -1,4 +1,4 @@
-/* Reads and checks the body of a request. The fields and their ranges are in fields.def. */
+/* Reads and checks a request body. The fields and their ranges are in fields.def. */
 #pragma once
 
 #include "chat/chat.h"
@@ -9,16 +9,16 @@
 
 /* The model that the server serves. It never changes, so any number of threads can use it. */
 typedef struct Served {
-    const char *name; /* the name of the model */
+    const char *name; /* the model's name */
     int64_t created;  /* seconds since 1970 */
     const Tokenizer *tokenizer;
     const Chat *chat; /* NULL if the tokenizer has no chat template, for the reason no_chat */
     Err no_chat;
     const int64_t *ends; /* [n_ends]: tokens that end a text */
     int64_t n_ends;
-    int64_t vocab, context; /* context: maximum number of tokens of a prompt and its continuation */
-    int64_t choices;        /* maximum number of choices of a request */
-    uint64_t seed;          /* the seed of requests without a seed */
+    int64_t vocab, context; /* context: maximum number of tokens in a prompt and its continuation */
+    int64_t choices;        /* maximum number of choices per request */
+    uint64_t seed;          /* the seed for requests that contain none */
 } Served;
 
 typedef struct TokenList {
@@ -26,7 +26,7 @@ typedef struct TokenList {
     size_t n;
 } TokenList;
 
-/* A request for texts. Each prompt has `n` choices, the most likely of `best_of` choices. */
+/* A text-generation request. Each prompt has `n` choices, the most likely of `best_of` choices. */
 typedef struct Ask {
     Endpoint endpoint;
     TokenList *prompts;
@@ -50,12 +50,13 @@ typedef struct Ask {
     int64_t prompt_likeliest; /* the same for tokens of the prompt; -1: none is reported */
 } Ask;
 
-/* Like fields_parse, but also checks the name of the model. */
+/* Like fields_parse, but also checks the model's name. */
 Refusal request_parse(const Served *, Endpoint, const char *body, size_t n, json_t **out);
-/* Reads a body of an endpoint that generates texts. The caller must free *out with ask_free, even after a refusal. */
-Refusal request_ask(const Served *, Endpoint, const json_t *body, Ask *out);
-/* Reads the texts or messages of a body as tokens, one list for each prompt. The caller must free *out, even after a
+/* Reads the request body for a text-generation endpoint. The caller must free *out with ask_free, even after a
  * refusal. */
+Refusal request_ask(const Served *, Endpoint, const json_t *body, Ask *out);
+/* Converts the prompts or messages in a request body to tokens, one list for each prompt. The caller must free *out,
+ * even after a refusal. */
 Refusal request_prompts(const Served *, const json_t *body, TokenList **out, int64_t *n);
 /* Checks a list of ids. */
 Refusal request_ids(const Served *, const char *field, const json_t *, TokenList *out);

@@ -13,13 +13,13 @@ enum {
     MOST_PARTS = 1000,  /* values of enum, schemas of anyOf, properties */
 };
 
-/* A schema and the rule of its texts. */
+/* A schema and the rule for its text. */
 typedef struct Known {
     const json_t *schema;
     int32_t rule;
 } Known;
 
-/* The schemas of which the current one is an alternative, so that no text is between their beginnings. */
+/* The schemas of which the current one is an alternative. The text of all of them starts at the same position. */
 typedef struct Chain {
     const json_t *schema;
     const struct Chain *outer;
@@ -105,7 +105,7 @@ static bool is_of_type(const json_t *value, const char *type) {
                                       : json_is_null(value);
 }
 
-/* Whether the schema allows a type. Its keyword `type` is valid. */
+/* Returns whether the schema allows a type. The keyword `type` must be valid. */
 static bool allows(const json_t *schema, const char *type) {
     const json_t *types = json_object_get(schema, "type"), *one;
     size_t i;
@@ -201,7 +201,7 @@ typedef struct Property {
     bool required;
 } Property;
 
-/* The properties [n], which the caller frees. Required properties without a schema have any value. */
+/* The properties [n], which the caller frees. Required properties without a schema can have any value. */
 static Refusal read_properties(const Compiler *c, const json_t *schema, Property **out, int64_t *n) {
     json_t *properties = json_object_get(schema, "properties"),
            *required = json_object_get(schema, "required"), *one;
@@ -228,7 +228,7 @@ static Refusal read_properties(const Compiler *c, const json_t *schema, Property
     return SERVED;
 }
 
-/* An object with any names, whose values have a schema. */
+/* An object with arbitrary member names, whose values must match a schema. */
 static Refusal build_map(Compiler *c, const json_t *schema, int32_t next, int32_t *out) {
     int32_t rule;
     REFUSE_UNLESS_SERVED(schema_rule(c, schema, NULL, &rule));
@@ -240,8 +240,8 @@ static Refusal build_map(Compiler *c, const json_t *schema, int32_t next, int32_
     return SERVED;
 }
 
-/* From the last property to the first. `first` is the state in which no earlier property is in the text, and `rest` the
- * one after others. */
+/* Builds from the last property to the first. `first` is the node if the text contains no earlier property, and `rest`
+ * the node if it contains one. */
 static Refusal build_members(Compiler *c, const Property *list, int64_t n, int32_t next, int32_t *out) {
     GrammarBuilder *b = c->b;
     int32_t first = build_text(b, "}", next), rest = first;
@@ -331,7 +331,7 @@ static Refusal build_types(Compiler *c, const json_t *schema, int32_t next, int3
     }
     for (size_t t = 0; t < COUNT(TYPES); t++) {
         const char *type = TYPES[t];
-        /* without `type`, keywords of objects or arrays mean these */
+        /* without `type`, keywords for objects or arrays imply this type */
         if (has_type ? !allows(schema, type)
                      : !(object && !strcmp(type, "object")) && !(array && !strcmp(type, "array")))
             continue;

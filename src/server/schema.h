@@ -1,17 +1,17 @@
-/* Builds the grammar of the texts that a JSON Schema describes (json-schema.org, draft 2020-12). Each of these texts is
- * valid, but not every valid text is in the grammar. An object has its properties in the order of the schema, and no
- * others. Numbers and white space are those of grammar_builder.h. Supported keywords:
+/* Builds a grammar for text that a JSON Schema describes (json-schema.org, draft 2020-12). All text that matches the
+ * grammar is valid, but not all valid text matches it. An object contains its properties in the schema's order, and no
+ * others. grammar_builder.h specifies numbers and white space. Supported keywords:
  *
  *   type, enum, const, anyOf, $ref to "#" or a definition in $defs or definitions
  *   properties, required, additionalProperties; items, minItems, maxItems
- *   title, description, default, examples, deprecated, $comment, $schema, $id, which do not change the texts
+ *   title, description, default, examples, deprecated, $comment, $schema, $id, which do not affect the text
  *
- * Any other keyword is refused by its name, because a text could then be invalid. */
+ * Any other keyword is refused by name, because ignoring it could make the text invalid. */
 #pragma once
 
 #include "server/grammar_builder.h"
 #include "server/refusal.h"
 
-/* Sets *out to the beginning of a text of the schema that continues with `next`. `field`: the field of the body that has
- * the schema, for a refusal. */
+/* Sets *out to the first node of text that matches the schema and continues at `next`. `field` is the body's field that
+ * contains the schema, for a refusal. */
 Refusal schema_build(GrammarBuilder *, const json_t *schema, const char *field, int32_t next, int32_t *out);

@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 
 enum {
-    /* number of tokens of the prompt that determine, for example, whether the text begins with a blank */
+    /* number of prompt tokens that determine, for example, whether the text begins with a blank */
     CONTEXT = 8,
     /* number of tokens after which a text is released even if a tokenizer has not completed its character */
     PATIENCE = 8
@@ -20,7 +20,7 @@ static bool has_text(const TextStream *s, int32_t id) {
            (s->special || !tokenizer_is_special(s->tokenizer, id));
 }
 
-/* Decodes tokens of the vocabulary. The caller frees the text. If the tokenizer cannot decode the tokens, the text is
+/* Decodes tokens in the vocabulary. The caller frees the text. If the tokenizer cannot decode the tokens, the text is
  * empty. */
 static char *decode(const TextStream *s, const int32_t *ids, size_t n, size_t *bytes) {
     char *text;
@@ -31,7 +31,7 @@ static char *decode(const TextStream *s, const int32_t *ids, size_t n, size_t *b
     return mem_strdup("");
 }
 
-/* Advances the window. Its known tokens are those that the next token needs. */
+/* Drops the first `from` tokens of the window. The next token's text depends only on the remaining tokens. */
 static void advance(TextStream *s, size_t from) {
     if (!s->n) return;
     s->n -= from;
@@ -79,7 +79,7 @@ void text_piece(const TextStream *s, int32_t token, Str *bytes) {
     if (name) snprintf(copy, sizeof copy, "%.7s", name);
     if (ends_with(text, n, REPLACEMENT) && sscanf(copy, "<0x%2X>%n", &byte, &end) == 1 && end == 6)
         str_add(bytes, &(char){(char)byte},
-                1); /* a byte of a character, in the vocabularies of SentencePiece */
+                1); /* a byte of a character, in vocabularies made by SentencePiece */
     else if (n > s->base)
         str_add(bytes, text + s->base, n - s->base);
     free(text), free(ids);

@@ -1,6 +1,6 @@
-/* Converts the tokens of a text to UTF-8 one by one, and ends the text before the first stop string. The
- * concatenation of the released parts does not depend on their boundaries. A part has only complete characters, and
- * never the beginning of a stop string that a later token might complete. */
+/* Converts the tokens of a text to UTF-8 one by one, and ends the text before the first stop string. The concatenation
+ * of the released parts does not depend on their boundaries. A part contains only complete characters, and never the
+ * start of a stop string that a later token might complete. */
 #pragma once
 
 #include "base/str.h"
@@ -15,17 +15,17 @@ typedef struct StopList {
 typedef struct TextStream {
     const Tokenizer *tokenizer;
     const StopList *stops;
-    bool special;        /* special tokens have their names as text; must be set after text_begin */
-    int32_t *window;     /* [n]: the last tokens, on which the text of the next token can depend */
+    bool special;        /* special tokens appear by name; must be set after text_begin */
+    int32_t *window;     /* [n]: the last tokens, on which the next token's text can depend */
     size_t n, read;      /* the text of the first `read` tokens is known */
-    size_t base;         /* number of bytes of this text */
-    Str bytes;           /* the beginning of a character */
+    size_t base;         /* number of bytes in this text */
+    Str bytes;           /* the start of an incomplete character */
     Str held;            /* characters that may begin a stop string */
     int64_t characters;  /* number of complete characters so far, including held characters */
     const char *stopped; /* the stop string that has ended the text, or NULL */
 } TextStream;
 
-/* Begins a text after the tokens of a prompt, which may have no tokens. The tokenizer and the list must outlive the
+/* Begins a text after the tokens of a prompt. The prompt can be empty. The tokenizer and the list must outlive the
  * TextStream. */
 void text_begin(TextStream *, const Tokenizer *, const StopList *, const int32_t *prompt, size_t n);
 void text_free(TextStream *);

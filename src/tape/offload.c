@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 
-/* Minimum size of a block that is added to the host memory. */
+/* Minimum size of a block added to the host memory. */
 enum { HOST_BLOCK = 32 << 20 };
 
 typedef struct HostBlock {
@@ -76,8 +76,8 @@ OffloadMemory offload_peak(const Offload *o) {
 
 size_t offload_bytes(const Offload *o, OffloadMemory m) { return (size_t)o->slots * m.slot; }
 
-/* Takes host memory, or only counts it on the null device. Copies to and from the host run in order, so memory that
- * the previous backward has read may be overwritten. */
+/* Takes host memory, or only counts it on the null device. Copies to and from the host run in order, so memory that the
+ * previous backward pass has read can be overwritten. */
 static Kept host_memory(Offload *o, size_t bytes) {
     const Kept k = {o->used, bytes};
     o->used += bytes;
@@ -90,7 +90,7 @@ static Kept host_memory(Offload *o, size_t bytes) {
 
 /* Copies between a slot and the blocks of host memory. A layer may span several blocks. */
 static void copy_kept(Offload *o, const Slot *s, const Kept *k, bool away) {
-    size_t begin = 0; /* the start of the block */
+    size_t begin = 0; /* the block's start */
     for (size_t i = 0; i < o->n_blocks; begin += o->blocks[i++].bytes) {
         const HostBlock *b = &o->blocks[i];
         const size_t from = k->begin > begin ? k->begin : begin, end = begin + b->bytes,

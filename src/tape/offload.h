@@ -1,41 +1,40 @@
-/* Keeps the activations of layers in host memory between their forward and their backward (Megatron-LM's
+/* Keeps the activations of layers in host memory between their forward and backward passes (Megatron-LM's
  * --cpu-offloading-num-layers).
  *
- * Device memory has two equal slots. The activations of layer i are in slot i mod 2. After the layer's
- * forward they are copied to the host while kernels run, before layer i + 2 writes to the slot. When the backward of
- * layer i + 2 has ended, the activations are copied back to the same addresses while the backward of layer i + 1
- * runs. No tensor ever changes its address. The last two layers need no copy, because their activations are still in
- * the slots. */
+ * Device memory has two equal slots. The activations of layer i are in slot i mod 2. After the layer's forward pass,
+ * they are copied to the host while kernels run, before layer i + 2 writes to the slot. Once the backward pass of layer
+ * i + 2 finishes, the activations are copied back to the same addresses while the backward pass of layer i + 1 runs. No
+ * tensor's address ever changes. The last two layers need no copy, because their activations are still in the slots. */
 #pragma once
 
 #include "tensor/device.h"
 
 enum { OFFLOAD_SLOTS = 2 };
 
-/* The sizes in bytes of one slot and of the host memory. The sizes are 0 if there is no plan. */
+/* The sizes of one slot and of the host memory, in bytes. The sizes are 0 if there is no plan. */
 typedef struct OffloadMemory {
     size_t slot, host;
 } OffloadMemory;
 
 typedef struct Offload Offload;
 
-/* `layers` is the number of layers, at least one. Only one tape may use the Offload at a time. Planned host memory is
- * allocated by this function. Without a plan, host memory grows when it is needed, to at most the peak use plus 32
- * MiB. */
+/* `layers` is the number of layers, at least one. Only one tape may use the Offload at a time. This function allocates
+ * planned host memory. Without a plan, host memory grows when it is needed, to at most the peak use plus 32 MiB. */
 Offload *offload_new(Device *, int64_t layers, OffloadMemory);
 void offload_free(Offload *);
 /* Returns the peak use. */
 OffloadMemory offload_peak(const Offload *);
-/* Returns the bytes of device memory of all slots, for the slot size in OffloadMemory. */
+/* Returns how many bytes of device memory all slots need, for the slot size in OffloadMemory. */
 size_t offload_bytes(const Offload *, OffloadMemory);
 
 /* ---- called by the tape, in this order ---- */
 
-void offload_begin(Offload *); /* begins a forward; discards the contents of the host memory */
+void offload_begin(Offload *); /* begins a forward pass; discards the contents of the host memory */
 Space *offload_enter(Offload *, int64_t layer);
-/* Must be called after the layer's forward. The activations of the layer can be read until the layer after the next
- * one begins. */
+/* Must be called after the layer's forward pass. The activations of the layer can be read until the layer after the
+ * next one begins. */
 void offload_leave(Offload *, int64_t layer);
-/* must be called before the first op of the layer's backward */
+/* must be called before the first op of the layer's backward pass */
 void offload_need(Offload *, int64_t layer);
-void offload_finish(Offload *, int64_t layer); /* must be called after the last op of the layer's backward */
+/* must be called after the last op of the layer's backward pass */
+void offload_finish(Offload *, int64_t layer);

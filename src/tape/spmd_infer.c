@@ -75,8 +75,8 @@ static Spmd lookup(const Operands *o) {
     return SPMD_P;
 }
 
-/* Returns the type of a sum over the tokens of a microbatch, which is sharded over tp and cp. Each data-parallel rank
- * has different microbatches. */
+/* Returns the type of a sum over a microbatch's tokens, which are sharded over tp and cp. Each data-parallel rank has
+ * different microbatches. */
 static Spmd sum(const Operands *o) {
     const Spmd s = local(o, false);
     return s == SPMD_V && (o->axis == AXIS_TP || o->axis == AXIS_CP) ? SPMD_P : s;

@@ -101,7 +101,7 @@ void tape_output_to(Tape *t, void *memory) { t->output = memory; }
 
 void tape_output_next(Tape *t) { t->output_next = t->output; }
 
-/* Returns a tensor that exists until the forward in progress is discarded. */
+/* Returns a tensor that exists until the current forward pass is discarded. */
 Tensor *tape_take_kept(Tape *t, DType dtype, int ndim, const int64_t *dim) {
     if (!t->output_next || t->space != t->slot) return tape_take(t, t->space, dtype, ndim, dim);
     t->output_next = false;
@@ -132,7 +132,7 @@ Tensor *tape_view(Tape *t, Tensor *base, int64_t offset, int ndim, const int64_t
     v.base = base;
     v.spmd = base->spmd;
     if (t->recording)
-        /* in a tensor that is not a gradient, refs is the number of views whose backward has not run */
+        /* in a tensor that is not a gradient, refs is the number of views whose backward function has not run */
         base->refs++;
     return tape_header(t, v);
 }

@@ -1,9 +1,9 @@
-/* The tape of coarse ops. Running an op records it. tape_backward visits the records in reverse order and
- * calls each op's hand-written backward. A backward also consists of ops. The source of a backward is next to the
- * source of its forward.
+/* The tape of coarse ops. Running an op records it. tape_backward visits the records in reverse order and calls each
+ * op's hand-written backward function, which also consists of ops. The source of a backward function is next to the
+ * source of its forward function.
  *
- * Memory: outputs of a recorded forward are in the slot space until tape_end. Gradients and temporaries are in the
- * transient space, and are freed as soon as the nodes that need them are done. A run of the same code on the null
+ * Memory: outputs of a recorded forward pass are in the slot space until tape_end. Gradients and temporaries are in the
+ * transient space, and are freed as soon as the nodes that need them have run. A run of the same code on the null
  * device measures the sizes of both spaces (space_peak).
  *
  * Gradients: several ops may read a tensor. The first gradient of a tensor is kept or shared (no copy), and later
@@ -22,15 +22,15 @@
 #include "tape/offload.h"
 #include "tensor/call.h"
 
-/* The gradients that a sweep computes: of activations, of parameters, or both. Zero-bubble schedules sweep
+/* The gradients that a sweep computes: for activations, for parameters, or for both. Zero-bubble schedules sweep
  * twice. */
 typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 typedef struct Tape Tape;
 
-/* An observer of the tape, which the search for a divergence uses. An observed tape waits for each communication
- * before it continues. The observer is called for an op when its outputs are ready (also inside a block, each time
- * that the block runs). The observer is called for a node before and after the node's backward under `need`. */
+/* An observer of the tape, which the search for a divergence uses. An observed tape waits for each communication before
+ * it continues. The observer is called for an op when its outputs are ready (also inside a block, each time that the
+ * block runs). The observer is also called before and after each node's backward function, with the sweep's Need. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;
 typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const Call *, Need);
 
@@ -39,7 +39,7 @@ typedef void TapeProbe(void *arg, const Tape *, TapePoint, const OpDef *, const 
 typedef struct RunContext {
     Device *device;
     DType dtype; /* the storage type of activations: F64, F32, BF16 or F16 */
-    /* set by --batch-invariant-mode: the result of a sample must not depend on other samples */
+    /* set by --batch-invariant-mode: a sample's result must not depend on other samples */
     bool batch_invariant;
     uint64_t seed;
     const Layout *layout; /* NULL if there is one rank */
@@ -48,16 +48,17 @@ typedef struct RunContext {
     TapeProbe *probe;     /* NULL if there is no observer */
     void *probe_arg;
     bool exact;             /* outputs of ops are rounded to the grid of the exact lane (exact_on_grid) */
-    bool keeps_gathered;    /* the gathered inputs of column-parallel layers are kept until their backward */
+    bool keeps_gathered;    /* column-parallel layers keep their gathered inputs until the backward pass */
     bool postpones_experts; /* gradients of the experts' weights overlap with an all-to-all */
     unsigned at_once;       /* mask of the axes whose collectives must not overlap with other work */
-    /* activations are registered with the group of tensor parallelism (comm_register) */
+    /* activations are registered with the tensor-parallel group (comm_register) */
     bool registered;
 } RunContext;
 
 /* The data that the ops of an open tape need about their microbatch. */
 typedef struct MicrobatchContext {
-    bool recording;       /* a backward will follow; otherwise, blocks (tape_block) keep only their output */
+    /* a backward pass will follow; otherwise, blocks (tape_block) keep only their output */
+    bool recording;
     bool training;        /* dropout is active */
     bool dropless;        /* experts have no capacity */
     bool steady;          /* no op has written a weight since the last copy to the device (device_copy) */
@@ -67,7 +68,7 @@ typedef struct MicrobatchContext {
 
 /* The exact lane rounds every value that is not a partial sum to a multiple of 2^-20. A sum of products below 2^13 in
  * magnitude is then exact with any sharding. A value is then rounded to the same grid point in every layout, unless
- * rounding noise of 2^-53 crosses the middle between two points. In practice, all layouts are therefore bitwise
+ * rounding noise of 2^-53 crosses the midpoint between two points. In practice, all layouts are therefore bitwise
  * equal. */
 enum { EXACT_GRID_BITS = 20 };
 static inline double exact_on_grid(double x) {
@@ -82,17 +83,17 @@ const RunContext *tape_context(const Tape *);
 void tape_pauses(Tape *, Fiber *);
 /* Sets the space for later gradients and temporaries. No gradient or temporary may be in use. */
 void tape_transient_to(Tape *, Space *transient);
-/* Opens the tape for one forward, and discards everything that was recorded or allocated before. The context
- * is copied. */
+/* Opens the tape for one forward pass, and discards everything that was recorded or allocated before. The context is
+ * copied. */
 void tape_begin(Tape *, const MicrobatchContext *);
 const MicrobatchContext *tape_microbatch(const Tape *);
 /* Discards everything, in a time that does not depend on the number of tensors. */
 void tape_end(Tape *);
-/* Returns zeroed host memory that exists until tape_end, for data that a block (tape_block) reads again in its
- * backward. */
+/* Returns zeroed host memory that exists until tape_end, for data that a block (tape_block) reads again in its backward
+ * pass. */
 void *tape_alloc(Tape *, size_t bytes);
 
-/* Returns whether a backward will follow the op that runs now. The result is true exactly once for each op of a
+/* Returns whether a backward pass will follow the op that is running. The result is true exactly once for each op of a
  * training microbatch, even if a block runs the op again. The result is never true in an evaluation. Code that counts
  * or accumulates outside the tape must check this. */
 bool tape_is_recording(const Tape *);
@@ -102,29 +103,29 @@ Group tape_group(const Tape *, unsigned mask);
 /* Returns the positions of the rows of x [s,b,...] in a sequence of *total positions, which is sharded over
  * CP in zigzag order (base/zigzag.h), and over TP if x is V on that axis. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
-/* Must be called halfway through the forward of a branch (nn/branch.h). With sequence parallelism, only a norm
+/* Must be called halfway through a branch's forward pass (nn/branch.h). With sequence parallelism, only a norm
  * separates a branch's reduce-scatter from the all-gather of the next branch. Pauses only between branches would hide
- * at most one of the two operations. A pause halfway lets another microbatch run its norm, and each half then hides
- * one operation. The backward also pauses halfway, unless it gathers the branch's input again, because it then pauses
+ * at most one of the two operations. A pause halfway lets another microbatch run its norm, and each half then hides one
+ * operation. The backward pass also pauses halfway, unless it gathers the branch's input again, because it then pauses
  * for the gather. */
 void tape_pause_halfway(Tape *);
 
-/* ---- tensors, blocks, offloading and the backward ---- */
+/* ---- tensors, blocks, offloading and the backward pass ---- */
 
-/* Returns a new tensor. The tensor exists as long as the forward in progress or, inside a backward, as long as its
+/* Returns a new tensor. The tensor exists as long as the current forward pass or, in a backward pass, as long as its
  * node. */
 Tensor *tape_tensor(Tape *, DType, int ndim, const int64_t *dim);
 /* Returns a tensor that needs a gradient but was not computed on this tape, such as an input from another pipeline
- * stage. After tape_backward, tape_grad returns its gradient. `data` is the caller's memory. If it is NULL, memory of
+ * stage. After tape_backward, tape_grad returns its gradient. `data` is the caller's memory. If it is NULL, memory in
  * the slot space is used. */
 Tensor *tape_input(Tape *, void *data, DType, int ndim, const int64_t *dim, SpmdType);
-/* Sets the caller's memory for the stage's output, which is sent to another stage and which no backward reads. The
- * output is the tensor that the next op or block after tape_output_next returns. If `memory` is NULL, which is the
+/* Sets the caller's memory for the stage's output, which is sent to another stage and which no backward function reads.
+ * The output is the tensor that the next op or block after tape_output_next returns. If `memory` is NULL, which is the
  * default after tape_begin, the slot space is used. */
 void tape_output_to(Tape *, void *memory);
 void tape_output_next(Tape *);
 
-/* Runs fn(tape, self, x) and keeps only its output and x. The backward runs fn again. This function is the only
+/* Runs fn(tape, self, x) and keeps only its output and x. The backward pass runs fn again. This function is the only
  * interface for recomputation. If the tape does not record, the intermediate tensors of fn are also dropped. */
 typedef Tensor *BlockFn(Tape *, void *self, Tensor *x);
 Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
@@ -132,13 +133,13 @@ Tensor *tape_block(Tape *, BlockFn *, void *self, Tensor *x);
  * Offload. If it is NULL, the slot space is used. */
 void tape_offload_to(Tape *, Offload *);
 /* These functions must be called before and after each layer of the Offload. The layers must be consecutive. In the
- * forward, only the next layer may read the outputs of a layer. One sweep must compute all gradients of the layer
+ * forward pass, only the next layer may read the outputs of a layer. One sweep must compute all gradients of the layer
  * (NEED_ALL). */
 void tape_offload_begin(Tape *, int64_t layer);
 void tape_offload_end(Tape *, int64_t layer);
 /* Sets the gradient of the output y to dy, which has the same shape. Must be called before tape_play. */
 void tape_give(Tape *, Tensor *y, Tensor *dy);
-/* Runs the backward of all nodes, in reverse order. A DW sweep after a DX sweep reuses the gradients that
+/* Runs the backward functions of all nodes, in reverse order. A DW sweep after a DX sweep reuses the gradients that
  * were set. */
 void tape_play(Tape *, Need);
 /* Calls tape_give and tape_play for one output. If dy is NULL, the gradient has already been set. */
@@ -147,7 +148,7 @@ static inline void tape_backward(Tape *t, Tensor *y, Tensor *dy, Need need) {
     tape_play(t, need);
 }
 
-/* A function that is called after every op of a forward or backward, recorded or not. Unlike a TapeProbe, it does not
- * make operations wait, so it can be used for counting and timing. */
+/* A function that is called after every op of a forward or backward pass, recorded or not. Unlike a TapeProbe, it does
+ * not make operations wait, so it can be used for counting and timing. */
 typedef void TapeTrace(void *arg, const OpDef *, const Call *);
 void tape_trace(Tape *, TapeTrace *, void *arg);

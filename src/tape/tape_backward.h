@@ -6,8 +6,8 @@
 
 /* Returns the gradient of y, which must have one. */
 Tensor *tape_grad(Tape *, Tensor *y);
-/* Like tape_grad, for an operation that reads the gradient after the node's backward. The caller must free it with
- * tape_grad_drop. */
+/* Like tape_grad, for an operation that reads the gradient after the node's backward function returns. The caller must
+ * free it with tape_grad_drop. */
 Tensor *tape_grad_keep(Tape *, Tensor *y);
 void tape_grad_drop(Tape *, Tensor *grad);
 /* Returns the memory for the gradient of x, or NULL if `need` excludes it. The memory is new or, with TENSOR_ACCUM,
@@ -15,8 +15,8 @@ void tape_grad_drop(Tape *, Tensor *grad);
  * function must be called once per use of x, and every element must then be written or added exactly once, because
  * unwritten memory (grads_mark_unwritten) has arbitrary contents. */
 Tensor *tape_grad_out(Tape *, Tensor *x, Need);
-/* Two functions for a backward that cannot always add to the gradient dx of x. tape_grad_sum_begin returns the tensor
- * to write: dx or, if `apart`, scratch memory that tape_grad_sum_end adds to dx. */
+/* Two functions for a backward function that cannot always add to the gradient dx of x. tape_grad_sum_begin returns the
+ * tensor to write: dx or, if `apart`, scratch memory that tape_grad_sum_end adds to dx. */
 Tensor *tape_grad_sum_begin(Tape *, const Tensor *x, Tensor *dx, bool apart);
 void tape_grad_sum_end(Tape *, Tensor *sum, Tensor *dx);
 /* Passes the gradient g to x unchanged, as for y = x + ... If g is the first gradient of x, x shares it;
@@ -25,9 +25,10 @@ void tape_grad_share(Tape *, Tensor *x, Tensor *g, Need);
 /* Like tape_grad_out, but returns the memory of x itself. No other node may read x afterwards. */
 Tensor *tape_grad_in_place(Tape *, Tensor *x, Need);
 
-/* Postpones the rest of a node's backward, which computes gradients of parameters. The rest runs in tape_run_postponed,
- * overlapped with an operation that a later backward has started, or at the end of the sweep, block or offloaded layer.
- * Only one call can be postponed at a time: postponing a second call runs the first. `arg` is copied. */
+/* Postpones the rest of a node's backward function, which computes gradients of parameters. The rest runs in
+ * tape_run_postponed, overlapped with an operation that a later backward function has started, or at the end of the
+ * sweep, block or offloaded layer. Only one call can be postponed at a time: postponing a second call runs the first.
+ * `arg` is copied. */
 typedef void Postponed(Tape *, void *arg);
 void tape_postpone(Tape *, const Node *, Postponed *, const void *arg, size_t bytes);
 void tape_run_postponed(Tape *);

@@ -9,15 +9,15 @@ typedef void NodeBackward(Tape *, const Node *, Need);
 
 struct Node {
     const OpDef *op; /* NULL for a recompute node, and for a mark (of a layer or a pause) */
-    /* the operands of the forward, or none for a mark; attr points to the tape's copy */
+    /* the forward function's operands, or none for a mark; attr points to the tape's copy */
     Call call;
     NodeBackward *backward; /* NULL if no gradient flows back through this op */
     /* the gradients of the op's parameters were computed before it was recorded (tape_early_grads_begin) */
     bool ahead;
 };
 
-/* Returns a view of `base` at `offset` elements. The gradient of the view is the same view of the gradient of `base`.
- * All views of a tensor together must cover it, and no op may read the tensor itself. */
+/* Returns a view of `base` at `offset` elements. The view's gradient is the same view of the gradient of `base`. All
+ * views of a tensor together must cover it, and no op may read the tensor itself. */
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
 /* Returns a second Tensor for the data of x, with a separate gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
@@ -39,22 +39,22 @@ void tape_record(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
  * adds, and tape_early_grads_end instead of tape_record. */
 void tape_early_grads_begin(Tape *, const OpDef *, const Call *);
 void tape_early_grads_end(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
-/* Returns whether the op that runs now is part of a backward, because a block is recomputed. */
+/* Returns whether the op that is running is part of a backward pass, because a block is recomputed. */
 bool tape_in_backward(const Tape *);
 /* After this call, the exact lane does not round the gradient of x to the grid. The lane also does not round x if an
  * op writes it after the call. Ranks may hold partial sums of x, which must not be rounded before they are added. */
 void tape_grad_off_grid(Tensor *x);
 bool tape_grad_is_off_grid(const Tensor *x);
-/* Returns memory for the duration of one builder or backward. tape_drop frees it. */
+/* Returns memory for the duration of one builder or backward function. tape_drop frees it. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
-/* Frees x unless it is `kept`. For callers of a function that may return its input unchanged. */
+/* Frees x unless it is `kept`. For callers of a function that can return its input unchanged. */
 static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }
-/* Starts a collective, whose name in traces and reports is that of `op`. Sets the buffers and the type of the
- * CommCall. If n is 0, n becomes the number of elements of `in`, or of `out` for COMM_REDUCE_SCATTER. Other work may
- * run between start and finish, but neither buffer may be freed. These functions do nothing on the null device. */
+/* Starts a collective. Traces and reports name it after `op`. Sets the buffers and the type of the CommCall. If n is 0,
+ * n becomes the number of elements in `in`, or in `out` for COMM_REDUCE_SCATTER. Other work may run between start and
+ * finish, but neither buffer may be freed. These functions do nothing on the null device. */
 void tape_comm(Tape *, const OpDef *op, CommCall, Tensor *in, Tensor *out);
 typedef struct TapeComm {
     const OpDef *op;
@@ -68,7 +68,7 @@ void tape_comm_finish(Tape *, TapeComm);
  * collectives. For point-to-point messages, the caller of tape_comm_start must call it, after starting all messages
  * that depend on each other. */
 void tape_comm_at_once(Tape *, TapeComm *);
-/* Sets every element of the gradient of y to dy before the backward. This function is used for an auxiliary loss,
+/* Sets every element of the gradient of y to dy before the backward pass. This function is used for an auxiliary loss,
  * which no other op reads. The function does nothing unless the tape records. */
 void tape_seed(Tape *, Tensor *y, double dy);
 /* Returns whether operations along the axis may overlap with others. */

@@ -1,4 +1,4 @@
-/* The state of a tape, which the files of this folder share. */
+/* A tape's state, which the files in this folder share. */
 #pragma once
 
 #include "tape/tape_backward.h"
@@ -12,31 +12,32 @@ struct Tape {
     const RunContext *context;
     MicrobatchContext microbatch;
     Space *slot, *transient;
-    /* the space of tape_tensor: the slot, the space of an offloaded layer, or the transient space inside a block */
+    /* the space of tape_tensor: the slot, an offloaded layer's space, or the transient space inside a block */
     Space *space;
     Offload *offload;   /* NULL if nothing is offloaded */
     Arena *arena;       /* Tensor headers and attributes */
-    void *output;       /* memory of the stage's output; NULL for the slot */
+    void *output;       /* memory for the stage's output; NULL for the slot */
     bool output_next;   /* the next tensor of the slot is the stage's output */
     TensorList dropped; /* tensors of open blocks, in the transient space */
     Node *nodes;
     size_t n_nodes, cap_nodes;
     bool recording;
-    bool trains, playing; /* trains: a backward will follow; playing: the backward is running */
+    bool trains, playing; /* trains: a backward pass will follow; playing: it is running */
     struct {
         Postponed *run; /* NULL if no call is postponed */
         void *arg;
         Call call;
     } postponed;
-    bool postpones; /* the node in progress has postponed the rest of its backward */
+    bool postpones; /* the current node has postponed the rest of its backward function */
     Fiber *fiber;   /* if NULL, the tape waits without pausing */
-    int *uses;      /* [parameter number]: number of ops whose backward has not run yet, for sync_ready */
+    /* [parameter number]: number of ops whose backward function has not run yet, for sync_ready */
+    int *uses;
     int n_uses;
     TapeTrace *trace;
     void *trace_arg;
 };
 
-/* GRAD_BORROWED: the memory of the gradient has another owner (the caller's dy, or the tensor itself), so it is never
+/* GRAD_BORROWED: the gradient's memory has another owner (the caller's dy, or the tensor itself), so it is never
  * freed. */
 enum { GRAD_BORROWED = 8, OFF_GRID = 16 };
 
@@ -44,12 +45,12 @@ static inline bool is_parameter(const Tensor *x) { return x && x->grad && x->gra
 
 Tensor *tape_header(Tape *, Tensor);
 Tensor *tape_take(Tape *, Space *, DType, int ndim, const int64_t *dim);
-/* Returns a tensor that exists until the forward in progress is discarded. */
+/* Returns a tensor that exists until the current forward pass is discarded. */
 Tensor *tape_take_kept(Tape *, DType, int ndim, const int64_t *dim);
 /* Inside a block, adds the tensor to the list of tensors that are freed at the block's end. */
 void tape_note_dropped(Tape *, Tensor *);
 void tape_append(Tape *, const OpDef *, Call, size_t attr_size, NodeBackward *);
 void tape_probe(Tape *, TapePoint, const OpDef *, const Call *, Need);
-/* Runs the backward of nodes [first, n_nodes) in reverse order. */
+/* Runs the backward functions of nodes [first, n_nodes) in reverse order. */
 void tape_sweep(Tape *, size_t first, Need);
 void tape_grad_release(Tape *, Tensor *);

@@ -17,15 +17,14 @@ typedef struct Call {
 } Call;
 
 typedef void KernelFn(const Call *);
-/* Creates everything that a kernel creates at its first run (plans, chosen algorithms). Returns the bytes of memory
- * that the kernel needs in addition to its operands. The operands of the call have no data. */
+/* Creates everything that a kernel creates at its first run (plans, chosen algorithms). Returns how many bytes of
+ * memory the kernel needs in addition to its operands. The operands of the call have no data. */
 typedef size_t PrepareFn(const Call *);
 /* Describes the implementation that computes a call, and why: "cuDNN ..." or "own kernels: ...". The text is
  * valid until the next query. */
 typedef const char *PathFn(const Call *);
 
-/* Specifies how closely the results of a GPU's kernel match those of the CPU. tests/unit/ops/vs_cpu.h derives the
- * bounds. */
+/* Specifies how closely a GPU kernel's results match the CPU's. tests/unit/ops/vs_cpu.h derives the bounds. */
 typedef enum OpMatch {
     MATCH_NEAR,     /* each element is within a rounding bound; integers are equal */
     MATCH_BITS,     /* bitwise equal */
@@ -33,7 +32,7 @@ typedef enum OpMatch {
     /* like MATCH_NEAR, after a softmax whose probabilities may be rounded to the storage type */
     MATCH_SOFTMAX,
     MATCH_FP8_SUM,   /* like MATCH_NEAR, for sums of FP8 values in a tensor core */
-    MATCH_QUANTIZED, /* like MATCH_NEAR, for sums with a weight of I8 or FP8 */
+    MATCH_QUANTIZED, /* like MATCH_NEAR, for sums with an I8 or FP8 weight */
 } OpMatch;
 
 /* An operand of an op, as kernels/ops.def lists it. */
@@ -42,11 +41,11 @@ typedef struct OpOperand {
     bool optional;    /* the operand may be NULL */
     bool adds;        /* an output that supports TENSOR_ACCUM */
     bool updated;     /* an output that is also read, because it is changed in place */
-    bool precise;     /* is stored in F32 if activations have 16 bits */
-    bool stored;      /* CPU kernels access it in the type in which it is stored, even if that has 16 bits */
+    bool precise;     /* is stored in F32 if activations are 16-bit */
+    bool stored;      /* CPU kernels access it in the type in which it is stored, even if that is 16-bit */
 } OpOperand;
 
-/* A row of the table of ops (kernels/ops.def). An op that is a collective has only a name, a number and a family. */
+/* A row of the op table (kernels/ops.def). An op that is a collective has only a name, a number and a family. */
 typedef struct OpDef {
     const char *name;
     int number; /* index in OPS */

@@ -79,13 +79,12 @@ static const char *cuda_path(const OpDef *op, const Call *c) {
 
 static unsigned cuda_fp8_gemms(const Device *d) {
     const int capability = cuda_of(d)->capability;
-    /* cuBLASLt supports scales of blocks only on this architecture. */
+    /* cuBLASLt supports block scales only on this architecture. */
     const unsigned blocks = capability == 90 ? FP8_GEMM_BLOCKS : 0;
     return capability >= 89 ? FP8_GEMM_WHOLE | blocks : 0;
 }
 
-/* Adds the times that have ended to their profiles. Keeps the other times, because their stream may still be
- * running. */
+/* Adds the finished measurements to their profiles. Keeps the others, because their stream may still be running. */
 static void cuda_add_times(Device *d) {
     CudaTimes *t = cuda_of(d)->times;
     int64_t kept = 0;

@@ -16,8 +16,8 @@ typedef struct DeviceAssert {
     long long value[2];
 } DeviceAssert;
 
-/* State that a file of kernels attaches to a device (handles, plans). The state is created on first use, by
- * the code in that file. */
+/* State that a kernel file attaches to a device (handles, plans). The state is created on first use, by the code in
+ * that file. */
 typedef enum CudaLibrary { CUDA_GEMM, CUDA_ATTENTION, CUDA_LIBRARIES } CudaLibrary;
 typedef struct CudaState {
     void *at; /* NULL before the first use */
@@ -31,7 +31,7 @@ typedef struct Cuda {
     char name[64];
     size_t memory;
     bool has_neighbours; /* other ranks of this process use other GPUs */
-    bool exports;        /* this member and the next one are those of DeviceSpec */
+    bool exports;        /* this member and the next one are as in DeviceSpec */
     GemmTuning gemm_tuning;
     int64_t gemm_sm_margin;
     cudaStream_t stream;
@@ -42,7 +42,7 @@ typedef struct Cuda {
     struct CudaTimes *times;
     /* reserved addresses, of which the first scratch_backed bytes have memory */
     char *scratch;
-    /* number of bytes that may be used, and number of bytes that have memory */
+    /* number of usable bytes, and number of bytes that have memory */
     size_t scratch_bytes, scratch_backed;
     void *encode_tiles; /* the driver's cuTensorMapEncodeTiled; NULL before the first use */
     CudaState state[CUDA_LIBRARIES];
@@ -54,7 +54,7 @@ static inline Cuda *cuda_of(const Device *d) {
     return d->kind == DEVICE_CUDA ? (Cuda *)d->state : NULL;
 }
 void cuda_check(cudaError_t, const char *call, const char *file, int line);
-/* Returns memory for the duration of one kernel launch or library call, aligned to SPACE_ALIGN. The next call of any
- * kernel of this device may reuse the memory. If the scratch memory is too small, it grows in place, but a graph
- * cannot capture this. */
+/* Returns memory for the duration of one kernel launch or library call, aligned to SPACE_ALIGN. The next call by any
+ * kernel of this device may reuse the memory. If the scratch memory is too small, it grows in place, but a graph cannot
+ * capture this. */
 void *cuda_scratch(const Device *, size_t bytes);

@@ -15,7 +15,7 @@ typedef enum DeviceKind {
 #include "tensor/devices.def"
 } DeviceKind;
 
-/* How a GPU chooses the algorithm of a large GEMM: the fastest one whose result is bitwise equal to that of
+/* How a GPU chooses the algorithm for a large GEMM: the fastest one whose result is bitwise equal to the result of
  * cuBLASLt's first choice, the fastest of all, or cuBLASLt's first choice. */
 typedef enum GemmTuning { GEMM_TUNING_SAME_BITS, GEMM_TUNING_FASTEST, GEMM_TUNING_OFF } GemmTuning;
 
@@ -35,8 +35,8 @@ typedef struct DeviceSpec {
     unsigned fp8_gemms;     /* only on the CPU, for tests: the result of device_fp8_gemms */
 } DeviceSpec;
 
-/* Number of calls and time of an op. A device measures each op while it has a profile, which is an array indexed by
- * op number. The profile includes GPU work only after device_wait, and must be valid until then. */
+/* An op's number of calls and total time. A device measures each op while it has a profile, which is an array indexed
+ * by op number. The profile includes GPU work only after device_wait, and must be valid until then. */
 typedef struct OpProfile {
     int64_t calls, ns;
 } OpProfile;
@@ -44,8 +44,8 @@ typedef struct OpProfile {
 /* Only `profile` may be assigned by code outside of src/tensor. */
 typedef struct Device {
     DeviceKind kind;
-    const struct DeviceBackend *backend; /* the functions of the kind of device (backend.h) */
-    void *state;                         /* the state of the backend */
+    const struct DeviceBackend *backend; /* the functions for this kind of device (backend.h) */
+    void *state;                         /* the backend's state */
     const struct Device *target;         /* for a null device: the device for which it plans, or NULL */
     Pool *pool;                          /* host threads; CPU kernels split their loops over them */
     OpProfile *profile;                  /* one entry per op, owned by the caller, or NULL */
@@ -62,8 +62,8 @@ typedef struct Device {
     size_t allocated, most_allocated;
 } Device;
 
-/* Opens the device of a rank. Each rank has a separate stream on its GPU, so ranks can share a GPU. A missing device
- * is a user error. */
+/* Opens a rank's device. Each rank has a separate stream on its GPU, so ranks can share a GPU. A missing device is a
+ * user error. */
 Err device_open(const DeviceSpec *, Device **);
 Device *device_cpu(int threads);
 Device *device_null(void);
@@ -76,7 +76,7 @@ void device_reserve_scratch(Device *, size_t bytes);
 /* Describes the device, such as "NVIDIA H200 (GPU 0, sm_90, 132 multiprocessors, 140 GiB)". For the CPU, it states
  * the number of threads. */
 const char *device_describe(const Device *, char *buffer, size_t n);
-/* Returns the bytes of available memory. For the CPU, see base/host_memory.h. */
+/* Returns how many bytes of memory are available. For the CPU, see base/host_memory.h. */
 size_t device_memory_available(const Device *);
 /* Returns the FP8 GEMMs that the device's ops may use, as a mask of FP8_GEMM_WHOLE and FP8_GEMM_BLOCKS. */
 unsigned device_fp8_gemms(const Device *);
@@ -92,29 +92,29 @@ void device_host_release(Device *, void *, size_t bytes);
 /* Returns whether the host can access the device's memory only through the functions below. Here and for views, NULL
  * means the host. */
 bool device_is_discrete(const Device *);
-/* These functions run in the order of the calls, like kernels. device_read and device_write return when the host
- * memory may be reused. device_wait returns when all work is done. On the null device, these functions do nothing. */
+/* These functions run in the order of the calls, like kernels. device_read and device_write return when the host memory
+ * may be reused. device_wait returns once all work has finished. On the null device, these functions do nothing. */
 void device_read(Device *, void *host, const void *at, size_t bytes);
 void device_write(Device *, void *at, const void *host, size_t bytes);
 void device_wait(Device *);
 
-/* Copies data in order with the kernels. Each side is device memory, or memory of device_host_alloc, which the host
- * may then reuse or read after the next device_wait. */
+/* Copies data in order with the kernels. Each side is device memory, or memory from device_host_alloc, which the host
+ * may reuse or read after the next device_wait. */
 void device_copy(Device *, void *to, const void *from, size_t bytes);
 
-/* Async copies run concurrently with kernels. One side must be memory of device_host_alloc. A copy begins when all
- * earlier calls are done. Calls after device_wait_event(done) begin when the last copy with that event is done.
- * Earlier calls do not wait for the copy. A graph may contain async copies if it also waits for all of them. */
+/* Async copies run concurrently with kernels. One side must be memory from device_host_alloc. A copy begins once all
+ * earlier calls finish. Calls after device_wait_event(done) begin once the last copy with that event finishes. Earlier
+ * calls do not wait for the copy. A graph may contain async copies if it also waits for all of them. */
 typedef struct DeviceEvent DeviceEvent;
 DeviceEvent *device_event_new(Device *); /* returns NULL if copies are synchronous */
 void device_event_free(Device *, DeviceEvent *);
 void device_copy_async(Device *, void *to, const void *from, size_t bytes, DeviceEvent *done);
 void device_wait_event(Device *, DeviceEvent *);
 
-/* A stream runs the work of a library, which receives the stream's handle, in order. Work on the stream begins when
- * all calls before the last device_stream_follow are done. device_stream_record marks the end of the stream's work
- * with an event. Calls after the event's device_wait_event begin when this work is done. A graph may contain work of
- * a stream if it also waits for all of it. */
+/* A stream runs a library's work in order. The library receives the stream's handle. Work on the stream begins once all
+ * calls before the last device_stream_follow finish. device_stream_record marks the end of the stream's work with an
+ * event. Calls after the event's device_wait_event begin once this work finishes. A graph may contain a stream's work
+ * if it also waits for all of it. */
 typedef struct DeviceStream DeviceStream;
 /* with high priority; returns NULL if this kind of device has no streams */
 DeviceStream *device_stream_new(Device *);

@@ -1,6 +1,6 @@
 /* Element types. Arithmetic is double for F64 and float for everything else; BF16 and F16 are storage only. F8E4M3 and
- * F8E5M2 store scaled numbers in FP8 (fp8.h), and I8 stores scaled numbers in [-127, 127]. Only ops for such numbers use
- * them, and they do not count as float types. */
+ * F8E5M2 store scaled numbers in FP8 (fp8.h), and I8 stores scaled numbers in [-127, 127]. Only ops for such numbers
+ * use these types, which do not count as float types. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,8 +24,8 @@ float bf16_to_float(uint16_t);
 uint16_t f16_from_float(float);
 float f16_to_float(uint16_t);
 
-/* Converts n contiguous elements between any two float types, FP8 or I8, where larger numbers become +-127. F64 is rounded to float before it is rounded to
- * 16 or 8 bits. */
+/* Converts n contiguous elements between any two float types, FP8 or I8. Numbers beyond the range of I8 become +-127.
+ * F64 is rounded to float before it is rounded to 16 or 8 bits. */
 void dtype_convert(void *dst, DType dst_type, const void *src, DType src_type, size_t n);
 
 /* These functions access element `at` of an array of any float or integer type. dtype_store rounds x to a float type.

@@ -2,8 +2,8 @@
 
 #include "tensor/float_bits.h"
 
-/* The fields, from the highest bit, are sign, exponent and mantissa. `fields` is the exponent bias of a float minus
- * that of the FP8 type. */
+/* The fields, from the highest bit, are sign, exponent and mantissa. `fields` is the exponent bias of a float minus the
+ * FP8 type's exponent bias. */
 static const struct {
     int mantissa;
     uint32_t fields, largest;

@@ -1,4 +1,4 @@
-/* The two 8-bit floats of "FP8 Formats for Deep Learning" (Micikevicius et al., 2022), both with subnormals:
+/* The two 8-bit floats from "FP8 Formats for Deep Learning" (Micikevicius et al., 2022), both with subnormals:
  * - E4M3: bias 7, largest value 448, one NaN pattern for each sign, no infinity
  * - E5M2: bias 15, largest value 57344, IEEE's infinities and NaNs */
 #pragma once
@@ -7,8 +7,8 @@
 
 typedef enum Fp8Type { E4M3, E5M2 } Fp8Type;
 
-/* Rounds to nearest, ties to even. Values that are too large, and infinity, become the largest value, like
- * conversions of a GPU with `satfinite`. NaN becomes 0x7f, regardless of its sign. */
+/* Rounds to nearest, ties to even. Values that are too large, and infinity, become the largest value, as in a GPU's
+ * conversions with `satfinite`. NaN becomes 0x7f, regardless of its sign. */
 uint8_t fp8_from_float(Fp8Type, float);
 float fp8_to_float(Fp8Type, uint8_t);
 float fp8_max(Fp8Type);

@@ -25,9 +25,9 @@ struct Space {
     size_t n_holes, cap_holes;
 };
 
-/* Returns the size of an unplanned space, in bytes of address space, not of memory. On a CPU, each rank that is a
+/* Returns the size of an unplanned space, in bytes of address space, not of memory. On a CPU, each rank that runs as a
  * thread has several spaces, so a large layout has thousands of spaces. With at most 32 GiB each, about 4,000 spaces
- * fit into the 128 TiB of a process. A dry run only counts bytes, so its spaces may be larger. */
+ * fit into the 128 TiB of a process. A dry run only counts bytes, so its spaces can be larger. */
 static size_t unplanned(const Device *d) {
     if (d->kind == DEVICE_NULL) return (size_t)1 << 60;
     if (d->backend->memory) return d->backend->memory(d) / SPACE_ALIGN * SPACE_ALIGN;

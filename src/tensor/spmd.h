@@ -41,8 +41,8 @@ static inline unsigned spmd_axes(SpmdType t, Spmd s) {
     return mask;
 }
 
-/* How the type of an op's output follows from the types of its operands, axis by axis. Operands that are equal on all
- * ranks and have no gradient (tables, ids) are compatible with every type. */
+/* How an op's output type follows from its operand types, axis by axis. Operands that are equal on all ranks and have
+ * no gradient (tables, ids) are compatible with every type. */
 typedef enum SpmdRule {
     /* for ops that occur only in backward passes and updates, whose duals are checked instead */
     SPMD_UNTYPED,

@@ -1,5 +1,5 @@
-/* A tensor is a plain view. The bytes of a tensor belong to a Space, a parameter buffer or a batch. A tensor is never
- * freed. The last dimension of a float tensor is always contiguous (stride 1). */
+/* A tensor is a plain view. A tensor's bytes belong to a Space, a parameter buffer or a batch. A tensor is never freed.
+ * The last dimension of a float tensor is always contiguous (stride 1). */
 #pragma once
 
 #include <stdbool.h>
@@ -14,8 +14,8 @@ enum { TENSOR_DIMS = 5 };
 typedef enum TensorFlags {
     TENSOR_ACCUM = 1,      /* a kernel that writes this tensor adds to it, as for gradients */
     TENSOR_NEEDS_GRAD = 2, /* the tensor is a parameter, or was computed from a parameter */
-    /* The tensor is the persistent gradient of a parameter. A main gradient always has ACCUM, and the tape never
-     * frees it. */
+    /* The tensor is the persistent gradient of a parameter. A main gradient always has TENSOR_ACCUM set, and the tape
+     * never frees it. */
     TENSOR_MAIN_GRAD = 4,
 } TensorFlags;
 

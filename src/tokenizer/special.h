@@ -7,12 +7,12 @@ typedef enum SpecialToken {
     SPECIAL_CLS,  /* [CLS] or, if missing, <cls> or the beginning-of-sequence token */
     SPECIAL_SEP,  /* [SEP] or, if missing, <sep> or the end-of-document token */
     SPECIAL_MASK, /* [MASK] or, if missing, <mask> */
-    SPECIAL_BOS,  /* first token of T5's decoder: beginning of sequence or, if missing, [CLS], <cls> or
+    SPECIAL_BOS,  /* first token of T5's decoder: beginning-of-sequence token or, if missing, [CLS], <cls> or
                      padding */
     SPECIAL_EOS   /* the end-of-document token or, if missing, [SEP] or <sep> */
 } SpecialToken;
 
-/* Returns the id of the token, or -1 if there is none. */
+/* Returns the token's id, or -1 if there is none. */
 int64_t tokenizer_special(const Tokenizer *, SpecialToken);
 /* Sets *ids to the ids of <extra_id_0>, <extra_id_1>, ..., with which T5 marks masked spans. Returns their
  * number; the caller frees *ids. */

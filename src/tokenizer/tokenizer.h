@@ -36,13 +36,13 @@ typedef struct TokenizerConfig {
     const char *merge_file; /* GPT2BPETokenizer: merges.txt (--merge-file) */
     /* NullTokenizer: required; ByteLevelTokenizer: 0 means 512; TikTokenizer: 0 means at most 2^17 */
     int64_t vocab_size;
-    /* The special tokens that are appended if the vocabulary lacks them. For TikTokenizer, these are the
-     * first special tokens; if none are given, they are those of Megatron-LM. */
+    /* The special tokens that are appended if the vocabulary lacks them. For TikTokenizer, these are the first special
+     * tokens; if none are given, they are Megatron-LM's. */
     const char *const *extra_tokens;
     size_t num_extra_tokens;
     const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL means v2 */
     int64_t tiktoken_num_special; /* number of special tokens; -1 means 1000 */
-    /* -1 means the default of the type. The defaults are vocab_size - 1 and none for NullTokenizer, and 0 and 1 for
+    /* -1 means the type's default. The defaults are vocab_size - 1 and none for NullTokenizer, and 0 and 1 for
      * ByteLevelTokenizer. For HuggingFaceTokenizer, the defaults are eos_token and pad_token of the
      * tokenizer_config.json in the same folder. Without that file, they are special tokens with common names such as
      * </s>, <|endoftext|>, <pad> and [PAD]. */
@@ -68,7 +68,7 @@ char *tokenizer_find_vocabulary(const char *dir);
 
 typedef enum TokenizerFlags {
     TOKENIZER_ADD_SPECIAL =
-        /* encoding adds the ids of the post-processor, such as BOS */
+        /* encoding adds the post-processor's ids, such as BOS */
     1,
     TOKENIZER_SPECIAL_AS_TEXT = 2, /* encoding treats special tokens in the text as ordinary text */
     TOKENIZER_SKIP_SPECIAL = 4,    /* decoding omits special tokens (skip_special_tokens) */
@@ -82,11 +82,10 @@ Err tokenizer_encode(const Tokenizer *, const char *text, size_t n, int32_t **id
 Err tokenizer_encode_with(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
                           size_t *count);
 
-/* Like tokenizer_encode_with, but also sets `*spans` to the range of characters [begin, end) of the text that
- * each token represents. The caller frees `*spans`, which is never NULL on success. The spans equal
- * Encoding.offsets of the `tokenizers` library, or begin and end of SentencePiece's immutable_proto. Ids of
- * the post-processor have the span (0, 0). If the text is not valid UTF-8, spans count the characters of the
- * repaired text. */
+/* Like tokenizer_encode_with, but also sets `*spans` to the range of characters [begin, end) of the text that each
+ * token represents. The caller frees `*spans`, which is never NULL on success. The spans equal Encoding.offsets of the
+ * `tokenizers` library, or begin and end of SentencePiece's immutable_proto. The post-processor's ids have the span (0,
+ * 0). If the text is not valid UTF-8, spans count the characters of the repaired text. */
 typedef struct TokenSpan {
     size_t begin, end;
 } TokenSpan;
@@ -101,21 +100,20 @@ Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids,
                           size_t *bytes);
 
 /* Sets offsets[n] to the index of the character of the decoded text in which each token begins. The offsets equal
- * offsets() of Megatron-LM's tokenizers and, if the text decodes to itself, the beginnings in Encoding.offsets of the
- * `tokenizers` library. Returns an error if the decoder of tokenizer.json is not ByteLevel, or if an id is outside [0,
- * vocab_size). */
+ * offsets() of Megatron-LM's tokenizers and, if the text decodes to itself, the start positions in Encoding.offsets of
+ * the `tokenizers` library. Returns an error if the tokenizer.json's decoder is not ByteLevel, or if an id is outside
+ * [0, vocab_size). */
 Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);
 
-/* Returns the largest id, including added tokens, plus one. This is the number of rows of an embedding before
- * padding. */
+/* Returns the largest id, including added tokens, plus one. This is an embedding's number of rows before padding. */
 int32_t tokenizer_vocab_size(const Tokenizer *);
 /* Each returns the id of the end-of-document, padding or beginning-of-sequence token, or -1 if there is
  * none. */
 int32_t tokenizer_eod(const Tokenizer *);
 int32_t tokenizer_pad(const Tokenizer *);
 int32_t tokenizer_bos(const Tokenizer *);
-/* Each returns the id of the token that BERT puts at the beginning, after each text, or instead of masked
- * tokens, or -1 if there is none. */
+/* Each returns the id of the token that BERT puts at the start, after each text, or instead of masked tokens, or -1 if
+ * there is none. */
 int32_t tokenizer_cls(const Tokenizer *);
 int32_t tokenizer_sep(const Tokenizer *);
 int32_t tokenizer_mask(const Tokenizer *);

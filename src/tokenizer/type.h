@@ -1,4 +1,4 @@
-/* The interface of a type of tokenizer. tokenizer.c has the code that all types share. */
+/* The interface of a tokenizer type. tokenizer.c has the code that all types share. */
 #pragma once
 
 #include "base/str.h"

@@ -21,7 +21,7 @@
 enum { ITEMS = 1 + OPTIM_BUFFERS };
 
 /* Lists the items of a checkpoint. Parameters come first. Only parameters can be converted from a different type,
- * because a run cannot continue with the optimizer state of a different lane. */
+ * because a run cannot continue with a different lane's optimizer state. */
 static int items(const Trainer *r, bool optimizer, CkptItem out[ITEMS]) {
     const Registry *g = r->run.model->registry;
     int n = 0;
@@ -302,8 +302,8 @@ Err trainer_load(Trainer *r, bool *loaded) {
     return e;
 }
 
-/* The checkpoint's options of the schedules. If the checkpoint has no length of the decay, this is the planned length
- * of the saved run. Marks these options as not given by the user. */
+/* Returns the checkpoint's schedule options. If the checkpoint contains no decay length, it is the saved run's planned
+ * length. Marks these options as not given by the user. */
 static json_t *schedule_options(Config *c, const json_t *config) {
     static const char *const NAMES[] = {
         "lr",

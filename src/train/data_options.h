@@ -1,4 +1,4 @@
-/* Opens the data that the options describe. The configurations of datasets are set only in this file. */
+/* Opens the data that the options describe. Only this file sets dataset configurations. */
 #pragma once
 
 #include "config/config.h"
@@ -11,7 +11,7 @@
 typedef struct TokenFacts {
     int64_t eod, pad, vocab_size; /* -1, -1 and 0 if there is no tokenizer */
     MaskTokens mask;              /* for --model bert and t5; its arrays must outlive the data */
-    /* identifies the tokenizer in the names of the index cache; NULL if there is none */
+    /* identifies the tokenizer in the index cache's file names; NULL if there is none */
     const char *tokenizer_json;
     FimTokens fim;            /* for --fim-data */
     PreprocessEncode *encode; /* for records and --fim-data; tokenizes texts */

@@ -15,7 +15,7 @@
 #include "train/events.h"
 #include "train/run_header.h"
 
-/* The names are those of Megatron-LM (core/transformer/moe/moe_logging.py). */
+/* The names are Megatron-LM's (core/transformer/moe/moe_logging.py). */
 const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
     [ROUTER_LOSS_AUX] = "load_balancing_loss",
     [ROUTER_LOSS_SEQ_AUX] = "seq_load_balancing_loss",
@@ -41,7 +41,7 @@ struct TrainLog {
     Str text;
 };
 
-/* Rejects a file that is not a log, because the name may be a mistake of the user. */
+/* Rejects a file that is not a log, because the user may have given the wrong name. */
 static Err check_is_log(int fd, const char *path) {
     char head[2] = "{";
     if (pread(fd, head, sizeof head, 0) < 0) return file_failed("read", path);
@@ -327,7 +327,7 @@ static json_t *evaluation_record(const Trainer *r, const char *kind) {
                      "consumed_samples", (json_int_t)r->consumed_samples);
 }
 
-/* The perplexity is that of the first loss. With several losses, the record also contains each loss under its
+/* The perplexity is computed from the first loss. With several losses, the record also contains each loss under its
  * name. */
 static Err write_evaluation(TrainLog *log, const Trainer *r, const char *kind, const double *loss) {
     double total = 0;
@@ -388,7 +388,7 @@ static Err write_scalars(TrainLog *log, const Trainer *r, const StepReport *s) {
                          (double)r->run.device->most_allocated);
 }
 
-/* Writes mean times per step since the last line, in seconds. The time of a timer is that of its slowest rank. */
+/* Writes mean times per step since the last line, in seconds. A timer's time is its slowest rank's time. */
 static Err write_times(TrainLog *log, const Trainer *r, const Times *times) {
     static const Timer TIMERS_OF_A_STEP[] = {TIMER_BATCH, TIMER_FORWARD_BACKWARD, TIMER_OPTIMIZER};
     const Config *c = r->run.config;

@@ -23,13 +23,13 @@
 #include "train/stop_signals.h"
 #include "train/trainer.h"
 
-/* The state of a process, which all its ranks share. */
+/* The state of a process, shared by all its ranks. */
 typedef struct Session {
     const Config *config;
     const TokenFacts *facts;
     int64_t start_ns;
     StopSignals *signals;
-    int save_lock;  /* descriptor of the lock of --save, or -1 if there is none */
+    int save_lock;  /* descriptor of the --save folder's lock, or -1 if there is none */
     bool read_only; /* the session only checks files and writes none */
     bool opens;     /* the first rank opens the data */
     Data *data;     /* read-only once it is open */
@@ -68,8 +68,8 @@ static Err check_evaluation(const Session *l) {
         l->config->derived.split ? l->config->derived.split : "not given");
 }
 
-/* As in Megatron-LM, --train-samples determines the size of the data, and the last step may need more
- * samples. Megatron-LM then fails in the last step, but this check reports the error at the start. */
+/* As in Megatron-LM, --train-samples determines the data size, and the last step may need more samples. Megatron-LM
+ * then fails in the last step, but this check reports the error at the start. */
 static Err check_last_step(const Session *l) {
     const Config *c = l->config;
     const Dataset *train = data_split(l->data, SPLIT_TRAIN);
@@ -121,7 +121,7 @@ static int64_t microbatches(const Loop *l, int64_t samples) {
     return samples / (l->config->derived.micro_batch_size * l->config->derived.data_parallel_size);
 }
 
-/* Gets this rank's part of the next batch. The memory of the batch is valid until the next step. */
+/* Gets this rank's part of the next batch. The batch's memory is valid until the next step. */
 static Err next_batch(Loop *l, Prefetch *stream, Batch *batch) {
     const Mesh *mesh = &l->trainer->run.layout.mesh;
     const Batch *whole;
@@ -200,7 +200,7 @@ static Err evaluate_valid(Loop *l) {
     Trainer *r = l->trainer;
     double loss[MODEL_LOSSES];
     char where[64];
-    /* The data has the samples that the current options need, but a run that continues with different options may
+    /* The data contains the samples that the current options need, but a run that continues with different options can
      * already have used more samples. The evaluation then begins again at the first sample. */
     const int64_t samples = l->config->derived.eval_samples;
     if (r->consumed_valid_samples > data_length(data_split(l->session->data, SPLIT_VALID)) - samples) {
@@ -231,7 +231,7 @@ static Err evaluate_test(Loop *l) {
     return say(l, l->is_printer ? train_log_eval(l->log, l->trainer, where, "test", loss) : ERR_OK);
 }
 
-/* Evaluates each sample of a file once. */
+/* Evaluates each sample in a file once. */
 static Err evaluate_file(Loop *l, int file, Accuracy *out) {
     const Dataset *samples = data_file(l->session->data, file);
     LossSum sum[MODEL_LOSSES] = {{0}};
@@ -306,8 +306,8 @@ static Err save(Loop *l) {
 
 /* ---- steps ---- */
 
-/* Checks that gradients are finite. Without dynamic loss scaling, a gradient that is not finite is an error of the
- * run, not of the loss scale. */
+/* Checks that gradients are finite. Without dynamic loss scaling, a gradient that is not finite means that the run has
+ * failed, not that the loss scale is too large. */
 static Err check_finite(Loop *l, const StepReport *s) {
     const Trainer *r = l->trainer;
     bool bad = s->loss_is_nan || s->optim.found_inf;
@@ -341,7 +341,7 @@ static Err one_step(Loop *l) {
     timer_start(&l->timers, TIMER_FORWARD_BACKWARD);
     trainer_microbatches(r, batches, n, n, &report);
     trainer_reduce(r, &report);
-    /* the timer then includes the work of the GPU */
+    /* the timer then includes the GPU's work */
     if (l->config->timing_log_level > 0) device_wait(r->run.device);
     timer_stop(&l->timers, TIMER_FORWARD_BACKWARD);
     timer_start(&l->timers, TIMER_OPTIMIZER);
@@ -386,9 +386,9 @@ static Err train_steps(Loop *l) {
     return ERR_OK;
 }
 
-/* Returns whether the completed steps are saved. The steps are saved after an error of the data or the machine,
- * because the failed step has changed nothing. After a numeric error, the last regular checkpoint remains the newest,
- * and no checkpoint is deleted. */
+/* Returns whether the completed steps are saved. The steps are saved after an error in the data or the machine, because
+ * the failed step has changed nothing. After a numeric error, the last regular checkpoint remains the newest, and no
+ * checkpoint is deleted. */
 static bool saves_at_end(const Loop *l, Err e) {
     if (l->config->skip_train) return false;
     return !e.code || (e.code != ERR_FAILED && l->trainer->iteration > l->first_iteration);
@@ -446,7 +446,7 @@ static Err open_device(Loop *l) {
     return ERR_OK;
 }
 
-/* Prints the choices that the program makes if the options do not determine them. */
+/* Prints the program's choices that the options do not determine. */
 static void say_how(const Trainer *r) {
     int64_t chunks, tokens = trainer_loss_chunk(r, &chunks);
     if (tokens) printf("logits: %s of at most %s\n", amount(chunks, "chunk").s, amount(tokens, "token").s);
@@ -521,7 +521,7 @@ Err train(const Config *c, const TokenFacts *facts, Data *data, int *stopped_by)
 
 /* ---- checks of the files (pretrain --check-options) ---- */
 
-/* Checks that the ids of the first samples of each split are in the vocabulary. */
+/* Checks that the ids in the first samples of each split are in the vocabulary. */
 static Err check_samples(const Session *s) {
     enum { READ = 256 };
     Arena *arena = arena_new();

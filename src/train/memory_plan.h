@@ -5,9 +5,9 @@
 #include "pipeline/executor.h"
 #include "train/attention_log.h"
 
-/* The uses of memory. `slots` contains saved activations and messages between stages. `gathered` contains parameters
- * and gradients that ranks gather or sum temporarily, and NCCL's buffers. `scratch` is the memory that kernels need
- * in addition to their operands. `snapshot` is the copy of a checkpoint that is written during training. The last two
+/* The parts of memory. `slots` contains saved activations and messages between stages. `gathered` contains parameters
+ * and gradients that ranks gather or sum temporarily, and NCCL's buffers. `scratch` is the memory that kernels need in
+ * addition to their operands. `snapshot` is the copy of a checkpoint that is written during training. The last two
  * parts are in host memory, which on a CPU is the device's memory. */
 #define MEMORY_PARTS(X)                                                                                      \
     X(parameters, "parameters")                                                                              \
@@ -33,7 +33,7 @@ extern const char *const MEMORY_TITLES[MEMORY_PART_COUNT];
 
 /* The number of bytes that a rank will need. A dry run on the null device computes it. */
 typedef struct MemoryPlan {
-    size_t part[MEMORY_PART_COUNT]; /* the part of the optimizer includes the master parameters */
+    size_t part[MEMORY_PART_COUNT]; /* the optimizer's part includes the master parameters */
     /* size of offloaded activations if all tokens are sent to the experts of one rank */
     size_t offloaded_most;
     /* the device has separate memory, which contains all parts except the last two */
@@ -44,20 +44,19 @@ typedef struct MemoryPlan {
     int communicators;      /* number of communicators that NCCL opens for this rank */
     int64_t held;           /* number of parameters that the rank holds, fully or in part */
     AttentionLog attention; /* the implementations of attention on a GPU */
-    /* The activations assume that all experts have equal shares of the tokens. Unequal shares need more
-     * memory. */
+    /* Activation sizes assume that all experts process equal shares of the tokens. Unequal shares need more memory. */
     bool balanced;
 } MemoryPlan;
 
 /* Computes the plan for the rank of the Comm, or for a run on one rank if the Comm is NULL. `target` is the rank's
- * device, and the plan includes the needs of its kernels. If `target` is NULL, the plan is for the device of the
- * options, without the needs of its kernels. */
+ * device, and the plan includes the needs of its kernels. If `target` is NULL, the plan is for the device that the
+ * options select, without the needs of its kernels. */
 MemoryPlan memory_plan_new(const Config *, Comm *, const Device *target);
-/* Returns the bytes of device memory, which is host memory on a CPU. memory_plan_host returns the bytes of host
- * memory if the device has separate memory, and otherwise 0. */
+/* Returns how many bytes of device memory the rank needs; on a CPU, device memory is host memory. memory_plan_host
+ * returns how many bytes of host memory it needs if the device has separate memory, and otherwise 0. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
-/* Returns the bytes of parameters, main gradients and optimizer, which do not depend on the batch. */
+/* Returns how many bytes parameters, main gradients and optimizer state need, which does not depend on the batch. */
 size_t memory_plan_state(const MemoryPlan *);
 /* Appends a text such as "parameters 1.5 GiB, main gradients 3.0 GiB, ..., total 9.0 GiB". Parts that are
  * zero are omitted. */
@@ -65,10 +64,11 @@ void memory_plan_describe(const MemoryPlan *, Str *out);
 /* Sums the parts over the ranks of this process that share a device, and host memory over all ranks of this
  * process. All ranks must call it. */
 MemoryPlan memory_plan_together(const MemoryPlan *, const Device *, Comm *);
-/* Sums the parts in host memory over the ranks of this host. The ranks must be processes, and all of them
+/* Sums the parts in host memory over the ranks of this host. The ranks must run as separate processes, and all of them
  * must call it. */
 MemoryPlan memory_plan_of_host(const MemoryPlan *, Comm *);
-/* Checks that the plan fits into `available` bytes of the device, and into host memory. */
+/* Checks that the plan fits into `available` bytes of device memory, and into host memory. */
 Err memory_plan_check(const MemoryPlan *together, size_t available);
-/* Checks the memory of all ranks of a device and of a host. All ranks must call it, and all return the same error. */
+/* Checks the memory that all ranks on a device and on a host need. All ranks must call it, and all return the same
+ * error. */
 Err memory_plan_fits(const MemoryPlan *own, const Device *, Comm *);

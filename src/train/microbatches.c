@@ -13,18 +13,17 @@ typedef struct Recording {
     double aux_scale; /* a constant in the graph */
 } Recording;
 
-/* The values that a CUDA graph of a step depends on. Keys are compared as bytes, because the struct has no
- * padding. */
+/* The values that a step's CUDA graph depends on. Keys are compared as bytes, because the struct has no padding. */
 typedef struct StepKey {
     int64_t n, allocations; /* number of microbatches; executor_allocations */
     char *fields;
     double aux_scale;
 } StepKey;
 
-/* State of --cuda-graph-impl local. A single rank has two graphs of a microbatch, whose fields have a fixed
- * address. One graph is for the first microbatch of a step, which writes the gradients. The other graph is for all
- * other microbatches, which add to the gradients. With several ranks, one graph contains an entire step, because the
- * microbatches share a schedule and sums over ranks. */
+/* State for --cuda-graph-impl local. A single rank has two graphs of a microbatch, which read the microbatch's fields
+ * from a fixed address. One graph is for the first microbatch of a step, which writes the gradients. The other graph is
+ * for all other microbatches, which add to the gradients. With several ranks, one graph contains an entire step,
+ * because the microbatches share a schedule and sums over ranks. */
 typedef struct Graphs {
     char *fields;
     size_t bytes;
@@ -101,13 +100,13 @@ static bool uses_graphs(const Microbatches *m) { return m->config->cuda_graph_im
 
 /* ---- fields: one block of device memory for each microbatch ---- */
 
-/* Returns the type of a field on the device. Real fields have the type of the loss. */
+/* Returns a field's type on the device. Real fields have the loss's type. */
 static DType field_dtype(const Microbatches *m, FieldId field) {
     return field_info(field)->is_integer ? I64 : m->registry->precise;
 }
 
-/* Returns the SPMD type of a field. Data-parallel ranks have different samples, and context-parallel ranks have
- * different positions of the same samples. */
+/* Returns a field's SPMD type. Data-parallel ranks have different samples, and context-parallel ranks have different
+ * positions of the same samples. */
 static SpmdType field_type(const RunContext *c, FieldExtent extent) {
     SpmdType type = 0;
     for (int a = AXIS_CP; c->layout && a <= AXIS_DP; a++)
@@ -144,7 +143,7 @@ typedef struct BlockPart {
 
 enum { BLOCK_PARTS = FIELDS + 2 * MODEL_LOSSES };
 
-/* Returns whether a field is equal to the weights of a loss. */
+/* Returns whether a field equals a loss's weights. */
 static bool weights_are_field(const Microbatches *m, int loss) {
     const LossSpec *l = &m->plan->loss[loss];
     return l->weights < FIELDS && loss_samples(l) == 1 && m->plan->sample.width[l->weights] <= 1;
@@ -163,7 +162,7 @@ static int block_parts(const Microbatches *m, Microbatch *mb, BlockPart out[BLOC
     return n;
 }
 
-/* Returns the size of a block, which is a multiple of 8, so that the integers of the next block are aligned. */
+/* Returns the size of a block, which is a multiple of 8, so that the integers in the next block are aligned. */
 static size_t block_bytes(const Microbatches *m, const Batch *b) {
     Microbatch mb = microbatch_like(m, b);
     BlockPart part[BLOCK_PARTS];
@@ -214,8 +213,8 @@ static void write_scaled(const Microbatches *m, const float *x, int64_t n, int64
     }
 }
 
-/* Returns the factor of a loss's weights on this rank. Only the first context-parallel rank, which has the first
- * position of each sample, counts losses of samples. */
+/* Returns the factor by which a loss's weights are multiplied on this rank. Only the first context-parallel rank, which
+ * has the first position of each sample, counts losses per sample. */
 static double weight_of(const Microbatches *m, FieldExtent extent) {
     const Layout *l = m->context->layout;
     return extent_is_cut(extent) || !l || !l->mesh.coordinate[AXIS_CP];

@@ -16,11 +16,11 @@ void microbatches_free(Microbatches *);
 
 /* Allocates device memory for n microbatches of the same shape as `like`, whose values are not read. */
 void microbatches_reserve(Microbatches *, int64_t n, const Batch *like);
-/* Begins a list of n microbatches of the same shape as `like`. Discards earlier microbatches. */
+/* Begins a list of n microbatches with the same shape as `like`. Discards earlier microbatches. */
 void microbatches_begin(Microbatches *, int64_t n, const Batch *like);
-/* The weights of losses in the gradient. */
+/* The factors by which losses are weighted in the gradient. */
 typedef struct LossWeights {
-    double loss[MODEL_LOSSES]; /* weight of the loss of a token or a sample */
+    double loss[MODEL_LOSSES]; /* weight of a token's or a sample's loss */
     double aux;                /* weight of a router loss, which is a mean over tokens */
 } LossWeights;
 /* Sets microbatch `number` to this batch. first_sample is the index of the batch's first sample in the entire run. */
@@ -40,6 +40,6 @@ typedef struct LossSum {
 /* Sets the sum of each loss times its weights, on the device. LossSum.weight is not used. */
 void microbatches_set_losses(Microbatches *, const LossSum[MODEL_LOSSES]);
 const double *microbatches_losses(const Microbatches *);
-size_t microbatches_bytes(const Microbatches *); /* returns the bytes of device memory */
+size_t microbatches_bytes(const Microbatches *); /* returns the size of device memory in bytes */
 /* Records that the host has waited for the device, so that the next microbatches_begin does not wait. */
 void microbatches_waited(Microbatches *);

@@ -32,8 +32,8 @@ static bool concerns_schedules(int option) {
            change == CHANGES_BATCH;
 }
 
-/* Compares the schedules of the remaining steps with those of `values`, the checkpoint's values of some
- * options. If these values are not valid with the other options, both schedules count as changed. */
+/* Compares the schedules of the remaining steps with the schedules that result from `values`, the checkpoint's values
+ * of some options. If these values are not valid with the other options, both schedules count as changed. */
 static Schedules changed_by(const Trainer *r, const json_t *values) {
     enum { POINTS = 10000 };
     const Derived *d = &r->run.config->derived;

@@ -9,5 +9,5 @@
 /* Returns {"kind": "run", ...}: the time, version, given options, layout, device, parameters and data
  * (docs/reference/formats.md). `data` is NULL if there is no data. */
 json_t *run_header(const Trainer *, const Data *, int64_t parameters);
-/* Appends the options of a header as a table in Markdown. */
+/* Appends a header's options as a Markdown table. */
 void run_header_options(const json_t *header, Str *out);

@@ -17,7 +17,7 @@ typedef enum Timer {
 } Timer;
 
 typedef struct Times {
-    int64_t ns[TIMERS]; /* times of one rank */
+    int64_t ns[TIMERS]; /* one rank's times */
 } Times;
 
 typedef struct Timers {
@@ -31,7 +31,7 @@ void timer_stop(Timers *, Timer);
  * Comm is NULL if there is one rank. */
 const Times *timers_gather(Timers *, Comm *, Arena *);
 const char *timer_name(Timer);
-/* Returns the time of the slowest rank in nanoseconds, or 0 if the timer has a level above `level`. */
+/* Returns the slowest rank's time in nanoseconds, or 0 if the timer has a level above `level`. */
 int64_t timers_longest(const Times *, int ranks, Timer, int64_t level);
 /* Appends the timers of level <= `level` that have run on any rank. Each time is divided by `steps`. */
 void timers_report(const Times *, int ranks, TimingLogOption, int64_t level, int64_t steps, Str *out);

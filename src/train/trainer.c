@@ -69,7 +69,7 @@ Err trainer_check(const Config *c) {
 static const CommReduction REDUCTIONS[] = {COMM_SUM, COMM_MAX};
 enum { N_REDUCTIONS = sizeof REDUCTIONS / sizeof *REDUCTIONS };
 
-/* The step counters of the i-th reduction, if there are any. */
+/* Returns whether the i-th reduction has step counters. *out becomes these counters. */
 static bool has_counters(const Trainer *r, int i, const Tensor **out) {
     *out = states_counters(r->run.model->registry, REDUCTIONS[i]);
     return (*out)->ndim;
@@ -118,7 +118,7 @@ int64_t trainer_fp8_linears(const Trainer *r, const char **emulation) {
     return quantize_layers(r->run.model->registry, model_run_tokens(&r->run), emulation);
 }
 
-/* Returns the number of microbatches of a data-parallel rank in the largest global batch. */
+/* Returns the number of microbatches per data-parallel rank in the largest global batch. */
 static int64_t most_microbatches(const Trainer *r) {
     int64_t most = 0;
     for (int64_t i = 0; i < r->run.config->derived.num_batch_steps; i++)
@@ -157,7 +157,8 @@ Trainer *trainer_new(const Config *c, const MemoryPlan *plan, Comm *comm, Device
     if (!device) device = device_cpu((int)c->derived.cpu_threads);
     if (plan) device_reserve_scratch(device, plan->part[MEMORY_scratch]);
     ExecutorMemory memory = plan ? plan->unit : (ExecutorMemory){0};
-    /* Unequal shares of the experts need more memory than the plan, so only the host memory has a planned size. */
+    /* If experts have unequal shares, they need more memory than planned, so only the host memory has a planned
+     * size. */
     if (plan && plan->balanced) memory = (ExecutorMemory){.offload.host = memory.offload.host};
     return assemble(c, comm, device, memory);
 }
@@ -183,8 +184,8 @@ void trainer_free(Trainer *r) {
 
 /* ---- steps ---- */
 
-/* Returns whether this rank is primary for the losses of its microbatches, that is, the first tensor-parallel rank of
- * the last pipeline stage. */
+/* Returns whether this rank is primary for its microbatches' losses, that is, whether it is the first tensor-parallel
+ * rank of the last pipeline stage. */
 static bool tells_loss(const Trainer *r) {
     const Mesh *m = &r->run.layout.mesh;
     return m->coordinate[AXIS_TP] == 0 && m->coordinate[AXIS_PP] == m->size[AXIS_PP] - 1;
@@ -252,7 +253,7 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
     for (int64_t i = 0; i < count; i++) {
         const LossWeights weights = loss_weights(r, &batches[i], n, ratio, report);
         for (int64_t k = 0; k < parts; k++) {
-            /* number of earlier microbatches of all data-parallel ranks */
+            /* number of earlier microbatches on all data-parallel ranks */
             const int64_t dealt = report->microbatches++ * size[AXIS_DP] + at[AXIS_DP];
             const Batch rows = batch_rows(&batches[i], k * together, together);
             microbatches_add(r->microbatches, i * parts + k, &rows, weights,
@@ -289,7 +290,7 @@ void trainer_total(const Trainer *r, LossSum sum[MODEL_LOSSES]) {
 
 double trainer_mean(LossSum sum) { return sum.loss / fmax(sum.weight, 1); }
 
-/* Reports the losses of the routers. The counters are those of one rank, or the sums over all ranks. */
+/* Reports the router losses. The counters are one rank's, or the sums over all ranks. */
 static void report_routers(Trainer *r, const double *counters, StepReport *report) {
     const Model *m = r->run.model;
     const int64_t microbatches = report->microbatches * r->run.layout.mesh.size[AXIS_DP];
@@ -313,7 +314,7 @@ static void report_counters(Trainer *r, int i, const double *counters, int64_t n
 }
 
 /* Combines the counters of all ranks. Each rank has counted only its tokens in its layers, and only its part of the
- * losses of the microbatches. */
+ * microbatches' losses. */
 static void reduce_counters(Trainer *r, int i, StepReport *report) {
     const Tensor *counters;
     if (!has_counters(r, i, &counters)) return;

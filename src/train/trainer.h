@@ -1,5 +1,5 @@
 /* One rank's training state, and the step that advances it. A step has the order of Megatron-LM's training.py
- * train_step: zero gradients, forward and backward of every microbatch, norm and clip, update, schedules. */
+ * train_step: zero gradients, forward and backward passes of every microbatch, norm and clip, update, schedules. */
 #pragma once
 
 #include "config/config.h"
@@ -24,26 +24,26 @@ typedef struct Trainer {
     Microbatches *microbatches;
     double *results;           /* host memory: the losses, and the step counters (param/state.h) */
     double *layer_router_loss; /* [ROUTER_LOSSES, layers]; NULL without --moe-per-layer-logging */
-    int64_t layers;            /* number of layers of all stacks, on all ranks */
+    int64_t layers;            /* number of layers in all stacks, on all ranks */
     /* The progress of the run. Checkpoints save all of these numbers. */
     int64_t iteration;        /* number of updates, including skipped ones */
     int64_t consumed_samples; /* number of consumed training samples */
     int64_t consumed_valid_samples;
     int64_t schedule_samples;   /* number of samples for the schedules, not including skipped steps */
-    int64_t skipped_iterations; /* number of steps of the entire run whose gradient was not finite */
+    int64_t skipped_iterations; /* number of steps in the entire run whose gradient was not finite */
     /* With --async-save: the checkpoint that is being written (NULL if there is none), and its step. */
     struct CkptSaving *saving;
     int64_t saving_iteration;
 } Trainer;
 
-/* Checks the frozen parameters, the stages of the pipeline, and whether every global batch fits its schedule.
- * The rules of options cannot express these checks. */
+/* Checks the frozen parameters, the stages of the pipeline, and whether every global batch fits its schedule. Option
+ * rules cannot express these checks. */
 Err trainer_check(const Config *);
 /* Allocates the planned memory. A NULL plan reserves address space whose memory is allocated when it is first used.
  * Parameters are zero until registry_init or a load. Takes ownership of the device; NULL means the CPU. */
 Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
-/* Returns the number of tokens per chunk in which a pass computes its losses. *chunks becomes the number of chunks.
- * Both are 0 if there are no chunks. */
+/* Returns the number of tokens in each chunk for which a pass computes the losses together. *chunks becomes the number
+ * of chunks. Both are 0 if there are no chunks. */
 int64_t trainer_loss_chunk(const Trainer *, int64_t *chunks);
 /* Calls quantize_layers (ops/fp8.h) for the tokens of a pass. */
 int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
@@ -53,16 +53,16 @@ void trainer_free(Trainer *);
 /* Frees everything except the device, which it returns. The caller owns the device and may use it for another
  * run. */
 Device *trainer_free_but_device(Trainer *);
-/* Runs, on the null device, the part of the largest training step that determines its memory
- * (pipeline_shortened), and an evaluation. Returns the schedule of this part, in which only the counts remain valid.
- * The PipelineSpec becomes that of the full step. */
+/* Runs, on the null device, the part of the largest training step that determines its memory (pipeline_shortened), and
+ * an evaluation. Returns the schedule of this part, in which only the counts remain valid. The PipelineSpec becomes the
+ * full step's spec. */
 RankSchedule trainer_dry_run(Trainer *, PipelineSpec *);
 
-/* The report on a step of the global batch. Before trainer_reduce, it covers only this rank's part. */
+/* The report on a training step. Before trainer_reduce, it covers only this rank's part. */
 typedef struct StepReport {
-    LossSum sum[MODEL_LOSSES]; /* the sum of each loss of the model */
-    double loss;               /* the sum of the means of the losses, not including auxiliary losses */
-    int64_t samples;           /* number of samples of all ranks */
+    LossSum sum[MODEL_LOSSES]; /* the sum of each of the model's losses */
+    double loss;               /* the sum of the mean losses, not including auxiliary losses */
+    int64_t samples;           /* number of samples on all ranks */
     /* number of this rank's microbatches or, with --batch-invariant-mode, of their samples */
     int64_t microbatches;
     unsigned router_losses;            /* a mask with a bit for each enabled loss */
@@ -70,7 +70,7 @@ typedef struct StepReport {
     /* With --moe-per-layer-logging: [ROUTER_LOSSES, layers], means over microbatches, NaN for a layer without experts.
      * Valid until the next step. NULL without the option. */
     const double *layer_router_loss;
-    /* the largest score of attention, before its cap, or 0; set only with QkClipSpec.measures */
+    /* the largest attention score, before its cap, or 0; set only with QkClipSpec.measures */
     double max_score;
     bool loss_is_nan; /* the loss is NaN or infinite */
     bool is_reduced, is_read;
@@ -80,7 +80,7 @@ typedef struct StepReport {
 } StepReport;
 
 /* A step consists of trainer_begin_step, trainer_microbatches, trainer_reduce and trainer_update. The device runs
- * asynchronously until trainer_update, which waits for it. Numbers of the report that come from the device are valid
+ * asynchronously until trainer_update, which waits for it. Numbers in the report that come from the device are valid
  * after trainer_update or trainer_read. A data-parallel rank has n microbatches, and all its tensor-, context- and
  * pipeline-parallel ranks run the same microbatches. */
 StepReport trainer_begin_step(Trainer *);
@@ -103,8 +103,8 @@ void trainer_evaluate(Trainer *, const Batch *, LossSum[MODEL_LOSSES]);
 void trainer_total(const Trainer *, LossSum[MODEL_LOSSES]);
 /* Returns loss / max(weight, 1). */
 double trainer_mean(LossSum);
-/* Rounds the values from the masters, and gathers the values of other ranks. Must be called after the masters have
- * changed, except by an update. */
+/* Rounds the values from the masters, and gathers other ranks' values. Must be called after the masters have changed,
+ * except by an update. */
 void trainer_publish(Trainer *);
 /* Sums x[n] over all ranks in place. Each rank passes its summands. */
 void trainer_sum(const Trainer *, double *x, int64_t n);

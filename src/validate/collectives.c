@@ -1,9 +1,9 @@
-/* Tests every collective on data whose exact results are known: with each type and many sizes, in place and out of
- * place, repeatedly while there is time. The size of a group is any divisor of the number of ranks, and its members
- * are consecutive or strided. All groups of a split communicate concurrently. Before each call, both buffers are
- * filled with a pattern; after it, a guard zone at the end of the output is checked. Sums that are not exact are
- * computed repeatedly and compared with the first result. Such sums are also hashed, because the order of summation
- * may differ between libraries, but not between runs. */
+/* Tests every collective on data for which the exact results are known: with each type and many sizes, in place and out
+ * of place, repeatedly while there is time. The size of a group is any divisor of the number of ranks, and its members
+ * are consecutive or strided. All groups of a split communicate concurrently. Before each call, both buffers are filled
+ * with a pattern; after it, a guard zone at the end of the output is checked. Sums that are not exact are computed
+ * repeatedly and compared with the first result. Such sums are also hashed, because the order of summation may differ
+ * between libraries, but not between runs. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ typedef struct Check {
     StageRank *r;
     Split split[MOST_GROUPS];
     int n_splits;
-    size_t bytes; /* bytes of one buffer, without the guard */
+    size_t bytes; /* size of one buffer in bytes, without the guard */
     char *in, *out, *host;
     int64_t calls;
     bool wrong[N_COLLECTIVES]; /* a fault of this collective has already been reported */
@@ -149,8 +149,7 @@ static void report(Check *c, const Exact *x, const Split *s, const Seen *all) {
                 bad, r->world, first, why);
 }
 
-/* Runs a call, and returns whether the results of all ranks are correct. `all` [world] receives the faults of each
- * rank. */
+/* Runs a call, and returns whether the results of all ranks are correct. `all` [world] receives each rank's faults. */
 static bool is_right(Check *c, const Exact *x, const Split *s, Seen *all) {
     char what[160];
     describe(x, s, what, sizeof what);

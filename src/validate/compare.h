@@ -16,10 +16,9 @@ double compare_good_median(const Validation *, const ValidateRow *, const char *
 /* Returns the number of samples that each of n rates needs in both runs. */
 int compare_least(int n_rates);
 
-/* The ratio of a class of rates, such as all_reduce at all sizes: the rates of library B divided by those of library
- * A. All intervals of a stage hold simultaneously, with the probability of the gate. Each interval covers the
- * intervals of the single turns, because two processes of one library may differ more than the samples of one
- * process. */
+/* The ratio of a class of rates, such as all_reduce at all sizes: library B's rates divided by library A's. All
+ * intervals in a stage hold simultaneously, with the gate's probability. Each interval covers the intervals of the
+ * single turns, because two processes of one library may differ more than the samples of one process. */
 typedef struct RateClass {
     char name[32];
     Interval ratio;
@@ -28,5 +27,5 @@ typedef struct RateClass {
 enum { RATE_CLASSES = 16 };
 /* Computes the classes, and returns their number, or 0 without a library B. */
 int compare_classes(const ValidateRow *, RateClass out[RATE_CLASSES]);
-/* Formats the result of a class: "B is equal to A within 9 %", or "B is 12 % slower than A". */
+/* Formats a class's result: "B is equal to A within 9 %", or "B is 12 % slower than A". */
 void compare_class_text(const RateClass *, Str *out);

@@ -1,6 +1,6 @@
 /* Tests GEMMs on integers. Partial sums in the accumulator are exact in any order, so each result has one correct
- * value: the integer sum, rounded once to the type of the result. Device i computes block i and its neighbour's block
- * i + 1. The host computes block i.
+ * value: the integer sum, rounded once to the result's type. Device i computes block i and its neighbour's block i + 1.
+ * The host computes block i.
  *
  * The first result of each block is compared bitwise: the device's own block with the host's result, and the
  * neighbour's block, by hash, with its owner's result. The device then repeatedly computes both blocks and checks
@@ -57,7 +57,7 @@ typedef struct Compute {
     int64_t *counts; /* [batch] */
     char *memory;
     size_t bytes;
-    void *wanted[BLOCKS], *got; /* [n, n] in the type of the result */
+    void *wanted[BLOCKS], *got; /* [n, n] in the result's type */
     int64_t gemms;              /* number of compared results */
 } Compute;
 
@@ -196,7 +196,7 @@ static void upload_negatives(Compute *c) {
 
 /* ---- comparison ---- */
 
-/* The result of a rank for one type. */
+/* A rank's result for one type. */
 typedef struct Found {
     /* Hashes of results. other: the neighbour's block, computed by this device; host: this rank's block, computed by
      * the host. */

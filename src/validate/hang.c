@@ -21,7 +21,7 @@ typedef struct Drill {
     bool dies; /* if true, the victim exits; otherwise, it sleeps */
     Config config;
     int victim;
-    int64_t start_ns; /* start of the process */
+    int64_t start_ns; /* when the process started */
     int64_t fault_ns; /* time at which the victim should have joined */
 } Drill;
 

@@ -7,7 +7,7 @@
 
 static const double FLOOR = 0.45, ERROR = INTERVAL_ERROR / 2;
 
-/* Returns the GB/s of an NVLink in each direction. The kind of GPU determines this rate, because some drivers report
+/* Returns an NVLink's rate in GB/s in each direction. The kind of GPU determines this rate, because some drivers report
  * the fourth generation of NVLink as the fifth. */
 static double of_nvlink(int sm) {
     if (sm >= 100) return 50;
@@ -15,7 +15,7 @@ static double of_nvlink(int sm) {
     return sm >= 70 ? 25 : sm >= 60 ? 20 : 0;
 }
 
-/* Returns the GB/s of a PCIe lane in each direction, without the overhead of the encoding. */
+/* Returns a PCIe lane's rate in GB/s in each direction, without the encoding overhead. */
 static double of_lane(unsigned generation) {
     static const double RATES[] = {0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
     return generation < sizeof RATES / sizeof *RATES ? RATES[generation] : 0;

@@ -28,8 +28,7 @@ LinksRoof links_roof(const NvmlFacts *facts, int n, bool all_linked, int devices
  * their rate, or half of the links are lost, at most 40 % is possible. PCIe has no such bound, because traffic may
  * cross bridges, host memory and both processors. */
 bool links_are_slow(const LinksRoof *, const Metric *busbw);
-/* Reports that slow links are not certified, if the roof is that of NVLink and there are too few samples to judge
- * them. */
+/* Reports that slow links are not certified, if the roof is NVLink's and there are too few samples to judge them. */
 void links_limit_samples(const LinksRoof *, const Metric *busbw, const char *collective, Outcome *);
 /* Formats "78 % of 450 GB/s, 18 NVLinks of 25 GB/s". The text is empty if the roof is not known. */
 void links_share(const LinksRoof *, const Metric *busbw, char *out, size_t n);

@@ -1,11 +1,11 @@
 /* Tests device memory with patterns: the host creates a pattern, and the device copies it to each block of a region.
  * The device then compares each block with the pattern, and the host reads the blocks that differ. The share of free
- * memory and the time for all patterns limit the size of the region. The address of an error locates it.
+ * memory and the time for all patterns limit the region's size. The address of an error locates it.
  *
- * The comparison consists of ops, which add the negated pattern as F32 and count the zeros. The sum of two numbers is
- * 0 only if they are opposite, so every word of a pattern must be a finite nonzero number. The highest two bits of
- * the exponent of a word differ, so the sums are not denormal. The pattern starts at a different word in each of
- * SHIFTS consecutive blocks, so that a write to the wrong block is detected. */
+ * The comparison consists of ops, which add the negated pattern as F32 and count the zeros. The sum of two numbers is 0
+ * only if they are opposite, so every word of a pattern must be a finite nonzero number. The highest two exponent bits
+ * of a word differ, so the sums are not denormal. The pattern starts at a different word in each of SHIFTS consecutive
+ * blocks, so that a write to the wrong block is detected. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,8 +18,8 @@
 #include "kernels/ops.h"
 #include "validate/stage.h"
 
-/* SHIFT: number of bytes by which the pattern of a block is shifted from that of the previous block. SHIFTS: number
- * of different shifts. */
+/* SHIFT: number of bytes by which a block's pattern is shifted from the previous block's pattern. SHIFTS: number of
+ * different shifts. */
 enum { SHIFT = 256, SHIFTS = 4096, BLOCK_OF_GPU = 64 << 20, BLOCK_OF_HOST = 4 << 20, MOST_OF_HOST = 1 << 30 };
 static const uint32_t SIGN = UINT32_C(1) << 31, UPPER = UINT32_C(1) << 30, LOWER = UINT32_C(1) << 29;
 
@@ -37,7 +37,7 @@ static uint32_t fives(uint32_t at) { return UINT32_C(0x55555555) | (at & 0); }
 static const struct {
     const char *name;
     uint32_t (*word)(uint32_t at);
-    uint32_t inverse; /* all ones for the inverse of `word` */
+    uint32_t inverse; /* XOR mask: all ones to use the complement of `word`, otherwise 0 */
 } PATTERNS[] = {{"address", address, 0},
                 {"inverse address", address, UINT32_MAX},
                 {"random", random_word, 0},
@@ -65,7 +65,7 @@ typedef struct Region {
     char *at, *sum, *made, *negative;
     int64_t *counts;
     size_t block, bytes;    /* size of a block, and size of all blocks */
-    uint32_t *words, *back; /* in host memory, with the size of a pattern */
+    uint32_t *words, *back; /* in host memory; each is as large as a pattern */
     int pattern;
     Seen seen;
 } Region;
@@ -168,8 +168,8 @@ static double seconds_of_block(const Region *g) {
     return (double)(clock_ns() - start) * 1e-9 / (double)n;
 }
 
-/* Returns the size of the memory that all patterns can visit in the budget, from the measured time of a pattern and
- * of a block. */
+/* Returns how much memory all patterns can visit within the budget, from the measured time of a pattern and of a
+ * block. */
 static size_t affordable(Region *g) {
     make_pattern(g, 0), write_block(g, 0), count_block(g, 0); /* a warm-up */
     device_wait(g->r->device);

@@ -1,4 +1,4 @@
-/* The result of a stage. An Outcome has no pointers, because a process passes it to its parent in shared memory. */
+/* A stage's result. An Outcome has no pointers, because a process passes it to its parent in shared memory. */
 #pragma once
 
 #include <stdbool.h>
@@ -33,7 +33,7 @@ typedef struct Evidence {
     char suspect[96], text[400];
 } Evidence;
 
-/* A rate, such that larger values are better. */
+/* A rate. Larger values are better. */
 typedef struct Metric {
     char name[80], unit[16];
     double roof; /* the hardware's limit, in `unit`, or 0 if it is unknown */
@@ -41,7 +41,7 @@ typedef struct Metric {
     double sample[OUTCOME_SAMPLES];
 } Metric;
 
-/* The name of the fact that lists the processes of other runs on the GPU of a rank. */
+/* The name of the fact that lists the processes of other runs on a rank's GPU. */
 #define OTHERS_OF_RANK "other processes of rank %d"
 /* A fact about the machine. Lasting facts, which are equal in all runs on a machine, form the fingerprint. */
 typedef struct Fact {
@@ -63,8 +63,8 @@ typedef struct Outcome {
     char transport[200]; /* the transport that the result depends on, or an empty text if there is none */
     /* n_lost: number of pieces of evidence that did not fit */
     int n_evidence, n_metrics, n_limits, n_facts, n_hashes, n_lost;
-    int devices;    /* inventory: number of devices of the kind --device that this process sees */
-    bool exclusive; /* no other process can use the devices until this one has ended */
+    int devices;    /* inventory: number of devices of the --device kind that this process sees */
+    bool exclusive; /* no other process can use the devices until this one ends */
     Evidence evidence[OUTCOME_EVIDENCE];
     Metric metric[OUTCOME_METRICS];
     char limit[OUTCOME_LIMITS][200]; /* the properties that are not certified */

@@ -1,7 +1,7 @@
 /* Runs golden cases over the transport, in the layouts that fit the number of ranks, as a sweep of `isotron parity`
- * (parity/sweep.h). On a CPU, each cell runs in a separate process. On GPUs, all cells run in the process of the
- * stage, because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so results
- * over NCCL must be bitwise equal to those of one rank. */
+ * (parity/sweep.h). On a CPU, each cell runs in a separate process. On GPUs, all cells run in the process of the stage,
+ * because opening GPUs takes longer than a cell. In the lane `exact`, sums are exact in any order, so results over NCCL
+ * must be bitwise equal to one rank's results. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ static const char *const ONE_RANK[] = {"llama-layouts fp64", "llama-layouts bf16
 
 /* ---- the list ---- */
 
-/* Returns the number of ranks of a cell. Golden batches have 8 sequences, so only powers of two divide them. */
+/* Returns the number of ranks per cell. Golden batches contain 8 sequences, so only powers of two divide them. */
 static int cell_ranks(const StageInput *in) {
     enum { MOST = 8 };
     int ranks = 1;
@@ -161,7 +161,7 @@ static Err sweep(const StageInput *in, const char *const *dirs, const char *list
 static Err sweep_list(const StageInput *in, const char *const *dirs, const Str *cells, Tally *t) {
     char list[40];
     outcome_doing(in->out, "golden cases, from: %.*s", (int)strcspn(cells->s, "\n"), cells->s);
-    /* a file without a name, which does not have to be deleted */
+    /* an unnamed file, which does not have to be deleted */
     const int fd = memfd_create("cells", MFD_CLOEXEC);
     if (fd < 0) return file_failed("create", "a list of cells");
     snprintf(list, sizeof list, "/proc/self/fd/%d", fd);

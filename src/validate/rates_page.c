@@ -7,7 +7,7 @@
 #include "base/junit.h"
 #include "validate/compare.h"
 
-/* The colours of tools/figure.py. */
+/* The colours used by tools/figure.py. */
 static const char *const BAR[] = {"#0072b2", "#009e73"}, GOOD[] = "#d55e00", ROOF[] = "#57606a";
 enum { AXIS = 320, LABEL = 250, BAR_HEIGHT = 10, ROW_HEIGHT = 16 }; /* pixels */
 /* A longer bar is cut off at the end of the axis. */
@@ -107,7 +107,7 @@ static void put_rate(RatesPage *p, const Rate *r, Str *out) {
     str_puts(out, "</tr>\n");
 }
 
-/* Writes the name of a library, or of the only column. */
+/* Writes a library's name, or the only column's name. */
 static void put_name(const RatesPage *p, int i, Str *out) {
     if (p->two) str_printf(out, "%c: ", "AB"[i]);
     xml_text(out, p->two ? p->a->nccl_name[i] : "median");

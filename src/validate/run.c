@@ -60,8 +60,8 @@ typedef struct Runner {
 
 /* ---- while a process runs ---- */
 
-/* Shows "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The process of the stage may change the activity
- * text (`doing`) while this function reads it. */
+/* Shows "speed 6/9 | 3 s | run 41 of 60 s | all_reduce 4096 KiB". The stage's process can change the activity text
+ * (`doing`) while this function reads it. */
 static void show(Runner *x) {
     enum { INTERVAL_NS = 200000000 };
     const Validation *a = x->a;
@@ -142,7 +142,7 @@ static void take_turn(void *arg) {
     t->in.out->done = true;
 }
 
-/* Formats the library's name in the stages, such as "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL". */
+/* Formats the library's name as the stages print it, such as "NCCL 2.28.9 with NCCL_ALGO=Ring NCCL_PROTO=LL". */
 static void name_library(Runner *x, const StageInput *in, char *out, size_t n) {
     char version[VERSION];
     load_alone(x, in->config.nccl_library, version);
@@ -315,7 +315,7 @@ static bool sweeps_variants(int stage, const Outcome *out) {
            !getenv("NCCL_PROTO") && comm_processes() == 1 && outcome_verdict(out) < VALIDATE_FAIL;
 }
 
-/* Returns the seconds of a turn for variants, or 0 if they are too few to start a process. */
+/* Returns the number of seconds for a turn with variants, or 0 if this is too short to start a process. */
 static double variants_seconds(const ValidateOptions *o, int stage, double seconds) {
     const double least = o->config->device == ON_CUDA ? LEAST_GPU_SWEEP_S : LEAST_SWEEP_S;
     return stage == STAGE_collectives && seconds / 2 >= least ? seconds / 2 : 0;
@@ -346,7 +346,7 @@ static const char *order_of(const Runner *x, int stage) {
 }
 
 /* Runs the turns of a stage. If a turn did not end, more turns with the same library are skipped, because they would
- * reach the time limit again. The second pair of turns is skipped if the first pair has used the time of both. */
+ * reach the time limit again. The second pair of turns is skipped if the first pair has used the time for both. */
 static void run_stage(Runner *x, ValidateRow *row, int stage, double all_seconds) {
     static const double MOST_OF_A_PAIR = 0.75;
     const char *order = order_of(x, stage);

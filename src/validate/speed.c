@@ -22,17 +22,16 @@
 #include "validate/links_roof.h"
 #include "validate/stage.h"
 
-/* ROUND_SAMPLES: number of samples of each link and rank in a round. PASSES: maximum number of measured worlds.
- * REPEATS: number of calls in a sample. A sample of short GPU calls has SHORT times as many calls, because the
- * overhead at the start of a sample differs between processes. */
+/* ROUND_SAMPLES: number of samples per link and rank in a round. PASSES: maximum number of measured worlds. REPEATS:
+ * number of calls in a sample. A sample of short GPU calls has SHORT times as many calls, because the overhead at the
+ * start of a sample differs between processes. */
 enum { MOST_PAIRED = 12, SIZES = 2, ROUND_SAMPLES = 2, PASSES = 2, REPEATS = 2, SHORT = 8 };
 
 typedef struct Speed {
     StageRank *r;
     bool second;      /* something was slow in the first world */
     bool gpu, shared; /* shared: ranks share a device and its memory */
-    /* message: bytes of a message over a link, which exceed the size of the caches; most: bytes of the largest
-     * collective */
+    /* message: bytes in a message over a link, more than the caches can hold; most: bytes in the largest collective */
     size_t message, most;
     int round;
     char *in, *out, *work;
@@ -40,7 +39,7 @@ typedef struct Speed {
     LinksRoof roof;
 } Speed;
 
-/* The collectives whose bus bandwidth is compared with the roof of the links. */
+/* The collectives whose bus bandwidth is compared with the links' roof. */
 static const char *const ROOFED[] = {"all_reduce", "all_gather"};
 enum { N_ROOFED = sizeof ROOFED / sizeof *ROOFED };
 
@@ -204,7 +203,7 @@ static bool is_slow(const Metric *m, double of, double fraction, int siblings) {
     return m && interval_of_median(m->sample, m->n, INTERVAL_ERROR / siblings, &i) && i.high < fraction * of;
 }
 
-/* Returns the lower end of the interval of the faster of two siblings, or 0 if there are too few samples. */
+/* Returns the lower end of the faster sibling's interval, or 0 if there are too few samples. */
 static double faster_of_two(const Metric *a, const Metric *b) {
     Interval x = {0}, y = {0};
     if (a) interval_of_median(a->sample, a->n, INTERVAL_ERROR / 2, &x);
@@ -442,7 +441,7 @@ static void finish(const Speed *s, const Slow *slow) {
         outcome_limit(r->out, "speed: between ranks that share a device and its memory");
 }
 
-/* The state of the stage over its worlds. */
+/* The stage's state over its worlds. */
 typedef struct Passes {
     Slow slow;
     int pass;

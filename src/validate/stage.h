@@ -25,7 +25,7 @@ typedef struct StageInput {
  * error names the first incomplete case. */
 Err parity_find_golden(const char *given, char **out);
 
-/* A rank of a stage. */
+/* A rank within a stage. */
 typedef struct StageRank {
     const StageInput *in;
     Comm *comm; /* NULL if there is one rank */
@@ -39,7 +39,7 @@ typedef struct StageRank {
 
 /* Opens the world with its devices and transport, and runs fn on each rank. */
 Err stage_on_ranks(const StageInput *, Err (*fn)(StageRank *));
-/* Returns the number of ranks of the world. */
+/* Returns the number of ranks in the world. */
 int stage_world(const StageInput *);
 bool stage_on_gpu(const StageInput *);
 

@@ -23,7 +23,7 @@ typedef struct Training {
     Config config;
 } Training;
 
-/* The steps of one run. All members except the times are equal on all ranks. */
+/* The steps of one run. All members except the times have equal values on all ranks. */
 typedef struct Steps {
     int64_t n;
     double loss[MOST_STEPS], norm[MOST_STEPS], seconds[MOST_STEPS];

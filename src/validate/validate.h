@@ -6,7 +6,7 @@
  *
  *   PASS          everything that was tested is correct
  *   INCONCLUSIVE  nothing could be tested, or the results vary too much for a verdict
- *   INTERRUPTED   SIGINT, SIGTERM or SIGHUP ended the run before the stage had ended
+ *   INTERRUPTED   SIGINT, SIGTERM or SIGHUP ended the run before the stage finished
  *   DEGRADED      correct, but slower than it should be, or changed since the last good run
  *   FAIL          wrong
  *
@@ -37,9 +37,9 @@ typedef struct ValidateOptions {
     const char *good; /* the report (--json) of the last good run, or NULL if there is none */
     /* folder of golden cases; NULL for the folder of the installation or the source tree */
     const char *golden;
-    double memory_share; /* share of the free memory of a device that is tested */
+    double memory_share; /* share of a device's free memory that is tested */
     double allow;        /* for example, 0.05 means that a rate that is up to 5 % lower is not degraded */
-    bool allow_changes;  /* if true, versions may differ from those of the good run */
+    bool allow_changes;  /* if true, versions may differ from the good run's */
     int argc;            /* the command line, from which commands that repeat a stage are built */
     char **argv;
     /* is called when a signal ends a run under a launcher */
@@ -59,7 +59,7 @@ typedef struct ValidateRow {
 typedef struct Validation {
     const ValidateOptions *options;
     ValidateRow row[STAGES];
-    /* names of the compared libraries, such as "NCCL 2.28.9"; empty if only one library is tested */
+    /* the names of the compared libraries, such as "NCCL 2.28.9"; empty if only one library is tested */
     char nccl_name[2][64];
     struct json_t *good; /* the report of the good run, or NULL if there is none */
     bool is_heard;       /* whether this process prints; false in MPI processes other than rank 0 */

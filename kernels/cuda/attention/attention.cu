@@ -1,11 +1,10 @@
 /* Computes the ops of kernels/cpu/attention.c, with the same formulas, for calls that cuDNN does not support. This
  * file processes F64 and F32 with multiply-adds; attention_mma.cu processes 16-bit storage.
  *
- * The backward does not add results of different blocks: one pass over tiles of rows computes dq, and one pass over
- * tiles of keys computes dk and dv. Each pass recomputes the probabilities from lse. A block of the second pass
- * processes the rows of its group's heads in order. Before both passes, sum(dy * y) and the range of keys that each
- * row attends to are written to scratch memory. y and lse are written; dq, dk, dv and dbias are written or
- * accumulated. */
+ * The backward pass does not add results of different blocks: one pass over tiles of rows computes dq, and one pass
+ * over tiles of keys computes dk and dv. Each pass recomputes the probabilities from lse. A block of the second pass
+ * processes the rows of its group's heads in order. Before both passes, sum(dy * y) and the range of keys that each row
+ * attends to are written to scratch memory. y and lse are written; dq, dk, dv and dbias are written or accumulated. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/flash.cuh"
 
@@ -147,7 +146,7 @@ template <typename R> __device__ static R bias_of(const Flash &p, const Shared<R
     return p.biased ? ((const R *)p.bias)[m.bias[row] + slice_position(&p.key, key)] : 0;
 }
 
-/* Adds a tile's gradients of scores (m.weight) to the sums by row and bucket. Each thread processes one row. */
+/* Adds a tile's score gradients (m.weight) to the sums by row and bucket. Each thread processes one row. */
 template <typename R>
 __device__ static void add_to_buckets(const Flash &p, const Shared<R> &m, int64_t pair, int row0, int key0) {
     const int i = threadIdx.x, n = p.t - key0 < TILE<R> ? p.t - key0 : TILE<R>;
@@ -166,7 +165,7 @@ __device__ static void add_to_buckets(const Flash &p, const Shared<R> &m, int64_
     if (last >= 0) to[last] += sum;
 }
 
-/* Sets m.weight to the factors of dropout. A thread reads only the factors that it computes. */
+/* Sets m.weight to the dropout factors. A thread reads only the factors that it computes. */
 template <typename R> __device__ static void draw(const Flash &p, Shared<R> &m, int key0) {
     const Place at = place();
 #pragma unroll 1
@@ -185,8 +184,8 @@ template <typename R> __device__ static R capped(const Flash &p, R x) {
     return (R)p.cap * tanh((R)p.scale * x / (R)p.cap);
 }
 
-/* Replaces each score by exp(score - largest score so far). `shrink` becomes the factor of the sums over previous
- * tiles. */
+/* Replaces each score by exp(score - largest score so far). The sums over previous tiles must then be multiplied by
+ * `shrink`. */
 template <typename R>
 __device__ static void softmax(const Flash &p, const Shared<R> &m, int key0, Scores<R> &score,
                                R (&top)[EACH<R>], R (&sum)[EACH<R>], R (&shrink)[EACH<R>]) {
@@ -223,7 +222,7 @@ template <typename R> static __global__ void __launch_bounds__(THREADS) forward(
     constexpr int N = EACH<R>;
     __shared__ Shared<R> m;
     const Place at = place();
-    /* The causal work of a tile grows with its index, so the tiles with the most work start first. */
+    /* A tile's causal work grows with its index, so the tiles with the most work start first. */
     const int pair = (int)blockIdx.x / tiles, row0 = (tiles - 1 - (int)blockIdx.x % tiles) * TILE<R>;
     const int64_t sample = pair / p.g, group = pair % p.g;
     find_lines(p, sample, group, row0, m);
@@ -270,7 +269,7 @@ static __global__ void range_of_rows(const Flash p) {
     if (threadIdx.x == 0) p.span[blockIdx.x] = span;
 }
 
-/* One warp processes one row. `unit` converts natural logarithms to the logarithms of the kernel. */
+/* One warp processes one row. `unit` converts natural logarithms to the kernel's logarithms. */
 template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t n, R unit) {
     const int lane = threadIdx.x % 32;
     const int64_t warps = (int64_t)gridDim.x * (blockDim.x / 32);
@@ -289,7 +288,7 @@ template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t
 }
 
 /* Replaces each score by its probability, and ds, which is dy . v, by the gradient of the score without the factor
- * `scale`. With dropout, prob becomes the factor in the sum of y. */
+ * `scale`. With dropout, prob becomes the factor by which dy is multiplied in the sum for dv. */
 template <typename R>
 __device__ static void gradient_of_scores(const Flash &p, const Shared<R> &m, const RowSums<R> *sums,
                                           int rows, int key0, Scores<R> &prob, Scores<R> &ds) {

@@ -20,7 +20,7 @@ extern "C" {
 #include "kernels/cuda/attention/attention_path.h"
 }
 
-/* ---- the state of a device ---- */
+/* ---- a device's state ---- */
 
 /* A plan and its data. */
 typedef struct Entry {
@@ -91,10 +91,10 @@ static Entry *prepare(const Device *d, const AttentionShape *shape) {
 
 typedef struct Operands {
     const Tensor *q, *k, *v, *y, *lse, *first_key, *lengths, *bias;
-    const Tensor *dy, *dq, *dk, *dv; /* used only in the backward */
+    const Tensor *dy, *dq, *dk, *dv; /* used only in the backward pass */
 } Operands;
 
-/* in[3] is v in the backward */
+/* in the backward pass, in[3] is v */
 static bool is_backward(const Call *c) { return c->in[3] && c->in[3]->ndim == 5; }
 
 static Operands operands(const Call *c) {
@@ -107,14 +107,14 @@ static Operands operands(const Call *c) {
 }
 
 /* Returns the reason why cuDNN cannot use a tensor, or NULL if it can; `to` then contains the strides. cuDNN needs
- * contiguous columns of a head, and evenly spaced (sample, group) pairs. */
+ * contiguous columns in each head, and evenly spaced (sample, group) pairs. */
 static const char *refuse_tensor(const Tensor *x, int dtype, HeadStrides *to) {
     if (x->dtype != dtype) return "operands of different types";
     if (x->dim[4] % 8 || x->dim[4] > 256) return "head sizes that are not multiples of 8 up to 256";
     const bool pairs = x->dim[1] > 1 && x->dim[2] > 1;
     if (pairs && x->stride[1] != x->dim[2] * x->stride[2])
         return "(sample, group) pairs that are not evenly spaced";
-    /* The stride of a dimension of one element is arbitrary. */
+    /* A dimension with one element can have any stride. */
     const int64_t any = x->dim[4];
     to->batch = x->dim[2] > 1 ? x->stride[2] : x->dim[1] > 1 ? x->stride[1] : any;
     to->head = x->dim[3] > 1 ? x->stride[3] : any;
@@ -181,9 +181,9 @@ static const char *refuse_version(const Cuda *cuda, const AttentionShape *a) {
     return NULL;
 }
 
-/* The deterministic backward also computes the scores outside of the window (the nondeterministic one does not).
- * Without a window, its speed is two thirds of that of Isotron's kernels. Isotron's kernels are therefore faster if a
- * query attends to less than a quarter of the keys. */
+/* The deterministic backward pass also computes the scores outside of the window (the nondeterministic one does not).
+ * Without a window, it is two thirds as fast as Isotron's kernels. Isotron's kernels are therefore faster if a query
+ * attends to less than a quarter of the keys. */
 static bool is_narrow(const AttentionShape *a) {
     return a->backward && !a->any_order && a->window && 4 * a->window <= a->t;
 }
@@ -226,20 +226,21 @@ static const char *refuse(const Call *c, AttentionShape *a) {
 
 static int64_t round_up(int64_t n, int64_t to) { return ceil_div(n, to) * to; }
 
-/* Returns the size of the backward's scratch memory for one (sample, group) pair: ds, or sums of dq in F32; dk and dv
- * of each head. */
+/* Returns the size of the scratch memory that the backward pass needs for one (sample, group) pair: for ds, or for sums
+ * of dq in F32, and for dk and dv of each head. */
 static int64_t bytes_of_one(const AttentionShape *a) {
     const int64_t ds = 2 * round_up(a->s, 64) * round_up(a->t, 128), sums = 4 * a->s * a->d,
                   gradients = a->heads > 1 ? 2 * a->t * (a->d + a->e) : 0;
     return a->heads * ((a->any_order ? sums : ds) + gradients);
 }
 
-/* Returns the number of (sample, group) pairs that are processed in one part. The backward is deterministic, unless
- * the device allows sums in any order. The scratch memory of the deterministic backward is quadratic in the sequence
- * length. A part may therefore use only 1/64 of the GPU's memory (2 GiB on an H200), which still contains enough work
- * to keep the GPU busy. A single pair may use 1/8 of the memory (on an H200: 4 heads of 46k positions). Isotron's
- * kernels, whose scratch memory is linear, process larger pairs. The result depends only on sizes, so every run makes
- * the same decision. The nondeterministic backward, whose memory is linear, has the same limits. */
+/* Returns the number of (sample, group) pairs that are processed in one part. The backward pass is deterministic,
+ * unless the device allows sums in any order. A deterministic backward pass needs scratch memory that is quadratic in
+ * the sequence length. A part may therefore use only 1/64 of the GPU's memory (2 GiB on an H200), which still contains
+ * enough work to keep the GPU busy. A single pair may use 1/8 of the memory (on an H200: 4 heads of 46k positions).
+ * Isotron's kernels, whose scratch memory is linear, process larger pairs. The result depends only on sizes, so every
+ * run makes the same decision. The nondeterministic backward pass, which needs only linear memory, has the same
+ * limits. */
 static int64_t pairs_at_a_time(const Cuda *cuda, const AttentionShape *a) {
     const int64_t one = bytes_of_one(a), memory = (int64_t)cuda->memory;
     if (!a->backward) return a->batch;

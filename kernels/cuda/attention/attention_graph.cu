@@ -1,12 +1,12 @@
-/* Describes attention by the operations that cuDNN maps to its fused kernels. Names and order are those of NVIDIA's
+/* Describes attention by the operations that cuDNN maps to its fused kernels. Names and order follow NVIDIA's
  * cudnn-frontend (node/scaled_dot_product_flash_attention.h). cuDNN accepts small deviations, but then computes wrong
  * results.
  *   y = softmax(scale * q k^T + mask) v,  lse = log sum exp of the scaled and masked scores
  *   delta = sum(dy * y),  p = exp(scale * q k^T - lse),  dv = p^T dy,  ds = scale * p * (dy v^T - delta)
  *   dq = ds k,  dk = ds^T q;  with several heads, dk and dv of each head are stored in 16 bits, then summed.
  *
- * The backward is deterministic if dq is the output of one GEMM over all keys, for which cuDNN stores all of ds.
- * The backward is nondeterministic if dq is a copy of F32 sums, to which blocks of keys add in the order in which
+ * The backward pass is deterministic if dq is the output of one GEMM over all keys, for which cuDNN stores all of ds.
+ * The backward pass is nondeterministic if dq is a copy of F32 sums, to which blocks of keys add in the order in which
  * they finish. */
 #include "kernels/cuda/attention/attention_graph.cuh"
 
@@ -71,7 +71,7 @@ static Descriptor index_of(const Builder *b, int64_t axis, cudnnDataType_t preci
     return i;
 }
 
-/* Returns the index plus or minus a number, in the type of the number. */
+/* Returns the index plus or minus a number, in the number's type. */
 static Descriptor shifted(const Builder *b, cudnnPointwiseMode_t mode, Descriptor index, AttentionTensor by,
                           cudnnDataType_t type) {
     Descriptor n = graph_scalar(b->g, by, type), y = graph_virtual(b->g, type, b->score);

@@ -22,10 +22,10 @@ typedef struct AttentionShape {
     /* window: number of keys, including its position, that a query attends to; 0 if only the mask limits it */
     int64_t mask, window;
     int64_t padded;    /* nonzero if batch elements have lengths */
-    int64_t any_order; /* backward: nonzero if dq can be summed in any order, in AT_DQ_SUMS */
+    int64_t any_order; /* backward pass: nonzero if dq can be summed in any order, in AT_DQ_SUMS */
     double scale;      /* factor of q.k */
     HeadStrides q, k, v, y;
-    HeadStrides dy, dq, dk, dv; /* used only in the backward */
+    HeadStrides dy, dq, dk, dv; /* used only in the backward pass */
 } AttentionShape;
 
 /* The tensors and numbers whose addresses graph_run needs. */
@@ -35,7 +35,7 @@ typedef enum AttentionTensor {
     AT_V,
     AT_Y,
     AT_LSE, /* F32 [batch, heads, s]; natural log */
-    AT_DY,  /* AT_DY to AT_DQ_SUMS are used only in the backward */
+    AT_DY,  /* AT_DY to AT_DQ_SUMS are used only in the backward pass */
     AT_DQ,
     AT_DK,
     AT_DV,

@@ -1,5 +1,4 @@
-/* The number of keys of padded samples, in the form that cuDNN needs: one number for each (sample, group)
- * pair. */
+/* The number of keys in padded samples, in the form that cuDNN needs: one number for each (sample, group) pair. */
 #pragma once
 
 #include "base/zigzag.h"
@@ -13,7 +12,7 @@ typedef struct PaddedPairs {
     int64_t first, count, groups, queries, keys;
 } PaddedPairs;
 
-/* Writes the number of queries and the number of keys of each of the `count` pairs. */
+/* Writes the numbers of queries and of keys for each of the `count` pairs. */
 void attention_put_lengths(const Call *, const PaddedPairs *, int32_t *queries, int32_t *keys);
 /* Sets the rows of pairs without a key to 0 in x [rows,b,g,r,width], unless x is NULL, and to -inf in lse
  * [b,g,r,rows]. cuDNN does not write all of these rows. */

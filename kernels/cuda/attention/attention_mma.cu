@@ -1,6 +1,6 @@
-/* Computes the ops of attention.cu for 16-bit storage: tensor cores multiply 16-bit numbers, and all other
- * computations are in float. Probabilities and gradients of scores are rounded to the storage type before they are
- * multiplied. Scores are in units of log(2).
+/* Computes the ops of attention.cu for 16-bit storage: tensor cores multiply 16-bit numbers, and all other computations
+ * are in float. Probabilities and score gradients are rounded to the storage type before they are multiplied. Scores
+ * are in units of log(2).
  *
  * Each of four warps processes 16 or 32 lines of a tile. Tiles of 64 lines of the other operand pass through shared
  * memory. The forward pass and the pass for dq iterate over tiles of keys. The pass for dk and dv iterates over tiles
@@ -102,8 +102,8 @@ __device__ __forceinline__ void drop(float (&x)[OTHERS / 8][4], uint32_t kept) {
 
 /* ---- a block of rows: for the forward pass and the pass for dq ---- */
 
-/* Rows of a kv group of a sample, beginning at row0, and columns of the result, beginning at `first`. The causal work
- * of a tile grows with its index, so the tiles with the most work start first. */
+/* Rows of a kv group of a sample, beginning at row0, and columns of the result, beginning at `first`. A tile's causal
+ * work grows with its index, so the tiles with the most work start first. */
 struct RowBlock {
     int first, pair, row0;
     int64_t sample, group;
@@ -167,7 +167,7 @@ __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS
 
 /* ---- biases by distance: they are added to scaled scores ---- */
 
-/* Returns the position of a key of a tile, or of the last key if the key does not exist. */
+/* Returns the position of a key in a tile, or of the last key if the key does not exist. */
 __device__ __forceinline__ int key_position(const Flash &p, const Run &run, int key0, int key) {
     key = key0 + key < p.t ? key : p.t - 1 - key0;
     return (int)(run.whole ? run.first + key : slice_position(&p.key, key0 + key));
@@ -564,11 +564,11 @@ static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage)
     CHECK(m.bytes + used <= block,
           "attention: heads of this size need %d bytes of shared memory, but this GPU has %d", m.bytes,
           block);
-    /* The value is always the same, because ranks that are threads share the attribute. */
+    /* The value is always the same, because ranks that run as threads share the attribute. */
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, block - used));
     return m;
 }
-/* Returns the required bytes of shared memory. The results reuse the memory of the planes. */
+/* Returns how many bytes of shared memory are required. The results reuse the planes' memory. */
 template <int W> static int at_least_room(int bytes, int stage) {
     const int room = WARPS * ROOM<W> * (int)sizeof(float) - stage;
     return bytes > room ? bytes : room;

@@ -3,8 +3,8 @@
 
 #include "tensor/call.h"
 
-/* Returns the implementation of a call of attention or attention_grad: "cuDNN 9.19.0, ..." or "own kernels: why". The
- * string is valid until the next call for the device. */
+/* Returns the implementation that runs a call of attention or attention_grad: "cuDNN 9.19.0, ..." or "own kernels:
+ * why". The string is valid until the next call for the device. */
 const char *attention_path(const Call *);
 
 /* The number of calls of both ops since the device was opened. */

@@ -36,7 +36,7 @@ static Shape shape_of(const Call *c, const Tensor *y, int n) {
     return x;
 }
 
-/* The log-sum of a row including its sink, and the factor of the row of y. */
+/* The log-sum of a row including its sink, and the factor by which the row of y is multiplied. */
 template <typename R> struct Sunk {
     R lse, weight;
 
@@ -189,10 +189,10 @@ static unsigned tile_of(const Shape *x) {
     return x->heads < teams ? x->heads : teams;
 }
 
-/* Whether rows are read in vectors. */
+/* Returns whether rows are read in vectors. */
 static bool reads_vectors(const Call *c) { return rows_are_aligned(c->in[0]) && rows_are_aligned(c->in[1]); }
 
-/* Returns the bytes of the blocks' sums. The number is the same with and without vectors. */
+/* Returns the size of the blocks' sums in bytes. The size is the same with and without vectors. */
 extern "C" size_t cuda_plans_attention_sink_grad(const Call *c) {
     const Tensor *y = c->in[1];
     if (!tensor_count(y)) return 0;

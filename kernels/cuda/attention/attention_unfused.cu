@@ -1,6 +1,6 @@
-/* Computes the ops of kernels/cpu/attention_unfused.c: attention by its definition, with all probabilities in
- * memory. The tests compare attention.cu with this file, which shares no code with it and is not optimized. y and
- * probs are written; dq, dk, dv, dsink and dbias are written or accumulated. */
+/* Computes the ops of kernels/cpu/attention_unfused.c: reference attention, computed directly from the definition, with
+ * all probabilities in memory. The tests compare attention.cu with this file, which shares no code with it and is not
+ * optimized. y and probs are written; dq, dk, dv, dsink and dbias are written or accumulated. */
 #include "kernels/cuda/common.cuh"
 
 #include "base/philox.h"

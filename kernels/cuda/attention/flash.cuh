@@ -1,8 +1,8 @@
 /* Code that Isotron's attention kernels share: their parameters, the keys of each query, and dropout.
  *
- * The r * s queries of a kv group are numbered as rows, one head after the other. A block processes a tile of rows
- * and a tile of keys in shared memory. Tiles of keys begin at multiples of their size, and a row processes them in
- * order. A masked key adds exactly 0. The result of a row therefore does not depend on other rows or later keys. */
+ * The r * s queries of a kv group are numbered as rows, one head after the other. A block processes a tile of rows and
+ * a tile of keys in shared memory. Tiles of keys begin at multiples of their size, and a row processes them in order. A
+ * masked key adds exactly 0. A row's result therefore does not depend on other rows or later keys. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -30,14 +30,14 @@ struct Span {
     int begin, end, all_begin, all_end;
 };
 
-/* The values of a row that the backward needs: lse in the kernel's logarithm (0 if the row attends to no key), and
+/* The values of a row that the backward pass needs: lse in the kernel's logarithm (0 if the row attends to no key), and
  * sum(dy * y). */
 template <typename R> struct RowSums { R base, delta; };
 
 struct Flash {
     Heads q, k, v, dy, y, dq, dk, dv;
     Cells lse;                            /* [b,g,r,s] */
-    int b, g, r, s, t, d, e, rows, tiles; /* tiles: number of tiles of rows in the backward */
+    int b, g, r, s, t, d, e, rows, tiles; /* tiles: number of tiles of rows in the backward pass */
     double scale, cap;                    /* a cap of 0 means none */
     float unit;                           /* used by attention_mma.cu */
     SequenceSlice query, key;
@@ -52,8 +52,8 @@ struct Flash {
     int64_t distances, last_query;
     void *bias;      /* R [g,r,distances]: element i is the bias for key - query = i - last_query */
     uint8_t *bucket; /* [g,r,distances] */
-    /* used only in the backward */
-    void *bias_sums; /* R [b,g,rows,buckets]: sums of the gradients of scores; NULL if not needed */
+    /* used only in the backward pass */
+    void *bias_sums; /* R [b,g,rows,buckets]: sums of score gradients; NULL if not needed */
     Range *range;    /* [b,rows] */
     Span *span;      /* [b,tiles] */
     void *sums;      /* RowSums [b,g,rows] */
@@ -116,7 +116,7 @@ __device__ static inline Lines key_lines(const Flash &p, const Heads &x, int64_t
 
 /* ---- dropout ---- */
 
-/* Returns the index of the probability of a row and the key at position 0. */
+/* Returns the index of a row's probability for the key at position 0. */
 __device__ static inline uint64_t drop_line(const Flash &p, int64_t sample, int64_t group, int row) {
     const int64_t head = p.first_head + group * p.r + row / p.s;
     const int64_t line = ((p.first_sample + sample) * p.heads + head) * p.seq_total;
@@ -185,7 +185,7 @@ static inline unsigned blocks_of(const Flash &p, int64_t tiles) {
     return (unsigned)n;
 }
 
-/* attention_mma.cu processes 16-bit storage on tensor cores. The scores of that file are in units of log(2). */
+/* attention_mma.cu processes 16-bit storage on tensor cores. The scores in that file are in units of log(2). */
 constexpr double LOG2_E = 1.4426950408889634;
 void attention_mma(const Call *, const Flash *);
 void attention_grad_mma(const Call *, const Flash *);
@@ -196,5 +196,5 @@ size_t place_bias(Flash *, DType, bool gradient, char *memory);
 void tabulate_bias(const Call *, const Flash *, const Tensor *bias);
 /* Writes the sum of bias_sums to dbias, or adds it to dbias. */
 void sum_bias_gradients(const Call *, const Flash *, const Tensor *dbias);
-/* Returns the number of rows per tile in the backward. */
+/* Returns the number of rows per tile in the backward pass. */
 static inline int gradient_tile(DType dtype) { return dtype == F64 ? 32 : 64; }

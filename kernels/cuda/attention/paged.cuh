@@ -10,9 +10,9 @@ struct Paged {
     int64_t tokens, g, r, d, e;       /* width of keys and of values */
     int64_t q_token, q_group, q_head; /* strides */
     int64_t k_row, k_group, v_row, v_group;
-    int64_t width; /* pages of a request in the table */
-    int chunks;    /* blocks for the heads of a group */
-    int splits;    /* blocks for the keys; 1: a block loops over all */
+    int64_t width; /* number of pages per request in the table */
+    int chunks;    /* number of blocks for a group's heads */
+    int splits;    /* number of blocks for the keys; 1: a block loops over all keys */
     const int64_t *table, *request, *position, *lengths;
     AttentionAttr attr;
     RelativeBuckets buckets;
@@ -20,7 +20,7 @@ struct Paged {
     bool tiles;         /* paged_has_tiles */
 };
 
-/* The keys that a token sees. */
+/* The keys that a token attends to. */
 struct Range {
     int64_t lo, hi;
 
@@ -34,9 +34,10 @@ struct Range {
     }
 };
 
-/* paged_tiles.cu. Whether it has a kernel for the operands, which must not depend on the number of tokens. */
+/* paged_tiles.cu. Returns whether it has a kernel for the operands. The answer must not depend on the number of
+ * tokens. */
 bool paged_has_tiles(const Call *);
-/* The number of blocks if each computes all splits. */
+/* Returns the number of blocks if each block computes all splits. */
 int64_t paged_tile_blocks(const Call *, const Paged &);
 /* part: as in merge_splits, or NULL. */
 void paged_run_tiles(const Call *, const Paged &, float *part);

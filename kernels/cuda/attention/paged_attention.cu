@@ -18,8 +18,8 @@ enum {
 static __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
 static __device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
 
-/* The factors of the old result and of a new result, whose largest score is `max`. Updates the largest score and the
- * sum. */
+/* The factors by which the old result and a new result are multiplied. `max` is the new result's largest score. Updates
+ * the largest score and the sum. */
 template <typename R> struct Merge {
     R old, fresh;
 
@@ -42,7 +42,7 @@ template <typename R, typename T> struct Block {
     }
 };
 
-/* Returns the score of a key for the scaled product. */
+/* Returns a key's score, given its scaled product. */
 template <typename R>
 static __device__ __forceinline__ R score_of(const Paged &p, const Cells bias, R x, int64_t head,
                                              int64_t distance) {
@@ -298,7 +298,7 @@ extern "C" void cuda_paged_attention(const Call *c) {
 struct Stored {
     Rows from;
     Cells x, pool;
-    /* number of elements; number of heads of a row of the pool; stride of the pool's rows */
+    /* number of elements; number of heads in a pool row; stride of pool rows */
     int64_t n, heads, pool_row;
     bool vectors;
 };

@@ -1,9 +1,9 @@
-/* paged_attention for 16-bit storage on sm_90a: the queries of up to 64 tokens and heads that share keys are the rows
- * of a product on the tensor cores. One warp copies tiles of TILE keys and values from pages to shared memory, and
- * groups of four warps multiply them. Each split of SPLIT keys has a separate softmax, and the splits are merged in
- * order, by the block that computes them or by a second kernel. So a row's result depends neither on other rows nor on
- * the number of blocks. Rows that were stored in earlier passes are copied before the previous kernel has ended. Scores
- * are in units of log(2). */
+/* paged_attention for 16-bit storage on sm_90a: up to 64 queries, of tokens and heads that share keys, are the rows of
+ * a product on the tensor cores. One warp copies tiles of TILE keys and values from pages to shared memory, and groups
+ * of four warps multiply them. Each split of SPLIT keys has a separate softmax, and the splits are merged in order, by
+ * the block that computes them or by a second kernel. A row's result therefore depends on neither other rows nor the
+ * number of blocks. Rows that were stored in earlier passes are copied before the previous kernel ends. Scores are in
+ * units of log(2). */
 #include "kernels/cuda/attention/paged.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
@@ -11,15 +11,15 @@
 enum { TILE = LINE, ROWS = 64, MOST_STAGES = 4, TILE_BYTES = TILE * LINE_BYTES /* of 64 columns */ };
 constexpr double LOG2E = 1.4426950408889634;
 
-/* A block's rows are those of tokens [first, first + n) of one request, and heads of one group. */
+/* A block's rows belong to tokens [first, first + n) of one request, and to heads of one group. */
 struct Tiles {
-    const int64_t *tile;    /* [tiles] first tokens; NULL: one token each */
-    int tiles, each, parts; /* number; tokens of a group of warps; blocks for a tile */
-    int stages;             /* of the ring of keys */
+    const int64_t *tile;    /* [tiles]: first token of each tile; NULL: one token each */
+    int tiles, each, parts; /* number of tiles; tokens per group of warps; blocks per tile */
+    int stages;             /* number of stages in the ring of keys */
     float unit, in, cap;    /* score = product * unit, or cap * tanh(product * in) * unit */
 };
 
-/* The factors of the old result and of a further one, whose largest score is `max`. */
+/* The factors by which the old result and a new result are multiplied. `max` is the new result's largest score. */
 struct MergeTiles {
     float old, fresh;
     __device__ __forceinline__ MergeTiles(float *most, float *all, float max, float sum) {
@@ -61,7 +61,7 @@ template <int GROUPS, int BOXES> __device__ __forceinline__ void clear_rows(uint
         put_shared(to + i % BOXES * TILE_BYTES + i / BOXES * 16, {0, 0, 0, 0});
 }
 
-/* Keys that a row does not see get the score -inf. */
+/* Sets scores to -inf for keys that a row does not attend to. */
 __device__ __forceinline__ void hide_keys(float (&score)[TILE / 8][4], int key, const int (&lo)[2],
                                           const int (&hi)[2]) {
 #pragma unroll
@@ -77,14 +77,14 @@ __device__ __forceinline__ void hide_keys(float (&score)[TILE / 8][4], int key, 
     }
 }
 
-/* Each stage has a barrier for full and one for empty. */
+/* Each stage has a barrier that signals full, and one that signals empty. */
 struct KeyRing {
     int stages, stage;
     uint32_t phase, room, barriers;
     __device__ __forceinline__ void next() {
         if (++stage == stages) stage = 0, phase ^= 1;
     }
-    /* The address of the tile of keys, which that of values follows. */
+    /* Returns the address of the tile of keys. The tile of values follows it. */
     template <int BOXES> __device__ __forceinline__ uint32_t tile() const {
         return room + stage * 2 * BOXES * TILE_BYTES;
     }
@@ -144,8 +144,8 @@ __device__ __forceinline__ void begin_scores(Scores &score, uint64_t queries, co
     products_begun();
 }
 
-/* The products of a tile -> the probabilities of its keys. lo, hi: the keys that this thread's rows see. `shrink` is the
- * factor of the sums of values so far. */
+/* Converts a tile's products to the probabilities of its keys. lo, hi: the keys that this thread's rows attend to.
+ * `shrink` is the factor by which the sums of values so far must be multiplied. */
 template <typename T, int N8>
 __device__ __forceinline__ void soften(const Tiles &t, Softmax<N8> &x, Scores &score, int key,
                                        const int (&lo)[2], const int (&hi)[2], float (&shrink)[2],
@@ -163,8 +163,8 @@ __device__ __forceinline__ void soften(const Tiles &t, Softmax<N8> &x, Scores &s
             prob[j][i] = pack<T>(score[2 * j + i / 2][i % 2 * 2], score[2 * j + i / 2][i % 2 * 2 + 1]);
 }
 
-/* Starts the products of the probabilities and the values of a tile. FIRST: the sums so far are zero. end: the end of
- * the values that are written; the others may be NaN */
+/* Starts the products of a tile's probabilities and values. FIRST: the sums so far are zero. end: the end of the values
+ * that are written; other values may be NaN. */
 template <typename T, int GROUPS, int BOXES, bool FIRST>
 __device__ __forceinline__ void begin_values(Softmax<BOXES * 8> &x, const KeyRing &at, int key, int end,
                                              const float (&shrink)[2], uint32_t (&prob)[TILE / 16][4]) {
@@ -192,8 +192,8 @@ template <typename T, int N8> __device__ __forceinline__ void end_values(Softmax
     at.next();
 }
 
-/* The softmax of keys [from, to) of a split, with one or two tiles. A softmax is computed during products of the other
- * tile. */
+/* The softmax of keys [from, to) of a split, with one or two tiles. One tile's softmax is computed during the other
+ * tile's products. */
 template <typename T, int GROUPS, int BOXES>
 __device__ __forceinline__ void attend_split(const Tiles &t, Softmax<BOXES * 8> &x, uint64_t queries,
                                              KeyRing &at, int from, int to, int end, const int (&lo)[2],
@@ -271,7 +271,7 @@ __device__ __forceinline__ void attend_rows(const Paged &p, const Tiles &t, cons
                                             int tokens, uint32_t q_at, KeyRing at, const T *q, T *y,
                                             float *lse, float *part) {
     const int row = threadIdx.x % GROUP_THREADS / 32 * 16 + threadIdx.x % 32 / 4;
-    int lo[2] = {0, 0}, hi[2] = {0, 0}; /* the keys that this thread's rows see */
+    int lo[2] = {0, 0}, hi[2] = {0, 0}; /* the keys that this thread's rows attend to */
     for (int h = 0; h < 2; h++)
         if ((row + 8 * h) / (int)p.r < tokens) {
             const Range keys(p, own + (row + 8 * h) / (int)p.r);
@@ -397,7 +397,7 @@ bool paged_has_tiles(const Call *c) {
 static int rows_each(const Paged &p) { return ROWS / (int)p.r; }
 static int64_t parts_of(const Paged &p) { return ceil_div(PAGED_TILE, 2 * rows_each(p)); }
 
-/* Many tokens need no more blocks, and would need much scratch memory. */
+/* With many tokens, more blocks are unnecessary, and would need much scratch memory. */
 int64_t paged_tile_blocks(const Call *c, const Paged &p) {
     return c->in[8] ? p.tokens > PAGED_TILE ? INT64_MAX : c->in[8]->dim[0] * parts_of(p) * p.g
                     : p.tokens * p.g;

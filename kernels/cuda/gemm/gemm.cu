@@ -400,9 +400,9 @@ static GemmPlan *plan_of(GemmState *s, const Gemm *g) {
 /* ---- any GEMM ---- */
 
 /* Returns whether the GEMM writes F32 sums to scratch memory, which a separate pass rounds once. This is necessary
- * because cuBLASLt cannot write sums of F32 operands as 16 bits, rounds a sum before it adds it to a 16-bit c
- * (observed on an H200), and sometimes cannot add the bias. Main gradients are an exception: they have 16 bits to
- * save memory traffic, so cuBLASLt adds to them directly, and the part of each microbatch may be rounded first. */
+ * because cuBLASLt cannot write sums of F32 operands as 16 bits, rounds a sum before it adds it to a 16-bit c (observed
+ * on an H200), and sometimes cannot add the bias. Main gradients are an exception: they can be 16-bit to save memory
+ * traffic, so cuBLASLt adds to them directly, and each microbatch's part may be rounded first. */
 static bool ends_elsewhere(GemmState *s, const Gemm *g) {
     const bool adds = accumulates(g->c) && !(g->c->flags & TENSOR_MAIN_GRAD);
     if (!dtype_is_16bit((DType)g->c->dtype)) return false;

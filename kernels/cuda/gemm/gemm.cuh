@@ -17,12 +17,14 @@
  * GEMMs of FP8 operands (not both E5M2; only transpose_b) write F32 or 16 bits. Their sizes must be multiples
  * of 16, and their scales a_inverse and b_inverse must be in device memory. */
 typedef struct Gemm {
-    const char *op;                /* the name of the op, for messages */
+    const char *op;                /* the op's name, for messages */
     bool transpose_a, transpose_b; /* a is stored as [k,m], b as [n,k] */
     bool fixed_order, steady;      /* as in LinearAttr */
     int64_t m, n, k;
     const Tensor *a, *b, *bias, *pre, *c, *act, *dbias;
-    const float *of_column; /* [n] factors of c before the bias is added, or NULL; only for gemm_invariant */
+    /* [n]: factors by which the columns of c are multiplied before the bias is added, or NULL; only for gemm_invariant
+     * */
+    const float *of_column;
     Activation activation;
     const void *a_inverse, *b_inverse; /* only for FP8: see kernels/fp8_blocks.h */
     Fp8Blocks a_blocks, b_blocks;
@@ -30,8 +32,8 @@ typedef struct Gemm {
 } Gemm;
 
 void gemm_run(const Call *, const Gemm *);
-/* Chooses the algorithm of gemm_run, by measurement if the GEMM is large. The operands need not have memory.
- * Returns the bytes of scratch memory that gemm_run needs. */
+/* Chooses the algorithm for gemm_run, by measurement if the GEMM is large. The operands need not have memory. Returns
+ * how many bytes of scratch memory gemm_run needs. */
 size_t gemm_plan(const Call *, const Gemm *);
 
 /* Writes the activation of y to `act`, unless `act` is NULL. */
@@ -39,7 +41,7 @@ void gemm_activate(const Call *, Tensor *y, Tensor *act, Activation);
 /* Multiplies dx in place by the derivative of the activation at `pre`, unless `pre` is NULL. */
 void gemm_through_activation(const Call *, Tensor *dx, Tensor *pre, Activation);
 
-/* This function is described in linear_algos.h. */
+/* linear_algos.h describes this function. */
 int gemm_take_algo(const Call *, const Gemm *, int n);
 
 /* Writes the column sums of dy to dbias [n], or adds them to dbias. If `fixed_order`, sums are over the

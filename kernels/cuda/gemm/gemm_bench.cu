@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { SETS_MAX = 64 };
-/* total bytes of all sets of operands: more than twice the L2 cache */
+/* total size of all operand sets in bytes: more than twice the L2 cache */
 static const size_t ROTATION = 128 << 20;
 
 /* The results come last, so that they are contiguous in memory. */

@@ -1,13 +1,13 @@
-/* GEMMs of 16-bit matrices on the tensor cores of sm_90a whose results do not depend on the number of rows: y = x w^T +
- * bias. Every element is one chain of wgmma over 16 terms at a time, in order, whatever the size of the tile. One warp
- * copies slices of x to shared memory and another those of w, so that steady weights are copied before the previous
- * kernel has ended. */
+/* Computes GEMMs of 16-bit matrices, y = x w^T + bias, on sm_90a tensor cores. Results do not depend on the number of
+ * rows: every element is one chain of wgmma over 16 terms at a time, in order, for any tile size. One warp copies
+ * slices of x to shared memory and another copies slices of w, so that steady weights are copied before the previous
+ * kernel ends. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 #include "kernels/cuda/gemm/row_tiles.cuh"
 
 #include <algorithm>
 
-/* A shape with two warps that copy. */
+/* A tile shape for blocks with two copying warps. */
 template <int GROUPS, int N, int DEPTH, int STAGES, int BLOCKS, bool EIGHT_ = false>
 struct PairShape : Shape<GROUPS, N, DEPTH, STAGES, BLOCKS, EIGHT_> {
     static constexpr int THREADS = GROUPS * GROUP_THREADS + 64;
@@ -16,7 +16,8 @@ struct PairShape : Shape<GROUPS, N, DEPTH, STAGES, BLOCKS, EIGHT_> {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* The ring of slices in shared memory. Each stage has barriers for the arrival of x, that of w, and for empty. */
+/* The ring of slices in shared memory. Each stage has three barriers: for the arrival of x, for the arrival of w, and
+ * for empty. */
 template <typename S> struct Slices : Ring<S::STAGES> {
     uint32_t room, barriers;
     __device__ __forceinline__ uint32_t x() const { return room + this->stage * S::STAGE_BYTES; }
@@ -42,7 +43,7 @@ __device__ __forceinline__ void copy_x(const RowTiles &g, const CUtensorMap *x, 
         }
 }
 
-/* If the tiles of all rows are one, the L2 cache need not keep the weights. */
+/* If one tile contains all rows, the L2 cache need not keep the weights. */
 template <typename S>
 __device__ __forceinline__ void copy_w(const RowTiles &g, const CUtensorMap *w, Slices<S> at) {
     const uint64_t policy = cache_policy(g.down == 1);
@@ -106,7 +107,7 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     wait_for_kernel_before();
     for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x) {
         float sum[S::N / 8][4] = {};
-        uint32_t before = 0; /* barrier of the slice before */
+        uint32_t before = 0; /* barrier of the previous slice */
         for (int slice = 0; slice < g.slices; slice++, at.next()) {
             const uint32_t from = uniform(at.x());
             const uint64_t a = tile_descriptor<true>(from + group * 64 * LINE_BYTES, 0, S::STRIDE),
@@ -149,13 +150,13 @@ template <typename T, typename S> static void launch(const Call *c, const Gemm *
                data_of<T>(gemm->c));
 }
 
-/* The number of columns of the multiprocessor that has most, if tiles have `wide` columns. */
+/* Returns the number of columns on the multiprocessor with the most columns, if tiles have `wide` columns. */
 static int64_t most_columns(int64_t n, int64_t wide, int64_t multiprocessors) {
     return ceil_div(ceil_div(n, wide), multiprocessors) * wide;
 }
 
-/* If each block has one tile, its ring leaves room in shared memory for a block of attend_tiles. Then the GEMM after
- * attention can begin to read its weights. */
+/* If each block has one tile, its ring leaves room in shared memory for a block of attend_tiles, so that the GEMM after
+ * attention can begin to read its weights early. */
 template <typename T, int N, int MOST_STAGES, int STAGES>
 static void launch_eight(const Call *c, const Gemm *g) {
     if (ceil_div(g->n, N) <= cuda_of(c->device)->multiprocessors)
@@ -164,7 +165,7 @@ static void launch_eight(const Call *c, const Gemm *g) {
         launch<T, PairShape<1, N, 2, MOST_STAGES, 1, true>>(c, g);
 }
 
-/* Few rows have narrow tiles, so that all multiprocessors read weights. */
+/* With few rows, tiles are narrow, so that all multiprocessors read weights. */
 template <typename T> static void launch_shape(const Call *c, const Gemm *g) {
     const int64_t blocks = cuda_of(c->device)->multiprocessors, rows = ceil_div(g->m, 128);
     if (g->m <= 8 && most_columns(g->n, 48, blocks) < most_columns(g->n, 32, blocks))

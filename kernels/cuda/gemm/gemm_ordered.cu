@@ -1,5 +1,5 @@
 /* Computes GEMMs in a fixed order of summation (LinearAttr), for the logits of routers, and for every linear layer in
- * batch-invariant mode. Narrow GEMMs (the few experts of a router, the rows of a few samples) have narrow tiles. c is
+ * batch-invariant mode. Narrow GEMMs (for a router's few experts, or the rows of a few samples) have narrow tiles. c is
  * written or accumulated. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 #include "kernels/cuda/gemm/gemm_plan.cuh"

@@ -47,10 +47,10 @@ typedef struct GemmPlan {
     GemmAlgo algo;
     bool chosen; /* the choice is final */
     cublasLtMatmulDescOpaque_t matmul;
-    cublasLtMatrixLayoutOpaque_t a, b, c; /* the layouts of the operands of the Gemm */
+    cublasLtMatrixLayoutOpaque_t a, b, c; /* the layouts of the Gemm's operands */
 } GemmPlan;
 
-/* The state of a device (Cuda.state[CUDA_GEMM]), which only one rank and one stream use. */
+/* A device's state (Cuda.state[CUDA_GEMM]), which only one rank and one stream use. */
 typedef struct GemmState {
     cublasLtHandle_t handle;
     void *workspace;
@@ -68,8 +68,8 @@ void gemm_describe(GemmPlan *, unsigned fused);
  * for which cuBLASLt has an algorithm. */
 int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
 /* Lists cuBLASLt's algorithms for the GEMM with these epilogues, best first according to its heuristic, and returns
- * their number. Afterwards, the plan's descriptors are those for these epilogues. The order of summation of each
- * algorithm is fixed. */
+ * their number. Afterwards, the plan's descriptors are those for these epilogues. Each algorithm has a fixed order of
+ * summation. */
 int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CANDIDATES]);
 /* Lists the algorithms for all sets of epilogues, in order. For each set, the algorithms that cuBLASLt proposes for
  * the set come first. They are followed by algorithms that cuBLASLt proposes only for another set or without

@@ -1,25 +1,25 @@
-/* GEMMs y = x w^T of 16-bit rows and a weight of one byte per element on the tensor cores of sm_90a. Results do not depend
- * on the number of rows.
+/* Computes GEMMs y = x w^T of 16-bit rows and a one-byte weight on sm_90a tensor cores. Results do not depend on the
+ * number of rows.
  *
- * FP8: x has been rounded to E4M3 as well. A tensor core adds 32 products and the previous sum with about 14 bits. So it
- * adds only LINE_BYTES products, and float additions add these partial sums in order.
+ * FP8: x has been rounded to E4M3 as well. A tensor core adds 32 products and the previous sum with about 14 bits. It
+ * therefore adds only LINE_BYTES products, and float additions then add these partial sums in order.
  *
- * I8: more warps convert the slices of the weight to the type of x, which represents integers up to 127 exactly. Memory is
- * read once, one byte per weight. With many rows, the weight is converted first (quantized.cu). Sums are those of
- * gemm_invariant.cu in both cases. */
+ * I8: additional warps convert the slices of the weight to the type of x, which represents integers up to 127 exactly.
+ * Memory is read once, one byte per weight. With many rows, the weight is converted first (quantized.cu). In both
+ * cases, sums are computed as in gemm_invariant.cu. */
 #include "kernels/cuda/gemm/gemm_quantized.cuh"
 #include "kernels/cuda/gemm/row_tiles.cuh"
 
-/* Teams of warps convert the lines of a tile in turn. With few columns, a warp is a team, because what takes time is not
- * the conversion but waiting for shared memory. */
+/* Teams of warps convert the lines of a tile in turn. With few columns, each warp is a team, because waiting for shared
+ * memory takes longer than the conversion. */
 enum { CONVERTERS = 8 /* warps */ };
 template <typename S> constexpr int teams = S::N == 32 ? CONVERTERS : 2;
 template <typename S> constexpr int converted_lines = S::N == 32 ? CONVERTERS : 4; /* in shared memory */
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* Two integers in the bytes 0 and 2 of x, as 16-bit floats. Bits 0-6 are added to a power of two whose last place is 1,
- * and subtracted with the sign's -128. */
+/* Converts the two integers in bytes 0 and 2 of x to 16-bit floats. The integer's bits become the lowest mantissa bits
+ * of a float whose last place is 1. A subtraction then leaves the integer. */
 template <typename T> __device__ __forceinline__ uint32_t two_integers(uint32_t x);
 template <> __device__ __forceinline__ uint32_t two_integers<bf16>(uint32_t x) {
     const uint32_t low = (x & 0x007f007fu) | 0x43004300u,
@@ -39,7 +39,7 @@ template <> __device__ __forceinline__ uint32_t two_integers<fp16>(uint32_t x) {
     return x;
 }
 
-/* Eight integers as 16 bytes of 16-bit floats. */
+/* Converts eight integers to 16 bytes of 16-bit floats. */
 template <typename T>
 __device__ __forceinline__ void eight_integers(uint32_t a, uint32_t b, uint32_t (&out)[4]) {
     out[0] = two_integers<T>(__byte_perm(a, 0, 0x4140)), out[1] = two_integers<T>(__byte_perm(a, 0, 0x4342));
@@ -72,8 +72,8 @@ __device__ __forceinline__ void convert(uint32_t from, uint32_t to, int thread) 
 
 #endif
 
-/* The sums of large tiles need more registers than warps have at the start. A group with one warp that copies then gives
- * its registers to the others. */
+/* The sums of large tiles need more registers than warps have at the start. The group that contains the copying warp
+ * then gives its registers to the other groups. */
 template <typename S> constexpr bool grows = S::N == 256;
 template <typename S> constexpr int fp8_threads = grows<S> ? (S::GROUPS + 1) * GROUP_THREADS : S::THREADS;
 
@@ -162,7 +162,7 @@ template <typename S> constexpr int int8_room = S::ROOM + converted_lines<S> * 2
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* A team converts every teams-th line. Its lines are `ready` when its warps have arrived, and `released` when they have
+/* A team converts every teams-th line. Its lines are `ready` once its warps have arrived, and `released` once they have
  * been multiplied. */
 template <typename T, typename S>
 __device__ __forceinline__ void convert_lines(const RowTiles &g, uint32_t room, uint32_t converted,
@@ -232,7 +232,7 @@ static __global__ void __launch_bounds__(S::THREADS + CONVERTERS * 32, S::BLOCKS
     for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x) {
         float sum[S::N / 8][4] = {};
         uint32_t before = 0,
-                 stage_before = 0; /* barriers of the line before, and of its slice if it was the last */
+                 stage_before = 0; /* barriers of the previous line, and of its slice if it was the last */
         for (int slice = 0; slice < g.slices; slice++, at.next()) {
             barrier_wait(shared_address(&full[at.stage]), at.phase);
 #pragma unroll
@@ -295,7 +295,7 @@ template <typename T, typename S> static void launch_int8(const Call *c, const Q
                data_of<T>(q->y));
 }
 
-/* Few rows have narrow tiles, so that all multiprocessors read weights. */
+/* With few rows, tiles are narrow, so that all multiprocessors read weights. */
 template <typename T> static void launch_shape(const Call *c, const QuantizedGemm *q) {
     const int64_t blocks = cuda_of(c->device)->multiprocessors, rows = ceil_div(q->m, 128);
     const bool fp8 = q->w->dtype == F8E4M3;

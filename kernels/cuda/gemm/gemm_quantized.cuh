@@ -1,9 +1,9 @@
-/* GEMMs with a weight of one byte per element (kernels/ops.def, linear_quantized). */
+/* GEMMs with one-byte weights (kernels/ops.def, linear_quantized). */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
-/* y [m,n] = (x w^T) of_row of_column + bias. w is I8 and x has 16 bits, or both are F8E4M3. */
+/* y [m,n] = (x w^T) of_row of_column + bias. w is I8 and x is 16-bit, or both are F8E4M3. */
 typedef struct QuantizedGemm {
     int64_t m, n, k;
     const Tensor *x, *w, *bias, *y;  /* bias: NULL if there is none */
@@ -11,7 +11,7 @@ typedef struct QuantizedGemm {
     bool steady;                     /* LinearAttr */
 } QuantizedGemm;
 
-/* gemm_quantized.cu: whether the GPU can run it with these types, sizes and addresses. x may be without data. The answer
- * does not depend on the number of rows. */
+/* gemm_quantized.cu: returns whether the GPU can run the GEMM with these types, sizes and addresses. x need not have
+ * data. The answer does not depend on the number of rows. */
 bool gemm_quantized_can(const Call *, const QuantizedGemm *);
 void gemm_quantized(const Call *, const QuantizedGemm *);

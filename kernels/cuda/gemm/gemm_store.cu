@@ -1,6 +1,6 @@
-/* Stores the tuning of GEMMs in one text file for each version of cuBLASLt and kind of GPU, with one line for
- * each GEMM. A lock is held while the file is open, so only one rank of a machine measures at a time, and the other
- * ranks wait for its choices. */
+/* Stores the tuning of GEMMs in one text file for each version of cuBLASLt and kind of GPU, with one line for each
+ * GEMM. A lock is held while the file is open, so only one rank on a machine measures at a time, and the other ranks
+ * wait for its choices. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <ctype.h>
@@ -111,7 +111,7 @@ static bool parse(const char *line, GemmRecord *r) {
     return microseconds(&line, &r->first_us);
 }
 
-/* Parses the line at `at` and returns the beginning of the next line, or NULL if the line is invalid. */
+/* Parses the line at `at` and returns the start of the next line, or NULL if the line is invalid. */
 static const char *read_line(const char *at, GemmRecord *r) {
     const char *end = strchr(at, '\n');
     const size_t hash = 17; /* a blank and 16 digits */

@@ -3,8 +3,8 @@
  * Short interleaved runs therefore only discard candidates that are much slower. The finalists then run alone, on a
  * hot GPU, until the power governor has settled. The measured time includes the separate passes of epilogues.
  *
- * Two choices are made and stored. One is the fastest algorithm whose results are bitwise equal to those of an
- * unmeasured GEMM, so that tuning never changes results between ranks or after a restart. The other is the fastest of
+ * Two choices are made and stored. One is the fastest algorithm with results that are bitwise equal to an unmeasured
+ * GEMM's results, so that tuning never changes results between ranks or after a restart. The other is the fastest of
  * all algorithms (--gemm-tuning), which is the same in all runs that share the store. */
 #include "kernels/cuda/gemm/gemm_bench.cuh"
 

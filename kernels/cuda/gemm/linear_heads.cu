@@ -1,5 +1,6 @@
-/* Computes the op of kernels/cpu/linear_heads.c, in a fixed order of summation (ordered_gemm.cuh). Generation has few
- * rows, so most of the time is needed to read the weights. A tile consists of 64 outputs of 16 rows. y is written. */
+/* Computes the op of kernels/cpu/linear_heads.c, in a fixed order of summation (ordered_gemm.cuh). In generation, there
+ * are few rows, so reading the weights takes most of the time. A tile consists of 64 outputs of 16 rows. y is
+ * written. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 
 enum { OUTPUTS = 64, ROWS = 16 };

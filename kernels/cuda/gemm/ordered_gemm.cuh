@@ -1,6 +1,6 @@
 /* Runs GEMMs in which every element is a single chain of multiply-adds in the order of its terms, as in
- * kernels/cpu/tile.h. An element therefore does not depend on the shape of the GEMM, and is bitwise equal to that of
- * the CPU. Operands may have any types. */
+ * kernels/cpu/tile.h. An element therefore does not depend on the shape of the GEMM, and is bitwise equal to the CPU's.
+ * Operands may have any types. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -19,7 +19,7 @@ struct OrderedGemm {
 
 enum { ORDERED_THREADS = 256, ORDERED_DEPTH = 16, ORDERED_PAD = 4 };
 
-/* A thread's share of a tile of an operand, which has `height` lines of ORDERED_DEPTH terms. Elements outside of the
+/* A thread's share of an operand tile. The tile has `height` lines of ORDERED_DEPTH terms. Elements outside of the
  * operand are 0. Adjacent threads load adjacent elements: of one line if its terms are contiguous, otherwise of
  * adjacent lines. */
 template <int height> struct Share {

@@ -1,4 +1,4 @@
-/* The ops of kernels/cpu/quantized.c. Scales and casts are bitwise equal to those of the CPU. If the tensor cores do not
+/* The ops of kernels/cpu/quantized.c. Scales and casts are bitwise equal to the CPU's. If the tensor cores do not
  * support a GEMM's types or sizes, the weight is expanded to the type of x first, and the sums are scaled last. */
 #include <cuda_fp8.h>
 
@@ -12,7 +12,8 @@ enum { THREADS = 256, MANY_THREADS = 512 };
 
 /* ---- rows ---- */
 
-/* A block of SIZE threads processes one row. If RUNS is not 0, each thread keeps its RUNS runs, which are the entire row. */
+/* A block of SIZE threads processes one row. If RUNS is not 0, each thread keeps its RUNS runs, so that the block keeps
+ * the entire row. */
 template <typename T, int SIZE, int RUNS> struct Row {
     static constexpr int N = VEC<T>;
     const T *x;
@@ -36,7 +37,7 @@ template <typename T, int SIZE, int RUNS> struct Row {
                 f(i, load_run<T, N>(x, i, n, aligned));
         }
     }
-    /* The largest |x|, or NaN, for all threads. */
+    /* Returns the largest |x|, or NaN, to all threads. */
     __device__ __forceinline__ Real<T> amax() const {
         typedef Real<T> R;
         __shared__ R room[32];
@@ -83,8 +84,8 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) inverse[blockIdx.x] = (Real<T>)row_inverse(amax, largest);
 }
 
-/* Rounds rows to FP8. amaxes: NULL, or the largest |x| of each. The next kernel may start early, because it waits for the
- * end of this one, which waits for the previous kernel. */
+/* Rounds rows to FP8. amaxes: NULL, or the largest |x| of each row. The next kernel may start early, because it waits
+ * for the end of this one, which waits for the previous kernel. */
 template <typename T, int RUNS>
 static __global__ void __launch_bounds__(MANY_THREADS)
     round_rows(const T *x, int64_t n, bool aligned, const Real<T> *amaxes, uint8_t *q, Real<T> *inverse) {
@@ -96,7 +97,7 @@ static __global__ void __launch_bounds__(MANY_THREADS)
     if (threadIdx.x == 0) inverse[blockIdx.x] = (Real<T>)row_inverse(amax, ROW_LARGEST_E4M3);
 }
 
-/* Whether all rows of x and q can be accessed in vectors. */
+/* Returns whether all rows of x and q can be accessed in vectors. */
 static bool are_aligned(const Tensor *x, const void *q) {
     return tensor_width(x) % 16 == 0 && aligned_16(x->data) && aligned_16(q);
 }
@@ -129,7 +130,7 @@ extern "C" void cuda_row_cast(const Call *c) {
 
 /* ---- GEMMs ---- */
 
-/* Numbers of one byte as numbers of the type T. A thread expands N of them. */
+/* Converts one-byte numbers to type T. A thread converts N of them. */
 template <typename T, int N>
 static __global__ void expand(const uint8_t *q, bool integers, int64_t n, T *out) {
     constexpr int V = N < VEC<T> ? N : VEC<T>;
@@ -164,8 +165,8 @@ static bool has_many_rows(const Call *c) {
     return c->in[1]->dtype == I8 && tensor_rows(c->in[0]) > MANY_ROWS;
 }
 
-/* The parts of scratch memory. q, inverse: FP8 numbers of x and their factors. w: the weight in the type of x, for many
- * rows. Without a kernel for tensor cores, also x and w in the type of x, and sums. */
+/* The parts of scratch memory. q, inverse: x as FP8 numbers, and their factors. w: the weight in the type of x, for
+ * many rows. Without a tensor-core kernel, scratch memory also contains x and w in the type of x, and sums. */
 typedef struct Parts {
     size_t q, inverse, x, w, sums, end;
 } Parts;
@@ -244,7 +245,7 @@ static void expand_to(const Call *c, DType type, const void *q, bool integers, i
     LAUNCHED();
 }
 
-/* Multiplies many rows by a weight of integers. The conversion of the weight is then a small part of the time. */
+/* Multiplies many rows by an integer weight. With many rows, converting the weight takes little of the time. */
 static void run_many_rows(const Call *c, char *scratch, const Parts &p) {
     Tensor x, w, sums;
     Gemm g = expanded_gemm(c, &x, &w, &sums);
@@ -272,7 +273,7 @@ static void run_expanded(const Call *c, char *scratch, const Parts &p) {
     LAUNCHED();
 }
 
-/* Whether the kernel of the tensor cores can run. Scratch memory is aligned. */
+/* Returns whether the tensor-core kernel can run. Scratch memory is aligned. */
 static bool can(const Call *c) {
     const QuantizedGemm g = quantized_gemm_of(c);
     return gemm_quantized_can(c, &g);

@@ -1,14 +1,14 @@
-/* Tiles of GEMMs y = x w^T + bias with wgmma whose results do not depend on the number of rows (gemm_invariant.cu,
- * gemm_quantized.cu). A persistent block computes tiles one after the other. One warp copies slices of the operands to
+/* Tiles for GEMMs y = x w^T + bias with wgmma (gemm_invariant.cu, gemm_quantized.cu). Results do not depend on the
+ * number of rows. A persistent block computes tiles one after the other. One warp copies slices of the operands to
  * shared memory, and other warps multiply them. */
 #pragma once
 
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/pdl.cuh"
 
-/* Tiles of 64 * GROUPS rows and N columns. A slice has DEPTH lines of w, and X_PER_W times as many of x. BLOCKS run on a
- * multiprocessor. If EIGHT, there are at most eight rows, which are in shared memory once; the products of the other rows
- * are those of the same lines. */
+/* Tiles of 64 * GROUPS rows and N columns. A slice has DEPTH lines of w, and X_PER_W times as many of x. BLOCKS blocks
+ * run on a multiprocessor. If EIGHT, there are at most eight rows, and shared memory contains them only once; the
+ * products of the other rows use the same lines. */
 template <int GROUPS_, int N_, int DEPTH_, int STAGES_, int BLOCKS_, bool EIGHT_ = false, int X_PER_W = 1>
 struct Shape {
     static constexpr int GROUPS = GROUPS_, N = N_, DEPTH = DEPTH_, STAGES = STAGES_, BLOCKS = BLOCKS_,
@@ -20,11 +20,11 @@ struct Shape {
 
 struct RowTiles {
     int64_t m, n;
-    int slices, down, across, box; /* slices of terms; tiles; rows of a copy of x */
+    int slices, down, across, box; /* number of slices of terms; of tiles; of rows per copy of x */
     bool steady;                   /* LinearAttr */
 };
 
-/* line: elements of a line of w */
+/* line: number of elements per line of w */
 template <typename S> static RowTiles row_tiles(int64_t m, int64_t n, int64_t k, int line, bool steady) {
     RowTiles g = {m, n};
     g.slices = (int)ceil_div(k, line * S::DEPTH);
@@ -36,7 +36,7 @@ template <typename S> static RowTiles row_tiles(int64_t m, int64_t n, int64_t k,
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* For one thread. A line of x has X_LINE elements, one of w W_LINE. */
+/* Must be called by one thread. A line of x has X_LINE elements, and a line of w has W_LINE. */
 template <typename S, int X_LINE, int W_LINE>
 __device__ __forceinline__ void load_slices(const RowTiles &g, const CUtensorMap *x, const CUtensorMap *w,
                                             uint32_t room, uint64_t *full, uint64_t *empty) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_slices(const RowTiles &g, const CUtensorMap
         for (int i = 0; i < S::DEPTH; i++)
             copy_tile(to + i * S::W_BYTES, w, bar, (slice * S::DEPTH + i) * W_LINE, 0, column);
     };
-    int early = 0; /* number of slices whose weights are loaded before the previous kernel has ended */
+    int early = 0; /* number of slices whose weights are loaded before the previous kernel ends */
     const int first = blockIdx.x / g.down * S::N;
 #pragma unroll 1
     for (; g.steady && early < S::STAGES && early < g.slices; early++) load_w(first, early, early);

@@ -199,7 +199,7 @@ template <> struct OrderOf<double> {
     typedef uint64_t Bits;
     __device__ static __forceinline__ Bits bits(double x) { return (Bits)__double_as_longlong(x); }
 };
-/* Returns an integer whose order is that of x. */
+/* Maps x to an integer. The integers have the same order as the values of x. */
 template <typename R> __device__ __forceinline__ typename OrderOf<R>::Bits order_of(R x) {
     typedef typename OrderOf<R>::Bits Bits;
     /* -0 is treated as 0 */
@@ -312,13 +312,13 @@ extern "C" void cuda_drop(const Call *c) {
 typedef struct Arriving {
     ArrivalAttr attr;
     const int64_t *offset;      /* [ranks, width] */
-    int64_t ranks, width, rows; /* rows: number of rows of a part */
+    int64_t ranks, width, rows; /* rows: number of rows in a part */
     int64_t *expert;
 } Arriving;
 
-/* Returns the expert of row i of the rows that a rank sends to the experts beginning at a.first. */
+/* Returns the expert for row i among the rows that a rank sends to the experts beginning at a.first. */
 __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t *own, int64_t i) {
-    /* the rows of `low` begin at or before i, and those of `high` after i */
+    /* the rows of expert `low` begin at or before i, and the rows of expert `high` after i */
     int64_t low = 0, high = a.experts;
     while (high - low > 1) {
         const int64_t middle = (low + high) / 2;
@@ -330,8 +330,8 @@ __device__ __forceinline__ int64_t expert_of(const ArrivalAttr &a, const int64_t
     return a.first + low;
 }
 
-/* Blocks x process the rows of one rank, which follow those of the preceding ranks in the part. The last block of the
- * part adds the padding. */
+/* Blocks x process the rows of one rank, which follow the preceding ranks' rows in the part. The last block of the part
+ * adds the padding. */
 static __global__ void arrival(Arriving r, DeviceAssert *failure, const char *message) {
     __shared__ int64_t room[32];
     const int64_t rank = blockIdx.x, part = rank % r.attr.etp, thread = blockIdx.y * blockDim.x + threadIdx.x,

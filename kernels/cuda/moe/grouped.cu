@@ -2,10 +2,10 @@
  * block of the weight. Only the GPU knows the offsets. The number of tiles is sufficient for all possible offsets.
  * Each tile finds its expert, and unused tiles end immediately.
  *
- * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the type of the
- * operands, and dw has this type or F32. All other GEMMs, and all GEMMs in batch-invariant mode, are chains of
- * multiply-adds (ordered_gemm.cuh). y is written, with zeros in the rows after the last expert; dx and dw are written
- * or accumulated. */
+ * Tensor cores compute GEMMs of 16-bit operands if rows are multiples of 16 bytes, y and dx have the operands' type,
+ * and dw has this type or F32. All other GEMMs, and all GEMMs in batch-invariant mode, are chains of multiply-adds
+ * (ordered_gemm.cuh). y is written, with zeros in the rows after the last expert; dx and dw are written or
+ * accumulated. */
 #include "kernels/cuda/gemm/ordered_gemm.cuh"
 #include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/moe/tensor_tile.cuh"
@@ -30,7 +30,7 @@ static __device__ RowTile find_tile(const Experts &e, int64_t tile, int height) 
     __shared__ int64_t sums[32];
     __shared__ RowTile found;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    int64_t base = 0; /* number of tiles of the experts in previous rounds */
+    int64_t base = 0; /* number of tiles that belong to the experts in previous rounds */
     if (threadIdx.x == 0) found.expert = -1;
     for (int64_t at = 0; at <= e.count; at += blockDim.x) {
         const int64_t i = at + threadIdx.x;
@@ -185,7 +185,7 @@ static unsigned blocks(int64_t tiles) {
  * begin a partial tile. */
 static int64_t row_tiles(const Experts &e, int64_t height) { return e.rows / height + e.count + 1; }
 
-/* Returns the biases of a call of grouped_linear. A call of grouped_linear_dgrad has none. */
+/* Returns the biases for a call of grouped_linear. A call of grouped_linear_dgrad has none. */
 static Biases biases_of(const Call *c) {
     const Biases b = {cells(c->in[3]), cells(c->in[4])};
     return b;
@@ -263,7 +263,7 @@ static void run_rows(const Call *c, bool along) {
 
 extern "C" void cuda_grouped_linear(const Call *c) { run_rows(c, true); }
 
-/* Returns the expert of a row, or e.count if the row is after those of the last expert. */
+/* Returns a row's expert, or e.count if the row is after the last expert's rows. */
 static __device__ __forceinline__ int64_t expert_of(const Experts &e, int64_t row) {
     int64_t low = 0, high = e.count;
     while (low < high) {

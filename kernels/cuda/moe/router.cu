@@ -1,6 +1,6 @@
-/* Computes the ops of kernels/cpu/router.c, with one token per warp. Experts and probabilities are bitwise equal to
- * those of the CPU, because a choice that depends on the last bit would change the loss curve. probs, expert, scores
- * and bias are written; dlogits and count are written or accumulated. */
+/* Computes the ops of kernels/cpu/router.c, with one token per warp. Experts and probabilities are bitwise equal to the
+ * CPU's, because a choice that depends on the last bit would change the loss curve. probs, expert, scores and bias are
+ * written; dlogits and count are written or accumulated. */
 #include <cooperative_groups.h>
 
 #include "base/philox.h"
@@ -389,7 +389,7 @@ static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int 
     }
 }
 
-/* Returns bits whose order, as unsigned integers, is that of the numbers. */
+/* Returns bits that have the same order, as unsigned integers, as the numbers. */
 __device__ __forceinline__ uint32_t ordered(float x) {
     const uint32_t u = __float_as_uint(x);
     return u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);

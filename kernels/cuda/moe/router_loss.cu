@@ -138,7 +138,7 @@ __device__ __forceinline__ void balance_grad(const Loss &l, int64_t t, double dl
                                              const Cells &dlogits, bool add) {
     const double *share = share_of(l, t);
     const R sum = probabilities(l, t, p);
-    /* `mean` is over all experts, and every lane computes it. The rounding of the mean matters if the shares are
+    /* `mean` is over all experts, and every lane computes it. The rounding error of the mean matters if the shares are
      * nearly equal. */
     double mean = 0;
 #pragma unroll 4

@@ -44,7 +44,7 @@ template <int pending> __device__ __forceinline__ void copies_wait(void) {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/* A thread's part of the copy of one operand: units of 4 lines or terms with a distance of STEP. */
+/* A thread's part of the copy of one operand: units of 4 lines or terms, at intervals of STEP. */
 template <typename T, bool along> struct TensorCopy {
     static constexpr int UNITS = TENSOR_DEPTH / 8, ACROSS = along ? UNITS : TENSOR_TILE / 8;
     static constexpr int STEP = TENSOR_THREADS / ACROSS, COUNT = TENSOR_SLICE / 16 / TENSOR_THREADS;
@@ -134,8 +134,8 @@ template <bool along> __device__ __forceinline__ void read_matrices(uint32_t (&x
         load_transposed(x, at);
 }
 
-/* Eight warps compute 64 x 32 elements each. The address of a lane is that of its row's unit, in the matrix that is
- * `lower` in the lines and `later` in the terms. */
+/* Eight warps compute 64 x 32 elements each. A lane's address is its row's unit, in the matrix that is `lower` in the
+ * lines and `later` in the terms. */
 template <bool along>
 __device__ __forceinline__ uint32_t lane_place(int line, int term, int lower, int later) {
     const int row = threadIdx.x % 8;

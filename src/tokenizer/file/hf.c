@@ -126,8 +126,8 @@ typedef struct Encoding {
     Err err;
 } Encoding;
 
-/* Returns the origin of a part, like NormalizedString::convert_offsets. An empty part is shifted by the beginning of
- * the text's origin. A part that is not within the text is returned unchanged. */
+/* Returns the origin of a part, like NormalizedString::convert_offsets. An empty part is shifted by the start of the
+ * text's origin. A part that is not within the text is returned unchanged. */
 static Origin origin_of(View v, Origin part) {
     if (part.begin == part.end && v.n) return (Origin){v.at[0].begin + part.begin, v.at[0].begin + part.end};
     if (part.begin >= part.end || part.end > v.n) return part;
@@ -181,11 +181,11 @@ static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
 /* Returns whether the character is a space, or represents a blank in byte-level vocabularies. */
 static bool is_blank(uint32_t c) { return c == byte_to_char(' ') || unicode_is_space(c); }
 
-/* Removes the blanks at the ends of a token from its span (process_offsets in pre_tokenizers/byte_level.rs).
- * A single blank at the beginning of a text stays if the pre-tokenizer may have added it. */
+/* Removes the blanks at the ends of a token from its span (process_offsets in pre_tokenizers/byte_level.rs). A single
+ * blank at the start of a text stays if the pre-tokenizer may have added it. */
 static Origin trim(const Post *post, const char *token, size_t n, bool is_first, Origin at) {
     uint32_t c, leading = 0, trailing = 0;
-    if (!post->n_trims) return at; /* a token of tiktoken may not be valid UTF-8 */
+    if (!post->n_trims) return at; /* a tiktoken token can be invalid UTF-8 */
     for (size_t i = 0, width; i < n && (width = utf8_next(token + i, &c), is_blank(c)); i += width) leading++;
     for (size_t i = n; i && (utf8_next(token + utf8_prev(token, i), &c), is_blank(c));
          i = utf8_prev(token, i))

@@ -1,4 +1,4 @@
-/* A tokenizer that consists of the parts of a tokenizer.json. Several tokenizer types convert their files to a
+/* A tokenizer made of the parts of a tokenizer.json. Several tokenizer types convert their files to a
  * tokenizer.json. */
 #pragma once
 
@@ -10,7 +10,7 @@
 /* Sets impl and vocab_size. If `made` is not NULL, it replaces "model", and the tokenizer takes ownership of
  * it. */
 Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *, Tokenizer *);
-/* Returns the first special token that has a common name of end-of-text tokens, or -1 if there is none. */
+/* Returns the first special token that has a common end-of-text name, or -1 if there is none. */
 int32_t hf_usual_eod(const Tokenizer *);
 
 /* If the beginning-of-sequence or the padding token is missing, sets it to a special token that has a common name. */

@@ -311,8 +311,8 @@ static const HfClass *class_of_type(const char *model_type) {
     return NULL;
 }
 
-/* Returns whether a tokenizer is byte-level. Some byte-level files name LlamaTokenizer, which cannot represent a
- * byte-level tokenizer. */
+/* Returns whether a tokenizer is byte-level. Some byte-level tokenizer files name LlamaTokenizer, which cannot
+ * represent a byte-level tokenizer. */
 static bool is_byte_level(const json_t *tokenizer) {
     static const char *const KEYS[] = {"normalizer", "pre_tokenizer", "post_processor", "decoder"};
     bool found = false;

@@ -12,15 +12,15 @@
 
 typedef struct HfClass {
     const char *names, *model_types; /* names of the class, and model types of config.json that select it */
-    const char *model;               /* the type of the model in a tokenizer.json */
+    const char *model;               /* the model type in a tokenizer.json */
     const char *tokens;              /* default tokens: "key=text key=text" */
     json_t *(*parts)(const HfConfig *, json_t *charsmap);
-    /* Keys of the tokens before and after a text. Unless own_post or forgets_post is set, a post_processor of
+    /* Keys of the tokens before and after a text. Unless own_post or forgets_post is set, a post_processor in
      * tokenizer.json takes precedence. If both are NULL, the tokens are bos_token (if add_bos_token is set) and
      * eos_token (if add_eos_token is set). */
     const char *before, *after;
-    /* The form of a pair of texts A and B: < and > are the tokens before and after, and type 1 begins at |.
-     * NULL means <A>|<B> */
+    /* The form of a text pair A and B: < and > are the tokens before and after, and type 1 begins at |. NULL means
+     * <A>|<B> */
     const char *pair;
     bool own_post, forgets_post, plain;
 } HfClass;
@@ -31,11 +31,11 @@ Err hf_class_find(const HfConfig *, const json_t *tokenizer, const HfClass **out
 /* Returns the class with this name, or NULL if the class is not supported. */
 const HfClass *hf_class(const char *name);
 
-/* Builds a tokenizer.json from the vocabulary of `root`, and sets the default tokens of the class in the settings.
- * Returns an error if the vocabulary belongs to another kind of model. */
+/* Builds a tokenizer.json from the vocabulary of `root`, and sets the class's default tokens in the settings. Returns
+ * an error if the vocabulary belongs to another kind of model. */
 Err hf_class_build(const HfClass *, HfConfig *, const json_t *root, json_t **out);
 
-/* Returns a boolean of the settings. If the key is missing or null, returns the fallback. */
+/* Returns a boolean from the settings. If the key is missing or null, returns the fallback. */
 bool hf_class_flag(const HfConfig *, const char *key, bool fallback);
 /* Like hf_class_flag, but the value null means false. */
 bool hf_class_flag_or_null(const HfConfig *, const char *key, bool fallback);

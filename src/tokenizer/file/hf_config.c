@@ -110,8 +110,8 @@ static bool is_named(const char *key) {
     return false;
 }
 
-/* Adds special_tokens_map.json to the settings. Its tokens are special, and its extra_special_tokens are
- * appended to those of tokenizer_config.json. */
+/* Adds special_tokens_map.json to the settings. Its tokens are special, and its extra_special_tokens are appended to
+ * tokenizer_config.json's. */
 static void merge_map(HfConfig *c, const json_t *map) {
     const char *key;
     json_t *value;
@@ -280,7 +280,7 @@ static Err put(const HfConfig *c, json_t *tokens, json_t *token) {
     return ERR_OK;
 }
 
-/* Adds the declared tokens. If others_only is set, omits the tokens of tokenizer.json, which `tokens` already
+/* Adds the declared tokens. If others_only is set, omits the tokens in tokenizer.json, which `tokens` already
  * contains. */
 static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     const size_t n = json_object_size(c->declared);

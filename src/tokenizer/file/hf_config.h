@@ -25,7 +25,7 @@ void hf_config_free(HfConfig *);
 
 /* Returns the text of the token that a setting such as "eos_token" names, or NULL if there is none. */
 const char *hf_config_token(const HfConfig *, const char *key);
-/* Returns the texts of all named tokens of the settings: {"bos_token": "<s>", ...}. */
+/* Returns the texts of all named tokens in the settings: {"bos_token": "<s>", ...}. */
 json_t *hf_config_named(const HfConfig *);
 /* Sets *out to the "added_tokens" of a tokenizer: the tokens of `start`, then the declared tokens by id, then
  * named and additional tokens that are missing. A token without an "id" gets the next id. If `plain` is set, the

@@ -1,6 +1,5 @@
-/* The tokenizer types that read files of Hugging Face. This file finds the files and opens them like AutoTokenizer.
- * Source: Megatron-LM huggingface_tokenizer.py, megatron_hf_tokenizer.py; transformers'
- * tokenization_auto.py. */
+/* The tokenizer types that read Hugging Face files. This file finds the files and opens them like AutoTokenizer.
+ * Source: Megatron-LM huggingface_tokenizer.py, megatron_hf_tokenizer.py; transformers' tokenization_auto.py. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,8 +121,8 @@ static bool can_copy(const Opening *o) {
     return o->is_json && !e.code && class == o->class && !(o->config.exists && o->options->num_extra_tokens);
 }
 
-/* Completes `built`, which becomes a tokenizer.json, and returns its text. `around` has the tokens before and after a
- * text, or is NULL if `built` already has the post_processor. */
+/* Completes `built`, which becomes a tokenizer.json, and returns its text. `around` contains the tokens before and
+ * after a text, or is NULL if `built` already has the post_processor. */
 static char *export(const Opening *o, json_t *built, const Tokenizer *t, const int32_t *around) {
     const TokenizerConfig *c = o->options;
     json_t *list = json_object_get(built, "added_tokens");
@@ -260,7 +259,7 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
 
 /* ---- GPT2BPETokenizer and BertWordPiece* ---- */
 
-/* Reads the files in the folder of the vocabulary. Returns an error if these files name another class. */
+/* Reads the files in the vocabulary's folder. Returns an error if these files name another class. */
 static Err open_as(Opening *o, const char *class) {
     char *dir = folder_of(o->path);
     Err e = hf_config_read(dir, NULL, &o->config);

@@ -23,7 +23,7 @@ typedef struct Spm {
     Trie *user; /* user-defined pieces, which are matched in any text */
     Unigram *unigram;
     RankBpe *bpe; /* the BPE model, which owns the vocabulary */
-    Vocab *extra; /* tokens that are appended to those of the file; texts never contain these tokens */
+    Vocab *extra; /* tokens that are appended to the file's tokens; text never contains them */
     int32_t bytes[256];
 } Spm;
 
@@ -77,8 +77,8 @@ static int by_score(const void *x, const void *y) {
     return (a < b) - (a > b);
 }
 
-/* Creates the BPE model. The rank of a piece is the position of its score in descending order. Equal scores have
- * equal ranks. */
+/* Creates the BPE model. A piece's rank is the position of its score in descending order. Equal scores have equal
+ * ranks. */
 static void make_bpe(Spm *s) {
     const SpmModel *m = &s->m;
     const size_t n = (size_t)vocab_limit(m->vocab);
@@ -147,7 +147,7 @@ static bool is_padding(const HfConfig *c, const char *text) {
     return !strcmp(text, named ? named : "<pad>");
 }
 
-/* Returns an error if Hugging Face files in the folder of the model contradict the model, because these files are not
+/* Returns an error if Hugging Face files in the model's folder contradict the model, because these files are not
  * used. */
 static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads these files, or "
@@ -186,7 +186,7 @@ static Err open_spm(const TokenizerConfig *c, Tokenizer *t) {
     return e.code ? e : check_neighbours(c, t);
 }
 
-/* Normalizes the beginning of the text. The first *bytes bytes become `to`. */
+/* Normalizes the start of the text. The first *bytes bytes become `to`. */
 static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const char *text, size_t n,
                              size_t *bytes, const char **to, size_t *to_n) {
     int32_t node = TRIE_ROOT;
@@ -249,8 +249,7 @@ typedef struct Emitting {
     bool after_unk; /* whether the last part was unknown; consecutive unknown parts form one token */
 } Emitting;
 
-/* Adds the token of a part. Control pieces are unknown in a text, even if a control piece is a single
- * character. */
+/* Adds a part's token. Control pieces are unknown in a text, even if a control piece is a single character. */
 static void emit(void *arg, const char *text, size_t n, int32_t id) {
     Emitting *e = arg;
     const bool unk = id < 0 || id == e->s->m.unk || e->s->m.pieces[id].type == PIECE_CONTROL;

@@ -44,7 +44,7 @@ typedef struct SpmModel {
     SpmNormalizer normalizer, denormalizer;
 } SpmModel;
 
-/* Fills `out`, which must be zero. Call spm_model_free even after an error. Returns an error if the message is
- * damaged, or if a piece or the kind of model is invalid in SentencePiece or not supported. */
+/* Fills `out`, which must be zero. Call spm_model_free even after an error. Returns an error if the message is damaged,
+ * or if a piece or the model type is invalid in SentencePiece or not supported. */
 Err spm_model_read(const char *bytes, size_t n, SpmModel *out);
 void spm_model_free(SpmModel *);

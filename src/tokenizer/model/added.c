@@ -8,13 +8,13 @@
 #include "tokenizer/text/field.h"
 #include "tokenizer/text/unicode.h"
 
-/* maximum number of bytes of an added token, which limits the cost of the search at each position */
+/* maximum length of an added token in bytes, which limits the cost of the search at each position */
 enum { LONGEST = 512 };
 
 typedef struct Token {
     int32_t id;
     bool single_word, lstrip, rstrip, special;
-    Str pattern; /* the text to search for, and the decoded text of the token */
+    Str pattern; /* the text to search for, and the token's decoded text */
 } Token;
 
 /* A set of patterns in byte order. The patterns that begin with byte b are v[first[b]] to v[first[b + 1] - 1]. */
@@ -68,8 +68,8 @@ typedef struct NextId {
     bool free;    /* whether any unused id is allowed */
 } NextId;
 
-/* Returns the id that the `tokenizers` library assigns, which is the model's id of the text or, if the model
- * lacks the text, the next id after the model's last one. */
+/* Returns the id that the `tokenizers` library assigns, which is the model's id for the text or, if the model lacks the
+ * text, the next id after the model's last one. */
 static int64_t next_id(NextId *ids, const char *text, size_t n) {
     const int64_t known = vocab_id(ids->model, text, n);
     if (known >= 0) return known;
@@ -181,8 +181,8 @@ const char *added_text(const Added *a, int32_t id, size_t *n) {
     return t ? (*n = t->pattern.len, t->pattern.s) : NULL;
 }
 
-/* Returns the longest pattern at the beginning of the text, or NULL if there is none. The patterns [low, high) share
- * the first `depth` bytes with the text. */
+/* Returns the longest pattern at the start of the text, or NULL if there is none. The patterns [low, high) share the
+ * first `depth` bytes with the text. */
 static const Token *longest(const Set *set, const char *text, size_t n) {
     size_t low = set->first[(unsigned char)*text], high = set->first[(unsigned char)*text + 1];
     const Token *best = NULL;

@@ -1,5 +1,5 @@
-/* Encodes a pre-token by byte-pair encoding. The algorithm begins with the characters, and merges the adjacent pair
- * of lowest rank, leftmost first, until no pair has a rank. Because candidate pairs are in a heap, a word of n
+/* Encodes a pre-token by byte-pair encoding. The algorithm starts with the characters, and merges the adjacent pair
+ * with the lowest rank, leftmost first, until no pair has a rank. Because candidate pairs are in a heap, a word of n
  * characters costs O(n log n). Source: Sennrich et al. 2016 (arXiv:1508.07909); tokenizers/src/models/bpe. */
 #pragma once
 
@@ -39,5 +39,5 @@ typedef struct BpeWork {
 } BpeWork;
 void bpe_work_free(BpeWork *);
 
-/* Appends the ids of the pre-token (valid UTF-8, below 2^31 bytes) to `out`. */
+/* Appends the pre-token's ids (valid UTF-8, below 2^31 bytes) to `out`. */
 void bpe_encode(const Bpe *, BpeWork *, const char *piece, size_t n, Ids *out);

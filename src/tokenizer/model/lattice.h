@@ -1,7 +1,7 @@
-/* A lattice represents all splits of a word into the pieces of a unigram model. The functions find the best split,
- * and the expected number of occurrences of each piece. Sums over a word are computed in the order of the
- * `tokenizers` library, so results differ from those of the library only by the rounding of sums over words. Source:
- * Kudo 2018 (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
+/* A lattice represents all splits of a word into the pieces of a unigram model. The functions find the best split, and
+ * the expected number of occurrences of each piece. Sums over a word are computed in the order of the `tokenizers`
+ * library, so results differ from the library's only by the rounding error of sums over words. Source: Kudo 2018
+ * (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 
 /* Piece 0 represents characters that are not pieces. */
 typedef struct PieceScores {
-    const Trie *trie;     /* maps the text of a piece to its number */
+    const Trie *trie;     /* maps a piece's text to its number */
     const double *scores; /* [pieces] */
 } PieceScores;
 

@@ -37,7 +37,7 @@ const Vocab *rankbpe_vocab(const RankBpe *b) { return b->vocab; }
 
 void rank_work_free(RankWork *w) { free(w->parts), free(w->heap.v); }
 
-/* Returns the number of bytes of the longest frozen token at the beginning of the text, or 0 if there is none. */
+/* Returns the length in bytes of the longest frozen token at the start of the text, or 0 if there is none. */
 static size_t frozen_prefix(const Trie *t, const char *text, size_t n) {
     size_t longest = 0;
     int32_t node = TRIE_ROOT;

@@ -1,6 +1,6 @@
 /* Encodes by the byte-pair encoding of tiktoken and SentencePiece, which have no list of merges. Two neighbours merge
- * if their concatenated text is a token. The pair of lowest rank merges first, and the leftmost of equal ranks.
- * Source: tiktoken/src/lib.rs, byte_pair_merge; sentencepiece/src/bpe_model.cc. */
+ * if their concatenated text is a token. The pair with the lowest rank merges first; among equal ranks, the leftmost
+ * pair. Source: tiktoken/src/lib.rs, byte_pair_merge; sentencepiece/src/bpe_model.cc. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,8 +16,8 @@ typedef struct RankBpe RankBpe;
 enum { RANK_NEVER = 0x7FFFFFFF }; /* the rank of a token that merges never create */
 
 /* Creates an encoder. Takes ownership of the vocabulary, the ranks of its ids ([vocab_limit]), and `frozen`. With
- * `whole`, a piece that is itself a token is encoded as that token. `frozen` has the texts of tokens that never
- * merge, and may be NULL. */
+ * `whole`, a piece that is itself a token is encoded as that token. `frozen` contains the texts of tokens that never
+ * merge; it may be NULL. */
 RankBpe *rankbpe_new(Vocab *, uint32_t *ranks, bool whole, Trie *frozen);
 void rankbpe_free(RankBpe *); /* NULL is fine */
 const Vocab *rankbpe_vocab(const RankBpe *);

@@ -25,7 +25,7 @@ struct Unigram {
     bool single;        /* whether scores are summed in single precision, as in SentencePiece */
 };
 
-/* The best split of the text that ends at a position. `start` is the beginning of the last token of the split. */
+/* The best split of the text that ends at a position. `start` is where the last token of the split starts. */
 typedef struct Best {
     double score;
     int32_t start, id;

@@ -16,12 +16,12 @@ Vocab *vocab_new(void);
 void vocab_free(Vocab *);
 /* Adds a token. Returns an error if the id is outside [0, VOCAB_ID_LIMIT), or if the text or the id already exists. */
 Err vocab_add(Vocab *, const char *text, size_t n, int64_t id);
-/* Adds the "vocab" of a model of a tokenizer.json, {token: id}. Returns an error if an id is not an integer, or if
+/* Adds the "vocab" of a tokenizer.json's model, {token: id}. Returns an error if an id is not an integer, or if
  * vocab_add returns an error. */
 Err vocab_load(Vocab *, const json_t *model);
-/* Returns the id of a text, or -1 if there is none. */
+/* Returns a text's id, or -1 if there is none. */
 int32_t vocab_id(const Vocab *, const char *text, size_t n);
-/* Returns the text of an id (borrowed, not NUL-terminated), or NULL if there is none. */
+/* Returns an id's text (borrowed, not NUL-terminated), or NULL if there is none. */
 const char *vocab_text(const Vocab *, int32_t id, size_t *n);
 size_t vocab_count(const Vocab *);
 int32_t vocab_limit(const Vocab *); /* largest id + 1 */

@@ -12,10 +12,9 @@ enum { USUAL_LONGEST = 100 }; /* the default of `longest` */
 
 struct WordPiece {
     Vocab *vocab;
-    /* `starts` has the tokens at the start of a word, and `continuations` has the other tokens without their
-     * prefix */
+    /* `starts` contains the tokens that start a word, and `continuations` the other tokens without their prefix */
     Trie *starts, *continuations;
-    int64_t longest; /* maximum number of characters of a word; longer words are unknown */
+    int64_t longest; /* maximum number of characters in a word; longer words are unknown */
     int32_t unk;
 };
 

@@ -1,5 +1,5 @@
-/* WordPiece splits a pre-token, from left to right, into the longest tokens of the vocabulary. In a WordLevel
- * model, each pre-token is one token. Source: Devlin et al. 2018 (arXiv:1810.04805), tokenization.py of BERT;
+/* WordPiece splits a pre-token, from left to right, into the longest tokens in the vocabulary. In a WordLevel model,
+ * each pre-token is one token. Source: Devlin et al. 2018 (arXiv:1810.04805), tokenization.py of BERT;
  * tokenizers/src/models/wordpiece and wordlevel. */
 #pragma once
 

@@ -1,14 +1,13 @@
 /* Handles differences between versions of Unicode. The `tokenizers` library matches regexes with Unicode 16 and
- * normalizes with Unicode
- * 9. With these functions, results do not depend on the Unicode versions of the installed PCRE2 and utf8proc.
- * Source: tools/oracle/unicode_ages.py. */
+ * normalizes with Unicode 9. With these functions, results do not depend on the Unicode versions of the installed PCRE2
+ * and utf8proc. Source: tools/oracle/unicode_ages.py. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Replaces a character that is newer than Unicode 14, or whose category has changed since Unicode 14, by a character
- * of Unicode 14 with the category, script and UTF-8 length of `c`. Returns other characters unchanged. */
+/* Replaces a character that is newer than Unicode 14, or whose category has changed since Unicode 14, by a character of
+ * Unicode 14 that has the same category, script and UTF-8 length as `c`. Returns other characters unchanged. */
 uint32_t age_stand_in(uint32_t c);
 /* Returns whether Unicode 9 does not define the character. Normalization leaves such characters unchanged. */
 bool age_unordered(uint32_t c);

@@ -24,8 +24,8 @@ static inline View view_slice(View v, size_t begin, size_t end) {
     return (View){v.text + begin, end - begin, v.at ? v.at + begin : NULL};
 }
 
-/* view_origin returns the origin of byte i, and view_origin_before that of the character before byte i. The origin
- * before the first character is the empty range at the beginning of the part. {0} means that the origin is
+/* view_origin returns the origin of byte i, and view_origin_before the origin of the character before byte i. The
+ * origin before the first character is the empty range at the start of the part. {0} means that the origin is
  * unknown. */
 static inline Origin view_origin(View v, size_t i) { return v.at ? v.at[i] : (Origin){0, 0}; }
 static inline Origin view_origin_before(View v, size_t i) {

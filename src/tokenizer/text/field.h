@@ -1,6 +1,6 @@
-/* Reads fields of an unchecked JSON object, and checks their types. `where` is the name of the object in messages,
- * such as "pre_tokenizer". If a field is absent or null, its value is the fallback. A function without a fallback
- * returns an error. */
+/* Reads fields of an unchecked JSON object, and checks their types. `where` is the object's name in messages, such as
+ * "pre_tokenizer". If a field is absent or null, its value is the fallback. A function without a fallback returns an
+ * error. */
 #pragma once
 
 #include <jansson.h>
@@ -16,7 +16,7 @@ Err json_file(const char *path, json_t **out);
 
 Err field_bool(const json_t *object, const char *where, const char *key, bool fallback, bool *out);
 Err field_int(const json_t *object, const char *where, const char *key, int64_t *out);
-/* Sets *out to the text of a field, which is borrowed. If n is NULL, a NUL inside the text is an error. */
+/* Sets *out to a field's text, which is borrowed. If n is NULL, a NUL inside the text is an error. */
 Err field_text(const json_t *object, const char *where, const char *key, const char **out, size_t *n);
 /* Sets *out to the object in a field, or to NULL if the field is absent or null. */
 Err field_object(const json_t *object, const char *where, const char *key, const json_t **out);

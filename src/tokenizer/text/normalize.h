@@ -1,7 +1,7 @@
-/* The "normalizer" of a tokenizer.json: BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, Nmt,
- * Precompiled, Prepend, Replace, Sequence, Strip and StripAccents. Normalization forms are those of Unicode
- * 9, as in the `tokenizers` library (ages.h). Source: Unicode Standard Annex 15 (normalization forms) with
- * utf8proc's tables; tokenizers/src/normalizers. */
+/* The "normalizer" of a tokenizer.json: BertNormalizer, ByteLevel, Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled,
+ * Prepend, Replace, Sequence, Strip and StripAccents. Normalization forms follow Unicode 9, as in the `tokenizers`
+ * library (ages.h). Source: Unicode Standard Annex 15 (normalization forms) with utf8proc's tables;
+ * tokenizers/src/normalizers. */
 #pragma once
 
 #include <jansson.h>

@@ -186,7 +186,7 @@ static Err group(Rewrite *r) {
     }
     size_t end = r->i + 2;
     while (end < r->n && strchr("im-", r->p[end])) end++;
-    bool to_the_end = at(r, end, ")") && r->i == 0; /* (?i) at the beginning of the pattern */
+    bool to_the_end = at(r, end, ")") && r->i == 0; /* (?i) at the start of the pattern */
     if (end == r->i + 2 || !(at(r, end, ":") || to_the_end)) return refuse(r, "a kind of group or option");
     if (memchr(r->p + r->i, 'i', end - r->i) && folds_to_one(r->p, r->n))
         return refuse(r, "ss, ff, fi, fl or st with case ignored");

@@ -257,8 +257,7 @@ typedef struct Run {
     Err err;
 } Run;
 
-/* Writes blanks as metaspace, and may prefix a metaspace. FIRST prefixes it only at the beginning of the original
- * text. */
+/* Writes blanks as metaspace, and may prefix a metaspace. FIRST prefixes it only at the start of the original text. */
 static void metaspace(const Step *step, View v, Aligned *out) {
     const Str *meta = &step->meta;
     const bool has = *v.text == ' ' || (v.n >= meta->len && !memcmp(v.text, meta->s, meta->len));

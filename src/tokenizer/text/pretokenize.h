@@ -24,10 +24,10 @@ void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
 void pretokenizer_work_free(PreTokenizerWork *);
 
-/* Returns whether the pieces depend on the origins of the text, because a Metaspace prefixes only the beginning of
- * the original text. */
+/* Returns whether the pieces depend on the text's origins, because a Metaspace prefixes only the start of the original
+ * text. */
 bool pretokenizer_needs_origins(const PreTokenizer *);
-/* Calls fn for each non-empty piece, in order. Returns an error only if the search of a regex fails. */
+/* Calls fn for each non-empty piece, in order. Returns an error only if a regex search fails. */
 typedef void PieceFn(void *arg, View piece);
 Err pretokenizer_run(const PreTokenizer *, PreTokenizerWork *, Matcher *, View text, PieceFn *fn, void *arg);
 

@@ -13,8 +13,7 @@
 void unicode_normalize(View text, bool compat, bool compose, Aligned *out);
 /* Appends the text with each character's full lower-case mapping, without context (no final sigma). */
 void unicode_lower(View text, Aligned *out);
-/* Returns the number of bytes of the extended grapheme cluster at the beginning of the text (Unicode Standard Annex
- * 29). */
+/* Returns the number of bytes in the extended grapheme cluster at the start of the text (Unicode Standard Annex 29). */
 size_t unicode_cluster(const char *text, size_t n);
 bool unicode_is_space(uint32_t character); /* White_Space */
 bool unicode_is_word(uint32_t character);  /* \w of UTS 18: Alphabetic, M, Nd, Pc, Join_Control */

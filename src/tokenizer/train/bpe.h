@@ -1,13 +1,13 @@
-/* Trains byte-level BPE. The merges, the order of equal counts, and the ids equal those of the `tokenizers` library
- * for the same pre-tokens. Source: tokenizers/src/models/bpe/trainer.rs and word.rs. */
+/* Trains byte-level BPE. For the same pre-tokens, the merges, the order of equal counts, and the ids equal the
+ * `tokenizers` library's. Source: tokenizers/src/models/bpe/trainer.rs and word.rs. */
 #pragma once
 
 #include "tokenizer/train/training.h"
 
-/* Creates Words in which bytes are represented by characters. The pattern that splits texts is gpt2, v1, v2, cl100k
- * or o200k. Any other pattern is an error. */
+/* Creates Words in which characters represent bytes. The pattern that splits text is gpt2, v1, v2, cl100k or o200k. Any
+ * other pattern is an error. */
 Err bpe_words(const char *pattern, Words **out);
-/* Trains until the vocabulary of special tokens, 256 bytes and merged tokens is full, or until no pair is frequent
- * enough. *out is a tokenizer.json, which the caller releases. *tokens is the size of its vocabulary. Returns
- * an error if the vocabulary is too small for special tokens and bytes. */
+/* Trains until the vocabulary, which consists of special tokens, 256 bytes and merged tokens, is full, or until no pair
+ * is frequent enough. *out is a tokenizer.json, which the caller releases. *tokens is the size of its vocabulary.
+ * Returns an error if the vocabulary is too small for special tokens and bytes. */
 Err bpe_train(const Words *, const Training *, json_t **out, int64_t *tokens);

@@ -1,4 +1,4 @@
-/* The words of texts with their counts, and the options of training. All trainers of tokenizers use them. */
+/* The words in the training text with their counts, and the training options. All tokenizer trainers use them. */
 #pragma once
 
 #include <jansson.h>
@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "tokenizer/model/vocab.h"
 
-/* The different words (pre-tokens) of all texts, numbered by first occurrence. */
+/* The distinct words (pre-tokens) in all texts, numbered by first occurrence. */
 typedef struct Words Words;
 
 /* Creates Words from the parts of a tokenizer.json that split texts. Takes ownership of both parts. If

@@ -10,11 +10,11 @@
 #include "tokenizer/train/seeds.h"
 
 static const char UNK[] = "<unk>", METASPACE[] = "\xE2\x96\x81";
-static const double SHRINK = 0.75; /* the fraction of the pieces that a round keeps */
+static const double SHRINK = 0.75; /* the fraction of the pieces that each round keeps */
 static const double LEAST_COUNT = 0.5;
 static const double UNK_PENALTY = 10;
 enum { SEEDS = 1000000, SUB_ITERATIONS = 2 };
-/* maximum bytes of a word; a lattice needs up to 512 bytes per byte of the word */
+/* maximum length of a word in bytes; a lattice needs up to 512 bytes per byte of the word */
 enum { LONGEST_WORD = 1 << 22 };
 
 /* Pieces have the same order as in the `tokenizers` library, because the order determines sums and ties.
@@ -85,8 +85,8 @@ static double digamma(double x) {
     return sum + (log(x) + 1.0 / 24 * x2 - 7.0 / 960 * x4 + 31.0 / 8064 * x4 * x2 - 127.0 / 30720 * x4 * x4);
 }
 
-/* Runs one round of EM. The use of digamma instead of log makes this the Bayesian variant, which favours
- * fewer pieces (Liang and Klein 2007). */
+/* Runs one round of EM. Using digamma instead of log makes this the Bayesian variant, which favours fewer pieces (Liang
+ * and Klein 2007). */
 static void estimate(Trainer *t) {
     for (int32_t i = 0; i < t->n; i++) t->expected[i] = 0;
     for (int32_t w = 0; w < words_number(t->words); w++) {
@@ -110,7 +110,7 @@ static void estimate(Trainer *t) {
 
 typedef struct Loss {
     int32_t piece;
-    double loss; /* loss of log likelihood per word if the piece is dropped */
+    double loss; /* log likelihood lost per word if the piece is dropped */
 } Loss;
 
 static int by_loss(const void *x, const void *y) {
@@ -121,10 +121,10 @@ static int by_loss(const void *x, const void *y) {
 
 typedef enum Fate { DROP, KEEP, WEIGH } Fate;
 
-/* Computes the loss of likelihood if a piece is dropped. In the best splits of words, the best split of the piece's
- * text into other pieces would replace the piece. `freq` has the number of occurrences of each piece. For `after`,
- * SentencePiece adds the length of this split. Version 0.23 of tokenizers instead adds the number of all pieces,
- * which overstates the loss of frequent pieces. This code follows tokenizers. */
+/* Computes how much likelihood is lost if a piece is dropped. In the best splits of words, the best split of the
+ * piece's text into other pieces would replace the piece. `freq` contains the number of occurrences of each piece. For
+ * `after`, SentencePiece adds the length of this split. Version 0.23 of tokenizers instead adds the number of all
+ * pieces, which overstates the loss of frequent pieces. This code follows tokenizers. */
 static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, double words, double *loss) {
     size_t n;
     const char *text = vocab_text(t->seeds.texts, t->seed[piece], &n);
