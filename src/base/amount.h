@@ -1,5 +1,5 @@
-/* Formats amounts for messages. An amount is a count with its noun ("1 step", "2 steps", "2 batches"), or a number of
- * bytes in a suitable unit. */
+/* Formats amounts for messages. An amount is a count with its noun ("1 step", "2 steps", "2 batches"), or a memory size
+ * in a suitable unit. */
 #pragma once
 
 #include <stdint.h>
@@ -8,12 +8,12 @@ typedef struct AmountText {
     char s[96];
 } AmountText;
 
-/* Returns a count with its noun. Use it as an argument of a call, because the text amount(n, "step").s is valid until
- * the end of the full expression. */
+/* Returns a count with its noun. Use it as a function argument, because the text amount(n, "step").s is valid until the
+ * end of the full expression. */
 AmountText amount(int64_t n, const char *noun);
 
-/* An amount of memory in a suitable unit: "512 B", "1.5 GiB" or "12.0 TiB". Its text is valid until the end of the
- * full expression. */
+/* A memory size in a suitable unit: "512 B", "1.5 GiB" or "12.0 TiB". Its text is valid until the end of the full
+ * expression. */
 typedef struct BytesText {
     char s[24];
 } BytesText;

@@ -8,7 +8,7 @@
 #include "base/err.h"
 
 typedef struct Sink {
-    char *path; /* path of the file, owned until sink_close */
+    char *path; /* the file's path, owned until sink_close */
     int fd;
     int64_t size; /* number of bytes written so far */
     char *buffer; /* the last `held` bytes, which are not in the file yet */
@@ -20,8 +20,8 @@ typedef struct Sink {
 Err sink_open(Sink *, const char *path);
 Err sink_add(Sink *, const void *bytes, size_t n);
 Err sink_flush(Sink *); /* writes all bytes to the file, so that they are readable, but not durable */
-/* Calls fsync and close. If `so_far` is an error or one of these calls fails, removes the file. Returns the
- * first error. On success, the content is durable. The name is durable after the folder has been synced (file_rename,
+/* Calls fsync and close. If `so_far` is an error or one of these calls fails, removes the file. Returns the first
+ * error. On success, the content is durable. The name becomes durable once the folder is synced (file_rename,
  * file_sync_dir). */
 Err sink_close(Sink *, Err so_far);
 /* Like sink_close, then renames the file to `path`, atomically and durably. */

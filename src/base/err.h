@@ -1,17 +1,17 @@
-/* Errors as values. They are mistakes of the user (options, paths, data files, checkpoints, prompts, missing devices)
- * and failures of the machine. A function that can encounter an error returns Err. Bugs in Isotron are detected by
- * CHECK (fault.h). */
+/* Errors as values. They are user errors (options, paths, data files, checkpoints, prompts, missing devices) and
+ * machine failures. A function that can encounter an error returns Err. Bugs in Isotron are detected by CHECK
+ * (fault.h). */
 #pragma once
 
-/* The exit statuses of the program. docs/ci.md has the same table. A fault (fault.h) ends the program by
- * SIGABRT, which a shell reports as 134. */
+/* The program's exit statuses. docs/ci.md contains the same table. A fault (fault.h) ends the program by SIGABRT, which
+ * a shell reports as 134. */
 typedef enum ErrCode {
-    ERR_NONE = 0,         /* success, and the verdict is PASS if one was requested */
+    ERR_NONE = 0,         /* success; the verdict, if one was requested, is PASS */
     ERR_FAILED = 1,       /* a requested check did not hold, or training diverged */
     ERR_USER = 2,         /* options, paths or input files are wrong */
     ERR_INFRA = 3,        /* the machine failed: disk full, no permission, a lost rank */
     ERR_INCONCLUSIVE = 4, /* measurements vary too much for a verdict */
-    ERR_SIGNAL = 128      /* 128 + the number of the signal that ended the run, after it had saved or
+    ERR_SIGNAL = 128      /* 128 + the number of the signal that ended the run, after the run had saved or
                              reported */
 } ErrCode;
 
@@ -28,7 +28,7 @@ typedef struct Err {
         if (err_return_.code) return err_return_;                                                            \
     } while (0)
 
-/* Each function returns an Err with the code that its name contains. */
+/* Each function returns an Err with the code in the function's name. */
 Err err_user(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 Err err_infra(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 Err err_failed(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

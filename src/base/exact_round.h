@@ -17,8 +17,8 @@ HOST_DEVICE static inline void exact_normalise(ExactSum *s) {
     s->limb[EXACT_LIMBS - 1] += carry;
 }
 
-/* Returns the sign of a normal sum, and replaces the limbs by the limbs of the magnitude. All limbs except the last
- * are then in [0, 2^32). */
+/* Returns the sign of a normal sum, and replaces the limbs with those of the magnitude. All limbs except the last are
+ * then in [0, 2^32). */
 HOST_DEVICE static inline double exact_take_sign(ExactSum *s) {
     int top = EXACT_LIMBS - 1;
     while (top >= 0 && !s->limb[top]) top--;
@@ -32,7 +32,7 @@ HOST_DEVICE static inline double exact_take_sign(ExactSum *s) {
     return sign;
 }
 
-/* Returns the number of the highest bit of a magnitude, or -1 if the magnitude is 0. */
+/* Returns the index of a magnitude's highest set bit, or -1 if the magnitude is 0. */
 HOST_DEVICE static inline int exact_top_bit(const ExactSum *s) {
     int i = EXACT_LIMBS - 1, bit = 0;
     while (i >= 0 && !s->limb[i]) i--;
@@ -41,7 +41,7 @@ HOST_DEVICE static inline int exact_top_bit(const ExactSum *s) {
     return i * EXACT_LIMB_BITS + bit;
 }
 
-/* Returns bits [from, from + n) of a magnitude, for n < 64. */
+/* Returns a magnitude's bits [from, from + n), for n < 64. */
 HOST_DEVICE static inline uint64_t exact_bits(const ExactSum *s, int from, int n) {
     unsigned __int128 x = 0;
     for (int k = 2; k >= 0; k--) {

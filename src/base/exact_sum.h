@@ -1,6 +1,6 @@
 /* Sums of doubles without rounding. A sum is a fixed-point number that is wide enough for every double, so the order
- * and the grouping of additions cannot change the result. The method is Kulisch's long accumulator, with limbs of 32
- * bits as in Neal, "Fast exact summation using small and large superaccumulators", 2015. */
+ * and grouping of additions cannot change the result. The method is Kulisch's long accumulator, with 32-bit limbs as in
+ * Neal, "Fast exact summation using small and large superaccumulators", 2015. */
 #pragma once
 
 #include <stdint.h>
@@ -16,7 +16,7 @@ enum { EXACT_WORDS = EXACT_LIMBS + 3 };
 
 /* Adds the numbers. The sum is then normal, which means that |limb| < 2^32, so that 2^30 normal sums can be added. */
 void exact_add(ExactSum *, const double *x, int64_t n);
-/* Adds a normal sum to a normal sum. The result is normal. */
+/* Adds the second normal sum to the first. The result is normal. */
 void exact_merge(ExactSum *, const ExactSum *);
 /* Returns the nearest double, with ties to even. Infinities and NaN are added as in IEEE 754. */
 double exact_value(ExactSum);

@@ -57,8 +57,8 @@ static void path_at(uintptr_t address, char *path, size_t size) {
     }
 }
 
-/* Handles SIGBUS. The signal interrupts a load from a mapped file, not code that holds a lock of the standard
- * library, so the handler may call the library. */
+/* Handles SIGBUS. The signal interrupts a load from a mapped file, not code that holds a standard-library lock, so the
+ * handler can safely call the library. */
 static void lost_page(int number, siginfo_t *info, void *context) {
     (void)number, (void)context;
     char path[600];

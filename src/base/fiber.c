@@ -30,7 +30,7 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-enum { STACK_BYTES = 8 << 20 }; /* the size of a thread's stack, because GPU libraries run on this stack */
+enum { STACK_BYTES = 8 << 20 }; /* as large as a thread's stack, because GPU libraries run on it */
 
 struct Fiber {
     ucontext_t own, caller;
@@ -38,7 +38,7 @@ struct Fiber {
     size_t page;
     FiberFn *fn;
     void *arg;
-    bool begun; /* whether the function has begun and not ended */
+    bool begun; /* whether the function has started and not yet ended */
 #ifdef FIBER_ASAN
     void *own_fake, *caller_fake;
     const void *caller_stack;
@@ -85,7 +85,7 @@ static void enter_caller(Fiber *f) {
 #endif
 }
 
-/* Runs the function of a fiber. makecontext passes ints, so the pointer is split into two ints. */
+/* Runs a fiber's function. makecontext passes ints, so the pointer is split into two ints. */
 static void run(unsigned high, unsigned low) {
     Fiber *f = (Fiber *)(uintptr_t)((uint64_t)high << 32 | low);
     enter_fiber(f);

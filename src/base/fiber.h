@@ -1,5 +1,5 @@
-/* A fiber is a function that can pause, because it has a separate stack. A fiber runs on the thread that resumes it,
- * so it uses the per-thread state of this thread (the CUDA device, OpenMP's threads, FaultScope). */
+/* A fiber is a function that can pause, because it has a separate stack. A fiber runs on the thread that resumes it, so
+ * it uses that thread's per-thread state (the CUDA device, OpenMP's threads, FaultScope). */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +10,7 @@ typedef void FiberFn(void *arg);
 Fiber *fiber_new(void);
 /* Frees a fiber, which must not be paused inside its function. NULL is allowed. */
 void fiber_free(Fiber *);
-/* Prepares to run fn(arg). The fiber must be new or have ended. */
+/* Prepares to run fn(arg). The fiber must be new, or its function must have ended. */
 void fiber_begin(Fiber *, FiberFn *, void *arg);
 /* Runs the function until it pauses or returns. Returns whether the function is paused. */
 bool fiber_resume(Fiber *);

@@ -1,5 +1,5 @@
-/* Call cycle with durable_file.c: file_write_atomic replaces a file through a Sink, and the Sink writes
- * and renames with functions of this file. */
+/* Call cycle with durable_file.c: file_write_atomic replaces a file through a Sink, and the Sink writes and renames
+ * with functions in this file. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -94,16 +94,16 @@ Err file_remove(const char *path) {
 
 /* ---- writing files ---- */
 
-/* The destination of bytes that are written to a path. */
+/* Where bytes written to a path go. */
 typedef struct Target {
     /* file to replace or create, not a symlink; NULL if bytes are written to the existing file */
     char *file;
-    int own; /* the descriptor of this program's stdout or stderr if the path leads to it, otherwise -1 */
+    int own; /* descriptor of this program's stdout or stderr if the path leads there, otherwise -1 */
 } Target;
 
-/* Sets *out to the path at the end of a chain of symlinks. A file at this path need not exist. */
+/* Sets *out to the path at which a chain of symlinks ends. A file at this path need not exist. */
 static Err follow(const char *path, char **out) {
-    enum { MOST_LINKS = 40 }; /* the limit of Linux */
+    enum { MOST_LINKS = 40 }; /* Linux's limit */
     char *at = mem_strdup(path), to[PATH_MAX];
     ssize_t n = 0;
     for (int links = 0; links <= MOST_LINKS && (n = readlink(at, to, sizeof to - 1)) >= 0; links++) {
@@ -136,7 +136,7 @@ static Err find_target(const char *path, Target *out) {
     return S_ISREG(st.st_mode) && out->own < 0 ? follow(path, &out->file) : ERR_OK;
 }
 
-/* The temporary name of a new file until it is complete. */
+/* The temporary name that a new file has until it is complete. */
 static char *new_name(const char *path) { return mem_printf("%s.tmp.%ld", path, (long)gettid()); }
 
 static Err replace(const char *path, const void *bytes, size_t n) {
@@ -195,10 +195,10 @@ bool file_is_stream(const char *path) {
     return is_stream;
 }
 
-/* Checks that files can be created in the folder of `path`, by creating one. access() is not sufficient,
- * because no file can be created in file systems such as /proc. The file has no name (O_TMPFILE), so that the folder
- * does not change. If the file system or the kernel does not support such files, as in NFS, the file has a name and
- * is removed. */
+/* Checks that files can be created in the folder of `path`, by creating one. access() is not sufficient, because file
+ * systems such as /proc pass this check although no file can be created in them. The file has no name (O_TMPFILE), so
+ * the folder does not change. If the file system (such as NFS) or the kernel does not support unnamed files, creates a
+ * named file and unlinks it. */
 static Err check_creation(char *path) {
     char *tmp = new_name(path), *folder = dirname(path);
     int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);

@@ -1,4 +1,4 @@
-/* Reads and maps files, and replaces files atomically (write, fsync, rename, fsync of the folder). */
+/* Reads and maps files, and replaces files atomically (write, fsync, rename, and fsync the folder). */
 #pragma once
 
 #include <stdbool.h>
@@ -8,27 +8,27 @@
 #include "base/err.h"
 #include "base/str.h"
 
-/* Returns the error of a failed system call: "cannot <verb> '<path>'" with errno's reason. It is a user error if the
- * path is wrong or forbidden, and otherwise an infra error. */
+/* Returns the error for a failed system call: "cannot <verb> '<path>'" with errno's reason. It is a user error if the
+ * path is wrong or forbidden, and an infra error otherwise. */
 Err file_failed(const char *verb, const char *path);
 bool file_exists(const char *path);
 bool file_is_dir(const char *path);
 /* Returns the number of bytes in the file, or -1 if the file cannot be read. */
 int64_t file_size(const char *path);
-/* Appends the content of the file to `out`. */
+/* Appends the file's content to `out`. */
 Err file_read(const char *path, Str *out);
 /* Replaces a file atomically: at any time it has either its old or its new content. Symlinks are followed, even to a
  * file that does not exist yet. The target is replaced, and the symlinks do not change. If the path is not a regular
- * file (a device or a FIFO), bytes are written to it directly. Opening a FIFO blocks until it has a reader. The file
- * to which this program's stdout or stderr is redirected is also written to directly, after the earlier output.
- * Returns a user error if the path is a folder. */
+ * file (for example, a device or a FIFO), bytes are written to it directly. Opening a FIFO blocks until it has a
+ * reader. The file to which this program's stdout or stderr is redirected is also written to directly, after flushing
+ * earlier output. Returns a user error if the path is a folder. */
 Err file_write_atomic(const char *path, const void *bytes, size_t n);
-/* Returns whether both paths lead to the same file. If the file or its folder does not exist yet, the names are
- * compared after links are resolved. */
+/* Returns whether both paths lead to the same file. If the file or its folder does not exist yet, compares the names
+ * after resolving symlinks. */
 bool file_is_same(const char *a, const char *b);
 /* Returns whether file_write_atomic appends to the path instead of replacing it. */
 bool file_is_stream(const char *path);
-/* Checks, before long work, that file_write_atomic will be able to write to `path`. Returns an error if the
+/* Checks, before a long computation, that file_write_atomic will be able to write to `path`. Returns an error if the
  * folder is missing, if no files can be created in it, or if `path` is a folder. Changes no file. */
 Err file_check_target(const char *path);
 /* Checks that file_mkdirs(path) could create the folder, and that files can be created in the folder. Changes no
@@ -38,7 +38,7 @@ Err file_check_folder(const char *path);
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n);
 /* Creates a folder and its parents, like mkdir -p. The new folders are durable. */
 Err file_mkdirs(const char *path);
-/* Calls fsync on the folder, so that changes of names in the folder survive a power failure. */
+/* Calls fsync on the folder, so that created, renamed and removed names survive a power failure. */
 Err file_sync_dir(const char *dir);
 /* Renames a file within a folder durably. A file at `to` is replaced atomically. */
 Err file_rename(const char *from, const char *to);

@@ -1,4 +1,4 @@
-/* Content hashes with XXH3 of the xxHash library. Names and keys have 64-bit hashes, and checkpoint content has
+/* Content hashes, computed with XXH3 from the xxHash library. Names and keys use 64-bit hashes; checkpoint content uses
  * 128-bit hashes. */
 #pragma once
 
@@ -10,9 +10,9 @@ typedef struct Hash128 {
 } Hash128;
 
 uint64_t hash64(const void *bytes, size_t n, uint64_t seed);
-uint64_t hash_name(const char *name); /* hash64 of the characters with seed 0 */
+uint64_t hash_name(const char *name); /* hash64 of the characters, with seed 0 */
 Hash128 hash128(const void *bytes, size_t n);
-/* A HashStream computes hash128 of bytes that arrive in pieces. hash128_end frees the stream. */
+/* A HashStream computes the hash128 of bytes that arrive in pieces. hash128_end frees the stream. */
 typedef struct HashStream HashStream;
 HashStream *hash128_begin(void);
 void hash128_add(HashStream *, const void *bytes, size_t n);

@@ -13,7 +13,7 @@
 
 /* ---- files ---- */
 
-/* The lines of a file, or no lines if the file cannot be read. */
+/* A file's lines, or none if the file cannot be read. */
 typedef struct Lines {
     Str text;
     char *rest;
@@ -29,8 +29,8 @@ static Lines lines_of(const char *folder, const char *name) {
 
 static char *next_line(Lines *l) { return strsep(&l->rest, "\n"); }
 
-/* Parses a number that consists only of digits. Returns `otherwise` for other text such as "max", and if the number
- * overflows. */
+/* Parses a number that consists only of digits. Returns `otherwise` if the text is anything else, such as "max", or if
+ * the number overflows. */
 static size_t number_at(const char *text, size_t otherwise) {
     char *end;
     text += strspn(text, " \t");
@@ -56,9 +56,9 @@ static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 /* ---- control groups ---- */
 
-/* The names that a cgroup version uses: the type of its mounts, and the files of a group. */
+/* The names that a cgroup version uses: its mount type, and the files in a group. */
 typedef struct Version {
-    const char *mount, *controller; /* controller "" means one tree for all controllers */
+    const char *mount, *controller; /* controller "": all controllers share one tree */
     const char *limit, *usage, *inactive, *active;
 } Version;
 
@@ -78,8 +78,8 @@ static size_t left_of(const char *folder, const Version *v) {
     return limit > used ? limit - used : 0;
 }
 
-/* Returns the minimum of the memory that the limits of a group and its ancestors leave. The ancestors end at the
- * mount point, whose path has length `top`. */
+/* Returns the least memory left under the limits of a group and its ancestors, up to the mount point. The mount point's
+ * path has length `top`. */
 static size_t left_above(char *folder, size_t top, const Version *v) {
     size_t least = left_of(folder, v);
     for (char *slash; (slash = strrchr(folder + top, '/'));) {
@@ -89,7 +89,7 @@ static size_t left_above(char *folder, size_t top, const Version *v) {
     return least;
 }
 
-/* Returns whether a list like "rw,memory" contains the word. Every list contains "". */
+/* Returns whether a list such as "rw,memory" contains the word. Every list contains "". */
 static bool lists(const char *list, const char *word) {
     const size_t n = strlen(word);
     if (!n) return true;
@@ -98,8 +98,7 @@ static bool lists(const char *list, const char *word) {
     return false;
 }
 
-/* Returns this process's group in a version's tree, from a line "number:controllers:path", or NULL if there is
- * none. */
+/* Returns this process's group in a version's tree, from a line "number:controllers:path", or NULL if it has none. */
 static char *own_group(const char *root, const Version *v) {
     Lines lines = lines_of(root, "proc/self/cgroup");
     char *found = NULL;
@@ -113,16 +112,16 @@ static char *own_group(const char *root, const Version *v) {
     return found;
 }
 
-/* Returns the path of the group relative to a mount whose root is the group `shown`. It is "" if the group is not
- * below `shown`, as in a container without a cgroup namespace. The mount point is then the group of the container. */
+/* Returns the group's path relative to a mount that shows the group `shown` as its root. It is "" if the group is not
+ * below `shown`, as in a container without a cgroup namespace. The mount point is then the container's group. */
 static const char *below(const char *group, const char *shown) {
     const size_t n = strcmp(shown, "/") ? strlen(shown) : 0;
     if (strncmp(group, shown, n) || (group[n] && group[n] != '/') || strstr(group, "/..")) return "";
     return group + n;
 }
 
-/* Reads a line of /proc/self/mountinfo, whose fields are number, parent, device, root of the mount, mount point,
- * options, " - ", type, source, and options of the file system. */
+/* Reads a line of /proc/self/mountinfo. Its fields are number, parent, device, root of the mount, mount point, options,
+ * " - ", type, source, and options of the file system. */
 static size_t left_at(const char *root, const char *line, const char *group, const Version *v) {
     const char *separator = strstr(line, " - ");
     char *shown = NULL, *at = NULL, *type = NULL, *options = NULL;

@@ -12,9 +12,9 @@ struct HostStream {
 
 HostStream *host_stream_new(void);
 void host_stream_free(HostStream *); /* first runs all tasks; NULL is allowed */
-/* Returns the current end of the stream, which is the number of tasks added so far. */
+/* Returns the stream's current end: the number of tasks added so far. */
 int64_t host_stream_end(HostStream *);
-/* host_stream_passed returns whether the first `position` tasks are done. host_stream_wait waits until they are done.
+/* host_stream_passed returns whether the first `position` tasks have finished. host_stream_wait waits until they have.
  * Any thread may call these functions. */
 bool host_stream_passed(HostStream *, int64_t position);
 void host_stream_wait(HostStream *, int64_t position);

@@ -14,7 +14,7 @@ enum { MOST_SAID = 1 << 16 };
 typedef struct Work {
     void (*fn)(void *arg);
     void *arg;
-    int said; /* descriptor of the file in memory that receives stderr */
+    int said; /* descriptor of the in-memory file that receives stderr */
 } Work;
 
 static void run(void *arg) {
@@ -51,7 +51,7 @@ static void start_again(Isolation *x) {
     }
 }
 
-/* Returns the beginning of the fault report in the text. A library may have printed output before the report. */
+/* Returns the start of the fault report in the text. A library may have printed output before it. */
 static const char *fault_in(const char *text, size_t n) {
     static const char OF_RANKS[] = "COMM FAULT ", CHECKED[] = "\nFAULT ";
     const char *at = memmem(text, n, OF_RANKS, sizeof OF_RANKS - 1);
@@ -113,8 +113,8 @@ void isolated_free(void *p, size_t bytes) {
     if (p) munmap(p, bytes);
 }
 
-/* Returns the rank before the words in a line such as "rank 3 has returned", or -1 if the line does not contain the
- * words. */
+/* Returns the rank that precedes the words in a line such as "rank 3 has returned", or -1 if the line does not contain
+ * the words. */
 static int rank_before(const char *line, const char *words) {
     const char *at = strstr(line, words);
     int rank = -1;

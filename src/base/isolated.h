@@ -1,5 +1,5 @@
-/* Runs work in a separate process, so that a crash or a hang ends only that process. The output of that process on
- * stderr is kept. Call these functions while this process has only one thread and has not used a GPU. */
+/* Runs work in a separate process, so that a crash or a hang ends only that process. That process's stderr output is
+ * kept. Call these functions while this process has only one thread and has not used a GPU. */
 #pragma once
 
 #include "base/jobs.h"
@@ -8,12 +8,12 @@
 typedef struct Isolated {
     JobEnd end;
     double seconds;
-    /* up to 64 KiB of the process's stderr, beginning at its fault report if there is one; the caller frees it */
+    /* up to 64 KiB of the process's stderr, from the start of its fault report if there is one; the caller frees it */
     Str said;
 } Isolated;
 
-/* An Isolation runs fn(arg) in a process that is kept for the next isolation_run, unless it has ended. `arg` must be
- * in shared memory if fn writes to it, or if the caller writes to it between two runs. */
+/* An Isolation runs fn(arg) in a process that the next isolation_run reuses unless it has ended. `arg` must be in
+ * shared memory if fn writes to it, or if the caller writes to it between two runs. */
 typedef struct Isolation Isolation;
 Isolation *isolation_new(void (*fn)(void *arg), void *arg);
 /* Runs the function. `watch` has the same meaning as in job_pool_run. */
@@ -24,13 +24,13 @@ Isolated isolated_run(void (*fn)(void *arg), void *arg, double deadline_s, const
 /* Runs fn(args[i]) for all i at the same time, each in a separate process. */
 void isolated_run_all(void (*fn)(void *arg), void *const *args, Isolated *results, int n, double deadline_s,
                       const JobWatch *watch);
-/* Returns zeroed memory that is shared with processes forked later. */
+/* Returns zeroed memory shared with processes that are forked later. */
 void *isolated_memory(size_t bytes);
 void isolated_free(void *, size_t bytes);
-/* The parsed report of a fault. */
+/* A parsed fault report. */
 typedef struct Blame {
     char line[300]; /* the first line of the report */
-    int rank;       /* the missing or failed rank, or -1 if the report names no rank or several ranks */
+    int rank;       /* the missing or failed rank, or -1 if the report names none or several */
     /* whether NCCL reported the fault, or did not finish an operation that all ranks had started */
     bool of_library;
 } Blame;

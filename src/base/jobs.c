@@ -31,7 +31,7 @@ void job_needs(Job *j, const Job *other) {
 typedef struct Worker {
     int pid;    /* 0 if there is no process */
     int talk;   /* socket; the worker receives a job's number and returns it when the job is done */
-    int output; /* descriptor of the output of the worker's job */
+    int output; /* descriptor that receives the output of the worker's job */
     Job *job;   /* NULL if the worker is idle */
 } Worker;
 
@@ -44,7 +44,7 @@ static _Noreturn void serve(Job *jobs, int talk, int output, pid_t parent) {
     if (getppid() != parent) _exit(1); /* which may have ended before the call */
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
-    fcntl(talk, F_SETFD, 0); /* the socket stays open if the job executes another program */
+    fcntl(talk, F_SETFD, 0); /* keeps the socket open if the job executes another program */
     while (read(talk, &number, sizeof number) == sizeof number) {
         jobs[number].run(jobs[number].arg);
         fflush(NULL);
@@ -203,10 +203,10 @@ static void become(void *arg) {
     char *const *words = arg;
     execvp(words[0], words);
     fprintf(stderr, "cannot run '%s': %s\n", words[0], strerror(errno));
-    exit(127); /* the exit status of a shell in this case */
+    exit(127); /* a shell's exit status in this case */
 }
 
-/* Returns the last line of a text that is not blank, or an empty text if there is none. */
+/* Returns a text's last non-blank line, or an empty string if there is none. */
 static const char *last_line(char *text) {
     size_t n = strlen(text);
     while (n && strchr(" \t\n", text[n - 1])) text[--n] = 0;

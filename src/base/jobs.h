@@ -23,19 +23,19 @@ enum { JOB_NEEDS = 8, JOB_OUTPUT = 3000 };
 typedef struct Job {
     void (*run)(void *arg);
     void *arg;
-    const struct Job *needs[JOB_NEEDS]; /* jobs that must be done first; they precede this job in the array */
+    const struct Job *needs[JOB_NEEDS]; /* jobs that must finish first; they precede this job in the array */
     int n_needs;
     /* The following members are results. */
     JobEnd end;
-    int status; /* status of waitpid if the job crashed */
+    int status; /* waitpid's status if the job crashed */
     double seconds;
-    char output[JOB_OUTPUT]; /* the last output of a failed job, or empty if the job is done */
+    char output[JOB_OUTPUT]; /* the end of a failed job's output; empty if the job succeeded */
 } Job;
 
 void job_needs(Job *, const Job *other);
-/* Runs all jobs, at most `at_once` at a time. The order is that of the array, as far as dependencies allow. A job
- * that exceeds deadline_s is killed together with all its processes. Call this function while the process has only
- * one thread and has not used a GPU. */
+/* Runs all jobs, at most `at_once` at a time. They run in array order, as far as dependencies allow. A job that exceeds
+ * deadline_s is killed together with all its processes. Call this function while the process has only one thread and
+ * has not used a GPU. */
 void jobs_run(Job *, int64_t n, int at_once, double deadline_s);
 
 /* Runs all jobs in this process, in order. A fault ends the process. */
@@ -43,24 +43,24 @@ void jobs_run_here(Job *, int64_t n);
 
 /* Functions that the waiting thread calls about every millisecond while jobs run. */
 typedef struct JobWatch {
-    bool (*stops)(void *arg); /* if it returns true, all jobs that are not done end with JOB_STOPPED */
+    bool (*stops)(void *arg); /* if it returns true, all unfinished jobs end with JOB_STOPPED */
     void *arg;
 } JobWatch;
 
-/* A pool keeps its worker processes. job_pool_run runs all jobs whose end is JOB_WAITING, and reuses the processes of
- * earlier jobs. `watch` may be NULL. */
+/* A pool keeps its worker processes. job_pool_run runs all jobs whose end is JOB_WAITING, in the processes that ran
+ * earlier jobs where possible. `watch` may be NULL. */
 typedef struct JobPool JobPool;
 JobPool *job_pool_new(Job *, int64_t n, int at_once);
 void job_pool_run(JobPool *, double deadline_s, const JobWatch *watch);
 void job_pool_free(JobPool *); /* ends the processes; NULL is allowed */
 
-/* Runs the program words[0], which is searched for like in a shell. Its arguments are words[1], ... up to NULL. The
- * program inherits all descriptors that do not close on exec, and ends when this process ends. Messages contain
- * `name`. If the program fails, returns a user error with the last line that the program printed. */
+/* Runs the program words[0], which is searched for as in a shell. Its arguments are words[1], ... up to NULL. The
+ * program inherits all descriptors that are not close-on-exec, and ends when this process ends. Messages refer to the
+ * program as `name`. If the program fails, returns a user error with the last line that the program printed. */
 Err jobs_run_program(char *const *words, const char *name, const JobWatch *watch);
 
-/* The processes that a killed process has started end soon after the killed process. After a call of jobs_adopt, they
- * become children of this process, so that it can wait for them. jobs_wait_for_adopted waits up to 5 s for all
- * children to end. */
+/* When a process is killed, the processes that it started end soon afterwards. After a call to jobs_adopt, they become
+ * children of this process, so that it can wait for them. jobs_wait_for_adopted waits up to 5 s for all children to
+ * end. */
 void jobs_adopt(void);
 void jobs_wait_for_adopted(void);

@@ -24,7 +24,7 @@ static size_t scalar_bytes(const char *s) {
     return strspn(s, "+-.0123456789eE");
 }
 
-/* Writes the replacement of a value that jansson refuses to `text`. Returns false if jansson accepts the value. */
+/* Writes to `text` the replacement for a value that jansson rejects. Returns false if jansson accepts the value. */
 static bool replaced(const char *s, size_t n, char text[static 80]) {
     const double value = strtod(s, NULL);
     if (!isfinite(value)) return snprintf(text, 80, "\"%.*s\"", (int)(n < 60 ? n : 60), s), true;
@@ -73,11 +73,11 @@ static int decode(const unsigned char *p, uint32_t *code) {
     return n;
 }
 
-/* Prints a string in ASCII. Other characters are \uXXXX in lower case, with surrogate pairs, and a byte that is not
- * UTF-8 is \udcXX. */
+/* Prints a string in ASCII. Other characters are printed as lower-case \uXXXX, with surrogate pairs, and a byte that is
+ * not UTF-8 as \udcXX. */
 static void print_string(Str *out, const char *text) {
     static const char SHORT[] =
-        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and its letter after the backslash */
+        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and the letter that escapes it */
     str_puts(out, "\"");
     for (const unsigned char *p = (const unsigned char *)text; *p;) {
         uint32_t c = 0;

@@ -1,4 +1,4 @@
-/* Reads and writes JSON text that jansson does not handle. */
+/* Reads and writes forms of JSON text that jansson does not handle. */
 #pragma once
 
 #include <jansson.h>
@@ -8,17 +8,18 @@
 /* Returns the length of the string at s, including its quotes. The length is at most n. */
 size_t json_text_string(const char *s, size_t n);
 
-/* Replaces numbers that Python's json module accepts and jansson refuses. An integer of more than 64 bits, such as
- * transformers' model_max_length, becomes a real number. NaN, Infinity and numbers outside the range of double become
- * strings, so that a reader that expects a number rejects them. */
+/* Replaces numbers that Python's json module accepts but jansson rejects. An integer that needs more than 64 bits, such
+ * as transformers' model_max_length, becomes a real number. NaN, Infinity and numbers outside the range of double
+ * become strings, so that a reader that expects a number rejects them. */
 void json_text_numbers(Str *json);
 
-/* Appends the text that Python's json.dumps(json, indent=indent) prints at this depth. If indent is 0, appends the
- * text of json.dumps(json), on one line. jansson prints 17 digits of every real number, and different escapes. Bytes
- * that are not UTF-8 (json_string_nocheck) are printed as \udcXX, as in Python's file names. */
+/* Appends the text that Python's json.dumps(json, indent=indent) produces at this depth. If indent is 0, appends the
+ * text of json.dumps(json), on one line. jansson cannot be used because it prints 17 digits of every real number, and
+ * uses different escapes. Bytes that are not UTF-8 (json_string_nocheck) are printed as \udcXX, as in Python's file
+ * names. */
 void json_print(Str *, const json_t *, int indent, int depth);
-/* Formats a number like Python's repr(float). It has the fewest digits that read back as the same number, and an
+/* Formats a number as Python's repr(float) does: with the fewest digits that read back as the same number, and with an
  * exponent if the magnitude is below 1e-4 or at least 1e16. */
 void json_print_real(Str *, double);
-/* Returns the number as JSON. NaN and infinities, which JSON does not have, become null. */
+/* Returns the number as JSON. NaN and infinities, which JSON cannot represent, become null. */
 json_t *json_finite(double);

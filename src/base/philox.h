@@ -1,7 +1,7 @@
-/* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
- * (SC11). Every random number of a run (init, dropout, routing jitter, sampling) is a pure function of (seed,
- * site, index). `site` is the hash of a tensor's or op's name, combined with the step and the microbatch. `index` is
- * the global index of the element. The numbers therefore do not depend on layouts, microbatch splits and
+/* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11).
+ * Every random number of a run (init, dropout, routing jitter, sampling) is a pure function of (seed, site, index).
+ * `site` is the hash of a tensor's or op's name, combined with the step and microbatch numbers. `index` is the
+ * element's global index. The numbers therefore do not depend on the layout, the split into microbatches, or
  * recomputation. */
 #pragma once
 
@@ -38,12 +38,12 @@ HOST_DEVICE static inline Philox4 philox4x32(uint64_t seed, uint64_t site, uint6
     return c;
 }
 
-/* Returns 32 random bits for element `index`, which are word index % 4 of block index / 4. */
+/* Returns 32 random bits for element `index`: word index % 4 of block index / 4. */
 HOST_DEVICE static inline uint32_t philox_u32(uint64_t seed, uint64_t site, uint64_t index) {
     return philox4x32(seed, site, index / 4).v[index % 4];
 }
 
-/* Returns a uniform random number in (0, 1) with 53 bits. The number is never 0 or 1. */
+/* Returns a uniform 53-bit random number in (0, 1). The number is never 0 or 1. */
 HOST_DEVICE static inline double philox_uniform(uint64_t seed, uint64_t site, uint64_t index) {
     Philox4 p = philox4x32(seed, site, index / 2);
     uint64_t bits = (uint64_t)p.v[index % 2 * 2] << 32 | p.v[index % 2 * 2 + 1];

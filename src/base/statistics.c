@@ -66,7 +66,7 @@ double upper_quartile_of(const double *samples, int64_t n) {
 /* ---- intervals ---- */
 
 int64_t interval_rank(int64_t n, double error) {
-    double log_term = -(double)n * log(2), below = 0; /* the logarithm of P(Bin(n, 1/2) = k) */
+    double log_term = -(double)n * log(2), below = 0; /* log P(Bin(n, 1/2) = k) */
     int64_t k = 0;
     for (; k < n / 2; k++) {
         below += exp(log_term);

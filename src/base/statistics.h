@@ -21,11 +21,11 @@ double upper_quartile_of(const double *x, int64_t n);
 /* Sorts the numbers in ascending order. */
 void sort_numbers(double *x, int64_t n);
 
-/* Confidence intervals of medians from order statistics. The number of samples below the true median is
- * binomial with p = 1/2 for any distribution, so that [x_(k), x_(n+1-k)] misses the median with
- * probability 2 P(Bin(n, 1/2) < k). W. J. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2;
- * J.-Y. Le Boudec, Performance Evaluation of Computer and Communication Systems, theorem 2.1. The samples must be
- * independent and of one distribution. There are no other assumptions. */
+/* Confidence intervals for medians, computed from order statistics. The number of samples below the true median is
+ * binomial with p = 1/2 for any distribution, so [x_(k), x_(n+1-k)] misses the median with probability 2 P(Bin(n, 1/2)
+ * < k). W. J. Conover, Practical Nonparametric Statistics, 3rd ed., section 3.2; J.-Y. Le Boudec, Performance
+ * Evaluation of Computer and Communication Systems, theorem 2.1. The samples must be independent and identically
+ * distributed. There are no other assumptions. */
 typedef struct Interval {
     double low, median, high;
 } Interval;
@@ -33,13 +33,13 @@ typedef struct Interval {
 /* The maximum probability that at least one interval of a report misses its median. */
 #define INTERVAL_ERROR 0.05
 
-/* Returns the largest k such that the interval misses the median with a probability of at most `error`, or 0 if there
- * are too few samples. */
+/* Returns the largest k such that the interval misses the median with probability at most `error`, or 0 if there are
+ * too few samples. */
 int64_t interval_rank(int64_t n, double error);
-/* Returns the smallest n for which interval_rank is not 0. */
+/* Returns the smallest n for which interval_rank returns a nonzero value. */
 int64_t interval_least(double error);
-/* Computes an interval of the median. Returns false if there are too few samples. The interval is then from 0 to
- * infinity. */
+/* Computes an interval for the median. If there are too few samples, returns false and sets the interval to [0,
+ * infinity]. */
 bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
 /* Returns an interval for the quotient of two positive medians. The probability that it misses the quotient is at
  * most the probability that one of the two intervals misses its median. */

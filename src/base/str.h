@@ -11,8 +11,8 @@ typedef struct Str {
 void str_add(Str *, const void *bytes, size_t n);
 void str_puts(Str *, const char *s);
 void str_printf(Str *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Appends at most 60 bytes of untrusted text in quotes, with unprintable bytes as \xNN, so that a message
- * with this text is one short line. */
+/* Appends at most 60 bytes of untrusted text in quotes, with unprintable bytes as \xNN, so that a message containing it
+ * is one short line. */
 void str_quote(Str *, const char *bytes, size_t n);
 void str_clear(Str *); /* sets the length to 0, but keeps the memory */
 void str_free(Str *);
@@ -23,9 +23,9 @@ typedef struct Quoted {
     char s[256];
 } Quoted;
 Quoted quote(const char *text);
-/* Like quote, for the text of a JSON value. The strings of such a text already have quotes. */
+/* Like quote, for the text of a JSON value. Strings in such text are already quoted. */
 Quoted quote_json(const char *text);
 
-/* Returns the candidate that is nearest to `word` by edit distance, or NULL if every distance exceeds a third of its
- * length. */
+/* Returns the candidate that is nearest to `word` by edit distance, or NULL if each candidate's distance exceeds a
+ * third of its length. */
 const char *str_nearest(const char *word, const char *const *candidates, size_t n);

@@ -13,7 +13,7 @@ bool terminal_is_live(FILE *f) {
     return isatty(fileno(f)) && !(kind && !strcmp(kind, "dumb"));
 }
 
-/* Returns the number of columns of the terminal, or 0 if it is unknown. */
+/* Returns the terminal's number of columns, or 0 if it is unknown. */
 static int known_columns(FILE *f) {
     enum { MOST = 10000 };
     struct winsize size;
@@ -61,15 +61,15 @@ void terminal_show(FILE *f, const char *text) {
 
 void terminal_hide(FILE *f) { fputs("\r\033[K", f); }
 
-/* An unknown width means no limit, because mpirun gives its processes terminals without a width, and may
- * write their output to a file. */
+/* An unknown width means no limit, because mpirun gives its processes terminals that have no width, and it may write
+ * their output to a file. */
 int terminal_width(FILE *f) {
     const int known = terminal_is_live(f) ? known_columns(f) : 0;
     return known ? known : INT_MAX;
 }
 
-/* Returns the number of bytes of a line before the best break. The break is within `room` columns if possible, and
- * after the first `least` bytes. */
+/* Returns how many bytes of a line to print before the best break. The break comes after the first `least` bytes and,
+ * if possible, within `room` columns. */
 static size_t break_at(const char *line, size_t length, size_t least, int room) {
     const size_t fits = terminal_fit(line, room);
     if (fits >= length) return length;
@@ -99,7 +99,7 @@ void terminal_fold(const char *text, int width, Str *out) {
     }
 }
 
-/* Returns the cell of a column in a line of tab-separated cells. */
+/* Returns a column's cell in a line of tab-separated cells. */
 static const char *cell_of(const char *line, int column, size_t *length) {
     for (; column; column--) line += strcspn(line, "\t") + 1;
     *length = strcspn(line, "\t\n");
@@ -141,7 +141,7 @@ void terminal_print(FILE *to, const char *text) {
     str_free(&folded);
 }
 
-/* Returns the colour of a verdict, or NULL if the word is not a verdict. */
+/* Returns the colour for a verdict, or NULL if the word is not a verdict. */
 static const char *colour_of(const char *word, size_t n) {
     static const char GREEN[] = "\033[32m", YELLOW[] = "\033[33m", RED[] = "\033[31m";
     static const struct {
@@ -165,7 +165,7 @@ static void colour(const char *text, Str *out) {
         str_printf(out, "%.*s%s%.*s%s", (int)blank, text, colour ? colour : "", (int)word, text + blank,
                    colour ? "\033[0m" : "");
         text += blank + word;
-        const size_t rest = strcspn(text, " \n"); /* the end of the word with its punctuation */
+        const size_t rest = strcspn(text, " \n"); /* the end of the word and its punctuation */
         str_add(out, text, rest);
         text += rest;
         begins = text[-1] == ':';

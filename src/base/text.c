@@ -29,7 +29,7 @@ static bool is_at_most(const char *s, size_t n, size_t size, size_t at, unsigned
 /* Returns whether c is a control character that commonly occurs in text. */
 static bool is_blank(unsigned c) { return c && c < ' ' && strchr("\t\n\v\f\r\x1b", (int)c); }
 
-/* Returns whether the UTF-16 text has no control characters and no unpaired surrogates. *small is set to the number
+/* Returns whether the UTF-16 text contains no control characters and no unpaired surrogates. Sets *small to the number
  * of units below U+0100. */
 static bool is_utf16(const char *s, size_t n, bool big, size_t *small) {
     bool half = false;
@@ -43,7 +43,7 @@ static bool is_utf16(const char *s, size_t n, bool big, size_t *small) {
     return true;
 }
 
-/* Returns whether the bytes are ASCII text with so few NULs (less than a quarter) that it cannot be UTF-16. */
+/* Returns whether the bytes are ASCII text with too few NULs (less than a quarter) to be UTF-16. */
 static bool is_ascii(const char *s, size_t n) {
     size_t nuls = 0;
     for (size_t i = 0; i < n; i++) {
@@ -54,8 +54,8 @@ static bool is_ascii(const char *s, size_t n) {
     return 4 * nuls < n;
 }
 
-/* Returns the encoding of a text with two or four bytes per character, or NULL if none is recognized. This relies on
- * characters below U+0100, such as blanks, which almost all texts have. */
+/* Returns the name of a text's encoding if it uses two or four bytes per character, or NULL if none is recognized.
+ * Recognition relies on characters below U+0100, such as blanks, which almost every text contains. */
 static const char *wide_name(const char *s, size_t n) {
     const size_t even = n - n % 2, whole = n - n % 4;
     if (even < 2 || is_at_most(s, n, 1, 0, 0)) return NULL;

@@ -1,4 +1,4 @@
-/* Text from outside the program must be UTF-8 without NUL. Every reader of text checks this with the functions of
+/* Text from outside the program must be UTF-8 without NUL. All code that reads text must check it with the functions in
  * this file. */
 #pragma once
 
@@ -10,9 +10,9 @@
 #include "base/str.h"
 
 /* Returns the number of bytes before the first invalid byte, or n if all bytes are valid. Sets *cut if the text ends
- * inside a character, whose other bytes may follow. */
+ * inside a character whose remaining bytes may follow. */
 size_t text_prefix(const char *s, size_t n, bool *cut);
-/* Returns the size of the byte-order mark at the beginning of the text: 3, or 0 if there is none. */
+/* Returns the size of the byte-order mark at the start of the text: 3, or 0 if there is none. */
 size_t text_mark(const char *s, size_t n);
 
 /* The first byte that is not valid text. */
@@ -21,10 +21,10 @@ typedef struct TextFault {
     unsigned char byte;
     bool cut; /* whether the text ends inside a character */
 } TextFault;
-/* Returns a user error about invalid text. The error names the format that `head`, the beginning of the text, appears
- * to have, such as UTF-16, an archive or binary data. `where` is "'file'" or an option. */
+/* Returns a user error about invalid text. The error names the format that the text appears to have, such as UTF-16, an
+ * archive or binary data. `head` is the start of the text. `where` is "'file'" or an option. */
 Err text_error(const char *where, TextFault, const char *head, size_t n);
-/* Returns the error of text_error unless all bytes are valid text. */
+/* Returns text_error's error unless all bytes are valid text. */
 Err text_check(const char *where, const char *s, size_t n);
 /* Returns a user error if the file is a Git LFS pointer. A clone without Git LFS contains such pointers instead of
  * large files. */

@@ -9,8 +9,8 @@
 #include "base/fault.h"
 #include "base/mem.h"
 
-/* Workers spin briefly before they sleep. A training step has thousands of short loops, and a wake-up through the
- * kernel takes longer than most of these loops. */
+/* Workers spin briefly before they sleep. A training step runs thousands of short loops, and waking a thread through
+ * the kernel takes longer than most of them. */
 enum { SPINS = 2000 };
 
 typedef struct Worker {
@@ -25,7 +25,7 @@ struct Pool {
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
     atomic_uint generation; /* incremented when a new loop is published */
-    atomic_int running;     /* number of workers that are still in the current loop */
+    atomic_int running;     /* number of workers that are still running the current loop */
     bool stop;
     PoolFn *fn;
     void *arg;

@@ -35,8 +35,8 @@ void utf8_put(Str *out, uint32_t c) {
     str_add(out, b, n);
 }
 
-/* Returns the number of bytes of the character at p. If the character is not valid, returns the negated number of
- * bytes of its maximal subpart. */
+/* Returns the number of bytes in the character at p. If the character is not valid, returns minus the number of bytes
+ * in its maximal subpart. */
 static int scan(const unsigned char *p, size_t n) {
     unsigned char lead = p[0], low = 0x80, high = 0xBF;
     if (lead < 0x80) return 1;

@@ -1,5 +1,5 @@
-/* The positions of a sequence that are assigned to a context-parallel rank. The sequence is split into 2n chunks.
- * Rank r of n has chunks r and 2n-1-r, in this order. With a causal mask, all ranks then have equal work (Megatron-LM
+/* The sequence positions that are assigned to a context-parallel rank. The sequence is split into 2n chunks. Rank r of
+ * n holds chunks r and 2n-1-r, in this order. With a causal mask, all ranks then do equal work (Megatron-LM
  * core/utils.py get_batch_on_this_cp_rank). */
 #pragma once
 
@@ -8,13 +8,13 @@
 #include "base/host_device.h"
 
 /* Row i is position at[j / chunk] + j % chunk, where j = first + i. These are the rows of two chunks in ascending
- * order, beginning at row `first`. If `chunk` is 0, row i is position first + i. */
+ * order, from row `first` on. If `chunk` is 0, row i is position first + i. */
 typedef struct SequenceSlice {
     int64_t first, chunk, at[2];
 } SequenceSlice;
 
-/* Returns the slice of rank `rank` of `ranks`. `total` must be a multiple of 2 * ranks. If ranks is 1, the slice has
- * all positions. */
+/* Returns the slice of rank `rank` of `ranks`. `total` must be a multiple of 2 * ranks. If ranks is 1, the slice
+ * contains all positions. */
 HOST_DEVICE static inline SequenceSlice slice_zigzag(int64_t total, int ranks, int rank) {
     const int64_t chunk = ranks == 1 ? 0 : total / (2 * ranks);
     const SequenceSlice s = {0, chunk, {rank * chunk, (2 * ranks - 1 - rank) * chunk}};
@@ -26,7 +26,7 @@ HOST_DEVICE static inline int64_t slice_position(const SequenceSlice *s, int64_t
     return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
 }
 
-/* Returns the number of rows, at most n and beginning at `row`, whose positions are consecutive. */
+/* Returns how many rows from `row` on have consecutive positions, at most n. */
 HOST_DEVICE static inline int64_t slice_run(const SequenceSlice *s, int64_t row, int64_t n) {
     const int64_t left = s->chunk ? s->chunk - (s->first + row) % s->chunk : n;
     return left < n ? left : n;
@@ -36,7 +36,7 @@ HOST_DEVICE static inline int64_t slice_clamp(int64_t x, int64_t high) {
     return x < 0 ? 0 : x < high ? x : high;
 }
 
-/* Returns the number of rows, among the first `rows`, that are before a position. */
+/* Returns how many of the first `rows` rows precede a position. */
 HOST_DEVICE static inline int64_t slice_before(const SequenceSlice *s, int64_t rows, int64_t position) {
     int64_t before = position;
     if (s->chunk)

@@ -1,7 +1,6 @@
-/* Call cycle with string_methods.c: the methods of strings are attributes, and these methods slice
- * strings.
+/* Call cycle with string_methods.c: string methods are attributes, and string methods slice strings.
  *
- * Looks up attributes, items and slices like Jinja's sandbox. For a.b, methods take precedence over keys, and for
+ * Looks up attributes, items and slices as Jinja's sandbox does. For a.b, methods take precedence over keys, and for
  * a['b'], keys take precedence over methods. */
 #include <string.h>
 
@@ -43,7 +42,7 @@ static Value loop_attribute(const Loop *l, Value name) {
     return (Value){0};
 }
 
-/* Returns whether the name is that of a method that the sandbox hides, because the method changes the value. As in
+/* Returns whether the name belongs to a method that the sandbox hides because the method changes the value. As in
  * Jinja, a key with such a name is also hidden. */
 static bool is_hidden(Value of, Value name) {
     static const char *const DICT[] = {"clear", "pop", "popitem", "setdefault", "update", NULL};
@@ -121,7 +120,7 @@ Value access_item(Machine *m, Value of, Value key) {
 
 /* ---- slices ---- */
 
-/* Returns the position of the index i, which counts from the end if it is negative. */
+/* Converts index i, which counts from the end if it is negative, to a position. */
 static int64_t clamp(int64_t i, int64_t n, int64_t least, int64_t most) {
     if (i < 0) i = i < -n ? -1 : i + n;
     return i < least ? least : i > most ? most : i;

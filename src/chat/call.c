@@ -9,7 +9,7 @@ const Builtin *builtin_find(const Builtin *table, Value name) {
     return NULL;
 }
 
-/* Returns the index of the parameter, or -1 if there is no parameter with this name. */
+/* Returns the index of the parameter with this name, or -1 if there is none. */
 static int find_param(const char *params, Value name) {
     for (int i = 0; *params; i++) {
         const size_t n = strcspn(params, " ");

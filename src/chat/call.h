@@ -1,4 +1,4 @@
-/* Filters, tests, methods, functions and macros, which a template can call. */
+/* Everything that a template can call: filters, tests, methods, functions and macros. */
 #pragma once
 
 #include "chat/node.h"
@@ -10,7 +10,7 @@ typedef struct CallArgs {
     const Dict *names; /* keyword arguments */
 } CallArgs;
 
-/* A row of a table of functions. The last row of a table has no name. */
+/* A row in a function table. The name in a table's last row is NULL. */
 typedef struct Builtin {
     const char *name;
     Value (*run)(Machine *, const CallArgs *);
@@ -22,12 +22,12 @@ typedef struct Builtin {
 
 enum { MOST_PARAMS = 8 };
 
-/* The first argument of a filter, test or method is the value to which it is applied. */
+/* A filter, test or method receives as its first argument the value to which it is applied. */
 extern const Builtin CHAT_FILTERS[], CHAT_TESTS[], CHAT_STRING_METHODS[], CHAT_DICT_METHODS[],
     CHAT_LIST_METHODS[], CHAT_LOOP_METHODS[], CHAT_FUNCTIONS[];
 
 typedef struct Scope {
-    struct Scope *up; /* the enclosing scope, or NULL for the scope of the template */
+    struct Scope *up; /* the enclosing scope, or NULL for the template's top-level scope */
     Dict vars;
 } Scope;
 
@@ -36,19 +36,20 @@ typedef struct Loop {
     size_t index;         /* number of the current item, counted from 0 */
     int depth;            /* nesting depth of a recursive loop, counted from 0 */
     const TreeNode *node; /* NODE_FOR */
-    Scope *scope;         /* the scope outside of the loop */
-    const List *seen;     /* the arguments of the last call of `changed`, or NULL */
+    Scope *scope;         /* the scope outside the loop */
+    const List *seen;     /* the arguments of the last call to `changed`, or NULL */
 } Loop;
 
 typedef struct Callable {
-    const Builtin *builtin; /* a function, or a method of `self` */
-    Value self;             /* the object of a method, or VALUE_MISSING for a function */
+    const Builtin *builtin; /* a function, or a method called on `self` */
+    Value self;             /* the object on which a method is called; VALUE_MISSING for a function */
     const TreeNode *macro;  /* NODE_MACRO or NODE_CALL_BLOCK */
-    Scope *scope;           /* the scope in which the macro is defined */
+    Scope *scope;           /* the scope that defines the macro */
 } Callable;
 
 const Builtin *builtin_find(const Builtin *table, Value name);
-/* Assigns the arguments to the parameters and runs the function. `kind` is a word for messages, such as "filter". */
+/* Assigns the arguments to the parameters and runs the function. `kind` describes the function in messages, such as
+ * "filter". */
 Value builtin_call(Machine *, const char *kind, const Builtin *, const CallArgs *);
 /* Apply a filter or a test. An unknown name is an error. */
 Value filter_apply(Machine *, Value name, const CallArgs *);
@@ -58,7 +59,7 @@ bool test_apply(Machine *, Value name, const CallArgs *);
 
 Value access_attribute(Machine *, Value of, Value name); /* of.name */
 Value access_item(Machine *, Value of, Value key);       /* of[key] */
-/* Returns of[from:to:step]. A bound that is not given is none. */
+/* Returns of[from:to:step]. An omitted bound is none. */
 Value access_slice(Machine *, Value of, Value from, Value to, Value step);
 
 /* ---- operators.c ---- */
@@ -66,5 +67,5 @@ Value access_slice(Machine *, Value of, Value from, Value to, Value step);
 Value operator_binary(Machine *, Op, Value, Value);
 Value operator_negative(Machine *, Value);
 bool operator_compare(Machine *, Op, Value, Value);
-/* Returns `text % values` of Python. */
+/* Returns the result of Python's `text % values`. */
 Value operator_format(Machine *, Value text, Value values);

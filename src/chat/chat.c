@@ -47,7 +47,7 @@ static int is_template(const struct dirent *entry) {
     return n > 6 && !strcmp(entry->d_name + n - 6, ".jinja");
 }
 
-/* Reads chat_template.jinja, and NAME.jinja of additional_chat_templates/. */
+/* Reads chat_template.jinja, and each NAME.jinja in additional_chat_templates/. */
 static Err read_files(Chat *c) {
     char *path = mem_printf("%s/chat_template.jinja", c->folder),
          *more = mem_printf("%s/additional_chat_templates", c->folder);
@@ -64,7 +64,7 @@ static Err read_files(Chat *c) {
     return e;
 }
 
-/* Reads "chat_template": a text, {NAME: TEXT}, or a list of {"name": NAME, "template": TEXT}. */
+/* Reads "chat_template": a string, {NAME: TEXT}, or a list of {"name": NAME, "template": TEXT}. */
 static Err read_setting(Chat *c, const char *path, json_t *setting) {
     const char *name;
     json_t *one;
@@ -139,7 +139,7 @@ static const Named *find(const Chat *c, const char *name) {
     return NULL;
 }
 
-/* Finds a template. If `name` is NULL, it is the template for tools, or the default template. */
+/* Finds a template. If `name` is NULL, finds the template for tools, or else the default template. */
 static const Named *find_for(const Chat *c, const char *name, bool tools) {
     const Named *named = tools && !name ? find(c, "tool_use") : NULL;
     return named ? named : find(c, name ? name : "default");
@@ -159,13 +159,13 @@ static Err no_template(const Chat *c, const char *name) {
     return e;
 }
 
-/* Whether the request has the text of a template, and not the name of one. */
+/* Whether the request contains a template's text, rather than its name. */
 static bool is_text(const Chat *c, const ChatRequest *r) {
     return r->template && strchr(r->template, '{') && !find(c, r->template);
 }
 
-/* Sets *out to the template of the request. If the request contains the text of the template, sets *own, which the
- * caller must free. */
+/* Sets *out to the request's template. If the request contains the template's text, also sets *own, which the caller
+ * must free. */
 static Err choose(const Chat *c, const ChatRequest *r, const Template **out, Template **own) {
     const Named *named = find_for(c, r->template, r->tools);
     if (is_text(c, r)) {

@@ -13,7 +13,7 @@ static bool is_list_of_objects(const json_t *json) {
     return json_is_array(json);
 }
 
-/* The nesting limit of a request's values. Templates that print them need as much again. */
+/* The nesting limit for a request's values. Templates that print such values need as many levels again. */
 enum { DEEPEST = 400 };
 
 static int64_t nesting(const json_t *json) {
@@ -114,9 +114,9 @@ Err chat_request(const char *where, const json_t *root, ChatRequest *out) {
 
 /* ---- messages ---- */
 
-/* Copies a message without keys whose value is null. If a message has reasoning under one of three names, the copy
- * has it under two of them, "thinking" and "reasoning_content". "thinking" precedes all keys unless the message has
- * this key. */
+/* Copies a message without the keys whose values are null. If a message contains reasoning under one of three names,
+ * the copy contains it under two of them, "thinking" and "reasoning_content". "thinking" precedes all other keys unless
+ * the message already contains it. */
 static json_t *normal_message(const json_t *message) {
     static const char *const NAMES[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *made = json_object(), *value, *reasoning = NULL;
@@ -134,8 +134,8 @@ static json_t *normal_message(const json_t *message) {
 
 static const char TAG[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/* Appends TAG to the last text of the last message, and sets *text to this text without the tag. If there is no text,
- * *text is unchanged. */
+/* Appends TAG to the last text in the last message, and sets *text to this text without the tag. If there is no text,
+ * leaves *text unchanged. */
 static void tag_last(json_t *messages, Str *text) {
     const size_t last = json_array_size(messages) - 1;
     json_t *message = json_deep_copy(json_array_get(messages, last)),
@@ -156,8 +156,8 @@ static void tag_last(json_t *messages, Str *text) {
     str_free(&tagged);
 }
 
-/* Truncates the text at the tag. If the template has removed the space of the tag, it also removes the spaces of
- * messages, and the text then ends before these spaces. */
+/* Truncates the text at the tag. If the template has removed the tag's space, it also strips spaces around messages,
+ * and the text then ends before the message's trailing spaces. */
 static Err cut_at_tag(const Str *message, size_t begin, Str *out) {
     const size_t bare = sizeof TAG - 2;
     Machine m = {.left = TEMPLATE_LIMITS};

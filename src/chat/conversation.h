@@ -1,10 +1,10 @@
-/* Creates the variables of a chat template: messages in the form that transformers passes to templates, tools and
- * special tokens. */
+/* Creates a chat template's variables: messages in the form that transformers passes to templates, tools and special
+ * tokens. */
 #pragma once
 
 #include "chat/chat.h"
 
-/* Renders a request with a template. `special` is an object with the texts of special tokens, whose keys are names
- * such as "bos_token". */
+/* Renders a request with a template. `special` is an object that maps names such as "bos_token" to the special tokens'
+ * text. */
 Err conversation_render(const Template *, const json_t *special, const ChatRequest *, const struct tm *now,
                         TemplateLimits, Str *out);

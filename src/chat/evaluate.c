@@ -1,4 +1,4 @@
-/* Call cycle with execute.c: an expression can call a macro, whose body has statements. */
+/* Call cycle with execute.c: an expression can call a macro, whose body consists of statements. */
 #include "chat/run.h"
 
 #include <string.h>
@@ -157,7 +157,7 @@ static Value evaluate_logic(Machine *m, Scope *scope, const TreeNode *node) {
     return chat_evaluate(m, scope, node->b);
 }
 
-/* Evaluates NODE_CHOOSE, which has the value in `a` and the condition in `b`, in the order of the text. */
+/* Evaluates NODE_CHOOSE. As in the source text, `a` is the value and `b` the condition. */
 static Value evaluate_choice(Machine *m, Scope *scope, const TreeNode *node) {
     const bool chosen = value_true(chat_evaluate(m, scope, node->b));
     if (m->err.code) return UNDEFINED;

@@ -1,4 +1,4 @@
-/* Call cycle with evaluate.c: an expression can call a macro, whose body has statements. */
+/* Call cycle with evaluate.c: an expression can call a macro, whose body consists of statements. */
 #include <string.h>
 
 #include "chat/run.h"
@@ -20,7 +20,7 @@ static void write(Machine *m, Value v) {
         m->left.output -= n;
 }
 
-/* Runs statements and returns their text. */
+/* Runs statements and returns the text that they print. */
 static Value capture(Machine *m, Scope *scope, const TreeNodes *nodes) {
     Str text = {0}, *const outside = m->out;
     m->out = &text;
@@ -73,7 +73,7 @@ static void run_set_block(Machine *m, Scope *scope, const TreeNode *node) {
 
 /* ---- loops ---- */
 
-/* Returns the items for which the condition of the loop is true. */
+/* Returns the items for which the loop's condition is true. */
 static const List *chosen_items(Machine *m, Scope *scope, const TreeNode *node, const List *items) {
     if (!node->c) return items;
     Scope *inside = scope_in(m, scope);
@@ -129,7 +129,7 @@ static bool is_param(const TreeNode *macro, Value name) {
     return false;
 }
 
-/* Sets the parameter i to its argument, its default, or an undefined value. */
+/* Sets parameter i to its argument, its default, or an undefined value. */
 static void set_param(Machine *m, Scope *scope, const TreeNode *macro, size_t i, const CallArgs *a) {
     const TreeNode *param = macro->params.at[i];
     const Value *named = i < a->n ? NULL : dict_get(m, a->names, param->value);
@@ -143,7 +143,7 @@ static void set_param(Machine *m, Scope *scope, const TreeNode *macro, size_t i,
     if (!m->err.code) dict_set(m, &scope->vars, param->value, v);
 }
 
-/* Sets the variables varargs, kwargs and caller if the body of the macro reads them. */
+/* Sets the variables varargs, kwargs and caller if the macro's body reads them. */
 static void set_rest(Machine *m, Scope *scope, const TreeNode *macro, const CallArgs *a) {
     Value rest = value_list(m, KIND_TUPLE), names = value_dict(m);
     for (size_t i = macro->params.n; i < a->n && !m->err.code; i++) list_push(m, rest.list, a->at[i]);
@@ -183,7 +183,7 @@ Value chat_execute_macro(Machine *m, const Callable *callable, const CallArgs *a
     return text;
 }
 
-/* Calls a macro with the body of the block as `caller`, and prints its text. */
+/* Calls a macro with the block's body as `caller`, and prints the macro's text. */
 static void run_call_block(Machine *m, Scope *scope, const TreeNode *node) {
     const Value of = chat_evaluate(m, scope, node->a->a);
     if (!m->err.code && (of.type != VALUE_CALLABLE || !of.callable->macro))

@@ -1,5 +1,4 @@
-/* The filters. Each filter accepts the same arguments as in Jinja. A filter that returns an iterator in Jinja also
- * returns an iterator here. */
+/* The filters. Each filter accepts the same arguments as in Jinja, and returns an iterator if Jinja's does. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +17,7 @@ static int64_t integer(Machine *m, Value v, int64_t fallback) {
     return value_integer(m, v, fallback, "a filter needs an integer as argument");
 }
 
-/* ---- texts ---- */
+/* ---- text ---- */
 
 static Value to_string(Machine *m, const CallArgs *a) { return value_text(m, a->at[0]); }
 static Value lower(Machine *m, const CallArgs *a) {
@@ -35,7 +34,7 @@ static Value trim(Machine *m, const CallArgs *a) {
     return string_strip(m, value_text(m, a->at[0]), a->at[1], STRIP_LEFT | STRIP_RIGHT);
 }
 
-/* Capitalises each word. Words begin after whitespace and - ( { [ <. */
+/* Capitalises each word. A word begins after whitespace or any of - ( { [ <. */
 static Value title(Machine *m, const CallArgs *a) {
     const Value text = value_text(m, a->at[0]);
     Str out = {0};
@@ -143,8 +142,8 @@ static Value absolute(Machine *m, const CallArgs *a) {
     return operator_negative(m, v); /* always an error */
 }
 
-/* Reads a number like Python's float(text) or int(text, base). The number may have whitespace around it and
- * underscores between digits. Returns VALUE_MISSING if the text is not a number. */
+/* Reads a number like Python's float(text) or int(text, base). Whitespace around the number and underscores between
+ * digits are allowed. Returns VALUE_MISSING if the text is not a number. */
 static Value read_number(Machine *m, Value text, bool is_float, int base) {
     const Value inside = string_strip(m, text, value_none(), STRIP_LEFT | STRIP_RIGHT);
     char digits[400];
@@ -292,8 +291,8 @@ static Value path_part(Value part) {
     return part.n ? value_int(i) : part;
 }
 
-/* Returns the value at a path such as "function.name" or 0. Each undefined step becomes the fallback, unless the
- * fallback is missing. */
+/* Returns the value at a path such as "function.name" or 0. Replaces every undefined value on the path with the
+ * fallback, unless the fallback is missing. */
 static Value path_or(Machine *m, Value v, Value path, Value fallback) {
     if (path.type != VALUE_STRING) {
         if (given(path)) v = access_item(m, v, path);
@@ -311,7 +310,7 @@ static Value path_or(Machine *m, Value v, Value path, Value fallback) {
 
 static Value at_path(Machine *m, Value v, Value path) { return path_or(m, v, path, (Value){0}); }
 
-/* Returns the arguments of a call for an item: the item, followed by the arguments that begin at index `from`. */
+/* Returns the arguments for a call on an item: the item, followed by the arguments from index `from` on. */
 static CallArgs after_item(Machine *m, const CallArgs *a, size_t from) {
     const size_t n = a->n > from ? a->n - from : 0;
     Value *at = machine_take(m, (n + 1) * sizeof *at);
@@ -343,8 +342,8 @@ static Value map(Machine *m, const CallArgs *a) {
     return made;
 }
 
-/* Runs select, reject (path is VALUE_MISSING), selectattr and rejectattr. `test` is the position of the name of the
- * test. */
+/* Runs select, reject (path is VALUE_MISSING), selectattr and rejectattr. `test` is the index of the argument that
+ * names the test. */
 static Value filtered(Machine *m, const CallArgs *a, Value path, size_t test, bool wanted) {
     const List *from = value_items(m, argument(a, 0, NULL));
     Value made = value_list(m, KIND_ITERATOR);
@@ -393,15 +392,14 @@ static Value sum(Machine *m, const CallArgs *a) {
 
 /* ---- order ---- */
 
-/* Returns the key by which an item is compared, which is an attribute. The key is in lower case unless with_case is
- * set. */
+/* Returns the attribute by which an item is compared, converted to lower case unless with_case is set. */
 static Value sort_key(Machine *m, Value v, Value path, bool with_case) {
     v = at_path(m, v, path);
     return v.type == VALUE_STRING && !with_case ? string_case(m, v, CASE_LOWER) : v;
 }
 
-/* Returns the key of the filter `sort`, which is a list of the comma-separated attributes. Equal keys have an order,
- * even if they are undefined. */
+/* Returns the key for the filter `sort`: a list of the comma-separated attributes. Equal keys can be compared even if
+ * they are undefined. */
 static Value sort_keys(Machine *m, Value v, Value path, bool with_case) {
     Value keys = value_list(m, KIND_LIST);
     if (path.type != VALUE_STRING) {
@@ -417,7 +415,7 @@ static Value sort_keys(Machine *m, Value v, Value path, bool with_case) {
     return keys;
 }
 
-/* Sorts items by keys with a merge sort, which is stable. `at` and `spare` have n pairs each. */
+/* Sorts items by keys with a merge sort, which is stable. `at` and `spare` hold n pairs each. */
 static void merge_sort(Machine *m, Pair *at, Pair *spare, size_t n, bool down) {
     for (size_t width = 1; width < n; width *= 2) {
         for (size_t begin = 0; begin < n && machine_spend(m, 1); begin += 2 * width) {

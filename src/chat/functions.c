@@ -1,4 +1,4 @@
-/* The functions that a template can call, and the methods of dicts, lists and loops. */
+/* The functions that a template can call, and the methods on dicts, lists and loops. */
 #include <string.h>
 
 #include "chat/call.h"
@@ -13,7 +13,7 @@ static Value raise_exception(Machine *m, const CallArgs *a) {
     return UNDEFINED;
 }
 
-/* Appends the result of strftime for one conversion. The time has no zone, so %z and %Z are empty, as in Python. */
+/* Appends strftime's result for one conversion. The time has no zone, so %z and %Z are empty, as in Python. */
 static void add_time(Machine *m, const char *form, Str *out) {
     char text[200];
     const char last = form[strlen(form) - 1];
@@ -57,7 +57,7 @@ static Value range(Machine *m, const CallArgs *a) {
     return made;
 }
 
-/* Copies the items of a dict, or of a list of pairs. */
+/* Copies the items from a dict or a list of pairs. */
 static void copy_items(Machine *m, Value from, Dict *to) {
     const bool is_dict = from.type == VALUE_DICT || from.type == VALUE_NAMESPACE;
     for (size_t i = 0; is_dict && i < from.dict->n && !m->err.code; i++)
@@ -101,7 +101,7 @@ const Builtin CHAT_FUNCTIONS[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* ---- methods of dicts ---- */
+/* ---- dict methods ---- */
 
 static Value get(Machine *m, const CallArgs *a) {
     const Value *found = dict_get(m, a->at[0].dict, a->at[1]);
@@ -138,7 +138,7 @@ const Builtin CHAT_DICT_METHODS[] = {
     {"values", values, 1, "self"},       {"copy", copy_dict, 1, "self"}, {NULL, NULL, 0, NULL},
 };
 
-/* ---- methods of lists and loops ---- */
+/* ---- list and loop methods ---- */
 
 static Value count(Machine *m, const CallArgs *a) {
     int64_t n = 0;

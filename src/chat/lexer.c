@@ -69,7 +69,7 @@ static size_t skip_space(const Lexer *l, size_t at) {
 
 /* ---- text between tags ---- */
 
-/* Adds the text before a tag. `sign` is the - or + of the tag, or another character. */
+/* Adds the text before a tag. `sign` is the tag's - or +, or another character. */
 static void add_data(Lexer *l, size_t end, char sign, bool is_print) {
     const size_t begin = l->at;
     size_t kept = end;
@@ -91,8 +91,8 @@ static void add_data(Lexer *l, size_t end, char sign, bool is_print) {
     advance(l, end);
 }
 
-/* Skips the end of a block, which is +%}, or -%} and whitespace, or %} and a newline. Returns false if there is no
- * such end. */
+/* Skips the end of a block, which is +%}, or -%} and whitespace, or %} and a newline. Returns false if there is
+ * none. */
 static bool skip_end(Lexer *l, size_t at, const char *end, bool plus, bool trim) {
     const char sign = at < l->n ? l->s[at] : '\0';
     const bool is_signed = sign == '-' || (plus && sign == '+');
@@ -127,7 +127,7 @@ static char sign_at(const Lexer *l, size_t at) {
     return at < l->n && (l->s[at] == '-' || l->s[at] == '+') ? l->s[at] : '\0';
 }
 
-/* Adds the text of a raw block as data. */
+/* Adds a raw block's text as data. */
 static void lex_raw(Lexer *l) {
     const int line = l->line;
     for (size_t at = l->at;; at += 2) {
@@ -150,7 +150,7 @@ static void lex_raw(Lexer *l) {
 /* ---- tokens of a tag ---- */
 
 static void lex_escape_character(Lexer *l, Str *out, size_t *at) {
-    /* pairs of the letter after a backslash and its character */
+    /* pairs of the letter after a backslash and the character it stands for */
     static const char NAMES[] = "\\\\''\"\"a\ab\bf\fn\nr\rt\tv\v";
     const char c = l->s[*at];
     for (int i = 0; NAMES[i]; i += 2)
@@ -191,7 +191,7 @@ static void lex_string(Lexer *l) {
         const size_t n = utf8_next(l->s + at + 1, &c);
         if (c == '\n')
             at += 2;
-        else if (c >= 0x80) { /* in Python, the escape of this character begins with a second backslash */
+        else if (c >= 0x80) { /* Python's escape for this character begins with a second backslash */
             str_printf(&text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
             at += 1 + n;
         } else if (strchr("\\'\"abfnrtvxuUN01234567", (int)c)) {
@@ -210,7 +210,7 @@ static void lex_string(Lexer *l) {
     if (!l->err.code) advance(l, at + 1);
 }
 
-/* Returns the end of digits that may have single underscores between them. */
+/* Returns the end of a run of digits, which single underscores may separate. */
 static size_t digits_end(const Lexer *l, size_t at, int base) {
     bool digit = false;
     for (;; at++) {
@@ -221,7 +221,7 @@ static size_t digits_end(const Lexer *l, size_t at, int base) {
     }
 }
 
-/* Returns the end of a number with a point or an exponent, or 0 if there is none. */
+/* Returns the end of a number that contains a point or an exponent, or 0 if there is none. */
 static size_t float_end(const Lexer *l, size_t at) {
     if (at && l->s[at - 1] == '.') return 0;
     const size_t whole = digits_end(l, at, 10);
@@ -301,7 +301,7 @@ static void lex_operator(Lexer *l) {
     advance(l, l->at + n);
 }
 
-/* Reads a tag, whose beginning has already been read, including its end. */
+/* Reads the rest of a tag whose opening has already been read, including its end. */
 static void lex_tag(Lexer *l, bool is_print) {
     const int line = l->line;
     l->open = 0;

@@ -1,4 +1,4 @@
-/* Splits a template into tokens. Whitespace control (-, +, trim_blocks, lstrip_blocks) is applied to the text. */
+/* Splits a template into tokens. Applies whitespace control (-, +, trim_blocks, lstrip_blocks) to the text. */
 #pragma once
 
 #include <stdarg.h>

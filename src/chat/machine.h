@@ -1,6 +1,6 @@
-/* The machine that runs a template: its limits, its memory and its error. A template is untrusted code, so all work
- * is counted. `err` keeps the first error, which may be that a limit was reached. After an error, all functions of
- * this folder return immediately, and their results have no meaning. */
+/* The machine that runs a template: its limits, its memory and its error. A template is untrusted code, so the machine
+ * counts all work. `err` keeps the first error, such as a limit that was reached. After an error, all functions in this
+ * folder return immediately, and their results are meaningless. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,10 +15,10 @@
 typedef struct Machine {
     Err err;
     int line;            /* current line of the template, for messages */
-    TemplateLimits left; /* the remaining limits of the template */
-    Arena *arena;        /* memory of all values, which is released when the template ends */
-    char *tail, *room;   /* the end of the newest concatenated string, and of the memory reserved for it */
-    Str *out;            /* the text of the template, or of the macro or block that is being captured */
+    TemplateLimits left; /* what remains of the template's limits */
+    Arena *arena;        /* holds all values; released when the template ends */
+    char *tail, *room;   /* ends of the newest concatenated string and of the memory reserved for it */
+    Str *out;            /* the output of the template, or of the macro or block being captured */
     const struct tm *now;
     const struct Dict *variables;
 } Machine;
@@ -30,7 +30,8 @@ bool machine_spend(Machine *, size_t steps);
 bool machine_reserve(Machine *, size_t bytes);
 /* Returns zeroed memory that is valid as long as the machine, or NULL if there is an error. */
 void *machine_take(Machine *, size_t bytes);
-/* Returns whether calls are not nested too deeply. After each success, the caller must call machine_leave. */
+/* Enters a call. Returns false if calls are nested too deeply. After each success, the caller must call
+ * machine_leave. */
 bool machine_enter(Machine *);
 void machine_leave(Machine *);
 /* Appends to an unfinished text, unless a limit is reached. */

@@ -85,8 +85,8 @@ enum { PARSER_DEEPEST = 200 }; /* maximum number of nested expressions and block
 typedef struct Parser {
     const Token *at;
     Arena *arena;
-    int depth, loops; /* number of loops around the statement, inside the same macro or captured block */
-    bool uses_rest, uses_names, uses_caller; /* like in TreeNode, but since the beginning of the macro */
+    int depth, loops; /* loops: number of loops around the statement in the same macro or captured block */
+    bool uses_rest, uses_names, uses_caller; /* as in TreeNode, for the part of the macro parsed so far */
     Err err;                                 /* the first error; after an error, all tokens are TOKEN_END */
 } Parser;
 
@@ -102,7 +102,7 @@ void parser_push(Parser *, TreeNodes *, TreeNode *);
 bool parser_is(const Parser *, TokenType, const char *text);
 bool parser_skip(Parser *, TokenType, const char *text);
 void parser_expect(Parser *, TokenType, const char *text);
-/* Returns whether blocks and expressions are not nested too deeply. After each success, the caller must call
+/* Enters a block or expression. Returns false if the nesting is too deep. After each success, the caller must call
  * parser_leave. */
 bool parser_enter(Parser *);
 void parser_leave(Parser *);
@@ -112,7 +112,7 @@ TreeNode *parser_operand(Parser *); /* an expression without `if` */
 TreeNode *parser_primary(Parser *); /* a name, a literal or an expression in brackets */
 TreeNode *parser_tuple(
     Parser *, TreeNode *item(Parser *)); /* expressions with commas between them, or one expression */
-TreeNode *parser_filters(Parser *);      /* filters without an operand, such as upper | trim */
+TreeNode *parser_filters(Parser *);      /* filters that lack an operand, such as upper | trim */
 
 /* ---- parser.c ---- */
 

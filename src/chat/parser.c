@@ -10,7 +10,7 @@ typedef const char *const *Words;
 
 static void body(Parser *p, Words ends, TreeNodes *out);
 
-/* Reads a body, and the word that ends it, which is one of `ends`. */
+/* Reads a body and the word that ends it (one of `ends`). */
 static void body_to(Parser *p, Words ends, TreeNodes *out) {
     parser_expect(p, TOKEN_BLOCK_END, NULL);
     body(p, ends, out);
@@ -22,7 +22,7 @@ static void body_to_word(Parser *p, const char *word, TreeNodes *out) {
     SKIP_WORD(p, word);
 }
 
-/* Reads the target of an assignment: a name, comma-separated names, or an attribute of a namespace. */
+/* Reads an assignment's target: a name, comma-separated names, or an attribute of a namespace. */
 static TreeNode *target_part(Parser *p, bool with_namespace) {
     if (SKIP_OP(p, "(")) {
         TreeNode *tuple = parser_node(p, NODE_TUPLE);
@@ -56,7 +56,7 @@ static TreeNode *target(Parser *p, bool with_namespace) {
     return tuple;
 }
 
-/* Reads a body in which `break` and `continue` do not affect loops outside of the body. */
+/* Reads a body in which `break` and `continue` do not affect loops outside it. */
 static void captured(Parser *p, const char *end, TreeNodes *out) {
     const int loops = p->loops;
     p->loops = 0;
@@ -123,7 +123,7 @@ static void parse_params(Parser *p, TreeNodes *params) {
     }
 }
 
-/* Reads the body of a macro or a call block, and records which special variables the body uses. */
+/* Reads the body of a macro or call block, and records which special variables it uses. */
 static void parse_macro_body(Parser *p, TreeNode *node, const char *end) {
     const bool rest = p->uses_rest, names = p->uses_names, caller = p->uses_caller;
     p->uses_rest = p->uses_names = p->uses_caller = false;
@@ -241,7 +241,7 @@ static void piece(Parser *p, TreeNodes *out) {
         parser_fail_at(p, "a tag or text");
 }
 
-/* Reads statements and text. Stops at a tag whose name is in `ends`, after its {%. */
+/* Reads statements and text. Stops after the {% of a tag whose name is in `ends`. */
 static void body(Parser *p, Words ends, TreeNodes *out) {
     if (!parser_enter(p)) return;
     while (p->at->type != TOKEN_END) {

@@ -71,7 +71,7 @@ void parser_leave(Parser *p) { p->depth--; }
 #define SKIP_OP(p, text)   parser_skip(p, TOKEN_OPERATOR, text)
 #define SKIP_WORD(p, text) parser_skip(p, TOKEN_NAME, text)
 
-/* Returns the name at the current token, as a string. */
+/* Returns the name at the current token as a string value. */
 static Value take_name(Parser *p) {
     const Token *t = p->at;
     parser_expect(p, TOKEN_NAME, NULL);
@@ -269,7 +269,7 @@ static TreeNode *filter(Parser *p, TreeNode *of) {
     return node;
 }
 
-/* Returns whether the token begins the operand of a test without brackets, as in `x is divisibleby 3`. */
+/* Returns whether the token begins a test's operand without brackets, as in `x is divisibleby 3`. */
 static bool begins_operand(const Token *t) {
     if (t->type == TOKEN_NAME)
         return !token_is(t, TOKEN_NAME, "else") && !token_is(t, TOKEN_NAME, "or") &&

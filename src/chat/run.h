@@ -6,9 +6,9 @@
 /* ---- evaluate.c ---- */
 
 Value chat_evaluate(Machine *, Scope *, const TreeNode *);
-/* Evaluates the arguments of a call. If `first` is not VALUE_MISSING, it precedes these arguments. */
+/* Evaluates a call's arguments. If `first` is not VALUE_MISSING, it precedes them. */
 CallArgs chat_evaluate_args(Machine *, Scope *, const TreeNodes *, Value first);
-/* Applies NODE_FILTERs. If the innermost filter has no operand, `input` is its operand. */
+/* Applies NODE_FILTERs. `input` is the operand of the innermost filter if that filter has none. */
 Value chat_evaluate_filters(Machine *, Scope *, const TreeNode *, Value input);
 
 /* ---- execute.c ---- */

@@ -1,4 +1,4 @@
-/* The methods of strings. Positions are counted in characters. */
+/* String methods. Positions are counted in characters. */
 #include <string.h>
 
 #include <unicode/uchar.h>
@@ -113,8 +113,8 @@ static Value find_position(Machine *m, const CallArgs *a, bool last, bool requir
                               : text.s;
     if (!at && required) machine_fail(m, "index: the text does not contain the other; use find");
     if (!at) return value_int(-1);
-    /* A slice is a copy, so its position is added. If an empty string is searched for in a slice, Python returns the
-     * position of the slice. */
+    /* A slice is a copy, so the slice's position must be added. If the search is for an empty string, Python returns
+     * the slice's position. */
     int64_t from =
         a->at[2].type == VALUE_MISSING || a->at[2].type == VALUE_NONE ? 0 : int_argument(m, a, 2, 0);
     const int64_t n = value_length(m, a->at[0]);
@@ -245,7 +245,7 @@ static Value join(Machine *m, const CallArgs *a) {
     return m->err.code ? UNDEFINED : string_joined(m, a->at[0], items);
 }
 
-/* ---- classes of characters ---- */
+/* ---- character classes ---- */
 
 static bool is_decimal(uint32_t c) {
     return u_getIntPropertyValue((UChar32)c, UCHAR_NUMERIC_TYPE) == U_NT_DECIMAL;
@@ -278,7 +278,7 @@ static Value all_alnum(Machine *m, const CallArgs *a) { return all_are(m, a, is_
 static Value all_space(Machine *m, const CallArgs *a) { return all_are(m, a, lexer_is_space, false); }
 static Value all_ascii(Machine *m, const CallArgs *a) { return all_are(m, a, is_ascii, true); }
 
-/* Returns whether there is at least one letter with a case, and all such letters have the wanted case. */
+/* Returns whether there is at least one cased letter, and all cased letters have the wanted case. */
 static Value has_case(Machine *m, const CallArgs *a, UProperty wanted, UProperty other) {
     bool found = false;
     for (size_t i = 0; i < a->at[0].n && machine_spend(m, 1);) {

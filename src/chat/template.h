@@ -1,8 +1,8 @@
-/* Interprets templates in the language Jinja, with the settings that transformers uses for chat templates. Methods
- * that change a value are hidden, and trim_blocks and lstrip_blocks are set. Templates can use `break`, `continue`,
+/* Interprets templates in the Jinja language, with the settings that transformers uses for chat templates. Methods that
+ * change a value are hidden, and trim_blocks and lstrip_blocks are set. Templates can use `break`, `continue`,
  * `generation` blocks, raise_exception, strftime_now, and a `tojson` that does not escape HTML. The rendered text is
- * bitwise equal to that of transformers. The error for an unsupported part names the part. docs/reference/formats.md
- * lists the supported parts.
+ * bitwise equal to transformers' rendering. The error for an unsupported feature names it. docs/reference/formats.md
+ * lists the supported features.
  *
  * Sources: the documentation of Jinja 3.1; chat_template_utils.py of transformers 5.24. */
 #pragma once
@@ -17,10 +17,10 @@
 
 typedef struct Template Template;
 
-/* The limits of one rendering. */
+/* The limits for one rendering. */
 typedef struct TemplateLimits {
     int64_t steps; /* number of expressions, statements and items; 64 bytes of text count as one step */
-    size_t bytes, output; /* memory of values, which is released at the end, and bytes of text */
+    size_t bytes, output; /* memory for values, released at the end; bytes of printed text */
     int depth;            /* maximum nesting depth of expressions, statements and values */
 } TemplateLimits;
 
@@ -31,8 +31,8 @@ typedef struct TemplateLimits {
 Err template_parse(const char *source, size_t n, Template **out);
 void template_free(Template *); /* NULL is fine */
 
-/* Renders a template and appends the text to `out`. `variables` is an object with the variables of the template, and
- * `now` is the local time that strftime_now prints. Returns an error if the template raises an error or reaches a
- * limit. `out` then has a part of the text. Any number of threads may render the same template concurrently. */
+/* Renders a template and appends the text to `out`. `variables` is an object that contains the template's variables,
+ * and `now` is the local time that strftime_now prints. Returns an error if the template raises an error or reaches a
+ * limit. `out` then contains part of the text. Any number of threads can render the same template concurrently. */
 Err template_render(const Template *, const json_t *variables, const struct tm *now, TemplateLimits,
                     Str *out);

@@ -1,4 +1,4 @@
-/* The tests of templates, which follow the keyword `is`. */
+/* Template tests, which follow the keyword `is`. */
 #include <string.h>
 
 #include <unicode/uchar.h>

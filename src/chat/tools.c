@@ -7,11 +7,11 @@
 #include "base/mem.h"
 
 struct ToolFormat {
-    const char *sign; /* a template that contains this text has this format */
+    const char *sign; /* a template that contains this text uses this format */
     /* markers around calls; `end` is NULL if calls continue to the end of the text */
     const char *begin, *end;
-    bool bare;                              /* whether a text that begins with { is also a call */
-    const char *arguments, *before, *after; /* of ToolShape */
+    bool bare;                              /* whether text that begins with { is also a call */
+    const char *arguments, *before, *after; /* as in ToolShape */
 };
 
 /* The formats. The first format whose sign a template contains applies. */
@@ -68,7 +68,7 @@ static bool skip(const char **s, size_t *n, const char *text) {
     return true;
 }
 
-/* Reads NAME[ARGS], which newer templates of Mistral have before the JSON. The caller frees the name. */
+/* Reads NAME[ARGS], which newer Mistral templates put before the JSON. The caller frees the name. */
 static char *read_name(const char **s, size_t *n) {
     static const char ARGS[] = "[ARGS]";
     const char *at = memmem(*s, *n, ARGS, strlen(ARGS));
@@ -79,7 +79,7 @@ static char *read_name(const char **s, size_t *n) {
     return name;
 }
 
-/* Reads the calls of a text, which are consecutive JSON values. Returns NULL if the text has other content, or no
+/* Reads the calls in a text, which are consecutive JSON values. Returns NULL if the text contains anything else, or no
  * call. */
 static json_t *read_calls(const ToolFormat *f, const char *s, size_t n) {
     json_t *calls = json_array();
@@ -102,7 +102,7 @@ static json_t *read_calls(const ToolFormat *f, const char *s, size_t n) {
     return NULL;
 }
 
-/* ---- texts ---- */
+/* ---- text ---- */
 
 static void say(ToolText *t, const char *text, size_t n, Str *content) {
     if (!n) return;
@@ -130,7 +130,7 @@ static bool take_calls(ToolText *t, size_t n, size_t marker) {
     return true;
 }
 
-/* Leaves the part between markers if it is complete. Returns whether the text may continue outside of markers. */
+/* Leaves the part between markers if it is complete. Returns whether to continue reading outside markers. */
 static bool leave(ToolText *t, bool end, Str *content) {
     const char *marker = t->format->end, *at;
     const size_t k = marker ? strlen(marker) : 0;
@@ -147,7 +147,7 @@ static bool leave(ToolText *t, bool end, Str *content) {
     return false;
 }
 
-/* Returns the number of bytes at the end of the text that could begin a marker. */
+/* Returns how many bytes at the end of the text could begin a marker. */
 static size_t begun(const Str *text, const char *marker) {
     size_t k = strlen(marker) - 1;
     if (k > text->len) k = text->len;
@@ -155,7 +155,7 @@ static size_t begun(const Str *text, const char *marker) {
     return k;
 }
 
-/* Enters the part between markers if a marker is found. Returns whether the text may continue between markers. */
+/* Enters the part between markers if it finds a marker. Returns whether to continue reading between markers. */
 static bool enter(ToolText *t, bool end, Str *content) {
     const char *marker = t->format->begin;
     const size_t first = blanks(t->held.s, t->held.len, " \t\r\n");

@@ -21,8 +21,8 @@ Value value_take(Machine *m, Str *text) {
     return v;
 }
 
-/* Repeated concatenation to a string, such as ns.text = ns.text ~ x, extends the string in place. The memory after
- * the newest concatenated string is reserved for this purpose. The shorter string remains valid. */
+/* Repeated concatenation to a string, such as ns.text = ns.text ~ x, extends the string in place, in memory reserved
+ * after the newest concatenated string. The shorter string remains valid. */
 Value value_join(Machine *m, Value a, Value b) {
     if (!b.n) return a;
     if (!a.n) return b;
@@ -46,7 +46,7 @@ Value value_list(Machine *m, ListKind kind) {
     return (Value){.type = VALUE_LIST, .list = list};
 }
 
-/* Returns an array with room for one more element. */
+/* Returns an array that has room for one more element. */
 static void *grow(Machine *m, void *old, size_t n, size_t *cap, size_t size) {
     if (n < *cap) return old;
     void *made = machine_take(m, (*cap = 2 * n + 4) * size);
@@ -120,7 +120,7 @@ static Value container_of_json(Machine *m, const json_t *json) {
     if (!is_array && !m->err.code) json_object_foreach((json_t *)json, key, item) {
             Pair *at = grow(m, made.dict->at, made.dict->n, &made.dict->cap, sizeof *at);
             if (!at) break;
-            made.dict->at = at; /* the keys are distinct, so none is looked up */
+            made.dict->at = at; /* the keys are distinct, so no lookup is needed */
             at[made.dict->n++] = (Pair){value_view(key, strlen(key)), value_of_json(m, item)};
         }
     machine_leave(m);

@@ -1,4 +1,4 @@
-/* The values of templates, and the operations that Python defines for these values. */
+/* Template values, and the operations that Python defines for them. */
 #pragma once
 
 #include <jansson.h>
@@ -6,7 +6,7 @@
 #include "chat/machine.h"
 
 typedef enum ValueType {
-    VALUE_MISSING, /* an argument that is not given */
+    VALUE_MISSING, /* an argument that was not given */
     VALUE_UNDEFINED,
     VALUE_NONE,
     VALUE_BOOL,
@@ -34,7 +34,7 @@ typedef struct Value {
     ValueType type;
     /* of an undefined value: the type that lacks the attribute, or VALUE_MISSING for a variable */
     ValueType of;
-    size_t n; /* number of bytes of a string, or of the name of an undefined value */
+    size_t n; /* bytes in a string, or in an undefined value's name */
     union {
         bool b;
         int64_t i;
@@ -51,7 +51,7 @@ typedef struct List {
     Value *at;
     size_t n, cap;
     ListKind kind;
-    size_t read; /* number of items of an iterator that have been read */
+    size_t read; /* number of items read from an iterator */
 } List;
 
 typedef struct Pair {
@@ -73,7 +73,7 @@ static inline Value value_float(double f) { return (Value){.type = VALUE_FLOAT, 
 static inline Value value_view(const char *s, size_t n) {
     return (Value){.type = VALUE_STRING, .s = s, .n = n};
 }
-/* Returns an undefined variable or attribute with this name. */
+/* Returns the value of an undefined variable or attribute with this name. */
 static inline Value value_undefined(ValueType of, const char *name, size_t n) {
     return (Value){.type = VALUE_UNDEFINED, .of = of, .s = name, .n = n};
 }
@@ -81,13 +81,13 @@ static inline Value value_undefined(ValueType of, const char *name, size_t n) {
 Value value_string(Machine *, const char *s, size_t n);
 /* Moves the text into the machine, and frees it. */
 Value value_take(Machine *, Str *);
-/* Concatenates two texts. */
+/* Concatenates two strings. */
 Value value_join(Machine *, Value a, Value b);
 Value value_list(Machine *, ListKind);
 void list_push(Machine *, List *, Value);
 Value value_dict(Machine *);
 void dict_set(Machine *, Dict *, Value key, Value);
-/* Returns the value of a key, or NULL if the key does not exist. */
+/* Returns a key's value, or NULL if the key does not exist. */
 const Value *dict_get(Machine *, const Dict *, Value key);
 const Value *dict_get_text(Machine *, const Dict *, const char *key, size_t n);
 Value value_of_json(Machine *, const json_t *);
@@ -100,26 +100,26 @@ static inline bool value_is_list(Value v, ListKind kind) {
 }
 bool value_is_number(Value); /* whether the value is a bool, int or float */
 double value_number(Value);
-const char *value_type_name(Value); /* name of the type with an article, for messages */
+const char *value_type_name(Value); /* the type's name with an article, for messages */
 Quoted value_quote(Value);          /* the quoted string, for messages */
 /* value_is_int returns whether Python treats the value as an integer, and value_whole returns the integer. */
 static inline bool value_is_int(Value v) { return v.type == VALUE_INT || v.type == VALUE_BOOL; }
 static inline int64_t value_whole(Value v) { return v.type == VALUE_BOOL ? v.b : v.i; }
-/* Returns an integer argument, or the fallback if the argument is none or missing. `needs` is the beginning of the
- * message about another type, such as "range needs integers". */
+/* Returns an integer argument, or the fallback if the argument is none or missing. `needs` is the start of the error
+ * message for any other type, such as "range needs integers". */
 int64_t value_integer(Machine *, Value, int64_t fallback, const char *needs);
 /* Reports the use of an undefined value. */
 void value_fail_undefined(Machine *, Value);
-/* Reports a value of a wrong type, with a message such as "range needs integers, not a list". */
+/* Reports a value of the wrong type with a message such as "range needs integers, not a list". */
 void value_fail_type(Machine *, Value, const char *needs);
 bool value_true(Value);
 bool value_equal(Machine *, Value, Value);
-/* Returns the order of two values: < 0, 0 or > 0. Values that Python cannot compare are an error. */
+/* Returns the order of two values: < 0, 0 or > 0. It is an error if Python cannot compare the values. */
 int value_order(Machine *, Value, Value);
 bool value_contains(Machine *, Value container, Value item);
 /* Returns the items as a list, which must not be changed. Reads an iterator to its end. */
 const List *value_items(Machine *, Value);
-/* Returns the result of len(), which counts the characters of a string. */
+/* Returns the result of len(), which counts characters if the value is a string. */
 int64_t value_length(Machine *, Value);
 
 /* ---- text (value_text.c) ---- */

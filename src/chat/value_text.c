@@ -147,7 +147,7 @@ void value_escape(Machine *m, Value v, Str *out) {
 
 static void json_string_text(Machine *m, Value v, bool ascii, Str *out) {
     static const char SHORT[] =
-        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and its letter after the backslash */
+        "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and the letter that escapes it */
     machine_puts(m, out, "\"");
     for (size_t i = 0, n; i < v.n && machine_reserve(m, 12); i += n) {
         uint32_t c;

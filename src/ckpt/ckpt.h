@@ -1,15 +1,15 @@
-/* A checkpoint is a folder iter_{7 digits} with a manifest.json (manifest.h) and shard_{rank}.bin files. A
- * tracker file next to the folders, latest_checkpointed_iteration.txt, contains the iteration of the newest
- * checkpoint. The names are those of Megatron-LM (training/checkpointing.py).
+/* A checkpoint is a folder iter_{7 digits} that contains manifest.json (manifest.h) and shard_{rank}.bin files. A
+ * tracker file next to the folders, latest_checkpointed_iteration.txt, contains the newest checkpoint's iteration.
+ * Megatron-LM uses the same names (training/checkpointing.py).
  *
  * A checkpoint never appears incomplete. A save writes into iter_N.tmp, syncs every file and the folder, renames the
  * folder, and then changes the tracker. The hash of every tensor is checked before the tensor's bytes are copied.
  *
- * The tensors of each parameter and part are stored as boxes of global rows and columns. Each box is written by one
- * of the ranks that store it. A load copies the intersections of the stored boxes with the boxes that each rank
- * needs, so a checkpoint can be loaded into any parallel layout.
+ * Each parameter part's tensors are stored as boxes of global rows and columns. One of the ranks that hold a box writes
+ * it. A load copies the intersections between the stored boxes and the boxes that each rank needs, so a checkpoint can
+ * be loaded into any parallel layout.
  *
- * With a Comm, all ranks of the world (the registry's mesh) must call the same functions in the same order, and all
+ * With a Comm, all ranks in the world (the registry's mesh) must call the same functions in the same order, and all
  * ranks get the same error. A NULL Comm means that there is only one rank. */
 #pragma once
 
@@ -22,27 +22,28 @@
 #include "comm/comm.h"
 #include "param/param.h"
 
-/* A flat buffer in the layout of the registry, in the memory of the registry's device. */
+/* A flat buffer in the registry's layout, in the memory of the registry's device. */
 typedef struct CkptItem {
     const char *suffix; /* "" for parameters; ".exp_avg", ".exp_avg_sq", ... for optimizer state */
     void *flat;
-    /* Only parameters with all flags of `with` and no flag of `without` (ParamFlags) have this item. */
+    /* The item covers only parameters that have all flags in `with` and none in `without` (ParamFlags). */
     unsigned with, without;
     DType dtype; /* a floating-point type */
-    /* loading: whether tensors of another dtype are converted; otherwise, another dtype is an error */
+    /* loading: whether to convert tensors of another dtype; otherwise, another dtype is an error */
     bool convert;
-    /* saving: whether `flat` is sharded over data-parallel ranks for trained parameters; otherwise, it is
+    /* saving: whether trained parameters are sharded over data-parallel ranks in `flat`; otherwise, they are
      * replicated */
     bool sharded;
     /* [n_ranges], the elements that `flat` contains, in ascending order. NULL means all elements. */
     const FlatRange *ranges;
     int n_ranges;
-    /* Loading: a NULL-terminated list of name prefixes. The model or the checkpoint may lack tensors whose names have
-     * these prefixes. Values of the model that the checkpoint lacks are unchanged. NULL means that no tensor may be
-     * missing. */
+    /* Loading: a NULL-terminated list of name prefixes. The model or the checkpoint may lack tensors whose names start
+     * with these prefixes. A load leaves model values unchanged if the checkpoint lacks them. NULL means that no tensor
+     * may be missing. */
     const char *const *optional;
-    /* Loading: if `each` is set, the item has only quantized weights (param/quantized.h), and `flat` has only the elements
-     * of one of them, [rows, columns]. It is called when a weight has been loaded, before the next one is. */
+    /* Loading: if `each` is set, the item contains only quantized weights (param/quantized.h), and `flat` holds the
+     * elements of just one of them, [rows, columns]. `each` is called after each weight is loaded, before the next one
+     * overwrites it. */
     void (*each)(void *arg, Param *);
     void *arg;
 } CkptItem;
@@ -51,8 +52,8 @@ typedef struct CkptSaveOptions {
     int64_t iteration; /* >= 0 */
     /* number of newest checkpoints to keep; if it is <= 0, no checkpoint is deleted unless retain_interval is set */
     int64_t keep_newest;
-    /* Checkpoints of iterations that are multiples of this interval are never deleted. A value <= 0 disables this
-     * rule. If it is set, keep_newest counts as at least 1. */
+    /* Checkpoints whose iterations are multiples of this interval are never deleted. A value <= 0 disables this rule.
+     * If it is set, keep_newest counts as at least 1. */
     int64_t retain_interval;
 } CkptSaveOptions;
 
@@ -72,8 +73,8 @@ Err ckpt_save_start(const char *dir, const CkptSaveOptions *, Comm *, const Regi
 bool ckpt_save_is_written(const CkptSaving *);
 Err ckpt_save_finish(CkptSaving *);
 
-/* Creates the folder, checks that it is writable, and locks it against saves of other runs. *lock is a file
- * descriptor, which the caller must close at the end. *lock is -1 after an error. */
+/* Creates the folder, checks that it is writable, and locks it so that no other run can save there. *lock is a file
+ * descriptor, which the caller must close at the end, or -1 after an error. */
 Err ckpt_lock(const char *dir, int *lock);
 
 /* An open checkpoint. Its manifest is valid, and its files exist and have the correct sizes. */
@@ -82,30 +83,30 @@ typedef struct Ckpt Ckpt;
 /* Sets *iteration to the iteration in the tracker file or, if there is no tracker file, to the iteration of the
  * newest checkpoint. If no checkpoint exists, sets *iteration to -1. */
 Err ckpt_latest(const char *dir, int64_t *iteration);
-/* Resolves a path that names a folder of checkpoints or one checkpoint. For DIR/iter_N, *dir is DIR and *iteration is
- * N. Otherwise, *dir is the path and *iteration is -1. Release *dir with free(). Returns a user error if the path is
- * a checkpoint with another name. */
+/* Resolves a path to a checkpoint folder or to one checkpoint in it. For DIR/iter_N, *dir is DIR and *iteration is N.
+ * Otherwise, *dir is the path and *iteration is -1. Release *dir with free(). Returns a user error if the path is a
+ * checkpoint that is not named iter_N. */
 Err ckpt_locate(const char *path, char **dir, int64_t *iteration);
 /* Lists the iterations of all checkpoints that appear complete, in ascending order. Release the list with free(). */
 Err ckpt_list(const char *dir, int64_t **iterations, int64_t *n);
-/* Opens the checkpoint of `iteration`, or the checkpoint that ckpt_latest finds if `iteration` is -1. If a checkpoint
- * is damaged, the error of this function and of ckpt_verify, ckpt_load and ckpt_digest names the newest other intact
- * checkpoint, and the option that loads it. After an error, *out is NULL. */
+/* Opens the checkpoint for `iteration`, or the checkpoint that ckpt_latest finds if `iteration` is -1. If a checkpoint
+ * is damaged, the error from this function, and from ckpt_verify, ckpt_load and ckpt_digest, names the newest other
+ * intact checkpoint, and the option that loads it. After an error, *out is NULL. */
 Err ckpt_open(const char *dir, int64_t iteration, Comm *, Ckpt **out);
 void ckpt_close(Ckpt *);
-/* Returns the manifest, with the iteration, the state and all tensors. The checkpoint owns the manifest. */
+/* Returns the manifest, which contains the iteration, the state and all tensors. The checkpoint owns it. */
 const Manifest *ckpt_manifest(const Ckpt *);
 /* Returns whether any tensor with this suffix is stored. */
 bool ckpt_has(const Ckpt *, const char *suffix);
-/* Returns whether the state of FP8's delayed scaling is stored (PARAM_FP8_STATE). */
+/* Returns whether the state for FP8 delayed scaling is stored (PARAM_FP8_STATE). */
 bool ckpt_has_fp8_state(const Ckpt *);
-/* Checks the hashes of all tensors. */
+/* Checks all tensors' hashes. */
 Err ckpt_verify(const Ckpt *);
-/* Fills this rank's part of the items, and reads no other data. Together, the registries of all ranks must have
- * exactly the stored parameters, except for optional tensors of the items. The checkpoint or the registry may lack
- * the state of FP8's delayed scaling. Stored scales that the registry lacks are ignored, and scales of the registry
- * that are not stored keep their values. Padding rows also keep their values. After an error, no item of any rank has
- * changed. After the load, the caller must round values that are kept in 16-bit storage (registry_round_values). */
+/* Fills this rank's part of the items, and reads no other data. Together, the registries on all ranks must contain
+ * exactly the stored parameters, except for the items' optional tensors. The checkpoint or the registry may lack the
+ * state for FP8 delayed scaling. Stored scales that the registry lacks are ignored, and registry scales that are not
+ * stored keep their values. Padding rows also keep their values. After an error, no item has changed on any rank. After
+ * the load, the caller must round values that are stored in 16 bits (registry_round_values). */
 Err ckpt_load(const Ckpt *, const Registry *, const CkptItem *, int n_items);
 /* Appends a line for each part: the XXH3-128 of its content (row-major, as one box), dtype, shape and name.
  * The last line is the hash of all lines. Equal content produces equal lines, regardless of how the content is

@@ -20,7 +20,7 @@ char *folder_path(const char *dir, int64_t iteration, const char *suffix) {
     return mem_printf("%s/%s%0*lld%s", dir, PREFIX, DIGITS, (long long)iteration, suffix);
 }
 
-/* Returns the iteration N of a folder named iter_N and this suffix, or -1 if the name has another form. */
+/* Returns N if the folder's name is iter_N followed by this suffix, and -1 otherwise. */
 static int64_t iteration_of(const char *name, const char *suffix) {
     char *end, again[64];
     if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return -1;
@@ -59,7 +59,7 @@ Err folder_of_megatron(const char *folder) {
                     folder);
 }
 
-/* Parses a tracker file. Megatron-LM writes "release", without an iteration, for a converted model. */
+/* Parses a tracker file. Megatron-LM writes "release", without an iteration, if the model was converted. */
 static Err parse_tracker(const char *dir, const char *path, const Str *text, int64_t *iteration) {
     char *end;
     const size_t word = strcspn(text->s, " \r\n");
@@ -130,7 +130,7 @@ Err ckpt_lock(const char *dir, int *lock) {
     if (access(dir, W_OK | X_OK)) return file_failed("write into the folder", dir);
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return file_failed("open the folder", dir);
-    /* A file system may not support locks, so other errors of flock are ignored. */
+    /* Other flock errors are ignored, because the file system may not support locks. */
     if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
         close(fd);
         return err_user("another run is saving to '%s'; end it or specify another folder", dir);
@@ -139,8 +139,8 @@ Err ckpt_lock(const char *dir, int *lock) {
     return ERR_OK;
 }
 
-/* Removes all folders with this suffix. Renames are made durable first: if a power failure undid a rename
- * after files were deleted, the name of a checkpoint would belong to a folder with only some of its files. */
+/* Removes all folders with this suffix. Renames are made durable first: if a power failure undid a rename after files
+ * were deleted, a checkpoint's name would refer to a folder that has lost some of its files. */
 static Err remove_all(const char *dir, const char *suffix) {
     int64_t *all, n;
     Err e = list(dir, suffix, &all, &n);
@@ -159,8 +159,8 @@ Err folder_clean(const char *dir) {
     return remove_all(dir, ASIDE);
 }
 
-/* Renames `from` to `to`. If `to` exists, the two folders are exchanged atomically if the file system supports this.
- * Otherwise, the old `to` is first renamed to `aside`, and folder_clean later deletes it. */
+/* Renames `from` to `to`. If `to` exists, exchanges the two folders atomically if the file system supports it.
+ * Otherwise, first renames the old `to` to `aside`, which folder_clean later deletes. */
 static Err replace(const char *from, const char *to, const char *aside) {
     if (file_exists(to)) {
         if (!renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE)) return ERR_OK;

@@ -18,11 +18,11 @@ typedef struct Plan {
     const Ckpt *ckpt;
     Overlap *overlaps;
     int64_t n;
-    /* [number of tensors in the manifest], whether any rank has the tensor's parameter */
+    /* [number of tensors in the manifest]; whether any rank has the tensor's parameter */
     unsigned char *is_known;
 } Plan;
 
-/* Returns the key for lookups in the manifest, which is the full part as one box. */
+/* Returns the key for manifest lookups: the full part as one box. */
 static CkptTensor wanted(const Param *p, int part, const CkptItem *item) {
     return (CkptTensor){
         .name = p->spec.name,
@@ -117,7 +117,7 @@ static Err match_all(Plan *plan, const Registry *r, const CkptItem *items, int n
     return ERR_OK;
 }
 
-/* Returns whether some rank has a parameter among the stored FP8 scales. */
+/* Returns whether any rank has a parameter for one of the stored FP8 scales. */
 static bool knows_fp8_state(const Plan *plan) {
     const Manifest *m = &plan->ckpt->manifest;
     for (int64_t i = 0; i < m->count; i++)
@@ -125,7 +125,7 @@ static bool knows_fp8_state(const Plan *plan) {
     return false;
 }
 
-/* Returns an error if the checkpoint has tensors that no rank has. All ranks return the same error. */
+/* Returns an error if the checkpoint contains tensors that no rank has. All ranks return the same error. */
 static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) {
     const Ckpt *c = plan->ckpt;
     const Manifest *m = &c->manifest;
@@ -146,7 +146,7 @@ static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) 
     return ERR_OK;
 }
 
-/* Checks the hash of each stored box once. Overlaps with the same box are consecutive. */
+/* Checks each stored box's hash once. Overlaps with the same box are consecutive. */
 static Err check_bytes(const Plan *plan) {
     for (int64_t i = 0; i < plan->n; i++)
         if (!i || plan->overlaps[i].stored != plan->overlaps[i - 1].stored)

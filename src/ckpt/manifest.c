@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCHEMA = 1, MOST_SHARDS = 1 << 16 /* maximum number of shards of one part */ };
+enum { SCHEMA = 1, MOST_SHARDS = 1 << 16 /* maximum number of shards per part */ };
 
 static const char TAIL[] = "\"xxh3_128\": \"", END[] = "\"}\n";
 enum { TAIL_BYTES = sizeof TAIL - 1 + 32 + sizeof END - 1 };
@@ -91,7 +91,7 @@ static void print_tensor(const CkptTensor *t, Str *out) {
                out);
 }
 
-/* Prints the entries of this rank's tensors. Each entry ends with a comma, so that the entries of all ranks can be
+/* Prints the entries for this rank's tensors. Each entry ends with a comma, so that all ranks' entries can be
  * concatenated. */
 void manifest_print_tensors(const Manifest *m, Str *out) {
     for (int64_t i = 0; i < m->count; i++) {
@@ -101,8 +101,8 @@ void manifest_print_tensors(const Manifest *m, Str *out) {
     }
 }
 
-/* Assembles the text of the manifest. `entries` contains the entries of all ranks. The hash at the end covers all
- * bytes before it. */
+/* Assembles the manifest's text. `entries` contains all ranks' entries. The hash at the end covers all bytes before
+ * it. */
 void manifest_print(const Manifest *m, const char *entries, size_t n, Str *out) {
     char hex[33];
     size_t begin = out->len;
@@ -146,8 +146,7 @@ static bool get_text(const json_t *json, const char *key, Arena *arena, const ch
     return text != NULL;
 }
 
-/* Reads a list of *ndim sizes. If *ndim is 0, the list may have 1 or 2 sizes, and *ndim is set to the number of
- * sizes. */
+/* Reads a list of *ndim sizes. If *ndim is 0, the list may contain 1 or 2 sizes, and *ndim is set to their number. */
 static bool get_pair(const json_t *json, const char *key, int *ndim, int64_t *out) {
     const json_t *list = json_object_get(json, key);
     size_t n = json_array_size(list);
@@ -171,7 +170,7 @@ static bool get_hash(const json_t *json, Hash128 *out) {
     return true;
 }
 
-/* Checks that the stored box is inside the part, and that its bytes are inside the file and aligned. */
+/* Checks that the stored box lies within the part, and that its bytes lie within the file and are aligned. */
 static bool is_consistent(const CkptTensor *t, const Manifest *m) {
     int64_t elements, bytes, end;
     if (t->file < 0 || t->file >= m->num_files) return false;

@@ -1,4 +1,4 @@
-/* manifest.json lists the boxes of all tensors, and the file of the checkpoint that contains each box.
+/* manifest.json lists the boxes of all tensors, and the checkpoint file that contains each box.
  *
  *     {"schema": 1, "iteration": 20, "state": {...},
  *      "files": [{"name": "shard_00000.bin", "bytes": 4096}],
@@ -7,9 +7,9 @@
  *        "global_shape": [36, 36], "offset": [0, 0], "shape": [36, 36], "dtype": "F32", "file": 0,
  *        "byte_offset": 0, "bytes": 5184, "xxh3_128": "..."}], "xxh3_128": "..."}
  *
- * The last hash covers all bytes of the manifest before the line of that hash. The parts of a fused
- * parameter, such as q, k and v, are stored separately: each part has the rows of all query groups in
- * sequence, without padding rows. Therefore a box of a part has the same meaning in every parallel layout. */
+ * The last hash covers all bytes in the manifest before that hash's line. The parts of a fused parameter, such as q, k
+ * and v, are stored separately: each part consists of the rows of all query groups in sequence, without padding rows. A
+ * box within a part therefore has the same meaning in every parallel layout. */
 #pragma once
 
 #include <jansson.h>
@@ -24,7 +24,7 @@
 bool box_intersect(const Box *, const Box *, Box *out);
 
 typedef struct CkptTensor {
-    /* name of the parameter; "" or, for optimizer state, ".exp_avg", ...; "whole", "q", ... */
+    /* the parameter's name; "" or, for optimizer state, ".exp_avg", ...; "whole", "q", ... */
     const char *name, *suffix, *part;
     int ndim;          /* 1 or 2 */
     int64_t global[2]; /* shape of the full part; the second size is 1 for a vector */
@@ -47,7 +47,7 @@ typedef struct Manifest {
     CkptFile *files;
     int64_t num_files;
     json_t *state; /* a JSON object (owned) */
-    Arena *arena;  /* owns all texts */
+    Arena *arena;  /* owns all strings */
 } Manifest;
 
 enum { CKPT_ALIGN = 64 };
@@ -55,14 +55,14 @@ enum { CKPT_ALIGN = 64 };
 void manifest_init(Manifest *, int64_t iteration);
 void manifest_free(Manifest *);
 CkptTensor *manifest_add(Manifest *);
-/* Appends the list entries of all tensors in this manifest, which has only the tensors of one rank. */
+/* Appends the list entries of all tensors in this manifest, which contains only one rank's tensors. */
 void manifest_print_tensors(const Manifest *, Str *out);
-/* Appends the text of manifest.json. `entries` (n characters) is the concatenated output of
- * manifest_print_tensors on all ranks. */
+/* Appends the text of manifest.json. `entries` (n characters) is the concatenation of what manifest_print_tensors
+ * appended on all ranks. */
 void manifest_print(const Manifest *, const char *entries, size_t n, Str *out);
-/* Parses untrusted text. On success, all texts, shapes, offsets and sizes are consistent, the boxes of each part
- * cover the part exactly once, and no size overflows. `path` appears in error messages. Call manifest_free even after
- * an error. */
+/* Parses untrusted text. On success, all strings, shapes, offsets and sizes are consistent, each part's boxes cover the
+ * part exactly once, and no size overflows. `path` appears in error messages. Call manifest_free even after an
+ * error. */
 Err manifest_parse(Manifest *out, const char *path, const char *text, size_t n);
 
 /* Compares two tensors by (suffix, name, part, offset), for qsort. */

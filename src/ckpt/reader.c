@@ -103,7 +103,7 @@ static Err check_all_bytes(const Ckpt *c) {
     return ERR_OK;
 }
 
-/* Adds the name of the newest other intact checkpoint to the error about a damaged checkpoint. */
+/* Adds the newest other intact checkpoint's name to an error about a damaged checkpoint. */
 static Err advise(Err e, const char *dir, int64_t damaged) {
     int64_t *all, n, found = -1;
     ckpt_list(dir, &all, &n);
@@ -125,7 +125,7 @@ static Err advise(Err e, const char *dir, int64_t damaged) {
     return longer;
 }
 
-/* Only one rank adds the advice, because the search for an intact checkpoint reads all data of other checkpoints. */
+/* Only one rank adds the advice, because the search for an intact checkpoint reads all data in other checkpoints. */
 Err ckpt_agree(const Ckpt *c, Err e) {
     e = comm_agree(c->comm, e);
     if (e.code && (!c->comm || comm_rank(c->comm) == 0)) e = advise(e, c->dir, c->iteration);

@@ -1,4 +1,4 @@
-/* The structure of an open checkpoint, for code that reads its tensors. */
+/* The definition of an open checkpoint, for code that reads its tensors. */
 #pragma once
 
 #include "base/file.h"
@@ -12,7 +12,7 @@ struct Ckpt {
     FileMap *maps; /* [num_files]; a file is mapped when it is first read */
 };
 
-/* Checks the hash of the tensor. This check must succeed before ckpt_tensor_bytes is called. */
+/* Checks the tensor's hash. This check must succeed before ckpt_tensor_bytes is called. */
 Err open_check(const Ckpt *, const CkptTensor *);
 const unsigned char *ckpt_tensor_bytes(const Ckpt *, const CkptTensor *);
 /* Collective: returns one rank's error on all ranks, with advice about which checkpoint to load instead. */

@@ -15,7 +15,7 @@
 enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100000000 /* the limit of the format */ };
 
 typedef struct SafeFile {
-    char *name; /* file name in the folder of the index, or NULL if there is only one file */
+    char *name; /* file name in the index's folder, or NULL if there is only one file */
     FileMap map;
 } SafeFile;
 
@@ -49,9 +49,9 @@ static Err read_integers(const json_t *list, int64_t *out, size_t *n, size_t mos
     return ERR_OK;
 }
 
-/* Computes the number of elements of a shape. Returns false if a stride or the number would overflow. */
+/* Computes the number of elements in a shape. Returns false if a stride or the number would overflow. */
 static bool count_elements(const int64_t *dim, size_t ndim, int64_t *out) {
-    int64_t product = 1; /* product of the dimensions that are not 0, to ensure that no stride overflows */
+    int64_t product = 1; /* product of the nonzero dimensions, to ensure that no stride overflows */
     *out = 1;
     for (size_t i = 0; i < ndim; i++) {
         if (__builtin_mul_overflow(product, dim[i] ? dim[i] : 1, &product)) return false;
@@ -112,8 +112,7 @@ static int by_place(const void *a, const void *b) {
     return x->end < y->end ? -1 : x->end > y->end;
 }
 
-/* Sets the data of the tensors, which must cover the `size` bytes after the header without gaps or
- * overlaps. */
+/* Sets the tensors' data, which must cover the `size` bytes after the header without gaps or overlaps. */
 static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, const unsigned char *base,
                  int64_t size) {
     qsort(entries, n, sizeof *entries, by_place);
@@ -203,7 +202,7 @@ static bool is_open(const Safetensors *s, const char *name) {
     return false;
 }
 
-/* Opens the files of an index, {"weight_map": {tensor: file}}. The files must have exactly these tensors. */
+/* Opens the files that an index lists, {"weight_map": {tensor: file}}. They must contain exactly these tensors. */
 static Err open_mapped(Safetensors *s, const char *path, const json_t *map) {
     if (!json_object_size(map)) return err_user("'%s' has no weight_map; download it again", path);
     const char *slash = strrchr(path, '/'), *tensor;

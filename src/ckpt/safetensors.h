@@ -1,7 +1,6 @@
-/* The safetensors format of Hugging Face. A file consists of the length of the header (8 bytes,
- * little-endian), the header (a JSON object: name -> dtype, shape, data_offsets; "__metadata__" -> texts),
- * and the bytes of all tensors without gaps. Source: the format section of
- * github.com/huggingface/safetensors. Files are untrusted. */
+/* Hugging Face's safetensors format. A file consists of the header's length (8 bytes, little-endian), the header (a
+ * JSON object: name -> dtype, shape, data_offsets; "__metadata__" -> strings), and the bytes of all tensors without
+ * gaps. Source: the format section of github.com/huggingface/safetensors. Files are untrusted. */
 #pragma once
 
 #include "base/err.h"
@@ -12,7 +11,7 @@ typedef struct SafeTensor {
     const char *name;
     Tensor tensor; /* contiguous; read-only after safetensors_open. A scalar has the shape [1] */
     bool scalar;   /* whether the tensor has no dimensions in the file */
-    /* The name of the dtype if the dtype is not supported; `tensor` then has the raw bytes. NULL if the dtype is
+    /* The dtype's name if the dtype is not supported; `tensor` then contains the raw bytes. NULL if the dtype is
      * supported. */
     const char *unread;
 } SafeTensor;
@@ -32,21 +31,21 @@ typedef struct Safetensors {
     Arena *arena;
 } Safetensors;
 
-/* Opens a .safetensors file, a .safetensors.index.json whose files are in the same folder, or a folder with
- * model.safetensors or model.safetensors.index.json. The files are mapped and must not change until
- * safetensors_close. After an error, *out is NULL. */
+/* Opens a .safetensors file, a .safetensors.index.json whose files are in the same folder, or a folder that contains
+ * model.safetensors or model.safetensors.index.json. The files are mapped and must not change until safetensors_close.
+ * After an error, *out is NULL. */
 Err safetensors_open(const char *path, Safetensors **out);
 void safetensors_close(Safetensors *);
 /* Returns the tensor with this name, or NULL if there is none. */
 const Tensor *safetensors_find(const Safetensors *, const char *name);
-/* Returns the name that the file uses for the dtype of a tensor that safetensors_find returned. */
+/* Returns the name that the file uses for a tensor's dtype. safetensors_find must have returned the tensor. */
 const char *safetensors_dtype(const Tensor *);
 
-/* Returns the bytes of tensors[i], which are valid until the next call. Use this function if all tensors together do
- * not fit in memory. */
+/* Returns the bytes of tensors[i], which are valid until the next call. Needed if all tensors together do not fit in
+ * memory. */
 typedef const void *SafeBytesFn(void *arg, int64_t i);
 /* Writes a file and replaces `path` atomically. Tensors must be contiguous. If `bytes` is not NULL, this function
- * provides the data of the tensors. Tensors are written in the order of the safetensors library: widest dtype first,
- * then by name. Equal input produces equal bytes. */
+ * provides the tensors' data. Tensors are written in the safetensors library's order: widest dtype first, then by name.
+ * Equal input produces equal bytes. */
 Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count, const MetaText *metadata,
                       int64_t num_metadata, SafeBytesFn *bytes, void *arg);

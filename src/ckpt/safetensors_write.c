@@ -15,8 +15,8 @@ typedef struct Place {
     int64_t index;
 } Place;
 
-/* The order of dtypes in a file. The widest dtype is first, so that all tensors are aligned. Types of equal width
- * have the order of the safetensors library. */
+/* The order of dtypes in a file. The widest dtype is first, so that all tensors are aligned. Types of equal width are
+ * in the safetensors library's order. */
 static const unsigned char RANK[DTYPES] = {
     [I64] = 0, [F64] = 1, [F32] = 2, [I32] = 3, [BF16] = 4, [F16] = 5, [U8] = 6};
 
@@ -26,7 +26,7 @@ static int in_file_order(const void *a, const void *b) {
     return order ? order : strcmp(x->name, y->name);
 }
 
-/* Returns the text of the header, which the caller must free. */
+/* Returns the header's text, which the caller must free. */
 static char *header_text(const Place *places, int64_t count, const MetaText *metadata, int64_t num_metadata) {
     json_t *header = json_object(), *meta = json_object();
     int refused = 0;

@@ -14,7 +14,7 @@
 #include "comm/agree.h"
 #include "param/bucket.h"
 
-/* The origin of a box's data. */
+/* Where a box's data comes from. */
 typedef struct Source {
     const Param *param;
     int part;
@@ -28,7 +28,7 @@ struct CkptSaving {
     Device *device;  /* the device of the items */
     Manifest mine;   /* the boxes of this rank's shard, and the state */
     Source *sources; /* [mine.count]; valid until ckpt_save_start returns */
-    int64_t bytes;   /* number of bytes of the shard, or 0 if this rank has no shard */
+    int64_t bytes;   /* the shard's size in bytes, or 0 if this rank has no shard */
     /* a copy of the shard for ckpt_save_start, or NULL if the shard is written directly from the sources */
     char *image;
     pthread_t writer;
@@ -81,7 +81,7 @@ static void plan(CkptSaving *s, const Registry *r, const CkptItem *items, int n_
 
 /* ---- writing ---- */
 
-/* Receives the bytes of a tensor, piece by piece. */
+/* Receives a tensor's bytes, piece by piece. */
 typedef Err PieceFn(void *arg, const void *bytes, size_t n);
 
 static Err each_piece(const CkptSaving *s, int64_t i, PieceFn *fn, void *arg) {
@@ -104,7 +104,7 @@ static Err each_piece(const CkptSaving *s, int64_t i, PieceFn *fn, void *arg) {
 
 typedef struct Writing {
     Sink sink;
-    HashStream *hash; /* hash of the tensor that is being written */
+    HashStream *hash; /* hash of the tensor being written */
 } Writing;
 
 static Err write_piece(void *arg, const void *bytes, size_t n) {
@@ -149,7 +149,7 @@ static void *run_writer(void *arg) {
 
 /* ---- the manifest ---- */
 
-/* Gathers one number from each rank, in order of ranks. */
+/* Gathers one number from each rank, in rank order. */
 static int64_t *numbers_of_all(Comm *comm, int64_t mine) {
     int64_t *all = mem_zero(comm ? (size_t)comm_world(comm) : 1, sizeof *all);
     all[0] = mine;
@@ -164,7 +164,7 @@ static int64_t *numbers_of_all(Comm *comm, int64_t mine) {
     return all;
 }
 
-/* Concatenates the texts of all ranks on rank 0, and returns an empty text on other ranks. */
+/* Concatenates all ranks' text on rank 0, and returns an empty string on other ranks. */
 static Str texts_of_all(Comm *comm, Str mine) {
     if (!comm) return mine;
     const int world = comm_world(comm);
@@ -187,7 +187,7 @@ static Str texts_of_all(Comm *comm, Str mine) {
     return all;
 }
 
-/* Collects the files of all ranks in the manifest, and returns the entries of all ranks (on rank 0). */
+/* Adds all ranks' files to the manifest, and returns all ranks' entries (on rank 0). */
 static Str collect(CkptSaving *s) {
     Manifest *m = &s->mine;
     const int world = s->comm ? comm_world(s->comm) : 1;
@@ -227,8 +227,8 @@ static Err not_saved(Err e, int64_t iteration) {
     return longer;
 }
 
-/* Writes the manifest and publishes the checkpoint. If folder_publish fails, no file is deleted, because the renames
- * may not be on disk. */
+/* Writes the manifest and publishes the checkpoint. If folder_publish fails, deletes no file, because the renames may
+ * not be on disk. */
 static Err publish(const CkptSaving *s, Err e, const Str *entries) {
     const int64_t iteration = s->options.iteration;
     char *folder = folder_path(s->dir, iteration, ".tmp");

@@ -12,7 +12,7 @@ bool held_is_stored(const Param *p, const CkptItem *item) {
            !(flags & item->without) && (!item->each || param_is_quantized(p));
 }
 
-/* Returns the index of the element in the registry's flat layout. */
+/* Returns the element's index in the registry's flat layout. */
 static int64_t element_of(const Param *p, int part, int64_t row, int64_t column) {
     return p->offset + param_memory_row(p, part, row) * p->columns + column - p->first_column;
 }
@@ -55,8 +55,7 @@ typedef struct Boxes {
     int64_t n;
 } Boxes;
 
-/* Adds a box. If the last box of the list has the same columns and ends at the previous row, extends that box
- * instead. */
+/* Adds a box. If the last box on the list has the same columns and ends at the previous row, extends it instead. */
 static void shard_boxes_add(Boxes *list, Box b) {
     Box *last = list->n ? &list->at[list->n - 1] : NULL;
     if (last && last->offset[1] == b.offset[1] && last->shape[1] == b.shape[1] &&

@@ -33,7 +33,7 @@ Err comm_agree(Comm *c, Err e) {
     return e;
 }
 
-/* Computes minima with COMM_MAX, because the maximum of ~x is ~ of the minimum of x. */
+/* Computes minima with COMM_MAX, because max(~x) is ~min(x). */
 int comm_first_difference(Comm *c, const int64_t *x, int n) {
     if (!c) return -1;
     int64_t *most = mem_alloc(2 * (size_t)n * sizeof *most);

@@ -1,4 +1,4 @@
-/* Makes decisions that must be equal on all ranks of a world. */
+/* Decisions that must be equal on all ranks in a world. */
 #pragma once
 
 #include "base/err.h"

@@ -100,7 +100,7 @@ static void check_call(const Comm *c, const CommCall *call) {
         CHECK(call->in_counts[i] >= 0 && call->out_counts[i] >= 0, "at '%s': a negative count", call->site);
 }
 
-/* Copies the counts, so that the caller may reuse its arrays, and computes the offsets. */
+/* Copies the counts, so that the caller can reuse its arrays, and computes the offsets. */
 static void take_counts(CommWork *w) {
     const int size = w->call.group.size;
     int64_t *block = mem_alloc((size_t)(4 * size) * sizeof *block);
@@ -140,7 +140,7 @@ static CommWork *take_work(Comm *c, const CommCall *call) {
     return w;
 }
 
-/* Copies the input to the output, as operations in a group of one member require. */
+/* Copies the input to the output, which is all that an operation in a one-member group does. */
 static void copy_own(const CommCall *call) {
     if (call->kind == COMM_BARRIER || call->kind == COMM_BROADCAST || call->in == call->out) return;
     const int64_t n = call->kind == COMM_ALL_TO_ALL ? call->in_counts[0] : call->n;

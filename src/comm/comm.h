@@ -1,27 +1,25 @@
-/* Communication between ranks. A Comm is the endpoint of one rank. It has two transports, and the memory of a call's
- * buffers selects one of them:
+/* Communication between ranks. A Comm is one rank's endpoint. It has two transports, and each call uses the one for the
+ * memory that its buffers are in:
  *
- *   host the ranks of a world are threads of this process, or processes that MPI or TCP connects. With comm_null,
- *   this rank runs alone and no data arrive, as in a dry run
+ *   host     the ranks run as threads of this process, or as processes that MPI or TCP connects. With comm_null, this
+ *            rank runs alone and no data arrive, as in a dry run
  *   device   for the memory of a discrete device: NCCL, or staging through host memory and the host transport
  *
- * A host transport, and therefore also staging, adds elements in the order of the group's members, regardless of
- * message sizes and of the division of the buffer. All members get bitwise equal results, and an all-reduce is
- * bitwise equal to a reduce-scatter and an all-gather. 16-bit elements are added in float and rounded once. NCCL may
- * add in a different order, which depends only on the group, the count and the dtype. In the exact lane, the results
- * of all orders are bitwise equal.
+ * A host transport, and therefore also staging, adds elements in member order, regardless of message sizes and of how
+ * the buffer is divided. All members get bitwise equal results, and an all-reduce is bitwise equal to a reduce-scatter
+ * and an all-gather. 16-bit elements are added in float and rounded once. NCCL may add in a different order, which
+ * depends only on the group, the count and the dtype. In the exact lane, all orders give bitwise equal results.
  *
- * Members of a group must start the same operations in the same order. Groups with the same members in the
- * same order are one group. Different groups are independent, and the two directions of messages between a pair of
- * ranks are also independent. NCCL adds two conditions. The first collective, the first all-to-all and the first
- * message of a group block until all members have started this operation, so all ranks must start these operations in
- * the same order. Messages may be sent only between neighbours in the group. The last and the first member are also
- * neighbours.
+ * Members of a group must start the same operations in the same order. Groups with the same members in the same order
+ * count as one group. Different groups are independent, as are the two directions of messages between a pair of ranks.
+ * NCCL adds two conditions. A group's first collective, first all-to-all and first message block until all members have
+ * started that operation, so all ranks must start these operations in the same order. Only neighbours in the group can
+ * exchange messages. The last and first members are also neighbours.
  *
- * It is a fault if a member does not start an operation within the deadline, or starts it with a different
- * kind, count, dtype or site. If ranks are processes, it is also a fault if a process ends early or stops running.
- * The fault report contains the group, the sequence number, the state of each rank, and this rank's flight recorder.
- * Then all processes of the world end (exit status 3, ERR_INFRA). */
+ * It is a fault if a member does not start an operation within the deadline, or starts it with a different kind, count,
+ * dtype or site. If ranks run as processes, it is also a fault if a process ends early or stops running. The fault
+ * report contains the group, the sequence number, each rank's state, and this rank's flight recorder. Then all
+ * processes in the world end (exit status 3, ERR_INFRA). */
 #pragma once
 
 #include <stdio.h>
@@ -33,11 +31,11 @@
 
 typedef enum CommKind {
     COMM_BARRIER,
-    COMM_BROADCAST,  /* copies n elements of the root `peer` to all members, in place in `out` */
+    COMM_BROADCAST,  /* copies n elements from the root `peer` to all members, in place in `out` */
     COMM_ALL_REDUCE, /* reduces n elements; in == out is allowed */
-    /* gathers n elements of each member, member-major; in == out + rank * n is allowed */
+    /* gathers n elements from each member, member-major; in == out + rank * n is allowed */
     COMM_ALL_GATHER,
-    /* reduces size * n elements to n elements of this member; out == in + rank * n is allowed */
+    /* reduces size * n elements; this member gets n of them; out == in + rank * n is allowed */
     COMM_REDUCE_SCATTER,
     /* sends in_counts[i] elements to member i, and receives out_counts[i] from it; packed, member-major */
     COMM_ALL_TO_ALL,
@@ -54,33 +52,34 @@ typedef struct CommCall {
     CommReduction reduction;
     DType dtype;
     Group group;
-    const char *site; /* name of the op that communicates, for reports; a string constant */
+    const char *site; /* name of the op that communicates, for reports; must be a string constant */
     const void *in;   /* contiguous; must not change until the wait */
     void *out;        /* contiguous; undefined until the wait */
     int64_t n;        /* number of elements (CommKind), which may be 0 */
     const int64_t *in_counts, *out_counts; /* [group.size], ALL_TO_ALL only; read before comm_start returns */
-    int peer;       /* SEND, RECV, BROADCAST: number of the other member, or of the root */
+    int peer;       /* SEND, RECV, BROADCAST: index of the other member, or of the root */
     Device *device; /* the device of in and out; NULL means the host */
-    /* whether data are copied through host memory even if the device has a transport; must be equal on all members */
+    /* whether to copy data through host memory even if the device has a transport; must be equal on all members */
     bool staged;
 } CommCall;
 
 typedef struct Comm Comm;
 typedef struct CommWork CommWork;
 
-/* Starts an operation. Usually returns before the operation is done, and comm_wait may complete it. On a device, the
+/* Starts an operation. Usually returns before the operation finishes; comm_wait may complete it. On a device, the
  * operation runs after all earlier calls on that device. The rank that started an operation must wait for it exactly
- * once. A rank may wait for its operations in any order. */
+ * once. A rank can wait for its operations in any order. */
 CommWork *comm_start(Comm *, const CommCall *);
-/* For host memory, returns when the result is available. For a device, later calls on the device run after the
- * operation. The host then reads the result with device_read or device_view, which wait for the device. */
+/* For host memory, returns once the result is available. For a device, returns earlier, but later calls on the device
+ * run after the operation. The host then reads the result with device_read or device_view, which wait for the
+ * device. */
 void comm_wait(Comm *, CommWork *);
-/* Calls comm_start and comm_wait. In a group of one member, copies in to out. */
+/* Calls comm_start and comm_wait. In a one-member group, copies in to out. */
 void comm_run(Comm *, const CommCall *);
 /* Reduces x[n] over the group's members, in place. */
 void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void *x, int64_t n);
 
-/* Call this function after the launch of a graph that has operations of `comm`, so that a missing member is detected.
+/* Call this function after launching a graph that contains operations of `comm`, so that a missing member is detected.
  * The deadline then applies to the entire graph. A graph must not contain staged operations. */
 void comm_launched(Comm *comm, const char *site);
 
@@ -88,9 +87,9 @@ void comm_launched(Comm *comm, const char *site);
  * function, because the first rank that exceeds its deadline ends the world. No device operation may be in flight. */
 void comm_set_deadline(Comm *, double seconds);
 
-/* A function that a fault of the world calls on this rank's process after its report, before the process ends. The
- * function may run on any thread and for a few seconds, and must not use the Comm. A failed CHECK does not call
- * it. */
+/* A function that runs in this rank's process when a communication fault ends the world, after the report and before
+ * the process ends. It may run on any thread, can take a few seconds, and must not use the Comm. A failed CHECK does
+ * not call it. */
 typedef struct CommFarewell {
     void (*fn)(void *arg);
     void *arg;
@@ -103,14 +102,14 @@ int comm_world(const Comm *);
 Group comm_everyone(const Comm *); /* the group of all ranks, in order */
 
 typedef struct CommDeviceOptions {
-    const char *library; /* the file name of NCCL; NULL means the library that the loader finds */
-    bool required;       /* whether it is a user error if GPU memory must be staged */
-    int most_blocks;     /* maximum number of thread blocks of an NCCL kernel; 0 if NCCL chooses it */
-    /* whether comm_register will be called; if so, a library without windows is a user error */
+    const char *library; /* the file name of NCCL; NULL means whichever library the loader finds */
+    bool required;       /* whether staging of GPU memory is a user error */
+    int most_blocks;     /* maximum number of thread blocks per NCCL kernel; 0 if NCCL chooses it */
+    /* whether comm_register will be called; if so, a library that lacks windows is a user error */
     bool registers;
 } CommDeviceOptions;
 
-/* Writes "through host memory", followed by MPI or TCP if the ranks are processes. A NULL Comm means that there is
+/* Writes "through host memory", followed by MPI or TCP if the ranks run as processes. A NULL Comm means that there is
  * only one rank. */
 void comm_describe_host(const Comm *, char text[200]);
 /* Selects the transport for memory of `device`: NCCL if no two ranks share a GPU and NCCL can be loaded, and staging
@@ -124,47 +123,46 @@ Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]
 Err comm_check_library(const char *library, bool discrete);
 /* All ranks must call this function. It returns when all ranks have closed the transport. */
 void comm_close_device(Comm *);
-/* Registers memory of the device with the communicator of the group as a symmetric window of NCCL.
- * All-gathers and sums whose input and output are registered then need fewer thread blocks. All-gathers run on copy
- * engines, without thread blocks, unless the group is the tensor-parallel group. All members must call this function
- * together, with the same number of bytes. For each operation, all members must use the same offsets in their
- * windows. The device must be opened with DeviceSpec.exports. The call has no effect if the group has only one
- * member, or unless the transport is NCCL and was opened with `registers`. */
+/* Registers device memory with the group's communicator as a symmetric NCCL window. All-gathers and sums whose inputs
+ * and outputs are registered then need fewer thread blocks. All-gathers run on copy engines, without thread blocks,
+ * unless the group is the tensor-parallel group. All members must call this function together, with the same number of
+ * bytes. For each operation, all members must use the same offsets in their windows. The device must be opened with
+ * DeviceSpec.exports. The call has no effect if the group has only one member, or unless the transport is NCCL and was
+ * opened with `registers`. */
 void comm_register(Comm *, const Group *, void *memory, size_t bytes);
-/* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does
- * not check the offsets, and if they differ, NCCL writes data to wrong addresses. All ranks must call this
- * function. */
+/* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does not
+ * check this, and if the offsets differ, it writes data to wrong addresses. All ranks must call this function. */
 void comm_compare_places(Comm *);
-/* Removes the windows that begin at `memory`. Call this function before the memory is freed, while no operation is in
+/* Removes the windows that start at `memory`. Call this function before freeing the memory, while no operation is in
  * flight. */
 void comm_unregister(Comm *, const void *memory);
 
 /* ---- worlds ---- */
 
 typedef struct CommOptions {
-    /* number of seconds that a member may be late; <= 0 means 600 (--distributed-timeout-minutes 10). After a tenth
-     * of this time, a warning names the member */
+    /* number of seconds by which a member may be late; <= 0 means 600 (--distributed-timeout-minutes 10). After a tenth
+     * of this time, a warning names the late member */
     double deadline_s;
-    double meet_s; /* time limit in seconds for all processes to connect at the start; <= 0 means 600 */
-    /* version of the program, which must be equal in all processes that TCP connects; NULL disables the comparison */
+    double meet_s; /* time limit in seconds for all processes to connect at startup; <= 0 means 600 */
+    /* the program's version, which must be equal in all processes that TCP connects; NULL disables the comparison */
     const char *build;
 } CommOptions;
 
-/* Runs fn(arg, comm) as ranks 0..world-1, each in a separate thread (rank 0 in the caller's), and returns
- * when all ranks have returned. It is a fault if a rank returns while another rank waits for it. */
+/* Runs fn(arg, comm) as ranks 0..world-1, each in a separate thread (rank 0 in the caller's), and returns once all
+ * ranks have returned. It is a fault if a rank returns while another rank waits for it. */
 typedef void CommMain(void *arg, Comm *);
 void comm_threads(int world, const CommOptions *, CommMain *fn, void *arg);
 
 /* Returns a Comm whose operations finish immediately and leave `out` unchanged. */
 Comm *comm_null(int world, int rank);
 bool comm_is_null(const Comm *);
-void comm_free(Comm *); /* frees a Comm of comm_null, comm_mpi or comm_tcp */
+void comm_free(Comm *); /* frees a Comm from comm_null, comm_mpi or comm_tcp */
 
 /* ---- processes ---- */
 
 typedef enum CommLauncher { COMM_ALONE, COMM_MPI, COMM_TCP } CommLauncher;
 
-/* The environment variables of a launcher: mpirun, srun, torchrun, or a compatible launcher. */
+/* Information from the environment variables of a launcher: mpirun, srun, torchrun, or a compatible one. */
 typedef struct CommLaunch {
     CommLauncher by;               /* COMM_ALONE if there is no launcher, or only one process */
     int processes, process, local; /* number of processes; index of this process, in the world and on its
@@ -172,74 +170,74 @@ typedef struct CommLaunch {
     int of_host;                   /* number of processes on this host, or 0 if it is unknown */
     char host[256];                /* with COMM_TCP: the address at which process 0 listens */
     int port;
-    char run[128]; /* with COMM_TCP: the name of the run; empty if the launcher sets none */
+    char run[128]; /* with COMM_TCP: the run's name; empty if the launcher sets none */
 } CommLaunch;
 
 /* Returns a user error if variables are missing, or if the launcher needs MPI and this program was built without it. */
 Err comm_launch(CommLaunch *);
-/* Return the number of processes and the index of this process. Without a launcher, these are 1 and 0. -1 means that
- * the value is unknown. */
+/* Return the number of processes and this process's index. Without a launcher, these are 1 and 0. -1 means that the
+ * value is unknown. */
 int comm_processes(void);
 int comm_process(void);
 
-/* Returns the world of all MPI processes. The first call initialises MPI. MPI is finalised at the end of the
- * process. */
+/* Returns the world that consists of all MPI processes. The first call initialises MPI. MPI is finalised when the
+ * process ends. */
 Comm *comm_mpi(const CommOptions *);
-bool comm_mpi_built(void); /* if the result is false, calling comm_mpi is a fault */
-/* Creates the world of processes that connect through a TCP address. Returns an error if a process does not connect
- * in time, or if the processes run different builds. */
+bool comm_mpi_built(void); /* if this returns false, calling comm_mpi is a fault */
+/* Creates a world of processes that connect through a TCP address. Returns an error if a process does not connect in
+ * time, or if the processes run different builds. */
 Err comm_tcp(const CommLaunch *, const CommOptions *, Comm **);
-/* A process must call this function before it ends with an error, so that processes that are still connecting also
- * end. Returns true if process 0 prints this error or an error that occurred on process 0. *error then has the code
- * of the printed error. */
+/* A process must call this function before it ends with an error, so that processes that are still connecting also end.
+ * Returns true if process 0 prints this error or an error that occurred on process 0. *error then contains the printed
+ * error's code. */
 bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
 
 /* ---- exposed communication ---- */
 
-/* `exposed` is the time in which this rank's computation waits for operations. For NCCL, it is the time in which the
- * device waits, and otherwise the host's time in comm_start and comm_wait. Staging waits for the device first.
- * `flight` is the duration of operations, including waits for members that start late. For NCCL on GPUs, it is
- * measured on the operation's stream, and otherwise from comm_start to the end of comm_wait. */
+/* `exposed` is how long this rank's computation waits for operations. For NCCL, this is the time that the device waits,
+ * and otherwise the time that the host spends in comm_start and comm_wait. Staging waits for the device first. `flight`
+ * is how long operations take, including waits for members that start late. For NCCL on GPUs, it is measured on the
+ * operation's stream, and otherwise from comm_start until comm_wait returns. */
 typedef struct CommProfile {
     OpProfile exposed, flight;
-    /* number of bytes that a ring algorithm would send on this rank (the bus bytes of nccl-tests) */
+    /* number of bytes that a ring algorithm would send on this rank (nccl-tests' bus bytes) */
     double bytes;
 } CommProfile;
 
-/* Starts to add the operations of this rank to profile[axes of the group] (mesh_axes_text). Operations in a CUDA
- * graph are not counted. The sums are complete after device_wait. A NULL profile ends the measurement. An operation
- * in host memory first waits for the device `computes`, unless it is NULL, so that the exposed time excludes the work
- * of this device. */
+/* Starts adding this rank's operations to profile[axes of the group] (mesh_axes_text). Operations in a CUDA graph are
+ * not counted. The sums are complete after device_wait. A NULL profile ends the measurement. An operation in host
+ * memory first waits for the device `computes`, unless it is NULL, so that the exposed time excludes this device's
+ * work. */
 enum { COMM_PROFILE = 1 << AXES };
 void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 
 /* ---- planning ---- */
 
-/* Records the communicators that NCCL would open on this rank for an operation on GPU memory. Does not start the
- * operation. The Comm must be from comm_null. */
+/* Records the communicators that NCCL would open on this rank for an operation on GPU memory, without starting it. The
+ * Comm must come from comm_null. */
 void comm_plan(Comm *, const CommCall *);
 /* Returns the number of open communicators or, if `open` is false, of recorded communicators. */
 int comm_communicators(const Comm *, bool open);
-/* Returns the number of ranks on a host. If ranks are threads, it is the number of all ranks, and otherwise the
- * number that the launcher reports. If this number is unknown, and with comm_null, it is 8, the usual number of GPUs
+/* Returns the number of ranks on a host. If ranks run as threads, this is the total number of ranks, and otherwise the
+ * number that the launcher reports. If that number is unknown, or with comm_null, returns 8, the usual number of GPUs
  * per host. */
 int comm_ranks_of_host(const Comm *);
-/* Returns the bytes of device memory that the buffers of all recorded communicators need. An operation has at most
- * `most_blocks` thread blocks (CommDeviceOptions). A host has `ranks_of_host` ranks. */
+/* Returns how many bytes of device memory the buffers of all recorded communicators need. An operation uses at most
+ * `most_blocks` thread blocks (CommDeviceOptions), and a host runs `ranks_of_host` ranks. */
 size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */
 
-/* Prints the last `last` operations of this rank, with the newest operation last. The recorder keeps COMM_RECORDS
- * operations. Each operation is one line: its sequence number in its group, kind, site, group, count, dtype, state
- * (started, done) and time. */
+/* Prints this rank's last `last` operations, the newest one last. The recorder keeps COMM_RECORDS operations. Each
+ * operation takes one line: its sequence number in its group, kind, site, group, count, dtype, state (started, done)
+ * and time. */
 enum { COMM_RECORDS = 1024 };
 void comm_dump(const Comm *, int64_t last, FILE *);
 
-/* Injects faults for tests of the watchdog: silently skips or delays the `nth` operation that this rank starts,
- * counted from 0. */
+/* Injects faults to test the watchdog: silently skips or delays the `nth` operation that this rank starts, counted from
+ * 0. */
 typedef struct CommSabotage {
     int64_t nth;    /* -1 means that no operation is changed */
-    double delay_s; /* delay of the operation in seconds; 0 means that it is skipped */
+    double delay_s; /* seconds by which the operation is delayed; 0 means that it is skipped */
 } CommSabotage;
 void comm_sabotage(Comm *, CommSabotage);

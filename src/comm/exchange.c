@@ -30,7 +30,7 @@ static void transfer(const Processes *p, Exchange *x, bool send, Span s, int mem
                                      : p->wire->receive(p->line, rank, tag, s.at, bytes);
 }
 
-/* Returns a range of a buffer. A rank without elements may have a NULL buffer, which stays NULL, because adding to a
+/* Returns a range in a buffer. A rank without elements may have a NULL buffer, which stays NULL, because adding to a
  * NULL pointer is undefined behaviour. */
 static Span span(const CommWork *w, const void *base, int64_t at, int64_t elements) {
     char *first = (char *)(uintptr_t)base;
@@ -63,7 +63,7 @@ static Span outgoing(const CommWork *w, int to) {
     }
 }
 
-/* Returns the destination of a member's elements. */
+/* Returns where a member's elements go. */
 static Span expected(const Exchange *x, int from) {
     const CommWork *w = x->work;
     const CommCall *call = &w->call;
@@ -145,7 +145,7 @@ static void reduce(Exchange *x) {
     comm_reduce(call->reduction, call->dtype, in, size, 0, out.elements, out.at);
 }
 
-/* Computes this rank's part of the result after all parts have arrived. No member reads `in` any more, so `out` may
+/* Computes this rank's part of the result once all parts have arrived. No member reads `in` any more, so `out` may
  * alias `in`. */
 static void compute(Exchange *x) {
     const CommWork *w = x->work;
@@ -159,7 +159,7 @@ static void compute(Exchange *x) {
     }
 }
 
-/* Releases the lock during the computation, which may need seconds, because heartbeats to other processes must
+/* Releases the lock during the computation, which can take seconds, because heartbeats to other processes must
  * continue. */
 static void collected(Processes *p, Exchange *x) {
     const CommWork *w = x->work;
@@ -238,8 +238,8 @@ static void start(Comm *c, CommWork *w) {
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Reports the members that have sent no announcement. If there are no such members, reports the members whose data
- * have not arrived. */
+/* Reports the members that have sent no announcement. If there are none, reports the members whose data have not
+ * arrived. */
 static _Noreturn void late(Comm *c, Exchange *x) {
     const Processes *p = c->host_state;
     char why[160];
@@ -297,8 +297,8 @@ static int still_running(const Comm *c) {
     return -1;
 }
 
-/* Announces to all other ranks that this rank starts no more operations, so that no rank waits for it. Then waits for
- * the same announcement from all other ranks. */
+/* Announces to all other ranks that this rank starts no more operations, so that no rank waits for it. Then waits until
+ * all other ranks have announced the same. */
 static void leave(Comm *c) {
     Processes *p = c->host_state;
     CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);

@@ -1,12 +1,12 @@
-/* The transport between ranks that are processes. A wire (MPI or TCP) carries bytes between them. Every operation
- * consists of messages between pairs of processes. Each member first announces its operation to every other member,
- * and then sends its data. A report can therefore name a member that is late, or that starts a different operation.
- * This transport computes sums in member order. A member receives its share from all members, adds these parts and,
+/* The transport between ranks that run as separate processes. A wire (MPI or TCP) carries bytes between them. Every
+ * operation consists of messages between pairs of processes. Each member first announces its operation to every other
+ * member, and then sends its data. A report can therefore name a member that is late or that starts a different
+ * operation. This transport computes sums in member order. A member receives its share from all members, adds them and,
  * in an all-reduce, sends the result to all members.
  *
- * comm_start and comm_wait advance all operations. While the rank computes, a second thread of each process
- * receives messages a few times a second. It also sends heartbeats to one process and watches another process. If a
- * process is killed or stopped, the world therefore ends within seconds, even if the deadline is longer. */
+ * comm_start and comm_wait advance all operations. While the rank computes, a second thread in its process receives
+ * messages a few times a second. It also sends heartbeats to one process and watches another. If a process is killed or
+ * stopped, the world therefore ends within seconds, even if the deadline is longer. */
 #pragma once
 
 #include "base/fault.h"
@@ -16,11 +16,11 @@
 typedef enum Say {
     STARTS,   /* the sender starts an operation */
     RETURNED, /* the sender starts no more operations */
-    /* requests the receiver's state before the sender ends the world; key and seq identify a device operation, which
-     * members do not announce */
+    /* requests the receiver's state before the sender ends the world; key and seq identify a device operation, because
+     * members do not announce device operations */
     ASKS,
-    TELLS, /* contains the sender's state, which is its last operation */
-    /* requests, for a warning, whether the receiver has started the device operation of key and seq */
+    TELLS, /* contains the sender's state: its last operation */
+    /* asks, for a warning, whether the receiver has started the device operation that key and seq identify */
     WONDERS,
     REPLIES, /* answers WONDERS */
     BEATS,   /* the sender is alive */
@@ -36,39 +36,38 @@ typedef struct Announcement {
     CommFacts facts;
     int32_t what;    /* a Say */
     int32_t member;  /* STARTS: member number of the sender */
-    int32_t tag;     /* STARTS: the tag of the data to this receiver */
+    int32_t tag;     /* STARTS: the tag of the data for this receiver */
     int32_t started; /* TELLS, REPLIES: 1 if the sender has started the operation in question */
     /* TELLS: the age in ns, because clocks differ between machines; -1 if the operation has not started or
      * finished */
     int64_t started_ago, finished_ago;
 } Announcement;
 
-/* A message that is being sent or received. */
+/* A message being sent or received. */
 typedef struct WireMessage WireMessage;
 
 /* A wire transfers bytes between processes. `wire` is its state. Only one thread may call the wire at a time. No call
- * waits for another process. Announcements between two processes arrive in order, and messages with the same tag also
- * arrive in order. */
+ * waits for another process. Announcements between two processes arrive in order, as do messages with the same tag. */
 typedef struct Wire {
     const char *name;
     void (*say)(void *wire, const Announcement *, int to);
     bool (*hear)(void *wire, Announcement *, int *from); /* returns false if no announcement has arrived */
-    /* The memory must not change until the message is done. bytes must be > 0. */
+    /* The memory must not change until the message has been sent. bytes must be > 0. */
     WireMessage *(*send)(void *wire, int to, int tag, const void *, int64_t bytes);
     WireMessage *(*receive)(void *wire, int from, int tag, void *, int64_t bytes);
-    bool (*done)(void *wire, WireMessage *); /* frees the message if it is done */
-    /* Waits a short time for a message, after `tries` attempts to receive one. Another thread may call the wire
-     * during the wait. */
+    bool (*done)(void *wire, WireMessage *); /* returns whether the message is complete, and then frees it */
+    /* Waits briefly for a message, after `tries` attempts to receive one. Another thread may call the wire during the
+     * wait. */
     void (*rest)(void *wire, int tries);
-    /* Returns the time (clock_ns) at which the last bytes of a rank arrived. NULL means that only the times of
-     * announcements are known. */
+    /* Returns the time (clock_ns) at which the last bytes of a rank arrived. If NULL, only the times of announcements
+     * are known. */
     int64_t (*heard)(void *wire, int rank);
     const char *(*lost)(void *wire, int rank); /* returns the reason why a rank is LOST */
     void (*end)(void *wire);                   /* ends all processes; this process ends with ERR_INFRA */
     void (*free)(void *wire);                  /* called after all ranks have returned */
 } Wire;
 
-/* Returns a Comm for the processes that the wire connects. Tags are 0 .. last_tag. */
+/* Returns a Comm for the processes that the wire connects. Tags range from 0 to last_tag. */
 Comm *comm_exchange(const Wire *, void *wire, int last_tag, int world, int rank, const CommOptions *);
 
 /* ---- shared by exchange.c and watch.c ---- */
@@ -78,7 +77,7 @@ typedef struct Early { /* an announced operation that this rank has not started 
     struct Early *next;
 } Early;
 
-/* The value of a key in `early` (comm_lookup). It is a list, which may be empty. */
+/* A key's value in `early` (comm_lookup): a list, which may be empty. */
 typedef struct EarlyList {
     Early *first;
 } EarlyList;
@@ -99,7 +98,7 @@ typedef struct Exchange {
     struct Exchange *next;
 } Exchange;
 
-/* A query of all members about whether they have started a device operation that is late. */
+/* A query that asks all members whether they have started a device operation that is late. */
 typedef struct Question {
     CommKey key;
     int64_t seq;
@@ -112,20 +111,19 @@ typedef struct Question {
 
 typedef struct Processes {
     const Wire *wire;
-    void *line;           /* the state of the wire */
+    void *line;           /* the wire's state */
     pthread_mutex_t lock; /* protects all fields and the wire. Only the rank's thread changes `active` and
-                             advances exchanges. The other thread changes an exchange only when a member
-                             announces its operation */
+                             advances exchanges. The other thread changes an exchange only when a member announces it */
     pthread_cond_t closing;
     pthread_t watcher;
     bool closed;
     int last_tag;
-    int *next_tag;          /* [world], the next tag of data to each rank */
+    int *next_tag;          /* [world], the next tag for data to each rank */
     bool *returned;         /* [world] */
     CommWitness *witness;   /* [world], states received from the ranks */
     bool *answered;         /* [world], whether the rank has answered ASKS */
-    int64_t heard_ns;       /* time of the last sign of life of the watched rank; 0 if there was none yet */
-    int lost;               /* a rank that was lost before it returned, or -1 if there is none */
+    int64_t heard_ns;       /* time of the watched rank's last sign of life; 0 if there was none yet */
+    int lost;               /* a rank that was lost before its function returned, or -1 if there is none */
     int64_t lost_ns;        /* time at which this rank was lost */
     bool ending;            /* whether this rank is about to report */
     const CommKey *end_key; /* the operation that it will report, or NULL if there is none */
@@ -138,7 +136,7 @@ typedef struct Processes {
     FaultScope scope, *outer;
 } Processes;
 
-/* Handles the announcement of a member's operation. */
+/* Handles a member's announcement of an operation. */
 void exchange_take_start(Comm *, const Announcement *);
 
 void watch_start(Comm *);
@@ -151,7 +149,7 @@ void watch_rest(Processes *, int tries);
 void watch_check_returned(Comm *, const Exchange *);
 /* Ends the world if an operation waits for a lost rank. */
 void watch_check_lost(Comm *, const Exchange *);
-/* Ends the world with a report about an operation. If the CommWork is NULL, the report is not about an operation. */
+/* Ends the world with a report, which is about an operation unless the CommWork is NULL. */
 _Noreturn void watch_end_world(Comm *, const CommWork *, bool *arrived, const char *why);
 /* Implements CommTransport.end. */
 _Noreturn void watch_end(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);

@@ -4,8 +4,7 @@
 
 #include "base/fault.h"
 
-/* The axes of each view, in order, beginning with the fastest axis. The expert view has no axis for context
- * parallelism. */
+/* The axes of each view, in order, starting with the fastest. The expert view has no context-parallel axis. */
 static const Axis DENSE[] = {AXIS_TP, AXIS_CP, AXIS_DP, AXIS_PP};
 static const Axis EXPERT[] = {AXIS_ETP, AXIS_EP, AXIS_EDP, AXIS_PP};
 

@@ -2,7 +2,7 @@
 
 #include "comm/transport.h"
 
-enum { BLOCK_BYTES = 4096 }; /* a reduced block is copied to all members while it is in the cache */
+enum { BLOCK_BYTES = 4096 }; /* a reduced block is copied to all members while it is still in the cache */
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 

@@ -22,7 +22,7 @@ Comm *comm_mpi(const CommOptions *options) {
 
 #define MPI_CHECK(call) mpi_check(call, #call)
 
-/* PIECE is the maximum number of bytes of a message, because MPI's counts are int. */
+/* PIECE is the maximum number of bytes per message, because MPI's counts are int. */
 enum { PIECE = 1 << 30, CONTROL_TAG = 0 };
 
 struct WireMessage {
@@ -30,7 +30,7 @@ struct WireMessage {
     MPI_Request request[];
 };
 
-typedef struct Said { /* an announcement that is being sent */
+typedef struct Said { /* an announcement being sent */
     Announcement a;
     MPI_Request request;
     struct Said *next;
@@ -162,8 +162,8 @@ static void mpi_free(void *wire) {
 
 static void finalize(void) { MPI_Finalize(); }
 
-/* Initialises MPI, once per process. MPI is finalised at the end of the process. A process may create several worlds
- * in sequence. */
+/* Initialises MPI, once per process. MPI is finalised when the process ends. A process can create several worlds in
+ * sequence. */
 static void begin_mpi(void) {
     int begun, level;
     MPI_CHECK(MPI_Initialized(&begun));

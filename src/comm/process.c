@@ -1,4 +1,4 @@
-/* The environment variables of launchers.
+/* Reads the environment variables that launchers set.
  *
  *   mpirun    OMPI_COMM_WORLD_* (Open MPI), PMI_* (MPICH), PMIX_RANK (srun --mpi=pmix)
  *   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; torchrun's store may listen at MASTER_PORT
@@ -21,7 +21,7 @@ static const char *text_of(const char *name) {
     return text && *text ? text : NULL;
 }
 
-/* Returns the value of the variable, a number >= 0, or -1 if the variable is not set or invalid. */
+/* Returns the variable's value, a number >= 0, or -1 if the variable is not set or invalid. */
 static int number_of(const char *name) {
     const char *text = text_of(name);
     char *end;
@@ -80,7 +80,7 @@ static Err by_torchrun(CommLaunch *out) {
                 "%s is set, but %s is not: processes that a launcher starts need RANK, WORLD_SIZE, "
                 "MASTER_ADDR and MASTER_PORT; without a launcher, unset them and use --ranks",
                 text_of("RANK") ? "RANK" : "WORLD_SIZE", NEEDED[i]);
-    /* If the agent of torchrun has a store, the store listens at MASTER_PORT, so process 0 uses the next port. */
+    /* If torchrun's agent has a store, the store listens at MASTER_PORT, so process 0 uses the next port. */
     const char *agent = text_of("TORCHELASTIC_USE_AGENT_STORE"), *run = text_of("TORCHELASTIC_RUN_ID"),
                *turn = text_of("TORCHELASTIC_RESTART_COUNT");
     l.port = number_of("MASTER_PORT") + (agent && !strcmp(agent, "True"));
@@ -97,7 +97,7 @@ static Err by_torchrun(CommLaunch *out) {
 
 /* ---- srun ---- */
 
-/* Returns the first host of a list: "node07" for "node[07,10-12],gpu3". Process 0 runs on this host. */
+/* Returns the first host in a list: "node07" for "node[07,10-12],gpu3". Process 0 runs on this host. */
 static Err first_host(CommLaunch *l, const char *list) {
     char name[sizeof l->host];
     size_t n = 0;
@@ -113,8 +113,7 @@ static Err first_host(CommLaunch *l, const char *list) {
     return copy_host(l, name, n);
 }
 
-/* Returns a port that depends on the job's number, as in PyTorch Lightning, so that jobs on one host rarely use the
- * same port. */
+/* Derives a port from the job number, as PyTorch Lightning does, so that jobs on one host rarely use the same port. */
 static int port_of_job(void) {
     const char *job = text_of("SLURM_JOB_ID");
     const size_t digits = job ? strlen(job) : 0;

@@ -105,8 +105,8 @@ static void print_ranks(const char *title, const CommKey *key, const bool *arriv
     fputs(n ? "\n" : " none\n", file);
 }
 
-/* Prints the members that `rank` waits for and whose last operation is a different operation. This shows a cycle of
- * ranks that wait for each other. */
+/* Prints the members that `rank` waits for whose last operation differs. This reveals a cycle of ranks that wait for
+ * each other. */
 static void print_absent(int rank, const CommWitness *witness, FILE *file) {
     const CommRecord *in = &witness[rank].last;
     fputs("    not in it: ranks", file);
@@ -128,7 +128,7 @@ static void print_witness(int rank, const CommWitness *witness, FILE *file) {
     if (w->is_in) print_absent(rank, witness, file);
 }
 
-/* Prints missing ranks, and then ranks of other groups, because a missing rank may wait for one of them. */
+/* Prints missing ranks, and then ranks in other groups, because a missing rank may be waiting for one of them. */
 static void print_witnesses(const CommKey *key, const bool *arrived, const CommWitness *witness, int world,
                             FILE *file) {
     bool *told = mem_zero((size_t)world, sizeof *told);

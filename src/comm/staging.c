@@ -1,6 +1,6 @@
-/* Operations on the memory of a device that has no transport. The start copies the input to host memory, where the
- * host transport runs the operation. The wait copies the result back. The host blocks during both copies. Staging is
- * slow, but it is a reference for faster transports. */
+/* Operations on the memory of a device that has no transport. Starting an operation copies the input to host memory,
+ * where the host transport runs it. Waiting for it copies the result back. The host blocks during both copies. Staging
+ * is slow, but it is a reference for faster transports. */
 #include <stdlib.h>
 
 #include "base/mem.h"

@@ -1,7 +1,7 @@
-/* A wire (exchange.h) that uses TCP. Each pair of processes has a connection, which transfers frames. A frame
- * consists of a head and its data. Small data are sent immediately. A receiver that does not expect them yet stores
- * them. Large data are sent after the receiver has announced that it expects them. They are received directly into
- * their destination, so processes do not store large amounts of unexpected data. */
+/* A wire (exchange.h) that uses TCP. Each pair of processes has a connection, which transfers frames. A frame consists
+ * of a head and its data. Small data are sent immediately; a receiver that does not expect them yet stores them. Large
+ * data are sent only after the receiver has announced that it expects them, and are received directly into their
+ * destination, so processes do not store large amounts of unexpected data. */
 #include "comm/tcp.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "comm/exchange.h"
 
 enum {
-    SMALL = 64 << 10,   /* maximum number of bytes of data that are sent immediately */
+    SMALL = 64 << 10,   /* maximum size in bytes of data that are sent immediately */
     BUFFER = 128 << 10, /* maximum number of bytes per read */
     TURN = 4 << 20,     /* number of bytes to read from one process before reading from the next */
 };
@@ -33,9 +33,9 @@ typedef struct Frame {
 struct WireMessage {
     Frame head;
     char *at;
-    size_t moved; /* number of bytes of head and data sent so far, or of data received so far */
+    size_t moved; /* number of bytes sent so far (head and data), or received so far (data) */
     bool done;
-    /* whether the wire allocated the message and frees it when it is done; `at` is then directly after the
+    /* whether the wire allocated the message and frees it when complete; `at` then points directly after the
      * structure */
     bool own;
     struct WireMessage *next;
@@ -51,9 +51,9 @@ typedef struct Peer {
     bool lost_is_known; /* whether the loss has been announced */
     bool wants_room;    /* whether epoll reports that the socket is writable */
     List out;           /* frames to send */
-    List held;          /* frames with large data that the receiver does not expect yet */
+    List held;          /* frames whose large data the receiver does not expect yet */
     List expected;      /* messages whose data have not arrived */
-    /* data that arrived before they were expected, and expectations of data that are not sent yet */
+    /* data that arrived before they were expected, and expectations whose data are not sent yet */
     List early;
     WireMessage *coming; /* the data of the current frame */
     char *buffer;        /* [BUFFER] */
@@ -96,7 +96,7 @@ static void free_list(List *l) {
     for (WireMessage *m; (m = l->first);) l->first = m->next, free(m);
 }
 
-/* Returns a message that the wire owns, with space for its data. */
+/* Returns a message that the wire owns and that has space for its data. */
 static WireMessage *own_message(FrameKind kind, int32_t tag, int64_t bytes) {
     WireMessage *m = mem_alloc(sizeof *m + (size_t)bytes);
     *m = (WireMessage){.head = {(int32_t)kind, tag, bytes}, .at = (char *)(m + 1), .own = true};
@@ -136,7 +136,7 @@ static void want_room(const Tcp *t, int rank, bool want) {
     p->wants_room = want;
 }
 
-/* Sends data until the socket accepts no more. */
+/* Sends data until the socket can accept no more. */
 static void flush_to(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     for (WireMessage *m; (m = p->out.first) && !p->lost;) {
@@ -214,7 +214,7 @@ static bool tcp_done(void *wire, WireMessage *m) {
     return done;
 }
 
-/* Handles the head of a frame. Returns false if the head is not valid. */
+/* Handles a frame's head. Returns false if it is not valid. */
 static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     Peer *p = &t->peer[rank];
     WireMessage *m;
@@ -237,8 +237,8 @@ static bool begin_frame(Tcp *t, int rank, const Frame *f) {
     return true;
 }
 
-/* Handles a frame all of whose bytes have arrived. Meanwhile, this rank may have begun to expect the frame's small
- * data. */
+/* Handles a frame that has arrived completely. If its data are small, this rank may have begun to expect them in the
+ * meantime. */
 static void end_frame(Tcp *t, int rank) {
     Peer *p = &t->peer[rank];
     WireMessage *m = p->coming, *expected = NULL;
@@ -353,8 +353,8 @@ static const char *tcp_lost(void *wire, int rank) {
     return t->peer[rank].lost;
 }
 
-/* Sends the remaining data, and reads until the other processes have closed their ends. Otherwise, bytes could arrive
- * at a closed end, and the connection would lose undelivered data. */
+/* Sends the remaining data, and reads until the other processes have closed their ends. If this end closed earlier,
+ * bytes could still arrive, and the connection would lose undelivered data. */
 static void close_all(Tcp *t, int64_t patience_ns) {
     const int64_t until = clock_ns() + patience_ns;
     bool *shut = mem_zero((size_t)t->world, sizeof *shut);

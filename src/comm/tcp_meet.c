@@ -1,9 +1,9 @@
-/* Connects the processes of a world to each other. Process 0 listens at the launcher's address, and all
- * others connect to it. After all processes have connected, process 0 sends each process the addresses of all others
- * and a secret number of this run. Then every process connects to the processes with lower numbers. All pairs connect
- * in advance, because the first operation (comm_agree) involves all ranks.
+/* Connects the processes in a world to each other. Process 0 listens at the launcher's address, and all others connect
+ * to it. After all processes have connected, process 0 sends each process the addresses of all others and this run's
+ * secret number. Then every process connects to all lower-numbered processes. All pairs connect in advance, because the
+ * first operation (comm_agree) involves all ranks.
  *
- * Any program may connect to a port. A connection (a guest) is accepted if it sends the hello of a process of this
+ * Any program can connect to a port. A connection (a guest) is accepted only if it sends the hello of a process in this
  * run. Other connections are closed. All messages have a fixed length. */
 #include <errno.h>
 #include <fcntl.h>
@@ -42,7 +42,7 @@ typedef struct Hello {
     char failure[400];
 } Hello;
 
-/* The answer of process 0. WELCOME is followed by the Place of each process. */
+/* Process 0's answer. WELCOME is followed by each process's Place. */
 typedef struct Answer {
     char magic[8];
     enum { WELCOME, REFUSED, ENDED } what; /* ENDED means that process 0 has reported an error and ends */
@@ -72,19 +72,19 @@ typedef struct Meeting {
     Place *place;          /* [world] */
     Guest guest[GUESTS];
     int guests;
-    Err failure;          /* failure of a process that has connected */
+    Err failure;          /* the failure that a connected process has reported */
     const char *obstacle; /* the reason why process 0 could not be reached */
     double limit_s;
     int64_t warning,
-        until; /* clock_ns of the warning and of the limit; `warning` is INT64_MAX after the warning */
+        until; /* when to warn and when to stop waiting (clock_ns); `warning` is INT64_MAX after the warning */
 } Meeting;
 
 /* ---- sockets ---- */
 
 static Err no_socket(const char *what) { return err_infra("%s: %s", what, strerror(errno)); }
 
-/* Returns true once, after a tenth of the time limit. Never returns true in a process that has failed, because such a
- * process does not wait for long. */
+/* Returns true once, after a tenth of the time limit. Never returns true in a process that has failed, because it does
+ * not wait for long. */
 static bool warns_now(Meeting *m) {
     if (m->own.failed || clock_ns() < m->warning) return false;
     m->warning = INT64_MAX;
@@ -96,7 +96,7 @@ static int ms_until(int64_t until) {
     return ms < 0 ? 0 : ms > 1000 ? 1000 : (int)ms;
 }
 
-/* Sends or receives all bytes. Returns false if the connection has ended, or if the time limit has passed. */
+/* Sends or receives all bytes. Returns false if the connection ends or the time limit passes. */
 static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until) {
     for (size_t at = 0; at < n;) {
         struct pollfd p = {.fd = socket, .events = out ? POLLOUT : POLLIN};
@@ -114,7 +114,7 @@ static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until)
     return true;
 }
 
-/* Listens at all addresses of this machine: IPv6 and IPv4, or only IPv4 if IPv6 is not available. If `port` is 0,
+/* Listens at all of this machine's addresses: IPv6 and IPv4, or only IPv4 if IPv6 is not available. If `port` is 0,
  * chooses a free port. */
 static Err listen_at(int port, int *listener) {
     const int one = 1, zero = 0;
@@ -148,7 +148,7 @@ static int port_of(int socket) {
                                          : ((struct sockaddr_in *)&a)->sin_port);
 }
 
-/* Returns the address of the other end of the connection. An IPv4 address may be mapped to IPv6. */
+/* Returns the address of the connection's other end. An IPv4 address may be mapped to IPv6. */
 static Place place_of(int socket, int port) {
     struct sockaddr_storage a = {0};
     socklen_t size = sizeof a;
@@ -205,7 +205,7 @@ static int connect_to_place(const Place *p) {
 
 /* ---- guests ---- */
 
-/* Sets `why` to the reason why a process may not join the run, or to an empty text if it may join. */
+/* Sets `why` to the reason why a process may not join the run, or to an empty string if it may. */
 static void judge(const Meeting *m, const Hello *h, char *why, size_t size) {
     *why = 0;
     if (strncmp(h->build, m->own.build, sizeof h->build))
@@ -284,7 +284,7 @@ static void remove_guest(Meeting *m, int i, bool close_it) {
     m->guest[i] = m->guest[--m->guests];
 }
 
-/* Reads more of a guest's hello. Returns false if the guest is no longer in the list. */
+/* Reads more of a guest's hello. Returns false if the guest was removed from the list. */
 static bool hear_guest(Meeting *m, int i) {
     Guest *g = &m->guest[i];
     const ssize_t got = recv(g->socket, (char *)&g->hello + g->have, sizeof g->hello - g->have, MSG_DONTWAIT);
@@ -321,7 +321,7 @@ static Err not_all_came(const Meeting *m, double waited_s) {
     return e;
 }
 
-/* Returns a process that has already ended, or -1 if there is none. */
+/* Returns the number of a process that has already ended, or -1 if there is none. */
 static int who_left(const Meeting *m, struct pollfd *p) {
     int n = 0;
     for (int r = 0; r < m->own.world; r++)
@@ -423,7 +423,7 @@ static bool ask_host(Meeting *m, Answer *a) {
            move_all(m->socket[0], a, sizeof *a, false, m->until + HELLO_S * SECOND);
 }
 
-/* Connects to process 0 again, because process 0 drops the connection of a slow process while many others connect
+/* Connects to process 0 again, because process 0 drops a slow process's connection while many others connect
  * (take_guest). */
 static bool connects_again(Meeting *m) {
     if (m->socket[0] >= 0) close(m->socket[0]);
@@ -457,8 +457,7 @@ static Err hear_host(Meeting *m) {
     return ERR_OK;
 }
 
-/* Connects to a process. If process 0 knows the process by a loopback address, the process runs on the host of
- * process 0. */
+/* Connects to a process. If process 0 knows the process by a loopback address, the process runs on process 0's host. */
 static Err visit(Meeting *m, int rank) {
     const Place host = place_of(m->socket[0], 0);
     Place to = m->place[rank];

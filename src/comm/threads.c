@@ -1,7 +1,7 @@
-/* The transport between ranks that are threads of one process. Each member stores its buffers in the Meeting of the
- * operation. After the last member has arrived, any thread can move the elements. The last member completes small
+/* The transport between ranks that run as threads of one process. Each member stores its buffers in the operation's
+ * Meeting. Once the last member has arrived, any thread can move the elements. The last member completes small
  * operations itself, so that a rank blocks at most once per operation. Waiting members complete larger operations in
- * pieces. After all members have started an operation, any waiting rank can finish it, so ranks may wait in any
+ * pieces. Once all members have started an operation, any waiting rank can finish it, so ranks can wait in any
  * order. */
 #include <limits.h>
 #include <linux/futex.h>
@@ -18,8 +18,8 @@
 #include "comm/transport.h"
 
 enum {
-    SMALL = 256 << 10, /* number of bytes of traffic below which a second thread is not worthwhile */
-    PIECE = 256 << 10, /* number of bytes of traffic per piece */
+    SMALL = 256 << 10, /* traffic in bytes below which a second thread is not worthwhile */
+    PIECE = 256 << 10, /* traffic in bytes per piece */
 };
 
 enum { GATHERING, READY, DONE }; /* states of a Meeting */
@@ -28,14 +28,14 @@ typedef struct Meeting {
     int64_t seq;
     int arrived;
     const CommWork **work;               /* [members], NULL for a member that has not arrived yet */
-    int64_t units, grain;                /* number of units; number of units of a piece */
+    int64_t units, grain;                /* number of units in total, and per piece */
     atomic_int_fast64_t taken, finished; /* numbers of pieces */
     atomic_uint state;                   /* waiting threads sleep on it */
-    atomic_int sleepers, inside;         /* inside: number of members that have not finished their wait */
+    atomic_int sleepers, inside;         /* inside: number of members that have not finished waiting */
     struct Meeting *next;
 } Meeting;
 
-/* The state that all members of a channel share. A meeting is open until all members have arrived. */
+/* The state that a channel's members share. A meeting is open until all members have arrived. */
 typedef struct Queue {
     pthread_mutex_t lock;
     CommKey key;
@@ -102,8 +102,8 @@ static void threads_warn(Comm *c, const CommKey *key, int64_t seq, const CommFac
     free(arrived);
 }
 
-/* Checks that a new member's description of the operation matches the descriptions of members that have arrived. One
- * comparison suffices, except for the pairwise counts of an all-to-all. */
+/* Checks that a new member's description of the operation matches those from the members that have arrived. One
+ * comparison suffices, except for an all-to-all's pairwise counts. */
 static void check_alike(const Comm *c, const Queue *q, const Meeting *m, const CommWork *w) {
     char why[512];
     const int me = w->channel->member;
@@ -171,7 +171,7 @@ static void wake(Meeting *m, unsigned state, int threads) {
     if (atomic_load(&m->sleepers)) syscall(SYS_futex, &m->state, FUTEX_WAKE_PRIVATE, threads, NULL, NULL, 0);
 }
 
-/* Sleeps while the meeting is in this state, at most until `deadline` (of clock_ns). */
+/* Sleeps while the meeting is in this state, at most until `deadline` (in clock_ns time). */
 static void sleep_on(Meeting *m, unsigned state, int64_t deadline) {
     const struct timespec until = {deadline / 1000000000, deadline % 1000000000};
     atomic_fetch_add(&m->sleepers, 1);
@@ -189,7 +189,7 @@ static void help(Meeting *m, int members) {
     }
 }
 
-/* Begins the operation after all members have arrived. */
+/* Begins the operation once all members have arrived. */
 static void begin(Meeting *m, int members) {
     const int64_t traffic = comm_traffic(m->work, members);
     m->units = comm_units(m->work, members);
@@ -264,8 +264,8 @@ static void threads_wait(Comm *c, CommWork *w) {
 
 /* ---- the world ---- */
 
-/* Removes this rank from the world after its function has returned. It is a fault if another rank still waits for
- * this rank. */
+/* Removes this rank from the world once its function has returned. It is a fault if another rank still waits for this
+ * rank. */
 static void leave(Comm *c) {
     World *world = c->host_state;
     CHECK(c->open == 0, "rank %d returns and leaves %d operations that it did not wait for", c->rank,

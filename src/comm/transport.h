@@ -1,8 +1,7 @@
 /* Declarations for the transports: the endpoint, its channels, works, records and reports.
  *
- * A channel is one sequence of operations: the collectives of a group, or the messages from one member of a group to
- * another. Its members have the numbers 0 .. members-1. In a channel of messages, the sender is 0 and the receiver is
- * 1. */
+ * A channel is one sequence of operations: a group's collectives, or the messages from one member of a group to
+ * another. Its members are numbered 0 .. members-1. In a message channel, the sender is 0 and the receiver is 1. */
 #pragma once
 
 #include <pthread.h>
@@ -13,9 +12,9 @@
  * therefore int. */
 typedef struct CommKey {
     Group group;  /* the simplified group, with `rank` 0, so that the key is equal on all members */
-    int src, dst; /* members of the group; -1, -1 means the channel of the group's collectives */
-    /* 0 for the host transport, 1 for the device transport (numbered separately), 2 for graphs of the device
-     * transport */
+    int src, dst; /* members of the group; -1, -1 means the channel for the group's collectives */
+    /* 0 for the host transport, 1 for the device transport (numbered separately), 2 for the device transport's
+     * graphs */
     int device;
 } CommKey;
 
@@ -30,8 +29,7 @@ typedef struct CommEntry {
     void *value; /* NULL if the entry is free */
 } CommEntry;
 
-/* Returns the value of the key. The value of a new key is NULL, and the caller must replace it before the next
- * look-up. */
+/* Returns the key's value. A new key's value is NULL, and the caller must replace it before the next look-up. */
 void **comm_lookup(CommTable *, const CommKey *);
 
 typedef struct CommChannel {
@@ -46,7 +44,7 @@ typedef struct CommChannel {
 int comm_member(const CommKey *, int i);
 int comm_members(const CommKey *);
 
-/* a value of CommFacts.kind for the launch of a graph that has operations */
+/* a value of CommFacts.kind for the launch of a graph that contains operations */
 enum { COMM_GRAPH = COMM_KINDS };
 
 /* The description of an operation that a member sends to other members. Processes exchange descriptions as raw
@@ -55,11 +53,11 @@ typedef struct CommFacts {
     int32_t kind, reduction, dtype; /* reduction is 0 if the kind has none; dtype is 0 for a barrier */
     int32_t peer;                   /* the root of a broadcast; 0 for other kinds */
     int64_t n;                      /* 0 for a barrier and for an all-to-all */
-    int64_t sends, expects;         /* ALL_TO_ALL: numbers of elements to and from the other member */
+    int64_t sends, expects;         /* ALL_TO_ALL: number of elements to and from the other member */
     char site[48];                  /* truncated */
 } CommFacts;
 
-/* Returns the description that the rank of the CommWork sends to a member of the channel. */
+/* Returns the description that the CommWork's rank sends to a member of the channel. */
 CommFacts comm_facts_to(const CommWork *, int member);
 /* Returns true if the descriptions from two members contradict each other, and writes the error message to
  * `why`. */
@@ -75,11 +73,11 @@ struct CommWork {
     int64_t begin_ns;        /* start time, by the host's clock */
     int64_t *in_at, *out_at; /* ALL_TO_ALL: the first element of each member's part */
     const struct CommTransport *transport;
-    void *state;            /* the state of the transport */
+    void *state;            /* the transport's state */
     bool open;              /* whether the operation was started and has not been waited for */
-    void *staging, *staged; /* copies of a GPU's buffers, and the address of the result, or NULL if there is
+    void *staging, *staged; /* copies of a GPU's buffers, and the result's address, or NULL if there is
                                none */
-    CommWork *next;         /* the next work in the list of unused works */
+    CommWork *next;         /* the next unused CommWork */
 };
 
 /* ---- recorder ---- */
@@ -101,13 +99,14 @@ void comm_recorder_free(CommRecorder *);
 int64_t comm_record_start(CommRecorder *, const CommWork *); /* returns the number of the record */
 void comm_record_done(CommRecorder *, int64_t number);
 bool comm_record_last(CommRecorder *, CommRecord *out); /* returns false if there is none */
-/* Returns whether the operation has started: the last COMM_RECORDS contain it or a later operation of its channel. */
+/* Returns whether the operation has started, which is so if the last COMM_RECORDS records contain it or a later
+ * operation on its channel. */
 bool comm_record_has(CommRecorder *, const CommKey *, int64_t seq);
 void comm_record_print(const CommRecord *, FILE *);
 
 /* ---- endpoint ---- */
 
-/* A transport defines how operations move elements. start and wait implement comm_start and comm_wait for groups of
+/* A transport defines how operations move elements. start and wait implement comm_start and comm_wait for groups with
  * several members. */
 typedef struct CommTransport {
     void (*start)(Comm *, CommWork *);
@@ -118,20 +117,19 @@ typedef struct CommTransport {
     bool (*takes)(const Comm *, const CommCall *);
     /* For device transports: implements comm_launched. */
     void (*launched)(Comm *, const char *site);
-    /* For device transports: these implement comm_register and comm_unregister for groups of several
-     * members. */
+    /* For device transports: these implement comm_register and comm_unregister for groups with several members. */
     void (*attach)(Comm *, const Group *, void *memory, size_t bytes);
     void (*compare)(Comm *); /* implements comm_compare_places */
     void (*detach)(Comm *, const void *memory);
-    /* For host transports: reports a failed operation of the device transport and ends the world. Any thread may call
-     * this function. */
+    /* For host transports: reports a device transport's failed operation and ends the world. Any thread may call this
+     * function. */
     void (*end)(Comm *, const CommKey *, int64_t seq, const CommFacts *, const char *why);
     /* For host transports: determines which members have started a device operation, and then calls comm_warn.
      * Returns immediately. Any thread may call this function. */
     void (*warn)(Comm *, const CommKey *, int64_t seq, const CommFacts *);
 } CommTransport;
 
-/* The transport for a device without a transport. Operations work on copies in host memory, which the host transport
+/* The transport for a device that lacks one. Operations work on copies in host memory, which the host transport
  * moves. */
 extern const CommTransport COMM_STAGING;
 
@@ -140,9 +138,9 @@ struct Comm {
     void *host_state;
     const CommTransport *device; /* if this is NULL, memory of a discrete device is staged */
     void *device_state;
-    const char *processes_by; /* "MPI" or "TCP" if ranks are processes, otherwise NULL */
+    const char *processes_by; /* "MPI" or "TCP" if ranks run as processes, otherwise NULL */
     int rank, world;
-    _Atomic double deadline_s; /* threads of the transports read it and the farewell */
+    _Atomic double deadline_s; /* the transports' threads read it and the farewell */
     _Atomic(const CommFarewell *) farewell;
     CommSabotage sabotage;
     CommProfile *profile; /* [COMM_PROFILE], or NULL if there is no profile */
@@ -155,10 +153,10 @@ struct Comm {
 };
 
 void comm_init(Comm *, const CommTransport *host, void *host_state, int world, int rank, const CommOptions *);
-/* Frees the memory of comm_init and of the operations. It is a fault if an operation was never waited for. */
+/* Frees the memory that comm_init and the operations allocated. It is a fault if an operation was never waited for. */
 void comm_close(Comm *);
 CommChannel *comm_channel(Comm *, const CommKey *);
-/* Calls the farewell. A transport calls this function before it ends the process. */
+/* Calls the farewell. A transport does this before it ends the process. */
 void comm_say_farewell(const Comm *);
 /* Returns the times after which a late member is a fault and after which a warning is printed. */
 int64_t comm_deadline_ns(const Comm *);
@@ -167,13 +165,13 @@ CommKey comm_key(const CommCall *, bool device);
 
 /* ---- moving elements ---- */
 
-/* Sets out[0, n) to the reduction of in[i][at, at + n) over the members in their order. `out` may alias one of these
+/* Sets out[0, n) to the reduction of in[i][at, at + n) over the members i, in order. `out` may alias one of these
  * parts. MAX and MIN are NaN if an operand is NaN. */
 void comm_reduce(CommReduction, DType, const void *const *in, int members, int64_t at, int64_t n, void *out);
 
-/* Returns the number of units of an operation whose buffers are all in this process. Any thread can move units, in
- * any order. A unit is an element of the larger buffer or, in an all-to-all, a receiver. `work` has [members]
- * elements. */
+/* Returns the number of units into which an operation can be split. All its buffers must be in this process. Any thread
+ * can move units, in any order. A unit is an element of the larger buffer or, in an all-to-all, a receiver. `work` has
+ * [members] elements. */
 int64_t comm_units(const CommWork *const *work, int members);
 /* Returns the number of bytes that all units together read and write. */
 int64_t comm_traffic(const CommWork *const *work, int members);
@@ -181,19 +179,19 @@ void comm_move(const CommWork *const *work, int members, int64_t begin, int64_t 
 
 /* ---- reports ---- */
 
-/* The known state of a rank when the world ends. */
+/* Known facts about a rank when the world ends. */
 typedef struct CommWitness {
     const char *status; /* such as "is running" */
     bool any;           /* whether the rank has started an operation, which is `last` */
     CommRecord last;
-    bool is_in; /* whether the last operation is not done */
+    bool is_in; /* whether the last operation is unfinished */
     /* whether the rank has not answered a query; such a rank is reported even if it has started the operation */
     bool silent;
 } CommWitness;
 
-/* Prints a report with one write, so that reports of several processes do not mix. The report contains the error, the
- * ranks that have started the operation (`arrived` [members]), the state of the others (`witness` [world]), and this
- * rank's flight recorder. A NULL key means that the error is not about an operation. */
+/* Prints a report with one write, so that reports from several processes do not mix. The report contains the error, the
+ * ranks that have started the operation (`arrived` [members]), the others' states (`witness` [world]), and this rank's
+ * flight recorder. A NULL key means that the error is not about an operation. */
 void comm_report(const Comm *, const char *why, const CommKey *, int64_t seq, const CommFacts *,
                  const bool *arrived, const CommWitness *witness);
 /* Prints a warning that the operation waits for members that are late. Only the first waiting member prints the

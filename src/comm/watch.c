@@ -1,9 +1,9 @@
-/* Detects that a process has stopped or ended. The processes form a ring. Each process sends heartbeats to the
- * previous rank and watches the next rank. If some processes run and others do not, at least one running process
- * watches a stopped process. The watching process requests the state of all others and prints a report.
+/* Detects that a process has stopped or ended. The processes form a ring. Each process sends heartbeats to the previous
+ * rank and watches the next rank. If some processes run and others do not, at least one running process watches a
+ * stopped process. The watching process requests all others' states and prints a report.
  *
- * Call cycle with exchange.c: the watch also receives the announcements of operations, and waiting
- * operations call the watch. */
+ * Call cycle with exchange.c: the watch also receives announcements of operations, and waiting operations call the
+ * watch. */
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
@@ -19,7 +19,7 @@
 
 #define SECOND     INT64_C(1000000000)
 #define TICK_NS    (SECOND / 4) /* time between two heartbeats */
-#define SILENCE_NS (6 * SECOND) /* a process without a heartbeat for this time is stopped or lost */
+#define SILENCE_NS (6 * SECOND) /* a process that sends no heartbeat for this long is stopped or lost */
 #define SUSPENDED_NS                                                                                         \
     (2 * SECOND) /* if a tick is later than this, this process was stopped, and possibly all processes */
 #define PATIENCE_NS (5 * SECOND) /* time for another rank to print its report */
@@ -78,7 +78,7 @@ static void take_answer(Processes *p, const Announcement *a, int source) {
         p->end_arrived[i] |= comm_member(p->end_key, i) == source;
 }
 
-/* ---- warnings about operations of the device ---- */
+/* ---- warnings about device operations ---- */
 
 void watch_warn(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts) {
     Processes *p = c->host_state;
@@ -136,7 +136,7 @@ static void settle_questions(const Comm *c, int64_t now) {
 
 /* ---- the end ---- */
 
-/* Receives messages until the time limit or, with `answers`, until all ranks that can answer have answered. The
+/* Receives messages until the time limit or, if `answers` is set, until all ranks that can answer have answered. The
  * thread that ends the world keeps the lock. */
 static void listen_for(Comm *c, bool answers, int64_t ns) {
     Processes *p = c->host_state;
@@ -150,9 +150,8 @@ static void listen_for(Comm *c, bool answers, int64_t ns) {
     }
 }
 
-/* Requests the state of all other ranks. Stopped and lost ranks do not answer. If several ranks send requests, the
- * first of them writes the report. If they send requests at the same time, the lowest rank writes it. The report ends
- * the other ranks. */
+/* Requests all other ranks' states. Stopped and lost ranks do not answer. If several ranks send requests, the first of
+ * them prints the report, or the lowest rank if they do so at the same time. The report ends the other ranks. */
 static _Noreturn void end_world(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
                                 bool *arrived, const char *why) {
     Processes *p = c->host_state;
@@ -242,7 +241,7 @@ void watch_check_lost(Comm *c, const Exchange *x) {
     if (p->lost >= 0 && waits_for(p, x, p->lost)) end_after_loss(c);
 }
 
-/* Checks the bytes of another process, because an invalid key would index memory out of bounds. */
+/* Checks bytes from another process, because an invalid key would index memory out of bounds. */
 static bool is_sound(const Comm *c, const Announcement *a, int source) {
     const Group *g = &a->key.group;
     const CommFacts *f = &a->facts;
@@ -366,7 +365,7 @@ void watch_start(Comm *c) {
     pthread_cond_init(&p->closing, NULL);
     p->lost = -1;
     if (c->world == 1) return;
-    sigfillset(&all); /* other threads of the program handle signals */
+    sigfillset(&all); /* the program's other threads handle signals */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int rc = pthread_create(&p->watcher, NULL, watcher, c);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

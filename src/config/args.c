@@ -1,8 +1,8 @@
-/* The option parser. It finds the option that an argument or a line of a file names, finds the end of the option's
- * values, and reports errors. Files are untrusted bytes, so they are read by length, never as C strings.
+/* The option parser. It finds the option that an argument or a line in a file names, finds where the option's values
+ * end, and reports errors. Files are untrusted bytes, so the parser reads them by length, never as C strings.
  *
- * Call cycle with foreign.c: args.c calls foreign.c (options of other programs) and remarks.c (messages), and both
- * report problems through args.c. */
+ * Call cycle with foreign.c: args.c calls foreign.c (other programs' options) and remarks.c (messages), and both report
+ * problems through args.c. */
 #include "config/args.h"
 
 #include <stdarg.h>
@@ -143,7 +143,7 @@ static const char *renamed(const Args *a, const char *key, size_t len) {
 }
 
 static const char *nearest(Args *a, const char *key, size_t len) {
-    for (; len && *key == '-'; len--) key++; /* a key in a file may begin with dashes */
+    for (; len && *key == '-'; len--) key++; /* a key in a file can begin with dashes */
     if (len > NAME_MAX_BYTES) return NULL;
     const char *other = renamed(a, key, len), *word = arena_printf(a->arena, "%.*s", (int)len, key);
     if (other) return other;
@@ -202,11 +202,11 @@ void args_note(Args *a, const char *fmt, ...) {
     va_end(args);
 }
 
-/* The source of a value, as prefixes of messages. For the command line, `where` is "" and `dash` is "--". For a file,
- * `where` is a text such as "run.conf:12: " and `dash` is "". */
+/* A value's source, as prefixes for messages. For the command line, `where` is "" and `dash` is "--". For a file,
+ * `where` is text such as "run.conf:12: " and `dash` is "". */
 typedef struct Source {
     const char *where, *dash;
-    int number; /* index of the source, because repetitions are detected only within one source */
+    int number; /* index of the source; needed because repetitions are detected only within one source */
 } Source;
 
 static void unknown(Args *a, Source src, const char *key, size_t len) {
@@ -219,7 +219,7 @@ static void unknown(Args *a, Source src, const char *key, size_t len) {
         args_problem(a, "%s%s is not an option: did you mean %s%s?", src.where, quoted.s, src.dash, near);
         CHECK(find(a, near, strlen(near), &m), "--%s", near);
         unsigned char *given = &m.table->given[m.row - m.table->rows];
-        /* prevents a second message of args_end that the option is missing */
+        /* prevents a second message, from args_end, that the option is missing */
         if (!*given) *given = ARG_BAD;
     } else
         args_problem(a, "%s%s is not an option: see --help for the list.", src.where, quoted.s);
@@ -242,7 +242,7 @@ static void imply(Args *a, const Match *m, void *field, bool on) {
     str_free(&now);
 }
 
-/* Translates Megatron-LM's values to ours. Returns the values to set, or no values if any value is refused. */
+/* Translates Megatron-LM's values to ours. Returns the values to set, or none if any value is refused. */
 static TextList translate(Args *a, const Match *m, const char *const *words, int64_t n) {
     TextList left = {arena_alloc(a->arena, (size_t)n * sizeof *left.at), 0};
     const int name = (int)m->spelling.len;
@@ -324,7 +324,7 @@ static const ArgTable *find_foreign(const Args *a, const char *key, size_t len, 
     return NULL;
 }
 
-/* Handles an option of another program. `value` is its first value, or NULL. */
+/* Handles another program's option. `value` is its first value, or NULL. */
 static void use_foreign(Args *a, Source src, const ForeignOption *o, const char *value) {
     const int len = (int)o->len;
     if (!o->arity && value && (!strcmp(value, "false") || !strcmp(value, "False"))) return;
@@ -356,7 +356,7 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
 }
 
 /* Returns whether the command only notes an option that it does not read. Megatron-LM's training commands also accept
- * the options of its inference engine. */
+ * its inference engine's options. */
 static bool notes(const Match *m) {
     const bool infers =
         m->table->foreign_use == FOREIGN_READ &&
@@ -364,8 +364,8 @@ static bool notes(const Match *m) {
     return (m->table->notes_unread || infers) && !strstr(m->row->help, "not in Megatron-LM");
 }
 
-/* Handles an option that the command does not read. If this is not an error but only a note, the value is still
- * checked. */
+/* Handles an option that the command does not read. If this causes only a note and not an error, still checks the
+ * value. */
 static void unread(Args *a, Source src, const Match *m, const char *key, size_t len, const char *const *words,
                    int64_t n) {
     if (!notes(m)) return no_use(a, key, len, m->table);
@@ -429,8 +429,8 @@ static int config_words(int argc, char **argv, const char **path) {
     return *path ? 2 : 1;
 }
 
-/* Parses `--help` and its search word. Returns the number of arguments consumed. A word that begins with dashes
- * belongs to --help only if it is the last argument. */
+/* Parses `--help` and its search word. Returns the number of arguments consumed. A word that starts with dashes belongs
+ * to --help only if it is the last argument. */
 static int help_words(Args *a, int argc, char **argv) {
     a->help = true;
     if (argc < 2 || (argv[1][0] == '-' && argc > 2)) return 1;
@@ -486,7 +486,7 @@ void args_line(Args *a, int argc, char **argv) {
 
 static bool blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-/* Returns the length of the line without its comment. A # inside quotes does not start a comment. */
+/* Returns the line's length without its comment. A # inside quotes does not start a comment. */
 static size_t without_comment(const char *s, size_t n) {
     bool quoted = false;
     for (size_t i = 0; i < n; i++) {
@@ -519,8 +519,8 @@ static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     return true;
 }
 
-/* Reads the value of one line. A list is split into words, and a single value is the rest of the line. An empty
- * single value counts as missing, unless `empty` is set. Returns false if a quote is not closed. */
+/* Reads the value on one line. Splits a list into words; a single value is the rest of the line. An empty single value
+ * counts as missing, unless `empty` is set. Returns false if a quote is not closed. */
 static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, TextList *words) {
     if (list) return split_words(a, s, n, words);
     words->at = arena_alloc(a->arena, sizeof *words->at);
@@ -530,8 +530,7 @@ static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, 
     return quoted || !n || s[0] != '"';
 }
 
-/* Reports a line without `=`. If the line begins with the name of an option, the message suggests the correct
- * line. */
+/* Reports a line without `=`. If the line begins with an option's name, the message suggests the correct line. */
 static void no_assignment(Args *a, Source src, const char *s, size_t n) {
     static const char *const SHOWN[] = {"true", "VALUE"};
     Str meant = {0}, quoted = {0};

@@ -1,16 +1,16 @@
 /* The program's option parser. Options are rows of tables. Their values come from a command line and from `name =
  * value` files. The parser reports all problems, not only the first one.
  *
- * Command line: `--name value` or `--name=value`. A flag is `--name` or `--name=true|false`. The values of a
- * list are all words up to the next `--name`. `--config FILE` may be at any position and is read first, so the
- * command line overrides the file. `--help` and `-h` set `help`, and a word after them becomes `help_word`. If an
- * option is repeated, its last occurrence applies, as in argparse.
+ * Command line: `--name value` or `--name=value`. A flag is `--name` or `--name=true|false`. A list's values are all
+ * words up to the next `--name`. `--config FILE` can be at any position and is read first, so the command line
+ * overrides the file. `--help` and `-h` set `help`, and a word after them becomes `help_word`. If an option is
+ * repeated, its last occurrence applies, as in argparse.
  *
  * File: each line is `name = value`, without leading dashes. A flag is `name = true`. `#` at the start of a line or
- * after a blank begins a comment. A value may be in double quotes. A repeated option is an error.
+ * after a blank starts a comment. A value can be in double quotes. A repeated option is an error.
  *
  * In names, `_` is equivalent to `-`. Python's True and False are read as true and false. The value `none` unsets a
- * number, and an empty value unsets a text. A file may contain any bytes.
+ * number, and an empty value unsets text. A file may contain any bytes.
  *
  * On the command line, an option that the command does not read is an error, or only a note (see notes_unread). In a
  * file, such an option is skipped, so that commands can share a file. */
@@ -25,7 +25,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-/* Lists of values, which are allocated in the arena of the parse. */
+/* Lists of values, allocated in the parse's arena. */
 typedef struct TextList {
     const char **at;
     int64_t count;
@@ -40,7 +40,8 @@ typedef struct I64List {
     int64_t count;
 } I64List;
 
-/* The value of an I64 option that is not set. An F64 that is not set is NaN, a TEXT is NULL, and a list is empty. */
+/* The value of an I64 option that is not set. An unset F64 is NaN, an unset TEXT is NULL, and an unset list is
+ * empty. */
 #define I64_UNSET INT64_MIN
 static inline bool i64_is_set(int64_t v) { return v != I64_UNSET; }
 static inline bool f64_is_set(double v) { return !isnan(v); }
@@ -48,24 +49,24 @@ static inline int64_t i64_or(int64_t v, int64_t fallback) { return i64_is_set(v)
 static inline double f64_or(double v, double fallback) { return f64_is_set(v) ? v : fallback; }
 
 typedef enum ArgType {
-    ARG_GROUP, /* not an option, but the beginning of a group with the title `names` */
+    ARG_GROUP, /* not an option, but the start of a group titled `names` */
     ARG_FLAG,  /* a bool that is off unless the option is given */
     ARG_OFF,   /* a bool that is on unless the option is given, such as --no-... and --disable-... */
     ARG_I64,
     ARG_F64,
     ARG_TEXT,  /* const char * */
-    ARG_ENUM,  /* any C enum; `choices` has the spellings in the order of the constants */
+    ARG_ENUM,  /* any C enum; `choices` lists the spellings in the constants' order */
     ARG_TEXTS, /* TextList */
-    ARG_I64S,  /* I64List; values are separated by blanks or commas, and may be in parentheses */
+    ARG_I64S,  /* I64List; values are separated by blanks or commas, and can be in parentheses */
 } ArgType;
 
 typedef struct Arg {
-    /* "name|other|other=value|~other", without leading dashes. The first spelling is the name of the option, and the
-     * others are synonyms. `other=value` is a flag that sets this value. A note reports the use of a spelling marked
-     * ~, which Megatron-LM lacks. */
+    /* "name|other|other=value|~other", without leading dashes. The first spelling is the option's name, and the others
+     * are synonyms. `other=value` is a flag that sets this value. A note reports the use of a spelling marked ~, which
+     * means that Megatron-LM lacks it. */
     const char *names;
     ArgType type;
-    size_t offset;        /* the offset of the field in the target */
+    size_t offset;        /* the field's offset in the target */
     const char *fallback; /* the default in the user's spelling; "none" means that the option is not set */
     const char *const *choices;
     const char *help;
@@ -80,19 +81,19 @@ typedef struct Arg {
         .help = text, __VA_ARGS__                                                                            \
     }
 
-/* Options of another program (Megatron-LM) that are accepted or refused with a reason, so that its command
- * lines run unchanged. Such options set no field. */
+/* Another program's (Megatron-LM's) options, which are accepted, or refused with a reason, so that its command lines
+ * run unchanged. Such options set no field. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
-/* The places in which foreign options are accepted: on the command line and in a file (READ), only on the command
- * line (ON_LINE), or in no place (UNUSED). In a file, foreign options that are not accepted are skipped. */
+/* Where foreign options are accepted: on the command line and in a file (READ), only on the command line (ON_LINE), or
+ * nowhere (UNUSED). In a file, foreign options that are not accepted are skipped. */
 typedef enum ForeignPlace { FOREIGN_READ, FOREIGN_ON_LINE, FOREIGN_UNUSED } ForeignPlace;
 typedef struct Foreign {
     ForeignKind kind;
-    /* If `option` is NULL, `words` contains foreign options such as "flag value= list+ value=this,that". Only the
-     * values this and that of the last one are accepted. Otherwise, `words` contains foreign values of our option
+    /* If `option` is NULL, `words` contains foreign options such as "flag value= list+ value=this,that". For the last
+     * one, only the values `this` and `that` are accepted. Otherwise, `words` contains foreign values of our option
      * `option`, which are translated to `ours` ("" means ignored). */
     const char *option, *ours, *words;
-    const char *reason; /* complete sentences, which include the remedy if the option is refused */
+    const char *reason; /* complete sentences; they include the remedy if the option is refused */
 } Foreign;
 
 struct Choice;
@@ -107,7 +108,7 @@ typedef struct ArgTable {
     bool (*accepts)(int use, int64_t row); /* whether the command reads the option; NULL if it reads all
                                               options */
     int use;
-    const char *command;   /* the name of the command, for messages */
+    const char *command;   /* the command's name, for messages */
     void *target;          /* the struct that holds the fields */
     unsigned char *given;  /* [count], 0 for a default; if this is NULL, the parser allocates it */
     struct Choice *chosen; /* [count], the last spelling of each option (set by the parser) */
@@ -120,7 +121,7 @@ typedef struct ArgTable {
 /* ARG_BAD in `given` means that the option was given, but its value could not be read. */
 enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };
 
-/* A message about a given option. args_end reports options with the same kind and text in one message. */
+/* A message about a given option. args_end reports options that share a kind and text in one message. */
 typedef enum RemarkKind {
     REMARK_IDLE,    /* the note "--name has no effect<text>" */
     REMARK_TAKEN,   /* the note "--name is treated as<text>" */
@@ -131,11 +132,11 @@ typedef struct Remark {
     const char *option, *text; /* option: "--name", or "--name value" */
 } Remark;
 
-/* The state and the results of one parse. args_init initializes it, and args_free releases problems and notes. Values
- * belong to the arena. */
+/* The state and results of a parse. args_init initializes it, and args_free releases problems and notes. Values belong
+ * to the arena. */
 typedef struct Args {
     const char *usage;        /* such as "isotron parity DIR [options]" */
-    const char *operand_name; /* name of operands ("DIR"), or NULL if operands are not allowed */
+    const char *operand_name; /* the operands' name ("DIR"), or NULL if operands are not allowed */
     Arena *arena;
     ArgTable tables[ARG_TABLES];
     int num_tables, sources;
@@ -143,13 +144,13 @@ typedef struct Args {
     TextList operands;
     TextList configs; /* the paths given with --config */
     bool help;
-    const char *help_word; /* the help lists only options that contain this word; NULL means all options */
-    /* whether a file of options could not be read; if so, no other problems are reported */
+    const char *help_word; /* if not NULL, the help lists only options that contain this word */
+    /* whether an options file could not be read; if so, no other problems are reported */
     bool unreadable;
     int64_t num_problems;
     Str problems; /* one message per line, at most ARG_PROBLEMS */
     Str notes;    /* messages that are not errors, one per line */
-    /* if true, args_print_idle prints the notes about options without effect, and args_end does not */
+    /* if true, args_print_idle, rather than args_end, prints the notes about options without effect */
     bool keeps_idle;
     Remark *remarks;
     int64_t num_remarks;
@@ -159,7 +160,7 @@ void args_init(Args *, Arena *, const char *usage, const char *operand_name);
 void args_free(Args *);
 /* Adds a table and sets its target to the defaults. */
 void args_use(Args *, ArgTable);
-/* Reads `argc` arguments. argv must not include the names of the program and the command. */
+/* Reads `argc` arguments. argv must not include the names of the program and command. */
 void args_line(Args *, int argc, char **argv);
 void args_file(Args *, const char *path);
 /* Like args_file, but reads bytes from memory. Messages show `name` instead of a path. */
@@ -167,27 +168,26 @@ void args_bytes(Args *, const char *name, const char *bytes, size_t n);
 /* Each of these functions adds a message, unless the same message has already been added. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Adds a remark, whose text must not be empty. The text, such as ": reason" or " without --x.", is printed directly
- * after "has no effect" or similar words. */
+/* Adds a remark. Its text must not be empty. The text, such as ": reason" or " without --x.", is printed directly after
+ * "has no effect" or similar words. */
 void args_remark(Args *, RemarkKind, const char *option, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Reports a problem for each value of --name that is not UTF-8 text. */
 void args_check_texts(Args *, const char *name, const TextList *);
 /* Reports the problem "--name is not used <why>: remove it" if the last command line contains the option. */
 void args_refuse(Args *, const char *name, const char *why);
-/* Calls args_refuse for every option of the table with this target. */
+/* Calls args_refuse for every option in the table that has this target. */
 void args_refuse_all(Args *, const void *target, const char *why);
-/* Ends the parse. Call it after all sources have been read, and before any value is used. Reports missing
- * required options, and returns one Err for all problems. The message of the Err is a summary; the separate
- * messages are in `problems`. */
+/* Ends the parse. Call this after reading all sources, and before using any value. Reports missing required options,
+ * and returns one Err for all problems. Its message is a summary; `problems` contains the separate messages. */
 Err args_end(Args *);
-/* Adds the messages of the remarks. args_end calls this function. */
+/* Adds the remarks' messages. args_end calls this function. */
 void args_print_remarks(Args *);
-/* Adds the notes that keeps_idle has deferred. Adds all notes if `all` is set or there is only one note, and
- * otherwise only the number of these options. */
+/* Adds the notes that keeps_idle has deferred. Adds all notes if `all` is set or there is only one note, and otherwise
+ * a single note that states how many such options there are. */
 void args_print_idle(Args *, bool all);
-/* Appends the text of --help, in lines of at most `width` columns: the usage, and then the accepted options by group.
- * With help_word, lists only options whose name, values or help contain this word. */
+/* Appends the text of --help, in lines of at most `width` columns: the usage, followed by the accepted options by
+ * group. With help_word, lists only options whose name, values or help contain this word. */
 void args_help(const Args *, int width, Str *out);
 
 /* ---- foreign options (foreign.c) ---- */
@@ -196,7 +196,7 @@ typedef struct ForeignOption {
     const Foreign *row;
     const char *name, *only; /* only: the accepted values, such as "this,that", or NULL */
     size_t len, only_len;
-    char arity; /* 0 for a flag, '=' for one value, '+' for any number of values */
+    char arity; /* 0: a flag; '=': one value; '+': any number of values */
 } ForeignOption;
 bool foreign_find(const ArgTable *, const char *key, size_t len, ForeignOption *out);
 bool foreign_allows(const ForeignOption *, const char *value);
@@ -208,8 +208,8 @@ bool args_same_name(const char *a, size_t a_len, const char *b, size_t b_len);
 
 /* ---- values of options (argvalue.c), spelled the same in defaults, command lines, files, help and documents
  * ---- */
-/* Parses n words, and sets the field. On failure, returns false and appends a text such as "a whole number, not 'x'"
- * to `expected`. */
+/* Parses n words, and sets the field. On failure, returns false and appends text such as "a whole number, not 'x'" to
+ * `expected`. */
 bool arg_parse(const Arg *, void *field, Arena *, const char *const *words, int64_t n, Str *expected);
 /* Sets the field to the default. */
 void arg_default(const Arg *, void *field, Arena *);

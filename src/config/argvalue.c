@@ -1,4 +1,4 @@
-/* Parses and prints option values of every type. */
+/* Parses and prints option values of all types. */
 #include "config/args.h"
 
 #include <ctype.h>
@@ -56,7 +56,7 @@ static bool parse_i64s(I64List *list, Arena *arena, const char *const *words, in
     return found.count > 0;
 }
 
-/* Reads a list of texts. An empty word, for example from an unset shell variable, is not a valid text. */
+/* Reads a list of strings. An empty word, for example from an unset shell variable, is not valid. */
 static bool parse_texts(TextList *list, Arena *arena, const char *const *words, int64_t n) {
     *list = (TextList){arena_alloc(arena, (size_t)n * sizeof *list->at), n};
     for (int64_t i = 0; i < n; i++) {
@@ -72,8 +72,7 @@ static bool parse_text(const Arg *row, const char **text, Arena *arena, const ch
     return *word;
 }
 
-/* Describes the limit of the type that the number `word` exceeds. Returns NULL if it exceeds no limit or is not a
- * number. */
+/* Describes the type's limit that the number `word` exceeds. Returns NULL if it exceeds none or is not a number. */
 static const char *exceeded(const Arg *row, const char *word) {
     char *end;
     errno = 0;

@@ -1,4 +1,4 @@
-/* Computes the global batch size as a function of consumed samples. It is constant, a step schedule
+/* Computes the global batch size as a function of consumed samples. The size is constant, or follows a step schedule
  * (megatron/core/num_microbatches_calculator.py, StepBatchsizeNumMicroBatchesCalculator), or a linear ramp-up
  * (the earlier RampupBatchsizeNumMicroBatchesCalculator):
  *   size = start + int(consumed / (ramp_samples / ((global - start) / increment))) * increment
@@ -11,10 +11,10 @@
 #include <string.h>
 
 enum { RAMP_STEPS_MAX = 1000000, SIZE_MAX_SAMPLES = 1 << 24 };
-/* 2^53, up to which a double represents integers exactly */
+/* 2^53; a double represents integers exactly up to this limit */
 static const double COUNT_MAX = 9007199254740992.0;
 
-/* Parses a number with a suffix. For example, "2.4B" becomes 2.4e9. */
+/* Parses a number that may have a suffix. For example, "2.4B" becomes 2.4e9. */
 static bool scaled(const char **s, int64_t *out) {
     static const char suffixes[] = "KMBT";
     char *end;

@@ -1,5 +1,5 @@
-/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and options that are given but
- * have no effect as notes. */
+/* Checks ranges (options.def) and rules (rules.def). Reports all violations as errors, and given options that have no
+ * effect as notes. */
 #include "config/config.h"
 
 #include <ctype.h>
@@ -38,8 +38,7 @@ static bool shards_gradients(const Config *c) {
     return c->use_megatron_fsdp && (s == SHARD_OPTIM_GRADS || s == SHARD_OPTIM_GRADS_PARAMS);
 }
 
-/* Returns whether the number of optimizer instances divides the number of replicas of every parameter, dense and
- * expert. */
+/* Returns whether the number of optimizer instances divides every parameter's number of replicas, dense and expert. */
 static bool divides_replicas(const Config *c) {
     const int64_t n = c->num_distributed_optimizer_instances, ranks = config_ranks(c);
     const int64_t dense =
@@ -57,8 +56,8 @@ static int64_t expert_width_unit(const Config *c) {
     return i64_or(c->moe_ffn_hidden_size, i64_or(c->ffn_hidden_size, ffn_default_unit(c)));
 }
 
-/* Returns the size of a head or, in latent attention, of its rotated part. Returns -1 if it is undefined because
- * another rule is broken. */
+/* Returns the head size or, with latent attention, the size of the head's rotated part. Returns -1 if it is undefined
+ * because another rule is broken. */
 static int64_t head_size(const Config *c) {
     int64_t head = c->multi_latent_attention ? c->qk_pos_emb_head_dim : c->kv_channels;
     if (!i64_is_set(head)) {
@@ -68,7 +67,7 @@ static int64_t head_size(const Config *c) {
     return head > 0 && head <= 65536 ? head : -1;
 }
 
-/* Returns the number of rotated channels of a head, or -1 if it is undefined. */
+/* Returns the number of rotated channels per head, or -1 if it is undefined. */
 static int64_t rotary_dim(const Config *c) {
     const int64_t head = head_size(c);
     if (head < 0 || !(c->rotary_percent >= 0 && c->rotary_percent <= 1)) return -1;
@@ -93,7 +92,7 @@ static bool even_head(const Config *c) {
     return head < 0 || plain < 0 || (head + plain % 2) % 2 == 0;
 }
 
-/* Returns whether some layers may have rotary positions, so that other options of attention can depend on them. */
+/* Returns whether some layers may use rotary positions, so that other attention options can depend on them. */
 static bool has_rope_layers(const Config *c) {
     return c->model == MODEL_gpt && config_rotates(c) && !c->multi_latent_attention;
 }
@@ -111,14 +110,14 @@ static bool valid_window(const Config *c) {
            (w->count == 2 && w->at[0] >= -1 && w->at[0] <= most && (w->at[1] == 0 || w->at[1] == -1));
 }
 
-/* Returns the number of tokens per sample of a T5's decoder. It is not set for other models. */
+/* Returns the number of tokens per sample in a T5's decoder, or I64_UNSET for other models. */
 static int64_t decoder_tokens(const Config *c) {
     return c->model == MODEL_t5 ? c->decoder_seq_length : I64_UNSET;
 }
 
-/* Returns whether the model has so few parameters and activations per microbatch (by upper estimates) that no 64-bit
+/* Returns whether the model has (by upper estimates) so few parameters and activations per microbatch that no 64-bit
  * product of sizes and bytes can overflow. The estimates do not overflow, because integer terms are exact for sizes
- * in their ranges, and larger products are computed in double. */
+ * within their ranges, and larger products are computed in double. */
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
     const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),
@@ -193,8 +192,8 @@ static bool valid_hierarchy(const Config *c) {
            sizes->at[1] == cp / sizes->at[0];
 }
 
-/* Returns whether the heads of a tensor-parallel rank can be distributed evenly over `ranks` context-parallel ranks,
- * in groups of equal size. */
+/* Returns whether a tensor-parallel rank's heads can be distributed evenly over `ranks` context-parallel ranks, in
+ * groups of equal size. */
 static bool deals_heads(const Config *c, int64_t ranks) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size,
                   all_groups = c->group_query_attention ? c->num_query_groups : heads;
@@ -203,8 +202,8 @@ static bool deals_heads(const Config *c, int64_t ranks) {
     return groups % ranks == 0 || (ranks % groups == 0 && per_group % (ranks / groups) == 0);
 }
 
-/* Returns whether all tensor-parallel ranks can have the same number of rows of Q, K and V if there are fewer query
- * groups than ranks. */
+/* Returns whether all tensor-parallel ranks can hold the same number of Q, K and V rows if there are fewer query groups
+ * than ranks. */
 static bool cuts_groups(const Config *c) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size;
     if (!c->group_query_attention || c->num_query_groups >= tp || heads < 1 || tp < 1) return true;
@@ -353,8 +352,8 @@ static bool check_range(const Config *c, int option, Args *args) {
     return false;
 }
 
-/* Clamps a number to its range, so that no condition of a rule overflows. check_range has already reported
- * the violation. */
+/* Clamps a number to its range, so that no rule's condition overflows. check_range has already reported the
+ * violation. */
 static void clamp_to_range(Config *c, int option) {
     const ConfigRange r = config_range(option);
     void *value = (char *)c + CONFIG_ROWS[option].offset;
@@ -368,8 +367,8 @@ static void clamp_to_range(Config *c, int option) {
         *whole = (int64_t)r.high;
 }
 
-/* Returns the smallest number of ranks that is a multiple of two numbers: the ranks that share a copy of the dense
- * parameters, and the ranks that share a copy of the experts. */
+/* Returns the smallest number of ranks that is a multiple of two numbers: how many ranks share a copy of the dense
+ * parameters, and how many share a copy of the experts. */
 static int64_t fitting_ranks(const Config *c) {
     const int64_t dense = config_model_ranks(c), experts = expert_ranks(c);
     int64_t a = dense, b = experts;
@@ -380,7 +379,7 @@ static int64_t fitting_ranks(const Config *c) {
     return a ? dense / a * experts : 0;
 }
 
-/* Returns the value of a %:name in a message, which is computed from several options. */
+/* Returns the value for a %:name in a message. It is computed from several options. */
 static int64_t derived_value(const Config *c, const char *name, size_t len) {
     const struct {
         const char *name;
@@ -399,7 +398,7 @@ static int64_t derived_value(const Config *c, const char *name, size_t len) {
     return values[i].value;
 }
 
-/* Appends the message with %name replaced by the option's value, and %:name by a derived value. */
+/* Appends the message, with each %name replaced by the option's value and each %:name by a derived value. */
 static void fill_in_values(const Config *given, const Config *c, const char *message, Str *out) {
     while (*message) {
         size_t plain = strcspn(message, "%");

@@ -1,4 +1,4 @@
-/* Call cycle with check.c: config_parse calls check.c, which reads the rows of options in this file. */
+/* Call cycle with check.c: config_parse calls check.c, which reads the option rows in this file. */
 #include "config/config.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ static const Foreign MEGATRON[] = {
 #include "config/rules.def"
 };
 
-/* Every enum must have the size of an int, because the parser stores choices as int. */
+/* Every enum must be as large as an int, because the parser stores choices as int. */
 #define OPT(type, field, fallback, class, names, help)
 #define OPTENUM(enumeration, field, fallback, class, names, help)                                            \
     _Static_assert(sizeof(((Config *)0)->field) == sizeof(int), #field);

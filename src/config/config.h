@@ -1,5 +1,5 @@
-/* The configuration of a run: a field for each option (generated from options.def), values derived from the
- * options, and the rules that options must satisfy. Options have Megatron-LM's spellings, defaults and meanings.
+/* A run's configuration: a field for each option (generated from options.def), values derived from the options, and the
+ * rules that options must satisfy. Options have Megatron-LM's spellings, defaults and meanings.
  *
  *     Args args;
  *     args_init(&args, arena, "isotron pretrain [options]", NULL);
@@ -8,7 +8,7 @@
  *     else if (e.code) ...             args.problems has a line for every broken rule
  *     else config_finish(&config, arena, vocab_size);
  *
- * A Config is plain data that may be copied. Its texts and lists belong to the arena of the parse. */
+ * A Config is plain data that can be copied. Its strings and lists belong to the parse's arena. */
 #pragma once
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@
 #include "config/args.h"
 #include "config/enums.h"
 
-/* OPTION_<field> is the index of a row of options.def (group rows included). */
+/* OPTION_<field> is the index of a row in options.def (group rows included). */
 enum {
 #define OPTGROUP(constant, title)                      OPTION_GROUP_##constant,
 #define OPT(type, field, fallback, class, names, help) OPTION_##field,
@@ -29,7 +29,7 @@ enum {
     OPTIONS
 };
 
-/* The groups of options.def. */
+/* The groups in options.def. */
 typedef enum ConfigGroup {
 #define OPTGROUP(constant, title) GROUP_##constant,
 #define OPT(type, field, fallback, class, names, help)
@@ -37,14 +37,14 @@ typedef enum ConfigGroup {
     GROUPS
 } ConfigGroup;
 
-/* The commands that read options (the rows of uses.def). USE_ALL represents a command that reads every option. */
+/* The commands that read options (the rows in uses.def). USE_ALL represents a command that reads every option. */
 typedef enum ConfigUse {
 #define USE(constant, command, groups, classes) USE_##constant,
 #include "config/uses.def"
     USE_ALL
 } ConfigUse;
 bool config_uses(int use, int64_t option);
-/* Returns the name of the command for messages, such as "bench train". */
+/* Returns the command's name for messages, such as "bench train". */
 const char *config_use_name(ConfigUse);
 
 typedef enum ConfigClass {
@@ -55,8 +55,8 @@ typedef enum ConfigClass {
     CLASS_ALL = 15
 } ConfigClass;
 
-/* Flags that are combined with the class of an option. ALSO means that the command reads this option, but not the
- * other options of its group. EXCEPT means that the command reads the group, but not this option. */
+/* Flags that are combined with an option's class. ALSO means that the command reads this option, but not the other
+ * options in its group. EXCEPT means that the command reads the group, but not this option. */
 #define CLASS_ALSO(use)   (UINT64_C(1) << (8 + (use)))
 #define CLASS_EXCEPT(use) (UINT64_C(1) << (32 + (use)))
 #define ALSO(command)     CLASS_ALSO(USE_##command)
@@ -68,11 +68,11 @@ typedef struct BatchStep {
     int64_t from_samples, size;
 } BatchStep;
 
-/* Values derived from the options by config_finish. Sizes are those of the full model, not of one rank. */
+/* Values derived from the options by config_finish. Sizes describe the full model, not one rank's part. */
 typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
-    double softmax_scale;                  /* the factor of the attention scores */
-    int64_t rotary_dim;                    /* number of rotated channels of a head; 0 without rope */
+    double softmax_scale;                  /* factor by which attention scores are multiplied */
+    int64_t rotary_dim;                    /* number of rotated channels per head; 0 without rope */
     int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer define a size */
     MlpActivation activation;              /* the activation, which is never MLP_GELU */
     int64_t window_left;                   /* number of earlier tokens in a sliding window, or -1 if there is
@@ -81,41 +81,41 @@ typedef struct Derived {
     const bool *layer_rotated;             /* [config_layers] */
     const double *rope_divisor;            /* [rotary_dim / 2] divisors of frequencies, or NULL if there is
                                               none */
-    double rope_base, rope_amplitude;      /* base of the rotary frequencies; factor of rotated channels */
-    const bool *layer_moe;                 /* [config_layers] */
+    double rope_base, rope_amplitude; /* base of rotary frequencies; factor applied to rotated channels */
+    const bool *layer_moe;            /* [config_layers] */
     const ContextComm *layer_context_comm; /* [config_layers] */
-    int64_t num_moe_layers;                /* number of MoE layers, without those of --mtp-num-layers */
+    int64_t num_moe_layers; /* number of MoE layers, without those that --mtp-num-layers adds */
     int64_t moe_ffn_hidden_size, moe_shared_size; /* the latter is 0 without shared experts */
     double aux_loss_coeff[BALANCE_SINKHORN];      /* [LoadBalancing]; 0 means that the loss is not used */
-    bool sinkhorn, quantile;                      /* whether --moe-router-load-balancing-type has them */
+    bool sinkhorn, quantile;                      /* whether --moe-router-load-balancing-type lists them */
     double logits_scaling;
     bool output_bias; /* whether the output layer has a bias (always true for BERT) */
     /* output_init_std is init_std / sqrt(2 * num_layers) */
     double init_std, output_init_std, embedding_init_std;
     unsigned recompute_modules; /* one bit per RecomputeModule; 0 unless recomputation is selective */
 
-    int64_t choices; /* number of samples per question, one for each choice; 1 if questions have no choices */
+    int64_t choices; /* number of samples per question: one per choice, or 1 if questions have no choices */
     int64_t data_parallel_size;
     int64_t cpu_threads; /* number of threads per rank; 0 means one per core */
-    /* Batch sizes and schedule lengths are in samples, as in Megatron-LM. The batch sizes are the values of
-     * the options, multiplied by `choices`. global_batch_size is the final size of the schedule. */
+    /* Batch sizes and schedule lengths are in samples, as in Megatron-LM. The batch sizes are the options' values,
+     * multiplied by `choices`. global_batch_size is the schedule's final size. */
     int64_t micro_batch_size, global_batch_size;
     int64_t eval_samples;         /* number of samples per evaluation */
     const BatchStep *batch_steps; /* [num_batch_steps], ascending; the first begins at 0 samples */
     int64_t num_batch_steps;
     int64_t train_iters, train_samples; /* 0 if neither is given */
-    int64_t samples_needed; /* number of samples to train; exceeds train_samples if the last step does */
+    int64_t samples_needed; /* number of samples to train on; exceeds train_samples if the last step does */
     double lr_warmup_steps;
     /* numbers of samples; lr_wsd_decay_steps is 0 if it is not given */
     int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps;
     double start_weight_decay, end_weight_decay;
-    /* rates of the embedding and the output layer; the defaults are lr and min_lr */
+    /* learning rates for the embedding and output layer; the defaults are lr and min_lr */
     double decoupled_lr, decoupled_min_lr;
     const char *split;    /* NULL if each split has separate paths */
-    uint64_t random_seed; /* the seed of sampling */
+    uint64_t random_seed; /* seed for sampling */
 } Derived;
 
-/* The maximum of --mtp-num-layers. */
+/* The maximum value of --mtp-num-layers. */
 enum { MTP_LAYERS = 7 };
 
 /* The values of all options. A field without a value is I64_UNSET, NaN, NULL or an empty list (args.h). */
@@ -136,24 +136,24 @@ typedef struct Config {
 
 #define config_given(config, field) ((config)->given[OPTION_##field] != 0)
 
-/* Bits that select the rules to check. A rule of rules.def is checked if all bits of its CHECK_ constant are set. */
+/* Bits that select the rules to check. A rule in rules.def is checked if all bits of its CHECK_ constant are set. */
 typedef enum ConfigCheck {
     CHECK_TRAIN = 1,
-    CHECK_PASSES = 512, /* rules about the passes of the inference engine */
+    CHECK_PASSES = 512, /* rules about the inference engine's passes */
     CHECK_INFER = 2 | CHECK_PASSES,
     CHECK_GENERATE = 128 | CHECK_INFER,
     CHECK_SERVE = 256 | CHECK_INFER,
     CHECK_BENCH_INFER = 1024 | CHECK_PASSES,
     CHECK_DATA = 4,
-    CHECK_LAYOUT = 8, /* rules about the split of layers over ranks, and about the pipeline's schedule */
+    CHECK_LAYOUT = 8, /* rules about how layers are split over ranks, and about the pipeline's schedule */
     CHECK_MODEL = 16 | CHECK_LAYOUT,
     CHECK_TASK = 64,
-    CHECK_STRICT = 32, /* command-line options that have no effect are errors, even those of Megatron-LM */
+    CHECK_STRICT = 32, /* command-line options that have no effect are errors, even Megatron-LM's */
     CHECK_ANY = 0,
 } ConfigCheck;
 
 void config_defaults(Config *, Arena *);
-/* Returns the table of options whose target is the Config, for commands that add tables with further options. */
+/* Returns the option table whose target is the Config, for commands that add tables of further options. */
 ArgTable config_table(Config *, ConfigUse);
 /* Sets the defaults, reads the `--config` files and then the command line, and checks the ranges of numbers
  * and the rules that `checks` selects. The caller initialises `args` and may have added tables. `args` then contains
@@ -167,82 +167,78 @@ void config_check_ranges(const Config *, Args *args);
 /* Appends only the messages for options that have no effect. */
 void config_check_unused(const Config *, unsigned checks, Args *args);
 
-/* Computes `derived`. The Config must satisfy the rules of CHECK_MODEL (and CHECK_TRAIN for training).
- * `vocab_size` is the size of the tokenizer's vocabulary, or 0 if there is no tokenizer. The option vocab-size takes
+/* Computes `derived`. The Config must satisfy the rules that CHECK_MODEL selects (and CHECK_TRAIN for training).
+ * `vocab_size` is the tokenizer's vocabulary size, or 0 if there is no tokenizer. The option vocab-size takes
  * precedence. Arrays belong to the arena. */
 void config_finish(Config *, Arena *, int64_t vocab_size);
-bool config_is_unlimited(const Config *);      /* whether positions are only distances, without a maximum */
-bool config_rotates(const Config *);           /* whether queries and keys are rotated (RoPE) */
-bool config_is_yarn(const Config *);           /* whether the rotary frequencies are those of YaRN */
+bool config_is_unlimited(const Config *); /* whether positions matter only as distances, without a maximum */
+bool config_rotates(const Config *);      /* whether queries and keys are rotated (RoPE) */
+bool config_is_yarn(const Config *);      /* whether YaRN determines the rotary frequencies */
 bool config_measures_scores(const Config *);   /* whether a step measures the largest attention scores */
 int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
 int64_t config_main_layers(const Config *);    /* number of layers without the last --mtp-num-layers */
-int64_t config_decoder_layers(const Config *); /* number of layers of a T5's decoder */
-int64_t config_token_types(const Config *);    /* number of token types of a BERT, or 0 if there is no
-                                                  embedding */
-/* Returns whether a T5 is Hugging Face's variant (ckpt/hf/t5.def) instead of Megatron-LM's. With tied embeddings,
- * this variant has no bias in the output layer and divides the logits by sqrt(hidden-size). No option selects the
- * variant, because other options imply it. */
+int64_t config_decoder_layers(const Config *); /* number of layers in a T5's decoder */
+int64_t config_token_types(const Config *); /* a BERT's token types, or 0 if it has no embedding for them */
+/* Returns whether a T5 is Hugging Face's variant (ckpt/hf/t5.def) rather than Megatron-LM's. With tied embeddings, this
+ * variant has no bias in the output layer and divides the logits by sqrt(hidden-size). No option selects the variant,
+ * because other options imply it. */
 bool config_is_hf_t5(const Config *);
 /* such as "2 layers" or, for a T5, "2 encoder and 3 decoder layers" */
 AmountText config_layers_text(const Config *);
 AmountText config_tokens_text(const Config *); /* the length of a sample, such as "512 tokens" */
-int64_t config_ranks(const Config *);          /* number of ranks of the run */
+int64_t config_ranks(const Config *);          /* number of ranks in the run */
 bool config_bf16_grads(const Config *);        /* whether main gradients are bf16 (in the bf16 lane) */
 int64_t config_model_ranks(const Config *);    /* number of ranks that share one copy of the dense
                                                   parameters */
 int64_t config_data_ranks(const Config *);     /* data-parallel size, or 1 if the number is not an integer */
 int64_t config_expert_tensor_ranks(const Config *); /* number of ranks that share the weights of one expert */
-/* Resets all options about ranks to their defaults, so that the Config describes the same run on one rank. */
+/* Resets all rank-related options to their defaults, so that the Config describes the same run on one rank. */
 void config_on_one_rank(Config *, Arena *);
 /* Returns the global batch size after `consumed` samples have been consumed. */
 int64_t config_batch_size(const Config *, int64_t consumed);
 
-/* Returns the options in `classes` as {"field": value, ...}, in the order of options.def. A value that is not
- * set is null. The caller frees the object. */
+/* Returns the options in `classes` as {"field": value, ...}, in options.def order. An unset value is null. The caller
+ * frees the object. */
 struct json_t *config_object(const Config *, unsigned classes);
 /* Appends the text of config_object. */
 void config_json(const Config *, unsigned classes, Str *out);
-/* Sets options in `classes` from the JSON text of a checkpoint (config_json). Unknown names are ignored. An option
- * that the user gave keeps its value, and a note reports a different value in the text. Returns an error if a type or
- * value is invalid. */
+/* Sets options in `classes` from a checkpoint's JSON text (config_json). Ignores unknown names. An option that the user
+ * gave keeps its value, and a note reports any different value in the text. Returns an error if a type or value is
+ * invalid. */
 Err config_from_json(Config *, Arena *, const char *json, size_t n, unsigned classes, Str *notes);
 
 /* Appends the text of docs/reference/options.md. */
 void config_options_md(Str *out);
 
-/* The rows of options.def, for loops over all options. */
+/* The rows in options.def, for loops over all options. */
 extern const Arg CONFIG_ROWS[OPTIONS];
-const char *config_field_name(int option); /* the name of the field, such as "num_layers"; NULL for a group
-                                              row */
+const char *config_field_name(int option); /* the field's name, such as "num_layers"; NULL for a group row */
 ConfigClass config_option_class(int option);
-/* The allowed range [low, high] of a number. Either bound may be infinite. */
+/* A number's allowed range [low, high]. Either bound may be infinite. */
 typedef struct ConfigRange {
     double low, high;
 } ConfigRange;
 ConfigRange config_range(int option);
 const void *config_value(const Config *, int option);
-int config_find(const char *name, size_t n); /* row of the option whose first spelling is `name`, or -1 if
-                                                there is none */
+int config_find(const char *name, size_t n); /* the row whose first spelling is `name`, or -1 */
 
 /* Returns whether any of the words is a spelling of this choice (enum_find). */
 bool config_lists(const TextList *words, const char *const *spellings, int choice);
 /* Returns whether --moe-router-load-balancing-type names this type. */
 bool config_balances_by(const Config *, LoadBalancing);
-/* Returns the number of experts whose scores are added to compute the score of a group (RouteAttr.group_scores). The
- * options of groups must be set. */
+/* Returns how many experts' scores are added to compute a group's score (RouteAttr.group_scores). The options that
+ * determine the groups must be set. */
 int64_t config_group_scores(const Config *);
-/* Sets out[i] to whether layer i has rotary embeddings, according to --no-rope-freq. Returns false if the text of
- * this option is not a pattern. */
+/* Sets out[i] to whether layer i has rotary embeddings, according to --no-rope-freq. Returns false if this option's
+ * value is not a pattern. */
 bool config_rotated_layers(const Config *, bool *out);
 /* Fills out[n] from "N" (every N-th entry is false, the others are true) or from an expression such as
  * "([1,1,0]+[1])*2" with exactly n entries. Returns false for any other text (pattern.c). */
 bool config_layer_pattern(const char *text, int64_t n, bool *out);
 /* Like config_layer_pattern, except that "N" sets layers 0, N, 2N, ... to true (--moe-layer-freq). */
-/* Computes the inverse of config_layer_pattern. Returns a text such as "[1,0,1]", which belongs to the arena. */
+/* Computes the inverse of config_layer_pattern. Returns text such as "[1,0,1]", which belongs to the arena. */
 const char *config_pattern_text(Arena *, const bool *layer, int64_t n);
 bool config_moe_pattern(const char *text, int64_t n, bool *out);
-/* Writes the steps of a run's batch-size schedule, at most `capacity` steps, and returns their number. If capacity is
- * 0, returns an upper bound on this number. Returns -1 if step-batch-size-schedule or rampup-batch-size is invalid
- * (batch.c). */
+/* Writes at most `capacity` steps of a run's batch-size schedule, and returns their number. If capacity is 0, returns
+ * an upper bound on this number. Returns -1 if step-batch-size-schedule or rampup-batch-size is invalid (batch.c). */
 int64_t config_batch_steps(const Config *, BatchStep *out, int64_t capacity);

@@ -1,5 +1,5 @@
-/* Computes the derived values, like megatron/training/arguments.py (validate_args) and training.py
- * (get_optimizer_param_scheduler). The rules have bounded every option, so products cannot overflow. */
+/* Computes the derived values as megatron/training/arguments.py (validate_args) and training.py
+ * (get_optimizer_param_scheduler) do. The rules have bounded every option, so products cannot overflow. */
 #include "config/config.h"
 
 #include <math.h>
@@ -91,7 +91,7 @@ static int64_t ffn_default(const Config *c) {
     return c->activation == MLP_SWIGLU ? c->hidden_size * 8 / 3 / 64 * 64 : 4 * c->hidden_size;
 }
 
-/* Sets the kind of the layers that predict additional tokens, which is the kind of the last main layer. */
+/* Sets the kind of the layers that predict additional tokens to that of the last main layer. */
 static void set_mtp_layers(const Config *c, bool *layer) {
     for (int64_t i = config_main_layers(c); i < config_layers(c); i++) layer[i] = layer[i - 1];
 }
@@ -131,7 +131,7 @@ bool config_rotated_layers(const Config *c, bool *out) {
     return true;
 }
 
-/* Returns YaRN's factor for rotated channels, which scales the attention scores for longer contexts (Peng et al.,
+/* Returns YaRN's factor for rotated channels. It scales the attention scores for longer contexts (Peng et al.,
  * 2023). */
 static double yarn_scale(const Config *c, double mscale) {
     return 0.1 * mscale * log(fmax(c->rotary_scaling_factor, 1)) + 1;
@@ -253,7 +253,7 @@ static void model(const Config *c, Arena *arena, int64_t vocab_size, Derived *d)
     }
 }
 
-/* Returns the number of steps that begin before `samples` samples are consumed. Sets *end to the number of
+/* Returns the number of steps that start before `samples` samples have been consumed. Sets *end to the number of
  * samples that these steps consume. */
 static int64_t steps_before(const Derived *d, int64_t samples, int64_t *end) {
     int64_t consumed = 0, count = 0;
@@ -270,8 +270,8 @@ static int64_t steps_before(const Derived *d, int64_t samples, int64_t *end) {
     return count;
 }
 
-/* Computes the length of the run like Megatron-LM's update_train_iters. With step-batch-size-schedule, the last step
- * may exceed train-samples. Otherwise, only complete batches within train-samples are trained. */
+/* Computes the run's length as Megatron-LM's update_train_iters does. With step-batch-size-schedule, the last step may
+ * exceed train-samples. Otherwise, the run trains only on complete batches within train-samples. */
 static void length_in_samples(const Config *c, Derived *d) {
     int64_t end, steps = steps_before(d, c->train_samples, &end);
     const bool excess = end > c->train_samples;
@@ -309,8 +309,8 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
 }
 
 /* Returns the number of host threads per rank, where 0 means all cores. If several ranks use GPUs, they share the
- * host's cores evenly, because parameters are initialised on the host. Several ranks on the CPU have one thread
- * each. */
+ * host's cores evenly, because parameters are initialised on the host. If several ranks run on the CPU, each has one
+ * thread. */
 static int64_t threads_of_rank(const Config *c) {
     if (config_ranks(c) == 1) return 0;
     const int64_t share = c->device == ON_CUDA ? machine_threads() / config_ranks(c) : 1;

@@ -1,4 +1,4 @@
-/* Finds options of another program, and foreign values of our options (args.h). */
+/* Finds another program's options, and foreign values for our options (args.h). */
 #include <string.h>
 
 #include "config/args.h"

@@ -1,5 +1,4 @@
-/* Writes the configuration of a run as JSON, and reads the model options of a checkpoint from JSON, which is
- * untrusted. */
+/* Writes a run's configuration as JSON, and reads a checkpoint's model options from JSON, which is untrusted. */
 #include "config/config.h"
 
 #include <jansson.h>
@@ -8,7 +7,7 @@
 
 #include "base/fault.h"
 
-/* Returns a text or null. A path may contain bytes that are not UTF-8. Every byte of such a path is written as a
+/* Returns a string or null. A path may contain bytes that are not UTF-8. Each byte of such a path is written as a
  * Latin-1 character. */
 static json_t *text_or_null(const char *s) {
     json_t *text = s ? json_string(s) : json_null();

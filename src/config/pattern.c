@@ -1,5 +1,5 @@
-/* Parses and prints layer patterns of Megatron-LM's --window-attn-skip-freq and --moe-layer-freq. A pattern is a number
- * N, or an expression over lists of 0 and 1:
+/* Parses and prints layer patterns for Megatron-LM's --window-attn-skip-freq and --moe-layer-freq. A pattern is a
+ * number N, or an expression over lists of 0 and 1:
  *
  *   sum := product { "+" product }    product := item { "*" count }    item := "[" bits "]" | "(" sum ")"
  *
@@ -65,7 +65,7 @@ static bool sum(Pattern *p, int depth) {
     return true;
 }
 
-/* Returns the text as a number, or 0 if it is not a number. */
+/* Converts the text to a number. Returns 0 if it is not a number. */
 static long frequency(const char *text) {
     char *end;
     const long n = strtol(text, &end, 10);

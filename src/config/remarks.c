@@ -29,7 +29,7 @@ void args_remark(Args *a, RemarkKind kind, const char *option, const char *fmt, 
     a->remarks[a->num_remarks++] = made;
 }
 
-/* Appends "--a, --b and --c have no effect: reason" for all options with the same message as `first`. */
+/* Appends "--a, --b and --c have no effect: reason" for all options that have the same message as `first`. */
 static void list(const Remark *first, const Remark *end, Str *out) {
     enum { SHOWN = 8 };
     int64_t all = 0, n = 0;

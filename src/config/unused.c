@@ -1,4 +1,4 @@
-/* Reports given options that have no effect without other options (the NEEDS rows of rules.def). */
+/* Reports given options that have no effect without other options (the NEEDS rows in rules.def). */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ static void idle(const Arg *row, const char *without, Args *args) {
     args_remark(args, REMARK_IDLE, option, " without %s.", without);
 }
 
-/* Reports an option without effect, as an error if `refused` is true, and otherwise as a note. */
+/* Reports an option that has no effect, as an error if `refused` is true, and otherwise as a note. */
 static void unused(const Config *c, int option, bool refused, const char *without, Args *args) {
     const Arg *row = &CONFIG_ROWS[option];
     if (!args->line || c->given[option] != args->line || !asks(c, option)) return;
@@ -38,7 +38,7 @@ static void unused(const Config *c, int option, bool refused, const char *withou
         idle(row, without, args);
 }
 
-/* For a model without experts, notes that the options of experts have no effect. */
+/* For a model without experts, notes that the expert options have no effect. */
 static void unused_experts(const Config *c, Args *args) {
     ConfigGroup group = GROUPS;
 #define OPTGROUP(constant, title) group = GROUP_##constant;

@@ -1,4 +1,4 @@
-/* Reads and writes config.json according to the rows of a model type (type.h). */
+/* Reads and writes config.json according to a model type's rows (type.h). */
 #include "ckpt/hf/config.h"
 
 #include <jansson.h>
@@ -35,9 +35,9 @@ static bool is_of_experts(const HfRow *row) {
     return row->option > OPTION_GROUP_MOE && row->option < OPTION_GROUP_INIT;
 }
 
-/* Returns the row for the number of first layers, which have no experts, of a type with latent attention. Returns
- * NULL for other types. A dense model with latent attention sets this row to the number of all layers, because no
- * other type describes such a model. */
+/* For a type with latent attention, returns the row for the number of leading layers without experts. Returns NULL for
+ * other types. A dense model with latent attention sets this row to the total number of layers, because no other type
+ * describes such a model. */
 static const HfRow *dense_row(const HfRow *const *rows, int n) {
     const HfRow *first = NULL;
     bool latent = false;
@@ -133,7 +133,7 @@ void hf_config_fit_heads(Config *c, const Safetensors *weights, bool init_missin
 /* ---- reading an export back ---- */
 
 /* Imports the text and compares the result with c. Sets *differences as hf_config_compare does, or to INT_MAX if the
- * import refuses the text. */
+ * import rejects the text. */
 static Err read_text_back(const char *path, const Str *text, const Config *c, Str *notes, int *differences) {
     Str conf = {0};
     Config config = {0};
@@ -163,7 +163,7 @@ static bool lacks_experts(const HfRow *const *rows, int n, const Config *c) {
     return dense_row(rows, n) && !c->derived.num_moe_layers;
 }
 
-/* Writes the text of config.json, and returns the family of the tensors' names. */
+/* Writes the text of config.json, and returns the family for the tensors' names. */
 static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, const json_t *tokens,
                            Str *out) {
     const HfRow *rows[HF_MOST_ROWS];
@@ -187,8 +187,8 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
     return w.family;
 }
 
-/* Returns the number of values that the type implies and that differ from the model's values. A different model
- * family counts more than all values together. A type without a row for --model is a GPT. */
+/* Counts the values that the type implies but that differ from the model's values. A different model family counts more
+ * than all values together. A type without a row for --model is a GPT. */
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
@@ -208,8 +208,7 @@ static int count_unlike(const HfType *t, const Config *filled) {
     return unlike;
 }
 
-/* Returns an error if the type belongs to another model family, or if only one of the type and the model has
- * experts. */
+/* Returns an error if the type belongs to another model family, or if only one of them (type or model) has experts. */
 static Err check_kind(const HfType *t, const Config *c) {
     const HfRow *rows[HF_MOST_ROWS];
     const char *family = ModelFamily_spellings[MODEL_gpt], *own = ModelFamily_spellings[c->model];
@@ -244,9 +243,8 @@ static Err write_type(const HfType *t, const Config *c, DType dtype, const json_
     return e;
 }
 
-/* Writes the first type that fits the model. If no type fits, the error describes the nearest type. The nearest type
- * implies the fewest different values. If several types imply the same number, the nearest type is the one with the
- * fewest differences after reading back. */
+/* Writes the first type that fits the model. If no type fits, the error describes the nearest type, which is the type
+ * that implies the fewest different values. A tie goes to the type with the fewest differences after reading back. */
 static Err write_first_fit(const Config *c, DType dtype, const json_t *tokens, Str *out, HfFamily *family) {
     const Config filled = hf_config_filled(c);
     int nearest = 0, fewest = INT_MAX, fewest_differences = INT_MAX, differences;
@@ -265,7 +263,7 @@ static Err write_first_fit(const Config *c, DType dtype, const json_t *tokens, S
                   : ERR_OK;
 }
 
-/* Refuses options that no type can express. */
+/* Rejects options that no type can express. */
 static Err check_exportable(const Config *c) {
     if (c->model == MODEL_bert && c->task == TASK_NONE && c->activation == MLP_GELU &&
         c->derived.activation != MLP_GELU_ERF)

@@ -1,6 +1,6 @@
-/* Converts the config.json of a Hugging Face model to and from Isotron's options, for the model types of
- * type.h. The import interprets every key that transformers reads for that type of model. If it cannot interpret a
- * key, it refuses the file. */
+/* Converts the config.json of a Hugging Face model to and from Isotron's options, for the model types in type.h. The
+ * import interprets every key that transformers reads for the model's type. If it cannot interpret a key, it rejects
+ * the file. */
 #pragma once
 
 #include <jansson.h>
@@ -13,32 +13,32 @@
 /* Appends the model's options as `name = value` lines. If a feature is not supported, returns an error that
  * names the key. */
 Err hf_config_import(const char *path, Str *conf);
-/* Sets the options that hf_config_import has read from `path`. If no model can have these options, the error names the
- * file. */
+/* Sets the options that hf_config_import has read from `path`. If the options are invalid for any model, the error
+ * names the file. */
 Err hf_config_parse(const char *path, const Str *conf, Arena *, Config *);
 /* Sets options for which config.json is not sufficient:
- * - whether the output layer of a T5 with unscaled logits is tied to the embedding: this is so unless the weights
- * contain an output layer that is not a copy of the embedding;
+ * - whether the output layer of a T5 with unscaled logits is tied to the embedding: it is tied unless the weights
+ *   contain an output layer that is not a copy of the embedding;
  * - whether the model has layers that predict additional tokens (MTP): transformers never writes their weights. */
 void hf_config_fit(Config *, const Safetensors *weights);
-/* Sets whether a pretrained BERT has the head for sentence pairs. This is so if its type has this head, and if the
- * weights contain the head or init_missing is set. The options of other models are unchanged. */
+/* Sets whether a pretrained BERT has the sentence-pair head. It does if its type has this head, and if the weights
+ * contain the head or init_missing is set. The options of other models are unchanged. */
 void hf_config_fit_heads(Config *, const Safetensors *weights, bool init_missing);
-/* Writes the text of config.json, and sets the family of the tensors' names. The type is hf_model_type if given, and
- * otherwise the first type that fits. Returns an error if this type, or without hf_model_type any type, cannot
- * express the options. `tokens` contains the ids of tokens.h; if it is NULL, all ids are null in the file. */
+/* Writes the text of config.json, and sets the family for the tensors' names. The type is hf_model_type if given, and
+ * otherwise the first type that fits. Returns an error if this type (or, without hf_model_type, every type) cannot
+ * express the options. `tokens` contains the ids that tokens.h describes; if it is NULL, all ids are null in the
+ * file. */
 Err hf_config_export(const Config *, DType dtype, const json_t *tokens, Str *json, HfFamily *family);
 /* Returns the name of the type that an export writes, or NULL if no type fits. */
 const char *hf_config_type(const Config *);
 /* Returns an error if hf_model_type is given and cannot describe the model. */
 Err hf_config_check_type(const Config *);
-/* Compares the options of model a with those of b, which was read from a config.json. Only options that affect the
- * model's output are compared. An error names the first option that differs, and both values. *differences is the
- * number of differing options. A different dropout is only a note, because some types of models have no key for
- * dropout. */
+/* Compares model a's options with those of b, which was read from a config.json. Compares only options that affect the
+ * model's output. An error names the first differing option and both values. Sets *differences to the number of
+ * differing options. A different dropout causes only a note, because some model types have no key for dropout. */
 Err hf_config_compare(const Config *a, const Config *b, Str *notes, int *differences);
 /* Imports the config.json at `path`, and calls hf_config_compare with the result. */
 Err hf_config_read_back(const char *path, const Config *, Str *notes);
 
-/* Returns a copy of the configuration in which Derived provides the values of options that are not given. */
+/* Returns a copy of the configuration in which options that are not given take their values from Derived. */
 Config hf_config_filled(const Config *);

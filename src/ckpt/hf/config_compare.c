@@ -1,5 +1,5 @@
-/* Compares configurations in a canonical form, in which each model has only one description. Options that have no
- * effect are set to equal values. */
+/* Compares configurations in a canonical form, which describes each model in only one way. Options that have no effect
+ * are set to equal values. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static TextList plain_numbers(Arena *arena, const TextList *list) {
     return plain;
 }
 
-/* Resets the options of latent attention in other models, on which they have no effect. */
+/* Resets latent attention's options for models without it, where they have no effect. */
 static void plain_latents(Config *c, const Config *fresh) {
     if (!c->multi_latent_attention) {
         c->q_lora_rank = fresh->q_lora_rank, c->kv_lora_rank = fresh->kv_lora_rank;
@@ -77,8 +77,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     }
 }
 
-/* Resets options without an effect: some affect only layers with rotation, and others only layers without
- * rotation. */
+/* Resets options that have no effect: some affect only layers with rotation, others only layers without it. */
 static void plain_layers(Config *c, const Config *fresh) {
     int64_t rotated = 0;
     for (int64_t i = 0; i < c->num_layers; i++) rotated += c->derived.layer_rotated[i];
@@ -102,8 +101,8 @@ static void plain_windows(Config *c, Arena *arena) {
     c->window_attn_skip_freq = any ? config_pattern_text(arena, d->layer_windowed, c->num_layers) : NULL;
 }
 
-/* Makes the options of heads canonical. All classification tasks have the same head. Only pretraining needs the head
- * for sentence pairs. */
+/* Makes the options of heads canonical. All classification tasks have the same head. Only pretraining needs the
+ * sentence-pair head. */
 static void plain_heads(Config *c) {
     if (c->task == TASK_MNLI || c->task == TASK_QQP) c->task = TASK_LABELS;
     if (c->task != TASK_LABELS) c->class_labels = (TextList){0};
@@ -187,7 +186,7 @@ static Quoted shown(const json_t *value) {
     return q;
 }
 
-/* Returns whether the field is a dropout, which only training uses. */
+/* Returns whether the field is a dropout rate, which only training uses. */
 static bool is_dropout(const char *field) {
     return !strcmp(field, "hidden_dropout") || !strcmp(field, "attention_dropout") ||
            !strcmp(field, "classifier_dropout");

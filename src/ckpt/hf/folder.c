@@ -28,7 +28,7 @@ static bool is_like(const char *name, const char *const *patterns) {
     return false;
 }
 
-/* Returns whether a program may read weights from a file of this name. */
+/* Returns whether a program might read weights from a file with this name. */
 static bool is_weights(const char *name) {
     static const char *const PATTERNS[] = {"model*.safetensors*", "pytorch_model*", NULL};
     return is_like(name, PATTERNS);
@@ -44,7 +44,7 @@ static bool is_tokenizer(const char *name) {
 /* Returns whether this is the temporary folder of an export that is still running or was killed. */
 static bool is_partial(const char *name) { return !strncmp(name, PARTIAL, sizeof PARTIAL - 1); }
 
-/* Returns an error for an entry that prevents the export. An old tokenizer file that remains would be read together
+/* Returns an error for an entry that prevents the export. If an old tokenizer file remained, it would be read together
  * with the new files. A file cannot replace a folder. */
 static Err check_entry(const char *dir, const char *name, const HfExtras *x) {
     if (!strcmp(name, ".") || !strcmp(name, "..") || is_partial(name)) return ERR_OK;
@@ -78,8 +78,8 @@ static Err check_folder(const char *dir, const HfExtras *x) {
 
 /* ---- the files ---- */
 
-/* Checks that an import finds every parameter in the file. The names may be those of the family's base: an MoE model
- * whose layers are all dense has the names of a dense model. */
+/* Checks that an import finds every parameter in the file. The names may come from the family's base: an MoE model
+ * whose layers are all dense uses a dense model's names. */
 static Err read_weights_back(const char *path, const Registry *r, HfFamily family) {
     const HfSource source = {.family = family};
     Safetensors *file;
@@ -142,7 +142,7 @@ static Err move(const char *stage, const char *dir, const char *name) {
     return e;
 }
 
-/* Removes weights with other names, such as shards and their index. */
+/* Removes weight files with other names, such as shards and their index. */
 static Err remove_weights(const char *dir, const HfExtras *x) {
     DIR *d = opendir(dir);
     if (!d) return file_failed("open the folder", dir);

@@ -7,7 +7,7 @@
 #include "base/str.h"
 #include "models/model.h"
 
-/* A file of the tokenizer, which is a copy of `from` or has the given content. */
+/* A tokenizer file: a copy of `from`, or the given content. */
 typedef struct HfFile {
     char *from;       /* path of the file to copy, or NULL to write `content` */
     const char *name; /* name of the file in the folder */
@@ -16,12 +16,12 @@ typedef struct HfFile {
 
 enum { HF_MOST_FILES = 8 };
 
-/* The additional content of the folder. */
+/* Additional content for the folder. */
 typedef struct HfExtras {
     const json_t *tokens; /* see tokens.h; NULL if unknown */
     HfFile files[HF_MOST_FILES];
     int num_files;
-    bool overwrite; /* whether a model in the folder is replaced */
+    bool overwrite; /* whether to replace a model in the folder */
 } HfExtras;
 
 /* The model to write. */
@@ -30,9 +30,9 @@ typedef struct HfModel {
     const Registry *registry;
 } HfModel;
 
-/* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's files. The
- * files are first written to a folder inside `dir`. The model is read back and compared (hf_config_read_back), and if
- * there is no difference, the files are moved to `dir`. Returns an error if the folder is not empty, unless
- * `overwrite` is set. With `overwrite`, other weights in the folder are removed, and an old tokenizer file that would
- * remain is an error. If an error occurs before the files are moved, `dir` is left unchanged. */
+/* Writes config.json, generation_config.json, model.safetensors (weights as `dtype`) and the tokenizer's files. First
+ * writes the files to a folder inside `dir`, reads the model back and compares it (hf_config_read_back), and if nothing
+ * differs, moves the files to `dir`. Returns an error if the folder is not empty, unless `overwrite` is set. With
+ * `overwrite`, removes other weights in the folder, and returns an error if an old tokenizer file would remain. If an
+ * error occurs before the move, `dir` is unchanged. */
 Err hf_folder_write(const char *dir, const HfModel *, DType dtype, const HfExtras *, Str *notes);

@@ -23,7 +23,7 @@ void hf_refuse_inside(HfReader *r, const json_t *in, const char *key, const char
 
 void hf_refuse(HfReader *r, const char *key, const char *why) { hf_refuse_inside(r, NULL, key, why); }
 
-/* Returns the second name of a key, or NULL if it has only one. */
+/* Returns a key's second name, or NULL if it has only one. */
 static const char *alias_of(const HfReader *r, const char *key) {
     for (int i = 0; i < r->num_rows; i++)
         if (r->rows[i]->form == &hf_form_alias && !strcmp(r->rows[i]->word, key)) return r->rows[i]->key;
@@ -119,8 +119,8 @@ void hf_set_real(HfReader *r, int option, double v) {
     hf_set_text(r, option, text);
 }
 
-/* Returns the value of the option that sets the field to v. --disable-bias-linear and similar options name
- * the opposite of their field. */
+/* Returns the option value that sets the field to v. Options such as --disable-bias-linear name the opposite of their
+ * field. */
 static const char *flag_text(int option, bool v) {
     return v != (CONFIG_ROWS[option].type == ARG_OFF) ? "true" : "false";
 }

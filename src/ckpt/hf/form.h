@@ -1,4 +1,4 @@
-/* The forms of rows (type.h). A form converts the key of a row in config.json to options, and options to the key. */
+/* The forms of rows (type.h). A form converts a row's key in config.json to options, and options to the key. */
 #pragma once
 
 #include <jansson.h>
@@ -15,8 +15,8 @@ typedef struct HfReader {
     const HfRow *const *rows;
     int num_rows;
     Str *out;           /* the resulting lines `name = value` */
-    int64_t windowed;   /* number of layers with a window; set by the WINDOWS row */
-    json_t *usual_rope; /* the object of the SCALED row; NULL until it is read */
+    int64_t windowed;   /* number of layers that have a window; set by the WINDOWS row */
+    json_t *usual_rope; /* the SCALED row's object; NULL until it is read */
     Err err;
 } HfReader;
 
@@ -24,7 +24,7 @@ typedef struct HfWriter {
     const Config *config; /* the result of hf_config_filled */
     const json_t *tokens; /* see tokens.h; NULL if unknown */
     json_t *out;          /* the object of config.json */
-    HfFamily family;      /* family of the tensors' names; the family of the type, unless a form changes it */
+    HfFamily family;      /* family for the tensors' names: the type's family, unless a form changes it */
 } HfWriter;
 
 /* A pair of functions that read and write a row. A NULL function does nothing. */
@@ -37,15 +37,15 @@ struct HfForm {
 typedef enum HfWindows {
     HF_WINDOWS_NONE,
     HF_WINDOWS_ALL,       /* all layers have a window, if sliding_window is a number */
-    HF_WINDOWS_ALTERNATE, /* the layers of layer_types; default: layers 0, 2, ... */
-    HF_WINDOWS_PERIOD,    /* the layers of layer_types; default: all except every sliding_window_pattern-th */
-    HF_WINDOWS_ROTATED,   /* like PERIOD, with a period of 4; layers without a window have no rotation */
+    HF_WINDOWS_ALTERNATE, /* the layers that layer_types lists; default: layers 0, 2, ... */
+    HF_WINDOWS_PERIOD, /* the layers that layer_types lists; default: all except every sliding_window_pattern-th */
+    HF_WINDOWS_ROTATED,         /* like PERIOD with period 4; layers without a window have no rotation */
     HF_WINDOWS_ROTATED_OR_NONE, /* like ROTATED; without sliding_window, no layer has a window and all layers
                                    have a rotation */
     HF_WINDOWS_UNROTATED,       /* like LATE; default: the layers without rotation */
     HF_WINDOWS_FOURTH,          /* like PERIOD, but the period is always 4 */
     HF_WINDOWS_AFTER_FIRST,     /* like PERIOD, but the first of every 4 layers has full attention */
-    HF_WINDOWS_LISTED,          /* the layers of layer_types; default: all layers */
+    HF_WINDOWS_LISTED,          /* the layers that layer_types lists; default: all layers */
     HF_WINDOWS_LAST, /* layers of layer_types; default: from max_window_layers on, if sliding_window is a number */
     HF_WINDOWS_SWITCHED, /* like ALL, if use_sliding_window is true */
     HF_WINDOWS_LATE,     /* like SWITCHED, but layers of layer_types; default: from max_window_layers on */
@@ -55,7 +55,7 @@ typedef enum HfWindows {
 extern const HfForm hf_form_value, hf_form_opposite, hf_form_copy, hf_form_text, hf_form_token,
     hf_form_known_token, hf_form_fixed, hf_form_lacking, hf_form_required, hf_form_stated, hf_form_must,
     hf_form_refused, hf_form_alias, hf_form_synonym, hf_form_number;
-/* Forms that convert heads, sizes, activations, scores and biases. */
+/* Forms for heads, sizes, activations, scores and biases. */
 extern const HfForm hf_form_count, hf_form_query_groups, hf_form_own_keys, hf_form_nullable, hf_form_only,
     hf_form_head_size, hf_form_head_size_is_usual, hf_form_hidden_size_divides, hf_form_heads_fill_hidden,
     hf_form_fourfold, hf_form_always_fourfold, hf_form_decoder_layers, hf_form_feed_forward,
@@ -78,9 +78,9 @@ extern const HfForm hf_form_experts, hf_form_expert_width, hf_form_several_exper
 
 /* ---- reading ---- */
 
-/* Sets an error that states the value of the key and the reason, such as "key is 7, not a text". */
+/* Sets an error that states the key's value and the reason, such as "key is 7, not a text". */
 void hf_refuse(HfReader *, const char *key, const char *why);
-/* Like hf_refuse, applied to a key of the object `in`, or of the file's root object if `in` is NULL. */
+/* Like hf_refuse, for a key in the object `in`, or in the file's root object if `in` is NULL. */
 void hf_refuse_inside(HfReader *, const json_t *in, const char *key, const char *why);
 /* Returns a member of `in`, or of the file's root object if `in` is NULL. Returns NULL if the member is
  * absent or null. */
@@ -94,10 +94,10 @@ double hf_get_real(HfReader *, const json_t *in, const char *key, double fallbac
 bool hf_get_flag(HfReader *, const json_t *in, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
 /* Returns the size in config.json from which the model type sets `option`. Finds the type's row for that option, and
- * reads the key of the row. */
+ * reads the row's key. */
 int64_t hf_get_option(HfReader *, int option);
-/* Returns n times the size that hf_get_option returns. The product must be in the range of the row's option.
- * An error names the row's key if the key is present, and otherwise the key of the size. */
+/* Returns n times the size that hf_get_option returns. The product must be within the range of the row's option. An
+ * error names the row's key if the key is present, and otherwise the key that contains the size. */
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
 /* Returns the number of layers. Returns an error if the number exceeds the maximum of --num-layers. */
 int64_t hf_get_layers(HfReader *);
@@ -106,15 +106,15 @@ bool hf_is_rotated(HfReader *, int64_t i);
 /* Sets an option by appending `name = value`. */
 void hf_set_size(HfReader *, int option, int64_t);
 void hf_set_real(HfReader *, int option, double);
-/* Sets the option so that its field has this value, even if the option names the opposite. */
+/* Sets the option so that its field gets this value, even if the option names the opposite. */
 void hf_set_flag(HfReader *, int option, bool);
-/* Sets an option to a pattern of layers such as "[1,0,1]". */
+/* Sets an option to a layer pattern such as "[1,0,1]". */
 void hf_set_pattern(HfReader *, int option, const bool *layer, int64_t layers);
 void hf_set_text(HfReader *, int option, const char *);
 
-/* Returns the text of the value that a FIX or LACK row sets. */
+/* Returns, as text, the value that a FIX or LACK row sets. */
 const char *hf_fixed_text(const HfRow *);
-/* The read and write functions of KEY rows, whose value is a number or a flag. */
+/* The read and write functions for KEY rows, whose values are numbers or flags. */
 void hf_value_read(HfReader *, const HfRow *);
 void hf_value_write(HfWriter *, const HfRow *);
 

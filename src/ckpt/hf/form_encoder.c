@@ -1,4 +1,4 @@
-/* Forms for encoders. The class name determines the heads. RoBERTa has special positions. */
+/* Forms for encoders. The class name determines the heads. RoBERTa numbers positions differently. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static void bert_heads_read(HfReader *r, const HfRow *row) {
     hf_set_flag(r, row->option, strcmp(head_of(r), MASKED) != 0);
 }
 
-/* ---- classes of texts ---- */
+/* ---- text classes ---- */
 
 /* Appends a label in quotes. Returns false if the label is missing, or if it cannot be quoted in an
  * option. */
@@ -38,7 +38,7 @@ static bool add_label(const json_t *label, Str *out) {
     return str_printf(out, "%s\"%s\"", out->len ? " " : "", text), true;
 }
 
-/* Appends the names that transformers uses for the classes of a file without id2label. */
+/* Appends the names that transformers uses for the classes if a file has no id2label. */
 static void default_labels(HfReader *r, Str *labels) {
     const int64_t n = hf_get_size(r, "num_labels", 2);
     if (n > MOST_CLASSES) hf_refuse(r, "num_labels", "more classes than are supported");
@@ -125,7 +125,7 @@ static void positions_after_padding_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->max_position_embeddings + HF_PADDING_ROWS);
 }
 
-/* Accepts only gelu, because RoBERTa's LM head always has this activation, regardless of the layers. */
+/* Accepts only gelu, because RoBERTa's LM head always uses this activation, whatever the layers use. */
 static void erf_activation_read(HfReader *r, const HfRow *row) {
     if (strcmp(hf_get_text(r, NULL, row->key, row->word), row->word))
         hf_refuse(r, row->key, "and only gelu can be read, the activation of RoBERTa's head");

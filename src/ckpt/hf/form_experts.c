@@ -1,18 +1,18 @@
-/* Forms for the experts of MoE models. */
+/* Forms for experts in MoE models. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "ckpt/hf/form.h"
 
-/* Reads the number of experts, for which transformers has two names. If a file has both names, the second name takes
+/* Reads the number of experts, for which transformers uses two names. If a file contains both, the second takes
  * precedence. */
 static void experts_read(HfReader *r, const HfRow *row) {
     const char *key = hf_member(r, NULL, row->word) ? row->word : row->key;
     hf_set_size(r, row->option, hf_get_size(r, key, (int64_t)row->fallback));
 }
 
-/* Reads a key whose value is a number, or a list with the same number for each layer. */
+/* Reads a key whose value is a number, or a list that repeats the same number for each layer. */
 static void one_for_all_read(HfReader *r, const HfRow *row) {
     const json_t *value = hf_member(r, NULL, row->key), *first = json_array_get(value, 0);
     bool same = json_is_integer(first) && json_integer_value(first) > 0;
@@ -23,13 +23,13 @@ static void one_for_all_read(HfReader *r, const HfRow *row) {
     hf_set_size(r, row->option, same ? json_integer_value(first) : 1);
 }
 
-/* Writes the width of the experts, whose default is ffn_hidden_size. */
+/* Writes the experts' width, which is ffn_hidden_size by default. */
 static void expert_width_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->moe_ffn_hidden_size);
 }
 
-/* Refuses one expert per token. With one expert, transformers would divide the expert's sigmoid by itself, which
- * results in 1, but Isotron keeps the sigmoid. */
+/* Rejects a single expert per token. With one expert, transformers would divide the expert's sigmoid by itself, which
+ * gives 1, whereas Isotron keeps the sigmoid. */
 static void several_experts_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hf_get_option(r, OPTION_moe_router_topk) == 1)
@@ -50,14 +50,14 @@ static void normalized_write(HfWriter *w, const HfRow *row) {
     hf_put_flag(w, row->key, w->config->moe_router_topk > 1);
 }
 
-/* Reads the factor of quick GELU. Isotron supports only the usual factor. */
+/* Reads quick GELU's factor. Isotron supports only the usual factor. */
 static void quick_gate_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hf_get_real(r, NULL, "swiglu_alpha", 1.702) != 1.702)
         hf_refuse(r, "swiglu_alpha", "not 1.702, the only value that is supported");
 }
 
-/* Reads the minimum of the sum that normalizes the probabilities. Isotron has no such minimum. */
+/* Reads the lower limit for the sum that normalizes the probabilities. Isotron has no such limit. */
 static void small_norm_min_read(HfReader *r, const HfRow *row) {
     (void)row;
     if (hf_get_real(r, NULL, "moe_norm_min", 1e-12) > 1e-12)
@@ -82,8 +82,7 @@ static void router_groups_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, "topk_group", groups ? w->config->moe_router_group_topk : 1);
 }
 
-/* Reads DeepSeek-V2's topk_method. With group_limited_greedy, the score of a group is the score of its best
- * expert. */
+/* Reads DeepSeek-V2's topk_method. With group_limited_greedy, a group's score is its best expert's score. */
 static void best_groups_read(HfReader *r, const HfRow *row) {
     const char *method = hf_get_text(r, NULL, row->key, "greedy");
     const int64_t groups = hf_get_size(r, "n_group", 1), best = hf_get_size(r, "topk_group", 1);
@@ -102,7 +101,7 @@ static void best_groups_write(HfWriter *w, const HfRow *row) {
     if (groups) router_groups_write(w, &(HfRow){.key = "n_group"});
 }
 
-/* Reads the number of shared experts, each of which has the width of a routed expert. */
+/* Reads the number of shared experts, each as wide as a routed expert. */
 static void shared_experts_read(HfReader *r, const HfRow *row) {
     const int64_t experts = hf_get_size(r, row->key, (int64_t)row->fallback);
     hf_set_size(r, row->option, hf_get_multiple(r, row, experts, OPTION_moe_ffn_hidden_size));
@@ -112,7 +111,7 @@ static void shared_experts_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, w->config->derived.moe_shared_size / w->config->derived.moe_ffn_hidden_size);
 }
 
-/* Reads the width of the shared expert. The value 0 means that there is no shared expert. */
+/* Reads the shared expert's width. The value 0 means that there is none. */
 static void shared_width_read(HfReader *r, const HfRow *row) {
     const int64_t width = hf_get_count(r, row->key, (int64_t)row->fallback);
     if (width) hf_set_size(r, row->option, width);
@@ -120,8 +119,8 @@ static void shared_width_read(HfReader *r, const HfRow *row) {
 
 /* ---- layers with experts ---- */
 
-/* Returns an array that states for each layer whether the key's list of numbers contains the layer. Without a key or
- * a list, all values are false. */
+/* Returns an array that states for each layer whether the key's list contains its number. If there is no key or no
+ * list, all values are false. */
 static bool *listed_layers(HfReader *r, const char *key, int64_t layers) {
     bool *found = mem_zero((size_t)layers, sizeof *found);
     const json_t *list = key ? hf_member(r, NULL, key) : NULL;
@@ -137,8 +136,8 @@ static bool *listed_layers(HfReader *r, const char *key, int64_t layers) {
     return found;
 }
 
-/* Sets moe-layer-freq to a pattern such as "[0,1,1]". Layer i is dense (0) if i < first or i > last, if i + 1 is not
- * a multiple of `step`, or if the list of the key `dense` contains i. */
+/* Sets moe-layer-freq to a pattern such as "[0,1,1]". Layer i is dense (0) if i < first or i > last, if i + 1 is not a
+ * multiple of `step`, or if the list in the key `dense` contains i. */
 static void set_moe_layers(HfReader *r, int64_t first, int64_t last, int64_t step, const char *dense) {
     const int64_t layers = hf_get_layers(r);
     bool *moe = listed_layers(r, dense, layers);
@@ -157,8 +156,7 @@ static void first_dense_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, i);
 }
 
-/* Reads a list that names the MLP of each layer. Without this list, first_k_dense_replace is the number of dense
- * layers. */
+/* Reads a list that names each layer's MLP. Without this list, first_k_dense_replace is the number of dense layers. */
 static void layers_by_name_read(HfReader *r, const HfRow *row) {
     const json_t *names = hf_member(r, NULL, row->key);
     const int64_t layers = hf_get_layers(r);
@@ -190,7 +188,7 @@ static void sparse_layers_read(HfReader *r, const HfRow *row) {
     set_moe_layers(r, 0, INT64_MAX, hf_get_size(r, row->key, (int64_t)row->fallback), "mlp_only_layers");
 }
 
-/* Returns the numbers of the layers with experts or, if `moe` is false, without experts. */
+/* Returns the numbers of the layers that have experts or, if `moe` is false, of the others. */
 static json_t *layer_numbers(const Config *c, bool moe) {
     json_t *list = json_array();
     for (int64_t i = 0; i < c->num_layers; i++)
@@ -203,7 +201,7 @@ static void sparse_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, "mlp_only_layers", layer_numbers(w->config, false));
 }
 
-/* Reads the list of the layers with experts. Without a list, layers at a regular interval have experts. */
+/* Reads the list of layers that have experts. Without a list, layers at a regular interval have experts. */
 static void moe_layers_read(HfReader *r, const HfRow *row) {
     static const char step[] = "interleave_moe_layer_step";
     const bool listed = hf_member(r, NULL, row->key) != NULL;
@@ -220,8 +218,8 @@ static void moe_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, layer_numbers(w->config, true));
 }
 
-/* Reads the first layer with experts. Other keys are the last layer with experts (-1 means the last layer) and the
- * interval. */
+/* Reads the number of the first layer that has experts. Other keys contain the last such layer (-1 means the model's
+ * last layer) and the interval. */
 static void layer_range_read(HfReader *r, const HfRow *row) {
     static const char end[] = "moe_layer_end_index";
     const json_t *last = hf_member(r, NULL, end);

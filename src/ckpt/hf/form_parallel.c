@@ -1,4 +1,4 @@
-/* Forms for parallel residuals. Each type of model has different keys for parallel residuals. */
+/* Forms for parallel residuals. Each model type uses different keys for them. */
 #include "ckpt/hf/form.h"
 
 static void set_parallel(HfReader *r, const HfRow *row, ParallelResidual v) {

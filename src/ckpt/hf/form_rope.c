@@ -27,7 +27,7 @@ static const json_t *get_object(HfReader *r, const char *key) {
     return v;
 }
 
-/* Returns the object with this key, or NULL if it is absent or empty. The numbers of the object must apply to every
+/* Returns the object with this key, or NULL if it is absent or empty. The object's numbers must apply to every
  * layer. */
 static const json_t *get_flat(HfReader *r, const char *key) {
     const json_t *v = get_object(r, key);
@@ -43,12 +43,12 @@ static const HfRow *find_row(const HfReader *r, int option) {
 
 static bool has_row(const HfReader *r, int option) { return find_row(r, option) != NULL; }
 
-/* Returns whether windowed layers of this type of model have a separate rotation. */
+/* Returns whether windowed layers have a separate rotation in this model type. */
 static bool has_two_rotations(const HfReader *r) { return has_row(r, OPTION_rope_local_base_freq); }
 static bool has_latents(const HfReader *r) { return has_row(r, OPTION_multi_latent_attention); }
 
-/* Returns the object of rope_parameters for this kind of layer. In older files, rope_scaling applies to
- * layers with full attention. */
+/* Returns the object in rope_parameters for this kind of layer. In older files, rope_scaling applies to full-attention
+ * layers. */
 static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char **key) {
     const json_t *scaling = get_flat(r, SCALING), *kinds = get_object(r, PARAMETERS), *item;
     const char *name;
@@ -63,7 +63,7 @@ static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char
     return !scaling ? kinds ? hf_member(r, kinds, kind) : NULL : kind == FULL ? scaling : NULL;
 }
 
-/* Returns the object of the type's SCALED row, or NULL if it has no such row. */
+/* Returns the object in the type's SCALED row, or NULL if it has no such row. */
 static const json_t *usual_rope(HfReader *r) {
     const HfRow *row = find_row(r, OPTION_use_rope_scaling);
     if (!r->usual_rope && row && row->form == &hf_form_scaled_by_default)
@@ -71,8 +71,8 @@ static const json_t *usual_rope(HfReader *r) {
     return r->usual_rope;
 }
 
-/* Returns the object with the parameters of rotation, or NULL if there is none. In transformers, rope_scaling (older
- * files) takes precedence over rope_parameters. An empty object counts as absent. A type may have an object that
+/* Returns the object that contains the rotation parameters, or NULL if there is none. In transformers, rope_scaling
+ * (older files) takes precedence over rope_parameters. An empty object counts as absent. A type may have an object that
  * replaces both if neither exists. */
 static const json_t *find_rope(HfReader *r, const char **key) {
     if (has_two_rotations(r)) return find_rope_of_kind(r, FULL, key);
@@ -83,8 +83,8 @@ static const json_t *find_rope(HfReader *r, const char **key) {
                                                                          : usual_rope(r);
 }
 
-/* Reads a number from the object of find_rope, which may use another name for it, or from the root object. The object
- * of find_rope takes precedence. */
+/* Reads a number from the object that find_rope returns, which may use another name for it, or else from the root
+ * object. */
 static double get_rope_number(HfReader *r, const HfRow *row, const char **place) {
     const json_t *in = find_rope(r, place);
     const char *inside = row->word ? row->word : row->key;
@@ -108,7 +108,7 @@ static void rotary_dim_read(HfReader *r, const HfRow *row) {
     rope_number_read(r, &with);
 }
 
-/* Reads the number of rotated channels of a head. */
+/* Reads the number of rotated channels per head. */
 static void rotated_channels_read(HfReader *r, const HfRow *row) {
     if (json_is_null(json_object_get(r->root, row->key)))
         hf_refuse(r, row->key, "without which transformers cannot run this type of model");
@@ -136,7 +136,7 @@ static int find_rotated_layers(const HfReader *r) {
     return i;
 }
 
-/* Reads a list that has a 1 for each layer with rotation. Without a list, every n-th layer has no rotation. */
+/* Reads a list that contains a 1 for each layer with rotation. Without a list, every n-th layer has no rotation. */
 bool hf_is_rotated(HfReader *r, int64_t i) {
     const int at = find_rotated_layers(r);
     if (at == r->num_rows) return true;
@@ -162,7 +162,8 @@ static void rotated_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, list);
 }
 
-/* Reads Llama 4's attn_temperature_tuning and its numbers. In a released file, the key is 4 instead of true. */
+/* Reads Llama 4's attn_temperature_tuning and related numbers. In a released file, the key's value is 4 instead of
+ * true. */
 static void temperature_read(HfReader *r, const HfRow *row) {
     static const char tuned[] = "attn_temperature_tuning";
     const json_t *flag = hf_member(r, NULL, tuned);
@@ -183,8 +184,8 @@ static void temperature_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, "floor_scale", w->config->no_rope_temperature_floor);
 }
 
-/* Reads the size of attention's chunks. The value null means that there are no chunks. If layer_types exists, either
- * all layers with rotation have chunks, or no layer has chunks. */
+/* Reads the size of attention chunks. The value null means that there are no chunks. If layer_types exists, either all
+ * layers with rotation use chunks, or no layer does. */
 static void chunks_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
     const bool none = json_is_null(json_object_get(r->root, row->key));
@@ -221,7 +222,7 @@ static void set_scaling_number(HfReader *r, const json_t *in, const char *in_key
 }
 
 /* Returns the original context length, which is the model's length by default. A number outside the object takes
- * precedence over a number inside the object, unless layers have two kinds of rotation. */
+ * precedence over a number inside the object, unless the model has two kinds of rotation. */
 static double get_original_length(HfReader *r, const json_t *in) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  inside = hf_get_real(r, in, ORIGINAL, positions);
@@ -278,7 +279,7 @@ static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
     set_attention_factor(r, in, in_key, original);
 }
 
-/* Sets the options of YaRN. If the factor is null, it is max_position_embeddings divided by the original length.
+/* Sets the YaRN options. If the factor is null, max_position_embeddings divided by the original length is used.
  * transformers reads mscale only if mscale_all_dim is also set. Latent attention always scales its scores by
  * mscale_all_dim. */
 static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
@@ -319,8 +320,8 @@ static void rotated_norm_read(HfReader *r, const HfRow *row) {
     hf_set_flag(r, OPTION_qk_l2_norm_rope_layers_only, true);
 }
 
-/* Reads the rotary base of windowed layers, which have no scaling. A type without a key for this base has the base
- * only in rope_parameters. */
+/* Reads the rotary base for windowed layers, which have no scaling. If a type has no key for this base, only
+ * rope_parameters contains it. */
 static void local_base_read(HfReader *r, const HfRow *row) {
     const char *key;
     const json_t *in = find_rope_of_kind(r, SLIDING, &key);
@@ -331,8 +332,8 @@ static void local_base_read(HfReader *r, const HfRow *row) {
     if (r->windowed) hf_set_real(r, row->option, base);
 }
 
-/* Writes the rotary base of windowed layers. If the type has no key for this base, rope_parameters replaces the keys
- * of both kinds of layers, unless the base is the type's default. */
+/* Writes the rotary base for windowed layers. If the type has no key for this base, rope_parameters replaces the keys
+ * for both kinds of layers, unless the base is the type's default. */
 static void local_base_write(HfWriter *w, const HfRow *row) {
     const double base = w->config->rope_local_base_freq;
     if (!f64_is_set(base) || (!row->key && base == row->fallback)) return;
@@ -345,8 +346,8 @@ static void local_base_write(HfWriter *w, const HfRow *row) {
            json_pack("{s:o, s:{s:s, s:f}}", FULL, full, SLIDING, "rope_type", "default", "rope_theta", base));
 }
 
-/* Sets the options of dynamic NTK. In a sample that is longer than the model's length, the frequencies depend on the
- * sample's length. */
+/* Sets the dynamic NTK options. If a sample is longer than the model's length, the frequencies depend on the sample's
+ * length. */
 static void set_dynamic(HfReader *r, const json_t *in, const char *in_key) {
     set_scaling_number(r, in, in_key, "factor", OPTION_rope_dynamic_factor);
     hf_set_size(r, OPTION_rope_scaling_original_max_position_embeddings,
@@ -379,8 +380,8 @@ static void set_type(HfReader *r, PositionEmbedding type) {
                     RopeType_spellings[type == POSITION_YARN ? ROPE_TYPE_YARN : ROPE_TYPE_ROPE]);
 }
 
-/* Sets the options of temperatures. transformers derives the number of positions with one temperature only for types
- * of scaling that need this number. */
+/* Sets the temperature options. transformers derives the number of positions that share a temperature only for scaling
+ * types that need this number. */
 static void set_temperature(HfReader *r, const json_t *in, const char *in_key, const char *type) {
     static const char *const DERIVED[] = {"llama3", "longrope", "yarn"};
     const double scale = hf_get_real(r, in, TEMPERATURE, 0);
@@ -396,7 +397,7 @@ static void set_temperature(HfReader *r, const json_t *in, const char *in_key, c
     set_original_length(r, in, length, OPTION_rope_temperature_floor);
 }
 
-/* Sets the options of scaling. If `in` is NULL, there is no scaling. */
+/* Sets the scaling options. If `in` is NULL, there is no scaling. */
 static void set_scaling(HfReader *r, const json_t *in, const char *key) {
     static const struct {
         const char *type;
@@ -442,8 +443,8 @@ static json_t *factors_json(const TextList *factors) {
     return list;
 }
 
-/* Writes LongRoPE. For Phi-3, whose row has a fallback, the original length is written outside the object. The reason
- * is that older versions of transformers accept only three keys in the object. */
+/* Writes LongRoPE. For Phi-3, whose row has a fallback, writes the original length outside the object, because older
+ * versions of transformers accept only three keys in the object. */
 static void long_rope_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const bool outside = row->fallback != 0;
@@ -505,8 +506,8 @@ static void rope_if_named_write(HfWriter *w, const HfRow *row) {
     rope_scaling_write(w, row);
 }
 
-/* Returns the number `alpha` of a dynamic scaling, with which Hunyuan stretches the base for every length, or 0 if
- * there is none. */
+/* Returns the number `alpha` of a dynamic scaling, or 0 if there is none. Hunyuan uses it to stretch the base for every
+ * length. */
 static double get_alpha(HfReader *r, const char **key) {
     const json_t *in = find_rope(r, key);
     return in && !strcmp(get_rope_type(r, in), "dynamic") ? hf_get_real(r, in, "alpha", 0) : 0;
@@ -536,8 +537,8 @@ static void scaled_by_default_write(HfWriter *w, const HfRow *row) {
         hf_put(w, PARAMETERS, json_pack("{s:s}", "rope_type", "default"));
 }
 
-/* Adds the scale of temperatures to the object that the SCALED row wrote, and also the original length if it is
- * missing. transformers cannot run these types without both keys. */
+/* Adds the temperature scale to the object that the SCALED row wrote, and also the original length if it is missing.
+ * transformers cannot run these types unless both keys are present. */
 static void rope_temperature_write(HfWriter *w, const HfRow *row) {
     const Config *c = w->config;
     const double scale = f64_or(c->rope_temperature_scale, 0);
@@ -548,7 +549,7 @@ static void rope_temperature_write(HfWriter *w, const HfRow *row) {
         json_object_set_new(object, ORIGINAL, json_integer(c->rope_temperature_floor));
 }
 
-/* Returns whether the type of scaling is LongRoPE, Phi-3's only scaling. */
+/* Returns whether the scaling type is LongRoPE, the only one that Phi-3 has. */
 static bool is_long_rope(HfReader *r, const json_t *in, const char *key) {
     const char *type = get_rope_type(r, in);
     const bool is_long = !strcmp(type, "longrope");
@@ -568,8 +569,7 @@ static void long_rope_read(HfReader *r, const HfRow *row) {
     set_attention_factor(r, in, key, original);
 }
 
-/* Reads the scaling of Phi-3.5-MoE, which has an attention factor for short texts and one for long texts instead of
- * other factors. */
+/* Reads Phi-3.5-MoE's scaling. Instead of other attention factors, it has one for short and one for long text. */
 static void scaled_long_rope_read(HfReader *r, const HfRow *row) {
     (void)row;
     const char *key;

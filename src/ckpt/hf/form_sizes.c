@@ -5,7 +5,7 @@
 
 #include "ckpt/hf/form.h"
 
-/* Returns the default size of a head, which is the hidden size divided by the number of heads. */
+/* Returns the default head size: the hidden size divided by the number of heads. */
 static int64_t usual_head_size(HfReader *r) {
     const int64_t heads = hf_get_option(r, OPTION_num_attention_heads),
                   hidden = hf_get_option(r, OPTION_hidden_size);
@@ -103,8 +103,8 @@ static void positions_read(HfReader *r, const HfRow *row) {
 
 /* ---- activations ---- */
 
-/* The names of activations. An export writes the first name of an activation. Either all activations of a type are
- * gated, or no activation is. */
+/* The names of activations. An export writes an activation's first name. In each type, either all activations are
+ * gated, or none is. */
 static const struct {
     const char *name;
     bool is_gate;
@@ -153,14 +153,13 @@ static void gate_read(HfReader *r, const HfRow *row) {
     set_activation(r, row, activation_word(r, row), true);
 }
 
-/* Reads Gemma's activation. The first files of Gemma have "gelu", but transformers uses the tanh approximation for
- * these files. */
+/* Reads Gemma's activation. Gemma's first files say "gelu", but transformers uses the tanh approximation for them. */
 static void gemma_gate_read(HfReader *r, const HfRow *row) {
     const char *word = activation_word(r, row);
     set_activation(r, row, strcmp(word, "gelu") ? word : "gelu_new", true);
 }
 
-/* Returns the first name of the activation, or NULL if it has no name. */
+/* Returns the activation's first name, or NULL if it has no name. */
 static const char *activation_name(const Config *c) {
     int i = 0;
     while (i < N_ACTIVATIONS && ACTIVATIONS[i].activation != c->activation) i++;
@@ -173,12 +172,12 @@ static void activation_write(HfWriter *w, const HfRow *row) {
     if (name) hf_put(w, row->key, json_string(name));
 }
 
-/* In T5, the prefix "gated-" precedes the name of a gate's activation. "gated-gelu" is an exception and means
+/* In T5, the prefix "gated-" precedes the name of a gated activation. "gated-gelu" is an exception and means
  * gelu_new. */
 static const char GATED[] = "gated-", GATED_GELU[] = "gated-gelu";
 
-/* Reads T5's feed_forward_proj. Files saved by transformers also have the two parts of this name, which take
- * precedence. */
+/* Reads T5's feed_forward_proj. Files saved by transformers also contain the two parts of this name separately; the
+ * parts take precedence. */
 static void feed_forward_read(HfReader *r, const HfRow *row) {
     const char *word = activation_word(r, row);
     const bool gated = !strncmp(word, GATED, strlen(GATED));
@@ -208,7 +207,7 @@ static void pre_attention_scalar_write(HfWriter *w, const HfRow *row) {
     hf_put_size(w, row->key, (int64_t)fmin(round(1 / (scale * scale)), most));
 }
 
-/* Reads whether scores are divided by the square root of the head's size. */
+/* Reads whether scores are divided by the square root of the head size. */
 static void scaled_scores_read(HfReader *r, const HfRow *row) {
     if (!hf_get_flag(r, NULL, row->key, row->fallback != 0)) hf_set_real(r, row->option, 1);
 }
@@ -244,8 +243,8 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
-/* Reads whether T5's logits are scaled. They are scaled if the embeddings are tied. transformers 5 always writes tied
- * embeddings, together with scale_decoder_outputs. Only the weights show whether the embeddings are tied
+/* Reads whether T5's logits are scaled. They are scaled if the embeddings are tied. transformers 5 always declares the
+ * embeddings tied, and also writes scale_decoder_outputs. Only the weights show whether the embeddings are tied
  * (hf_config_fit). */
 static void scaled_head_read(HfReader *r, const HfRow *row) {
     const bool is_given = hf_member(r, NULL, row->key) != NULL, /* the value null means the fallback */
@@ -263,7 +262,7 @@ static void scaled_head_write(HfWriter *w, const HfRow *row) {
     if (tied && w->config->derived.logits_scaling == 1) hf_put_flag(w, "scale_decoder_outputs", false);
 }
 
-/* ---- MPT ---- The keys of attention are members of an object. */
+/* ---- MPT ---- The attention keys are members of an object. */
 
 static void read_inside(HfReader *r, const json_t *in, const char *key, int option, double fallback) {
     const double x = hf_get_real(r, in, key, fallback);
@@ -273,8 +272,7 @@ static void read_inside(HfReader *r, const json_t *in, const char *key, int opti
     hf_set_real(r, option, x);
 }
 
-/* The original code of MPT has keys that transformers does not apply. These keys must have the values that have no
- * effect. */
+/* MPT's original code reads keys that transformers ignores. Their values must be those that have no effect. */
 static void mpt_attention_read(HfReader *r, const HfRow *row) {
     static const char SCALE[] = "softmax_scale", CLIP[] = "clip_qkv", BIAS[] = "alibi_bias_max",
                       NOT_APPLIED[] = "which transformers does not apply in this type of model";
@@ -297,14 +295,14 @@ static void mpt_attention_read(HfReader *r, const HfRow *row) {
     json_decref(none);
 }
 
-/* Writes the keys of attention, except attn_pdrop, for which transformers allows only integers. */
+/* Writes the attention keys, except attn_pdrop, for which transformers allows only integers. */
 static void mpt_attention_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, json_pack("{s:f}", "softmax_scale", w->config->softmax_scale));
 }
 
 /* ---- biases ---- */
 
-/* Sets the biases of all four projections of attention. */
+/* Sets the biases of attention's four projections. */
 static void set_attention_biases(HfReader *r, bool biases) {
     hf_set_flag(r, OPTION_add_qkv_bias, biases);
     hf_set_flag(r, OPTION_add_attn_proj_bias, biases);

@@ -1,5 +1,5 @@
-/* Converts the keys of sliding windows: sliding_window, use_sliding_window, max_window_layers,
- * sliding_window_pattern and layer_types. */
+/* Converts the keys for sliding windows: sliding_window, use_sliding_window, max_window_layers, sliding_window_pattern
+ * and layer_types. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static bool reads_layers(const HfRow *row) {
     return reads_first(row) || is_periodic(row) || row->choice == HF_WINDOWS_UNROTATED;
 }
 
-/* Returns whether layer i has a window according to layer_types or, without layer_types, the value `otherwise`. */
+/* Returns whether layer_types gives layer i a window or, without layer_types, the value `otherwise`. */
 static bool is_named(HfReader *r, const json_t *types, int64_t i, bool otherwise) {
     const char *word = json_string_value(json_array_get(types, (size_t)i));
     if (!types) return otherwise;
@@ -53,12 +53,12 @@ static int64_t get_number(HfReader *r, const HfRow *row) {
     if (row->choice == HF_WINDOWS_PERIOD) return hf_get_size(r, "sliding_window_pattern", 6);
     if (only_windows_rotate(row)) return has_list ? 1 : hf_get_size(r, "sliding_window_pattern", 4);
     if (row->choice == HF_WINDOWS_FOURTH) return 4;
-    if (row->choice == HF_WINDOWS_LISTED) return INT64_MAX; /* then every layer has a window */
+    if (row->choice == HF_WINDOWS_LISTED) return INT64_MAX; /* every layer then has a window */
     if (row->choice == HF_WINDOWS_LAST) return hf_get_count(r, "max_window_layers", 62);
     return reads_first(row) ? hf_get_count(r, "max_window_layers", 28) : 2;
 }
 
-/* Returns whether layer i has a window in a file without layer_types. */
+/* Returns whether layer i has a window if the file has no layer_types. */
 static bool is_windowed(HfReader *r, const HfRow *row, int64_t i, int64_t number) {
     if (row->choice == HF_WINDOWS_UNROTATED) return !hf_is_rotated(r, i);
     if (row->choice == HF_WINDOWS_LATE || row->choice == HF_WINDOWS_LAST) return i >= number;
@@ -67,7 +67,7 @@ static bool is_windowed(HfReader *r, const HfRow *row, int64_t i, int64_t number
     return is_periodic(row) ? (i + 1) % number != 0 : row->choice != HF_WINDOWS_NONE;
 }
 
-/* Returns the size of the window, which in Hugging Face includes the token itself. 0 means no window. */
+/* Returns the window size, which in Hugging Face includes the token itself. 0 means no window. */
 static int64_t get_window(HfReader *r, const HfRow *row) {
     const json_t *size = json_object_get(r->root, row->key);
     if (row->choice == HF_WINDOWS_NONE) return 0;
@@ -81,8 +81,8 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
     return json_is_null(size) ? 0 : hf_get_size(r, row->key, (int64_t)row->fallback);
 }
 
-/* Reads which layers have a window. transformers ignores layer_types for some types of models. A file whose
- * layer_types contradicts the type is refused. */
+/* Reads which layers have a window. transformers ignores layer_types for some model types. A file whose layer_types
+ * contradicts the type is rejected. */
 static void windows_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, "layer_types");
     const int64_t layers = hf_get_layers(r), size = get_window(r, row), number = get_number(r, row);
@@ -107,8 +107,8 @@ static void windows_read(HfReader *r, const HfRow *row) {
     free(windowed), free(full);
 }
 
-/* Writes the window. In Hugging Face, the size of a window includes the token itself. In Megatron-LM, it counts only
- * the tokens before it. */
+/* Writes the window. In Hugging Face, a window's size includes the token itself. In Megatron-LM, it counts only the
+ * tokens before it. */
 static void windows_write(HfWriter *w, const HfRow *row) {
     const Derived *d = &w->config->derived;
     const int64_t layers = w->config->num_layers;
@@ -131,8 +131,7 @@ static void windows_write(HfWriter *w, const HfRow *row) {
     hf_put(w, "layer_types", types);
 }
 
-/* Checks that every layer has attention over all positions. Without the key, transformers uses other layers for this
- * type. */
+/* Checks that every layer attends to all positions. Without the key, transformers uses other layers for this type. */
 static void attention_layers_read(HfReader *r, const HfRow *row) {
     const json_t *types = hf_member(r, NULL, row->key);
     const int64_t layers = hf_get_layers(r);
@@ -152,7 +151,7 @@ static void attention_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, types);
 }
 
-/* Reads GPT-Neo's list. Each item consists of a list of words and its number of repetitions. */
+/* Reads GPT-Neo's list. Each item consists of a list of words and a repeat count. */
 static void local_layers_read(HfReader *r, const HfRow *row) {
     static const char key[] = "attention_types";
     const int64_t layers = hf_get_layers(r), size = hf_get_size(r, row->key, (int64_t)row->fallback);

@@ -9,8 +9,8 @@
 
 enum { MX_GROUP = 32, MX_BYTES = MX_GROUP / 2, E8M0_BIAS = 127 };
 
-/* Describes the two tensors of a weight [experts, out, in]: numbers [experts, out, in / 32, 16] and scales [experts,
- * out, in / 32]. */
+/* Describes the two tensors that store a weight [experts, out, in]: numbers [experts, out, in / 32, 16] and scales
+ * [experts, out, in / 32]. */
 static bool mxfp4_describe(const Tensor *weight, Tensor *numbers, Tensor *scales) {
     if (weight->ndim != 3 || weight->dim[2] % MX_GROUP) return false;
     const int64_t dim[] = {weight->dim[0], weight->dim[1], weight->dim[2] / MX_GROUP, MX_BYTES};
@@ -20,7 +20,7 @@ static bool mxfp4_describe(const Tensor *weight, Tensor *numbers, Tensor *scales
 }
 
 /* Decodes MXFP4. A byte contains two numbers, the first in its low half. The scale 255, which means NaN, becomes
- * infinity here, so every value of its group is infinite or NaN. */
+ * infinity here, so every value in its group becomes infinite or NaN. */
 static void mxfp4_decode(const Tensor *numbers, const Tensor *scales, float *out) {
     static const float E2M1[16] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6, -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
     const uint8_t *byte = numbers->data, *scale = scales->data;
@@ -39,8 +39,8 @@ enum { SIDE = 128 };
 
 static int64_t blocks(int64_t n) { return (n + SIDE - 1) / SIDE; }
 
-/* Describes the two tensors of a weight. A scale multiplies a block of SIDE x SIDE values. The last blocks of a row
- * and of a column may be smaller. */
+/* Describes the two tensors that store a weight. A scale multiplies a block of SIDE x SIDE values. The last blocks in a
+ * row or column may be smaller. */
 static bool fp8_describe(const Tensor *weight, Tensor *numbers, Tensor *scales) {
     if (weight->ndim != 2) return false;
     *numbers = tensor_make(NULL, F8E4M3, 2, weight->dim);

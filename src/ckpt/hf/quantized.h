@@ -1,5 +1,5 @@
-/* Reads weights that a Hugging Face file stores quantized, with small numbers in one tensor and their scales
- * in another. A format is a row of the table in quantized.c. Only the import supports these formats. An export writes
+/* Reads weights that a Hugging Face file stores in quantized form: small numbers in one tensor, and their scales in
+ * another. Each format is a row in the table in quantized.c. Only the import supports these formats. An export writes
  * plain weights. */
 #pragma once
 
@@ -8,13 +8,13 @@
 #include "tensor/tensor.h"
 
 typedef struct HfQuantization {
-    const char *method; /* the quant_method in the quantization_config of config.json */
+    const char *method; /* quant_method in config.json's quantization_config */
     const char *numbers,
-        *scales; /* suffixes; the names of the two tensors are the name of the weight and these suffixes */
+        *scales; /* suffixes that are appended to the weight's name to form the two tensors' names */
     /* Describes the two tensors, without content, that store a weight of shape [.., out, in]. Returns false if
      * the format cannot store it. */
     bool (*describe)(const Tensor *weight, Tensor *numbers, Tensor *scales);
-    /* Sets all values of the weight, in order. A value can be NaN or infinite. */
+    /* Sets all values in the weight, in order. A value can be NaN or infinite. */
     void (*decode)(const Tensor *numbers, const Tensor *scales, float *out);
     int side; /* weight_block_size in config.json must be [side, side]; 0 if config.json has no such key */
 } HfQuantization;
@@ -22,5 +22,5 @@ typedef struct HfQuantization {
 enum { HF_QUANTIZATIONS = 2 };
 extern const HfQuantization HF_QUANTIZATION[HF_QUANTIZATIONS];
 
-/* Returns the format of this quant_method, or NULL if weights of this method cannot be read. */
+/* Returns the format for this quant_method, or NULL if Isotron cannot read such weights. */
 const HfQuantization *hf_quantization(const char *method);

@@ -86,7 +86,7 @@ static void hf_add(HfMap *m, const char *name, const Param *p, int part, int64_t
     };
 }
 
-/* Adds the tensors of a part. `kind` is ".weight" or ".bias", or "" if the rule has the complete name. */
+/* Adds a part's tensors. `kind` is ".weight" or ".bias", or "" if the rule contains the complete name. */
 static void add_by_rule(HfMap *m, const Rule *rule, const char *base, const char *kind, const Param *p,
                         int part) {
     const char *star = strchr(rule->hf, '*'), *name = rule->hf;
@@ -108,8 +108,7 @@ static const char *output_name(HfFamily family) {
 
 static bool starts_with(const char *name, const char *begin) { return !strncmp(name, begin, strlen(begin)); }
 
-/* Adds the tensors of a parameter. In files, the decoder's layers come before the layers that predict additional
- * tokens. */
+/* Adds a parameter's tensors. In files, the decoder's layers come before the layers that predict additional tokens. */
 static Err add_param(HfMap *m, const Param *p) {
     const char *name = p->spec.name, *module = name, *base = FAMILIES[m->family].prefix;
     if (!strcmp(name, OUTPUT))
@@ -167,8 +166,8 @@ static bool ends_with(const char *name, const char *end) {
 
 enum { NAME_BYTES = 160 };
 
-/* Sets `out` to the older name of a BERT norm, which files converted from TensorFlow have, such as the first
- * bert-base-uncased. transformers reads both names. Returns false if the tensor has no older name. */
+/* Sets `out` to a BERT norm's older name. Files converted from TensorFlow, such as the first bert-base-uncased, use it.
+ * transformers reads both names. Returns false if the tensor has no older name. */
 static bool older_name(const char *name, char out[NAME_BYTES]) {
     static const char *const NAMES[][2] = {{"LayerNorm.weight", "LayerNorm.gamma"},
                                            {"LayerNorm.bias", "LayerNorm.beta"}};
@@ -229,12 +228,12 @@ static const Tensor *find_named(const Safetensors *s, const HfMap *m, const char
     return strncmp(full, base, n) ? find_any_age(s, full) : find_either(s, base, full + n);
 }
 
-/* Describes the tensor of a file, without its data. */
+/* Describes a tensor in a file, without its data. */
 static Tensor file_tensor(const HfTensor *t, DType dtype) {
     return tensor_make(NULL, dtype, t->ndim, t->dim);
 }
 
-/* Describes the tensor with the rows of each matrix in order. Quantized weights are stored in this order. */
+/* Describes the tensor as if each matrix's rows were in order. Quantized weights are stored in this order. */
 static HfTensor in_rows(const HfTensor *t) {
     HfTensor x = *t;
     x.transposed = false;
@@ -269,7 +268,7 @@ typedef struct Copying {
     char *scratch; /* one row of the parameter, for transposed tensors */
 } Copying;
 
-/* Copies one row of the parameter to or from the tensor. `row` counts the rows of all matrices of the tensor. */
+/* Copies one row of the parameter to or from the tensor. `row` counts rows across all matrices in the tensor. */
 static void copy_row(const Copying *w, int64_t row, void *flat) {
     const HfTensor *t = w->of;
     const size_t size = dtype_size(w->hf_type);
@@ -290,8 +289,8 @@ static int64_t place_of(const HfTensor *t, int part, int64_t row) {
     return t->param->offset + param_memory_row(t->param, part, row) * t->columns;
 }
 
-/* Copies the rows of a part that are contiguous in memory, starting at `row` and ending before `end`. `to` is
- * the first row in the tensor. Returns the number of copied rows. */
+/* Copies those of a part's rows that are contiguous in memory, from `row` on and ending before `end`. `to` is the first
+ * row in the tensor. Returns the number of rows copied. */
 static int64_t copy_run(const Copying *c, int part, int64_t row, int64_t end, int64_t to) {
     const int64_t columns = c->of->columns, at = place_of(c->of, part, row);
     const size_t bytes = (size_t)columns * dtype_size(c->flat_type);
@@ -353,7 +352,7 @@ bool hf_leaves_pooler(const Safetensors *s, const HfMap *m) {
     return false;
 }
 
-/* Returns the number of the tensor's layer, or -1 if there is none. */
+/* Returns the tensor's layer number, or -1 if there is none. */
 static int64_t layer_of(const HfMap *m, const char *name) {
     const Family *f = &FAMILIES[m->family];
     const size_t base = strlen(f->prefix), n = strlen(f->layers);
@@ -387,9 +386,9 @@ static bool is_of_head(const HfTensor *t) {
     return BERT_HEADS[i] != NULL;
 }
 
-/* Returns whether a file may contain the tensor although the model has no such parameter. Such tensors are buffers
- * that older versions of transformers saved, T5's unused table of cross-attention, unused poolers, layers of
- * multi-token prediction, and copies of parameters. */
+/* Returns whether a file may contain the tensor although the model has no such parameter. Such tensors are buffers that
+ * older versions of transformers saved, T5's unused cross-attention table, unused poolers, multi-token prediction
+ * layers, and copies of parameters. */
 static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTensor *t) {
     static const char *const BUFFERS[] = {"attn.bias",
                                           "attention.bias",
@@ -407,14 +406,14 @@ static bool is_expected_extra(const Safetensors *s, const HfMap *m, const SafeTe
         return hf_is_copy(&t->tensor, safetensors_find(s, "cls.predictions.bias"));
     if (!strcmp(t->name, "lm_head.decoder.bias"))
         return hf_is_copy(&t->tensor, safetensors_find(s, "lm_head.bias"));
-    /* the first parameter of the registry is the embedding */
+    /* the registry's first parameter is the embedding */
     return (!strcmp(t->name, output_name(m->family)) || ends_with(t->name, "coder.embed_tokens.weight")) &&
            hf_is_copy(&t->tensor, hf_find(s, m, &m->tensors[0]).values);
 }
 
 enum { MISSING, UNEXPECTED, SHAPE, TYPE, QUANTIZED, PROBLEMS };
 
-/* Returns an error that lists the problems. `headless` states whether tensors of heads are missing. */
+/* Returns an error that lists the problems. `headless` states whether head tensors are missing. */
 static Err report(const char *path, HfProblem problem[PROBLEMS], bool headless) {
     static const char *const WHAT[PROBLEMS] = {"missing", "unexpected", "of another shape",
                                                "of a dtype that is not F64, F32, BF16 or F16",
@@ -508,7 +507,7 @@ Err hf_match(const Safetensors *s, const Registry *r, const HfSource *source, Hf
     return hf_check(s, out);
 }
 
-/* The values of a weight of a file, in the order of `layout`. */
+/* The values of a weight in a file, in the order that `layout` describes. */
 typedef struct Weight {
     HfTensor layout;
     const void *values;
@@ -608,7 +607,7 @@ static Err check_master_values(Export *x) {
     return e;
 }
 
-/* Adds the copies of the embedding and of the output layer in each layer that predicts additional tokens. */
+/* Adds the copies of the embedding and output layer that each layer predicting additional tokens contains. */
 static void add_mtp_copies(HfMap *m) {
     const Param *words = m->tensors[0].param, *output = words; /* the first parameter is the embedding */
     for (int64_t i = 0; i < m->count; i++)

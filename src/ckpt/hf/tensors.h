@@ -1,5 +1,5 @@
-/* Maps the parameters of the registry to the tensors of a Hugging Face model. Tensors have the names and
- * shapes of transformers' save_pretrained; ckpt/hf/names.def has a row for each name. Sources: transformers
+/* Maps the registry's parameters to a Hugging Face model's tensors. Tensors have the names and shapes that
+ * transformers' save_pretrained writes; ckpt/hf/names.def has a row for each name. Sources: transformers
  * models/gpt2/modeling_gpt2.py and models/llama/modeling_llama.py. param.h describes the order of rows of linear_qkv
  * and linear_fc1 in Megatron-LM. */
 #pragma once
@@ -36,25 +36,24 @@ typedef struct HfTensor {
     const Param *param;
     int part;      /* part of the parameter; HF_ALL_PARTS means all parts, in order */
     int64_t group; /* the expert; HF_ALL_GROUPS means all experts */
-    /* The tensor is a list of matrices, each with `rows` rows of the parameter. A transposed matrix has the shape
-     * [in, out]. */
+    /* The tensor is a list of matrices, each of which contains `rows` rows of the parameter. A transposed matrix has
+     * the shape [in, out]. */
     int64_t rows, columns;
     bool transposed;
-    bool scalar;    /* whether the tensor of the file has no dimensions, and one element */
+    bool scalar;    /* whether the tensor has no dimensions in the file, and one element */
     int64_t unused; /* number of unused rows before the parameter's rows; an export writes zeros */
-    bool by_group;  /* whether rows have the order of the parameter; otherwise, they are stored part by
-                       part */
-    bool pairs;     /* whether rows of the two parts of a group alternate */
+    bool by_group;  /* whether rows are in the parameter's order; otherwise, they are stored part by part */
+    bool pairs;     /* whether the rows of a group's two parts alternate */
 } HfTensor;
 
 typedef struct HfMap {
-    HfTensor *tensors; /* tensors in the order of the registry, without a tied output layer */
+    HfTensor *tensors; /* tensors in registry order, without a tied output layer */
     int64_t count;
     HfFamily family;
-    /* number of layers of the longest stack, including those that predict additional tokens */
+    /* number of layers in the longest stack, including those that predict additional tokens */
     int64_t layers;
-    int64_t main_layers; /* `layers` without the layers that predict additional tokens */
-    bool init_heads;     /* whether tensors of heads may be missing */
+    int64_t main_layers; /* like `layers`, but without the layers that predict additional tokens */
+    bool init_heads;     /* whether head tensors may be missing */
     Arena *arena;
 } HfMap;
 
@@ -62,9 +61,9 @@ typedef struct HfMap {
  * The registry must outlive the map. Call hf_map_free even after an error. */
 Err hf_map(const Registry *, HfFamily, HfMap *out);
 void hf_map_free(HfMap *);
-/* Finds the family from the names of the tensors in a file. */
+/* Determines the family from the tensor names in a file. */
 Err hf_detect(const Safetensors *, HfFamily *out);
-/* The tensors of a file that store a weight. */
+/* The tensors in a file that store a weight. */
 typedef struct HfStored {
     const Tensor *values;             /* NULL if the tensor is missing */
     const Tensor *scales;             /* NULL if it is missing, or if the weight is not quantized */
@@ -77,34 +76,34 @@ int64_t hf_count(const HfTensor *); /* number of elements */
 /* Returns whether x has the type, shape and values of `of`. Returns false if `of` is NULL. */
 bool hf_is_copy(const Tensor *x, const Tensor *of);
 
-/* hf_gather and hf_scatter copy between a tensor in Hugging Face's layout and a flat buffer in the layout of the
- * registry (values, main gradients, masters, optimizer state). The flat buffer is in the memory of the device, or of
- * the host if the device is NULL. Floating-point types are converted. */
+/* hf_gather and hf_scatter copy between a tensor in Hugging Face's layout and a flat buffer in the registry's layout
+ * (values, main gradients, masters, optimizer state). The flat buffer is in device memory, or in host memory if the
+ * device is NULL. Floating-point types are converted. */
 void hf_gather(const HfTensor *, Device *, const void *flat, DType flat_type, void *hf, DType hf_type);
 void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void *flat, DType flat_type);
 
-/* Checks the tensors of a file without allocating parameters. The error lists all tensors that are missing or
- * unexpected, or that have another shape or type. */
+/* Checks the tensors in a file without allocating parameters. The error lists all tensors that are missing or
+ * unexpected, or whose shape or type is wrong. */
 Err hf_check(const Safetensors *, const HfMap *);
-/* Describes where a file of weights comes from. */
+/* Describes where a weight file comes from. */
 typedef struct HfSource {
-    HfFamily family; /* family of the model's type; hf_detect may find the family of its base model instead */
+    HfFamily family; /* the family for the model's type; hf_detect may find its base model's family instead */
     bool init_heads;
 } HfSource;
 /* Calls hf_detect, hf_map and hf_check. Call hf_map_free even after an error. If the source is NULL, the family is
  * identified only by the names, and no tensor may be missing. */
 Err hf_match(const Safetensors *, const Registry *, const HfSource *, HfMap *out);
-/* Returns whether the file has a pooler that the model does not use. hf_check accepts such a pooler. */
+/* Returns whether the file contains a pooler that the model does not use. hf_check accepts such a pooler. */
 bool hf_leaves_pooler(const Safetensors *, const HfMap *);
-/* Returns whether the file has layers after the model's last layer. In DeepSeek-V3 and GLM-4.5, such layers predict
- * additional tokens (MTP). Like transformers, hf_check accepts and ignores these layers if the model does not have
- * them. */
+/* Returns whether the file contains layers after the model's last layer. In DeepSeek-V3 and GLM-4.5, such layers
+ * predict additional tokens (MTP). Like transformers, hf_check accepts and ignores these layers if the model does not
+ * have them. */
 bool hf_leaves_layers(const Safetensors *, const HfMap *);
-/* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted,
- * except heads that the file lacks. Returns an error, and sets no parameter, if a value in the file, or after
- * conversion to the registry's precise type, is NaN or infinite. */
+/* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted, except for
+ * heads that the file lacks. Returns an error, and sets no parameter, if a value in the file, or after conversion to
+ * the registry's precise type, is NaN or infinite. */
 Err hf_import(const Safetensors *, const HfMap *, Registry *);
-/* Returns the name of a floating-point type in transformers and in --hf-dtype, such as "float32". */
+/* Returns the name that transformers and --hf-dtype use for a floating-point type, such as "float32". */
 const char *hf_dtype_name(DType);
 /* Writes all masters as `dtype` into one .safetensors file, atomically. Returns an error, and writes no file, if a
  * value is NaN or infinite before or after conversion. */

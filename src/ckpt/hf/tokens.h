@@ -1,6 +1,5 @@
-/* Reads the token ids in a Hugging Face folder: bos_token_id, eos_token_id, pad_token_id and
- * decoder_start_token_id. Each is an id or a list of ids. generate() of transformers stops at the
- * eos_token_id of generation_config.json. */
+/* Reads the token ids in a Hugging Face folder: bos_token_id, eos_token_id, pad_token_id and decoder_start_token_id.
+ * Each is an id or a list of ids. transformers' generate() stops at the eos_token_id in generation_config.json. */
 #pragma once
 
 #include <jansson.h>
@@ -9,10 +8,10 @@
 #include "base/err.h"
 #include "base/str.h"
 
-#define HF_TOKENS "hf_tokens" /* the key of an import's token ids in a checkpoint's state */
+#define HF_TOKENS "hf_tokens" /* the key for an import's token ids in a checkpoint's state */
 
-/* Adds the ids of `from` that `tokens` lacks. Skips ids outside the vocabulary, and prints a note. `where`
- * names the source of `from` in the note. */
+/* Adds the ids in `from` that `tokens` lacks. Skips ids outside the vocabulary, and prints a note. `where` names the
+ * source of `from` in the note. */
 void hf_tokens_take(json_t *tokens, const json_t *from, const char *where, int64_t vocab_size, Str *notes);
 /* Calls hf_tokens_take for the folder's generation_config.json, if that file exists, and then for its
  * config.json. */

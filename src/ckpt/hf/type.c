@@ -8,7 +8,7 @@
 
 /* The rows of the model types are:
  *   KEY(option, key, fallback)             the option has the value of the key
- *   NOT(option, key, fallback)             the option has the opposite value of the key
+ *   NOT(option, key, fallback)             the option has the opposite of the key's value
  *   SAME(key, option)                      the key is written from the option, but not read
  *   SAY(key, text)                         the key is written with this text, but not read
  *   TOKEN(key)                             the key is a token id and is only written (tokens.h reads it)
@@ -24,7 +24,7 @@
  *   COUNT(key, n, fallback)                the key is a number that must be n
  *   SPECIAL(form, option, key, fallback)   the form reads and writes the key
  *   DEMAND(form)                           the form only checks the file
- *   ROPE(option, key, inside, fallback)    the key is called `inside` in rope_scaling and rope_parameters
+ *   ROPE(option, key, inside, fallback)    the key's name in rope_scaling and rope_parameters is `inside`
  *   SCALED(object)                         the scaling of RoPE; without its keys, it is this JSON object
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
  *   GROUPS(n, k)                           the keys n_group and topk_group; k is the fallback of topk_group

@@ -8,11 +8,11 @@ enum { OLDEST = 21800, HAS_COPY_ENGINES = 22800 };
 
 static bool find(void *library, const char *name, void *function) {
     void *at = dlsym(library, name);
-    memcpy(function, &at, sizeof at); /* ISO C has no cast from an object pointer to a function pointer */
+    memcpy(function, &at, sizeof at); /* ISO C cannot cast an object pointer to a function pointer */
     return at;
 }
 
-/* Returns the name of a function that the library lacks, or NULL if there is none. */
+/* Returns the name of a function that the library lacks, or NULL if it lacks none. */
 static const char *find_functions(Nccl *n) {
 #define FUNCTION(name, parameters)                                                                           \
     if (!find(n->library, "nccl" #name, &n->name)) return "nccl" #name;

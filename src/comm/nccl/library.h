@@ -1,5 +1,5 @@
-/* Loads NCCL at run time, so that the program can be built without NCCL and can run with different versions of NCCL.
- * The declarations follow nccl.h of NCCL 2.18, whose ABI later versions preserve.
+/* Loads NCCL at run time, so that the program can be built without NCCL and can run with different NCCL versions. The
+ * declarations follow NCCL 2.18's nccl.h; later versions preserve its ABI.
  *
  * A library for host memory exports `nccl_host_memory`; its streams are HostStreams (base/host_stream.h).
  * tests/nccl/host_nccl.c is such a library, for machines without GPUs. */
@@ -22,14 +22,14 @@ enum { NCCL_SUM = 0, NCCL_MAX = 2, NCCL_MIN = 3 }; /* ncclRedOp_t */
 enum { NCCL_U8 = 1, NCCL_I32 = 2, NCCL_I64 = 4, NCCL_F16 = 6, NCCL_F32 = 7, NCCL_F64 = 8, NCCL_BF16 = 9 };
 
 #define NCCL_MAGIC     0xcafebeefU /* value of `magic` in every ncclConfig_t */
-#define NCCL_UNDEFINED INT_MIN     /* value of an int field of ncclConfig_t that NCCL chooses */
+#define NCCL_UNDEFINED INT_MIN     /* value of an int field of ncclConfig_t for which NCCL chooses a value */
 
 enum { NCCL_SYMMETRIC = 1 }; /* ncclCommWindowRegister: all members register the same offsets */
 /* `policy`: collectives that only copy between windows use no thread blocks */
 enum { NCCL_COPY_ENGINES = 2 };
 
-/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` determines the members in them
- * (parseCommConfig in init.cc). Later members keep their defaults, so all versions accept a prefix. */
+/* The first members of ncclConfig_t. NCCL copies the first `size` bytes, and `version` determines which members they
+ * contain (parseCommConfig in init.cc). Later members keep their defaults, so all versions accept a prefix. */
 typedef struct NcclConfig {
     size_t size;
     unsigned magic, version;
@@ -41,7 +41,7 @@ typedef struct NcclConfig {
     int collnet, policy; /* available since 2.27 */
 } NcclConfig;
 
-/* The functions of NCCL: F(name, parameters). */
+/* NCCL's functions: F(name, parameters). */
 #define NCCL_FUNCTIONS(F)                                                                                    \
     F(GetVersion, (int *version))                                                                            \
     F(GetUniqueId, (NcclId *))                                                                               \
@@ -66,7 +66,7 @@ typedef struct NcclConfig {
 typedef struct Nccl {
     void *library;
     int version;      /* for example, 22809 is version 2.28.9 */
-    bool host_memory; /* whether the library transfers memory of the host instead of GPUs */
+    bool host_memory; /* whether the library transfers host memory instead of GPU memory */
 #define FUNCTION(name, parameters) int(*name) parameters;
     NCCL_FUNCTIONS(FUNCTION)
     NCCL_WINDOW_FUNCTIONS(FUNCTION)
@@ -75,9 +75,9 @@ typedef struct Nccl {
     const char *(*GetLastError)(NcclComm);
 } Nccl;
 
-/* Returns whether ranks may be threads of one process. Before NCCL 2.24, the GPUs of such ranks access each other's
- * buffers directly, which fails because a Space (tensor/device.h) is mapped for one GPU only. Between
- * processes, NCCL copies through its own buffers. */
+/* Returns whether ranks may run as threads of one process. Before NCCL 2.24, the GPUs of such ranks access each other's
+ * buffers directly, which fails because a Space (tensor/device.h) is mapped for only one GPU. Between processes, NCCL
+ * copies through its own buffers. */
 bool nccl_shares_a_process(const Nccl *);
 /* Returns whether copies between windows can run on copy engines, as in version 2.28 and later. */
 bool nccl_has_windows(const Nccl *);
@@ -86,5 +86,5 @@ bool nccl_has_windows(const Nccl *);
 Err nccl_load(const char *file, Nccl *);
 /* Returns a configuration in which NCCL chooses all other values and, if most_blocks is 0, the number of blocks. */
 NcclConfig nccl_config(int most_blocks, bool copy_engines);
-/* Writes the version as a text such as "2.28.9", and returns the text. */
+/* Writes the version as text, such as "2.28.9", and returns the text. */
 const char *nccl_version_text(const Nccl *, char text[32]);

@@ -1,4 +1,4 @@
-/* Opens the communicators of a group's channels at the group's first operation, and plans their device memory. */
+/* Opens the communicators for a group's channels at the group's first operation, and plans their device memory. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -22,7 +22,7 @@ void nccl_link_publish(NcclState *s, NcclLink *l) {
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Creates `count` communicator ids on member 0 of the group. All members receive these ids. */
+/* Creates `count` communicator ids on member 0 of the group, and sends them to all members. */
 static void draw_ids(NcclState *s, Group g, NcclId *id, int count) {
     for (int i = 0; g.rank == 0 && i < count; i++) NCCL(s, NULL, GetUniqueId, &id[i]);
     nccl_set_calling_since(s, INT64_MAX);
@@ -36,9 +36,9 @@ static void draw_ids(NcclState *s, Group g, NcclId *id, int count) {
     nccl_set_calling_since(s, clock_ns());
 }
 
-/* Returns whether the group's all-gathers use copy engines. Copy engines occupy no multiprocessors, but they are
- * slower than NCCL's kernels, particularly in a CUDA graph. All-gathers of data parallelism overlap with entire
- * layers, so they may be slower, unlike those of tensor parallelism. */
+/* Returns whether the group's all-gathers use copy engines. Copy engines occupy no multiprocessors, but they are slower
+ * than NCCL's kernels, particularly in a CUDA graph. Data-parallel all-gathers overlap with entire layers, so they can
+ * afford to be slower, unlike tensor-parallel all-gathers. */
 static bool uses_copy_engines(const NcclState *s, const Group *g) {
     return s->registers && g->axes != 1u << AXIS_TP;
 }
@@ -88,7 +88,7 @@ static void connect(NcclState *s, NcclLink *const *link, int n) {
 
 static bool is_in_pair(const CommKey *key, int r) { return key->src == r || key->dst == r; }
 
-/* Opens the channels of all neighbours at the group's first message. Opening only one pair could deadlock: if every
+/* Opens the channels to all neighbours at the group's first message. Opening only one pair could deadlock: if every
  * rank first sent to the next rank, all ranks would wait in a cycle. */
 static void open_pairs(NcclState *s, const CommKey *of, Group g) {
     const int count = pair_count(g.size);
@@ -138,13 +138,13 @@ void comm_plan(Comm *c, const CommCall *call) {
 }
 
 /* The MiB of device memory that NCCL allocates when it first connects ranks, and for each other member of an
- * all-to-all. `bench train` measured them with NCCL 2.28.9 on H100 and H200 with NVLink, as "taken" minus "planned"
- * of runs with 1 to 6 communicators. NCCL opens 2 instead of 32 channels to a member on a different host
+ * all-to-all. `bench train` measured them with NCCL 2.28.9 on H100 and H200 with NVLink, as "taken" minus "planned" in
+ * runs with 1 to 6 communicators. To a member on a different host, NCCL opens 2 channels instead of 32
  * (ncclTopoComputeP2pChannels). */
 enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 
-/* Returns the MiB of a communicator whose operations have at most `most_blocks` thread blocks, measured for 8, 10,
- * 16, 20 and 24 blocks. 0 means that NCCL chooses the number, which is then 24. */
+/* Returns how many MiB a communicator takes if its operations use at most `most_blocks` thread blocks, measured for 8,
+ * 10, 16, 20 and 24 blocks. 0 means that NCCL chooses the number; it chooses 24. */
 static int communicator_mib(int most_blocks) {
     const int blocks = most_blocks && most_blocks < 24 ? most_blocks : 24;
     return (blocks > 16 ? 123 : 36) + 12 * blocks;

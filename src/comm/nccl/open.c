@@ -7,17 +7,17 @@
 #include "comm/agree.h"
 #include "comm/nccl/state.h"
 
-/* The properties of a rank that all ranks compare. */
+/* A rank's properties, which all ranks compare. */
 typedef struct Facts {
     unsigned char device[16];
     int32_t version; /* 0 if NCCL cannot be loaded */
     int32_t shares;  /* 1 if NCCL allows ranks to share a GPU */
-    int32_t alone;   /* 1 if the rank is a thread, but NCCL needs one process per rank */
+    int32_t alone;   /* 1 if the rank runs as a thread, but NCCL needs one process per rank */
     int32_t lacks_peers;
 } Facts;
 
-/* Returns whether ranks may share a GPU. Since 2.30, NCCL allows it if NCCL_MULTI_RANK_GPU_ENABLE is set (see its
- * init.cc). Tests use it on machines with fewer GPUs than ranks. */
+/* Returns whether ranks may share a GPU. Since 2.30, NCCL allows this if NCCL_MULTI_RANK_GPU_ENABLE is set (see its
+ * init.cc). Tests rely on it on machines with fewer GPUs than ranks. */
 static bool may_share(const Nccl *n) {
     const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     return n->host_memory || (n->version >= 23000 && v && strcmp(v, "0") != 0);
@@ -27,7 +27,7 @@ static bool same_gpu(const Facts *a, const Facts *b) {
     return !memcmp(a->device, b->device, sizeof a->device);
 }
 
-/* Sets `why` to the reason why NCCL cannot be used, or to an empty text if it can. */
+/* Sets `why` to the reason why NCCL cannot be used, or to an empty string if it can. */
 static Err agree_on(const Comm *c, const Facts *all, char why[200]) {
     enum { SIZE = 200 };
     char a[32], b[32];
@@ -101,7 +101,7 @@ static Facts facts_of(const Comm *c, const Device *device, const Nccl *n, bool l
     return f;
 }
 
-/* Returns the properties of all ranks, which the caller must free. */
+/* Returns all ranks' properties. The caller must free the array. */
 static Facts *gather_facts(Comm *c, Facts mine) {
     Facts *all = mem_zero((size_t)c->world, sizeof *all);
     comm_run(c, &(CommCall){.kind = COMM_ALL_GATHER,
@@ -151,7 +151,7 @@ Err comm_open_device(Comm *c, Device *device, const CommDeviceOptions *o, char t
 void comm_close_device(Comm *c) {
     if (!c || !c->device) return;
     c->device->free(c);
-    /* If ranks are threads, the last rank to destroy a communicator frees the memory of all members, so all
-     * their devices must still be open. */
+    /* If ranks run as threads, the last rank to destroy a communicator frees all members' memory, so all their devices
+     * must still be open. */
     comm_run(c, &(CommCall){.kind = COMM_BARRIER, .group = comm_everyone(c), .site = "device_close"});
 }

@@ -1,4 +1,4 @@
-/* The state of the NCCL transport, which the files of this folder share. */
+/* The NCCL transport's state, shared by the files in this folder. */
 #pragma once
 
 #include <pthread.h>
@@ -20,19 +20,18 @@ typedef struct NcclFlight {
     struct NcclFlight *next;
 } NcclFlight;
 
-/* The state of a channel. Graph launches use a channel without a communicator. */
+/* A channel's state. Graph launches use a channel without a communicator. */
 typedef struct NcclLink {
     CommChannel *channel;
     NcclComm nccl; /* the communicator, or NULL if there is none */
     DeviceStream *stream;
     NcclFlight *first, **last; /* list of operations in flight, oldest first */
     int64_t swept_ns;          /* the time at which the operation before `first` ended */
-    uint64_t places;           /* hash of operations' offsets in windows since the last comparison, or 0 if
-                                  there is none */
+    uint64_t places; /* hash of the window offsets used since the last comparison, or 0 if there are none */
     struct NcclLink *next;
 } NcclLink;
 
-/* Memory that is registered with a communicator. */
+/* Memory registered with a communicator. */
 typedef struct NcclMemory {
     const char *memory;
     size_t bytes;
@@ -51,8 +50,7 @@ typedef struct NcclState {
     NcclLink *links, *graphs; /* graphs: the link for graph launches, or NULL */
     NcclMemory *windows;
     NcclFlight *spare;
-    NcclFlight *calling; /* the operation in an NCCL call, which may wait for other members, or NULL if there
-                            is none */
+    NcclFlight *calling; /* the operation in an NCCL call (which may wait for other members), or NULL */
     CommKey calling_key;
     /* start of the call; INT64_MAX during a host operation, which prints warnings itself */
     int64_t calling_ns;
@@ -88,16 +86,16 @@ NcclLink *nccl_link_new(NcclState *, CommChannel *);
 /* Makes the link visible to the watchdog. */
 void nccl_link_publish(NcclState *, NcclLink *);
 void nccl_open_group(NcclState *, CommChannel *, Group);
-/* Returns the link of an operation, and opens the link for its first operation. */
+/* Returns an operation's link, and opens the link for its first operation. */
 NcclLink *nccl_link_of(NcclState *, const CommWork *);
-/* Returns whether NCCL can run the call. NCCL ignores NaN in float maxima and minima, and has no barrier and no FP8
- * sums. */
+/* Returns whether NCCL can run the call. NCCL ignores NaN in float maxima and minima, and supports neither barriers nor
+ * FP8 sums. */
 bool nccl_has_operation(const CommCall *);
 
 /* ---- windows.c ---- */
 
-/* Adds the operation's offsets in windows to the link's hash: the offset of an input that other members read
- * (in reductions), and of an output that they write (in all operations except reduce-scatter). */
+/* Adds the operation's window offsets to the link's hash: the input's offset if other members read the input (in
+ * reductions), and the output's offset if they write it (in all operations except reduce-scatter). */
 void nccl_note_places(const NcclState *, NcclLink *, const CommCall *);
 void nccl_compare(Comm *);
 void nccl_attach(Comm *, const Group *, void *memory, size_t bytes);

@@ -1,6 +1,6 @@
-/* NCCL as the transport of device memory. Each channel has its own communicator and stream, so that operations
- * of different channels overlap. An operation runs after earlier calls on the device, and later calls on the device
- * wait for the operation's event. The host does not block. */
+/* NCCL as the transport for device memory. Each channel has its own communicator and stream, so that operations on
+ * different channels overlap. An operation runs after earlier calls on the device, and later calls on the device wait
+ * for the operation's event. The host does not block. */
 #include <stdlib.h>
 #include <string.h>
 

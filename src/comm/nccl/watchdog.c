@@ -1,7 +1,7 @@
 /* Tracks operations in flight, and runs the thread that watches them. NCCL does not detect a missing member. On each
- * rank, a watchdog polls the operations in flight. It warns if an operation is late, and ends the world if an
- * operation misses the deadline or if NCCL reports an error. Events of a CUDA graph cannot be queried, so the launch
- * of a graph is watched instead of its operations. */
+ * rank, a watchdog polls the operations in flight. It warns if an operation is late, and ends the world if an operation
+ * misses the deadline or if NCCL reports an error. Events of a CUDA graph cannot be queried, so the watchdog watches a
+ * graph's launch instead of its operations. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,15 +99,15 @@ static void check_late(const NcclState *s, const CommKey *key, const NcclFlight 
     end_world(s, key, f, why);
 }
 
-/* Prints the late members of an operation once, after it has been the oldest operation of its channel for a tenth of
- * the deadline. */
+/* Prints an operation's late members once, after it has been its channel's oldest operation for a tenth of the
+ * deadline. */
 static void check_slow(const NcclState *s, const CommKey *key, NcclFlight *f, int64_t since_ns) {
     if (!f || f->warned || clock_ns() - since_ns < comm_warning_ns(s->comm)) return;
     f->warned = true;
     s->comm->host->warn(s->comm, key, f->seq, &f->facts);
 }
 
-/* Ends the world if the communicator of `l` has an error. The report is about the operation of the link `busy`. */
+/* Ends the world if `l`'s communicator reports an error. The report is about the operation on the link `busy`. */
 static void check_async(const NcclState *s, const NcclLink *l, const NcclLink *busy) {
     char why[400];
     int error = NCCL_SUCCESS;

@@ -5,8 +5,7 @@
 #include "base/mem.h"
 #include "comm/nccl/state.h"
 
-/* Returns whether the value is equal on all members of the group. Sets `range` to the smallest and the largest
- * value. */
+/* Returns whether the value is equal on all members of the group. Sets `range` to the smallest and largest values. */
 static bool is_same_on_all(Comm *c, Group g, const char *site, int64_t value, int64_t range[2]) {
     int64_t most[] = {~value, value};
     comm_all_reduce(c, g, site, COMM_MAX, I64, most, 2);
@@ -53,8 +52,8 @@ void nccl_compare(Comm *c) {
     }
 }
 
-/* Registers the memory. NCCL does not detect a missing member, or windows of different sizes. A collective on the
- * host transport detects both. */
+/* Registers the memory. NCCL does not detect a missing member or windows of different sizes; a collective on the host
+ * transport detects both. */
 void nccl_attach(Comm *c, const Group *g, void *memory, size_t bytes) {
     NcclState *s = c->device_state;
     if (!s->registers) return;
