@@ -1,6 +1,6 @@
 /* Computes the FP8 values of operands and of their transposes in one pass over x. Scales are computed as in
- * kernels/cuda/quantize.cu. The hardware's conversion, which is bitwise equal to src/tensor/fp8.c, rounds values to
- * nearest, ties to even. Overflows become the largest value, and NaN becomes 0x7f. y, yt and inverse are written;
+ * kernels/cuda/quantize.cu. The hardware rounds values to nearest, ties to even, with the same results as
+ * src/tensor/fp8.c. Overflows become the largest value, and NaN becomes 0x7f. y, yt and inverse are written;
  * newest is updated in place. */
 #include <cuda_fp8.h>
 

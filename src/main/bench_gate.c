@@ -19,7 +19,7 @@ static const Arg GATE_ROWS[] = {
             "Number of runs of each program with --against, at "
             "least 6."),
     ARG_ROW(GateWords, allow, "allow", ARG_TEXT, "3%",
-            "Relative increase of the time that does not count as a regression."),
+            "Largest relative increase in time that does not count as a regression."),
     ARG_ROW(GateWords, junit, "junit", ARG_TEXT, "none", "Write the verdicts to this file as JUnit XML."),
 };
 _Static_assert(sizeof GATE_ROWS / sizeof *GATE_ROWS == GATE_OPTIONS,

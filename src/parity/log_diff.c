@@ -39,7 +39,7 @@ typedef struct Log {
     json_error_t why; /* the parser's error in the line `broken` */
 } Log;
 
-/* Returns whether the quantity is a measured time or rate. Such quantities differ in every run. */
+/* Returns whether the quantity is a measured time or rate. These quantities vary from run to run. */
 static bool is_time(const char *name) {
     static const char *const TIMES[] = {"seconds", "tokens_per_second", "tflops"};
     for (size_t i = 0; i < sizeof TIMES / sizeof *TIMES; i++)

@@ -136,7 +136,7 @@ void train_log_close(TrainLog *log) {
     free(log);
 }
 
-/* Measured values of a step or an interval, in printed units. FLOPs are per rank. */
+/* Measurements for one step or interval, in the units in which they are printed. FLOPs are per rank. */
 typedef struct Rates {
     double seconds, tokens_per_second, tflops;
 } Rates;

@@ -1,7 +1,8 @@
 /* Attention by cuDNN's fused kernels: decides which calls they support, builds their plans, and runs them.
  *
- * A kv group of a sample with its query heads is one batch element for cuDNN. The heads of Megatron-LM's
- * [s, b, groups, (q.., k, v), d] therefore have even strides, and q, k, v and their gradients are used in place.
+ * To cuDNN, each kv group of a sample, with the query heads of the group, is one batch element. The heads of
+ * Megatron-LM's [s, b, groups, (q.., k, v), d] therefore have even strides, and q, k, v and their gradients are used in
+ * place.
  *
  * The dry run builds the plans (cuda_plans_attention), which needs a second per shape. A shape without a plan uses
  * Isotron's kernels: for example, each step of generation has a new shape. Calls that cuDNN does not support, or that

@@ -1,6 +1,6 @@
-/* Computes the ops of attention.cu for 16-bit storage: tensor cores multiply 16-bit numbers, and all other computations
- * are in float. Probabilities and score gradients are rounded to the storage type before they are multiplied. Scores
- * are in units of log(2).
+/* Implements the ops of attention.cu for 16-bit storage: tensor cores multiply 16-bit values, and all other
+ * computations use float. Probabilities and score gradients are rounded to the storage type before they are multiplied.
+ * Scores are in units of log(2).
  *
  * Each of four warps processes 16 or 32 lines of a tile. Tiles of 64 lines of the other operand pass through shared
  * memory. The forward pass and the pass for dq iterate over tiles of keys. The pass for dk and dv iterates over tiles
@@ -449,7 +449,7 @@ struct RowTile {
     int bias[OTHERS];
 };
 
-/* Masks rows of scores [key,row], with keys >= key0. */
+/* Masks the scores [key, row] of a tile whose first key is key0. */
 __device__ __forceinline__ void hide_rows(float (&score)[OTHERS / 8][4], const Range *range, int key0) {
     const int lane = threadIdx.x % 32, key = key0 + lane / 4;
 #pragma unroll

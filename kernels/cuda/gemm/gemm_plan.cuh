@@ -14,7 +14,7 @@ typedef enum GemmEpilogue {
     GEMM_BIAS = 1, /* the bias is added to c */
     /* the activation of the unrounded sums is written to act; a separate pass reads the rounded c */
     GEMM_GELU = 2,
-    GEMM_SUMS = 4,  /* column sums of a are computed in F32, then rounded or added to dbias */
+    GEMM_SUMS = 4,  /* the column sums of matrix a are computed in F32 and stored in or added to dbias */
     GEMM_DGELU = 8, /* unrounded sums are multiplied by the derivative at pre; a separate pass reads c */
 } GemmEpilogue;
 

@@ -84,8 +84,8 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) inverse[blockIdx.x] = (Real<T>)row_inverse(amax, largest);
 }
 
-/* Rounds rows to FP8. amaxes: NULL, or the largest |x| of each row. The next kernel may start early, because it waits
- * for the end of this one, which waits for the previous kernel. */
+/* Rounds rows to FP8. amaxes: NULL, or the largest |x| of each row. It is safe to let the
+ * next kernel start early: that kernel waits until this one ends, and this one waits for the previous kernel. */
 template <typename T, int RUNS>
 static __global__ void __launch_bounds__(MANY_THREADS)
     round_rows(const T *x, int64_t n, bool aligned, const Real<T> *amaxes, uint8_t *q, Real<T> *inverse) {

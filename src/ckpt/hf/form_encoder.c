@@ -63,7 +63,7 @@ static void read_labels(HfReader *r, const char *key, Str *labels) {
 static void classes_read(HfReader *r, const HfRow *row) {
     const char *head = head_of(r);
     if (!strcmp(head, CHOICES)) hf_set_text(r, row->option, TaskKind_spellings[TASK_RACE]);
-    /* the value null means hidden_dropout */
+    /* null means the value of hidden_dropout */
     const bool dropout = hf_member(r, NULL, "classifier_dropout") != NULL;
     if (dropout && (!strcmp(head, CHOICES) || !strcmp(head, CLASSES)))
         hf_set_real(r, OPTION_classifier_dropout, hf_get_real(r, NULL, "classifier_dropout", 0));
