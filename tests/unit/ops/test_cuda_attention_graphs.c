@@ -296,7 +296,7 @@ TEST(refused_by_all) {
     Run r = run_new(of_size(8, 2, 2, 264, 16), BF16);
     Gpu *g = gpu_new(SMALL);
     const Call plan = backward_call(&r, &g->planner);
-    EXPECT_FAULT("heads of 264 and 16, more than 256", OPS[OP_attention_grad].cuda_plans(&plan));
+    EXPECT_FAULT("the widths of heads are 264 and 16; at most 256", OPS[OP_attention_grad].cuda_plans(&plan));
     gpu_free(g);
     run_free(&r);
 }
@@ -323,7 +323,7 @@ TEST(refused_masks_and_versions) {
     narrow.window_left = 1;
     refused("narrow window", with(narrow, 8), Q, AS_IT_IS, 0);
     refused("attends to no key", with(narrow, 20), Q, AS_IT_IS, 0);
-    refused("own key", with(most, 9), Q, AS_IT_IS, 0);
+    refused("position of the query", with(most, 9), Q, AS_IT_IS, 0);
     refused("9.14.0 is wrong for windows", with(most, 8), Q, VERSION, 91400);
     refused("older than 9.14.0", SMALL, Q, VERSION, 91001);
     refused("padding mask", SMALL, Q, VERSION, 91500);
