@@ -364,8 +364,8 @@ static bool notes(const Match *m) {
     return (m->table->notes_unread || infers) && !strstr(m->row->help, "not in Megatron-LM");
 }
 
-/* Handles an option that the command does not read. If this causes only a note and not an error, still checks the
- * value. */
+/* Handles an option that the command does not read. Checks the value even if the result
+ * is only a note, not an error. */
 static void unread(Args *a, Source src, const Match *m, const char *key, size_t len, const char *const *words,
                    int64_t n) {
     if (!notes(m)) return no_use(a, key, len, m->table);

@@ -97,8 +97,8 @@ static Config config_of(const Seeker *s, const FoundLayout *f) {
 
 /* ---- does it fit? ---- */
 
-/* Returns a lower bound for the memory of the rank that uses the most: the memory for parameters, gradients and
- * optimizer state if all ranks had equal shares. */
+/* Returns a lower bound on the peak memory per rank: the memory for parameters, gradients and optimizer state if they
+ * were split equally across ranks. */
 static double least_state(const Seeker *s, const FoundLayout *f) {
     const Config *c = s->config;
     const double dense_ranks = (double)(f->tensor * f->pipeline),

@@ -65,7 +65,7 @@ void ticket_end(Ticket *, int64_t choice, Reason);
 void ticket_release(Ticket *);
 
 /* Sends a signal to the fleet, and waits until it has taken effect. Returns the fleet's error if the signal is not
- * allowed, and an infra error if the server ends. Sets *state to the state after it. */
+ * allowed, and an infra error if the server exits. Sets *state to the state after it. */
 Err queue_signal(Queue *, FleetSignal, FleetState *state);
 
 /* ---- for the engine's thread ---- */

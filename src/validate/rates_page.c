@@ -21,8 +21,9 @@ typedef struct Rate {
 
 typedef struct RatesPage {
     const Validation *a;
-    bool two, roofs, goods; /* whether there are two libraries, roofs, and rates of a good run */
-    double most;            /* the share at the end of the axis */
+    /* whether two libraries are compared; whether roofs are known; whether the rates of a good run are known */
+    bool two, roofs, goods;
+    double most; /* the share at the end of the axis */
 } RatesPage;
 
 static Rate rate_of(const Validation *a, const ValidateRow *row, int i) {

@@ -93,8 +93,8 @@ int64_t hf_get_count(HfReader *, const char *key, int64_t fallback);
 double hf_get_real(HfReader *, const json_t *in, const char *key, double fallback);
 bool hf_get_flag(HfReader *, const json_t *in, const char *key, bool fallback);
 const char *hf_get_text(HfReader *, const json_t *in, const char *key, const char *fallback);
-/* Returns the size in config.json from which the model type sets `option`. Finds the type's row for that option, and
- * reads the row's key. */
+/* Returns the integer in config.json that determines `option` for this model type. Finds the type's row for that option,
+ * and reads the row's key. */
 int64_t hf_get_option(HfReader *, int option);
 /* Returns n times the size that hf_get_option returns. The product must be within the range of the row's option. An
  * error names the row's key if the key is present, and otherwise the key that contains the size. */
