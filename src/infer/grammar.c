@@ -185,8 +185,8 @@ static void fill_mask(GrammarReader *m, Range from, bool *allowed) {
     const Vocabulary *v = m->vocabulary;
     const int64_t cells = m->cells, places = m->places;
     memset(allowed, 0, (size_t)v->size * sizeof *allowed);
-    int64_t known =
-        0; /* number of the row's leading bytes whose places are known; the last one may lead to no place */
+    /* number of the row's leading bytes whose places are known; the last one may lead to no place */
+    int64_t known = 0;
     m->at = mem_grow(m->at, 1, sizeof *m->at);
     m->at[0] = from;
     for (const VocabularyRow *r = v->row; r < v->row + v->n; r++) {

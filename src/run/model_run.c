@@ -192,8 +192,7 @@ void model_run_note_fp8(const ModelRun *r, const Ckpt *ckpt, FILE *to) {
     if (stored && !wanted)
         fprintf(to, "  the FP8 scales of the checkpoint are omitted: this run has no delayed scaling\n");
     if (!stored && wanted)
-        fprintf(to, "  the checkpoint has no FP8 scales: they begin as in the first "
-                    "step\n");
+        fprintf(to, "  the checkpoint has no FP8 scales: they begin as in the first step\n");
 }
 
 static Err load(ModelRun *r, const Source *s) {
