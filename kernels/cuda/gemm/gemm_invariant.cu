@@ -140,14 +140,10 @@ static __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 }
 
 template <typename T, typename S> static void launch(const Call *c, const Gemm *gemm) {
-    const RowTiles g = row_tiles<S>(gemm->m, gemm->n, gemm->k, LINE, gemm->steady);
-    const CUtensorMap x = tile_map(c, gemm->a, g.m, gemm->k, gemm->k, 1, gemm->k, g.box),
-                      w = tile_map(c, gemm->b, g.n, gemm->k, gemm->k, 1, gemm->k, S::N);
-    const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * S::BLOCKS;
+    const RowLaunch<S> l(c, gemm->a, gemm->b, gemm->m, gemm->n, gemm->k, LINE, gemm->steady);
     CUDA_CHECK(cudaFuncSetAttribute(multiply<T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::ROOM));
-    launch_pdl(c, dim3((unsigned)least(most, (int64_t)g.down * g.across)), dim3(S::THREADS), S::ROOM,
-               multiply<T, S>, g, x, w, gemm->of_column, (const T *)data_of<T>(gemm->bias),
-               data_of<T>(gemm->c));
+    launch_pdl(c, l.blocks, dim3(S::THREADS), S::ROOM, multiply<T, S>, l.g, l.x, l.w, gemm->of_column,
+               (const T *)data_of<T>(gemm->bias), data_of<T>(gemm->c));
 }
 
 /* Returns the number of columns on the multiprocessor with the most columns, if tiles have `wide` columns. */

@@ -272,27 +272,19 @@ static __global__ void __launch_bounds__(S::THREADS + CONVERTERS * 32, S::BLOCKS
 /* ---- launches ---- */
 
 template <typename T, typename S> static void launch_fp8(const Call *c, const QuantizedGemm *q) {
-    const RowTiles g = row_tiles<S>(q->m, q->n, q->k, LINE_BYTES, q->steady);
-    const CUtensorMap x = tile_map(c, q->x, g.m, q->k, q->k, 1, q->k, g.box),
-                      w = tile_map(c, q->w, g.n, q->k, q->k, 1, q->k, S::N);
-    const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * S::BLOCKS;
+    const RowLaunch<S> l(c, q->x, q->w, q->m, q->n, q->k, LINE_BYTES, q->steady);
     CUDA_CHECK(
         cudaFuncSetAttribute(multiply_fp8<T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::ROOM));
-    launch_pdl(c, dim3((unsigned)least(most, (int64_t)g.down * g.across)), dim3(fp8_threads<S>), S::ROOM,
-               multiply_fp8<T, S>, g, x, w, q->of_row, q->of_column, (const T *)data_of<T>(q->bias),
-               data_of<T>(q->y));
+    launch_pdl(c, l.blocks, dim3(fp8_threads<S>), S::ROOM, multiply_fp8<T, S>, l.g, l.x, l.w, q->of_row,
+               q->of_column, (const T *)data_of<T>(q->bias), data_of<T>(q->y));
 }
 
 template <typename T, typename S> static void launch_int8(const Call *c, const QuantizedGemm *q) {
-    const RowTiles g = row_tiles<S>(q->m, q->n, q->k, LINE_BYTES, q->steady);
-    const CUtensorMap x = tile_map(c, q->x, g.m, q->k, q->k, 1, q->k, g.box),
-                      w = tile_map(c, q->w, g.n, q->k, q->k, 1, q->k, S::N);
-    const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * S::BLOCKS;
+    const RowLaunch<S> l(c, q->x, q->w, q->m, q->n, q->k, LINE_BYTES, q->steady);
     const int bytes = int8_room<S>;
     CUDA_CHECK(cudaFuncSetAttribute(multiply_int8<T, S>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    launch_pdl(c, dim3((unsigned)least(most, (int64_t)g.down * g.across)), dim3(S::THREADS + CONVERTERS * 32),
-               (size_t)bytes, multiply_int8<T, S>, g, x, w, q->of_column, (const T *)data_of<T>(q->bias),
-               data_of<T>(q->y));
+    launch_pdl(c, l.blocks, dim3(S::THREADS + CONVERTERS * 32), (size_t)bytes, multiply_int8<T, S>, l.g, l.x,
+               l.w, q->of_column, (const T *)data_of<T>(q->bias), data_of<T>(q->y));
 }
 
 /* With few rows, tiles are narrow, so that all multiprocessors read weights. */

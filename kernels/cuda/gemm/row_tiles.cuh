@@ -24,15 +24,24 @@ struct RowTiles {
     bool steady;                   /* LinearAttr */
 };
 
-/* line: number of elements per line of w */
-template <typename S> static RowTiles row_tiles(int64_t m, int64_t n, int64_t k, int line, bool steady) {
-    RowTiles g = {m, n};
-    g.slices = (int)ceil_div(k, line * S::DEPTH);
-    g.down = (int)ceil_div(m, S::ROWS), g.across = (int)ceil_div(n, S::N);
-    g.box = (int)least(S::LINES, ceil_div(m, 8) * 8);
-    g.steady = steady;
-    return g;
-}
+/* The arguments of a launch whose tiles have the shape S: x is [m,k] and w [n,k]. A line of w has `line` elements. */
+template <typename S> struct RowLaunch {
+    RowTiles g;
+    CUtensorMap x, w;
+    dim3 blocks;
+
+    RowLaunch(const Call *c, const Tensor *x_mk, const Tensor *w_nk, int64_t m, int64_t n, int64_t k,
+              int line, bool steady) {
+        g = {m, n};
+        g.slices = (int)ceil_div(k, line * S::DEPTH);
+        g.down = (int)ceil_div(m, S::ROWS), g.across = (int)ceil_div(n, S::N);
+        g.box = (int)least(S::LINES, ceil_div(m, 8) * 8);
+        g.steady = steady;
+        x = tile_map(c, x_mk, m, k, k, 1, k, g.box), w = tile_map(c, w_nk, n, k, k, 1, k, S::N);
+        const int64_t most = (int64_t)cuda_of(c->device)->multiprocessors * S::BLOCKS;
+        blocks = dim3((unsigned)least(most, (int64_t)g.down * g.across));
+    }
+};
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
