@@ -67,7 +67,9 @@ infer("--requests", 1)
 (WORK / "infer.json").rename(WORK / "base.json")
 out = infer("--requests", 1, "--baseline", WORK / "base.json", expect=4)
 assert "decode/1x9+6 F32" in out and "3 samples" in out, out
-for options, message in (["--requests", 2], "no row prefill/2x9+6"), (["--temperature", 1], "no row prefill/1x9+6 sampled"), (["--bf16"], '"lane" is "bf16"'):
+REFUSED = {"no row prefill/2x9+6": ["--requests", 2], "no row prefill/1x9+6 sampled": ["--temperature", 1],
+           '"lane" is "bf16"': ["--bf16"]}
+for message, options in REFUSED.items():
     out = infer("--requests", 1, "--baseline", WORK / "base.json", *options, expect=2)
     assert message in out, (options, out)
 

@@ -38,7 +38,8 @@ for words in (["--eval-iters", 2], ["--eval-iters", 2, "--eval-interval", 5]):
     said = isotron(*BASE, *data, *words, expect=2)
     assert f"{words[-2]} requests evaluation" in said and "--eval-iters 0" in said, said
 (WORK / "run.conf").write_text(CONF.replace("eval-iters = 0", ""))
-assert shown("validation", isotron(*BASE, *data, "--train-iters", 3)) == "none, so there is no evaluation (--split 100,0,0)"
+said = isotron(*BASE, *data, "--train-iters", 3)
+assert shown("validation", said) == "none, so there is no evaluation (--split 100,0,0)", said
 
 # In a step that takes minutes, the first lines are in the file before it ends.
 with open(WORK / "out", "w") as file:

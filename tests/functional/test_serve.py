@@ -101,10 +101,12 @@ assert none["choices"][0]["text"] == "The " and none["usage"]["completion_tokens
 assert none["choices"][0]["logprobs"]["token_logprobs"] == lists["token_logprobs"][:4], none
 
 # Log-probabilities of the prompt: those that `echo` has, and the likeliest tokens, with their ranks.
-echoed = server.post(COMPLETE, prompt="The é", max_tokens=1, logprobs=3, echo=True, return_token_ids=True)["choices"][0]
+ECHO = {"prompt": "The é", "max_tokens": 1, "logprobs": 3, "echo": True, "return_token_ids": True}
+echoed = server.post(COMPLETE, **ECHO)["choices"][0]
 for k in 0, 3, 20:
     got = server.post(COMPLETE, prompt=["a", "The é"], max_tokens=1, prompt_logprobs=k, n=2)["choices"]
-    assert [c["prompt_logprobs"] for c in got[:2]] == [[None]] * 2 and got[2]["prompt_logprobs"] == got[3]["prompt_logprobs"]
+    lists = [c["prompt_logprobs"] for c in got]
+    assert lists[:2] == [[None]] * 2 and lists[2] == lists[3], got
     assert got[2]["prompt_logprobs"][0] is None and got[2]["logprobs"] is None, got
     lists, told = echoed["logprobs"], got[2]["prompt_logprobs"]
     assert len(told) == len(echoed["prompt_token_ids"]), told
@@ -266,8 +268,9 @@ assert server.post(COMPLETE, **{**model, "max_tokens": POSITIONS - 1,
                                 "ignore_eos": True})["usage"]["total_tokens"] == 32
 told = server.post(CHAT, 400, messages=[{"role": "user", "content": "a"}])["error"]
 assert told["code"] == "no_chat_template" and "--tokenizer-type HuggingFaceTokenizer" in told["message"], told
-for status, method, path in [(404, "GET", "/other"), (404, "POST", "/pause"), (404, "GET", "/state"), (404, "POST", "/v1/other"), (405, "GET", COMPLETE),
-                             (405, "POST", "/health"), (405, "HEAD", COMPLETE), (200, "HEAD", "/health")]:
+for status, method, path in [(404, "GET", "/other"), (404, "POST", "/pause"), (404, "GET", "/state"),
+                             (404, "POST", "/v1/other"), (405, "GET", COMPLETE), (405, "POST", "/health"),
+                             (405, "HEAD", COMPLETE), (200, "HEAD", "/health")]:
     got, headers, _ = server.request(method, path)
     assert got == status and (status != 405 or headers["Allow"]), (method, path, got)
 for head in "Content-Length: 99999999", "Transfer-Encoding: chunked":
@@ -373,7 +376,8 @@ before = server.metrics()
 server.post(COMPLETE, prompt="a", n=3, max_tokens=5, ignore_eos=True)
 server.post(COMPLETE, prompt="a", max_tokens=9, logit_bias={"97": 100}, stop=["aaa"])
 told = {name: after - before[name] for name, after in server.metrics().items()}
-for name, count in ("request_queue_time", 4), ("time_to_first_token", 4), ("inter_token_latency", 3 * 4 + 2), ("e2e_request_latency", 4):
+COUNTS = {"request_queue_time": 4, "time_to_first_token": 4, "inter_token_latency": 3 * 4 + 2, "e2e_request_latency": 4}
+for name, count in COUNTS.items():
     assert told[f"{name}_seconds_count"] == count and told[f"{name}_seconds_sum"] > 0, (name, told)
 assert told["request_queue_time_seconds_sum"] < told["time_to_first_token_seconds_sum"], told
 assert told["time_to_first_token_seconds_sum"] + told["inter_token_latency_seconds_sum"] <= told[

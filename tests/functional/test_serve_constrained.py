@@ -39,7 +39,8 @@ def draw_schema(r, depth=0):
 
 
 DEFINITIONS = {"word": {"enum": ["x", "y"]},
-               "tree": {"type": "object", "properties": {"left": {"$ref": "#/$defs/tree"}, "value": {"type": "integer"}},
+               "tree": {"type": "object",
+                        "properties": {"left": {"$ref": "#/$defs/tree"}, "value": {"type": "integer"}},
                         "required": ["value"], "additionalProperties": False}}
 
 
@@ -94,8 +95,8 @@ FORMATS = {"default": "<tool_call>", "mistral": "[TOOL_CALLS]", "granite": "<|to
     name: "{{ messages[0].content }}{# %s #}" % sign for name, sign in FORMATS.items()}}))
 corpus()
 saved = WORK / "saved"
-pretrain(["--mock-data"], saved, "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder, "--train-iters",
-         3, "--max-position-embeddings", 640, "--position-embedding-type", "none")
+pretrain(["--mock-data"], saved, "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder,
+         "--train-iters", 3, "--max-position-embeddings", 640, "--position-embedding-type", "none")
 server = Server(saved, "--inference-dynamic-batching-buffer-size-gb", 0.02)
 QUOTE, END = (server.post("/tokenize", prompt=text, add_special_tokens=False)["tokens"][0] for text in '"}')
 
@@ -128,8 +129,8 @@ for i in range(0, 200, 10):
     assert two[0] == choices[i], (two, choices[i])
     if two[1]["finish_reason"] == "stop": assert_valid(two[1]["text"], schemas[i])
 
-# White space is one blank after a comma or a colon at most. The end token is allowed only at the end, and is needed only
-# if the text has more than one.
+# White space is one blank after a comma or a colon at most. The end token is allowed only at the end, and is needed
+# only if the text has more than one.
 tree = {"$ref": "#/$defs/tree", "$defs": DEFINITIONS}
 body = {**asks[0], "temperature": 0, "response_format": {"type": "json_schema", "json_schema": {"schema": tree}}}
 text = server.post(COMPLETE, **body)["choices"][0]["text"]
@@ -203,17 +204,23 @@ def chained(*more): return {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, *mo
 
 for schema, said in [
         ({"type": "string", "pattern": "a"}, "'pattern'"), ({"type": "array", "uniqueItems": True}, "'uniqueItems'"),
-        ({"properties": {"a": {"items": {"minimum": 3}}}}, "'minimum'"), ({"oneOf": [{}]}, "'oneOf'"), (False, "object or true"),
+        ({"properties": {"a": {"items": {"minimum": 3}}}}, "'minimum'"), ({"oneOf": [{}]}, "'oneOf'"),
+        (False, "object or true"),
         ({"type": "text"}, "'type'"), ({"type": []}, "'type'"), ({"type": ["string", 3]}, "'type'"),
-        ({"enum": []}, "'enum'"), ({"type": "string", "enum": [1]}, "'enum'"), ({"type": "null", "const": 1}, "'const'"),
+        ({"enum": []}, "'enum'"), ({"type": "string", "enum": [1]}, "'enum'"),
+        ({"type": "null", "const": 1}, "'const'"),
         ({"anyOf": []}, "'anyOf'"), ({"anyOf": [{"a": 1}]}, "'a'"), ({"anyOf": [{}], "type": "null"}, "only one of"),
         ({"enum": [1], "const": 1}, "only one of"), ({"anyOf": [{}], "$ref": "#"}, "only one of"),
-        ({"const": 1, "items": {}}, "only one of"), ({"$ref": "#/b"}, "there is no '#/b'"), ({"$ref": 3}, "there is no"),
-        (chained({}), "its own alternative"), ({"$ref": "#"}, "its own alternative"), ({"properties": []}, "'properties'"),
+        ({"const": 1, "items": {}}, "only one of"), ({"$ref": "#/b"}, "there is no '#/b'"),
+        ({"$ref": 3}, "there is no"),
+        (chained({}), "its own alternative"), ({"$ref": "#"}, "its own alternative"),
+        ({"properties": []}, "'properties'"),
         ({"required": "a"}, "'required'"), ({"required": [1]}, "'required'"),
-        ({"required": ["a"], "additionalProperties": False}, "'a' is required"), ({"additionalProperties": 1}, "'additional"),
+        ({"required": ["a"], "additionalProperties": False}, "'a' is required"),
+        ({"additionalProperties": 1}, "'additional"),
         ({"items": {}, "minItems": -1}, "'minItems'"), ({"minItems": 2, "maxItems": 1}, "'minItems'"),
-        ({"maxItems": 1.5}, "'maxItems'"), ({"maxItems": 10**9}, "'maxItems'"), ({"items": {}, "maxItems": 65536}, "nodes"),
+        ({"maxItems": 1.5}, "'maxItems'"), ({"maxItems": 10**9}, "'maxItems'"),
+        ({"items": {}, "maxItems": 65536}, "nodes"),
         ({"enum": ["a" * 70000]}, "nodes"), (nested(64), "nested"),
         ({"properties": {str(i): {} for i in range(1001)}}, "'properties'"), ({"enum": [*range(1001)]}, "'enum'")]:
     error = server.post(COMPLETE, 400, **{**asks[0], "response_format": {"type": "json_schema", "json_schema": {
@@ -221,7 +228,8 @@ for schema, said in [
     assert error["param"] == "response_format" and said in error["message"], (schema, error)
 assert server.post(COMPLETE, **{**ask(nested(60), r), "max_tokens": 1})["choices"][0]["text"] == "["
 for wrong in ({}, {"type": "json"}, {"type": "json_object", "a": 1}, {"type": "json_schema"}, "json_object",
-              {"type": "json_schema", "json_schema": {}}, {"type": "json_schema", "json_schema": {"schema": {}, "a": 1}},
+              {"type": "json_schema", "json_schema": {}},
+              {"type": "json_schema", "json_schema": {"schema": {}, "a": 1}},
               {"type": "json_schema", "json_schema": {"schema": {}, "strict": 3}},
               {"type": "json_schema", "json_schema": {"schema": {}, "name": 3}}):
     error = server.post(COMPLETE, 400, **{**asks[0], "response_format": wrong})["error"]
@@ -256,21 +264,23 @@ for options in (["--num-speculative-tokens", 3, "--speculative-model", saved], [
     assert "--speculative-model" not in options or kept > 20, kept
     server.end(within=60)
 
-# A vocabulary with blanks and bytes of SentencePiece, and one whose tokens begin with blanks, so that none can begin JSON.
+# A vocabulary with blanks and bytes of SentencePiece, and one whose tokens begin with blanks, so that no token can
+# begin JSON.
 for name in "metaspace", "bert":
     shutil.copy(ROOT / f"tests/data/tokenizer/{name}.json", WORK / "other.json")
     other = WORK / name
-    pretrain(["--mock-data"], other, "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", WORK / "other.json",
+    pretrain(["--mock-data"], other, "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model",
+             WORK / "other.json",
              "--train-iters", 3, "--max-position-embeddings", 128)
     server = Server(other, "--inference-dynamic-batching-buffer-size-gb", 0.01)
     for seed in range(20):
-        body = {"prompt": "a", "max_tokens": 100, "seed": seed, "response_format": {"type": "json_schema", "json_schema": {
-            "schema": {"enum": ["é €", "the the"]} if seed % 2 else {"items": {"enum": [" a", 1]}, "minItems": 3}}}}
+        schema = {"enum": ["é €", "the the"]} if seed % 2 else {"items": {"enum": [" a", 1]}, "minItems": 3}
+        body = {"prompt": "a", "max_tokens": 100, "seed": seed,
+                "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
         if name == "bert":
             error = server.post(COMPLETE, 400, **body)["error"]
             assert error["code"] == "no_token_allowed" and "may follow 1 tokens" in error["message"], error
             continue
         choice = server.post(COMPLETE, **body)["choices"][0]
-        assert choice["finish_reason"] == "length" or valid(json.loads(choice["text"]), body["response_format"]["json_schema"][
-            "schema"]), choice
+        assert choice["finish_reason"] == "length" or valid(json.loads(choice["text"]), schema), choice
     server.end()

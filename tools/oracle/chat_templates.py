@@ -81,9 +81,12 @@ CONVERSATIONS = {
                     "chat_template_kwargs": {"enable_thinking": False, "reasoning_effort": "high",
                                              "controls": {"citations": "no", "length": 1.0}}},
     "reasoning-names": {"messages": [
-        message("user", "1+1?"), message("assistant", "2", reasoning="First.", thinking="Second.", reasoning_content=None),
-        message("user", "2+2?"), message("assistant", "4", reasoning="Third.", thinking="Fourth.", reasoning_content="Fifth.")]},
-    "reasoning-name": {"messages": [message("user", "2+2?"), message("assistant", "4", reasoning="First.", thinking="Second.")]},
+        message("user", "1+1?"), 
+        message("assistant", "2", reasoning="First.", thinking="Second.", reasoning_content=None),
+        message("user", "2+2?"), 
+        message("assistant", "4", reasoning="Third.", thinking="Fourth.", reasoning_content="Fifth.")]},
+    "reasoning-name": {"messages": [
+        message("user", "2+2?"), message("assistant", "4", reasoning="First.", thinking="Second.")]},
     "documents": {"messages": [message("user", "Summarize.")], "add_generation_prompt": True, "documents": [
         {"title": "First", "text": "One. "}, {"title": "Second", "text": "Two\nlines"}, {"page_number": 3, "x": None}],
                   "chat_template_kwargs": {"controls": {"citations": True}}},

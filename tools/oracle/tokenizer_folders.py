@@ -211,12 +211,15 @@ def cases(made):
     yield "decoder with few keys", "gpt2", config(added_tokens_decoder={"300": {"content": "<x>"},
                                                                         "301": {"content": "<y>", "special": True}})
     # A token whose flags are missing is normalized unless it is special: <X> matches "<x>" in lower case, <Y> does not.
-    few, end = [{"content": "<X>"}, {"content": "<Y>", "special": True}], len(made["bert"]["tokenizer.json"]["model"]["vocab"])
-    yield "decoder with few keys, in lower case", "bert", config(added_tokens_decoder={str(end + i): t for i, t in enumerate(few)})
+    few = [{"content": "<X>"}, {"content": "<Y>", "special": True}]
+    end = len(made["bert"]["tokenizer.json"]["model"]["vocab"])
+    decoder = {str(end + i): t for i, t in enumerate(few)}
+    yield "decoder with few keys, in lower case", "bert", config(added_tokens_decoder=decoder)
     objects = [{**t, "__type": "AddedToken"} for t in few]
     yield "additional objects with few keys", "bert", config(additional_special_tokens=objects)
     yield "names with few keys", "bert", config(image_token=objects[0], eos_token=objects[1])
-    yield "added_tokens.json in lower case", "bert", {**config(eos_token="<Y>"), "added_tokens.json": {"<X>": end, "<Y>": end + 1}}
+    yield "added_tokens.json in lower case", "bert", {**config(eos_token="<Y>"),
+                                                      "added_tokens.json": {"<X>": end, "<Y>": end + 1}}
     yield "decoder of a token of the vocabulary", "gpt2", lambda b: config(added_tokens_decoder={str(b["tokenizer.json"]["model"]["vocab"]["er"]): token("er")})
     yield "decoder with a gap", "gpt2", config(added_tokens_decoder={"300": token("<x>"), "310": token("<y>")}), "<y>"
     yield "decoder with a taken id", "gpt2", config(added_tokens_decoder={"5": token("<x>")}), "<x>"

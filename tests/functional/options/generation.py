@@ -11,13 +11,13 @@ from trainer import batch_of
 
 
 def e4m3(y):
-    """Rounds to the nearest number with a sign, 4 bits of exponent and 3 of mantissa, ties to even; the largest is 448."""
+    """Rounds to the nearest number of E4M3, ties to even. The largest number is 448."""
     step = 2.0 ** (np.maximum(np.frexp(y)[1] - 1, -6) - 3)
     return np.clip(np.rint(y / step) * step, -448, 448)
 
 
 def rounded(x, largest, to):
-    """Returns q and the factor of each row (the last axis), whose largest number becomes `largest`. Scales are floats."""
+    """Returns q and the factor of each row (the last axis), so that a row's largest number becomes `largest`."""
     x = np.float32(x)
     amax = np.abs(x).max(-1, keepdims=True)
     scale = np.where(amax > 0, np.float32(largest) / np.where(amax > 0, amax, np.float32(1)), np.float32(1))
@@ -30,7 +30,8 @@ class Quantized(Pass):
 
     def linear(self, x, name):
         bias = self.w.get(f"{name}.bias")
-        if self.kind == "none" or "experts" in name or not re.search(r"\.(linear_\w+|eh_proj)$", name) or name.endswith(self.plain):
+        linear = re.search(r"\.(linear_\w+|eh_proj)$", name) and "experts" not in name
+        if self.kind == "none" or not linear or name.endswith(self.plain):
             return super().linear(x, name)
         of_x, of_w = 1.0, 1.0
         if self.kind == "int8":

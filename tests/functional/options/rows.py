@@ -453,12 +453,15 @@ def schedules_of_the_checkpoint(program, quick):
 def decay_of_a_longer_run(program, quick):
     """A resumed run that is longer keeps the length of the decay that was planned for the saved run."""
     for planned, longer, decay, less in (("--train-iters 4", "--train-iters 6", "--lr-decay-iters 4", ""),
-                                         ("--train-samples 16", "--train-samples 24", "--lr-decay-samples 16", "train-iters")):
-        o, whole = (program.words("--lr-decay-style cosine --min-lr 1e-3 " + words, less) for words in (planned, f"{longer} {decay}"))
+                                         ("--train-samples 16", "--train-samples 24", "--lr-decay-samples 16",
+                                          "train-iters")):
+        o, whole = (program.words("--lr-decay-style cosine --min-lr 1e-3 " + words, less)
+                    for words in (planned, f"{longer} {decay}"))
         save = program.fresh()
         program.pretrain(o, "--save", save, "--save-interval", 2, "--exit-interval", 2)
         run = program.pretrain(program.words(longer, less), "--use-checkpoint-opt_param-scheduler", "--load", save)
-        rates, wanted = ([r["learning_rate"] for r in records] for records in (run.records, Trainer(whole).run()[0][2:]))
+        rates, wanted = ([r["learning_rate"] for r in records]
+                         for records in (run.records, Trainer(whole).run()[0][2:]))
         expect(len(rates) == len(wanted) and all(map(math.isclose, rates, wanted)), f"rates {rates} and not {wanted}")
 
 
@@ -1178,18 +1181,21 @@ for kind in "int8", "fp8":
         generated("quantization", words + more, model="--swiglu --ffn-hidden-size 24 --normalization RMSNorm")
     generated("quantization", words, model=EXPERTS + "--moe-shared-expert-intermediate-size 12")
     generated("quantization cache_mla_latents", words + " --cache-mla-latents", model=SIZES)
-    generated("quantization", words + " --num-speculative-tokens 1", model="--mtp-num-layers 1 --position-embedding-type rope")
+    generated("quantization",
+              words + " --num-speculative-tokens 1",
+              model="--mtp-num-layers 1 --position-embedding-type rope")
 
 
 @row("quantization", "--tokens-to-generate 1 --quantization int8", GPT)
 def memory_of_quantized(program, quick):
-    """The four linear layers of a layer have 12 h^2 numbers of one byte instead of 8, and 9 h factors of 8 bytes. Only one
-    weight at a time is also in memory with 8 bytes each, before the memory of the cache is allocated."""
+    """The four linear layers of a layer have 12 h^2 numbers of one byte instead of 8, and 9 h factors of 8 bytes.
+    Only one weight at a time is also in memory with 8 bytes each, before the memory of the cache is allocated."""
     h, layers, save, took = 128, 6, program.fresh(), []
     program.pretrain(program.words(f"--hidden-size {h} --num-attention-heads 4 --num-layers {layers}"), "--save", save,
                      "--save-interval", "1000")
     for words in [], ["--quantization", "int8"], ["--quantization", "fp8"]:
-        text = program.call("generate", "--load", save, "--lane", "fp64", "--tokens-to-generate", 1, "--prompt", "1", *words)
+        text = program.call("generate", "--load", save, "--lane", "fp64", "--tokens-to-generate", 1, "--prompt", "1",
+                            *words)
         took.append(float(re.search(r"a rank allocated at most ([\d.]+) MiB", text)[1]) * 2**20)
     less = layers * (7 * 12 * h * h - 8 * (3 + 1 + 4 + 1) * h)
     for after in took[1:]:
