@@ -159,7 +159,7 @@ slash = server.post("/tokenize", prompt="\\", add_special_tokens=False)["tokens"
 for seed in range(20):
     body = {**ask({"type": "string"}, r), "seed": seed}
     body["logit_bias"] = {str(slash): 7, str(QUOTE): 3, **{str(
-        server.post("/tokenize", prompt=c, add_special_tokens=False)["tokens"][0]): 3 for c in "u0dD"}}
+        server.post("/tokenize", prompt=c, add_special_tokens=False)["tokens"][0]): 3 for c in "u0dD8"}}
     choice = server.post(COMPLETE, **body)["choices"][0]
     if choice["finish_reason"] == "stop":
         json.loads(choice["text"]).encode()  # no surrogate
