@@ -279,6 +279,25 @@ static void check_release(PoolModel *m, PagePool *pool, int who) {
     while (m->n[who]) model_release(m, m->page[who][--m->n[who]]);
 }
 
+/* With as many salts as pages, some salts have the same hash bucket. */
+TEST(salts_of_one_length_name_different_pages) {
+    enum { SALTS = 26 };
+    static const int32_t CONTENT[WIDTH] = {1, 2};
+    char salt[SALTS];
+    int64_t pages[SALTS];
+    uint64_t before;
+    PagePool *pool = page_pool_new(SALTS);
+    assert_true(page_pool_take(pool, SALTS, pages));
+    for (int i = 0; i < SALTS; i++) {
+        salt[i] = (char)('a' + i);
+        assert_true(page_pool_name(pool, pages[i], &(PageName){0, CONTENT, WIDTH, &salt[i], 1}));
+    }
+    for (int i = 0; i < SALTS; i++)
+        assert_int_equal(page_pool_find(pool, &(PageName){0, CONTENT, WIDTH, &salt[i], 1}, &before),
+                         pages[i]);
+    page_pool_free(pool);
+}
+
 TEST(a_page_has_one_content) {
     enum { STEPS = 1000000 };
     PoolModel *m = mem_zero(1, sizeof *m);
