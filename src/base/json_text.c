@@ -75,13 +75,13 @@ static int decode(const unsigned char *p, uint32_t *code) {
 
 /* Prints a string in ASCII. Other characters are printed as lower-case \uXXXX, with surrogate pairs, and a byte that is
  * not UTF-8 as \udcXX. */
-static void print_string(Str *out, const char *text) {
+static void print_string(Str *out, const char *text, size_t length) {
     static const char SHORT[] =
         "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and the letter that escapes it */
     str_puts(out, "\"");
-    for (const unsigned char *p = (const unsigned char *)text; *p;) {
+    for (const unsigned char *p = (const unsigned char *)text, *end = p + length; p < end;) {
         uint32_t c = 0;
-        int n = decode(p, &c);
+        int n = decode(p, &c); /* reads no further than the zero byte after the text */
         const char *pair = NULL;
         for (int i = 0; SHORT[i]; i += 2)
             if (n && (uint32_t)SHORT[i] == c) pair = SHORT + i;
@@ -121,12 +121,13 @@ static void next_member(Str *out, bool first, int indent, int depth) {
 
 static void print_object(Str *out, json_t *json, int indent, int depth) {
     const char *key;
+    size_t length;
     json_t *value;
     bool first = true;
     str_puts(out, "{");
-    json_object_foreach(json, key, value) {
+    json_object_keylen_foreach(json, key, length, value) {
         next_member(out, first, indent, depth + 1);
-        print_string(out, key);
+        print_string(out, key, length);
         str_puts(out, ": ");
         json_print(out, value, indent, depth + 1);
         first = false;
@@ -154,7 +155,7 @@ void json_print(Str *out, const json_t *json, int indent, int depth) {
         print_array(out, json, indent, depth);
         break;
     case JSON_STRING:
-        print_string(out, json_string_value(json));
+        print_string(out, json_string_value(json), json_string_length(json));
         break;
     case JSON_INTEGER:
         str_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(json));

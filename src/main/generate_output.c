@@ -143,8 +143,10 @@ static json_t *likeliest_json(const GenerateJob *j, const Generated *g, int64_t 
             size_t bytes;
             if (generate_decode(j, &row[t].id, 1, &text, &bytes).code) continue;
             json_t *key = text_json(text, bytes);
-            if (!json_object_get(map, json_string_value(key)))
-                json_object_set_new(map, json_string_value(key), json_finite(row[t].logprob));
+            const char *name = json_string_value(key);
+            const size_t n = json_string_length(key); /* the text can contain a zero byte */
+            if (!json_object_getn(map, name, n))
+                json_object_setn_new(map, name, n, json_finite(row[t].logprob));
             json_decref(key), free(text);
         }
         json_array_append_new(list, map);

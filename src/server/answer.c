@@ -95,9 +95,10 @@ static void add_to_map(json_t *map, const TextStream *text, int32_t token, doubl
     Str piece = {0};
     text_piece(text, token, &piece);
     json_t *name = repaired(&piece);
-    const json_t *known = json_object_get(map, json_string_value(name));
-    if (!known || json_real_value(known) < logprob)
-        json_object_set_new(map, json_string_value(name), logprob_json(logprob));
+    const char *key = json_string_value(name);
+    const size_t n = json_string_length(name); /* the text can contain a zero byte */
+    const json_t *known = json_object_getn(map, key, n);
+    if (!known || json_real_value(known) < logprob) json_object_setn_new(map, key, n, logprob_json(logprob));
     json_decref(name);
     str_free(&piece);
 }

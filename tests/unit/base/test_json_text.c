@@ -36,6 +36,12 @@ TEST(strings_are_ascii) {
                   "\"a\\\"\\\\\\n\\u0001\\u007f\\u00e9\\ud83d\\ude00\\udcff\"");
 }
 
+TEST(zero_bytes_end_no_string) {
+    json_t *json = json_object();
+    json_object_setn_new(json, "a\0b", 3, json_stringn_nocheck("\0c", 2));
+    assert_prints(json, 0, 0, "{\"a\\u0000b\": \"\\u0000c\"}");
+}
+
 TEST(members_are_indented) {
     static const char FORMAT[] = "{s:[i, {}], s:[], s:b, s:n, s:{s:b}}";
 #define MEMBERS "b", 1, "a", "c", 1, "d", "e", "f", 0
