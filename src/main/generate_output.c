@@ -90,6 +90,7 @@ static void begin(GenerateStream *s, const Generated *g) {
     print_header(j, s->sample);
     if (!t5) fputs(j->texts[s->sample], stdout);
     text_begin(&s->text, j->setup.tokenizer, &s->stops, g->tokens, t5 ? 0 : (size_t)g->n_prompt);
+    s->text.special = true; /* as in the text that is printed at the end */
     s->begun = true, s->pushed = g->n_prompt;
 }
 
