@@ -24,9 +24,9 @@ class Server:
                         "--batch-invariant-mode", *options, *OPTIONS])],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         STARTED.append(self.process)
-        line = self.process.stdout.readline()
-        assert line.startswith(f"serving {NAME} at http://127.0.0.1:"), (line, self.process.stderr.read())
-        self.port = int(line.split("127.0.0.1:")[1].split(":")[0])
+        self.line = self.process.stdout.readline()
+        assert self.line.startswith(f"serving {NAME} at http://127.0.0.1:"), (self.line, self.process.stderr.read())
+        self.port = int(self.line.split("127.0.0.1:")[1].split(":")[0])
 
     def request(self, method, path, body=None, headers=None):
         """Returns (status, headers, body)."""

@@ -1,5 +1,5 @@
-"""generate writes the JSON of Megatron-LM's inference scripts, reads JSON Lines, adds prompts over time and streams
-texts. None of this changes a text."""
+"""generate adds prompts over time, suspends its engine, runs on several ranks, streams texts and reads JSON Lines. None
+of this changes a text. functional/generate_fields tests what it prints and writes."""
 import os
 import pty
 import re
@@ -25,49 +25,8 @@ def generate(*words, load=saved, status=0, stdin=None):
 
 RUN = {"throughput", "mem-max-allocated-bytes", "lifetime_prefill_token_count", "async_sched_step_count",
        "async_sched_compaction_step_count"}
-EACH = {"input_prompt", "generated_text", "generated_tokens", "latency", "ttft", "tpot", "cuda_graph_request_count_map",
-        "step_count", "top_n_logprobs", "generated_top_n_logprobs", "prompt_top_n_logprobs", "routing_indices",
-        "routing_indices_token_indices"}
-LOGPROBS = {"prompt_logprobs", "generated_logprobs", "logprobs"}
 PROMPTS = ["1 2 3 4 5", "6", "7 8 9"]
 ASK = ["--prompts", *PROMPTS, "--num-tokens-to-generate", 6, "--termination-id", -1, "--fp64"]
-
-# Tokens and log-probabilities are those that are printed, which functional/options compares with another program. The
-# most likely tokens of a position are a distribution, and contain the token with its value.
-text, _, told = generate(*ASK, "--return-log-probs", "--top-n-logprobs", 40, "--temperature", 1.3)
-assert set(told) == RUN | {"0", "1", "2"}, set(told)
-assert told["lifetime_prefill_token_count"] == 9 and len(told["throughput"]) == 1, told
-assert told["mem-max-allocated-bytes"] > 10**5 and told["throughput"][0] > 0, told
-for i, (prompt, part) in enumerate(zip(PROMPTS, re.split(r"^--- \d\n", text, flags=re.M)[1:])):
-    sample, n = told[str(i)], len(prompt.split())
-    assert set(sample) == EACH | LOGPROBS, set(sample)
-    printed = re.findall(r"^(prompt|new) \d+\t(\d+)\t(\S+)$", part, re.M)
-    new = [int(token) for kind, token, _ in printed if kind == "new"]
-    assert sample["input_prompt"] == prompt and sample["generated_tokens"] == new and len(new) == 6, sample
-    assert f"{prompt} {sample['generated_text']}" == part.splitlines()[0], (sample, part)
-    assert sample["logprobs"] == sample["prompt_logprobs"] + sample["generated_logprobs"], sample
-    assert [f"{x:.9g}" for x in sample["logprobs"]] == [x for *_, x in printed], (sample, printed)
-    top = sample["prompt_top_n_logprobs"] + sample["top_n_logprobs"]
-    assert len(sample["prompt_top_n_logprobs"]) == n - 1 and len(sample["top_n_logprobs"]) == 6, sample
-    assert sample["generated_top_n_logprobs"] == sample["top_n_logprobs"], sample
-    for (_, token, _), value, values in zip(printed, sample["logprobs"], top):
-        assert abs(sum(map(math.exp, values.values())) - 1) < 1e-9 and values[token] == value, (token, value, values)
-        assert list(values.values()) == sorted(values.values(), reverse=True), values
-    assert sample["ttft"] == sample["tpot"][0] and len(sample["tpot"]) == 6, sample
-    assert abs(sum(sample["tpot"]) - sample["latency"]) < 1e-3 * sample["latency"] + 1e-4, sample
-    assert sample["step_count"] == 6 and sample["cuda_graph_request_count_map"] is None, sample
-
-# An end token is in the tokens and has a log-probability, but no text; --stop ends the text inside the tokens.
-whole = generate(*ASK)[2]["0"]
-assert set(whole) == EACH and whole["top_n_logprobs"] is None, set(whole)
-end = whole["generated_tokens"][3]
-first = whole["generated_tokens"].index(end)
-ended = generate(*ASK, "--termination-id", end, "--return-log-probs", "--skip-prompt-log-probs")[2]["0"]
-assert ended["generated_tokens"] == whole["generated_tokens"][:first + 1], (ended, whole)
-assert ended["generated_text"].split() == whole["generated_text"].split()[:first], (ended, whole)
-assert ended["prompt_logprobs"] == [] and len(ended["logprobs"]) == first + 1, ended
-stopped = generate(*ASK, "--stop-words", f" {end}")[2]["0"]
-assert stopped["generated_text"] == whole["generated_text"].partition(f" {end}")[0], (stopped, whole)
 
 
 def tokens(told):
@@ -119,10 +78,7 @@ assert done.returncode == 0 and done.stdout.startswith(text[6:].partition("\n")[
 assert results(json.loads(path.read_text()) | {"1": {}, "2": {}})[0] == results(alone)[0], done
 slow = generate("--prompts", *["1"] * 20, "--num-tokens-to-generate", 1, "--incoming-requests-per-sec", 40)[2]
 assert slow["throughput"][0] < 200, slow["throughput"]  # on average, 19 prompts arrive in 0.475 s
-assert set(generate(*ASK, "--output-every-n-results", 2, "--no-record-throughput")[2]) == RUN - {"throughput"} | {"0",
-                                                                                                                  "2"}
-found = generate("--prompts", "1", "2", "--num-tokens-to-generate", 1, "--output-every-n-results", 5)[2]
-assert set(found) == RUN | {"0", "1"}, found
+assert set(generate(*ASK, "--no-record-throughput")[2]) == RUN - {"throughput"} | {"0", "1", "2"}
 assert set(generate(*ASK, "--throughput-check-only")[2]) == {"throughput"}
 
 # A stream prints what is printed at the end, and a terminal sees it before the end.
@@ -150,9 +106,6 @@ lines.write_text('{"text": "1 2 3 4 5", "chatgpt_output_token_length": 2}\n{"pro
 told = generate("--prompt-file", lines, *ASK[4:])[2]
 assert tokens(told) == wanted[:2], told
 assert tokens(generate("--prompt-file", "-", *ASK[4:], stdin=lines.read_text())[2]) == wanted[:2]
-for most in 1, 2, 3:
-    told = generate("--prompt-file", lines, "--prompt-file-num-truncate", most, *ASK[4:])[2]
-    assert tokens(told) == wanted[:min(most, 2)], told
 for line, more, problem in (
         ("", [], "for lines of plain text use --prompts-file"), ("1 2 3", [], "line 2: not valid JSON"),
         ('["a"]', [], "line 2: "), ('{"texts": "1"}', [], 'neither "text" nor "prompt"'),

@@ -32,8 +32,8 @@ REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2
            ("host port served_model_name api_key enable_control max_queued_requests request_timeout shutdown_timeout"
             " inference_dynamic_batching_buffer_size_gb inference_dynamic_batching_block_size"
             " inference_dynamic_batching_max_requests inference_dynamic_batching_max_tokens",
-            "--port 5000"),  # of serve: functional/serve
-           # of the output of generate: functional/generate_json, functional/generate_chat
+            "--port 5000"),  # of serve: functional/serve_answers
+           # of the output of generate: functional/generate_fields, functional/generate_json, functional/generate_chat
            ("inference_dynamic_batching_sampling_backend interactive skip_prompt_log_probs top_n_logprobs stream"
             " output_path output_every_n_results record_throughput"
             " throughput_check_only inference_repeat_n incoming_requests_per_step"

@@ -11,12 +11,12 @@
  *    8  Megatron-LM 6047, 5995, 5822: counts of the users of pages              engine: a_page_has_one_content
  *    9  Megatron-LM 5950: tokens that fill a pass reach pages in use            layouts (guarded_passes.c)
  *   10  vLLM 21310, 6449, 11953: seeds that are ignored or depend on ranks      generate: draws_depend_on_...; layouts
- *   11  vLLM 16449: n = 2 differs from two requests                             functional/serve
+ *   11  vLLM 16449: n = 2 differs from two requests                             functional/serve_fields
  *   12  vLLM 6521, Megatron-LM 5167: a prompt without new tokens                a_prompt_without_new_tokens_has_...
  *   13  vLLM 16529, 54195, SGLang 7670: ids outside the vocabulary              generate: what_cannot_be_generated_...
  *   14  vLLM 5846: log-probabilities that are off by one                        generate: cached_greedy_equals_...
- *   15  vLLM 34875, 27300: tokens that are parts of characters                  functional/serve
- *   16  vLLM 19379: text_offset of such tokens                                  functional/serve
+ *   15  vLLM 34875, 27300: tokens that are parts of characters                  functional/serve_fields
+ *   16  vLLM 19379: text_offset of such tokens                                  functional/serve_fields
  *   17  SGLang 11446, llama.cpp 9867: stop strings in a stream                  unit/server/text
  *   18  lucebox 641: characters that are divided over parts of a stream         unit/server/text
  *   19  llama.cpp 13262: a client that has left                                 an_abort_returns_all_pages; soak_serve.py

@@ -1,0 +1,381 @@
+"""serve's routes, statuses, headers, states and metrics. Each one that the code can produce has a row: a route, status,
+code, header or metric without a row is an error."""
+from serving import *
+
+sys.path.insert(0, str(ROOT / "tests/functional/fields"))
+sys.dont_write_bytecode = True
+import model
+from judge import Judge, without
+from rows import PATHS, ROWS, SAID
+from oracle import API, DETOKENIZE, POSITIONS, TOKENIZE
+
+KEY, CONTEXT, PAGES, TIMEOUT = "secret", 128, 2, 3
+JSON, STREAM = "application/json", "text/event-stream; charset=utf-8"
+# path: (method, whether it needs no key, whether it needs --enable-control, the type of its answer)
+ROUTES = {"/": ("GET", True, False, "text/html; charset=utf-8"), COMPLETE: ("POST", False, False, JSON),
+          CHAT: ("POST", False, False, JSON), API: ("PUT", False, False, JSON), "/v1/models": ("GET", False, False,
+          JSON),
+          TOKENIZE: ("POST", False, False, JSON), DETOKENIZE: ("POST", False, False, JSON),
+          "/tokenizer_info": ("GET", False, False, JSON), "/health": ("GET", True, False, JSON),
+          "/metrics": ("GET", True, False, "text/plain; version=0.0.4"), "/openapi.json": ("GET", True, False, JSON),
+          "/state": ("GET", False, True, JSON), **{path: ("POST", False, True, JSON) for path in (
+              "/pause", "/resume", "/sleep", "/wake_up")}}
+METRICS = {
+    "num_requests_running": ("gauge", "Requests in the passes of the model."),
+    "num_requests_waiting": ("gauge", "Requests that wait for others to end."),
+    "kv_cache_pages": ("gauge", "Pages of the KV cache."),
+    "kv_cache_free_pages": ("gauge", "Pages of the KV cache that no request has."),
+    "kv_cache_usage_perc": ("gauge", "The part of the KV cache that requests have, from 0 to 1."),
+    "num_passes_total": ("counter", "Passes of the model."),
+    "num_preemptions_total": ("counter", "Requests that released their pages to others."),
+    "prefix_cache_queries_total": ("counter", "Tokens of prompts that were looked up in shared pages."),
+    "prefix_cache_hits_total": ("counter", "Tokens of prompts that were in shared pages."),
+    "spec_decode_num_draft_tokens_total": ("counter", "Drafts of tokens that passes have checked."),
+    "spec_decode_num_accepted_tokens_total": ("counter", "Drafts that equal the chosen tokens."),
+    "prompt_tokens_total": ("counter", "Tokens of prompts."), "generation_tokens_total": ("counter",
+    "Generated tokens."),
+    "request_success_total": ("counter", "Texts that have ended."),
+    "corrupted_requests_total": ("counter", "Texts that ended because logits were not finite."),
+    "request_queue_time_seconds": ("histogram", "Time from a request to its first pass of the model."),
+    "time_to_first_token_seconds": ("histogram", "Time from a request to its first token."),
+    "inter_token_latency_seconds": ("histogram", "Time from a token to the next one."),
+    "e2e_request_latency_seconds": ("histogram", "Time from a request to the end of its text.")}
+HEADERS = {"CONTENT_TYPE", "ALLOW", "RETRY_AFTER", "WWW_AUTHENTICATE", "CACHE_CONTROL", "X-Request-Id",
+           "Content-Security-Policy"}
+ENDS = "the server ends: send the request to another one"
+SEEN = {(r.status, r.code) for row in ROWS for r in row.refused}
+ASK = {"prompt": "a", "max_tokens": 4, "ignore_eos": True}
+
+
+def failed(server, method, path, status, kind, code, text, body=None, param=None, headers=None):
+    """Asserts that a request is refused with this error. Returns the headers."""
+    got, answered, answer = server.request(method, path, body, headers)
+    if path == API:
+        assert (got, json.loads(answer)) == (status, {"message": text}), (got, answer)
+    else:
+        check_error(got, answer, status, kind, code, text, param)
+    return answered
+
+
+def check_error(got, answer, status, kind, code, text, param=None):
+    error = json.loads(answer)
+    assert (got, error.keys()) == (status, {"error"}), (got, answer)
+    assert error["error"] == {"message": text, "type": kind, "param": param, "code": code}, (answer, text)
+    SEEN.add((status, code))
+
+
+def received(client):
+    """The status, headers and body of the answer that a socket receives."""
+    answer = http.client.HTTPResponse(client)
+    answer.begin()
+    return answer.status, answer.headers, answer.read()
+
+
+def settled(server):
+    """The metrics after all requests have ended."""
+    server.idle()
+    return server.metrics()
+
+
+def changes(server, before): return {name: value - before[name] for name, value in settled(server).items()}
+
+
+# ---- a small server with a key and control, which computes infinities after 120 tokens
+
+model.write(WORK / "infinite", 120)
+isotron("convert", "--from-hf", WORK / "infinite", "--save", WORK / "small")
+started = time.time()
+server = Server(WORK / "small", "--enable-control", "--api-key", KEY, "--inference-max-requests", 2,
+    "--max-queued-requests", 1,
+                "--request-timeout", TIMEOUT, "--shutdown-timeout", 1, "--inference-dynamic-batching-buffer-size-gb",
+                (PAGES + 0.5) * model.PAGE * model.LAYERS * 2 * model.HIDDEN * 4 / 2**30)
+assert server.line == (f"serving {NAME} at http://127.0.0.1:{server.port}: a context of {CONTEXT} tokens, "
+                       f"{PAGES} pages of the KV cache, 2 requests at a time\n"), server.line
+for path, (method, is_open, _, kind) in ROUTES.items():
+    for key in {}, {"Authorization": KEY}, {"Authorization": "Bearer "}, {"Authorization": "Bearer secre"}, {
+            "Authorization": "Bearer secretsecret"}, {"Authorization": "Bearer Secret"}:
+        if is_open: continue
+        told = failed(server, method, path, 401, "authentication_error", "invalid_api_key",
+                      'the request needs the server\'s key: add the header "Authorization: Bearer KEY"', headers=key)
+        assert told["WWW-Authenticate"] == "Bearer" and told["Content-Type"] == JSON, told
+server.headers = {"Authorization": f"bearer {KEY}"}
+for path, (method, _, _, kind) in ROUTES.items():
+    for wrong in {"GET", "POST", "PUT", "DELETE", *(["HEAD"] if method != "GET" else [])} - {method}:
+        for other in path, path.removeprefix("/v1"), path if path.startswith("/v1") or path == "/" else "/v1" + path:
+            got, headers, text = server.request(wrong, other)
+            told = {"message": f"{path} needs the method {method}"}
+            if other != API: told = {"error": {**told, "type": "invalid_request_error", "param": None, "code": None}}
+            assert (got, headers["Allow"]) == (405, method), (path, wrong, got, headers)
+            assert json.loads(text or "{}") == ({} if wrong == "HEAD" else told), (path, text)
+    SEEN.add((405, None))
+    if method == "GET":
+        for asked in "GET", "HEAD":
+            got, headers, text = server.request(asked, path)
+            assert (got, headers["Content-Type"], asked == "HEAD") == (200, kind, not text), (path, got, headers)
+    if path == "/":
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'; "), headers
+for path in "/other", "/v1/other", "/v2/models", "/v1", "//state": failed(
+        server, "GET", path, 404, "not_found_error", None, f"there is no '{path}' on this server")
+
+
+def get(path, server=server): return json.loads(server.request("GET", path)[2])
+def order(path): return json.loads(server.request("POST", path)[2])
+
+
+models, = get("/v1/models").pop("data")
+assert started - 1 <= models.pop("created") <= time.time(), models
+assert models == {"id": NAME, "object": "model", "owned_by": "isotron", "max_model_len": CONTEXT}, models
+assert get("/v1/models").keys() == {"object", "data"} and get("/v1/models")["object"] == "list"
+assert get("/tokenizer_info") == {"max_model_len": CONTEXT, "bos_token": "<s>", "eos_token": "</s>",
+    "pad_token": "<pad>"}
+assert server.post(TOKENIZE, prompt="a") == {"count": 1, "max_model_len": CONTEXT, "tokens": [97]}
+assert get("/health") == {"status": "ok"}
+
+
+# ---- the description of the requests
+
+
+def check_described(server, has_key, has_control):
+    """Asserts that /openapi.json has each route, and the limits of each row."""
+    told = get("/openapi.json", server)
+    wanted = {path: route for path, route in ROUTES.items() if has_control or not route[2]}
+    assert {path: {*calls} for path, calls in told["paths"].items()} == {path: {r[0].lower()} for path,
+        r in wanted.items()}
+    assert told["info"] == {"title": "isotron serve",
+        "version": isotron("version").split()[1]} and told["openapi"] == "3.1.0", told["info"]
+    assert told["components"] == {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}, told["components"]
+    for path, (method, is_open, _, kind) in wanted.items():
+        call = told["paths"][path][method.lower()]
+        assert call.get("security") == ([{"key": []}] if has_key and not is_open
+            else None) and call["summary"].endswith("."), call
+        answers = call["responses"]["200"]["content"]
+        assert {*answers} == {kind, *(["text/event-stream"] if path in (COMPLETE, CHAT) else [])}, (path, answers)
+        endpoint = next((e for e, p in PATHS.items() if p == path), None)
+        assert ("requestBody" in call) == (endpoint is not None), call
+        if endpoint is None: continue
+        body = call["requestBody"]["content"][JSON]["schema"]
+        rows = {row.field: row for row in ROWS if endpoint in row.endpoints and "replace it by" not in str(row.refused)}
+        assert body["properties"].keys() == rows.keys() and body["additionalProperties"] is False, (path,
+            body["properties"].keys() ^ rows.keys())
+        assert body.get("required", []) == [f for f, row in rows.items() if row.needed and path != TOKENIZE
+            and "seed" not in f], body
+        for field, row in rows.items():
+            schema = body["properties"][field]
+            if row.kind in SAID: assert schema["type"] == [row.kind, "null"], (field, schema)
+            least = "exclusiveMinimum" if row.above else "minimum"
+            if row.limits: assert (schema[least], schema["maximum"]) == tuple(map(float, row.limits)), (field, schema)
+
+
+check_described(server, True, True)
+
+# ---- bodies that are too long, or too slow
+
+late = socket.create_connection(("127.0.0.1", server.port))
+late.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode())
+text = json.dumps({"prompt": "a", "max_tokens": 1})
+got, _, answer = server.request("POST", COMPLETE, text + " " * ((16 << 20) - len(text)))
+assert got == 200, answer
+for head in f"Content-Length: {(16 << 20) + 1}", "Transfer-Encoding: chunked":
+    client = socket.create_connection(("127.0.0.1", server.port))
+    client.sendall(f"POST {COMPLETE} HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n".encode())
+    if "chunked" in head:
+        for _ in range(16): client.sendall(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
+        client.sendall(b"1\r\n \r\n0\r\n\r\n")
+    got, _, answer = received(client)
+    check_error(got, answer, 413, "invalid_request_error", None, "the body is longer than 16 MiB: send a shorter one")
+
+# ---- states
+
+NAMES = {"/pause": "pause", "/resume": "unpause", "/sleep": "suspend", "/wake_up": "resume"}
+ALLOWED = {"running": {"/pause": "paused"}, "paused": {"/pause": "paused", "/resume": "running", "/sleep": "suspended"},
+           "suspended": {"/pause": "suspended", "/wake_up": "paused"}}
+for walk in ["/pause", "/pause", "/sleep", "/pause", "/wake_up", "/resume"]:
+    state = get("/state")["state"]
+    for path, name in NAMES.items():
+        failed(server, "POST", path, 400, "invalid_request_error", None, f"{path} needs no body: remove it", b"{}")
+        if path not in ALLOWED[state]:
+            failed(server, "POST", path, 409, "invalid_request_error", "not_allowed",
+                f"the signal '{name}' is not allowed while "
+                   f"the fleet is {state}: wait for another state")
+    assert order(walk) == get("/state") == {"state": ALLOWED[state][walk]}, walk
+
+# ---- a paused server: a full queue, a stream that waits, and requests that take too long
+
+order("/pause")
+before, began = settled(server), time.monotonic()
+whole, streamed = server.send(COMPLETE, **ASK), server.send(CHAT, messages=[{"role": "u", "content": "a"}], stream=True)
+server.wait(num_requests_waiting=2, num_requests_running=0)
+FULL = "too many requests are waiting (--max-queued-requests): try again later"
+told = failed(server, "POST", COMPLETE, 429, "rate_limit_error", "queue_full", FULL, {**ASK, "n": 2})
+third = server.send(COMPLETE, **ASK)
+server.wait(num_requests_waiting=3)
+told = failed(server, "POST", COMPLETE, 429, "rate_limit_error", "queue_full", FULL, ASK)
+assert told["Retry-After"] == "1" and told["X-Request-Id"].startswith("cmpl-"), told
+third.close()
+server.wait(num_requests_waiting=2)
+LATE = f"the request has taken {TIMEOUT} s (--request-timeout): ask for fewer tokens, or try later"
+got, headers, text = received(whole)
+assert TIMEOUT - 0.1 < time.monotonic() - began < TIMEOUT * 2.5, time.monotonic() - began
+check_error(got, text, 504, "server_error", "timeout", LATE)
+got, headers, text = received(streamed)
+first, *events = text.decode().split("\n\n")
+assert (got, headers["Content-Type"], headers["Cache-Control"]) == (200, STREAM, "no-cache"), headers
+assert json.loads(first[6:])["id"] == headers["X-Request-Id"] and ": waiting" in events, (headers, first, events)
+check_error(504, events[-3].removeprefix("data: "), 504, "server_error", "timeout", LATE)
+assert events[-2:] == ["data: [DONE]", ""], events
+late.sendall(b" ")
+assert late.recv(1000) == b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+# Times: a request that waits for 0.3 s, and then runs.
+server.wait(num_requests_waiting=0)
+told = server.metrics()
+ended = {name: told[name] - before[name] for name in told if name.startswith("request_success")}
+assert [*ended.values()] == [0, 0, 3, 0] and told["prompt_tokens_total"] - before["prompt_tokens_total"] == 2 + 7, (
+    ended, told)
+before, began = told, time.monotonic()
+whole = server.send(COMPLETE, **ASK)
+server.wait(num_requests_waiting=1)
+time.sleep(0.3)
+order("/resume")
+assert received(whole)[0] == 200
+told, took = changes(server, before), time.monotonic() - began
+for name in "request_queue_time", "time_to_first_token", "e2e_request_latency":
+    assert 0.3 <= told[f"{name}_seconds_sum"] <= took and told[f"{name}_seconds_count"] == 1, (name, told, took)
+    assert told[f'{name}_seconds_bucket{{le="0.25"}}'] == 0 and (took > 1
+        or told[f'{name}_seconds_bucket{{le="1"}}'] == 1), told
+assert 0 < told["inter_token_latency_seconds_sum"] <= told["e2e_request_latency_seconds_sum"] - told[
+    "time_to_first_token_seconds_sum"] + 1e-9 and told["inter_token_latency_seconds_count"] == 3, told
+assert told["num_passes_total"] == told["generation_tokens_total"] == 4, told
+
+# Memory: two requests need two pages each, so the second one waits from its row 64 on until the first has ended.
+before = settled(server)
+server.post(COMPLETE, prompt="a", max_tokens=110, n=2, ignore_eos=True)
+told = changes(server, before)
+assert (told["num_preemptions_total"], told["num_passes_total"], told["generation_tokens_total"]) == (1, 110 + 46,
+    220), told
+while True:  # until a signal arrives during a request
+    running = server.send(COMPLETE, prompt="a", max_tokens=110, ignore_eos=True)
+    order("/pause")
+    told = server.metrics()
+    if told["num_requests_running"]: break
+    order("/resume")
+    received(running)
+used = told["kv_cache_pages"] - told["kv_cache_free_pages"]
+assert told["kv_cache_pages"] == PAGES and used in (1, 2) and told["kv_cache_usage_perc"] == used / PAGES, told
+assert told["num_requests_running"] == 1 and told["num_requests_waiting"] == 0, told
+order("/resume")
+received(running)
+server.idle()
+assert server.metrics()["kv_cache_usage_perc"] == 0
+
+# Logits that are not finite.
+before = settled(server)
+INFINITE = ("the model computes logits that are not finite after 121 tokens; check its parameters, or use a wider type "
+            "(--lane)")
+failed(server, "POST", COMPLETE, 500, "server_error", "not_finite", INFINITE, {"prompt": "a" * 121, "max_tokens": 2})
+event, = server.stream(COMPLETE, prompt="a" * 118, max_tokens=5, logit_bias={"97": 100})[-1:]
+check_error(500, json.dumps(event), 500, "server_error", "not_finite", INFINITE)
+told = changes(server, before)
+assert told["corrupted_requests_total"] == told['request_success_total{finished_reason="error"}'] == 2, told
+
+# ---- the names of all metrics
+
+text = server.request("GET", "/metrics")[2].decode()
+found = {name: (kind, about) for about, name,
+    kind in re.findall(r"# HELP isotron:\S+ (.*)\n# TYPE isotron:(\S+) (\S+)\n", text)}
+assert found == METRICS and text.count("# ") == 2 * len(METRICS), {*found.items()} ^ {*METRICS.items()}
+LIMITS = "0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10 25 50 100 +Inf".split()
+assert re.findall(r'e2e_request_latency_seconds_bucket\{le="(.*)"\}', text) == LIMITS, text
+assert re.findall(r'request_success_total\{finished_reason="(.*)"\}', text) == ["stop", "length", "abort",
+    "error"], text
+
+# ---- the end
+
+order("/pause")
+whole = server.send(COMPLETE, **ASK)
+server.wait(num_requests_waiting=1)
+began = time.monotonic()
+server.process.send_signal(signal.SIGTERM)
+while server.request("GET", "/health")[0] == 200: time.sleep(0.01)
+assert get("/health") == {"status": "stopping"}
+failed(server, "POST", COMPLETE, 503, "server_error", "stopping", ENDS, ASK)
+failed(server, "POST", "/resume", 503, "server_error", "not_allowed", "the server ends: send the signal to another one")
+got, _, text = received(whole)
+check_error(got, text, 503, "server_error", "stopping", ENDS)
+assert time.monotonic() - began > 0.9
+out, err = server.process.communicate(timeout=20)
+assert server.process.returncode == 0 and "  the server ends when its requests have, within 1 s\n" in err, (out, err)
+
+# ---- a server without a key and control, which checks drafts
+
+model.write(WORK / "hf")
+isotron("convert", "--from-hf", WORK / "hf", "--save", WORK / "saved")
+server = Server(WORK / "saved", "--fp64", "--speculative-model", WORK / "saved", "--num-speculative-tokens", 3,
+                "--inference-dynamic-batching-buffer-size-gb", 0.02)
+check_described(server, False, False)
+for path, route in ROUTES.items():
+    if route[2]: failed(server, route[0], path, 404, "not_found_error", None, f"there is no '{path}' on this server")
+judge = Judge(server)
+greedy = {"prompt": "The e", "temperature": 0, "max_tokens": 9, "return_token_ids": True, "logit_bias": {}}
+new = judge.check(COMPLETE, {**greedy, "logprobs": 1})["choices"][0]["token_ids"]
+# A pass computes one token and checks up to three drafts, but none for the last token or after the end of a text.
+last = max(range(1, 9), key=lambda i: new[i] not in new[:i])
+for change, drafts, kept, passes in (({}, 6, 6, 3), ({"max_tokens": 2}, 0, 0, 2), ({"max_tokens": 1}, 0, 0, 1)):
+    before = settled(server)
+    server.post(COMPLETE, **greedy | change)
+    told = changes(server, before)
+    assert (told["spec_decode_num_draft_tokens_total"], told["spec_decode_num_accepted_tokens_total"],
+            told["num_passes_total"]) == (drafts, kept, passes), (change, told)
+end = {"logit_bias": {"97": 100, "98": 99}, "repetition_penalty": 100, "stop_token_ids": [98]}  # "a", then the end
+before = settled(server)
+assert server.post(COMPLETE, **greedy | end)["choices"][0]["token_ids"] == [97, 98]
+told = changes(server, before)
+assert (told["spec_decode_num_draft_tokens_total"], told["spec_decode_num_accepted_tokens_total"],
+        told["generation_tokens_total"], told["num_passes_total"]) == (3, 0, 1, 2), told
+before = settled(server)
+server.post(COMPLETE, prompt="abc", max_tokens=2, ignore_eos=True, echo=True, logprobs=1)
+told = changes(server, before)
+assert (told["prompt_tokens_total"], told["generation_tokens_total"]) == (3, 2), told
+# Without a seed, each request draws other texts.
+unseeded = [server.post(COMPLETE, prompt="a", max_tokens=20) for _ in range(2)]
+assert len({a["choices"][0]["text"] for a in unseeded}) == len({a["id"] for a in unseeded}) == 2, unseeded
+# No token is allowed, before a text or after its first token.
+before = settled(server)
+none = {"prompt": "a", "allowed_token_ids": [97], "bad_words": ["aa"]}
+NONE = ("no token may follow 2 tokens, because of 'allowed_token_ids', 'bad_words' or 'response_format': remove one of "
+        "them")
+failed(server, "POST", COMPLETE, 400, "invalid_request_error", "no_token_allowed", NONE, none)
+part, event = server.stream(COMPLETE, **none)
+assert part["choices"][0]["text"] == "a" and part["choices"][0]["finish_reason"] is None, part
+check_error(400, json.dumps(event), 400, "invalid_request_error", "no_token_allowed", NONE)
+assert changes(server, before)['request_success_total{finished_reason="abort"}'] == 2
+server.end()
+
+# ---- a tokenizer without a chat template and special tokens
+
+server = Server(WORK / "saved", "--tokenizer-type", "ByteLevelTokenizer",
+    "--inference-dynamic-batching-buffer-size-gb", 0.01,
+                "--inference-max-requests", 16, "--inference-dynamic-batching-max-tokens", 20)
+got, _, text = server.request("POST", CHAT, {"messages": [{"role": "u", "content": "a"}]})
+error = json.loads(text)["error"]
+assert (got, error["param"], error["code"]) == (400, "messages",
+    "no_chat_template") and "--tokenizer-type HuggingFaceTokenizer" in error["message"], error
+SEEN.add((400, "no_chat_template"))
+info = get("/tokenizer_info", server)
+assert info == {"max_model_len": POSITIONS, "bos_token": None, "eos_token": None, "pad_token": None}, info
+got, _, text = server.request("PUT", API, {"prompts": ["a"], "add_BOS": True})
+assert got == 400 and json.loads(text) == {"message":
+    "the tokenizer has no token that begins a text: remove 'add_BOS'"}, text
+before = settled(server)
+server.post(COMPLETE, prompt="a" * 31, max_tokens=1)  # a pass has at most 20 tokens
+assert changes(server, before)["num_passes_total"] == 2
+server.end()
+
+# ---- nothing is missing
+
+code = "".join(re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S) for path in (ROOT / "src/server").glob("*.c"))
+codes = {*re.findall(r'refuse\(\s*[^,()]+,\s*[^,()]+,\s*"(\w+)"', code)}
+statuses = {int(status) for status in re.findall(r"\b[45]\d\d\b", code)}
+assert codes == {c for _, c in SEEN} - {None}, codes ^ {c for _, c in SEEN}
+assert statuses == {s for s, _ in SEEN} | {408}, statuses ^ {s for s, _ in SEEN}
+assert HEADERS == {*re.findall(r'_add_response_header\(\s*response, (?:MHD_HTTP_HEADER_(?=[A-Z])|")([\w-]+)', code)}
