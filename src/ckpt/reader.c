@@ -134,10 +134,14 @@ Err ckpt_agree(const Ckpt *c, Err e) {
 
 Err ckpt_open(const char *dir, int64_t iteration, Comm *comm, Ckpt **out) {
     *out = NULL;
-    Err e = iteration < 0 ? ckpt_latest(dir, &iteration) : ERR_OK;
+    const bool latest = iteration < 0;
+    Err e = latest ? ckpt_latest(dir, &iteration) : ERR_OK;
     if (!e.code && iteration < 0) e = err_user("'%s' contains no checkpoint; check the path", dir);
     e = comm_agree(comm, e);
     if (e.code) return e;
+    /* another run may have saved a checkpoint that only some ranks have found */
+    if (latest && comm)
+        comm_all_reduce(comm, comm_everyone(comm), "newest checkpoint", COMM_MIN, I64, &iteration, 1);
     Ckpt *c = ckpt_new(dir, iteration, comm);
     e = ckpt_agree(c, open_folder(c));
     if (e.code)

@@ -464,7 +464,7 @@ EngineCounts engine_counts(const Engine *e) {
     return (EngineCounts){e->waiting.n,     e->running.n,   page_pool_available(e->pages),
                           e->passes,        e->preemptions, e->shared,
                           e->limits.pages,  e->drafts,      e->accepted,
-                          e->prompt_tokens, e->model_ns};
+                          e->prompt_tokens, e->model_ns,    e->weights};
 }
 
 /* ---- the engine ---- */

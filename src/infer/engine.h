@@ -99,6 +99,7 @@ typedef struct EngineCounts {
     int64_t drafts, accepted; /* speculation: drafts, and drafts that were kept */
     int64_t prompt_tokens;    /* prompt tokens computed; recomputed tokens count again */
     int64_t model_ns;         /* time in model passes; the rest of a step is scheduling */
+    int64_t weights;          /* how often engine_new_weights was called */
 } EngineCounts;
 
 typedef struct Engine Engine;

@@ -22,9 +22,10 @@ struct Fleet {
     Engine *engine;
     FleetState state;
     int (*poll)(void); /* may be NULL */
-    void (*load)(void *arg);
+    FleetLoad *load;
     void *load_arg;
-    bool new_weights; /* whether new weights are used from the next boundary on */
+    char *path; /* the parameters to load at the next boundary, or NULL; owned */
+    Err loaded; /* the result of the last load */
     int64_t replica, replicas;
     bool reports;     /* whether this rank is the first rank in its replica */
     Group reporters;  /* the first ranks of all replicas, including this rank */
@@ -48,7 +49,8 @@ FleetState fleet_state(const Fleet *f) { return f->state; }
 
 void fleet_on_interrupt(Fleet *f, int (*poll)(void)) { f->poll = poll; }
 bool fleet_interrupted(const Fleet *f) { return f->interrupted; }
-void fleet_on_weights(Fleet *f, void (*load)(void *arg), void *arg) { f->load = load, f->load_arg = arg; }
+void fleet_on_weights(Fleet *f, FleetLoad *load, void *arg) { f->load = load, f->load_arg = arg; }
+Err fleet_loaded(const Fleet *f) { return f->loaded; }
 
 /* ---- orders ---- */
 
@@ -103,10 +105,19 @@ bool fleet_abort(Fleet *f, int64_t id) {
     return true;
 }
 
-Err fleet_signal(Fleet *f, FleetSignal signal) {
+/* Changes this rank's state. settle then performs the signal's action. */
+static Err take_signal(Fleet *f, FleetSignal signal, const char *path, int64_t n) {
     ERR_RETURN(fleet_state_signal(&f->state, signal));
-    f->new_weights |= signal == SIGNAL_WEIGHTS;
-    if (f->comm) send(f, (Order){.kind = ORDER_SIGNAL, .signal = signal});
+    if (signal != SIGNAL_WEIGHTS) return ERR_OK;
+    free(f->path);
+    f->path = mem_printf("%.*s", (int)n, path);
+    return ERR_OK;
+}
+
+Err fleet_signal(Fleet *f, FleetSignal signal, const char *path) {
+    const int64_t n = signal == SIGNAL_WEIGHTS ? (int64_t)strlen(path) : 0;
+    ERR_RETURN(take_signal(f, signal, path, n));
+    if (f->comm) send(f, (Order){.kind = ORDER_SIGNAL, .signal = signal, .path = path, .n_path = n});
     return ERR_OK;
 }
 
@@ -159,8 +170,7 @@ static void apply(Fleet *f, const Order *o) {
     if (o->kind == ORDER_ADD && own) check(engine_add(f->engine, &o->request));
     if (o->kind == ORDER_ABORT && own) engine_abort(f->engine, o->request.id);
     if (o->kind != ORDER_SIGNAL || fleet_leads(f)) return;
-    check(fleet_state_signal(&f->state, o->signal));
-    f->new_weights |= o->signal == SIGNAL_WEIGHTS;
+    check(take_signal(f, o->signal, o->path, o->n_path));
 }
 
 static void apply_orders(Fleet *f) {
@@ -180,10 +190,11 @@ static void settle(Fleet *f) {
     if (f->state == FLEET_SUSPENDING) engine_suspend(f->engine);
     if (f->state == FLEET_RESUMING) engine_wake(f->engine);
     f->state = fleet_state_settled(f->state);
-    if (!f->new_weights) return;
-    if (f->load) f->load(f->load_arg);
-    engine_new_weights(f->engine);
-    f->new_weights = false;
+    if (!f->path) return;
+    f->loaded = f->load(f->load_arg, f->path);
+    if (!f->loaded.code) engine_new_weights(f->engine);
+    free(f->path);
+    f->path = NULL;
 }
 
 /* ---- events ---- */
@@ -301,6 +312,7 @@ EngineCounts fleet_counts(const Fleet *f) {
         if (all.passes < c->passes) all.passes = c->passes;
         if (all.model_ns < c->model_ns) all.model_ns = c->model_ns;
     }
+    all.weights = engine_counts(f->engine).weights; /* equal on all ranks, and current even without a pass */
     return all;
 }
 
@@ -327,9 +339,9 @@ Err fleet_new(const Model *m, const RunContext *c, const EngineLimits *l, Fleet 
 static void stop(Fleet *f) {
     while (f->state != FLEET_STOPPED) {
         if (f->state == FLEET_RUNNING)
-            check(fleet_signal(f, SIGNAL_PAUSE));
+            check(fleet_signal(f, SIGNAL_PAUSE, NULL));
         else if (f->state == FLEET_PAUSED || f->state == FLEET_SUSPENDED)
-            check(fleet_signal(f, SIGNAL_STOP));
+            check(fleet_signal(f, SIGNAL_STOP, NULL));
         run(f);
     }
 }
@@ -337,5 +349,6 @@ static void stop(Fleet *f) {
 void fleet_free(Fleet *f) {
     if (f->comm && fleet_leads(f)) stop(f);
     engine_free(f->engine);
-    free(f->sent.at), free(f->events.at), free(f->slot), free(f->open), free(f->counts), free(f);
+    free(f->sent.at), free(f->events.at), free(f->slot), free(f->open), free(f->counts), free(f->path);
+    free(f);
 }

@@ -32,13 +32,19 @@ bool fleet_step(Fleet *, EngineSink *, void *arg);
 EngineCounts fleet_counts(const Fleet *);
 
 /* Sends a signal, which takes effect in the next step. Returns a user error if the signal is not allowed in the current
- * state. A signal never waits forever: a rank that does not follow within the Comm's deadline ends the world. */
-Err fleet_signal(Fleet *, FleetSignal);
+ * state. A signal never waits forever: a rank that does not follow within the Comm's deadline ends the world. `path` is
+ * the folder from which SIGNAL_WEIGHTS loads; it is copied. Other signals ignore it. */
+Err fleet_signal(Fleet *, FleetSignal, const char *path);
 FleetState fleet_state(const Fleet *);
 /* Sets a function that returns whether this rank must end, for example because of a signal. Every half second, in a
  * step, rank 0 collects these results. fleet_interrupted is true on rank 0 once any rank must end. */
 void fleet_on_interrupt(Fleet *, int (*poll)(void));
 bool fleet_interrupted(const Fleet *);
-/* Sets the function that each rank calls in the step that applies SIGNAL_WEIGHTS, to change the model's parameters.
- * Later tokens are computed with the new parameters (EngineEvent.weights). All ranks must call it before the signal. */
-void fleet_on_weights(Fleet *, void (*load)(void *arg), void *arg);
+/* Loads the parameters of the checkpoint in `path`. After an error, no parameter has changed. All ranks return the same
+ * error. */
+typedef Err FleetLoad(void *arg, const char *path);
+/* Sets the function that each rank calls in the step that applies SIGNAL_WEIGHTS. If it succeeds, later tokens are
+ * computed with the new parameters (EngineEvent.weights). All ranks must call fleet_on_weights before the signal. */
+void fleet_on_weights(Fleet *, FleetLoad *, void *arg);
+/* Returns the result of the last SIGNAL_WEIGHTS that a step has applied. */
+Err fleet_loaded(const Fleet *);

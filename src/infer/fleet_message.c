@@ -88,6 +88,7 @@ static void order(Words *w, Order *o) {
     INTEGER(w, o->request.id);
     INTEGER(w, o->signal);
     if (o->kind == ORDER_ADD) request(w, &o->request);
+    if (o->kind == ORDER_SIGNAL && o->signal == SIGNAL_WEIGHTS) ARRAY(w, o->path, o->n_path);
 }
 
 void order_write(Words *w, const Order *o) {

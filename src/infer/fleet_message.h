@@ -5,7 +5,7 @@
 #include "infer/fleet_state.h"
 
 enum {
-    FLEET_PROTOCOL = 2,
+    FLEET_PROTOCOL = 3,
     FLEET_HEAD = 4,                             /* number of words in the head of a message with orders */
     FLEET_REPLY = 3 + sizeof(EngineCounts) / 8, /* number of words in the head of a reply */
     FLEET_MOST_WORDS = INT32_MAX,               /* maximum number of words in a body */
@@ -27,11 +27,13 @@ typedef struct Order {
     int64_t replica; /* only for ORDER_ADD and ORDER_ABORT */
     Request request; /* for ORDER_ABORT, only the id is used */
     FleetSignal signal;
+    const char *path; /* [n_path] for SIGNAL_WEIGHTS */
+    int64_t n_path;
 } Order;
 
 /* Appends an order. */
 void order_write(Words *, const Order *);
-/* Reads the next order. The arrays of its request point into the words. */
+/* Reads the next order. Its path and its request's arrays point into the words. */
 void order_read(Words *, Order *);
 /* event_write and event_read do the same for an engine event. */
 void event_write(Words *, const EngineEvent *);

@@ -10,11 +10,14 @@ static const char *const NAMES[SIGNALS] = {"pause", "unpause", "suspend", "resum
 static const unsigned char NEXT[FLEET_STATES][SIGNALS] = {
     [FLEET_RUNNING] = {[SIGNAL_PAUSE] = TO(PAUSING)},
     [FLEET_PAUSED] = {[SIGNAL_PAUSE] = TO(PAUSED),
+                      [SIGNAL_WEIGHTS] = TO(PAUSED),
                       [SIGNAL_UNPAUSE] = TO(UNPAUSING),
                       [SIGNAL_SUSPEND] = TO(SUSPENDING),
                       [SIGNAL_STOP] = TO(STOPPING)},
-    [FLEET_SUSPENDED] =
-        {[SIGNAL_PAUSE] = TO(SUSPENDED), [SIGNAL_RESUME] = TO(RESUMING), [SIGNAL_STOP] = TO(STOPPING)},
+    [FLEET_SUSPENDED] = {[SIGNAL_PAUSE] = TO(SUSPENDED),
+                         [SIGNAL_WEIGHTS] = TO(SUSPENDED),
+                         [SIGNAL_RESUME] = TO(RESUMING),
+                         [SIGNAL_STOP] = TO(STOPPING)},
 };
 
 static const unsigned char SETTLED[FLEET_STATES] = {
@@ -28,7 +31,6 @@ static const unsigned char SETTLED[FLEET_STATES] = {
 const char *fleet_state_name(FleetState s) { return STATES[s]; }
 
 Err fleet_state_signal(FleetState *state, FleetSignal signal) {
-    if (signal == SIGNAL_WEIGHTS) return ERR_OK;
     const unsigned char next = NEXT[*state][signal];
     if (!next)
         return err_user("the signal '%s' is not allowed while the fleet is %s: wait for another state",

@@ -188,7 +188,7 @@ static void add_arrived(Session *s) {
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL); }
 
 static void signal(Session *s, FleetSignal signal) {
-    const Err e = fleet_signal(s->fleet, signal);
+    const Err e = fleet_signal(s->fleet, signal, NULL);
     CHECK(!e.code, "%s", e.msg);
 }
 

@@ -92,7 +92,8 @@ static Served served_of(const ServeJob *j, const ModelRun *r, const EngineLimits
                     .vocab = r->model->plan.vocab,
                     .context = positions < room ? positions : room,
                     .choices = running + c->max_queued_requests,
-                    .seed = c->derived.random_seed};
+                    .seed = c->derived.random_seed,
+                    .stamps = c->enable_control};
 }
 
 /* The state for the thread that ends the server after a signal. */
@@ -178,11 +179,14 @@ static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits
     return e;
 }
 
-static Err serve_model(ServeJob *j, const ModelRun *r, const Speculation *speculation) {
+static Err load_weights(void *arg, const char *path) { return model_run_reload(arg, path); }
+
+static Err serve_model(ServeJob *j, ModelRun *r, const Speculation *speculation) {
     EngineLimits limits;
     Fleet *fleet;
     ERR_RETURN(comm_agree(r->comm, find_limits(j, r, speculation, &limits)));
     ERR_RETURN(fleet_new(r->model, &r->context, &limits, &fleet));
+    fleet_on_weights(fleet, load_weights, r);
     Err e = ERR_OK;
     if (!fleet_leads(fleet) && comm_processes() > 1) fleet_on_interrupt(fleet, interrupt_poll);
     if (fleet_leads(fleet))

@@ -195,25 +195,49 @@ void model_run_note_fp8(const ModelRun *r, const Ckpt *ckpt, FILE *to) {
         fprintf(to, "  the checkpoint has no FP8 scales: they begin as in the first step\n");
 }
 
+/* Zeroes the delayed FP8 scales, as in a new model. */
+static void forget_scales(const Registry *g) {
+    for (int i = 0; i < g->n; i++)
+        if (param_is_fp8_state(g->params[i]->spec.name)) registry_zero(g, &g->params[i]->master);
+}
+
 static Err load(ModelRun *r, const Source *s) {
     Ckpt *ckpt;
     CkptItem list[ITEMS];
     Stage stage = {r, stage_new(r)};
     const int n = items(r->model->registry, &stage, list);
     Err e = ckpt_open(s->dir, s->step, r->comm, &ckpt);
-    if (!e.code) e = source_check(r->config, ckpt, s->dir, true);
+    if (!e.code) e = comm_agree(r->comm, source_check(r->config, ckpt, s->dir, true));
     if (!e.code) e = ckpt_load(ckpt, r->model->registry, list, n);
     if (!e.code && rank_is_printer(r->comm)) {
         fprintf(stderr, "  successfully loaded checkpoint from %s at iteration %lld\n", s->dir,
                 (long long)ckpt_manifest(ckpt)->iteration);
         model_run_note_fp8(r, ckpt, stderr);
     }
+    const bool scaled = ckpt && ckpt_has_fp8_state(ckpt);
     ckpt_close(ckpt);
     stage_free(r, stage.values);
     if (e.code) return e;
+    if (!scaled) forget_scales(r->model->registry);
     if (r->context.exact) registry_snap(r->model->registry, FLAT_MASTERS, EXACT_GRID_BITS);
     model_run_refresh(r, false);
     return ERR_OK;
+}
+
+Err model_run_reload(ModelRun *r, const char *path) {
+    Source s = {.step = -1};
+    const double stage = (double)rank_sharing(r->comm, r->device) *
+                         (double)quantized_stage_bytes(r->model->registry),
+                 have = (double)device_memory_available(r->device);
+    Err e = ckpt_locate(path, &s.dir, &s.step);
+    if (!e.code && stage > have)
+        e = err_user(
+            "a weight takes %s before it is quantized, but %s are available; release the KV cache first",
+            bytes_text(stage).s, bytes_text(have).s);
+    e = comm_agree(r->comm, e);
+    if (!e.code) e = load(r, &s);
+    source_free(&s);
+    return e;
 }
 
 /* Fills the parameters with random numbers that repeat after a long period, because computing all numbers of a large

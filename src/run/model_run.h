@@ -40,6 +40,11 @@ Err model_run_open(ModelRun *out, const Config *, Comm *);
  * which the model computes, which must not be FP8. */
 Err model_run_open_random(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
+/* Replaces the parameters of a model that is used as MODEL_COMPUTES by those of the checkpoint in `path`. Tensors keep
+ * their addresses. Returns a user error if there is no intact checkpoint of the same model, or too little memory. The
+ * checkpoint's shapes and hashes are checked first, so after an error, no parameter has changed. All ranks must call
+ * this function, and all ranks get the same error. */
+Err model_run_reload(ModelRun *, const char *path);
 /* Like model_run_open, but borrows an open device, unless the device is NULL. Close the run with model_run_free. */
 Err model_run_load(ModelRun *out, const Config *, Comm *, Device *);
 

@@ -21,9 +21,12 @@ typedef struct Choice {
     json_t *logprobs; /* the same for log-probabilities, or all tokens of ENDPOINT_MEGATRON; may be NULL */
     json_t *prompt_logprobs; /* only for a prompt's first choice; otherwise NULL */
     json_t *ids;             /* new tokens that answer_stream has not sent, or NULL */
-    int64_t tokens;          /* number of generated tokens, including the token that ends the text */
-    double logprob;          /* the sum of the log-probabilities of these tokens, if choices are compared */
-    int64_t cached;          /* number of prompt tokens found in shared pages; -1 before the first event */
+    /* [[first token, version], ...]: which weights computed the new tokens, as in Megatron-LM's policy_epoch; or NULL */
+    json_t *epochs;
+    int64_t epoch;  /* the last version in the list, or -1 */
+    int64_t tokens; /* number of generated tokens, including the token that ends the text */
+    double logprob; /* the sum of the log-probabilities of these tokens, if choices are compared */
+    int64_t cached; /* number of prompt tokens found in shared pages; -1 before the first event */
     /* begun: the answer contains the choice's first part; closed: it contains the last part */
     bool begun, ended, closed;
     Reason reason;
@@ -178,7 +181,8 @@ static void begin(const Answer *a, Choice *c) {
     c->tools.format = a->ask.tools;
     c->logprobs = new_logprobs(a);
     c->ids = a->ask.ids ? json_array() : NULL;
-    c->end = c->cached = -1;
+    c->epochs = a->served->stamps ? json_array() : NULL;
+    c->end = c->cached = c->epoch = -1;
     if (a->ask.prompt_likeliest >= 0 && is_first(a, c)) c->prompt_logprobs = json_pack("[n]");
     for (size_t i = 0; i < p->n && is_megatron(a); i++) add_megatron_token(c, p->at[i]);
     if (!echo) return;
@@ -205,10 +209,13 @@ static void end(const Answer *a, Choice *c, Ticket *ticket, Reason reason) {
     latency_add(a->latencies, LATENCY_REQUEST, clock_ns() - a->began);
 }
 
-/* Stores the values that the first event of a choice reports. */
+/* Stores the values that a choice's first event, or its first event with new weights, reports. */
 static void take_admission(const Answer *a, Choice *c, const EngineEvent *e) {
     if (c->cached < 0) latency_add(a->latencies, LATENCY_QUEUE, e->waited_ns);
     c->cached = e->cached;
+    if (c->epoch == e->weights) return;
+    c->epoch = e->weights;
+    json_array_append_new(c->epochs, json_pack("[I,I]", (json_int_t)c->tokens, (json_int_t)c->epoch));
 }
 
 static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEvent *e,
@@ -299,7 +306,7 @@ void answer_free(Answer *a) {
         text_free(&a->choices[i].text), tool_text_free(&a->choices[i].tools);
         str_free(&a->choices[i].fresh);
         json_decref(a->choices[i].logprobs), json_decref(a->choices[i].ids);
-        json_decref(a->choices[i].prompt_logprobs);
+        json_decref(a->choices[i].prompt_logprobs), json_decref(a->choices[i].epochs);
     }
     free(a->choices);
     ask_free(&a->ask);
@@ -388,6 +395,7 @@ static json_t *choice_json(const Answer *a, const Choice *c, int64_t index, cons
                                                         : "stop",
                              "stop_reason", stop_reason(c, a));
     const Choice *first = c - (c - a->choices) % a->ask.best_of;
+    if (c->ended && c->epochs) json_object_set(json, "policy_epoch", c->epochs);
     if (c->ids) json_object_set(json, "token_ids", c->ids);
     if (first->prompt_logprobs && !is_chat(a))
         json_object_set(json, "prompt_logprobs", first->prompt_logprobs);
@@ -435,9 +443,18 @@ static json_t *with_prompt(const Answer *a, int64_t choice) {
     return json;
 }
 
+/* Adds the newest version of the weights that computed the answer, as in SGLang. */
+static void add_version(const Answer *a, json_t *json) {
+    int64_t newest = 0;
+    for (const Choice *c = a->choices; c < a->choices + a->n; c++) newest = larger(newest, c->epoch);
+    if (a->served->stamps)
+        json_object_set_new(json, "metadata", json_pack("{s:I}", "weight_version", (json_int_t)newest));
+}
+
 /* Returns the lists of a Megatron-LM answer, which have one element for each prompt. */
 static json_t *megatron_json(const Answer *a) {
     json_t *json = json_pack("{s:[]}", "text");
+    add_version(a, json);
     static const char *const KEYS[] = {"tokens", "segments", "logprobs"};
     for (int64_t i = 0; i < a->n; i++)
         json_array_append_new(json_object_get(json, "text"), with_prompt(a, i));
@@ -457,6 +474,7 @@ json_t *answer_json(const Answer *a) {
         json_array_append_new(choices, choice_json(a, next_choice(a, i / a->ask.n), i, "message"));
     json_t *json = envelope(a, "chat.completion", choices);
     json_object_set_new(json, "usage", usage(a));
+    add_version(a, json);
     if (is_chat(a) && a->choices->prompt_logprobs)
         json_object_set(json, "prompt_logprobs", a->choices->prompt_logprobs);
     return json;

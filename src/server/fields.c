@@ -10,7 +10,8 @@ enum {
     M = 1 << ENDPOINT_CHAT,
     A = 1 << ENDPOINT_MEGATRON,
     T = 1 << ENDPOINT_TOKENIZE,
-    D = 1 << ENDPOINT_DETOKENIZE
+    D = 1 << ENDPOINT_DETOKENIZE,
+    W = 1 << ENDPOINT_WEIGHTS
 };
 
 static const BodyField FIELDS_OF_BODIES[] = {

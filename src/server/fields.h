@@ -11,7 +11,8 @@ typedef enum Endpoint {
     ENDPOINT_CHAT,
     ENDPOINT_MEGATRON,
     ENDPOINT_TOKENIZE,
-    ENDPOINT_DETOKENIZE
+    ENDPOINT_DETOKENIZE,
+    ENDPOINT_WEIGHTS
 } Endpoint;
 
 typedef enum FieldKind {

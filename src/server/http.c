@@ -36,7 +36,8 @@ enum {
     /* a stream without events receives a comment after this time, so that nothing between it and the client
      * closes it */
     PING_MS = 2000,
-    STREAM_BLOCK = 16 << 10
+    STREAM_BLOCK = 16 << 10,
+    PATH_BYTES = 4095
 };
 
 #define MEGATRON     "/api"
@@ -306,25 +307,54 @@ static enum MHD_Result serve_metrics(Exchange *x) {
 
 /* ---- control ---- */
 
+static enum MHD_Result respond_state(Exchange *x, FleetState state, int64_t weights) {
+    return respond_json(
+        x, 200,
+        json_pack("{s:s,s:I}", "state", fleet_state_name(state), "weight_version", (json_int_t)weights));
+}
+
 static enum MHD_Result serve_state(Exchange *x) {
-    return respond_json(x, 200,
-                        json_pack("{s:s}", "state", fleet_state_name(queue_counts(x->http->queue).state)));
+    const QueueCounts counts = queue_counts(x->http->queue);
+    return respond_state(x, counts.state, counts.engine.weights);
 }
 
-static enum MHD_Result send_signal(Exchange *x, FleetSignal signal) {
-    FleetState state;
-    Refusal refusal = SERVED;
-    if (x->body.len) refusal = refuse(400, NULL, NULL, "%s needs no body: remove it", x->path);
-    const Err e = refusal.status ? ERR_OK : queue_signal(x->http->queue, signal, &state);
-    if (e.code) refusal = refuse(e.code == ERR_USER ? 409 : 503, NULL, "not_allowed", "%s", e.msg);
-    return refusal.status ? respond_refusal(x, &refusal)
-                          : respond_json(x, 200, json_pack("{s:s}", "state", fleet_state_name(state)));
+/* Sends a signal, and responds with the state after it. The connection has no timeout meanwhile, because a large model
+ * takes minutes to load. */
+static enum MHD_Result send_signal(Exchange *x, FleetSignal signal, const char *path) {
+    MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, 0u);
+    const SignalResult result = queue_signal(x->http->queue, signal, path);
+    MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)TIMEOUT_S);
+    const Err e = result.sent.code ? result.sent : result.loaded;
+    const int status = result.sent.code ? (e.code == ERR_USER ? 409 : 503) : e.code == ERR_USER ? 400 : 500;
+    const Refusal refusal = refuse(status, NULL, result.sent.code ? "not_allowed" : "not_loaded", "%s%s",
+                                   result.sent.code ? "" : "the weights are unchanged: ", e.msg);
+    return e.code ? respond_refusal(x, &refusal) : respond_state(x, result.state, result.weights);
 }
 
-static enum MHD_Result serve_pause(Exchange *x) { return send_signal(x, SIGNAL_PAUSE); }
-static enum MHD_Result serve_resume(Exchange *x) { return send_signal(x, SIGNAL_UNPAUSE); }
-static enum MHD_Result serve_sleep(Exchange *x) { return send_signal(x, SIGNAL_SUSPEND); }
-static enum MHD_Result serve_wake_up(Exchange *x) { return send_signal(x, SIGNAL_RESUME); }
+static enum MHD_Result send_bare_signal(Exchange *x, FleetSignal signal) {
+    const Refusal refusal = refuse(400, NULL, NULL, "%s needs no body: remove it", x->path);
+    return x->body.len ? respond_refusal(x, &refusal) : send_signal(x, signal, NULL);
+}
+
+static enum MHD_Result serve_pause(Exchange *x) { return send_bare_signal(x, SIGNAL_PAUSE); }
+static enum MHD_Result serve_resume(Exchange *x) { return send_bare_signal(x, SIGNAL_UNPAUSE); }
+static enum MHD_Result serve_sleep(Exchange *x) { return send_bare_signal(x, SIGNAL_SUSPEND); }
+static enum MHD_Result serve_wake_up(Exchange *x) { return send_bare_signal(x, SIGNAL_RESUME); }
+
+/* Loads another checkpoint, like SGLang's path of this name. */
+static enum MHD_Result serve_weights(Exchange *x) {
+    json_t *body = NULL;
+    Refusal refusal = fields_parse(ENDPOINT_WEIGHTS, x->body.s ? x->body.s : "", x->body.len, &body);
+    const json_t *path = json_object_get(body, "model_path");
+    const size_t n = json_string_length(path);
+    if (!refusal.status && (!n || n > PATH_BYTES))
+        refusal = refuse(400, "model_path", NULL,
+                         "'model_path' must be the folder of a checkpoint, of at most %d bytes", PATH_BYTES);
+    const enum MHD_Result result = refusal.status ? respond_refusal(x, &refusal)
+                                                  : send_signal(x, SIGNAL_WEIGHTS, json_string_value(path));
+    json_decref(body);
+    return result;
+}
 
 static Handler serve_openapi;
 
@@ -370,6 +400,10 @@ static const struct Route {
     {{"/wake_up", "POST", "Allocates the KV cache again. The engine is then paused.", false, false, 0, NULL,
       NULL},
      serve_wake_up,
+     true},
+    {{"/update_weights_from_disk", "POST", "Loads another checkpoint's weights into a paused engine.", false,
+      true, ENDPOINT_WEIGHTS, "model_path", NULL},
+     serve_weights,
      true},
     {{"/openapi.json", "GET", "Describes the server.", true, false, 0, NULL, NULL}, serve_openapi, false},
 };

@@ -72,6 +72,7 @@ void metrics_print(const QueueCounts *c, Latencies *l, Str *out) {
          c->engine.accepted},
         {"prompt_tokens_total", "counter", "Tokens of prompts.", c->prompt_tokens},
         {"generation_tokens_total", "counter", "Generated tokens.", c->new_tokens},
+        {"weight_version", "gauge", "Number of times that new weights were loaded.", c->engine.weights},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         metric(out, counts[i].name, counts[i].kind, counts[i].help, (double)counts[i].value);

@@ -30,8 +30,8 @@ struct Ticket {
 /* A signal for the fleet. The sender waits until the signal has taken effect. */
 typedef struct Sent {
     FleetSignal signal;
-    Err err;
-    FleetState state;
+    const char *path;
+    SignalResult result;
     bool done;
 } Sent;
 
@@ -206,16 +206,15 @@ void ticket_release(Ticket *ticket) {
     pthread_mutex_unlock(&q->lock);
 }
 
-Err queue_signal(Queue *q, FleetSignal signal, FleetState *state) {
-    Sent sent = {.signal = signal};
+SignalResult queue_signal(Queue *q, FleetSignal signal, const char *path) {
+    Sent sent = {.signal = signal, .path = path};
     pthread_mutex_lock(&q->lock);
     if (q->counts.closed)
-        sent.err = err_infra("the server ends: send the signal to another one"), sent.done = true;
+        sent.result.sent = err_infra("the server ends: send the signal to another one"), sent.done = true;
     if (!sent.done) add_entry(q, (Entry){.kind = ENTRY_SIGNAL, .sent = &sent});
     while (!sent.done) pthread_cond_wait(&q->answered, &q->lock);
     pthread_mutex_unlock(&q->lock);
-    *state = sent.state;
-    return sent.err;
+    return sent.result;
 }
 
 /* ---- the engine's thread ---- */
@@ -246,14 +245,18 @@ static void count_engine(Queue *q, Fleet *fleet) {
     q->counts.state = fleet_state(fleet);
 }
 
-/* Sends a signal and, if it is allowed, runs the steps after which the fleet's state is final. */
+/* Sends a signal and, if it is allowed, runs the steps after which the fleet's state is final. Without a change of the
+ * state, one step applies the signal. */
 static void send_signal(Queue *q, Fleet *fleet, Sent *sent) {
-    const Err e = fleet_signal(fleet, sent->signal);
-    while (!e.code && fleet_state_settled(fleet_state(fleet)) != fleet_state(fleet))
-        fleet_step(fleet, take_event, q);
+    SignalResult result = {.sent = fleet_signal(fleet, sent->signal, sent->path)};
+    if (!result.sent.code) do
+            fleet_step(fleet, take_event, q);
+        while (fleet_state_settled(fleet_state(fleet)) != fleet_state(fleet));
+    if (!result.sent.code && sent->signal == SIGNAL_WEIGHTS) result.loaded = fleet_loaded(fleet);
     pthread_mutex_lock(&q->lock);
-    sent->err = e, sent->state = fleet_state(fleet), sent->done = true;
     count_engine(q, fleet);
+    result.state = q->counts.state, result.weights = q->counts.engine.weights;
+    sent->result = result, sent->done = true;
     pthread_cond_broadcast(&q->answered);
     pthread_mutex_unlock(&q->lock);
 }

@@ -64,9 +64,15 @@ void ticket_events_free(TicketEvents *);
 void ticket_end(Ticket *, int64_t choice, Reason);
 void ticket_release(Ticket *);
 
-/* Sends a signal to the fleet, and waits until it has taken effect. Returns the fleet's error if the signal is not
- * allowed, and an infra error if the server exits. Sets *state to the state after it. */
-Err queue_signal(Queue *, FleetSignal, FleetState *state);
+typedef struct SignalResult {
+    Err sent;   /* a user error if the signal is not allowed, an infra error if the server exits */
+    Err loaded; /* why SIGNAL_WEIGHTS has changed no parameter */
+    FleetState state;
+    int64_t weights; /* EngineCounts.weights */
+} SignalResult;
+
+/* Sends a signal to the fleet (fleet_signal), and waits until it has taken effect. */
+SignalResult queue_signal(Queue *, FleetSignal, const char *path);
 
 /* ---- for the engine's thread ---- */
 

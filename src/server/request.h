@@ -7,7 +7,7 @@
 #include "server/fields.h"
 #include "server/text.h"
 
-/* The model that the server serves. It never changes, so any number of threads can use it. */
+/* The model that the server serves, except its weights. It never changes, so any number of threads can use it. */
 typedef struct Served {
     const char *name; /* the model's name */
     int64_t created;  /* seconds since 1970 */
@@ -19,6 +19,7 @@ typedef struct Served {
     int64_t vocab, context; /* context: maximum number of tokens in a prompt and its continuation */
     int64_t choices;        /* maximum number of choices per request */
     uint64_t seed;          /* the seed for requests that contain none */
+    bool stamps;            /* whether answers state the versions of the weights that computed them */
 } Served;
 
 typedef struct TokenList {

@@ -13,7 +13,7 @@
 #include "server/answer.h"
 #include "server/constraint.h"
 
-enum { CONTEXT = 200, CHOICES = 64, ENDPOINTS = ENDPOINT_DETOKENIZE + 1 };
+enum { CONTEXT = 200, CHOICES = 64, ENDPOINTS = ENDPOINT_WEIGHTS + 1 };
 
 static const char CONFIG[] =
     "{\"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"chat_template\": \"{% for t in tools or [] %}"
@@ -223,6 +223,7 @@ static const struct {
     {ENDPOINT_TOKENIZE,
      "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"add_generation_prompt\": false}"},
     {ENDPOINT_DETOKENIZE, "{\"tokens\": [1, 2, 3]}"},
+    {ENDPOINT_WEIGHTS, "{\"model_path\": \"a/iter_0000002\", \"flush_cache\": true, \"token_step\": 3}"},
 };
 
 void fuzz_seeds(Corpus *c) {

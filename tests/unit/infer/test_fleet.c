@@ -47,6 +47,7 @@ TEST(a_message_has_all_fields_of_an_order) {
     r->logprobs = true, r->prompt_logprobs = true, r->likeliest = 12;
     orders[1].kind = ORDER_ABORT, orders[1].number = 1, orders[1].replica = 6, orders[1].request.id = 5;
     orders[2].kind = ORDER_SIGNAL, orders[2].number = 2, orders[2].signal = SIGNAL_WEIGHTS;
+    orders[2].path = "a path of 18 bytes", orders[2].n_path = 18;
     Words w = {0};
     for (int i = 0; i < 3; i++) order_write(&w, &orders[i]);
     Words all = reader(&w);
@@ -54,7 +55,9 @@ TEST(a_message_has_all_fields_of_an_order) {
         Order o;
         order_read(&all, &o);
         assert_true(!all.bad && o.kind == orders[i].kind && o.number == orders[i].number &&
-                    o.replica == orders[i].replica && o.signal == orders[i].signal);
+                    o.replica == orders[i].replica && o.signal == orders[i].signal &&
+                    o.n_path == orders[i].n_path);
+        assert_memory_equal(o.path, orders[i].path, (size_t)o.n_path);
         assert_same_request(&orders[i].request, &o.request);
     }
     assert_int_equal(all.read, w.n);
@@ -67,7 +70,7 @@ TEST(a_message_has_all_fields_of_an_order) {
         whole += !part.bad;
         assert_in_range(part.read, 0, n);
     }
-    assert_int_equal(whole, w.n - 10 > 0 ? 10 : 0); /* those that lack only the 2 orders of 5 words */
+    assert_int_equal(whole, w.n - 14 > 0 ? 14 : 0); /* those that lack only the orders of 5 and 9 words */
     for (int64_t i = 0; i < w.n; i++) {             /* any length or kind */
         for (int64_t value = -1; value; value = value < 0 ? INT64_MAX : value / 2) {
             const int64_t before = w.at[i];
@@ -138,25 +141,25 @@ TEST(a_message_of_another_version_or_length_is_refused) {
 TEST(each_signal_has_its_states) {
     static const struct {
         FleetState from;
-        const char *pause, *unpause, *suspend, *resume, *stop, *boundary;
+        const char *pause, *unpause, *suspend, *resume, *stop, *weights, *boundary;
     } ROWS[] = {
-        {FLEET_RUNNING, "pausing", "-", "-", "-", "-", "running"},
-        {FLEET_PAUSING, "-", "-", "-", "-", "-", "paused"},
-        {FLEET_PAUSED, "paused", "unpausing", "suspending", "-", "stopping", "paused"},
-        {FLEET_UNPAUSING, "-", "-", "-", "-", "-", "running"},
-        {FLEET_SUSPENDING, "-", "-", "-", "-", "-", "suspended"},
-        {FLEET_SUSPENDED, "suspended", "-", "-", "resuming", "stopping", "suspended"},
-        {FLEET_RESUMING, "-", "-", "-", "-", "-", "resumed"},
-        {FLEET_RESUMED, "-", "-", "-", "-", "-", "paused"},
-        {FLEET_STOPPING, "-", "-", "-", "-", "-", "stopped"},
-        {FLEET_STOPPED, "-", "-", "-", "-", "-", "stopped"},
+        {FLEET_RUNNING, "pausing", "-", "-", "-", "-", "-", "running"},
+        {FLEET_PAUSING, "-", "-", "-", "-", "-", "-", "paused"},
+        {FLEET_PAUSED, "paused", "unpausing", "suspending", "-", "stopping", "paused", "paused"},
+        {FLEET_UNPAUSING, "-", "-", "-", "-", "-", "-", "running"},
+        {FLEET_SUSPENDING, "-", "-", "-", "-", "-", "-", "suspended"},
+        {FLEET_SUSPENDED, "suspended", "-", "-", "resuming", "stopping", "suspended", "suspended"},
+        {FLEET_RESUMING, "-", "-", "-", "-", "-", "-", "resumed"},
+        {FLEET_RESUMED, "-", "-", "-", "-", "-", "-", "paused"},
+        {FLEET_STOPPING, "-", "-", "-", "-", "-", "-", "stopped"},
+        {FLEET_STOPPED, "-", "-", "-", "-", "-", "-", "stopped"},
     };
     _Static_assert(sizeof ROWS / sizeof *ROWS == FLEET_STATES, "a row for each state");
     for (int i = 0; i < FLEET_STATES; i++) {
         const char *const own = fleet_state_name(ROWS[i].from), *const want[SIGNALS] = {
                                                                     ROWS[i].pause,   ROWS[i].unpause,
                                                                     ROWS[i].suspend, ROWS[i].resume,
-                                                                    ROWS[i].stop,    own};
+                                                                    ROWS[i].stop,    ROWS[i].weights};
         assert_int_equal(ROWS[i].from, i);
         for (int signal = 0; signal < SIGNALS; signal++) {
             FleetState s = ROWS[i].from;
@@ -200,10 +203,10 @@ static void take_stamped(void *arg, const EngineEvent *e) {
 static void signal_and_step(SignalRun *run, Fleet *f, FleetSignal signal, FleetState state) {
     const int64_t events = run->events;
     const FleetState before = fleet_state(f);
-    assert_ok(fleet_signal(f, signal));
+    assert_ok(fleet_signal(f, signal, NULL));
     assert_true(signal == SIGNAL_PAUSE || fleet_state(f) != before);
     const FleetState during = fleet_state(f);
-    assert_int_equal(fleet_signal(f, SIGNAL_RESUME).code, ERR_USER);
+    assert_int_equal(fleet_signal(f, SIGNAL_RESUME, NULL).code, ERR_USER);
     assert_int_equal(fleet_state(f), during);
     fleet_step(f, take_stamped, run);
     assert_int_equal(fleet_state(f), state);
@@ -227,11 +230,29 @@ static void suspend(SignalRun *run, Fleet *f) {
     run->suspensions++;
 }
 
+/* A load that fails changes nothing. A running fleet loads nothing. */
+static void change_weights(SignalRun *run, Fleet *f) {
+    static const struct {
+        const char *path;
+        int code;
+        int64_t weights;
+    } LOADS[] = {{"missing", ERR_USER, 0}, {"new", 0, 1}};
+    assert_int_equal(fleet_signal(f, SIGNAL_WEIGHTS, "new").code, ERR_USER);
+    signal_and_step(run, f, SIGNAL_PAUSE, FLEET_PAUSED);
+    for (size_t i = 0; i < sizeof LOADS / sizeof *LOADS; i++) {
+        assert_ok(fleet_signal(f, SIGNAL_WEIGHTS, LOADS[i].path));
+        assert_false(fleet_step(f, take_stamped, run));
+        assert_int_equal(fleet_loaded(f).code, LOADS[i].code);
+        assert_int_equal(fleet_counts(f).weights, LOADS[i].weights);
+    }
+    signal_and_step(run, f, SIGNAL_UNPAUSE, FLEET_RUNNING);
+}
+
 static void run_requests(SignalRun *run, Fleet *f) {
     int64_t steps = 0;
     for (int64_t i = 0, busy = 1; busy || i < REQUESTS; i++) {
         if (i < REQUESTS) assert_ok(fleet_add(f, &run->c->request[i]));
-        if (run->weights && i == REQUESTS / 2) assert_ok(fleet_signal(f, SIGNAL_WEIGHTS));
+        if (run->weights && i == REQUESTS / 2) change_weights(run, f), steps++;
         if (!run->weights && i % 9 == 5) suspend(run, f);
         steps += busy = fleet_step(f, take_stamped, run);
     }
@@ -240,7 +261,11 @@ static void run_requests(SignalRun *run, Fleet *f) {
     assert_true(passes > 0 && (!run->weights || passes <= steps));
 }
 
-static void load(void *registry) { registry_init(registry, NEW_SEED); }
+static Err load(void *registry, const char *path) {
+    if (strcmp(path, "new")) return err_user("'%s' contains no checkpoint", path);
+    registry_init(registry, NEW_SEED);
+    return ERR_OK;
+}
 
 static void run_rank(void *arg, Comm *comm) {
     SignalRun *run = arg;
@@ -289,7 +314,7 @@ TEST(signals_change_no_token_except_new_weights) {
         const char *const style = STYLES[LAYOUTS[k].style];
         memset(c, 0, sizeof *c), memset(next, 0, sizeof *next);
         case_init(c, style, device_cpu(1)), case_init(next, style, device_cpu(1));
-        load(next->m->model->registry);
+        assert_ok(load(next->m->model->registry, "new"));
         run_alone(c), run_alone(next);
         for (int weights = 0; weights < 2; weights++) {
             Setup *s = setup_new("%s %s --ranks %d", style, LAYOUTS[k].words, LAYOUTS[k].ranks);
