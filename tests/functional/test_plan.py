@@ -17,9 +17,9 @@ T5 = [*ENCODER, "--model", "t5", "--decoder-num-layers", 4, "--decoder-seq-lengt
       "--position-embedding-type", "relative"]
 
 
-def plan(*options):
+def plan(*options, expect=0):
     """Returns the plan as JSON, with the printed text."""
-    printed = isotron("plan", *options, "--json", WORK / "plan.json")
+    printed = isotron("plan", *options, "--json", WORK / "plan.json", expect=expect)
     return json.loads((WORK / "plan.json").read_text()) | {"printed": printed}
 
 
@@ -30,6 +30,109 @@ def text(n):
         n, exponent = n / 1024, exponent + 1
     return f"{n:.1f} {' KMG'[exponent]}iB" if exponent else f"{n} B"
 
+
+def count(n):
+    """Returns a number of parameters as the program prints it."""
+    unit, name = next(((x, name) for x, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")) if n >= x),
+        (1, ""))
+    return f"{n / unit:.2f} {name}" if name else str(n)
+
+
+def check_printed(model, layout, words, gib, status):
+    """Asserts that the plan of these options has exactly this layout, and that all that is printed and written fits
+    together. model: (layers, hidden size, vocabulary, sequence length); layout: numbers of ranks. Returns the plan."""
+    said = plan("--device", "cpu", *words, "--device-memory-gib", gib, expect=status)
+    p, printed, (layers, hidden, vocabulary, length) = said["plan"], said["printed"], model
+    assert said["device_bytes"] == int(gib * 2**30) and p["device"] == "cpu", said
+    assert p["layout"] == {name: n for name, n in layout.items() if name != "expert data"}, p["layout"]
+    step = p["flops_per_sample"] * p["batch"]["global"]
+    experts = p["active_parameters"] < p["parameters"]
+    axes = ["tensor", "context", "pipeline", "data", *(["expert", "expert_tensor", "expert data"] if experts else [])]
+    lines = [f"model: gpt, {layers} layers, hidden size {hidden}, vocabulary {vocabulary}",
+             f"parameters: {count(p['parameters'])} ({p['parameters']})" +
+             f", {count(p['active_parameters'])} active per token"
+             * experts + f", at most {count(p['rank_parameters'])} on a rank",
+             f"model FLOPs: {p['flops_per_sample'] / length:.4g} per token, {step:.4g} per step", "device: CPU",
+             f"layout: {layout['ranks']} rank{'s' * (layout['ranks'] > 1)}, " +
+             ", ".join(f"{name.replace('_', ' ')} {layout[name]}" for name in axes) +
+             f", ZeRO stage {layout['zero']}" + ", sequence parallel" * ("--sequence-parallel" in words),
+             f"batch: micro {p['batch']['micro']}, global {p['batch']['global']}, "
+             f"{p['batch']['microbatches']} microbatches a rank and step"]
+    chunks = words[words.index(VIRTUAL) + 1] if VIRTUAL in words else 1
+    if layout["pipeline"] > 1:
+        schedule = "interleaved" if chunks > 1 else "1f1b"
+        lines.append(f"pipeline: {schedule}, {chunks} stage{'s' * (chunks > 1)} a rank, "
+                     f"bubble {100 * p['bubble']:.1f} % of a step")
+    most = next(m for m in p["memory"] if m["rank"] == p["largest"])
+    assert most["total"] == max(m["total"] for m in p["memory"]), p
+    unit = text(most["total"]).split()[1]
+    scale = 1024**["B", "KiB", "MiB", "GiB"].index(unit)
+    shown = [name for name in most["bytes"] if any(m["bytes"][name] for m in p["memory"])]
+    lines.append(f"memory in {unit} of the first rank of each pipeline stage:")
+    lines.append(["rank", "layers", "in", "flight", *" ".join(shown).split(), "total"])
+    for i, m in enumerate(p["memory"]):
+        assert m["rank"] == i * layout["ranks"] // layout["pipeline"] and m["total"] == sum(m["bytes"].values()), m
+        lines.append([str(m[name]) for name in ("rank", "layers", "in_flight")] + [f"{m['bytes'][name] / scale:.2f}"
+            for name in shown] +
+                     [f"{m['total'] / scale:.2f}"])
+    lines.append(f"memory of rank {p['largest']}: " + ", ".join(
+        f"{name} {text(n)}" for name, n in [*most["bytes"].items(), ("total", most["total"])] if n) +
+        ", more if experts process more than their share of the tokens" * experts)
+    spare, have = said["device_bytes"] - most["total"], text(said["device_bytes"])
+    lines.append(f"fits: {text(spare)} of {have} are left" if spare >= 0
+        else f"does not fit: {text(-spare)} more than {have} are needed")
+    found = [line if line.startswith(("model", "layout", "batch", "memory", "pipeline", "fits", "does", "device",
+        "parameters"))
+             else line.split() for line in printed.split("\n")]
+    assert found[:len(lines)] == lines, [pair for pair in zip(found, lines) if pair[0] != pair[1]]
+    return said
+
+
+def check_found(said, node=8):
+    """Asserts that the printed table has the layouts that the JSON has."""
+    layouts = f"{said['searched']['layouts']} layouts"
+    assert (f"searched {layouts}: tensor parallelism to {node} ranks, context to 16, pipeline, virtual stages, expert, "
+            "data, ZeRO, recomputation, microbatches to 8 samples\n") in said["printed"], said["printed"]
+    rows = said["printed"].partition("  bubble\n")[2].split("\n")
+    for row, f in zip(rows, said["search"]):
+        words = f["options"].split()
+        value = lambda name, otherwise="1": words[words.index(name) + 1] if name in words else otherwise
+        sizes = [int(value(name)) for name in ("--tensor-model-parallel-size", "--context-parallel-size",
+                                               "--pipeline-model-parallel-size", VIRTUAL,
+                                               "--expert-model-parallel-size")]
+        zero = {"1": "--use-distributed-optimizer" in words, "optim_grads": 2, "optim_grads_params": 3}[
+            value("--data-parallel-sharding-strategy")]
+        assert row.split() == [*map(str, [f["ranks"], *sizes, f["ranks"] // (sizes[0] * sizes[1] * sizes[2]),
+            int(zero)]),
+                               value("--recompute-granularity", "none"), value("--micro-batch-size"),
+                               *text(f["bytes"]).split(), f"{100 * f['bubble']:.1f}", "%"], (row, f)
+    assert rows[len(said["search"])] == f"options of the first: {said['search'][0]['options']}", rows
+
+
+VIRTUAL = "--num-virtual-stages-per-pipeline-rank"
+SIZES = ["--hidden-size", 32, "--num-attention-heads", 4, "--seq-length", 24, "--vocab-size", 100, "--ffn-hidden-size",
+    48]
+# All sizes of the layout differ.
+LAYOUT = {"ranks": 420, "tensor": 2, "context": 3, "pipeline": 5, "data": 14, "expert": 7, "expert_tensor": 1,
+    "expert data": 12,
+          "zero": 1}
+SPLIT = [*SIZES, "--num-layers", 10, "--micro-batch-size", 2, "--global-batch-size", 14 * 2 * 10, "--ranks", 420,
+         "--tensor-model-parallel-size", 2, "--sequence-parallel", "--context-parallel-size", 3,
+         "--pipeline-model-parallel-size", 5,
+         VIRTUAL, 2, "--num-experts", 7, "--moe-router-topk", 2, "--expert-model-parallel-size", 7,
+         "--expert-tensor-parallel-size", 1,
+         "--disable-bias-linear", "--use-distributed-optimizer"]
+for gib in 1e-3, 1e-4:
+    said = check_printed((10, 32, 256, 24), LAYOUT, SPLIT, gib, 0 if gib > 5e-4 else 1)["plan"]
+    assert said["batch"] == {"micro": 2, "global": 280, "microbatches": 10}, said
+    expert = 2 * 32 * 48
+    assert said["parameters"] == 100 * 32 + 24 * 32 + 10 * (4 * 32 * 32 + 2 * 64 + 7 * 32 + 7 * expert) + 64, said
+    assert said["parameters"] - said["active_parameters"] == 10 * 5 * expert, said
+    # units of 5 microbatches of 2 chunks: 4 chunks of the 20 of a step idle
+    assert math.isclose(said["bubble"], 4 / 24) and [m["layers"] for m in said["memory"]] == [2] * 5, said
+PLAIN = {"ranks": 1, "tensor": 1, "context": 1, "pipeline": 1, "data": 1, "expert": 1, "expert_tensor": 1, "zero": 0}
+check_printed((3, 32, 128, 24), PLAIN, [*SIZES, "--num-layers", 3, "--micro-batch-size", 1, "--global-batch-size", 4],
+    1, 0)
 
 # pretrain prints the memory of rank 0.
 for layout in ([], ["--bf16", "--ranks", 4, "--use-distributed-optimizer"],
@@ -64,10 +167,10 @@ assert uneven["rank_parameters"] > uneven["parameters"] / 2, uneven
 # The first stage needs more memory, because it holds the activations of two microbatches; the last one has more
 # parameters: three layers, the output layer and a norm.
 H, V = 16, 128
-heavy = plan("--device", "cpu", "--num-layers", 5, "--hidden-size", H, "--num-attention-heads", 2, "--seq-length", 512,
-             "--vocab-size", V, "--position-embedding-type", "rope", "--micro-batch-size", 1,
-             "--global-batch-size", 4, "--ranks", 2, "--pipeline-model-parallel-size", 2,
-             "--pipeline-model-parallel-layout", "Ett|tttL")["plan"]
+heavy = check_printed((5, H, V, 512), PLAIN | {"ranks": 2, "pipeline": 2}, [
+    "--num-layers", 5, "--hidden-size", H, "--num-attention-heads", 2, "--seq-length", 512, "--vocab-size", V,
+    "--position-embedding-type", "rope", "--micro-batch-size", 1, "--global-batch-size", 4, "--ranks", 2,
+    "--pipeline-model-parallel-size", 2, "--pipeline-model-parallel-layout", "Ett|tttL"], 1, 0)["plan"]
 assert (heavy["largest"], heavy["rank_parameters"]) == (0, V * H + 3 * (12 * H * H + 13 * H) + 2 * H), heavy
 # The pipeline schedules units of one microbatch or of two interleaved ones. Rank 0 holds the activations of two units,
 # rank 1 of one. A step of 4 microbatches has 4 or 2 units. A rank idles for one unit, which is 1/5 or 1/3 of the step.
@@ -171,7 +274,7 @@ for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
     found, order = said["search"], []
     assert len(found) == 8 and "does not fit" in said["printed"] and found[0]["options"] in said["printed"]
     assert said["searched"]["all"], said["printed"]
-    assert f"searched {said['searched']['layouts']} layouts: " in said["printed"], said["printed"]
+    check_found(said)
     for layout in found:
         again = plan(*model, *layout["options"].split())["plan"]
         assert max(m["total"] for m in again["memory"]) == layout["bytes"] <= memory * 2**30, layout
@@ -201,7 +304,8 @@ for model, share in ((MODEL, 0.2), ([*MODEL, *EXPERTS], 0.16)):
                      "--micro-batch-size", 1, *shard, *full)["plan"]
         assert max(m["total"] for m in least["memory"]) > memory * 2**30, (ranks, tensor, context, pipeline, shard)
     exact = plan(*model, "--global-batch-size", 4 * smallest, "--ranks", 2 * smallest, "--search",
-                 "--device-memory-gib", memory)
+                 "--device-memory-gib", memory, "--gpus-per-node", 2)
+    check_found(exact, 2)
     assert {f["ranks"] for f in exact["search"]} == {2 * smallest}, exact["search"]
     assert f"layouts of {2 * smallest} ranks" in exact["printed"], exact["search"]
 
