@@ -17,7 +17,7 @@ atexit.register(lambda: [server.kill() for server in STARTED])
 
 class Server:
     def __init__(self, saved, *options, launcher=()):
-        self.headers = {}
+        self.headers, self.connection = {}, None
         self.process = subprocess.Popen(
             [*map(str, [*launcher, PROGRAM, "serve", "--load", saved, "--host", "127.0.0.1", "--port", 0,
                         "--served-model-name", NAME, "--inference-dynamic-batching-block-size", 64,
@@ -30,13 +30,17 @@ class Server:
 
     def request(self, method, path, body=None, headers=None):
         """Returns (status, headers, body)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = self.connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request(method, path, body if body is None or isinstance(body, (bytes, str)) else json.dumps(body),
                            self.headers if headers is None else headers)
         answer = connection.getresponse()
         text = answer.read()
-        connection.close()
+        if connection is not self.connection: connection.close()
         return answer.status, answer.headers, text
+
+    def keep(self):
+        """Makes all requests use one connection from now on."""
+        self.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
     def post(self, path, status=200, **body):
         """Sends a request, and returns the object of the answer."""

@@ -107,24 +107,24 @@ def check(*words, prompts=PROMPTS[:1], most=20, lengths=None, seed=5, streams=Tr
     return texts, err
 
 
-check()
+new = check()[0][0].new
 check(prompts=PROMPTS, logprobs=True, top=3)
 check(prompts=PROMPTS[:2], logprobs=True, skip=True, top=262, most=3)
-long, _ = check(ends=[], most=60, temperature=0.6)
-new = long[0].new
-check(ends=[new[9]], logprobs=True, top=2, most=60, temperature=0.6)
-check(ends=[], stop=[repaired(bytes(new[7:9])), repaired(bytes(new[20:22]))], temperature=0.6, most=60, logprobs=True)
+cold = check(ends=[], most=60, temperature=0.6)[0][0].new
+check(ends=[cold[9]], logprobs=True, top=2, most=60, temperature=0.6)
+check(ends=[], stop=[repaired(bytes(cold[7:9])), repaired(bytes(cold[20:22]))], temperature=0.6, most=60, logprobs=True)
 check(prompts=PROMPTS, every=2, repeats=3)
 check(prompts=PROMPTS, every=3)
 check(prompts=PROMPTS[:3], every=5)
 assert check(prompts=PROMPTS[:1], most=1)[1].count("generated 1 token in") == 1
 # A pass also checks up to three drafts of an equal model. Passes have as many tokens as the prompt, so the draft model
-# needs two passes to read the prompt and the first new token. The last new token needs no draft.
-for most, drafts, kept, passes in (9, 5, 5, 4), (2, 0, 0, 2):
+# needs two passes to read the prompt and the first new token. The last new token needs no draft. The third draft of a
+# pass is not kept if the second one ends the text.
+for most, ends, drafts, kept, passes in (9, [], 5, 5, 4), (2, [], 0, 0, 2), (9, [new[4]], 3, 2, 3):
     err = check("--speculative-model", WORK / "saved", "--num-speculative-tokens", 3, "--batch-invariant-mode",
-        ends=[], most=most,
-                passes=passes)[1]
+                ends=ends, most=most, passes=passes)[1]
     assert f"  kept {kept} of {drafts} drafts of tokens, in {passes} passes\n" in err, err
+check("--inference-dynamic-batching-max-tokens", 2, passes=3 + 19)  # the prompt has 5 tokens
 LINES.write_text("The e\n\nb\n")
 check("--prompts-file", LINES, prompts=["The e", "b"], given=False)
 LINES.write_text('{"text": "The e", "chatgpt_output_token_length": 3}\n'

@@ -14,6 +14,7 @@ isotron("convert", "--from-hf", WORK / "hf", "--save", WORK / "saved")
 server = Server(WORK / "saved", "--fp64", "--inference-dynamic-batching-buffer-size-gb", 0.02,
     "--inference-max-requests",
                 8, "--max-queued-requests", CHOICES - 8)
+server.keep()
 judge = Judge(server)
 assert server.line.endswith(": a context of 160 tokens, 24 pages of the KV cache, 8 requests at a time\n"), server.line
 

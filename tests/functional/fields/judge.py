@@ -6,7 +6,7 @@ import sys
 import time
 
 import model
-from oracle import API, CHAT, COMPLETE, NoToken, Oracle
+from oracle import API, CHAT, COMPLETE, Oracle
 from rows import NAME
 
 

@@ -151,6 +151,13 @@ def logprobs(tokens):
     return z - z.max() - math.log(np.exp(z - z.max()).sum())
 
 
+@functools.cache
+def likeliest(tokens):
+    """The ids of all tokens, the likeliest first."""
+    return np.argsort(-logprobs(tokens), kind="stable")
+
+
+@functools.cache
 def uniform(seed, index):
     """A uniform random number in (0, 1) with 53 bits. A block of random words yields two numbers."""
     w = [int(x) for x in draws.philox(seed % 2**64, "generate", np.array([index // 2], np.uint64))[0]]

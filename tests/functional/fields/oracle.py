@@ -1,23 +1,15 @@
 """Computes what serve must answer to a request, from the model's logits and the fields of the body."""
 import codecs
 import json
-import math
 
 import numpy as np
 
-from model import (BOS, EOS, POSITIONS, PAGE, VOCAB, choose, encode, logits, logprobs, piece, rendered, repaired,
-    uniform,
-                   visible)
+from model import (BOS, EOS, PAGE, POSITIONS, VOCAB, choose, encode, likeliest, logits, logprobs, piece, rendered,
+                   repaired, uniform, visible)
 
 COMPLETE, CHAT, API = "/v1/completions", "/v1/chat/completions", "/api"
 TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
-
-
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
-
-
-class NoToken(Exception):
-    """No token may follow so many tokens."""
 
 
 # ---- the prompt
@@ -100,7 +92,6 @@ class Choice:
                     self.reason = "stop"
                     break
                 z[[i for i in range(VOCAB) if i not in left]] = -np.inf
-            if z.max() == -np.inf: raise NoToken(len(tokens))
             token = choose(z, uniform(seed, stream << 32 | len(tokens)), *(ask[name] for name in SAMPLING))
             self.new.append(token)
             if token in ends:
@@ -120,7 +111,7 @@ class Choice:
 
     def likeliest(self, i, n):
         values = self.at(i)
-        return [(int(t), values[t]) for t in np.argsort(-values, kind="stable")[:n]]
+        return [(int(t), values[t]) for t in likeliest(tuple(self.tokens()[:i]))[:n]]
 
 
 # ---- JSON
@@ -178,13 +169,19 @@ class Oracle:
     """A server's answers. `pages` has the salts and tokens of the full pages that its KV cache contains."""
 
     def __init__(self, name):
-        self.name, self.pages = name, set()
+        self.name, self.pages, self.made_before = name, set(), {}
 
     def found(self, prompt, ask):
         """How many tokens of a prompt are in shared pages: all full pages but the last token's."""
         n = 0
         while n + PAGE < len(prompt) and (ask.get("cache_salt"), tuple(prompt[:n + PAGE])) in self.pages: n += PAGE
         return 0 if ask["scores"] else n
+
+    def choice(self, prompt, ask, seed, forced):
+        most = POSITIONS - len(prompt) if ask["max_tokens"] is None else ask["max_tokens"]
+        key = json.dumps([prompt, ask, seed, forced])
+        self.made_before[key] = self.made_before.get(key) or Choice(prompt, ask, seed, most, forced)
+        return self.made_before[key]
 
     def choices(self, path, body, forced=None):
         ask = {name: value for name, value in body.items() if value is not None}
@@ -204,8 +201,8 @@ class Oracle:
         prompts = prompts_of(path, ask)
         prompts = [p[-ask.get("truncate_prompt_tokens", len(p)):] for p in prompts]
         seed = ask.get("random_seed" if api else "seed", 0)
-        made = [[Choice(p, ask, seed + i * ask["best_of"] + j, POSITIONS - len(p) if ask["max_tokens"] is None
-                        else ask["max_tokens"], forced) for j in range(ask["best_of"])] for i, p in enumerate(prompts)]
+        made = [[self.choice(p, ask, seed + i * ask["best_of"] + j, forced) for j in range(ask["best_of"])]
+                for i, p in enumerate(prompts)]
         self.cached = [self.found(p, ask) for p in prompts]
         self.pages |= {(ask.get("cache_salt"), tuple(c.tokens()[:n])) for list_ in made for c in list_
                        for n in range(PAGE, len(c.tokens()), PAGE)}
