@@ -6,8 +6,8 @@ sys.path.insert(0, str(ROOT / "tests/functional/fields"))
 sys.dont_write_bytecode = True
 import model
 from judge import Judge, without
-from rows import PATHS, ROWS, SAID
-from oracle import API, DETOKENIZE, POSITIONS, TOKENIZE
+from rows import BASES, PATHS, ROWS, SAID
+from oracle import API, DETOKENIZE, POSITIONS, TOKENIZE, UPDATE
 
 KEY, CONTEXT, PAGES, TIMEOUT = "secret", 128, 2, 3
 JSON, STREAM = "application/json", "text/event-stream; charset=utf-8"
@@ -19,7 +19,7 @@ ROUTES = {"/": ("GET", True, False, "text/html; charset=utf-8"), COMPLETE: ("POS
           "/tokenizer_info": ("GET", False, False, JSON), "/health": ("GET", True, False, JSON),
           "/metrics": ("GET", True, False, "text/plain; version=0.0.4"), "/openapi.json": ("GET", True, False, JSON),
           "/state": ("GET", False, True, JSON), **{path: ("POST", False, True, JSON) for path in (
-              "/pause", "/resume", "/sleep", "/wake_up")}}
+              "/pause", "/resume", "/sleep", "/wake_up", UPDATE)}}
 METRICS = {
     "num_requests_running": ("gauge", "Requests in the passes of the model."),
     "num_requests_waiting": ("gauge", "Requests that wait for others to end."),
@@ -34,6 +34,7 @@ METRICS = {
     "spec_decode_num_accepted_tokens_total": ("counter", "Drafts that equal the chosen tokens."),
     "prompt_tokens_total": ("counter", "Tokens of prompts."), "generation_tokens_total": ("counter",
     "Generated tokens."),
+    "weight_version": ("gauge", "Number of times that new weights were loaded."),
     "request_success_total": ("counter", "Texts that have ended."),
     "corrupted_requests_total": ("counter", "Texts that ended because logits were not finite."),
     "request_queue_time_seconds": ("histogram", "Time from a request to its first pass of the model."),
@@ -44,6 +45,7 @@ HEADERS = {"CONTENT_TYPE", "ALLOW", "RETRY_AFTER", "WWW_AUTHENTICATE", "CACHE_CO
            "Content-Security-Policy"}
 ENDS = "the server ends: send the request to another one"
 SEEN = {(r.status, r.code) for row in ROWS for r in row.refused}
+TALK = {"messages": [{"role": "u", "content": "a"}], "max_tokens": 4}
 ASK = {"prompt": "a", "max_tokens": 4, "ignore_eos": True}
 
 
@@ -83,7 +85,9 @@ def changes(server, before): return {name: value - before[name] for name, value 
 # ---- a small server with a key and control, which computes infinities after 120 tokens
 
 model.write(WORK / "infinite", 120)
-isotron("convert", "--from-hf", WORK / "infinite", "--save", WORK / "small")
+model.write(WORK / "hf")
+for name, folder in ("infinite", "small"), ("hf", "saved"):
+    isotron("convert", "--from-hf", WORK / name, "--save", WORK / folder)
 started = time.time()
 server = Server(WORK / "small", "--enable-control", "--api-key", KEY, "--inference-max-requests", 2,
     "--max-queued-requests", 1,
@@ -189,6 +193,7 @@ for head in f"Content-Length: {(16 << 20) + 1}", "Transfer-Encoding: chunked":
 NAMES = {"/pause": "pause", "/resume": "unpause", "/sleep": "suspend", "/wake_up": "resume"}
 ALLOWED = {"running": {"/pause": "paused"}, "paused": {"/pause": "paused", "/resume": "running", "/sleep": "suspended"},
            "suspended": {"/pause": "suspended", "/wake_up": "paused"}}
+version = 0
 for walk in ["/pause", "/pause", "/sleep", "/pause", "/wake_up", "/resume"]:
     state = get("/state")["state"]
     for path, name in NAMES.items():
@@ -197,7 +202,41 @@ for walk in ["/pause", "/pause", "/sleep", "/pause", "/wake_up", "/resume"]:
             failed(server, "POST", path, 409, "invalid_request_error", "not_allowed",
                 f"the signal '{name}' is not allowed while "
                    f"the fleet is {state}: wait for another state")
-    assert order(walk) == get("/state") == {"state": ALLOWED[state][walk]}, walk
+    if state == "running":
+        failed(server, "POST", UPDATE, 409, "invalid_request_error", "not_allowed",
+            "the signal 'weights' is not allowed while "
+               "the fleet is running: wait for another state", {"model_path": "a"})
+    else:
+        version += 1
+        assert server.post(UPDATE, model_path=str(WORK / "small")) == {"state": state, "weight_version": version}
+    assert order(walk) == get("/state") == {"state": ALLOWED[state][walk], "weight_version": version}, walk
+
+# Answers state the version of the weights. Other weights make other answers.
+assert server.post(COMPLETE, **ASK)["metadata"] == {"weight_version": version} and server.metrics()[
+    "weight_version"] == version
+whole = [server.post(path, **ask, n=2) for path, ask in ((COMPLETE, ASK), (CHAT, TALK))]
+streams = [server.stream(path, **ask, n=2) for path, ask in ((COMPLETE, ASK), (CHAT, TALK))]
+for answer in whole:
+    assert answer["metadata"] == {"weight_version": version} and all(
+        c["policy_epoch"] == [[0, version]] for c in answer["choices"]), answer
+for events in streams:
+    for part in (e["choices"][0] for e in events):
+        assert part.get("policy_epoch") == ([[0, version]] if part["finish_reason"] else None), part
+assert json.loads(server.request("PUT", API, {"prompts": ["a"],
+    "tokens_to_generate": 1})[2])["metadata"] == {"weight_version": version}
+order("/pause")
+BASES["W"]["model_path"] = str(WORK / "small")
+judge = Judge(server)
+judge.oracle.version = version
+for row in ROWS:
+    if "W" in row.endpoints: judge.check_row(row, "W")
+judge.check_bodies(UPDATE)
+server.post(UPDATE, model_path=str(WORK / "saved"))
+order("/resume")
+assert server.post(COMPLETE, prompt="a" * 121, max_tokens=1)["usage"]["completion_tokens"] == 1  # without infinities
+order("/pause")
+server.post(UPDATE, model_path=str(WORK / "small"))
+order("/resume")
 
 # ---- a paused server: a full queue, a stream that waits, and requests that take too long
 
@@ -308,8 +347,6 @@ assert server.process.returncode == 0 and "  the server ends when its requests h
 
 # ---- a server without a key and control, which checks drafts
 
-model.write(WORK / "hf")
-isotron("convert", "--from-hf", WORK / "hf", "--save", WORK / "saved")
 server = Server(WORK / "saved", "--fp64", "--speculative-model", WORK / "saved", "--num-speculative-tokens", 3,
                 "--inference-dynamic-batching-buffer-size-gb", 0.02)
 check_described(server, False, False)
@@ -374,7 +411,8 @@ server.end()
 # ---- nothing is missing
 
 code = "".join(re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.S) for path in (ROOT / "src/server").glob("*.c"))
-codes = {*re.findall(r'refuse\(\s*[^,()]+,\s*[^,()]+,\s*"(\w+)"', code)}
+arguments = re.findall(r'refuse\(\s*[^,;]+,\s*[^,;]+,\s*([^;]*?),\s*"', code)  # the third ones
+codes = {*re.findall(r'"(\w+)"', " ".join(arguments))}
 statuses = {int(status) for status in re.findall(r"\b[45]\d\d\b", code)}
 assert codes == {c for _, c in SEEN} - {None}, codes ^ {c for _, c in SEEN}
 assert statuses == {s for s, _ in SEEN} | {408}, statuses ^ {s for s, _ in SEEN}

@@ -7,7 +7,7 @@ import time
 
 import model
 from oracle import API, CHAT, COMPLETE, Oracle
-from rows import NAME
+from rows import FORCED, NAME, PATHS, Refused
 
 
 def close(a, b):
@@ -137,7 +137,34 @@ class Judge:
         if path == API:
             assert got.keys() == {"message"} and one.text in got["message"], about
             return
-        error = {"type": {404: "not_found_error"}.get(status, "invalid_request_error"), "code": one.code,
+        error = {"type": {404: "not_found_error", 500: "server_error"}.get(status, "invalid_request_error"), "code": one.code,
                  "param": field if one.param == "" else one.param}
-        assert got.keys() == {"error"} and without(got["error"],
-            "message") == error and one.text in got["error"]["message"], about
+        assert got.keys() == {"error"} and without(got["error"], "message") == error, about
+        assert one.text in got["error"]["message"], about
+
+    def check_row(self, row, endpoint):
+        """Checks all values of a row for an endpoint."""
+        path, found = PATHS[endpoint], []
+        usual = None if row.needed else self.check(path, row.body(endpoint, ...))
+        for value in row.changes:
+            answer = self.check(path, row.body(endpoint, value))
+            assert not any(close(answer, other) for other in [usual, *found]), (row.field, value, "has no effect")
+            found.append(answer)
+        for value in row.same:
+            answer = self.check(path, row.body(endpoint, value))
+            for one in answer, usual:
+                one.get("usage", {}).pop("prompt_tokens_details", None)
+                one.pop("weight_version", None)
+            assert close(answer, usual), (row.field, value, "has an effect")
+        for value in row.all_accepted(): self.check(path, row.body(endpoint, value))
+        for one in row.all_refused(): self.refused(path, row.body(endpoint, one.value), one, row.field)
+        for value, forced, name in FORCED.get((endpoint, row.field), []):
+            self.check(path, row.body(endpoint, value), forced, name)
+
+    def check_bodies(self, path):
+        """Asserts that the path refuses unknown fields, and texts that are not an object."""
+        unknown = Refused(1, "the server does not know the field 'unknown': remove it", code="unknown_field")
+        self.refused(path, {"unknown": 1}, unknown, "unknown")
+        for body, text in (b"{", "not valid JSON: line 1"), (b"[]", "must be a JSON object"), (b"", "not valid JSON"), (
+                b'{"prompt": "\xff"}', "not valid JSON"), (b'{"prompt":"a","prompt":"b"}', "not valid JSON"):
+            self.refused(path, body, Refused(body, text, param=None), None)

@@ -8,7 +8,7 @@ from model import (BOS, EOS, PAGE, POSITIONS, VOCAB, choose, encode, likeliest, 
                    repaired, uniform, visible)
 
 COMPLETE, CHAT, API = "/v1/completions", "/v1/chat/completions", "/api"
-TOKENIZE, DETOKENIZE = "/tokenize", "/detokenize"
+TOKENIZE, DETOKENIZE, UPDATE = "/tokenize", "/detokenize", "/update_weights_from_disk"
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
@@ -166,10 +166,11 @@ def prompt_logprobs(choice, k):
 
 
 class Oracle:
-    """A server's answers. `pages` has the salts and tokens of the full pages that its KV cache contains."""
+    """A server's answers. `pages` has the salts and tokens of the full pages that its KV cache contains, `version` the number
+    of times that it has loaded weights."""
 
     def __init__(self, name):
-        self.name, self.pages, self.made_before = name, set(), {}
+        self.name, self.pages, self.made_before, self.version = name, set(), {}, 0
 
     def found(self, prompt, ask):
         """How many tokens of a prompt are in shared pages: all full pages but the last token's."""
@@ -255,5 +256,8 @@ class Oracle:
 
     def reply(self, path, body, forced=None, calls=None):
         if path == TOKENIZE: return self.tokenize(body)
+        if path == UPDATE:
+            self.version += 1
+            return {"state": "paused", "weight_version": self.version}
         if path == DETOKENIZE: return {"prompt": repaired(b"".join(visible(t) for t in body["tokens"]))}
         return self.answer(path, body, forced, calls)

@@ -7,16 +7,16 @@ import pathlib
 import re
 
 from model import BOS, CALL, END_CALL, EOS, PAD, POSITIONS, VOCAB, encode
-from oracle import API, CHAT, COMPLETE, DETOKENIZE, TOKENIZE
+from oracle import API, CHAT, COMPLETE, DETOKENIZE, TOKENIZE, UPDATE
 
 NAME, CHOICES, INT32 = "small é", 28, 2**31 - 1
-PATHS = {"C": COMPLETE, "M": CHAT, "A": API, "T": TOKENIZE, "D": DETOKENIZE}
+PATHS = {"C": COMPLETE, "M": CHAT, "A": API, "T": TOKENIZE, "D": DETOKENIZE, "W": UPDATE}
 HI = [{"role": "u", "content": "hi"}]
 DRAW = {"max_tokens": 12, "seed": 7, "temperature": 1.3}
 BASES = {"C": {"prompt": "The e", "logprobs": 2, **DRAW}, "M": {"messages": HI, "logprobs": True, "top_logprobs": 2,
     **DRAW},
          "A": {"prompts": ["The e"], "tokens_to_generate": 12, "random_seed": 7, "temperature": 1.3, "logprobs": True},
-         "T": {"prompt": "The e"}, "D": {"tokens": [84, 104]}}
+         "T": {"prompt": "The e"}, "D": {"tokens": [84, 104]}, "W": {}}  # W: the test sets "model_path"
 WRONG = {"integer": [1.5, "1", True, [1], {}], "number": ["1", True, [1], {}], "boolean": [0, "true", [], {}],
          "string": [1, True, ["a"], {}], "array": [1, True, {}, "a"], "object": [1, True, [], "a"], "any": []}
 SAID = {"integer": "an integer", "number": "a number", "boolean": "true or false", "string": "a string"}
@@ -364,6 +364,17 @@ for field, other in ("max_len", "tokens_to_generate"), ("sentences", "prompts"):
 row("A", "length_penalty", "any", same=[None, 2, "a"])
 for field in "user", "metadata", "store", "safety_identifier", "service_tier":
     row("CM", field, "any", same=[None, "a", {"b": [1]}, True])
+
+
+PATH = "'model_path' must be the folder of a checkpoint, of at most 4095 bytes"
+row("W", "model_path", "any", needed=True, refused=[
+    *(Refused(x, PATH) for x in (None, "", 3, ["a"], "a" * 4096)),
+    *(Refused(x, f"the weights are unchanged: {text}", status, None, "not_loaded") for x, text, status in (
+        ("no such folder", "'", 400), ("a" * 4095, "cannot open the folder 'a", 500)))])
+for field in "abort_all_requests", "is_async": only("W", field, False, True, 0)
+for field in "flush_cache", "keep_pause": only("W", field, True, False, 1)
+for field in "torch_empty_cache", "recapture_cuda_graph", "token_step":
+    row("W", field, "any", same=[None, 2, "a"])
 
 
 def declared():
