@@ -137,8 +137,8 @@ class Judge:
         if path == API:
             assert got.keys() == {"message"} and one.text in got["message"], about
             return
-        error = {"type": {404: "not_found_error", 500: "server_error"}.get(status, "invalid_request_error"), "code": one.code,
-                 "param": field if one.param == "" else one.param}
+        kind = {404: "not_found_error", 500: "server_error"}.get(status, "invalid_request_error")
+        error = {"type": kind, "code": one.code, "param": field if one.param == "" else one.param}
         assert got.keys() == {"error"} and without(got["error"], "message") == error, about
         assert one.text in got["error"]["message"], about
 

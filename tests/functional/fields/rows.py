@@ -194,7 +194,7 @@ row("C", "repetition_penalty", "number", 3, 1.2, 0.5, same=[1, None], limits=(0.
 row("M", "repetition_penalty", "number", 3, 1.2, 0.5, same=[1, None], limits=(0.01, 100),
     base=PENALIZED | {"messages": [
     {"role": "u", "content": "aab"}]})
-row("CM", "logit_bias", "object", {"97": 5}, {"97": -100, "52": -100, "99": 100}, {str(VOCAB - 1): 100},
+row("CM", "logit_bias", "object", {"97": 5}, {"97": 5.75, "52": -1.5}, {"97": -100, "52": -100, "99": 100}, {str(VOCAB - 1): 100},
     same=[{}, {"97": 0}, None],
     refused=[Refused({x: 1}, f"token '{x}' of 'logit_bias' is not in the vocabulary of {VOCAB}") for x in (str(VOCAB),
     "a", "", "-1", "9" * 20)] +
@@ -348,7 +348,7 @@ row("CM", "response_format", "any", same=[None, {"type": "text"}], base={"logit_
 # ---- fields with one value, or without an effect
 
 def only(endpoints, field, value, *wrong):
-    row(endpoints, field, "any", same=[None] if value is None else [None, value], refused=[
+    row(endpoints, field, "any", same=[None, value, *([0.0] if value == 0 and value is not False else [])], refused=[
         Refused(x, f"'{field}' is not supported by this server", code="unsupported") for x in wrong])
 
 
