@@ -151,23 +151,17 @@ static int64_t most_columns(int64_t n, int64_t wide, int64_t multiprocessors) {
     return ceil_div(ceil_div(n, wide), multiprocessors) * wide;
 }
 
-/* If each block has one tile, its ring leaves room in shared memory for a block of attend_tiles, so that the GEMM after
- * attention can begin to read its weights early. */
-template <typename T, int N, int MOST_STAGES, int STAGES>
-static void launch_eight(const Call *c, const Gemm *g) {
-    if (ceil_div(g->n, N) <= cuda_of(c->device)->multiprocessors)
-        launch<T, PairShape<1, N, 2, STAGES, 1, true>>(c, g);
-    else
-        launch<T, PairShape<1, N, 2, MOST_STAGES, 1, true>>(c, g);
-}
-
-/* With few rows, tiles are narrow, so that all multiprocessors read weights. */
+/* With few rows, tiles are narrow, so that all multiprocessors read weights. The GEMM after attention (one narrow tile
+ * per block) can begin to read its weights early, because its ring leaves room in shared memory for a block of
+ * attend_tiles. */
 template <typename T> static void launch_shape(const Call *c, const Gemm *g) {
     const int64_t blocks = cuda_of(c->device)->multiprocessors, rows = ceil_div(g->m, 128);
     if (g->m <= 8 && most_columns(g->n, 48, blocks) < most_columns(g->n, 32, blocks))
-        launch_eight<T, 48, 14, 10>(c, g);
+        launch<T, PairShape<1, 48, 2, 14, 1, true>>(c, g);
+    else if (g->m <= 8 && ceil_div(g->n, 32) <= blocks)
+        launch<T, PairShape<1, 32, 2, 14, 1, true>>(c, g);
     else if (g->m <= 8)
-        launch_eight<T, 32, 20, 14>(c, g);
+        launch<T, PairShape<1, 32, 2, 20, 1, true>>(c, g);
     else if (g->m <= 64)
         launch<T, PairShape<1, 32, 2, 8, 1>>(c, g);
     else if (rows * ceil_div(g->n, 128) < blocks)
