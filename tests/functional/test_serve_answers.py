@@ -286,12 +286,14 @@ assert 0 < told["inter_token_latency_seconds_sum"] <= told["e2e_request_latency_
     "time_to_first_token_seconds_sum"] + 1e-9 and told["inter_token_latency_seconds_count"] == 3, told
 assert told["num_passes_total"] == told["generation_tokens_total"] == 4, told
 
-# Memory: two requests need two pages each, so the second one waits from its row 64 on until the first has ended.
+# Memory: two requests need two pages each, so the second one waits from its row 64 on until the first has ended. It
+# then has 62 new tokens. Its prompt is computed again, but reported only once.
 before = settled(server)
-server.post(COMPLETE, prompt="a", max_tokens=110, n=2, ignore_eos=True)
+made = server.post(COMPLETE, prompt="abc", max_tokens=110, n=2, ignore_eos=True, echo=True, logprobs=0)["choices"]
 told = changes(server, before)
-assert (told["num_preemptions_total"], told["num_passes_total"], told["generation_tokens_total"]) == (1, 110 + 46,
-    220), told
+assert (told["num_preemptions_total"], told["num_passes_total"]) == (1, 110 + 48), told
+assert told["generation_tokens_total"] == 220, told
+assert [len(c["logprobs"]["tokens"]) for c in made] == [113] * 2, made
 while True:  # until a signal arrives during a request
     running = server.send(COMPLETE, prompt="a", max_tokens=110, ignore_eos=True)
     order("/pause")

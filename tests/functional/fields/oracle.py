@@ -166,8 +166,8 @@ def prompt_logprobs(choice, k):
 
 
 class Oracle:
-    """A server's answers. `pages` has the salts and tokens of the full pages that its KV cache contains. `version` is the
-    number of times that it has loaded weights."""
+    """A server's answers. `pages` has the salts and tokens of the full pages in its KV cache. `version` is the number of
+    times that it has loaded weights."""
 
     def __init__(self, name):
         self.name, self.pages, self.made_before, self.version = name, set(), {}, 0

@@ -189,12 +189,14 @@ row("CM", "presence_penalty", "number", 2, 1.2, -2, same=[0, None], limits=(-2, 
     base=PENALIZED | {"temperature": 0.7})
 row("CM", "frequency_penalty", "number", 2, 0.4, -2, With(0.4, presence_penalty=1), same=[0, None], limits=(-2, 2),
     base=PENALIZED | {"temperature": 0.7})
-row("C", "repetition_penalty", "number", 3, 1.2, 0.5, same=[1, None], limits=(0.01, 100),
+# The logits of the four allowed tokens are negative.
+UNLIKELY = With(3, logit_bias={str(i): -9 for i in range(97, 101)}, allowed_token_ids=[*range(97, 101)], temperature=1)
+row("C", "repetition_penalty", "number", 3, 1.2, 0.5, UNLIKELY, same=[1, None], limits=(0.01, 100),
     base=PENALIZED | {"prompt": "aab"})
-row("M", "repetition_penalty", "number", 3, 1.2, 0.5, same=[1, None], limits=(0.01, 100),
-    base=PENALIZED | {"messages": [
-    {"role": "u", "content": "aab"}]})
-row("CM", "logit_bias", "object", {"97": 5}, {"97": 5.75, "52": -1.5}, {"97": -100, "52": -100, "99": 100}, {str(VOCAB - 1): 100},
+row("M", "repetition_penalty", "number", 3, 1.2, 0.5, UNLIKELY, same=[1, None], limits=(0.01, 100),
+    base=PENALIZED | {"messages": [{"role": "u", "content": "aab"}]})
+row("CM", "logit_bias", "object", {"97": 5}, {"97": 5.75, "52": -1.5}, {"97": -100, "52": -100, "99": 100},
+    {str(VOCAB - 1): 100},
     same=[{}, {"97": 0}, None],
     refused=[Refused({x: 1}, f"token '{x}' of 'logit_bias' is not in the vocabulary of {VOCAB}") for x in (str(VOCAB),
     "a", "", "-1", "9" * 20)] +
@@ -228,7 +230,7 @@ row("A", "random_seed", "integer", 0, 7, 8, With(8, prompts=["The e", "b"]), lim
 
 STOPS = {"max_tokens": 60, "logit_bias": {"97": 14, "98": 14, "99": 12, "195": 15, "169": 16}}
 row("CM", "stop", "any", "a", ["cb", "ab"], "ac", "\u00e9", ["x"] * 63 + ["ccb"], accepted=[["a" * 1024, "cb"],
-    ["no such text", "ac", "acx"], ["acx"]],
+    ["no such text", "ac", "acx"], ["acx"], ["a", "ba"]],
     same=[None, [], "no such text"], base=STOPS, refused=[
     *(Refused(x, "not empty") for x in ("", [""], 3, {}, ["a", 3])), Refused(["a"] * 65,
     "has 65 texts, and may have 64"),
