@@ -184,6 +184,7 @@ void engine_forget(Engine *e) {
     remove_ended(e);
     while (e->running.n) preempt_last(e);
     page_pool_forget(e->pages);
+    kept_pages_free(e);
 }
 
 void engine_new_weights(Engine *e) {
@@ -436,7 +437,12 @@ void engine_fork(Engine *e, int64_t id, int64_t copy) {
 /* ---- memory of the pools ---- */
 
 void engine_suspend(Engine *e) {
-    engine_forget(e);
+    const CacheShape shape = cache_shape(e->model, e->context, &e->limits);
+    if (e->limits.suspended == KV_PERSIST) return;
+    if (e->limits.suspended == KV_OFFLOAD)
+        kept_pages_save(e, &shape);
+    else
+        engine_forget(e);
     pass_close(e); /* graphs contain the pools' addresses */
     speculation_release(e);
     cache_free(e->model, &e->cache);
@@ -444,8 +450,10 @@ void engine_suspend(Engine *e) {
 
 void engine_wake(Engine *e) {
     const CacheShape shape = cache_shape(e->model, e->context, &e->limits);
+    if (e->limits.suspended == KV_PERSIST) return;
     e->cache = cache_new(e->model, &shape);
     speculation_allocate(e);
+    kept_pages_restore(e, &shape);
 }
 
 bool engine_step(Engine *e, EngineSink *sink, void *arg) {
@@ -540,6 +548,7 @@ void engine_free(Engine *e) {
     free_all(e, &e->waiting), free_all(e, &e->running);
     speculation_close(e);
     pass_close(e);
+    kept_pages_free(e);
     tape_free(e->tape);
     space_free(e->slot), space_free(e->transient);
     cache_free(e->model, &e->cache);

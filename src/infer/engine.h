@@ -10,6 +10,7 @@
 #pragma once
 
 #include "base/err.h"
+#include "config/enums.h"
 #include "infer/grammar.h"
 #include "infer/sampling.h"
 #include "models/cache.h"
@@ -33,6 +34,7 @@ typedef struct EngineLimits {
     bool shares_prefixes;         /* whether requests that begin with the same tokens share pages */
     bool no_graphs;               /* do not capture passes as CUDA graphs */
     Speculation speculation;      /* requires a model without an encoder */
+    KvCacheMode suspended;        /* where the rows are while the engine is suspended */
     const Vocabulary *vocabulary; /* for requests with a grammar; may be NULL */
 } EngineLimits;
 
@@ -142,10 +144,11 @@ void engine_continue(Engine *, int64_t id, int32_t token);
 void engine_fork(Engine *, int64_t id, int64_t copy);
 /* Makes all requests release their pages, outside a step; they are recomputed later. No request may be steered. */
 void engine_forget(Engine *);
-/* Like engine_forget, but also releases the pools' memory, outside a step. The caller must not run a step before
- * engine_wake. */
+/* Releases the pools' memory, outside a step, unless EngineLimits.suspended is KV_PERSIST. With KV_OFFLOAD, the pages of
+ * requests are copied to host memory; too little memory is a fault. With KV_RECOMPUTE, calls engine_forget. The caller
+ * must not run a step before engine_wake. */
 void engine_suspend(Engine *);
-/* Allocates the pools' memory again. Too little memory is a fault. */
+/* Allocates the pools' memory again, and restores the pages that were copied. Too little memory is a fault. */
 void engine_wake(Engine *);
 /* Like engine_forget. The caller must call it when the model's parameters have changed, so that no rows computed with
  * the earlier parameters remain. */

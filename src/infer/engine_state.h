@@ -61,6 +61,12 @@ typedef struct Drafter {
     bool *drafted; /* [EngineLimits.pages]: whether the caches contain all rows of the page */
 } Drafter;
 
+/* The pages of requests while the engine is suspended (kept_pages.c). */
+typedef struct KeptPages {
+    CachePages pages;
+    char *host; /* the pages of all caches, or NULL */
+} KeptPages;
+
 /* The CUDA graph for passes with one token per request. */
 typedef struct PassGraph {
     int64_t tokens, width; /* number of tokens, and width of the page table */
@@ -89,6 +95,7 @@ struct Engine {
     double *row, *scratch; /* [vocab] */
     LikelyToken *likeliest;
     Drafter drafter;
+    KeptPages kept_pages;
     int64_t passes, preemptions, shared, drafts, accepted, prompt_tokens, model_ns, weights;
 };
 
@@ -103,6 +110,12 @@ static inline bool reports(const Engine *e, const Live *live, int64_t i) {
 bool pass_joins(const Model *, const RunContext *);
 /* Returns how many pages a cache needs in addition to the pool's pages, for tokens that only pad a pass. */
 int64_t pass_spare_pages(const Model *, const RunContext *, int64_t page);
+/* Copies the requests' pages to host memory, restores them, or only frees the copies (kept_pages.c). The shape is that of
+ * Engine.cache. */
+void kept_pages_save(Engine *, const CacheShape *);
+void kept_pages_restore(Engine *, const CacheShape *);
+void kept_pages_free(Engine *);
+
 /* Runs a pass (pass.c). Returns the required logits, [number, 1, padded vocab], and sets Engine.choice. */
 Tensor pass_run(Engine *, const Pass *);
 void pass_close(Engine *);
@@ -131,6 +144,8 @@ void speculation_share(const Engine *, Live *, int64_t page);
 void speculation_check(const Model *, const RunContext *, const Speculation *);
 void speculation_open(Engine *);
 void speculation_close(Engine *);
+/* Like cache_copy_pages, for the draft caches. */
+size_t speculation_copy_pages(Engine *, const CachePages *, CacheCopy, char *host);
 /* Allocate and release the draft caches. */
 void speculation_allocate(Engine *);
 void speculation_release(Engine *);

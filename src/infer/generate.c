@@ -62,7 +62,8 @@ static EngineLimits limits_for(const Model *m, const RunContext *c, const Demand
                       .encoder_pages = demand->all_encoder,
                       .requests =
                           larger(1, smaller(o->requests ? smaller(n, o->requests) : n, budget / checked)),
-                      .speculation = o->speculation};
+                      .speculation = o->speculation,
+                      .suspended = o->suspended};
     l.tokens = larger(l.requests * checked, longest < budget / n ? n * longest : budget);
     const double share = engine_cache_bytes(m, c, &l) / (o->room > 0 ? o->room : engine_room(c));
     if (share > 1) {

@@ -53,6 +53,7 @@ typedef struct GenerateOptions {
      * prompt has received a new token. If 0, the fleet is never suspended. */
     int64_t suspend_every;
     double suspend_s;
+    KvCacheMode suspended; /* as in EngineLimits */
     GenerateWatch *watch;
     void *watch_arg;
     EngineCounts *counts; /* set after the last pass; may be NULL */

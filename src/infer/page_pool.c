@@ -101,6 +101,18 @@ int64_t page_pool_find(PagePool *p, const PageName *name, uint64_t *before) {
     return i;
 }
 
+int64_t page_pool_used(const PagePool *p, int64_t *pages) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->n; i++)
+        if (p->page[i].users) pages[n++] = i;
+    return n;
+}
+
+void page_pool_forget_unused(PagePool *p) {
+    for (int64_t i = 0; i < p->n; i++)
+        if (!p->page[i].users) remove_name(p, i);
+}
+
 void page_pool_forget(PagePool *p) {
     for (int64_t i = 0; i < p->n; i++) remove_name(p, i);
 }

@@ -36,6 +36,10 @@ uint64_t page_pool_name(PagePool *, int64_t page, const PageName *);
 /* Takes and returns the page that has this name, or returns -1 if there is none. Sets *before to the page's number for
  * PageName.before. */
 int64_t page_pool_find(PagePool *, const PageName *, uint64_t *before);
+/* Lists the pages in use. Returns their number. `pages` has room for all pages of the pool. */
+int64_t page_pool_used(const PagePool *, int64_t *pages);
+/* Removes the names of pages that are not in use. The caller must call it when their rows are lost. */
+void page_pool_forget_unused(PagePool *);
 /* Removes all names. The caller must call it when the model's parameters have changed, because the rows no longer match
  * them. */
 void page_pool_forget(PagePool *);

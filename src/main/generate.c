@@ -94,6 +94,7 @@ static GenerateOptions options_of(const GenerateJob *j, Run *run, EngineCounts *
         .per_second = f64_or(c->incoming_requests_per_sec, 0),
         .suspend_every = i64_or(c->suspend_resume_interval, 0),
         .suspend_s = c->suspend_timeout,
+        .suspended = c->rl_kv_cache_management_mode,
         .speculation = run->speculation,
         .counts = counts,
     };

@@ -73,6 +73,7 @@ static Err find_limits(const ServeJob *j, const ModelRun *r, const Speculation *
                           .tokens = tokens,
                           .shares_prefixes = true,
                           .speculation = *speculation,
+                          .suspended = c->rl_kv_cache_management_mode,
                           .vocabulary = j->vocabulary};
     return ERR_OK;
 }

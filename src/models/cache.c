@@ -58,6 +58,28 @@ void cache_free(const Model *m, Cache *cache) {
     *cache = (Cache){.n = 0};
 }
 
+size_t cache_copy_pages(const Model *m, const CacheShape *shape, Cache *cache, const CachePages *pages,
+                        CacheCopy copy, char *host) {
+    int n;
+    CacheSpec *spec = specs_of(m, shape, &n);
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        const bool encoder = spec[i].extent == EXTENT_ENCODER;
+        const int64_t *list = encoder ? pages->encoder_page : pages->page,
+                      count = encoder ? pages->n_encoder : pages->n;
+        const size_t bytes =
+            count ? tensor_bytes(&cache->pool[i]) / (size_t)(encoder ? shape->encoder_pages : shape->pages)
+                  : 0;
+        for (int64_t k = 0; k < count; k++, at += bytes) {
+            char *page = (char *)cache->pool[i].data + (size_t)list[k] * bytes;
+            if (copy == CACHE_SAVES) device_read(m->device, host + at, page, bytes);
+            if (copy == CACHE_RESTORES) device_write(m->device, page, host + at, bytes);
+        }
+    }
+    free(spec);
+    return at;
+}
+
 void cache_copy_page(const Model *m, const CacheShape *shape, Cache *cache, int64_t from, int64_t to) {
     int n;
     CacheSpec *spec = specs_of(m, shape, &n);

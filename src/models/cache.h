@@ -19,5 +19,16 @@ Cache cache_new(const Model *, const CacheShape *);
 /* Returns how many bytes cache_new allocates. The type is double, because an integer could overflow. */
 double cache_bytes(const Model *, const CacheShape *);
 void cache_free(const Model *, Cache *);
+/* Some pages of a cache. */
+typedef struct CachePages {
+    const int64_t *page, *encoder_page; /* [n], [n_encoder] */
+    int64_t n, n_encoder;
+} CachePages;
+
+typedef enum CacheCopy { CACHE_MEASURES, CACHE_SAVES, CACHE_RESTORES } CacheCopy;
+
+/* Copies the pages to host memory, or back. CACHE_MEASURES copies nothing. Returns the size of the copy in bytes. */
+size_t cache_copy_pages(const Model *, const CacheShape *, Cache *, const CachePages *, CacheCopy,
+                        char *host);
 /* Copies all rows of a page for positions. */
 void cache_copy_page(const Model *, const CacheShape *, Cache *, int64_t from, int64_t to);

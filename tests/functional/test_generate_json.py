@@ -42,6 +42,7 @@ for more, passes, count in ((["--incoming-requests-per-step", 1], 8, 9), (["--in
                             (["--inference-dynamic-batching-buffer-size-gb", 1e-6], 18, 9),
                             (["--incoming-requests-per-sec", 100], 0, 9), (["--incoming-requests-per-sec", -1], 6, 9),
                             (["--suspend-resume-interval", 2], 0, 0),
+                            (["--suspend-resume-interval", 2, "--rl-kv-cache-management-mode", "offload"], 6, 9),
                             (["--suspend-resume-interval", 1, "--suspend-timeout", 1e-3, "--ranks", 2], 0, 0),
                             (["--suspend-resume-interval", 1, "--inference-dynamic-batching-max-tokens", 2], 0, 0),
                             (["--ranks", 3], 6, 9), (["--ranks", 4, "--incoming-requests-per-sec", 100], 0, 9)):

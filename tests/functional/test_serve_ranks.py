@@ -56,7 +56,8 @@ for options, ranks, bitwise in (([PP, 2], 0, True), (["--ranks", 3], 0, True), (
     server.end(within=60)
 
 # Control: a request continues with the same text after its engines have been paused and suspended.
-for options, ranks in ([], 0), ([], 2), ([PP, 2], 0):
+OFFLOAD = ["--rl-kv-cache-management-mode", "offload"]
+for options, ranks in ([], 0), ([], 2), ([PP, 2], 0), (OFFLOAD, 0), (OFFLOAD, 2):
     server = Server(saved, "--fp64", "--enable-control", *options, launcher=launcher(ranks) if ranks else ())
     state = lambda: json.loads(server.request("GET", "/state")[2])["state"]
     ask = {"prompt": "The ", "max_tokens": 300, "seed": 4, "ignore_eos": True}
@@ -76,11 +77,13 @@ for options, ranks in ([], 0), ([], 2), ([PP, 2], 0):
         assert got == 200 and json.loads(text)["state"] == after == state(), (path, text)
         passes = server.metrics()["num_passes_total"]
         if after != "running": assert passes == server.metrics()["num_passes_total"], path
-        if after == "suspended" and (options or not ranks):  # one replica
-            assert server.metrics()["kv_cache_free_pages"] == before["kv_cache_pages"], before
+        if after == "suspended" and not ranks:  # one replica
+            free = before["kv_cache_free_pages" if options == OFFLOAD else "kv_cache_pages"]
+            assert server.metrics()["kv_cache_free_pages"] == free, before
     answer = b""
     while b'"usage"' not in answer: answer += client.recv(65536)
     assert json.loads(answer.split(b"\r\n\r\n")[1])["choices"] == plain, (options, answer, plain)
+    assert (server.metrics()["num_preemptions_total"] > 0) == (options != OFFLOAD), options  # computed again
     assert server.request("POST", "/pause", b"{}")[0] == 400 and state() == "running"
     paths = json.loads(server.request("GET", "/openapi.json")[2])["paths"]
     assert {"/pause", "/resume", "/sleep", "/wake_up", "/state"} <= paths.keys(), paths.keys()

@@ -322,10 +322,11 @@ static const struct {
     {"num-speculative-tokens", "0"},
     {"log-max-attention-logit", "false"},
 };
-/* The defaults of these options differ from Megatron-LM's, because runs are deterministic here, and
- * generation samples from all tokens and has all prompts at the start. */
+/* The defaults of these options differ from Megatron-LM's, because runs are deterministic here, generation samples from
+ * all tokens and has all prompts at the start, and suspension releases memory. */
 static const char *const OTHER_DEFAULT[] = {"tokenizer-hf-include-special-tokens", "no-deterministic-mode",
-                                            "top-k", "incoming-requests-per-sec"};
+                                            "top-k", "incoming-requests-per-sec",
+                                            "rl-kv-cache-management-mode"};
 
 TEST(defaults_are_megatrons) {
     Arena *arena = arena_new();

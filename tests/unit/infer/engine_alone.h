@@ -236,6 +236,10 @@ typedef enum Sight {
     ABORT_IN_A_STEP,
     REQUEST_AFTER_ABORT,
     SUSPENSION,
+    OFFLOADED_REQUEST,
+    OFFLOADED_ENCODER_PAGE,
+    OFFLOADED_DRAFT,
+    PERSISTING_REQUEST,
     END_TOKEN,
     LONG_PAGE,
     PASS_OF_ONE_TOKEN_EACH,
@@ -257,6 +261,10 @@ static const char *const SIGHT_NAMES[SIGHTS] = {"preemptions",
                                                 "aborts in a step",
                                                 "requests after their abort",
                                                 "suspensions",
+                                                "offloaded requests",
+                                                "offloaded pages of an encoder",
+                                                "offloaded rows of drafts",
+                                                "persisting requests",
                                                 "end tokens",
                                                 "pages of two tiles",
                                                 "passes with a token of each request"};
@@ -340,6 +348,48 @@ static void session_fork(Session *s, Dice *d) {
     count_passes(s, slot);
     s->open[slot] = s->ran[slot] = true;
     s->slots++, s->seen[COPY]++;
+}
+
+/* Sums over the running requests: rows, pages of encoders, and rows of drafts. */
+typedef struct Kept {
+    int64_t rows, encoder_pages, drafted;
+} Kept;
+
+static Kept kept(const Engine *e) {
+    Kept k = {0};
+    for (int64_t i = 0; i < e->running.n; i++) {
+        const Live *live = e->running.at[i];
+        k.rows += live->computed, k.encoder_pages += live->encoder_pages.n, k.drafted += live->drafted;
+    }
+    return k;
+}
+
+/* Makes the device's next pools contain NaN. */
+static void dirty_memory(const Session *s, size_t bytes) {
+    Device *d = s->e->context->device;
+    char *host = mem_alloc(bytes), *block = device_alloc(d, bytes, "dirty memory");
+    memset(host, 0xFF, bytes);
+    device_write(d, block, host, bytes);
+    device_release(d, block, bytes);
+    free(host);
+}
+
+/* Suspends and resumes the engine. Requests keep their rows. */
+static void session_sleep(Session *s) {
+    Engine *e = s->e;
+    const bool persists = e->limits.suspended == KV_PERSIST;
+    const size_t pools = e->cache.bytes, before = e->context->device->allocated;
+    const Kept had = kept(e);
+    s->seen[persists ? PERSISTING_REQUEST : OFFLOADED_REQUEST] += e->running.n;
+    if (!persists)
+        s->seen[OFFLOADED_ENCODER_PAGE] += had.encoder_pages, s->seen[OFFLOADED_DRAFT] += had.drafted;
+    engine_suspend(e);
+    assert_true(persists ? e->context->device->allocated == before
+                         : e->context->device->allocated + pools <= before);
+    if (!persists) dirty_memory(s, pools);
+    engine_wake(e);
+    const Kept has = kept(e);
+    assert_memory_equal(&has, &had, sizeof has);
 }
 
 /* Releases all pages, unless the caller chooses tokens of a request that runs. */
@@ -439,6 +489,7 @@ static EngineLimits draw_limits(const Case *c, Dice *d, Sight *kept) {
                           .tokens = requests + (one_in(d, 2) ? roll(d, 3) : roll(d, LONGEST)),
                           .shares_prefixes = !one_in(d, 3),
                           .no_graphs = one_in(d, 3),
+                          .suspended = one_in(d, 6) ? KV_PERSIST : KV_OFFLOAD,
                           .speculation = draw_speculation(c, d, kept)};
 }
 
@@ -468,6 +519,7 @@ static int64_t run_together(Case *c, Dice *d, int64_t seen[SIGHTS]) {
             session_add(&s, (int)((first + 5 * arrived) % REQUESTS));
         if (one_in(d, aborts)) session_abort(&s, d, false);
         if (one_in(d, 30)) session_suspend(&s, d);
+        if (one_in(d, 8)) session_sleep(&s);
         const int again = (int)roll(d, REQUESTS);
         if (s.ran[again] && !s.open[again] && !c->got[again].ended && one_in(d, 4))
             session_add(&s, again), seen[REQUEST_AFTER_ABORT]++;

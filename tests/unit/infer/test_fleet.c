@@ -184,6 +184,7 @@ typedef struct SignalRun {
     Device *device; /* of rank 0 */
     double pools;   /* bytes of the pools */
     bool weights;
+    KvCacheMode mode;
     Result got[REQUESTS];
     int64_t old[REQUESTS],
         stamped[REQUESTS]; /* number of tokens of the earlier parameters, first later one or 0 */
@@ -218,14 +219,16 @@ static void suspend(SignalRun *run, Fleet *f) {
     const size_t before = run->device->allocated;
     signal_and_step(run, f, SIGNAL_SUSPEND, FLEET_SUSPENDED);
     const size_t suspended = run->device->allocated;
-    assert_true((double)(before - suspended) >= run->pools && run->pools > 0);
+    const double pools = run->mode == KV_PERSIST ? 0 : run->pools;
+    assert_true((double)(before - suspended) >= pools && run->pools > 0);
     for (int i = 0; i < SUSPENDED_STEPS; i++) assert_false(fleet_step(f, take_stamped, run));
     const EngineCounts counts = fleet_counts(f);
-    if (run->config->derived.data_parallel_size == 1) assert_int_equal(counts.free_pages, counts.pages);
+    if (run->config->derived.data_parallel_size == 1 && run->mode == KV_RECOMPUTE)
+        assert_int_equal(counts.free_pages, counts.pages);
     signal_and_step(run, f, SIGNAL_RESUME, FLEET_RESUMED);
     fleet_step(f, take_stamped, run);
     assert_int_equal(fleet_state(f), FLEET_PAUSED);
-    assert_true((double)(run->device->allocated - suspended) >= run->pools);
+    assert_true((double)(run->device->allocated - suspended) >= pools);
     signal_and_step(run, f, SIGNAL_UNPAUSE, FLEET_RUNNING);
     run->suspensions++;
 }
@@ -239,11 +242,16 @@ static void change_weights(SignalRun *run, Fleet *f) {
     } LOADS[] = {{"missing", ERR_USER, 0}, {"new", 0, 1}};
     assert_int_equal(fleet_signal(f, SIGNAL_WEIGHTS, "new").code, ERR_USER);
     signal_and_step(run, f, SIGNAL_PAUSE, FLEET_PAUSED);
+    if (run->mode == KV_OFFLOAD) signal_and_step(run, f, SIGNAL_SUSPEND, FLEET_SUSPENDED);
     for (size_t i = 0; i < sizeof LOADS / sizeof *LOADS; i++) {
         assert_ok(fleet_signal(f, SIGNAL_WEIGHTS, LOADS[i].path));
         assert_false(fleet_step(f, take_stamped, run));
         assert_int_equal(fleet_loaded(f).code, LOADS[i].code);
         assert_int_equal(fleet_counts(f).weights, LOADS[i].weights);
+    }
+    if (run->mode == KV_OFFLOAD) {
+        signal_and_step(run, f, SIGNAL_RESUME, FLEET_RESUMED);
+        fleet_step(f, take_stamped, run);
     }
     signal_and_step(run, f, SIGNAL_UNPAUSE, FLEET_RUNNING);
 }
@@ -274,8 +282,12 @@ static void run_rank(void *arg, Comm *comm) {
     Fleet *f;
     model_run_new(&r, run->config, comm, device, MODEL_TRAINS);
     registry_init(r.model->registry, r.context.seed);
-    const EngineLimits limits = {
-        .page = PAGE, .pages = 9, .requests = 5, .tokens = 40, .shares_prefixes = true};
+    const EngineLimits limits = {.page = PAGE,
+                                 .pages = 9,
+                                 .requests = 5,
+                                 .tokens = 40,
+                                 .shares_prefixes = true,
+                                 .suspended = run->mode};
     assert_ok(fleet_new(r.model, &r.context, &limits, &f));
     fleet_on_weights(f, load, r.model->registry);
     const double pools = engine_cache_bytes(r.model, &r.context, &limits);
@@ -308,6 +320,14 @@ TEST(signals_change_no_token_except_new_weights) {
                    {0, 3, ""},
                    {0, 2, "--pipeline-model-parallel-size 2"},
                    {6, 2, "--expert-model-parallel-size 2"}};
+    static const struct {
+        bool weights;
+        KvCacheMode mode;
+    } VARIANTS[] = {{false, KV_RECOMPUTE},
+                    {true, KV_RECOMPUTE},
+                    {false, KV_OFFLOAD},
+                    {true, KV_OFFLOAD},
+                    {false, KV_PERSIST}};
     SignalRun *run = mem_alloc(sizeof *run);
     Case *c = mem_alloc(sizeof *c), *next = mem_alloc(sizeof *next);
     for (size_t k = 0; k < sizeof LAYOUTS / sizeof *LAYOUTS; k++) {
@@ -316,10 +336,12 @@ TEST(signals_change_no_token_except_new_weights) {
         case_init(c, style, device_cpu(1)), case_init(next, style, device_cpu(1));
         assert_ok(load(next->m->model->registry, "new"));
         run_alone(c), run_alone(next);
-        for (int weights = 0; weights < 2; weights++) {
+        for (size_t v = 0; v < sizeof VARIANTS / sizeof *VARIANTS; v++) {
+            const bool weights = VARIANTS[v].weights;
             Setup *s = setup_new("%s %s --ranks %d", style, LAYOUTS[k].words, LAYOUTS[k].ranks);
             memset(run, 0, sizeof *run);
             run->c = c, run->next = next, run->config = &s->config, run->weights = weights;
+            run->mode = VARIANTS[v].mode;
             comm_threads(LAYOUTS[k].ranks, NULL, run_rank, run);
             int64_t old = 0, both = 0, fresh = 0;
             for (int i = 0; i < REQUESTS; i++) {

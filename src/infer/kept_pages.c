@@ -1,0 +1,37 @@
+/* Keeps the pages of requests in host memory while an engine is suspended. */
+#include <stdlib.h>
+
+#include "infer/engine_state.h"
+
+void kept_pages_free(Engine *e) {
+    KeptPages *o = &e->kept_pages;
+    free((void *)o->pages.page), free((void *)o->pages.encoder_page), free(o->host);
+    *o = (KeptPages){.host = NULL};
+}
+
+/* Copies the requests' pages of all caches. Returns the size of the copy in bytes. */
+static size_t copy_pages(Engine *e, const CacheShape *shape, CacheCopy copy) {
+    const KeptPages *o = &e->kept_pages;
+    const size_t bytes = cache_copy_pages(e->model, shape, &e->cache, &o->pages, copy, o->host);
+    return bytes + speculation_copy_pages(e, &o->pages, copy, o->host + bytes);
+}
+
+static const int64_t *used_pages(PagePool *pool, int64_t *n) {
+    int64_t *pages = mem_alloc(((size_t)page_pool_size(pool) + 1) * sizeof *pages);
+    page_pool_forget_unused(pool);
+    *n = page_pool_used(pool, pages);
+    return pages;
+}
+
+void kept_pages_save(Engine *e, const CacheShape *shape) {
+    KeptPages *o = &e->kept_pages;
+    o->pages.page = used_pages(e->pages, &o->pages.n);
+    o->pages.encoder_page = used_pages(e->encoder_pages, &o->pages.n_encoder);
+    o->host = mem_alloc(copy_pages(e, shape, CACHE_MEASURES) + 1);
+    copy_pages(e, shape, CACHE_SAVES);
+}
+
+void kept_pages_restore(Engine *e, const CacheShape *shape) {
+    if (e->kept_pages.host) copy_pages(e, shape, CACHE_RESTORES);
+    kept_pages_free(e);
+}
