@@ -35,6 +35,8 @@ typedef struct EngineLimits {
     bool no_graphs;               /* do not capture passes as CUDA graphs */
     Speculation speculation;      /* requires a model without an encoder */
     KvCacheMode suspended;        /* where the rows are while the engine is suspended */
+    RoutePolicy route;            /* how a fleet chooses replicas (infer/placement.h) */
+    double route_alpha;           /* from 0 to 1 */
     const Vocabulary *vocabulary; /* for requests with a grammar; may be NULL */
 } EngineLimits;
 

@@ -7,6 +7,7 @@
 #include "base/fault.h"
 #include "base/mem.h"
 #include "infer/fleet_message.h"
+#include "infer/placement.h"
 
 static const int64_t POLL_NS = 500000000;
 
@@ -27,6 +28,7 @@ struct Fleet {
     char *path; /* the parameters to load at the next boundary, or NULL; owned */
     Err loaded; /* the result of the last load */
     int64_t replica, replicas;
+    bool forgets;     /* whether engines forget pages while they are suspended */
     bool reports;     /* whether this rank is the first rank in its replica */
     Group reporters;  /* the first ranks of all replicas, including this rank */
     int64_t applied;  /* number of orders applied so far */
@@ -38,7 +40,8 @@ struct Fleet {
     bool interrupted;
     Slot *slot; /* [slots] */
     int64_t slots, free_slot;
-    int64_t *open;        /* [replicas]: number of requests */
+    int64_t *open; /* [replicas]: number of requests */
+    Placement *placement;
     EngineCounts *counts; /* [replicas] */
     EngineSink *sink;
     void *sink_arg;
@@ -78,18 +81,11 @@ static void free_slot(Fleet *f, int64_t at) {
     f->free_slot = at;
 }
 
-static int64_t choose_replica(const Fleet *f) {
-    int64_t best = 0;
-    for (int64_t r = 1; r < f->replicas; r++)
-        if (f->open[r] < f->open[best]) best = r;
-    return best;
-}
-
 Err fleet_add(Fleet *f, const Request *r) {
     if (!f->comm) return engine_add(f->engine, r);
     CHECK(!r->steered, "request %lld is steered", (long long)r->id);
     ERR_RETURN(engine_check(f->engine, r));
-    Order order = {.kind = ORDER_ADD, .replica = choose_replica(f), .request = *r};
+    Order order = {.kind = ORDER_ADD, .replica = placement_choose(f->placement, r, f->open), .request = *r};
     order.request.id = take_slot(f, r->id, order.replica);
     send(f, order);
     return ERR_OK;
@@ -188,11 +184,12 @@ static void apply_orders(Fleet *f) {
 
 static void settle(Fleet *f) {
     if (f->state == FLEET_SUSPENDING) engine_suspend(f->engine);
+    if (f->state == FLEET_SUSPENDING && f->forgets) placement_forget(f->placement);
     if (f->state == FLEET_RESUMING) engine_wake(f->engine);
     f->state = fleet_state_settled(f->state);
     if (!f->path) return;
     f->loaded = f->load(f->load_arg, f->path);
-    if (!f->loaded.code) engine_new_weights(f->engine);
+    if (!f->loaded.code) engine_new_weights(f->engine), placement_forget(f->placement);
     free(f->path);
     f->path = NULL;
 }
@@ -322,7 +319,7 @@ Err fleet_new(const Model *m, const RunContext *c, const EngineLimits *l, Fleet 
     Engine *engine;
     ERR_RETURN(engine_new(m, c, l, &engine));
     Fleet *f = *out = mem_zero(1, sizeof *f);
-    *f = (Fleet){.engine = engine, .replicas = 1, .free_slot = -1};
+    *f = (Fleet){.engine = engine, .replicas = 1, .free_slot = -1, .forgets = l->suspended != KV_PERSIST};
     if (c->comm && comm_world(c->comm) > 1) {
         const Mesh *mesh = &c->layout->mesh;
         f->comm = c->comm;
@@ -331,6 +328,7 @@ Err fleet_new(const Model *m, const RunContext *c, const EngineLimits *l, Fleet 
         f->reports = mesh_member(&f->reporters, 0) == 0;
     }
     f->open = mem_zero((size_t)f->replicas, sizeof *f->open);
+    f->placement = placement_new(f->replicas, l);
     f->counts = mem_zero((size_t)f->replicas, sizeof *f->counts);
     for (int64_t i = 0; i < f->replicas; i++) f->counts[i] = engine_counts(engine);
     return ERR_OK;
@@ -349,6 +347,7 @@ static void stop(Fleet *f) {
 void fleet_free(Fleet *f) {
     if (f->comm && fleet_leads(f)) stop(f);
     engine_free(f->engine);
+    placement_free(f->placement);
     free(f->sent.at), free(f->events.at), free(f->slot), free(f->open), free(f->counts), free(f->path);
     free(f);
 }

@@ -3,7 +3,7 @@
  * in this order, so all ranks of a replica make the same calls, and only rank 0 makes decisions. All replicas run their
  * steps together. Rank 0 receives all replicas' events.
  *
- * A request goes to the replica with the fewest requests. With one rank, the fleet calls the engine directly. */
+ * Rank 0 chooses each request's replica (placement.h). With one rank, the fleet calls the engine directly. */
 #pragma once
 
 #include "infer/fleet_state.h"

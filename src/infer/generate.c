@@ -63,7 +63,9 @@ static EngineLimits limits_for(const Model *m, const RunContext *c, const Demand
                       .requests =
                           larger(1, smaller(o->requests ? smaller(n, o->requests) : n, budget / checked)),
                       .speculation = o->speculation,
-                      .suspended = o->suspended};
+                      .suspended = o->suspended,
+                      .route = o->route,
+                      .route_alpha = o->route_alpha};
     l.tokens = larger(l.requests * checked, longest < budget / n ? n * longest : budget);
     const double share = engine_cache_bytes(m, c, &l) / (o->room > 0 ? o->room : engine_room(c));
     if (share > 1) {

@@ -53,7 +53,9 @@ typedef struct GenerateOptions {
      * prompt has received a new token. If 0, the fleet is never suspended. */
     int64_t suspend_every;
     double suspend_s;
-    KvCacheMode suspended; /* as in EngineLimits */
+    KvCacheMode suspended; /* as in EngineLimits, like the next two */
+    RoutePolicy route;
+    double route_alpha;
     GenerateWatch *watch;
     void *watch_arg;
     EngineCounts *counts; /* set after the last pass; may be NULL */

@@ -101,6 +101,12 @@ int64_t page_pool_find(PagePool *p, const PageName *name, uint64_t *before) {
     return i;
 }
 
+bool page_pool_has(PagePool *p, const PageName *name, uint64_t *before) {
+    const int64_t i = named(p, name);
+    if (i != NONE) *before = p->page[i].number;
+    return i != NONE;
+}
+
 int64_t page_pool_used(const PagePool *p, int64_t *pages) {
     int64_t n = 0;
     for (int64_t i = 0; i < p->n; i++)

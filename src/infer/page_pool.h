@@ -40,6 +40,8 @@ int64_t page_pool_find(PagePool *, const PageName *, uint64_t *before);
 int64_t page_pool_used(const PagePool *, int64_t *pages);
 /* Removes the names of pages that are not in use. The caller must call it when their rows are lost. */
 void page_pool_forget_unused(PagePool *);
+/* Returns whether a page has this name, and sets *before as page_pool_find does. The order of reuse remains. */
+bool page_pool_has(PagePool *, const PageName *, uint64_t *before);
 /* Removes all names. The caller must call it when the model's parameters have changed, because the rows no longer match
  * them. */
 void page_pool_forget(PagePool *);

@@ -95,6 +95,8 @@ static GenerateOptions options_of(const GenerateJob *j, Run *run, EngineCounts *
         .suspend_every = i64_or(c->suspend_resume_interval, 0),
         .suspend_s = c->suspend_timeout,
         .suspended = c->rl_kv_cache_management_mode,
+        .route = c->inference_dynamic_batching_prefix_caching_coordinator_policy,
+        .route_alpha = c->inference_dynamic_batching_prefix_caching_routing_alpha,
         .speculation = run->speculation,
         .counts = counts,
     };

@@ -74,6 +74,8 @@ static Err find_limits(const ServeJob *j, const ModelRun *r, const Speculation *
                           .shares_prefixes = true,
                           .speculation = *speculation,
                           .suspended = c->rl_kv_cache_management_mode,
+                          .route = c->inference_dynamic_batching_prefix_caching_coordinator_policy,
+                          .route_alpha = c->inference_dynamic_batching_prefix_caching_routing_alpha,
                           .vocabulary = j->vocabulary};
     return ERR_OK;
 }

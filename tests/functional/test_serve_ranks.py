@@ -90,6 +90,19 @@ for options, ranks in ([], 0), ([], 2), ([PP, 2], 0), (OFFLOAD, 0), (OFFLOAD, 2)
     assert [server.request("POST", path)[0] for path in ("/pause", "/sleep")] == [200, 200]
     server.end(within=60)  # a suspended server ends
 
+# Prompts that come again in another order find their prefixes only if these choose the replica.
+long = [letter * 70 for letter in "ab"]
+asks = [{**ASK, "prompt": prompts, "n": 1, "max_tokens": 4, "echo": False} for prompts in (long, long[::-1])]
+answers = []
+for policy, cached in ("load_balanced", 0), ("first_prefix_block", 128), ("longest_prefix", 128):
+    server = Server(saved, "--fp64", "--ranks", 2, "--inference-dynamic-batching-prefix-caching-coordinator-policy",
+                    policy)
+    answers.append([server.post(COMPLETE, **ask) for ask in asks])
+    found = answers[-1][1]["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert found == server.metrics()["prefix_cache_hits_total"] == cached, (policy, found)
+    assert [a["choices"] for a in answers[-1]] == [a["choices"] for a in answers[0]], (policy, answers)
+    server.end(within=60)
+
 # A signal that only the last rank gets ends all ranks, and the request that runs is answered.
 server = Server(saved, launcher=launcher(3))
 client = server.send(COMPLETE, **{**LONG, "max_tokens": 2000})

@@ -31,7 +31,9 @@ REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2
            ("task class_labels classifier_dropout train_data valid_data epochs keep_last", "--task RACE --epochs 1"),
            ("host port served_model_name api_key enable_control max_queued_requests request_timeout shutdown_timeout"
             " inference_dynamic_batching_buffer_size_gb inference_dynamic_batching_block_size"
-            " inference_dynamic_batching_max_requests inference_dynamic_batching_max_tokens",
+            " inference_dynamic_batching_max_requests inference_dynamic_batching_max_tokens"
+            " inference_dynamic_batching_prefix_caching_coordinator_policy"
+            " inference_dynamic_batching_prefix_caching_routing_alpha",
             "--port 5000"),  # of serve: functional/serve_answers
            # of the output of generate: functional/generate_fields, functional/generate_json, functional/generate_chat
            ("inference_dynamic_batching_sampling_backend interactive skip_prompt_log_probs top_n_logprobs stream"

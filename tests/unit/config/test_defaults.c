@@ -313,6 +313,8 @@ static const struct {
     {"host", "0.0.0.0"},
     {"port", "5000"},
     {"inference-dynamic-batching-buffer-size-gb", "40"},
+    {"inference-dynamic-batching-prefix-caching-coordinator-policy", "load_balanced"},
+    {"inference-dynamic-batching-prefix-caching-routing-alpha", "0.5"},
     {"inference-dynamic-batching-block-size", "256"},
     {"inference-dynamic-batching-max-requests", "none"},
     {"inference-dynamic-batching-max-tokens", "none"},

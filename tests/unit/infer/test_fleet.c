@@ -185,6 +185,8 @@ typedef struct SignalRun {
     double pools;   /* bytes of the pools */
     bool weights;
     KvCacheMode mode;
+    RoutePolicy route;
+    int64_t shared; /* number of prompt tokens that were in shared pages */
     Result got[REQUESTS];
     int64_t old[REQUESTS],
         stamped[REQUESTS]; /* number of tokens of the earlier parameters, first later one or 0 */
@@ -266,6 +268,7 @@ static void run_requests(SignalRun *run, Fleet *f) {
     }
     /* The replicas run their passes of a step at the same time. */
     const int64_t passes = fleet_counts(f).passes;
+    run->shared = fleet_counts(f).shared;
     assert_true(passes > 0 && (!run->weights || passes <= steps));
 }
 
@@ -287,7 +290,9 @@ static void run_rank(void *arg, Comm *comm) {
                                  .requests = 5,
                                  .tokens = 40,
                                  .shares_prefixes = true,
-                                 .suspended = run->mode};
+                                 .suspended = run->mode,
+                                 .route = run->route,
+                                 .route_alpha = 1};
     assert_ok(fleet_new(r.model, &r.context, &limits, &f));
     fleet_on_weights(f, load, r.model->registry);
     const double pools = engine_cache_bytes(r.model, &r.context, &limits);
@@ -323,11 +328,13 @@ TEST(signals_change_no_token_except_new_weights) {
     static const struct {
         bool weights;
         KvCacheMode mode;
-    } VARIANTS[] = {{false, KV_RECOMPUTE},
-                    {true, KV_RECOMPUTE},
-                    {false, KV_OFFLOAD},
-                    {true, KV_OFFLOAD},
-                    {false, KV_PERSIST}};
+        RoutePolicy route;
+    } VARIANTS[] = {{false, KV_RECOMPUTE, 0},
+                    {true, KV_RECOMPUTE, 0},
+                    {false, KV_OFFLOAD, 0},
+                    {true, KV_OFFLOAD, 0},
+                    {false, KV_PERSIST, ROUTE_LOAD_BALANCED},
+                    {false, KV_PERSIST, ROUTE_LONGEST_PREFIX}};
     SignalRun *run = mem_alloc(sizeof *run);
     Case *c = mem_alloc(sizeof *c), *next = mem_alloc(sizeof *next);
     for (size_t k = 0; k < sizeof LAYOUTS / sizeof *LAYOUTS; k++) {
@@ -336,12 +343,13 @@ TEST(signals_change_no_token_except_new_weights) {
         case_init(c, style, device_cpu(1)), case_init(next, style, device_cpu(1));
         assert_ok(load(next->m->model->registry, "new"));
         run_alone(c), run_alone(next);
+        int64_t shared[ROUTE_LONGEST_PREFIX + 1];
         for (size_t v = 0; v < sizeof VARIANTS / sizeof *VARIANTS; v++) {
             const bool weights = VARIANTS[v].weights;
             Setup *s = setup_new("%s %s --ranks %d", style, LAYOUTS[k].words, LAYOUTS[k].ranks);
             memset(run, 0, sizeof *run);
             run->c = c, run->next = next, run->config = &s->config, run->weights = weights;
-            run->mode = VARIANTS[v].mode;
+            run->mode = VARIANTS[v].mode, run->route = VARIANTS[v].route;
             comm_threads(LAYOUTS[k].ranks, NULL, run_rank, run);
             int64_t old = 0, both = 0, fresh = 0;
             for (int i = 0; i < REQUESTS; i++) {
@@ -349,8 +357,10 @@ TEST(signals_change_no_token_except_new_weights) {
                 *(!run->old[i] ? &fresh : run->stamped[i] ? &both : &old) += 1;
             }
             assert_true(weights ? old && both && fresh : old == REQUESTS && run->suspensions > 5);
+            if (VARIANTS[v].mode == KV_PERSIST) shared[run->route] = run->shared;
             setup_free(s);
         }
+        if (LAYOUTS[k].ranks == 3) assert_true(shared[ROUTE_LONGEST_PREFIX] > shared[ROUTE_LOAD_BALANCED]);
         case_free(c), case_free(next);
     }
     free(c), free(next), free(run);
