@@ -10,17 +10,17 @@ struct ToolFormat {
     const char *sign; /* a template that contains this text uses this format */
     /* markers around calls; `end` is NULL if calls continue to the end of the text */
     const char *begin, *end;
-    bool bare;                              /* whether text that begins with { is also a call */
-    const char *arguments, *before, *after; /* as in ToolShape */
+    bool bare;                                        /* whether text that begins with { is also a call */
+    const char *arguments, *before, *between, *after; /* as in ToolShape */
 };
 
 /* The formats. The first format whose sign a template contains applies. */
 static const ToolFormat FORMATS[] = {
-    {"<tool_call>", "<tool_call>", "</tool_call>", false, "arguments", "\n", "\n"}, /* Hermes, Qwen */
-    {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, false, "arguments", "[", "]"},           /* Mistral */
-    {"<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", false, "arguments", "[",
-     "]"},                                                           /* Granite, which omits the end; Phi */
-    {"ipython", "<|python_tag|>", NULL, true, "parameters", "", ""}, /* Llama 3 */
+    {"<tool_call>", "<tool_call>", "</tool_call>", false, "arguments", "\n", NULL, "\n"}, /* Hermes, Qwen */
+    {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, false, "arguments", "[", ", ", "]"},           /* Mistral */
+    {"<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", false, "arguments", "[", ", ",
+     "]"}, /* Granite, which omits the end; Phi */
+    {"ipython", "<|python_tag|>", NULL, true, "parameters", "", "; ", ""}, /* Llama 3 */
 };
 
 const ToolFormat *tool_format(const char *template, size_t n) {
@@ -30,7 +30,12 @@ const ToolFormat *tool_format(const char *template, size_t n) {
 }
 
 ToolShape tool_shape(const ToolFormat *f) {
-    return (ToolShape){f->bare ? "" : f->begin, f->before, f->arguments, f->after, f->end ? f->end : ""};
+    return (ToolShape){.begin = f->bare ? "" : f->begin,
+                       .before = f->before,
+                       .arguments = f->arguments,
+                       .between = f->between,
+                       .after = f->after,
+                       .end = f->end ? f->end : ""};
 }
 
 /* ---- calls ---- */

@@ -140,10 +140,20 @@ static Refusal build_call_of(GrammarBuilder *b, const ToolShape *shape, const js
     return SERVED;
 }
 
+/* Returns what follows a call: the end or, unless `again` is -1, further calls. `again` continues at the next call. */
+static int32_t build_rest(GrammarBuilder *b, const Tokenizer *t, const ToolShape *shape, int32_t again) {
+    int32_t ends = build_end(b);
+    if (again >= 0 && !shape->between) {
+        const int32_t begin = build_marker(b, t, shape->begin, build_text(b, shape->before, again));
+        ends = build_either(b, ends, build_either(b, begin, build_text(b, "\n", begin)));
+    }
+    ends = build_text(b, shape->after, build_marker(b, t, shape->end, ends));
+    return again >= 0 && shape->between ? build_either(b, ends, build_text(b, shape->between, again)) : ends;
+}
+
 static Refusal build_calls(GrammarBuilder *b, const Served *served, const ToolShape *shape,
-                           const json_t *tools, const char *name, int32_t *out) {
-    const int32_t end =
-        build_text(b, shape->after, build_marker(b, served->tokenizer, shape->end, build_end(b)));
+                           const json_t *tools, const char *name, bool several, int32_t *out) {
+    const int32_t again = several ? build_loop(b) : -1, end = build_rest(b, served->tokenizer, shape, again);
     int32_t *ways = mem_alloc((json_array_size(tools) + 1) * sizeof *ways);
     int64_t n = 0;
     Refusal refusal = SERVED;
@@ -155,20 +165,22 @@ static Refusal build_calls(GrammarBuilder *b, const Served *served, const ToolSh
     }
     if (!refusal.status && !n)
         refusal = refuse(400, "tool_choice", NULL, "there is no function %s in 'tools'", quote(name).s);
-    if (!refusal.status)
-        *out = build_marker(b, served->tokenizer, shape->begin,
-                            build_text(b, shape->before, build_any(b, ways, n)));
+    if (!refusal.status) {
+        const int32_t any = build_any(b, ways, n);
+        if (several) build_resolve(b, again, any);
+        *out = build_marker(b, served->tokenizer, shape->begin, build_text(b, shape->before, any));
+    }
     free(ways);
     return refusal;
 }
 
-Refusal constraint_call(const Served *served, const json_t *tools, const char *name, Ask *a) {
+Refusal constraint_call(const Served *served, const json_t *tools, const char *name, bool several, Ask *a) {
     const ToolShape shape = tool_shape(a->tools);
     GrammarBuilder b;
     int32_t first = 0;
     REFUSE_UNLESS_SERVED(check_length(a, "tool_choice"));
     builder_init(&b);
-    const Refusal refusal = build_calls(&b, served, &shape, tools, name, &first);
+    const Refusal refusal = build_calls(&b, served, &shape, tools, name, several, &first);
     if (!refusal.status) a->grammar = builder_end(&b, first, &a->n_grammar);
     builder_free(&b);
     return refusal;

@@ -216,7 +216,13 @@ static Refusal read_tools(const Served *served, const json_t *body, Ask *a) {
                       "the chat template has no format of calls that this server knows (Hermes, Llama 3, "
                       "Mistral, Granite, "
                       "Phi): remove 'tools', or set 'tool_choice' to \"none\"");
-    return name || is_choice(body, "required") ? constraint_call(served, tools, name, a) : SERVED;
+    const bool single = json_is_false(json_object_get(body, "parallel_tool_calls"));
+    if (name || is_choice(body, "required")) return constraint_call(served, tools, name, !name && !single, a);
+    return single
+               ? refuse(400, "parallel_tool_calls", "unsupported",
+                        "'parallel_tool_calls' false needs the 'tool_choice' \"required\" or a function: set "
+                        "it, or remove 'parallel_tool_calls'")
+               : SERVED;
 }
 
 static Refusal render(const Served *served, const json_t *body, TokenList *out) {

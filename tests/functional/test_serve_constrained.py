@@ -170,28 +170,35 @@ for seed in range(20):
 TOOLS = [{"type": "function", "function": {"name": name, **more}} for name, more in (
     ("weather", {"parameters": {"type": "object", "properties": {"city": {"enum": ["Bonn", "Köln"]}, "days": {
         "$ref": "#/$defs/d"}}, "required": ["city"], "$defs": {"d": {"type": "integer"}}}}), ("time", {}))]
-chat = {"messages": [{"role": "user", "content": "a"}], "tools": TOOLS, "max_tokens": 300,
+chat = {"messages": [{"role": "user", "content": "a"}], "tools": TOOLS, "max_tokens": 300, "return_token_ids": True,
         "logit_bias": {str(QUOTE): 6, str(END): 6}}
 seen = set()
 for template in FORMATS:
     for seed in range(12):
-        for choice, names in ("required", ["weather", "time"]), (
-                {"type": "function", "function": {"name": "weather"}}, ["weather"]):
-            body = {**chat, "chat_template": template, "seed": seed, "tool_choice": choice}
+        for choice, single, names in ("required", {}, ["weather", "time"]), (
+                "required", {"parallel_tool_calls": False}, ["weather", "time"]), (
+                {"type": "function", "function": {"name": "weather"}}, {}, ["weather"]):
+            body = {**chat, "chat_template": template, "seed": seed, "tool_choice": choice, **single}
             got = server.post(CHAT, **body)["choices"][0]
             if got["finish_reason"] == "length": continue
-            call, = got["message"]["tool_calls"]
-            assert call["function"]["name"] in names and got["finish_reason"] == "tool_calls", got
-            arguments = json.loads(call["function"]["arguments"])
-            assert not got["message"]["content"] and isinstance(arguments, dict), got
-            if call["function"]["name"] == "weather":
-                assert valid(arguments, {**TOOLS[0]["function"]["parameters"], "properties": {
-                    "city": {"enum": ["Bonn", "Köln"]}, "days": {"type": "integer"}}}), got
-            seen.add((template, call["function"]["name"]))
+            calls = got["message"]["tool_calls"]
+            assert got["finish_reason"] == "tool_calls" and not got["message"]["content"], got
+            assert len(calls) == 1 or choice == "required" and not single, (body, got)
+            for call in calls:
+                arguments = json.loads(call["function"]["arguments"])
+                assert call["function"]["name"] in names and isinstance(arguments, dict), got
+                if call["function"]["name"] == "weather":
+                    assert valid(arguments, {**TOOLS[0]["function"]["parameters"], "properties": {
+                        "city": {"enum": ["Bonn", "Köln"]}, "days": {"type": "integer"}}}), got
+                seen |= {(template, call["function"]["name"]), (template, "several" if len(calls) > 1 else "one")}
+            if len(calls) > 1 and template == "default":
+                text = server.post("/detokenize", tokens=got["token_ids"])["prompt"]
+                seen |= {between for between in ("", "\n") if f"</tool_call>{between}<tool_call>" in text}
+            if seed > 4: continue  # a stream has the same calls
             events = [e["choices"][0]["delta"] for e in server.stream(CHAT, **body)]
-            sent, = sum((delta.get("tool_calls", []) for delta in events), [])
-            assert sent["function"] == call["function"], (sent, call)
-assert len(seen) == 2 * len(FORMATS), seen
+            sent = sum((delta.get("tool_calls", []) for delta in events), [])
+            assert [c["function"] for c in sent] == [c["function"] for c in calls], (sent, calls)
+assert len(seen) == 4 * len(FORMATS) + 2, seen  # a newline may separate calls
 
 # ---- refusals
 

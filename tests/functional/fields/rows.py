@@ -315,8 +315,10 @@ def calling(name): return {"type": "function", "function": {"name": name}}
 
 
 # (value, the text that the grammar allows, the name of the called function)
-FORCED = {("M", "tool_choice"): [("required", call("f"), "f"), (calling("g"), call("g"), "g"), (With("required", n=2),
-    call("f"), "f")]}
+FORCED = {("M", "tool_choice"): [(With("required", parallel_tool_calls=False), call("f"), "f"), (calling("g"), call("g"),
+    "g"), (With("required", n=2, parallel_tool_calls=False), call("f"), "f")]}
+row("M", "parallel_tool_calls", "boolean", same=[None, True, False, With(False, tools=TOOLS, tool_choice="none")],
+    refused=[Refused(With(False, tools=TOOLS), "'parallel_tool_calls' false needs the 'tool_choice'", code="unsupported")])
 row("M", "tool_choice", "any", "none", same=["auto", None], base={"tools": TOOLS, "logit_bias": {"32": -100,
     "102": 100}, "max_tokens": 70}, refused=[
     *(Refused(x, "must be \"auto\", \"none\", \"required\", or") for x in (
@@ -355,7 +357,6 @@ def only(endpoints, field, value, *wrong):
 
 
 only("C", "suffix", "", "a", 3)
-only("M", "parallel_tool_calls", True, False, 1)
 only("M", "modalities", ["text"], ["audio"], ["text", "audio"], "text")
 only("CM", "priority", 0, 1, "0", False)
 for field in "top_p_decay", "top_p_bound": only("A", field, 0, 0.5, False)
