@@ -166,6 +166,7 @@ static Err serve_with(ServeJob *j, const ModelRun *r, const EngineLimits *limits
     const CommFarewell farewell = {answer_all, queue};
     Http *http = NULL;
     int64_t port;
+    queue_turn(queue, fleet, 0); /* so that the first metrics have the engine's numbers */
     const Err e = http_start(&options, &served, queue, &http, &port);
     if (!e.code) {
         const bool is_ipv6 = strchr(c->host, ':');

@@ -33,6 +33,20 @@ def expected(messages, *words):
     return said[len(prompt):-1]
 
 
+def tokens(text):
+    """The number of tokens of a text."""
+    told = isotron("tokenize", "--text", text, "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", folder)
+    return len(json.loads(told)["ids"])
+
+
+def line_of(n):
+    """A message with which a conversation has n tokens."""
+    line = "a" * (n - tokens(render([""])))
+    while tokens(render([line])) > n: line = line[:-1]
+    while tokens(render([line])) < n: line += "q"
+    return line
+
+
 class Talk:
     """A conversation at a terminal that does not echo."""
 
@@ -90,12 +104,15 @@ assert talk.say("The loss") == whole[:whole.index(whole[6:9])] + "\n"
 talk.end(b"\x04")  # the end of the input
 for words in [], ["--tokens-to-generate", 155]:  # more tokens than fit
     talk = Talk("--temperature", 0, "--termination-id", -1, *words)
-    assert len(talk.say("The loss")) > len(whole) and talk.say("and more") == "" and talk.say("/clear") == ""
+    full = talk.say("The loss")
+    assert len(full) > len(whole) and talk.say("and more") == "" and talk.say("/clear") == ""
+    for n, fits in (160, False), (159, True):  # there must be room for one token of an answer
+        assert bool(talk.say(line_of(n))) == fits and talk.say("/clear") == "", n
     assert talk.say("The loss").startswith(whole)
     told = talk.end(b"/exit\n")
     assert "note: the answer ends because the context of 160 tokens is full" in told, told
-    found = re.search(r"the conversation has (\d+) tokens, and the model has room for 160 with an answer: /clear", told)
-    assert found and int(found[1]) >= 160, told
+    n = tokens(render(["The loss", full[:-1], "and more"]))
+    assert f"the conversation has {n} tokens, and the model has room for 160 with an answer: /clear" in told, told
 talk = Talk("--temperature", 0, "--termination-id", -1, "--inference-dynamic-batching-buffer-size-gb", 1e-6)
 assert talk.say("The loss").startswith(whole)
 assert "context of 64 tokens is full" in talk.end(b"/exit\n")

@@ -44,11 +44,12 @@ def top(choice, first, end, n):
 
 
 def check(*words, prompts=PROMPTS[:1], most=20, lengths=None, seed=5, streams=True, given=True, repeats=1, every=1,
-        passes=None, **ask):
+        passes=None, shared=0, **ask):
     """Runs generate with these prompts, and compares all that it prints and writes with the oracle. A text has at most
-    `most` or lengths[i] new tokens. `every` and `repeats` are values of options."""
+    `most` or lengths[i] new tokens. `every` and `repeats` are values of options; `shared` tokens of prompts are in the
+    cache."""
     ask = {"temperature": 1.3, "top_k": 0, "top_p": 1, "min_p": 0, "special": True, **ask}
-    ends, logprobs, skip, n = ask.get("ends", [model.EOS]), ask.get("logprobs"), ask.get("skip"), ask.get("top", 0)
+    ends, logprobs, skip, n = ask.get("ends", model.ENDS), ask.get("logprobs"), ask.get("skip"), ask.get("top", 0)
     lengths = lengths or [most] * len(prompts)
     texts = [Choice(model.encode(p), {**ask, "ignore_eos": True, "stop_token_ids": ends}, seed, length, stream=i)
              for i, (p, length) in enumerate(zip(prompts, lengths))]
@@ -82,7 +83,7 @@ def check(*words, prompts=PROMPTS[:1], most=20, lengths=None, seed=5, streams=Tr
         samples = [i for i in range(len(texts)) if i % every == 0 or i == len(texts) - 1]
         assert told.keys() == {*map(str, samples), "lifetime_prefill_token_count", "async_sched_step_count",
                                "async_sched_compaction_step_count"}, told.keys()
-        assert told["lifetime_prefill_token_count"] == sum(len(c.prompt) for c in texts), told
+        assert told["lifetime_prefill_token_count"] == sum(len(c.prompt) for c in texts) - shared, told
         assert told["async_sched_step_count"] == told["async_sched_compaction_step_count"] == 0, told
         for i in samples:
             c, sample = texts[i], told[str(i)]
@@ -124,12 +125,13 @@ for most, ends, drafts, kept, passes in (9, [], 5, 5, 4), (2, [], 0, 0, 2), (9, 
     err = check("--speculative-model", WORK / "saved", "--num-speculative-tokens", 3, "--batch-invariant-mode",
                 ends=ends, most=most, passes=passes)[1]
     assert f"  kept {kept} of {drafts} drafts of tokens, in {passes} passes\n" in err, err
+check("--inference-max-requests", 1, prompts=["ab" * 40] * 2, ends=[], passes=20 + 20, shared=model.PAGE)
 check("--inference-dynamic-batching-max-tokens", 2, passes=3 + 19)  # the prompt has 5 tokens
 LINES.write_text("The e\n\nb\n")
 check("--prompts-file", LINES, prompts=["The e", "b"], given=False)
-LINES.write_text('{"text": "The e", "chatgpt_output_token_length": 3}\n'
+LINES.write_text('{"text": "The e", "chatgpt_output_token_length": 1}\n'
                  '{"prompt": "b", "chatgpt_output_token_length": 7}\n')
 check("--prompt-file", LINES, prompts=["The e", "b"], given=False)
 check("--prompt-file", LINES, "--prompt-file-num-truncate", 2, prompts=["The e", "b"], given=False)
 check("--prompt-file", LINES, "--prompt-file-num-truncate", 1, prompts=["The e"], given=False)
-check("--prompt-file", LINES, "--num-tokens-from-file", prompts=["The e", "b"], lengths=[3, 7], given=False)
+check("--prompt-file", LINES, "--num-tokens-from-file", prompts=["The e", "b"], lengths=[1, 7], given=False)

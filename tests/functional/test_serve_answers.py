@@ -394,6 +394,34 @@ check_error(400, json.dumps(event), 400, "invalid_request_error", "no_token_allo
 assert changes(server, before)['request_success_total{finished_reason="abort"}'] == 2
 server.end()
 
+# ---- two replicas, of which each has a cache
+
+server = Server(WORK / "saved", "--fp64", "--ranks", 2, "--enable-control", "--inference-max-requests", 3,
+    "--max-queued-requests", 0,
+                "--inference-dynamic-batching-buffer-size-gb", 0.02)
+assert server.line.endswith(": a context of 160 tokens, 18 pages of the KV cache, 6 requests at a time\n"), server.line
+pair = {"prompt": "ab" * 33, "max_tokens": 5, "n": 2, "ignore_eos": True}  # one choice for each replica
+for hits in 0, 2 * model.PAGE:
+    before = settled(server)
+    assert before["kv_cache_pages"] == before["kv_cache_free_pages"] == 18, before
+    server.post(COMPLETE, **pair)
+    told = changes(server, before)
+    assert (told["num_passes_total"], told["generation_tokens_total"], told["prompt_tokens_total"],
+            told["prefix_cache_hits_total"]) == (5, 10, 2 * 66, hits), told
+failed(server, "POST", COMPLETE, 400, "invalid_request_error", None,
+       "the request has 7 choices, and may have 6: send several requests", {**pair, "n": 7}, "n")
+for _ in range(100):  # until a signal arrives during a request
+    running = server.send(COMPLETE, **{**pair, "max_tokens": 90})
+    order("/pause")
+    told = server.metrics()
+    if told["num_requests_running"] > 1: break
+    order("/resume")
+    received(running)
+assert told["num_requests_running"] == 2 and told["kv_cache_free_pages"] in (18 - 4, 18 - 6), told
+order("/resume")
+received(running)
+server.end(within=60)
+
 # ---- a tokenizer without a chat template and special tokens
 
 server = Server(WORK / "saved", "--tokenizer-type", "ByteLevelTokenizer",

@@ -14,6 +14,7 @@ import tensors
 
 SPECIAL = ["<s>", "</s>", "<pad>", "<tool_call>", "</tool_call>"]
 BOS, EOS, PAD, CALL, END_CALL = range(256, 261)
+ENDS = [EOS, 255]  # these tokens end a text
 VOCAB = 262  # the last id has no token
 HIDDEN, HEADS, LAYERS, POSITIONS, PAGE = 16, 2, 2, 160, 64
 TEMPLATE = ("{# <tool_call> #}{{ mood or '' }}{% for t in tools or [] %}[{{ t.function.name }}]{% endfor %}"
@@ -83,7 +84,7 @@ def write(folder, infinite=POSITIONS):
                                        "eos_token": "</s>", "pad_token": "<pad>", "chat_template": TEMPLATE},
              "config.json": {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": VOCAB,
                              "n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "n_positions": POSITIONS,
-                             "tie_word_embeddings": False, "eos_token_id": EOS, "bos_token_id": BOS}}
+                             "tie_word_embeddings": False, "eos_token_id": ENDS, "bos_token_id": BOS}}
     folder.mkdir()
     for name, content in files.items(): (folder / name).write_text(json.dumps(content))
     arrays = {name: np.array(x, np.float32) for name, x in weights().items()}

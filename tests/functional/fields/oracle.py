@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from model import (BOS, EOS, PAGE, POSITIONS, VOCAB, choose, encode, likeliest, logits, logprobs, piece, rendered,
+from model import (BOS, ENDS, PAGE, POSITIONS, VOCAB, choose, encode, likeliest, logits, logprobs, piece, rendered,
                    repaired, uniform, visible)
 
 COMPLETE, CHAT, API = "/v1/completions", "/v1/chat/completions", "/api"
@@ -78,7 +78,7 @@ class Choice:
     after which the text ends."""
 
     def __init__(self, prompt, ask, seed, most, forced=None, stream=0):
-        ends = [*(ask.get("stop_token_ids") or []), *([] if ask.get("ignore_eos") else [EOS])]
+        ends = [*(ask.get("stop_token_ids") or []), *([] if ask.get("ignore_eos") else ENDS)]
         stops = ask.get("stop") or []
         special, self.prompt, self.new, self.reason, self.end = ask["special"], prompt, [], "length", None
         text = Text(b"".join(visible(t, special) for t in prompt) if ask.get("echo") else b"",
@@ -102,7 +102,7 @@ class Choice:
         if text.stop is None: text.push(b"", True, True)
         if text.stop is not None: self.reason = "stop"
         self.text, self.stop = text.text, text.stop
-        self.stop_reason = self.stop if self.stop is not None else self.end if self.end != EOS else None
+        self.stop_reason = self.stop if self.stop is not None else self.end if self.end not in ENDS else None
         self.mean = np.mean([self.logprob(len(prompt) + i) for i in range(len(self.new))]) if self.new else 0
 
     def tokens(self): return [*self.prompt, *self.new]

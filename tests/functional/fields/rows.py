@@ -156,11 +156,11 @@ row("D", "tokens", "any", [84, 104], [*"\u00e9".encode(), 195], [BOS, 84, VOCAB 
 row("C", "max_tokens", "integer", 1, 5, With(0, echo=True), same=[16, None], limits=(0, INT32), refused=[
     Refused(0, "'max_tokens' 0 needs 'echo'"), long(INT32), long(POSITIONS - 4)], accepted=[With(POSITIONS - 5,
     logprobs=None)])
-row("M", "max_tokens", "integer", 1, 5, same=[POSITIONS - 8, None], limits=(0, INT32), refused=[
+row("M", "max_tokens", "integer", 1, 5, same=[POSITIONS - 8, None], limits=(0, INT32), base={"ignore_eos": True},
+    refused=[
     Refused(0, "at least 1"), long(INT32, "messages"), long(POSITIONS - 7, "messages")])
 row("M", "max_completion_tokens", "integer", 1, 5, With(9, max_tokens=3), same=[POSITIONS - 8, None],
-    base={"max_tokens": None},
-    limits=(1, INT32), refused=[long(INT32, "messages")])
+    base={"max_tokens": None, "ignore_eos": True}, limits=(1, INT32), refused=[long(INT32, "messages")])
 row("A", "tokens_to_generate", "integer", 1, 5, With(0, logprobs=True), same=[64, None], limits=(0, INT32), refused=[
     Refused(With(0, logprobs=False), "needs 'logprobs'"), long(INT32), long(POSITIONS - 4)], accepted=[POSITIONS - 5])
 ENDS = {"logit_bias": {"97": 100, "98": 90}}
@@ -239,10 +239,11 @@ row("CM", "include_stop_str_in_output", "boolean", True, same=[False, None], bas
 row("CM", "stop_token_ids", "any", [97], [98, 99], With([VOCAB - 1], logit_bias={str(VOCAB - 1): 4}), same=[None, []],
     base=STOPS,
     accepted=[With([98], logit_bias={str(EOS): 6})], refused=ids("stop_token_ids", 3, "a", {}))
-row("A", "stop_token", "integer", 52, 51, same=[None, 255], limits=(0, INT32), base={"tokens_to_generate": 40},
+row("A", "stop_token", "integer", 52, 51, same=[None, 254], limits=(0, INT32), base={"tokens_to_generate": 40},
     accepted=[EOS], refused=[
     *(Refused(x, f"token {x} of 'stop_token' is outside the vocabulary of {VOCAB}") for x in (VOCAB, INT32))])
-row("CM", "ignore_eos", "boolean", True, same=[False, None], base={"logit_bias": {str(EOS): 7}, "max_tokens": 20})
+row("CM", "ignore_eos", "boolean", True, same=[False, None], accepted=[With(None, logit_bias={"255": 7})],
+    base={"logit_bias": {str(EOS): 7}, "max_tokens": 20})
 
 # ---- what an answer contains
 
@@ -328,7 +329,12 @@ row("M", "tool_choice", "any", "none", same=["auto", None], base={"tools": TOOLS
     Refused(With("required", min_tokens=1), "mutually exclusive", param="min_tokens")])
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "description": "b", "strict": True,
     "schema": {"const": "B"}}}
-FORCED |= {(e, "response_format"): [(SCHEMA, '"B"', None), ({"type": "json_object"}, "{}", None)] for e in "CM"}
+def schema(schema): return {"type": "json_schema", "json_schema": {"schema": schema}}
+
+
+FORCED |= {(e, "response_format"): [
+    (SCHEMA, '"B"', None), ({"type": "json_object"}, "{}", None), (schema({"enum": ["B"] * 1000}), '"B"', None),
+    (schema({"anyOf": [{"const": "B"}] * 1000}), '"B"', None)] for e in "CM"}
 NOT_FORMATS = [(x, "with the type text, json_object or json_schema") for x in (3, "json_object", [], {},
     {"type": "json"}, {"type": "text", "a": 1})]
 NOT_FORMATS += [(x, "'response_format' must be") for x in ({"type": "json_object", "a": 1}, {"type": "json_schema"},
@@ -346,6 +352,7 @@ row("CM", "response_format", "any", same=[None, {"type": "text"}], base={"logit_
     code="unsupported_schema"),
     Refused({"type": "json_schema", "json_schema": {"schema": {"enum": ["a" * 70000]}}}, "nodes",
     code="schema_too_large"),
+    *(Refused(schema({key: [{}] * 1001}), f"'{key}'", code="invalid_schema") for key in ("anyOf", "enum")),
     Refused({"type": "json_schema", "json_schema": {"schema": {"type": "a"}}}, "'type'", code="invalid_schema")])
 
 
