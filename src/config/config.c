@@ -57,7 +57,9 @@ const void *config_value(const Config *c, int option) { return (const char *)c +
 int config_find(const char *name, size_t n) {
     for (int i = 0; i < OPTIONS; i++) {
         const Arg *row = &CONFIG_ROWS[i];
-        if (row->type != ARG_GROUP && !strncmp(row->names, name, n) && arg_name_len(row) == n) return i;
+        if (row->type != ARG_GROUP && *row->names == *name && !strncmp(row->names, name, n) &&
+            arg_name_len(row) == n)
+            return i;
     }
     return -1;
 }
