@@ -296,7 +296,9 @@ for ends, base in ("M", {}), ("T", {"prompt": None, "messages": HI}):
 # ---- calls and formats
 
 CITY = {"type": "object", "properties": {"c": {"const": "B"}}, "required": ["c"], "additionalProperties": False}
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in "fg"]
+UNTYPED = {name: x for name, x in CITY.items() if name != "type"}  # parameters are objects
+TOOLS = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in (("f", CITY),
+    ("g", UNTYPED))]
 NOT_TOOLS = [(x, "a list of tools that is not empty") for x in ([], "f", 3, {})] + [
     (x, "tool 1 is not") for x in ([3], [{"type": "a", "function": {"name": "f"}}],
     [{"type": "function", "function": {"name": ""}}],
@@ -316,10 +318,12 @@ def calling(name): return {"type": "function", "function": {"name": name}}
 
 
 # (value, the text that the grammar allows, the name of the called function)
-FORCED = {("M", "tool_choice"): [(With("required", parallel_tool_calls=False), call("f"), "f"), (calling("g"), call("g"),
+FORCED = {("M", "tool_choice"): [(With("required", parallel_tool_calls=False), call("f"), "f"), (calling("g"),
+    call("g"),
     "g"), (With("required", n=2, parallel_tool_calls=False), call("f"), "f")]}
 row("M", "parallel_tool_calls", "boolean", same=[None, True, False, With(False, tools=TOOLS, tool_choice="none")],
-    refused=[Refused(With(False, tools=TOOLS), "'parallel_tool_calls' false needs the 'tool_choice'", code="unsupported")])
+    refused=[Refused(With(False, tools=TOOLS), "'parallel_tool_calls' false needs the 'tool_choice'",
+    code="unsupported")])
 row("M", "tool_choice", "any", "none", same=["auto", None], base={"tools": TOOLS, "logit_bias": {"32": -100,
     "102": 100}, "max_tokens": 70}, refused=[
     *(Refused(x, "must be \"auto\", \"none\", \"required\", or") for x in (
