@@ -115,7 +115,7 @@ typedef enum RouterScore {
      * earlier */
     ROUTER_SPARSEMIXER,
 } RouterScore;
-/* The values by which experts are compared, before a bias is added. */
+/* The values by which experts are ranked, before a bias is added. */
 typedef enum RouterOrder {
     ORDER_SCORES,
     ORDER_LOGITS,
@@ -157,7 +157,7 @@ typedef enum RouterLossKind { ROUTER_BALANCE, ROUTER_Z } RouterLossKind;
 typedef struct RouterLossAttr {
     RouterLossKind kind;
     RouterScore score; /* BALANCE: a softmax, or the scores of all experts divided by (their sum + 1e-20) */
-    /* number of ranks that share the microbatch; all of them have the same number of tokens */
+    /* number of ranks that share the microbatch, each with the same number of tokens */
     int ranks;
 } RouterLossAttr;
 
@@ -192,8 +192,8 @@ typedef struct QuantileBiasAttr {
     double ema; /* weight of the old bias in the moving average */
 } QuantileBiasAttr;
 
-/* Returns the new bias of expert e of n, before the mean of the biases is subtracted. sum [n + 1] is described at
- * op_quantile. */
+/* Returns the new bias of expert e of n, before the mean of the biases is subtracted. op_quantile describes sum [n +
+ * 1]. */
 HOST_DEVICE static inline double quantile_step(double ema, double bias, const double *sum, int64_t e,
                                                int64_t n) {
     return ema * bias + (1 - ema) * (sum[e] / sum[n]);
@@ -220,7 +220,7 @@ typedef struct AttentionAttr {
     int64_t chunk_size;
     int64_t first_head, heads; /* index of q's head 0 among all heads of the model, for dropout */
     int64_t first_local;       /* index of q's head 0 among the heads that have a sink or a bias here */
-    /* A score has the bias of its bucket (kernels/relative_buckets.h), which is added after scaling. */
+    /* Each score's bucket (kernels/relative_buckets.h) has a bias, which is added after scaling. */
     int64_t bias_max_distance;
     bool bias_bidirectional; /* if false, all later keys share bucket 0 */
     double alibi;            /* if not 0, alibi_bias is added to scores after scaling */
@@ -261,7 +261,7 @@ typedef struct LossAttr {
     int64_t first; /* index of the tensor's column 0 in the full vocabulary */
 } LossAttr;
 
-/* A part of a flat buffer that an op processes. It is stored as a row of an I64 tensor. */
+/* A part of a flat buffer that an op processes. A piece is stored as a row of an I64 tensor. */
 typedef struct FlatPiece {
     int64_t begin, count; /* first element and number of elements, at most PIECE_MOST */
     int64_t group;        /* index in StepNumbers.group */
@@ -286,7 +286,7 @@ typedef struct ClipAttr {
 } ClipAttr;
 typedef struct ClipOutcome {
     double norm, clip; /* norm of the scaled gradient, and clipping coefficient */
-    double updates;    /* 0 if a norm is not finite and the gradient is not clipped by it */
+    double updates;    /* 0 if a norm is not finite, so that the gradient cannot be clipped by it */
 } ClipOutcome;
 enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double), CLIP_NORMS = 2 /* maximum number of norms */ };
 

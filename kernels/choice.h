@@ -10,7 +10,7 @@
 /* How to choose from a row of logits; stored as a row of an integer operand. If all members are zero, the choice is the
  * likeliest token. */
 typedef struct ChoiceRow {
-    /* 1 / temperature; 0: choose the likeliest token; among equally likely ones, the lowest id */
+    /* 1 / temperature; 0: choose the likeliest token or, among equally likely tokens, the lowest id */
     double rate;
     double least; /* keep tokens for which rate * (logit - largest logit) is at least this; -INFINITY: all */
     double top_p; /* 0: off */
@@ -44,7 +44,8 @@ HOST_DEVICE static inline uint64_t choice_part(double p, uint64_t total) {
     return part < (double)total ? (uint64_t)part : total;
 }
 
-/* Makes a choice; this function is the definition. Logits may be -INFINITY, but not all of them. */
+/* Makes a choice. This function is the reference for all other implementations. Logits may be -INFINITY, but not all of
+ * them. */
 Chosen choice_make(const double *logits, int64_t n, const ChoiceRow *);
 /* Returns log softmax(logits)[token]. Chosen.sum must have been computed from n logits. */
 double choice_logprob(const Chosen *, int64_t n);

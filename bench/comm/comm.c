@@ -189,7 +189,7 @@ static Err check_memory(const Rank *r) {
     if (comm_processes() > 1) all = memory_plan_of_host(&all, r->comm);
     const size_t need = memory_plan_total(&all);
     if (need <= available) return ERR_OK;
-    return err_user("the buffers of the ranks need %s of memory, but %s are available: lower --max-bytes",
+    return err_user("the ranks' buffers need %s of memory, but %s are available: lower --max-bytes",
                     bytes_text((double)need).s, bytes_text((double)available).s);
 }
 

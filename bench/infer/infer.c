@@ -65,7 +65,7 @@ static void take(void *arg, const EngineEvent *e) {
     *before = r->last;
 }
 
-/* Greedy, unless --temperature is given. */
+/* Returns the sampling options, which are greedy unless --temperature is given. */
 static Sampling sampling_of(const Config *c) {
     if (!config_given(c, temperature)) return (Sampling){.temperature = 0};
     return (Sampling){.temperature = c->temperature, .top_k = c->top_k, .top_p = c->top_p};

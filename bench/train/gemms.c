@@ -79,7 +79,7 @@ void gemms_count(StepGemms *all, const OpDef *op, const Call *c) {
     if (!describe_call(op, c, &p)) return;
     int i = find(all, &p);
     if (i < 0) {
-        CHECK(all->count < STEP_GEMMS, "more than %d kinds of GEMMs", STEP_GEMMS);
+        CHECK(all->count < STEP_GEMMS, "the step has more than %d kinds of GEMMs", STEP_GEMMS);
         all->at[i = all->count++] = p;
     }
     all->at[i].calls++;
@@ -125,7 +125,7 @@ static void multiply(const StepGemms *all, const StepGemm *p) {
 int64_t gemms_through_blas(StepGemms *all, int threads) {
     enum {
         SETTLE_US = 100 * 1000
-    }; /* the threads of BLAS spin for this time after a GEMM, on cores that Isotron's threads need */
+    }; /* after a GEMM, BLAS's threads spin for this time on cores that Isotron's threads need */
     if (!all->a) take_operands(all);
     int64_t total = 0;
     openblas_set_num_threads(threads);

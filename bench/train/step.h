@@ -105,5 +105,5 @@ double steps_over_ranks(const Steps *, CommReduction, double);
 
 /* Returns the facts that are known before the measurement: machine, device and work. */
 struct json_t *report_facts(const Steps *);
-/* Prints the report. Must be called on rank 0. *result is described at bench_train. */
+/* Prints the report. Must be called on rank 0. bench_train describes *result. */
 Err report_steps(Steps *, struct json_t **result);

@@ -11,8 +11,8 @@
  * exactly 0. A row's result therefore does not depend on other rows or later keys. Keys have ascending positions
  * (AttentionAttr.key), so a row always attends to a contiguous range of rows of k.
  *
- * paged_attention computes the same for keys in pages, which can be 16-bit. Consecutive tokens of a request form
- * blocks. If there are few rows, a block has only FEW_LANES lanes.
+ * paged_attention does the same for keys in pages, which can be 16-bit. Consecutive tokens of a request form blocks. If
+ * there are few rows, a block has only FEW_LANES lanes.
  *
  * y and lse are written; dq, dk, dv and dbias are written or accumulated. dk and dv sum a group's rows in order, and
  * dbias sums the samples in order. */
@@ -54,7 +54,7 @@ static Problem problem(const Call *c, const Tensor *q, const Tensor *k, const Te
     p.s = q->dim[0], p.b = q->dim[1], p.g = q->dim[2], p.r = q->dim[3], p.d = q->dim[4];
     p.t = k->dim[0], p.dv = v->dim[4];
     divide_rows(&p, LANES);
-    CHECK(p.t < INT32_MAX / 2, "attention: %lld keys", (long long)p.t);
+    CHECK(p.t < INT32_MAX / 2, "attention: %lld keys are too many", (long long)p.t);
     return p;
 }
 
@@ -168,7 +168,7 @@ static real *lane_row(const Problem *p, const Block *rows, const Tensor *t, int6
            row / p->s * t->stride[3];
 }
 
-/* dst [width,p->lanes] = scale * x, transposed. */
+/* Sets dst [width,p->lanes] to scale * x, transposed. */
 static void pack_lanes(const Problem *p, const Block *rows, const Tensor *x, real scale, real *dst) {
     const int64_t width = tensor_width(x);
     for (int64_t l = 0; l < p->lanes; l++) {
@@ -177,7 +177,7 @@ static void pack_lanes(const Problem *p, const Block *rows, const Tensor *x, rea
     }
 }
 
-/* dst [LANES,stride] = scale * x; other elements of dst are 0. */
+/* Sets dst [LANES,stride] to scale * x, and other elements of dst to 0. */
 static void pack_rows(const Problem *p, const Block *rows, const Tensor *x, real scale, real *dst,
                       int64_t stride) {
     const int64_t width = tensor_width(x);
@@ -215,7 +215,7 @@ static Rows key_rows(const Problem *p, const Tensor *t, const Block *rows, Range
     return (Rows){head(t, rows->sample, rows->group) + keys.first * t->stride[0], t->stride[0]};
 }
 
-/* out[key,lane] = (row of key) . (lane of x [width,lanes]). */
+/* Computes the dot products out[key,lane] of each key's row with each lane of x [width,lanes]. */
 EACH_LANES void dot_keys(Rows key, int64_t width, Range keys, int lanes, const real *x, real *out) {
     const int64_t n = keys.end - keys.first;
     memset(out, 0, (size_t)(n * lanes) * sizeof(real));
@@ -231,7 +231,7 @@ EACH_LANES void dot_keys(Rows key, int64_t width, Range keys, int lanes, const r
                      .ldc = lanes});
 }
 
-/* out [width,lanes] += sum over keys of (row of key) * w[key,lane]. */
+/* Adds to out [width,lanes] the sum over keys of the key's row times w[key,lane]. */
 EACH_LANES void add_keys(Rows key, int64_t width, Range keys, int lanes, const real *w, real *out) {
     tile_gemm((Tile){.m = width,
                      .n = lanes,
@@ -331,7 +331,7 @@ typedef struct Softmax {
     real max[LANES], sum[LANES];
 } Softmax;
 
-/* Replaces each score by exp(score - max). The sums over previous tiles must then be multiplied by `shrink`. */
+/* Replaces each score with exp(score - max). The sums over previous tiles must then be multiplied by `shrink`. */
 EACH_LANES void softmax_tile(Softmax *m, real *score, int64_t keys, int lanes, real *shrink) {
     real max[LANES], sum[LANES];
     memcpy(max, m->max, sizeof max);
@@ -607,7 +607,7 @@ static void load_block(const Gradient *g, const Block *rows, Buffers *u) {
     }
 }
 
-/* out [key,stride] += sum over lanes of w[key,lane] * x[lane,stride]. */
+/* Adds to out [key,stride] the sum over lanes of w[key,lane] * x[lane,stride]. */
 static void add_lanes(Range keys, const real *w, const real *x, int64_t stride, real *out) {
     tile_gemm((Tile){.m = keys.end - keys.first,
                      .n = stride,

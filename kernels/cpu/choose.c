@@ -49,7 +49,8 @@ static Ranked *rank(const Row *r, bool counts, uint64_t limit) {
 }
 
 /* Keeps the likeliest tokens, up to the first one at which their number or the sum of their weights exceeds the limit.
- * The sum over all tokens must exceed it. If tokens are counted, tokens as likely as the last one are kept too. */
+ * The sum over all tokens must exceed the limit. If tokens are counted, tokens as likely as the last one are kept
+ * too. */
 static void keep(Row *r, bool counts, uint64_t limit) {
     Ranked *all = rank(r, counts, limit), *last = all;
     for (uint64_t sum = 0; (sum += counts ? 1 : last->weight) <= limit;) last++;
@@ -115,8 +116,9 @@ static void choose_rows(void *arg, int64_t begin, int64_t end) {
         const real *x = reals(c->in[0]) + row * tensor_width(c->in[0]);
         real outside = 0; /* NaN if an element is not finite */
         for (int64_t i = 0; i < n; i++) outside += x[i] * 0, logits[i] = x[i];
-        CHECK(!how[row].known || (how[row].token >= 0 && how[row].token < n), "choose: token %lld of %lld",
-              (long long)how[row].token, (long long)n);
+        CHECK(!how[row].known || (how[row].token >= 0 && how[row].token < n),
+              "choose: token %lld is outside the vocabulary of %lld", (long long)how[row].token,
+              (long long)n);
         choice[row] = outside == 0 ? choice_make(logits, n, &how[row]) : (Chosen){.token = -1};
     }
     free(logits);

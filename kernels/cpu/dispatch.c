@@ -15,7 +15,8 @@ typedef struct Ranked {
     int64_t copy;
 } Ranked;
 
-/* Compares two copies for qsort: larger probabilities first; for equal probabilities, the earlier token first. */
+/* Compares two copies for qsort: larger probabilities first; among equal probabilities, the earlier token comes
+ * first. */
 static int by_prob(const void *a, const void *b) {
     const Ranked *x = a, *y = b;
     if (x->prob != y->prob) return x->prob > y->prob ? -1 : 1;

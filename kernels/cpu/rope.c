@@ -63,7 +63,7 @@ void KERNEL(rope)(const Call *c) {
 
 typedef struct RopeStore {
     Rope rope;
-    const Tensor *row, *pool[2]; /* of keys and of values */
+    const Tensor *row, *pool[2]; /* the rows' indices, and the pools of keys and of values */
 } RopeStore;
 
 static void put_head(const RopeStore *o, int which, int64_t token, int64_t group, const real *head) {

@@ -233,9 +233,9 @@ void KERNEL(expert_bias)(const Call *c) {
 
 /* ---- quantiles ---- */
 
-/* The threshold of a token is its largest biased logit that is not chosen. An expert is chosen by an equal share of
- * the tokens if its bias is -d, where d is the (tokens * topk / experts + 1)-th largest difference between its logit
- * and the threshold. */
+/* A token's threshold is its largest biased logit that is not chosen. An equal share of the tokens chooses an expert if
+ * the expert's bias is -d, where d is the (tokens * topk / experts + 1)-th largest difference between its logit and the
+ * threshold. */
 typedef struct Quantile {
     const Call *call;
     int64_t tokens, experts, topk;

@@ -5,7 +5,7 @@
 
 #define ROUTER_EPSILON 1e-20 /* added to the sum that normalizes scores */
 
-/* p [n] = softmax of x. p may be x. */
+/* Sets p [n] to the softmax of x. p may be x. */
 static inline void router_softmax(const real *x, int64_t n, real *p) {
     real max = x[0], sum = 0;
     for (int64_t i = 1; i < n; i++) max = x[i] > max ? x[i] : max;

@@ -2,7 +2,7 @@
  * all choices that are expert e.
  *
  *   balance  experts * sum_e f_e mean_t p_te (Fedus et al., "Switch Transformers", 2021); with counts per sample, the
- *            mean over the samples. Equal to Megatron-LM moe_utils.py switch_load_balancing_loss_func, because
+ *            mean over the samples. This equals Megatron-LM moe_utils.py switch_load_balancing_loss_func, because
  *            sum_e count_e / (tokens * topk) is 1
  *   z        mean_t logsumexp(logits_t)^2 (Zoph et al., "ST-MoE", 2022)
  *

@@ -17,7 +17,7 @@ static inline real multiply_add(real a, real b, real c) {
 #endif
 }
 
-/* c[m,n] += a b. Element (i, p) of a is at i * a_row + p * a_col; ldb and ldc are the leading dimensions of b
+/* Computes c[m,n] += a b. Element (i, p) of a is at i * a_row + p * a_col; ldb and ldc are the leading dimensions of b
  * [k,n] and c. */
 typedef struct Tile {
     int64_t m, n, k;

@@ -277,9 +277,9 @@ extern "C" void cuda_choose(const Call *c) {
     CHECK(n > 0 && n <= width && width <= INT_MAX, "choose: n is %lld, but a row has %lld elements",
           (long long)n, (long long)width);
     if (!rows) return;
-    STORAGE_SWITCH(x->dtype,
-                   launch_pdl(c, dim3((unsigned)rows), dim3(THREADS), 0, choose_tokens<T>,
-                              (const T *)data_of<T>(x), width, (int)n, rows_are_aligned(x), choice_scale(n),
-                              (const ChoiceRow *)ids_of(c->in[1]), (Chosen *)data_of<int64_t>(c->out[0]),
-                              cuda_of(c->device)->failure, "choose: token %lld of %lld"));
+    STORAGE_SWITCH(x->dtype, launch_pdl(c, dim3((unsigned)rows), dim3(THREADS), 0, choose_tokens<T>,
+                                        (const T *)data_of<T>(x), width, (int)n, rows_are_aligned(x),
+                                        choice_scale(n), (const ChoiceRow *)ids_of(c->in[1]),
+                                        (Chosen *)data_of<int64_t>(c->out[0]), cuda_of(c->device)->failure,
+                                        "choose: token %lld is outside the vocabulary of %lld"));
 }

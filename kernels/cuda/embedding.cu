@@ -230,10 +230,10 @@ static ScatterPlan scatter_plan(const Call *c) {
     enum { SHORTEST = 16, MOST_CHUNKS = 1024 };
     const int64_t n = tensor_count(c->in[1]), chunk = ceil_div(n, MOST_CHUNKS);
     ScatterPlan p = {};
-    CHECK(
-        n <= INT32_MAX && c->out[0]->dim[0] < NO_ROW,
-        "embedding_grad: %lld tokens and %lld rows; the GPU's kernel supports at most 2^31 - 1 and 2^32 - 2",
-        (long long)n, (long long)c->out[0]->dim[0]);
+    CHECK(n <= INT32_MAX && c->out[0]->dim[0] < NO_ROW,
+          "embedding_grad: there are %lld tokens and %lld rows, but the GPU's kernel supports at most 2^31 - "
+          "1 and 2^32 - 2",
+          (long long)n, (long long)c->out[0]->dim[0]);
     p.tokens = (int)n;
     p.chunk = (int)(chunk < SHORTEST ? SHORTEST : chunk);
     p.chunks = (int)ceil_div(n, p.chunk);

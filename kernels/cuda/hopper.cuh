@@ -27,7 +27,7 @@ static inline CUtensorMap tile_map(const Call *c, const Tensor *x, int64_t rows,
         enum cudaDriverEntryPointQueryResult found;
         CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &gpu->encode_tiles,
                                                     CUDART_VERSION, cudaEnableDefault, &found));
-        CHECK(gpu->encode_tiles, "the driver of the GPU has no cuTensorMapEncodeTiled");
+        CHECK(gpu->encode_tiles, "the GPU driver has no function cuTensorMapEncodeTiled");
     }
     CUtensorMap map;
     const cuuint64_t size = dtype_size((DType)x->dtype);
@@ -162,8 +162,8 @@ __device__ __forceinline__ uint64_t tile_descriptor(uint32_t at, int apart = 0,
          "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "  \
          "%126, %127"
 
-/* s [64, 8 * N8] += a [64,16] b [16, 8 * N8]. Both operands are in shared memory, and their lines contain consecutive
- * terms. */
+/* Computes s [64, 8 * N8] += a [64,16] b [16, 8 * N8]. Both operands are in shared memory, and their lines contain
+ * consecutive terms. */
 template <typename T, int N8> struct Product;
 #define PRODUCT(n8, width, registers, a, b, type, sums)                                                      \
     template <typename T> struct Product<T, n8> {                                                            \
@@ -186,7 +186,7 @@ PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
 PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
 PRODUCT(32, 256, R_128, 128, 129, 130, SUM_32)
 
-/* s [64, 8 * N8] = or += (`add`) a [64,32] b [32, 8 * N8] of E4M3. */
+/* Computes s [64, 8 * N8] = a [64,32] b [32, 8 * N8] or, with `add`, s += a b. The operands are E4M3. */
 template <int N8, bool add> struct Fp8Product;
 #define FP8_PRODUCT(n8, width, registers, a, b, adds, sums)                                                  \
     template <bool add> struct Fp8Product<n8, add> {                                                         \
@@ -205,8 +205,8 @@ FP8_PRODUCT(4, 32, R_16, 16, 17, 18, SUM_4)
 FP8_PRODUCT(8, 64, R_32, 32, 33, 34, SUM_8)
 FP8_PRODUCT(16, 128, R_64, 64, 65, 66, SUM_16)
 
-/* The same product of 16-bit operands, with a [64,16] in registers, in the order of multiply_add (mma.cuh). The lines
- * of b contain consecutive columns. */
+/* Computes the same product for 16-bit operands, with a [64,16] in registers in the order of multiply_add (mma.cuh).
+ * The lines of b contain consecutive columns. */
 template <typename T>
 __device__ __forceinline__ void product_of_registers(float (&s)[8][4], const uint32_t (&a)[4], uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.%37.%37 " R_32

@@ -44,7 +44,7 @@ template <typename T> struct Single {
 };
 template <typename T, int N> using Piece = typename std::conditional<N == 1, Single<T>, Run<T, N>>::type;
 
-/* Half of the lowest finite number. The shift of this number is finite. */
+/* Half of the lowest finite number, so that its shift is also finite. */
 template <typename R> constexpr R LOWEST = sizeof(R) == 8 ? (R)(-DBL_MAX / 2) : (R)(-FLT_MAX / 2);
 
 /* The logits [s,b,v] of a call, and the labels of the rows. */
@@ -72,7 +72,8 @@ struct Losses {
 static Losses losses_of(const Call *c, const Tensor *logits, const Tensor *label) {
     const LossAttr *a = (const LossAttr *)c->attr;
     const int64_t width = tensor_width(logits), n = a->vocab - a->first;
-    CHECK(width <= 1 << 30, "cross_entropy: %lld columns; the GPU's kernel supports at most 2^30",
+    CHECK(width <= 1 << 30,
+          "cross_entropy: there are %lld columns, but the GPU's kernel supports at most 2^30",
           (long long)width);
     const Losses o = {tensor_rows(logits),
                       width,
@@ -211,7 +212,7 @@ template <typename T, int N> struct RowGrad {
     __device__ __forceinline__ RowGrad(R by, R lse, int64_t target, int64_t columns)
         : by(by), past(shift<T>(lse) - (sizeof(T) > 2 ? (R)0 : log2(fabs(by)))), target((int)target),
           columns((int)columns) {}
-    /* Replaces *v, which is vector i of the row, by its gradient. */
+    /* Replaces *v, which is vector i of the row, with its gradient. */
     __device__ __forceinline__ void apply(V *v, int i) const {
         R p[N];
 #pragma unroll
@@ -263,9 +264,10 @@ static __global__ void __launch_bounds__(GRAD_THREADS)
 
 template <typename T, int N> static void run_grad(const Call *c, const Losses &o) {
     const int64_t tiles = ceil_div(o.width / N, GRAD_THREADS * UNROLL);
-    CHECK(tiles * o.rows <= INT32_MAX,
-          "cross_entropy_grad: %lld rows of %lld logits; the GPU's kernel supports at most %lld",
-          (long long)o.rows, (long long)o.width, (long long)(INT32_MAX / tiles));
+    CHECK(
+        tiles * o.rows <= INT32_MAX,
+        "cross_entropy_grad: there are %lld rows of %lld logits, but the GPU's kernel supports at most %lld",
+        (long long)o.rows, (long long)o.width, (long long)(INT32_MAX / tiles));
     launch_pdl(c, (unsigned)(tiles * o.rows), GRAD_THREADS, 0, softmax_grad<T, N>, o, (unsigned)tiles,
                data_of<T>(c->in[1]), data_of<T>(c->out[0]), cells(c->in[0]), cells(c->in[3]));
 }

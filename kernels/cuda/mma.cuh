@@ -52,8 +52,8 @@ template <typename T> struct PtxName;
 template <> struct PtxName<bf16> { static constexpr char name[] = "bf16"; };
 template <> struct PtxName<fp16> { static constexpr char name[] = "f16"; };
 
-/* c [16,8] += a [16,16] b [16,8]. Lane 4 * i + j holds rows 2 * j and 2 * j + 1 (b0), and rows 2 * j + 8 and 2 * j +
- * 9 (b1), of column i of b. */
+/* Computes c [16,8] += a [16,16] b [16,8]. Lane 4 * i + j holds rows 2 * j and 2 * j + 1 (b0), and rows 2 * j + 8 and 2
+ * * j + 9 (b1), of column i of b. */
 template <typename T>
 __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                              uint32_t b1) {

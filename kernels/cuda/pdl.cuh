@@ -3,11 +3,11 @@
  *
  * A PDL kernel first allows the next kernel to start, so that several later kernels can be resident, and then waits:
  * - Before the wait, a thread must not access memory that an earlier kernel may still write, including gains and
- *   tables, nor write memory that an earlier kernel may still read. It may read kernel arguments, and memory that no
- *   kernel has written since the last copy (LinearAttr.steady, Pages).
- * - Kernels end in order: a kernel's wait returns only after the previous kernel ends. So a kernel that waits
- *   runs after all earlier work, and so does any later work without PDL (library kernels, copies, events).
- * At least one thread of a kernel must wait. */
+ *   tables, nor write memory that an earlier kernel may still read. Before the wait, a kernel may read kernel
+ *   arguments, and memory that no kernel has written since the last copy (LinearAttr.steady, Pages).
+ * - Kernels end in order: a kernel's wait returns only after the previous kernel ends. A kernel that waits therefore
+ *   runs after all earlier work, as does any later work without PDL (library kernels, copies, events). At least one
+ *   thread of a kernel must wait. */
 #pragma once
 
 #include "kernels/cuda/common.cuh"

@@ -12,7 +12,7 @@
  * block's third dimension, and of a grid's second and third dimensions. */
 enum { THREADS = 160, RESIDENT = 4, HEADS = 4, MOST_DEEP = 64, MOST_BLOCKS = 65535 };
 
-/* Pairs are the two halves of a run, or neighbours in it. */
+/* The two elements of a pair are in the two halves of a run, or are neighbours in it. */
 template <typename T> struct Rope {
     static constexpr int N = VEC<T>;
     const T *x;
@@ -212,7 +212,8 @@ template <typename T> static Rope<T> rope_of(const Call *c) {
     const RopeAttr *a = (const RopeAttr *)c->attr;
     const int64_t tokens = x->dim[0] * x->dim[1], heads = x->dim[2] * x->dim[3], width = x->dim[4];
     CHECK(tokens <= INT32_MAX && heads <= MOST_BLOCKS && width <= MOST_BLOCKS,
-          "rope: %lld tokens of %lld heads of %lld elements; the GPU's kernel supports at most 2^31 - 1, "
+          "rope: there are %lld tokens of %lld heads of %lld elements, but the GPU's kernel supports at most "
+          "2^31 - 1, "
           "65535 and "
           "65535",
           (long long)tokens, (long long)heads, (long long)width);

@@ -113,7 +113,8 @@ template <typename V> __device__ __forceinline__ V constant_vector(const V *p) {
 struct Starts {
     uint32_t inner, middle; /* sizes of the inner dimensions */
     int64_t stride[3];
-    bool even; /* all consecutive rows have the distance stride[2], so that no slow division is needed */
+    /* Whether the distance between consecutive rows is always stride[2], so that no slow division is needed. */
+    bool even;
 
     __host__ __device__ __forceinline__ int64_t operator()(int64_t row) const {
         if (even) return row * stride[2];

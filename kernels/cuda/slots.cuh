@@ -6,9 +6,8 @@
 
 #include "kernels/cuda/vectors.cuh"
 
-/* Stores the slots' address in shared memory as an integer. If the slots were a pointer, the compiler would recompute
- * this address for each access, which takes longer than the access. All threads of a warp must run the
- * constructor. */
+/* Stores the slots' address in shared memory as an integer. If it were a pointer, the compiler would recompute the
+ * address for each access, which takes longer than the access. All threads of a warp must run the constructor. */
 template <typename V> struct BucketPool {
     uint32_t first;
 

@@ -57,7 +57,7 @@ template <typename T> struct Gradient {
     bool add, aligned;
 };
 
-/* A block computes entire rows. Elements past the end of a row are 0, and their shares of the sums are also 0. */
+/* A block computes entire rows. Elements past the end of a row are 0 and contribute 0 to the sums. */
 template <typename T> __global__ void __launch_bounds__(THREADS) curved_grad(Gradient<T> g, Numbers numbers) {
     typedef Real<T> R;
     constexpr int N = VEC<T>;

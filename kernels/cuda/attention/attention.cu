@@ -46,7 +46,7 @@ template <typename R> __device__ static inline R row_sum(R x) {
 template <typename R> struct Scores { R x[EACH<R>][EACH<R>]; };
 template <typename R> struct Sums { R x[EACH<R>][BLOCKS][COLUMNS / SIDE]; };
 
-/* out[row,key] = (line of a) . (line of b). */
+/* Computes the dot products out[row,key] of lines of a with lines of b. */
 template <typename R>
 __device__ static void dot(Shared<R> &m, const Lines &a, const Lines &b, int width, Scores<R> &out) {
     constexpr int N = EACH<R>;
@@ -184,7 +184,7 @@ template <typename R> __device__ static R capped(const Flash &p, R x) {
     return (R)p.cap * tanh((R)p.scale * x / (R)p.cap);
 }
 
-/* Replaces each score by exp(score - largest score so far). The sums over previous tiles must then be multiplied by
+/* Replaces each score with exp(score - largest score so far). The sums over previous tiles must then be multiplied by
  * `shrink`. */
 template <typename R>
 __device__ static void softmax(const Flash &p, const Shared<R> &m, int key0, Scores<R> &score,
@@ -287,7 +287,7 @@ template <typename R> static __global__ void sums_of_rows(const Flash p, int64_t
     }
 }
 
-/* Replaces each score by its probability, and ds, which is dy . v, by the gradient of the score without the factor
+/* Replaces each score with its probability, and ds, which is dy . v, with the gradient of the score without the factor
  * `scale`. With dropout, prob becomes the factor by which dy is multiplied in the sum for dv. */
 template <typename R>
 __device__ static void gradient_of_scores(const Flash &p, const Shared<R> &m, const RowSums<R> *sums,

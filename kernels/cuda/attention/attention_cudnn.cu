@@ -207,7 +207,7 @@ static const char *refuse(const Call *c, AttentionShape *a) {
         return "less than two queries or keys";
     if (a->e > a->d) return "values that are wider than keys";
     if (at->dropout.rate > 0) return "dropout";
-    if (at->softcap != 0) return "a soft cap of the scores";
+    if (at->softcap != 0) return "a soft cap on the scores";
     /* cuDNN's ragged sequences would require a maximum number of documents, but only the GPU knows their number. */
     if (o.first_key) return "documents packed into a sequence";
     if (o.bias) return "a relative position bias";
@@ -219,7 +219,8 @@ static const char *refuse(const Call *c, AttentionShape *a) {
     if (!why && a->padded && (a->window || a->mask == MASK_BOTTOM_RIGHT))
         why = "padded keys with a window or an offset of the mask";
     if (!why) why = refuse_version(cuda_of(c->device), a);
-    if (!why && is_narrow(a)) why = "a narrow window, which cuDNN's deterministic backward does not use";
+    if (!why && is_narrow(a))
+        why = "a narrow window, which cuDNN's deterministic backward pass does not exploit";
     return why;
 }
 
@@ -270,7 +271,7 @@ static const char *arrange(const Call *c, bool make, Work *w) {
     const char *why = refuse(c, &shape);
     if (why) return why;
     w->pairs = pairs_at_a_time(cuda_of(c->device), &shape);
-    if (!w->pairs) return "a backward whose scratch memory is too large";
+    if (!w->pairs) return "a backward pass whose scratch memory is too large";
     w->parts = ceil_div(shape.batch, w->pairs);
     w->part = entry_of(c->device, shape, w->pairs, make);
     w->last = entry_of(c->device, shape, shape.batch - (w->parts - 1) * w->pairs, make);

@@ -71,7 +71,7 @@ static Descriptor index_of(const Builder *b, int64_t axis, cudnnDataType_t preci
     return i;
 }
 
-/* Returns the index plus or minus a number, in the number's type. */
+/* Returns the index plus or minus a number, as a tensor of the number's type. */
 static Descriptor shifted(const Builder *b, cudnnPointwiseMode_t mode, Descriptor index, AttentionTensor by,
                           cudnnDataType_t type) {
     Descriptor n = graph_scalar(b->g, by, type), y = graph_virtual(b->g, type, b->score);

@@ -1,4 +1,4 @@
-/* The number of keys in padded samples, in the form that cuDNN needs: one number for each (sample, group) pair. */
+/* The lengths of padded samples in the form that cuDNN needs: one number for each (sample, group) pair. */
 #pragma once
 
 #include "base/zigzag.h"

@@ -156,7 +156,7 @@ __device__ __forceinline__ void hide_keys(float (&score)[OTHERS / 8][4], const R
     }
 }
 
-/* Replaces q.k by the capped score, in units of capped scores. */
+/* Replaces q.k with the capped score, in units of capped scores. */
 __device__ __forceinline__ void cap_scores(const Flash &p, float (&score)[OTHERS / 8][4]) {
     const float cap = (float)p.cap, in = (float)(p.scale / p.cap);
 #pragma unroll
@@ -337,7 +337,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- backward ---- */
 
-/* Replaces each score by its probability, and dp by the gradient of the score without the factor `scale`. A masked
+/* Replaces each score with its probability, and dp with the gradient of the score without the factor `scale`. A masked
  * score is -inf. */
 template <int MODE>
 __device__ __forceinline__ void gradient_of_score(const Flash &p, RowSums<float> of, float &prob, float &dp) {
@@ -553,7 +553,7 @@ struct Memory {
     int stages, bytes;
 };
 static Memory memory_of(const Call *c, const void *kernel, int fixed, int stage) {
-    /* used: bytes that the kernel itself uses, and reserved bytes */
+    /* used: number of bytes that the kernel itself uses or that are reserved */
     const int device = cuda_of(c->device)->ordinal, used = 4096;
     int block, all;
     CUDA_CHECK(cudaDeviceGetAttribute(&block, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));

@@ -43,7 +43,7 @@ static void set_flag(Graph *g, Descriptor d, cudnnBackendAttributeName_t name) {
     const bool yes = true;
     set(g, d, name, CUDNN_TYPE_BOOLEAN, 1, &yes);
 }
-/* Sets an attribute to a descriptor. If the operand is missing, the attribute stays unset. */
+/* Sets an attribute of d to another descriptor. If the operand is missing, the attribute stays unset. */
 static void set_descriptor(Graph *g, Descriptor d, cudnnBackendAttributeName_t name, Descriptor value) {
     if (value) set(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }

@@ -43,8 +43,8 @@ void graph_pointwise(Graph *, cudnnPointwiseMode_t, cudnnDataType_t precision, D
                      Descriptor t, Descriptor y);
 /* Adds an operation that sets y to the index along an axis. */
 void graph_index(Graph *, int64_t axis, cudnnDataType_t precision, Descriptor like, Descriptor y);
-/* c [m,n] = a [m,k] b [k,n]. Rows and columns beyond the sizes of a batch element are ignored. A size is INT32
- * [batch,1,1,1], or NULL if there is no limit. */
+/* The valid sizes in c [m,n] = a [m,k] b [k,n] for each batch element. Rows and columns beyond these sizes are ignored.
+ * A size is INT32 [batch,1,1,1], or NULL if there is no limit. */
 typedef struct GraphSizes {
     Descriptor m, n, k;
 } GraphSizes;

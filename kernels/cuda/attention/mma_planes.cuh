@@ -74,7 +74,7 @@ __device__ __forceinline__ bool turn(bool present, bool coming, int ahead, const
     return present;
 }
 
-/* c = (lines of plane a, beginning at `own`) (lines of plane b)^T. */
+/* Computes c, the product of the lines of plane a, beginning at `own`, and the transposed lines of plane b. */
 template <typename T, int M, int LINES>
 __device__ __forceinline__ void tile_gemm(float (&c)[M][OTHERS / 8][4], uint32_t a, int own, uint32_t b,
                                           int width) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void tile_gemm(float (&c)[M][OTHERS / 8][4], uint32_t
         }
 }
 
-/* c += w (columns of plane b, beginning at its first one). */
+/* Computes c += w b, where b contains the columns of plane b from the first one on. */
 template <typename T, int M, int W>
 __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (&w)[M][OTHERS / 8][4],
                                           uint32_t b) {

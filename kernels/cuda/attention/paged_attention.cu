@@ -83,7 +83,7 @@ static __device__ void multiply_keys(const Block<R, T> &b, const T *k, int64_t f
     }
 }
 
-/* Replaces products by exp(score - max), for keys [lo, hi) of a split. Each warp computes some heads. */
+/* Replaces products with exp(score - max), for keys [lo, hi) of a split. Each warp computes some heads. */
 template <typename R, typename T>
 static __device__ void soften(const Block<R, T> &b, const Cells bias, int heads, int64_t first, int64_t lo,
                               int64_t hi, R *max, R *sum) {
@@ -223,7 +223,7 @@ static Paged paged_of(const Call *c) {
     p.attr = *a;
     CHECK(p.e <= 4 * THREADS, "paged_attention: the width of values, %lld, is too large", (long long)p.e);
     CHECK(p.lengths || a->window_right == 0,
-          "paged_attention: tokens attend to later rows, so lengths must be given");
+          "paged_attention: lengths must be given, because tokens attend to later rows");
     if (bias) {
         p.buckets = relative_buckets_make(bias->dim[0], a->bias_max_distance, a->bias_bidirectional);
         p.bias_heads = bias->dim[1];

@@ -77,7 +77,7 @@ __device__ __forceinline__ void hide_keys(float (&score)[TILE / 8][4], int key, 
     }
 }
 
-/* Each stage has a barrier that signals full, and one that signals empty. */
+/* Each stage has two barriers: one signals that the stage is full, the other that it is empty. */
 struct KeyRing {
     int stages, stage;
     uint32_t phase, room, barriers;

@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* c [m,n] = op(a) op(b), or c += op(a) op(b) if c has TENSOR_ACCUM. Matrices are row-major; op is the
- * identity or a transpose.
+/* Describes the GEMM c [m,n] = op(a) op(b), or c += op(a) op(b) if c has TENSOR_ACCUM. Matrices are row-major; op is
+ * the identity or a transpose.
  *
  * a and b must have the same type. c must have the same type, or F32, or 16 bits for a GEMM of F32. The bias must
  * have the type of c. If `fixed_order`, operands may have any types. The result is rounded once, to c's type, except
@@ -48,5 +48,5 @@ int gemm_take_algo(const Call *, const Gemm *, int n);
  * positions of each sample in order, then over the samples. */
 void bias_gradient(const Call *, const Tensor *dy, const Tensor *dbias, bool fixed_order);
 size_t bias_gradient_scratch(const Tensor *dy, bool fixed_order);
-/* y [rows,n] = x + bias, or bias if x is NULL. All operands have the same type. */
+/* Computes y [rows,n] = x + bias, or sets y to the bias if x is NULL. All operands have the same type. */
 void rows_plus_bias(cudaStream_t, DType, const void *x, const void *bias, void *y, int64_t rows, int64_t n);

@@ -1,7 +1,7 @@
 /* Computes GEMMs y = x w^T of 16-bit rows and a one-byte weight on sm_90a tensor cores. Results do not depend on the
  * number of rows.
  *
- * FP8: x has been rounded to E4M3 as well. A tensor core adds 32 products and the previous sum with about 14 bits. It
+ * FP8: x has also been rounded to E4M3. A tensor core adds 32 products and the previous sum with about 14 bits. It
  * therefore adds only LINE_BYTES products, and float additions then add these partial sums in order.
  *
  * I8: additional warps convert the slices of the weight to the type of x, which represents integers up to 127 exactly.
@@ -10,8 +10,8 @@
 #include "kernels/cuda/gemm/gemm_quantized.cuh"
 #include "kernels/cuda/gemm/row_tiles.cuh"
 
-/* Teams of warps convert the lines of a tile in turn. With few columns, each warp is a team, because waiting for shared
- * memory takes longer than the conversion. */
+/* Teams of warps convert the lines of a tile alternately. With few columns, each warp is a team, because waiting for
+ * shared memory takes longer than the conversion. */
 enum { CONVERTERS = 8 /* warps */ };
 template <typename S> constexpr int teams = S::N == 32 ? CONVERTERS : 2;
 template <typename S> constexpr int converted_lines = S::N == 32 ? CONVERTERS : 4; /* in shared memory */

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* y [m,n] = (x w^T) of_row of_column + bias. w is I8 and x is 16-bit, or both are F8E4M3. */
+/* Describes y [m,n] = (x w^T) of_row of_column + bias. w is I8 and x is 16-bit, or both are F8E4M3. */
 typedef struct QuantizedGemm {
     int64_t m, n, k;
     const Tensor *x, *w, *bias, *y;  /* bias: NULL if there is none */

@@ -32,7 +32,7 @@ typedef struct Entry {
 } Entry;
 static const Entry ENTRY[ROUNDS] = {{12, 1.15}, {6, 1.04}, {4, 1.02}, {3, 1.01}};
 static const double HEAT_MS = 400;  /* time until clocks and temperature of an idle GPU have settled */
-static const double REHEAT_MS = 80; /* the same time for a GPU that was hot less than IDLE_S ago */
+static const double REHEAT_MS = 80; /* like HEAT_MS, for a GPU that was hot less than IDLE_S seconds ago */
 static const double IDLE_S = 1;
 /* the parts of a block: SETTLE_MS is not measured, and BLOCK_MS is measured */
 static const double SETTLE_MS = 30, BLOCK_MS = 50;
@@ -200,7 +200,7 @@ void gemm_tune(const Device *d, GemmState *s, GemmPlan *p, const Gemm *g) {
     }
     CHECK(kept || by != GEMM_TUNING_FASTEST,
           "%s: --gemm-tuning fastest needs a folder for its choices that can be locked and written "
-          "(ISOTRON_CACHE_DIR), because the choices of ranks would differ otherwise",
+          "(ISOTRON_CACHE_DIR), because otherwise ranks would make different choices",
           g->op);
     gemm_describe(p, p->algo.fused);
     gemm_store_close(&store);

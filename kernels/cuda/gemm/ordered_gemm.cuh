@@ -5,9 +5,9 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* c [m,n] = a b (+ c, or + bias). Element (i,p) of a is at a_at + i * a_row + p * a_col, and element (p,j) of b is at
- * b_at + p * b_row + j * b_col. Both a and b must have a stride of 1. Row i multiplies the bias, which begins at
- * bias_at, by element scale_at + i of `scale`. */
+/* Describes c [m,n] = a b, plus c or a bias if requested. Element (i,p) of a is at a_at + i * a_row + p * a_col, and
+ * element (p,j) of b is at b_at + p * b_row + j * b_col. Both a and b must have a stride of 1. Row i multiplies the
+ * bias, which begins at bias_at, by element scale_at + i of `scale`. */
 struct OrderedGemm {
     /* bias.data is NULL if there is no bias; scale.data is NULL if the factors are 1 */
     Cells a, b, c, bias, scale;

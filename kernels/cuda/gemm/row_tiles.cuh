@@ -103,7 +103,7 @@ __device__ __forceinline__ void scale_sums(const RowTiles &g, float (&sum)[N8][4
         }
 }
 
-/* Stores a group's sums at row `row`, columns from `first` on. */
+/* Stores a group's sums from row `row` and column `first` on. */
 template <typename T, int N8>
 __device__ __forceinline__ void put_sums(const RowTiles &g, float (&sum)[N8][4], const T *bias, T *y,
                                          int64_t row, int64_t first) {

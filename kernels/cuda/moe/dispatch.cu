@@ -27,7 +27,8 @@ static Plan plan_of(const Call *c) {
     const DispatchAttr *a = (const DispatchAttr *)c->attr;
     const int64_t copies = tensor_count(c->in[1]), experts = c->out[2]->dim[0] - 1;
     const int64_t step = 32 * AHEAD, each = ceil_div(ceil_div(copies, MOST_CHUNKS), step) * step;
-    CHECK(copies < INT32_MAX, "dispatch: %lld copies, but at most 2^31 - 2 can be sorted", (long long)copies);
+    CHECK(copies < INT32_MAX, "dispatch: there are %lld copies, but at most 2^31 - 2 can be sorted",
+          (long long)copies);
     Plan p = {*a, ids_of(c->in[1]), copies, c->out[1]->dim[0]};
     p.row = data_of<int64_t>(c->out[0]), p.copy = data_of<int64_t>(c->out[1]),
     p.offset = data_of<int64_t>(c->out[2]);
@@ -377,8 +378,8 @@ static bool whole_vectors(const Tensor *a, const Tensor *b) {
     return rows_are_aligned(a) && rows_are_aligned(b);
 }
 static void same_type(const Tensor *a, const Tensor *b) {
-    CHECK(a->dtype == b->dtype, "rows of %s cannot become rows of %s", dtype_name((DType)a->dtype),
-          dtype_name((DType)b->dtype));
+    CHECK(a->dtype == b->dtype, "rows of type %s cannot be copied to rows of type %s",
+          dtype_name((DType)a->dtype), dtype_name((DType)b->dtype));
 }
 
 template <typename T, int N> __device__ __forceinline__ Vec<T, N> zeros(void) {

@@ -93,7 +93,7 @@ static __device__ __forceinline__ void add_biases(float (&sum)[TENSOR_SUMS][4], 
         }
 }
 
-/* y = x w_e^T if w_e is [n,k] (`along` the terms), or x w_e if w_e is [k,n], plus biases. */
+/* Computes y = x w_e^T if w_e is [n,k] (`along` the terms), or y = x w_e if w_e is [k,n], and adds biases. */
 template <typename T, bool along>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_rows(const T *x, const T *w, T *y, Experts e, Biases biases, int64_t n, int64_t k, int64_t down,
@@ -114,7 +114,7 @@ static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_put(sum, y + t.first * n + j, n, t.rows, n - j, add);
 }
 
-/* dw_e [m,n] = dy_e^T x_e. */
+/* Computes dw_e [m,n] = dy_e^T x_e. */
 template <typename T, typename Y>
 static __global__ void __launch_bounds__(TENSOR_THREADS, 2)
     tensor_experts(const T *dy, const T *x, Y *dw, Experts e, int64_t m, int64_t n, int64_t down,
@@ -164,7 +164,7 @@ static __global__ void __launch_bounds__(ORDERED_THREADS)
 static Experts experts_of(const Call *c) {
     const Tensor *offset = c->in[2];
     const Experts e = {ids_of(offset), offset->dim[0] - 1, c->in[0]->dim[0]};
-    CHECK(e.count > 0, "grouped linear: the offsets are those of %lld experts", (long long)e.count);
+    CHECK(e.count > 0, "grouped linear: the offsets are for %lld experts", (long long)e.count);
     return e;
 }
 
@@ -177,7 +177,7 @@ static bool on_tensor_cores(const Call *c, int to) {
 }
 
 static unsigned blocks(int64_t tiles) {
-    CHECK(tiles <= INT32_MAX, "grouped linear: %lld tiles are more than a launch can have", (long long)tiles);
+    CHECK(tiles <= INT32_MAX, "grouped linear: %lld tiles are too many for one launch", (long long)tiles);
     return (unsigned)tiles;
 }
 

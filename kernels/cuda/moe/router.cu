@@ -338,12 +338,12 @@ extern "C" void cuda_expert_count(const Call *c) {
     const Tensor *count = c->out[0];
     const size_t shared = (size_t)n.experts * sizeof(int);
     CHECK(count->dtype == F64, "expert_count: the counts are %s, not F64", dtype_name((DType)count->dtype));
-    CHECK(shared <= SHARED, "expert_count: %d experts, but at most %d can be counted", n.experts,
+    CHECK(shared <= SHARED, "expert_count: there are %d experts, but at most %d can be counted", n.experts,
           SHARED / (int)sizeof(int));
     if (!tensor_count(count)) return;
     int *part = (int *)cuda_scratch(c->device, cuda_plans_expert_count(c));
     count_choices<<<(unsigned)(n.groups * n.parts), THREADS, shared, stream_of(c)>>>(
-        n, part, cuda_of(c->device)->failure, "choice %lld is expert %lld, which does not exist");
+        n, part, cuda_of(c->device)->failure, "choice %lld names expert %lld, which does not exist");
     LAUNCHED();
     sum_choices<<<grid_for(c, n.groups * n.experts, THREADS), THREADS, 0, stream_of(c)>>>(
         n, part, data_of<double>(count), accumulates(count));
@@ -479,7 +479,7 @@ typedef struct Sinkhorn {
     int64_t tokens;
     int experts;
     /* The shape of d0 is [tokens]. The shape of part is [2, blocks, experts], and it contains the sums of blocks. The
-     * kernel reads one half of it while it writes the other half. */
+     * kernel reads one half of this memory while it writes the other half. */
     double *d0, *part;
 } Sinkhorn;
 

@@ -28,7 +28,7 @@ template <typename R> __device__ __forceinline__ R *router_room(size_t bytes) {
     extern __shared__ __align__(16) unsigned char router_shared[];
     return (R *)(router_shared + threadIdx.x / 32 * bytes);
 }
-/* Replaces x by exp(x - max), and returns the sum of the results. */
+/* Replaces x with exp(x - max), and returns the sum of the results. */
 template <typename R> __device__ __forceinline__ R router_exp_sum(R *x, int n, R *max) {
     const int lane = threadIdx.x % 32;
     R most = (R)-INFINITY, sum = 0;
@@ -56,7 +56,7 @@ __device__ __forceinline__ void router_load(const Cells &logits, int64_t at, int
     __syncwarp();
 }
 
-/* Replaces the logits x by the values that determine the choice of experts. */
+/* Replaces the logits x with the values that determine the choice of experts. */
 template <typename R> __device__ __forceinline__ void router_scores(RouterScore kind, R *x, int n) {
     if (kind == ROUTER_SOFTMAX) return router_softmax(x, n);
     if (kind == ROUTER_TOPK_SOFTMAX || kind == ROUTER_SPARSEMIXER) return;

@@ -72,7 +72,7 @@ template <typename R> __device__ __forceinline__ R probabilities(const Loss &l, 
     return sum;
 }
 
-/* Replaces p by exp(logits - max). *sum becomes the sum of these values. */
+/* Replaces p with exp(logits - max). *sum becomes the sum of these values. */
 template <typename R> __device__ __forceinline__ R logsumexp(const Loss &l, int64_t token, R *p, R *sum) {
     R max;
     router_load(l.logits, token * l.experts, l.experts, p);

@@ -177,7 +177,7 @@ __device__ __forceinline__ int tensor_column(int q) {
 
 /* ---- the tile ---- */
 
-/* sum += a b over k terms. The number of contiguous lines or terms is a multiple of eight. */
+/* Computes sum += a b over k terms. The number of contiguous lines or terms is a multiple of eight. */
 template <typename T, bool a_along, bool b_along>
 __device__ __forceinline__ void tensor_tile(float (&sum)[TENSOR_SUMS][4], const TensorSide<T> &a,
                                             const TensorSide<T> &b, int64_t k) {
