@@ -139,8 +139,8 @@ for model in (["bert"], ["t5", "--decoder-seq-length", 16, "--vocab-extra-ids", 
 assert "note: the model has" not in out
 larger = isotron("pretrain", *LAUNCHER, "--vocab-file", WORK / "vocab.json", "--merge-file", WORK / "merges.txt",
                  "--vocab-size", 5)
-assert ("note: the model has --vocab-size 5 ids, and the tokenizer has 3; "
-        "Megatron-LM uses the tokenizer's") in larger, larger
+assert ("note: the model has --vocab-size 5 ids, but the tokenizer has 3; "
+        "Megatron-LM would use the tokenizer's number") in larger, larger
 
 # inspect --schedule takes the batch size from --step-batch-size-schedule.
 assert "microbatches 9" in isotron("inspect", "--schedule", "--step-batch-size-schedule", "0:384 200B:768 400B:1152",
