@@ -1,5 +1,5 @@
-/* Buffered writes to a new file that must survive a power failure. No other code makes file content
- * durable. */
+/* Buffered writes to a new file that must survive a power failure. All code that makes file content durable uses these
+ * functions. */
 #pragma once
 
 #include <stddef.h>

@@ -1,18 +1,17 @@
-/* Errors as values. They are user errors (options, paths, data files, checkpoints, prompts, missing devices) and
- * machine failures. A function that can encounter an error returns Err. Bugs in Isotron are detected by CHECK
+/* Errors as values. An error is either a user error (in options, paths, data files, checkpoints or prompts, or a
+ * missing device) or a machine failure. A function that can fail returns an Err. Bugs in Isotron are detected by CHECK
  * (fault.h). */
 #pragma once
 
-/* The program's exit statuses. docs/ci.md contains the same table. A fault (fault.h) ends the program by SIGABRT, which
- * a shell reports as 134. */
+/* The program's exit statuses. docs/ci.md contains the same table. A fault (fault.h) ends the program with SIGABRT,
+ * which a shell reports as 134. */
 typedef enum ErrCode {
     ERR_NONE = 0,         /* success; the verdict, if one was requested, is PASS */
     ERR_FAILED = 1,       /* a requested check did not hold, or training diverged */
     ERR_USER = 2,         /* options, paths or input files are wrong */
     ERR_INFRA = 3,        /* the machine failed: disk full, no permission, a lost rank */
     ERR_INCONCLUSIVE = 4, /* measurements vary too much for a verdict */
-    ERR_SIGNAL = 128      /* 128 + the number of the signal that ended the run, after the run had saved or
-                             reported */
+    ERR_SIGNAL = 128 /* plus the signal's number: a signal ended the run, which saved or reported first */
 } ErrCode;
 
 typedef struct Err {

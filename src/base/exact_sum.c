@@ -4,7 +4,7 @@
 
 #include "base/exact_round.h"
 
-/* A limb can represent the sum of BETWEEN numbers below 2^33. */
+/* A limb can hold the sum of up to BETWEEN numbers, each below 2^33. */
 enum { LIMB_BITS = EXACT_LIMB_BITS, BETWEEN = 1 << 29 };
 
 static void add_one(ExactSum *s, double x) {

@@ -7,14 +7,15 @@
 
 enum { EXACT_LIMBS = 68 }; /* bits for 2^-1074 .. 2^1024, and 78 bits for carries */
 
-/* An exact sum. Normal sums of several ranks may be added field by field, as int64_t[EXACT_WORDS]. */
+/* An exact sum. If it is normal (see exact_add), it may be added to other ranks' sums field by field, as
+ * int64_t[EXACT_WORDS]. */
 typedef struct ExactSum {
     int64_t limb[EXACT_LIMBS]; /* the unit of limb i is 2^(32 i - 1074) */
     int64_t plus_infinities, minus_infinities, nans;
 } ExactSum;
 enum { EXACT_WORDS = EXACT_LIMBS + 3 };
 
-/* Adds the numbers. The sum is then normal, which means that |limb| < 2^32, so that 2^30 normal sums can be added. */
+/* Adds the numbers. The sum is then normal: |limb| < 2^32, so 2^30 normal sums can be added without overflow. */
 void exact_add(ExactSum *, const double *x, int64_t n);
 /* Adds the second normal sum to the first. The result is normal. */
 void exact_merge(ExactSum *, const ExactSum *);

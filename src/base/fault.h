@@ -10,7 +10,7 @@
 _Noreturn void fault(const char *file, int line, const char *cond, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* A thread's current work, for fault messages. FaultScope is the program's only thread-local state. It is needed
+/* A thread's current work, for fault messages. FaultScope is the program's only thread-local state. The scope is needed
  * because ranks can be threads, and the message about a fault in a kernel must name the rank. */
 typedef struct FaultScope {
     char where[120];    /* such as "rank 3 (tp 1 dp 1)" */

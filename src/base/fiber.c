@@ -102,7 +102,7 @@ Fiber *fiber_new(void) {
     f->memory = mmap(NULL, f->page + STACK_BYTES, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
     CHECK(f->memory != MAP_FAILED && !mprotect(f->memory, f->page, PROT_NONE),
-          "there is no memory for the stack of a fiber");
+          "there is no memory for a fiber's stack");
 #ifdef FIBER_TSAN
     f->own_tsan = __tsan_create_fiber(0);
 #endif
@@ -121,7 +121,7 @@ void fiber_free(Fiber *f) {
 
 void fiber_begin(Fiber *f, FiberFn *fn, void *arg) {
     const uint64_t self = (uintptr_t)f;
-    CHECK(!f->begun, "a fiber begins while its function is paused");
+    CHECK(!f->begun, "a fiber is started while its function is paused");
     f->fn = fn, f->arg = arg, f->begun = true;
 #ifdef FIBER_ASAN
     f->own_fake = NULL;

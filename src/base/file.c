@@ -136,7 +136,7 @@ static Err find_target(const char *path, Target *out) {
     return S_ISREG(st.st_mode) && out->own < 0 ? follow(path, &out->file) : ERR_OK;
 }
 
-/* The temporary name that a new file has until it is complete. */
+/* Returns the temporary name that a file has until it is complete. */
 static char *new_name(const char *path) { return mem_printf("%s.tmp.%ld", path, (long)gettid()); }
 
 static Err replace(const char *path, const void *bytes, size_t n) {

@@ -84,7 +84,7 @@ Interrupt *interrupt_watch(void (*undo)(void *arg), void *arg, const char *done)
     pthread_mutex_init(&w->held, NULL);
     pthread_mutex_lock(&w->held);
     interrupt_block();
-    CHECK(!pthread_create(&w->thread, NULL, watch, w), "no thread that waits for signals");
+    CHECK(!pthread_create(&w->thread, NULL, watch, w), "the thread that waits for signals is not running");
     return w;
 }
 

@@ -35,7 +35,7 @@ static Isolation *isolation_of(void (*fn)(void *arg), void *const *args, int n) 
     x->n = n, x->work = mem_zero((size_t)n, sizeof *x->work), x->job = mem_zero((size_t)n, sizeof *x->job);
     for (int i = 0; i < n; i++) {
         x->work[i] = (Work){fn, args[i], memfd_create("stderr", 0)};
-        CHECK(x->work[i].said >= 0, "cannot create the file for the output of a stage");
+        CHECK(x->work[i].said >= 0, "cannot create the file for a stage's output");
         x->job[i] = (Job){.run = run, .arg = &x->work[i]};
     }
     x->pool = job_pool_new(x->job, n, n);
@@ -46,7 +46,7 @@ static void start_again(Isolation *x) {
     for (int i = 0; i < x->n; i++) {
         const int said = x->work[i].said;
         CHECK(!ftruncate(said, 0) && lseek(said, 0, SEEK_SET) == 0,
-              "cannot reset the file for the output of a stage");
+              "cannot reset the file for a stage's output");
         x->job[i].end = JOB_WAITING;
     }
 }
@@ -127,8 +127,8 @@ Blame isolated_blame(const Isolated *i) {
     const char *said = i->said.s ? i->said.s : "";
     Blame b = {.rank = -1};
     snprintf(b.line, sizeof b.line, "%.*s", (int)strcspn(said, "\n"), said);
-    /* In this case, absent ranks are not reported as the cause, because they may not have started the operation
-     * yet. */
+    /* If NCCL reported the fault, absent ranks are not reported as the cause, because they may not have started the
+     * operation yet. */
     const bool refused = strstr(b.line, "COMM FAULT nccl") != NULL;
     b.of_library = refused || strstr(b.line, "NCCL");
     const char *absent = refused ? NULL : strstr(said, ABSENT), *checked = strstr(said, CHECKED);

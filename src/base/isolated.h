@@ -1,5 +1,5 @@
-/* Runs work in a separate process, so that a crash or a hang ends only that process. That process's stderr output is
- * kept. Call these functions while this process has only one thread and has not used a GPU. */
+/* Runs work in a separate process, so that a crash or a hang ends only that process. The separate process's stderr
+ * output is kept. Call these functions while this process has only one thread and has not used a GPU. */
 #pragma once
 
 #include "base/jobs.h"
@@ -30,7 +30,7 @@ void isolated_free(void *, size_t bytes);
 /* A parsed fault report. */
 typedef struct Blame {
     char line[300]; /* the first line of the report */
-    int rank;       /* the missing or failed rank, or -1 if the report names none or several */
+    int rank;       /* the missing or failed rank, or -1 if the report names no rank or several ranks */
     /* whether NCCL reported the fault, or did not finish an operation that all ranks had started */
     bool of_library;
 } Blame;

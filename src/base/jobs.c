@@ -22,7 +22,7 @@
 static double seconds_now(void) { return (double)clock_ns() * 1e-9; }
 
 void job_needs(Job *j, const Job *other) {
-    CHECK(j->n_needs < JOB_NEEDS, "a job needs more than %d others", JOB_NEEDS);
+    CHECK(j->n_needs < JOB_NEEDS, "a job depends on more than %d other jobs", JOB_NEEDS);
     j->needs[j->n_needs++] = other;
 }
 
@@ -203,7 +203,7 @@ static void become(void *arg) {
     char *const *words = arg;
     execvp(words[0], words);
     fprintf(stderr, "cannot run '%s': %s\n", words[0], strerror(errno));
-    exit(127); /* a shell's exit status in this case */
+    exit(127); /* the exit status with which a shell reports a program that cannot be run */
 }
 
 /* Returns a text's last non-blank line, or an empty string if there is none. */

@@ -13,10 +13,10 @@ size_t json_text_string(const char *s, size_t n);
  * become strings, so that a reader that expects a number rejects them. */
 void json_text_numbers(Str *json);
 
-/* Appends the text that Python's json.dumps(json, indent=indent) produces at this depth. If indent is 0, appends the
- * text of json.dumps(json), on one line. jansson cannot be used because it prints 17 digits of every real number, and
- * uses different escapes. Bytes that are not UTF-8 (json_string_nocheck) are printed as \udcXX, as in Python's file
- * names. */
+/* Appends the text that Python's json.dumps(json, indent=indent) produces for a value nested `depth` levels deep. If
+ * indent is 0, appends the text of json.dumps(json), on one line. jansson cannot be used because it prints 17 digits of
+ * every real number, and uses different escapes. Bytes that are not UTF-8 (json_string_nocheck) are printed as \udcXX,
+ * as in Python's file names. */
 void json_print(Str *, const json_t *, int indent, int depth);
 /* Formats a number as Python's repr(float) does: with the fewest digits that read back as the same number, and with an
  * exponent if the magnitude is below 1e-4 or at least 1e16. */

@@ -1,5 +1,5 @@
 /* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC11).
- * Every random number of a run (init, dropout, routing jitter, sampling) is a pure function of (seed, site, index).
+ * Every random number in a run (init, dropout, routing jitter, sampling) is a pure function of (seed, site, index).
  * `site` is the hash of a tensor's or op's name, combined with the step and microbatch numbers. `index` is the
  * element's global index. The numbers therefore do not depend on the layout, the split into microbatches, or
  * recomputation. */

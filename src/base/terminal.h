@@ -24,8 +24,8 @@ int terminal_width(FILE *);
 /* Breaks lines longer than `width` at a blank, or after a | in a list of choices, and indents the remaining text. Words
  * that are longer than `width` are not broken. */
 void terminal_fold(const char *text, int width, Str *out);
-/* Formats lines of tab-separated cells as a table with right-aligned columns. Prints columns that do not fit into the
- * width below the others, and repeats the first column there. */
+/* Formats lines of tab-separated cells as a table with right-aligned columns. Columns that exceed the width are printed
+ * below the others, where the first column is repeated. */
 void terminal_table(const char *cells, int width, Str *out);
 /* Prints text. On a live terminal, folds its lines. */
 void terminal_print(FILE *, const char *text);

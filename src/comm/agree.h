@@ -8,6 +8,6 @@
  * Every rank must call this function. A NULL Comm means that there is only one rank. */
 Err comm_agree(Comm *, Err);
 
-/* Returns the index of the first of n numbers that differs between ranks, or -1 if none differs. Every rank must call
- * this function, and all ranks get the same result. A NULL Comm means that there is only one rank. */
+/* Returns the index of the first of n numbers that differs between ranks, or -1 if all ranks have equal numbers. Every
+ * rank must call this function, and all ranks get the same result. A NULL Comm means that there is only one rank. */
 int comm_first_difference(Comm *, const int64_t *x, int n);

@@ -52,7 +52,7 @@ int64_t comm_deadline_ns(const Comm *c) { return (int64_t)(c->deadline_s * 1e9);
 int64_t comm_warning_ns(const Comm *c) { return comm_deadline_ns(c) / 10; }
 
 void comm_close(Comm *c) {
-    CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);
+    CHECK(c->open == 0, "rank %d returned without waiting for %d operations", c->rank, c->open);
     if (c->device) c->device->free(c);
     for (size_t i = 0; i < c->channels.capacity; i++) free(c->channels.entry[i].value);
     free(c->channels.entry);
@@ -70,7 +70,7 @@ CommChannel *comm_channel(Comm *c, const CommKey *key) {
         CommChannel *ch = mem_zero(1, sizeof *ch);
         *ch = (CommChannel){.key = *key, .members = comm_members(key)};
         while (ch->member < ch->members && comm_member(key, ch->member) != c->rank) ch->member++;
-        CHECK(ch->member < ch->members, "rank %d is not a member of the group of its operation", c->rank);
+        CHECK(ch->member < ch->members, "rank %d is not a member of its operation's group", c->rank);
         *place = ch;
     }
     return *place;
@@ -86,18 +86,20 @@ CommKey comm_key(const CommCall *call, bool device) {
 
 static void check_call(const Comm *c, const CommCall *call) {
     const Group *g = &call->group;
-    CHECK((unsigned)call->kind < COMM_KINDS && call->site, "kind %d without a site", (int)call->kind);
+    CHECK((unsigned)call->kind < COMM_KINDS && call->site, "an operation of kind %d has no call site",
+          (int)call->kind);
     CHECK(g->size > 0 && g->rank >= 0 && g->rank < g->size && mesh_member(g, g->rank) == c->rank,
           "at '%s': rank %d is not member %d of %d of this group", call->site, c->rank, g->rank, g->size);
-    CHECK(call->n >= 0, "at '%s': %lld elements", call->site, (long long)call->n);
+    CHECK(call->n >= 0, "at '%s': %lld is not a valid number of elements", call->site, (long long)call->n);
     if (is_message(call->kind) || call->kind == COMM_BROADCAST)
         CHECK(call->peer >= 0 && call->peer < g->size &&
                   (call->kind == COMM_BROADCAST || call->peer != g->rank),
-              "at '%s': member %d of %d names peer %d", call->site, g->rank, g->size, call->peer);
+              "at '%s': member %d of %d names the invalid peer %d", call->site, g->rank, g->size, call->peer);
     if (call->kind != COMM_ALL_TO_ALL) return;
-    CHECK(call->in_counts && call->out_counts, "at '%s': all_to_all without counts", call->site);
+    CHECK(call->in_counts && call->out_counts, "at '%s': all_to_all has no counts", call->site);
     for (int i = 0; i < g->size; i++)
-        CHECK(call->in_counts[i] >= 0 && call->out_counts[i] >= 0, "at '%s': a negative count", call->site);
+        CHECK(call->in_counts[i] >= 0 && call->out_counts[i] >= 0, "at '%s': a count is negative",
+              call->site);
 }
 
 /* Copies the counts, so that the caller can reuse its arrays, and computes the offsets. */
@@ -145,7 +147,7 @@ static void copy_own(const CommCall *call) {
     if (call->kind == COMM_BARRIER || call->kind == COMM_BROADCAST || call->in == call->out) return;
     const int64_t n = call->kind == COMM_ALL_TO_ALL ? call->in_counts[0] : call->n;
     CHECK(call->kind != COMM_ALL_TO_ALL || n == call->out_counts[0],
-          "at '%s': a group of one sends %lld elements and expects %lld", call->site, (long long)n,
+          "at '%s': a group of one rank sends %lld elements but expects %lld", call->site, (long long)n,
           (long long)call->out_counts[0]);
     const size_t bytes = (size_t)n * dtype_size(call->dtype);
     if (device_is_discrete(call->device))

@@ -1,5 +1,5 @@
-/* Communication between ranks. A Comm is one rank's endpoint. It has two transports, and each call uses the one for the
- * memory that its buffers are in:
+/* Communication between ranks. A Comm is one rank's endpoint. A Comm has two transports, and each call uses the one for
+ * the memory that its buffers are in:
  *
  *   host     the ranks run as threads of this process, or as processes that MPI or TCP connects. With comm_null, this
  *            rank runs alone and no data arrive, as in a dry run
@@ -35,7 +35,7 @@ typedef enum CommKind {
     COMM_ALL_REDUCE, /* reduces n elements; in == out is allowed */
     /* gathers n elements from each member, member-major; in == out + rank * n is allowed */
     COMM_ALL_GATHER,
-    /* reduces size * n elements; this member gets n of them; out == in + rank * n is allowed */
+    /* reduces size * n elements; this member receives n of them; out == in + rank * n is allowed */
     COMM_REDUCE_SCATTER,
     /* sends in_counts[i] elements to member i, and receives out_counts[i] from it; packed, member-major */
     COMM_ALL_TO_ALL,
@@ -88,8 +88,8 @@ void comm_launched(Comm *comm, const char *site);
 void comm_set_deadline(Comm *, double seconds);
 
 /* A function that runs in this rank's process when a communication fault ends the world, after the report and before
- * the process ends. It may run on any thread, can take a few seconds, and must not use the Comm. A failed CHECK does
- * not call it. */
+ * the process ends. A farewell may run on any thread, can take a few seconds, and must not use the Comm. A failed CHECK
+ * does not call it. */
 typedef struct CommFarewell {
     void (*fn)(void *arg);
     void *arg;
@@ -121,10 +121,10 @@ Err comm_open_device(Comm *, Device *, const CommDeviceOptions *, char text[200]
 /* Checks that comm_open_device accepts this library for discrete devices or, if `discrete` is false, for
  * other devices. The library stays loaded. */
 Err comm_check_library(const char *library, bool discrete);
-/* All ranks must call this function. It returns when all ranks have closed the transport. */
+/* All ranks must call this function. The call returns when all ranks have closed the transport. */
 void comm_close_device(Comm *);
 /* Registers device memory with the group's communicator as a symmetric NCCL window. All-gathers and sums whose inputs
- * and outputs are registered then need fewer thread blocks. All-gathers run on copy engines, without thread blocks,
+ * and outputs are in such windows need fewer thread blocks. All-gathers run on copy engines, without thread blocks,
  * unless the group is the tensor-parallel group. All members must call this function together, with the same number of
  * bytes. For each operation, all members must use the same offsets in their windows. The device must be opened with
  * DeviceSpec.exports. The call has no effect if the group has only one member, or unless the transport is NCCL and was
@@ -228,7 +228,7 @@ size_t comm_device_bytes(const Comm *, int most_blocks, int ranks_of_host);
 
 /* ---- flight recorder ---- */
 
-/* Prints this rank's last `last` operations, the newest one last. The recorder keeps COMM_RECORDS operations. Each
+/* Prints this rank's `last` most recent operations, oldest first. The recorder keeps COMM_RECORDS operations. Each
  * operation takes one line: its sequence number in its group, kind, site, group, count, dtype, state (started, done)
  * and time. */
 enum { COMM_RECORDS = 1024 };

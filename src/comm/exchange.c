@@ -63,7 +63,7 @@ static Span outgoing(const CommWork *w, int to) {
     }
 }
 
-/* Returns where a member's elements go. */
+/* Returns the buffer range that receives a member's elements in the current phase. */
 static Span expected(const Exchange *x, int from) {
     const CommWork *w = x->work;
     const CommCall *call = &w->call;
@@ -301,7 +301,7 @@ static int still_running(const Comm *c) {
  * all other ranks have announced the same. */
 static void leave(Comm *c) {
     Processes *p = c->host_state;
-    CHECK(c->open == 0, "rank %d leaves %d operations that it did not wait for", c->rank, c->open);
+    CHECK(c->open == 0, "rank %d returned without waiting for %d operations", c->rank, c->open);
     pthread_mutex_lock(&p->lock);
     p->returned[c->rank] = true;
     for (int r = 0; r < c->world; r++)
@@ -311,7 +311,7 @@ static void leave(Comm *c) {
         if (progress(c)) continue;
         if (clock_ns() >= deadline) {
             char why[160];
-            snprintf(why, sizeof why, "rank %d has returned, and rank %d has not for %g s", c->rank, r,
+            snprintf(why, sizeof why, "rank %d has returned, but rank %d has not, after %g s", c->rank, r,
                      c->deadline_s);
             watch_end_world(c, NULL, NULL, why);
         }

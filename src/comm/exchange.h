@@ -5,8 +5,8 @@
  * in an all-reduce, sends the result to all members.
  *
  * comm_start and comm_wait advance all operations. While the rank computes, a second thread in its process receives
- * messages a few times a second. It also sends heartbeats to one process and watches another. If a process is killed or
- * stopped, the world therefore ends within seconds, even if the deadline is longer. */
+ * messages a few times a second. Each process also sends heartbeats to one process and watches another. If a process is
+ * killed or stopped, the world therefore ends within seconds, even if the deadline is longer. */
 #pragma once
 
 #include "base/fault.h"
@@ -20,7 +20,8 @@ typedef enum Say {
      * members do not announce device operations */
     ASKS,
     TELLS, /* contains the sender's state: its last operation */
-    /* asks, for a warning, whether the receiver has started the device operation that key and seq identify */
+    /* asks whether the receiver has started the device operation that key and seq identify, so that a warning can name
+     * the late members */
     WONDERS,
     REPLIES, /* answers WONDERS */
     BEATS,   /* the sender is alive */
@@ -125,11 +126,11 @@ typedef struct Processes {
     int64_t heard_ns;       /* time of the watched rank's last sign of life; 0 if there was none yet */
     int lost;               /* a rank that was lost before its function returned, or -1 if there is none */
     int64_t lost_ns;        /* time at which this rank was lost */
-    bool ending;            /* whether this rank is about to report */
-    const CommKey *end_key; /* the operation that it will report, or NULL if there is none */
+    bool ending;            /* whether this rank is about to print a fault report */
+    const CommKey *end_key; /* the operation that the report is about, or NULL if there is none */
     int64_t end_seq;
     bool *end_arrived; /* [members] */
-    bool yields;       /* whether another rank will report */
+    bool yields;       /* whether another rank will print the report */
     Question *questions;
     CommTable early; /* a table whose values are EarlyLists */
     Exchange *active;

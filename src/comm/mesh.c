@@ -99,7 +99,7 @@ static void cut(const Group *g, int size, Group *inner, Group *outer) {
     *outer = (Group){.size = 1, .rank = g->rank / size, .first = mesh_member(g, g->rank % size)};
     for (int a = 0, left = size; a < s.n_axes; a++) {
         int n = s.axis_size[a], in = left < n ? left : n;
-        CHECK(n % in == 0 && left % in == 0, "a block of %d members ends inside an axis of %d", size, n);
+        CHECK(n % in == 0 && left % in == 0, "a block of %d members ends inside an axis of size %d", size, n);
         add_axis(inner, in, s.axis_stride[a]);
         add_axis(outer, n / in, s.axis_stride[a] * in);
         left /= in;

@@ -109,7 +109,7 @@ static void print_ranks(const char *title, const CommKey *key, const bool *arriv
  * each other. */
 static void print_absent(int rank, const CommWitness *witness, FILE *file) {
     const CommRecord *in = &witness[rank].last;
-    fputs("    not in it: ranks", file);
+    fputs("    members that are not in this operation: ranks", file);
     for (int i = 0; i < comm_members(&in->key); i++) {
         const int other = comm_member(&in->key, i);
         const CommRecord *last = &witness[other].last;
@@ -123,7 +123,7 @@ static void print_absent(int rank, const CommWitness *witness, FILE *file) {
 static void print_witness(int rank, const CommWitness *witness, FILE *file) {
     const CommWitness *w = &witness[rank];
     fprintf(file, "  rank %d %s; %s", rank, w->status,
-            w->any ? "its last operation: " : "no operation of it is known\n");
+            w->any ? "its last operation: " : "its last operation is not known\n");
     if (w->any) comm_record_print(&w->last, file);
     if (w->is_in) print_absent(rank, witness, file);
 }

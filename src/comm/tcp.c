@@ -187,7 +187,7 @@ static WireMessage *tcp_send(void *wire, int to, int tag, const void *from, int6
 
 /* Copies data that arrived early to the message that expects them. */
 static void hand_over(WireMessage *early, WireMessage *m, int from) {
-    CHECK(early->head.bytes == m->head.bytes, "rank %d sends %lld bytes where %lld are expected", from,
+    CHECK(early->head.bytes == m->head.bytes, "rank %d sent %lld bytes, but %lld were expected", from,
           (long long)early->head.bytes, (long long)m->head.bytes);
     memcpy(m->at, early->at, (size_t)m->head.bytes);
     m->done = true;

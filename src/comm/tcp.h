@@ -3,5 +3,5 @@
 
 #include "comm/comm.h"
 
-/* Connects each pair of processes. Sets `socket` [processes] to the connections, and to -1 for this process. */
+/* Connects each pair of processes. Sets socket[i] to the connection to process i, or to -1 for this process. */
 Err tcp_meet(const CommLaunch *, const CommOptions *, int *socket);

@@ -210,11 +210,11 @@ static void judge(const Meeting *m, const Hello *h, char *why, size_t size) {
     *why = 0;
     if (strncmp(h->build, m->own.build, sizeof h->build))
         snprintf(why, size,
-                 "process 0 runs isotron %.80s, and process %d runs isotron %.80s: use the same build",
+                 "process 0 runs isotron %.80s, but process %d runs isotron %.80s: use the same build",
                  m->own.build, h->rank, h->build);
     else if (h->world != m->own.world)
         snprintf(why, size,
-                 "process 0 has %d processes, and process %d has %d: start all with the same number",
+                 "process 0 expects %d processes, but process %d expects %d: start all with the same number",
                  m->own.world, h->rank, h->world);
     else if (h->run != m->own.run)
         snprintf(why, size, "process 0 belongs to another run: use a different MASTER_PORT for each run");
@@ -373,7 +373,7 @@ static Err host_meeting(Meeting *m) {
     if (e.code) return e;
     memcpy(yes.magic, MAGIC, sizeof MAGIC);
     if (getrandom(&yes.secret, sizeof yes.secret, 0) != sizeof yes.secret)
-        return no_socket("no random number");
+        return no_socket("cannot get a random number");
     for (int r = 1; r < m->own.world; r++)
         if (!move_all(m->socket[r], &yes, sizeof yes, true, m->until) ||
             !move_all(m->socket[r], m->place, (size_t)m->own.world * sizeof *m->place, true, m->until))

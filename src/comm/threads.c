@@ -268,8 +268,7 @@ static void threads_wait(Comm *c, CommWork *w) {
  * rank. */
 static void leave(Comm *c) {
     World *world = c->host_state;
-    CHECK(c->open == 0, "rank %d returns and leaves %d operations that it did not wait for", c->rank,
-          c->open);
+    CHECK(c->open == 0, "rank %d returned without waiting for %d operations", c->rank, c->open);
     atomic_store(&world->returned[c->rank], true);
     pthread_mutex_lock(&world->lock);
     for (size_t i = 0; i < world->queues.capacity; i++) {

@@ -44,7 +44,7 @@ typedef struct CommChannel {
 int comm_member(const CommKey *, int i);
 int comm_members(const CommKey *);
 
-/* a value of CommFacts.kind for the launch of a graph that contains operations */
+/* the value of CommFacts.kind for the launch of a graph that contains operations */
 enum { COMM_GRAPH = COMM_KINDS };
 
 /* The description of an operation that a member sends to other members. Processes exchange descriptions as raw
@@ -99,7 +99,7 @@ void comm_recorder_free(CommRecorder *);
 int64_t comm_record_start(CommRecorder *, const CommWork *); /* returns the number of the record */
 void comm_record_done(CommRecorder *, int64_t number);
 bool comm_record_last(CommRecorder *, CommRecord *out); /* returns false if there is none */
-/* Returns whether the operation has started, which is so if the last COMM_RECORDS records contain it or a later
+/* Returns whether the operation has started, that is, whether the last COMM_RECORDS records contain it or a later
  * operation on its channel. */
 bool comm_record_has(CommRecorder *, const CommKey *, int64_t seq);
 void comm_record_print(const CommRecord *, FILE *);
@@ -140,7 +140,7 @@ struct Comm {
     void *device_state;
     const char *processes_by; /* "MPI" or "TCP" if ranks run as processes, otherwise NULL */
     int rank, world;
-    _Atomic double deadline_s; /* the transports' threads read it and the farewell */
+    _Atomic double deadline_s; /* atomic, because the transports' threads read it */
     _Atomic(const CommFarewell *) farewell;
     CommSabotage sabotage;
     CommProfile *profile; /* [COMM_PROFILE], or NULL if there is no profile */

@@ -11,7 +11,7 @@ bool work_gemm(OpNumber op, const Call *c, GemmShape *p) {
 }
 
 /* Returns the FLOPs of attention. Causal attention computes half of all query-key pairs, with d multiply-adds per pair
- * and GEMM. */
+ * in each GEMM. */
 static double attention_flops(const Call *c, const Tensor *q, const Tensor *k, int gemms) {
     const bool causal = ((const AttentionAttr *)c->attr)->window_right != WINDOW_OFF;
     return (double)tensor_count(q) * (double)k->dim[0] * (causal ? 1 : 2) * gemms;

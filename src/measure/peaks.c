@@ -37,7 +37,7 @@ static void peaks_copy(Device *d, const Copy *c, size_t bytes) {
 double bench_roof_copy(Device *d) {
     const size_t bytes = device_is_discrete(d) ? 1 << 30 : 256 << 20;
     const int copies = device_is_discrete(d) ? 10 : 1;
-    char *both = device_alloc(d, 2 * bytes, "the copy that is the roof");
+    char *both = device_alloc(d, 2 * bytes, "the copy that measures the roof");
     const Copy c = {both, both + bytes};
     double best = 0;
     peaks_copy(d, &c, bytes);

@@ -122,8 +122,8 @@ void tape_grad_share(Tape *t, Tensor *x, Tensor *g, Need need) {
 
 Tensor *tape_grad_in_place(Tape *t, Tensor *x, Need need) {
     if (!(x->flags & TENSOR_NEEDS_GRAD) || !(need & NEED_DX)) return NULL;
-    CHECK(!x->grad && !x->base,
-          "only the sole gradient of a tensor that is not a view can use the memory of the tensor");
+    CHECK(!x->grad && !x->base, "a gradient can use its tensor's memory only if there is no other gradient "
+                                "and the tensor is not a view");
     x->grad = tape_header(t, tensor_make(x->data, (DType)x->dtype, x->ndim, x->dim));
     x->grad->refs = 1;
     x->grad->spmd = spmd_dual_type(x->spmd);

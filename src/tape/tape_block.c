@@ -78,7 +78,7 @@ void tape_offload_to(Tape *t, Offload *o) { t->offload = o; }
 
 void tape_offload_begin(Tape *t, int64_t layer) {
     if (!t->offload) return;
-    CHECK(t->space == t->slot, "a layer is offloaded inside of another layer or of a block");
+    CHECK(t->space == t->slot, "a layer is offloaded inside another layer or a block");
     t->space = offload_enter(t->offload, layer);
     if (t->recording) tape_append(t, NULL, (Call){.attr = &layer}, sizeof layer, play_begin);
 }

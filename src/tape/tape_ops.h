@@ -48,7 +48,7 @@ bool tape_grad_is_off_grid(const Tensor *x);
 /* Returns memory for the duration of one builder or backward function. tape_drop frees it. */
 Tensor *tape_scratch(Tape *, DType, int ndim, const int64_t *dim);
 void tape_drop(Tape *, Tensor *);
-/* Frees x unless it is `kept`. For callers of a function that can return its input unchanged. */
+/* Frees x unless it is `kept`. Use it after a function that may return its input unchanged. */
 static inline void tape_drop_unless(Tape *t, Tensor *x, const Tensor *kept) {
     if (x != kept) tape_drop(t, x);
 }

@@ -21,7 +21,7 @@ typedef struct DeviceBackend {
     void (*copy)(Device *, void *to, const void *from, size_t bytes); /* each side may be in host memory */
     void (*wait)(Device *);                                           /* NULL if there is nothing to do */
     size_t (*available)(const Device *);
-    /* returns the total memory; NULL if it is the machine's */
+    /* returns the device's total memory; NULL if the device uses the machine's memory */
     size_t (*memory)(const Device *);
     void (*describe)(const Device *, char *buffer, size_t n); /* NULL if it describes the CPU */
     void (*reserve_scratch)(Device *, size_t bytes);          /* NULL if there is nothing to do */

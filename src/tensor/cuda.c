@@ -275,7 +275,7 @@ static void *cuda_driver_entry(const char *name) {
     void *f = NULL;
     enum cudaDriverEntryPointQueryResult found;
     CUDA_CHECK(cudaGetDriverEntryPointByVersion(name, &f, CUDART_VERSION, cudaEnableDefault, &found));
-    CHECK(f, "the driver of the GPU has no %s", name);
+    CHECK(f, "the GPU driver has no function %s", name);
     return f;
 }
 

@@ -56,8 +56,8 @@ Err space_check(Device *d, int count) {
     Space s = {.device = d, .base = reserve(d, bytes), .capacity = bytes};
     if (!s.base)
         return err_infra(
-            "this process cannot reserve %s of address space (not memory), which a run does several "
-            "times: raise the limit, as with 'ulimit -v unlimited'",
+            "this process cannot reserve %s of address space (not memory), which a run needs several "
+            "times: raise the limit, for example with 'ulimit -v unlimited'",
             bytes_text((double)bytes).s);
     const Err e = space_check(d, count - 1);
     unreserve(&s);

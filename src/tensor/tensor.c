@@ -10,7 +10,7 @@ Tensor tensor_make(void *data, DType dtype, int ndim, const int64_t *dim) {
     Tensor t = {.data = data, .ndim = (uint8_t)ndim, .dtype = (uint8_t)dtype};
     int64_t stride = 1;
     for (int i = ndim - 1; i >= 0; i--) {
-        CHECK(dim[i] >= 0, "dimension %d is %lld", i, (long long)dim[i]);
+        CHECK(dim[i] >= 0, "dimension %d has the invalid size %lld", i, (long long)dim[i]);
         t.dim[i] = dim[i];
         t.stride[i] = stride;
         stride *= dim[i];

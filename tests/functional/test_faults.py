@@ -98,7 +98,7 @@ stopped = meanwhile.submit(processes, "rank 1 stopped", signal.SIGSTOP, 1,
 STOPS = ["--exit-signal-handler"]
 if has_mpi:
     processes("rank 1 killed", signal.SIGKILL, 1, "rank 1 with PID|ranks that did not: 1\n")
-    processes("rank 2 stopped", signal.SIGSTOP, 2, "COMM FAULT rank ", "ranks that did not: 2\n|not in it: ranks 2\n",
+    processes("rank 2 stopped", signal.SIGSTOP, 2, "COMM FAULT rank ", "ranks that did not: 2\n|not in this operation: ranks 2\n",
               "rank 2 does not answer", options=SOON, status=[3])
     processes("rank 3 asked", signal.SIGTERM, 3, "SIGTERM: stopping after this step", options=STOPS, status=[143])
     processes("mpirun asked", signal.SIGUSR1, None, "SIGUSR1: stopping after this step", status=[138],
@@ -138,7 +138,7 @@ for launcher, seconds in DRILLS:
     folder = WORK / name
     done = disturbed([*RUN, *SOON, "--save", folder], program=[*launcher, DRILL],
                      env={**os.environ, "DRILL": f"{rank} {nth} {seconds}"})
-    named = rf"(ranks that did not:|not in it: ranks)( \d)* {rank}\b" + ("" if seconds
+    named = rf"(ranks that did not:|not in this operation: ranks)( \d)* {rank}\b" + ("" if seconds
                                                                          else rf"|rank {rank} (starts|has returned)")
     ends(name, done, "COMM FAULT", status=[3])
     assert re.search(named, done[0]), f"{name}: nothing names the rank:\n{done[0]}"
@@ -147,7 +147,7 @@ goes_on(folder, "operations")
 
 # ---- the disk is full: a small disk (as root), or a limit on the size of files
 size = sum(f.stat().st_size for f in (straight / f"iter_{EVERY:07}").iterdir())
-NOT_SAVED = f"the checkpoint of step {2 * EVERY} was not saved, earlier checkpoints are unchanged"
+NOT_SAVED = f"the checkpoint of step {2 * EVERY} was not saved; earlier checkpoints are unchanged"
 
 
 def small_disk(folder):

@@ -143,7 +143,7 @@ void comm_plan(Comm *c, const CommCall *call) {
  * (ncclTopoComputeP2pChannels). */
 enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 
-/* Returns how many MiB a communicator takes if its operations use at most `most_blocks` thread blocks, measured for 8,
+/* Returns how many MiB a communicator needs if its operations use at most `most_blocks` thread blocks, measured for 8,
  * 10, 16, 20 and 24 blocks. 0 means that NCCL chooses the number; it chooses 24. */
 static int communicator_mib(int most_blocks) {
     const int blocks = most_blocks && most_blocks < 24 ? most_blocks : 24;

@@ -33,7 +33,7 @@ static Err agree_on(const Comm *c, const Facts *all, char why[200]) {
     char a[32], b[32];
     *why = 0;
     for (int i = 0; i < c->world; i++) {
-        if (!all[i].version) snprintf(why, SIZE, "rank %d has no NCCL", i);
+        if (!all[i].version) snprintf(why, SIZE, "rank %d cannot load NCCL", i);
         if (all[i].version && all[0].version && all[i].version != all[0].version)
             return err_user("rank 0 has NCCL %s and rank %d has %s: use the same version on all ranks, for "
                             "example with --nccl-library",

@@ -1,7 +1,7 @@
 /* Tracks operations in flight, and runs the thread that watches them. NCCL does not detect a missing member. On each
- * rank, a watchdog polls the operations in flight. It warns if an operation is late, and ends the world if an operation
- * misses the deadline or if NCCL reports an error. Events of a CUDA graph cannot be queried, so the watchdog watches a
- * graph's launch instead of its operations. */
+ * rank, a watchdog polls the operations in flight. The watchdog warns if an operation is late, and ends the world if an
+ * operation misses the deadline or if NCCL reports an error. Events of a CUDA graph cannot be queried, so the watchdog
+ * watches a graph's launch instead of its operations. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,8 +94,7 @@ static bool is_late(const NcclState *s, const NcclFlight *f) {
 static void check_late(const NcclState *s, const CommKey *key, const NcclFlight *f, const char *what) {
     char why[400];
     if (!is_late(s, f)) return;
-    snprintf(why, sizeof why, "rank %d has waited %g s for %s of NCCL", s->comm->rank, s->comm->deadline_s,
-             what);
+    snprintf(why, sizeof why, "rank %d has waited %g s for %s", s->comm->rank, s->comm->deadline_s, what);
     end_world(s, key, f, why);
 }
 
@@ -122,7 +121,8 @@ static void look_at(NcclState *s, NcclLink *l) {
     nccl_sweep(s, l);
     const NcclLink *busy = l->first ? l : s->graphs && s->graphs->first ? s->graphs : NULL;
     if (busy && l->nccl) check_async(s, l, busy);
-    check_late(s, &l->channel->key, l->first, l->nccl ? "an operation" : "a CUDA graph with operations");
+    check_late(s, &l->channel->key, l->first,
+               l->nccl ? "an NCCL operation" : "a CUDA graph with NCCL operations");
     if (l->first)
         check_slow(s, &l->channel->key, l->first,
                    l->swept_ns > l->first->start_ns ? l->swept_ns : l->first->start_ns);
@@ -136,7 +136,7 @@ static void *watch(void *arg) {
         const int64_t ns = clock_ns() + POLL_NS;
         const struct timespec until = {ns / 1000000000, ns % 1000000000};
         if (pthread_cond_clockwait(&s->closing, &s->lock, CLOCK_MONOTONIC, &until) != ETIMEDOUT) continue;
-        check_late(s, &s->calling_key, s->calling, "the connection for an operation");
+        check_late(s, &s->calling_key, s->calling, "the connection for an NCCL operation");
         check_slow(s, &s->calling_key, s->calling, s->calling_ns);
         for (NcclLink *l = s->links; l; l = l->next) look_at(s, l);
     }

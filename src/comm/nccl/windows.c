@@ -59,8 +59,8 @@ void nccl_attach(Comm *c, const Group *g, void *memory, size_t bytes) {
     if (!s->registers) return;
     int64_t range[2];
     CHECK(is_same_on_all(c, *g, "register", (int64_t)bytes, range),
-          "rank %d registers %zu bytes, and other members of the group from %lld to %lld", c->rank, bytes,
-          (long long)range[0], (long long)range[1]);
+          "rank %d registers %zu bytes, but other members of the group register %lld to %lld bytes", c->rank,
+          bytes, (long long)range[0], (long long)range[1]);
     const CommKey key = comm_key(&(CommCall){.kind = COMM_ALL_GATHER, .group = *g}, true);
     CommChannel *ch = comm_channel(c, &key);
     CommWork work = {.facts = {.kind = COMM_BARRIER, .site = "register"}, .channel = ch, .seq = ch->next++};

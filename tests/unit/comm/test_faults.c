@@ -105,7 +105,7 @@ TEST(bugs_end_the_process_with_the_ranks_name) {
         CommMain *program;
         const char *says[SAYS];
     } bugs[] = {
-        {leaves_work, {"[rank 1", "1 operations that it did not wait for"}},
+        {leaves_work, {"[rank 1", "returned without waiting for 1 operations"}},
         {waits_twice, {"[rank ", "'twice' is waited for twice"}},
         {names_itself, {"[rank ", "at 'to itself': member"}},
         {is_no_member, {"[rank ", "at 'no member': rank"}},

@@ -273,17 +273,17 @@ TEST(faults_are_reported) {
         {one_is_dropped,
          1,
          NULL,
-         {"has waited 1 s for an operation of NCCL", "all_reduce sum of 3 F32 at 'dropped'",
+         {"has waited 1 s for an NCCL operation", "all_reduce sum of 3 F32 at 'dropped'",
           "ranks that did not: 2\n", "ranks that started it: 0 1 3\n"}},
         {one_does_not_connect,
          1,
          NULL,
-         {"has waited 1 s for the connection for an operation of NCCL", "all_to_all at 'first'",
+         {"has waited 1 s for the connection for an NCCL operation", "all_to_all at 'first'",
           "ranks that did not: 1\n"}},
         {one_is_dropped_after_a_new_deadline,
          NEVER,
          NULL,
-         {"has waited 1 s for an operation of NCCL", "all_reduce sum of 3 F32 at 'dropped', operation 1",
+         {"has waited 1 s for an NCCL operation", "all_reduce sum of 3 F32 at 'dropped', operation 1",
           "ranks that did not: 2\n"}},
         {counts_differ, NEVER, NULL, {"NCCL reports on rank ", "all_reduce sum of", "at 'counts'"}},
         {one_does_not_launch, 1, NULL, {"has waited 1 s for a CUDA graph", GRAPH, "ranks that did not: 2\n"}},
@@ -431,7 +431,7 @@ TEST(windows_of_different_sizes_are_a_fault) {
     Ending e;
     Program p = {.run = sizes_differ, .registers = true};
     end_of(over_nccl, &p, FAULT_RANKS, NULL, &e);
-    assert_non_null(strstr(e.text, "and other members of the group from 32 to 64"));
+    assert_non_null(strstr(e.text, "but other members of the group register 32 to 64"));
     assert_int_not_equal(e.status, 0);
 }
 

@@ -358,8 +358,8 @@ static void join(const World *w, int rank, const void *arg) {
 
 TEST(a_process_of_another_run_is_refused) {
     static const Join CASES[] = {
-        {1, 3, "this", "", "process 0 has 2 processes, and process 1 has 3"},
-        {1, 2, "that", "", "process 0 runs isotron 0.1.0 this, and process 1 runs isotron 0.1.0 that"},
+        {1, 3, "this", "", "process 0 expects 2 processes, but process 1 expects 3"},
+        {1, 2, "that", "", "process 0 runs isotron 0.1.0 this, but process 1 runs isotron 0.1.0 that"},
         {1, 2, "this", "other", "process 0 belongs to another run"},
         {2, 2, "this", "", "process 2 of 2 cannot exist: give each process a RANK from 0 to 1"},
     };

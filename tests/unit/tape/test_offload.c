@@ -286,5 +286,5 @@ static void expect_fault(Misuse *run, const char *sentence) {
 
 TEST(misuse_is_a_fault) {
     expect_fault(sweep_twice, "available for only one sweep");
-    expect_fault(nest, "inside of another");
+    expect_fault(nest, "inside another");
 }
