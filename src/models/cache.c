@@ -45,7 +45,7 @@ Cache cache_new(const Model *m, const CacheShape *shape) {
         cache.pool[i] = tensor_make(NULL, shape->dtype, 5, dim);
         cache.bytes += tensor_bytes(&cache.pool[i]);
     }
-    char *at = cache.block = device_alloc(m->device, cache.bytes, "the cache of generation");
+    char *at = cache.block = device_alloc(m->device, cache.bytes, "the generation cache");
     for (int i = 0; i < cache.n; at += tensor_bytes(&cache.pool[i++])) cache.pool[i].data = at;
     free(spec);
     if (shape->outputs) cache.output = &cache.pool[cache.n - 1];

@@ -1,6 +1,6 @@
-/* The page pools for generation. They contain the data that a stack's branches need from earlier positions, such as
- * keys and values (BranchOps.caches). A page contains rows for all branches, so a request needs only one page list. An
- * encoder's positions have separate pages. */
+/* The page pools for generation. The pools contain the data that a stack's branches need from earlier positions, such
+ * as keys and values (BranchOps.caches). A page contains rows for all branches, so a request needs only one page list.
+ * An encoder's positions have separate pages. */
 #pragma once
 
 #include "models/model.h"

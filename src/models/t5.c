@@ -19,7 +19,7 @@ void plan_t5(const Config *c, Arena *arena, ModelPlan *plan) {
     const int64_t below = c->num_layers;
     const EmbeddingSpec *words = spec_words(c, arena);
     EmbeddingSpec *decoder_words = spec_words(c, arena);
-    /* the decoder's dropout masks then differ from the encoder's */
+    /* a separate dropout site, so that the decoder's dropout masks differ from the encoder's */
     decoder_words->dropout_site = "decoder.embedding.dropout";
     const StackShape encoder = {.name = "encoder",
                                 .input = {&words_input, words},

@@ -80,7 +80,7 @@ Tensor *attention_flat_heads(Tape *, Tensor *x);
  * larger. */
 AttentionAttr attention_attr(const Tape *, const AttentionSpec *, uint64_t dropout_site, int64_t positions);
 
-/* Returns how many counters the branch has. They contain the largest scores. */
+/* Returns how many counters the branch has. These counters contain the largest scores. */
 int64_t attention_counters(const AttentionSpec *);
 
 /* The branch's module is an Attention, and its spec is an AttentionSpec. */

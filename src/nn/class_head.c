@@ -11,7 +11,7 @@
 static bool is_of_choices(const ClassHeadSpec *s) { return s->choices > 1; }
 static int64_t outputs(const ClassHeadSpec *s) { return is_of_choices(s) ? 1 : s->classes; }
 
-/* Registers the parameters. A bias that all choices for a question share does not change their probabilities. Its
+/* Registers the parameters. A bias shared by all choices for a question does not change their probabilities. Its
  * gradient would be only rounding noise, which Adam would amplify, so such a bias is not trained. */
 static void class_head_init(void *self, Registry *r, const void *spec) {
     ClassHead *m = self;

@@ -92,7 +92,7 @@ static Tensor *core(Tape *t, void *self, Tensor *q_sbw) {
 static Tensor *cross_attention_forward(Tape *t, const void *self, const Feed *feed, Tensor *cache,
                                        Tensor *x_sbh) {
     const CrossAttention *m = self;
-    CHECK(cache || feed->encoded, "cross-attention needs the output of an encoder");
+    CHECK(cache || feed->encoded, "cross-attention needs an encoder's output");
     Tensor *q = linear_forward(t, &m->q, x_sbh);
     Core *c = tape_alloc(t, sizeof *c);
     *c = (Core){m, feed, cache, feed->encoded ? linear_forward(t, &m->kv, feed->encoded) : NULL};

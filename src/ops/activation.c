@@ -28,7 +28,7 @@ Tensor *op_activation(Tape *t, Tensor *x, ActivationAttr attr) {
     memcpy(dim, x->dim, sizeof dim);
     CHECK(attr.kind != ACT_XIELU, "activation: xIELU has parameters: use op_xielu");
     CHECK((attr.limit == 0 && attr.offset == 0) || attr.kind == ACT_SWIGLU || attr.kind == ACT_QUICK_GEGLU,
-          "activation: kind %d supports no limit and no offset", (int)attr.kind);
+          "activation: kind %d supports neither a limit nor an offset", (int)attr.kind);
     if (activation_is_gated(attr.kind)) {
         CHECK(tensor_width(x) % 2 == 0, "activation: [gate | up] cannot be %lld wide",
               (long long)tensor_width(x));

@@ -115,7 +115,7 @@ static void attention_check(const AttentionInputs *x, const AttentionAttr *attr)
           "attention: q is %s, but lengths is %s", tensor_describe(q, a, sizeof a),
           tensor_describe(lengths, b, sizeof b));
     CHECK((x->bias != NULL) + (attr->alibi != 0) + (attr->softcap != 0) <= 1,
-          "attention: a relative position bias, ALiBi and a soft cap of the scores cannot be combined");
+          "attention: a relative position bias, ALiBi and a soft cap on scores cannot be combined");
 }
 
 Tensor *op_attention(Tape *t, const AttentionInputs *inputs, AttentionAttr attr, bool unfused) {

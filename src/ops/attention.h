@@ -19,10 +19,9 @@ typedef struct AttentionInputs {
      * it has no dropout. The heads of q begin at element attr.first_local. The sinks are a parameter or a tensor
      * without a gradient (Megatron-LM --softmax-type); NULL if there are none. */
     Tensor *sink;
-    /* [buckets,h]: a bias that is added to each score; the heads are those of `sink`. The bucket of a score depends on
-     * (key position
-     * - query position) (kernels/relative_buckets.h). The bias is a parameter, or NULL if there is no bias. A bias
-     * cannot be combined with a softcap. */
+    /* [buckets,h]: a bias that is added to each score; the heads are those of `sink`. A score's bucket depends on the
+     * key's position relative to the query's (kernels/relative_buckets.h). The bias is a parameter, or NULL if there is
+     * no bias. A bias cannot be combined with a softcap. */
     Tensor *bias;
     /* F64 [heads of the model]: if a head's largest unmasked score before the cap exceeds the head's element, a
      * training step replaces the element by this score. NULL if not needed. */

@@ -56,8 +56,8 @@ static void check_type(const Tape *t, const char *op, const Tensor *x, SpmdType 
     for (int a = 0; a < AXES; a++) {
         const Spmd s = spmd_on(x->spmd, a), w = spmd_on(want, a);
         CHECK(tape_axis(t, a) == 1 || s == w || (spread && w == SPMD_P && a == AXIS_EP && s == SPMD_V),
-              "op '%s', axis %s: the rows are %c, but must be %c like their routing", op, axis_name(a),
-              spmd_letter(s), spmd_letter(w));
+              "op '%s', axis %s: the rows have type %c, but must have type %c, like their routing", op,
+              axis_name(a), spmd_letter(s), spmd_letter(w));
     }
 }
 
@@ -121,8 +121,8 @@ static void scale_backward(Tape *t, const Node *n, Need need) {
 Tensor *op_scale_rows(Tape *t, Tensor *x, Tensor *p, bool sigmoid) {
     /* This check precedes the shape check, because a wrong type can also cause a wrong shape. */
     tape_check(t, &OPS[OP_scale_rows], &(Call){.in = {x, p}});
-    CHECK(tensor_rows(x) == tensor_count(p), "scale_rows: %lld rows, %lld factors", (long long)tensor_rows(x),
-          (long long)tensor_count(p));
+    CHECK(tensor_rows(x) == tensor_count(p), "scale_rows: there are %lld rows, but %lld factors",
+          (long long)tensor_rows(x), (long long)tensor_count(p));
     const ScaleAttr attr = {sigmoid};
     Tensor *y = tape_tensor(t, (DType)x->dtype, x->ndim, x->dim);
     tape_run(t, &OPS[OP_scale_rows], (Call){.in = {x, p}, .out = {y}, .attr = &attr}, sizeof attr,

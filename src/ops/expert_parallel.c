@@ -16,7 +16,8 @@ static SpmdType crossed(const Tape *t, const OpDef *op, const Tensor *x, unsigne
     for (int a = 0; a < AXES; a++) {
         if (a == AXIS_PP || tape_axis(t, a) == 1) continue;
         const Spmd s = spmd_on(x->spmd, a), want = from & 1u << a ? SPMD_V : SPMD_I;
-        CHECK(s == want, "op '%s', axis %s: x is %c and must be %c, so that ranks have different tokens",
+        CHECK(s == want,
+              "op '%s', axis %s: x has type %c, but must have type %c, so that ranks have different tokens",
               op->name, axis_name(a), spmd_letter(s), spmd_letter(want));
         type = spmd_with(type, a, from & 1u << a ? SPMD_I : SPMD_V);
     }

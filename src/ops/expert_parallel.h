@@ -9,8 +9,8 @@
 
 #include "ops/dispatch.h"
 
-/* x, V on all axes of one view, becomes V on all axes of the other view. The data does not change. On one rank, both
- * return x itself. */
+/* Both functions convert x from V on all axes of one view to V on all axes of the other view. The data does not change.
+ * On one rank, both return x itself. */
 Tensor *op_to_expert_view(Tape *, Tensor *x);
 Tensor *op_to_dense_view(Tape *, Tensor *x);
 

@@ -29,7 +29,7 @@ typedef struct QuantSpec {
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: GEMMs are emulated on any device */
     bool fixed_order;                  /* sums must not depend on the batch, so GEMMs are emulated */
-    /* whether to cast weights once per step instead of in every pass, which takes two bytes per element */
+    /* whether to cast weights once per step instead of in every pass, which needs two more bytes per element */
     bool keep_weights;
     bool store_weights; /* whether trained weights are stored in FP8 (param/fp8_weights.h) */
     DType weights;      /* I8 or F8E4M3: type of generation weights (param/quantized.h); F64: storage type */

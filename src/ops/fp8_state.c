@@ -41,11 +41,11 @@ const char *quantize_emulation(const Device *device, QuantSpec spec, int64_t row
     if (spec.emulated) return "--fp8-emulated requests it";
     if (!(device_fp8_gemms(device) & (blocks ? FP8_GEMM_BLOCKS : FP8_GEMM_WHOLE)))
         return blocks ? "the device has no GEMMs with a scale for every 128 terms"
-                      : "the device has no GEMMs of FP8 numbers";
+                      : "the device has no FP8 GEMMs";
     if (spec.fixed_order) return "--batch-invariant-mode sums in a fixed order";
     if (rows % unit || in % unit || out % unit)
-        return blocks ? "tokens, inputs and outputs of a layer must be multiples of 128"
-                      : "tokens, inputs and outputs of a layer must be multiples of 16";
+        return blocks ? "a layer's tokens, inputs and outputs must be multiples of 128"
+                      : "a layer's tokens, inputs and outputs must be multiples of 16";
     return NULL;
 }
 

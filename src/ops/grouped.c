@@ -1,5 +1,5 @@
-/* y = x w_e^T for the rows of each expert e. The backward pass overwrites dx and dw, or adds to them. It can compute dw
- * while the rows' gradients return to their tokens' ranks (ops/expert_parallel.c). */
+/* y = x w_e^T for the rows of each expert e. The backward pass overwrites dx and dw, or adds to them. The backward pass
+ * can compute dw while the rows' gradients return to their tokens' ranks (ops/expert_parallel.c). */
 #include "ops/grouped.h"
 
 #include "base/fault.h"
@@ -48,7 +48,7 @@ static void grouped_backward(Tape *t, const Node *n, Need need) {
 Tensor *op_grouped_linear(Tape *t, Tensor *x, Tensor *w, GroupedBias b, Tensor *offset) {
     const int64_t experts = offset->dim[0] - 1;
     CHECK(x->ndim == 3 && x->dim[1] == 1 && x->dim[2] == w->dim[1] && w->dim[0] % experts == 0,
-          "grouped_linear: x is %lld wide, the weight of %lld experts is [%lld, %lld]",
+          "grouped_linear: the width of x is %lld, but the weight of %lld experts is [%lld, %lld]",
           (long long)tensor_width(x), (long long)experts, (long long)w->dim[0], (long long)w->dim[1]);
     const LinearAttr attr = {.fixed_order = tape_context(t)->batch_invariant};
     if (w->cut == 2 && tape_axis(t, AXIS_ETP) > 1 && tape_group(t, 1u << AXIS_ETP).rank > 0)

@@ -145,8 +145,8 @@ static void linear_backward(Tape *t, const Node *n, Need need) {
 /* Checks the input type of a collective inside the op. */
 static void check_type(const Tensor *x, const char *which, Spmd want) {
     const Spmd s = spmd_on(x->spmd, AXIS_TP);
-    CHECK(s == want, "op 'linear', axis tp: the %s is %c, the collective needs %c", which, "IRVP"[s],
-          "IRVP"[want]);
+    CHECK(s == want, "op 'linear', axis tp: the %s has type %c, but the collective needs %c", which,
+          "IRVP"[s], "IRVP"[want]);
 }
 
 /* Sets *act to the activation of the result, without recording the activation. If act is NULL, there is no
@@ -196,10 +196,11 @@ static Tensor *add_bias(Tape *t, Tensor *x, Tensor *bias) {
 static LayerAttr layer_attr(Tape *t, const Tensor *x, const LinearLayer *l) {
     const Tensor *w = l->w_oi, *bias = l->bias_o;
     CHECK(x->ndim == 3 && w->ndim == 2 && x->dim[2] == w->dim[1],
-          "linear: x is %lld wide, the weight needs %lld", (long long)tensor_width(x),
+          "linear: the width of x is %lld, but the weight needs %lld", (long long)tensor_width(x),
           (long long)tensor_width(w));
-    CHECK(!bias || bias->dim[0] == w->dim[0], "linear: the bias has %lld elements, the output %lld",
-          (long long)bias->dim[0], (long long)w->dim[0]);
+    CHECK(!bias || bias->dim[0] == w->dim[0],
+          "linear: the bias has %lld elements, but the output has %lld columns", (long long)bias->dim[0],
+          (long long)w->dim[0]);
     const bool is_sharded = spmd_on(w->spmd, AXIS_TP) == SPMD_V;
     const bool gathers = is_sharded && l->flags & LINEAR_GATHER_IN, sequence = l->flags & LINEAR_SEQUENCE;
     return (LayerAttr){
@@ -238,7 +239,7 @@ Tensor *op_linear_on_activated(Tape *t, Activated x, const LinearLayer *l) {
 Activated op_linear_activated(Tape *t, Tensor *x, const LinearLayer *l, ActivationAttr activation,
                               bool halfway) {
     LayerAttr attr = layer_attr(t, x, l);
-    CHECK(!attr.reduces, "linear: partial sums have no activation");
+    CHECK(!attr.reduces, "linear: partial sums cannot have an activation");
     Activated out = {.kind = activation.kind};
     const bool fused = !activation_is_gated(activation.kind) && !tape_context(t)->exact;
     if (fused) attr.gemm.linear.activation = activation.kind;

@@ -1,6 +1,6 @@
 /* The backward pass recomputes the FP8 values of x's transpose from x, unless the quantizer keeps inputs. Keeping them
- * takes one more byte per element for as long as x is kept. It saves one read of x (two bytes per element), and about
- * 0.5 % of a step's time if rows are long. */
+ * needs one more byte per element while x is kept. It saves one read of x (two bytes per element), and about 0.5 % of a
+ * step's time if rows are long. */
 #include "ops/linear_gemm.h"
 
 #include "kernels/ops.h"

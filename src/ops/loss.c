@@ -23,7 +23,7 @@ static void loss_backward(Tape *t, const Node *n, Need need) {
 static void backward_done(Tape *t, const Node *n, Need need) {
     const Tensor *dloss = n->call.in[2];
     CHECK(tape_grad(t, n->call.out[0])->data == dloss->data,
-          "cross_entropy: the gradient of the loss is not the announced one");
+          "cross_entropy: the loss's gradient differs from the gradient that the forward pass used");
     tape_grad_in_place(t, n->call.in[0], need);
 }
 
@@ -58,7 +58,7 @@ static bool is_sharded(const Tape *t, const Tensor *logits) {
     return tape_axis(t, AXIS_TP) > 1 && spmd_on(logits->spmd, AXIS_TP) != SPMD_I;
 }
 
-/* Writes y [b,s]. */
+/* Writes to y [b,s] whether the label has the largest logit. */
 static void correct(Tape *t, Tensor *logits, Tensor *label, const LossAttr *attr, Tensor *y) {
     const Call call = {.in = {logits, label}, .out = {y}, .attr = attr};
     if (is_sharded(t, logits)) {
@@ -86,8 +86,8 @@ static void check_sizes(Tape *t, const Tensor *x, int64_t columns, const Tensor 
           "cross_entropy: the vocabulary is %lld, but the logits have %lld columns", (long long)vocab,
           (long long)columns * ranks);
     CHECK(label->dim[0] == x->dim[1] && label->dim[1] == x->dim[0],
-          "cross_entropy: logits of %lld positions of %lld samples", (long long)x->dim[0],
-          (long long)x->dim[1]);
+          "cross_entropy: the logits have %lld positions and %lld samples, but the labels do not",
+          (long long)x->dim[0], (long long)x->dim[1]);
 }
 
 static DType precise_type(const Tensor *x) { return x->dtype == F64 ? F64 : F32; }
@@ -282,8 +282,8 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
     const int ranks = tape_axis(t, AXIS_TP);
     const bool is_cut = ranks > 1 && how.sequence, records = tape_is_recording(t);
     CHECK(how.positions > 0 && (how.dloss || !records),
-          "chunks of %lld positions are invalid, or gradients are %s", (long long)how.positions,
-          how.dloss ? "known" : "not known");
+          "linear_cross_entropy: chunks of %lld positions are invalid, or dloss, which is %s, is needed",
+          (long long)how.positions, how.dloss ? "known" : "not known");
     Chunks c = {.w = w,
                 .label = label,
                 .dloss = records ? how.dloss : NULL,

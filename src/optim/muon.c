@@ -218,8 +218,8 @@ Muon *muon_new(const Config *c, Registry *r, Sync *sync) {
         return NULL;
     }
     for (int b = 0; b < BUFFERS; b++)
-        m->buffer[b] = device_alloc(r->device, bytes_of(m, (Buffer)b), "an update of Muon");
-    m->squares = device_alloc(r->device, sizeof(ExactSum), "an update of Muon");
+        m->buffer[b] = device_alloc(r->device, bytes_of(m, (Buffer)b), "a Muon update");
+    m->squares = device_alloc(r->device, sizeof(ExactSum), "a Muon update");
     return m;
 }
 
@@ -243,20 +243,20 @@ static void run(const Muon *m, OpNumber op, Tensor *a, Tensor *b, Tensor *out, c
     call_run(&OPS[op], &(Call){.in = {a, b}, .out = {out}, .attr = attr, .device = m->registry->device});
 }
 
-/* y = factor x, or y += factor x. */
+/* Computes y = factor * x or, if `add`, y += factor * x. */
 static void scale(const Muon *m, double factor, Tensor *x, Tensor *y, bool add) {
     y->flags = add ? TENSOR_ACCUM : 0;
     run(m, OP_scale, x, NULL, y, &(FactorAttr){factor});
 }
 
-/* y [i,1,k] = a [i,1,j] b [j,1,k], or y += a b. */
+/* Computes y [i,1,k] = a [i,1,j] b [j,1,k] or, if `add`, y += a b. */
 static void multiply(const Muon *m, Tensor *a, const Tensor *b, Tensor *y, bool add) {
     Tensor w = tensor_make(b->data, (DType)b->dtype, 2, (int64_t[]){b->dim[0], b->dim[2]});
     y->flags = add ? TENSOR_ACCUM : 0;
     run(m, OP_linear_dgrad, a, &w, y, &(LinearAttr){.fixed_order = false});
 }
 
-/* gram = x x^T, or x^T x if `tall`. */
+/* Computes gram = x x^T or, if `tall`, x^T x. */
 static void multiply_by_itself(const Muon *m, Tensor *x, bool tall, Tensor *gram) {
     const LinearAttr attr = {.fixed_order = false};
     Tensor w = tensor_make(x->data, (DType)x->dtype, 2, (int64_t[]){x->dim[0], x->dim[2]});
@@ -267,7 +267,8 @@ static void multiply_by_itself(const Muon *m, Tensor *x, bool tall, Tensor *gram
         run(m, OP_linear, x, &w, gram, &attr);
 }
 
-/* y = factor * NS(x), both [rows,1,columns]. Overwrites x. x, A and b A + c A^2 are rounded to the GEMM type. */
+/* Computes y = factor * NS(x), both [rows,1,columns]. Overwrites x. x, A and b A + c A^2 are rounded to the GEMM
+ * type. */
 static void iterate(const Muon *m, const Param *p, const Matrix *of, double factor, Tensor *x, Tensor *y) {
     const int64_t n = gram_size(m, p, of), steps = m->config->muon_num_ns_steps;
     const bool tall = is_tall(m, p, of);
@@ -301,7 +302,7 @@ static double factor_of(const Config *c, const int64_t whole[2]) {
     return sqrt(square) * c->muon_extra_scale_factor;
 }
 
-/* Replaces the elements of `own` by this rank's shard of scale * NS(from). */
+/* Replaces the elements of `own` with this rank's shard of scale * NS(from). */
 static void orthogonalise(const Muon *m, const Param *p, Matrix *x) {
     Registry *r = m->registry;
     const int64_t n = x->rows * x->columns;

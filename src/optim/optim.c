@@ -121,8 +121,8 @@ Optimizer *optim_new(const Config *c, Registry *r, Sync *sync) {
     *o = (Optimizer){.config = c, .registry = r, .sync = sync, .muon = muon_new(c, r, sync)};
     add_states(o, rule_of(c), FLAT_STATE);
     if (o->muon) add_states(o, &MUON, FLAT_MATRIX_STATE);
-    o->state = device_alloc(r->device, sizeof *o->state, "a step of the optimizer");
-    o->host = device_host_alloc(r->device, sizeof *o->host, "a step of the optimizer");
+    o->state = device_alloc(r->device, sizeof *o->state, "an optimizer step");
+    o->host = device_host_alloc(r->device, sizeof *o->host, "an optimizer step");
     lay_pieces(o);
     return o;
 }

@@ -69,8 +69,8 @@ DType optim_moment_type(const Config *, int moment, DType precise);
 typedef struct OptimStep {
     double lr, decoupled_lr; /* decoupled_lr: for embeddings and the output layer */
     double weight_decay;
-    /* The factor by which the main gradient is multiplied to get the gradient of the reported loss. It undoes the loss
-     * scale, and averages. */
+    /* The factor by which the main gradient is multiplied to get the gradient of the reported loss. This factor undoes
+     * the loss scale, and averages. */
     double grad_scale;
     bool exact; /* in the exact lane, masters are rounded to its grid */
 } OptimStep;

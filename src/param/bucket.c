@@ -34,7 +34,7 @@ static bool is_apart(const Param *p) { return p->spec.flags & PARAM_APART; }
 
 /* ---- groups ---- */
 
-/* p is one of the bucket's parameters. */
+/* Sets the bucket's groups. p is one of its parameters. */
 static void set_groups(const Registry *r, Bucket *b, const Param *p) {
     const Kind kind = kind_of(p);
     enum { OF_DENSE = 1 << AXIS_CP | 1 << AXIS_DP, OF_EXPERTS = 1 << AXIS_EDP };

@@ -37,7 +37,7 @@ typedef enum ParamFlags {
 bool param_is_fp8_state(const char *name);
 
 /* A logical block of rows within a fused parameter. Parts are split, resharded and exported separately. With several
- * groups, the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...]. A part takes `rows` rows in each
+ * groups, the rows are group-major: [group 0: part 0, part 1, ...], [group 1: ...]. A part has `rows` rows in each
  * group, as in Megatron-LM's fused QKV. */
 typedef struct ParamPart {
     const char *name; /* such as "q", "k", "v", "gate" or "up" */

@@ -10,10 +10,11 @@
  * entire buffer, whose values are in `master`. The initial values are zeros. */
 Param *state_buffer(Registry *, const char *name, int ndim, const int64_t *dim);
 
-/* F64 [n]. Passes add to the counters (COMM_SUM) or replace them by a larger value (COMM_MAX). Counters are zeroed
- * when a step begins. All of a model's counters with the same reduction form one block, so that one all-reduce combines
- * all ranks' counters. Every rank must register the same counters in the same order, including the counters of layers
- * that it does not hold. The returned address is stable. The tensor gets its data in states_allocate. */
+/* Registers n counters, and returns them as F64 [n]. Passes add to the counters (COMM_SUM) or replace them with a
+ * larger value (COMM_MAX). Counters are zeroed when a step begins. All of a model's counters with the same reduction
+ * form one block, so that one all-reduce combines all ranks' counters. Every rank must register the same counters in
+ * the same order, including the counters of layers that it does not hold. The returned address is stable. The tensor
+ * gets its data in states_allocate. */
 Tensor *state_counters(Registry *, CommReduction, int64_t n);
 
 /* The context in which an event happens. */

@@ -65,9 +65,10 @@ static Err cut_evenly(const Config *c, Arena *arena, PipelineLayout *out) {
                     : rank == p - 1 && last ? c->decoder_last_pipeline_num_layers
                                             : rest / sharers;
         if (n % chunks)
-            return err_user("the %lld layers of pipeline rank %lld are not a multiple of its %lld virtual "
-                            "stages: change --num-virtual-stages-per-pipeline-rank or the layers of the rank",
-                            (long long)n, (long long)rank, (long long)chunks);
+            return err_user(
+                "the %lld layers of pipeline rank %lld are not a multiple of its %lld virtual "
+                "stages: change --num-virtual-stages-per-pipeline-rank or the rank's number of layers",
+                (long long)n, (long long)rank, (long long)chunks);
         /* allocated only once the number is known to be small */
         if (rank == 0) *out = stages_new(p, chunks, arena);
         for (int64_t chunk = 0; chunk < chunks; chunk++) out->stages[chunk * p + rank].layers = n / chunks;

@@ -22,8 +22,8 @@ static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;
     return err_user(
-        "%lld microbatches per step in groups of %lld leave a last group of %lld, which is less than "
-        "--pipeline-model-parallel-size %d, with which the interleaved schedule can deadlock: change "
+        "%lld microbatches per step in groups of %lld leave a last group of %lld. This is less than "
+        "--pipeline-model-parallel-size %d, so the interleaved schedule can deadlock: change "
         "--global-batch-size, --micro-batch-size or --microbatch-group-size-per-virtual-pipeline-stage",
         (long long)s->microbatches, (long long)s->group, (long long)last, s->ranks);
 }

@@ -72,16 +72,16 @@ static Err judge(const Player *p, int rank, const Action *a) {
     if (a->slot < 0 || a->slot >= p->schedules[rank].slots) return wrong(p, rank, "there is no such slot");
     const Cell *cell = cell_of(p, rank, a->chunk, a->microbatch);
     if (a->kind == ACTION_FORWARD) {
-        if (cell->forward) return wrong(p, rank, "it runs a second time");
-        return state->taken[a->slot] ? wrong(p, rank, "the slot is taken") : ERR_OK;
+        if (cell->forward) return wrong(p, rank, "this pass has already run");
+        return state->taken[a->slot] ? wrong(p, rank, "the slot is in use") : ERR_OK;
     }
-    if (s->forward_only) return wrong(p, rank, "the schedule is for forwards only");
-    if (!cell->forward) return wrong(p, rank, "its forward has not run");
-    if (cell->slot != a->slot) return wrong(p, rank, "its forward has a different slot");
+    if (s->forward_only) return wrong(p, rank, "the schedule is only for forward passes");
+    if (!cell->forward) return wrong(p, rank, "its forward pass has not run");
+    if (cell->slot != a->slot) return wrong(p, rank, "its forward pass used a different slot");
     if (makes_input(a) && a->microbatch != state->next_input[a->chunk])
-        return wrong(p, rank, "backwards must process the microbatches in order");
+        return wrong(p, rank, "backward passes must process the microbatches in order");
     if (makes_weight(a) && a->microbatch != state->next_weight[a->chunk])
-        return wrong(p, rank, "weight gradients must process the microbatches in order");
+        return wrong(p, rank, "weight passes must process the microbatches in order");
     if (!makes_input(a) && !cell->input) return wrong(p, rank, "its input gradient has not been computed");
     return ERR_OK;
 }
@@ -102,7 +102,7 @@ static Err claim_buffer(const Player *p, int rank, const Action *a) {
         return wrong(p, rank, "there is no such buffer");
     if (a->buffer < 0) return ERR_OK;
     int64_t *user = &p->states[rank].user[way][a->buffer];
-    if (*user) return wrong(p, rank, "the buffer of the message is in use");
+    if (*user) return wrong(p, rank, "the message's buffer is in use");
     *user = 1 + a->slot;
     return ERR_OK;
 }

@@ -196,7 +196,8 @@ TEST(another_gradient_than_was_announced_is_a_fault) {
     FaultScope scope;
     work_open(&k, &l, (How){.positions = 2});
     assert_false(without_fault(run_with_other_gradient, &k, &scope));
-    assert_non_null(strstr(scope.message, "the gradient of the loss is not the announced one"));
+    assert_non_null(
+        strstr(scope.message, "the loss's gradient differs from the gradient that the forward pass used"));
     work_close(&k);
 }
 

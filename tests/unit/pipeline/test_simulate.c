@@ -191,7 +191,7 @@ TEST(a_buffer_in_use_is_not_received_into) {
             }
             const Err e = plan_try(&p);
             assert_int_equal(e.code, fewer ? ERR_FAILED : ERR_NONE);
-            if (fewer) assert_non_null(strstr(e.msg, "the buffer of the message is in use"));
+            if (fewer) assert_non_null(strstr(e.msg, "the message's buffer is in use"));
         }
     arena_free(arena);
 }
@@ -293,26 +293,27 @@ static void assert_sentence(bool forward_only, int rank, int64_t at, Action brok
 
 TEST(sentences_name_rank_action_and_reason) {
     assert_sentence(false, 0, 2, (Action){ACTION_BACKWARD_INPUT, 0, 1, 1, -1, false},
-                    "pipeline rank 0, action 2, input gradient of microbatch 1, chunk 0, slot 1: backwards "
-                    "must process the microbatches in order");
-    assert_sentence(false, 0, 1, (Action){ACTION_FORWARD, 0, 1, 0, -1, false},
-                    "pipeline rank 0, action 1, forward of microbatch 1, chunk 0, slot 0: the slot is taken");
+                    "pipeline rank 0, action 2, input gradient of microbatch 1, chunk 0, slot 1: backward "
+                    "passes must process the microbatches in order");
+    assert_sentence(
+        false, 0, 1, (Action){ACTION_FORWARD, 0, 1, 0, -1, false},
+        "pipeline rank 0, action 1, forward of microbatch 1, chunk 0, slot 0: the slot is in use");
     assert_sentence(false, 1, 0, (Action){ACTION_FORWARD, 0, 1, 0, -1, false},
                     "pipeline rank 1, action 0, forward of microbatch 1, chunk 0, slot 0: it receives a "
                     "message before another message that was sent earlier");
     assert_sentence(false, 1, 4, (Action){ACTION_BACKWARD_WEIGHT, 0, 1, 1, -1, false},
                     "pipeline rank 1, action 4, weight gradient of microbatch 1, chunk 0, slot 1: weight "
-                    "gradients must process the microbatches in order");
+                    "passes must process the microbatches in order");
     assert_sentence(false, 0, 8, (Action){ACTION_BACKWARD_INPUT, 0, 2, 0, -1, false},
-                    "pipeline rank 0, action 8, input gradient of microbatch 2, chunk 0, slot 0: backwards "
-                    "must process the microbatches in order");
+                    "pipeline rank 0, action 8, input gradient of microbatch 2, chunk 0, slot 0: backward "
+                    "passes must process the microbatches in order");
     assert_sentence(false, 0, 2, (Action){ACTION_BACKWARD_WEIGHT, 0, 0, 0, -1, false},
                     "pipeline rank 0, action 2, weight gradient of microbatch 0, chunk 0, slot 0: its input "
                     "gradient has not been computed");
     assert_sentence(false, 1, 0, (Action){ACTION_BACKWARD_INPUT, 0, 0, 0, -1, false},
                     "pipeline rank 1, action 0, input gradient of microbatch 0, chunk 0, slot 0: its forward "
-                    "has not run");
+                    "pass has not run");
     assert_sentence(true, 1, 1, (Action){ACTION_BACKWARD, 0, 0, 0, -1, false},
                     "pipeline rank 1, action 1, backward of microbatch 0, chunk 0, slot 0: the schedule is "
-                    "for forwards only");
+                    "only for forward passes");
 }
