@@ -1,6 +1,6 @@
-/* Call cycle with string_methods.c: string methods are attributes, and string methods slice strings.
+/* Call cycle with string_methods.c: string methods are looked up as attributes, and some of them slice strings.
  *
- * Looks up attributes, items and slices as Jinja's sandbox does. For a.b, methods take precedence over keys, and for
+ * Looks up attributes, items and slices as Jinja's sandbox does. For a.b, methods take precedence over keys; for
  * a['b'], keys take precedence over methods. */
 #include <string.h>
 

@@ -15,9 +15,8 @@ typedef struct Builtin {
     const char *name;
     Value (*run)(Machine *, const CallArgs *);
     int required; /* number of required arguments */
-    const char *
-        params; /* names of the parameters, separated by spaces; NULL if any arguments are allowed. A missing at[i]
-        *is VALUE_MISSING */
+    /* the parameters' names, separated by spaces; NULL if any arguments are allowed; a missing at[i] is VALUE_MISSING */
+    const char *params;
 } Builtin;
 
 enum { MOST_PARAMS = 8 };

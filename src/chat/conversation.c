@@ -13,7 +13,8 @@ static bool is_list_of_objects(const json_t *json) {
     return json_is_array(json);
 }
 
-/* The nesting limit for a request's values. Templates that print such values need as many levels again. */
+/* The nesting limit for a request's values. A template that prints such a value needs the same number of levels in
+ * addition. */
 enum { DEEPEST = 400 };
 
 static int64_t nesting(const json_t *json) {
@@ -72,7 +73,7 @@ static Err check_keys(const char *where, const json_t *root) {
 static Err check_variables(const char *where, const json_t *variables) {
     static const char *const TAKEN[] = {"messages", "tools", "documents", "add_generation_prompt"};
     if (variables && !json_is_object(variables))
-        return err_user("%s: \"chat_template_kwargs\" must be an object with the variables of the template",
+        return err_user("%s: \"chat_template_kwargs\" must be an object with the template's variables",
                         where);
     ERR_RETURN(check_nesting(where, "chat_template_kwargs", variables));
     for (size_t i = 0; i < sizeof TAKEN / sizeof *TAKEN; i++)
@@ -106,8 +107,8 @@ Err chat_request(const char *where, const json_t *root, ChatRequest *out) {
     ERR_RETURN(check_nesting(where, "messages", out->messages));
     if (out->add_generation_prompt && out->continue_final_message)
         return err_user(
-            "%s: \"add_generation_prompt\" begins a new message, and \"continue_final_message\" the last "
-            "one: remove one of them",
+            "%s: \"add_generation_prompt\" begins a new message, but \"continue_final_message\" continues "
+            "the last one: remove one of them",
             where);
     return ERR_OK;
 }
@@ -156,8 +157,8 @@ static void tag_last(json_t *messages, Str *text) {
     str_free(&tagged);
 }
 
-/* Truncates the text at the tag. If the template has removed the tag's space, it also strips spaces around messages,
- * and the text then ends before the message's trailing spaces. */
+/* Truncates the text at the tag. A template that has removed the tag's space also strips spaces around messages. The
+ * text then ends before the message's trailing spaces. */
 static Err cut_at_tag(const Str *message, size_t begin, Str *out) {
     const size_t bare = sizeof TAG - 2;
     Machine m = {.left = TEMPLATE_LIMITS};

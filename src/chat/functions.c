@@ -67,7 +67,8 @@ static void copy_items(Machine *m, Value from, Dict *to) {
     const List *items = value_items(m, from);
     for (size_t i = 0; i < items->n && !m->err.code; i++) {
         const List *pair = value_items(m, items->at[i]);
-        if (!m->err.code && pair->n != 2) machine_fail(m, "a dict can be made of a dict or of pairs only");
+        if (!m->err.code && pair->n != 2)
+            machine_fail(m, "a dict can be created only from a dict or from pairs");
         if (!m->err.code) dict_set(m, to, pair->at[0], pair->at[1]);
     }
 }

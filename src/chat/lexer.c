@@ -256,7 +256,7 @@ static void lex_number(Lexer *l) {
     else
         t->i = strtoll(text, NULL, base);
     if (n + 1 == sizeof text || (!is_float && errno == ERANGE))
-        FAIL(l, "line %d of the chat template: the number %.40s is too long; use one of at most 63 bits",
+        FAIL(l, "line %d of the chat template: the number %.40s is too long; use a number of at most 63 bits",
              l->line, text);
     if (!is_float && base == 10 && text[0] == '0' && strspn(text, "0") < n)
         FAIL(l, "line %d of the chat template: the number %.40s begins with 0; remove it", l->line, text);

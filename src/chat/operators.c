@@ -123,7 +123,7 @@ Value operator_negative(Machine *m, Value v) {
     if (v.type == VALUE_FLOAT) return value_float(-v.f);
     if (value_is_number(v)) return int_result(m, OP_SUB, 0, value_whole(v));
     if (v.type == VALUE_UNDEFINED) value_fail_undefined(m, v);
-    machine_fail(m, "%s has no negative; use a number", value_type_name(v));
+    machine_fail(m, "%s cannot be negated; use a number", value_type_name(v));
     return UNDEFINED;
 }
 
@@ -223,7 +223,7 @@ static Value next_value(Machine *m, const char **p, const char *end, Value value
             return UNDEFINED;
         }
         const Value *found = dict_get_text(m, values.dict, *p + 1, (size_t)(close - *p) - 1);
-        if (!found) machine_fail(m, "the dict on the right of %% lacks a name of the text");
+        if (!found) machine_fail(m, "the dict on the right of %% lacks a name that the text uses");
         *p = close + 1;
         *used = 1;
         return found ? *found : UNDEFINED;

@@ -315,7 +315,7 @@ TreeNode *parser_filters(Parser *p) {
     return node;
 }
 
-/* ---- operators, from the tightest ---- */
+/* ---- operators, in order of decreasing precedence ---- */
 
 static TreeNode *unary(Parser *p, bool with_filters) {
     if (!IS_OP(p, "-") && !IS_OP(p, "+")) {

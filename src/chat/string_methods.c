@@ -111,7 +111,7 @@ static Value find_position(Machine *m, const CallArgs *a, bool last, bool requir
     const char *at = last     ? find_last(m, text, what)
                      : what.n ? memmem(text.s, text.n, what.s, what.n)
                               : text.s;
-    if (!at && required) machine_fail(m, "index: the text does not contain the other; use find");
+    if (!at && required) machine_fail(m, "index: the text does not contain the argument; use find");
     if (!at) return value_int(-1);
     /* A slice is a copy, so the slice's position must be added. If the search is for an empty string, Python returns
      * the slice's position. */
@@ -194,7 +194,7 @@ static Value split_from(Machine *m, const CallArgs *a, bool right) {
     const bool spaces = a->at[1].type == VALUE_MISSING || a->at[1].type == VALUE_NONE;
     const Value by = spaces ? value_none() : text_argument(m, a, 1);
     int64_t most = int_argument(m, a, 2, -1);
-    if (!spaces && !by.n) machine_fail(m, "split needs a text that is not empty");
+    if (!spaces && !by.n) machine_fail(m, "split needs a separator that is not empty");
     Value made = value_list(m, KIND_LIST);
     if (m->err.code) return UNDEFINED;
     if (most < 0) most = INT64_MAX;
@@ -217,7 +217,7 @@ static Value rsplit(Machine *m, const CallArgs *a) { return split_from(m, a, tru
 
 static Value partition_from(Machine *m, const CallArgs *a, bool right) {
     const Value text = a->at[0], by = text_argument(m, a, 1);
-    if (!by.n) machine_fail(m, "partition needs a text that is not empty");
+    if (!by.n) machine_fail(m, "partition needs a separator that is not empty");
     if (!machine_spend(m, text.n / 16)) return UNDEFINED;
     const char *at = right ? find_last(m, text, by) : memmem(text.s, text.n, by.s, by.n);
     const size_t before = at ? (size_t)(at - text.s) : right ? 0 : text.n, n = at ? by.n : 0;

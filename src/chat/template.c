@@ -15,7 +15,8 @@ struct Template {
 
 Err template_parse(const char *source, size_t n, Template **out) {
     ERR_RETURN(text_check("the chat template", source, n));
-    if (n > LONGEST) return err_user("the chat template has %zu bytes; use one of at most %d", n, LONGEST);
+    if (n > LONGEST)
+        return err_user("the chat template has %zu bytes; use a template of at most %d bytes", n, LONGEST);
     Template *t = mem_zero(1, sizeof *t);
     t->arena = arena_new();
     Token *tokens;

@@ -32,7 +32,7 @@ typedef enum ListKind {
 
 typedef struct Value {
     ValueType type;
-    /* of an undefined value: the type that lacks the attribute, or VALUE_MISSING for a variable */
+    /* for an undefined attribute: the type that lacks it; for an undefined variable: VALUE_MISSING */
     ValueType of;
     size_t n; /* bytes in a string, or in an undefined value's name */
     union {

@@ -5,9 +5,9 @@
  * A checkpoint never appears incomplete. A save writes into iter_N.tmp, syncs every file and the folder, renames the
  * folder, and then changes the tracker. The hash of every tensor is checked before the tensor's bytes are copied.
  *
- * Each parameter part's tensors are stored as boxes of global rows and columns. One of the ranks that hold a box writes
- * it. A load copies the intersections between the stored boxes and the boxes that each rank needs, so a checkpoint can
- * be loaded into any parallel layout.
+ * Each parameter part's tensors are stored as boxes of global rows and columns. If several ranks hold a box, one of
+ * them writes it. A load copies the intersections between the stored boxes and the boxes that each rank needs, so a
+ * checkpoint can be loaded into any parallel layout.
  *
  * With a Comm, all ranks in the world (the registry's mesh) must call the same functions in the same order, and all
  * ranks get the same error. A NULL Comm means that there is only one rank. */

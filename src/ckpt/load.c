@@ -48,7 +48,7 @@ static int64_t first_not_less(const Manifest *m, const CkptTensor *key) {
 
 static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *want, bool convert) {
     if (param_is_fp8_state(want->name) && has->global[1] != want->global[1])
-        return err_user("'%s' has the amaxes of %lld steps for FP8's scales, but this run keeps %lld; set "
+        return err_user("'%s' has FP8 amaxes for %lld steps, but this run keeps %lld; set "
                         "--fp8-amax-history-len %lld",
                         c->folder, (long long)has->global[1] - 1, (long long)want->global[1] - 1,
                         (long long)has->global[1] - 1);
@@ -61,7 +61,7 @@ static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *w
     if (has->dtype != want->dtype && !convert)
         return err_user(
             "'%s': tensor %s is stored as %s, but this run keeps it as %s; use the --lane, --exp-avg-dtype "
-            "and --exp-avg-sq-dtype of the saved run, or omit the optimizer's state with --no-load-optim",
+            "and --exp-avg-sq-dtype of the saved run, or omit the optimizer state with --no-load-optim",
             c->folder, ckpt_title(want).s, dtype_name(has->dtype), dtype_name(want->dtype));
     return ERR_OK;
 }
@@ -97,7 +97,7 @@ static Err match_part(Plan *plan, Param *p, int part, const CkptItem *item) {
     if (end == first && *item->suffix)
         return err_user(
             "'%s' has no tensor %s: its run did not train this parameter (--freeze-parameters), or trained "
-            "it with another --optimizer; omit the optimizer's state with --no-load-optim",
+            "it with another --optimizer; omit the optimizer state with --no-load-optim",
             plan->ckpt->folder, ckpt_title(&want).s);
     if (end == first)
         return err_user("'%s' has no tensor %s, but the model has it; use the options of the stored model "
@@ -136,7 +136,7 @@ static Err refuse_unknown(const Plan *plan, const CkptItem *items, int n_items) 
         ", which the model does not have; use the options of the stored model (--use-checkpoint-args reads "
         "them from the checkpoint)",
         " of a parameter that this run does not train (--freeze-parameters), or trains with another "
-        "--optimizer; omit the optimizer's state with --no-load-optim"};
+        "--optimizer; omit the optimizer state with --no-load-optim"};
     for (int k = 0; k < n_items; k++)
         for (int64_t i = 0; i < m->count; i++)
             if (!plan->is_known[i] && (scales || !param_is_fp8_state(m->tensors[i].name)) &&

@@ -55,7 +55,7 @@ enum { CKPT_ALIGN = 64 };
 void manifest_init(Manifest *, int64_t iteration);
 void manifest_free(Manifest *);
 CkptTensor *manifest_add(Manifest *);
-/* Appends the list entries of all tensors in this manifest, which contains only one rank's tensors. */
+/* Appends the list entries for all tensors in this manifest, which must contain only this rank's tensors. */
 void manifest_print_tensors(const Manifest *, Str *out);
 /* Appends the text of manifest.json. `entries` (n characters) is the concatenation of what manifest_print_tensors
  * appended on all ranks. */

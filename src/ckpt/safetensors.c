@@ -67,7 +67,7 @@ static Err read_entry(const char *path, const char *name, const json_t *json, Ar
     size_t ndim, offsets;
     DType dtype = U8;
     if (json_object_size(json) != 3 || !dtype_text)
-        return bad(path, "tensor %s is not described by dtype, shape and data_offsets", quote(name).s);
+        return bad(path, "tensor %s must have exactly dtype, shape and data_offsets", quote(name).s);
     const bool unread = !dtype_parse(dtype_text, &dtype) || dtype == F8E5M2 || dtype == I8;
     Err e = read_integers(json_object_get(json, "shape"), dim, &ndim, TENSOR_DIMS);
     if (e.code) return bad(path, "the shape of tensor %s %s", quote(name).s, e.msg);
@@ -82,7 +82,7 @@ static Err read_entry(const char *path, const char *name, const json_t *json, Ar
         out->tensor.unread = arena_printf(arena, "%s", dtype_text);
     }
     if (offset[1] < offset[0] || offset[1] - offset[0] != bytes)
-        return bad(path, "tensor %s needs %lld bytes, its data_offsets are %lld and %lld", quote(name).s,
+        return bad(path, "tensor %s needs %lld bytes, but its data_offsets are %lld and %lld", quote(name).s,
                    (long long)bytes, (long long)offset[0], (long long)offset[1]);
     out->tensor.name = arena_printf(arena, "%s", name);
     out->tensor.tensor = tensor_make(NULL, dtype, ndim ? (int)ndim : 1, dim);
@@ -134,8 +134,8 @@ static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, con
                              (size_t)(e->end - e->begin));
     }
     if (end != size)
-        return bad(path, "its tensors have %lld bytes, the file has room for %lld", (long long)end,
-                   (long long)size);
+        return bad(path, "its tensors need %lld bytes, but the file has %lld bytes of tensors",
+                   (long long)end, (long long)size);
     s->tensors = mem_grow(s->tensors, (size_t)s->count + n + 1, sizeof *s->tensors);
     for (size_t i = 0; i < n; i++) s->tensors[s->count++] = entries[i].tensor;
     return ERR_OK;
@@ -164,8 +164,8 @@ static Err add_file(Safetensors *s, const char *path, FileMap map) {
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | map.bytes[i];
     if (length > HEADER_LIMIT)
-        return bad(path, "its header would have %llu bytes, the format allows %d", (unsigned long long)length,
-                   HEADER_LIMIT);
+        return bad(path, "its header would have %llu bytes, but the format allows %d",
+                   (unsigned long long)length, HEADER_LIMIT);
     if (length > map.size - LENGTH_BYTES)
         return bad(path, "its header of %llu bytes does not fit into its %zu bytes",
                    (unsigned long long)length, map.size);

@@ -222,7 +222,7 @@ static Err write_manifest(const Manifest *m, const Str *entries, const char *fol
 static Err not_saved(Err e, int64_t iteration) {
     Err longer = e;
     snprintf(longer.msg, sizeof longer.msg,
-             "%.800s; the checkpoint of step %lld was not saved, earlier checkpoints are unchanged", e.msg,
+             "%.800s; the checkpoint of step %lld was not saved; earlier checkpoints are unchanged", e.msg,
              (long long)iteration);
     return longer;
 }
@@ -260,8 +260,9 @@ static Err make_folder(const char *dir, int64_t iteration) {
 static Err begin(const char *dir, const CkptSaveOptions *o, Comm *comm, const Registry *r,
                  const CkptItem *items, int n_items, const json_t *state, CkptSaving **out) {
     CHECK(o->iteration >= 0 && json_is_object(state), "iteration %lld", (long long)o->iteration);
-    CHECK(r->layout.mesh.world == (comm ? comm_world(comm) : 1), "a registry of %d ranks in a world of %d",
-          r->layout.mesh.world, comm ? comm_world(comm) : 1);
+    CHECK(r->layout.mesh.world == (comm ? comm_world(comm) : 1),
+          "the registry is for %d ranks, but the world has %d", r->layout.mesh.world,
+          comm ? comm_world(comm) : 1);
     CkptSaving *s = mem_zero(1, sizeof *s);
     *s = (CkptSaving){.dir = mem_strdup(dir), .options = *o, .comm = comm, .device = r->device};
     manifest_init(&s->mine, o->iteration);

@@ -158,7 +158,7 @@ int64_t blend_request(int64_t total, double weight, double surplus) {
 /* `limits` contains the number of samples to draw from each dataset, or is NULL if there are no limits. */
 static void draw(const double *weights, const int64_t *limits, int n, int64_t size, int16_t *dataset,
                  int64_t *sample) {
-    CHECK(n >= 1 && n <= BLEND_MAX, "%d datasets are blended", n);
+    CHECK(n >= 1 && n <= BLEND_MAX, "a blend cannot have %d datasets", n);
     int64_t *drawn = mem_zero((size_t)n, sizeof *drawn);
     for (int64_t s = 0; s < size; s++) {
         double t = s > 1 ? (double)s : 1.0, most = -INFINITY;

@@ -28,7 +28,7 @@ void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end)
 typedef struct Blend {
     int n;
     char **prefixes; /* the prefixes without surrounding blanks (owned) */
-    /* weights: [n], normalised. NULL means that the list has only prefixes, so that each dataset's weight is its
+    /* weights: [n], normalised. NULL means that the list has only prefixes, in which case each dataset's weight is its
      * length. */
     double *weights;
 } Blend;

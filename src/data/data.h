@@ -32,8 +32,8 @@ int data_files(const Data *);
 const Dataset *data_file(const Data *, int file);
 
 /* Returns a hash of the data, as 32 hexadecimal digits. For token data, it covers the content of each .idx and the size
- * of each .bin, in the order of the paths. It does not cover tokens or file names. For records, it covers all tokens
- * and labels. */
+ * of each .bin, in the order of the paths. The fingerprint does not cover tokens or file names. For records, it covers
+ * all tokens and labels. */
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* number of samples */

@@ -67,7 +67,7 @@ typedef struct DataConfig {
 
 typedef struct DatasetKind DatasetKind;
 
-/* One split of one source. The struct of each kind begins with a DatasetPart. */
+/* One split of one source. Each kind's struct begins with a DatasetPart. */
 typedef struct DatasetPart {
     const DatasetKind *kind;
     const TokenSource *source; /* borrowed */
@@ -85,7 +85,7 @@ typedef struct DatasetPart {
     int64_t samples; /* >= num_samples */
     int64_t epoch;   /* for records: samples per epoch; 0 for token data */
     int64_t tokens;  /* number of tokens in the split */
-    double epochs;   /* how many epochs num_samples takes, or 0 if one epoch was requested */
+    double epochs;   /* how many epochs are needed for num_samples, or 0 if one epoch was requested */
 } DatasetPart;
 
 struct DatasetKind {
@@ -132,7 +132,7 @@ char *cache_path(const char *dir, const char *md5, const char *name, const char 
 /* Returns whether the description file contains exactly this text. */
 bool cache_describes(const char *path, const Str *description);
 
-/* Prepends the split and the source to the error's message, and returns the error. The code of each kind calls this
+/* Prepends the split and the source to the error's message, and returns the error. Each kind's code calls this
  * function. */
 Err part_error(const DatasetPart *, Err);
 /* Returns a user error that names the source if an id is outside [0, vocab_size). If vocab_size <= 0, the

@@ -28,7 +28,7 @@ static Err check_memory(const GptPlan *p) {
 
 Err gpt_plan(const TokenSource *source, int64_t begin, int64_t end, int64_t num_samples,
              int64_t sequence_length, bool drop_last, GptPlan *out) {
-    CHECK(sequence_length >= 1, "a sequence length of %" PRId64, sequence_length);
+    CHECK(sequence_length >= 1, "the sequence length cannot be %" PRId64, sequence_length);
     *out = (GptPlan){
         .source = source, .begin = begin, .end = end, .sequence_length = sequence_length, .epochs = 1};
     for (int64_t i = begin; i < end; i++) out->tokens += source_length(source, i);

@@ -164,13 +164,15 @@ int64_t indexed_document(const IndexedDataset *d, int64_t i) {
 const void *indexed_items(const IndexedDataset *d, int64_t i, int64_t begin, int64_t count) {
     int64_t length = indexed_length(d, i);
     CHECK(begin >= 0 && count >= 0 && begin <= length && count <= length - begin,
-          "items %" PRId64 " + %" PRId64 " of a sequence of %" PRId64, begin, count, length);
+          "%" PRId64 " + %" PRId64 " items are beyond the end of a sequence of %" PRId64, begin, count,
+          length);
     if (!count) return "";
     return d->bin.bytes + i64_at(d->offsets, i) + begin * (int64_t)indexed_dtype_size(d->dtype);
 }
 
 void indexed_tokens(const IndexedDataset *d, int64_t i, int64_t begin, int64_t count, int64_t *out) {
-    CHECK(!indexed_dtype_is_float(d->dtype), "tokens of a %s dataset", indexed_dtype_name(d->dtype));
+    CHECK(!indexed_dtype_is_float(d->dtype), "a dataset of %s values contains no tokens",
+          indexed_dtype_name(d->dtype));
     const unsigned char *p = indexed_items(d, i, begin, count);
     size_t size = indexed_dtype_size(d->dtype);
     bool is_signed = d->dtype != INDEXED_U8 && d->dtype != INDEXED_U16;

@@ -42,8 +42,8 @@ bool indexed_dtype_is_float(IndexedDtype);
  * or unknown (<= 0). */
 IndexedDtype indexed_dtype_for_vocab(int64_t vocab_size);
 
-/* A mapped dataset. It is read-only, so any number of threads may share it. Opening checks every length, offset and
- * document entry against the sizes of the two files, so that later reads stay within the mapped files. */
+/* A mapped dataset. An IndexedDataset is read-only, so any number of threads may share it. Opening checks every length,
+ * offset and document entry against the sizes of the two files, so that later reads stay within the mapped files. */
 typedef struct IndexedDataset {
     char *prefix; /* owned */
     FileMap idx, bin;

@@ -99,7 +99,8 @@ static bool fits(IndexedDtype dtype, int32_t id) {
 }
 
 Err indexed_builder_add_tokens(IndexedBuilder *b, const int32_t *tokens, int64_t count) {
-    CHECK(!indexed_dtype_is_float(b->dtype), "tokens for a %s dataset", indexed_dtype_name(b->dtype));
+    CHECK(!indexed_dtype_is_float(b->dtype), "a dataset of %s values cannot store tokens",
+          indexed_dtype_name(b->dtype));
     ERR_RETURN(check_length(b, count));
     enum { BLOCK = 4096 };
     int64_t wide[BLOCK];
@@ -136,7 +137,7 @@ Err indexed_builder_add_index(IndexedBuilder *b, const char *prefix) {
     ERR_RETURN(indexed_open(prefix, &d));
     Err e = ERR_OK;
     if (d.dtype != b->dtype)
-        e = err_user("'%s' has the dtype %s, and the datasets before it have %s; only datasets of one dtype "
+        e = err_user("'%s' has the dtype %s, but the datasets before it have %s; only datasets of one dtype "
                      "can be merged",
                      prefix, indexed_dtype_name(d.dtype), indexed_dtype_name(b->dtype));
     int64_t document = 1;

@@ -1,5 +1,5 @@
-/* Scans lines without jansson, which rejects some of the JSON that Python's json module writes. It decodes only the
- * strings that are needed. */
+/* Scans lines without jansson, which rejects some of the JSON that Python's json module writes. The parser decodes only
+ * the strings that are needed. */
 #include "data/json_line.h"
 
 #include <string.h>

@@ -28,7 +28,7 @@ static Err check_share(const DatasetPart *p, double probability, int64_t reserve
     const int64_t length = p->config->sequence_length, text = length - reserved;
     if (probability * (double)text >= 1) return ERR_OK;
     return err_user("a %s would mask no token: a sequence of %" PRId64 " tokens has at most %" PRId64
-                    " of text, and a share of %g of them is less than one token; set --seq-length to at "
+                    " tokens of text, and %g of these is less than one token; set --seq-length to at "
                     "least %.0f, or raise --mask-prob",
                     p->kind->class_name, length, text, probability, ceil(1 / probability) + (double)reserved);
 }

@@ -38,7 +38,7 @@ static void find_words(Masking *m, const MaskTokens *t, const int64_t *text, int
 /* Computes the cumulative probabilities with which numpy's choice draws n from 1 .. max, if the probability of n is
  * proportional to 1/n. As in numpy, the probabilities are normalised twice, so that the results are bitwise equal. */
 static void ngram_thresholds(int max_ngram, double out[MAX_NGRAM]) {
-    CHECK(max_ngram >= 1 && max_ngram <= MAX_NGRAM, "n-grams of up to %d words", max_ngram);
+    CHECK(max_ngram >= 1 && max_ngram <= MAX_NGRAM, "n-grams of up to %d words are not supported", max_ngram);
     for (int i = 0; i < max_ngram; i++) out[i] = 1.0 / (i + 1);
     blend_normalize(out, max_ngram);
     blend_normalize(out, max_ngram);

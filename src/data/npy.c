@@ -34,7 +34,7 @@ static size_t make_header(char out[HEADER_MAX], NpyType type, int64_t rows, int6
                         "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }%*s", TYPES[type].descr,
                         shape, GROWTH_DIGITS - digits, "");
     size_t total = (PREFIX + (size_t)used + 1 + ALIGN - 1) / ALIGN * ALIGN, length = total - PREFIX;
-    CHECK(total <= HEADER_MAX, "a .npy header of %zu bytes", total);
+    CHECK(total <= HEADER_MAX, "a .npy header of %zu bytes is too long", total);
     memcpy(out, "\x93NUMPY\x01\x00", 8);
     out[8] = (char)(length & 255), out[9] = (char)(length >> 8);
     memset(out + PREFIX + used, ' ', length - (size_t)used);
@@ -43,7 +43,7 @@ static size_t make_header(char out[HEADER_MAX], NpyType type, int64_t rows, int6
 }
 
 NpyArray npy_new(NpyType type, int64_t rows, int64_t columns) {
-    CHECK(rows >= 0 && columns >= 0, "an array of %" PRId64 " x %" PRId64, rows, columns);
+    CHECK(rows >= 0 && columns >= 0, "an array cannot have the size %" PRId64 " x %" PRId64, rows, columns);
     char header[HEADER_MAX];
     size_t start = make_header(header, type, rows, columns), bytes;
     bool overflow = __builtin_mul_overflow((size_t)rows, (size_t)(columns ? columns : 1), &bytes) ||
@@ -105,7 +105,7 @@ Err npy_open(const char *path, NpyArray *out) {
 }
 
 Err npy_save(const char *path, const NpyArray *a) {
-    CHECK(a->image, "'%s' would be saved from a map", path);
+    CHECK(a->image, "'%s': an array that npy_open has mapped cannot be saved", path);
     return file_write_atomic(path, a->image, a->image_size);
 }
 

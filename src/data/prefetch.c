@@ -54,7 +54,7 @@ static void *reader(void *arg) {
 
 Prefetch *prefetch_start(const Dataset *dataset, Sampler *sampler, int64_t micro_batch_size,
                          SampleShape shape, int depth) {
-    CHECK(depth >= 1, "a prefetch of %d batches", depth);
+    CHECK(depth >= 1, "%d batches cannot be prefetched; at least 1 is needed", depth);
     Prefetch *p = mem_zero(1, sizeof *p);
     *p = (Prefetch){.dataset = dataset, .sampler = sampler, .slots = depth + 1};
     p->ring = mem_zero((size_t)p->slots, sizeof *p->ring);

@@ -21,7 +21,7 @@ static int64_t deal_of(const SamplerConfig *c) { return c->deal ? c->deal : c->m
 static Err sampler_check(const SamplerConfig *c) {
     CHECK(c->micro_batch_size > 0 && c->dp_size > 0 && c->dp_rank >= 0 && c->dp_rank < c->dp_size &&
               c->consumed_samples >= 0,
-          "sampler of micro batch size %" PRId64 ", data-parallel rank %d of %d", c->micro_batch_size,
+          "invalid sampler: micro batch size %" PRId64 ", data-parallel rank %d of %d", c->micro_batch_size,
           c->dp_rank, c->dp_size);
     int64_t step, total = c->total_samples, consumed = c->consumed_samples;
     if (__builtin_mul_overflow(c->micro_batch_size, (int64_t)c->dp_size, &step))

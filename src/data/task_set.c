@@ -217,7 +217,8 @@ static Err labels_line(const TaskFile *f, const Str *line) {
     const Columns c = split_columns(line);
     int64_t label;
     if (c.n < 2 || c.n > 3)
-        return line_error(f, "a line has a label, a text and perhaps a second text, with tabs between them");
+        return line_error(f,
+                          "a line must have a label, a text and optionally a second text, separated by tabs");
     ERR_RETURN(find_label(f, c.at[0].s, c.at[0].n, &label));
     return add_texts(f, &c, 1, c.n == 3 ? 2 : -1, label);
 }
@@ -273,7 +274,8 @@ static Err add_questions(const TaskFile *f, const json_t *article, const json_t 
     const size_t n = json_array_size(questions);
     if (!json_is_string(article) || !is_texts(questions, n) || !is_texts(answers, n) ||
         !json_is_array(options) || json_array_size(options) != n)
-        return line_error(f, "no \"article\" with as many \"questions\" as \"options\" and \"answers\"");
+        return line_error(
+            f, "the line must have an \"article\", and as many \"questions\" as \"options\" and \"answers\"");
     TaskText text;
     ERR_RETURN(add_text(f, json_string_value(article), json_string_length(article), &text));
     for (size_t i = 0; i < n; i++)

@@ -1,4 +1,4 @@
-/* A task's tokenized samples and file formats. The formats and the way text is cleaned follow Megatron-LM
+/* A task's tokenized samples and file formats. The formats and the cleaning of text follow Megatron-LM
  * tasks/{glue,race} and tasks/data_utils.py (removed in 2025-07). */
 #pragma once
 

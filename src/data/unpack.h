@@ -1,6 +1,7 @@
 /* Reads files as streams of uncompressed bytes. A file is plain or compressed by gzip (RFC 1952), Zstandard (RFC 8878),
  * bzip2, xz, lzma or lzip; its first bytes indicate which. "-" is standard input. A file may consist of several
- * compressed parts. Windows and dictionaries may take at most 2 GiB. Support for bzip2 and xz depends on the build. */
+ * compressed parts. Windows and dictionaries may be at most 2 GiB large. Support for bzip2 and xz depends on the
+ * build. */
 #pragma once
 
 #include <stdbool.h>

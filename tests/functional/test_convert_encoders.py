@@ -64,7 +64,7 @@ for name, prefix in HEADLESS.items():
     assert "--init-missing-heads" in said and "5 missing" in said and not (WORK / name).exists(), said
     out, said = there_and_back(name, MODELS[name], "--init-missing-heads", "--seed", 3)
     assert "initialised from --seed 3" in said, said
-    assert ("the pooler of the file is omitted" in said) == (name == "RobertaModel"), said
+    assert ("the file's pooler is omitted" in said) == (name == "RobertaModel"), said
     source, found = tensors.read(MODELS[name] / "model.safetensors"), tensors.read(out / "model.safetensors")
     for tensor, value in source.items():
         if "position" in tensor and prefix == "roberta.":
@@ -106,7 +106,7 @@ def refused(why, source, **keys):
 
 refused("architectures is '[\"BertForTokenClassification\"]', but only the heads", "BertForMaskedLM",
         architectures=["BertForTokenClassification"])
-refused("and only single_label_classification can be read", "BertForSequenceClassification", problem_type="regression")
+refused("but only single_label_classification is supported", "BertForSequenceClassification", problem_type="regression")
 refused("without quotes and line ends", "BertForSequenceClassification", id2label={"0": 'a "quote"', "1": "b"})
 refused("without quotes and line ends", "BertForSequenceClassification", id2label={"0": "a", "2": "b"})
 refused("lists a class twice", "BertForSequenceClassification", id2label={"0": "a", "1": "b", "2": "a"})

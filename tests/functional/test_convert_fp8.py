@@ -61,4 +61,4 @@ refuses({NAME: (kind, shape, content[:9] + b"\x7f" + content[10:])},
 refuses({f"{norm}_scale_inv": weights[SCALE]}, f"1 unexpected: '{norm}_scale_inv'")
 for size in [64, 128], [128], None:
     refuses({}, "the weight_block_size of 'fp8' must be [128, 128]", weight_block_size=size)
-refuses({}, "by a method that cannot be read, 'fbgemm_fp8'; use the original weights", quant_method="fbgemm_fp8")
+refuses({}, "by the unsupported method 'fbgemm_fp8'; use the original weights", quant_method="fbgemm_fp8")

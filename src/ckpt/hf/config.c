@@ -17,18 +17,16 @@ static Err check_quantization(const char *path, const json_t *quantized) {
     const char *method = json_string_value(json_object_get(quantized, "quant_method"));
     const HfQuantization *q = hf_quantization(method);
     if (quantized && !q)
-        return err_user(
-            "'%s': the model is quantized (quantization_config) by a method that cannot be read, %s; "
-            "use the original weights",
-            path, quote(method ? method : "unknown").s);
+        return err_user("'%s': the model is quantized (quantization_config) by the unsupported method %s; "
+                        "use the original weights",
+                        path, quote(method ? method : "unknown").s);
     json_t *size = q && q->side ? json_pack("[i,i]", q->side, q->side) : NULL;
     const bool fits = !size || json_equal(size, json_object_get(quantized, "weight_block_size"));
     json_decref(size);
     return fits ? ERR_OK
-                : err_user(
-                      "'%s': the weight_block_size of %s must be [%d, %d], the only size that can be read; "
-                      "use the original weights",
-                      path, quote(method).s, q->side, q->side);
+                : err_user("'%s': the weight_block_size of %s must be [%d, %d], the only supported size; "
+                           "use the original weights",
+                           path, quote(method).s, q->side, q->side);
 }
 
 static bool is_of_experts(const HfRow *row) {
@@ -78,7 +76,7 @@ static Err import_text(const char *path, const Str *text, Str *conf) {
     if (root)
         e = import_root(&r);
     else if (json_error_code(&where) == json_error_stack_overflow)
-        e = err_user("'%s' is nested too deeply to be the configuration of a model; download it again", path);
+        e = err_user("'%s' is nested too deeply for a model's configuration; download it again", path);
     else
         e = err_user("'%s' is not JSON (line %d: %s); download it again", path, where.line,
                      quote(where.text).s);
@@ -219,11 +217,11 @@ static Err check_kind(const HfType *t, const Config *c) {
         experts |= rows[i]->option == OPTION_num_experts && rows[i]->form == &hf_form_experts;
     }
     if (strcmp(family, own))
-        return err_user("it is a type of --model %s, and this model is a %s", family, own);
+        return err_user("it is a type of --model %s, but this model is a %s", family, own);
     if (experts && !i64_is_set(c->num_experts) && !(c->multi_latent_attention && dense_row(rows, n)))
-        return err_user("it has experts, and this model has no --num-experts");
+        return err_user("it has experts, but this model has no --num-experts");
     if (!experts && c->derived.num_moe_layers)
-        return err_user("it has no experts, and this model has --num-experts");
+        return err_user("it has no experts, but this model has --num-experts");
     return ERR_OK;
 }
 
@@ -243,8 +241,9 @@ static Err write_type(const HfType *t, const Config *c, DType dtype, const json_
     return e;
 }
 
-/* Writes the first type that fits the model. If no type fits, the error describes the nearest type, which is the type
- * that implies the fewest different values. A tie goes to the type with the fewest differences after reading back. */
+/* Writes config.json for the first type that fits the model. If no type fits, the error describes the nearest type: the
+ * one that implies the fewest different values. Ties are broken in favour of the type with the fewest differences after
+ * reading back. */
 static Err write_first_fit(const Config *c, DType dtype, const json_t *tokens, Str *out, HfFamily *family) {
     const Config filled = hf_config_filled(c);
     int nearest = 0, fewest = INT_MAX, fewest_differences = INT_MAX, differences;

@@ -16,13 +16,13 @@ Err hf_config_import(const char *path, Str *conf);
 /* Sets the options that hf_config_import has read from `path`. If the options are invalid for any model, the error
  * names the file. */
 Err hf_config_parse(const char *path, const Str *conf, Arena *, Config *);
-/* Sets options for which config.json is not sufficient:
+/* Sets options that config.json alone does not determine:
  * - whether the output layer of a T5 with unscaled logits is tied to the embedding: it is tied unless the weights
  *   contain an output layer that is not a copy of the embedding;
  * - whether the model has layers that predict additional tokens (MTP): transformers never writes their weights. */
 void hf_config_fit(Config *, const Safetensors *weights);
-/* Sets whether a pretrained BERT has the sentence-pair head. It does if its type has this head, and if the weights
- * contain the head or init_missing is set. The options of other models are unchanged. */
+/* Sets whether a pretrained BERT has the sentence-pair head. A model has a head if its type has this head, and if the
+ * weights contain the head or init_missing is set. The options of other models are unchanged. */
 void hf_config_fit_heads(Config *, const Safetensors *weights, bool init_missing);
 /* Writes the text of config.json, and sets the family for the tensors' names. The type is hf_model_type if given, and
  * otherwise the first type that fits. Returns an error if this type (or, without hf_model_type, every type) cannot

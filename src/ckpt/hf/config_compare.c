@@ -77,7 +77,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     }
 }
 
-/* Resets options that have no effect: some affect only layers with rotation, others only layers without it. */
+/* Resets options that have no effect because the model has no layers with rotation, or none without it. */
 static void plain_layers(Config *c, const Config *fresh) {
     int64_t rotated = 0;
     for (int64_t i = 0; i < c->num_layers; i++) rotated += c->derived.layer_rotated[i];
@@ -101,7 +101,7 @@ static void plain_windows(Config *c, Arena *arena) {
     c->window_attn_skip_freq = any ? config_pattern_text(arena, d->layer_windowed, c->num_layers) : NULL;
 }
 
-/* Makes the options of heads canonical. All classification tasks have the same head. Only pretraining needs the
+/* Makes the options for heads canonical. All classification tasks have the same head. Only pretraining needs the
  * sentence-pair head. */
 static void plain_heads(Config *c) {
     if (c->task == TASK_MNLI || c->task == TASK_QQP) c->task = TASK_LABELS;

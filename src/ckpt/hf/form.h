@@ -8,7 +8,7 @@
 #include "ckpt/hf/type.h"
 #include "config/config.h"
 
-/* A reader of config.json. It keeps the first error, and later reads return their fallback. */
+/* A reader of config.json. A reader keeps the first error, and later reads return their fallback. */
 typedef struct HfReader {
     json_t *root;
     const char *path;
@@ -42,7 +42,7 @@ typedef enum HfWindows {
     HF_WINDOWS_ROTATED,         /* like PERIOD with period 4; layers without a window have no rotation */
     HF_WINDOWS_ROTATED_OR_NONE, /* like ROTATED; without sliding_window, no layer has a window and all layers
                                    have a rotation */
-    HF_WINDOWS_UNROTATED,       /* like LATE; default: the layers without rotation */
+    HF_WINDOWS_UNROTATED,       /* like LATE; default: the layers that have no rotation */
     HF_WINDOWS_FOURTH,          /* like PERIOD, but the period is always 4 */
     HF_WINDOWS_AFTER_FIRST,     /* like PERIOD, but the first of every 4 layers has full attention */
     HF_WINDOWS_LISTED,          /* the layers that layer_types lists; default: all layers */
@@ -96,8 +96,8 @@ const char *hf_get_text(HfReader *, const json_t *in, const char *key, const cha
 /* Returns the integer in config.json that determines `option` for this model type. Finds the type's row for that option,
  * and reads the row's key. */
 int64_t hf_get_option(HfReader *, int option);
-/* Returns n times the size that hf_get_option returns. The product must be within the range of the row's option. An
- * error names the row's key if the key is present, and otherwise the key that contains the size. */
+/* Returns n times the size that hf_get_option returns. The product must be within the range of the row's option. If it
+ * is not, the error names the row's key if present, and otherwise the key that contains the size. */
 int64_t hf_get_multiple(HfReader *, const HfRow *, int64_t n, int option);
 /* Returns the number of layers. Returns an error if the number exceeds the maximum of --num-layers. */
 int64_t hf_get_layers(HfReader *);

@@ -54,7 +54,7 @@ static void read_labels(HfReader *r, const char *key, Str *labels) {
         snprintf(id, sizeof id, "%zu", i);
         if (!add_label(json_object_get(names, id), labels)) {
             hf_refuse(r, key,
-                      "not an object of texts without quotes and line ends, for the classes 0, 1, ...");
+                      "not an object that maps the classes 0, 1, ... to texts without quotes and line ends");
             return;
         }
     }
@@ -70,13 +70,13 @@ static void classes_read(HfReader *r, const HfRow *row) {
     if (!*head || !strcmp(head, CHOICES) || !strcmp(head, PRETRAINING) || !strcmp(head, MASKED)) return;
     if (strcmp(head, CLASSES)) {
         hf_refuse(r, row->key,
-                  "but only the heads of pretraining, sequence classification and multiple choice "
-                  "can be read");
+                  "but only the heads for pretraining, sequence classification and multiple choice are "
+                  "supported");
         return;
     }
     const char *problem = hf_get_text(r, NULL, "problem_type", "single_label_classification");
     if (strcmp(problem, "single_label_classification"))
-        hf_refuse(r, "problem_type", "and only single_label_classification can be read");
+        hf_refuse(r, "problem_type", "but only single_label_classification is supported");
     Str labels = {0};
     read_labels(r, "id2label", &labels);
     hf_set_text(r, row->option, TaskKind_spellings[TASK_LABELS]);
@@ -128,7 +128,7 @@ static void positions_after_padding_write(HfWriter *w, const HfRow *row) {
 /* Accepts only gelu, because RoBERTa's LM head always uses this activation, whatever the layers use. */
 static void erf_activation_read(HfReader *r, const HfRow *row) {
     if (strcmp(hf_get_text(r, NULL, row->key, row->word), row->word))
-        hf_refuse(r, row->key, "and only gelu can be read, the activation of RoBERTa's head");
+        hf_refuse(r, row->key, "but only gelu, the activation of RoBERTa's head, is supported");
     hf_form_activation.read(r, row);
 }
 

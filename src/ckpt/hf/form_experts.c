@@ -42,8 +42,8 @@ static void normalized_read(HfReader *r, const HfRow *row) {
     const bool several = hf_get_option(r, OPTION_moe_router_topk) > 1;
     if (hf_get_flag(r, NULL, row->key, row->fallback != 0) != several)
         hf_refuse(r, row->key,
-                  several ? "but several experts per token need true"
-                          : "but one expert per token needs false");
+                  several ? "but must be true if a token has several experts"
+                          : "but must be false if a token has one expert");
 }
 
 static void normalized_write(HfWriter *w, const HfRow *row) {
@@ -209,7 +209,7 @@ static void moe_layers_read(HfReader *r, const HfRow *row) {
     bool *moe = listed_layers(r, row->key, layers);
     int64_t n = 0;
     for (int64_t i = 0; i < layers; i++) n += moe[i] = listed ? moe[i] : (i + 1) % each == 0;
-    if (!n) hf_refuse(r, listed ? row->key : step, "but a layer of this type of model must have experts");
+    if (!n) hf_refuse(r, listed ? row->key : step, "but every layer in this type of model must have experts");
     hf_set_pattern(r, row->option, moe, layers);
     free(moe);
 }

@@ -55,10 +55,10 @@ static const json_t *find_rope_of_kind(HfReader *r, const char *kind, const char
     *key = scaling ? SCALING : PARAMETERS;
     if (scaling && kinds) hf_refuse(r, SCALING, "but rope_parameters is there too; remove one of them");
     if (scaling && hf_member(r, scaling, "type") && !hf_member(r, scaling, "rope_type"))
-        hf_refuse(r, SCALING, "in which transformers reads rope_type of this type of model, not type");
+        hf_refuse(r, SCALING, "but transformers reads rope_type, not type, for this type of model");
     json_object_foreach((json_t *)kinds, name, item) {
         if (!json_is_object(item) && !json_is_null(item))
-            hf_refuse(r, PARAMETERS, "but this type of model needs an object in it for each kind of layer");
+            hf_refuse(r, PARAMETERS, "but this type of model needs an object for each kind of layer in it");
     }
     return !scaling ? kinds ? hf_member(r, kinds, kind) : NULL : kind == FULL ? scaling : NULL;
 }
@@ -111,7 +111,7 @@ static void rotary_dim_read(HfReader *r, const HfRow *row) {
 /* Reads the number of rotated channels per head. */
 static void rotated_channels_read(HfReader *r, const HfRow *row) {
     if (json_is_null(json_object_get(r->root, row->key)))
-        hf_refuse(r, row->key, "without which transformers cannot run this type of model");
+        hf_refuse(r, row->key, "but transformers cannot run this type of model without it");
     const double width =
         (double)hf_get_option(r, OPTION_hidden_size) / (double)hf_get_option(r, OPTION_num_attention_heads);
     hf_set_real(r, row->option, (double)hf_get_size(r, row->key, (int64_t)row->fallback) / width);
@@ -202,7 +202,7 @@ static void chunks_read(HfReader *r, const HfRow *row) {
     }
     if (chunked && wrong)
         hf_refuse(r, "layer_types",
-                  "but exactly the layers with rotation must have chunked_attention, or none");
+                  "but either no layer or exactly the layers with rotation must have chunked_attention");
     if (chunked) hf_set_size(r, row->option, size);
 }
 
@@ -263,7 +263,7 @@ static void set_attention_factor(HfReader *r, const json_t *in, const char *in_k
     const ConfigRange range = config_range(OPTION_rope_attention_factor);
     if (!hf_member(r, in, "factor") && !hf_member(r, in, "attention_factor")) return;
     if (!(factor >= range.low && factor <= range.high))
-        hf_refuse(r, in_key, "whose factor of attention this model cannot have");
+        hf_refuse(r, in_key, "whose attention factor this model cannot have");
     hf_set_real(r, OPTION_rope_attention_factor, factor);
 }
 
@@ -328,7 +328,7 @@ static void local_base_read(HfReader *r, const HfRow *row) {
     const double outside = row->key ? hf_get_real(r, NULL, row->key, row->fallback) : row->fallback,
                  base = in ? hf_get_real(r, in, "rope_theta", outside) : outside;
     if (strcmp(get_rope_type(r, in), "default"))
-        hf_refuse(r, key, "but positions of layers with a window can only be without scaling (default)");
+        hf_refuse(r, key, "but positions can only be unscaled (default) in layers with a window");
     if (r->windowed) hf_set_real(r, row->option, base);
 }
 
@@ -416,9 +416,8 @@ static void set_scaling(HfReader *r, const json_t *in, const char *key) {
             return;
         }
     hf_refuse(r, key,
-              "a scaling of positions that this model does not have (default, linear, dynamic, llama3, "
-              "longrope and "
-              "yarn are known)");
+              "a kind of RoPE scaling that this model cannot have (default, linear, dynamic, llama3, "
+              "longrope and yarn are known)");
 }
 
 static void rope_scaling_read(HfReader *r, const HfRow *row) {
@@ -555,7 +554,9 @@ static bool is_long_rope(HfReader *r, const json_t *in, const char *key) {
     const bool is_long = !strcmp(type, "longrope");
     set_type(r, POSITION_ROPE);
     if (!is_long && strcmp(type, "default"))
-        hf_refuse(r, key, "a scaling that this type of model does not have (default and longrope are known)");
+        hf_refuse(
+            r, key,
+            "a kind of RoPE scaling that this type of model cannot have (default and longrope are known)");
     return is_long;
 }
 

@@ -103,8 +103,8 @@ static void positions_read(HfReader *r, const HfRow *row) {
 
 /* ---- activations ---- */
 
-/* The names of activations. An export writes an activation's first name. In each type, either all activations are
- * gated, or none is. */
+/* The names of activations. An export writes an activation's first name. For each model type, either all activations
+ * are gated or none are. */
 static const struct {
     const char *name;
     bool is_gate;
@@ -243,9 +243,9 @@ static void softcap_write(HfWriter *w, const HfRow *row) {
         hf_put(w, row->key, json_null());
 }
 
-/* Reads whether T5's logits are scaled. They are scaled if the embeddings are tied. transformers 5 always declares the
- * embeddings tied, and also writes scale_decoder_outputs. Only the weights show whether the embeddings are tied
- * (hf_config_fit). */
+/* Reads whether T5's logits are scaled. The logits are scaled if the embeddings are tied. transformers 5 always
+ * declares the embeddings tied, and also writes scale_decoder_outputs. Only the weights show whether the embeddings are
+ * tied (hf_config_fit). */
 static void scaled_head_read(HfReader *r, const HfRow *row) {
     const bool is_given = hf_member(r, NULL, row->key) != NULL, /* the value null means the fallback */
         tied = is_given ? hf_get_flag(r, NULL, row->key, true) : row->fallback != 0,

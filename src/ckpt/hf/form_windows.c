@@ -77,7 +77,7 @@ static int64_t get_window(HfReader *r, const HfRow *row) {
     if (json_is_null(size) && row->choice == HF_WINDOWS_ROTATED_OR_NONE && hf_member(r, NULL, "layer_types"))
         return 0;
     if (json_is_null(size) && is_periodic(row))
-        hf_refuse(r, row->key, "without which transformers cannot run this type of model");
+        hf_refuse(r, row->key, "but transformers cannot run this type of model without it");
     return json_is_null(size) ? 0 : hf_get_size(r, row->key, (int64_t)row->fallback);
 }
 
@@ -93,10 +93,9 @@ static void windows_read(HfReader *r, const HfRow *row) {
     for (int64_t i = 0; i < layers && !r->err.code; i++) {
         const bool usual = size && is_windowed(r, row, i, number), named = is_named(r, types, i, usual);
         if (named && !size)
-            hf_refuse(r, "layer_types", "but transformers gives this model no window");
+            hf_refuse(r, "layer_types", "but in transformers this model has no window");
         else if (named != usual && !reads_layers(row))
-            hf_refuse(r, "layer_types",
-                      "but transformers gives every layer of this type of model the window");
+            hf_refuse(r, "layer_types", "but transformers gives every layer of this type of model a window");
         r->windowed += named;
         windowed[i] = named, full[i] = !named;
     }

@@ -138,8 +138,8 @@ static Err add_param(HfMap *m, const Param *p) {
             whole ? whole : find_rule(m->family, module, (size_t)(kind - module), name_of_part);
         if (!rule)
             return err_user(
-                "parameter '%s' (%s) has no counterpart in Hugging Face's %s models, and the weights "
-                "have the names of such a model: remove the option that adds it",
+                "parameter '%s' (%s) has no counterpart in Hugging Face's %s models, whose tensor "
+                "names the weights use: remove the option that adds it",
                 name, name_of_part, FAMILIES[m->family].title);
         add_by_rule(m, rule, base, whole ? "" : kind, p, part);
         if (!rule->part) break;
@@ -212,8 +212,8 @@ Err hf_detect(const Safetensors *s, HfFamily *out) {
     }
     Str types = {0};
     hf_type_names(&types);
-    const Err e = err_user("the names of the tensors in '%s' match no model that can be read (%s); the "
-                           "first is %s; specify the weights of one of these models",
+    const Err e = err_user("the names of the tensors in '%s' match no supported model (%s); the first "
+                           "name is %s; specify the weights of one of these models",
                            s->path, types.s, s->count ? quote(s->tensors[0].name).s : "missing");
     str_free(&types);
     return e;
@@ -289,8 +289,8 @@ static int64_t place_of(const HfTensor *t, int part, int64_t row) {
     return t->param->offset + param_memory_row(t->param, part, row) * t->columns;
 }
 
-/* Copies those of a part's rows that are contiguous in memory, from `row` on and ending before `end`. `to` is the first
- * row in the tensor. Returns the number of rows copied. */
+/* Copies a run of a part's rows that are contiguous in memory. The run starts at `row` and ends at or before `end`.
+ * `to` is the first row in the tensor. Returns the number of rows copied. */
 static int64_t copy_run(const Copying *c, int part, int64_t row, int64_t end, int64_t to) {
     const int64_t columns = c->of->columns, at = place_of(c->of, part, row);
     const size_t bytes = (size_t)columns * dtype_size(c->flat_type);
@@ -424,7 +424,7 @@ static Err report(const char *path, HfProblem problem[PROBLEMS], bool headless) 
         text.len
             ? err_user("'%s' does not fit the model that config.json or the options describe: tensors %s%s",
                        path, text.s,
-                       headless ? "; --init-missing-heads of convert initialises heads that are missing" : "")
+                       headless ? "; convert --init-missing-heads initialises missing heads" : "")
             : ERR_OK;
     str_free(&text);
     return e;

@@ -73,7 +73,7 @@ typedef struct HfStored {
 HfStored hf_find(const Safetensors *, const HfMap *, const HfTensor *);
 
 int64_t hf_count(const HfTensor *); /* number of elements */
-/* Returns whether x has the type, shape and values of `of`. Returns false if `of` is NULL. */
+/* Returns whether x has the same type, shape and values as `of`. Returns false if `of` is NULL. */
 bool hf_is_copy(const Tensor *x, const Tensor *of);
 
 /* hf_gather and hf_scatter copy between a tensor in Hugging Face's layout and a flat buffer in the registry's layout

@@ -112,7 +112,7 @@ static const char *unpack(int64_t codec, Bytes *data, int64_t size, Buffer *buff
         buffer->bytes = mem_alloc(buffer->size);
     }
     if (size && !parquet_decompress(codec, data->at, (size_t)stored, buffer->bytes, (size_t)size))
-        return "the compressed data of a page are damaged";
+        return "a page's compressed data are damaged";
     *data = (Bytes){buffer->bytes, buffer->bytes + size, false};
     return NULL;
 }
@@ -125,7 +125,7 @@ static const char *open_dictionary(Column *c, const PageHeader *h, Bytes data) {
 /* Opens a data page. Levels precede the values. In V1 pages, the levels begin with their length and are compressed
  * with the values. In V2 pages, the levels are not compressed. */
 static const char *open_data(Column *c, const PageHeader *h, Bytes data) {
-    static const char LEVELS[] = "the definition levels of a page are longer than the page";
+    static const char LEVELS[] = "a page's definition levels are longer than the page";
     const bool v2 = h->type == DATA_PAGE_V2;
     const unsigned char *p, *levels = data.at;
     uint64_t n = v2 ? (uint64_t)h->level_bytes : 0;
@@ -140,8 +140,7 @@ static const char *open_data(Column *c, const PageHeader *h, Bytes data) {
     if (why) return why;
     if (!v2 && c->optional) {
         n = bytes_little(&data, 4);
-        if (h->level_encoding != RLE)
-            return "the definition levels of a page have the old encoding BIT_PACKED";
+        if (h->level_encoding != RLE) return "a page's definition levels have the old encoding BIT_PACKED";
         if (!bytes_take(&data, n, &levels)) return LEVELS;
     }
     c->levels = (Runs){.in = {levels, levels + n, false}, .width = 1};
@@ -184,7 +183,7 @@ static Err next_value(Parquet *p, Column *c, ParquetText *out) {
     c->page_rows--;
     *out = (ParquetText){0};
     if (c->optional && (!runs_next(&c->levels, &level) || level > 1))
-        return unreadable(p, c, "the definition levels of a page are damaged");
+        return unreadable(p, c, "a page's definition levels are damaged");
     if (level && !strings_next(&c->strings, out))
         return unreadable(p, c, "a page has fewer strings than rows, or a damaged one");
     return ERR_OK;

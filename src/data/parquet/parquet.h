@@ -1,8 +1,8 @@
 /* Reads string columns from a Parquet file row by row (apache/parquet-format: README.md, parquet.thrift, Encodings.md,
  * Compression.md).
  *
- * The reader supports top-level columns of type BYTE_ARRAY, required or optional, and data pages of both versions. It
- * supports dictionaries, the encodings of data/parquet/values.h, and the codecs SNAPPY, GZIP, BROTLI, ZSTD and
+ * The reader supports top-level columns of type BYTE_ARRAY, required or optional, and data pages of both versions. The
+ * reader supports dictionaries, the encodings of data/parquet/values.h, and the codecs SNAPPY, GZIP, BROTLI, ZSTD and
  * LZ4_RAW. The file may have any other columns. Requesting a column is a user error if it contains lists, maps or
  * structs, uses LZO or the older LZ4, is encrypted, or stores its data in other files.
  *

@@ -106,7 +106,7 @@ const char *strings_dictionary(Strings *s, Bytes page, int64_t encoding, int64_t
 }
 
 const char *strings_open(Strings *s, Bytes page, int64_t encoding) {
-    static const char DELTAS[] = "the lengths of the strings of a page are damaged";
+    static const char DELTAS[] = "a page's string lengths are damaged";
     s->encoding = encoding, s->data = page;
     switch (encoding) {
     case PLAIN:
@@ -117,7 +117,7 @@ const char *strings_open(Strings *s, Bytes page, int64_t encoding) {
         /* a page that contains only nulls may be empty */
         const unsigned width = page.at < page.end ? *page.at++ : 0;
         s->indices = (Runs){.in = page, .width = width};
-        return width > MAX_WIDTH ? "the indices of a page have more than 32 bits" : NULL;
+        return width > MAX_WIDTH ? "a page's indices have more than 32 bits" : NULL;
     case DELTA_BYTE_ARRAY:
         if (!deltas_open(&s->prefixes, s->data, &s->data)) return DELTAS;
         /* fall through */

@@ -65,7 +65,7 @@ uint32_t pcg64_u32(Pcg64 *g) {
 }
 
 int32_t pcg64_integer(Pcg64 *g, int32_t low, int32_t high) {
-    CHECK(low < high, "an integer in [%d, %d) was requested", low, high);
+    CHECK(low < high, "there is no integer in [%d, %d)", low, high);
     uint32_t span = (uint32_t)high - (uint32_t)low;
     if (span == 1) return low; /* numpy draws no random number if only one value is possible */
     uint64_t m = (uint64_t)pcg64_u32(g) * span;

@@ -19,8 +19,8 @@ typedef struct HfClass {
      * tokenizer.json takes precedence. If both are NULL, the tokens are bos_token (if add_bos_token is set) and
      * eos_token (if add_eos_token is set). */
     const char *before, *after;
-    /* The form of a text pair A and B: < and > are the tokens before and after, and type 1 begins at |. NULL means
-     * <A>|<B> */
+    /* The form of a text pair A and B. < and > represent the tokens `before` and `after`, and the tokens after | have
+     * type 1. NULL means <A>|<B> */
     const char *pair;
     bool own_post, forgets_post, plain;
 } HfClass;

@@ -39,7 +39,7 @@ static const json_t *content_of(const json_t *token) {
 }
 
 /* Computes AddedToken(**token), or AddedToken(text, special=True). The result has the key "normalized" only if the
- * given token has this key. Without the key, a token counts as normalized unless it is or becomes special. */
+ * original token has this key. Without the key, a token counts as normalized unless it is or becomes special. */
 static Err token_of(const json_t *token, const char *file, json_t **out) {
     static const char *const FLAGS[] = {"single_word", "lstrip", "rstrip"};
     const json_t *content = content_of(token);

@@ -113,7 +113,7 @@ static Err check(SpmModel *m) {
             return err_user("it has two unknown pieces, %d and %d", m->unk, id);
         if (type == PIECE_UNKNOWN) m->unk = id;
         if (type == PIECE_BYTE && !m->byte_fallback)
-            return err_user("piece %d is a byte, and byte_fallback is off", id);
+            return err_user("piece %d is a byte, but byte_fallback is off", id);
         if (type == PIECE_UNUSED && m->kind == SPM_BPE)
             return err_user("piece %d is unused, which is not supported in a BPE model", id);
     }

@@ -87,7 +87,7 @@ static Err choose_id(NextId *ids, const json_t *object, const char *text, size_t
     const int64_t expected = next_id(ids, text, n);
     if (given && *id != expected)
         return err_user(
-            "added_tokens: '%.60s' has id %lld%s%s, and the tokenizers library would give it %lld", text,
+            "added_tokens: '%.60s' has id %lld%s%s, but the tokenizers library would give it %lld", text,
             (long long)*id, from ? " in " : "", from ? from : "", (long long)expected);
     *id = expected;
     return ERR_OK;

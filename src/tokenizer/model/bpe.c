@@ -121,7 +121,7 @@ static Err load_merges(Bpe *b, const json_t *model) {
         int32_t left = vocab_id(b->vocab, text[0], n[0]), right = vocab_id(b->vocab, text[1], n[1]);
         int32_t id = vocab_id(b->vocab, joined.s, joined.len);
         if (left < 0 || right < 0 || id < 0)
-            e = err_user("merge %zu makes '%.60s' of two tokens, and not all three are in the vocabulary",
+            e = err_user("merge %zu makes '%.60s' from two tokens, but not all three are in the vocabulary",
                          rank, joined.s);
         else
             *merge_slot(b, pair_of(left, right)) = (Merge){pair_of(left, right), (uint32_t)rank, id};
@@ -215,7 +215,7 @@ static size_t split(const Bpe *b, BpeWork *w, const char *s, size_t n) {
 }
 
 void bpe_encode(const Bpe *b, BpeWork *w, const char *piece, size_t n, Ids *out) {
-    CHECK(n < INT32_MAX, "a pre-token of %zu bytes", n);
+    CHECK(n < INT32_MAX, "a pre-token of %zu bytes is too long", n);
     int32_t whole = b->ignore_merges ? vocab_id(b->vocab, piece, n) : NONE;
     if (whole != NONE) {
         ids_add(out, whole, 0, n);

@@ -1,6 +1,6 @@
 /* The "post_processor" of a tokenizer.json, which adds ids before and after a text if special tokens are
- * requested. It may be TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel (which changes only spans),
- * or a Sequence in which at most one processor adds ids. Source: tokenizers/src/processors. */
+ * requested. The post-processor may be TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel (which changes
+ * only spans), or a Sequence in which at most one processor adds ids. Source: tokenizers/src/processors. */
 #pragma once
 
 #include <jansson.h>

@@ -73,7 +73,7 @@ static void propose(const RankBpe *b, RankWork *w, int32_t left) {
 }
 
 void rankbpe_encode(const RankBpe *b, RankWork *w, const char *piece, size_t n, TokenFn *fn, void *arg) {
-    CHECK(n < INT32_MAX, "a pre-token of %zu bytes", n);
+    CHECK(n < INT32_MAX, "a pre-token of %zu bytes is too long", n);
     int32_t id = b->whole ? vocab_id(b->vocab, piece, n) : -1;
     if (id >= 0) fn(arg, piece, n, id);
     if (id >= 0 || !n) return;

@@ -169,7 +169,7 @@ static void add_unknown(const Unigram *u, const char *piece, size_t begin, size_
 }
 
 void unigram_encode(const Unigram *u, UnigramWork *w, const char *piece, size_t n, Ids *out) {
-    CHECK(n < INT32_MAX, "a pre-token of %zu bytes", n);
+    CHECK(n < INT32_MAX, "a pre-token of %zu bytes is too long", n);
     if (n + 1 > w->cap) w->best = mem_grow(w->best, w->cap = 2 * n + 64, sizeof *w->best);
     search(u, w->best, piece, n);
     /* Reverses the path: best[start].start becomes the end of the token at `start`. */

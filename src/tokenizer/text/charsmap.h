@@ -1,6 +1,5 @@
-/* SentencePiece's precompiled_charsmap: rules that replace character sequences. It consists of a double-array
- * trie (darts-clone) and the replacements. Source: sentencepiece/src/normalizer.cc; darts.h, class
- * DoubleArrayUnit. */
+/* SentencePiece's precompiled_charsmap: rules that replace character sequences. A charsmap consists of a double-array
+ * trie (darts-clone) and the replacements. Source: sentencepiece/src/normalizer.cc; darts.h, class DoubleArrayUnit. */
 #pragma once
 
 #include <stddef.h>

@@ -15,7 +15,7 @@ Err json_file(const char *path, json_t **out) {
         serde_numbers(&text), json_text_numbers(&text);
         *out = json_loadb(text.s, text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
         if (!*out && json_error_code(&why) == json_error_stack_overflow)
-            e = err_user("'%s' is nested too deeply to be a tokenizer's file; download it again", path);
+            e = err_user("'%s' is nested too deeply for a tokenizer file; download it again", path);
         else if (!*out)
             e = err_user("'%s' is not valid JSON: line %d: %s", path, why.line, why.text);
     }

@@ -202,7 +202,7 @@ Err replace_all(const Regex *pattern, const Str *content, Matcher *m, View text,
         else
             aligned_add(out, view_slice(text, s->begin, s->end));
         if (out->text.len > limit)
-            e = err_user("a Replace normalizer of the tokenizer makes a text more than %d times as long",
+            e = err_user("the tokenizer's Replace normalizer makes a text more than %d times as long",
                          MAX_GROWTH);
     }
     free(spans.v);

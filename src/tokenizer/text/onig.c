@@ -138,7 +138,7 @@ static Err nested_class(Rewrite *r) {
     static const char *const NOT[] = {"[^", "[:", "[]", "[-", "]-"};
     bool refused = r->p[r->i - 1] == '-' || (r->p[r->i] == '[' && r->nested);
     for (size_t k = 0; k < sizeof NOT / sizeof *NOT; k++) refused |= at(r, r->i, NOT[k]);
-    if (refused) return refuse(r, "such a class inside a class");
+    if (refused) return refuse(r, "a nested class of this kind");
     r->nested = r->p[r->i++] == '[';
     return ERR_OK;
 }

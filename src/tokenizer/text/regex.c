@@ -93,8 +93,8 @@ void spans_add(Spans *s, size_t begin, size_t end, bool match) {
     s->v[s->n++] = (Span){begin, end, match};
 }
 
-/* Returns the text after replacing characters that are newer than PCRE2's tables by older characters of the same
- * class and length. */
+/* Returns the text with characters that are newer than PCRE2's tables replaced by older characters of the same class
+ * and length. */
 static const char *known_characters(Matcher *m, const char *text, size_t n) {
     str_clear(&m->stand_ins);
     size_t copied = 0;
@@ -134,7 +134,7 @@ Err regex_spans(const Regex *r, Matcher *m, const char *text, size_t n, Spans *o
         if (rc < 0) {
             PCRE2_UCHAR why[200];
             pcre2_get_error_message(rc, why, sizeof why);
-            return err_user("a regex of the tokenizer fails on this text at byte %zu: %s", from, (char *)why);
+            return err_user("a regex in the tokenizer fails on this text at byte %zu: %s", from, (char *)why);
         }
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
         size_t begin = span[0], end = span[1];

@@ -30,7 +30,7 @@ static int run_on_full_disk(Trip t, int64_t limit, const char *const *texts) {
 /* The limits allow the files of only some ranks, the files of all ranks but not the manifest, or no file. */
 TEST(a_full_disk_is_everyones_error) {
     static const char *const texts[] = {"File too large",
-                                        "step 2 was not saved, earlier checkpoints are unchanged", NULL};
+                                        "step 2 was not saved; earlier checkpoints are unchanged", NULL};
     char *dir = scratch_new(), *temporary = mem_printf("%s/iter_0000002.tmp", dir);
     assert_ok(run((Trip){.layout = MANY, .save = dir, .iteration = 1}));
     for (int i = 0; i <= MANY->world; i++) {

@@ -152,10 +152,10 @@ TEST(misfits_are_listed) {
     e = edit("golden/gpt2-tiny");
     for (int64_t i = 0; i < e.count; i++)
         e.tensors[i].name = arena_printf(e.model->arena, "x.%s", e.tensors[i].name);
-    assert_err(import_edited(&e), "no model that can be read (gpt2, llama, ", "gemma3_text",
-               "the first is 'x.transformer.h.0.attn.c_attn.bias'");
+    assert_err(import_edited(&e), "no supported model (gpt2, llama, ", "gemma3_text",
+               "the first name is 'x.transformer.h.0.attn.c_attn.bias'");
     e.count = 0;
-    assert_err(import_edited(&e), "no model that can be read", "the first is missing");
+    assert_err(import_edited(&e), "no supported model", "the first name is missing");
     edit_free(&e);
 }
 

@@ -282,13 +282,13 @@ TEST(a_type_of_another_kind_is_refused) {
         char conf[1000], message[100];
         for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
             snprintf(conf, sizeof conf, BASE "%shf-model-type = %s\n", models[m][1], type);
-            snprintf(message, sizeof message, "it is a type of --model %s, and this model is a %s", of,
+            snprintf(message, sizeof message, "it is a type of --model %s, but this model is a %s", of,
                      models[m][0]);
             if (strcmp(of, models[m][0])) expect_no_export(conf, message);
         }
         snprintf(conf, sizeof conf, BASE LLAMA "%shf-model-type = %s\n", mixture ? "" : EXPERTS, type);
         if (!strcmp(of, "gpt"))
-            expect_no_export(conf, mixture ? "it has experts, and" : "it has no experts, and");
+            expect_no_export(conf, mixture ? "it has experts, but" : "it has no experts, but");
     }
 }
 

@@ -220,14 +220,14 @@ TEST(each_field_is_checked) {
         {offsetof(Made, page_rows), 3, "more rows than its row group"},
         {offsetof(Made, page_rows), -1, "more rows than its row group"},
         {offsetof(Made, encoding), 5, "an encoding that strings do not have"},
-        {offsetof(Made, encoding), 6, "the lengths of the strings"},
+        {offsetof(Made, encoding), 6, "a page's string lengths"},
         {offsetof(Made, encoding), 8, "its dictionary is missing"},
-        {offsetof(Made, repetition), 1, "the definition levels of a page are damaged"},
-        {offsetof(Made, codec), 1, "the compressed data of a page are damaged"},
-        {offsetof(Made, codec), 2, "the compressed data of a page are damaged"},
-        {offsetof(Made, codec), 4, "the compressed data of a page are damaged"},
-        {offsetof(Made, codec), 6, "the compressed data of a page are damaged"},
-        {offsetof(Made, codec), 7, "the compressed data of a page are damaged"},
+        {offsetof(Made, repetition), 1, "a page's definition levels are damaged"},
+        {offsetof(Made, codec), 1, "a page's compressed data are damaged"},
+        {offsetof(Made, codec), 2, "a page's compressed data are damaged"},
+        {offsetof(Made, codec), 4, "a page's compressed data are damaged"},
+        {offsetof(Made, codec), 6, "a page's compressed data are damaged"},
+        {offsetof(Made, codec), 7, "a page's compressed data are damaged"},
     };
     write_made(made(BODY_SIZE), BODY, BODY_SIZE);
     assert_ok(read_all("made", "text"));
@@ -313,25 +313,25 @@ TEST(each_encoding_is_checked) {
     } CASES[] = {
 #define CASE(encoding, repetition, body, says) {encoding, repetition, body, sizeof body - 1, says}
         CASE(6, 0, "\x08\x01\x02\0\x02\0x", NULL),
-        CASE(6, 0, "\x08\x01\x02\0\x04\0x", "fewer strings"),                                 /* 2 bytes */
-        CASE(6, 0, "\x08\x01\x02\0\x01\0x", "fewer strings"),                                 /* -1 bytes */
-        CASE(6, 0, "\x08\x01\x01\0x", "fewer strings"),                                       /* 1 value */
-        CASE(6, 0, "\x08\x01\x02\0\x02\x21" ZEROS ZEROS ZEROS, "the lengths of the strings"), /* 33 bits */
-        CASE(6, 1, "\x02\0\0\0\x04\0", NULL),                              /* two nulls, and no lengths */
-        CASE(6, 0, "\x08\0\x02\0\x02\0x", "the lengths of the strings"),   /* no miniblock */
-        CASE(6, 0, "\0\x01\x02\0\x02\0x", "the lengths of the strings"),   /* empty blocks */
-        CASE(6, 0, "\x0c\x01\x02\0\x02\0x", "the lengths of the strings"), /* 12 values */
-        CASE(6, 0, "\x08\x01\xff\xff\xff\xff\x7f\0\x02\0x", "the lengths of the"), /* too many */
-        CASE(7, 0, "\x08\x01\x02\0\x02\0\x08\x01\x02\x02\0\0xy", NULL),            /* x, xy */
+        CASE(6, 0, "\x08\x01\x02\0\x04\0x", "fewer strings"),                              /* 2 bytes */
+        CASE(6, 0, "\x08\x01\x02\0\x01\0x", "fewer strings"),                              /* -1 bytes */
+        CASE(6, 0, "\x08\x01\x01\0x", "fewer strings"),                                    /* 1 value */
+        CASE(6, 0, "\x08\x01\x02\0\x02\x21" ZEROS ZEROS ZEROS, "a page's string lengths"), /* 33 bits */
+        CASE(6, 1, "\x02\0\0\0\x04\0", NULL),                           /* two nulls, and no lengths */
+        CASE(6, 0, "\x08\0\x02\0\x02\0x", "a page's string lengths"),   /* no miniblock */
+        CASE(6, 0, "\0\x01\x02\0\x02\0x", "a page's string lengths"),   /* empty blocks */
+        CASE(6, 0, "\x0c\x01\x02\0\x02\0x", "a page's string lengths"), /* 12 values */
+        CASE(6, 0, "\x08\x01\xff\xff\xff\xff\x7f\0\x02\0x", "a page's string"), /* too many */
+        CASE(7, 0, "\x08\x01\x02\0\x02\0\x08\x01\x02\x02\0\0xy", NULL),         /* x, xy */
         CASE(7, 0, "\x08\x01\x02\0\x04\0\x08\x01\x02\x02\0\0xy",
              "fewer strings"), /* two strings, one character */
         CASE(7, 0, "\x08\x01\x02\x02\x02\0\x08\x01\x02\x02\0\0xy",
              "fewer strings"),                /* a prefix of an empty string */
         CASE(0, 1, "\x02\0\0\0\x04\0", NULL), /* a run of two nulls */
         CASE(0, 1, "\x02\0\0\0\x03\0", NULL), /* eight packed levels */
-        CASE(0, 1, "\x02\0\0\0\x04\x02", "the definition levels of a page are damaged"), /* level 2 */
-        CASE(0, 1, "\x02\0\0\0\x02\0", "the definition levels of a page are damaged"),   /* one */
-        CASE(0, 1, "\x03\0\0\0\x04\0", "the definition levels of a page are longer"),
+        CASE(0, 1, "\x02\0\0\0\x04\x02", "a page's definition levels are damaged"), /* level 2 */
+        CASE(0, 1, "\x02\0\0\0\x02\0", "a page's definition levels are damaged"),   /* one */
+        CASE(0, 1, "\x03\0\0\0\x04\0", "a page's definition levels are longer"),
         CASE(0, 1, "\x02\0\0\0\x04\x01\x01\0\0\0x", "fewer strings"), /* only one of two strings */
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -405,11 +405,12 @@ TEST(levels_of_version_2_are_checked) {
         write_made(m, PAGE, sizeof PAGE - 1);
         const Err e = read_all("made", "text");
         if (bytes == 2) assert_ok(e);
-        if (bytes < 0 || bytes >= (int64_t)sizeof PAGE) assert_err(e, "levels of a page are longer");
+        if (bytes < 0 || bytes >= (int64_t)sizeof PAGE)
+            assert_err(e, "a page's definition levels are longer");
         m.level_bytes = 2, m.repetition_bytes = bytes;
         write_made(m, PAGE, sizeof PAGE - 1);
         if (bytes < 0 || bytes > (int64_t)sizeof PAGE - 3)
-            assert_err(read_all("made", "text"), "levels of a page are longer");
+            assert_err(read_all("made", "text"), "a page's definition levels are longer");
     }
 }
 

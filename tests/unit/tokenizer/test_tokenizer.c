@@ -227,7 +227,7 @@ static const struct {
     {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a&&b]\"},\"behavior\":\"Removed\"}}",
      "intersection"},
     {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[a[^b]]\"},\"behavior\":\"Removed\"}}",
-     "class inside"},
+     "nested class of this kind"},
     {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},\"behavior\":\"Removed\"}}",
      "escape"},
     {A "\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:SS)\"},\"behavior\":\"Removed\"}}",
