@@ -52,8 +52,8 @@ static bool row_has_word(const Arg *row, const char *word) {
     return found;
 }
 
-/* Appends help for those of a table's options that contain `word`, or for all options if `word` is NULL. Returns how
- * many options these are. */
+/* Appends help for each of a table's options that contains `word`, or for all options if `word` is NULL. Returns the
+ * number of options appended. */
 static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
     const Arg *title = NULL;
     bool titled = false;
@@ -79,7 +79,7 @@ static const char *effect(const Foreign *row) {
                                         : "No effect";
 }
 
-/* Appends Megatron-LM's options and values whose names contain `word`. Returns how many these are. */
+/* Appends Megatron-LM's options and values whose names contain `word`. Returns their number. */
 static int64_t foreign_help(const ArgTable *table, const char *word, Str *out) {
     int64_t shown = 0;
     for (int64_t i = 0; i < table->num_foreign; i++) {

@@ -33,7 +33,7 @@ typedef struct TextList {
 /* Returns whether a list of names, separated by blanks or commas, contains `name`. An empty list selects all
  * names. */
 bool text_list_selects(const TextList *, const char *name);
-/* Returns a user error that names --`option` if the list contains a name that is not in `names`. */
+/* Returns a user error that names --`option` if the list contains a name that is missing from `names`. */
 Err text_list_check(const TextList *, const char *option, const char *const *names, int n);
 typedef struct I64List {
     int64_t *at;
@@ -89,8 +89,8 @@ typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
 typedef enum ForeignPlace { FOREIGN_READ, FOREIGN_ON_LINE, FOREIGN_UNUSED } ForeignPlace;
 typedef struct Foreign {
     ForeignKind kind;
-    /* If `option` is NULL, `words` contains foreign options such as "flag value= list+ value=this,that". For the last
-     * one, only the values `this` and `that` are accepted. Otherwise, `words` contains foreign values of our option
+    /* If `option` is NULL, `words` contains foreign options such as "flag value= list+ value=this,that". The last of
+     * these accepts only the values `this` and `that`. Otherwise, `words` contains foreign values of our option
      * `option`, which are translated to `ours` ("" means ignored). */
     const char *option, *ours, *words;
     const char *reason; /* complete sentences; they include the remedy if the option is refused */
@@ -140,7 +140,7 @@ typedef struct Args {
     Arena *arena;
     ArgTable tables[ARG_TABLES];
     int num_tables, sources;
-    int line; /* number, counted from 1, of the last source that was a command line, or 0 if there is none */
+    int line; /* number of the last source that was a command line, counted from 1, or 0 if there was none */
     TextList operands;
     TextList configs; /* the paths given with --config */
     bool help;
@@ -168,8 +168,8 @@ void args_bytes(Args *, const char *name, const char *bytes, size_t n);
 /* Each of these functions adds a message, unless the same message has already been added. */
 void args_problem(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void args_note(Args *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Adds a remark. Its text must not be empty. The text, such as ": reason" or " without --x.", is printed directly after
- * "has no effect" or similar words. */
+/* Adds a remark. The text of a remark must not be empty. The text, such as ": reason" or " without --x.", is printed
+ * directly after "has no effect" or similar words. */
 void args_remark(Args *, RemarkKind, const char *option, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* Reports a problem for each value of --name that is not UTF-8 text. */

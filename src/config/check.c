@@ -379,7 +379,7 @@ static int64_t fitting_ranks(const Config *c) {
     return a ? dense / a * experts : 0;
 }
 
-/* Returns the value for a %:name in a message. It is computed from several options. */
+/* Returns the value that replaces a %:name in a message. It is computed from several options. */
 static int64_t derived_value(const Config *c, const char *name, size_t len) {
     const struct {
         const char *name;

@@ -8,7 +8,7 @@
  *     else if (e.code) ...             args.problems has a line for every broken rule
  *     else config_finish(&config, arena, vocab_size);
  *
- * A Config is plain data that can be copied. Its strings and lists belong to the parse's arena. */
+ * A Config is plain data that can be copied. A Config's strings and lists belong to the parse's arena. */
 #pragma once
 
 #include <stdbool.h>
@@ -85,9 +85,10 @@ typedef struct Derived {
     const bool *layer_moe;            /* [config_layers] */
     const ContextComm *layer_context_comm; /* [config_layers] */
     int64_t num_moe_layers; /* number of MoE layers, without those that --mtp-num-layers adds */
-    int64_t moe_ffn_hidden_size, moe_shared_size; /* the latter is 0 without shared experts */
-    double aux_loss_coeff[BALANCE_SINKHORN];      /* [LoadBalancing]; 0 means that the loss is not used */
-    bool sinkhorn, quantile;                      /* whether --moe-router-load-balancing-type lists them */
+    /* widths of a routed expert's and of the shared expert's MLP; the latter is 0 if there is none */
+    int64_t moe_ffn_hidden_size, moe_shared_size;
+    double aux_loss_coeff[BALANCE_SINKHORN]; /* [LoadBalancing]; 0 means that the loss is not used */
+    bool sinkhorn, quantile;                 /* whether --moe-router-load-balancing-type lists them */
     double logits_scaling;
     bool output_bias; /* whether the output layer has a bias (always true for BERT) */
     /* output_init_std is init_std / sqrt(2 * num_layers) */
@@ -104,7 +105,8 @@ typedef struct Derived {
     const BatchStep *batch_steps; /* [num_batch_steps], ascending; the first begins at 0 samples */
     int64_t num_batch_steps;
     int64_t train_iters, train_samples; /* 0 if neither is given */
-    int64_t samples_needed; /* number of samples to train on; exceeds train_samples if the last step does */
+    /* number of samples to train on; exceeds train_samples if the last step needs more samples */
+    int64_t samples_needed;
     double lr_warmup_steps;
     /* numbers of samples; lr_wsd_decay_steps is 0 if it is not given */
     int64_t lr_decay_steps, lr_wsd_decay_steps, wd_incr_steps;
@@ -171,9 +173,10 @@ void config_check_unused(const Config *, unsigned checks, Args *args);
  * `vocab_size` is the tokenizer's vocabulary size, or 0 if there is no tokenizer. The option vocab-size takes
  * precedence. Arrays belong to the arena. */
 void config_finish(Config *, Arena *, int64_t vocab_size);
-bool config_is_unlimited(const Config *); /* whether positions matter only as distances, without a maximum */
-bool config_rotates(const Config *);      /* whether queries and keys are rotated (RoPE) */
-bool config_is_yarn(const Config *);      /* whether YaRN determines the rotary frequencies */
+/* Returns whether only distances between positions matter, so that there is no maximum length. */
+bool config_is_unlimited(const Config *);
+bool config_rotates(const Config *);           /* whether queries and keys are rotated (RoPE) */
+bool config_is_yarn(const Config *);           /* whether YaRN determines the rotary frequencies */
 bool config_measures_scores(const Config *);   /* whether a step measures the largest attention scores */
 int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
 int64_t config_main_layers(const Config *);    /* number of layers without the last --mtp-num-layers */

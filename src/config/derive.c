@@ -281,7 +281,7 @@ static void length_in_samples(const Config *c, Derived *d) {
 
 static void schedule(const Config *c, Arena *arena, Derived *d) {
     int64_t capacity = config_batch_steps(c, NULL, 0);
-    CHECK(capacity > 0, "batch size options that the rules let pass");
+    CHECK(capacity > 0, "the rules accepted invalid batch size options");
     BatchStep *steps = arena_alloc(arena, (size_t)capacity * sizeof *steps);
     d->num_batch_steps = config_batch_steps(c, steps, capacity);
     for (int64_t i = 0; i < d->num_batch_steps; i++) steps[i].size *= d->choices;

@@ -138,8 +138,8 @@ static void note_difference(const Arg *row, const void *mine, const json_t *thei
         char *text = json_dumps(theirs, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
         Str shown = {0};
         arg_print(row, mine, &shown);
-        str_printf(notes, "--%.*s is %.200s as given; the checkpoint has %.200s.\n", (int)arg_name_len(row),
-                   row->names, shown.s, text ? text : "another value");
+        str_printf(notes, "--%.*s is given as %.200s, but the checkpoint has %.200s.\n",
+                   (int)arg_name_len(row), row->names, shown.s, text ? text : "another value");
         str_free(&shown);
         free(text);
     }

@@ -19,7 +19,7 @@
 /* Checks --seconds for benchmarks that also accept 0. */
 static void check_seconds(Args *args, double seconds) {
     if (!(seconds >= 0 && seconds <= COMMAND_MOST_S))
-        args_problem(args, "--seconds: from 0 to %d", (int)COMMAND_MOST_S);
+        args_problem(args, "--seconds must be from 0 to %d.", (int)COMMAND_MOST_S);
 }
 
 /* ---- isotron bench train ---- */
@@ -34,15 +34,15 @@ static const Arg TRAIN_ROWS[] = {
     ARG_ROW(BenchTrain, profiled, "profiled", ARG_I64, "5",
             "Number of additional steps on a GPU in which every op is timed."),
     ARG_ROW(BenchTrain, alone, "no-alone", ARG_OFF, "on",
-            "Do not measure GEMMs alone, and do not measure the roofs. With several ranks on a CPU, these "
-            "are never measured."),
+            "Do not measure individual GEMMs or the roofs. With several ranks on a CPU, these are "
+            "never measured."),
     ARG_ROW(BenchTrain, peak_tflops, "peak-tflops", ARG_F64, "none",
             "Peak TFLOP/s for MFU; none = the peak of the device if it is known, otherwise MFU is not "
             "printed."),
     ARG_ROW(BenchTrain, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
-enum { MOST_STEPS = 1000000 }; /* limits memory, because each step takes a row */
+enum { MOST_STEPS = 1000000 }; /* limits memory, because each step needs a row in the report */
 
 static void use_train(Config *c, BenchTrain *o, Args *args) {
     args_use(args, ARG_TABLE(TRAIN_ROWS, o));
@@ -51,14 +51,17 @@ static void use_train(Config *c, BenchTrain *o, Args *args) {
 
 static void check_train(const Config *c, const BenchTrain *o, Args *args) {
     const bool records = c->cuda_graph_impl == CUDA_GRAPH_LOCAL;
-    if (o->steps < 1 || o->steps > MOST_STEPS) args_problem(args, "--steps: from 1 to %d", (int)MOST_STEPS);
+    if (o->steps < 1 || o->steps > MOST_STEPS)
+        args_problem(args, "--steps must be from 1 to %d.", (int)MOST_STEPS);
     if (o->profiled < 1 || o->profiled > MOST_STEPS)
-        args_problem(args, "--profiled: from 1 to %d", (int)MOST_STEPS);
+        args_problem(args, "--profiled must be from 1 to %d.", (int)MOST_STEPS);
     check_seconds(args, o->seconds);
-    if (f64_is_set(o->peak_tflops) && o->peak_tflops <= 0) args_problem(args, "--peak-tflops: more than 0");
+    if (f64_is_set(o->peak_tflops) && o->peak_tflops <= 0)
+        args_problem(args, "--peak-tflops must be above 0.");
     if (o->warmup < 1 + records)
-        args_problem(args, "--warmup: at least 1, because the first step allocates memory, and at least 2 "
-                           "with --cuda-graph-impl local, which captures the second step");
+        args_problem(args,
+                     "--warmup must be at least 1, because the first step allocates memory, and at least 2 "
+                     "with --cuda-graph-impl local, which captures the second step");
 }
 
 static Err read_train(Setup *s, BenchTrain *o, GateArgs *gate, Args *args, int argc, char **argv) {
@@ -130,14 +133,15 @@ static const Arg INFER_ROWS[] = {
 
 static void check_infer(const BenchInfer *o, Args *args) {
     enum { MOST_ROUNDS = 1000, MOST_REQUESTS = 1 << 16 };
-    if (!o->requests.count) args_problem(args, "--requests: at least one number");
+    if (!o->requests.count) args_problem(args, "--requests needs at least one number.");
     for (int64_t i = 0; i < o->requests.count; i++)
         if (o->requests.at[i] < 1 || o->requests.at[i] > MOST_REQUESTS)
-            args_problem(args, "--requests: each number from 1 to %d", (int)MOST_REQUESTS);
-    if (o->prompt < 1) args_problem(args, "--prompt-tokens: at least 1");
-    if (o->fresh < 2) args_problem(args, "--new-tokens: at least 2, to measure the time between tokens");
+            args_problem(args, "--requests must contain only numbers from 1 to %d.", (int)MOST_REQUESTS);
+    if (o->prompt < 1) args_problem(args, "--prompt-tokens must be at least 1.");
+    if (o->fresh < 2)
+        args_problem(args, "--new-tokens must be at least 2, to measure the time between tokens.");
     if (o->rounds < 1 || o->rounds > MOST_ROUNDS)
-        args_problem(args, "--rounds: from 1 to %d", (int)MOST_ROUNDS);
+        args_problem(args, "--rounds must be from 1 to %d.", (int)MOST_ROUNDS);
 }
 
 static Err read_infer(Setup *s, BenchInfer *o, GateArgs *gate, Args *args, int argc, char **argv) {
@@ -240,7 +244,7 @@ static void choose_points(const Config *c, ScalingWords *w, Args *args) {
     } else if (most <= least || most % least) {
         args_problem(args, "--ranks must be a multiple of --min-ranks (%lld) and larger", (long long)least);
     } else if (most > MOST_RANKS) {
-        args_problem(args, "--ranks: at most %d", (int)MOST_RANKS);
+        args_problem(args, "--ranks must be at most %d.", (int)MOST_RANKS);
     } else {
         for (int64_t n = least; n < most; n *= 2)
             if (most % n == 0) o->ranks[o->points++] = n;
@@ -293,10 +297,10 @@ static Err read_scaling(Config *c, ScalingWords *w, BenchTrain *train, Args *arg
     o->json = train->json;
     check_train(c, train, args);
     if (o->rounds < 1 || o->rounds > MOST_ROUNDS)
-        args_problem(args, "--rounds: from 1 to %d", (int)MOST_ROUNDS);
+        args_problem(args, "--rounds must be from 1 to %d.", (int)MOST_ROUNDS);
     bench_refuse_same_files(args, o->json, NULL);
     if (w->weak && o->strong)
-        args_problem(args, "--weak and --strong: choose one");
+        args_problem(args, "--weak and --strong are mutually exclusive: choose one.");
     else
         choose_points(c, w, args), check_points(c, w, args);
     return args_end(args);
@@ -379,7 +383,7 @@ static int bench_ops_command(int argc, char **argv) {
     bench_refuse_same_files(&args, o.ops.json, &gate.words);
     check_seconds(&args, o.ops.seconds);
     if (o.ops.threads < 0 || o.ops.threads > MOST_THREADS)
-        args_problem(&args, "--cpu-threads: from 0 to %d", (int)MOST_THREADS);
+        args_problem(&args, "--cpu-threads must be from 0 to %d.", (int)MOST_THREADS);
     Err e = args_end(&args);
     int status;
     if (command_ready(&args, e, &status)) {
@@ -444,9 +448,9 @@ static Err read_comm(Config *c, CommWords *w, Args *args, int argc, char **argv)
         args_problem(args, "--max-bytes expects a size such as 64, 4K or 1M, not '%s'", w->most);
     if (o->most && o->least > o->most)
         args_problem(args, "--min-bytes is larger than --max-bytes: swap them");
-    if (o->factor < 2) args_problem(args, "--step-factor: at least 2");
+    if (o->factor < 2) args_problem(args, "--step-factor must be at least 2.");
     if (!(o->seconds > 0 && o->seconds <= COMMAND_MOST_S))
-        args_problem(args, "--seconds: more than 0 and at most %d", (int)COMMAND_MOST_S);
+        args_problem(args, "--seconds must be above 0 and at most %d.", (int)COMMAND_MOST_S);
     bench_refuse_same_files(args, o->json, NULL);
     const Err e = world_size(c);
     const int64_t ranks = i64_or(c->ranks, 1);

@@ -36,12 +36,13 @@ void bench_check_gate(GateArgs *g, Args *args) {
     g->options = (GateOptions){w->baseline, w->against, w->pairs, 0, w->junit};
     for (int i = 0; i < GATE_OPTIONS && !w->baseline && !w->against; i++)
         if (g->given[i]) args_problem(args, "--%s needs --against or --baseline", GATE_ROWS[i].names);
-    if (w->baseline && w->against) args_problem(args, "--against and --baseline: choose one");
+    if (w->baseline && w->against)
+        args_problem(args, "--against and --baseline are mutually exclusive: choose one.");
     if (!gate_parse_percentage(w->allow, &g->options.allow))
         args_problem(args, "--allow expects a percentage, such as 3%%, not '%s'", w->allow);
     const int64_t least = interval_least(INTERVAL_ERROR);
     if (w->pairs < least || w->pairs > MOST_PAIRS)
-        args_problem(args, "--pairs: from %lld to %d", (long long)least, (int)MOST_PAIRS);
+        args_problem(args, "--pairs must be from %lld to %d.", (long long)least, (int)MOST_PAIRS);
 }
 
 void bench_refuse_same_files(Args *args, const char *json, const GateWords *w) {

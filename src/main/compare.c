@@ -21,7 +21,7 @@ static const Arg ROWS[] = {
             "square of a and b."),
     ARG_ROW(Options, common, "common", ARG_FLAG, "off",
             "Compare only the steps, quantities and tensors that both runs have. Without this option, "
-            "missing ones count as differences."),
+            "missing items count as differences."),
     ARG_ROW(Options, only, "only", ARG_TEXT, "none",
             "Compare only quantities, or tensors, whose names contain this text."),
     ARG_ROW(Options, weights_only, "weights-only", ARG_FLAG, "off",

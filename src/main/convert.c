@@ -150,12 +150,12 @@ static Err read_weights(const Job *j, const Safetensors *file, const Model *m) {
     hf_problem_report(&note, &missing, "missing");
     if (note.len) fprintf(stderr, "note: heads are initialised from --seed %lld, tensors %s\n", seed, note.s);
     if (!e.code && hf_leaves_pooler(file, &map))
-        fputs("note: the pooler of the file is omitted: without the head for sentences, no head needs it\n",
-              stderr);
+        fputs("note: the file's pooler is omitted, because no head uses it\n", stderr);
     if (!e.code && hf_leaves_layers(file, &map))
-        fputs("note: the layers of the file after the model's last layer are omitted: they are layers for "
-              "multi-token prediction (MTP)\n",
-              stderr);
+        fputs(
+            "note: the file's layers for multi-token prediction (MTP), which follow the model's last layer, "
+            "are omitted\n",
+            stderr);
     str_free(&note);
     hf_map_free(&map);
     return e;
@@ -370,13 +370,14 @@ static Err add_tokens(Job *j, const json_t *state, json_t *tokens, HfExtras *x, 
     if (!t) return ERR_OK;
     if (tokenizer_vocab_size(t) > vocab_size) {
         free(json);
-        return err_user("the tokenizer has %d ids, but the embedding of the model has %lld: specify the "
+        return err_user("the tokenizer has %d ids, but the model's embedding has %lld: specify the "
                         "tokenizer that the model was trained with",
                         tokenizer_vocab_size(t), (long long)vocab_size);
     }
     if (json && type && !strcmp(type, "qwen2"))
-        str_printf(notes, "note: AutoTokenizer of transformers 5 reads every tokenizer of a qwen2 model as a "
-                          "Qwen2Tokenizer; load another one with PreTrainedTokenizerFast\n");
+        str_printf(notes,
+                   "note: transformers 5's AutoTokenizer reads the tokenizer of every qwen2 model as a "
+                   "Qwen2Tokenizer; load other tokenizers with PreTrainedTokenizerFast\n");
     json_t *own = json_object();
     take_id(own, "bos_token_id", tokenizer_bos(t));
     take_id(own, "eos_token_id", tokenizer_eod(t));

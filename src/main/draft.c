@@ -46,17 +46,18 @@ static int32_t different(const Tokenizer *a, const Tokenizer *b) {
 static Err check(const Setup *s, const Setup *draft) {
     const int64_t vocab = s->config.derived.vocab_size, own = draft->config.derived.vocab_size;
     if (draft->config.model != MODEL_gpt)
-        return err_user("the model is not a GPT; set it to the checkpoint of a GPT");
+        return err_user("the model is not a GPT; specify the checkpoint of a GPT");
     if (vocab != own)
         return err_user(
-            "its vocabulary has %lld ids, and that of --load has %lld; name a model with the same "
+            "its vocabulary has %lld ids, but the vocabulary of --load has %lld; name a model with the same "
             "tokenizer",
             (long long)own, (long long)vocab);
     if (!s->tokenizer || !draft->tokenizer) return ERR_OK;
     if (tokenizer_vocab_size(s->tokenizer) != tokenizer_vocab_size(draft->tokenizer))
-        return err_user("its tokenizer has %d ids, and that of --load has %d; name a model with the same "
-                        "tokenizer",
-                        tokenizer_vocab_size(draft->tokenizer), tokenizer_vocab_size(s->tokenizer));
+        return err_user(
+            "its tokenizer has %d ids, but the tokenizer of --load has %d; name a model with the same "
+            "tokenizer",
+            tokenizer_vocab_size(draft->tokenizer), tokenizer_vocab_size(s->tokenizer));
     const int32_t id = different(s->tokenizer, draft->tokenizer);
     if (id < 0) return ERR_OK;
     return err_user(

@@ -70,8 +70,8 @@ static Err encode(const Talk *t, int32_t **ids, int64_t *n) {
     str_free(&text);
     if (e.code || *n < t->context) return e;
     free(*ids);
-    return err_user("the conversation has %s, and the model has room for %" PRId64
-                    " with an answer: /clear begins a new conversation",
+    return err_user("the conversation has %s, but the model has room for only %" PRId64
+                    " tokens including the answer: /clear begins a new conversation",
                     amount(*n, "token").s, t->context);
 }
 

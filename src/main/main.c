@@ -124,7 +124,7 @@ static void check_address_space(void) {
         (double)limit.rlim_cur >= needed)
         return;
     command_fail(err_infra("this process is limited to %s of address space, but OpenBLAS needs %s for its "
-                           "threads: raise the limit, as with 'ulimit -v unlimited', or set "
+                           "threads: raise the limit, for example with 'ulimit -v unlimited', or set "
                            "OPENBLAS_NUM_THREADS=1",
                            bytes_text((double)limit.rlim_cur).s, bytes_text(needed).s));
     fflush(NULL);

@@ -170,8 +170,8 @@ static Err read_options(Setup *s, Args *args, const Options *o, Golden **g, int 
             args,
             "name the golden case first: a folder with run.conf, init.safetensors and the oracle's results");
     if (n_dirs > 1 && !o->sweep) args_problem(args, "several golden cases need --sweep");
-    if (o->jobs < 0 || o->jobs > 1024) args_problem(args, "--sweep-jobs: from 0 to 1024");
-    if (!(o->deadline > 0)) args_problem(args, "--sweep-deadline: more than 0 seconds");
+    if (o->jobs < 0 || o->jobs > 1024) args_problem(args, "--sweep-jobs must be from 0 to 1024.");
+    if (!(o->deadline > 0)) args_problem(args, "--sweep-deadline must be above 0 seconds.");
     if (o->sweep && comm_processes() > 1)
         args_problem(args, "--sweep starts processes itself: run it without a launcher");
     refuse_without_sweep(args, o);

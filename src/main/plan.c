@@ -46,8 +46,8 @@ static Device *open_gpu(const Setup *s) {
     const DeviceSpec spec = map_device_spec(&s->config, 0);
     if (s->config.device == ON_CPU) return NULL;
     if (device_open(&spec, &device).code)
-        terminal_print(
-            stdout, "there is no GPU here, so the plan does not include the scratch memory of its kernels\n");
+        terminal_print(stdout,
+                       "there is no GPU here, so the plan does not include kernels' scratch memory\n");
     return device;
 }
 

@@ -57,11 +57,12 @@ static const Arg ROWS[] = {
             "With find-optimal-num-workers, the numbers of threads to try."),
     ARG_ROW(Options, max_documents, "max-documents", ARG_I64, "100000",
             "With find-optimal-num-workers, the number of documents per partition in each measurement."),
-    ARG_ROW(Options, log_interval, "log-interval", ARG_I64, "1000", "Documents between progress lines."),
+    ARG_ROW(Options, log_interval, "log-interval", ARG_I64, "1000",
+            "Number of documents between progress lines."),
 };
 
-/* Options of Megatron-LM's preprocess_data.py that affect only its processes and temporary files. They have no effect
- * here. */
+/* Options of Megatron-LM's preprocess_data.py that affect only its processes and temporary files. These options have no
+ * effect here. */
 static const Foreign NOTED[] = {
     {.kind = FOREIGN_NOTED,
      .words = "performance-dir= parquet-batch-size= log-interval-seconds= skip-document-count "
@@ -155,7 +156,7 @@ static Err run(void *options) {
     ERR_RETURN(setup_tokenizer_alone(&o->config, &tokenizer));
     Err e = ERR_OK;
     if (o->append_eod && tokenizer_eod(tokenizer) < 0)
-        e = err_user("--append-eod needs an end-of-document token, and this tokenizer has none: remove it");
+        e = err_user("--append-eod needs an end-of-document token, but this tokenizer has none: remove it");
     const PreprocessConfig c = config_of(o, tokenizer);
     if (!e.code) e = o->find_optimal_num_workers ? measure(o, c) : write_dataset(o, c);
     tokenizer_free(tokenizer);

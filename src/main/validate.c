@@ -69,9 +69,10 @@ static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv
     ValidateOptions *a = &o->accept;
     a->config = c, a->argc = argc, a->argv = argv;
     refuse_same_files(args, o);
-    if (f64_is_set(a->seconds) && o->quick) args_problem(args, "--seconds and --quick: choose one");
+    if (f64_is_set(a->seconds) && o->quick)
+        args_problem(args, "--seconds and --quick are mutually exclusive: choose one.");
     if (f64_is_set(a->seconds) && !(a->seconds >= 1 && a->seconds <= COMMAND_MOST_S))
-        args_problem(args, "--seconds: from 1 to %d", (int)COMMAND_MOST_S);
+        args_problem(args, "--seconds must be from 1 to %d.", (int)COMMAND_MOST_S);
     if (!f64_is_set(a->seconds)) a->seconds = o->quick ? QUICK_S : FULL_S;
     if (!gate_parse_percentage(o->allow, &a->allow) || a->allow >= 1)
         args_problem(args, "--allow expects a percentage below 100%%, such as 5%%, not '%s'", o->allow);
@@ -79,7 +80,8 @@ static Err read_options(Config *c, Options *o, Args *args, int argc, char **argv
         a->memory_share > 0.95)
         args_problem(args, "--memory-share expects a percentage from 1%% to 95%%, not '%s'", o->memory);
     if (a->allow_changes && !a->good) args_problem(args, "--allow-changes needs --good");
-    if (o->nccl_a && c->nccl_library) args_problem(args, "--nccl-a and --nccl-library: choose one");
+    if (o->nccl_a && c->nccl_library)
+        args_problem(args, "--nccl-a and --nccl-library are mutually exclusive: choose one.");
     if (a->nccl_b && !o->nccl_a && !c->nccl_library && c->device == ON_CPU)
         args_problem(args, "without --device cuda, --nccl-b needs --nccl-a or --nccl-library");
     refuse_repeated_only(args, argc, argv);

@@ -26,7 +26,7 @@ static const double DEFAULT_LOSS_SCALE = 64;
 
 static Err case_check(const Config *c, const Golden *g) {
     if (c->num_layers > g->init->count)
-        return err_user("init.safetensors has %lld tensors, too few for --num-layers %lld",
+        return err_user("init.safetensors has %lld tensors, which are too few for --num-layers %lld",
                         (long long)g->init->count, (long long)c->num_layers);
     ERR_RETURN(golden_check(g, c));
     const SampleShape *has = &g->all.shape;
@@ -35,11 +35,11 @@ static Err case_check(const Config *c, const Golden *g) {
         return err_user("the case has %lld positions, but --%sseq-length is %lld", (long long)has->positions,
                         has->encoder ? "decoder-" : "", (long long)positions);
     if (has->encoder && has->encoder != c->seq_length)
-        return err_user("the case has %lld positions of the encoder, but --encoder-seq-length is %lld",
+        return err_user("the case has %lld encoder positions, but --encoder-seq-length is %lld",
                         (long long)has->encoder, (long long)c->seq_length);
     if (g->samples != c->derived.global_batch_size || g->samples % c->derived.micro_batch_size)
         return err_user(
-            "the case has %lld samples a step, but --global-batch-size is %lld and --micro-batch-size %lld",
+            "the case has %lld samples per step, but --global-batch-size is %lld and --micro-batch-size %lld",
             (long long)g->samples, (long long)c->derived.global_batch_size,
             (long long)c->derived.micro_batch_size);
     if (c->hidden_dropout > 0 || c->attention_dropout > 0 || c->classifier_dropout > 0)

@@ -16,7 +16,7 @@ static bool is_router(const Param *p) {
     return n > end && !strcmp(p->spec.name + n - end, SUFFIX);
 }
 
-/* Returns how many routers there are among the first `until` parameters. */
+/* Returns the number of routers among the first `until` parameters. */
 static int64_t routers_before(const Registry *r, int until) {
     int64_t n = 0;
     for (int i = 0; i < until; i++) n += is_router(r->params[i]);
@@ -79,7 +79,7 @@ static Rows rows_of(const Choices *c, const Tape *t, const Call *call) {
     int64_t total;
     const SequenceSlice slice = tape_slice(t, logits, &total);
     CHECK(total == c->seq && r.topk == c->topk && r.experts == c->experts,
-          "the router does not match the case");
+          "the router's sequence length, top-k or number of experts differs from the case's");
     for (int64_t i = 0; i < r.n; i++) r.token[i] = (first + i % b) * c->seq + slice_position(&slice, i / b);
     return r;
 }

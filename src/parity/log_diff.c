@@ -340,7 +340,7 @@ static void print_log(const Log *log, Str *out) {
     str_printf(out, "%s: %s, %lld to %lld\n", log->path, amount(log->n, "step").s,
                (long long)log->steps[0].step, (long long)log->steps[log->n - 1].step);
     if (log->replaced)
-        str_printf(out, "%s: %s from before a restart from an earlier step %s left out\n", log->path,
+        str_printf(out, "%s: %s written before a restart from an earlier step %s left out\n", log->path,
                    amount(log->replaced, "record").s, log->replaced > 1 ? "are" : "is");
     if (log->incomplete)
         str_printf(out, "%s: %lld incomplete %s left out\n", log->path, (long long)log->incomplete,

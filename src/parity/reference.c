@@ -296,7 +296,7 @@ void reference_print(const Reference *r, const Derived *d, const ReferenceReport
                    amount(report->rounded, "weight").s, report->rounded == 1 ? "was" : "were",
                    type_name(r->weights));
     if (d->window_left >= r->batch.shape.positions - 1 && d->window_left >= 0)
-        str_printf(out, "note: the window of %s covers the whole samples: the check does not test it\n",
+        str_printf(out, "note: the window of %s covers entire samples, so the check does not test it\n",
                    amount(d->window_left + 1, "token").s);
     str_printf(out, "%-10s %11s %11s\n%-10s %11.2e %11.2e\n%-10s %11.2e %11.2e\n", "", "error", "bound",
                "relative", x->error.relative, x->bound, "element", x->error.elementwise,
@@ -306,5 +306,5 @@ void reference_print(const Reference *r, const Derived *d, const ReferenceReport
                "worst: sample %lld, position %lld, output %lld\n%s\n",
                report->roundoff, report->longest_sum, (long long)(at / r->rows), (long long)(at % r->rows),
                (long long)(x->error.worst % r->outputs),
-               x->pass ? "pass" : "FAIL: this is not the model that the reference was computed with");
+               x->pass ? "pass" : "FAIL: the reference was computed with a different model");
 }

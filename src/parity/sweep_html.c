@@ -107,7 +107,7 @@ static void failure(const Sweep *s, const Cell *c, Str *out) {
 static void failures(const Sweep *s, Str *out) {
     if (!sweep_counts(s).of[VERDICT_FAIL]) return;
     str_puts(out, "<h2>Failures</h2><table><tr><th>case</th><th>precision</th><th>layout</th><th>why</th>"
-                  "<th>to run it alone</th></tr>\n");
+                  "<th>command to run only this cell</th></tr>\n");
     for (int64_t i = 0; i < s->n_cells; i++)
         if (cell_verdict(&s->cells[i]) == VERDICT_FAIL) failure(s, &s->cells[i], out);
     str_puts(out, "</table>\n");

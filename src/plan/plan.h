@@ -1,5 +1,5 @@
-/* Plans a run of any size without running it. It computes the parameters, the FLOPs, the memory of each rank, and the
- * bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory, so one rank per stage is
+/* Plans a run of any size without running it. A plan contains the parameters, the FLOPs, the memory of each rank, and
+ * the bubble of the pipeline schedule. All ranks of a pipeline stage need the same memory, so one rank per stage is
  * planned. The same dry run that training performs before its first step computes the memory. */
 #pragma once
 

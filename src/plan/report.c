@@ -62,7 +62,7 @@ static void print_model(const RunPlan *p, Str *out) {
                (long long)p->parameters.all);
     if (p->parameters.experts)
         str_printf(out, ", %s active per token", count_text((double)p->parameters.active).s);
-    str_printf(out, ", at most %s on a rank\n", count_text((double)most_held(p)).s);
+    str_printf(out, ", at most %s on any rank\n", count_text((double)most_held(p)).s);
     str_printf(out, "model FLOPs: %.4g per token, %.4g per step\n", p->flops / (double)c->seq_length,
                p->flops / (double)c->seq_length * tokens);
 }

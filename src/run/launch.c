@@ -61,13 +61,13 @@ static Err check_same_options(Comm *comm, const Config *c) {
  * started. */
 static Err check_same_world(const Comm *comm, const CommLaunch *launch) {
     if (comm_world(comm) == launch->processes) return ERR_OK;
-    return err_user("the launcher started %d processes, but MPI connects %d: use the mpirun of the MPI that "
-                    "isotron was built with, or torchrun, srun or --ranks",
+    return err_user("the launcher started %d processes, but MPI connects %d: use mpirun from the MPI "
+                    "library that isotron was built with, or torchrun, srun or --ranks",
                     launch->processes, comm_world(comm));
 }
 
 /* Runs fn as the only rank of this process. If an error occurs before all processes are connected, only this process
- * has the error. */
+ * returns it. */
 static Err as_process(const Config *c, const CommLaunch *launch, const CommOptions *options, RankMain *fn,
                       void *arg) {
     Comm *comm;

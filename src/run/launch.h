@@ -10,8 +10,8 @@
 /* The main function of a rank. comm is NULL if there is only one rank. */
 typedef Err RankMain(void *arg, Comm *comm);
 
-/* Runs fn on every rank of this process and returns the first error in the order of the ranks. If there are several
- * processes, each process is one rank, and errors of ranks other than 0 have no message. */
+/* Runs fn on every rank of this process and returns the lowest rank's error. If there are several processes, each
+ * process is one rank, and errors of ranks other than 0 have no message. */
 Err world_run(const Config *, RankMain *fn, void *arg);
 /* Sets CUDA_DEVICE_MAX_CONNECTIONS to 32 unless it is at least 8. The streams of a GPU share this number of
  * queues, by default 8. An NCCL receive never ends if the work on which its sender depends follows it in the

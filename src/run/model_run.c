@@ -139,7 +139,7 @@ static Err check_memory(const Config *c, Comm *comm, const Device *device) {
     device_free(null);
     if (notes) comm_free(notes);
     if (parameters + tables <= have) return ERR_OK;
-    return err_user("the parameters of the model take %s and its tables take %s, but %s are available; "
+    return err_user("the model's parameters need %s and its tables need %s, but %s are available; "
                     "use a 16-bit --lane, more tensor-parallel ranks on other devices, or a smaller "
                     "--max-position-embeddings",
                     bytes_text(parameters).s, bytes_text(tables).s, bytes_text(have).s);
@@ -166,7 +166,7 @@ static void cast_staged(void *arg, Param *p) {
     quantized_cast(s->run->model->registry, s->run->comm, p, s->values);
 }
 
-/* The number of items: the 16-bit values, the buffers' masters, and the quantized weights. */
+/* The number of checkpoint items, one each for the 16-bit values, the quantized weights, and the buffers' masters. */
 enum { ITEMS = 3 };
 
 static int items(const Registry *g, Stage *stage, CkptItem out[ITEMS]) {
@@ -192,7 +192,7 @@ void model_run_note_fp8(const ModelRun *r, const Ckpt *ckpt, FILE *to) {
     if (stored && !wanted)
         fprintf(to, "  the FP8 scales of the checkpoint are omitted: this run has no delayed scaling\n");
     if (!stored && wanted)
-        fprintf(to, "  the checkpoint has no FP8 scales: they begin as in the first step\n");
+        fprintf(to, "  the checkpoint has no FP8 scales: they start with their initial values\n");
 }
 
 /* Zeroes the delayed FP8 scales, as in a new model. */

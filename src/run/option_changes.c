@@ -155,6 +155,6 @@ void option_difference(int option, const json_t *here, const json_t *there, Str 
     const char *name = CONFIG_ROWS[option].names;
     str_printf(out, "--%.*s is ", (int)strcspn(name, "|"), name);
     put_option(option, here, out);
-    str_puts(out, ", and the checkpoint has ");
+    str_puts(out, ", but the checkpoint has ");
     put_option(option, there, out);
 }

@@ -58,8 +58,8 @@ json_t *source_options(const Config *c, unsigned classes) {
     return j;
 }
 
-/* Returns whether the weights depend on an option. The sequence lengths are not such options. Only a table of
- * positions depends on the lengths, and a load compares the shape of this table. */
+/* Returns whether the weights depend on an option. Sequence lengths do not count: only the table of positions depends
+ * on them, and loading compares this table's shape. */
 static bool concerns_weights(const char *key) {
     static const char *const APART[] = {"seq_length",
                                         "decoder_seq_length",
@@ -89,9 +89,9 @@ Err source_check_model(const Config *c, const json_t *state, const char *dir, bo
     }
     Err e = ERR_OK;
     if (differences.len)
-        e = err_user(
-            "the checkpoint in '%s' is of another model: %s; use its values, or add --use-checkpoint-args%s",
-            dir, differences.s, weights_only ? "" : "; lengths may change with --finetune");
+        e = err_user("the checkpoint in '%s' contains a different model: %s; use its values, or add "
+                     "--use-checkpoint-args%s",
+                     dir, differences.s, weights_only ? "" : "; lengths may change with --finetune");
     str_free(&differences);
     json_decref(ours);
     return e;

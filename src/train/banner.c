@@ -66,9 +66,10 @@ static void print_tokenizer(const Config *c, int64_t own_size) {
                 c->tokenizer_type ? c->tokenizer_type : "none", (long long)c->derived.vocab_size,
                 (long long)c->derived.padded_vocab_size);
     if (own_size && own_size != c->derived.vocab_size && config_given(c, vocab_size))
-        printf("  note: the model has --vocab-size %lld ids, and the tokenizer has %lld; Megatron-LM uses "
-               "the tokenizer's: remove --vocab-size for that\n",
-               (long long)c->derived.vocab_size, (long long)own_size);
+        printf(
+            "  note: the model has --vocab-size %lld ids, but the tokenizer has %lld; Megatron-LM would use "
+            "the tokenizer's number: to do so, remove --vocab-size\n",
+            (long long)c->derived.vocab_size, (long long)own_size);
 }
 
 void banner_print(const Config *c, int64_t tokenizer_size, const ModelCount *parameters) {

@@ -15,7 +15,7 @@
 #include "train/events.h"
 #include "train/run_header.h"
 
-/* The names are Megatron-LM's (core/transformer/moe/moe_logging.py). */
+/* These are the names that Megatron-LM prints (core/transformer/moe/moe_logging.py). */
 const char *const ROUTER_LOSS_NAMES[ROUTER_LOSSES] = {
     [ROUTER_LOSS_AUX] = "load_balancing_loss",
     [ROUTER_LOSS_SEQ_AUX] = "seq_load_balancing_loss",
@@ -31,7 +31,7 @@ struct TrainLog {
     int64_t losses, steps, skipped, nan, ns, samples;
 
     int64_t all_steps, all_skipped; /* number of steps and skipped steps since the process started */
-    LossSum accepted[MODEL_LOSSES]; /* the same for counts */
+    LossSum accepted[MODEL_LOSSES]; /* sums of counts, such as accepted MTP predictions */
 
     bool printed;        /* the first step of the process has been printed */
     bool brief;          /* lines have the short format, not the format of Megatron-LM */

@@ -432,7 +432,7 @@ static Err open_shared(Loop *l) {
     ERR_RETURN(comm_agree(l->comm, e));
     const int64_t hash = (int64_t)hash_name(data_fingerprint(s->data));
     if (comm_first_difference(l->comm, &hash, 1) < 0) return ERR_OK;
-    return err_user("the data of the processes differs: copy the same %s to all hosts",
+    return err_user("the processes have different data: copy the same %s to all hosts",
                     s->opens ? ".bin and .idx files" : "files of the task");
 }
 

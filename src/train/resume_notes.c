@@ -103,12 +103,12 @@ static void put_progress(const Trainer *r, const json_t *state, Str *out) {
     const json_t *there = json_object_get(json_object_get(state, "progress"), "scheduler_samples");
     const long long was = json_integer_value(there), is = r->schedule_samples;
     if (!r->run.config->load_optim)
-        str_puts(out, "  note: --no-load-optim: the optimizer, the loss scale and the schedules of learning "
-                      "rate and weight decay restart\n");
+        str_puts(out, "  note: --no-load-optim: the optimizer, the loss scale and the learning-rate and "
+                      "weight-decay schedules restart\n");
     else if (there && was != is)
         str_printf(out,
-                   "  note: --override-opt_param-scheduler: the schedules of learning rate and weight decay "
-                   "continue at sample %lld; those of the checkpoint are at %lld\n",
+                   "  note: --override-opt_param-scheduler: the learning-rate and weight-decay schedules "
+                   "continue at sample %lld; in the checkpoint, they are at %lld\n",
                    is, was);
 }
 

@@ -244,7 +244,7 @@ void trainer_microbatches(Trainer *r, const Batch *batches, int64_t count, int64
                   together = model_run_together(&r->run, samples), parts = samples / together;
     double ratio[MODEL_LOSSES] = {1};
     CHECK(count == n || !r->sync || r->run.config->cuda_graph_impl == CUDA_GRAPH_NONE,
-          "a CUDA graph over ranks must have all %lld microbatches of a step, not %lld", (long long)n,
+          "with several ranks, a CUDA graph needs all %lld microbatches of a step, not %lld", (long long)n,
           (long long)count);
     if (r->sync && !report->samples) sync_begin(r->sync, n * parts);
     const Batch like = batch_rows(&batches[0], 0, together);

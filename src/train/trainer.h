@@ -1,5 +1,5 @@
-/* One rank's training state, and the step that advances it. A step has the order of Megatron-LM's training.py
- * train_step: zero gradients, forward and backward passes of every microbatch, norm and clip, update, schedules. */
+/* One rank's training state, and the step that advances it. A step runs in the same order as Megatron-LM's train_step
+ * (training.py): zero gradients, forward and backward passes of every microbatch, norm and clip, update, schedules. */
 #pragma once
 
 #include "config/config.h"
@@ -47,7 +47,7 @@ Trainer *trainer_new(const Config *, const MemoryPlan *, Comm *, Device *);
 int64_t trainer_loss_chunk(const Trainer *, int64_t *chunks);
 /* Calls quantize_layers (ops/fp8.h) for the tokens of a pass. */
 int64_t trainer_fp8_linears(const Trainer *, const char **emulation);
-/* Returns the model FLOPs of training on `samples` samples. */
+/* Returns the model FLOPs for training on `samples` samples. */
 double trainer_flops(const Trainer *, int64_t samples);
 void trainer_free(Trainer *);
 /* Frees everything except the device, which it returns. The caller owns the device and may use it for another

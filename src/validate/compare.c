@@ -225,11 +225,11 @@ static bool may_compare_rates(const Validation *a, const Outcome *r, const json_
     const json_int_t ranks = json_integer_value(json_object_get(a->good, "ranks"));
     *why = 0;
     if (ranks != a->ranks)
-        snprintf(why, WHY, "the good run had %s, and this one has %d", amount(ranks, "rank").s, a->ranks);
+        snprintf(why, WHY, "the good run had %s, but this run has %d", amount(ranks, "rank").s, a->ranks);
     else if (their_device && strcmp(their_device, device))
-        snprintf(why, WHY, "the good run had --device %.40s, and this one has %s", their_device, device);
+        snprintf(why, WHY, "the good run had --device %.40s, but this run has %s", their_device, device);
     else if (transport && theirs && strcmp(transport, theirs))
-        snprintf(why, WHY, "the ranks of the good run communicated %s, and those of this one %s", theirs,
+        snprintf(why, WHY, "the ranks communicated %s in the good run, but %s in this run", theirs,
                  transport);
     return !*why;
 }
@@ -303,7 +303,7 @@ void compare_libraries(const Validation *a, ValidateRow *row) {
     const bool drifts = row->once && a->options->config->device != ON_CUDA;
     if (row->once)
         outcome_limit(
-            y, "%s: a drift of the machine between A and B, because there was time for one run of each",
+            y, "%s: a drift of the machine between A and B, because there was time for only one run of each",
             row->name);
     for (int i = 0; i < y->n_metrics; i++) {
         const Metric *theirs = outcome_metric(x, y->metric[i].name);

@@ -3,5 +3,5 @@
 
 #include <stdbool.h>
 
-/* Returns the time limit of the stage in seconds. `exclusive` is the member of StageInput. */
+/* Returns the time limit of the stage `hang` in seconds. `exclusive` is the member of StageInput. */
 double hang_most_seconds(bool exclusive);

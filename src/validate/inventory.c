@@ -96,10 +96,10 @@ static void judge_state(const StageRank *r, int rank, const NvmlFacts *f, const 
                     "%" PRIu64 " uncorrected ECC errors since the driver was loaded: replace the GPU",
                     f->uncorrected);
     if (f->remap_failed)
-        outcome_add(out, VALIDATE_FAIL, suspect,
-                    "a row of its memory could not be remapped: replace the GPU");
+        outcome_add(out, VALIDATE_FAIL, suspect, "a memory row could not be remapped: replace the GPU");
     if (f->remap_pending)
-        outcome_add(out, VALIDATE_DEGRADED, suspect, "a row of its memory will be remapped: reset the GPU");
+        outcome_add(out, VALIDATE_DEGRADED, suspect,
+                    "a memory row will be remapped at the next reset: reset the GPU");
     if (*f->throttled)
         outcome_add(out, VALIDATE_DEGRADED, suspect, "its clocks are throttled: %s", f->throttled);
     if (f->width && f->width < f->most_width)
@@ -163,7 +163,7 @@ static void compare_links(const StageRank *r, const RankFacts *all) {
     for (int i = 0; i < r->world; i++)
         if (all[i].nvml.known && all[i].nvml.nvlinks < most)
             outcome_add(r->out, VALIDATE_DEGRADED, stage_suspect(r, i).s,
-                        "%d NVLinks are up, and %d on another GPU", all[i].nvml.nvlinks, most);
+                        "%d NVLinks are up, but %d on another GPU", all[i].nvml.nvlinks, most);
 }
 
 static void add_nccl(const StageRank *r) {

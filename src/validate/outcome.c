@@ -9,7 +9,7 @@
 
 const char *const STAGE_VERDICTS[] = {"PASS", "INCONCLUSIVE", "INTERRUPTED", "DEGRADED", "FAIL"};
 
-/* Replaces bytes that are not UTF-8 by '?', because JSON cannot contain them. The environment and the output of a
+/* Replaces bytes that are not UTF-8 with '?', because JSON cannot contain them. The environment and the output of a
  * library can contain any bytes, and a truncated text can end inside a character. */
 static void make_valid(char *s) {
     enum { LONGEST = 4 };

@@ -122,7 +122,8 @@ static Err train(StageRank *r, const Training *t, int64_t steps, Steps *s) {
     if (memory_plan_fits(&plan, device, r->comm).code) {
         rank_free_device(r->comm, device);
         if (r->out)
-            outcome_limit(r->out, "training: a rank needs %s of memory, but %s are available for all ranks",
+            outcome_limit(r->out,
+                          "training: a rank needs %s of memory, but only %s are available for all ranks",
                           bytes_text((double)memory_plan_total(&plan)).s, bytes_text((double)available).s);
         if (r->out) outcome_add(r->out, VALIDATE_INCONCLUSIVE, "", "too little memory");
         return ERR_OK;
@@ -163,7 +164,7 @@ static void judge_determinism(const StageRank *r, const Steps *a, const Steps *b
     }
 }
 
-/* The first step is ignored, because it is the first use of memory. */
+/* Ignores the first step, because it is the first to use the memory. */
 static void judge_drift(const StageRank *r, const Steps *s) {
     static const double MOST = 1.05;
     const int64_t third = (s->n - 1) / 3;

@@ -63,9 +63,9 @@ for words, message in (
          "all_gather of fp64 on 8 ranks needs at least 64 bytes, but the largest size to measure is 8"),
         (["--ranks", 2, "--collective", "reduce"], "--collective 'reduce': choose from all_reduce"),
         (["--ranks", 2, "--dtype", "fp32,fp8"], "--dtype 'fp8': choose from"),
-        (["--ranks", 2, "--seconds", 0], "--seconds: more than 0"),
-        (["--ranks", 2, "--seconds", 1e300], "--seconds: more than 0 and at most 1000000"),
-        (["--ranks", 2, "--step-factor", 1], "--step-factor: at least 2"),
+        (["--ranks", 2, "--seconds", 0], "--seconds must be above 0"),
+        (["--ranks", 2, "--seconds", 1e300], "--seconds must be above 0 and at most 1000000"),
+        (["--ranks", 2, "--step-factor", 1], "--step-factor must be at least 2"),
         (["--ranks", 2, "--nccl-library", "nowhere.so"], "NCCL cannot be loaded"),
         (["--ranks", 2, "--num-layers", 2], "--num-layers"),
 ):
@@ -77,12 +77,12 @@ assert bench("--ranks", 4, "--group-size", 2, "--collective", "all_gather", "--m
 # The memory check counts the buffers of all ranks, of which processes need a third one.
 for ranks, most, need in ((2, "1048576G", "4.0 PiB"), (3, "1048576G", "6.0 PiB"), (4, "4096G", "32.0 TiB")):
     said = isotron("bench", "comm", "--ranks", ranks, "--max-bytes", most, expect=2)
-    assert f"the buffers of the ranks need {need} of memory, but " in said, said
+    assert f"the ranks' buffers need {need} of memory, but " in said, said
     assert "are available: lower --max-bytes" in said, said
 launched = [sys.executable, ROOT / "tests/functional/launcher.py", 2, PROGRAM, "bench", "comm",
             "--max-bytes", "1048576G"]
 said = subprocess.run([*map(str, launched)], capture_output=True, text=True).stderr
-assert said.count("\n") == 1 and "the buffers of the ranks need 6.0 PiB of memory" in said, said
+assert said.count("\n") == 1 and "the ranks' buffers need 6.0 PiB of memory" in said, said
 for size, wanted in ((0, "a size such as 64, 4K or 1M"), (-5, "a size such as 64, 4K or 1M"), ("", "a value")):
     said = isotron("bench", "comm", "--ranks", 2, "--max-bytes", size, expect=2)
     assert f"--max-bytes expects {wanted}, not '{size}'" in said and said.count("\n") == 1, said

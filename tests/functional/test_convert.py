@@ -125,7 +125,7 @@ for number, case in enumerate(table["cases"]):
     check = reference("reference", i64(table["tokens"]), answers[str(number)],
                       **(encoder(table["tokens"]) if case["family"] in ("t5", "mt5") else {}))
     said = convert("--from-hf", folder, "--save", saved, "--check", check)
-    assert ("they are layers for multi-token prediction (MTP)" in said) == predicts, said
+    assert ("layers for multi-token prediction (MTP), which follow" in said) == predicts, said
     dtype = [*DTYPES][number % 2]
     convert("--load", saved, "--to-hf", out, *([] if dtype == "float32" else ["--hf-dtype", dtype]))
     judge_export(name, out, case["family"], dtype, config["vocab_size"], ids)
@@ -395,7 +395,7 @@ for i, (family, options) in enumerate({"gpt2": "", "llama": LLAMA, "qwen2": f"{L
     said = convert("--load", WORK / f"own-{family}", "--to-hf", WORK / f"own-{family}-out",
                    *(["--hf-dtype", dtype] if i else []))
     # among the types that fit, the export chooses the first
-    assert ("reads every tokenizer of a qwen2 model as a Qwen2Tokenizer" in said) == (family == "qwen2"), said
+    assert ("reads the tokenizer of every qwen2 model as a Qwen2Tokenizer" in said) == (family == "qwen2"), said
     judge_export(family, WORK / f"own-{family}-out", family, dtype, len(words),
                  IDS | ({"decoder_start_token_id": 6} if family == "t5" else {}))
     same = (WORK / f"own-{family}-out/tokenizer.json").read_bytes() == (own / "tokenizer.json").read_bytes()
@@ -524,7 +524,7 @@ said = convert("--load", WORK / "pattern", "--to-hf", WORK / "refused", expect=2
 assert "cannot be exported as qwen3_moe" in said and "window_attn_skip_freq" in said, said
 assert not (WORK / "refused").exists(), said
 said = convert("--load", saved, "--to-hf", WORK / "refused", "--norm-epsilon", 0.5, expect=2)
-assert "of another model: --norm-epsilon is 0.5, and the checkpoint has 1e-06" in said, said
+assert "contains a different model: --norm-epsilon is 0.5, but the checkpoint has 1e-06" in said, said
 assert not (WORK / "refused").exists(), said
 convert("--load", saved, "--check", check, "--norm-epsilon", 0.5, expect=2)
 before = {p: p.read_bytes() for p in out.iterdir()}

@@ -176,7 +176,7 @@ refused_lines("wrong.tsv', line 4: the label 'unsure' is none of the 3 classes",
 refused_lines("wrong.tsv' has no samples", "MNLI", MNLI_LINES[:1])
 refused_lines("wrong.tsv', line 2: byte 0xe9 at offset 15 is not UTF-8", "labels",
               ["good\ta text", "caf\udce9\ta text"])
-refused_lines("line 1: a line has a label", "labels", ["a text without a label"])
+refused_lines("line 1: a line must have a label", "labels", ["a text without a label"])
 refused_lines("line 2: a text has no tokens", "labels", ["a\tword", "b\t "])
 refused_lines("have the label 'a'", "labels", ["a\tword", "a\tother"])
 refused_lines("line 1: an answer is not A, B, C or D", "RACE", [question().replace('"answers": ["', '"answers": ["E')])

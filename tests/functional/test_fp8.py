@@ -60,7 +60,7 @@ print("delayed scales: resumed = straight")
 
 # Scales of FP8 depend on the recipe and are not part of the model.
 LEFT_OUT = "the FP8 scales of the checkpoint are omitted"
-ANEW = "the checkpoint has no FP8 scales: they begin as in the first step"
+ANEW = "the checkpoint has no FP8 scales: they start with their initial values"
 in_bf16 = WORK / "in-bf16"
 said = pretrain(data, in_bf16, "--lane", "bf16", "--load", straight)
 assert LEFT_OUT in said, said

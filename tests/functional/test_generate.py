@@ -127,7 +127,7 @@ for folder, width, model, more in (large, 2 * 128, BASE[1:], []), (latents, 64 +
         assert least - 0.1 <= took <= 1.05 * least + scratch + 0.1, (lane, took, least)
 told = isotron("generate", "--load", large, "--prompt", "a", "--max-position-embeddings", 2**30,
                "--lane", "fp64", expect=2)
-assert re.search(r"the parameters of the model take [\d.]+ MiB and its tables take 512.0 GiB, but", told), told
+assert re.search(r"the model's parameters need [\d.]+ MiB and its tables need 512.0 GiB, but", told), told
 
 # The message about a tokenizer that does not fit the model names it and both vocabulary sizes.
 for more in ["--tokenizer-type", "NullTokenizer", "--vocab-size", 1000], ["--tokenizer-type", "GPT2BPETokenizer",
@@ -141,7 +141,8 @@ for more in ["--tokenizer-type", "NullTokenizer", "--vocab-size", 1000], ["--tok
                      rf"set --tokenizer-type and", told), told
 
 # A draft model must have the vocabulary of the model.
-for name, more, message in (("bytes", ["--vocab-size", 600], "its vocabulary has 600 ids, and that of --load has 512"),
+for name, more, message in (("bytes", ["--vocab-size", 600],
+                             "its vocabulary has 600 ids, but the vocabulary of --load has 512"),
                             ("numbers", ["--tokenizer-type", "NullTokenizer", "--vocab-size", 512],
                              "token 0 has a different text than in the tokenizer of --load")):
     pretrain(data, WORK / name, "--train-iters", 1, "--lr-warmup-iters", 0, *more)

@@ -112,7 +112,7 @@ for words in [], ["--tokens-to-generate", 155]:  # more tokens than fit
     told = talk.end(b"/exit\n")
     assert "note: the answer ends because the context of 160 tokens is full" in told, told
     n = tokens(render(["The loss", full[:-1], "and more"]))
-    assert f"the conversation has {n} tokens, and the model has room for 160 with an answer: /clear" in told, told
+    assert f"has {n} tokens, but the model has room for only 160 tokens including the answer: /clear" in told, told
 talk = Talk("--temperature", 0, "--termination-id", -1, "--inference-dynamic-batching-buffer-size-gb", 1e-6)
 assert talk.say("The loss").startswith(whole)
 assert "context of 64 tokens is full" in talk.end(b"/exit\n")

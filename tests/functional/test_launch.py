@@ -67,7 +67,7 @@ isotron("preprocess", "--input", WORK / "corpus.txt", "--input-format", "paragra
         "--output-prefix", WORK / "other", *TOKENIZER)
 out = assert_quiet(world(lambda rank: RUN if rank != 2 else [*RUN, "--data-path", WORK / "other_text_document"]),
                    2, "other data")
-assert "the data of the processes differs" in out, out
+assert "the processes have different data" in out, out
 out = assert_quiet(world([*RUN, "--ranks", 3]), 2, "ranks")
 assert "--ranks 3 differs from the 4 processes that the launcher started" in out, out
 out = assert_quiet(world(RUN, lambda *_: {"RANK": 0, "WORLD_SIZE": 2}, 1), 2, "half")

@@ -51,7 +51,7 @@ def check_printed(model, layout, words, gib, status):
     lines = [f"model: gpt, {layers} layers, hidden size {hidden}, vocabulary {vocabulary}",
              f"parameters: {count(p['parameters'])} ({p['parameters']})" +
              f", {count(p['active_parameters'])} active per token"
-             * experts + f", at most {count(p['rank_parameters'])} on a rank",
+             * experts + f", at most {count(p['rank_parameters'])} on any rank",
              f"model FLOPs: {p['flops_per_sample'] / length:.4g} per token, {step:.4g} per step", "device: CPU",
              f"layout: {layout['ranks']} rank{'s' * (layout['ranks'] > 1)}, " +
              ", ".join(f"{name.replace('_', ' ')} {layout[name]}" for name in axes) +

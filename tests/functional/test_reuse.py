@@ -21,7 +21,7 @@ t5 = ["pretrain", "--model", "t5", "--position-embedding-type", "relative", "--n
       "--micro-batch-size", 2, "--train-iters", 1, "--lr", 1e-3]
 isotron(*t5, "--seq-length", 32, "--decoder-seq-length", 16, "--save", WORK / "t5", "--save-interval", 1)
 said = isotron(*t5, "--seq-length", 32, "--decoder-seq-length", 24, "--load", WORK / "t5", expect=2)
-assert "--decoder-seq-length is 24, and the checkpoint has 16" in said, said
+assert "--decoder-seq-length is 24, but the checkpoint has 16" in said, said
 assert "lengths may change with --finetune" in said, said
 isotron(*t5, "--seq-length", 48, "--decoder-seq-length", 24, "--load", WORK / "t5", "--finetune")
 
@@ -85,10 +85,10 @@ said = run("--load", straight, "--ckpt-step", 5, "--seed", 5, "--global-batch-si
 notes = dict(re.findall(r"^  note: --(\S+) is (.*)$", said, re.M))
 assert notes.keys() == {"seed", "split", "global-batch-size", "lr", "lane", "lr-decay-iters", "hidden-dropout",
                         "train-iters"}, said
-assert notes["seed"] == "5, and the checkpoint has 1234: the order of the data and the dropout change", said
-assert notes["lr-decay-iters"].startswith("10, and the checkpoint has none: "), said
-assert notes["hidden-dropout"] == "0.3, and the checkpoint has 0.1: the dropout of the remaining steps changes", said
-assert notes["train-iters"] == "11, and the checkpoint has 12: the last step changes", said
+assert notes["seed"] == "5, but the checkpoint has 1234: the order of the data and the dropout change", said
+assert notes["lr-decay-iters"].startswith("10, but the checkpoint has none: "), said
+assert notes["hidden-dropout"] == "0.3, but the checkpoint has 0.1: the dropout of the remaining steps changes", said
+assert notes["train-iters"] == "11, but the checkpoint has 12: the last step changes", said
 # Notes about schedules depend on the rates of the remaining steps, not on the options.
 CHANGE, STAY, LAST, TOO = ("the learning rates of the remaining steps change",
                            "the learning rates of the remaining steps do not change", "the last step changes",
@@ -106,14 +106,14 @@ for words, expected in {
         {name: "the weight decay of the remaining steps does not change"
          for name in ("weight-decay-incr-style", "start-weight-decay", "end-weight-decay")},
     "--use-checkpoint-opt_param-scheduler --lr 1 --train-iters 13": {"lr-decay-iters": STAY, "train-iters": LAST},
-    "--no-load-optim": {"no-load-optim": "the optimizer, the loss scale and the schedules of learning rate and weight "
-                        "decay restart"},
+    "--no-load-optim": {"no-load-optim": "the optimizer, the loss scale and the learning-rate and weight-decay "
+                        "schedules restart"},
 }.items():
     said = run("--load", straight, "--ckpt-step", 5, "--exit-interval", 1, *words.split())
     notes = {name: then for name, then in re.findall(r"^  note: --([^ :]+).*: (.*)$", said, re.M)}
     assert notes == expected, f"{words}: {notes}"
 said = run("--load", straight, "--no-bias-gelu-fusion", expect=2)
-assert "--no-bias-gelu-fusion is true, and the checkpoint has false; use its values" in said, said
+assert "--no-bias-gelu-fusion is true, but the checkpoint has false; use its values" in said, said
 
 # If the data has changed under the same names, the run continues, as in Megatron-LM, but Isotron prints a note.
 (WORK / "corpus.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:3200])

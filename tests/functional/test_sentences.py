@@ -20,7 +20,7 @@ refuses(2, "hiden-size", "hidden-size", words=["pretrain", "--hiden-size", 64])
 refuses(2, "--num-attention-heads", "--seq-length", "--lr", words=["pretrain", "--hidden-size", 64, "--num-layers", 2])
 refuses(2, "nothing.idx", words=[*BASE, "--data-path", WORK / "nothing"])
 refuses(2, "pretrian", "pretrain", words=["pretrian"])
-refuses(2, "--num-layers is 3, and the checkpoint has 2", words=[*BASE, *data, "--num-layers", 3, "--load", saved])
+refuses(2, "--num-layers is 3, but the checkpoint has 2", words=[*BASE, *data, "--num-layers", 3, "--load", saved])
 refuses(2, "contains no checkpoint", words=[*BASE, *data, "--load", WORK / "none", "--exit-on-missing-checkpoint"])
 # must fail before the first step, not after the last
 refuses(2, "is not a folder", words=[*BASE, *data, "--save", WORK / "run.conf"])

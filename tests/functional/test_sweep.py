@@ -161,12 +161,12 @@ for line, sentence in (("fp64 --tensor-model-paralel-size 2", "list:2: '--tensor
     said = sweep([GOOD, line], expect=2)
     assert sentence in said, (line, said)
 isotron("parity", CASE, ROOT / "golden" / "llama-layouts", expect=2)
-assert "--sweep-jobs: from 0" in sweep(RIGHT, "--sweep-jobs", -1, expect=2)
+assert "--sweep-jobs must be from 0" in sweep(RIGHT, "--sweep-jobs", -1, expect=2)
 assert "--lane is not used with --sweep" in sweep(RIGHT, "--bf16", expect=2)
 alone = subprocess.run([PROGRAM, "parity", CASE, "--device", "cuda"], capture_output=True, text=True)
 if "--device cuda: this" in alone.stderr:  # no GPU
     assert "--device cuda: this" in sweep([GOOD + " --device cuda"], expect=2)
-assert "--sweep-deadline: more" in sweep(RIGHT, "--sweep-deadline", 0, expect=2)
+assert "--sweep-deadline must be above" in sweep(RIGHT, "--sweep-deadline", 0, expect=2)
 
 # ---- a report must not overwrite the list or another report, and a sweep that writes no report removes an earlier one
 for one, two in (("--junit", "r.json"), ("--html", "list"), ("--junit", "../" + WORK.name + "/list")):

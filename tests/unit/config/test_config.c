@@ -177,7 +177,7 @@ TEST(json_round_trip_restores_what_was_not_given) {
     assert_string_equal(loaded.c.window_attn_skip_freq, "2");
     assert_false(i64_is_set(loaded.c.ffn_hidden_size));
     assert_false(f64_is_set(loaded.c.lr));
-    assert_string_equal(notes.s, "--hidden-size is 64 as given; the checkpoint has 48.\n");
+    assert_string_equal(notes.s, "--hidden-size is given as 64, but the checkpoint has 48.\n");
     loaded.c.hidden_size = 48;
     config_json(&loaded.c, CLASS_ARCH, &again);
     assert_string_equal(json.s, again.s);

@@ -433,7 +433,7 @@ static const char *const GPT[][2] = {
     {"--adam-beta2 1", "less than 1"},
     {"--train-data-path x", "--mock-data cannot be used with data paths: remove one"},
     {"--tokenizer-type NullTokenizer", "needs --vocab-size"},
-    {"--fim-data --tokenizer-type ByteLevelTokenizer", "replace --mock-data by --data-path"},
+    {"--fim-data --tokenizer-type ByteLevelTokenizer", "replace --mock-data with --data-path"},
     {"--mock-data=false --data-path x --fim-data",
      "--fim-data needs the tokenizer with which the data was made: set --tokenizer-type"},
     {"--fim-split-sample x", "--fim-split-sample needs --fim-fragment-rate"},

@@ -169,7 +169,7 @@ TEST(a_restart_replaces_later_steps) {
     expect(straight,
            STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) STEP(3, 9, 1, 1) STEP(4, 9, 1, 1) EVALUATION("test", 4, 1)
                RESTART(2) STEP(3, 3, 1, 1),
-           &EXACT, true, true, "b: 3 records from before a restart from an earlier step are left out\n");
+           &EXACT, true, true, "b: 3 records written before a restart from an earlier step are left out\n");
     expect(straight, STEP(1, 5, 1, 1) STEP(2, 4, 1, 1) RESTART(2) STEP(3, 3, 1, 1), &EXACT, true, true,
            "b: 3 steps, 1 to 3\nquantity");
 }

@@ -242,13 +242,13 @@ TEST(a_run_of_another_kind_is_not_compared) {
     static const char HERE[] = "\"ranks\": 3, \"device\": \"cuda\"";
     static const struct {
         const char *members, *more, *limit;
-    } CASES[] = {{"\"ranks\": 2", "", "speed: rates, because the good run had 2 ranks, and this one has 3"},
-                 {"\"ranks\": 4", "", "speed: rates, because the good run had 4 ranks, and this one has 3"},
+    } CASES[] = {{"\"ranks\": 2", "", "speed: rates, because the good run had 2 ranks, but this run has 3"},
+                 {"\"ranks\": 4", "", "speed: rates, because the good run had 4 ranks, but this run has 3"},
                  {"\"ranks\": 3, \"device\": \"cpu\"", "",
-                  "speed: rates, because the good run had --device cpu, and this one has cuda"},
+                  "speed: rates, because the good run had --device cpu, but this run has cuda"},
                  {HERE, "\"transport\": \"through host memory, because NCCL 2.17.1 is too old\",",
-                  "speed: rates, because the ranks of the good run communicated through host memory, and "
-                  "those of this one with NCCL"},
+                  "speed: rates, because the ranks communicated through host memory in the good run, "
+                  "but with NCCL in this run"},
                  {HERE, "\"summary\": \"through host memory\", \"transport\": \"NCCL 2.27.3\",", NULL},
                  {HERE, "", NULL}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
@@ -273,10 +273,10 @@ TEST(a_report_can_be_the_good_run) {
     assert_true(outcome_verdict(w->row->a) == VALIDATE_PASS && !w->row->a->n_limits);
     snprintf(w->row->a->transport, sizeof w->row->a->transport, "through host memory");
     compare_with_good(&w->a, w->row);
-    assert_non_null(strstr(w->row->a->limit[0], "the good run communicated with NCCL, and those"));
+    assert_non_null(strstr(w->row->a->limit[0], "communicated with NCCL in the good run, but"));
     w->row->a->n_limits = 0, w->config.device = ON_CPU;
     compare_with_good(&w->a, w->row);
-    assert_non_null(strstr(w->row->a->limit[0], "the good run had --device cuda, and this one has cpu"));
+    assert_non_null(strstr(w->row->a->limit[0], "the good run had --device cuda, but this run has cpu"));
     str_free(&text);
     free_world(w);
 }
