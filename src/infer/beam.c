@@ -8,7 +8,7 @@
 
 /* A text, stored without its first tokens. */
 typedef struct Text {
-    int64_t id; /* id of the text's request */
+    int64_t id; /* the id of the request that computes this text */
     int32_t *tokens;
     double *logprobs, sum, score;
     int64_t n;
@@ -25,7 +25,7 @@ typedef struct Search {
     const GenerateOptions *options;
     BeamOptions beams;
     Engine *engine;
-    Text *open, *ended; /* [width]: sorted by sum, and by score */
+    Text *open, *ended; /* [width]: open texts sorted by sum, ended texts sorted by score */
     int64_t n_open, n_ended;
     Candidate *candidates;           /* [n_candidates] */
     int64_t n_candidates, each, ids; /* each: number of candidates per text; ids: number of requests */
@@ -36,7 +36,7 @@ typedef struct Search {
 
 /* ---- texts ---- */
 
-/* Returns the text with a token appended. Does not store an end token. */
+/* Returns the candidate's text with its token appended, unless this is an end token. */
 static Text continued(const Search *s, const Candidate *c, bool stopped) {
     const Text *from = &s->open[c->text];
     Text t = {.id = from->id, .n = from->n + !stopped, .sum = c->sum, .stopped = stopped};
@@ -54,7 +54,7 @@ static void texts_free(Text *t, int64_t n) {
     for (int64_t i = 0; i < n; i++) text_free(&t[i]);
 }
 
-/* Adds a text to the texts that ended, and keeps the best `width` of these. */
+/* Adds a text to the ended texts, and keeps the best `width` of them. */
 static void add_ended(Search *s, Text t) {
     int64_t at = s->n_ended;
     while (at > 0 && s->ended[at - 1].score < t.score) at--;
@@ -76,9 +76,9 @@ static int likelier(const void *a, const void *b) {
     return x->next.id < y->next.id ? -1 : x->next.id > y->next.id;
 }
 
-/* Each open text has a request. Aborts the request of a text that has no continuation. A text's first continuation
- * keeps the text's request, and each additional continuation receives a copy. of[i] is the text that continuation i
- * extends. */
+/* Each open text has a request. If a text has no continuation, its request is aborted. A text's first continuation
+ * keeps the text's request, and each additional continuation receives a copy of the request. of[i] is the text that
+ * continuation i extends. */
 static void continue_requests(Search *s, Text *next, const int64_t *of, int64_t n) {
     for (int64_t i = 0; i < s->n_open; i++) {
         int64_t k = 0;

@@ -52,8 +52,8 @@ bool choice_is_complete(const Live *live) {
     return complete;
 }
 
-/* Excludes tokens that the grammar does not allow. If the text may end, all end tokens are allowed. Tokens from live->n
- * on are drafts. */
+/* Excludes the tokens that the grammar does not allow. If the text may end, all end tokens are allowed. The tokens from
+ * index live->n on are drafts. */
 static void keep_grammar(Engine *e, const Live *live, int64_t at) {
     bool complete;
     const int64_t n = at - live->n_first, settled = smaller(at, live->n) - live->n_first;
@@ -64,8 +64,7 @@ static void keep_grammar(Engine *e, const Live *live, int64_t at) {
     }
 }
 
-/* Copies the logits in e->row, which are those for token `at`, to e->scratch, and applies the request's adjustments to
- * them. */
+/* Copies the logits for token `at` from e->row to e->scratch, and applies the request's adjustments to the copy. */
 static void adjust(Engine *e, const Live *live, int64_t at) {
     const Request *r = &live->request;
     const int64_t vocab = e->model->plan.vocab;

@@ -155,7 +155,7 @@ bool engine_abort(Engine *e, int64_t id) {
         return true;
     }
     i = list_find(&e->running, id);
-    if (i >= 0) e->running.at[i]->ended = true; /* removed only after the pass, which may be using it */
+    if (i >= 0) e->running.at[i]->ended = true; /* removed after the pass, which may be using the request */
     return i >= 0;
 }
 
@@ -172,7 +172,7 @@ static void forget_rows(Engine *e, Live *live) {
     live->computed = live->named = live->drafted = 0, live->before = 0, live->encoded = false;
 }
 
-/* Takes all pages from the request that was admitted last. This request then waits at the front of the queue. */
+/* Releases all pages of the request that was admitted last, and moves this request to the front of the queue. */
 static void preempt_last(Engine *e) {
     Live *live = list_remove(&e->running, e->running.n - 1);
     forget_rows(e, live);
@@ -197,7 +197,7 @@ static void add_share(Engine *e, Live *live, int64_t n, int64_t drafts) {
     e->share[e->n_shares++] = (Share){live, live->computed, n + drafts, live->n - 1};
 }
 
-/* Returns how many drafts a request gets: as many as it can use, or 0 if there is no room for them. */
+/* Returns the number of drafts for a request: as many as it can use, or 0 if there is no room for them. */
 static int64_t drafts_of(Engine *e, Live *live, int64_t rest) {
     const int64_t n = speculation_most(e, live);
     return n <= rest && extend(e, live, live->n + n) ? n : 0;
@@ -228,8 +228,8 @@ static PageName next_name(const Engine *e, const Live *live) {
                       .n_salt = live->named ? 0 : live->request.n_salt};
 }
 
-/* Takes the existing pages whose tokens are the first tokens of the request. The last token must be computed, because
- * its logits are needed. */
+/* Shares existing pages that contain the request's first tokens. The last token is always computed, because its logits
+ * are needed. */
 static void find_prefix(Engine *e, Live *live) {
     if (!e->limits.shares_prefixes || has_encoder(e) || reports(e, live, live->known)) return;
     while ((live->named + 1) * e->limits.page < live->n) {
@@ -291,7 +291,7 @@ static void stamp(const Engine *e, const Live *live, EngineEvent *event) {
     event->cached = live->cached, event->waited_ns = live->waited_ns;
 }
 
-/* Reports a token. e->row contains its logits if they are needed. */
+/* Reports a token. If its logits are needed, they are in e->row. */
 static void report(Engine *e, const Live *live, EngineEvent event, const Chosen *made, EngineSink *sink,
                    void *arg) {
     const int64_t vocab = e->model->plan.vocab, k = live->request.likeliest;
@@ -340,7 +340,7 @@ static void append(Engine *e, Live *live, const Chosen *made, EngineSink *sink, 
         finish(e, live, FINISH_LENGTH, sink, arg);
 }
 
-/* Returns whether the host needs the logits for a request's token `at`. */
+/* Returns whether the host needs the logits for token `at` of a request. */
 static bool needs_row(const Live *live, int64_t at) {
     const Request *r = &live->request;
     return r->likeliest || (at >= live->n_first && (r->steered || !choice_is_made(live, at)));
@@ -350,7 +350,7 @@ static void take_results(Engine *e, Tensor logits, EngineSink *sink, void *arg) 
     int64_t at = 0;
     for (const Share *s = e->share; s < e->share + e->n_shares; s++) {
         Live *live = s->live;
-        int64_t end = s->first + s->n; /* end of the rows whose tokens are kept */
+        int64_t end = s->first + s->n; /* the end of the rows whose tokens are kept */
         for (int64_t i = s->first; i < s->first + s->n; i++) {
             const bool prompt = reports(e, live, i);
             if (i < s->wanted && !prompt) continue;

@@ -1,12 +1,12 @@
 /* Generates for requests that come and go. Each model pass (engine_step) computes a stream of tokens: the next token
  * for each running request, and parts of prompts. Keys and values are stored in pages (models/cache.h), so that a
- * request takes memory only for the positions that it has reached. If pages run out, the request that was admitted last
+ * request needs memory only for the positions that it has reached. If pages run out, the request that was admitted last
  * releases its pages, and is recomputed later.
  *
  * A request's random draws depend only on its seed, its stream and the position. With --batch-invariant-mode, its
- * logits do not depend on other requests either, so its tokens and log-probabilities are bitwise equal whatever other
- * requests run. Data-parallel ranks have separate engines with different requests. All other ranks must make the same
- * calls in the same order. */
+ * logits do not depend on other requests either, so its tokens and log-probabilities are bitwise equal regardless of
+ * the other requests. Data-parallel ranks have separate engines with different requests. All other ranks must make the
+ * same calls in the same order. */
 #pragma once
 
 #include "base/err.h"
@@ -19,9 +19,8 @@
  * chosen at its position, so tokens and log-probabilities do not depend on drafts. */
 typedef struct Speculation {
     int64_t tokens; /* maximum number of drafts per request and pass; 0: none */
-    /* A model with the same vocabulary that computes drafts, and its context, which uses the same device. NULL: the
-     * model's layers for predicting further tokens (--mtp-num-layers) compute the drafts; it has at least `tokens` such
-     * layers. */
+    /* A model with the same vocabulary that computes drafts, and its context, which uses the same device. If NULL, the
+     * MTP layers of the main model (--mtp-num-layers) compute the drafts; there must be at least `tokens` of them. */
     const Model *model;
     const RunContext *context;
 } Speculation;
@@ -36,39 +35,40 @@ typedef struct EngineLimits {
     Speculation speculation;      /* requires a model without an encoder */
     KvCacheMode suspended;        /* where the rows are while the engine is suspended */
     RoutePolicy route;            /* how a fleet chooses replicas (infer/placement.h) */
-    double route_alpha;           /* from 0 to 1 */
+    double route_alpha;           /* weight of cached tokens in the choice of a replica, from 0 to 1 */
     const Vocabulary *vocabulary; /* for requests with a grammar; may be NULL */
 } EngineLimits;
 
 typedef struct Request {
     int64_t id;            /* chosen by the caller; unique among the engine's requests */
-    const int32_t *prompt; /* [n]; copied. It goes to the encoder if the model has one */
+    const int32_t *prompt; /* [n]; copied; if the model has an encoder, the encoder reads the prompt */
     int64_t n;             /* at least 1 */
     int32_t start;         /* an encoder-decoder model's first decoder token */
     Sampling sampling;     /* copied */
     uint64_t seed, stream;
-    int64_t min_new_tokens; /* no end token is chosen before this many new tokens */
+    int64_t min_new_tokens; /* until there are this many new tokens, no end token is chosen */
     int64_t max_new_tokens; /* at least 0 */
     const int64_t *ends;    /* [n_ends] tokens that end a request and are not part of its text; copied */
     int64_t n_ends;
-    bool logprobs;        /* whether events report the log-probabilities of new tokens */
-    bool prompt_logprobs; /* whether events report prompt tokens' log-probabilities; computes them all */
-    const char *salt;     /* [n_salt]; copied. Only requests with equal salts share pages */
+    bool logprobs; /* whether events report the log-probabilities of new tokens */
+    /* whether events report prompt tokens' log-probabilities; if so, all prompt tokens are computed */
+    bool prompt_logprobs;
+    const char *salt; /* [n_salt]; copied; only requests with equal salts share pages */
     int64_t n_salt;
     const GrammarNode *
-        grammar; /* [n_grammar] what text may be generated (infer/grammar.h); copied. n_grammar 0: any text */
+        grammar; /* [n_grammar] describes the allowed text (infer/grammar.h); copied; n_grammar 0: any text */
     int64_t n_grammar; /* if > 0, the engine needs a vocabulary, and min_new_tokens must be 0 */
     bool steered;      /* the caller chooses each new token, with engine_continue; there are no drafts */
-    int64_t likeliest; /* events also report this many most likely tokens; at most the vocabulary size */
+    int64_t likeliest; /* number of most likely tokens that events also report; at most the vocabulary size */
 } Request;
 
-/* Replaces a request's arrays by copies, which request_free frees. */
+/* Replaces a request's arrays with copies, which request_free frees. */
 void request_copy(Request *);
 void request_free(Request *);
 
 typedef enum Finish {
-    FINISH_STOP,   /* an end token, or the grammar allows no further token */
-    FINISH_LENGTH, /* max_new_tokens */
+    FINISH_STOP,   /* an end token was chosen, or the grammar allows no further token */
+    FINISH_LENGTH, /* max_new_tokens is reached */
     FINISH_NAN,    /* the model's logits are not finite */
     FINISH_NONE,   /* no token is allowed */
 } Finish;
@@ -83,25 +83,26 @@ typedef enum EngineEventKind {
 typedef struct EngineEvent {
     EngineEventKind kind;
     int64_t id, index;
-    int32_t token;                /* for EVENT_END: the end token if FINISH_STOP, or -1 */
-    double logprob;               /* under the unmodified distribution; 0 if not reported */
-    const LikelyToken *likeliest; /* [n_likeliest] at the position of `token`, during the call; or NULL */
-    int64_t n_likeliest;          /* 0 or Request.likeliest */
-    Finish finish;                /* for EVENT_END */
-    int64_t weights;              /* how often engine_new_weights was called before the pass */
-    int64_t cached;               /* number of prompt tokens that were in shared pages at admission */
-    int64_t waited_ns;            /* time from engine_add to admission */
+    int32_t token;  /* for EVENT_END: the end token if FINISH_STOP, or -1 */
+    double logprob; /* log-probability of `token` under the unmodified distribution; 0 if not reported */
+    /* [n_likeliest] the most likely tokens at this position, or NULL; valid during the call */
+    const LikelyToken *likeliest;
+    int64_t n_likeliest; /* 0 or Request.likeliest */
+    Finish finish;       /* for EVENT_END */
+    int64_t weights;     /* number of calls of engine_new_weights before the pass */
+    int64_t cached;      /* number of prompt tokens that were in shared pages at admission */
+    int64_t waited_ns;   /* time from engine_add to admission */
 } EngineEvent;
 
-/* Receives a step's events, in the order in which requests were admitted. It is allowed to call engine_abort. */
+/* Receives a step's events, in the order in which requests were admitted. The sink may call engine_abort. */
 typedef void EngineSink(void *arg, const EngineEvent *);
 
 typedef struct EngineCounts {
     int64_t waiting, running, free_pages, passes, preemptions;
-    int64_t shared; /* tokens that were not computed, because their rows were in shared pages */
+    int64_t shared; /* number of tokens that were not computed, because their rows were in shared pages */
     int64_t pages;
-    int64_t drafts, accepted; /* speculation: drafts, and drafts that were kept */
-    int64_t prompt_tokens;    /* prompt tokens computed; recomputed tokens count again */
+    int64_t drafts, accepted; /* number of drafts, and number of drafts that were kept */
+    int64_t prompt_tokens;    /* number of computed prompt tokens; recomputed tokens count again */
     int64_t model_ns;         /* time in model passes; the rest of a step is scheduling */
     int64_t weights;          /* how often engine_new_weights was called */
 } EngineCounts;
@@ -120,31 +121,31 @@ static inline bool engine_ends(const int64_t *ends, int64_t n, int64_t token) {
     return false;
 }
 
-/* Returns how much memory the pools may take by default: half of each rank's memory on the device that has the least.
- * All ranks must call it and get the same result, because the number of pages decides which requests run. */
+/* Returns the pools' default memory limit in bytes: half of each rank's memory on the device that has the least. All
+ * ranks must call this function and get the same result, because the number of pages decides which requests run. */
 double engine_room(const RunContext *);
-/* Returns how many pages `rows` rows take. */
+/* Returns how many pages `rows` rows need. */
 static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + page - 1) / page; }
-/* Returns the size of the pools in bytes on the rank that needs the most. All ranks must call it and get the same
+/* Returns the pools' size in bytes on the rank that needs the most. All ranks must call this function, and get the same
  * result. The result is a double, because an integer could overflow. */
 double engine_cache_bytes(const Model *, const RunContext *, const EngineLimits *);
 /* Allocates the pools. Returns a user error on all ranks if there is too little memory. The model and the context must
  * outlive the engine. The model must not be a BERT model. */
 Err engine_new(const Model *, const RunContext *, const EngineLimits *, Engine **out);
 void engine_free(Engine *);
-/* Adds a request to the queue. Returns a user error if the request can never be computed, because its prompt is empty,
- * a token is outside the vocabulary, or it needs more positions than the model or the pools have. */
+/* Adds a request to the queue. Returns a user error if the request can never be computed. The prompt must not
+ * be empty, its tokens must be in the vocabulary, and the model and the pools must have enough positions. */
 Err engine_add(Engine *, const Request *);
 /* Returns the error that engine_add would return. */
 Err engine_check(const Engine *, const Request *);
-/* Ends a request, whatever its state, without an event. Returns false if there is no such request. */
+/* Ends a request in any state, without an event. Returns false if there is no such request. */
 bool engine_abort(Engine *, int64_t id);
 /* Appends a token to a steered request after its EVENT_CHOICE, outside a step. */
 void engine_continue(Engine *, int64_t id, int32_t token);
 /* Adds a copy of a running request, outside a step. The copies share all pages except a partly filled last page. Enough
  * pages for all steered requests must be available. */
 void engine_fork(Engine *, int64_t id, int64_t copy);
-/* Makes all requests release their pages, outside a step; they are recomputed later. No request may be steered. */
+/* Makes all requests release their pages, outside a step. The rows are recomputed later. No request may be steered. */
 void engine_forget(Engine *);
 /* Releases the pools' memory, outside a step, unless EngineLimits.suspended is KV_PERSIST. With KV_OFFLOAD, the pages of
  * requests are copied to host memory; too little memory is a fault. With KV_RECOMPUTE, calls engine_forget. The caller
@@ -155,7 +156,7 @@ void engine_wake(Engine *);
 /* Like engine_forget. The caller must call it when the model's parameters have changed, so that no rows computed with
  * the earlier parameters remain. */
 void engine_new_weights(Engine *);
-/* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all must call it
- * equally often, and all get the same result. */
+/* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all ranks must
+ * call this function equally often, and all get the same result. */
 bool engine_step(Engine *, EngineSink *, void *arg);
 EngineCounts engine_counts(const Engine *);

@@ -16,17 +16,17 @@ typedef struct Live {
     Request request;
     int32_t *tokens; /* [n]: decoder tokens: the first tokens, followed by the new tokens */
     int64_t n, n_first, computed;
-    int64_t known; /* how many of the prompt's log-probabilities have been reported */
+    int64_t known; /* number of the prompt's log-probabilities that have been reported */
     PageList pages, encoder_pages;
     int64_t named;          /* number of leading pages that have names */
     uint64_t before;        /* PageName.before for the next page */
     bool encoded;           /* whether the pool contains the encoder's rows */
     GrammarReader *grammar; /* NULL: the request has no grammar */
     bool ended;
-    int64_t added_ns, waited_ns, cached; /* as in EngineEvent; waited_ns -1: never admitted */
+    int64_t added_ns, waited_ns, cached; /* as in EngineEvent; waited_ns is -1 before admission */
     int64_t drafts;   /* number of drafts after the n tokens, which the current pass checks */
     int64_t drafted;  /* number of leading tokens in the draft caches */
-    int64_t drafting; /* the value of `drafted` after the current pass's drafts */
+    int64_t drafting; /* what `drafted` will be after the current pass's drafts */
 } Live;
 
 typedef struct LiveList {
@@ -34,7 +34,7 @@ typedef struct LiveList {
     int64_t n;
 } LiveList;
 
-/* A request's rows [first, first + n) in a pass. The logits of rows from `wanted` on are needed, as well as the logits
+/* A request's rows [first, first + n) in a pass. The logits are needed for the rows from `wanted` on, and for the rows
  * that prompt_logprobs requires. */
 typedef struct Share {
     Live *live;
@@ -79,7 +79,7 @@ struct Engine {
     const RunContext *context;
     EngineLimits limits;
     PagePool *pages, *encoder_pages;
-    LiveList waiting, running; /* in order of arrival, and in order of admission */
+    LiveList waiting, running; /* sorted by arrival, and by admission */
     Share *share;              /* [n_shares]: the current pass */
     int64_t n_shares;
     Cache cache;
@@ -122,15 +122,15 @@ void pass_close(Engine *);
 
 /* In choice.c: converts row i of the logits to doubles in e->row. */
 void choice_read_row(const Engine *, const Tensor *logits, int64_t i);
-/* Returns how op_choose must choose token `at` of a request. A prompt token is already known. */
+/* Returns op_choose's parameters for token `at` of a request. A prompt token is already known. */
 ChoiceRow choice_row(const Live *, int64_t at);
-/* Returns whether op_choose chooses token `at` of a request. If not, the host chooses it, and needs e->row. */
+/* Returns whether op_choose chooses token `at` of a request. Otherwise, the host chooses it, and needs e->row. */
 bool choice_is_made(const Live *, int64_t at);
-/* Chooses token `at` of a request: takes op_choose's choice `made`, or chooses from e->row. The choice depends only on
- * the request, its tokens before `at` and the logits. Returns -1 if no token is allowed. */
+/* Chooses token `at` of a request: returns op_choose's choice `made`, or chooses from e->row. The choice depends only
+ * on the request, its tokens before `at` and the logits. Returns -1 if no token is allowed. */
 int32_t choice_token(Engine *, const Live *, int64_t at, const Chosen *made);
-/* Returns a token's log-probability: from the choice if it chose this token and contains a sum, otherwise from
- * e->row. */
+/* Returns a token's log-probability. It is computed from `Chosen` if that contains this token and a sum, and otherwise
+ * from e->row. */
 double choice_logprob_of(const Engine *, const Chosen *, int32_t token);
 /* Returns whether the grammar allows a request's text to end before its next token. */
 bool choice_is_complete(const Live *);

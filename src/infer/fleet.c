@@ -25,14 +25,14 @@ struct Fleet {
     int (*poll)(void); /* may be NULL */
     FleetLoad *load;
     void *load_arg;
-    char *path; /* the parameters to load at the next boundary, or NULL; owned */
+    char *path; /* the folder whose parameters are loaded at the next boundary, or NULL; owned */
     Err loaded; /* the result of the last load */
     int64_t replica, replicas;
     bool forgets;     /* whether engines forget pages while they are suspended */
     bool reports;     /* whether this rank is the first rank in its replica */
     Group reporters;  /* the first ranks of all replicas, including this rank */
     int64_t applied;  /* number of orders applied so far */
-    Words events;     /* this replica's events in the current step, if this rank reports */
+    Words events;     /* this replica's events in the current step, if `reports` is true */
     int64_t numbered; /* number of orders that rank 0 has issued for the next boundary */
     /* The following members are used only on rank 0. */
     Words sent;     /* orders for the next boundary */
@@ -40,7 +40,7 @@ struct Fleet {
     bool interrupted;
     Slot *slot; /* [slots] */
     int64_t slots, free_slot;
-    int64_t *open; /* [replicas]: number of requests */
+    int64_t *open; /* [replicas]: number of the replica's open requests */
     Placement *placement;
     EngineCounts *counts; /* [replicas] */
     EngineSink *sink;
@@ -129,7 +129,7 @@ static void broadcast(const Fleet *f, int64_t *words, int64_t n) {
                                   .n = n});
 }
 
-/* An error here is a bug, or means that a rank runs a different program. */
+/* Such an error is a bug, or a rank runs a different program. */
 static void check(Err e) { CHECK(!e.code, "%s", e.msg); }
 
 /* Returns whether it is time to poll all ranks for interrupts. Only rank 0 reads a clock. */
@@ -256,7 +256,7 @@ static void gather_events(Fleet *f, const int64_t *counts, int64_t all) {
     free(sends), free(words);
 }
 
-/* Shares a step's results among the first ranks of the replicas. Returns whether any replica has computed something. */
+/* Shares a step's results among the first ranks of the replicas. Returns whether any replica has computed anything. */
 static bool share_results(Fleet *f, bool worked) {
     int64_t *head = mem_alloc((size_t)f->replicas * FLEET_REPLY * sizeof *head),
             *counts = mem_zero((size_t)f->replicas, sizeof *counts), all = 0;

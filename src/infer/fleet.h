@@ -10,14 +10,14 @@
 
 typedef struct Fleet Fleet;
 
-/* Like engine_new. All ranks must call it, and all return the same error. */
+/* Like engine_new. All ranks must call this function, and all return the same error. */
 Err fleet_new(const Model *, const RunContext *, const EngineLimits *, Fleet **out);
 /* On rank 0, this function first makes the other ranks' fleet_follow calls return. */
 void fleet_free(Fleet *);
 
 /* Returns whether this is rank 0, which makes the calls below, except fleet_follow. */
 bool fleet_leads(const Fleet *);
-/* All other ranks must call it once. It returns when rank 0 stops or frees its fleet. */
+/* All ranks except rank 0 must call this function once. It returns when rank 0 stops or frees its fleet. */
 void fleet_follow(Fleet *);
 
 /* Like engine_add, outside a step. The request must not be steered. */
@@ -25,8 +25,8 @@ Err fleet_add(Fleet *, const Request *);
 /* Like engine_abort. No later event for the request is reported, but its pages become free only in the next step. */
 bool fleet_abort(Fleet *, int64_t id);
 /* Applies on all ranks the requests, aborts and signals that were sent since the last call. Then runs a pass, unless
- * the fleet is paused, suspended or stopped. Returns false if there was nothing to compute. Each replica's events come
- * in the order in which it admitted the requests. The sink is allowed to call fleet_abort. */
+ * the fleet is paused, suspended or stopped. Returns false if there was nothing to compute. Each replica's events
+ * arrive in the order in which it admitted the requests. The sink may call fleet_abort. */
 bool fleet_step(Fleet *, EngineSink *, void *arg);
 /* Returns the sums over the replicas (for `passes` and `model_ns`, the maxima) at the end of the last step. */
 EngineCounts fleet_counts(const Fleet *);

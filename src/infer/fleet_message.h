@@ -35,7 +35,7 @@ typedef struct Order {
 void order_write(Words *, const Order *);
 /* Reads the next order. Its path and its request's arrays point into the words. */
 void order_read(Words *, Order *);
-/* event_write and event_read do the same for an engine event. */
+/* Append and read an engine event. */
 void event_write(Words *, const EngineEvent *);
 void event_read(Words *, EngineEvent *);
 

@@ -9,7 +9,7 @@ typedef enum FleetState {
     FLEET_PAUSED, /* no pass runs; requests keep their rows */
     FLEET_UNPAUSING,
     FLEET_SUSPENDING,
-    FLEET_SUSPENDED, /* as paused, but engine_suspend was called */
+    FLEET_SUSPENDED, /* like FLEET_PAUSED, but engine_suspend has been called */
     FLEET_RESUMING,
     FLEET_RESUMED,
     FLEET_STOPPING,

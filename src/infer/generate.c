@@ -15,7 +15,7 @@
 
 static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
 
-/* decoder_pages and encoder_pages return how many pages of the decoder's or the encoder's pool a prompt needs. */
+/* Return how many pages of the decoder's and of the encoder's pool a prompt needs. */
 static int64_t decoder_pages(const Model *m, const Prompt *p, int64_t fresh, int64_t page) {
     return engine_pages((has_encoder(m) ? 1 : p->n) + fresh, page);
 }
@@ -23,8 +23,8 @@ static int64_t encoder_pages(const Model *m, const Prompt *p, int64_t page) {
     return has_encoder(m) ? engine_pages(p->n, page) : 0;
 }
 
-/* The prompts' requirements, which rank 0 sends to all ranks. `all` is the number of pages on the replica that needs
- * the most pages, if each replica receives every replicas-th prompt. */
+/* The prompts' requirements, which rank 0 sends to all ranks. If there are r replicas, each receives every r-th prompt,
+ * and `all` is the number of pages that the replica with the largest need uses. */
 typedef struct Demand {
     int64_t prompts, longest, all, all_encoder, most, most_encoder;
 } Demand;
@@ -54,7 +54,7 @@ static Demand demand_of(const Model *m, const Prompt *prompts, int64_t n, int64_
 static EngineLimits limits_for(const Model *m, const RunContext *c, const Demand *demand, int64_t replicas,
                                const GenerateOptions *o) {
     const int64_t budget = o->tokens ? o->tokens : ENGINE_PASS_TOKENS,
-                  checked = 1 + o->speculation.tokens, /* tokens per request in a pass */
+                  checked = 1 + o->speculation.tokens, /* number of tokens per request in a pass */
         longest = larger(demand->longest, checked), n = (demand->prompts + replicas - 1) / replicas;
     EngineLimits l = {.page = page_of(o),
                       .pages = demand->all,
@@ -195,8 +195,8 @@ static void signal(Session *s, FleetSignal signal) {
     CHECK(!e.code, "%s", e.msg);
 }
 
-/* Suspends and resumes the fleet, which runs again in the next step. Steps without a pass tell the other ranks that
- * this rank is alive. */
+/* Suspends and resumes the fleet, which then runs again in the next step. Steps without a pass show the other ranks
+ * that this rank is alive. */
 static void suspend(Session *s) {
     signal(s, SIGNAL_PAUSE);
     fleet_step(s->fleet, take_event, s);

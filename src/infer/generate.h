@@ -13,7 +13,8 @@ typedef struct Prompt {
 } Prompt;
 
 typedef struct Generated {
-    /* Owned. The prompt (or, in an encoder-decoder model, `start`), the new tokens and, if has_end, the end token. */
+    /* Owned. The prompt (or, in an encoder-decoder model, `start`), the new tokens and, if has_end is true, the end
+     * token. */
     int32_t *tokens;
     /* Owned. log p(tokens[i+1] | tokens[..i]) under the unmodified distribution, for tokens[1..]. */
     double *logprobs;
@@ -28,32 +29,33 @@ typedef struct Generated {
     bool ended;
 } Generated;
 
-/* A function that is called after each new token of a sample, and once when the sample has ended (`ended` is true).
- * Returns true to end the sample. */
+/* This function is called after each new token of a sample, and once when the sample has ended (`ended` is true). It
+ * returns true to end the sample. */
 typedef bool GenerateWatch(void *arg, int64_t sample, const Generated *);
 
 typedef struct GenerateOptions {
     Sampling sampling;
     int64_t max_new_tokens;
-    const int64_t *max_each; /* [n]: replaces max_new_tokens, unless it is NULL */
+    const int64_t *max_each; /* [n]: unless NULL, replaces max_new_tokens for each prompt */
     uint64_t seed;
     const int64_t *ends; /* [n_ends]: tokens that end a sample and are not part of its text */
     int64_t n_ends;
-    int64_t start;                            /* an encoder-decoder model's first decoder token */
-    bool skip_logprobs, skip_prompt_logprobs; /* these values of Generated.logprobs are unused */
-    int64_t likeliest;                        /* at most the vocabulary size */
-    int64_t page, requests, tokens;           /* maxima, as in EngineLimits; 0 means the default */
-    double room;                              /* maximum size of the KV cache in bytes; 0 for engine_room */
+    int64_t start; /* an encoder-decoder model's first decoder token */
+    /* whether the values of Generated.logprobs for new tokens, and for prompt tokens, are unused */
+    bool skip_logprobs, skip_prompt_logprobs;
+    int64_t likeliest;              /* at most the vocabulary size */
+    int64_t page, requests, tokens; /* maxima, as in EngineLimits; 0 means the default */
+    double room;                    /* maximum size of the KV cache in bytes; 0 for engine_room */
     Speculation speculation;
-    /* How many prompts are added before each pass (per_pass) or, at random times, per second (per_second). If both are
-     * 0, all prompts are added first. */
+    /* Number of prompts that are added before each pass (per_pass) or, at random times, per second (per_second). If
+     * both are 0, all prompts are added before the first pass. */
     int64_t per_pass;
     double per_second;
     /* The fleet is suspended for suspend_s seconds and resumed after every `suspend_every` passes, or later, once a
      * prompt has received a new token. If 0, the fleet is never suspended. */
     int64_t suspend_every;
     double suspend_s;
-    KvCacheMode suspended; /* as in EngineLimits, like the next two */
+    KvCacheMode suspended; /* this member and the next two are as in EngineLimits */
     RoutePolicy route;
     double route_alpha;
     GenerateWatch *watch;
@@ -64,13 +66,13 @@ typedef struct GenerateOptions {
 static inline int64_t generate_most_new(const GenerateOptions *o, int64_t sample) {
     return o->max_each ? o->max_each[sample] : o->max_new_tokens;
 }
-/* All ranks of the context must call it with the same sizes, room and speculation, and all return the same error. The
- * prompts and the other options are taken from rank 0. Only rank 0 receives the generated text and calls the watch. A
- * prompt that is empty or longer than the model's positions, an id outside the vocabulary, and logits that are not
- * finite are user errors. The model must predict each token from the tokens before it, so it must not be a BERT model.
- * out[n] is the caller's array, whose elements must be freed with generated_free. */
+/* All ranks of the context must call this function with the same sizes, room and speculation, and all return the same
+ * error. The prompts and the other options come from rank 0. Only rank 0 receives the generated text and calls the
+ * watch. A prompt that is empty or longer than the model's positions, an id outside the vocabulary, and logits that are
+ * not finite are user errors. The model must predict each token from the tokens before it, so it must not be a BERT
+ * model. out[n] is the caller's array, whose elements must be freed with generated_free. */
 Err generate(const Model *, const RunContext *context, const Prompt *, int64_t n, const GenerateOptions *,
              Generated *out);
 void generated_free(Generated *);
-/* Returns the error that a prompt's logits are not finite after `tokens` tokens. Prompts are counted from 1. */
+/* Returns the error for a prompt whose logits are not finite after `tokens` tokens. Prompts are counted from 1. */
 Err generate_not_finite(int64_t tokens, int64_t prompt);

@@ -10,7 +10,7 @@ enum { MASKS = 16, SLOTS = 4 * GRAMMAR_WIDEST };
 
 /* A call that has not returned. There can be several equal cells. */
 typedef struct Cell {
-    int32_t node, parent, depth; /* return node; enclosing call, or 0; number of nested calls */
+    int32_t node, parent, depth; /* the return node; the enclosing call, or 0; the number of nested calls */
     uint32_t hash;               /* hash of these calls */
 } Cell;
 
@@ -88,7 +88,7 @@ static void push_place(GrammarReader *m, Range *to, Place place) {
     to->n++;
 }
 
-/* Adds to the last range the places that a node stands for. */
+/* Adds the places that a node represents to the last range. */
 static void enter(GrammarReader *m, Range *to, int32_t node, int32_t cell) {
     const GrammarNode *x = &m->node[node];
     switch ((GrammarKind)x->kind) {
@@ -185,13 +185,13 @@ static void fill_mask(GrammarReader *m, Range from, bool *allowed) {
     const Vocabulary *v = m->vocabulary;
     const int64_t cells = m->cells, places = m->places;
     memset(allowed, 0, (size_t)v->size * sizeof *allowed);
-    /* number of the row's leading bytes whose places are known; the last one may lead to no place */
+    /* number of the row's leading bytes whose places are known; the last of them may lead to no place */
     int64_t known = 0;
     m->at = mem_grow(m->at, 1, sizeof *m->at);
     m->at[0] = from;
     for (const VocabularyRow *r = v->row; r < v->row + v->n; r++) {
         known = smaller(known, r->common);
-        if (known && !m->at[known].n) continue; /* these bytes have failed before */
+        if (known && !m->at[known].n) continue; /* these bytes lead to no place, as in an earlier token */
         m->at = mem_grow(m->at, (size_t)r->text.n + 1, sizeof *m->at);
         m->places = m->at[known].first + m->at[known].n;
         if (!known) m->places = places, m->cells = cells;

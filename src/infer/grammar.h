@@ -1,6 +1,6 @@
-/* Describes which text a request may generate, as an automaton over bytes whose rules can call each other, and computes
- * which tokens may come next. Token masks depend only on the automaton, the text and the bytes in the vocabulary, so
- * that all ranks compute the same masks. */
+/* Describes the text that a request may generate, and computes which tokens may come next. The description is an
+ * automaton over bytes, whose rules can call each other. Token masks depend only on the automaton, the text and the
+ * bytes in the vocabulary, so that all ranks compute the same masks. */
 #pragma once
 
 #include <stdbool.h>
@@ -33,7 +33,7 @@ typedef struct GrammarReader GrammarReader;
 /* Creates a reader, which starts at node 0. Copies the n nodes; the vocabulary must outlive the reader. */
 GrammarReader *grammar_new(const GrammarNode *, int64_t n, const Vocabulary *);
 void grammar_free(GrammarReader *); /* NULL is fine */
-/* Computes which tokens may follow tokens[n]. Later calls must pass the same first `settled` tokens. Returns whether
- * each token in the vocabulary may follow, [size], valid until the next call. Sets *complete to whether the text may
- * end. */
+/* Computes which tokens may follow tokens[n]. Later calls must pass the same first `settled` tokens. The result [size]
+ * states for each token in the vocabulary whether it may follow, and is valid until the next call. Sets *complete to
+ * whether the text may end. */
 const bool *grammar_next(GrammarReader *, const int32_t *tokens, int64_t n, int64_t settled, bool *complete);

@@ -1,6 +1,6 @@
 /* Decides which pages of a pool are in use. A full page can have a name, which consists of its rows' tokens, the
  * previous page's name, and a salt. Requests that begin with the same tokens then share pages. A named page that no
- * request uses keeps its rows until the pool needs the page. The page that was released first is reused first.
+ * request uses keeps its rows until the pool needs the page. The pool first reuses the page that was released first.
  *
  * Names are compared by their contents, not only by a hash, so that a collision cannot mix requests. */
 #pragma once
@@ -30,18 +30,20 @@ void page_pool_share(PagePool *, int64_t count, const int64_t *pages);
 /* Releases pages. Releasing a page more often than it was taken is a fault. */
 void page_pool_release(PagePool *, int64_t count, const int64_t *pages);
 
-/* Names a page that is in use, unless another page has this name. Returns a number for PageName.before; if another page
- * has this name, it is that page's number. Copies the tokens. */
+/* Names a page that is in use, unless another page has this name. Returns the number of the page that has this name,
+ * for PageName.before. Copies the tokens. */
 uint64_t page_pool_name(PagePool *, int64_t page, const PageName *);
 /* Takes and returns the page that has this name, or returns -1 if there is none. Sets *before to the page's number for
  * PageName.before. */
 int64_t page_pool_find(PagePool *, const PageName *, uint64_t *before);
 /* Lists the pages in use. Returns their number. `pages` has room for all pages of the pool. */
 int64_t page_pool_used(const PagePool *, int64_t *pages);
-/* Removes the names of pages that are not in use. The caller must call it when their rows are lost. */
+/* Removes the names of pages that are not in use. The caller must call this function when the rows of such pages are
+ * lost. */
 void page_pool_forget_unused(PagePool *);
-/* Returns whether a page has this name, and sets *before as page_pool_find does. The order of reuse remains. */
+/* Returns whether a page has this name, and sets *before as page_pool_find does. The order in which pages are reused
+ * does not change. */
 bool page_pool_has(PagePool *, const PageName *, uint64_t *before);
-/* Removes all names. The caller must call it when the model's parameters have changed, because the rows no longer match
- * them. */
+/* Removes all names. The caller must call this function when the model's parameters have changed, because the rows no
+ * longer match them. */
 void page_pool_forget(PagePool *);

@@ -25,8 +25,8 @@ int64_t pass_spare_pages(const Model *m, const RunContext *c, int64_t page) {
     return pads(m, c) ? engine_pages(ranks_on(c, AXIS_TP), page) : device_has_graphs(c->device);
 }
 
-/* Tensor-parallel ranks each route an equal part of the tokens to experts. A replica without requests needs one token
- * to take part in the other replicas' pass. */
+/* Each tensor-parallel rank routes an equal part of the tokens to experts. To take part in the other replicas' pass, a
+ * replica without requests needs one token. */
 static int64_t padding(const Model *m, const RunContext *c, int64_t tokens) {
     if (!pads(m, c)) return 0;
     const int64_t tp = ranks_on(c, AXIS_TP), most = tokens ? tokens : 1;
@@ -37,8 +37,10 @@ static int64_t padding(const Model *m, const RunContext *c, int64_t tokens) {
  * request, which uses the spare pages. */
 typedef struct Inputs {
     Batch batch;
-    int64_t tokens, padding, chosen, requests, width, encoder_width; /* numbers; widths of the page tables */
-    bool graph; /* each token belongs to a different request; numbers and widths fit a PassGraph */
+    /* the numbers of tokens, padding tokens, chosen rows and requests; the page tables' widths */
+    int64_t tokens, padding, chosen, requests, width, encoder_width;
+    /* whether each token belongs to a different request, so that the numbers and widths fit a PassGraph */
+    bool graph;
 } Inputs;
 
 static int64_t most_tiles(const Inputs *in) { return in->requests + in->tokens / PAGED_TILE; }
@@ -81,7 +83,7 @@ static Inputs inputs_of(const Engine *e, const Pass *p) {
         in.graph ? class_of(in.tokens) - in.tokens : padding(p->model, tape_context(p->tape), in.tokens);
     in.tokens += in.padding, in.requests += in.padding > 0;
     if (in.graph) in.chosen = in.tokens, in.requests = in.tokens + 1;
-    while (in.graph && in.width & (in.width - 1)) in.width++; /* a power of two, to limit the graphs */
+    while (in.graph && in.width & (in.width - 1)) in.width++; /* a power of two limits the number of graphs */
     for (int f = 0; f < FIELDS; f++)
         if (!encoder && (field_info((FieldId)f)->extent == EXTENT_ENCODER || f == FIELD_encoder_lengths))
             fields &= ~(UINT32_C(1) << f);
@@ -295,10 +297,10 @@ Tensor pass_run(Engine *e, const Pass *p) {
                  .how = write_pages(&w, &in, &feed)};
     batch_free(&in.batch);
     const int64_t start = clock_ns();
-    device_copy(d, e->ids + results, e->host_ids + results, w.at - results); /* ends all earlier kernels */
+    device_copy(d, e->ids + results, e->host_ids + results, w.at - results); /* after all earlier kernels */
     run(e, &in, &work);
     if (results) device_copy(d, e->host_ids, work.choice.data, results);
-    device_wait(d); /* the results are read next */
+    device_wait(d); /* the host reads the results next */
     e->model_ns += clock_ns() - start;
     return work.logits;
 }

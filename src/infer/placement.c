@@ -47,7 +47,7 @@ static int64_t pages_found(const Placement *r, const Request *q, int64_t replica
     return most;
 }
 
-/* Returns a request's score at a replica. Its last token is computed in any case. */
+/* Returns a request's score at a replica. The request's last token is always computed. */
 static double score(const Placement *r, const Request *q, int64_t replica, int64_t open) {
     const int64_t shareable = q->prompt_logprobs ? 0 : (q->n - 1) / r->limits.page;
     if (r->limits.route == ROUTE_LOAD_BALANCED || !shareable) return 0;

@@ -2,7 +2,7 @@
  * (core/inference/text_generation_controllers):
  *
  *  - sampling_adjust: exclude tokens that are not allowed, or that would end a bad word; add the biases; then apply the
- *    penalties for tokens that the text has;
+ *   penalties for tokens that are already in the text;
  *  - divide the logits by the temperature;
  *  - keep the tokens whose probability is at least min_p times the highest;
  *  - keep the top k tokens and all tokens that tie with the k-th;
@@ -26,8 +26,9 @@ typedef struct Sampling {
     int64_t top_k;       /* 0: off; 1: greedy */
     double top_p, min_p; /* 0: off */
     double presence,
-        frequency;         /* subtracted from tokens already generated: once, and per occurrence; 0: off */
-    double repetition;     /* also for prompt tokens: divides positive logits, multiplies others; 0: off */
+        frequency; /* subtracted from the logits of generated tokens: once, and once per occurrence; 0: off */
+    /* for generated and prompt tokens: divides positive logits, and multiplies all others; 0: off */
+    double repetition;
     const TokenBias *bias; /* [n_bias] */
     int64_t n_bias;
     const int32_t *allowed; /* [n_allowed] the only tokens that may be chosen; n_allowed 0: all tokens */
@@ -38,13 +39,13 @@ typedef struct Sampling {
     int64_t n_bad;
 } Sampling;
 
-/* Replaces the arrays by copies, which sampling_free frees. */
+/* Replaces the arrays with copies, which sampling_free frees. */
 void sampling_copy(Sampling *);
 void sampling_free(Sampling *);
 
 /* Returns whether sampling_adjust can change logits. */
 bool sampling_adjusts(const Sampling *);
-/* Applies the adjustments that depend on the text's n tokens, the first n_prompt of which are the prompt. All ids must
+/* Applies the adjustments that depend on the text's n tokens, of which the first n_prompt are the prompt. All ids must
  * be in the vocabulary. */
 void sampling_adjust(const Sampling *, const int32_t *tokens, int64_t n, int64_t n_prompt, double *logits,
                      int64_t vocab);
@@ -58,6 +59,6 @@ typedef struct LikelyToken {
     int32_t id;
     double logprob; /* equal to sampling_logprob */
 } LikelyToken;
-/* Sets out[k] to the k most likely tokens, in order. If several are equally likely, the lowest id comes first.
+/* Sets out[k] to the k most likely tokens, in descending order. Among equally likely tokens, the lowest id comes first.
  * k <= vocab. */
 void sampling_likeliest(const double *logits, int64_t vocab, int64_t k, LikelyToken *out);

@@ -27,7 +27,7 @@ int64_t speculation_most(const Engine *e, const Live *live) {
 
 /* ---- pages ---- */
 
-/* Returns how many leading rows later tokens cannot change. */
+/* Returns the number of leading rows that later tokens cannot change. */
 static int64_t final_rows(const Engine *e, int64_t drafted) {
     return spec(e)->model ? drafted : larger(0, drafted - spec(e)->tokens);
 }
@@ -45,8 +45,8 @@ void speculation_share(const Engine *e, Live *live, int64_t page) {
 
 /* ---- rounds ---- */
 
-/* Returns a request's rows in a round; n <= 0 means no rows. Only the last row produces a draft, if all tokens have
- * been read. */
+/* Returns a request's rows in a round; n <= 0 means no rows. If all tokens have been read, the last row produces a
+ * draft. */
 static Share share_of(const Engine *e, Live *live, int64_t round) {
     const bool complete = live->drafting == live->n;
     int64_t first = live->drafted, end = live->drafting;
@@ -64,7 +64,7 @@ static void take_drafts(Engine *e, const Pass *p, Tensor logits, int64_t round) 
         const int64_t index = s->live->n + round - 1;
         const Chosen *made = &e->choice[at];
         if (!choice_is_made(s->live, index)) choice_read_row(e, &logits, at);
-        /* if logits are not finite or no token is allowed, any draft will do, because the model decides */
+        /* if logits are not finite or no token is allowed, any draft is acceptable, because the model decides */
         s->live->tokens[index] =
             made->token < 0 ? 0 : (int32_t)larger(0, choice_token(e, s->live, index, made));
         at++;

@@ -13,7 +13,7 @@ typedef struct TokenText {
 typedef struct VocabularyRow {
     TokenText text;
     int32_t id;
-    int32_t common; /* how many leading bytes equal the previous row's */
+    int32_t common; /* number of leading bytes that equal the previous row's */
 } VocabularyRow;
 
 /* The tokens that have text, sorted by their bytes. */

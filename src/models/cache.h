@@ -27,7 +27,8 @@ typedef struct CachePages {
 
 typedef enum CacheCopy { CACHE_MEASURES, CACHE_SAVES, CACHE_RESTORES } CacheCopy;
 
-/* Copies the pages to host memory, or back. CACHE_MEASURES copies nothing. Returns the size of the copy in bytes. */
+/* Copies the pages to host memory, or back. With CACHE_MEASURES, copies nothing. Returns the size of the copy in
+ * bytes. */
 size_t cache_copy_pages(const Model *, const CacheShape *, Cache *, const CachePages *, CacheCopy,
                         char *host);
 /* Copies all rows of a page for positions. */

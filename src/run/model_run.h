@@ -40,7 +40,7 @@ Err model_run_open(ModelRun *out, const Config *, Comm *);
  * which the model computes, which must not be FP8. */
 Err model_run_open_random(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
-/* Replaces the parameters of a model that is used as MODEL_COMPUTES by those of the checkpoint in `path`. Tensors keep
+/* Replaces the parameters of a model that is used as MODEL_COMPUTES with those in the checkpoint `path`. Tensors keep
  * their addresses. Returns a user error if there is no intact checkpoint of the same model, or too little memory. The
  * checkpoint's shapes and hashes are checked first, so after an error, no parameter has changed. All ranks must call
  * this function, and all ranks get the same error. */

@@ -17,10 +17,11 @@ typedef struct Choice {
     ToolText tools;
     int64_t calls; /* number of calls that answer_stream has sent */
     const TokenList *prompt;
-    Str fresh;        /* the text that answer_stream has not sent; without a stream, the entire text */
-    json_t *logprobs; /* the same for log-probabilities, or all tokens of ENDPOINT_MEGATRON; may be NULL */
+    Str fresh; /* text that answer_stream has not sent yet; without a stream, the entire text */
+    /* log-probabilities that have not been sent yet, or those of all tokens for ENDPOINT_MEGATRON; may be NULL */
+    json_t *logprobs;
     json_t *prompt_logprobs; /* only for a prompt's first choice; otherwise NULL */
-    json_t *ids;             /* new tokens that answer_stream has not sent, or NULL */
+    json_t *ids;             /* new tokens that answer_stream has not sent yet, or NULL */
     /* [[first token, version], ...]: which weights computed the new tokens, as in Megatron-LM's policy_epoch; or NULL */
     json_t *epochs;
     int64_t epoch;  /* the last version in the list, or -1 */
@@ -31,23 +32,23 @@ typedef struct Choice {
     bool begun, ended, closed;
     Reason reason;
     int32_t end;  /* the token that ended the text, or -1 */
-    int64_t last; /* when the last token arrived, in ns (monotonic clock) */
+    int64_t last; /* time when the last token arrived, in ns (monotonic clock) */
 } Choice;
 
 struct Answer {
     const Served *served;
     Ask ask;
-    Choice *choices; /* [n]: the choices for the first prompt, followed by the choices for the next prompts */
+    Choice *choices; /* [n]: first all choices for the first prompt, then those for the next prompts */
     int64_t n, created;
     char id[48];
     uint64_t seed;
     Latencies *latencies;
-    int64_t began; /* in ns (monotonic clock) */
+    int64_t began; /* time in ns (monotonic clock) */
 };
 
 static bool is_chat(const Answer *a) { return a->ask.endpoint == ENDPOINT_CHAT; }
 
-/* Returns whether it is the first choice of its prompt. */
+/* Returns whether a choice is the first one for its prompt. */
 static bool is_first(const Answer *a, const Choice *c) { return (c - a->choices) % a->ask.best_of == 0; }
 
 static bool is_megatron(const Answer *a) { return a->ask.endpoint == ENDPOINT_MEGATRON; }
@@ -106,7 +107,8 @@ static void add_to_map(json_t *map, const TextStream *text, int32_t token, doubl
     str_free(&piece);
 }
 
-/* Adds a token to the four lists. e is NULL for the first token of a prompt, which has no probability. */
+/* Adds a token to the four lists in a choice's log-probabilities. e is NULL for the first token of a prompt, which has
+ * no probability. */
 static void add_completion_logprob(Choice *c, int32_t token, const EngineEvent *e,
                                    const LikelyToken *likeliest, int64_t n) {
     json_t *map = e ? json_object() : json_null();
@@ -131,7 +133,7 @@ static void add_megatron_token(Choice *c, int32_t token) {
     str_free(&piece);
 }
 
-/* Adds a token to the choice's log-probabilities. Its text must not have been added yet. */
+/* Adds a token to the choice's log-probabilities. The token's text must not have been added yet. */
 static void add_logprob(const Answer *a, Choice *c, const EngineEvent *e, const LikelyToken *likeliest) {
     if (is_megatron(a)) {
         if (e->kind != EVENT_PROMPT) add_megatron_token(c, e->token);
@@ -146,7 +148,7 @@ static void add_logprob(const Answer *a, Choice *c, const EngineEvent *e, const 
 }
 
 /* Adds a prompt token, with the most likely tokens at its position: {ID: {"logprob", "rank", "decoded_token"}}, as in
- * vLLM. If a token is not among the most likely ones, its rank is not known. */
+ * vLLM. The rank of a token that is not among the most likely ones is not known. */
 static void add_prompt_logprob(Choice *c, const EngineEvent *e, const LikelyToken *likeliest, int64_t n) {
     json_t *map = json_object();
     for (int64_t i = 0; i <= n; i++) {
@@ -286,7 +288,7 @@ Answer *answer_new(const Served *served, Ask *ask, Latencies *latencies) {
                   .latencies = latencies,
                   .began = clock_ns()};
     *ask = (Ask){0};
-    /* The address distinguishes answers that begin at the same time. */
+    /* The answer's address distinguishes answers that begin at the same time. */
     const struct {
         uint64_t ns, address;
     } unique = {(uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec, (uint64_t)(uintptr_t)a};
@@ -384,7 +386,7 @@ static json_t *calls_json(const Answer *a, const Choice *c, int64_t choice) {
     return list;
 }
 
-/* Returns the choice with the text that has not been sent yet. */
+/* Returns the JSON object of a choice, with the text that has not been sent yet. */
 static json_t *choice_json(const Answer *a, const Choice *c, int64_t index, const char *chat_member) {
     json_t *text = json_stringn(c->fresh.s ? c->fresh.s : "", c->fresh.len),
            *json = json_pack("{s:I,s:O?,s:s?,s:o}", "index", (json_int_t)index, "logprobs", c->logprobs,

@@ -3,7 +3,7 @@
 
 #include "server/request.h"
 
-/* The bytes that each token adds to a text, for the engine. */
+/* Returns the bytes that each token adds to a text, for the engine. */
 Vocabulary *constraint_vocabulary(const Tokenizer *);
 /* Reads response_format from a request body. */
 Refusal constraint_format(const json_t *body, Ask *);

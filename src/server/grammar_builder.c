@@ -6,7 +6,7 @@
 #include "base/json_text.h"
 #include "base/mem.h"
 
-enum { DIGITS = 15 }; /* so that each integer fits into 64 bits, and is exact as a double */
+enum { DIGITS = 15 }; /* with so few digits, an integer fits into 64 bits and is exact as a double */
 
 /* ---- nodes ---- */
 
@@ -96,7 +96,7 @@ static int32_t hex(GrammarBuilder *b, int32_t next) {
         b, (int32_t[]){range(b, '0', '9', next), range(b, 'A', 'F', next), range(b, 'a', 'f', next)}, 3);
 }
 
-/* A digit that is not zero. */
+/* A hexadecimal digit that is not zero. */
 static int32_t hex_above_0(GrammarBuilder *b, int32_t next) {
     return build_any(
         b, (int32_t[]){range(b, '1', '9', next), range(b, 'A', 'F', next), range(b, 'a', 'f', next)}, 3);
@@ -152,7 +152,7 @@ static int32_t string(GrammarBuilder *b, int32_t next) {
 
 /* ---- numbers ---- */
 
-/* At most n digits. */
+/* Up to n digits. */
 static int32_t digits(GrammarBuilder *b, int n, int32_t next) {
     int32_t at = next;
     for (int i = 0; i < n; i++) at = build_either(b, next, range(b, '0', '9', at));

@@ -1,6 +1,6 @@
-/* Builds automata (infer/grammar.h) for JSON text. Parts are built from the end: each function returns the first node
- * of a part that continues at `next`. The text has no white space, except one blank that may follow a colon or a
- * comma. */
+/* Builds automata (infer/grammar.h) for JSON text. Parts are built from the end of the text: each function returns the
+ * first node of a part that continues at `next`. The text has no white space, except one blank that may follow a colon
+ * or a comma. */
 #pragma once
 
 #include <jansson.h>
@@ -38,7 +38,7 @@ int32_t build_token(GrammarBuilder *, int32_t token, int32_t next);
 int32_t build_either(GrammarBuilder *, int32_t a, int32_t b);
 /* A node that continues at any of the nodes [n], n >= 1. */
 int32_t build_any(GrammarBuilder *, const int32_t *nodes, int64_t n);
-/* A node whose continuation build_resolve sets. */
+/* A node for which build_resolve later sets the continuation. */
 int32_t build_loop(GrammarBuilder *);
 void build_resolve(GrammarBuilder *, int32_t loop, int32_t is);
 /* A colon or a comma, and an optional blank. */
@@ -49,8 +49,8 @@ int32_t build_comma(GrammarBuilder *, int32_t next);
 int32_t build_rule(GrammarBuilder *);
 void rule_begins(GrammarBuilder *, int32_t rule, int32_t first);
 int32_t build_call(GrammarBuilder *, int32_t rule, int32_t next);
-/* A JSON value: an integer of at most 15 digits, a number of at most 15 digits before and after its point and an
- * exponent of at most two, any object, and so on. A string contains no \u0000 and no escaped surrogate. */
+/* A JSON value: an integer with at most 15 digits, a number with at most 15 digits before and after its point and an
+ * exponent with at most two, any object, and so on. A string contains no \u0000 and no escaped surrogate. */
 int32_t build_json(GrammarBuilder *, JsonRule, int32_t next);
 /* The text of one JSON value. */
 int32_t build_constant(GrammarBuilder *, const json_t *, int32_t next);

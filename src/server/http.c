@@ -32,9 +32,8 @@ enum {
     MAX_BODY = 16 << 20,
     MAX_CONNECTIONS = 4096,
     TIMEOUT_S = 60, /* a client that reads or sends nothing for this time is disconnected */
-    BODY_S = 600,   /* time for a body if requests have no timeout */
-    /* a stream without events receives a comment after this time, so that nothing between it and the client
-     * closes it */
+    BODY_S = 600,   /* time limit for a body if requests have no timeout */
+    /* a stream without events receives a comment after this time, so that no proxy closes it */
     PING_MS = 2000,
     STREAM_BLOCK = 16 << 10,
     PATH_BYTES = 4095
@@ -57,8 +56,8 @@ typedef struct Exchange {
     Http *http;
     struct MHD_Connection *connection;
     const char *method, *path;
-    int64_t began;     /* in ns (monotonic clock) */
-    const char *allow; /* the method that the path requires, if the request has a different one */
+    int64_t began;     /* time in ns (monotonic clock) */
+    const char *allow; /* the method that the path requires, if the request has a different method */
     Str body;
     bool too_long;
     Answer *answer; /* the answer to a text-generation request, or NULL */
@@ -106,7 +105,7 @@ static int64_t deadline(const Exchange *x) {
     return x->http->options.timeout_s ? x->began + x->http->options.timeout_s * 1000000000 : INT64_MAX;
 }
 
-/* Waits for events, while the connection has no timeout. */
+/* Waits for events. The connection has no timeout during this time. */
 static TicketState take_events(Exchange *x, Refusal *refusal) {
     const int64_t left = (deadline(x) - clock_ns()) / 1000000;
     TicketEvents events;
@@ -422,7 +421,7 @@ static enum MHD_Result serve_openapi(Exchange *x) {
 
 /* ---- requests ---- */
 
-/* Compares strings in a time that does not depend on the position of their first difference. */
+/* Compares strings. The time does not depend on the position of their first difference. */
 static bool is_key(const char *key, const char *header) {
     static const char SCHEME[] = "Bearer ";
     if (!header || strncasecmp(header, SCHEME, strlen(SCHEME))) return false;
@@ -511,7 +510,7 @@ static void complete(void *arg, struct MHD_Connection *connection, void **state,
 
 Err http_available(void) { return ERR_OK; }
 
-/* Raises the limit of descriptors. Each connection needs up to two descriptors. */
+/* Raises the limit on descriptors, because each connection needs up to two. */
 static void raise_descriptors(void) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit)) return;

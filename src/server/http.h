@@ -11,14 +11,14 @@ typedef struct HttpOptions {
     const char *host;
     int64_t port;        /* 0 for any free port */
     const char *api_key; /* NULL if no key is required */
-    bool control;        /* whether the server has the paths that pause the engine */
+    bool control;        /* whether the server provides the paths that pause the engine */
     /* maximum time from a request's headers to the end of its answer; 0 for no limit */
     int64_t timeout_s;
 } HttpOptions;
 
 /* Returns an error if this build has no HTTP server. */
 Err http_available(void);
-/* Starts to listen. Served and the queue must outlive the server. *port becomes the port number. */
+/* Starts to listen, and sets *port to the port number. Served and the queue must outlive the server. */
 Err http_start(const HttpOptions *, const Served *, Queue *, Http **out, int64_t *port);
 /* Closes all connections, and releases their tickets. */
 void http_stop(Http *);

@@ -21,7 +21,7 @@ enum { LATENCY_BUCKETS = 17 };
 typedef struct Latencies {
     struct {
         atomic_llong buckets[LATENCY_BUCKETS],
-            ns; /* counts: numbers of times in each bucket, not cumulative; ns: the sum of all times */
+            ns; /* counts: how many times are in each bucket, not cumulative; ns: the sum of all times */
     } at[LATENCIES];
 } Latencies;
 

@@ -5,10 +5,10 @@
 
 typedef struct ApiPath {
     const char *path, *method, *summary;
-    bool open;     /* no key is required */
-    bool has_body; /* the body has the fields of `endpoint` */
+    bool open;     /* whether the path can be used without a key */
+    bool has_body; /* whether the body has the fields of `endpoint` */
     Endpoint endpoint;
-    const char *required; /* a field that each body has, or NULL */
+    const char *required; /* a field that each body must have, or NULL */
     const char *type;     /* the answer's content type; NULL for JSON */
 } ApiPath;
 

@@ -19,10 +19,10 @@ struct Ticket {
     Queue *queue;
     int64_t slot, n; /* choice i is the engine's request slot * MAX_CHOICES + i */
     Request *requests;
-    bool *ended; /* [n]: the connection has counted the choice */
-    int wake;    /* an eventfd for a connection that waits */
+    bool *ended; /* [n]: whether the connection has counted the choice as ended */
+    int wake;    /* an eventfd that wakes the waiting connection */
     TicketEvents events;
-    int64_t taken; /* when the connection last took events, in ns (monotonic clock) */
+    int64_t taken; /* time when the connection last took events, in ns (monotonic clock) */
     Err refused;
     bool stopped, lost;
 };
@@ -35,7 +35,7 @@ typedef struct Sent {
     bool done;
 } Sent;
 
-/* An action of the engine's thread. */
+/* An action that the engine's thread must perform. */
 typedef struct Entry {
     enum { ENTRY_ADD, ENTRY_ABORT, ENTRY_RELEASE, ENTRY_SIGNAL } kind;
     Ticket *ticket;
@@ -51,12 +51,12 @@ typedef struct EntryList {
 /* The lock guards all members, and a ticket's members from `ended` on. */
 struct Queue {
     pthread_mutex_t lock;
-    pthread_cond_t filled, answered; /* answered: a signal is done */
+    pthread_cond_t filled, answered; /* answered: a signal has taken effect */
     QueueLimits limits;
     EntryList entries;
     Ticket **tickets;    /* [slots]: NULL if the slot is free */
     int64_t slots, open; /* open: number of requests that have not ended */
-    bool idle;           /* the last pass had nothing to compute */
+    bool idle;           /* whether the last pass had nothing to compute */
     QueueCounts counts;
 };
 
@@ -184,7 +184,7 @@ static void count_end(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
     q->counts.ended[reason]++;
 }
 
-/* Ends a choice. If the engine has not ended it, it is aborted. */
+/* Ends a choice, and aborts it if the engine has not ended it. */
 static void abort_choice(Queue *q, Ticket *ticket, int64_t choice, Reason reason) {
     count_end(q, ticket, choice, reason);
     add_entry(q, (Entry){.kind = ENTRY_ABORT, .ticket = ticket, .choice = choice});
@@ -245,8 +245,8 @@ static void count_engine(Queue *q, Fleet *fleet) {
     q->counts.state = fleet_state(fleet);
 }
 
-/* Sends a signal and, if it is allowed, runs the steps after which the fleet's state is final. Without a change of the
- * state, one step applies the signal. */
+/* Sends a signal and, if it is allowed, runs steps until the fleet has reached its new state. If the state does not
+ * change, one step applies the signal. */
 static void send_signal(Queue *q, Fleet *fleet, Sent *sent) {
     SignalResult result = {.sent = fleet_signal(fleet, sent->signal, sent->path)};
     if (!result.sent.code) do

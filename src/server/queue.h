@@ -1,7 +1,8 @@
 /* The queue between the connection threads and the engine's thread. A connection submits a ticket, which contains one
- * engine request for each choice, and waits for the ticket's events. Only queue_turn calls the fleet, in queue order.
+ * engine request for each choice, and waits for the ticket's events. Only queue_turn calls the fleet, in the queue's
+ * order.
  *
- * A ticket ends when its connection releases it. The ticket's requests that are still running are then aborted. */
+ * A ticket ends when its connection releases it. If any of its requests are still running, they are then aborted. */
 #pragma once
 
 #include "infer/fleet.h"
@@ -11,14 +12,14 @@ typedef struct Ticket Ticket;
 
 typedef struct QueueLimits {
     int64_t running, waiting; /* number of engine requests */
-    /* A ticket is lost if its pending events exceed this many bytes, and its connection has taken no event for this
-     * time. */
+    /* A ticket is lost if its pending events exceed unread_bytes, and its connection has read no event for
+     * unread_ms. */
     int64_t unread_bytes, unread_ms;
 } QueueLimits;
 
 typedef struct TicketEvent {
-    EngineEvent event; /* id is the number of the choice; likeliest is NULL */
-    int64_t likeliest; /* index of the first of its most likely tokens */
+    EngineEvent event; /* event.id is the choice's number, and event.likeliest is NULL */
+    int64_t likeliest; /* index of the first of the event's most likely tokens */
 } TicketEvent;
 
 typedef struct TicketEvents {
@@ -31,7 +32,7 @@ typedef enum QueueAnswer { QUEUE_TAKEN, QUEUE_FULL, QUEUE_STOPS } QueueAnswer;
 
 typedef enum TicketState {
     TICKET_HAS_EVENTS,
-    TICKET_QUIET,   /* nothing has happened */
+    TICKET_QUIET,   /* there are no new events */
     TICKET_LOST,    /* the client has closed the connection, or does not read */
     TICKET_STOPPED, /* the server is ending */
     TICKET_REFUSED, /* the engine has refused a request */
@@ -54,7 +55,7 @@ QueueCounts queue_counts(Queue *);
 
 /* ---- for connections ---- */
 
-/* Copies the requests and their tokens, and replaces the copies' ids. *out is set if the result is QUEUE_TAKEN. */
+/* Submits copies of the requests and their tokens, with new ids. *out is set if the result is QUEUE_TAKEN. */
 QueueAnswer queue_submit(Queue *, const Request *, int64_t n, Ticket **out);
 /* Waits at most `ms` milliseconds for events, and moves them to *out; ticket_events_free frees them. Returns
  * TICKET_LOST if the client closes its end of `socket`. *refused is set for TICKET_REFUSED. */
@@ -76,7 +77,7 @@ SignalResult queue_signal(Queue *, FleetSignal, const char *path);
 
 /* ---- for the engine's thread ---- */
 
-/* Processes the entries of the queue and runs a pass. If there is nothing to do, waits at most `ms` milliseconds. */
+/* Processes the queue's entries and runs a pass. If there is nothing to do, waits at most `ms` milliseconds. */
 void queue_turn(Queue *, Fleet *, int ms);
 /* After this call, queue_submit returns QUEUE_STOPS. */
 void queue_close(Queue *);

@@ -5,8 +5,8 @@
 
 typedef struct Refusal {
     int status;         /* 0 if the request is served */
-    const char *code;   /* the code of the error object, or NULL */
-    char param[64];     /* the invalid field of the body, or empty */
+    const char *code;   /* the error object's code, or NULL */
+    char param[64];     /* the body's invalid field, or empty */
     char message[1020]; /* states the problem, then the remedy */
 } Refusal;
 

@@ -107,7 +107,7 @@ static Refusal join_content(json_t *message) {
     return SERVED;
 }
 
-/* Replaces call arguments, which are strings of JSON, by their parsed values, as templates require. */
+/* Replaces the arguments of calls, which are JSON strings, with their parsed values, as templates require. */
 static Refusal read_arguments(json_t *message) {
     const json_t *calls = json_object_get(message, "tool_calls");
     json_t *call;
@@ -195,7 +195,7 @@ static const char *chosen_function(const json_t *body) {
     return json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
 }
 
-/* Sets the format of calls in the text. */
+/* Sets a->tools to the format of calls in the text. */
 static Refusal read_tools(const Served *served, const json_t *body, Ask *a) {
     const json_t *tools = json_object_get(body, "tools"), *choice = json_object_get(body, "tool_choice");
     const bool none = is_choice(body, "none");
@@ -297,7 +297,7 @@ static bool all_end(const Served *served, const Ask *a) {
     return !any;
 }
 
-/* `list` contains the ids of `field`, or is NULL. */
+/* Reads end tokens. `list` contains the ids in `field`, or is NULL. */
 static Refusal read_ends(const Served *served, Ask *a, const char *field, const json_t *list,
                          bool ignore_eos) {
     TokenList ids = {0};

@@ -12,7 +12,7 @@ typedef struct Served {
     const char *name; /* the model's name */
     int64_t created;  /* seconds since 1970 */
     const Tokenizer *tokenizer;
-    const Chat *chat; /* NULL if the tokenizer has no chat template, for the reason no_chat */
+    const Chat *chat; /* NULL if the tokenizer has no chat template; no_chat then contains the reason */
     Err no_chat;
     const int64_t *ends; /* [n_ends]: tokens that end a text */
     int64_t n_ends;
@@ -34,21 +34,22 @@ typedef struct Ask {
     int64_t n_prompts, n, best_of;
     int64_t min_tokens, max_tokens; /* max_tokens -1 means the number that the context allows */
     Sampling sampling;              /* owned (sampling_free) */
-    bool seeded;                    /* the request has a seed */
+    bool seeded;                    /* whether the request has a seed */
     uint64_t seed;
     StopList stop;
     int64_t *ends, n_ends;
     json_t *texts; /* only for ENDPOINT_MEGATRON: the prompts, which the answer repeats */
     bool logprobs, echo, stream;
-    bool usage, usage_always; /* the end of the stream, or each part, contains the number of tokens */
-    /* ids: the answer contains token ids; special: its text contains the names of special tokens */
+    bool usage, usage_always; /* whether the end of the stream, or each part, contains the number of tokens */
+    /* ids: whether the answer contains token ids; special: whether its text contains the names of special tokens */
     bool ids, special;
     char *salt;              /* as in Request, or NULL */
     const ToolFormat *tools; /* the format of calls in the text, or NULL */
-    GrammarNode *grammar;    /* [n_grammar] of Request */
+    GrammarNode *grammar;    /* [n_grammar] as in Request */
     int64_t n_grammar;
-    int64_t likeliest;        /* number of most likely tokens whose log-probabilities are reported */
-    int64_t prompt_likeliest; /* the same for tokens of the prompt; -1: none is reported */
+    int64_t likeliest; /* number of most likely tokens whose log-probabilities are reported */
+    /* as `likeliest`, for the prompt's tokens; -1 if the prompt's log-probabilities are not reported */
+    int64_t prompt_likeliest;
 } Ask;
 
 /* Like fields_parse, but also checks the model's name. */

@@ -8,18 +8,18 @@
 #include "base/str.h"
 
 enum {
-    DEEPEST = 64,       /* levels of schemas */
-    MOST_NODES = 65536, /* of the grammar */
-    MOST_PARTS = 1000,  /* values of enum, schemas of anyOf, properties */
+    DEEPEST = 64,       /* maximum number of nested schemas */
+    MOST_NODES = 65536, /* maximum number of nodes in the grammar */
+    MOST_PARTS = 1000,  /* maximum number of values in enum, of schemas in anyOf, and of properties */
 };
 
-/* A schema and the rule for its text. */
+/* A schema, and the grammar rule for its text. */
 typedef struct Known {
     const json_t *schema;
     int32_t rule;
 } Known;
 
-/* The schemas of which the current one is an alternative. The text of all of them starts at the same position. */
+/* The schemas of which the current schema is an alternative. All their texts start at the same position. */
 typedef struct Chain {
     const json_t *schema;
     const struct Chain *outer;
@@ -64,7 +64,7 @@ static Refusal wrong(const Compiler *c, const char *keyword, const char *must) {
     return refuse(400, c->field, "invalid_schema", "'%s' of a schema must be %s", keyword, must);
 }
 
-/* Keywords that restrict the same values must not be combined. */
+/* Refuses a combination of keywords that restrict the same values. */
 static Refusal check_keywords(const Compiler *c, const json_t *schema) {
     const char *key;
     json_t *value;
@@ -128,7 +128,7 @@ static Refusal check_types(const Compiler *c, const json_t *schema) {
 
 /* ---- alternatives ---- */
 
-/* The schema that a $ref names, or NULL. */
+/* Returns the schema that a $ref names, or NULL. */
 static const json_t *target(const Compiler *c, const char *name) {
     static const char *const PLACES[] = {"$defs", "definitions"};
     if (name && !strcmp(name, "#")) return c->root;
@@ -171,7 +171,7 @@ static Refusal build_alternatives(Compiler *c, const json_t *schema, const Chain
     return refusal;
 }
 
-/* The values of enum or const that have an allowed type. */
+/* Builds the values of enum or const that have an allowed type. */
 static Refusal build_constants(Compiler *c, const json_t *schema, int32_t next, int32_t *out) {
     json_t *list = json_object_get(schema, "enum");
     list = list ? json_incref(list) : json_pack("[O]", json_object_get(schema, "const"));
@@ -201,7 +201,7 @@ typedef struct Property {
     bool required;
 } Property;
 
-/* The properties [n], which the caller frees. Required properties without a schema can have any value. */
+/* Reads the properties [n], which the caller frees. A required property without a schema can have any value. */
 static Refusal read_properties(const Compiler *c, const json_t *schema, Property **out, int64_t *n) {
     json_t *properties = json_object_get(schema, "properties"),
            *required = json_object_get(schema, "required"), *one;
@@ -228,7 +228,7 @@ static Refusal read_properties(const Compiler *c, const json_t *schema, Property
     return SERVED;
 }
 
-/* An object with arbitrary member names, whose values must match a schema. */
+/* Builds an object with arbitrary member names, whose values must match a schema. */
 static Refusal build_map(Compiler *c, const json_t *schema, int32_t next, int32_t *out) {
     int32_t rule;
     REFUSE_UNLESS_SERVED(schema_rule(c, schema, NULL, &rule));
@@ -240,8 +240,8 @@ static Refusal build_map(Compiler *c, const json_t *schema, int32_t next, int32_
     return SERVED;
 }
 
-/* Builds from the last property to the first. `first` is the node if the text contains no earlier property, and `rest`
- * the node if it contains one. */
+/* Builds the properties from the last to the first. `first` is the node if the text contains no earlier property, and
+ * `rest` is the node if it contains one. */
 static Refusal build_members(Compiler *c, const Property *list, int64_t n, int32_t next, int32_t *out) {
     GrammarBuilder *b = c->b;
     int32_t first = build_text(b, "}", next), rest = first;

@@ -12,6 +12,6 @@
 #include "server/grammar_builder.h"
 #include "server/refusal.h"
 
-/* Sets *out to the first node of text that matches the schema and continues at `next`. `field` is the body's field that
- * contains the schema, for a refusal. */
+/* Sets *out to the first node of text that matches the schema and continues at `next`. `field` is the body field that
+ * contains the schema; a refusal names it. */
 Refusal schema_build(GrammarBuilder *, const json_t *schema, const char *field, int32_t next, int32_t *out);

@@ -79,7 +79,7 @@ void text_piece(const TextStream *s, int32_t token, Str *bytes) {
     if (name) snprintf(copy, sizeof copy, "%.7s", name);
     if (ends_with(text, n, REPLACEMENT) && sscanf(copy, "<0x%2X>%n", &byte, &end) == 1 && end == 6)
         str_add(bytes, &(char){(char)byte},
-                1); /* a byte of a character, in vocabularies made by SentencePiece */
+                1); /* a byte of a character, in a vocabulary that SentencePiece made */
     else if (n > s->base)
         str_add(bytes, text + s->base, n - s->base);
     free(text), free(ids);
@@ -162,7 +162,7 @@ static void release(TextStream *s, bool end, Str *out) {
     s->held = rest;
 }
 
-/* Adds the bytes of the tokens that are not yet known. */
+/* Adds the bytes of the tokens whose text is not known yet. */
 static void take(TextStream *s, const char *text, size_t n) {
     if (n > s->base) str_add(&s->bytes, text + s->base, n - s->base);
     advance(s, s->read);
