@@ -76,8 +76,8 @@ def check(*words, prompts=PROMPTS[:1], most=20, lengths=None, seed=5, streams=Tr
         found = re.search(r"  generated (\d+) tokens? in (\d+\.\d\d) s: (\d+\.\d) tokens/s; "
                           r"a rank allocated at most (.*)\n", err)
         rates, most_bytes = told.pop("throughput"), told.pop("mem-max-allocated-bytes")
-        assert (int(found[1]), found[3], found[4]) == (new, f"{rates[-1]:.1f}", size(most_bytes)), (found, new, rates,
-            most_bytes)
+        printed = new, f"{rates[-1]:.1f}", size(most_bytes)
+        assert (int(found[1]), found[3], found[4]) == printed, (found, printed)
         assert len(rates) == repeats and abs(new / rates[-1] - float(found[2])) < 0.0051, (found, rates)
         assert sum(new / rate for rate in rates) < took, (rates, took)
         samples = [i for i in range(len(texts)) if i % every == 0 or i == len(texts) - 1]
@@ -88,10 +88,10 @@ def check(*words, prompts=PROMPTS[:1], most=20, lengths=None, seed=5, streams=Tr
         for i in samples:
             c, sample = texts[i], told[str(i)]
             times = {name: sample.pop(name) for name in ("latency", "ttft", "tpot")}
-            assert len(times["tpot"]) == len(c.new) and times["ttft"] == times["tpot"][0] and min(times[
-                "tpot"]) >= 0, times
-            assert sum(times["tpot"]) <= times["latency"] + 1e-9 < took and times["latency"] - sum(times[
-                "tpot"]) < 0.05, (times, took)
+            assert len(times["tpot"]) == len(c.new) and times["ttft"] == times["tpot"][0], times
+            assert min(times["tpot"]) >= 0 and 0 <= times["latency"] - sum(times["tpot"]) + 1e-9 < 0.05, times
+            most_time = new / rates[-1] if repeats == 1 else took
+            assert times["latency"] < most_time + 1e-6, (times, most_time)
             end, begin = len(c.tokens()), len(c.prompt) if skip else 1
             want = {"input_prompt": prompts[i], "generated_text": c.text, "generated_tokens": c.new, **{name: None
                 for name in NULL},
@@ -127,6 +127,9 @@ for most, ends, drafts, kept, passes in (9, [], 5, 5, 4), (2, [], 0, 0, 2), (9, 
     assert f"  kept {kept} of {drafts} drafts of tokens, in {passes} passes\n" in err, err
 check("--inference-max-requests", 1, prompts=["ab" * 40] * 2, ends=[], passes=20 + 20, shared=model.PAGE)
 check("--inference-dynamic-batching-max-tokens", 2, passes=3 + 19)  # the prompt has 5 tokens
+# The engine is suspended for most of the time, and computes the prompt again afterwards, with the new tokens in a second
+# pass.
+check("--suspend-resume-interval", 2, "--suspend-timeout", 0.5, ends=[], most=3, passes=4, shared=-5)
 LINES.write_text("The e\n\nb\n")
 check("--prompts-file", LINES, prompts=["The e", "b"], given=False)
 LINES.write_text('{"text": "The e", "chatgpt_output_token_length": 1}\n'
