@@ -44,12 +44,18 @@ EmbeddingSpec *spec_words(const Config *c, Arena *arena) {
     return s;
 }
 
-/* Returns how a layer is quantized, like Megatron-LM core/fp8_utils.py is_first_last_bf16_layer. */
+/* Returns whether --first-last-layers-bf16 excludes a layer from FP8, like is_first_last_bf16_layer in Megatron-LM
+ * core/fp8_utils.py. Each of T5's two stacks has first and last layers. */
+static bool is_in_bf16(const Config *c, int64_t layer) {
+    const bool decodes = c->model == MODEL_t5 && layer >= c->num_layers;
+    const int64_t n = decodes ? config_decoder_layers(c) : c->num_layers,
+                  i = decodes ? layer - c->num_layers : layer;
+    return c->first_last_layers_bf16 && i < n &&
+           (i < c->num_layers_at_start_in_bf16 || i >= n - c->num_layers_at_end_in_bf16);
+}
+
 QuantSpec spec_quant(const Config *c, int64_t layer) {
-    const int64_t all = config_main_layers(c), at_end = c->num_layers_at_end_in_bf16;
-    const bool bf16 = c->first_last_layers_bf16 && layer < all &&
-                      (layer < c->num_layers_at_start_in_bf16 || layer >= all - at_end);
-    return (QuantSpec){.format = bf16 ? QUANT_OFF : map_fp8_format(c->fp8_format),
+    return (QuantSpec){.format = is_in_bf16(c, layer) ? QUANT_OFF : map_fp8_format(c->fp8_format),
                        .recipe = map_fp8_recipe(c->fp8_recipe),
                        .margin = c->fp8_margin,
                        .history = c->fp8_amax_history_len,

@@ -3,6 +3,7 @@
 #include "unit/config_helper.h"
 
 #include "models/option_map.h"
+#include "models/specs.h"
 
 /* The choices that one line of options must set. */
 typedef struct Choices {
@@ -53,6 +54,31 @@ TEST(quantization_is_mapped) {
     for (int i = 0; i < 3; i++) {
         Setup *s = setup_new("%s", ROWS[i].words);
         assert_int_equal(map_quantization(s->config.quantization), ROWS[i].type);
+        setup_free(s);
+    }
+}
+
+/* The expected formats have one letter for each layer: - for a layer that is not quantized. */
+TEST(first_and_last_layers_are_in_bf16) {
+    static const struct {
+        const char *words, *formats;
+    } ROWS[] = {
+        {"--first-last-layers-bf16", "-888-"},
+        {"--first-last-layers-bf16 --num-layers-at-start-in-bf16 0 --num-layers-at-end-in-bf16 2", "888--"},
+        {"--first-last-layers-bf16 --position-embedding-type rope --mtp-num-layers 2", "-888-88"},
+        {"--model t5 --decoder-seq-length 8 --decoder-num-layers 4 --first-last-layers-bf16", "-888--88-"},
+        {"--model t5 --decoder-seq-length 8 --decoder-num-layers 4 --first-last-layers-bf16 "
+         "--num-layers-at-start-in-bf16 2 --num-layers-at-end-in-bf16 0",
+         "--888--88"},
+        {"--model t5 --decoder-seq-length 8 --decoder-num-layers 4", "888888888"},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        Setup *s =
+            setup_new("--num-layers 5 --bf16 --fp8-format e4m3 --fp8-recipe tensorwise %s", ROWS[i].words);
+        char formats[16] = "";
+        for (int64_t k = 0; k < config_layers(&s->config); k++)
+            formats[k] = spec_quant(&s->config, k).format == QUANT_OFF ? '-' : '8';
+        assert_string_equal(formats, ROWS[i].formats);
         setup_free(s);
     }
 }
