@@ -127,7 +127,7 @@ for most, ends, drafts, kept, passes in (9, [], 5, 5, 4), (2, [], 0, 0, 2), (9, 
     assert f"  kept {kept} of {drafts} drafts of tokens, in {passes} passes\n" in err, err
 check("--inference-max-requests", 1, prompts=["ab" * 40] * 2, ends=[], passes=20 + 20, shared=model.PAGE)
 check("--inference-dynamic-batching-max-tokens", 2, passes=3 + 19)  # the prompt has 5 tokens
-# The engine is suspended for most of the time, and computes the prompt again afterwards, with the new tokens in a second
+# The engine is suspended for most of the time. It then computes the prompt again, and the new tokens in another
 # pass.
 check("--suspend-resume-interval", 2, "--suspend-timeout", 0.5, ends=[], most=3, passes=4, shared=-5)
 LINES.write_text("The e\n\nb\n")
