@@ -44,7 +44,7 @@ static bool pages_extend(PagePool *pool, PageList *l, int64_t rows, int64_t page
     if (more <= 0) return true;
     if (more > page_pool_available(pool)) return false;
     l->page = mem_grow(l->page, (size_t)(l->n + more), sizeof *l->page);
-    CHECK(page_pool_take(pool, more, l->page + l->n), "%lld pages are available",
+    CHECK(page_pool_take(pool, more, l->page + l->n), "only %lld pages are available",
           (long long)page_pool_available(pool));
     l->n += more;
     return true;
@@ -109,9 +109,10 @@ static Err check_length(const Engine *e, const Request *r) {
                         "token that begins a text; lower --tokens-to-generate",
                         fresh, (long long)limit);
     if (!has_encoder(e) && (r->n > limit || r->max_new_tokens > limit - r->n))
-        return err_user("%lld prompt tokens and %lld new ones exceed the model's %lld positions; shorten the "
-                        "prompt or lower --tokens-to-generate",
-                        n, fresh, (long long)limit);
+        return err_user(
+            "%lld prompt tokens and %lld new tokens exceed the model's %lld positions; shorten the "
+            "prompt or lower --tokens-to-generate",
+            n, fresh, (long long)limit);
     return ERR_OK;
 }
 
@@ -120,11 +121,11 @@ static Err check_room(const Engine *e, const Request *r) {
                   need = engine_pages(first + r->max_new_tokens, page),
                   encoder = has_encoder(e) ? engine_pages(r->n, page) : 0;
     if (need <= page_pool_size(e->pages) && encoder <= page_pool_size(e->encoder_pages)) return ERR_OK;
-    return err_user("a request of %lld prompt tokens and %lld new ones needs %lld pages of %lld tokens, but "
-                    "there are %lld; shorten the prompt or lower the number of new tokens",
-                    (long long)r->n, (long long)r->max_new_tokens, (long long)(need + encoder),
-                    (long long)page,
-                    (long long)(page_pool_size(e->pages) + page_pool_size(e->encoder_pages)));
+    return err_user(
+        "a request of %lld prompt tokens and %lld new tokens needs %lld pages of %lld tokens, but "
+        "there are %lld; shorten the prompt or lower the number of new tokens",
+        (long long)r->n, (long long)r->max_new_tokens, (long long)(need + encoder), (long long)page,
+        (long long)(page_pool_size(e->pages) + page_pool_size(e->encoder_pages)));
 }
 
 Err engine_check(const Engine *e, const Request *r) {
@@ -140,7 +141,7 @@ Err engine_add(Engine *e, const Request *r) {
     live->n_first = live->n;
     request_copy(&live->request);
     CHECK(!r->n_grammar || (e->limits.vocabulary && !r->min_new_tokens && !r->steered),
-          "request %lld has a grammar", (long long)r->id);
+          "request %lld cannot have a grammar", (long long)r->id);
     if (r->n_grammar) live->grammar = grammar_new(r->grammar, r->n_grammar, e->limits.vocabulary);
     live->tokens = mem_zero((size_t)(live->n + r->max_new_tokens + 1), sizeof *live->tokens);
     memcpy(live->tokens, has_encoder(e) ? &r->start : r->prompt, (size_t)live->n * sizeof *live->tokens);
@@ -406,7 +407,7 @@ static Live *running(Engine *e, int64_t id) {
 void engine_continue(Engine *e, int64_t id, int32_t token) {
     Live *live = running(e, id);
     CHECK(live->computed == live->n && live->n - live->n_first < live->request.max_new_tokens,
-          "request %lld waits for no token", (long long)id);
+          "request %lld does not wait for a token", (long long)id);
     live->tokens[live->n++] = token;
 }
 
@@ -427,7 +428,8 @@ void engine_fork(Engine *e, int64_t id, int64_t copy) {
                                               sizeof *from->tokens);
     live->encoder_pages = shared_pages(e->encoder_pages, &from->encoder_pages, from->encoder_pages.n);
     live->pages = shared_pages(e->pages, &from->pages, full);
-    CHECK(e->running.n < e->limits.requests && extend(e, live, live->computed), "no room for a copy");
+    CHECK(e->running.n < e->limits.requests && extend(e, live, live->computed),
+          "there is no room for a copy of the request");
     const CacheShape shape = cache_shape(e->model, e->context, &e->limits);
     if (live->pages.n > full)
         cache_copy_page(e->model, &shape, &e->cache, from->pages.page[full], live->pages.page[full]);
@@ -501,7 +503,7 @@ static Err check_memory(const Model *m, const RunContext *c, const EngineLimits 
                  have = memory_of(c);
     if (cache + logits <= have) return ERR_OK;
     return err_user(
-        "the KV cache of %s of %s takes %s and the logits of a pass take %s, but %s are available; "
+        "the KV cache of %s of %s needs %s and the logits of a pass need %s, but %s are available; "
         "lower --tokens-to-generate, or give fewer or shorter prompts at a time",
         amount(l->pages + l->encoder_pages, "page").s, amount(l->page, "token").s, bytes_text(cache).s,
         bytes_text(logits).s, bytes_text(have).s);
@@ -517,8 +519,8 @@ Err engine_new(const Model *m, const RunContext *c, const EngineLimits *l, Engin
             "different times: set --ranks to the ranks of one replica, or generate without drafts");
     speculation_check(m, c, &l->speculation);
     CHECK(l->page % PAGE_ROWS == 0 && l->tokens >= l->requests && l->requests > 0,
-          "an engine with pages of %lld rows, %lld requests and passes of %lld tokens", (long long)l->page,
-          (long long)l->requests, (long long)l->tokens);
+          "invalid limits of an engine: pages of %lld rows, %lld requests and passes of %lld tokens",
+          (long long)l->page, (long long)l->requests, (long long)l->tokens);
     ERR_RETURN(comm_agree(c->comm, check_memory(m, c, l)));
     const CacheShape shape = cache_shape(m, c, l);
     const size_t vocab = (size_t)m->plan.vocab;

@@ -217,7 +217,7 @@ static void pass_on_all(Fleet *f, const int64_t *words, int64_t n, int rank) {
     while (w.read < w.n) {
         EngineEvent e;
         event_read(&w, &e);
-        CHECK(!w.bad && e.id >= 0 && e.id < f->slots, "an event of rank %d is not valid", rank);
+        CHECK(!w.bad && e.id >= 0 && e.id < f->slots, "an event that rank %d sent is not valid", rank);
         pass_on(f, &e);
     }
 }
@@ -287,7 +287,7 @@ static bool run(Fleet *f) {
 }
 
 bool fleet_step(Fleet *f, EngineSink *sink, void *arg) {
-    CHECK(fleet_leads(f) && f->state != FLEET_STOPPED, "a step of a fleet that is %s",
+    CHECK(fleet_leads(f) && f->state != FLEET_STOPPED, "a step cannot run while the fleet is %s",
           fleet_state_name(f->state));
     f->sink = sink, f->sink_arg = arg;
     return run(f);

@@ -130,7 +130,7 @@ void event_read(Words *w, EngineEvent *e) {
 Err head_check(const int64_t *head, int words, int rank) {
     if (head[0] != FLEET_PROTOCOL)
         return err_infra(
-            "rank %d sends messages of version %lld, and this rank reads version %d: start all ranks "
+            "rank %d sends messages of version %lld, but this rank reads version %d: start all ranks "
             "with the same program",
             rank, (long long)head[0], FLEET_PROTOCOL);
     if (head[words - 1] < 0 || head[words - 1] > FLEET_MOST_WORDS)

@@ -104,10 +104,9 @@ static bool watch(Session *s, int64_t i) {
 }
 
 Err generate_not_finite(int64_t tokens, int64_t prompt) {
-    return err_user(
-        "the model computes logits that are not finite after %lld tokens of prompt %lld; check its "
-        "parameters, or use a wider type (--lane)",
-        (long long)tokens, (long long)prompt);
+    return err_user("the model's logits are not finite after %lld tokens of prompt %lld; check its "
+                    "parameters, or use a wider type (--lane)",
+                    (long long)tokens, (long long)prompt);
 }
 
 static void take_event(void *arg, const EngineEvent *event) {

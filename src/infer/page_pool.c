@@ -83,8 +83,8 @@ uint64_t page_pool_name(PagePool *p, int64_t page, const PageName *name) {
     if (other != NONE) return p->page[other].number;
     Page *x = &p->page[page];
     int64_t *bucket = bucket_of(p, name);
-    CHECK(x->users > 0 && !x->number, "page %lld has %lld users and the number %llu", (long long)page,
-          (long long)x->users, (unsigned long long)x->number);
+    CHECK(x->users > 0 && !x->number, "page %lld cannot get a name: it has %lld users and the number %llu",
+          (long long)page, (long long)x->users, (unsigned long long)x->number);
     x->number = ++p->numbers;
     x->before = name->before, x->n = name->n, x->n_salt = name->n_salt;
     x->tokens = mem_copy(name->tokens, (size_t)name->n * sizeof *x->tokens);

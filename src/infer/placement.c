@@ -67,7 +67,8 @@ static void record(const Placement *r, const Request *q, PagePool *pool) {
         const PageName name = name_of(r, q, i, before);
         page[i] = page_pool_find(pool, &name, &before);
         if (page[i] >= 0) continue;
-        CHECK(page_pool_take(pool, 1, &page[i]), "a prompt of %lld pages", (long long)n);
+        CHECK(page_pool_take(pool, 1, &page[i]), "the page pool is too small for a prompt of %lld pages",
+              (long long)n);
         before = page_pool_name(pool, page[i], &name);
     }
     page_pool_release(pool, n, page);

@@ -145,7 +145,7 @@ void speculation_check(const Model *m, const RunContext *c, const Speculation *s
     if (!s->tokens) return;
     const bool ahead = !s->model && m->plan.n_heads > s->tokens,
                other = s->model && s->context->device == c->device && s->model->plan.vocab == m->plan.vocab;
-    CHECK(!m->plan.sample.encoder && (ahead || other), "speculation of %lld tokens with %d heads",
+    CHECK(!m->plan.sample.encoder && (ahead || other), "the model cannot draft %lld tokens with %d heads",
           (long long)s->tokens, m->plan.n_heads);
 }
 

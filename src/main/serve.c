@@ -114,14 +114,15 @@ static void *end_after_signal(void *arg) {
     Ending *x = arg;
     while (!x->interrupted && !interrupt_poll()) nap();
     const int64_t deadline = clock_ns() + x->timeout_s * NS_PER_S;
-    fprintf(stderr, "  the server ends when its requests have, within %lld s\n", (long long)x->timeout_s);
+    fprintf(stderr, "  the server ends when its requests have ended, or after %lld s\n",
+            (long long)x->timeout_s);
     queue_close(x->queue);
     while (queue_counts(x->queue).tickets && clock_ns() < deadline) nap();
     queue_stop(x->queue);
     const int64_t last = clock_ns() + 2 * GRACE_S * NS_PER_S;
     while (!x->done && clock_ns() < last) nap();
     if (!x->done) {
-        fputs("  the server ends during a pass of the model\n", stderr);
+        fputs("  the server ends during a model pass\n", stderr);
         fflush(NULL);
         _exit(0);
     }

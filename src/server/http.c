@@ -113,7 +113,7 @@ static TicketState take_events(Exchange *x, Refusal *refusal) {
     if (left <= 0) {
         *refusal =
             refuse(504, NULL, "timeout",
-                   "the request has taken %lld s (--request-timeout): ask for fewer tokens, or try later",
+                   "the request has run for %lld s (--request-timeout): request fewer tokens, or try later",
                    (long long)x->http->options.timeout_s);
         return TICKET_QUIET;
     }
@@ -124,7 +124,7 @@ static TicketState take_events(Exchange *x, Refusal *refusal) {
     *refusal = state == TICKET_HAS_EVENTS ? answer_take(x->answer, x->ticket, &events)
                : state == TICKET_REFUSED  ? refuse(400, NULL, NULL, "%s", refused.msg)
                : state == TICKET_STOPPED
-                   ? refuse(503, NULL, "stopping", "the server ends: send the request to another one")
+                   ? refuse(503, NULL, "stopping", "the server is ending: send the request to another server")
                    : SERVED;
     ticket_events_free(&events);
     return state;
@@ -176,7 +176,7 @@ static Refusal submit(Exchange *x) {
         return refuse(429, NULL, "queue_full",
                       "too many requests are waiting (--max-queued-requests): try again later");
     if (answer == QUEUE_STOPS)
-        return refuse(503, NULL, "stopping", "the server ends: send the request to another one");
+        return refuse(503, NULL, "stopping", "the server is ending: send the request to another server");
     return SERVED;
 }
 
@@ -331,7 +331,7 @@ static enum MHD_Result send_signal(Exchange *x, FleetSignal signal, const char *
 }
 
 static enum MHD_Result send_bare_signal(Exchange *x, FleetSignal signal) {
-    const Refusal refusal = refuse(400, NULL, NULL, "%s needs no body: remove it", x->path);
+    const Refusal refusal = refuse(400, NULL, NULL, "%s must not have a body: remove it", x->path);
     return x->body.len ? respond_refusal(x, &refusal) : send_signal(x, signal, NULL);
 }
 
@@ -362,7 +362,9 @@ static const struct Route {
     Handler *handler;
     bool control; /* exists only with --enable-control */
 } ROUTES[] = {
-    {{"/", "GET", "Is a page that tries the server.", true, false, 0, NULL, PAGE_TYPE}, serve_page, false},
+    {{"/", "GET", "Returns a page for trying the server in a browser.", true, false, 0, NULL, PAGE_TYPE},
+     serve_page,
+     false},
     {{"/v1/completions", "POST", "Continues prompts.", false, true, ENDPOINT_COMPLETIONS, "prompt", NULL},
      serve_completions,
      false},
@@ -373,7 +375,7 @@ static const struct Route {
       "prompts", NULL},
      serve_megatron,
      false},
-    {{"/v1/models", "GET", "Names the model.", false, false, 0, NULL, NULL}, serve_models, false},
+    {{"/v1/models", "GET", "Returns the model's name.", false, false, 0, NULL, NULL}, serve_models, false},
     {{"/tokenize", "POST", "Converts a text or messages to token ids.", false, true, ENDPOINT_TOKENIZE, NULL,
       NULL},
      serve_tokenize,
@@ -381,17 +383,17 @@ static const struct Route {
     {{"/detokenize", "POST", "Converts token ids to text.", false, true, ENDPOINT_DETOKENIZE, "tokens", NULL},
      serve_detokenize,
      false},
-    {{"/tokenizer_info", "GET", "Names the special tokens.", false, false, 0, NULL, NULL},
+    {{"/tokenizer_info", "GET", "Returns the special tokens.", false, false, 0, NULL, NULL},
      serve_tokenizer_info,
      false},
-    {{"/health", "GET", "Has status 200, or 503 if the server ends.", true, false, 0, NULL, NULL},
+    {{"/health", "GET", "Returns status 200, or 503 if the server is ending.", true, false, 0, NULL, NULL},
      serve_health,
      false},
-    {{"/metrics", "GET", "Reports numbers for Prometheus.", true, false, 0, NULL, METRICS_TYPE},
+    {{"/metrics", "GET", "Returns metrics for Prometheus.", true, false, 0, NULL, METRICS_TYPE},
      serve_metrics,
      false},
-    {{"/state", "GET", "Names the state of the engine.", false, false, 0, NULL, NULL}, serve_state, true},
-    {{"/pause", "POST", "Stops passes of the model.", false, false, 0, NULL, NULL}, serve_pause, true},
+    {{"/state", "GET", "Returns the engine's state.", false, false, 0, NULL, NULL}, serve_state, true},
+    {{"/pause", "POST", "Stops the model's passes.", false, false, 0, NULL, NULL}, serve_pause, true},
     {{"/resume", "POST", "Continues after /pause.", false, false, 0, NULL, NULL}, serve_resume, true},
     {{"/sleep", "POST", "Releases the KV cache of a paused engine.", false, false, 0, NULL, NULL},
      serve_sleep,
@@ -445,9 +447,9 @@ static enum MHD_Result dispatch(Exchange *x) {
     Refusal refusal = SERVED;
     if (x->too_long)
         refusal =
-            refuse(413, NULL, NULL, "the body is longer than %d MiB: send a shorter one", MAX_BODY >> 20);
+            refuse(413, NULL, NULL, "the body is longer than %d MiB: send a shorter body", MAX_BODY >> 20);
     else if (route == ROUTES + N_ROUTES)
-        refusal = refuse(404, NULL, NULL, "there is no %s on this server", quote(x->path).s);
+        refusal = refuse(404, NULL, NULL, "this server has no path %s", quote(x->path).s);
     else if (key && !route->api.open && !is_key(key, header))
         refusal = refuse(401, NULL, "invalid_api_key",
                          "the request needs the server's key: add the header \"Authorization: Bearer KEY\"");
@@ -546,8 +548,9 @@ Err http_start(const HttpOptions *options, const Served *served, Queue *queue, H
     freeaddrinfo(address);
     if (!http->daemon) {
         free(http);
-        return err_user("cannot listen on --host %s --port %lld: %s; choose another port, or 0 for any",
-                        quote(options->host).s, (long long)options->port, strerror(why));
+        return err_user(
+            "cannot listen on --host %s --port %lld: %s; choose another port, or 0 for any free port",
+            quote(options->host).s, (long long)options->port, strerror(why));
     }
     *port = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
     *out = http;

@@ -42,12 +42,12 @@ static void print_ends(const QueueCounts *c, Str *out) {
                                                [REASON_LENGTH] = "length",
                                                [REASON_ABORT] = "abort",
                                                [REASON_ERROR] = "error"};
-    family(out, "request_success_total", "counter", "Texts that have ended.");
+    family(out, "request_success_total", "counter", "Number of texts that have ended.");
     for (int i = 0; i < REASONS; i++)
         str_printf(out, "isotron:request_success_total{finished_reason=\"%s\"} %lld\n", NAMES[i],
                    (long long)c->ended[i]);
-    metric(out, "corrupted_requests_total", "counter", "Texts that ended because logits were not finite.",
-           (double)c->ended[REASON_ERROR]);
+    metric(out, "corrupted_requests_total", "counter",
+           "Number of texts that ended because logits were not finite.", (double)c->ended[REASON_ERROR]);
 }
 
 void metrics_print(const QueueCounts *c, Latencies *l, Str *out) {
@@ -55,31 +55,32 @@ void metrics_print(const QueueCounts *c, Latencies *l, Str *out) {
         const char *name, *kind, *help;
         int64_t value;
     } counts[] = {
-        {"num_requests_running", "gauge", "Requests in the passes of the model.", c->engine.running},
-        {"num_requests_waiting", "gauge", "Requests that wait for others to end.", c->waiting},
-        {"kv_cache_pages", "gauge", "Pages of the KV cache.", c->engine.pages},
-        {"kv_cache_free_pages", "gauge", "Pages of the KV cache that no request has.", c->engine.free_pages},
-        {"num_passes_total", "counter", "Passes of the model.", c->engine.passes},
-        {"num_preemptions_total", "counter", "Requests that released their pages to others.",
+        {"num_requests_running", "gauge", "Number of requests that are running.", c->engine.running},
+        {"num_requests_waiting", "gauge", "Number of requests that wait until others end.", c->waiting},
+        {"kv_cache_pages", "gauge", "Number of pages in the KV cache.", c->engine.pages},
+        {"kv_cache_free_pages", "gauge", "Number of KV-cache pages that no request uses.",
+         c->engine.free_pages},
+        {"num_passes_total", "counter", "Number of model passes.", c->engine.passes},
+        {"num_preemptions_total", "counter", "Number of times that a request released its pages to others.",
          c->engine.preemptions},
-        {"prefix_cache_queries_total", "counter", "Tokens of prompts that were looked up in shared pages.",
-         c->prompt_tokens},
-        {"prefix_cache_hits_total", "counter", "Tokens of prompts that were in shared pages.",
+        {"prefix_cache_queries_total", "counter",
+         "Number of prompt tokens that were looked up in shared pages.", c->prompt_tokens},
+        {"prefix_cache_hits_total", "counter", "Number of prompt tokens that were in shared pages.",
          c->engine.shared},
-        {"spec_decode_num_draft_tokens_total", "counter", "Drafts of tokens that passes have checked.",
+        {"spec_decode_num_draft_tokens_total", "counter", "Number of draft tokens that passes have checked.",
          c->engine.drafts},
-        {"spec_decode_num_accepted_tokens_total", "counter", "Drafts that equal the chosen tokens.",
-         c->engine.accepted},
-        {"prompt_tokens_total", "counter", "Tokens of prompts.", c->prompt_tokens},
+        {"spec_decode_num_accepted_tokens_total", "counter",
+         "Number of draft tokens that equal the chosen tokens.", c->engine.accepted},
+        {"prompt_tokens_total", "counter", "Number of prompt tokens.", c->prompt_tokens},
         {"generation_tokens_total", "counter", "Generated tokens.", c->new_tokens},
         {"weight_version", "gauge", "Number of times that new weights were loaded.", c->engine.weights},
     };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         metric(out, counts[i].name, counts[i].kind, counts[i].help, (double)counts[i].value);
-    metric(out, "kv_cache_usage_perc", "gauge", "The part of the KV cache that requests have, from 0 to 1.",
+    metric(out, "kv_cache_usage_perc", "gauge", "Fraction of the KV cache that requests use, from 0 to 1.",
            c->engine.pages ? 1 - (double)c->engine.free_pages / (double)c->engine.pages : 0);
     print_ends(c, out);
-    histogram(out, "request_queue_time_seconds", "Time from a request to its first pass of the model.", l,
+    histogram(out, "request_queue_time_seconds", "Time from a request to its first model pass.", l,
               LATENCY_QUEUE);
     histogram(out, "time_to_first_token_seconds", "Time from a request to its first token.", l,
               LATENCY_FIRST);

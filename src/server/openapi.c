@@ -60,7 +60,7 @@ json_t *openapi_path(const ApiPath *p) {
                              json_pack("{s:s}", "type", json ? "object" : "string")),
            *call = json_pack("{s:s,s:{s:{s:s,s:o},s:{s:s,s:o}}}", "summary", p->summary, "responses", "200",
                              "description", "the answer", "content", answer, "default", "description",
-                             "the reason for another status", "content",
+                             "the reason for any other status", "content",
                              content("application/json", json_pack("{s:s}", "type", "object")));
     if (p->has_body && (p->endpoint == ENDPOINT_COMPLETIONS || p->endpoint == ENDPOINT_CHAT))
         json_object_set_new(answer, "text/event-stream", json_object());

@@ -69,7 +69,7 @@ Queue *queue_new(QueueLimits limits) {
 }
 
 void queue_free(Queue *q) {
-    CHECK(!q->counts.tickets, "%lld tickets are not released", (long long)q->counts.tickets);
+    CHECK(!q->counts.tickets, "%lld tickets have not been released", (long long)q->counts.tickets);
     pthread_mutex_destroy(&q->lock), pthread_cond_destroy(&q->filled), pthread_cond_destroy(&q->answered);
     free(q->entries.at), free(q->tickets), free(q);
 }
@@ -133,7 +133,7 @@ static void enter(Queue *q, Ticket *ticket) {
 }
 
 QueueAnswer queue_submit(Queue *q, const Request *requests, int64_t n, Ticket **out) {
-    CHECK(n > 0 && n <= MAX_CHOICES, "a ticket of %lld requests", (long long)n);
+    CHECK(n > 0 && n <= MAX_CHOICES, "a ticket cannot have %lld requests", (long long)n);
     Ticket *ticket = ticket_new(q, requests, n);
     pthread_mutex_lock(&q->lock);
     const QueueAnswer answer = q->counts.closed || ticket->wake < 0                  ? QUEUE_STOPS
@@ -210,7 +210,8 @@ SignalResult queue_signal(Queue *q, FleetSignal signal, const char *path) {
     Sent sent = {.signal = signal, .path = path};
     pthread_mutex_lock(&q->lock);
     if (q->counts.closed)
-        sent.result.sent = err_infra("the server ends: send the signal to another one"), sent.done = true;
+        sent.result.sent = err_infra("the server is ending: send the signal to another server"),
+        sent.done = true;
     if (!sent.done) add_entry(q, (Entry){.kind = ENTRY_SIGNAL, .sent = &sent});
     while (!sent.done) pthread_cond_wait(&q->answered, &q->lock);
     pthread_mutex_unlock(&q->lock);

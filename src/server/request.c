@@ -71,7 +71,7 @@ static Refusal read_prompts(const Served *served, const json_t *body, const json
     if (!first) return refuse(400, "prompt", NULL, "'prompt' is an empty list: add a prompt");
     if (json_array_size(prompt) > MAX_PROMPTS)
         return refuse(400, "prompt", NULL,
-                      "'prompt' has %zu prompts, and a request may have %d: send several requests",
+                      "'prompt' has %zu prompts, but a request can have at most %d: send several requests",
                       json_array_size(prompt), MAX_PROMPTS);
     json_array_foreach(prompt, i, one) REFUSE_UNLESS_SERVED(read_prompt(served, body, one, out, n));
     return SERVED;
@@ -88,7 +88,8 @@ static Refusal join_content(json_t *message) {
         return field_wrong("messages", "a list of objects with a role");
     if (!parts || json_is_null(parts) || json_is_string(parts)) return SERVED;
     if (!json_is_array(parts))
-        return field_wrong("messages", "a list of messages whose content is a text, a list of texts or null");
+        return field_wrong("messages",
+                           "a list of messages whose content is a text, a list of text parts or null");
     json_array_foreach(parts, i, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
         const json_t *one = json_object_get(part, "text");
@@ -265,8 +266,8 @@ static Refusal add_stop(Ask *a, const json_t *stop) {
     const char *text = json_string_value(stop);
     if (!text || !*text) return field_wrong("stop", "a text that is not empty, or a list of such texts");
     if (strlen(text) > MAX_STOP_BYTES)
-        return refuse(400, "stop", NULL, "a text of 'stop' has %zu bytes, and may have %d", strlen(text),
-                      MAX_STOP_BYTES);
+        return refuse(400, "stop", NULL, "a text in 'stop' has %zu bytes, but can have at most %d",
+                      strlen(text), MAX_STOP_BYTES);
     a->stop.at = mem_grow(a->stop.at, (size_t)a->stop.n + 1, sizeof *a->stop.at);
     a->stop.at[a->stop.n++] = mem_strdup(text);
     return SERVED;
@@ -278,8 +279,8 @@ static Refusal read_stops(Ask *a, const json_t *body) {
     if (!stop || json_is_null(stop)) return SERVED;
     if (!json_is_array(stop)) return add_stop(a, stop);
     if (json_array_size(stop) > MAX_STOPS)
-        return refuse(400, "stop", NULL, "'stop' has %zu texts, and may have %d", json_array_size(stop),
-                      MAX_STOPS);
+        return refuse(400, "stop", NULL, "'stop' has %zu texts, but can have at most %d",
+                      json_array_size(stop), MAX_STOPS);
     json_array_foreach(stop, i, one) REFUSE_UNLESS_SERVED(add_stop(a, one));
     return SERVED;
 }
@@ -327,7 +328,7 @@ static Refusal read_bias(const Served *served, const json_t *body, Sampling *out
         const long long id = strtoll(name, NULL, 10); /* at most LLONG_MAX */
         if (!*name || name[strspn(name, "0123456789")] || id >= served->vocab)
             return refuse(400, "logit_bias", NULL,
-                          "token %s of 'logit_bias' is not in the vocabulary of %" PRId64, quote(name).s,
+                          "token %s in 'logit_bias' is not in the vocabulary of %" PRId64, quote(name).s,
                           served->vocab);
         if (!json_is_number(value) || fabs(json_number_value(value)) > 100)
             return refuse(400, "logit_bias", NULL, "the bias of token %s must be a number from -100 to 100",
@@ -477,7 +478,8 @@ static Refusal check_lengths(const Served *served, const Ask *a) {
     const bool generates = a->max_tokens != 0;
     if (a->n_prompts * a->best_of > served->choices)
         return refuse(400, a->endpoint == ENDPOINT_MEGATRON ? "prompts" : "n", NULL,
-                      "the request has %" PRId64 " choices, and may have %" PRId64 ": send several requests",
+                      "the request has %" PRId64 " choices, but can have at most %" PRId64
+                      ": send several requests",
                       a->n_prompts * a->best_of, served->choices);
     for (int64_t i = 0; i < a->n_prompts; i++) {
         const int64_t n = (int64_t)a->prompts[i].n, fresh = ask_max_tokens(served, a, n);

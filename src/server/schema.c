@@ -61,7 +61,7 @@ static bool has_one(const json_t *schema, const char *const *list, size_t n) {
 }
 
 static Refusal wrong(const Compiler *c, const char *keyword, const char *must) {
-    return refuse(400, c->field, "invalid_schema", "'%s' of a schema must be %s", keyword, must);
+    return refuse(400, c->field, "invalid_schema", "'%s' in a schema must be %s", keyword, must);
 }
 
 /* Refuses a combination of keywords that restrict the same values. */
@@ -75,7 +75,7 @@ static Refusal check_keywords(const Compiler *c, const json_t *schema) {
             !IS_ONE(CHOICE_KEYWORDS, key) && !IS_ONE(VALUE_KEYWORDS, key) && !IS_ONE(TYPE_KEYWORD, key))
             return refuse(
                 400, c->field, "unsupported_schema",
-                "the keyword %s of a schema is not supported: remove it, and check the text that you get",
+                "the keyword %s in a schema is not supported: remove it, and check the text that you get",
                 quote(key).s);
     }
     if (choice + constant + parts > 1 ||
@@ -190,7 +190,7 @@ static Refusal build_constants(Compiler *c, const json_t *schema, int32_t next, 
     json_decref(list);
     return count ? SERVED
                  : wrong(c, json_object_get(schema, "enum") ? "enum" : "const",
-                         "a list of 1 to 1000 values, or one value, of the schema's type");
+                         "a list of 1 to 1000 values, or one value, with the schema's type");
 }
 
 /* ---- objects ---- */

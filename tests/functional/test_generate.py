@@ -91,7 +91,7 @@ told = generate("--load", WORK / "sinkhorn", "--prompt", "a", "--expert-model-pa
                 status=2)[1]
 assert "Set --ranks 2" in told, told
 for words, message in ((["--load", WORK / "sinkhorn", "--prompt", "a", "a" * 9, "--tokens-to-generate", 30,
-                         "--ranks", 2], "prompt 2: 9 prompt tokens and 30 new ones exceed"),
+                         "--ranks", 2], "prompt 2: 9 prompt tokens and 30 new tokens exceed"),
                        (["--load", WORK / "sinkhorn", "--prompt", "a", "--expert-model-parallel-size", 2, "--ranks", 2,
                          "--num-speculative-tokens", 2, "--speculative-model", WORK / "sinkhorn"],
                         "share experts cannot speculate")):
@@ -103,7 +103,7 @@ for prompts in ["a"], ["a", "b"]:
     out, told = generate("--prompt", *prompts, "--tokens-to-generate", 10**9, status=2)
     pages = 10**9 // 64 + 1
     size = pages * 64 * 2 * 2 * 24 * 4 / 2**30
-    assert not out and f"the KV cache of {pages} pages of 64 tokens takes {size:.1f} GiB" in told, (size, told)
+    assert not out and f"the KV cache of {pages} pages of 64 tokens needs {size:.1f} GiB" in told, (size, told)
     assert "available" in told, told
 
 # Generation keeps only parameters in memory: no gradients, optimizer state or main weights. The remaining memory is the

@@ -21,29 +21,29 @@ ROUTES = {"/": ("GET", True, False, "text/html; charset=utf-8"), COMPLETE: ("POS
           "/state": ("GET", False, True, JSON), **{path: ("POST", False, True, JSON) for path in (
               "/pause", "/resume", "/sleep", "/wake_up", UPDATE)}}
 METRICS = {
-    "num_requests_running": ("gauge", "Requests in the passes of the model."),
-    "num_requests_waiting": ("gauge", "Requests that wait for others to end."),
-    "kv_cache_pages": ("gauge", "Pages of the KV cache."),
-    "kv_cache_free_pages": ("gauge", "Pages of the KV cache that no request has."),
-    "kv_cache_usage_perc": ("gauge", "The part of the KV cache that requests have, from 0 to 1."),
-    "num_passes_total": ("counter", "Passes of the model."),
-    "num_preemptions_total": ("counter", "Requests that released their pages to others."),
-    "prefix_cache_queries_total": ("counter", "Tokens of prompts that were looked up in shared pages."),
-    "prefix_cache_hits_total": ("counter", "Tokens of prompts that were in shared pages."),
-    "spec_decode_num_draft_tokens_total": ("counter", "Drafts of tokens that passes have checked."),
-    "spec_decode_num_accepted_tokens_total": ("counter", "Drafts that equal the chosen tokens."),
-    "prompt_tokens_total": ("counter", "Tokens of prompts."), "generation_tokens_total": ("counter",
+    "num_requests_running": ("gauge", "Number of requests that are running."),
+    "num_requests_waiting": ("gauge", "Number of requests that wait until others end."),
+    "kv_cache_pages": ("gauge", "Number of pages in the KV cache."),
+    "kv_cache_free_pages": ("gauge", "Number of KV-cache pages that no request uses."),
+    "kv_cache_usage_perc": ("gauge", "Fraction of the KV cache that requests use, from 0 to 1."),
+    "num_passes_total": ("counter", "Number of model passes."),
+    "num_preemptions_total": ("counter", "Number of times that a request released its pages to others."),
+    "prefix_cache_queries_total": ("counter", "Number of prompt tokens that were looked up in shared pages."),
+    "prefix_cache_hits_total": ("counter", "Number of prompt tokens that were in shared pages."),
+    "spec_decode_num_draft_tokens_total": ("counter", "Number of draft tokens that passes have checked."),
+    "spec_decode_num_accepted_tokens_total": ("counter", "Number of draft tokens that equal the chosen tokens."),
+    "prompt_tokens_total": ("counter", "Number of prompt tokens."), "generation_tokens_total": ("counter",
     "Generated tokens."),
     "weight_version": ("gauge", "Number of times that new weights were loaded."),
-    "request_success_total": ("counter", "Texts that have ended."),
-    "corrupted_requests_total": ("counter", "Texts that ended because logits were not finite."),
-    "request_queue_time_seconds": ("histogram", "Time from a request to its first pass of the model."),
+    "request_success_total": ("counter", "Number of texts that have ended."),
+    "corrupted_requests_total": ("counter", "Number of texts that ended because logits were not finite."),
+    "request_queue_time_seconds": ("histogram", "Time from a request to its first model pass."),
     "time_to_first_token_seconds": ("histogram", "Time from a request to its first token."),
     "inter_token_latency_seconds": ("histogram", "Time from a token to the next one."),
     "e2e_request_latency_seconds": ("histogram", "Time from a request to the end of its text.")}
 HEADERS = {"CONTENT_TYPE", "ALLOW", "RETRY_AFTER", "WWW_AUTHENTICATE", "CACHE_CONTROL", "X-Request-Id",
            "Content-Security-Policy"}
-ENDS = "the server ends: send the request to another one"
+ENDS = "the server is ending: send the request to another server"
 SEEN = {(r.status, r.code) for row in ROWS for r in row.refused}
 TALK = {"messages": [{"role": "u", "content": "a"}], "max_tokens": 4}
 ASK = {"prompt": "a", "max_tokens": 4, "ignore_eos": True}
@@ -119,7 +119,7 @@ for path, (method, _, _, kind) in ROUTES.items():
     if path == "/":
         assert headers["Content-Security-Policy"].startswith("default-src 'none'; "), headers
 for path in "/other", "/v1/other", "/v2/models", "/v1", "//state": failed(
-        server, "GET", path, 404, "not_found_error", None, f"there is no '{path}' on this server")
+        server, "GET", path, 404, "not_found_error", None, f"this server has no path '{path}'")
 
 
 def get(path, server=server): return json.loads(server.request("GET", path)[2])
@@ -186,7 +186,7 @@ for head in f"Content-Length: {(16 << 20) + 1}", "Transfer-Encoding: chunked":
         for _ in range(16): client.sendall(b"100000\r\n" + b" " * (1 << 20) + b"\r\n")
         client.sendall(b"1\r\n \r\n0\r\n\r\n")
     got, _, answer = received(client)
-    check_error(got, answer, 413, "invalid_request_error", None, "the body is longer than 16 MiB: send a shorter one")
+    check_error(got, answer, 413, "invalid_request_error", None, "the body is longer than 16 MiB: send a shorter body")
 
 # ---- states
 
@@ -197,7 +197,8 @@ version = 0
 for walk in ["/pause", "/pause", "/sleep", "/pause", "/wake_up", "/resume"]:
     state = get("/state")["state"]
     for path, name in NAMES.items():
-        failed(server, "POST", path, 400, "invalid_request_error", None, f"{path} needs no body: remove it", b"{}")
+        failed(server, "POST", path, 400, "invalid_request_error", None, f"{path} must not have a body: remove it",
+               b"{}")
         if path not in ALLOWED[state]:
             failed(server, "POST", path, 409, "invalid_request_error", "not_allowed",
                 f"the signal '{name}' is not allowed while "
@@ -252,7 +253,7 @@ told = failed(server, "POST", COMPLETE, 429, "rate_limit_error", "queue_full", F
 assert told["Retry-After"] == "1" and told["X-Request-Id"].startswith("cmpl-"), told
 third.close()
 server.wait(num_requests_waiting=2)
-LATE = f"the request has taken {TIMEOUT} s (--request-timeout): ask for fewer tokens, or try later"
+LATE = f"the request has run for {TIMEOUT} s (--request-timeout): request fewer tokens, or try later"
 got, headers, text = received(whole)
 assert TIMEOUT - 0.1 < time.monotonic() - began < TIMEOUT * 2.5, time.monotonic() - began
 check_error(got, text, 504, "server_error", "timeout", LATE)
@@ -311,7 +312,7 @@ assert server.metrics()["kv_cache_usage_perc"] == 0
 
 # Logits that are not finite.
 before = settled(server)
-INFINITE = ("the model computes logits that are not finite after 121 tokens; check its parameters, or use a wider type "
+INFINITE = ("the model's logits are not finite after 121 tokens; check its parameters, or use a wider type "
             "(--lane)")
 failed(server, "POST", COMPLETE, 500, "server_error", "not_finite", INFINITE, {"prompt": "a" * 121, "max_tokens": 2})
 event, = server.stream(COMPLETE, prompt="a" * 118, max_tokens=5, logit_bias={"97": 100})[-1:]
@@ -341,12 +342,14 @@ while server.request("GET", "/health")[0] == 200: time.sleep(0.01)
 assert get("/health") == {"status": "stopping"}
 failed(server, "POST", COMPLETE, 503, "server_error", "stopping", ENDS, ASK)
 assert server.metrics()["num_requests_waiting"] == 1
-failed(server, "POST", "/resume", 503, "server_error", "not_allowed", "the server ends: send the signal to another one")
+failed(server, "POST", "/resume", 503, "server_error", "not_allowed",
+       "the server is ending: send the signal to another server")
 got, _, text = received(whole)
 check_error(got, text, 503, "server_error", "stopping", ENDS)
 assert time.monotonic() - began > 1.9
 out, err = server.process.communicate(timeout=20)
-assert server.process.returncode == 0 and "  the server ends when its requests have, within 2 s\n" in err, (out, err)
+assert server.process.returncode == 0, (out, err)
+assert "  the server ends when its requests have ended, or after 2 s\n" in err, (out, err)
 
 # ---- a server without a key and control, which checks drafts
 
@@ -355,9 +358,10 @@ server = Server(WORK / "saved", "--fp64", "--speculative-model", WORK / "saved",
 check_described(server, False, False)
 assert server.line.endswith(" of the KV cache, 256 requests at a time\n"), server.line  # by default, and 1024 may wait
 failed(server, "POST", COMPLETE, 400, "invalid_request_error", None,
-       "the request has 1281 choices, and may have 1280: send several requests", {"prompt": ["a"] * 427, "n": 3}, "n")
+       "the request has 1281 choices, but can have at most 1280: send several requests",
+       {"prompt": ["a"] * 427, "n": 3}, "n")
 for path, route in ROUTES.items():
-    if route[2]: failed(server, route[0], path, 404, "not_found_error", None, f"there is no '{path}' on this server")
+    if route[2]: failed(server, route[0], path, 404, "not_found_error", None, f"this server has no path '{path}'")
 judge = Judge(server)
 greedy = {"prompt": "The e", "temperature": 0, "max_tokens": 9, "return_token_ids": True, "logit_bias": {}}
 new = judge.check(COMPLETE, {**greedy, "logprobs": 1})["choices"][0]["token_ids"]
@@ -409,7 +413,7 @@ for hits in 0, 2 * model.PAGE:
     assert (told["num_passes_total"], told["generation_tokens_total"], told["prompt_tokens_total"],
             told["prefix_cache_hits_total"]) == (5, 10, 2 * 66, hits), told
 failed(server, "POST", COMPLETE, 400, "invalid_request_error", None,
-       "the request has 7 choices, and may have 6: send several requests", {**pair, "n": 7}, "n")
+       "the request has 7 choices, but can have at most 6: send several requests", {**pair, "n": 7}, "n")
 for _ in range(100):  # until a signal arrives during a request
     running = server.send(COMPLETE, **{**pair, "max_tokens": 90})
     order("/pause")

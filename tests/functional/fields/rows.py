@@ -114,8 +114,8 @@ row("C", "prompt", "any", "The e", "Th\u00e9 \u20ac", "a</s>b", [84, 104], ["The
     Refused([[]], "has no tokens"), Refused(3, "a string, a list of strings"),
     Refused({}, "a string, a list of strings"),
     Refused(["a", 3], "a string, a list of strings"), Refused([[84], "a", None], "a string, a list of strings"),
-    long("a" * (POSITIONS - 11)), Refused(["a"] * 1025, "has 1025 prompts, and a request may have 1024"),
-    Refused(["a"] * 1024, f"has 1024 choices, and may have {CHOICES}", param="n"),
+    long("a" * (POSITIONS - 11)), Refused(["a"] * 1025, "has 1025 prompts, but a request can have at most 1024"),
+    Refused(["a"] * 1024, f"has 1024 choices, but can have at most {CHOICES}", param="n"),
     Refused(With("a", messages=HI), "does not know the field 'messages'", param="messages", code="unknown_field")])
 row("T", "prompt", "any", "The e", "Th\u00e9 </s>", "a" * 300, accepted=[""], needed=True, refused=[
     Refused(None, "has no 'prompt'"), Refused(["a"], "must be a string"), Refused(3, "a string"),
@@ -128,7 +128,7 @@ TALKS = [[{"role": "u", "content": "ho"}], [{"role": "s", "content": "hi"}], [*H
          [{"role": "u", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
          [{"role": "u", "content": []}], [{"role": "u", "content": "<s>hi"}]]
 NOT_TALKS = [([], "a list of messages"), ([3], "a role"), ([{"content": "a"}], "a role"), ("a", "a list of messages"),
-             ({}, "a list of messages"), ([{"role": "u", "content": 3}], "a text, a list of texts or null"),
+             ({}, "a list of messages"), ([{"role": "u", "content": 3}], "a text, a list of text parts or null"),
              ([{"role": "u", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}],
              "part 2 of a message's content"),
              ([{"role": "b", "tool_calls": 3}], "whose tool_calls are lists"), ([{"role": "b", "tool_calls": [{}]}],
@@ -146,7 +146,7 @@ row("A", "prompts", "any", ["The e"], ["Th\u00e9 \u20ac", "a"], ["</s>"], ["a" *
     Refused(None, "a list of strings"), Refused("a", "a list of strings"), Refused([3], "a list of strings"),
     Refused({}, "a list of strings"), Refused([], "a list of 1 to 128 strings"), Refused(["a"] * 129,
     "a list of 1 to 128 strings"),
-    Refused([""], "needs 'add_BOS'"), Refused(["a"] * 128, f"has 128 choices, and may have {CHOICES}"),
+    Refused([""], "needs 'add_BOS'"), Refused(["a"] * 128, f"has 128 choices, but can have at most {CHOICES}"),
     long(["a" * (POSITIONS - 11)])])
 row("D", "tokens", "any", [84, 104], [*"\u00e9".encode(), 195], [BOS, 84, VOCAB - 1, EOS, 97], [], needed=True,
     refused=[*ids("tokens", None, "a", 3, {})])
@@ -198,7 +198,7 @@ row("M", "repetition_penalty", "number", 3, 1.2, 0.5, UNLIKELY, same=[1, None], 
 row("CM", "logit_bias", "object", {"97": 5}, {"97": 5.75, "52": -1.5}, {"97": -100, "52": -100, "99": 100},
     {str(VOCAB - 1): 100},
     same=[{}, {"97": 0}, None],
-    refused=[Refused({x: 1}, f"token '{x}' of 'logit_bias' is not in the vocabulary of {VOCAB}") for x in (str(VOCAB),
+    refused=[Refused({x: 1}, f"token '{x}' in 'logit_bias' is not in the vocabulary of {VOCAB}") for x in (str(VOCAB),
     "a", "", "-1", "9" * 20)] +
     [Refused({"97": x}, "the bias of token 97 must be a number from -100 to 100") for x in (100.5, -100.5, None, "1",
     True)])
@@ -213,10 +213,10 @@ row("M", "bad_words", "any", ["4"], ["44"], [" 3", "40"], same=[None, [], ["no s
     *(Refused(x, "at most 1024 texts") for x in ("a", 3, {}, ["e"] * 1025)),
     *(Refused(x, "1 to 1024 bytes") for x in ([""], [3], ["a" * 1025]))], base={"logit_bias": {"52": 2}})
 row("CM", "n", "integer", 2, 3, CHOICES, same=[1, None], limits=(1, 128), base={"max_tokens": 4}, refused=[
-    Refused(x, f"has {x} choices, and may have {CHOICES}") for x in (CHOICES + 1, 128)])
+    Refused(x, f"has {x} choices, but can have at most {CHOICES}") for x in (CHOICES + 1, 128)])
 row("C", "best_of", "integer", 3, CHOICES, With(5, n=2), same=[1, None], limits=(1, 128), base={"max_tokens": 9},
     accepted=[With(CHOICES, n=20, logit_bias={str(EOS): 6}, max_tokens=20)], refused=[
-    *(Refused(x, f"has {x} choices, and may have {CHOICES}", param="n") for x in (CHOICES + 1, 128)),
+    *(Refused(x, f"has {x} choices, but can have at most {CHOICES}", param="n") for x in (CHOICES + 1, 128)),
     Refused(With(1, n=2), "'best_of' must be at least 'n'"),
     Refused(With(2, stream=True), "'best_of' above 'n' compares complete texts")])
 row("CM", "seed", "integer", 0, 7, 8, -1, 2**63 - 1, -2**63, With(7, n=2), needed=True, base={"max_tokens": 20},
@@ -233,8 +233,8 @@ row("CM", "stop", "any", "a", ["cb", "ab"], "ac", "\u00e9", ["x"] * 63 + ["ccb"]
     ["no such text", "ac", "acx"], ["acx"], ["a", "ba"]],
     same=[None, [], "no such text"], base=STOPS, refused=[
     *(Refused(x, "not empty") for x in ("", [""], 3, {}, ["a", 3])), Refused(["a"] * 65,
-    "has 65 texts, and may have 64"),
-    Refused(["a" * 1025], "has 1025 bytes, and may have 1024")])
+    "has 65 texts, but can have at most 64"),
+    Refused(["a" * 1025], "has 1025 bytes, but can have at most 1024")])
 row("CM", "include_stop_str_in_output", "boolean", True, same=[False, None], base={**STOPS, "stop": ["cb", "ab"]})
 row("CM", "stop_token_ids", "any", [97], [98, 99], With([VOCAB - 1], logit_bias={str(VOCAB - 1): 4}), same=[None, []],
     base=STOPS,
