@@ -178,9 +178,9 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
                         r->batch.shape.encoder ? "of an encoder-decoder" : "not of an encoder-decoder",
                         m->plan.sample.encoder ? "is one" : "is none");
     if (longest(r) > m->plan.limit)
-        return err_user(
-            "the reference has %lld positions, but the model only %lld: recreate it with --length",
-            (long long)longest(r), (long long)m->plan.limit);
+        return err_user("the reference has %lld positions, but the model has only %lld: recreate it "
+                        "with --length",
+                        (long long)longest(r), (long long)m->plan.limit);
     return ERR_OK;
 }
 

@@ -575,6 +575,6 @@ said = convert("--from-hf", DATA / "t5-original",
 assert "the reference is not of an encoder-decoder, but the model is one" in said, said
 long = [[0] * 41]
 refuses(reference("long", i64(long), (kind, [1, 41, vocab], bytes(41 * vocab * 8))),
-        "the reference has 41 positions, but the model only 40")
+        "the reference has 41 positions, but the model has only 40")
 said = isotron("convert", "--check", check, expect=2)
 assert "--from-hf" in said, said

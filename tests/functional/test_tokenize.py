@@ -70,19 +70,19 @@ assert (WORK / "x_text_document.bin").read_bytes() == struct.pack("<2H", 302, 33
 # Only the SentencePiece model itself is read, so other files in the folder must not contradict it.
 (WORK / "model").mkdir()
 shutil.copy(FOLDER / "bpe.model", WORK / "model")
-for name, content, part in [("added_tokens.json", {"<x>": 700}, "added_tokens.json', '<x>' has the id 700"),
+for name, content, part in [("added_tokens.json", {"<x>": 700}, "added_tokens.json' gives '<x>' the id 700"),
                             ("added_tokens.json", {"<s>": 1, "</s>": 2}, None),
-                            ("added_tokens.json", {"<s>": 2}, "'<s>' has the id 2"),
+                            ("added_tokens.json", {"<s>": 2}, "gives '<s>' the id 2"),
                             ("added_tokens.json", {"<pad>": 700}, None),
-                            ("added_tokens.json", {"<pad>": 600}, "'<pad>' has the id 600"),
+                            ("added_tokens.json", {"<pad>": 600}, "gives '<pad>' the id 600"),
                             ("tokenizer_config.json",
                              {"added_tokens_decoder": {"701": {"content": "<x>"}}, "pad_token": "<x>"}, None),
                             ("tokenizer_config.json", {"added_tokens_decoder": {"700": {"content": "<x>"}}},
-                             "tokenizer_config.json', '<x>' has the id 700"),
+                             "tokenizer_config.json' gives '<x>' the id 700"),
                             ("tokenizer_config.json", {"eos_token": "</s>"}, None),
-                            ("tokenizer_config.json", {"eos_token": "<x>"}, "end a document with '<x>'"),
+                            ("tokenizer_config.json", {"eos_token": "<x>"}, "end documents with '<x>'"),
                             ("special_tokens_map.json", {"eos_token": {"content": "<s>"}},
-                             "end a document with '<s>'")]:
+                             "end documents with '<s>'")]:
     (WORK / "model" / name).write_text(json.dumps(content))
     for kind in "SentencePieceTokenizer", "Llama2Tokenizer", "GPTSentencePieceTokenizer":
         said = isotron(*plain, "--tokenizer-type", kind, "--tokenizer-model", WORK / "model/bpe.model",

@@ -161,15 +161,15 @@ static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     json_object_foreach(config.declared, text, token) {
         const json_int_t id = json_integer_value(json_object_get(token, "id"));
         if (e.code || token_id(t, text) == id || (id >= t->vocab_size && is_padding(&config, text))) continue;
-        e = err_user("in '%s/%s', '%.60s' has the id %lld, but not in the model, the only file that %s "
-                     "reads: %s",
+        e = err_user("'%s/%s' gives '%.60s' the id %lld, but the model, the only file that %s "
+                     "reads, does not: %s",
                      dir, json_string_value(json_object_get(token, "from")), text, (long long)id, c->type,
                      REMEDY);
     }
     const char *eos = hf_config_token(&config, "eos_token");
     if (!e.code && eos && token_id(t, eos) != t->eod)
-        e = err_user("the files next to '%s' end a document with '%.60s', but not the model, the only file "
-                     "that %s reads: %s",
+        e = err_user("the files next to '%s' end documents with '%.60s', but the model, the only "
+                     "file that %s reads, does not: %s",
                      c->model, eos, c->type, REMEDY);
     hf_config_free(&config);
     free(dir);
