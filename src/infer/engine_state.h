@@ -145,7 +145,7 @@ void speculation_check(const Model *, const RunContext *, const Speculation *);
 void speculation_open(Engine *);
 void speculation_close(Engine *);
 /* Like cache_copy_pages, for the draft caches. */
-size_t speculation_copy_pages(Engine *, const CachePages *, CacheCopy, char *host);
+size_t speculation_copy_pages(Engine *, const CachePages *, CacheCopy, char *host, size_t at);
 /* Allocate and release the draft caches. */
 void speculation_allocate(Engine *);
 void speculation_release(Engine *);

@@ -12,8 +12,8 @@ void kept_pages_free(Engine *e) {
 /* Copies the requests' pages of all caches. Returns the size of the copy in bytes. */
 static size_t copy_pages(Engine *e, const CacheShape *shape, CacheCopy copy) {
     const KeptPages *o = &e->kept_pages;
-    const size_t bytes = cache_copy_pages(e->model, shape, &e->cache, &o->pages, copy, o->host);
-    return bytes + speculation_copy_pages(e, &o->pages, copy, o->host + bytes);
+    const size_t at = cache_copy_pages(e->model, shape, &e->cache, &o->pages, copy, o->host, 0);
+    return speculation_copy_pages(e, &o->pages, copy, o->host, at);
 }
 
 static const int64_t *used_pages(PagePool *pool, int64_t *n) {

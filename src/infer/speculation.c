@@ -131,14 +131,13 @@ double speculation_bytes(const Model *m, const RunContext *c, const EngineLimits
     return bytes;
 }
 
-size_t speculation_copy_pages(Engine *e, const CachePages *pages, CacheCopy copy, char *host) {
+size_t speculation_copy_pages(Engine *e, const CachePages *pages, CacheCopy copy, char *host, size_t at) {
     Drafter *d = &e->drafter;
-    size_t bytes = 0;
     for (int i = 0; i < d->caches; i++) {
         const CacheShape shape = shape_of(e->model, e->context, &e->limits, i);
-        bytes += cache_copy_pages(drafting_model(e), &shape, &d->cache[i], pages, copy, host + bytes);
+        at = cache_copy_pages(drafting_model(e), &shape, &d->cache[i], pages, copy, host, at);
     }
-    return bytes;
+    return at;
 }
 
 void speculation_check(const Model *m, const RunContext *c, const Speculation *s) {

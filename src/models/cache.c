@@ -59,10 +59,9 @@ void cache_free(const Model *m, Cache *cache) {
 }
 
 size_t cache_copy_pages(const Model *m, const CacheShape *shape, Cache *cache, const CachePages *pages,
-                        CacheCopy copy, char *host) {
+                        CacheCopy copy, char *host, size_t at) {
     int n;
     CacheSpec *spec = specs_of(m, shape, &n);
-    size_t at = 0;
     for (int i = 0; i < n; i++) {
         const bool encoder = spec[i].extent == EXTENT_ENCODER;
         const int64_t *list = encoder ? pages->encoder_page : pages->page,
