@@ -152,7 +152,7 @@ void gemms_on_device(StepGemms *all, Device *d, int64_t steps) {
         memcpy(c.in, p->in, sizeof c.in);
         memcpy(c.out, p->out, sizeof c.out);
         BenchCalls *b =
-            bench_calls_new(d, &c, F32); /* F32 has no effect, because each operand has its type */
+            bench_calls_new(d, &c, F32); /* F32 is ignored, because each operand specifies a type */
         p->alone_ns = bench_calls_time(b, 0).ns * (double)steps * p->flops / call_flops(p);
         bench_calls_free(b);
     }

@@ -213,7 +213,8 @@ __device__ __forceinline__ void convert(const Fp8Cast &c, const Place &p, const 
     }
 }
 
-/* Each thread writes two adjacent lines of a column in one store, so that eight threads write contiguous bytes. */
+/* Each thread writes two adjacent lines of a column with a single store, so that eight threads write contiguous bytes.
+ * A line of a column has eight rows. */
 __device__ __forceinline__ void write_turned(const Fp8Cast &c, const Place &p, const uint2 *turned) {
     enum { PAIRS = LANES / 2, APART = THREADS / PAIRS, COLUMNS = TILE / APART };
     const int line = threadIdx.x % PAIRS * 2, column = threadIdx.x / PAIRS;

@@ -34,7 +34,7 @@ template <typename T> struct Rope {
     int64_t pool_row[2], pool_group[2];
 };
 
-/* Elements [first, first + N) of a row of n elements. If ALIGNED, all of them exist. */
+/* Elements [first, first + N) of a row of n elements. If ALIGNED, all of them are in the row. */
 template <bool ALIGNED, int N, typename T>
 __device__ __forceinline__ Run<T, N> get_run(const T *row, int first, int n) {
     if constexpr (ALIGNED)

@@ -8,7 +8,7 @@
 #include "base/host_device.h"
 
 /* Row i is position at[j / chunk] + j % chunk, where j = first + i. These are the rows of two chunks in ascending
- * order, from row `first` on. If `chunk` is 0, row i is position first + i. */
+ * order, without the first `first` rows. If `chunk` is 0, row i is position first + i. */
 typedef struct SequenceSlice {
     int64_t first, chunk, at[2];
 } SequenceSlice;
@@ -26,7 +26,7 @@ HOST_DEVICE static inline int64_t slice_position(const SequenceSlice *s, int64_t
     return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
 }
 
-/* Returns how many rows from `row` on have consecutive positions, at most n. */
+/* Returns how many rows, beginning with `row`, have consecutive positions, at most n. */
 HOST_DEVICE static inline int64_t slice_run(const SequenceSlice *s, int64_t row, int64_t n) {
     const int64_t left = s->chunk ? s->chunk - (s->first + row) % s->chunk : n;
     return left < n ? left : n;

@@ -310,7 +310,7 @@ static Value path_or(Machine *m, Value v, Value path, Value fallback) {
 
 static Value at_path(Machine *m, Value v, Value path) { return path_or(m, v, path, (Value){0}); }
 
-/* Returns the arguments for a call on an item: the item, followed by the arguments from index `from` on. */
+/* Returns the arguments for a call on an item: the item, followed by argument `from` and all later arguments. */
 static CallArgs after_item(Machine *m, const CallArgs *a, size_t from) {
     const size_t n = a->n > from ? a->n - from : 0;
     Value *at = machine_take(m, (n + 1) * sizeof *at);

@@ -237,7 +237,7 @@ static Err check_cover(const char *path, const CkptTensor *t, int64_t n) {
 static Err parse_lists(Manifest *m, const char *path, const json_t *root) {
     const json_t *files = json_object_get(root, "files"), *tensors = json_object_get(root, "tensors");
     if (!json_is_array(files) || !json_is_array(tensors))
-        return bad(path, "its list of files or tensors is missing");
+        return bad(path, "the list of files or tensors is missing");
     m->files = mem_zero(json_array_size(files) + 1, sizeof *m->files);
     for (size_t i = 0; i < json_array_size(files); i++)
         ERR_RETURN(parse_file(m, path, json_array_get(files, i)));
@@ -253,14 +253,14 @@ static Err parse_lists(Manifest *m, const char *path, const json_t *root) {
 
 static Err parse_root(Manifest *m, const char *path, const json_t *root) {
     int64_t schema;
-    if (!get_size(root, "schema", &schema)) return bad(path, "it has no schema number");
+    if (!get_size(root, "schema", &schema)) return bad(path, "there is no schema number");
     if (schema != SCHEMA)
         return err_user("'%s' has schema %lld, but this program reads schema %d; use the version of Isotron "
                         "that wrote it",
                         path, (long long)schema, SCHEMA);
     m->state = json_incref(json_object_get(root, "state"));
     if (!get_size(root, "iteration", &m->iteration) || !json_is_object(m->state))
-        return bad(path, "its iteration or state is missing");
+        return bad(path, "the iteration or state is missing");
     return parse_lists(m, path, root);
 }
 
@@ -271,7 +271,7 @@ Err manifest_parse(Manifest *m, const char *path, const char *text, size_t n) {
     hash_hex(hash128(text, n - TAIL_BYTES), hex);
     snprintf(tail, sizeof tail, "%s%s%s", TAIL, hex, END);
     if (memcmp(text + n - TAIL_BYTES, tail, TAIL_BYTES))
-        return bad(path, "its bytes do not match the hash at its end");
+        return bad(path, "the bytes do not match the hash at the end");
     json_error_t where;
     json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
     if (!root) return bad(path, "it is not JSON (line %d: %s)", where.line, quote(where.text).s);

@@ -134,7 +134,7 @@ static Err place(const char *path, Safetensors *s, Entry *entries, size_t n, con
                              (size_t)(e->end - e->begin));
     }
     if (end != size)
-        return bad(path, "its tensors need %lld bytes, but the file has %lld bytes of tensors",
+        return bad(path, "the tensors need %lld bytes, but the file has %lld bytes of tensors",
                    (long long)end, (long long)size);
     s->tensors = mem_grow(s->tensors, (size_t)s->count + n + 1, sizeof *s->tensors);
     for (size_t i = 0; i < n; i++) s->tensors[s->count++] = entries[i].tensor;
@@ -159,24 +159,24 @@ static Err read_header(const char *path, Safetensors *s, json_t *root, const uns
 }
 
 static Err add_file(Safetensors *s, const char *path, FileMap map) {
-    if (map.size < LENGTH_BYTES) return bad(path, "it has only %zu bytes", map.size);
+    if (map.size < LENGTH_BYTES) return bad(path, "the file has only %zu bytes", map.size);
     ERR_RETURN(text_check_pointer(path, (const char *)map.bytes, map.size));
     uint64_t length = 0;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--) length = length << 8 | map.bytes[i];
     if (length > HEADER_LIMIT)
-        return bad(path, "its header would have %llu bytes, but the format allows %d",
+        return bad(path, "the header would have %llu bytes, but the format allows %d",
                    (unsigned long long)length, HEADER_LIMIT);
     if (length > map.size - LENGTH_BYTES)
-        return bad(path, "its header of %llu bytes does not fit into its %zu bytes",
+        return bad(path, "the header of %llu bytes does not fit into the file's %zu bytes",
                    (unsigned long long)length, map.size);
     const char *header = (const char *)map.bytes + LENGTH_BYTES;
     json_error_t where;
     json_t *root = json_loadb(header, (size_t)length, JSON_REJECT_DUPLICATES, &where);
-    if (!root) return bad(path, "its header is not JSON with unique names (%s)", quote(where.text).s);
+    if (!root) return bad(path, "the header is not JSON with unique names (%s)", quote(where.text).s);
     Err e = json_is_object(root) && *header == '{'
                 ? read_header(path, s, root, map.bytes + LENGTH_BYTES + length,
                               (int64_t)(map.size - LENGTH_BYTES - length))
-                : bad(path, "its header is not a JSON object");
+                : bad(path, "the header is not a JSON object");
     json_decref(root);
     return e;
 }

@@ -227,8 +227,8 @@ static Err not_saved(Err e, int64_t iteration) {
     return longer;
 }
 
-/* Writes the manifest and publishes the checkpoint. If folder_publish fails, deletes no file, because the renames may
- * not be on disk. */
+/* Writes the manifest and publishes the checkpoint. If folder_publish fails, no file is deleted, because the renames
+ * may not have reached the disk. */
 static Err publish(const CkptSaving *s, Err e, const Str *entries) {
     const int64_t iteration = s->options.iteration;
     char *folder = folder_path(s->dir, iteration, ".tmp");

@@ -24,7 +24,7 @@ typedef Err FimDecode(void *ctx, const int32_t *tokens, size_t n, char **text, s
 
 typedef struct FimTokens {
     int64_t prefix, middle, suffix, pad, eod;
-    int64_t split; /* -1 means that segments have no fragments */
+    int64_t split; /* separates the fragments of a segment; -1 if segments are not split */
 } FimTokens;
 
 /* DataConfig.kind_config for this dataset. */

@@ -34,8 +34,8 @@ typedef struct LiveList {
     int64_t n;
 } LiveList;
 
-/* A request's rows [first, first + n) in a pass. The logits are needed for the rows from `wanted` on, and for the rows
- * that prompt_logprobs requires. */
+/* A request's rows [first, first + n) in a pass. The logits are needed for row `wanted` and all later rows, and for
+ * the rows that prompt_logprobs requires. */
 typedef struct Share {
     Live *live;
     int64_t first, n, wanted;

@@ -154,7 +154,7 @@ static void write_encoder(Writer *w, const Inputs *in, Pages *out) {
     free(x);
 }
 
-/* Appends the tiles for n tokens from `first` on, and returns the new number of tiles. */
+/* Appends the tiles for tokens [first, first + n), and returns the new number of tiles. */
 static int64_t add_tiles(int64_t *x, int64_t tiles, int64_t first, int64_t n) {
     for (int64_t i = 0; i < n; i += PAGED_TILE) x[tiles++] = first + i;
     return tiles;

@@ -85,7 +85,7 @@ static size_t aligned(const Tensor *t) {
     return (tensor_extent(t) + SPACE_ALIGN - 1) / SPACE_ALIGN * SPACE_ALIGN;
 }
 
-/* Places the operands in memory from `at` on, and returns the address after them. */
+/* Places the operands in memory one after the other, beginning at `at`, and returns the address after them. */
 static char *place(Set *s, char *at) {
     for (int i = 0; i < CALL_IN + CALL_OUT; i++) {
         Tensor *t = i < CALL_IN ? s->call.in[i] : s->call.out[i - CALL_IN];

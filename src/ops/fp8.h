@@ -33,7 +33,7 @@ typedef struct QuantSpec {
     bool keep_weights;
     bool store_weights; /* whether trained weights are stored in FP8 (param/fp8_weights.h) */
     DType weights;      /* I8 or F8E4M3: type of generation weights (param/quantized.h); F64: storage type */
-    /* whether the forward pass also casts x's transpose for the backward pass; not with blockwise scales */
+    /* whether the forward pass also casts x's transpose for the backward pass; false with blockwise scales */
     bool keep_inputs;
 } QuantSpec;
 

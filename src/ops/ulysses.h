@@ -10,8 +10,8 @@ Tensor *exchange_message(Tape *, DType, int64_t members, int64_t n, SpmdType); /
 /* Returns a contiguous tensor inside a message, with the shape of `like`. The tensor starts at element `at` of a
  * member's part. */
 Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor *like);
-/* Copies between x [s,...], whose rows are in position order, and a message. A member's part, from element `at` on, is
- * the member's zigzag slice of x. */
+/* Copies between x [s,...], whose rows are in position order, and a message. A member's part begins at element
+ * `at`, and contains the member's zigzag slice of x. */
 void exchange_rows(Tape *, Tensor *x, Tensor *packed, int64_t at, bool pack);
 
 /* Converts a zigzag slice x [s,b,g,r,d] to [n*s,b,g/n,r,d]: all rows in position order, with this member's heads. If

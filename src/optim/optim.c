@@ -308,7 +308,7 @@ static void replay(Optimizer *o, Work *w) {
     if (o->sync && o->recording.graph) sync_launched(o->sync, "the optimizer's CUDA graph");
 }
 
-/* The host reads the state from this offset on. */
+/* The host reads the part of the state that begins at this offset. */
 static const size_t TOLD = offsetof(OptimState, outcome);
 
 OptimResult optim_step(Optimizer *o, OptimStep s) {

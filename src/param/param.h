@@ -141,7 +141,7 @@ static inline bool grad_is_unwritten(const Tensor *main_grad) { return !(main_gr
 enum { PARAM_ALIGN = 64 };
 
 /* A rank's part of a buffer that data-parallel ranks shard: elements [begin, end) of the registry's flat layout, stored
- * from element `at` of the rank's buffer on. */
+ * at element `at` of the rank's buffer and after it. */
 typedef struct FlatRange {
     int64_t begin, end, at;
 } FlatRange;

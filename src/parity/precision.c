@@ -560,7 +560,7 @@ static void judge_choices(Judge *p) {
     p->refuted |= !row->pass;
 }
 
-/* Recomputes the report's rows from first_row on. */
+/* Recomputes row first_row of the report and all later rows. */
 static bool judge_all(Judge *p) {
     p->report->n = p->first_row;
     judge_curve(p, "loss", offsetof(GoldenStep, loss), gate_of(p).loss);

@@ -48,7 +48,7 @@ typedef struct EntryList {
     size_t n;
 } EntryList;
 
-/* The lock guards all members, and a ticket's members from `ended` on. */
+/* The lock guards all members, and a ticket's `ended` and the members after it. */
 struct Queue {
     pthread_mutex_t lock;
     pthread_cond_t filled, answered; /* answered: a signal has taken effect */

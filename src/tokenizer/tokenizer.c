@@ -136,7 +136,7 @@ Err tokenizer_open(const TokenizerConfig *c, Tokenizer **out) {
     Str all = {0};
     for (int i = 0; i < TYPES; i++)
         str_printf(&all, "%s%s", i ? i == TYPES - 1 ? " and " : ", " : "", names[i]);
-    Err e = err_user("tokenizer type '%s' is not known%s%s; the types are %s", c->type,
+    Err e = err_user("unknown tokenizer type '%s'%s%s; the types are %s", c->type,
                      near ? "; did you mean " : "", near ? near : "", all.s);
     str_free(&all);
     return e;

@@ -54,7 +54,7 @@ typedef struct Loop {
 
 /* ---- data ---- */
 
-/* Checks that an evaluation that the user requested has data. */
+/* Checks that there is data for each evaluation that the user requested. */
 static Err check_evaluation(const Session *l) {
     const Config *c = l->config;
     const bool valid = data_split(l->data, SPLIT_VALID) != NULL,

@@ -12,7 +12,7 @@ typedef struct Roof {
 } Roof;
 
 /* Adds evidence against each of the n devices whose best rate is too low. Rates are compared with the median
- * of the n devices, and with `stated`, the vendor's rate, unless that is unknown (0). The evidence states the
- * clocks, temperature and power of the device. */
+ * of the n devices, and with `stated`, the vendor's rate, unless that is unknown (0). The evidence includes the
+ * clocks, temperature and power draw of the device. */
 void roofs_judge(Outcome *, const Roof *, const double *best, const Suspect *, const NvmlLoad *, int n,
                  double stated);

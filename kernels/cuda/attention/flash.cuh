@@ -71,7 +71,7 @@ __device__ static inline Range visible_keys(const Flash &p, int64_t sample, int 
     return x;
 }
 
-/* Writes the ranges of `tile` rows from row0 on to shared memory. All threads of a block must call this; the
+/* Writes the ranges of rows [row0, row0 + tile) to shared memory. All threads of a block must call this; the
  * block has at least `tile` threads. Rows after the last one attend to no key, and the span ignores them. */
 __device__ static inline void find_ranges(const Flash &p, int64_t sample, int row0, int tile, Range *range,
                                           Span *span) {

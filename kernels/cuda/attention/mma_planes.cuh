@@ -106,7 +106,7 @@ __device__ __forceinline__ void tile_gemm(float (&c)[M][OTHERS / 8][4], uint32_t
         }
 }
 
-/* Computes c += w b, where b contains the columns of plane b from the first one on. */
+/* Computes c += w b, where b contains the first columns of plane b. */
 template <typename T, int M, int W>
 __device__ __forceinline__ void add_lines(float (&c)[M][W / 8][4], const float (&w)[M][OTHERS / 8][4],
                                           uint32_t b) {

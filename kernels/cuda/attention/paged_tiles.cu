@@ -96,7 +96,7 @@ struct KeyRing {
 struct Work {
     int first, last; /* tokens */
     int begin, end;  /* splits */
-    int from, to;    /* keys, from a multiple of TILE on */
+    int from, to;    /* keys [from, to); `from` is a multiple of TILE */
     int hi;          /* end of the keys that are written */
     int old;         /* end of the keys that were stored before this pass */
 };

@@ -103,7 +103,7 @@ __device__ __forceinline__ void scale_sums(const RowTiles &g, float (&sum)[N8][4
         }
 }
 
-/* Stores a group's sums from row `row` and column `first` on. */
+/* Stores a group's sums. The first sum belongs to row `row` and column `first`. */
 template <typename T, int N8>
 __device__ __forceinline__ void put_sums(const RowTiles &g, float (&sum)[N8][4], const T *bias, T *y,
                                          int64_t row, int64_t first) {

@@ -19,8 +19,9 @@ typedef struct Plan {
     int experts, chunks, each; /* each: number of copies in a chunk, a multiple of 32 * AHEAD */
     bool ranked;               /* copies beyond the capacity are dropped by probability */
     int64_t *total, *first;    /* [experts]: number of copies, and position of the first copy in the list */
-    int *start; /* [experts, chunks]: number of an expert's copies in a chunk, then in all chunks before it */
-    int *list;  /* [copies], only if ranked: all copies by expert, in order */
+    int *
+        start; /* [experts, chunks]: number of the expert's copies in the chunk, later in all earlier chunks */
+    int *list; /* [copies], only if ranked: all copies by expert, in order */
 } Plan;
 
 static Plan plan_of(const Call *c) {

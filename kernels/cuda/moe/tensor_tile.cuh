@@ -134,8 +134,8 @@ template <bool along> __device__ __forceinline__ void read_matrices(uint32_t (&x
         load_transposed(x, at);
 }
 
-/* Eight warps compute 64 x 32 elements each. A lane's address is its row's unit, in the matrix that is `lower` in the
- * lines and `later` in the terms. */
+/* Eight warps compute 64 x 32 elements each. Returns the place of the 16 bytes that this lane passes to ldmatrix:
+ * a row of the 8 x 8 matrix that begins 8 * lower lines and 8 * later terms after (line, term). */
 template <bool along>
 __device__ __forceinline__ uint32_t lane_place(int line, int term, int lower, int later) {
     const int row = threadIdx.x % 8;

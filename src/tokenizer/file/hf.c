@@ -79,7 +79,7 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *c
     int32_t model_limit = vocab_limit(token_model_vocab(&h->model)),
             added_limit = vocab_limit(added_vocab(h->added));
     t->vocab_size = model_limit > added_limit ? model_limit : added_limit;
-    if (!t->vocab_size) return err_user("its vocabulary is empty");
+    if (!t->vocab_size) return err_user("the vocabulary is empty");
     return post_load(post, t->vocab_size, &h->post);
 }
 

@@ -110,16 +110,15 @@ static Err check(SpmModel *m) {
     for (int32_t id = 0; id < vocab_limit(m->vocab); id++) {
         const PieceType type = m->pieces[id].type;
         if (type == PIECE_UNKNOWN && m->unk >= 0)
-            return err_user("it has two unknown pieces, %d and %d", m->unk, id);
+            return err_user("there are two unknown pieces, %d and %d", m->unk, id);
         if (type == PIECE_UNKNOWN) m->unk = id;
         if (type == PIECE_BYTE && !m->byte_fallback)
             return err_user("piece %d is a byte, but byte_fallback is off", id);
         if (type == PIECE_UNUSED && m->kind == SPM_BPE)
             return err_user("piece %d is unused, which is not supported in a BPE model", id);
     }
-    if (m->unk < 0) return err_user("it has no unknown piece, or is not a SentencePiece model");
-    if (m->kind != SPM_UNIGRAM && m->kind != SPM_BPE)
-        return err_user("its model_type must be unigram or bpe");
+    if (m->unk < 0) return err_user("there is no unknown piece, or the file is not a SentencePiece model");
+    if (m->kind != SPM_UNIGRAM && m->kind != SPM_BPE) return err_user("model_type must be unigram or bpe");
     return check_bytes(m);
 }
 

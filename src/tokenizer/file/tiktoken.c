@@ -90,7 +90,7 @@ static Err read_lines(const char *path, Vocab *v) {
 Err tiktoken_pattern(const char *name, const char **out) {
     for (size_t i = 0; i < sizeof PATTERNS / sizeof *PATTERNS; i++)
         if (!strcmp(name, PATTERNS[i][0])) return *out = PATTERNS[i][1], ERR_OK;
-    return err_user("pattern '%.60s' is not known; use v1, v2, cl100k or o200k", name);
+    return err_user("unknown pattern '%.60s'; use v1, v2, cl100k or o200k", name);
 }
 
 static void add_special(json_t *list, const char *text, int64_t id) {
@@ -141,7 +141,7 @@ static Err read_tokens(const TokenizerConfig *c, Vocab *v, json_t *special) {
     json_decref(list);
     if (e.code) return e;
     if (c->vocab_size && vocab_limit(v) < size)
-        return err_user("it has %zu tokens, too few for --vocab-size %lld with %lld special tokens",
+        return err_user("there are %zu tokens, too few for --vocab-size %lld with %lld special tokens",
                         vocab_count(v), (long long)size, (long long)count);
     return ERR_OK;
 }
@@ -183,14 +183,15 @@ static Err tekken_special(const json_t *file, const json_t *config, json_t *spec
     const json_t *list;
     ERR_RETURN(field_array(file, "tekken", "special_tokens", &list));
     if (!list)
-        return err_user("it has no special_tokens, like the first version of the format: use a later one, or "
-                        "tokenizer.json");
+        return err_user(
+            "there are no special_tokens, like in the first version of the format: use a later one, or "
+            "tokenizer.json");
     const size_t n = json_array_size(list);
     *count = (int64_t)n;
     if (json_object_get(config, "default_num_special_tokens"))
         ERR_RETURN(field_int(config, "config", "default_num_special_tokens", count));
     if (*count < (int64_t)n || *count > MOST_TOKENS)
-        return err_user("it has %zu special_tokens, and config.default_num_special_tokens is %lld", n,
+        return err_user("there are %zu special_tokens, and config.default_num_special_tokens is %lld", n,
                         (long long)*count);
     const char **names = mem_zero(n + 1, sizeof *names);
     Err e = ERR_OK;
@@ -226,7 +227,7 @@ Err tekken_load(const json_t *file, json_t **root, TokenModel *made) {
     Err e = tekken_special(file, config, special, &count);
     if (!e.code) e = read_list(json_object_get(file, "vocab"), count, size - count, v);
     if (!e.code && vocab_count(v) < BYTES)
-        e = err_user("it has %zu tokens, fewer than the 256 bytes; check the path", vocab_count(v));
+        e = err_user("there are %zu tokens, fewer than the 256 bytes; check the path", vocab_count(v));
     if (e.code)
         vocab_free(v);
     else
@@ -243,7 +244,7 @@ static Err open_tiktoken(const TokenizerConfig *c, Tokenizer *t) {
     json_t *special = json_array();
     Err e = read_tokens(c, v, special);
     if (!e.code && vocab_count(v) < BYTES)
-        e = err_user("it has %zu tokens, fewer than the 256 bytes; check the path", vocab_count(v));
+        e = err_user("there are %zu tokens, fewer than the 256 bytes; check the path", vocab_count(v));
     if (e.code)
         vocab_free(v);
     else

@@ -101,7 +101,7 @@ static Err load_behavior(const json_t *object, Behavior *out) {
     ERR_RETURN(field_text(object, "pre_tokenizer", "behavior", &name, NULL));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return *out = (Behavior)i, ERR_OK;
-    return err_user("pre_tokenizer.behavior '%s' is not known", name);
+    return err_user("unknown pre_tokenizer.behavior '%s'", name);
 }
 
 static Err load_split(PreTokenizer *p, const json_t *object) {

@@ -143,7 +143,7 @@ static const char *const HEADERS[][2] = {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":"
      "[1],\"data_offsets\":[4,8]}}",
      "unique names"},
-    {"{}", "its tensors need 0 bytes, but the file has 8 bytes of tensors"},
+    {"{}", "the tensors need 0 bytes, but the file has 8 bytes of tensors"},
     {"{\"__metadata__\":{\"a\":1}}", "entry 'a' is not a string"},
     {"{\"__metadata__\":[]}", "__metadata__ is not an object"},
     {"{\"a\":7}", "must have exactly dtype"},
@@ -163,7 +163,7 @@ static const char *const HEADERS[][2] = {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", "the first must be 0"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
      "16, but the first must be 0, and the file has 8"},
-    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "its tensors need 4 bytes"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", "the tensors need 4 bytes"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"F32\",\"shape\":"
      "[1],\"data_offsets\":[4,8]}}",
      "tensor 'b'"},
