@@ -186,6 +186,21 @@ TEST(a_damaged_cache_is_rebuilt) {
     free(path);
 }
 
+/* An epoch has as many samples as the dataset has if no number of samples is requested. */
+TEST(epochs_count_the_requested_samples) {
+    DataFacts facts[2];
+    for (int i = 0; i < 2; i++) {
+        Case c = small(DATASET_bert);
+        c.samples[0] = i ? 100 : -1;
+        const DataConfig config = config_of(&c);
+        Data *data;
+        assert_ok(data_open(&config, &data));
+        facts[i] = data_facts(data_split(data, SPLIT_TRAIN));
+        data_close(data);
+    }
+    assert_true(facts[1].epochs == 100 / (double)facts[0].samples);
+}
+
 /* *tokens and *spans receive the number of tokens and spans of the decoder. */
 static Err first_sample(const DataConfig *config, int64_t *tokens, int64_t *spans) {
     Data *data;

@@ -182,6 +182,7 @@ TEST(workers_keep_the_order) {
 TEST(sentences_become_sequences) {
     write_text("sentences.jsonl",
                "{\"text\": \"We met Mr. Lee. It was\\nlate!  \\n\\nA title\\n\\nThe end\"}\n"
+               "{\"text\": \"It was\\r\\nlate!\\r\\n\\r\\nThe end\"}\n"
                "{\"text\": [\"Already. Split.\", \"Yes.\"]}\n"
                "{\"text\": \" \\n \"}\n"
                "{\"text\": \"\u00dcber z.B. Br\u00fccken. Ja.\"}\n");
@@ -191,12 +192,14 @@ TEST(sentences_become_sequences) {
     PreprocessStats stats;
     assert_ok(preprocess_run(&c, &stats));
     assert_dump("split_text_sentence", "We met Mr. Lee.|It was\nlate!|A title|The end$|\n"
+                                       "It was\r\nlate!|The end$|\n"
                                        "Already. Split.|Yes.$|\n"
                                        "\n"
                                        "\u00dcber z.B.|Br\u00fccken.|Ja.$|\n");
     c.keep_newlines = true, c.output_prefix = "kept", c.append_eod = false, c.lang = "de";
     assert_ok(preprocess_run(&c, &stats));
     assert_dump("kept_text_sentence", "We met Mr. Lee. |It was\nlate!  \n\n|A title\n\n|The end|\n"
+                                      "It was\r\nlate!\r\n\r\n|The end|\n"
                                       "Already. Split.|Yes.|\n"
                                       " \n |\n"
                                       "\u00dcber z.B. Br\u00fccken. |Ja.|\n");
