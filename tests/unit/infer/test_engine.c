@@ -45,10 +45,12 @@ TEST(events_have_the_time_in_the_queue) {
     const int64_t before = clock_ns();
     for (r.id = 0; r.id < 2; r.id++) assert_ok(engine_add(e, &r));
     const int64_t added = clock_ns();
+    assert_true(engine_step(e, take_last, last)); /* begins with the first request */
+    const int64_t stepped = clock_ns();
     while (engine_counts(e).waiting + engine_counts(e).running == 2) engine_step(e, take_last, last);
     const int64_t ran = clock_ns() - added;
     while (engine_step(e, take_last, last)) continue;
-    assert_in_range(last[0].waited_ns, 0, clock_ns() - before - ran);
+    assert_in_range(last[0].waited_ns, 0, stepped - before);
     assert_in_range(last[1].waited_ns, ran, clock_ns() - before);
     assert_int_equal(last[0].cached, 0);
     assert_int_equal(last[1].cached, PAGE);
