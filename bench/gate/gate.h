@@ -2,7 +2,7 @@
  *
  *   ratio       this program's time divided by the other measurement's time; above 1 means slower
  *   limit       1 + allow
- *   PASS        the entire interval of the ratio is at most the limit
+ *   PASS        the ratio's entire confidence interval is at or below the limit
  *   REGRESS     the entire interval is above the limit
  *   INCONCLUSIVE the interval contains the limit, or there are too few samples
  *

@@ -565,7 +565,7 @@ __device__ __forceinline__ void add_exactly(Sums *s, double x) {
     s->window[k + 2][t] += (int64_t)high;
 }
 
-/* Returns the carry from limb i to the next limb, like normalise() of exact_sum.c. */
+/* Returns the carry from limb i to the next limb, as computed by exact_normalise in exact_sum.c. */
 __device__ __forceinline__ int64_t carry_of(const Word *word, int i) {
     return i >= 0 && i < EXACT_LIMBS - 1 ? (int64_t)word[i] / ((int64_t)1 << LIMB_BITS) : 0;
 }

@@ -46,6 +46,6 @@ const char *safetensors_dtype(const Tensor *);
 typedef const void *SafeBytesFn(void *arg, int64_t i);
 /* Writes a file and replaces `path` atomically. Tensors must be contiguous. If `bytes` is not NULL, this function
  * provides the tensors' data. Tensors are written in the safetensors library's order: widest dtype first, then by name.
- * Equal input produces equal bytes. */
+ * The same input always produces a byte-identical file. */
 Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count, const MetaText *metadata,
                       int64_t num_metadata, SafeBytesFn *bytes, void *arg);

@@ -1,5 +1,5 @@
-/* Generates for requests that come and go. Each model pass (engine_step) computes a stream of tokens: the next token
- * for each running request, and parts of prompts. Keys and values are stored in pages (models/cache.h), so that a
+/* Generates for requests that come and go. Each model pass (engine_step) processes a batch of tokens: one token for
+ * each running request, and parts of prompts. Keys and values are stored in pages (models/cache.h), so that a
  * request needs memory only for the positions that it has reached. If pages run out, the request that was admitted last
  * releases its pages, and is recomputed later.
  *

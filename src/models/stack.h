@@ -62,8 +62,8 @@ typedef struct StackSpec {
     NormAttr final;
     StackRecompute recompute;
     int64_t recomputed;
-    /* Number of layers, beginning with the first layer of all stacks, whose activations are offloaded to host memory
-     * (tape/offload.h). Offloading must not be combined with recomputation or pipeline parallelism. */
+    /* Number of layers whose activations are offloaded to host memory (tape/offload.h), counted from the model's
+     * first layer. Offloading must not be combined with recomputation or pipeline parallelism. */
     int64_t offloaded;
 } StackSpec;
 

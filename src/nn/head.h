@@ -31,7 +31,7 @@ typedef struct HeadOps {
     /* h [s, b, h] is the output of the head's stack. If the feed has labels, out[i] is the head's loss i in nats.
      * dloss[i] is the gradient with respect to that loss, or NULL if unknown. The head's counts, if computed, follow
      * the losses in `out`. Without labels, out[0] is the logits [s, b, HeadSpec.width]. If tensor-parallel ranks split
-     * the last dimension, the logits are V along it. */
+     * the last dimension, the logits have type V (tensor/spmd.h) on that axis. */
     void (*forward)(Tape *, const void *self, const Feed *, Tensor *h_sbh, Tensor *const *dloss,
                     Tensor **out);
     /* Returns the number of positions in a chunk of logits, for b samples of s positions. If the result is 0 or the

@@ -1,6 +1,7 @@
 /* QK clip (Kimi K2, 2025). The method follows Megatron-LM's core/optimizer/qk_clip.py, and clip_qk in attention.py. If
  * a head's largest score in a step exceeds the threshold, its query and key rows are multiplied by powers of threshold
- * / score after the update. Query heads in one group share the largest score and the key. */
+ * / score after the update. The query heads in a group share one key, so they are all clipped by the group's
+ * largest score. */
 #pragma once
 
 #include "param/param.h"

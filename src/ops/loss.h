@@ -18,7 +18,7 @@ Tensor *op_correct(Tape *, Tensor *logits_sbv, Tensor *label_bs, int64_t vocab);
 /* Attributes for op_linear_cross_entropy. */
 typedef struct LinearLoss {
     int64_t vocab; /* columns >= vocab are padding */
-    /* positions per chunk, > 0; a chunk's logits, for all samples, are in memory together */
+    /* positions per chunk, > 0; memory contains the logits of one chunk, for all samples */
     int64_t positions;
     double softcap;   /* cap for op_softcap; 0 means no cap */
     bool sequence;    /* x is V along the sequence over tensor-parallel ranks; otherwise it is I */

@@ -267,8 +267,8 @@ static void multiply_by_itself(const Muon *m, Tensor *x, bool tall, Tensor *gram
         run(m, OP_linear, x, &w, gram, &attr);
 }
 
-/* Computes y = factor * NS(x), both [rows,1,columns]. Overwrites x. x, A and b A + c A^2 are rounded to the GEMM
- * type. */
+/* Computes y = factor * NS(x), both [rows,1,columns]. Overwrites x. In each step, x, A and b A + c A^2
+ * (muon.h) are rounded to the GEMM type. */
 static void iterate(const Muon *m, const Param *p, const Matrix *of, double factor, Tensor *x, Tensor *y) {
     const int64_t n = gram_size(m, p, of), steps = m->config->muon_num_ns_steps;
     const bool tall = is_tall(m, p, of);

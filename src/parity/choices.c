@@ -128,7 +128,8 @@ typedef struct Direction {
 } Direction;
 
 /* Computes chosen [n,k], the router's choices if the direction's logits are pushed by `by` towards the wanted
- * experts. Scores that replace the logits (from sinkhorn) are exponentials of the logits. */
+ * experts. Sinkhorn scores, which replace the logits, are exponentials of logits, so
+ * they are multiplied by exp(push). */
 static void choose_pushed(const Rows *r, const double *const *wanted, const double *by, Direction towards,
                           int64_t *chosen) {
     const Call *c = r->call;

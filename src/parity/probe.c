@@ -131,8 +131,8 @@ static void name_linear(Record *r, const OpDef *op, const Call *call) {
 }
 
 /* Names a lookup's output. In T5, the encoder and the decoder use the same embedding tables, so their lookups are
- * distinguished by their sequence lengths. With equal lengths, the rows have no name if other pipeline ranks also look
- * up rows. */
+ * distinguished by their sequence lengths. If these lengths are equal and other pipeline ranks also look up rows, the
+ * output has no name. */
 static void name_embedding(const Log *log, Record *r, const Call *call) {
     const int64_t positions = call->in[0]->dim[1] * log->mesh.size[AXIS_CP];
     r->name = log->alike && log->mesh.size[AXIS_PP] > 1 ? 0 : mix(r->name, (uint64_t)positions);

@@ -81,7 +81,8 @@ static void legend(Str *out) {
         "<li>Lower precisions are compared with fp64. <b>R</b> is the error divided by the error that "
         "rounding is expected to cause, about 1 in a correct run. <b>Power</b> is the smallest relative "
         "error of a layer's gradients that would have failed.</li>\n"
-        "<li>exact: every layout must be bitwise equal to one rank, whose errors are shown.</li></ul>\n");
+        "<li>exact: every layout must be bitwise equal to the results on one rank, whose errors are "
+        "shown.</li></ul>\n");
 }
 
 /* ---- failures ---- */

@@ -186,24 +186,24 @@ for age, older, fails in ((0, False, False), (200, False, False), (201, True, Fa
                           (301, True, True)):
     done, text = aged(TREE, shas[age], text=EMPTY, date="2023-11-15T00:00:00Z")
     line = f"at commit {shas[age][:7]} (2023-11-15).\n<!-- end -->"
-    assert done.returncode == 0 and (f"\n\nOlder measurement, {line}" in text) == older, (age, text, done)
+    assert done.returncode == 0 and (f"\n\nMeasured on an older version, {line}" in text) == older, (age, text, done)
     assert (f"\n\nMeasured {line}" in text) == (not older), (age, text, done)
     assert aged(TREE, shas[age], "--check", date="2023-11-15T00:00:00Z")[0].returncode == 0
-    for wrong in (text.replace("Older measurement,", "Measured"), text.replace("which is older", "above")):
+    for wrong in (text.replace("Measured on an older version,", "Measured"), text.replace("which is older", "above")):
         done, _ = aged(TREE, shas[age], "--check", text=wrong, date="2023-11-15T00:00:00Z")
         assert (done.returncode == 1) == (fails and wrong != text), (age, done)
     if fails:
         assert "README.md: gpu-race.json is more than 300 commits old" in done.stdout, done
 old = text
 for date, older in (("2023-11-16T00:00:00Z", True), ("2024-09-01T00:00:00Z", False)):
-    assert ("Older measurement" in aged(TREE, "fffffff", text=EMPTY, date=date)[1]) == older
+    assert ("Measured on an older version" in aged(TREE, "fffffff", text=EMPTY, date=date)[1]) == older
 assert "without a date, and git has no such commit: measure again" in aged(TREE, "fffffff", text=EMPTY)[0].stderr
 done, _ = aged(TREE, shas[0], "--check", text="<!-- speed -->\n<!-- end -->\n")
 assert done.returncode == 1 and "no age was compared" in done.stdout, done
 subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{TREE}", WORK / "shallow"], check=True)
 (WORK / "shallow/bench/results").mkdir(parents=True)
 shutil.copytree(TREE / "docs", WORK / "shallow/docs")
-for text in (old, old.replace("Older measurement,", "Measured")):
+for text in (old, old.replace("Measured on an older version,", "Measured")):
     done, _ = aged(WORK / "shallow", shas[301], "--check", text=text, date="2023-11-15T00:00:00Z")
     assert done.returncode == 0 and "skipped: the ages of results, because this clone" in done.stdout, done
 print("bench_table: tables and plots follow their results")

@@ -18,7 +18,7 @@ __host__ __device__ static inline int plane_bytes(int lines, int width) {
     return lines * ((width + 63) / 64) * ROW_BYTES;
 }
 
-/* Copies columns [first, first + width) of lines, and sets the other elements to 0. A thread copies 8 of every 64
+/* Copies columns [first, first + width) of x to the plane, and sets the plane's other elements to 0. A thread copies 8 of every 64
  * columns. Alignment and strides are arbitrary. */
 template <typename T, int LINES>
 __device__ __noinline__ static void load_slowly(uint32_t plane, const Lines x, int first, int width) {

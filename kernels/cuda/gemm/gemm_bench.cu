@@ -26,7 +26,7 @@ __device__ __forceinline__ uint64_t random_bits(uint64_t seed, int64_t i) {
     return mix(seed + (uint64_t)i * 0x9e3779b97f4a7c15u);
 }
 
-/* Fills x with numbers that are uniform in [-1, 1). */
+/* Fills x with random numbers, uniformly distributed in [-1, 1). */
 static __global__ void randomise(Cells x, int64_t n, uint64_t seed) {
     GRID_LOOP(i, n) x.put(i, (float)(random_bits(seed, i) >> 40) * 0x1p-23f - 1.0f);
 }

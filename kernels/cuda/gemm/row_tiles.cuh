@@ -7,8 +7,8 @@
 #include "kernels/cuda/pdl.cuh"
 
 /* Tiles of 64 * GROUPS rows and N columns. A slice has DEPTH lines of w, and X_PER_W times as many of x. BLOCKS blocks
- * run on a multiprocessor. If EIGHT, there are at most eight rows, and shared memory contains them only once; the
- * products of the other rows use the same lines. */
+ * run on a multiprocessor. If EIGHT, x has at most eight rows. Shared memory contains only these, and wgmma reads
+ * them again for the tile's other rows, whose sums are not stored. */
 template <int GROUPS_, int N_, int DEPTH_, int STAGES_, int BLOCKS_, bool EIGHT_ = false, int X_PER_W = 1>
 struct Shape {
     static constexpr int GROUPS = GROUPS_, N = N_, DEPTH = DEPTH_, STAGES = STAGES_, BLOCKS = BLOCKS_,
