@@ -294,9 +294,9 @@ source = with_tokens("source", {"tokenizer.json": TOKENIZER,
                                                           "unk_token": None},
                                 # of 37 tokens
                                 "generation_config.json": {"eos_token_id": [4, 6], "temperature": 0.6}}, eos_token_id=5,
-                     pad_token_id=-1, bos_token_id=37)
+                     pad_token_id=-1, bos_token_id=[3, 37])
 said = convert("--from-hf", source, "--save", WORK / "tokens")
-for wrong in ("pad_token_id is '-1'", "bos_token_id is '37'"):
+for wrong in ("pad_token_id is '-1'", "bos_token_id is '[3,37]'"):
     assert f"{wrong} in '{source}/config.json', which is not a token of this model" in said, said
 said = convert("--load", WORK / "tokens", "--to-hf", WORK / "told")
 assert all(path.name in said.split("wrote ")[1] for path in (WORK / "told").iterdir()), said
