@@ -19,7 +19,8 @@
 
 Err file_failed(const char *verb, const char *path) {
     int code = errno;
-    if (code == ENOENT || code == EACCES || code == EISDIR || code == ENOTDIR || code == ELOOP)
+    if (code == ENOENT || code == EACCES || code == EISDIR || code == ENOTDIR || code == ELOOP ||
+        code == ENAMETOOLONG)
         return err_user("cannot %s '%s': %s; check the path and its permissions", verb, path, strerror(code));
     return err_infra("cannot %s '%s': %s", verb, path, strerror(code));
 }
@@ -269,7 +270,7 @@ Err file_remove_tree(const char *path) {
 
 Err file_map(const char *path, FileMap *out) {
     *out = (FileMap){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused, not waited for */
     if (fd < 0) return file_failed("open", path);
     struct stat st;
     Err e = ERR_OK;

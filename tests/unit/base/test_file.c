@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +78,9 @@ TEST(writing_replaces_and_a_missing_folder_is_a_sentence) {
     assert_memory_equal(map.bytes, "three", 5);
     file_unmap(&map);
     assert_int_equal(file_map("a/b", &map).code, ERR_USER);
+    char name[NAME_MAX + 2] = "";
+    memset(name, 'x', sizeof name - 1);
+    assert_int_equal(file_map(name, &map).code, ERR_USER);
     assert_refused("a/b/x/y", "Not a directory");
     leave(dir);
 }
@@ -148,6 +152,8 @@ TEST(a_fifo_gets_the_bytes_and_stays) {
     assert_int_equal(kind_of("fifo"), S_IFIFO);
     assert_int_equal(kind_of("link"), S_IFLNK);
     close(reader);
+    FileMap map;
+    assert_int_equal(file_map("fifo", &map).code, ERR_USER); /* and does not wait for a writer */
     leave(dir);
 }
 
