@@ -185,12 +185,13 @@ static Refusal build_constants(Compiler *c, const json_t *schema, int32_t next, 
             allowed |= allows(schema, TYPES[t]) && is_of_type(value, TYPES[t]);
         if (allowed) ways[count++] = build_constant(c->b, value, next);
     }
-    if (count) *out = build_any(c->b, ways, count);
+    *out = count ? build_any(c->b, ways, count) : next;
     free(ways);
     json_decref(list);
-    return count ? SERVED
-                 : wrong(c, json_object_get(schema, "enum") ? "enum" : "const",
-                         "a list of 1 to 1000 values, or one value, with the schema's type");
+    return count || c->b->n > MOST_NODES /* refused later */
+               ? SERVED
+               : wrong(c, json_object_get(schema, "enum") ? "enum" : "const",
+                       "a list of 1 to 1000 values, or one value, with the schema's type");
 }
 
 /* ---- objects ---- */

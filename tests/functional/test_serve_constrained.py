@@ -230,7 +230,8 @@ for schema, said in [
         ({"items": {}, "minItems": -1}, "'minItems'"), ({"minItems": 2, "maxItems": 1}, "'minItems'"),
         ({"maxItems": 1.5}, "'maxItems'"), ({"maxItems": 10**9}, "'maxItems'"),
         ({"items": {}, "maxItems": 65536}, "nodes"),
-        ({"enum": ["a" * 70000]}, "nodes"), (nested(64), "nested"),
+        ({"enum": ["a" * 70000]}, "nodes"), ({"properties": {x * 70000: {"enum": [1]} for x in "ab"}}, "nodes"),
+        (nested(64), "nested"),
         ({"properties": {str(i): {} for i in range(1001)}}, "'properties'"), ({"enum": [*range(1001)]}, "'enum'")]:
     error = server.post(COMPLETE, 400, **{**asks[0], "response_format": {"type": "json_schema", "json_schema": {
         "schema": schema}}})["error"]
