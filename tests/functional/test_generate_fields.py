@@ -1,4 +1,5 @@
 """generate prints, and writes for each key of --output-path, the values that an oracle computes from the options."""
+import needs_numpy
 import re
 import time
 

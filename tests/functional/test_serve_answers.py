@@ -1,5 +1,6 @@
 """serve's routes, statuses, headers, states and metrics. Each one that the code can produce has a row: a route, status,
 code, header or metric without a row is an error."""
+import needs_numpy
 from serving import *
 
 sys.path.insert(0, str(ROOT / "tests/functional/fields"))

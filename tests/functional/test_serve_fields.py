@@ -1,6 +1,7 @@
 """Each field of a request reaches the answer: each field of src/server/fields.def has a row (fields/rows.py) for each
 endpoint. For each value of a row, an oracle computes the whole answer, streamed or not. Values beyond the limits, and
 those of another type, are refused with the field's name. Metrics count all these requests."""
+import needs_numpy
 from serving import *
 
 sys.path.insert(0, str(ROOT / "tests/functional/fields"))

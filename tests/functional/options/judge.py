@@ -13,12 +13,7 @@ import sys
 import tempfile
 import time
 
-try:
-    import numpy
-except ImportError:  # an interpreter that was built by hand does not see the distribution's packages
-    if sys.executable == "/usr/bin/python3":
-        sys.exit("numpy is missing; ci/install-deps installs it")
-    os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
+import needs_numpy
 from program import Program, Wrong
 
 
