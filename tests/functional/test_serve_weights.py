@@ -14,6 +14,9 @@ pretrain(data, scaled, *MODEL, "--bf16", "--train-iters", 8, "--load", scaled)  
 OLD, NEW = (saved / f"iter_{n:07}" for n in (4, 8))
 DAMAGED, UNNAMED = WORK / "damaged/iter_0000008", WORK / "renamed"
 for copy in DAMAGED, UNNAMED: shutil.copytree(NEW, copy)
+PIPED = WORK / "piped/iter_0000008"
+PIPED.mkdir(parents=True)
+os.mkfifo(PIPED / "manifest.json")
 shard = sorted(DAMAGED.glob("shard_*.bin"))[-1]
 content = bytearray(shard.read_bytes())
 content[len(content) // 8] ^= 1  # in a parameter: the optimizer's state comes later
@@ -24,7 +27,8 @@ ASK = {"prompt": PROMPT, "max_tokens": 12, "temperature": 1.3, "seed": 4, "n": 2
 LONG = {"prompt": "Another prompt", "temperature": 1.3, "seed": 4, "ignore_eos": True, "return_token_ids": True}
 WRONG = [({"model_path": str(path)}, code, part) for path, code, part in (
     (WORK / "missing", "not_loaded", "contains no checkpoint"), (other, "not_loaded", "--ffn-hidden-size"),
-    (DAMAGED, "not_loaded", "is damaged: tensor"), (UNNAMED, "not_loaded", "rename it"))] + [
+    (DAMAGED, "not_loaded", "is damaged: tensor"), (PIPED, "not_loaded", "is not a regular file"),
+    (UNNAMED, "not_loaded", "rename it"))] + [
     ({}, None, "'model_path' must be"), ({"model_path": ""}, None, "'model_path' must be"),
     ({"model_path": str(NEW), "keep_pause": False}, "unsupported", "'keep_pause'"),
     ({"model_path": str(NEW), "format": 1}, "unknown_field", "format")]
