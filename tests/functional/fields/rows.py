@@ -383,8 +383,8 @@ for field in "user", "metadata", "store", "safety_identifier", "service_tier":
 PATH = "'model_path' must be the folder of a checkpoint, of at most 4095 bytes"
 row("W", "model_path", "any", needed=True, refused=[
     *(Refused(x, PATH) for x in (None, "", 3, ["a"], "a" * 4096)),
-    *(Refused(x, f"the weights are unchanged: {text}", status, None, "not_loaded") for x, text, status in (
-        ("no such folder", "'", 400), ("a" * 4095, "cannot open the folder 'a", 500)))])
+    *(Refused(x, f"the weights are unchanged: {text}", 400, None, "not_loaded") for x, text in (
+        ("no such folder", "'"), ("a" * 4095, "cannot open the folder 'a")))])
 for field in "abort_all_requests", "is_async": only("W", field, False, True, 0)
 for field in "flush_cache", "keep_pause": only("W", field, True, False, 1)
 for field in "torch_empty_cache", "recapture_cuda_graph", "token_step":

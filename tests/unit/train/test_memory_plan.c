@@ -25,7 +25,7 @@ static const struct {
     {"master parameters", MEMORY_optimizer},
     {"optimizer state", MEMORY_optimizer},
     {"pieces of the parameters", MEMORY_optimizer},
-    {"a step of the optimizer", MEMORY_optimizer},
+    {"an optimizer step", MEMORY_optimizer},
     {"activation", MEMORY_slots},
     {"pipeline messages", MEMORY_slots},
     {"offloaded activation", MEMORY_slots},
