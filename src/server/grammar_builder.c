@@ -11,7 +11,7 @@ enum { DIGITS = 15 }; /* with so few digits, an integer fits into 64 bits and is
 /* ---- nodes ---- */
 
 static int32_t add(GrammarBuilder *b, GrammarNode node) {
-    b->node = mem_grow(b->node, (size_t)b->n + 1, sizeof *b->node);
+    if (b->n == b->room) b->node = mem_grow(b->node, (size_t)(b->room = 2 * b->n + 1), sizeof *b->node);
     b->node[b->n] = node;
     return b->n++;
 }

@@ -20,8 +20,8 @@ typedef enum JsonRule {
 
 typedef struct GrammarBuilder {
     GrammarNode *node; /* [n] owned; node 0 is the start of the grammar */
-    int32_t n;
-    int32_t *rule; /* [rules] owned; the first node of each rule, or -1 */
+    int32_t n, room;   /* room: number of nodes for which there is memory */
+    int32_t *rule;     /* [rules] owned; the first node of each rule, or -1 */
     int32_t rules;
 } GrammarBuilder;
 
