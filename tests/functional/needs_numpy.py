@@ -1,5 +1,5 @@
-"""Makes numpy available: importing this file starts the test again with the distribution's Python if the current one has
-no numpy. Tests import it first, before they make files."""
+"""Makes numpy available: importing this file starts the test again with the distribution's Python if the current Python
+has no numpy. Tests import it first, before they make files."""
 import os
 import sys
 

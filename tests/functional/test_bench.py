@@ -32,7 +32,8 @@ assert all("blas_gflops" in p for p in step["gemm"]["gemms"])
 assert not any("blas_gflops" in p for p in train("--no-alone")["gemm"]["gemms"])
 out = isotron("bench", "train", "--config", WORK / "bench.conf", "--steps", 0, "--warmup", 0, "--seconds", -1, expect=2)
 assert "--steps" in out and "--warmup" in out and "--seconds" in out, out
-assert "--steps must be from 1" in isotron("bench", "train", "--config", WORK / "bench.conf", "--steps", 10**18, expect=2)
+assert "--steps must be from 1" in isotron("bench", "train", "--config", WORK / "bench.conf", "--steps", 10**18,
+                                           expect=2)
 
 isotron("bench", "ops", "--filter", "^norm/(layer|rms)$|^drop$", "--dtype", "fp32", "bf16", "--seconds", 1e-3,
         "--json", WORK / "ops.json")

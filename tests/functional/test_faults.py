@@ -98,8 +98,9 @@ stopped = meanwhile.submit(processes, "rank 1 stopped", signal.SIGSTOP, 1,
 STOPS = ["--exit-signal-handler"]
 if has_mpi:
     processes("rank 1 killed", signal.SIGKILL, 1, "rank 1 with PID|ranks that did not: 1\n")
-    processes("rank 2 stopped", signal.SIGSTOP, 2, "COMM FAULT rank ", "ranks that did not: 2\n|not in this operation: ranks 2\n",
-              "rank 2 does not answer", options=SOON, status=[3])
+    processes("rank 2 stopped", signal.SIGSTOP, 2, "COMM FAULT rank ",
+              "ranks that did not: 2\n|not in this operation: ranks 2\n", "rank 2 does not answer", options=SOON,
+              status=[3])
     processes("rank 3 asked", signal.SIGTERM, 3, "SIGTERM: stopping after this step", options=STOPS, status=[143])
     processes("mpirun asked", signal.SIGUSR1, None, "SIGUSR1: stopping after this step", status=[138],
               options=[*STOPS, "--exit-signal", "SIGUSR1"])

@@ -1,4 +1,4 @@
-"""serve loads another checkpoint into a paused or suspended engine. Later answers are those of a server that was started
+"""serve loads another checkpoint into a paused or suspended engine. Later answers are those of a server that started
 with it. A load that fails changes nothing. Answers state which weights computed them."""
 
 from serving import *
@@ -103,6 +103,6 @@ for load, (options, ranks, wrongs) in enumerate((
         assert (before, after, len(ids)) == (0, 1, n) and 0 < at < n and ids[:at] == plain[:at], (epochs, ids, plain)
         rest = fresh.post(COMPLETE, **{**LONG, "prompt": prompt + ids[:at]}, max_tokens=n - at)
         assert ids[at:] == rest["choices"][0]["token_ids"], (options, epochs, ids, rest)
-    [path] = [p for p in json.loads(server.request("GET", "/openapi.json")[2])["paths"] if p == LOAD]
+    assert LOAD in json.loads(server.request("GET", "/openapi.json")[2])["paths"]
     server.end(within=60), fresh.end(within=60)
 print("serve loads new weights")

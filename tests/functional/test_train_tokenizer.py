@@ -54,8 +54,9 @@ said = isotron("preprocess", "--input", lines, "--json-keys", "body", "--output-
                "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", made)
 assert " 30 tokens in " in said, (said, found)
 
-MISTAKES = {("--output", made): "exists", ("--pattern", "v9"): "unknown pattern 'v9'", ("--vocab-size", 256): "raise it",
-            ("--vocab-size", 0): "--vocab-size must be", ("--min-frequency", 0): "--min-frequency must be",
+MISTAKES = {("--output", made): "exists", ("--pattern", "v9"): "unknown pattern 'v9'",
+            ("--vocab-size", 256): "raise it", ("--vocab-size", 0): "--vocab-size must be",
+            ("--min-frequency", 0): "--min-frequency must be",
             ("--json-key", "text"): 'line 1: the key "text" has no text', ("--input", WORK / "none"): "none",
             ("--output", lines): "same file"}
 for (name, value), message in MISTAKES.items():

@@ -7,21 +7,25 @@ import time
 
 import model
 from oracle import API, CHAT, COMPLETE, Oracle
+from program import ARITHMETIC, U
 from rows import FORCED, NAME, PATHS, Refused
+
+
+BOUND = U["fp64"] * ARITHMETIC  # the bound of other values of fp64, such as losses
 
 
 def close(a, b):
     """Whether two JSON values are equal, except for the rounding of log-probabilities."""
-    if isinstance(a, float) and isinstance(b, float): return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)
+    if isinstance(a, float) and isinstance(b, float): return math.isclose(a, b, rel_tol=BOUND, abs_tol=BOUND)
     return not difference(a, b) if type(a) is type(b) and isinstance(a, (dict, list)) else type(a) is type(b) and a == b
 
 
 def difference(a, b, where=""):
     """The first place where two JSON values differ, or an empty text."""
-    if type(a) is not type(b) or not isinstance(a, (dict, list)): return "" if close(a,
-        b) else f"{where}: {a!r} and {b!r}"
-    if isinstance(a, dict) and a.keys() != b.keys(
-        ): return f"{where}: keys {sorted(a.keys() ^ b.keys())} are in one of them"
+    if type(a) is not type(b) or not isinstance(a, (dict, list)):
+        return "" if close(a, b) else f"{where}: {a!r} and {b!r}"
+    if isinstance(a, dict) and a.keys() != b.keys():
+        return f"{where}: keys {sorted(a.keys() ^ b.keys())} are in one of them"
     if len(a) != len(b): return f"{where}: {len(a)} and {len(b)} elements"
     keys = a if isinstance(a, dict) else range(len(a))
     return next(filter(None, (difference(a[k], b[k], f"{where}/{k}") for k in keys)), "")
@@ -96,8 +100,7 @@ class Judge:
         for cached, choices in zip(self.oracle.cached, self.oracle.made):
             for c in choices:
                 self.count(prompt=len(c.prompt), hits=cached, choices=1, begun=len(c.new) > 0,
-                    later=max(len(c.new) - 1, 0),
-                           **{c.reason: 1})
+                           later=max(len(c.new) - 1, 0), **{c.reason: 1})
 
     def whole(self, path, body, wanted):
         status, headers, got = self.request(path, body)
@@ -123,8 +126,8 @@ class Judge:
             wanted = plain(self.oracle.reply(path, body, model.encode(forced) if forced else None, calls))
             got = ask(path, body, wanted)
             if path in (COMPLETE, CHAT, API): self.count_choices()
-            ids = [call.pop("id") for c in got.get("choices", []) for call in c.get("message", {}).get("tool_calls",
-                [])]
+            ids = [call.pop("id") for c in got.get("choices", [])
+                   for call in c.get("message", {}).get("tool_calls", [])]
             assert all(len(i) == 9 and i.isalnum() for i in ids) and len({*ids}) == len(ids), ids
             told = difference(got, wanted)
             if told: sys.exit(f"{path} {ask.__name__} {body}\n{told}\n got {got}\nwant {wanted}")

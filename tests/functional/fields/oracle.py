@@ -166,8 +166,8 @@ def prompt_logprobs(choice, k):
 
 
 class Oracle:
-    """A server's answers. `pages` has the salts and tokens of the full pages in its KV cache. `version` is the number of
-    times that it has loaded weights."""
+    """A server's answers. `pages` has the salts and tokens of the full pages in its KV cache. `version` is how often it
+    has loaded weights."""
 
     def __init__(self, name):
         self.name, self.pages, self.made_before, self.version = name, set(), {}, 0
@@ -187,18 +187,17 @@ class Oracle:
     def choices(self, path, body, forced=None):
         ask = {name: value for name, value in body.items() if value is not None}
         api, chat = path == API, path == CHAT
-        ask = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "n": 1, "max_tokens": 64 if api else None if chat
-            else 16,
-               **ask}
+        ask = {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0, "n": 1,
+               "max_tokens": 64 if api else None if chat else 16, **ask}
         if api:
             ask |= {"max_tokens": ask.get("tokens_to_generate", 64), "top_p": ask["top_p"] or 1,
                     "stop_token_ids": [ask["stop_token"]] if "stop_token" in ask else []}
         ask["max_tokens"] = ask.get("max_completion_tokens", ask["max_tokens"])
         ask["best_of"] = ask.get("best_of", ask["n"])
-        ask["special"] = ask.get("skip_special_tokens") is False or bool(ask.get("tools")) and ask.get(
-            "tool_choice") != "none"
-        ask["scores"] = "prompt_logprobs" in ask or (ask.get("echo") and "logprobs" in ask) or (api
-            and ask.get("logprobs"))
+        calls = bool(ask.get("tools")) and ask.get("tool_choice") != "none"
+        ask["special"] = calls or ask.get("skip_special_tokens") is False
+        ask["scores"] = ("prompt_logprobs" in ask or (ask.get("echo") and "logprobs" in ask) or
+                         (api and ask.get("logprobs")))
         prompts = prompts_of(path, ask)
         prompts = [p[-ask.get("truncate_prompt_tokens", len(p)):] for p in prompts]
         seed = ask.get("random_seed" if api else "seed", 0)
@@ -219,7 +218,7 @@ class Oracle:
         choices = []
         for choice in sum(made, []):
             json_ = {"index": len(choices), "finish_reason": choice.reason, "stop_reason": choice.stop_reason,
-                "logprobs": None}
+                     "logprobs": None}
             if path == CHAT:
                 json_["message"] = {"role": "assistant", "content": choice.text}
                 if calls: json_ |= {"message": json_["message"] | calls, "finish_reason": "tool_calls"}
@@ -232,18 +231,18 @@ class Oracle:
             if ask.get("return_token_ids"): json_ |= {"token_ids": choice.new, "prompt_token_ids": choice.prompt}
             choices.append(json_)
         told, new = sum(map(len, prompts)), sum(len(c.new) for list_ in self.made for c in list_)
+        usage = {"prompt_tokens": told, "completion_tokens": new, "total_tokens": told + new,
+                 "prompt_tokens_details": {"cached_tokens": sum(self.cached)}}
         answer = {"object": "chat.completion" if path == CHAT else "text_completion", "model": self.name,
-                  "choices": choices, "usage": {"prompt_tokens": told, "completion_tokens": new,
-                  "total_tokens": told + new,
-                                                "prompt_tokens_details": {"cached_tokens": sum(self.cached)}}}
+                  "choices": choices, "usage": usage}
         if path == CHAT and "prompt_logprobs" in ask:
             answer["prompt_logprobs"] = prompt_logprobs(made[0][0], ask["prompt_logprobs"])
         return answer
 
     def megatron(self, ask, body, made):
         made = [list_[0] for list_ in made]
-        answer = {"text": [text + c.text for text, c in zip(body["prompts"], made)], "tokens": [c.tokens()
-            for c in made],
+        answer = {"text": [text + c.text for text, c in zip(body["prompts"], made)],
+                  "tokens": [c.tokens() for c in made],
                   "segments": [[repaired(piece(t)) for t in c.tokens()] for c in made]}
         if ask.get("logprobs"):
             answer["logprobs"] = [[c.logprob(i) for i in range(1, len(c.tokens()))] for c in made]

@@ -39,7 +39,8 @@ REFUSED = [("gemm_sm_margin", "--gemm-sm-margin 4"), ("nccl_library", "--ranks 2
            ("inference_dynamic_batching_sampling_backend interactive skip_prompt_log_probs top_n_logprobs stream"
             " output_path output_every_n_results record_throughput"
             " throughput_check_only inference_repeat_n incoming_requests_per_step"
-            " incoming_requests_per_sec suspend_resume_interval suspend_timeout rl_kv_cache_management_mode", "--stream")]
+            " incoming_requests_per_sec suspend_resume_interval suspend_timeout"
+            " rl_kv_cache_management_mode", "--stream")]
 
 # (field, words) of options that a family does not read: a run with these words must be refused, or be bitwise equal to
 # a run without them.
