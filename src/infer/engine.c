@@ -222,11 +222,7 @@ static void share_running(Engine *e, int64_t *rest) {
 }
 
 static PageName next_name(const Engine *e, const Live *live) {
-    return (PageName){.before = live->before,
-                      .tokens = live->tokens + live->named * e->limits.page,
-                      .n = e->limits.page,
-                      .salt = live->request.salt,
-                      .n_salt = live->named ? 0 : live->request.n_salt};
+    return page_name(&e->limits, &live->request, live->tokens, live->named, live->before);
 }
 
 /* Shares existing pages that contain the request's first tokens. The last token is always computed, because its logits

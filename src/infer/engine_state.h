@@ -110,6 +110,16 @@ static inline bool reports(const Engine *e, const Live *live, int64_t i) {
 bool pass_joins(const Model *, const RunContext *);
 /* Returns how many pages a cache needs in addition to the pool's pages, for tokens that only pad a pass. */
 int64_t pass_spare_pages(const Model *, const RunContext *, int64_t page);
+/* Returns the name of page `i` of a request whose tokens are given. `before` is the number of the page before it. The
+ * salt is only in the first page's name, on which the names of all later pages depend. */
+static inline PageName page_name(const EngineLimits *l, const Request *r, const int32_t *tokens, int64_t i,
+                                 uint64_t before) {
+    return (PageName){.before = before,
+                      .tokens = tokens + i * l->page,
+                      .n = l->page,
+                      .salt = r->salt,
+                      .n_salt = i ? 0 : r->n_salt};
+}
 /* Copies the requests' pages to host memory, restores them, or only frees the copies (kept_pages.c). The shape is that of
  * Engine.cache. */
 void kept_pages_save(Engine *, const CacheShape *);

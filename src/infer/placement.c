@@ -4,7 +4,7 @@
 
 #include "base/fault.h"
 #include "base/mem.h"
-#include "infer/page_pool.h"
+#include "infer/engine_state.h"
 
 struct Placement {
     EngineLimits limits;
@@ -29,19 +29,11 @@ void placement_forget(Placement *r) {
     for (int64_t i = 0; i < r->replicas; i++) page_pool_forget(r->pool[i]);
 }
 
-static PageName name_of(const Placement *r, const Request *q, int64_t page, uint64_t before) {
-    return (PageName){.before = before,
-                      .tokens = q->prompt + page * r->limits.page,
-                      .n = r->limits.page,
-                      .salt = q->salt,
-                      .n_salt = page ? 0 : q->n_salt};
-}
-
 /* Returns how many of the prompt's first pages a replica has. */
 static int64_t pages_found(const Placement *r, const Request *q, int64_t replica, int64_t most) {
     uint64_t before = 0;
     for (int64_t i = 0; i < most; i++) {
-        const PageName name = name_of(r, q, i, before);
+        const PageName name = page_name(&r->limits, q, q->prompt, i, before);
         if (!page_pool_has(r->pool[replica], &name, &before)) return i;
     }
     return most;
@@ -64,7 +56,7 @@ static void record(const Placement *r, const Request *q, PagePool *pool) {
     int64_t *page = mem_alloc(((size_t)n + 1) * sizeof *page);
     uint64_t before = 0;
     for (int64_t i = 0; i < n; i++) {
-        const PageName name = name_of(r, q, i, before);
+        const PageName name = page_name(&r->limits, q, q->prompt, i, before);
         page[i] = page_pool_find(pool, &name, &before);
         if (page[i] >= 0) continue;
         CHECK(page_pool_take(pool, 1, &page[i]), "the page pool is too small for a prompt of %lld pages",
