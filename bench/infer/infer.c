@@ -9,18 +9,14 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/file.h"
-#include "base/philox.h"
 #include "base/statistics.h"
-#include "bench/head.h"
+#include "bench/infer/clients.h"
+#include "bench/infer/session.h"
 #include "comm/agree.h"
-#include "infer/engine.h"
 #include "measure/peaks.h"
 #include "models/cache.h"
 #include "param/quantized.h"
-#include "run/model_run.h"
 #include "run/source.h"
-
-enum { PAGE = 64 };
 
 /* The times of a round in ns. */
 typedef struct Round {
@@ -38,19 +34,6 @@ typedef struct Row {
     double slowest;                         /* the median of the 99 % quantiles of the times between tokens */
 } Row;
 
-typedef struct Session {
-    const BenchInfer *options;
-    const Config *config;
-    Comm *comm;
-    ModelRun run;
-    char device[200], transport[BENCH_TRANSPORT];
-    int threads;
-    bool prints;
-    Row *rows;
-    double read, gemm; /* roofs in GB/s and GFLOP/s, or 0 if not measured */
-    double token_bytes, expert_bytes, other_bytes, multiplied;
-} Session;
-
 /* ---- rounds ---- */
 
 static void take(void *arg, const EngineEvent *e) {
@@ -65,28 +48,20 @@ static void take(void *arg, const EngineEvent *e) {
     *before = r->last;
 }
 
-/* Returns the sampling options, which are greedy unless --temperature is given. */
-static Sampling sampling_of(const Config *c) {
-    if (!config_given(c, temperature)) return (Sampling){.temperature = 0};
-    return (Sampling){.temperature = c->temperature, .top_k = c->top_k, .top_p = c->top_p};
-}
-
 /* Adds requests with different prompts and generates all their tokens. */
 static void run_round(const Session *s, Engine *engine, int64_t requests, int64_t number, int64_t fresh,
                       Round *r) {
     const BenchInfer *o = s->options;
-    const uint64_t vocab = (uint64_t)s->run.model->plan.vocab;
     int32_t *prompt = mem_alloc((size_t)o->prompt * sizeof *prompt);
     memset(r->before, 0, (size_t)requests * sizeof *r->before);
     r->n_gaps = r->n_first = 0;
     r->start = clock_ns();
     for (int64_t i = 0; i < requests; i++) {
-        for (int64_t k = 0; k < o->prompt; k++)
-            prompt[k] = (int32_t)(philox_u32(1, (uint64_t)(number * requests + i), (uint64_t)k) % vocab);
+        session_prompt(s, number * requests + i, prompt);
         const Request request = {.id = i,
                                  .prompt = prompt,
                                  .n = o->prompt,
-                                 .sampling = sampling_of(s->config),
+                                 .sampling = session_sampling(s),
                                  .stream = (uint64_t)i,
                                  .max_new_tokens = fresh};
         const Err e = engine_add(engine, &request);
@@ -102,15 +77,13 @@ static void summarise(Row *row, int64_t i, Round *r, int64_t model_ns, double *s
     row->gap[i] = median_of(r->gap, r->n_gaps);
     row->wall[i] = (double)(r->last - r->start);
     row->outside[i] = 1 - (double)model_ns / row->wall[i];
-    *slowest = r->gap[(int64_t)ceil(0.99 * (double)r->n_gaps) - 1];
+    *slowest = session_slowest(r->gap, r->n_gaps);
 }
 
 static Err measure_row(Session *s, Row *row) {
     const BenchInfer *o = s->options;
-    const int64_t n = row->requests, each = engine_pages(o->prompt + o->fresh, PAGE),
-                  tokens = n * o->prompt < ENGINE_PASS_TOKENS ? n * o->prompt : ENGINE_PASS_TOKENS;
-    const EngineLimits limits = {
-        .page = PAGE, .pages = n * each, .requests = n, .tokens = tokens > n ? tokens : n};
+    const int64_t n = row->requests;
+    const EngineLimits limits = session_limits(s, n);
     Engine *engine;
     ERR_RETURN(engine_new(s->run.model, &s->run.context, &limits, &engine));
     Round r = {.gap = mem_alloc((size_t)(n * o->fresh) * sizeof *r.gap),
@@ -141,8 +114,8 @@ static bool is_looked_up(const Session *s, const Param *p) {
  * layer. */
 static void count_work(Session *s) {
     const Registry *g = s->run.model->registry;
-    const CacheShape page = {.dtype = s->run.context.dtype, .page = PAGE, .pages = 1};
-    s->token_bytes = cache_bytes(s->run.model, &page) / PAGE;
+    const CacheShape page = {.dtype = s->run.context.dtype, .page = SESSION_PAGE, .pages = 1};
+    s->token_bytes = cache_bytes(s->run.model, &page) / SESSION_PAGE;
     for (int i = 0; i < g->n; i++) {
         const Param *p = g->params[i];
         const double factors = param_is_quantized(p) ? (double)tensor_bytes(&p->inverse) : 0,
@@ -169,25 +142,19 @@ static double pass_bytes(const Session *s, int64_t requests) {
 
 /* ---- results ---- */
 
-static void name_of(const Session *s, const char *what, int64_t requests, char name[80]) {
-    snprintf(name, 80, "%s/%lldx%lld+%lld%s", what, (long long)requests, (long long)s->options->prompt,
-             (long long)s->options->fresh, sampling_of(s->config).temperature > 0 ? " sampled" : "");
-}
-
 static json_t *row_facts(const Session *s, const char *what, int64_t requests) {
-    char name[80];
-    name_of(s, what, requests, name);
-    return json_pack("{s:s, s:s, s:I}", "name", name, "type", dtype_name(s->run.context.dtype), "requests",
-                     (json_int_t)requests);
+    char load[24];
+    snprintf(load, sizeof load, "%lld", (long long)requests);
+    return session_row(s, what, load, "requests", requests);
 }
 
 static json_t *row_json(const Session *s, const char *what, const Row *row, const double *ns,
                         double rate_per_ns, const char *unit, double roof) {
     const int64_t rounds = s->options->rounds;
-    json_t *json = row_facts(s, what, row->requests), *samples = json_array();
-    for (int64_t i = 0; i < rounds; i++) json_array_append_new(samples, json_real(ns[i] * 1e-3));
-    const double us = median_of(ns, rounds) * 1e-3, rate = rate_per_ns / median_of(ns, rounds);
-    json_object_update_new(json, json_pack("{s:f, s:o, s:f}", "us", us, "samples_us", samples, unit, rate));
+    json_t *json = row_facts(s, what, row->requests);
+    const double rate = rate_per_ns / median_of(ns, rounds);
+    session_add_times(json, ns, rounds);
+    json_object_set_new(json, unit, json_real(rate));
     if (roof > 0) json_object_set_new(json, "of_roof", json_real(rate / roof));
     return json;
 }
@@ -224,6 +191,7 @@ static Err ask(const Session *s, const BenchGuard *guard) {
     for (int64_t i = 0; i < s->options->requests.count; i++)
         for (int k = 0; k < 3; k++)
             json_array_append_new(rows, row_facts(s, WHAT[k], s->options->requests.at[i]));
+    clients_facts(s, rows);
     json_t *facts = head(s, rows);
     const Err e = guard->check(guard->arg, facts);
     json_decref(facts);
@@ -243,9 +211,11 @@ static void print_row(const Session *s, const Row *row) {
 static void print_head(const Session *s) {
     printf("device: %s\n", s->device);
     if (s->comm) printf("ranks: %d, transport: %s\n", comm_world(s->comm), s->transport);
-    printf("prompts of %lld tokens, %lld new tokens\n\n%8s %14s %14s %14s %12s %10s %16s\n",
-           (long long)s->options->prompt, (long long)s->options->fresh, "requests", "prompts, ms",
-           "a token, ms", "99 %, ms", "tokens/s", "GB/s", "outside model");
+    printf("prompts of %lld tokens, %lld new tokens\n", (long long)s->options->prompt,
+           (long long)s->options->fresh);
+    if (s->options->requests.count)
+        printf("\n%8s %14s %14s %14s %12s %10s %16s\n", "requests", "prompts, ms", "a token, ms", "99 %, ms",
+               "tokens/s", "GB/s", "outside model");
 }
 
 static void print_roofs(const Session *s) {
@@ -264,6 +234,7 @@ static void print_roofs(const Session *s) {
 static Err report(const Session *s, json_t **result) {
     json_t *rows = json_array();
     for (int64_t i = 0; i < s->options->requests.count; i++) add_rows(s, &s->rows[i], rows);
+    json_array_extend(rows, s->clients);
     json_t *all = head(s, rows);
     json_object_set_new(all, "complete", json_true());
     if (s->options->alone)
@@ -331,13 +302,16 @@ static Err run_rank(void *arg, Comm *comm) {
     describe(&s);
     count_work(&s);
     s.rows = mem_zero((size_t)o->requests.count, sizeof *s.rows);
+    s.clients = json_array();
     Err e = comm_agree(comm, j->guard && s.prints ? ask(&s, j->guard) : ERR_OK);
     if (!e.code) e = measure(&s);
+    if (!e.code) e = clients_measure(&s, s.clients);
     model_run_close(&s.run);
     if (!e.code && o->alone) e = measure_roofs(&s);
     if (!e.code) e = comm_agree(comm, s.prints ? report(&s, j->result) : ERR_OK);
     for (int64_t i = 0; i < o->requests.count; i++) free(s.rows[i].prefill);
     free(s.rows);
+    json_decref(s.clients);
     return e;
 }
 

@@ -1,5 +1,5 @@
-/* Measures the engine (infer/engine.h) with random parameters and prompts. Each row measures a different number of
- * requests that arrive together. The roof of generation is the rate at which a rank reads memory, because each pass
+/* Measures generation with random parameters and prompts: the engine (infer/engine.h), for numbers of requests that
+ * arrive together, and the HTTP server (server/http.h), for numbers of clients that wait for their answers. The roof of generation is the rate at which a rank reads memory, because each pass
  * reads all weights, and the keys and values of all requests. */
 #pragma once
 
@@ -9,10 +9,12 @@
 struct json_t; /* defined in jansson.h */
 
 typedef struct BenchInfer {
-    I64List requests;      /* number of requests that arrive together, for each row */
+    I64List requests;      /* numbers of requests that arrive together; may be empty */
+    I64List clients;       /* numbers of clients of the server; may be empty */
+    int64_t each;          /* number of requests that each client sends in a round */
     int64_t prompt, fresh; /* number of tokens in a prompt, and number of tokens to generate */
     int64_t rounds;        /* number of rounds per row; results are medians over the rounds */
-    bool alone;            /* the roofs are also measured */
+    bool alone;            /* the roofs of `requests` are also measured */
     const char *json;      /* file for the results, or NULL */
 } BenchInfer;
 

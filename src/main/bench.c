@@ -117,31 +117,56 @@ static int bench_train_command(int argc, char **argv) {
 /* ---- isotron bench infer ---- */
 
 static const Arg INFER_ROWS[] = {
-    ARG_ROW(BenchInfer, requests, "requests", ARG_I64S, "1 8",
-            "Numbers of requests that arrive at the same time; each number is measured."),
+    ARG_ROW(
+        BenchInfer, requests, "requests", ARG_I64S, "none",
+        "Numbers of requests that arrive at the same time; each number is measured. none = 1 and 8, or no "
+        "number if --clients is given."),
+    ARG_ROW(
+        BenchInfer, clients, "clients", ARG_I64S, "none",
+        "Numbers of clients that send requests to the HTTP server, over connections to this machine; each "
+        "number is measured."),
+    ARG_ROW(
+        BenchInfer, each, "requests-per-client", ARG_I64, "2",
+        "Number of requests that each client sends in a round. It sends a request when the previous answer "
+        "has ended."),
     ARG_ROW(BenchInfer, prompt, "prompt-tokens", ARG_I64, "128",
             "Number of tokens of each prompt, which are "
             "random."),
     ARG_ROW(BenchInfer, fresh, "new-tokens", ARG_I64, "64",
             "Number of tokens to generate for each request, at least 2."),
     ARG_ROW(BenchInfer, rounds, "rounds", ARG_I64, "9",
-            "Number of measurements for each number of "
-            "requests."),
-    ARG_ROW(BenchInfer, alone, "no-alone", ARG_OFF, "on", "Do not measure the roofs."),
+            "Number of measurements for each number of requests or clients."),
+    ARG_ROW(BenchInfer, alone, "no-alone", ARG_OFF, "on",
+            "Do not measure the roofs. Without --requests, these are never measured."),
     ARG_ROW(BenchInfer, json, "json", ARG_TEXT, "none", "Write the results to this file."),
 };
 
+static void check_numbers(const I64List *numbers, const char *option, int most, Args *args) {
+    for (int64_t i = 0; i < numbers->count; i++)
+        if (numbers->at[i] < 1 || numbers->at[i] > most)
+            args_problem(args, "--%s must contain only numbers from 1 to %d.", option, most);
+}
+
 static void check_infer(const BenchInfer *o, Args *args) {
-    enum { MOST_ROUNDS = 1000, MOST_REQUESTS = 1 << 16 };
-    if (!o->requests.count) args_problem(args, "--requests needs at least one number.");
-    for (int64_t i = 0; i < o->requests.count; i++)
-        if (o->requests.at[i] < 1 || o->requests.at[i] > MOST_REQUESTS)
-            args_problem(args, "--requests must contain only numbers from 1 to %d.", (int)MOST_REQUESTS);
+    enum { MOST_ROUNDS = 1000, MOST_REQUESTS = 1 << 16, MOST_CLIENTS = 4096, MOST_EACH = 1000 };
+    check_numbers(&o->requests, "requests", MOST_REQUESTS, args);
+    check_numbers(&o->clients, "clients", MOST_CLIENTS, args);
+    if (o->each < 1 || o->each > MOST_EACH)
+        args_problem(args, "--requests-per-client must be from 1 to %d.", (int)MOST_EACH);
     if (o->prompt < 1) args_problem(args, "--prompt-tokens must be at least 1.");
     if (o->fresh < 2)
         args_problem(args, "--new-tokens must be at least 2, to measure the time between tokens.");
     if (o->rounds < 1 || o->rounds > MOST_ROUNDS)
         args_problem(args, "--rounds must be from 1 to %d.", (int)MOST_ROUNDS);
+}
+
+static void choose_numbers(BenchInfer *o, Arena *arena) {
+    static const int64_t REQUESTS[] = {1, 8};
+    if (!o->requests.count && !o->clients.count) {
+        o->requests = (I64List){arena_alloc(arena, sizeof REQUESTS), sizeof REQUESTS / sizeof *REQUESTS};
+        memcpy(o->requests.at, REQUESTS, sizeof REQUESTS);
+    }
+    o->alone = o->alone && o->requests.count;
 }
 
 static Err read_infer(Setup *s, BenchInfer *o, GateArgs *gate, Args *args, int argc, char **argv) {
@@ -153,6 +178,7 @@ static Err read_infer(Setup *s, BenchInfer *o, GateArgs *gate, Args *args, int a
     ERR_RETURN(world_size(&s->config));
     config_check(&s->config, CHECK_MODEL | CHECK_BENCH_INFER, args);
     check_infer(o, args);
+    choose_numbers(o, args->arena);
     bench_check_gate(gate, args);
     bench_refuse_same_files(args, o->json, &gate->words);
     return args_end(args);
@@ -178,7 +204,8 @@ static int bench_infer_command(int argc, char **argv) {
     args_init(&args, s.arena,
               "isotron bench infer --config FILE [options of the model]\n\n"
               "Measures how fast a model with random parameters reads prompts and generates tokens, on one "
-              "rank or several tensor-parallel ranks.\n\n"
+              "rank or several tensor-parallel ranks. With --clients, measures the HTTP server of isotron "
+              "serve.\n\n"
               "example: isotron bench infer --config bench/train/gpt2-124m.conf --bf16",
               NULL);
     Err e = read_infer(&s, &o, &gate, &args, argc, argv);

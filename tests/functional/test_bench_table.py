@@ -13,7 +13,7 @@ for name in ("docs", "bench/results"):
 DOCUMENTS = WORK / "docs/performance.md", WORK / "README.md"
 script = (ROOT / "tools/bench_table").read_text()
 SECTIONS = re.findall(r'"([\w-]+)": \w+_table\b', script)
-assert len(SECTIONS) == 15, SECTIONS
+assert len(SECTIONS) == 16, SECTIONS
 for path in DOCUMENTS:
     path.write_text("Before.\n" + "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in SECTIONS) + "After.\n")
 
@@ -82,6 +82,11 @@ RESULTS = {f"gpu-layout-{name}.json": layout for name in LAYOUTS} | {
         {"name": "prefill/1x1024+128", "us": 22050.0, "gflops": 648e3, "of_roof": 0.98},
         {"name": "decode/1x1024+128", "us": 4750.0, "gbytes": 3189.4},
         {"name": "all/1x1024+128", "us": 7e5, "tokens_per_second": 204.4, "outside_model": 0.0025}]},
+    "gpu-clients.json": {"rows": [
+        {"name": f"{name}/{n}x2x1024+128", "clients": n, "us": 3e4 * n, "p99_us": 6e4 * n,
+         "itl_us": 5e3, "itl_p99_us": 7e3, "requests_per_second": 1.71, "tokens_per_second": 218.9,
+         "scheduler": 0.0012, "http": 0.0251}
+        for n in (1, 256) for name in ("ttft", "tpot", "latency", "serve")]},
     "gpu-attention.json": {"rows": [{"name": "attention/short", "shape": [2, 1, 1, 1, 8], "gflop": 1.0,
                                      "any_order": cell, "deterministic": {}}]}}
 
@@ -112,6 +117,7 @@ assert "Measured at commit 0123abc.\n<!-- end -->" in text
 assert "skipped: the ages of results, because this is not a git repository" in run("--check").stdout
 for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000 | 50.0 % | 40.0 % | 70.0 % |",
              "| 1 | 1024 | 128 | bf16 | yes | 22.1 | - | 648, 98.0 % | 4.75 | 4.87 | 3189 | 204 | 0.2 % |",
+             "| 256 | 1024 | 128 | 7680.0 | 15360.0 | 7680.00 | 15360.00 | 5.00 | 7.00 | 1.7 | 219 | 0.1 % | 2.5 % |",
              "After.\n", "| gpt2-125m | 1 ms | 1 ms | 1.25 | 100,000 |",
              "| bert-20m | 121 | 83.2 | 66.6 | 1.250 (1.200 to 1.300) | 90.0 | 96.0 | 5.0% |",
              "| `add` | 10 us, 3900 GB/s, 98 % |", "10 us, 650.0 TFLOP/s, 93 %", "| +1.0% | 0.970 | +2.0% |",
@@ -130,7 +136,7 @@ for part in ("| gpt2-125m | 1.2 | 1.2 | 1.250 (1.200 to 1.300) | 100000 | 592000
              "| all_reduce | 256 | 1 | 1 | 1.2 | 1.250 (1.200 to 1.300) |", "2 ranks on a GPU, a NCCL, 3 rounds."):
     assert part in text, (part, text)
 assert "llama3-8b" not in text and "`add/large`" not in text  # `add` is slower relative to its roof
-assert all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling"))
+assert all((WORK / f"docs/{name}.svg").read_text().count("<svg") == 1 for name in ("race", "scaling", "clients"))
 
 # The options of each row in the table of layouts are listed in bench/train/layouts.list.
 listed = {line.split()[0] for line in (ROOT / "bench/train/layouts.list").read_text().splitlines()} - {"#"}

@@ -1,0 +1,29 @@
+/* Clients that send requests to an HTTP server and measure when the tokens of the streamed answers arrive. Each client
+ * keeps one connection, and sends its next request when the previous answer has ended. */
+#pragma once
+
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+/* A request for `Load.tokens` tokens as a stream of server-sent events with usage statistics in each event. */
+typedef struct LoadRequest {
+    Str text;                  /* the HTTP request */
+    int64_t sent, first, last; /* time when it was sent, and when its first and last tokens arrived, in ns */
+    int64_t tokens;            /* number of tokens that have arrived */
+} LoadRequest;
+
+typedef struct Load {
+    int64_t port; /* of 127.0.0.1 */
+    int64_t clients, each, tokens;
+    LoadRequest *requests; /* [clients * each]: first all requests of the first client */
+    double *gaps;          /* [clients * each * (tokens - 1)]: times between the tokens of a request, in ns */
+    int64_t n_gaps;
+    int64_t start; /* time when the first request was sent */
+} Load;
+
+/* Returns the text of a POST request with a JSON body. */
+Str load_post(const char *path, const Str *body);
+/* Sends all requests and reads their answers. Returns an error if an answer is not complete. */
+Err load_run(Load *);
