@@ -6,7 +6,7 @@
 
 #include "infer/beam.h"
 
-enum { VOCAB = 3, END = 2, PROMPT = 62, NEW = 4, TEXTS = 81 /* VOCAB to the power of NEW */ };
+enum { VOCAB = 3, END = 2, PROMPT = 62, NEW = 4, TEXTS = 81 /* VOCAB to the power of NEW */, CHAIN = 8 };
 
 typedef struct Best {
     int32_t tokens[NEW];
@@ -88,6 +88,45 @@ TEST(equally_likely_texts_are_in_order) {
     assert_ok(beam_search(m->model, &m->run, &prompt, 1, &o, &(BeamOptions){2, 1}, &out));
     assert_int_equal(out.n, 1 + NEW);
     assert_memory_equal(out.tokens + 1, FIRST, sizeof FIRST);
+    generated_free(&out);
+    test_model_free(m);
+}
+
+/* Makes the model a Markov chain: logit[t][u] is the logit of token u after token t. Its layers add nothing. */
+static void set_chain(TestModel *m, const double logit[CHAIN][CHAIN]) {
+    const Registry *r = m->model->registry;
+    for (int i = 0; i < r->n; i++) memset(r->params[i]->value.data, 0, tensor_bytes(&r->params[i]->value));
+    double *embedding = registry_find(r, "embedding.word_embeddings.weight")->value.data,
+           *output = registry_find(r, "output_layer.weight")->value.data,
+           *gain = registry_find(r, "decoder.final_layernorm.weight")->value.data;
+    for (int t = 0; t < CHAIN; t++) {
+        embedding[2 * CHAIN * t + t] = 1,
+                                  embedding[2 * CHAIN * t + CHAIN + t] = -1; /* mean 0, variance 1 / CHAIN */
+        gain[t] = 1 / sqrt(CHAIN);
+        for (int u = 0; u < CHAIN; u++) output[2 * CHAIN * u + t] = logit[t][u];
+    }
+}
+
+/* The likeliest tokens after token 0 are an end, token 1 and another end. The second end is not among the two likeliest
+ * results, so only one text has ended, and the search continues, although the open texts then have worse scores. Tokens
+ * 4 to 7 repeat for ever, and a long text has the best score. */
+TEST(an_end_beyond_the_width_does_not_end_the_search) {
+    static const int64_t ENDS[] = {2, 3};
+    static const int32_t PROMPTED[] = {0}, WANT[] = {1, 4, 4, 4, 4, 4};
+    enum { LENGTH = sizeof WANT / sizeof *WANT };
+    double logit[CHAIN][CHAIN];
+    for (int t = 0; t < CHAIN; t++)
+        for (int u = 0; u < CHAIN; u++) logit[t][u] = t == 1 && u >= 4 ? 0 : t >= 4 && t == u ? 0 : -20;
+    logit[0][2] = 0, logit[0][1] = -0.05, logit[0][3] = -0.1;
+    TestModel *m = test_model_new(setup_new("--num-layers 1 --hidden-size 16 --num-attention-heads 2 "
+                                            "--position-embedding-type none --max-position-embeddings 20 "
+                                            "--untie-embeddings-and-output-weights --vocab-size 8 --fp64"));
+    set_chain(m, (const double(*)[CHAIN])logit);
+    const GenerateOptions o = {.max_new_tokens = LENGTH, .ends = ENDS, .n_ends = 2};
+    Generated out;
+    assert_ok(beam_search(m->model, &m->run, &(Prompt){PROMPTED, 1}, 1, &o, &(BeamOptions){2, 1}, &out));
+    assert_int_equal(out.n, 1 + LENGTH);
+    assert_memory_equal(out.tokens + 1, WANT, sizeof WANT);
     generated_free(&out);
     test_model_free(m);
 }
