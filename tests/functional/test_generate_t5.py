@@ -128,6 +128,11 @@ many = ["--temperature", 0, "--prompt", "The loss <extra_id_0> ranks.", "A <extr
         "--fp64", "--logprobs"]
 assert_same_text(generate(WORK / "trained", *many, "--tensor-model-parallel-size", 2)[0],
                  generate(WORK / "trained", *many)[0], "2 ranks")
+# A text ends at [SEP], as in the training data.
+drawn = generate(WORK / "trained", "--prompt", *8 * ["The loss <extra_id_0> ranks."], "--tokens-to-generate", 20,
+                 "--logprobs")[0]
+ids = [int(line.split()[2]) for line in drawn.splitlines() if line.startswith("new ")]
+assert len(ids) < 8 * 20 and vocabulary["model"]["vocab"]["[SEP]"] not in ids, drawn
 said = generate(WORK / "trained", "--temperature", 0, "--prompt", "A", "--tokens-to-generate", 48, status=2)[1]
 assert "48 new tokens exceed the model's 48 positions" in said, said
 
