@@ -25,6 +25,9 @@ struct Ticket {
     int64_t taken; /* time when the connection last took events, in ns (monotonic clock) */
     Err refused;
     bool stopped, lost;
+    int64_t pending; /* number of posted events that have not been delivered */
+    /* released: by its connection, so that no thread reads its events; closed: the engine has ended its requests */
+    bool released, closed;
 };
 
 /* A signal for the fleet. The sender waits until the signal has taken effect. */
@@ -48,10 +51,15 @@ typedef struct EntryList {
     size_t n;
 } EntryList;
 
-/* The lock guards all members, and a ticket's `ended` and the members after it. */
+/* The lock guards all members except `step`, and a ticket's `ended` and the members after it. After each step, the
+ * engine's thread posts the step's events, and `courier` delivers them to their tickets. Thus the next pass does not wait
+ * until all connections have been woken, which takes some microseconds for each. */
 struct Queue {
     pthread_mutex_t lock;
-    pthread_cond_t filled, answered; /* answered: a signal has taken effect */
+    pthread_cond_t filled, answered, post; /* answered: a signal has taken effect */
+    pthread_t courier;
+    TicketEvents step, posted; /* with the ids of the engine's requests; step: only for the engine's thread */
+    bool ends;                 /* whether the courier must end after it has delivered all events */
     QueueLimits limits;
     EntryList entries;
     Ticket **tickets;    /* [slots]: NULL if the slot is free */
@@ -60,17 +68,29 @@ struct Queue {
     QueueCounts counts;
 };
 
+static void *deliver_events(void *arg);
+
 Queue *queue_new(QueueLimits limits) {
     Queue *q = mem_zero(1, sizeof *q);
     *q = (Queue){.limits = limits, .idle = true};
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->filled, NULL), pthread_cond_init(&q->answered, NULL);
+    pthread_cond_init(&q->post, NULL);
+    const int e = pthread_create(&q->courier, NULL, deliver_events, q);
+    CHECK(!e, "cannot start a thread: %s", strerror(e));
     return q;
 }
 
 void queue_free(Queue *q) {
+    pthread_mutex_lock(&q->lock);
+    q->ends = true;
+    pthread_cond_signal(&q->post);
+    pthread_mutex_unlock(&q->lock);
+    pthread_join(q->courier, NULL);
     CHECK(!q->counts.tickets, "%lld tickets have not been released", (long long)q->counts.tickets);
     pthread_mutex_destroy(&q->lock), pthread_cond_destroy(&q->filled), pthread_cond_destroy(&q->answered);
+    pthread_cond_destroy(&q->post);
+    ticket_events_free(&q->step), ticket_events_free(&q->posted);
     free(q->entries.at), free(q->tickets), free(q);
 }
 
@@ -201,6 +221,7 @@ void ticket_release(Ticket *ticket) {
     Queue *q = ticket->queue;
     pthread_mutex_lock(&q->lock);
     for (int64_t i = 0; i < ticket->n; i++) count_end(q, ticket, i, REASON_ABORT);
+    ticket->released = true;
     q->counts.connected--;
     add_entry(q, (Entry){.kind = ENTRY_RELEASE, .ticket = ticket});
     pthread_mutex_unlock(&q->lock);
@@ -230,20 +251,66 @@ static void add_requests(Queue *q, Fleet *fleet, Ticket *ticket) {
     pthread_mutex_unlock(&q->lock);
 }
 
-static void release(Queue *q, Fleet *fleet, Ticket *ticket) {
-    for (int64_t i = 0; i < ticket->n; i++) fleet_abort(fleet, ticket->requests[i].id);
-    pthread_mutex_lock(&q->lock);
+/* Frees the ticket, unless the engine or the courier still uses it. */
+static void remove_unused(Queue *q, Ticket *ticket) {
+    if (!ticket->closed || ticket->pending) return;
     q->tickets[ticket->slot] = NULL;
     q->counts.tickets--;
-    pthread_mutex_unlock(&q->lock);
     ticket_free(ticket);
 }
 
-static void take_event(void *arg, const EngineEvent *event);
+static void release(Queue *q, Fleet *fleet, Ticket *ticket) {
+    for (int64_t i = 0; i < ticket->n; i++) fleet_abort(fleet, ticket->requests[i].id);
+    pthread_mutex_lock(&q->lock);
+    ticket->closed = true;
+    remove_unused(q, ticket);
+    pthread_mutex_unlock(&q->lock);
+}
+
+static Ticket *ticket_of(const Queue *q, const TicketEvent *e) {
+    return q->tickets[e->event.id / MAX_CHOICES];
+}
+
+/* Appends an event with its most likely tokens. */
+static void add_event(TicketEvents *to, const EngineEvent *event, int64_t id, const LikelyToken *likeliest) {
+    const int64_t n = likeliest ? event->n_likeliest : 0;
+    to->at = mem_grow(to->at, (size_t)to->n + 1, sizeof *to->at);
+    TicketEvent *added = &to->at[to->n++];
+    *added = (TicketEvent){*event, to->n_likeliest};
+    added->event.id = id, added->event.likeliest = NULL;
+    if (!n) return;
+    to->likeliest = mem_grow(to->likeliest, (size_t)(to->n_likeliest + n), sizeof *to->likeliest);
+    memcpy(to->likeliest + to->n_likeliest, likeliest, (size_t)n * sizeof *to->likeliest);
+    to->n_likeliest += n;
+}
+
+/* Appends an event of one list to another list. */
+static void copy_event(TicketEvents *to, const TicketEvents *from, const TicketEvent *e, int64_t id) {
+    add_event(to, &e->event, id, e->event.n_likeliest ? from->likeliest + e->likeliest : NULL);
+}
+
+static void take_event(void *arg, const EngineEvent *event) {
+    add_event(&((Queue *)arg)->step, event, event->id, event->likeliest);
+}
 
 static void count_engine(Queue *q, Fleet *fleet) {
     q->counts.engine = fleet_counts(fleet);
     q->counts.state = fleet_state(fleet);
+}
+
+/* Runs a step, and posts its events. Returns false if there was nothing to compute. */
+static bool run_step(Queue *q, Fleet *fleet) {
+    const bool worked = fleet_step(fleet, take_event, q);
+    pthread_mutex_lock(&q->lock);
+    for (const TicketEvent *e = q->step.at; e < q->step.at + q->step.n; e++) {
+        copy_event(&q->posted, &q->step, e, e->event.id);
+        ticket_of(q, e)->pending++, q->counts.undelivered++;
+    }
+    q->step.n = q->step.n_likeliest = 0;
+    count_engine(q, fleet);
+    pthread_cond_signal(&q->post);
+    pthread_mutex_unlock(&q->lock);
+    return worked;
 }
 
 /* Sends a signal and, if it is allowed, runs steps until the fleet has reached its new state. If the state does not
@@ -251,7 +318,7 @@ static void count_engine(Queue *q, Fleet *fleet) {
 static void send_signal(Queue *q, Fleet *fleet, Sent *sent) {
     SignalResult result = {.sent = fleet_signal(fleet, sent->signal, sent->path)};
     if (!result.sent.code) do
-            fleet_step(fleet, take_event, q);
+            run_step(q, fleet);
         while (fleet_state_settled(fleet_state(fleet)) != fleet_state(fleet));
     if (!result.sent.code && sent->signal == SIGNAL_WEIGHTS) result.loaded = fleet_loaded(fleet);
     pthread_mutex_lock(&q->lock);
@@ -269,21 +336,6 @@ static void run_entry(Queue *q, Fleet *fleet, const Entry *entry) {
     if (entry->kind == ENTRY_RELEASE) release(q, fleet, entry->ticket);
 }
 
-static void add_event(Ticket *ticket, const EngineEvent *event) {
-    const int64_t choice = event->id % MAX_CHOICES,
-                  k = event->likeliest ? ticket->requests[choice].likeliest : 0;
-    TicketEvents *to = &ticket->events;
-    if (!to->n) wake(ticket);
-    to->at = mem_grow(to->at, (size_t)to->n + 1, sizeof *to->at);
-    TicketEvent *added = &to->at[to->n++];
-    *added = (TicketEvent){*event, to->n_likeliest};
-    added->event.id = choice, added->event.likeliest = NULL;
-    if (!k) return;
-    to->likeliest = mem_grow(to->likeliest, (size_t)(to->n_likeliest + k), sizeof *to->likeliest);
-    memcpy(to->likeliest + to->n_likeliest, event->likeliest, (size_t)k * sizeof *to->likeliest);
-    to->n_likeliest += k;
-}
-
 /* Returns whether a ticket has many events because its connection waits for a client that does not read. */
 static bool is_unread(const Queue *q, const Ticket *ticket) {
     const size_t bytes = (size_t)ticket->events.n * sizeof *ticket->events.at +
@@ -292,20 +344,52 @@ static bool is_unread(const Queue *q, const Ticket *ticket) {
            clock_ns() - ticket->taken > q->limits.unread_ms * 1000000;
 }
 
-/* Adds an engine event to its ticket. */
-static void take_event(void *arg, const EngineEvent *event) {
+/* ---- the courier's thread ---- */
+
+/* Adds an event to its ticket. Returns the ticket if its connection must be woken. */
+static Ticket *deliver(Queue *q, const TicketEvents *events, const TicketEvent *e) {
+    Ticket *ticket = ticket_of(q, e);
+    const bool read = !ticket->lost && !ticket->released, first = !ticket->events.n;
+    if (read) copy_event(&ticket->events, events, e, e->event.id % MAX_CHOICES);
+    q->counts.new_tokens += e->event.kind == EVENT_TOKEN;
+    if (!read || !is_unread(q, ticket)) return read && first ? ticket : NULL;
+    ticket->lost = true;
+    ticket_events_free(&ticket->events);
+    for (int64_t i = 0; i < ticket->n; i++) abort_choice(q, ticket, i, REASON_ABORT);
+    return NULL;
+}
+
+/* Delivers events, and unlocks the queue while it wakes connections, because they need the lock. */
+static void deliver_all(Queue *q, const TicketEvents *events) {
+    for (const TicketEvent *e = events->at; e < events->at + events->n; e++) {
+        Ticket *woken = deliver(q, events, e);
+        if (!woken) continue;
+        pthread_mutex_unlock(&q->lock);
+        wake(woken); /* exists, because events are pending */
+        pthread_mutex_lock(&q->lock);
+    }
+    for (const TicketEvent *e = events->at; e < events->at + events->n; e++) {
+        Ticket *ticket = ticket_of(q, e);
+        ticket->pending--, q->counts.undelivered--;
+        remove_unused(q, ticket);
+    }
+}
+
+static void *deliver_events(void *arg) {
     Queue *q = arg;
     pthread_mutex_lock(&q->lock);
-    Ticket *ticket = q->tickets[event->id / MAX_CHOICES];
-    if (!ticket->lost) add_event(ticket, event);
-    if (!ticket->lost && is_unread(q, ticket)) {
-        ticket->lost = true;
-        ticket_events_free(&ticket->events);
-        for (int64_t i = 0; i < ticket->n; i++) abort_choice(q, ticket, i, REASON_ABORT);
+    while (q->posted.n || !q->ends) {
+        TicketEvents events = q->posted;
+        q->posted = (TicketEvents){0};
+        deliver_all(q, &events);
+        ticket_events_free(&events);
+        if (!q->posted.n && !q->ends) pthread_cond_wait(&q->post, &q->lock);
     }
-    q->counts.new_tokens += event->kind == EVENT_TOKEN;
     pthread_mutex_unlock(&q->lock);
+    return NULL;
 }
+
+/* ---- turns ---- */
 
 static EntryList take_entries(Queue *q, int ms, bool *stopped) {
     struct timespec until;
@@ -326,10 +410,9 @@ void queue_turn(Queue *q, Fleet *fleet, int ms) {
     const EntryList list = take_entries(q, ms, &stopped);
     for (size_t i = 0; i < list.n; i++) run_entry(q, fleet, &list.at[i]);
     free(list.at);
-    const bool idle = stopped || !fleet_step(fleet, take_event, q);
+    const bool idle = stopped || !run_step(q, fleet);
     pthread_mutex_lock(&q->lock);
     q->idle = idle;
-    count_engine(q, fleet);
     pthread_mutex_unlock(&q->lock);
 }
 

@@ -1,6 +1,6 @@
 /* The queue between the connection threads and the engine's thread. A connection submits a ticket, which contains one
  * engine request for each choice, and waits for the ticket's events. Only queue_turn calls the fleet, in the queue's
- * order.
+ * order. A third thread, which belongs to the queue, delivers the events and wakes the connections.
  *
  * A ticket ends when its connection releases it. If any of its requests are still running, they are then aborted. */
 #pragma once
@@ -46,6 +46,7 @@ typedef struct QueueCounts {
     bool closed, stopped;
     int64_t tickets, waiting; /* waiting: number of requests that do not run yet */
     int64_t connected;        /* number of tickets that their connections have not released */
+    int64_t undelivered;      /* number of events that have not reached their tickets yet */
     int64_t prompt_tokens, new_tokens, ended[REASONS];
 } QueueCounts;
 

@@ -8,7 +8,16 @@
 enum { PAGES = 4, CHOICES = 3, NEW = 60 };
 
 static void turns(Queue *q, Fleet *e, int n) {
-    for (int i = 0; i < n; i++) queue_turn(q, e, 0);
+    for (int i = 0; i < n; i++) {
+        queue_turn(q, e, 0);
+        while (queue_counts(q).undelivered) usleep(100);
+    }
+}
+
+static TestModel *small_model(void) {
+    return test_model_on(setup_new("--num-layers 1 --hidden-size 8 --num-attention-heads 2 --vocab-size 9 "
+                                   "--max-position-embeddings 64 "),
+                         device_cpu(1));
 }
 
 /* A ticket whose connection takes no events is lost when they are too many, with all its choices. */
@@ -18,10 +27,7 @@ TEST(a_ticket_that_is_not_read_is_lost) {
         TicketState state;
     } CASES[] = {{1000, 0, TICKET_LOST}, {1 << 20, 0, TICKET_HAS_EVENTS}, {1000, 1000000, TICKET_HAS_EVENTS}};
     static const int32_t PROMPT[] = {1};
-    TestModel *m =
-        test_model_on(setup_new("--num-layers 1 --hidden-size 8 --num-attention-heads 2 --vocab-size 9 "
-                                "--max-position-embeddings 64 "),
-                      device_cpu(1));
+    TestModel *m = small_model();
     for (size_t k = 0; k < sizeof CASES / sizeof *CASES; k++) {
         const EngineLimits limits = {.page = 64, .pages = PAGES, .requests = CHOICES, .tokens = CHOICES};
         Request requests[CHOICES];
@@ -52,5 +58,29 @@ TEST(a_ticket_that_is_not_read_is_lost) {
         queue_free(q), fleet_free(e);
         close(ends[0]), close(ends[1]);
     }
+    test_model_free(m);
+}
+
+/* A ticket is removed after the delivery of its events, even if its connection has released it before. */
+TEST(a_ticket_is_released_during_the_delivery) {
+    enum { TICKETS = 200 };
+    static const int32_t PROMPT[] = {1};
+    const Request request = {.prompt = PROMPT, .n = 1, .max_new_tokens = NEW};
+    const EngineLimits limits = {.page = 64, .pages = PAGES, .requests = CHOICES, .tokens = CHOICES};
+    TestModel *m = small_model();
+    Fleet *e;
+    assert_ok(fleet_new(m->model, &m->run, &limits, &e));
+    Queue *q = queue_new((QueueLimits){CHOICES, 0, 1000, 0});
+    for (int i = 0; i < TICKETS; i++) {
+        Ticket *ticket;
+        assert_int_equal(queue_submit(q, &request, 1, &ticket), QUEUE_TAKEN);
+        for (int turn = 0; turn < 1 + i % 4; turn++) queue_turn(q, e, 0);
+        ticket_release(ticket);
+    }
+    turns(q, e, 1);
+    assert_int_equal(queue_counts(q).tickets, 0);
+    assert_int_equal(queue_counts(q).ended[REASON_ABORT], TICKETS);
+    assert_int_equal(queue_counts(q).engine.free_pages, PAGES);
+    queue_free(q), fleet_free(e);
     test_model_free(m);
 }
