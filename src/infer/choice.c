@@ -45,11 +45,12 @@ static bool is_end(const Live *live, int64_t id) {
     return engine_ends(live->request.ends, live->request.n_ends, id);
 }
 
-bool choice_is_complete(const Live *live) {
-    bool complete = false;
+Finish choice_finish(const Live *live) {
+    bool complete;
     const int64_t n = live->n - live->n_first;
-    if (live->grammar) grammar_next(live->grammar, live->tokens + live->n_first, n, n, &complete);
-    return complete;
+    if (!live->grammar) return FINISH_NONE;
+    if (!grammar_next(live->grammar, live->tokens + live->n_first, n, n, &complete)) return FINISH_WIDE;
+    return complete ? FINISH_STOP : FINISH_NONE;
 }
 
 /* Excludes the tokens that the grammar does not allow. If the text may end, all end tokens are allowed. The tokens from
@@ -59,7 +60,7 @@ static void keep_grammar(Engine *e, const Live *live, int64_t at) {
     const int64_t n = at - live->n_first, settled = smaller(at, live->n) - live->n_first;
     const bool *next = grammar_next(live->grammar, live->tokens + live->n_first, n, settled, &complete);
     for (int64_t i = 0; i < e->model->plan.vocab; i++) {
-        const bool allowed = i < e->limits.vocabulary->size && next[i];
+        const bool allowed = next && i < e->limits.vocabulary->size && next[i];
         if (!allowed && !(complete && is_end(live, i))) e->scratch[i] = -INFINITY;
     }
 }

@@ -320,7 +320,7 @@ static void append(Engine *e, Live *live, const Chosen *made, EngineSink *sink, 
     if (live->n - live->n_first < r->max_new_tokens) {
         const int32_t token = choice_token(e, live, live->n, made);
         if (token < 0) {
-            finish(e, live, choice_is_complete(live) ? FINISH_STOP : FINISH_NONE, sink, arg);
+            finish(e, live, choice_finish(live), sink, arg);
             return;
         }
         EngineEvent event = {.kind = EVENT_TOKEN, .index = live->n, .token = token};

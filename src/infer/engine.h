@@ -71,6 +71,7 @@ typedef enum Finish {
     FINISH_LENGTH, /* max_new_tokens is reached */
     FINISH_NAN,    /* the model's logits are not finite */
     FINISH_NONE,   /* no token is allowed */
+    FINISH_WIDE,   /* the grammar has more alternatives than GRAMMAR_WIDEST */
 } Finish;
 
 typedef enum EngineEventKind {

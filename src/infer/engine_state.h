@@ -142,8 +142,8 @@ int32_t choice_token(Engine *, const Live *, int64_t at, const Chosen *made);
 /* Returns a token's log-probability. It is computed from `Chosen` if that contains this token and a sum, and otherwise
  * from e->row. */
 double choice_logprob_of(const Engine *, const Chosen *, int32_t token);
-/* Returns whether the grammar allows a request's text to end before its next token. */
-bool choice_is_complete(const Live *);
+/* Returns why a request ends if choice_token allows no token. */
+Finish choice_finish(const Live *);
 
 /* Computes the drafts for all shares that have drafts (speculation.c). */
 void speculation_draft(Engine *);

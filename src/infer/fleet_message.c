@@ -124,7 +124,7 @@ void event_read(Words *w, EngineEvent *e) {
     *e = (EngineEvent){0};
     event(w, e);
     if (!e->n_likeliest) e->likeliest = NULL;
-    w->bad |= (unsigned)e->kind > EVENT_END || (unsigned)e->finish > FINISH_NONE;
+    w->bad |= (unsigned)e->kind > EVENT_END || (unsigned)e->finish > FINISH_WIDE;
 }
 
 Err head_check(const int64_t *head, int words, int rank) {

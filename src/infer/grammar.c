@@ -22,6 +22,7 @@ typedef struct Place {
 /* The places that a text has reached: a range in GrammarReader.place. */
 typedef struct Range {
     int64_t first, n;
+    bool wide; /* whether the text, or one of its beginnings, has reached more than GRAMMAR_WIDEST places */
 } Range;
 
 /* The tokens that may follow some places. */
@@ -29,6 +30,7 @@ typedef struct Mask {
     int32_t *key; /* [n]: the places with their calls */
     int64_t n;
     bool *allowed; /* [size] */
+    bool wide;     /* whether a token leads to more than GRAMMAR_WIDEST places */
 } Mask;
 
 /* An entry in a hash table of the places in the last range. */
@@ -42,8 +44,8 @@ struct GrammarReader {
     Cell *cell; /* [cells]; cell 0 means that there is no call */
     Place *place;
     int64_t cells, places, settled; /* settled: number of tokens before the first range of places */
-    int64_t settled_places;
-    int64_t ranges; /* number of ranges so far */
+    Range begin;                    /* the first range of places */
+    int64_t ranges;                 /* number of ranges so far */
     Slot slot[SLOTS];
     Range *at; /* the places after each byte of a token */
     Mask mask[MASKS];
@@ -70,9 +72,9 @@ static int32_t push_cell(GrammarReader *m, int32_t node, int32_t parent) {
     return (int32_t)m->cells++;
 }
 
-static Range new_range(GrammarReader *m) {
+static Range new_range(GrammarReader *m, bool wide) {
     m->ranges++;
-    return (Range){m->places, 0};
+    return (Range){m->places, 0, wide};
 }
 
 static void push_place(GrammarReader *m, Range *to, Place place) {
@@ -81,7 +83,8 @@ static void push_place(GrammarReader *m, Range *to, Place place) {
         const Place *other = &m->place[m->slot[at].place];
         if (other->node == place.node && same_calls(m, other->cell, place.cell)) return;
     }
-    if (to->n == GRAMMAR_WIDEST) return;
+    to->wide |= to->n == GRAMMAR_WIDEST;
+    if (to->wide) return;
     m->slot[at] = (Slot){m->ranges, m->places};
     m->place = mem_grow(m->place, (size_t)m->places + 1, sizeof *m->place);
     m->place[m->places++] = place;
@@ -113,7 +116,7 @@ static void enter(GrammarReader *m, Range *to, int32_t node, int32_t cell) {
 }
 
 static Range step_byte(GrammarReader *m, Range from, unsigned char byte) {
-    Range to = new_range(m);
+    Range to = new_range(m, from.wide);
     for (int64_t i = from.first; i < from.first + from.n; i++) {
         const Place p = m->place[i];
         const GrammarNode *x = &m->node[p.node];
@@ -127,7 +130,7 @@ static Range step_token(GrammarReader *m, Range from, int32_t token) {
     const TokenText text = m->vocabulary->text[token];
     Range at = from;
     for (int32_t i = 0; i < text.n && at.n; i++) at = step_byte(m, at, (unsigned char)text.bytes[i]);
-    Range to = text.n && from.n ? at : new_range(m);
+    Range to = text.n && from.n ? at : new_range(m, from.wide);
     for (int64_t i = from.first; i < from.first + from.n; i++) {
         const Place p = m->place[i];
         const GrammarNode *x = &m->node[p.node];
@@ -148,7 +151,8 @@ static bool is_complete(const GrammarReader *m, Range at) {
 static void settle(GrammarReader *m, Range at) {
     int32_t *moved = mem_zero((size_t)m->cells, sizeof *moved);
     memmove(m->place, m->place + at.first, (size_t)at.n * sizeof *m->place);
-    m->settled_places = m->places = at.n;
+    m->places = at.n;
+    m->begin = (Range){0, at.n, at.wide};
     for (int64_t i = 0; i < at.n; i++)
         for (int32_t c = m->place[i].cell; c && !moved[c]; c = m->cell[c].parent) moved[c] = 1;
     int64_t cells = 1;
@@ -181,9 +185,11 @@ static int32_t *key_of(const GrammarReader *m, Range at, int64_t *n) {
 
 /* Sets which tokens may follow the places `from`. Tokens that begin with the same bytes share the places after these
  * bytes. */
-static void fill_mask(GrammarReader *m, Range from, bool *allowed) {
+static void fill_mask(GrammarReader *m, Range from, Mask *mask) {
+    bool *allowed = mask->allowed;
     const Vocabulary *v = m->vocabulary;
     const int64_t cells = m->cells, places = m->places;
+    mask->wide = false;
     memset(allowed, 0, (size_t)v->size * sizeof *allowed);
     /* number of the row's leading bytes whose places are known; the last of them may lead to no place */
     int64_t known = 0;
@@ -197,7 +203,7 @@ static void fill_mask(GrammarReader *m, Range from, bool *allowed) {
         if (!known) m->places = places, m->cells = cells;
         while (known < r->text.n && m->at[known].n) {
             m->at[known + 1] = step_byte(m, m->at[known], (unsigned char)r->text.bytes[known]);
-            known++;
+            mask->wide |= m->at[++known].wide;
         }
         allowed[r->id] = known == r->text.n && m->at[known].n > 0;
     }
@@ -208,20 +214,20 @@ static void fill_mask(GrammarReader *m, Range from, bool *allowed) {
     }
 }
 
-static const bool *mask_of(GrammarReader *m, Range at) {
+static const Mask *mask_of(GrammarReader *m, Range at) {
     int64_t n;
     int32_t *key = key_of(m, at, &n);
     for (Mask *k = m->mask; k < m->mask + smaller(m->masks, MASKS); k++)
         if (k->n == n && !memcmp(k->key, key, (size_t)n * sizeof *key)) {
             free(key);
-            return k->allowed;
+            return k;
         }
     Mask *mask = &m->mask[m->masks++ % MASKS];
     free(mask->key);
     mask->key = key, mask->n = n;
     mask->allowed = mem_grow(mask->allowed, (size_t)m->vocabulary->size + 1, sizeof *mask->allowed);
-    fill_mask(m, at, mask->allowed);
-    return mask->allowed;
+    fill_mask(m, at, mask);
+    return mask;
 }
 
 /* ---- readers ---- */
@@ -232,9 +238,8 @@ GrammarReader *grammar_new(const GrammarNode *nodes, int64_t n, const Vocabulary
                          .vocabulary = v,
                          .cell = mem_zero(1, sizeof *m->cell),
                          .cells = 1};
-    Range first = new_range(m);
-    enter(m, &first, 0, 0);
-    m->settled_places = m->places;
+    m->begin = new_range(m, false);
+    enter(m, &m->begin, 0, 0);
     return m;
 }
 
@@ -246,13 +251,13 @@ void grammar_free(GrammarReader *m) {
 
 const bool *grammar_next(GrammarReader *m, const int32_t *tokens, int64_t n, int64_t settled,
                          bool *complete) {
-    while (m->settled < settled)
-        settle(m, step_token(m, (Range){0, m->settled_places}, tokens[m->settled++]));
+    while (m->settled < settled) settle(m, step_token(m, m->begin, tokens[m->settled++]));
     const int64_t cells = m->cells;
-    Range at = {0, m->settled_places};
+    Range at = m->begin;
     for (int64_t i = settled; i < n; i++) at = step_token(m, at, tokens[i]);
-    *complete = is_complete(m, at);
-    const bool *mask = mask_of(m, at);
-    m->places = m->settled_places, m->cells = cells;
-    return mask;
+    const Mask *mask = at.wide ? NULL : mask_of(m, at);
+    const bool narrow = mask && !mask->wide;
+    *complete = narrow && is_complete(m, at);
+    m->places = m->begin.n, m->cells = cells;
+    return narrow ? mask->allowed : NULL;
 }

@@ -24,7 +24,7 @@ typedef struct GrammarNode {
 
 enum {
     GRAMMAR_DEEPEST = 256, /* maximum number of nested calls; text with more is not allowed */
-    GRAMMAR_WIDEST = 1024, /* maximum number of nodes that a text can be at; further nodes are dropped */
+    GRAMMAR_WIDEST = 1024, /* maximum number of nodes that a text can be at */
 };
 
 /* The nodes that a text can be at. */
@@ -35,5 +35,6 @@ GrammarReader *grammar_new(const GrammarNode *, int64_t n, const Vocabulary *);
 void grammar_free(GrammarReader *); /* NULL is fine */
 /* Computes which tokens may follow tokens[n]. Later calls must pass the same first `settled` tokens. The result [size]
  * states for each token in the vocabulary whether it may follow, and is valid until the next call. Sets *complete to
- * whether the text may end. */
+ * whether the text may end. Returns NULL if the text, or the text with one more token, can be at more than
+ * GRAMMAR_WIDEST nodes. */
 const bool *grammar_next(GrammarReader *, const int32_t *tokens, int64_t n, int64_t settled, bool *complete);

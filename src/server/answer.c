@@ -242,6 +242,13 @@ static Refusal take(const Answer *a, Choice *c, Ticket *ticket, const EngineEven
                       "remove one of them",
                       (long long)e->index);
     }
+    if (e->kind == EVENT_END && e->finish == FINISH_WIDE) {
+        ticket_end(ticket, c - a->choices, REASON_ABORT);
+        return refuse(400, NULL, "schema_too_large",
+                      "after %lld tokens, 'response_format' or 'tools' allow more than %d different texts: "
+                      "use fewer values, alternatives or functions",
+                      (long long)e->index, GRAMMAR_WIDEST);
+    }
     if (e->kind != EVENT_PROMPT && c->tokens >= a->ask.min_tokens) c->text.stops = &a->ask.stop;
     if (e->kind != EVENT_END || (e->finish == FINISH_STOP && e->token >= 0)) {
         add_logprob(a, c, e, likeliest);

@@ -127,16 +127,15 @@ static Refusal build_arguments(GrammarBuilder *b, const json_t *function, int32_
     return refusal;
 }
 
-/* {"name": NAME, "arguments": VALUE} */
+/* NAME, "arguments": VALUE} */
 static Refusal build_call_of(GrammarBuilder *b, const ToolShape *shape, const json_t *function, int32_t next,
                              int32_t *out) {
     int32_t value;
     REFUSE_UNLESS_SERVED(build_arguments(b, function, build_text(b, "}", next), &value));
-    json_t *names[] = {json_string("name"), json_string(shape->arguments)};
-    const int32_t arguments = build_constant(b, names[1], build_colon(b, value)),
-                  name = build_constant(b, json_object_get(function, "name"), build_comma(b, arguments));
-    *out = build_text(b, "{", build_constant(b, names[0], build_colon(b, name)));
-    json_decref(names[0]), json_decref(names[1]);
+    json_t *arguments = json_string(shape->arguments);
+    *out = build_constant(b, json_object_get(function, "name"),
+                          build_comma(b, build_constant(b, arguments, build_colon(b, value))));
+    json_decref(arguments);
     return SERVED;
 }
 
@@ -166,7 +165,7 @@ static Refusal build_calls(GrammarBuilder *b, const Served *served, const ToolSh
     if (!refusal.status && !n)
         refusal = refuse(400, "tool_choice", NULL, "there is no function %s in 'tools'", quote(name).s);
     if (!refusal.status) {
-        const int32_t any = build_any(b, ways, n);
+        const int32_t any = build_text(b, "{\"name\"", build_colon(b, build_any(b, ways, n)));
         if (several) build_resolve(b, again, any);
         *out = build_marker(b, served->tokenizer, shape->begin, build_text(b, shape->before, any));
     }

@@ -257,6 +257,18 @@ for field, change in [
     error = server.post(CHAT, 400, **{**chat, **change})["error"]
     assert error["param"] == field and error["message"], (change, error)
 assert server.post(COMPLETE, 400, **asks[0], min_tokens=2)["error"]["param"] == "min_tokens"
+# A text has at most 1,024 alternatives, one of which can be a blank.
+words = [f"{i:04}" for i in range(1025)]
+for n, status in (1023, 200), (1025, 400):
+    tools = [{"type": "function", "function": {"name": word}} for word in words[:n]]
+    lists = {"items": {"anyOf": [{"enum": words[:512]}, {"enum": words[512:n]}]}, "minItems": 1}
+    for path, body in (CHAT, {**chat, "seed": 1, "tool_choice": "required", "tools": tools, "max_tokens": 20}), (
+            COMPLETE, {**asks[0], "max_tokens": 20, "response_format": {
+                "type": "json_schema", "json_schema": {"schema": lists}}}):
+        got = server.post(path, status, **body)
+        assert status == 200 or "more than 1024" in got["error"]["message"] and \
+            got["error"]["code"] == "schema_too_large", got
+        if status == 400: assert server.stream(path, **body)[-1] == got, body
 error = server.post(COMPLETE, 400, **{**asks[0], "allowed_token_ids": [QUOTE], "response_format": fixed})["error"]
 assert "no token may follow 1 tokens" in error["message"], error
 server.end()

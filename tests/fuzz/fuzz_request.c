@@ -69,6 +69,7 @@ static void check_grammar(const Ask *ask) {
     for (int64_t n = 0; n < LENGTH; n++) {
         bool complete;
         const bool *next = grammar_next(reader, tokens, n, n / 2, &complete);
+        if (!next) break;
         int64_t id = (int64_t)(hash64(&n, sizeof n, (uint64_t)ask->n_grammar) % (uint64_t)vocabulary->size),
                 left = vocabulary->size;
         json_t *json =

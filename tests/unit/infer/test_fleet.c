@@ -90,7 +90,7 @@ TEST(a_message_has_all_fields_of_an_event) {
     static const LikelyToken LIKELY[] = {{3, -0.5}, {4, -1.5}};
     static const EngineEvent EVENTS[] = {
         {EVENT_TOKEN, 1, 2, 3, -0.25, LIKELY, 2, FINISH_STOP, 4, 5, 6},
-        {EVENT_END, INT64_MAX, 6, -7, 0, NULL, 0, FINISH_NONE, 0, 0, -1},
+        {EVENT_END, INT64_MAX, 6, -7, 0, NULL, 0, FINISH_WIDE, 0, 0, -1},
     };
     Words w = {0};
     for (int i = 0; i < 2; i++) event_write(&w, &EVENTS[i]);

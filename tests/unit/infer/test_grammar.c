@@ -116,30 +116,53 @@ TEST(a_text_has_a_deepest_level) {
     vocabulary_free(v);
 }
 
-/* Many equal places of a text are one, and more places than there may be are dropped. */
-TEST(alternatives_have_a_limit) {
-    enum { WAYS = 4 * GRAMMAR_WIDEST };
-    GrammarNode *nodes = calloc(3 * WAYS + 2, sizeof *nodes);
-    Vocabulary *v = vocabulary();
-    for (int32_t i = 0; i < WAYS; i++) { /* way i is the list [] or a, or the next way */
-        nodes[i] = (GrammarNode){GRAMMAR_EITHER, 0, 0, 0, WAYS + i, i + 1 < WAYS ? i + 1 : WAYS + i};
-        nodes[WAYS + i] = (GrammarNode){GRAMMAR_BYTE, '[', '[', 0, 2 * WAYS + (i % 2), 0};
+/* Returns a reader for texts that begin with `first`, and then have one of `ways` equal alternatives, each the list []. */
+static GrammarReader *reader_of_ways(GrammarNode first, int32_t ways, const Vocabulary *v) {
+    GrammarNode *nodes = calloc((size_t)(2 * ways + 4), sizeof *nodes), *way = nodes + ways + 1;
+    nodes[0] = first;
+    for (int32_t i = 0; i < ways; i++) { /* way i, or the next way */
+        nodes[1 + i] =
+            (GrammarNode){GRAMMAR_EITHER, 0, 0, 0, ways + 1 + i, i + 1 < ways ? i + 2 : ways + 1 + i};
+        way[i] = (GrammarNode){GRAMMAR_BYTE, '[', '[', 0, 2 * ways + 1 + i % 2, 0};
     }
-    nodes[2 * WAYS] = nodes[2 * WAYS + 1] = (GrammarNode){GRAMMAR_BYTE, ']', ']', 0, 2 * WAYS + 2, 0};
-    nodes[2 * WAYS + 2] = (GrammarNode){.kind = GRAMMAR_RETURN};
-    GrammarReader *reader = grammar_new(nodes, 2 * WAYS + 3, v);
-    static const int32_t LIST[] = {3, 1};
-    for (int64_t n = 0; n <= 2; n++) {
-        bool complete;
-        const bool *next = grammar_next(reader, LIST, n, 0, &complete);
-        assert_int_equal(complete, n == 2);
-        for (int32_t id = 0; id < SIZE; id++)
-            assert_int_equal(next[id],
-                             n == 0 ? id == 3 || !strcmp(TOKENS[id], "[]") : n == 1 && (id == 1 || id == 2));
-    }
-    grammar_free(reader);
-    vocabulary_free(v);
+    way[ways] = way[ways + 1] = (GrammarNode){GRAMMAR_BYTE, ']', ']', 0, 2 * ways + 3, 0};
+    way[ways + 2] = (GrammarNode){.kind = GRAMMAR_RETURN};
+    GrammarReader *reader = grammar_new(nodes, 2 * ways + 4, v);
     free(nodes);
+    return reader;
+}
+
+/* Many equal places of a text are one. A text must not have more places than the limit, nor a token lead to more. Drafts
+ * do not change the reader. */
+TEST(alternatives_have_a_limit) {
+    static const struct {
+        GrammarNode first;
+        int32_t text[3], n;
+        bool begins; /* whether a text without tokens has few places, before and after its first token */
+    } CASES[] = {{{GRAMMAR_EITHER, 0, 0, 0, 1, 1}, {3, 1}, 2, false},
+                 {{GRAMMAR_BYTE, 'a', 'a', 0, 1, 0}, {4, 3, 1}, 3, false},
+                 {{GRAMMAR_TOKEN, 0, 0, 0, 1, 0}, {0, 3, 1}, 3, true}};
+    Vocabulary *v = vocabulary();
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        GrammarReader *few = reader_of_ways(CASES[i].first, GRAMMAR_WIDEST, v),
+                      *many = reader_of_ways(CASES[i].first, GRAMMAR_WIDEST + 1, v);
+        for (int64_t n = 0; n <= CASES[i].n; n++) {
+            bool complete;
+            const bool *next = grammar_next(few, CASES[i].text, n, 0, &complete);
+            assert_int_equal(complete, n == CASES[i].n);
+            for (int32_t id = 0; id < SIZE; id++)
+                assert_int_equal(next[id], n < CASES[i].n &&
+                                               (id == CASES[i].text[n] || (n == CASES[i].n - 1 && id == 2) ||
+                                                (n == CASES[i].n - 2 && !strcmp(TOKENS[id], "[]"))));
+            assert_int_equal(grammar_next(many, CASES[i].text, n, 0, &complete) != NULL,
+                             !n && CASES[i].begins);
+            assert_false(complete);
+            assert_int_equal(grammar_next(many, CASES[i].text, 0, 0, &complete) != NULL, CASES[i].begins);
+        }
+        assert_null(grammar_next(many, CASES[i].text, CASES[i].n, CASES[i].n, &(bool){true}));
+        grammar_free(few), grammar_free(many);
+    }
+    vocabulary_free(v);
 }
 
 /* A call that returns to ] after [, and to a comma after ]. The reader has the mask of the other call. */
