@@ -13,7 +13,7 @@ Err gate_open_baseline(Gate *g) {
     const GateOptions *o = g->options;
     const char *bench = g->bench;
     Str text = {0};
-    Err e = file_read(o->baseline, &text);
+    Err e = file_read_stream(o->baseline, &text);
     if (!e.code) e = result_parse(o->baseline, text.s ? text.s : "", text.len, &g->theirs);
     str_free(&text);
     const char *other = json_string_value(json_object_get(g->theirs.json, "bench"));

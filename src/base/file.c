@@ -37,23 +37,48 @@ int64_t file_size(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? (int64_t)st.st_size : -1;
 }
 
-Err file_read(const char *path, Str *out) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return file_failed("open", path);
+/* Opens a regular file. A FIFO is refused, not waited for. */
+static Err open_regular(const char *path, int *fd, struct stat *st) {
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) return file_failed("open", path);
+    Err e = ERR_OK;
+    if (fstat(*fd, st))
+        e = file_failed("stat", path);
+    else if (!S_ISREG(st->st_mode))
+        e = err_user("'%s' is %s, not a regular file; check the path", path,
+                     S_ISDIR(st->st_mode)    ? "a folder"
+                     : S_ISFIFO(st->st_mode) ? "a FIFO"
+                                             : "a device");
+    if (e.code) close(*fd);
+    return e;
+}
+
+/* Appends all bytes to `out`, and closes the descriptor. */
+static Err read_all(int fd, const char *path, Str *out) {
     char block[1 << 16];
     ssize_t n;
-    while ((n = read(fd, block, sizeof block)) != 0) {
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            Err e = file_failed("read", path);
-            close(fd);
-            return e;
-        }
-        str_add(out, block, (size_t)n);
+    Err e = ERR_OK;
+    while (!e.code && (n = read(fd, block, sizeof block)) != 0) {
+        if (n > 0)
+            str_add(out, block, (size_t)n);
+        else if (errno != EINTR)
+            e = file_failed("read", path);
     }
     close(fd);
-    if (!out->s) str_puts(out, "");
-    return ERR_OK;
+    if (!e.code && !out->s) str_puts(out, "");
+    return e;
+}
+
+Err file_read(const char *path, Str *out) {
+    int fd;
+    struct stat st;
+    ERR_RETURN(open_regular(path, &fd, &st));
+    return read_all(fd, path, out);
+}
+
+Err file_read_stream(const char *path, Str *out) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd < 0 ? file_failed("open", path) : read_all(fd, path, out);
 }
 
 Err file_write_all(int fd, const char *path, const void *bytes, size_t n) {
@@ -270,15 +295,11 @@ Err file_remove_tree(const char *path) {
 
 Err file_map(const char *path, FileMap *out) {
     *out = (FileMap){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO is refused, not waited for */
-    if (fd < 0) return file_failed("open", path);
+    int fd;
     struct stat st;
+    ERR_RETURN(open_regular(path, &fd, &st));
     Err e = ERR_OK;
-    if (fstat(fd, &st)) {
-        e = file_failed("stat", path);
-    } else if (!S_ISREG(st.st_mode)) {
-        e = err_user("'%s' is not a regular file", path);
-    } else if (st.st_size > 0) {
+    if (st.st_size > 0) {
         void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED)
             e = file_failed("map", path);

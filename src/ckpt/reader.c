@@ -34,13 +34,8 @@ static bool is_megatron(const char *folder) {
 static Err open_manifest(Ckpt *c) {
     char *path = mem_printf("%s/manifest.json", c->folder);
     Str text = {0};
-    Err e = ERR_OK;
-    if (!file_exists(path) && is_megatron(c->folder))
-        e = folder_of_megatron(c->folder);
-    else if (file_exists(path) && file_size(path) < 0)
-        e = err_user("'%s' is not a regular file", path);
-    else
-        e = file_read(path, &text);
+    Err e =
+        !file_exists(path) && is_megatron(c->folder) ? folder_of_megatron(c->folder) : file_read(path, &text);
     if (!e.code) e = manifest_parse(&c->manifest, path, text.s, text.len);
     if (!e.code && c->manifest.iteration != c->iteration)
         e = err_user("'%s' belongs to a checkpoint of step %lld, so its folder was renamed; restore the "

@@ -453,12 +453,25 @@ static void append(TextList *list, const char *word) {
     list->at[list->count++] = word;
 }
 
+static void take_file(Args *a, const char *path, Err (*read)(const char *, Str *)) {
+    Str text = {0};
+    Err e = read(path, &text);
+    if (e.code) {
+        args_problem(a, "%s", e.msg);
+        a->unreadable = true;
+    } else
+        args_bytes(a, path, text.s, text.len);
+    str_free(&text);
+}
+
+void args_file(Args *a, const char *path) { take_file(a, path, file_read); }
+
 void args_line(Args *a, int argc, char **argv) {
     const char *path;
     for (int i = 0; i < argc; i++)
         if (config_words(argc - i, argv + i, &path)) {
             if (path) {
-                args_file(a, path);
+                take_file(a, path, file_read_stream);
                 append(&a->configs, path);
             } else {
                 args_problem(a, "--config expects the path of a file with `name = value` lines.");
@@ -608,17 +621,6 @@ void args_bytes(Args *a, const char *name, const char *bytes, size_t n) {
         file_line(a, (Source){where, "", number}, bytes + begin, end - begin);
         begin = end + 1;
     }
-}
-
-void args_file(Args *a, const char *path) {
-    Str text = {0};
-    Err e = file_read(path, &text);
-    if (e.code) {
-        args_problem(a, "%s", e.msg);
-        a->unreadable = true;
-    } else
-        args_bytes(a, path, text.s, text.len);
-    str_free(&text);
 }
 
 void args_init(Args *a, Arena *arena, const char *usage, const char *operand_name) {

@@ -59,10 +59,10 @@ static Err take_entry(const char *folder, const char *name, char ***prefixes, in
     if (!idx && !bin) return ERR_OK;
     char *prefix = mem_printf("%s/%.*s", folder, (int)(dot - name), name);
     char *other = mem_printf("%s%s", prefix, idx ? ".bin" : ".idx");
-    Err e = file_size(other) >= 0 ? ERR_OK
-                                  : err_user("'%s%s' has no '%s' in the same folder; every dataset needs "
-                                             "both files",
-                                             prefix, dot, other);
+    Err e = file_exists(other) ? ERR_OK
+                               : err_user("'%s%s' has no '%s' in the same folder; every dataset needs "
+                                          "both files",
+                                          prefix, dot, other);
     if (idx && !e.code) {
         *prefixes = mem_grow(*prefixes, (size_t)*n + 1, sizeof **prefixes);
         (*prefixes)[(*n)++] = prefix;

@@ -114,7 +114,7 @@ static Err print_messages(const Tokenizer *t, const Options *o) {
     ChatRequest request;
     Chat *chat = NULL;
     snprintf(where, sizeof where, "'%.250s'", o->messages);
-    Err e = file_read(o->messages, &file);
+    Err e = file_read_stream(o->messages, &file);
     json_t *root = e.code ? NULL : json_loadb(file.s ? file.s : "", file.len, JSON_ALLOW_NUL, &problem);
     if (!e.code && !root) e = err_user("%s line %d is not valid JSON: %s", where, problem.line, problem.text);
     if (!e.code) e = chat_request(where, root, &request);

@@ -77,7 +77,10 @@ static Err read_step(const Golden *g, const json_t *step, const char *path, int6
 
 static Err read_curve(Golden *g, const char *path) {
     json_error_t problem;
-    json_t *root = json_load_file(path, JSON_REJECT_DUPLICATES, &problem);
+    Str text = {0};
+    ERR_RETURN(file_read(path, &text));
+    json_t *root = json_loadb(text.s, text.len, JSON_REJECT_DUPLICATES, &problem);
+    str_free(&text);
     if (!root) return err_user("'%s' is not JSON (line %d: %s)", path, problem.line, problem.text);
     const json_t *steps = json_object_get(root, "steps");
     Err e = ERR_OK;

@@ -224,7 +224,7 @@ static Err read_line(const SweepOptions *o, Sweep *s, const char *text, int64_t 
 
 static Err read_list(const SweepOptions *o, Sweep *s) {
     Str bytes = {0};
-    ERR_RETURN(file_read(o->list, &bytes));
+    ERR_RETURN(file_read_stream(o->list, &bytes));
     Err e = ERR_OK;
     int64_t line = 0;
     for (char *at = bytes.s, *next; at && *at && !e.code; at = next) {

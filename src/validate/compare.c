@@ -154,8 +154,6 @@ static Err check_good(const json_t *report, const char *path) {
 
 static Err read_report(const char *path, Str *text) {
     const int64_t size = file_size(path);
-    if (size < 0 && file_exists(path))
-        return err_user("'%s' is not a regular file: give a file that 'isotron validate --json' wrote", path);
     if (size > (int64_t)MOST_MIB << 20)
         return err_user("'%s' is larger than %d MiB, which is too large for a report: give a file that "
                         "'isotron validate --json' wrote",

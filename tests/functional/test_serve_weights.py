@@ -27,7 +27,7 @@ ASK = {"prompt": PROMPT, "max_tokens": 12, "temperature": 1.3, "seed": 4, "n": 2
 LONG = {"prompt": "Another prompt", "temperature": 1.3, "seed": 4, "ignore_eos": True, "return_token_ids": True}
 WRONG = [({"model_path": str(path)}, code, part) for path, code, part in (
     (WORK / "missing", "not_loaded", "contains no checkpoint"), (other, "not_loaded", "--ffn-hidden-size"),
-    (DAMAGED, "not_loaded", "is damaged: tensor"), (PIPED, "not_loaded", "is not a regular file"),
+    (DAMAGED, "not_loaded", "is damaged: tensor"), (PIPED, "not_loaded", "is a FIFO"),
     (UNNAMED, "not_loaded", "rename it"))] + [
     ({}, None, "'model_path' must be"), ({"model_path": ""}, None, "'model_path' must be"),
     ({"model_path": str(NEW), "keep_pause": False}, "unsupported", "'keep_pause'"),

@@ -389,6 +389,50 @@ def files():
     return {path: (path.lstat().st_mtime_ns, path.lstat().st_size) for path in WORK.rglob("*")}
 
 
+def check_pipes(names):
+    """A file of a checkpoint, a data set, a tokenizer or a golden case must be a regular file. The program refuses a FIFO
+    or a device in its place, and does not wait for it. A pipe that only the user names is read."""
+    data, sources = ROOT / "tests/data", WORK / "sources"
+    shutil.copytree(data / "hf/qwen3-moe-windows", sources / "hf")
+    shutil.copytree(ROOT / "golden/gpt2-tiny", sources / "case")
+    shutil.copytree(names["saved"], sources / "saved")
+    shutil.copytree(data / "tokenizer/gpt2", sources / "bpe")
+    shutil.copytree(WORK / "pairs", sources / "pairs")
+    for name, made in {"json": ["qwen2.json", "tokenizer.json"], "spm": ["unigram.model", "tokenizer.model"],
+                       "tiktoken": ["gpt2.tiktoken"] * 2}.items():
+        (sources / name).mkdir()
+        shutil.copy(data / "tokenizer" / made[0], sources / name / made[1])
+    (sources / "json/tokenizer_config.json").write_text("{}")
+    (sources / "json/special_tokens_map.json").write_text("{}")
+    (sources / "json/chat_template.jinja").write_text("x")
+    (sources / "hf/generation_config.json").write_text("{}")
+    (sources / "messages").write_text('[{"role": "user", "content": "a"}]')
+    hf = "tokenize --tokenizer-type HuggingFaceTokenizer --tokenizer-model {0}"
+    commands = {
+        "saved": "generate --load {0} --prompt a --tokens-to-generate 1", "hf": "convert --from-hf {0} --save {work}/to",
+        "case": "parity {0}", **dict.fromkeys(["json", "bpe", "spm"], f"{hf} --messages {{work}}/sources/messages"),
+        "tiktoken": "tokenize --tokenizer-type TikTokenizer --tokenizer-model {0}/gpt2.tiktoken --input {lines}",
+        "pairs": "merge --input {0} --output-prefix {work}/m"}
+    unread = {sources / "hf/reference.safetensors", sources / "case/provenance.json"}
+    count = 0
+    for name, command in commands.items():
+        for path in sorted({path for path in (sources / name).rglob("*") if path.is_file()} - unread):
+            content = path.read_bytes()
+            for kind in "FIFO", "device":
+                path.unlink()
+                os.mkfifo(path) if kind == "FIFO" else path.symlink_to("/dev/null")
+                said = isotron(*command.format(sources / name, **names).split(), expect=2)
+                assert f"'{path}' is a {kind}" in said, (path, kind, said)
+                count += 1
+            path.unlink()
+            path.write_bytes(content)
+    print(f"{count} pipes and devices are refused")
+    for words in f"plan --config {WORK}/run.conf", f"{hf} --messages {sources}/messages".format(sources / "json", **names):
+        *words, path = words.split()
+        piped = ["bash", "-c", '"${@:2}" <(cat "$1")', "", path, PROGRAM, *words]
+        assert subprocess.run(piped, capture_output=True, text=True, check=True).stdout == isotron(*words, path)
+
+
 def check_rows(names):
     before, count = files(), 0
     for row in ROWS.strip().splitlines():
@@ -546,4 +590,5 @@ check_training_words(names)
 check_help()
 check_tokenizer_of_checkpoint()
 check_overwrite()
+check_pipes(names)
 check_interrupt()

@@ -153,7 +153,13 @@ TEST(a_fifo_gets_the_bytes_and_stays) {
     assert_int_equal(kind_of("link"), S_IFLNK);
     close(reader);
     FileMap map;
+    Str text = {0};
     assert_int_equal(file_map("fifo", &map).code, ERR_USER); /* and does not wait for a writer */
+    assert_int_equal(file_read("fifo", &text).code, ERR_USER);
+    assert_int_equal(file_read("/dev/null", &text).code, ERR_USER);
+    assert_ok(file_read_stream("/dev/null", &text));
+    assert_string_equal(text.s, "");
+    str_free(&text);
     leave(dir);
 }
 
