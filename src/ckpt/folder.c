@@ -73,8 +73,8 @@ static Err parse_tracker(const char *dir, const char *path, const Str *text, int
     *iteration = strtoll(text->s, &end, 10);
     if (!errno && end != text->s && *iteration >= 0 && end + strspn(end, " \r\n") == text->s + text->len)
         return ERR_OK;
-    return err_user("'%s' contains %s, not the number of a checkpoint; write a number to it or set "
-                    "--ckpt-step",
+    return err_user("'%s' contains %s, not the number of a checkpoint; write a number to it, or "
+                    "specify one checkpoint's folder",
                     path, quote(text->s).s);
 }
 

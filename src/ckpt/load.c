@@ -53,11 +53,10 @@ static Err check_match(const Ckpt *c, const CkptTensor *has, const CkptTensor *w
                         c->folder, (long long)has->global[1] - 1, (long long)want->global[1] - 1,
                         (long long)has->global[1] - 1);
     if (has->ndim != want->ndim || has->global[0] != want->global[0] || has->global[1] != want->global[1])
-        return err_user(
-            "'%s': tensor %s is stored as [%lld, %lld], but the model has [%lld, %lld]; use the options of "
-            "the stored model (--use-checkpoint-args reads them from the checkpoint)",
-            c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
-            (long long)want->global[0], (long long)want->global[1]);
+        return err_user("'%s': tensor %s is stored as [%lld, %lld], but the model has [%lld, %lld]; use a "
+                        "checkpoint of the same model, or its options (--use-checkpoint-args)",
+                        c->folder, ckpt_title(want).s, (long long)has->global[0], (long long)has->global[1],
+                        (long long)want->global[0], (long long)want->global[1]);
     if (has->dtype != want->dtype && !convert)
         return err_user(
             "'%s': tensor %s is stored as %s, but this run keeps it as %s; use the --lane, --exp-avg-dtype "
@@ -100,8 +99,8 @@ static Err match_part(Plan *plan, Param *p, int part, const CkptItem *item) {
             "it with another --optimizer; omit the optimizer state with --no-load-optim",
             plan->ckpt->folder, ckpt_title(&want).s);
     if (end == first)
-        return err_user("'%s' has no tensor %s, but the model has it; use the options of the stored model "
-                        "(--use-checkpoint-args reads them from the checkpoint)",
+        return err_user("'%s' has no tensor %s, but the model has it; use a checkpoint of the same model, or "
+                        "its options (--use-checkpoint-args)",
                         plan->ckpt->folder, ckpt_title(&want).s);
     ERR_RETURN(check_match(plan->ckpt, &m->tensors[first], &want, item->convert));
     add_overlaps(plan, (Overlap){.param = p, .part = part, .item = item}, &m->tensors[first], end - first);

@@ -120,8 +120,8 @@ static Err advise(Err e, const char *dir, int64_t damaged) {
                  dir);
     else
         snprintf(longer.msg, sizeof longer.msg,
-                 "%.800s; to load the newest other intact checkpoint, set --ckpt-step %lld", e.msg,
-                 (long long)found);
+                 "%.800s; the newest other intact checkpoint is --ckpt-step %lld of '%.100s'", e.msg,
+                 (long long)found, dir);
     return longer;
 }
 

@@ -429,7 +429,7 @@ static Err read_checkpoint_options(Job *j, const Ckpt *c) {
     if (!json_object_get(state, "config"))
         return err_user("the checkpoint in '%s' does not record its options; save it again", config->load);
     ERR_RETURN(source_args(config, j->setup.arena, &j->args.notes));
-    ERR_RETURN(source_check_model(config, state, config->load, true));
+    ERR_RETURN(source_check_model(config, state, config->load, true, NULL));
     config_check(config, CHECK_MODEL | CHECK_STRICT, &j->args);
     return args_end(&j->args);
 }

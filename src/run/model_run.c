@@ -201,15 +201,17 @@ static void forget_scales(const Registry *g) {
         if (param_is_fp8_state(g->params[i]->spec.name)) registry_zero(g, &g->params[i]->master);
 }
 
-static Err load(ModelRun *r, const Source *s) {
+/* remedy: what to do if the checkpoint contains a different model; NULL if the run starts with this checkpoint, which
+ * the printing rank then reports */
+static Err load_parameters(ModelRun *r, const Source *s, const char *remedy) {
     Ckpt *ckpt;
     CkptItem list[ITEMS];
     Stage stage = {r, stage_new(r)};
     const int n = items(r->model->registry, &stage, list);
     Err e = ckpt_open(s->dir, s->step, r->comm, &ckpt);
-    if (!e.code) e = comm_agree(r->comm, source_check(r->config, ckpt, s->dir, true));
+    if (!e.code) e = comm_agree(r->comm, source_check(r->config, ckpt, s->dir, true, remedy));
     if (!e.code) e = ckpt_load(ckpt, r->model->registry, list, n);
-    if (!e.code && rank_is_printer(r->comm)) {
+    if (!e.code && !remedy && rank_is_printer(r->comm)) {
         fprintf(stderr, "  successfully loaded checkpoint from %s at iteration %lld\n", s->dir,
                 (long long)ckpt_manifest(ckpt)->iteration);
         model_run_note_fp8(r, ckpt, stderr);
@@ -224,6 +226,8 @@ static Err load(ModelRun *r, const Source *s) {
     return ERR_OK;
 }
 
+static Err load(ModelRun *r, const Source *s) { return load_parameters(r, s, NULL); }
+
 Err model_run_reload(ModelRun *r, const char *path) {
     Source s = {.step = -1};
     const double stage = (double)rank_sharing(r->comm, r->device) *
@@ -232,10 +236,10 @@ Err model_run_reload(ModelRun *r, const char *path) {
     Err e = ckpt_locate(path, &s.dir, &s.step);
     if (!e.code && stage > have)
         e = err_user(
-            "a weight takes %s before it is quantized, but %s are available; release the KV cache first",
+            "a weight takes %s before it is quantized, but %s are available; release the KV cache (/sleep)",
             bytes_text(stage).s, bytes_text(have).s);
     e = comm_agree(r->comm, e);
-    if (!e.code) e = load(r, &s);
+    if (!e.code) e = load_parameters(r, &s, "load a checkpoint of the same model");
     source_free(&s);
     return e;
 }

@@ -74,7 +74,8 @@ static bool concerns_weights(const char *key) {
     return true;
 }
 
-Err source_check_model(const Config *c, const json_t *state, const char *dir, bool weights_only) {
+Err source_check_model(const Config *c, const json_t *state, const char *dir, bool weights_only,
+                       const char *remedy) {
     json_t *ours = source_options(c, CLASS_ARCH);
     const json_t *theirs = json_object_get(state, "config");
     Str differences = {0};
@@ -89,33 +90,34 @@ Err source_check_model(const Config *c, const json_t *state, const char *dir, bo
     }
     Err e = ERR_OK;
     if (differences.len)
-        e = err_user("the checkpoint in '%s' contains a different model: %s; use its values, or add "
-                     "--use-checkpoint-args%s",
-                     dir, differences.s, weights_only ? "" : "; lengths may change with --finetune");
+        e = err_user("the checkpoint in '%s' contains a different model: %s; %s%s", dir, differences.s,
+                     remedy ? remedy : "use its values, or add --use-checkpoint-args",
+                     weights_only ? "" : "; lengths may change with --finetune");
     str_free(&differences);
     json_decref(ours);
     return e;
 }
 
 /* Checks the number of rows in the embedding and in the output layer. */
-static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, const char *dir) {
+static Err check_vocabulary(const Config *c, int64_t ours, const json_t *state, const char *dir,
+                            const char *remedy) {
     const int64_t theirs = json_integer_value(json_object_get(state, "vocab_size"));
     if (theirs < 1 || ours == theirs) return ERR_OK;
     const char *file = c->tokenizer_model ? c->tokenizer_model : c->vocab_file;
     const char *type = json_string_value(json_object_get(json_object_get(state, "config"), "tokenizer_type"));
-    return err_user("%s%s%s%s has %lld ids, but the model in '%s' has %lld: set --tokenizer-type and its "
-                    "files to the tokenizer used in training%s%s%s",
+    return err_user("%s%s%s%s has %lld ids, but the model in '%s' has %lld: %s%s%s%s",
                     c->tokenizer_type ? "the tokenizer " : "the vocabulary of --vocab-size",
                     c->tokenizer_type ? c->tokenizer_type : "", c->tokenizer_type && file ? " " : "",
                     c->tokenizer_type && file ? quote(file).s : "", (long long)ours, dir, (long long)theirs,
-                    type ? ", " : "", type ? type : "",
+                    remedy ? remedy : "set --tokenizer-type and its files to the tokenizer used in training",
+                    type && !remedy ? ", " : "", type && !remedy ? type : "",
                     c->save ? "; for a new model, choose other folders for --load and --save" : "");
 }
 
-Err source_check(const Config *c, const Ckpt *ckpt, const char *dir, bool weights_only) {
+Err source_check(const Config *c, const Ckpt *ckpt, const char *dir, bool weights_only, const char *remedy) {
     const json_t *state = ckpt_manifest(ckpt)->state;
-    ERR_RETURN(source_check_model(c, state, dir, weights_only));
-    return check_vocabulary(c, c->derived.vocab_size, state, dir);
+    ERR_RETURN(source_check_model(c, state, dir, weights_only, remedy));
+    return check_vocabulary(c, c->derived.vocab_size, state, dir, remedy);
 }
 
 /* Returns the checkpoint's options that name the tokenizer, if they exist. */

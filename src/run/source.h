@@ -21,10 +21,12 @@ void source_free(Source *);
  * always starts from scratch, even if the path is mistyped. */
 Err source_check_missing(const Config *);
 /* Checks that the options that determine the model equal the options in `state`, the state in the checkpoint in `dir`.
- * With weights_only, options that do not affect the weights may differ. An error names every different option. */
-Err source_check_model(const Config *, const json_t *state, const char *dir, bool weights_only);
+ * With weights_only, options that do not affect the weights may differ. An error names every different option, and
+ * ends with `remedy` or, if `remedy` is NULL, with the options to set. */
+Err source_check_model(const Config *, const json_t *state, const char *dir, bool weights_only,
+                       const char *remedy);
 /* Calls source_check_model, and checks the vocabulary size. */
-Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_only);
+Err source_check(const Config *, const Ckpt *, const char *dir, bool weights_only, const char *remedy);
 /* Copies the model options that the user did not set from the checkpoint in --load or --pretrained-checkpoint. If
  * neither a tokenizer nor --vocab-size is set, also copies the tokenizer options. With --use-checkpoint-args, --load
  * may have no checkpoint yet. */

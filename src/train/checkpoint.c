@@ -225,7 +225,7 @@ Err checkpoint_check_files(const Config *c) {
     ERR_RETURN(source_find(c, &s));
     const bool weights_only = s.weights_only || c->finetune;
     Err e = s.dir ? ckpt_open(s.dir, s.step, NULL, &ckpt) : ERR_OK;
-    if (ckpt) e = source_check(c, ckpt, s.dir, weights_only);
+    if (ckpt) e = source_check(c, ckpt, s.dir, weights_only, NULL);
     const json_t *saved = ckpt ? json_object_get(ckpt_manifest(ckpt)->state, "config") : NULL;
     if (ckpt && !e.code && !weights_only && c->load_optim &&
         json_is_false(json_object_get(saved, "save_optim")))
@@ -239,7 +239,7 @@ static Err load_into(Trainer *r, const Ckpt *ckpt, const char *dir, bool weights
     const Config *c = r->run.config;
     const json_t *state = ckpt_manifest(ckpt)->state;
     const bool new_head = weights_only && c->task != TASK_NONE;
-    ERR_RETURN(source_check(c, ckpt, dir, weights_only));
+    ERR_RETURN(source_check(c, ckpt, dir, weights_only, NULL));
     if (new_head) registry_init(r->run.model->registry, r->run.context.seed);
     bool optimizer = !weights_only && c->load_optim && r->optimizer;
     for (int i = 0; optimizer && i < r->optimizer->n_buffers; i++)

@@ -109,10 +109,11 @@ class Server:
         self.wait(num_requests_running=0, num_requests_waiting=0, kv_cache_free_pages=pages)
 
     def end(self, within=10):
-        """Sends SIGTERM. The server must exit with status 0 in time."""
+        """Sends SIGTERM. The server must exit with status 0 in time. Returns what it has printed to stderr."""
         self.process.send_signal(signal.SIGTERM)
         out, err = self.process.communicate(timeout=within)
         assert self.process.returncode == 0, (self.process.returncode, out, err)
+        return err
 
 
 def joined(events, choice=0, chat=False):

@@ -159,7 +159,7 @@ TEST(tracker_is_not_trusted) {
     static const char *const garbage[] = {"", "six", "6 7", "-6", "99999999999999999999"};
     for (int i = 0; i < 5; i++) {
         spew(path, garbage[i], strlen(garbage[i]));
-        assert_err(load(&f, -1), "not the number of a checkpoint", "--ckpt-step");
+        assert_err(load(&f, -1), "not the number of a checkpoint", "specify one checkpoint's folder");
     }
     spew(path, "8\n", 2);
     assert_err(load(&f, -1), "iter_0000008", "--ckpt-step 6");
