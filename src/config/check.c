@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/fault.h"
+#include "base/min_max.h"
 
 /* Returns whether d divides n. Returns true if d or n is missing or out of range, because a separate message reports
  * this. */
@@ -15,6 +16,11 @@ static bool divides(int64_t d, int64_t n) { return d <= 0 || n <= 0 || n % d == 
 
 static bool has_experts(const Config *c) { return i64_is_set(c->num_experts); }
 static bool uses_fp8(const Config *c) { return c->fp8_format != FP8_NONE; }
+
+/* Returns the number of layers in the largest stack. */
+static int64_t most_layers(const Config *c) {
+    return c->model == MODEL_t5 ? larger(c->num_layers, config_decoder_layers(c)) : c->num_layers;
+}
 
 static bool repeated(const TextList *list) {
     for (int64_t i = 1; i < list->count; i++)
@@ -175,7 +181,7 @@ static bool valid_context_comm(const Config *c) {
     const TextList *types = &c->cp_comm_type;
     for (int64_t i = 0; i < types->count; i++)
         if (enum_find(ContextComm_spellings, types->at[i]) < 0) return false;
-    return types->count == 1 || types->count == config_main_layers(c);
+    return types->count == 1 || (types->count == c->num_layers && most_layers(c) == c->num_layers);
 }
 
 static bool communicates_by(const Config *c, ContextComm type) {

@@ -181,7 +181,9 @@ bool config_measures_scores(const Config *);   /* whether a step measures the la
 int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
 int64_t config_main_layers(const Config *);    /* number of layers without the last --mtp-num-layers */
 int64_t config_decoder_layers(const Config *); /* number of layers in a T5's decoder */
-int64_t config_token_types(const Config *); /* a BERT's token types, or 0 if it has no embedding for them */
+int64_t config_layer_in_stack(const Config *,
+                              int64_t layer); /* number of a layer in its stack; a T5 has two stacks */
+int64_t config_token_types(const Config *);   /* a BERT's token types, or 0 if it has no embedding for them */
 /* Returns whether a T5 is Hugging Face's variant (ckpt/hf/t5.def) rather than Megatron-LM's. With tied embeddings, this
  * variant has no bias in the output layer and divides the logits by sqrt(hidden-size). No option selects the variant,
  * because other options imply it. */

@@ -9,6 +9,7 @@
 
 #include "base/fault.h"
 #include "base/machine.h"
+#include "base/min_max.h"
 
 int64_t config_model_ranks(const Config *c) {
     return c->tensor_model_parallel_size * c->pipeline_model_parallel_size * c->context_parallel_size;
@@ -31,6 +32,10 @@ bool config_bf16_grads(const Config *c) {
 }
 
 int64_t config_decoder_layers(const Config *c) { return i64_or(c->decoder_num_layers, c->num_layers); }
+
+int64_t config_layer_in_stack(const Config *c, int64_t layer) {
+    return c->model == MODEL_t5 && layer >= c->num_layers ? layer - c->num_layers : layer;
+}
 
 int64_t config_token_types(const Config *c) {
     return i64_or(c->num_token_types, c->bert_binary_head ? 2 : 0);
@@ -176,9 +181,10 @@ static void rotations(const Config *c, Arena *arena, Derived *d) {
 static void context(const Config *c, Arena *arena, Derived *d) {
     const TextList *types = &c->cp_comm_type;
     ContextComm *comm = arena_alloc(arena, (size_t)config_layers(c) * sizeof *comm);
-    for (int64_t i = 0; i < config_layers(c); i++)
-        comm[i] =
-            (ContextComm)enum_find(ContextComm_spellings, types->at[i < types->count ? i : types->count - 1]);
+    for (int64_t i = 0; i < config_layers(c); i++) {
+        const int64_t at = smaller(config_layer_in_stack(c, i), types->count - 1);
+        comm[i] = (ContextComm)enum_find(ContextComm_spellings, types->at[at]);
+    }
     d->layer_context_comm = comm;
 }
 

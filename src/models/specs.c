@@ -48,8 +48,7 @@ EmbeddingSpec *spec_words(const Config *c, Arena *arena) {
  * core/fp8_utils.py. Each of T5's two stacks has first and last layers. */
 static bool is_in_bf16(const Config *c, int64_t layer) {
     const bool decodes = c->model == MODEL_t5 && layer >= c->num_layers;
-    const int64_t n = decodes ? config_decoder_layers(c) : c->num_layers,
-                  i = decodes ? layer - c->num_layers : layer;
+    const int64_t n = decodes ? config_decoder_layers(c) : c->num_layers, i = config_layer_in_stack(c, layer);
     return c->first_last_layers_bf16 && i < n &&
            (i < c->num_layers_at_start_in_bf16 || i >= n - c->num_layers_at_end_in_bf16);
 }

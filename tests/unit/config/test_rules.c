@@ -169,10 +169,10 @@ static const char *const GPT[][2] = {
     {"--bf16 --fp8-emulated", "--fp8-emulated applies only to FP8 GEMMs: add --fp8-format, or remove it"},
     {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16",
      "leaves no layer for FP8: --num-layers-at-start-in-bf16 1 and --num-layers-at-end-in-bf16 1 together "
-     "must be fewer than --num-layers 2"},
+     "must be fewer than --num-layers 2 or, in a T5, --decoder-num-layers"},
     {"--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 "
      "--num-layers-at-start-in-bf16 9 --num-layers-at-end-in-bf16 0",
-     "must be fewer than --num-layers 2"},
+     "must be fewer than --num-layers 2 or, in a T5, --decoder-num-layers"},
     {"--bf16 --fp8-keep-weights",
      "--fp8-keep-weights applies only to FP8 GEMMs: add --fp8-format, or remove it"},
     {"--bf16 --use-megatron-fsdp --fp8-param-gather",
@@ -350,9 +350,12 @@ static const char *const GPT[][2] = {
      "cannot be divided evenly among the ranks: 2 * --num-query-groups 1 * --kv-channels 3 (none = "
      "--hidden-size / --num-attention-heads) must be a multiple of --tensor-model-parallel-size 4: change "
      "one of them"},
-    {CONTEXT " --cp-comm-type ring",
-     "must be p2p, allgather, a2a or a2a+p2p: one value for all layers, or one for each of --num-layers 2"},
-    {CONTEXT " --cp-comm-type p2p a2a p2p", "one for each of --num-layers 2"},
+    {CONTEXT " --cp-comm-type ring", "must be p2p, allgather, a2a or a2a+p2p: one value for all layers, or "
+                                     "one for each of --num-layers 2. The "
+                                     "decoder of a T5 uses the same values, so it must not have more layers"},
+    {CONTEXT " --cp-comm-type p2p a2a p2p",
+     "one for each of --num-layers 2. The "
+     "decoder of a T5 uses the same values, so it must not have more layers"},
     {CONTEXT " --cp-comm-type a2a+p2p", "--cp-comm-type a2a+p2p needs them"},
     {CONTEXT " --cp-comm-type p2p a2a+p2p --hierarchical-context-parallel-sizes 2 4",
      "whose product is --context-parallel-size 4. --cp-comm-type a2a+p2p needs them"},
@@ -561,6 +564,11 @@ static const char *const GPT[][2] = {
 };
 
 static const char *const ENCODERS[][2] = {
+    {T5 "--cp-comm-type p2p a2a",
+     "The decoder of a T5 uses the same values, so it must not have more layers"},
+    {T5 "--bf16 --fp8-format e4m3 --fp8-recipe tensorwise --first-last-layers-bf16 "
+        "--num-layers-at-end-in-bf16 3",
+     "must be fewer than --num-layers 2 or, in a T5, --decoder-num-layers"},
     {BERT "--num-experts 8 --disable-bias-linear",
      "--num-experts needs --model gpt: Isotron's BERT has no experts"},
     {BERT "--window-size 4,0", "--window-size needs --model gpt: BERT attends to all positions"},

@@ -70,6 +70,10 @@ TEST(first_and_last_layers_are_in_bf16) {
         {"--model t5 --decoder-seq-length 8 --decoder-num-layers 4 --first-last-layers-bf16 "
          "--num-layers-at-start-in-bf16 2 --num-layers-at-end-in-bf16 0",
          "--888--88"},
+        {"--model t5 --decoder-seq-length 8 --decoder-num-layers 2 --first-last-layers-bf16", "-888---"},
+        {"--model t5 --decoder-seq-length 8 --decoder-num-layers 6 --first-last-layers-bf16 "
+         "--num-layers-at-start-in-bf16 5 --num-layers-at-end-in-bf16 0",
+         "----------8"},
         {"--model t5 --decoder-seq-length 8 --decoder-num-layers 4", "888888888"},
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
@@ -79,6 +83,30 @@ TEST(first_and_last_layers_are_in_bf16) {
         for (int64_t k = 0; k < config_layers(&s->config); k++)
             formats[k] = spec_quant(&s->config, k).format == QUANT_OFF ? '-' : '8';
         assert_string_equal(formats, ROWS[i].formats);
+        setup_free(s);
+    }
+}
+
+/* The expected types have one letter for each layer: the first letter of p2p, gather or a2a. */
+TEST(each_stack_has_its_types_of_context_communication) {
+    static const char LETTERS[] = {[CONTEXT_P2P] = 'p', [CONTEXT_ALLGATHER] = 'g', [CONTEXT_A2A] = 'a'};
+    static const struct {
+        const char *words, *types;
+    } ROWS[] = {
+        {"--cp-comm-type a2a", "aaa"},
+        {"--cp-comm-type a2a p2p allgather", "apg"},
+        {"--cp-comm-type a2a p2p allgather --position-embedding-type rope --mtp-num-layers 2", "apggg"},
+        {"--cp-comm-type a2a p2p allgather --model t5 --decoder-seq-length 8", "apgapg"},
+        {"--cp-comm-type a2a p2p allgather --model t5 --decoder-seq-length 8 --decoder-num-layers 2",
+         "apgap"},
+        {"--cp-comm-type a2a --model t5 --decoder-seq-length 8 --decoder-num-layers 4", "aaaaaaa"},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        Setup *s = setup_new("--num-layers 3 --ranks 2 --context-parallel-size 2 %s", ROWS[i].words);
+        char types[16] = "";
+        for (int64_t k = 0; k < config_layers(&s->config); k++)
+            types[k] = LETTERS[s->config.derived.layer_context_comm[k]];
+        assert_string_equal(types, ROWS[i].types);
         setup_free(s);
     }
 }
