@@ -502,14 +502,22 @@ static bool is_due(const Answer *a, const Choice *c) {
     return !c->closed && (c->fresh.len || c->ended || is_calling(c) || (is_chat(a) && !c->begun));
 }
 
+static bool all_are_closed(const Answer *a) {
+    for (const Choice *c = a->choices; c < a->choices + a->n; c++)
+        if (!c->closed) return false;
+    return true;
+}
+
 void answer_stream(Answer *a, Str *out) {
     for (Choice *c = a->choices; c < a->choices + a->n; c++) {
         if (!is_due(a, c)) continue;
+        c->closed = c->ended;
         json_t *json = envelope(a, "chat.completion.chunk",
                                 json_pack("[o]", choice_json(a, c, c - a->choices, "delta")));
         if (a->ask.usage) json_object_set_new(json, "usage", a->ask.usage_always ? usage(a) : json_null());
+        if (!a->ask.usage && all_are_closed(a)) add_version(a, json);
         send(json, out);
-        c->begun = true, c->closed = c->ended;
+        c->begun = true;
         c->calls = (int64_t)json_array_size(c->tools.calls);
         str_clear(&c->fresh);
         json_decref(c->logprobs);
@@ -524,6 +532,7 @@ void answer_end(const Answer *a, const Refusal *refusal, Str *out) {
     } else if (a->ask.usage) {
         json_t *json = envelope(a, "chat.completion.chunk", json_array());
         json_object_set_new(json, "usage", usage(a));
+        add_version(a, json);
         send(json, out);
     }
     str_puts(out, "data: [DONE]\n\n");

@@ -217,12 +217,16 @@ for walk in ["/pause", "/pause", "/sleep", "/pause", "/wake_up", "/resume"]:
 assert server.post(COMPLETE, **ASK)["metadata"] == {"weight_version": version} and server.metrics()[
     "weight_version"] == version
 whole = [server.post(path, **ask, n=2) for path, ask in ((COMPLETE, ASK), (CHAT, TALK))]
-streams = [server.stream(path, **ask, n=2) for path, ask in ((COMPLETE, ASK), (CHAT, TALK))]
+streams = [server.stream(path, **ask, **usage, n=2) for path, ask in ((COMPLETE, ASK), (CHAT, TALK))
+           for usage in ({}, {"stream_options": {"include_usage": True}})]
 for answer in whole:
     assert answer["metadata"] == {"weight_version": version} and all(
         c["policy_epoch"] == [[0, version]] for c in answer["choices"]), answer
 for events in streams:
-    for part in (e["choices"][0] for e in events):
+    *others, last = events
+    assert last["metadata"] == {"weight_version": version} and not any("metadata" in e for e in others), events
+    assert bool(last["choices"]) != ("usage" in last), last
+    for part in (e["choices"][0] for e in events if e["choices"]):
         assert part.get("policy_epoch") == ([[0, version]] if part["finish_reason"] else None), part
 assert json.loads(server.request("PUT", API, {"prompts": ["a"],
     "tokens_to_generate": 1})[2])["metadata"] == {"weight_version": version}
@@ -256,7 +260,7 @@ third.close()
 server.wait(num_requests_waiting=2)
 LATE = f"the request has run for {TIMEOUT} s (--request-timeout): request fewer tokens, or try later"
 got, headers, text = received(whole)
-assert TIMEOUT - 0.1 < time.monotonic() - began < TIMEOUT * 2.5, time.monotonic() - began
+took = [time.monotonic() - began]
 check_error(got, text, 504, "server_error", "timeout", LATE)
 got, headers, text = received(streamed)
 first, *events = text.decode().split("\n\n")
@@ -267,13 +271,20 @@ assert events[-2:] == ["data: [DONE]", ""], events
 late.sendall(b" ")
 assert late.recv(1000) == b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
-# Times: a request that waits for 0.3 s, and then runs.
 server.wait(num_requests_waiting=0)
 told = server.metrics()
 ended = {name: told[name] - before[name] for name in told if name.startswith("request_success")}
 assert [*ended.values()] == [0, 0, 3, 0] and told["prompt_tokens_total"] - before["prompt_tokens_total"] == 2 + 7, (
     ended, told)
-before, began = told, time.monotonic()
+# The limit is exact, although a server looks for lost clients only every 2 s. A busy machine can need several tries.
+while min(took) > TIMEOUT + 0.5 and len(took) < 6:
+    began = time.monotonic()
+    failed(server, "POST", COMPLETE, 504, "server_error", "timeout", LATE, ASK)
+    took.append(time.monotonic() - began)
+assert TIMEOUT - 0.01 < min(took) < TIMEOUT + 0.5, took
+
+# Times: a request that waits for 0.3 s, and then runs.
+before, began = settled(server), time.monotonic()
 whole = server.send(COMPLETE, **ASK)
 server.wait(num_requests_waiting=1)
 time.sleep(0.3)
