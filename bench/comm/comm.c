@@ -1,6 +1,7 @@
 #include "bench/comm/comm.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +25,8 @@ typedef struct Rank {
     char *in, *out; /* device buffers of `most` bytes each */
     bool prints;
     json_t *rows;
-    int64_t wrong; /* the sum over the ranks */
+    int64_t wrong;              /* the sum over the ranks */
+    double best[N_COLLECTIVES]; /* the highest bus bandwidth of each collective in GB/s, or 0 */
 } Rank;
 
 /* A table row: a collective, and the size in bytes of the larger of its two buffers. */
@@ -84,6 +86,7 @@ static json_t *one_place(Rank *r, const Row *row, bool in_place) {
     const double s = time_of(r, &x), algbw = (double)row->bytes * 1e-9 / s,
                  busbw = algbw * exact_bus_factor(x.of, r->group.size);
     r->wrong += wrong;
+    r->best[x.of - COLLECTIVES] = fmax(r->best[x.of - COLLECTIVES], busbw);
     if (r->prints) printf(" %10.1f %8.2f %8.2f %7lld", s * 1e6, algbw, busbw, (long long)wrong);
     return json_pack("{s:f, s:f, s:f, s:I}", "us", s * 1e6, "algbw", algbw, "busbw", busbw, "wrong",
                      (json_int_t)wrong);
@@ -169,6 +172,9 @@ static void print_head(const Rank *r, const char *device, const char *transport)
 static void finish(const Rank *r, Run *run, const char *device, const char *transport) {
     const double roof = copy_roof(r);
     if (!r->prints) return;
+    printf("\nhighest busbw in GB/s:");
+    for (int c = 0, n = 0; c < N_COLLECTIVES; c++)
+        if (r->best[c] > 0) printf("%s %s %.2f", n++ ? "," : "", COLLECTIVES[c].name, r->best[c]);
     printf("\nroof: a memory copy reaches %.2f GB/s per rank when all ranks copy at the same time\n", roof);
     run->wrong = r->wrong;
     char how[BENCH_TRANSPORT];

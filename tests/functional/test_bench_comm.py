@@ -1,6 +1,7 @@
 """isotron bench comm: its columns are consistent, its check detects planted faults of NCCL, and invalid arguments are
 refused."""
 import os
+import re
 
 from harness import *
 
@@ -30,6 +31,10 @@ for ranks, group in ((2, 2), (3, 3), (6, 2)):
         for place in places(row):
             assert place["wrong"] == 0 and abs(place["busbw"] / place["algbw"] / factor - 1) < 1e-5, row
             assert abs(place["algbw"] * place["us"] * 1e3 / row["bytes"] - 1) < 1e-4, row
+    said = dict(words.split() for words in re.search("highest busbw in GB/s: (.*)", out)[1].split(", "))
+    best = {name: max(place["busbw"] for row in result["rows"] if row["collective"] == name for place in places(row))
+            for name in NAMES}
+    assert said == {name: f"{rate:.2f}" for name, rate in best.items()}, (best, out)
     assert f"{ranks // group} concurrent groups of {group}" in out or group == ranks, out
 
 # NCCL with planted faults.
