@@ -8,7 +8,7 @@ typedef struct AmountText {
     char s[96];
 } AmountText;
 
-/* Returns a count with its noun. Use it as a function argument, because the text amount(n, "step").s is valid until the
+/* Returns a count with its noun. Use it as a function argument: the text amount(n, "step").s is valid only until the
  * end of the full expression. */
 AmountText amount(int64_t n, const char *noun);
 

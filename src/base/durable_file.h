@@ -19,7 +19,7 @@ typedef struct Sink {
  * error. */
 Err sink_open(Sink *, const char *path);
 Err sink_add(Sink *, const void *bytes, size_t n);
-Err sink_flush(Sink *); /* writes all bytes to the file, so that they are readable, but not durable */
+Err sink_flush(Sink *); /* writes all bytes to the file; they are then readable, but not durable */
 /* Calls fsync and close. If `so_far` is an error or one of these calls fails, removes the file. Returns the first
  * error. On success, the content is durable. The name becomes durable once the folder is synced (file_rename,
  * file_sync_dir). */

@@ -1,5 +1,5 @@
-/* Errors as values. An error is either a user error (in options, paths, data files, checkpoints or prompts, or a
- * missing device) or a machine failure. A function that can fail returns an Err. Bugs in Isotron are detected by CHECK
+/* Errors as values. An error is a user error (invalid options, paths, data files, checkpoints or prompts, or a missing
+ * device) or a machine failure. A function that can fail returns an Err. Bugs in Isotron are detected by CHECK
  * (fault.h). */
 #pragma once
 
@@ -11,7 +11,7 @@ typedef enum ErrCode {
     ERR_USER = 2,         /* options, paths or input files are wrong */
     ERR_INFRA = 3,        /* the machine failed: disk full, no permission, a lost rank */
     ERR_INCONCLUSIVE = 4, /* measurements vary too much for a verdict */
-    ERR_SIGNAL = 128 /* plus the signal's number: a signal ended the run, which saved or reported first */
+    ERR_SIGNAL = 128      /* plus the signal's number: a signal ended the run after it saved or reported */
 } ErrCode;
 
 typedef struct Err {

@@ -7,8 +7,7 @@
 
 enum { EXACT_LIMBS = 68 }; /* bits for 2^-1074 .. 2^1024, and 78 bits for carries */
 
-/* An exact sum. If it is normal (see exact_add), it may be added to other ranks' sums field by field, as
- * int64_t[EXACT_WORDS]. */
+/* An exact sum. Normal sums (see exact_add) of several ranks can be added field by field, as int64_t[EXACT_WORDS]. */
 typedef struct ExactSum {
     int64_t limb[EXACT_LIMBS]; /* the unit of limb i is 2^(32 i - 1074) */
     int64_t plus_infinities, minus_infinities, nans;

@@ -120,7 +120,7 @@ Err file_remove(const char *path) {
 
 /* ---- writing files ---- */
 
-/* Where bytes written to a path go. */
+/* The destination of bytes that are written to a path. */
 typedef struct Target {
     /* file to replace or create, not a symlink; NULL if bytes are written to the existing file */
     char *file;

@@ -56,7 +56,7 @@ static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 /* ---- control groups ---- */
 
-/* The names that a cgroup version uses: its mount type, and the files in a group. */
+/* The names that a cgroup version uses for its mount type and for the files in a group. */
 typedef struct Version {
     const char *mount, *controller; /* controller "": all controllers share one tree */
     const char *limit, *usage, *inactive, *active;

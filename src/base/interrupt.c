@@ -84,7 +84,7 @@ Interrupt *interrupt_watch(void (*undo)(void *arg), void *arg, const char *done)
     pthread_mutex_init(&w->held, NULL);
     pthread_mutex_lock(&w->held);
     interrupt_block();
-    CHECK(!pthread_create(&w->thread, NULL, watch, w), "the thread that waits for signals is not running");
+    CHECK(!pthread_create(&w->thread, NULL, watch, w), "cannot start the thread that waits for signals");
     return w;
 }
 
@@ -93,7 +93,7 @@ void interrupt_hold(Interrupt *w) { pthread_mutex_lock(&w->held); }
 void interrupt_release(Interrupt *w) { pthread_mutex_unlock(&w->held); }
 
 void interrupt_end(Interrupt *w) {
-    pthread_cancel(w->thread); /* ends the thread if it waits for a signal; otherwise, it ends the process */
+    pthread_cancel(w->thread); /* has no effect on a thread that has received a signal; it ends the process */
     pthread_mutex_unlock(&w->held);
     pthread_join(w->thread, NULL);
     pthread_mutex_destroy(&w->held);

@@ -12,7 +12,7 @@ typedef struct Isolated {
     Str said;
 } Isolated;
 
-/* An Isolation runs fn(arg) in a process that the next isolation_run reuses unless it has ended. `arg` must be in
+/* An Isolation runs fn(arg) in a process, which the next isolation_run reuses if it still exists. `arg` must be in
  * shared memory if fn writes to it, or if the caller writes to it between two runs. */
 typedef struct Isolation Isolation;
 Isolation *isolation_new(void (*fn)(void *arg), void *arg);

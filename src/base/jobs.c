@@ -40,8 +40,8 @@ static _Noreturn void serve(Job *jobs, int talk, int output, pid_t parent) {
     int64_t number;
     setpgid(0, 0);
     interrupt_restore();
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  /* this process must not outlive its parent, */
-    if (getppid() != parent) _exit(1); /* which may have ended before the call */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  /* this process must not outlive its parent */
+    if (getppid() != parent) _exit(1); /* the parent may have ended before prctl */
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     fcntl(talk, F_SETFD, 0); /* keeps the socket open if the job executes another program */

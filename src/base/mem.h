@@ -4,10 +4,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-void *mem_alloc(size_t bytes);                        /* uninitialised */
+void *mem_alloc(size_t bytes);                        /* uninitialized */
 void *mem_zero(size_t count, size_t size);            /* zeroed; count * size is checked for overflow */
 void *mem_grow(void *old, size_t count, size_t size); /* realloc; count * size is checked for overflow */
-void *mem_aligned(size_t bytes);                      /* 64-byte aligned, uninitialised */
+void *mem_aligned(size_t bytes);                      /* 64-byte aligned, uninitialized */
 void *mem_copy(const void *from, size_t bytes);       /* a copy; bytes may be 0 */
 char *mem_strdup(const char *s);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -156,7 +156,7 @@ static const char *colour_of(const char *word, size_t n) {
 }
 
 static void colour(const char *text, Str *out) {
-    bool begins = true; /* whether the text before the blanks allows a verdict here */
+    bool begins = true; /* whether a verdict may follow the text so far */
     while (*text) {
         const size_t blank = strspn(text, " \n"), word = strcspn(text + blank, " \n,:;()");
         const char *end = text + blank + word;

@@ -14,7 +14,7 @@ int terminal_columns(FILE *);
 /* Returns how many bytes of `text` fit into `columns`, counting only whole characters. A wide character occupies two
  * columns, and a colour's escape sequence occupies none. A byte that is not UTF-8 counts as one column. */
 size_t terminal_fit(const char *text, int columns);
-/* Replaces the cursor's line with `text`, truncated to the width of the live terminal. terminal_hide clears the
+/* Replaces the current line of a live terminal with `text`, truncated to the terminal's width. terminal_hide clears the
  * line. */
 void terminal_show(FILE *, const char *text);
 void terminal_hide(FILE *);
@@ -24,8 +24,8 @@ int terminal_width(FILE *);
 /* Breaks lines longer than `width` at a blank, or after a | in a list of choices, and indents the remaining text. Words
  * that are longer than `width` are not broken. */
 void terminal_fold(const char *text, int width, Str *out);
-/* Formats lines of tab-separated cells as a table with right-aligned columns. Columns that exceed the width are printed
- * below the others, where the first column is repeated. */
+/* Formats lines of tab-separated cells as a table with right-aligned columns. Columns that do not fit the width are
+ * printed below the others, after a repeated first column. */
 void terminal_table(const char *cells, int width, Str *out);
 /* Prints text. On a live terminal, folds its lines. */
 void terminal_print(FILE *, const char *text);

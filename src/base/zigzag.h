@@ -26,7 +26,7 @@ HOST_DEVICE static inline int64_t slice_position(const SequenceSlice *s, int64_t
     return s->chunk ? s->at[j / s->chunk] + j % s->chunk : j;
 }
 
-/* Returns how many rows, beginning with `row`, have consecutive positions, at most n. */
+/* Returns the number of rows with consecutive positions that start at `row`, limited to n. */
 HOST_DEVICE static inline int64_t slice_run(const SequenceSlice *s, int64_t row, int64_t n) {
     const int64_t left = s->chunk ? s->chunk - (s->first + row) % s->chunk : n;
     return left < n ? left : n;

@@ -131,7 +131,7 @@ Value access_slice(Machine *m, Value of, Value from, Value to, Value step_of) {
     if (!check(m, of)) return UNDEFINED;
     const bool is_text = of.type == VALUE_STRING;
     if (!is_text && !(of.type == VALUE_LIST && of.list->kind <= KIND_RANGE)) {
-        machine_fail(m, "%s has no slices; use the filter 'list' first", value_type_name(of));
+        machine_fail(m, "%s cannot be sliced; use the filter 'list' first", value_type_name(of));
         return UNDEFINED;
     }
     const List *list = value_items(m, of);

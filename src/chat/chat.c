@@ -159,7 +159,7 @@ static Err no_template(const Chat *c, const char *name) {
     return e;
 }
 
-/* Whether the request contains a template's text, rather than its name. */
+/* Returns whether the request contains a template's text, rather than its name. */
 static bool is_text(const Chat *c, const ChatRequest *r) {
     return r->template && strchr(r->template, '{') && !find(c, r->template);
 }

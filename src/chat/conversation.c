@@ -13,8 +13,7 @@ static bool is_list_of_objects(const json_t *json) {
     return json_is_array(json);
 }
 
-/* The nesting limit for a request's values. A template that prints such a value needs the same number of levels in
- * addition. */
+/* The nesting limit for a request's values. Printing such a value uses as many further levels. */
 enum { DEEPEST = 400 };
 
 static int64_t nesting(const json_t *json) {
@@ -168,9 +167,9 @@ static Err cut_at_tag(const Str *message, size_t begin, Str *out) {
     for (size_t i = begin; i + bare <= out->len; i++)
         if (!memcmp(out->s + i, TAG, bare)) at = i;
     if (at == out->len || (inside.n && !memmem(out->s + begin, out->len - begin, inside.s, inside.n)))
-        return err_user(
-            "the template does not print the last message as it is, so \"continue_final_message\" cannot "
-            "continue it: remove it");
+        return err_user("the template does not print the last message unchanged, so "
+                        "\"continue_final_message\" cannot continue it: "
+                        "remove it");
     const bool spaced = out->len - at > bare && out->s[at + bare] == ' ';
     const Value kept = value_view(out->s + begin, at - begin);
     out->len = begin + (spaced ? kept : string_strip(&m, kept, value_none(), STRIP_RIGHT)).n;

@@ -34,7 +34,7 @@ static Value trim(Machine *m, const CallArgs *a) {
     return string_strip(m, value_text(m, a->at[0]), a->at[1], STRIP_LEFT | STRIP_RIGHT);
 }
 
-/* Capitalises each word. A word begins after whitespace or any of - ( { [ <. */
+/* Capitalizes each word. A word begins after whitespace or any of - ( { [ <. */
 static Value title(Machine *m, const CallArgs *a) {
     const Value text = value_text(m, a->at[0]);
     Str out = {0};
@@ -342,8 +342,8 @@ static Value map(Machine *m, const CallArgs *a) {
     return made;
 }
 
-/* Runs select, reject (path is VALUE_MISSING), selectattr and rejectattr. `test` is the index of the argument that
- * names the test. */
+/* Implements select and reject (for which `path` is VALUE_MISSING), and selectattr and rejectattr. `test` is the index
+ * of the argument that names the test. */
 static Value filtered(Machine *m, const CallArgs *a, Value path, size_t test, bool wanted) {
     const List *from = value_items(m, argument(a, 0, NULL));
     Value made = value_list(m, KIND_ITERATOR);

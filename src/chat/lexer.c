@@ -69,7 +69,7 @@ static size_t skip_space(const Lexer *l, size_t at) {
 
 /* ---- text between tags ---- */
 
-/* Adds the text before a tag. `sign` is the tag's - or +, or another character. */
+/* Adds the text before a tag. `sign` is the tag's - or +; any other character means that there is none. */
 static void add_data(Lexer *l, size_t end, char sign, bool is_print) {
     const size_t begin = l->at;
     size_t kept = end;
@@ -301,7 +301,7 @@ static void lex_operator(Lexer *l) {
     advance(l, l->at + n);
 }
 
-/* Reads the rest of a tag whose opening has already been read, including its end. */
+/* Reads the rest of a tag, including its end, after its opening has been read. */
 static void lex_tag(Lexer *l, bool is_print) {
     const int line = l->line;
     l->open = 0;

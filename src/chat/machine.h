@@ -28,7 +28,7 @@ void machine_fail(Machine *, const char *fmt, ...) __attribute__((format(printf,
 /* Count work or memory, and return false if there is an error. */
 bool machine_spend(Machine *, size_t steps);
 bool machine_reserve(Machine *, size_t bytes);
-/* Returns zeroed memory that is valid as long as the machine, or NULL if there is an error. */
+/* Returns zeroed memory that is valid as long as the machine exists, or NULL if there is an error. */
 void *machine_take(Machine *, size_t bytes);
 /* Enters a call. Returns false if calls are nested too deeply. After each success, the caller must call
  * machine_leave. */

@@ -12,9 +12,9 @@ typedef struct ToolFormat ToolFormat;
 /* Returns the format of calls that a chat template describes, or NULL if it describes no known format. */
 const ToolFormat *tool_format(const char *template, size_t n);
 
-/* How text represents calls: begin, before, {"name": NAME, arguments: VALUE}, after, end. The markers `begin` and `end`
- * are empty if there is none. If `between` is not NULL, it separates several calls inside one pair of markers. Otherwise,
- * each call has a pair, and a newline may separate the pairs. */
+/* How text represents calls: begin, before, {"name": NAME, arguments: VALUE}, after, end. A missing marker (`begin` or
+ * `end`) is an empty string. If `between` is not NULL, it separates several calls inside one pair of markers.
+ * Otherwise, each call has a pair, and a newline may separate the pairs. */
 typedef struct ToolShape {
     const char *begin, *before, *arguments, *between, *after, *end;
 } ToolShape;

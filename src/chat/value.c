@@ -21,8 +21,8 @@ Value value_take(Machine *m, Str *text) {
     return v;
 }
 
-/* Repeated concatenation to a string, such as ns.text = ns.text ~ x, extends the string in place, in memory reserved
- * after the newest concatenated string. The shorter string remains valid. */
+/* Memory is reserved after the newest concatenated string, so repeated concatenation, such as ns.text = ns.text ~ x,
+ * extends it in place. The shorter string remains valid. */
 Value value_join(Machine *m, Value a, Value b) {
     if (!b.n) return a;
     if (!a.n) return b;
@@ -307,7 +307,7 @@ int value_order(Machine *m, Value a, Value b) {
     } else if (a.type == VALUE_UNDEFINED || b.type == VALUE_UNDEFINED)
         value_fail_undefined(m, a.type == VALUE_UNDEFINED ? a : b);
     else
-        machine_fail(m, "%s and %s have no order; compare values of the same type", value_type_name(a),
+        machine_fail(m, "%s and %s cannot be ordered; compare values of the same type", value_type_name(a),
                      value_type_name(b));
     machine_leave(m);
     return order;

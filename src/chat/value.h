@@ -79,7 +79,7 @@ static inline Value value_undefined(ValueType of, const char *name, size_t n) {
 }
 #define UNDEFINED value_undefined(VALUE_MISSING, "", 0)
 Value value_string(Machine *, const char *s, size_t n);
-/* Moves the text into the machine, and frees it. */
+/* Copies the text into the machine's memory, and frees the Str. */
 Value value_take(Machine *, Str *);
 /* Concatenates two strings. */
 Value value_join(Machine *, Value a, Value b);
