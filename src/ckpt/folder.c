@@ -111,9 +111,10 @@ Err ckpt_locate(const char *path, char **dir, int64_t *iteration) {
     if (*iteration < 0) {
         free(*dir);
         *dir = NULL;
-        return err_user("'%s' is a checkpoint, but its name is not %s and %d digits; rename it, and specify "
-                        "its parent folder",
-                        path, PREFIX, DIGITS);
+        return err_user(
+            "'%s' is a checkpoint, but its name is not %s followed by %d digits; rename it, and specify "
+            "its parent folder",
+            path, PREFIX, DIGITS);
     }
     if (slash)
         slash[slash == *dir] = 0;

@@ -191,7 +191,7 @@ static Err parse_tensor(Manifest *m, const char *path, const json_t *json) {
     t->global[1] = t->box.shape[1] = 1;
     if (!get_text(json, "name", m->arena, &t->name) || !get_text(json, "suffix", m->arena, &t->suffix) ||
         !get_text(json, "part", m->arena, &t->part))
-        return bad(path, "entry %lld of its tensors has no name, suffix and part", (long long)m->count);
+        return bad(path, "entry %lld of its tensors lacks a name, suffix or part", (long long)m->count);
     const char *dtype = json_string_value(json_object_get(json, "dtype"));
     if (!get_pair(json, "global_shape", &t->ndim, t->global) ||
         !get_pair(json, "offset", &t->ndim, t->box.offset) ||

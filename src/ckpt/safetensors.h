@@ -41,11 +41,11 @@ const Tensor *safetensors_find(const Safetensors *, const char *name);
 /* Returns the name that the file uses for a tensor's dtype. safetensors_find must have returned the tensor. */
 const char *safetensors_dtype(const Tensor *);
 
-/* Returns the bytes of tensors[i], which are valid until the next call. Needed if all tensors together do not fit in
- * memory. */
+/* Returns the bytes of tensors[i], which are valid until the next call. Such a function is needed if all tensors
+ * together do not fit in memory. */
 typedef const void *SafeBytesFn(void *arg, int64_t i);
-/* Writes a file and replaces `path` atomically. Tensors must be contiguous. If `bytes` is not NULL, this function
- * provides the tensors' data. Tensors are written in the safetensors library's order: widest dtype first, then by name.
- * The same input always produces a byte-identical file. */
+/* Writes a file and replaces `path` atomically. Tensors must be contiguous. If `bytes` is not NULL, it provides the
+ * tensors' data. Tensors are written in the safetensors library's order: widest dtype first, then by name. The same
+ * input always produces a byte-identical file. */
 Err safetensors_write(const char *path, const SafeTensor *tensors, int64_t count, const MetaText *metadata,
                       int64_t num_metadata, SafeBytesFn *bytes, void *arg);

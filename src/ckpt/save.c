@@ -14,7 +14,7 @@
 #include "comm/agree.h"
 #include "param/bucket.h"
 
-/* Where a box's data comes from. */
+/* The source of a box's data. */
 typedef struct Source {
     const Param *param;
     int part;

@@ -31,7 +31,7 @@ def refuses(edit, *parts, quantization={"quant_method": "mxfp4"}):
 refuses({SCALES: None}, f"tensors 1 missing: '{SCALES}'")
 refuses({BLOCKS: None}, f"tensors 1 missing: '{BLOCKS}'")
 refuses({GATE_UP: plain[GATE_UP]},
-        f"1 unexpected: '{GATE_UP}' (the file has this weight quantized too: remove one of the two)")
+        f"1 unexpected: '{GATE_UP}' (the file also contains this weight in quantized form: remove one of the two)")
 refuses({BLOCKS: (kind, [experts, rows, groups * size], content)},
         f"1 of a quantized weight with another shape or dtype: '{BLOCKS}' (U8 [{experts}, {rows}, {groups * size}], "
         f"mxfp4 has U8 [{experts}, {rows}, {groups}, {size}])")

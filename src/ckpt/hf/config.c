@@ -34,8 +34,8 @@ static bool is_of_experts(const HfRow *row) {
 }
 
 /* For a type with latent attention, returns the row for the number of leading layers without experts. Returns NULL for
- * other types. A dense model with latent attention sets this row to the total number of layers, because no other type
- * describes such a model. */
+ * other types. For a dense model with latent attention, this row contains the total number of layers, because no other
+ * type describes such a model. */
 static const HfRow *dense_row(const HfRow *const *rows, int n) {
     const HfRow *first = NULL;
     bool latent = false;
@@ -185,8 +185,8 @@ static HfFamily write_rows(const HfType *t, const Config *filled, DType dtype, c
     return w.family;
 }
 
-/* Counts the values that the type implies but that differ from the model's values. A different model family counts more
- * than all values together. A type without a row for --model is a GPT. */
+/* Counts the values that the type implies and that differ from the model's. A different model family counts more than
+ * all values together. A type without a row for --model is a GPT. */
 static int count_unlike(const HfType *t, const Config *filled) {
     const HfRow *rows[HF_MOST_ROWS];
     const int n = hf_type_rows(t, rows);
@@ -206,7 +206,7 @@ static int count_unlike(const HfType *t, const Config *filled) {
     return unlike;
 }
 
-/* Returns an error if the type belongs to another model family, or if only one of them (type or model) has experts. */
+/* Returns an error if the type belongs to another model family, or if only the type or only the model has experts. */
 static Err check_kind(const HfType *t, const Config *c) {
     const HfRow *rows[HF_MOST_ROWS];
     const char *family = ModelFamily_spellings[MODEL_gpt], *own = ModelFamily_spellings[c->model];
@@ -271,9 +271,10 @@ static Err check_exportable(const Config *c) {
             "and gelu-erf in its head, which no Hugging Face BERT has. Train with --activation gelu-tanh or "
             "--no-bias-gelu-fusion");
     if (c->derived.num_moe_layers && (c->derived.sinkhorn || c->derived.quantile))
-        return err_user("this model cannot be exported: no Hugging Face model that can be written balances "
-                        "its experts as --moe-router-load-balancing-type %s does",
-                        c->derived.sinkhorn ? "sinkhorn" : "quantile_balancing");
+        return err_user(
+            "this model cannot be exported: no Hugging Face model type that Isotron can export balances "
+            "its experts as --moe-router-load-balancing-type %s does",
+            c->derived.sinkhorn ? "sinkhorn" : "quantile_balancing");
     return ERR_OK;
 }
 

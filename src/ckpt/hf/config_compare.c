@@ -77,7 +77,7 @@ static void plain_positions(Config *c, const Config *fresh, Arena *arena) {
     }
 }
 
-/* Resets options that have no effect because the model has no layers with rotation, or none without it. */
+/* Resets options that have no effect because all of the model's layers have rotation, or none has. */
 static void plain_layers(Config *c, const Config *fresh) {
     int64_t rotated = 0;
     for (int64_t i = 0; i < c->num_layers; i++) rotated += c->derived.layer_rotated[i];

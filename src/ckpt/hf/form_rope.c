@@ -162,7 +162,7 @@ static void rotated_layers_write(HfWriter *w, const HfRow *row) {
     hf_put(w, row->key, list);
 }
 
-/* Reads Llama 4's attn_temperature_tuning and related numbers. In a released file, the key's value is 4 instead of
+/* Reads Llama 4's attn_temperature_tuning and related numbers. In one released file, the key's value is 4 instead of
  * true. */
 static void temperature_read(HfReader *r, const HfRow *row) {
     static const char tuned[] = "attn_temperature_tuning";
@@ -254,8 +254,8 @@ static void set_factors(HfReader *r, const json_t *in, const char *in_key, const
     str_free(&text);
 }
 
-/* Sets the option to attention_factor, or to the value that `factor` implies. Without both keys, transformers
- * and Isotron derive the value from the lengths. */
+/* Sets the option to attention_factor, or to the value that `factor` implies. If neither key exists, transformers and
+ * Isotron derive the value from the lengths. */
 static void set_attention_factor(HfReader *r, const json_t *in, const char *in_key, double original) {
     const double stretch = hf_get_real(r, in, "factor", 0),
                  usual = stretch > 1 ? sqrt(1 + log(stretch) / log(original)) : 1,
@@ -279,9 +279,8 @@ static void set_long_rope(HfReader *r, const json_t *in, const char *in_key) {
     set_attention_factor(r, in, in_key, original);
 }
 
-/* Sets the YaRN options. If the factor is null, max_position_embeddings divided by the original length is used.
- * transformers reads mscale only if mscale_all_dim is also set. Latent attention always scales its scores by
- * mscale_all_dim. */
+/* Sets the YaRN options. A null factor means max_position_embeddings divided by the original length. transformers reads
+ * mscale only if mscale_all_dim is also set. Latent attention always scales its scores by mscale_all_dim. */
 static void set_yarn(HfReader *r, const json_t *in, const char *in_key) {
     const double positions = (double)hf_get_option(r, OPTION_max_position_embeddings),
                  original = get_original_length(r, in),
@@ -570,7 +569,8 @@ static void long_rope_read(HfReader *r, const HfRow *row) {
     set_attention_factor(r, in, key, original);
 }
 
-/* Reads Phi-3.5-MoE's scaling. Instead of other attention factors, it has one for short and one for long text. */
+/* Reads Phi-3.5-MoE's scaling. Instead of the usual attention factor, it has one factor for short text and one for long
+ * text. */
 static void scaled_long_rope_read(HfReader *r, const HfRow *row) {
     (void)row;
     const char *key;

@@ -424,7 +424,7 @@ static Err report(const char *path, HfProblem problem[PROBLEMS], bool headless) 
         text.len
             ? err_user("'%s' does not fit the model that config.json or the options describe: tensors %s%s",
                        path, text.s,
-                       headless ? "; convert --init-missing-heads initialises missing heads" : "")
+                       headless ? "; convert --init-missing-heads initializes missing heads" : "")
             : ERR_OK;
     str_free(&text);
     return e;
@@ -478,8 +478,9 @@ Err hf_check(const Safetensors *s, const HfMap *m) {
         if (found.how) {
             check_quantized(want, &found, problem);
             if (plain && plain != found.values)
-                hf_problem_add(&problem[UNEXPECTED], want->name,
-                               " (the file has this weight quantized too: remove one of the two)");
+                hf_problem_add(
+                    &problem[UNEXPECTED], want->name,
+                    " (the file also contains this weight in quantized form: remove one of the two)");
         } else if (plain) {
             check_plain(want, plain, problem);
         } else if (!is_of_head(want) || !m->init_heads) {

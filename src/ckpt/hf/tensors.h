@@ -85,7 +85,7 @@ void hf_scatter(const HfTensor *, const void *hf, DType hf_type, Device *, void 
 /* Checks the tensors in a file without allocating parameters. The error lists all tensors that are missing or
  * unexpected, or whose shape or type is wrong. */
 Err hf_check(const Safetensors *, const HfMap *);
-/* Describes where a weight file comes from. */
+/* The source of a weight file. */
 typedef struct HfSource {
     HfFamily family; /* the family for the model's type; hf_detect may find its base model's family instead */
     bool init_heads;
@@ -100,8 +100,8 @@ bool hf_leaves_pooler(const Safetensors *, const HfMap *);
  * have them. */
 bool hf_leaves_layers(const Safetensors *, const HfMap *);
 /* Sets all parameters (masters and values) of an allocated registry from a file that hf_match has accepted, except for
- * heads that the file lacks. Returns an error, and sets no parameter, if a value in the file, or after conversion to
- * the registry's precise type, is NaN or infinite. */
+ * heads that the file lacks. If a value is NaN or infinite, in the file or after conversion to the registry's precise
+ * type, returns an error and sets no parameter. */
 Err hf_import(const Safetensors *, const HfMap *, Registry *);
 /* Returns the name that transformers and --hf-dtype use for a floating-point type, such as "float32". */
 const char *hf_dtype_name(DType);

@@ -7,7 +7,7 @@
 #include "ckpt/hf/form.h"
 
 /* The rows of the model types are:
- *   KEY(option, key, fallback)             the option has the value of the key
+ *   KEY(option, key, fallback)             the option has the key's value
  *   NOT(option, key, fallback)             the option has the opposite of the key's value
  *   SAME(key, option)                      the key is written from the option, but not read
  *   SAY(key, text)                         the key is written with this text, but not read
@@ -19,20 +19,20 @@
  *   REQUIRE(key, value), STATE(key, value) a key that is present must have this value; STATE also writes it
  *   MUST(key, value)                       the key must be present with this value, and is written
  *   REFUSE(key, why)                       the key must be absent
- *   ALIAS(key, other)                      a second name of the other key; if both are present, they must be equal
- *   SYNONYM(key, other)                    the key is another name of the other key; the row precedes the other's
+ *   ALIAS(key, other)                      a second name of `other`; if both are present, they must be equal
+ *   SYNONYM(key, other)                    the key is another name of `other`, whose row comes later
  *   COUNT(key, n, fallback)                the key is a number that must be n
  *   SPECIAL(form, option, key, fallback)   the form reads and writes the key
  *   DEMAND(form)                           the form only checks the file
  *   ROPE(option, key, inside, fallback)    the key's name in rope_scaling and rope_parameters is `inside`
- *   SCALED(object)                         the scaling of RoPE; without its keys, it is this JSON object
+ *   SCALED(object)                         the scaling of RoPE; the default is this JSON object
  *   ACTIVATION(form, key, fallback), WINDOWS(choice, size), EXPERTS(key, second key, fallback)
  *   GROUPS(n, k)                           the keys n_group and topk_group; k is the fallback of topk_group
- *   NORMALIZED(fallback)                   norm_topk_prob of sigmoid scores, which must state whether there are several
+ *   NORMALIZED(fallback)                   norm_topk_prob of sigmoid scores: must be true if and only if topk > 1
  *   NULLABLE(option, key, fallback)        like KEY for a size; null means that the option is not set
  *   ONLY(option, key, value)               like KEY for a size that must have this value
- *   DROP_KEY(key)                          removes the base's row of a key without an option
- *   DROP(option)                           removes the base's row of the option */
+ *   DROP_KEY(key)                          removes the base type's row for a key that has no option
+ *   DROP(option)                           removes the base type's row for the option */
 #define OF(o)                       .name = #o, .option = OPTION_##o
 #define ALONE(n)                    .name = "key " n, .option = -1
 #define KEY(o, k, f)                {OF(o), .key = k, .fallback = f, .form = &hf_form_value},
