@@ -1,5 +1,5 @@
-/* Communication between ranks. A Comm is one rank's endpoint. A Comm has two transports, and each call uses the one for
- * the memory that its buffers are in:
+/* Communication between ranks. A Comm is one rank's endpoint. A Comm has two transports. The memory that contains a
+ * call's buffers determines which one the call uses:
  *
  *   host     the ranks run as threads of this process, or as processes that MPI or TCP connects. With comm_null, this
  *            rank runs alone and no data arrive, as in a dry run
@@ -7,14 +7,14 @@
  *
  * A host transport, and therefore also staging, adds elements in member order, regardless of message sizes and of how
  * the buffer is divided. All members get bitwise equal results, and an all-reduce is bitwise equal to a reduce-scatter
- * and an all-gather. 16-bit elements are added in float and rounded once. NCCL may add in a different order, which
- * depends only on the group, the count and the dtype. In the exact lane, all orders give bitwise equal results.
+ * and an all-gather. 16-bit elements are added in float and rounded once. NCCL may add in another order that depends
+ * only on the group, the count and the dtype. In the exact lane, all orders give bitwise equal results.
  *
  * Members of a group must start the same operations in the same order. Groups with the same members in the same order
  * count as one group. Different groups are independent, as are the two directions of messages between a pair of ranks.
  * NCCL adds two conditions. A group's first collective, first all-to-all and first message block until all members have
  * started that operation, so all ranks must start these operations in the same order. Only neighbours in the group can
- * exchange messages. The last and first members are also neighbours.
+ * exchange messages; the last and first members are neighbours.
  *
  * It is a fault if a member does not start an operation within the deadline, or starts it with a different kind, count,
  * dtype or site. If ranks run as processes, it is also a fault if a process ends early or stops running. The fault
@@ -74,7 +74,7 @@ CommWork *comm_start(Comm *, const CommCall *);
  * run after the operation. The host then reads the result with device_read or device_view, which wait for the
  * device. */
 void comm_wait(Comm *, CommWork *);
-/* Calls comm_start and comm_wait. In a one-member group, copies in to out. */
+/* Calls comm_start and comm_wait. In a one-member group, copies `in` to `out`. */
 void comm_run(Comm *, const CommCall *);
 /* Reduces x[n] over the group's members, in place. */
 void comm_all_reduce(Comm *, Group, const char *site, CommReduction, DType, void *x, int64_t n);
@@ -127,8 +127,8 @@ void comm_close_device(Comm *);
  * and outputs are in such windows need fewer thread blocks. All-gathers run on copy engines, without thread blocks,
  * unless the group is the tensor-parallel group. All members must call this function together, with the same number of
  * bytes. For each operation, all members must use the same offsets in their windows. The device must be opened with
- * DeviceSpec.exports. The call has no effect if the group has only one member, or unless the transport is NCCL and was
- * opened with `registers`. */
+ * DeviceSpec.exports. The call has no effect if the group has only one member, if the transport is not NCCL, or if it
+ * was opened without `registers`. */
 void comm_register(Comm *, const Group *, void *memory, size_t bytes);
 /* Checks that all members of each group have used the same offsets in their windows since the last call. NCCL does not
  * check this, and if the offsets differ, it writes data to wrong addresses. All ranks must call this function. */
@@ -168,7 +168,7 @@ typedef struct CommLaunch {
     int processes, process, local; /* number of processes; index of this process, in the world and on its
                                       host */
     int of_host;                   /* number of processes on this host, or 0 if it is unknown */
-    char host[256];                /* with COMM_TCP: the address at which process 0 listens */
+    char host[256];                /* with COMM_TCP: the address on which process 0 listens */
     int port;
     char run[128]; /* with COMM_TCP: the run's name; empty if the launcher sets none */
 } CommLaunch;
@@ -180,7 +180,7 @@ Err comm_launch(CommLaunch *);
 int comm_processes(void);
 int comm_process(void);
 
-/* Returns the world that consists of all MPI processes. The first call initialises MPI. MPI is finalised when the
+/* Returns the world that consists of all MPI processes. The first call initializes MPI. MPI is finalized when the
  * process ends. */
 Comm *comm_mpi(const CommOptions *);
 bool comm_mpi_built(void); /* if this returns false, calling comm_mpi is a fault */
@@ -194,10 +194,10 @@ bool comm_tcp_give_up(const CommLaunch *, const CommOptions *, Err *error);
 
 /* ---- exposed communication ---- */
 
-/* `exposed` is how long this rank's computation waits for operations. For NCCL, this is the time that the device waits,
- * and otherwise the time that the host spends in comm_start and comm_wait. Staging waits for the device first. `flight`
- * is how long operations take, including waits for members that start late. For NCCL on GPUs, it is measured on the
- * operation's stream, and otherwise from comm_start until comm_wait returns. */
+/* `exposed` is how long this rank's computation waits for operations. For NCCL, this is the time that the device waits;
+ * for other transports, it is the time that the host spends in comm_start and comm_wait. Staging waits for the device
+ * first. `flight` is how long operations take, including waits for members that start late. NCCL on GPUs measures it on
+ * the operation's stream; other transports measure it from comm_start until comm_wait returns. */
 typedef struct CommProfile {
     OpProfile exposed, flight;
     /* number of bytes that a ring algorithm would send on this rank (nccl-tests' bus bytes) */
@@ -218,9 +218,9 @@ void comm_profile(Comm *, CommProfile profile[COMM_PROFILE], Device *computes);
 void comm_plan(Comm *, const CommCall *);
 /* Returns the number of open communicators or, if `open` is false, of recorded communicators. */
 int comm_communicators(const Comm *, bool open);
-/* Returns the number of ranks on a host. If ranks run as threads, this is the total number of ranks, and otherwise the
- * number that the launcher reports. If that number is unknown, or with comm_null, returns 8, the usual number of GPUs
- * per host. */
+/* Returns the number of ranks on a host. If ranks run as threads, this is the total number of ranks; if they run as
+ * processes, it is the number that the launcher reports. If the launcher reports none, or with comm_null, returns 8,
+ * the usual number of GPUs per host. */
 int comm_ranks_of_host(const Comm *);
 /* Returns how many bytes of device memory the buffers of all recorded communicators need. An operation uses at most
  * `most_blocks` thread blocks (CommDeviceOptions), and a host runs `ranks_of_host` ranks. */

@@ -1,8 +1,8 @@
 /* The transport between ranks that run as separate processes. A wire (MPI or TCP) carries bytes between them. Every
  * operation consists of messages between pairs of processes. Each member first announces its operation to every other
  * member, and then sends its data. A report can therefore name a member that is late or that starts a different
- * operation. This transport computes sums in member order. A member receives its share from all members, adds them and,
- * in an all-reduce, sends the result to all members.
+ * operation. This transport computes sums in member order. A member receives its share of every member's input, adds
+ * these shares and, in an all-reduce, sends the result to all members.
  *
  * comm_start and comm_wait advance all operations. While the rank computes, a second thread in its process receives
  * messages a few times a second. Each process also sends heartbeats to one process and watches another. If a process is
@@ -91,7 +91,7 @@ typedef struct Exchange {
     int heard;             /* number of members whose announcement has arrived, including this member */
     bool *arrived;         /* [members] */
     int *tag_in, *tag_out; /* [members] */
-    char *parts;           /* in reductions: this rank's share from each member */
+    char *parts;           /* in reductions: this rank's share of each member's input */
     WireMessage **message; /* [capacity]; the first `done` of them have completed */
     int *peer;             /* the member of each message */
     int messages, done, capacity;

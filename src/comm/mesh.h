@@ -1,5 +1,5 @@
 /* The mesh of ranks. Named axes form two views of the same ranks, dense (tp cp dp pp) and expert (etp ep edp pp), and a
- * mask of axes selects a group. Ranks are ordered as by Megatron-LM's RankGenerator (core/parallel_state.py):
+ * mask of axes selects a group. Ranks are ordered as in Megatron-LM's RankGenerator (core/parallel_state.py):
  * tp-cp-ep-dp-pp, where the leftmost axis is the fastest. */
 #pragma once
 

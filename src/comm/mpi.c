@@ -162,7 +162,7 @@ static void mpi_free(void *wire) {
 
 static void finalize(void) { MPI_Finalize(); }
 
-/* Initialises MPI, once per process. MPI is finalised when the process ends. A process can create several worlds in
+/* Initializes MPI, once per process. MPI is finalized when the process ends. A process can create several worlds in
  * sequence. */
 static void begin_mpi(void) {
     int begun, level;

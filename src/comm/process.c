@@ -1,7 +1,7 @@
 /* Reads the environment variables that launchers set.
  *
  *   mpirun    OMPI_COMM_WORLD_* (Open MPI), PMI_* (MPICH), PMIX_RANK (srun --mpi=pmix)
- *   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; torchrun's store may listen at MASTER_PORT
+ *   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; torchrun's store may listen on MASTER_PORT
  *   srun      SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_NODELIST, SLURM_JOB_ID */
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +80,7 @@ static Err by_torchrun(CommLaunch *out) {
                 "%s is set, but %s is not: processes that a launcher starts need RANK, WORLD_SIZE, "
                 "MASTER_ADDR and MASTER_PORT; without a launcher, unset them and use --ranks",
                 text_of("RANK") ? "RANK" : "WORLD_SIZE", NEEDED[i]);
-    /* If torchrun's agent has a store, the store listens at MASTER_PORT, so process 0 uses the next port. */
+    /* If torchrun's agent has a store, the store listens on MASTER_PORT, so process 0 uses the next port. */
     const char *agent = text_of("TORCHELASTIC_USE_AGENT_STORE"), *run = text_of("TORCHELASTIC_RUN_ID"),
                *turn = text_of("TORCHELASTIC_RESTART_COUNT");
     l.port = number_of("MASTER_PORT") + (agent && !strcmp(agent, "True"));

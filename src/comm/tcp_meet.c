@@ -1,4 +1,4 @@
-/* Connects the processes in a world to each other. Process 0 listens at the launcher's address, and all others connect
+/* Connects the processes in a world to each other. Process 0 listens on the launcher's address, and all others connect
  * to it. After all processes have connected, process 0 sends each process the addresses of all others and this run's
  * secret number. Then every process connects to all lower-numbered processes. All pairs connect in advance, because the
  * first operation (comm_agree) involves all ranks.
@@ -37,7 +37,7 @@ typedef struct Hello {
     char magic[8], build[120];
     uint64_t run, secret; /* secret is 0 in a hello to process 0, which chooses the secret */
     int32_t world, rank;
-    int32_t port;   /* port at which this process listens */
+    int32_t port;   /* port on which this process listens */
     int32_t failed; /* the ErrCode of a process that has failed and will not participate */
     char failure[400];
 } Hello;
@@ -83,8 +83,8 @@ typedef struct Meeting {
 
 static Err no_socket(const char *what) { return err_infra("%s: %s", what, strerror(errno)); }
 
-/* Returns true once, after a tenth of the time limit. Never returns true in a process that has failed, because it does
- * not wait for long. */
+/* Returns true once, after a tenth of the time limit. Never returns true in a process that has failed, because such a
+ * process does not wait long. */
 static bool warns_now(Meeting *m) {
     if (m->own.failed || clock_ns() < m->warning) return false;
     m->warning = INT64_MAX;
@@ -114,7 +114,7 @@ static bool move_all(int socket, void *bytes, size_t n, bool out, int64_t until)
     return true;
 }
 
-/* Listens at all of this machine's addresses: IPv6 and IPv4, or only IPv4 if IPv6 is not available. If `port` is 0,
+/* Listens on all of this machine's addresses: IPv6 and IPv4, or only IPv4 if IPv6 is not available. If `port` is 0,
  * chooses a free port. */
 static Err listen_at(int port, int *listener) {
     const int one = 1, zero = 0;
@@ -131,10 +131,10 @@ static Err listen_at(int port, int *listener) {
         const int reason = errno;
         close(s);
         if (reason == EADDRINUSE)
-            return err_user("port %d, where process 0 listens, is in use: set MASTER_PORT to a free port",
+            return err_user("port %d, on which process 0 listens, is in use: set MASTER_PORT to a free port",
                             port);
         errno = reason;
-        return no_socket("process 0 cannot listen at MASTER_PORT");
+        return no_socket("process 0 cannot listen on MASTER_PORT");
     }
     *listener = s;
     return ERR_OK;
@@ -445,7 +445,7 @@ static Err hear_host(Meeting *m) {
                          l->host, l->port, m->limit_s, l->processes);
     a.refusal[sizeof a.refusal - 1] = 0;
     if (memcmp(a.magic, MAGIC, sizeof MAGIC))
-        return err_user("another program listens at %s, port %d: set MASTER_PORT to a free port", l->host,
+        return err_user("another program listens on %s, port %d: set MASTER_PORT to a free port", l->host,
                         l->port);
     if (a.what == REFUSED) return err_user("this process may not join the run: %s", a.refusal);
     if (a.what != WELCOME) return (Err){.code = code_of(a.error)}; /* process 0 has printed the reason */

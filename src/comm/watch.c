@@ -150,8 +150,8 @@ static void listen_for(Comm *c, bool answers, int64_t ns) {
     }
 }
 
-/* Requests all other ranks' states. Stopped and lost ranks do not answer. If several ranks send requests, the first of
- * them prints the report, or the lowest rank if they do so at the same time. The report ends the other ranks. */
+/* Requests all other ranks' states. Stopped and lost ranks do not answer. If several ranks send requests, the first
+ * prints the report, or the lowest rank if their requests cross. The report ends the other ranks. */
 static _Noreturn void end_world(Comm *c, const CommKey *key, int64_t seq, const CommFacts *facts,
                                 bool *arrived, const char *why) {
     Processes *p = c->host_state;
@@ -241,7 +241,7 @@ void watch_check_lost(Comm *c, const Exchange *x) {
     if (p->lost >= 0 && waits_for(p, x, p->lost)) end_after_loss(c);
 }
 
-/* Checks bytes from another process, because an invalid key would index memory out of bounds. */
+/* Checks bytes from another process, because an invalid key would cause accesses outside an array. */
 static bool is_sound(const Comm *c, const Announcement *a, int source) {
     const Group *g = &a->key.group;
     const CommFacts *f = &a->facts;
@@ -322,9 +322,10 @@ static void check_silence(Comm *c, int64_t now) {
     char why[200];
     if (!heard) return; /* the watched process may still be connecting */
     if (p->returned[next] || now - heard < SILENCE_NS) return;
-    snprintf(why, sizeof why,
-             "rank %d has not been heard for %.1f s: its process is stopped, or its host or network is down",
-             next, (double)(now - heard) * 1e-9);
+    snprintf(
+        why, sizeof why,
+        "rank %d has not been heard from for %.1f s: its process is stopped, or its host or network is down",
+        next, (double)(now - heard) * 1e-9);
     end_without(c, next, why);
 }
 

@@ -92,7 +92,7 @@ def processes(name, number, rank, *parts, launcher=MPIRUN, options=(), **expecte
 
 meanwhile = concurrent.futures.ThreadPoolExecutor()
 stopped = meanwhile.submit(processes, "rank 1 stopped", signal.SIGSTOP, 1,
-                           "COMM FAULT rank 1 has not been heard for 6.",
+                           "COMM FAULT rank 1 has not been heard from for 6.",
                         "rank 1 does not answer", "exit statuses of the ranks: 3 -9 3 3", launcher=OVER_TCP)
 
 STOPS = ["--exit-signal-handler"]

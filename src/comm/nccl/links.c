@@ -59,7 +59,7 @@ void nccl_open_group(NcclState *s, CommChannel *ch, Group g) {
     nccl_link_publish(s, l);
 }
 
-/* The number of ordered pairs of neighbours in a ring. */
+/* Returns the number of ordered pairs of neighbours in a ring. */
 static int pair_count(int size) { return size == 2 ? 2 : 2 * size; }
 
 static CommKey pair_key(const CommKey *of, int pair) {
@@ -144,7 +144,7 @@ void comm_plan(Comm *c, const CommCall *call) {
 enum { FIRST_MIB = 465, PEER_MIB = 402, REMOTE_PEER_MIB = PEER_MIB / 16 };
 
 /* Returns how many MiB a communicator needs if its operations use at most `most_blocks` thread blocks, measured for 8,
- * 10, 16, 20 and 24 blocks. 0 means that NCCL chooses the number; it chooses 24. */
+ * 10, 16, 20 and 24 blocks. If `most_blocks` is 0, NCCL chooses the number, which is 24. */
 static int communicator_mib(int most_blocks) {
     const int blocks = most_blocks && most_blocks < 24 ? most_blocks : 24;
     return (blocks > 16 ? 123 : 36) + 12 * blocks;

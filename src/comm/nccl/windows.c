@@ -43,11 +43,11 @@ void nccl_compare(Comm *c) {
     for (const NcclMemory *w = s->windows; w; w = w->next) {
         if (!is_first_of_link(s, w) || !w->of->places) continue;
         int64_t range[2];
-        CHECK(
-            is_same_on_all(c, w->group, "places", (int64_t)w->of->places, range),
-            "rank %d and other members of a group have used different offsets in memory that is registered "
-            "with NCCL, so results are wrong: run without --use-nccl-ub, and report this as a bug of Isotron",
-            c->rank);
+        CHECK(is_same_on_all(c, w->group, "places", (int64_t)w->of->places, range),
+              "rank %d and other members of a group have used different offsets in memory that is registered "
+              "with NCCL, "
+              "so results are wrong: run without --use-nccl-ub, and report this as a bug in Isotron",
+              c->rank);
         w->of->places = 0;
     }
 }

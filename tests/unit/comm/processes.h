@@ -51,7 +51,7 @@ enum { PROGRAMS_TO_RUN = 4 }; /* the first programs, which must end without an e
 /* The report does not depend on the deadline, because the watchdog thread of rank 1 detects the silent rank
  * earlier. */
 static const char *const SAYS_STOPPED[SAYS] = {
-    "COMM FAULT rank 2 has not been heard for 6.", "all_reduce sum of 3 F32 at 'after', operation 1",
+    "COMM FAULT rank 2 has not been heard from for 6.", "all_reduce sum of 3 F32 at 'after', operation 1",
     "ranks that did not: 2\n", "rank 2 does not answer; its last operation: barrier at 'before'"};
 
 static inline void assert_words(const char *text, const char *name, const char *const *says) {
