@@ -60,7 +60,7 @@ typedef uint32_t FieldSet;
 #define AHEAD_FIELDS (FIELD_SET(tokens_ahead) | FIELD_SET(labels_ahead) | FIELD_SET(loss_mask_ahead))
 static inline bool fields_have(FieldSet fields, int field) { return fields >> field & 1; }
 
-/* Returns those fields in the set that a forward pass reads if it computes no losses. */
+/* Returns the fields in the set that a forward pass without losses reads. */
 FieldSet fields_inputs(FieldSet);
 
 /* The sizes of a sample's fields. */
@@ -111,7 +111,7 @@ typedef struct Batch {
 /* Allocates a batch and sets all elements to 0. */
 Batch batch_new(int64_t b, SampleShape);
 void batch_free(Batch *);
-/* Sets all fields to the values that they have if there is no padding and no mask. Sets ids to 0. */
+/* Sets all fields to their values for samples without padding or masks. Sets ids to 0. */
 void batch_reset(const Batch *);
 /* Like batch_reset, but draws random ids and labels below `vocab`, and sets token types and classes so that both values
  * occur. The values depend only on key, number and shape. */

@@ -1,7 +1,6 @@
-/* Computes the splits of a dataset, the blends of several datasets, and the number of samples that each
- * dataset must provide.
- * Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py, utils.py and helpers.cpp.
- * Results are bitwise equal to the float64 results that Python and numpy compute in these files. */
+/* Computes the splits of a dataset, the blends of several datasets, and the number of samples that each dataset must
+ * provide. Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py, utils.py and helpers.cpp.
+ * Results are bitwise equal to those of these files, which Python and numpy compute in float64. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,7 +17,7 @@ typedef struct SplitRange {
     double low, high;
 } SplitRange;
 
-/* Parses a split such as "969, 30, 1". The numbers are normalised so that their sum is 1; a missing number counts as
+/* Parses a split such as "969, 30, 1". The numbers are normalized so that their sum is 1; a missing number counts as
  * 0. */
 Err split_parse(const char *text, SplitRange out[SPLIT_COUNT]);
 /* Computes which of n elements belong to a split: the range [begin, end). The bounds are rounded half to even. */
@@ -28,7 +27,7 @@ void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end)
 typedef struct Blend {
     int n;
     char **prefixes; /* the prefixes without surrounding blanks (owned) */
-    /* weights: [n], normalised. NULL means that the list has only prefixes, in which case each dataset's weight is its
+    /* weights: [n], normalized. NULL means that the list has only prefixes, in which case each dataset's weight is its
      * length. */
     double *weights;
 } Blend;

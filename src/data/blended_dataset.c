@@ -12,7 +12,7 @@ static bool is_blend(const BlendedDataset *d) { return d->dataset.data != NULL; 
 
 /* Describes a blend before its indices are built. */
 typedef struct Mix {
-    double *weights; /* [n], normalised, or NULL if the blend contains every sample once */
+    double *weights; /* [n], normalized, or NULL if the blend contains every sample once */
     int64_t *sizes;  /* [n], lengths of the datasets */
     int64_t size;
 } Mix;

@@ -2,7 +2,7 @@
  * core/datasets/blended_dataset.py; the sizes are computed as in blended_megatron_dataset_builder.py.
  *
  *   weights given  each dataset provides ceil(ceil(total * w) * (1 + surplus)) samples, and the blend has
- *                  the sum of ceil(total * w)
+ *                  sum(ceil(total * w)) samples
  *   weights NULL   each dataset provides one epoch, and its length is its weight. The blend has
  *                  min(total, sum of lengths) samples, or every sample once if total < 0
  *

@@ -37,8 +37,8 @@ const Dataset *data_file(const Data *, int file);
 const char *data_fingerprint(const Data *);
 
 int64_t data_length(const Dataset *); /* number of samples */
-/* The size of one split, and how many times the requested samples pass over the split. In a blend, `epochs` is the
- * maximum over the datasets. */
+/* The size of one split, and the number of epochs that the requested samples need. In a blend, `epochs` is the maximum
+ * over the datasets. */
 typedef struct DataFacts {
     int64_t tokens, samples;
     int64_t epoch; /* for records: samples per epoch, including padding and choices; 0 for token data */

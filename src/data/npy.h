@@ -22,7 +22,7 @@ typedef struct NpyArray {
     FileMap map;
 } NpyArray;
 
-/* Allocates an array without initialising its data. */
+/* Allocates an array without initializing its data. */
 NpyArray npy_new(NpyType, int64_t rows, int64_t columns);
 /* Maps a file. Returns a user error if the magic number, the header, the type or the size is invalid. */
 Err npy_open(const char *path, NpyArray *out);

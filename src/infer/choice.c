@@ -77,7 +77,7 @@ static void adjust(Engine *e, const Live *live, int64_t at) {
         if (r->ends[i] >= 0 && r->ends[i] < vocab) e->scratch[r->ends[i]] = -INFINITY;
 }
 
-/* Returns the model's logits are finite, so a token is allowed unless e->scratch excludes it. */
+/* Returns whether any token is allowed. The model's logits are finite, so only e->scratch can exclude tokens. */
 static bool any_is_allowed(const Engine *e) {
     for (int64_t i = 0; i < e->model->plan.vocab; i++)
         if (e->scratch[i] > -INFINITY) return true;

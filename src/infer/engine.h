@@ -1,7 +1,7 @@
-/* Generates for requests that come and go. Each model pass (engine_step) processes a batch of tokens: one token for
- * each running request, and parts of prompts. Keys and values are stored in pages (models/cache.h), so that a
- * request needs memory only for the positions that it has reached. If pages run out, the request that was admitted last
- * releases its pages, and is recomputed later.
+/* Generates text for requests that arrive and end at any time. Each model pass (engine_step) processes a batch of
+ * tokens: one token for each running request, and parts of prompts. Keys and values are stored in pages
+ * (models/cache.h), so that a request needs memory only for the positions that it has reached. If pages run out, the
+ * request that was admitted last releases its pages, and is recomputed later.
  *
  * A request's random draws depend only on its seed, its stream and the position. With --batch-invariant-mode, its
  * logits do not depend on other requests either, so its tokens and log-probabilities are bitwise equal regardless of
@@ -33,7 +33,7 @@ typedef struct EngineLimits {
     bool shares_prefixes;         /* whether requests that begin with the same tokens share pages */
     bool no_graphs;               /* do not capture passes as CUDA graphs */
     Speculation speculation;      /* requires a model without an encoder */
-    KvCacheMode suspended;        /* where the rows are while the engine is suspended */
+    KvCacheMode suspended;        /* what happens to the rows while the engine is suspended */
     RoutePolicy route;            /* how a fleet chooses replicas (infer/placement.h) */
     double route_alpha;           /* weight of cached tokens in the choice of a replica, from 0 to 1 */
     const Vocabulary *vocabulary; /* for requests with a grammar; may be NULL */
@@ -105,7 +105,7 @@ typedef struct EngineCounts {
     int64_t drafts, accepted; /* number of drafts, and number of drafts that were kept */
     int64_t prompt_tokens;    /* number of computed prompt tokens; recomputed tokens count again */
     int64_t model_ns;         /* time in model passes; the rest of a step is scheduling */
-    int64_t weights;          /* how often engine_new_weights was called */
+    int64_t weights;          /* number of calls of engine_new_weights */
 } EngineCounts;
 
 typedef struct Engine Engine;
@@ -122,8 +122,8 @@ static inline bool engine_ends(const int64_t *ends, int64_t n, int64_t token) {
     return false;
 }
 
-/* Returns the pools' default memory limit in bytes: half of each rank's memory on the device that has the least. All
- * ranks must call this function and get the same result, because the number of pages decides which requests run. */
+/* Returns the pools' default memory limit in bytes: half of the memory of the rank that has the least. All ranks must
+ * call this function and get the same result, because the number of pages decides which requests run. */
 double engine_room(const RunContext *);
 /* Returns how many pages `rows` rows need. */
 static inline int64_t engine_pages(int64_t rows, int64_t page) { return (rows + page - 1) / page; }
@@ -141,21 +141,22 @@ Err engine_add(Engine *, const Request *);
 Err engine_check(const Engine *, const Request *);
 /* Ends a request in any state, without an event. Returns false if there is no such request. */
 bool engine_abort(Engine *, int64_t id);
-/* Appends a token to a steered request after its EVENT_CHOICE, outside a step. */
+/* Appends a token to a steered request after its EVENT_CHOICE. Call this function between steps. */
 void engine_continue(Engine *, int64_t id, int32_t token);
-/* Adds a copy of a running request, outside a step. The copies share all pages except a partly filled last page. Enough
- * pages for all steered requests must be available. */
+/* Adds a copy of a running request. Call this function between steps. The copies share all pages except a partly filled
+ * last page. Enough pages for all steered requests must be available. */
 void engine_fork(Engine *, int64_t id, int64_t copy);
-/* Makes all requests release their pages, outside a step. The rows are recomputed later. No request may be steered. */
+/* Makes all requests release their pages. The rows are recomputed later. Call this function between steps. No request
+ * may be steered. */
 void engine_forget(Engine *);
-/* Releases the pools' memory, outside a step, unless EngineLimits.suspended is KV_PERSIST. With KV_OFFLOAD, the pages of
- * requests are copied to host memory; too little memory is a fault. With KV_RECOMPUTE, calls engine_forget. The caller
- * must not run a step before engine_wake. */
+/* Releases the pools' memory, unless EngineLimits.suspended is KV_PERSIST. Call this function between steps. With
+ * KV_OFFLOAD, the pages of requests are copied to host memory; too little memory is a fault. With KV_RECOMPUTE, calls
+ * engine_forget. No step may run before engine_wake. */
 void engine_suspend(Engine *);
 /* Allocates the pools' memory again, and restores the pages that were copied. Too little memory is a fault. */
 void engine_wake(Engine *);
-/* Like engine_forget. The caller must call it when the model's parameters have changed, so that no rows computed with
- * the earlier parameters remain. */
+/* Like engine_forget. Call this function after the model's parameters have changed, so that no rows computed with the
+ * earlier parameters remain. */
 void engine_new_weights(Engine *);
 /* Runs one pass. Returns false if there was nothing to compute. If data-parallel ranks share experts, all ranks must
  * call this function equally often, and all get the same result. */

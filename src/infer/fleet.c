@@ -129,7 +129,7 @@ static void broadcast(const Fleet *f, int64_t *words, int64_t n) {
                                   .n = n});
 }
 
-/* Such an error is a bug, or a rank runs a different program. */
+/* Such an error means that there is a bug, or that a rank runs a different program. */
 static void check(Err e) { CHECK(!e.code, "%s", e.msg); }
 
 /* Returns whether it is time to poll all ranks for interrupts. Only rank 0 reads a clock. */

@@ -20,7 +20,7 @@ bool fleet_leads(const Fleet *);
 /* All ranks except rank 0 must call this function once. It returns when rank 0 stops or frees its fleet. */
 void fleet_follow(Fleet *);
 
-/* Like engine_add, outside a step. The request must not be steered. */
+/* Like engine_add. The request must not be steered. Call this function between steps. */
 Err fleet_add(Fleet *, const Request *);
 /* Like engine_abort. No later event for the request is reported, but its pages become free only in the next step. */
 bool fleet_abort(Fleet *, int64_t id);

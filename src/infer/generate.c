@@ -15,7 +15,7 @@
 
 static bool has_encoder(const Model *m) { return m->plan.sample.encoder > 0; }
 
-/* Return how many pages of the decoder's and of the encoder's pool a prompt needs. */
+/* Return the number of pages that a prompt needs in the decoder's and in the encoder's pool. */
 static int64_t decoder_pages(const Model *m, const Prompt *p, int64_t fresh, int64_t page) {
     return engine_pages((has_encoder(m) ? 1 : p->n) + fresh, page);
 }
@@ -24,7 +24,7 @@ static int64_t encoder_pages(const Model *m, const Prompt *p, int64_t page) {
 }
 
 /* The prompts' requirements, which rank 0 sends to all ranks. If there are r replicas, each receives every r-th prompt,
- * and `all` is the number of pages that the replica with the largest need uses. */
+ * and `all` is the largest number of pages that a replica needs. */
 typedef struct Demand {
     int64_t prompts, longest, all, all_encoder, most, most_encoder;
 } Demand;

@@ -51,8 +51,8 @@ typedef struct GenerateOptions {
      * both are 0, all prompts are added before the first pass. */
     int64_t per_pass;
     double per_second;
-    /* The fleet is suspended for suspend_s seconds and resumed after every `suspend_every` passes, or later, once a
-     * prompt has received a new token. If 0, the fleet is never suspended. */
+    /* After every `suspend_every` passes, and once a prompt has received a new token, the fleet is suspended for
+     * suspend_s seconds and resumed. If 0, the fleet is never suspended. */
     int64_t suspend_every;
     double suspend_s;
     KvCacheMode suspended; /* this member and the next two are as in EngineLimits */

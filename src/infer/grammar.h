@@ -23,11 +23,11 @@ typedef struct GrammarNode {
 } GrammarNode;
 
 enum {
-    GRAMMAR_DEEPEST = 256, /* maximum number of nested calls; text with more is not allowed */
-    GRAMMAR_WIDEST = 1024, /* maximum number of nodes that a text can be at */
+    GRAMMAR_DEEPEST = 256, /* maximum number of nested calls; text that needs more is not allowed */
+    GRAMMAR_WIDEST = 1024, /* maximum number of nodes that a text may have reached */
 };
 
-/* The nodes that a text can be at. */
+/* The nodes that the text so far may have reached. */
 typedef struct GrammarReader GrammarReader;
 
 /* Creates a reader, which starts at node 0. Copies the n nodes; the vocabulary must outlive the reader. */

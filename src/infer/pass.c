@@ -25,8 +25,8 @@ int64_t pass_spare_pages(const Model *m, const RunContext *c, int64_t page) {
     return pads(m, c) ? engine_pages(ranks_on(c, AXIS_TP), page) : device_has_graphs(c->device);
 }
 
-/* Each tensor-parallel rank routes an equal part of the tokens to experts. To take part in the other replicas' pass, a
- * replica without requests needs one token. */
+/* Returns the number of padding tokens. Each tensor-parallel rank routes an equal part of the tokens to experts. A
+ * replica without requests needs one token to take part in the other replicas' pass. */
 static int64_t padding(const Model *m, const RunContext *c, int64_t tokens) {
     if (!pads(m, c)) return 0;
     const int64_t tp = ranks_on(c, AXIS_TP), most = tokens ? tokens : 1;
@@ -171,7 +171,8 @@ static Tensor *write_tiles(Writer *w, const Inputs *in) {
     return t;
 }
 
-/* Writes where the tokens' rows are, and which logits are needed. Returns how to choose from these logits. */
+/* Writes the locations of the tokens' rows and the indices of the required logits. Returns the parameters (ChoiceRow)
+ * for choosing from these logits. */
 static Tensor *write_pages(Writer *w, const Inputs *in, Feed *feed) {
     const Pass *p = w->pass;
     Pages *pages = &p->cache->positions;
@@ -209,7 +210,7 @@ static void set_types(const RunContext *c, Tensor field[FIELDS]) {
         field[f].spmd = spmd_with(0, AXIS_DP, SPMD_V);
 }
 
-/* Returns the outputs [n, 1, h] of the stack before the pass's stack, at the pass's rows. */
+/* Returns the previous stack's outputs [n, 1, h] for the pass's rows. */
 static Tensor *read_outputs(const Pass *p) {
     Tensor *pool = tape_alloc(p->tape, sizeof *pool);
     *pool = tensor_make(p->before->data, (DType)p->before->dtype, 3,

@@ -7,7 +7,7 @@
  * first_prefix_block, 1 if it has the first page. Among equal scores, the replica with the fewest requests is chosen.
  *
  * The replicas are not queried. Instead, a page pool for each replica, with the same size as the replica's pool,
- * contains the names of the pages of all prompts that were sent there. */
+ * contains the names of the pages of all prompts sent to that replica. */
 #pragma once
 
 #include "infer/engine.h"

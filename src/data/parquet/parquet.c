@@ -105,7 +105,7 @@ static const char *unpack(int64_t codec, Bytes *data, int64_t size, Buffer *buff
     if (codec == PARQUET_UNCOMPRESSED)
         return size == stored ? NULL : "a page is longer or shorter than its header says";
     if (size < 0 || size > MAX_PAGE || (size > SMALL_PAGE && size / MAX_RATIO > stored))
-        return "a page is above 1 GiB, or 32768 times as large as its compressed data; make pages smaller";
+        return "a page exceeds 1 GiB, or 32768 times the size of its compressed data; make pages smaller";
     if ((size_t)size >= buffer->size) {
         free(buffer->bytes);
         buffer->size = (size_t)size + 1;

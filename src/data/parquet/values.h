@@ -52,7 +52,7 @@ typedef struct Strings {
  * n strings encoded as PLAIN. */
 const char *strings_dictionary(Strings *, Bytes page, int64_t encoding, int64_t n);
 const char *strings_open(Strings *, Bytes page, int64_t encoding);
-/* Reads the next string, which is valid until the next call. Returns false if no string is left, or if it is
+/* Reads the next string, which is valid until the next call. Returns false if no string is left, or if the next one is
  * damaged. */
 bool strings_next(Strings *, ParquetText *out);
 void strings_free(Strings *); /* frees the strings, and resets the value to {0} */

@@ -28,7 +28,7 @@ void mt19937_shuffle_i32(Mt19937 *, int32_t *, int64_t n);
 void mt19937_shuffle_i64(Mt19937 *, int64_t *, int64_t n);
 void mt19937_shuffle_u32(Mt19937 *, uint32_t *, int64_t n);
 
-/* Computes torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu). For i =
- * 0 .. n-2, element i is swapped with element i + u32 % (n - i). If n >= (2^32 - 1) / 20, 32 bits would be too
- * biased, and torch uses the inside-out shuffle with u64 % (i + 1), high word first. */
+/* Computes torch.randperm(n, generator=torch.Generator().manual_seed(seed)) on the CPU (ATen's randperm_cpu). For i = 0
+ * .. n-2, element i is swapped with element i + u32 % (n - i). If n >= (2^32 - 1) / 20, 32-bit draws would be too
+ * biased, so torch uses the inside-out shuffle with u64 % (i + 1), high word first. */
 void mt19937_torch_randperm(uint32_t seed, int64_t *out, int64_t n);

@@ -247,7 +247,7 @@ TEST(each_field_is_checked) {
     m = made(BODY_SIZE), m.codec = 6;
     for (m.size = 64 << 20 | 1; m.size < INT64_C(1) << 40; m.size <<= 10) {
         write_made(m, BODY, BODY_SIZE);
-        assert_err(read_all("made", "text"), "a page is above 1 GiB");
+        assert_err(read_all("made", "text"), "a page exceeds 1 GiB");
     }
 }
 
