@@ -355,8 +355,8 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
     args_problem(a, "--%.*s is not used in %s: remove it.", (int)len, key, table->command);
 }
 
-/* Returns whether the command only notes an option that it does not read. Megatron-LM's training commands also accept
- * its inference engine's options. */
+/* Returns whether an option that the command does not read causes only a note. Megatron-LM's training commands also
+ * accept its inference engine's options. */
 static bool notes(const Match *m) {
     const bool infers =
         m->table->foreign_use == FOREIGN_READ &&

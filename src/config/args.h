@@ -183,8 +183,8 @@ void args_refuse_all(Args *, const void *target, const char *why);
 Err args_end(Args *);
 /* Adds the remarks' messages. args_end calls this function. */
 void args_print_remarks(Args *);
-/* Adds the notes that keeps_idle has deferred. Adds all notes if `all` is set or there is only one note, and otherwise
- * a single note that states how many such options there are. */
+/* Adds the notes that keeps_idle has deferred. Adds all notes if `all` is set or there is only one; otherwise, adds a
+ * single note with the number of such options. */
 void args_print_idle(Args *, bool all);
 /* Appends the text of --help, in lines of at most `width` columns: the usage, followed by the accepted options by
  * group. With help_word, lists only options whose name, values or help contain this word. */

@@ -121,7 +121,7 @@ static int64_t decoder_tokens(const Config *c) {
     return c->model == MODEL_t5 ? c->decoder_seq_length : I64_UNSET;
 }
 
-/* Returns whether the model has (by upper estimates) so few parameters and activations per microbatch that no 64-bit
+/* Returns whether, by upper estimates, the model has so few parameters and activations per microbatch that no 64-bit
  * product of sizes and bytes can overflow. The estimates do not overflow, because integer terms are exact for sizes
  * within their ranges, and larger products are computed in double. */
 static bool countable(const Config *c) {
@@ -373,8 +373,8 @@ static void clamp_to_range(Config *c, int option) {
         *whole = (int64_t)r.high;
 }
 
-/* Returns the smallest number of ranks that is a multiple of two numbers: how many ranks share a copy of the dense
- * parameters, and how many share a copy of the experts. */
+/* Returns the least common multiple of two numbers: the ranks that share a copy of the dense parameters, and the ranks
+ * that share a copy of the experts. */
 static int64_t fitting_ranks(const Config *c) {
     const int64_t dense = config_model_ranks(c), experts = expert_ranks(c);
     int64_t a = dense, b = experts;

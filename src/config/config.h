@@ -79,8 +79,7 @@ typedef struct Derived {
                                               no limit */
     const bool *layer_windowed;            /* [config_layers] */
     const bool *layer_rotated;             /* [config_layers] */
-    const double *rope_divisor;            /* [rotary_dim / 2] divisors of frequencies, or NULL if there is
-                                              none */
+    const double *rope_divisor; /* [rotary_dim / 2] divisors of frequencies, or NULL if there are none */
     double rope_base, rope_amplitude; /* base of rotary frequencies; factor applied to rotated channels */
     const bool *layer_moe;            /* [config_layers] */
     const ContextComm *layer_context_comm; /* [config_layers] */
@@ -158,7 +157,7 @@ void config_defaults(Config *, Arena *);
 /* Returns the option table whose target is the Config, for commands that add tables of further options. */
 ArgTable config_table(Config *, ConfigUse);
 /* Sets the defaults, reads the `--config` files and then the command line, and checks the ranges of numbers
- * and the rules that `checks` selects. The caller initialises `args` and may have added tables. `args` then contains
+ * and the rules that `checks` selects. The caller initializes `args` and may have added tables. `args` then contains
  * all problems and notes. */
 Err config_parse(Config *, Args *args, ConfigUse, unsigned checks, int argc, char **argv);
 /* Appends a message for each number that is out of its range, each broken rule, and each option without effect
@@ -231,8 +230,8 @@ int config_find(const char *name, size_t n); /* the row whose first spelling is 
 bool config_lists(const TextList *words, const char *const *spellings, int choice);
 /* Returns whether --moe-router-load-balancing-type names this type. */
 bool config_balances_by(const Config *, LoadBalancing);
-/* Returns how many experts' scores are added to compute a group's score (RouteAttr.group_scores). The options that
- * determine the groups must be set. */
+/* Returns the number of experts whose scores are added to compute a group's score (RouteAttr.group_scores). The options
+ * that determine the groups must be set. */
 int64_t config_group_scores(const Config *);
 /* Sets out[i] to whether layer i has rotary embeddings, according to --no-rope-freq. Returns false if this option's
  * value is not a pattern. */

@@ -96,7 +96,7 @@ static int64_t ffn_default(const Config *c) {
     return c->activation == MLP_SWIGLU ? c->hidden_size * 8 / 3 / 64 * 64 : 4 * c->hidden_size;
 }
 
-/* Sets the kind of the layers that predict additional tokens to that of the last main layer. */
+/* Gives the layers that predict additional tokens the same kind as the last main layer. */
 static void set_mtp_layers(const Config *c, bool *layer) {
     for (int64_t i = config_main_layers(c); i < config_layers(c); i++) layer[i] = layer[i - 1];
 }
@@ -315,7 +315,7 @@ static void schedule(const Config *c, Arena *arena, Derived *d) {
 }
 
 /* Returns the number of host threads per rank, where 0 means all cores. If several ranks use GPUs, they share the
- * host's cores evenly, because parameters are initialised on the host. If several ranks run on the CPU, each has one
+ * host's cores evenly, because parameters are initialized on the host. If several ranks run on the CPU, each has one
  * thread. */
 static int64_t threads_of_rank(const Config *c) {
     if (config_ranks(c) == 1) return 0;

@@ -92,7 +92,7 @@ void config_options_md(Str *out) {
         "# Options\n\n"
         "`isotron docs` prints this page from `src/config/options.def` and `megatron.def`; `tools/gen_docs` "
         "adds the options of single commands.\n\n"
-        "Where Megatron-LM has an option, its name, default and meaning are the same, except that Isotron is "
+        "If Megatron-LM has an option, Isotron uses the same name, default and meaning, except that it is "
         "deterministic by default.\nOn the command line an option is `--name value`.\nIn a file for "
         "`--config` it is a line `name = value`, and a flag is `name = true`; the command line overrides the "
         "file.\n\n"

@@ -57,7 +57,7 @@ static const char *const GPT[][2] = {
     {"--window-size 3,0 --window-attn-skip-freq 0", "2 layers"},
     {"--qk-l2-norm --qk-layernorm", "remove --qk-layernorm, --multi-latent-attention or --model t5"},
     {"--qk-layernorm-after-rope --position-embedding-type rope",
-     "without --qk-layernorm-whole and --multi-latent-attention"},
+     "without --qk-layernorm-whole or --multi-latent-attention"},
     {EXPERTS " --disable-bias-linear --add-mlp-bias", "remove it or --num-experts"},
     {"--disable-norm-weight --apply-layernorm-1p", "which --disable-norm-weight removes: remove one of them"},
     {"--qk-l2-norm-rope-layers-only --position-embedding-type rope",
@@ -131,7 +131,7 @@ static const char *const GPT[][2] = {
     {"--multi-latent-attention --position-embedding-type yarn", "For YaRN, set --rope-type yarn"},
     {"--multi-latent-attention --rotary-percent 0.5", "YaRN rotates all of --qk-pos-emb-head-dim"},
     {"--rope-type yarn", "Without it, set --position-embedding-type yarn"},
-    {"--embedding-layernorm --model t5", "does not support --model t5 and --mtp-num-layers: remove it"},
+    {"--embedding-layernorm --model t5", "does not support --model t5 or --mtp-num-layers: remove it"},
     {"--embedding-layernorm --model bert --norm-placement post",
      "always normalizes its embeddings: remove --embedding-layernorm"},
     {"--scale-embedding --embedding-multiplier 2", "both multiply the embeddings: remove one of them"},
@@ -182,13 +182,13 @@ static const char *const GPT[][2] = {
      "it"},
     {"--bf16 --fp8-format e4m3 --fp8-param-gather --use-distributed-optimizer --fp8-keep-weights",
      "but --fp8-param-gather stores only FP8 weights: remove one of them"},
-    {"--bf16 --fp8-keep-inputs", "tensors with one scale. Add --fp8-format with --fp8-recipe delayed or "
+    {"--bf16 --fp8-keep-inputs", "one scale per tensor. Add --fp8-format with --fp8-recipe delayed or "
                                  "tensorwise and without --no-fp8-wgrad, or remove it"},
     {"--fp8-format e4m3 --fp8-recipe blockwise --fp8-keep-inputs",
-     "tensors with one scale. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
+     "one scale per tensor. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
      "--no-fp8-wgrad, or remove it"},
     {"--fp8-format e4m3 --no-fp8-wgrad --fp8-keep-inputs",
-     "tensors with one scale. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
+     "one scale per tensor. Add --fp8-format with --fp8-recipe delayed or tensorwise and without "
      "--no-fp8-wgrad, or remove it"},
     {"--fp8-format e4m3 --fp8-recipe tensorwise --batch-invariant-mode",
      "depend on all samples of a microbatch: use delayed or, to generate, --quantization fp8"},
@@ -408,14 +408,14 @@ static const char *const GPT[][2] = {
      "data-parallel size 1: change one of them"},
     {"--global-batch-size 16 --rampup-batch-size 2 2 100", "--train-samples instead of --train-iters 10"},
     {"--step-batch-size-schedule 50:16",
-     "such as '0:16 2.4B:320'. The first threshold must be 0, and each next one must be larger by at least "
-     "one sample"},
+     "such as '0:16 2.4B:320'. The first threshold must be 0, and each of the others must exceed the "
+     "previous one by at least one sample"},
     {"--step-batch-size-schedule 0:16,x",
-     "such as '0:16 2.4B:320'. The first threshold must be 0, and each next one must be larger by at least "
-     "one sample"},
+     "such as '0:16 2.4B:320'. The first threshold must be 0, and each of the others must exceed the "
+     "previous one by at least one sample"},
     {"--step-batch-size-schedule 0:16,1K:8,1K:16",
-     "such as '0:16 2.4B:320'. The first threshold must be 0, and each next one must be larger by at least "
-     "one sample"},
+     "such as '0:16 2.4B:320'. The first threshold must be 0, and each of the others must exceed the "
+     "previous one by at least one sample"},
     {"--step-batch-size-schedule 0:16 --global-batch-size 16", "are mutually exclusive: remove one"},
     {"--model bert --bert-no-binary-head --log-max-attention-logit",
      "--qk-clip and --log-max-attention-logit need --model gpt, not bert"},
@@ -469,7 +469,7 @@ static const char *const GPT[][2] = {
     {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer --device cuda "
      "--hidden-dropout 0 --attention-dropout 0 --cuda-graph-impl local",
      "--fp8-keep-weights quantizes weights before a step's CUDA graph, but that graph gathers them. Remove "
-     "it, or remove --cuda-graph-impl or the sharding of data parallelism"},
+     "it, or remove --cuda-graph-impl or data-parallel sharding"},
     {"--fp16 --initial-loss-scale 2 --min-loss-scale 4",
      "--min-loss-scale 4 is above --initial-loss-scale 2: lower it"},
     {"--ranks 3 --tensor-model-parallel-size 2",
@@ -648,7 +648,7 @@ static const char *const TASKS[][2] = {
     {"--epochs 1 --train-data x --valid-data y", "Fine-tuning needs --task: MNLI, QQP, RACE or labels"},
     {"--task MNLI --train-data x --valid-data y", "Fine-tuning needs --epochs"},
     {"--task MNLI --epochs 1 --train-data x",
-     "Fine-tuning needs --valid-data, to print its accuracy after each epoch"},
+     "Fine-tuning needs --valid-data: it prints the accuracy on this data after each epoch"},
     {"--task MNLI --epochs 1 --train-data x --valid-data y z y",
      "lists a file twice, but the accuracy of each file is reported only once: remove one of them"},
     {"--task MNLI --epochs 1 --valid-data y",
@@ -660,7 +660,7 @@ static const char *const TASKS[][2] = {
 static const char *const GENERATION[][2] = {
     {"--prompt a", "Generation needs a checkpoint: set --load"},
     {"--load x --prompt a --bf16 --fp8-format hybrid --quantization int8",
-     "--quantization int8 and --fp8-format hybrid are different formats of weights: remove one"},
+     "--quantization int8 and --fp8-format hybrid both select the format of weights: remove one"},
     {"--load x --prompt a --lane exact --quantization fp8",
      "--quantization fp8 cannot be used with --lane exact, whose numbers are multiples of one power of two: "
      "remove "
