@@ -530,7 +530,7 @@ static const struct {
     {"infer", "reading prompts and generating tokens, compared with the rate at which memory is read", true,
      bench_infer_command},
     {"ops", "each op by itself, compared with the roof that limits it", false, bench_ops_command},
-    {"comm", "collectives between ranks: bandwidth, and whether each result is right", true,
+    {"comm", "collectives between ranks: bandwidth, and whether each result is correct", true,
      bench_comm_command},
 };
 enum { N_BENCHES = sizeof BENCHES / sizeof *BENCHES };

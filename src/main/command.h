@@ -1,4 +1,4 @@
-/* The program's commands. Each command has its file, which only parses arguments and calls modules. */
+/* The program's commands. Each command has a file that only parses arguments and calls modules. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -92,7 +92,7 @@ Err setup_check_type(const Setup *);
 /* Sets the special tokens for masked language modelling. If the tokenizer has no mask token, mock data uses the last
  * ids in the vocabulary. */
 Err setup_mask_tokens(const Setup *, MaskTokens *out);
-/* Sets the special tokens that --fim-data needs. Returns an error that names those that the tokenizer lacks. */
+/* Sets the special tokens that --fim-data needs. Returns an error that names the tokens that the tokenizer lacks. */
 Err setup_fim_tokens(const Setup *, FimTokens *out);
 /* PreprocessEncode and FimDecode for a Tokenizer. Datasets must not depend on tokenizers, so they call these functions
  * through pointers. */

@@ -243,15 +243,14 @@ int command_serve(int argc, char **argv) {
     ServeJob j = {.setup = {.arena = arena_new()}, .draft = {.arena = arena_new()}};
     Setup *s = &j.setup;
     Args args;
-    args_init(&args, s->arena,
-              "isotron serve --load DIR [options]\n\n"
-              "Answers HTTP requests with the model of a checkpoint: POST /v1/completions and "
-              "/v1/chat/completions, GET "
-              "/v1/models, as in OpenAI's API; POST /tokenize and /detokenize; GET /health and /metrics. "
-              "SIGTERM ends "
-              "the server after the requests that it has.\n\n"
-              "example: isotron serve --load checkpoints --port 5000",
-              NULL);
+    args_init(
+        &args, s->arena,
+        "isotron serve --load DIR [options]\n\n"
+        "Answers HTTP requests with the model of a checkpoint: POST /v1/completions and "
+        "/v1/chat/completions, GET /v1/models, as in OpenAI's API; POST /tokenize and /detokenize; "
+        "GET /health and /metrics. After SIGTERM, the server completes its current requests and ends.\n\n"
+        "example: isotron serve --load checkpoints --port 5000",
+        NULL);
     Err e = config_parse(&s->config, &args, USE_SERVE, 0, argc, argv);
     Err loaded = args.help ? ERR_OK : source_args(&s->config, s->arena, &args.notes);
     if (!args.help && !loaded.code) loaded = world_size(&s->config);

@@ -12,8 +12,8 @@ void bench_calls_free(BenchCalls *);
 /* Starts one call on the next set of operands. */
 void bench_calls_run(BenchCalls *);
 /* Measures the median time per call over several rounds of calls, and waits for the device once per round. Runs
- * BENCH_ROUNDS rounds or, if `seconds` is not 0, as many as fit into it, but at least 3. A warm-up runs first, for half
- * of `seconds`, and uses each set at least once. */
+ * BENCH_ROUNDS rounds or, if `seconds` is not 0, as many as fit into this time, but at least 3. A warm-up runs first,
+ * for half of `seconds`, and uses each set at least once. */
 enum { BENCH_ROUNDS = 21 };
 typedef struct BenchTime {
     double ns; /* time per call, the median of the rounds */

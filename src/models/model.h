@@ -36,7 +36,7 @@ typedef struct ModelPlan {
     int n_heads;
 
     int64_t vocab; /* size of the vocabulary without padding */
-    int64_t limit; /* how many positions the model can distinguish */
+    int64_t limit; /* number of positions that the model can distinguish */
     /* the streams of all stacks, followed by the outputs of all stacks except the last one */
     FlowSpec flow[MODEL_FLOWS];
     int n_flows;
@@ -86,8 +86,8 @@ ModelPlan model_plan(const Config *, Arena *);
 /* Returns the model FLOPs for the forward and backward passes over `samples` samples. */
 double model_flops(const ModelPlan *, int64_t samples);
 
-/* How many parameters the entire model has, excluding buffers and padding: all parameters, expert parameters,
- * parameters that one token uses, and trained parameters. */
+/* Parameter counts of the entire model, excluding buffers and padding: all parameters, expert parameters, parameters
+ * that one token uses, and trained parameters. */
 typedef struct ModelCount {
     int64_t all, experts, active, trained;
 } ModelCount;

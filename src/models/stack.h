@@ -46,7 +46,7 @@ typedef enum StackRecompute {
 
 typedef struct StackSpec {
     const char *name; /* the scope of the stack's parameter names, such as "decoder" */
-    bool repeats;     /* whether it uses the parameters of an earlier stack with the same name */
+    bool repeats;     /* whether the stack uses the parameters of an earlier stack with the same name */
     bool detached;    /* whether the stack passes no gradient to the previous stack */
     /* the only layer's name in this scope; NULL if layers are named layers.0, layers.1, ... */
     const char *only;

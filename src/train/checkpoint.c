@@ -185,7 +185,7 @@ static void tell_heads(const Trainer *r, const Ckpt *ckpt) {
         if (!own && stores(ckpt, head))
             str_printf(&others, "%s%.*s", others.len ? ", " : "", (int)strlen(head) - 1, head);
         if (own && !stores(ckpt, head))
-            printf("  the checkpoint has no %.*s: it is initialised from --seed %lld\n",
+            printf("  the checkpoint has no %.*s: it is initialized from --seed %lld\n",
                    (int)strlen(head) - 1, head, (long long)r->run.config->seed);
     }
     if (others.len) printf("  the checkpoint's %s are omitted\n", others.s);
@@ -286,7 +286,7 @@ Err trainer_load(Trainer *r, bool *loaded) {
         if (!e.code && r->run.config->load && rank_is_printer(r->run.comm))
             printf("  no checkpoint in %s: starting anew\n", r->run.config->load);
         if (!e.code && r->run.config->task != TASK_NONE && rank_is_printer(r->run.comm))
-            printf("  no --pretrained-checkpoint: all weights are initialised from --seed %lld\n",
+            printf("  no --pretrained-checkpoint: all weights are initialized from --seed %lld\n",
                    (long long)r->run.config->seed);
         source_free(&s);
         return e;

@@ -1,5 +1,5 @@
 """Each class of BERT, Megatron-BERT and RoBERTa that transformers saved yields the same logits, and is exported bitwise
-equal. A missing head is initialised if an option requests it. A fine-tuned model can be exported, and a model without a
+equal. A missing head is initialized if an option requests it. A fine-tuned model can be exported, and a model without a
 pooler can be fine-tuned."""
 from harness import *
 
@@ -63,7 +63,7 @@ for name, prefix in HEADLESS.items():
     said = convert("--from-hf", MODELS[name], "--save", WORK / name, expect=2)
     assert "--init-missing-heads" in said and "5 missing" in said and not (WORK / name).exists(), said
     out, said = there_and_back(name, MODELS[name], "--init-missing-heads", "--seed", 3)
-    assert "initialised from --seed 3" in said, said
+    assert "initialized from --seed 3" in said, said
     assert ("the file's pooler is omitted" in said) == (name == "RobertaModel"), said
     source, found = tensors.read(MODELS[name] / "model.safetensors"), tensors.read(out / "model.safetensors")
     for tensor, value in source.items():
@@ -162,7 +162,7 @@ for name, words in (("none", []), ("one", ["--num-token-types", 1]), ("two", ["-
             "--micro-batch-size", 4, "--lr", 1e-3, "--train-iters", 2, "--eval-iters", 0,
             "--save", WORK / f"pre-{name}", "--save-interval", 2)
     said = isotron("finetune", *TASK, "--pretrained-checkpoint", WORK / f"pre-{name}", "--save", WORK / f"tuned-{name}")
-    assert said.count("the checkpoint has no pooler: it is initialised from --seed") == 1, said
+    assert said.count("the checkpoint has no pooler: it is initialized from --seed") == 1, said
     assert "the checkpoint has no classification_head" in said and "lm_head, output_layer are omitted" in said, said
     out = WORK / f"tuned-{name}-out"
     said = convert("--load", WORK / f"tuned-{name}", "--to-hf", out, expect=2 if name == "none" else 0)

@@ -86,7 +86,7 @@ losses, evaluations, out = records(*LABELS, *FROM, "--epochs", 5)
 assert [e["epoch"] for e in evaluations] == [1, 2, 3, 4, 5] and evaluations[-1]["accuracy"] > 0.96, evaluations
 assert all(e["total"] == 37 for e in evaluations), out
 assert re.search(r"\nepoch 5 \| validation accuracy (1.0000, 37|0.9730, 36) of 37 \| loss 0.\d{4}\n", out), out
-assert "no classification_head: it is initialised from --seed 1234" in out, out
+assert "no classification_head: it is initialized from --seed 1234" in out, out
 assert "lm_head, output_layer, binary_head are omitted" in out, out
 assert records(*SHUFFLED, *FROM, "--epochs", 5)[1][-1]["accuracy"] < 0.9
 
