@@ -9,6 +9,8 @@ ORDER = itertools.count()
 
 def fit(gradient, shape):
     """Returns the gradient of a broadcast operand, which is the sum over its copies."""
+    if gradient.shape == shape:
+        return gradient
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
     return gradient.sum(axis=tuple(i for i, n in enumerate(shape) if n == 1 and gradient.shape[i] != 1), keepdims=True)
 
@@ -19,7 +21,8 @@ def swap(x):
 
 class Var:
     def __init__(self, value, *operands):
-        self.value, self.operands, self.order, self.gradient = np.asarray(value, np.float64), operands, next(ORDER), None
+        self.value, self.order, self.gradient = np.asarray(value, np.float64), next(ORDER), None
+        self.operands = [pair for pair in operands if not isinstance(pair[0], Constant)]
 
     shape = property(lambda self: self.value.shape)
 
@@ -39,9 +42,14 @@ class Var:
         return Var(self.value**n, (self, lambda g: g * n * self.value ** (n - 1)))
 
     def __getitem__(self, index):
+        repeats = any(isinstance(i, np.ndarray) for i in (index if isinstance(index, tuple) else (index,)))
+
         def scatter(g):
             out = np.zeros(self.shape)
-            np.add.at(out, index, g)
+            if repeats:
+                np.add.at(out, index, g)
+            else:
+                out[index] = g
             return out
         return Var(self.value[index], (self, scatter))
 
@@ -67,8 +75,12 @@ class Var:
         return Var(self.value.transpose(axes), (self, lambda g: g.transpose(np.argsort(axes))))
 
 
+class Constant(Var):
+    """An operand that gets no gradient."""
+
+
 def of(x):
-    return x if isinstance(x, Var) else Var(x)
+    return x if isinstance(x, Var) else Constant(x)
 
 
 def elementwise(function, slope):
@@ -79,13 +91,13 @@ def elementwise(function, slope):
     return op
 
 
-normal_cdf = np.vectorize(lambda x: 0.5 * (1 + math.erf(x / math.sqrt(2))), otypes=[float])
+erf = np.frompyfunc(math.erf, 1, 1)
 exp = elementwise(np.exp, lambda x, y: y)
 log = elementwise(np.log, lambda x, y: 1 / x)
 tanh = elementwise(np.tanh, lambda x, y: 1 - y * y)
 sigmoid = elementwise(lambda x: 1 / (1 + np.exp(-x)), lambda x, y: y * (1 - y))
 relu = elementwise(lambda x: np.maximum(x, 0), lambda x, y: x > 0)
-cdf = elementwise(normal_cdf, lambda x, y: np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
+cdf = elementwise(lambda x: 0.5 * (1 + erf(x / math.sqrt(2)).astype(float)), lambda x, y: np.exp(-x * x / 2) / math.sqrt(2 * math.pi))
 
 
 def concatenate(parts, axis=-1):
