@@ -1112,14 +1112,26 @@ several(EXPERTS + "--moe-router-load-balancing-type global_aux_loss --moe-aux-lo
 
 # ---- generation ----
 
+@functools.cache
+def trained(*words):
+    trainer = Trainer(words)
+    trainer.run()
+    return trainer
+
+
+@functools.cache
+def stored(program, *words):
+    folder = program.fresh()
+    program.pretrain(words, "--save", folder)
+    return folder
+
+
 def generated(fields, options, prompts=("1 2 3 4 5 6 7", "8 9"), model="", more=lambda folder: []):
     """A row that compares tokens and log-probabilities of a model after four steps. `more` is a function that returns
     arguments with files in a folder."""
     def check(program, quick):
-        o, save = program.words("--init-method-std 0.6 --save-interval 1000 " + model), program.fresh()
-        program.pretrain(o, "--save", save)
-        trainer = Trainer(o)
-        trainer.run()
+        o = program.words("--init-method-std 0.6 --save-interval 1000 " + model)
+        save, trainer = stored(program, *o), trained(*o)
         words = ["--lane", "fp64", "--logprobs", *options.split(), *more(save)]
         of = lane(words)
         if not {"--prompts-file", "--prompt-file"} & set(words):

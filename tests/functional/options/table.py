@@ -16,7 +16,7 @@ import sys
 from typing import Callable
 
 from program import bits, compare, expect, joined, merged
-from trainer import Trainer
+from trainer import Options, Trainer
 
 BASE = """--num-layers 2 --hidden-size 16 --num-attention-heads 4 --seq-length 16 --vocab-size 40 --tokenizer-type NullTokenizer
   --make-vocab-size-divisible-by 8 --data-path text --split 70,20,10 --lane fp64 --micro-batch-size 2 --global-batch-size 4 --lr 1e-2
@@ -31,6 +31,8 @@ GPT, BERT, T5, NOT_T5, NOT_BERT, ENCODERS, ALL = (f.split() for f in ("gpt", "be
 ONE = ""
 CUT = "--ranks 4 --tensor-model-parallel-size 2 --context-parallel-size 2 --sequence-parallel"
 STAGES = "--ranks 4 --pipeline-model-parallel-size 2 --use-distributed-optimizer"
+ROUNDS = re.compile("fp8-.*|no-fp8-wgrad|attention-backend|grad-reduce-in-bf16|use-precision-aware-optimizer"
+                    "|(main-grads|exp-avg|exp-avg-sq)-dtype|first-last-layers-bf16|num-layers-at-(start|end)-in-bf16")
 THOROUGH = "--thorough" in sys.argv  # also whole runs, on one rank and in each layout
 ROWS = []
 
@@ -56,8 +58,15 @@ def row(fields, words="", families=ALL):
 
 
 @functools.cache
-def reference(*words):
+def results(*words):
     return Trainer(words).run()
+
+
+def reference(*words):
+    """Returns the results of the reference trainer, which are the same for options that only affect rounding."""
+    o = Options(words)
+    rounds = [name for name in o if ROUNDS.fullmatch(name) or name == "lane" and o.text(name) != "fp16"]
+    return results(*merged(words, [], " ".join(rounds)))
 
 
 @functools.cache
