@@ -77,11 +77,17 @@ int64_t tensor_rows(const Tensor *t) {
     return n;
 }
 
+/* Dimensions whose elements are one step apart throughout count as one, so that they need only one division. The
+ * outermost needs none. */
 int64_t tensor_row_offset(const Tensor *t, int64_t row) {
     int64_t offset = 0;
-    for (int i = t->ndim - 2; i >= 0; i--) {
-        offset += row % t->dim[i] * t->stride[i];
-        row /= t->dim[i];
+    for (int i = t->ndim - 2; i >= 0;) {
+        const int64_t step = t->stride[i];
+        int64_t extent = t->dim[i];
+        for (i--; i >= 0 && t->stride[i] == extent * step; i--) extent *= t->dim[i];
+        if (i < 0) return offset + row * step;
+        offset += row % extent * step;
+        row /= extent;
     }
     return offset;
 }
