@@ -8,6 +8,7 @@ from harness import *
 FAULTY = os.environ["FAULTY_PROGRAM"]
 LIBRARY = pathlib.Path(PROGRAM).parent / "tests/libhost_nccl.so"
 NCCL = ["--nccl-library", LIBRARY]
+MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
 VERDICTS = {0: "PASS", 1: ("DEGRADED", "FAIL"), 4: "INCONCLUSIVE", **dict.fromkeys((129, 130, 143), "INTERRUPTED")}
 HEADINGS = {"PASS": "accepted", "FAIL": "not accepted", "DEGRADED": "not accepted", "INCONCLUSIVE": "no verdict",
             "INTERRUPTED": "interrupted"}
