@@ -14,7 +14,7 @@ static const char STYLE[] =
     "th{background:#eee}th.case{background:#dde5ee;font-weight:bold}td.n{text-align:right}.fail{background:#"
     "f4a6a0}"
     ".skip{color:#777}code{font-size:12px}svg{margin:4px 0 24px}svg text{font:11px sans-serif;fill:#555}"
-    "summary{font-size:1.3em;font-weight:bold;margin:16px 0 8px}";
+    "summary{font-size:1.3em;font-weight:bold;margin:16px 0 8px}.PASS{color:#1a7f37}.FAIL{color:#d02020}";
 
 static bool has_run(const Cell *c) { return c->job && c->job->end == JOB_DONE; }
 
@@ -319,10 +319,12 @@ static void losses(const Sweep *s, const SweepCase *of, Str *out) {
 }
 
 void sweep_html(const Sweep *s, Str *out) {
+    const SweepCounts n = sweep_counts(s);
+    const char *verdict = n.of[VERDICT_FAIL] ? "FAIL" : n.of[VERDICT_PASS] ? "PASS" : "no verdict";
     str_printf(out,
-               SWEEP_HTML_HEAD "<style>%s"
-                               "</style></head><body>\n<h1>Parity sweep</h1>\n",
-               STYLE);
+               SWEEP_HTML_HEAD
+               "<style>%s</style></head><body>\n<h1>Parity sweep: <span class=\"%s\">%s</span></h1>\n",
+               STYLE, verdict, verdict);
     str_puts(out, "<p>");
     sweep_summary(s, out);
     str_puts(out, ".</p>\n");

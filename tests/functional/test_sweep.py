@@ -49,6 +49,7 @@ for cell in suite.getElementsByTagName("testcase"):
 for p in suite.getElementsByTagName("property"):
     assert p.getAttribute("name") not in ("bound", "observed") or float(p.getAttribute("value")) >= 0, p.toxml()
 page = (WORK / "r.html").read_text()
+assert '<h1>Parity sweep: <span class="PASS">PASS</span></h1>' in page, page
 # provenance: every report has that of a benchmark, and the threads per rank
 isotron("bench", "ops", "--filter", "^norm/rms-short$", "--dtype", "fp32", "--seconds", 1e-3, "--cpu-threads", 1,
         "--json", WORK / "ops.json")
@@ -92,6 +93,7 @@ assert re.fullmatch(r"learning rate of step 2: 0\.5, \S+ times its bound of \S+"
 assert "loss of step 4: " in failure.firstChild.data, failure.toxml()
 assert "against one rank: loss of step 4: " in failure.firstChild.data, failure.toxml()
 page = (WORK / "fail.html").read_text()
+assert '<h1>Parity sweep: <span class="FAIL">FAIL</span></h1>' in page, page
 assert page.index("<h2>Failures") < page.index("learning rate of step 2: 0.5") < page.index("<summary>Layouts"), page
 assert page.count("<svg") == 1 and "llama-layouts" not in page.partition("</table>")[2], page
 
