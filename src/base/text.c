@@ -120,7 +120,7 @@ Err text_error(const char *where, TextFault f, const char *head, size_t n) {
         str_printf(&what,
                    "%sconvert it to UTF-8, or set --input-encoding, for example to latin1 or cp1252, if the "
                    "command has this option",
-                   f.cut ? "if it is not cut off inside a character, " : "");
+                   f.cut ? "unless it is cut off inside a character, " : "");
     const Err e = err_user("%s, line %" PRId64 ": byte 0x%02x at offset %" PRId64 " is not UTF-8 text; %s",
                            where, f.line, f.byte, f.offset, what.s);
     str_free(&what);

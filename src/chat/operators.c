@@ -23,7 +23,7 @@ static Value too_large(Machine *m, Op op) {
 
 static Value float_result(Machine *m, Op op, double a, double b) {
     if ((op == OP_DIV || op == OP_FLOOR || op == OP_MOD) && b == 0) {
-        machine_fail(m, "a division by zero; test the divisor first");
+        machine_fail(m, "division by zero; test the divisor first");
         return UNDEFINED;
     }
     switch (op) {

@@ -73,7 +73,7 @@ typedef struct Derived {
     int64_t ffn_hidden_size, kv_channels, num_query_groups, max_position_embeddings;
     double softmax_scale;                  /* factor by which attention scores are multiplied */
     int64_t rotary_dim;                    /* number of rotated channels per head; 0 without rope */
-    int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer define a size */
+    int64_t vocab_size, padded_vocab_size; /* 0 if neither the options nor the tokenizer defines a size */
     MlpActivation activation;              /* the activation, which is never MLP_GELU */
     int64_t window_left;                   /* number of earlier tokens in a sliding window, or -1 if there is
                                               no limit */

@@ -157,7 +157,7 @@ int command_validate(int argc, char **argv) {
               "isotron validate [--device cuda] [--ranks N] [options]\n\n"
               "Tests a machine, a driver or an NCCL library in stages. Prints a verdict for each stage, with "
               "evidence and a suspect. Exit status: 1 if results are wrong or degraded, 4 if no stage "
-              "passed, 130 after Ctrl-C. After Ctrl-C, the reports contain only completed stages.\n\n"
+              "passed, 130 after Ctrl-C. After Ctrl-C, the reports end with the interrupted stage.\n\n"
               "example: isotron validate --ranks 4 --quick",
               NULL);
     const Err e = read_options(&config, &o, &args, argc, argv);

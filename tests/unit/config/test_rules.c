@@ -621,7 +621,7 @@ static const char *const ENCODERS[][2] = {
      "times --context-parallel-size 1: change one of them"},
     {BERT "--mask-prob 1", "--mask-prob 1 must be greater than 0 and less than 1"},
     {BERT "--mock-data=false --data-path x --fim-data",
-     "--fim-data needs --model gpt, because the samples of BERT and T5 have masked texts"},
+     "--fim-data needs --model gpt, because the samples of BERT and T5 contain masked text"},
     {BERT "--num-token-types 1", "not --num-token-types 1: set --bert-no-binary-head"},
 };
 
