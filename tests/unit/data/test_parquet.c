@@ -397,6 +397,29 @@ TEST(dictionaries_are_checked) {
     }
 }
 
+/* Old versions of parquet-mr write prefixes of strings in the page before (PARQUET-246). */
+TEST(a_prefix_may_refer_to_the_page_before) {
+    /* A page of 1 value: a prefix of 0, 2 bytes, xy. Then the header and a page with a prefix of 1, 1 byte, z. */
+    static const char PAGE[] = "\x08\x01\x01\0\x08\x01\x01\x04xy",
+                      PAGES[] =
+                          "\x08\x01\x01\0\x08\x01\x01\x04xy\x15\0\x15\x12\x15\x12\x2c\x15\x02\x15\x0e\x15"
+                          "\x06\x15\x06\0\0\x08\x01\x01\x02\x08\x01\x01\x02z";
+    static const char *const COLUMN[] = {"text"}, *const WANT[] = {"xy", "xz"};
+    Made m = made(sizeof PAGE - 1);
+    Parquet *p;
+    m.encoding = 7, m.page_rows = 1;
+    write_made(m, PAGES, sizeof PAGES - 1);
+    assert_ok(parquet_open("made", COLUMN, 1, &p));
+    for (int i = 0; i < 2; i++) {
+        ParquetText text;
+        bool more;
+        assert_ok(parquet_next(p, &text, &more));
+        assert_true(more && text.n == 2);
+        assert_memory_equal(text.bytes, WANT[i], 2);
+    }
+    parquet_close(p);
+}
+
 TEST(levels_of_version_2_are_checked) {
     static const char PAGE[] = "\x04\x01\x01\0\0\0x\0\0\0\0"; /* a run of two levels, then two strings */
     for (int64_t bytes = -1; bytes <= 100; bytes++) {
