@@ -140,6 +140,15 @@ for more in ["--tokenizer-type", "NullTokenizer", "--vocab-size", 1000], ["--tok
     assert re.search(rf"the tokenizer {more[1]}( '.*vocab.json')? has (1000|900) ids, but the model in '.*' has 512: "
                      rf"set --tokenizer-type and", told), told
 
+# A checkpoint stores absolute paths of the tokenizer's files, so that it can be loaded in another working directory.
+for words in "GPT2BPETokenizer --vocab-file gpt2/vocab.json --merge-file gpt2/merges.txt", (
+        "HuggingFaceTokenizer --tokenizer-model bert.json"):
+    words = [*BASE, "--mock-data", "--train-iters", 1, "--lr-warmup-iters", 0, "--save", WORK / words[:3],
+             "--tokenizer-type", *words.split(), *OPTIONS]
+    subprocess.run([pathlib.Path(PROGRAM).resolve(), *map(str, words)], cwd=ROOT / "tests/data/tokenizer", check=True,
+                   capture_output=True)
+    isotron("generate", "--load", words[words.index("--save") + 1], "--prompt", "a", "--tokens-to-generate", 1)
+
 # A draft model must have the vocabulary of the model.
 for name, more, message in (("bytes", ["--vocab-size", 600],
                              "its vocabulary has 600 ids, but the vocabulary of --load has 512"),

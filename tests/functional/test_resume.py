@@ -17,6 +17,13 @@ for lane, extra in {"fp64": [], "fp32": [], "bf16": [],
         assert got == {i: expected[i] for i in range(k + 1, 13)}, f"{lane}, resumed at {k}: the losses differ"
     print(f"{lane}: resumed = straight")
 
+# A run without remaining steps saves its checkpoint to another folder, but not again to the same one.
+DONE, LANE = WORK / "straight-fp64", ["--lane", "fp64", "--load", WORK / "straight-fp64"]
+pretrain(data, WORK / "copy", *LANE)
+assert_same_bytes(DONE, WORK / "copy", 12, "no steps remain")
+said = pretrain(data, DONE, *LANE)
+assert "already at step 12" in said and "saved" not in said, said
+
 # In an MoE model, the routers' biases are state that is not in the optimizer.
 moe = ["--num-experts", 4, "--disable-bias-linear",
        "--moe-router-enable-expert-bias", "--moe-router-bias-update-rate", 0.01,

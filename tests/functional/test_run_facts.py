@@ -29,6 +29,19 @@ for name, samples in {"training": 60 * 8, "validation": 9 * 8}.items():
     tokens += int(own)
 assert tokens == 2992, said
 
+# A blend has the tokens of all its datasets, and as many epochs as the dataset that is read most often. The first one
+# is smaller here. With weights, 1 % more samples are requested than are drawn.
+(WORK / "small.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:700])
+isotron("preprocess", "--input", WORK / "small.txt", "--input-format", "paragraphs", "--output-prefix", WORK / "small",
+        "--append-eod", *TOKENIZER)
+small = int(re.search(r", (\d+) tokens", isotron("inspect", "--dataset", WORK / "small_text_document"))[1])
+for first, second, read, epochs in (["3"], ["1"], 480, 360 * 32 / small), ([], [], 80, 80 / (small // 32 + 2992 // 32)):
+    said = isotron(*BASE, "--data-path", *first, WORK / "small_text_document", *second, data[1], "--split", "100,0,0",
+                   "--train-iters", read // 8, "--exit-interval", 1)
+    own, samples, times = re.fullmatch(r"(\d+) tokens; the run reads (\d+) samples, ([\d.]+) epochs",
+                                       shown("training", said)).groups()
+    assert (int(own), int(samples)) == (2992 + small, read) and 0.99 < float(times) / epochs < 1.02, (epochs, said)
+
 # If evaluation is requested explicitly, it must have data. If it is only the default, a note says that there is no
 # data.
 for words, text in {"80,x,0": "'x' in the split", "1e2,5": "'1e2' in the split",

@@ -272,13 +272,12 @@ TEST(evaluation_is_framed_by_dashes) {
     logged_free(&l);
 }
 
-/* Each of two losses must be logged with its name. */
-TEST(each_loss_has_its_name) {
-    Logged l = logged("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4");
+/* Logs two steps and an evaluation with two losses. */
+static Logged log_two_losses(const char *words) {
+    Logged l = logged(words);
     l.run.run.model->plan.loss[1] =
         (LossSpec){.name = "sop loss", .extent = EXTENT_SAMPLES, .weights = FIELDS};
     l.run.run.model->plan.n_losses = l.run.run.model->plan.n_main = 2;
-    Str records = {0};
     StepReport first = report(8), second = report(6);
     first.sum[1] = (LossSum){3, 4}, second.sum[1] = (LossSum){1, 4};
     start(&l);
@@ -286,6 +285,13 @@ TEST(each_loss_has_its_name) {
     step(&l, second, NULL);
     evaluate(&l, "here", "validation", 2, 0.5);
     stop(&l);
+    return l;
+}
+
+/* Each of two losses must be logged with its name. */
+TEST(each_loss_has_its_name) {
+    Logged l = log_two_losses("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4");
+    Str records = {0};
     expect_match("iteration        2/.*\\| lm loss: 7\\.000000E\\+00 \\| sop loss: 5\\.000000E-01 \\|",
                  l.out.s);
     expect_match("lm loss PPL: 7\\.389056E\\+00 \\| sop loss value: 5\\.000000E-01 \\| sop loss PPL: "
@@ -297,6 +303,12 @@ TEST(each_loss_has_its_name) {
     expect_match("\"loss\": 2.5, \"perplexity\": 7.389[0-9]*, \"lm_loss\": 2.0, \"sop_loss\": 0.5}",
                  records.s);
     str_free(&records);
+    logged_free(&l);
+    l = log_two_losses("--log-jsonl %s/log.jsonl --log-interval 2 --global-batch-size 4 --log-format short");
+    expect_match("^step 1/[0-9]+ \\| loss 8\\.0000 \\| sop loss 0\\.7500 \\| ", l.out.s);
+    expect_match("\nstep 2/[0-9]+ \\| loss 7\\.0000 \\| sop loss 0\\.5000 \\| ", l.out.s);
+    expect_match("\nvalidation loss at here 2\\.0000 \\| perplexity 7\\.389 \\| sop loss 0\\.5000\n",
+                 l.out.s);
     logged_free(&l);
 }
 

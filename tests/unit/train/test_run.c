@@ -352,7 +352,11 @@ TEST(first_gradient_is_written) {
 
 TEST(skipped_step_advances_data_but_not_schedules) {
     /* with a loss scale of 2^32, any gradient of this model exceeds the range of fp16 */
-    Setup *s = setup_new("%s --fp16 --global-batch-size 4 --lr-warmup-iters 5 --hysteresis 1", GPT2);
+    Setup *s =
+        setup_new("%s --fp16 --global-batch-size 4 --lr-warmup-iters 5 --hysteresis 1 --train-iters 100 "
+                  "--decoupled-lr 0.002 --weight-decay-incr-style linear --start-weight-decay 0.25 "
+                  "--end-weight-decay 0.75",
+                  GPT2);
     Trainer *r = run_start(s, NULL);
     Registry *g = r->run.model->registry;
     size_t n = (size_t)g->elements * dtype_size(F32);
@@ -369,8 +373,11 @@ TEST(skipped_step_advances_data_but_not_schedules) {
     for (int i = 0; i < 40 && report.optim.found_inf; i++) report = step(s, r, false);
     assert_false(report.optim.found_inf); /* the loss scale has decreased sufficiently */
     assert_int_equal(r->schedule_samples, 4);
-    assert_true(report.lr == 0); /* the learning rate of the first update of a warm-up */
-    assert_true(step(s, r, false).lr == 0.001 / 5);
+    /* both learning rates are 0 in the first update of a warm-up */
+    assert_true(report.lr == 0 && report.weight_decay == 0.25);
+    assert_memory_equal(before, g->masters, n);
+    report = step(s, r, false); /* 4 of 400 samples */
+    assert_true(report.lr == 0.001 / 5 && fabs(report.weight_decay - 0.255) < 1e-15);
     free(before);
     trainer_free(r);
     setup_free(s);
