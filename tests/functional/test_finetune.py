@@ -81,6 +81,11 @@ def records(*words):
     return [x["lm_loss"] for x in lines if "lm_loss" in x], [x for x in lines if x.get("kind") == "validation"], out
 
 
+def told(out):
+    """Returns the lines about the task and its files."""
+    return dict(re.findall(r"^(task|training|validation): +(.*)$", out, re.M))
+
+
 # The model learns the labels that can be learnt, but not shuffled labels.
 losses, evaluations, out = records(*LABELS, *FROM, "--epochs", 5)
 assert [e["epoch"] for e in evaluations] == [1, 2, 3, 4, 5] and evaluations[-1]["accuracy"] > 0.96, evaluations
@@ -88,13 +93,17 @@ assert all(e["total"] == 37 for e in evaluations), out
 assert re.search(r"\nepoch 5 \| validation accuracy (1.0000, 37|0.9730, 36) of 37 \| loss 0.\d{4}\n", out), out
 assert "no classification_head: it is initialized from --seed 1234" in out, out
 assert "lm_head, output_layer, binary_head are omitted" in out, out
+assert told(out) == {"task": "labels, 2 classes: neg, pos", "training": "256 samples; 5 epochs of 32 steps",
+                     "validation": f"37 samples in {LABELS[-1]}"}, out
 assert records(*SHUFFLED, *FROM, "--epochs", 5)[1][-1]["accuracy"] < 0.9
 
 # Layouts with dropout. The last microbatch of the validation file is not full. A question counts as one sample in the
 # loss.
 DROPOUT = [*RACE, *FROM, "--epochs", 1, "--fp64", "--hidden-dropout", 0.1, "--attention-dropout", 0.1, "--keep-last"]
-one, (evaluation,), _ = records(*DROPOUT)
+one, (evaluation,), out = records(*DROPOUT)
 assert len(one) == 4 and evaluation["total"] == 13, (one, evaluation)
+assert told(out) == {"task": "RACE, 4 choices per question, each of which is a sample",
+                     "training": "26 questions; 1 epoch of 4 steps", "validation": f"13 questions in {RACE[-1]}"}, out
 for layout in (["--tensor-model-parallel-size", 2, "--sequence-parallel"], ["--ranks", 2],
                ["--pipeline-model-parallel-size", 2],
                ["--context-parallel-size", 2],

@@ -29,6 +29,21 @@ for name, samples in {"training": 60 * 8, "validation": 9 * 8}.items():
     tokens += int(own)
 assert tokens == 2992, said
 
+# The sizes of this layout differ.
+SIZES = ["--mock-data", "--train-iters", 9, "--group-query-attention=false", "--num-query-groups", 1]
+said = isotron(*BASE, "--check-options", *SIZES, "--ranks", 420, "--tensor-model-parallel-size", 2,
+               "--sequence-parallel", "--context-parallel-size", 3, "--pipeline-model-parallel-size", 5, "--num-layers", 10,
+               "--num-experts", 7, "--moe-router-topk", 3, "--expert-model-parallel-size", 7,
+               "--expert-tensor-parallel-size", 1, "--disable-bias-linear", "--seq-length", 24, "--global-batch-size", 280)
+assert shown("model", said).startswith("gpt, 10 layers of width 48, 4 heads, 7 experts (3 per token); number of"), said
+assert shown("batch", said) == "280 samples of 24 tokens, in microbatches of 2; 9 steps", said
+assert shown("layout", said) == "420 ranks: tensor 2, pipeline 5, context 3, data 14, expert 7, sequence-parallel", said
+said = isotron(*BASE, "--check-options", *SIZES, "--model", "t5", "--decoder-num-layers", 3, "--decoder-seq-length", 40,
+               "--position-embedding-type", "relative", "--bf16")
+assert shown("model", said).startswith("t5, 2 encoder and 3 decoder layers of width 48, 4 heads; "), said
+assert shown("batch", said) == "8 samples of 32 encoder and 40 decoder tokens, in microbatches of 2; 9 steps", said
+assert shown("layout", said) == "1 rank" and shown("precision", said) == "bf16", said
+
 # A blend has the tokens of all its datasets, and as many epochs as the dataset that is read most often. The first one
 # is smaller here. With weights, 1 % more samples are requested than are drawn.
 (WORK / "small.txt").write_text((ROOT / "tests/data/corpus.txt").read_text()[:700])
@@ -83,7 +98,10 @@ head, again = (r for r in rows if r.get("kind") == "run")
 assert head["options"]["eval_interval"] == 4 and "seed" not in head["options"], head
 assert again["options"]["seed"] == 1234, head
 assert head["parameters"] == 76400 and head["layout"]["ranks"] == 1, head
-assert head["data"]["validation"]["samples"] == 6 * 8 * 1, head
+for part, samples in {"training": 8 * 8, "validation": 6 * 8}.items():
+    facts = head["data"][part]
+    assert facts["samples"] == samples and abs(facts["epochs"] - samples * 32 / facts["tokens"]) < 0.01, head
+assert sum(facts["tokens"] for facts in head["data"].values()) == 2992, head
 assert all(abs(math.log(r["perplexity"]) - r["loss"]) < 1e-9 for r in rows if r.get("kind") == "validation")
 
 print("the first lines say what the run is")

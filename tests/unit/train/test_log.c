@@ -82,7 +82,7 @@ static Logged logged(const char *options) {
 }
 
 static void start(Logged *l) {
-    assert_ok(train_log_open(&l->run, NULL, 0, &l->log));
+    assert_ok(train_log_open(&l->run, NULL, 17, &l->log));
     capture_begin(&l->capture);
 }
 
@@ -313,6 +313,28 @@ TEST(each_loss_has_its_name) {
 }
 
 /* ---- files ---- */
+
+/* The first record has the sizes of the layout, all of which differ here. */
+TEST(the_header_has_the_layout) {
+    Logged l =
+        logged("--log-jsonl %s/log.jsonl --ranks 420 --tensor-model-parallel-size 2 --sequence-parallel "
+               "--context-parallel-size 3 --seq-length 24 --pipeline-model-parallel-size 5 --num-layers 10 "
+               "--num-experts 7 --expert-model-parallel-size 7 --expert-tensor-parallel-size 1 "
+               "--disable-bias-linear --global-batch-size 70");
+    Str records = {0};
+    l.run.iteration = 6;
+    start(&l);
+    stop(&l);
+    assert_ok(file_read(l.s->config.log_jsonl, &records));
+    str_puts(&records, "");
+    expect_match("\"iteration\": 6, \"parameters\": 17, ", records.s);
+    expect_match(
+        "\"layout\": \\{\"ranks\": 420, \"tensor\": 2, \"pipeline\": 5, \"context\": 3, \"expert\": 7, "
+        "\"data\": 14\\}",
+        records.s);
+    str_free(&records);
+    logged_free(&l);
+}
 
 TEST(jsonl_is_json_even_without_numbers) {
     Logged l = logged("--log-jsonl %s/log.jsonl --global-batch-size 4");
