@@ -219,13 +219,23 @@ for name, tied in ("t5-original", True), ("t5-v1_1", False), ("t5-tied", True):
     assert config.get("scale_decoder_outputs", tied) == (name == "t5-original"), config
     assert config["tie_word_embeddings"] == tied, config
     assert ("lm_head.weight" in tensors.read(back / "model.safetensors")) != tied, config
-# If the file has an output layer, it is used unless it is a copy of the embedding.
-for name, source, rows in ("t5-copied", "t5-tied", "shared.weight"), ("t5-own", "t5-v1_1", "lm_head.weight"):
+# If the file has an output layer, it is used unless it is a copy of the embedding. Older versions of transformers declare
+# the embeddings of v1.1 untied.
+for name, source, rows, older in (("t5-copied", "t5-tied", "shared.weight", False),
+                                  ("t5-older-copied", "t5-tied", "shared.weight", True),
+                                  ("t5-own", "t5-v1_1", "lm_head.weight", False),
+                                  ("t5-older-own", "t5-v1_1", "lm_head.weight", True)):
     folder = WORK / name
     shutil.copytree(DATA / "t5-tied", folder)
     weights = tensors.read(DATA / source / "model.safetensors")
     tensors.write(folder / "model.safetensors", weights | {"lm_head.weight": weights[rows]}, {"format": "pt"})
-    convert("--from-hf", folder, "--check", DATA / source / "reference.safetensors")
+    if older:
+        config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False}
+        del config["scale_decoder_outputs"]
+        (folder / "config.json").write_text(json.dumps(config))
+    convert("--from-hf", folder, "--check", DATA / source / "reference.safetensors", "--save", WORK / f"{name}-saved")
+    saved = isotron("inspect", "--checkpoint", WORK / f"{name}-saved")
+    assert ("output_layer.weight" in saved) == (rows == "lm_head.weight"), saved
 t5_good, edited = tensors.read(DATA / "t5-original/reference.safetensors"), WORK / "t5-edited"
 shutil.copytree(DATA / "t5-original", edited)
 text = (edited / "config.json").read_text()
