@@ -144,6 +144,24 @@ TEST(control_pieces_match_no_text) {
     }
 }
 
+/* An unknown character costs 10 more than the worst piece. The pieces are U (unknown), a space, ab (-20) and a. If the
+ * score of a is 9, a and an unknown b have -21; if it is 11, they have -19. */
+TEST(unknown_characters_are_worse_than_pieces) {
+    static const char model[] = "\x0A\x05\x0A\x01U\x18\x02\x0A\x05\x0A\x03\xE2\x96\x81\x0A\x09\x0A\x02"
+                                "ab\x15\0\0\xA0\xC1\x12\x02\x18\x01\x0A\x08\x0A\x01"
+                                "a\x15\0\0";
+    for (int i = 0; i < 2; i++) {
+        char bytes[sizeof model + 1];
+        memcpy(bytes, model, sizeof model - 1);
+        memcpy(bytes + sizeof model - 1, i ? "\x30\x41" : "\x10\x41", 2);
+        const Place p = make("a.model", bytes, sizeof bytes);
+        Tokenizer *t = open_config(config_of("SentencePieceTokenizer", p.path));
+        encodes(t, 0, "ab", i ? (int32_t[]){1, 3, 0} : (int32_t[]){1, 2}, i ? 3 : 2);
+        tokenizer_free(t);
+        remove_place(&p);
+    }
+}
+
 static const struct {
     const char *bytes, *says;
     size_t n;

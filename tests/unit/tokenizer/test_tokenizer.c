@@ -352,3 +352,22 @@ TEST(scores_are_those_of_serde_json) {
     assert_int_equal(open_with(c).code, ERR_USER);
     assert_ok(file_remove_tree(dir));
 }
+
+/* An unknown character costs 10 more than the worst token: with 9, a and an unknown b have a score of -21. */
+TEST(unknown_characters_are_worse_than_tokens) {
+    char dir[] = NEW_FOLDER;
+    const TokenizerConfig c = hugging_face_in(dir);
+    for (int32_t score = 9; score <= 11; score += 2) {
+        char *json = mem_printf(
+            "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",-20.0],[\"ab\",-20.0],"
+            "[\"a\",%d.0]]}}",
+            score);
+        write_text(dir, "tokenizer.json", json);
+        free(json);
+        Tokenizer *t;
+        assert_ok(tokenizer_open(&c, &t));
+        encodes(t, "ab", 2, score < 10 ? (int32_t[]){1} : (int32_t[]){2, 0}, score < 10 ? 1 : 2);
+        tokenizer_free(t);
+    }
+    assert_ok(file_remove_tree(dir));
+}
