@@ -32,7 +32,7 @@ typedef struct AttentionSpec {
     bool qkv_bias, proj_bias, qk_norm, rotary_interleaved;
     bool qk_norm_plain; /* whether the norm is an RMSNorm without a gain */
     bool qk_norm_last;  /* whether the norm follows the rotation */
-    bool qk_norm_whole; /* whether one norm covers all heads, which tensor-parallel ranks gather first */
+    bool qk_norm_whole; /* whether one norm covers all heads; tensor-parallel ranks gather the heads first */
     NormAttr norm;
     bool qk_norm_decays;  /* --apply-wd-to-qk-layernorm */
     RopeSpec rope;        /* no rotation if its dim is 0 */

@@ -17,7 +17,7 @@ enum { BRANCH_CACHES = 2 };
 typedef struct BranchOps {
     size_t size; /* size of the branch's module in bytes */
     /* Registers parameters and states under `name`. `self` and `spec` must outlive the registry and must not move.
-     * `counters` is F64, and has as many elements as the function `counters` returns, or is NULL if the branch has
+     * `counters` is F64, with the number of elements that the function `counters` returns; NULL if the branch has
      * none. */
     void (*init)(void *self, Registry *, const char *name, const void *spec, Tensor *counters);
     /* Returns [s, b, h] with the SPMD type of x_sbh. The feed must exist until tape_end. `cache` points to the

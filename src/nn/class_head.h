@@ -1,6 +1,6 @@
 /* BERT's classification head: the pooler, dropout, and a linear layer. The head either classifies each sample (for
- * example, whether its sentences are in order) or chooses one of the answers to a question, each of which is a
- * sample. The head corresponds to Megatron-LM core/models/bert/bert_model.py, and to model/classification.py and
+ * example, whether its sentences are in order) or chooses one of a question's answers, where each answer is a sample.
+ * The head corresponds to Megatron-LM core/models/bert/bert_model.py, and to model/classification.py and
  * multiple_choice.py in Megatron-LM's tasks. */
 #pragma once
 

@@ -13,7 +13,7 @@ enum { MODEL_LOSSES = 16 }; /* maximum number of losses and counts in a model */
 typedef struct Cache {
     Tensor *pool; /* [rows,1,g,r,d] */
     int n;
-    /* [rows,1,1,1,h]: the pool among these that contains the stack's outputs, which the next stack reads; or NULL */
+    /* [rows,1,1,1,h]: the pool that contains the stack's outputs, which the next stack reads; NULL if there is none */
     Tensor *output;
     void *block; /* memory for all pools */
     size_t bytes;

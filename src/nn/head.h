@@ -12,7 +12,7 @@ typedef struct LossSpec {
     int weights;        /* the field that contains the weight of each value; FIELDS if all weights are 1 */
     int64_t column;     /* which value to read in each element of that field */
     /* With SAMPLES: the number of choices per question. A question's choices are consecutive samples that share one
-     * loss, [b / choices, 1], which has the first sample's weight. 0 means that each sample has its own loss. */
+     * loss, [b / choices, 1], with the weight of the first sample. 0 means that each sample has its own loss. */
     int64_t choices;
     /* An auxiliary loss adds `factor` times its mean to the gradient. Auxiliary losses are not part of the reported
      * training loss or of evaluations. */

@@ -193,7 +193,7 @@ static Tensor *pool_columns(Tape *t, const Tensor *pool, int64_t n) {
 
 /* Computes the same result as from_latents, but without computing keys and values. A key is W_k l, so its product with
  * q equals the product of the latent l and W_k^T q. A weighted sum of values is W_v times the weighted sum of latents.
- * Each row of the pool is a latent with its rotated part. */
+ * Each row of the pool contains a latent and its rotated part. */
 static Tensor *absorbed(Tape *t, const Core *c, Tensor *x_sbh) {
     const Mla *m = c->module;
     const MlaSpec *s = m->spec;
@@ -252,7 +252,7 @@ static int mla_caches(const void *spec, const Layout *l, CacheSpec out[BRANCH_CA
     return 2;
 }
 
-/* As in Megatron-LM, a latent counts as one column wider than it is, because of its norm. */
+/* As in Megatron-LM, each latent counts as one column wider, because of its norm. */
 static double mla_flops(const void *spec, double n) {
     const MlaSpec *s = spec;
     const AttentionSpec *a = &s->attention;

@@ -11,7 +11,7 @@ typedef struct MlaSpec {
      * to the rotated part, whose pairs are adjacent channels. `recompute` includes the rotation and attention.
      * qkv_bias is false. */
     AttentionSpec attention;
-    /* width of the queries' latent; 0 if queries have no latent and no norm */
+    /* width of the queries' latent; 0 if queries have neither a latent nor a norm */
     int64_t q_rank;
     /* widths of the latent for keys and values, of the rotated part, and of a value head */
     int64_t kv_rank, rotated, value;

@@ -92,7 +92,7 @@ static int64_t capacity(const Tape *t, const MoeSpec *s, const Tensor *x) {
 }
 
 /* Returns the maximum number of rows for one expert: the capacity times the number of microbatches whose ranks (TP x
- * CP) overlap the expert's group (ETP x EP). Both consist of consecutive ranks within a pipeline stage. */
+ * CP) overlap the expert's group (ETP x EP). Both sets consist of consecutive ranks within a pipeline stage. */
 static int64_t room(const Tape *t, int64_t capacity) {
     const int group = tape_axis(t, AXIS_ETP) * tape_axis(t, AXIS_EP),
               each = tape_axis(t, AXIS_TP) * tape_axis(t, AXIS_CP),

@@ -31,7 +31,7 @@ typedef struct RopeSpec {
     struct {
         double factor; /* 0 means no YaRN */
         double fast, slow, original;
-        int64_t rounds; /* nonzero if the bounds between which channels are blended are rounded to integers */
+        int64_t rounds; /* nonzero if the bounds of the blended channels are rounded to integers */
     } yarn;
     struct {
         double scale; /* 0 means rotation instead of temperatures */

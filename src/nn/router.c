@@ -74,7 +74,7 @@ static void router_add(Tape *t, Tensor *x, Tensor sum) {
 
 /* Returns the token counts for a balancing loss: over the microbatch, over each sample, or over all microbatches so far
  * in the step, on all data-parallel ranks. In the last case, the counts are sums, not means, because the loss depends
- * only on each expert's share. */
+ * only on each expert's share of the tokens. */
 static Tensor *counts(Tape *t, const Router *r, const Routing *plain, int loss) {
     const int64_t b = plain->expert->dim[1], dim[] = {loss == ROUTER_LOSS_SEQ_AUX ? b : 1, r->spec->experts};
     Tensor *count = tape_tensor(t, F64, 2, dim);

@@ -24,7 +24,7 @@ typedef struct AttentionInputs {
      * no bias. A bias cannot be combined with a softcap. */
     Tensor *bias;
     /* F64 [heads of the model]: if a head's largest unmasked score before the cap exceeds the head's element, a
-     * training step replaces the element by this score. NULL if not needed. */
+     * training step replaces the element with this score. NULL if not needed. */
     Tensor *max;
 } AttentionInputs;
 

@@ -42,5 +42,5 @@ typedef struct RingStep {
 /* Returns the step for zigzag slices of queries and keys, attr.query and attr.key. If queries attend to keys only
  * inside one rectangle of chunks, with a causal or empty mask, the step covers only this rectangle. The step's
  * attributes then have no slices, so that fused kernels can be used. Otherwise, or if more than the mask depends on
- * positions (`by_position`), the step covers all rows with the same attr. */
+ * positions (`by_position`), the step covers all rows with unchanged attributes. */
 RingStep context_ring_step(const AttentionAttr *, bool by_position);

@@ -237,7 +237,7 @@ static void step_gradients(Tape *t, const Call *c, const RingStep *s, Tensor *dy
     tape_drop_unless(t, lse, c->out[1]);
 }
 
-/* Adds the step's part to the sum. Copies the first part, and sets the rows that it does not cover to zero. */
+/* Adds the step's part to the sum. Copies the first part instead, and zeroes the rows that it does not cover. */
 static void add_queries(Tape *t, const RingStep *s, const Parts *parts, Tensor *sum, bool first) {
     const bool whole = s->queries == sum->dim[0];
     if (first && !whole) fill(t, sum, 0);

@@ -7,9 +7,9 @@
 #include "tape/tape_backward.h"
 #include "tape/tape_ops.h"
 
-/* Returns how many copies experts [first, first + experts) get. If expert-tensor-parallel ranks have different tokens,
- * each rank uses the largest number in the group, because the all-gather of their rows needs equal sizes. A dry run
- * assumes that all experts have the same number of tokens. */
+/* Returns how many copies experts [first, first + experts) receive. If expert-tensor-parallel ranks have different
+ * tokens, each rank uses the largest number in the group, because the all-gather of their rows needs equal sizes. A dry
+ * run assumes that all experts have the same number of tokens. */
 static int64_t taken(Tape *t, const Tensor *expert, int64_t first, int64_t experts) {
     const RunContext *run = tape_context(t);
     const int64_t copies = tensor_count(expert);

@@ -17,7 +17,7 @@ typedef struct Dispatch {
 Dispatch op_dispatch(Tape *, const Routing *, int64_t experts, DispatchAttr);
 /* Returns the experts' rows [r,1,h] of x_sbh [s,b,h]. A row without a token is zero. */
 Tensor *op_permute(Tape *, Tensor *x_sbh, const Dispatch *);
-/* Does the same for probs_sbk [s,b,k], which no other op may read. Returns [r,1,1]. */
+/* Like op_permute, for probs_sbk [s,b,k], which no other op may read. Returns [r,1,1]. */
 Tensor *op_permute_probs(Tape *, Tensor *probs_sbk, const Dispatch *);
 /* Returns [s,b,h], the sum of each token's rows in y_r1h [r,1,h], added in expert order. y_r1h is V over EP if the
  * tokens are R. */

@@ -44,6 +44,6 @@ Moving op_send_to_experts(Tape *, Tensor *x_r1w, const Arrival *);
 Moving op_return_from_experts(Tape *, Tensor *x_r1w, const Arrival *);
 Tensor *op_arrive(Tape *, Moving);
 
-/* Drops the copies that exceed an expert's capacity, and sets their expert to -1. As on one rank, the comparison covers
- * all tokens in the microbatch. */
+/* Drops the copies that exceed an expert's capacity, and sets their expert to -1. As on one rank, the capacity applies
+ * to all tokens in the microbatch together. */
 Routing op_drop(Tape *, const Routing *, int64_t experts, DispatchAttr);

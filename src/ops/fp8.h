@@ -2,11 +2,11 @@
  * Transformer Engine's recipes (pytorch/fp8.py FP8GlobalStateManager, common/recipe). GEMMs multiply the FP8 values q
  * if the device can. Otherwise they are emulated: they multiply q / scale in fp32.
  *
- *   delayed     a tensor's scale follows from its amaxes in past steps, over all ranks in a stage. The
- *               window moves once per step, regardless of the microbatches (Transformer Engine: once per forward)
- *   tensorwise  the scale follows from the tensor's current amax, over all ranks that hold parts of it
+ *   delayed     a tensor's scale is computed from its amaxes in past steps, over all ranks in a stage. The
+ *               window moves once per step, not once per microbatch (Transformer Engine: once per forward pass)
+ *   tensorwise  the scale is computed from the tensor's current amax, over all ranks that hold parts of it
  *   blockwise   every 128 terms of a sum have a separate scale; in a weight, every 128 x 128 block. Blocks begin
- *               where a rank's part begins, so sharding into parts that are not multiples of 128 changes them
+ *               where a rank's part begins, so they change if the parts' sizes are not multiples of 128
  *
  * The first two recipes' scales depend on the layout only through rounding errors in their inputs. */
 #pragma once
@@ -29,7 +29,7 @@ typedef struct QuantSpec {
     int64_t margin, history;
     bool most_recent, wgrad, emulated; /* emulated: GEMMs are emulated on any device */
     bool fixed_order;                  /* sums must not depend on the batch, so GEMMs are emulated */
-    /* whether to cast weights once per step instead of in every pass, which needs two more bytes per element */
+    /* whether to cast weights once per step instead of in every pass; this needs two more bytes per element */
     bool keep_weights;
     bool store_weights; /* whether trained weights are stored in FP8 (param/fp8_weights.h) */
     DType weights;      /* I8 or F8E4M3: type of generation weights (param/quantized.h); F64: storage type */
@@ -50,14 +50,14 @@ typedef struct Quantiser {
  * (param/state.h): at the end of a step, delayed scales are computed from the amaxes of all ranks in the pipeline
  * stage. With keep_weights, the weight is cast whenever parameters change, unless GEMMs are emulated. */
 const Quantiser *quantize_new(Registry *, const char *name, Param *weight, QuantSpec);
-/* Returns why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated, as the end of a
- * message. Returns NULL if they are not emulated. */
+/* Returns the reason why a layer's GEMMs, with x [rows, in] and w [out, in] on this rank, are emulated. The text can
+ * end a message. Returns NULL if they are not emulated. */
 const char *quantize_emulation(const Device *, QuantSpec, int64_t rows, int64_t in, int64_t out);
 /* Returns how many of the registry's layers have FP8 GEMMs. Sets *emulation to the reason why GEMMs over `tokens`
  * tokens are emulated, or to NULL if they are not. */
 int64_t quantize_layers(const Registry *, int64_t tokens, const char **emulation);
-/* Returns the state [1 + n] that quantizes x in this forward pass, or in this node's backward pass. x is this rank's
- * part of an operand whose SPMD type is `type`. Returns NULL without a quantizer, and for blockwise scales. In a
+/* Returns the state [1 + history] that quantizes x in this forward pass, or in this node's backward pass. x is this
+ * rank's part of an operand whose SPMD type is `type`. Returns NULL without a quantizer, and for blockwise scales. In a
  * training step, x's amax is added to the history; if `native`, quantize_values adds it instead. */
 Tensor *quantize_state(Tape *, const Quantiser *, QuantRole, Tensor *x, SpmdType type, bool native);
 /* Returns x as an operand of an emulated FP8 GEMM, which sums over x's rows (tokens) or columns. The operand is an

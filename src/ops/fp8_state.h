@@ -17,6 +17,6 @@ Fp8Blocks quantize_blocks(const Quantiser *, QuantRole);
 /* Returns a role's delayed state [1 + history]. */
 Tensor quantize_row(const Quantiser *, QuantRole);
 /* Returns the integer type in which ranks compute the maximum of a state's numbers. No number is negative, so the
- * numbers sort like their bits. NCCL's maximum of floats does not preserve NaN. */
+ * numbers have the same order as their bit patterns. NCCL's maximum of floats does not preserve NaN. */
 DType quantize_bits(const Tensor *state);
 Fp8ScaleAttr quantize_scale_attr(const Quantiser *, QuantRole, int64_t margin);

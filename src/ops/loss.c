@@ -282,7 +282,7 @@ Tensor *op_linear_cross_entropy(Tape *t, Tensor *x, Tensor *w, Tensor *label, Li
     const int ranks = tape_axis(t, AXIS_TP);
     const bool is_cut = ranks > 1 && how.sequence, records = tape_is_recording(t);
     CHECK(how.positions > 0 && (how.dloss || !records),
-          "linear_cross_entropy: chunks of %lld positions are invalid, or dloss, which is %s, is needed",
+          "linear_cross_entropy: a chunk has %lld positions, or the tape records, but dloss is %s",
           (long long)how.positions, how.dloss ? "known" : "not known");
     Chunks c = {.w = w,
                 .label = label,

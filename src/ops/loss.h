@@ -26,9 +26,9 @@ typedef struct LinearLoss {
     Tensor **correct; /* receives op_correct's result for the capped logits; NULL if not needed */
 } LinearLoss;
 
-/* Computes op_cross_entropy of op_softcap of op_linear(x, w). Logits and their gradients exist only in chunks
- * of positions. If the tape records, the forward pass also computes the gradient of x, and adds the gradient of w to
- * its main gradient.
+/* Computes op_cross_entropy(op_softcap(op_linear(x, w))). Logits and their gradients exist only in chunks of positions.
+ * If the tape records, the forward pass also computes the gradient of x, and adds the gradient of w to its main
+ * gradient.
  *
  * x_sbh is contiguous, and no other op may read it, because its gradient overwrites it. w_vh [v,h] is a parameter.
  * label_bs is I64 [b,s] with the positions of all tensor-parallel ranks. Returns the losses [b,s].

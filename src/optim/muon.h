@@ -4,8 +4,8 @@
  *
  *   m = beta m + (1 - beta) g,  u = m, or beta m + (1 - beta) g with --muon-nesterov
  *   p -= lr (scale NS(u) + weight_decay p)
- *   NS: x = u / |u|, where |u| is the Frobenius norm. Each step then replaces x by a x + (b A + c A^2) x, where
- *       A = x x^T and (a, b, c) depend on the step. If A = x^T x is smaller, x is replaced by a x + x (b A + c A^2).
+ *   NS: x = u / |u|, where |u| is the Frobenius norm. Each step then replaces x with a x + (b A + c A^2) x, where
+ *       A = x x^T and (a, b, c) depend on the step. If A = x^T x is smaller, x becomes a x + x (b A + c A^2).
  *
  * Each expert's weight is a matrix. With --muon-no-split-qkv, a fused QKV weight is one matrix; otherwise, q, k and v
  * of all heads form one matrix each. Each other weight is one matrix, including the gate and the projection of a gated
@@ -13,7 +13,7 @@
  * shards of a weight:
  *
  *   duplicated   ranks gather u, and each rank computes NS of the full matrix
- *   distributed  each rank computes its shard of NS; |u|, and A over the other dimension, are sums over ranks
+ *   distributed  each rank computes its shard of NS; |u| and A (over the sharded dimension) are sums over ranks
  *   blockwise    each rank computes NS of its shard, so the result depends on the number of ranks */
 #pragma once
 

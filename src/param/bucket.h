@@ -2,11 +2,11 @@
  *
  * Parameters are in reverse order of registration, so that a backward pass completes the buckets one after another.
  * Each parameter begins at a multiple of PARAM_ALIGN elements in its bucket. The parameters in a bucket are all of one
- * kind (dense, experts, FP8 weights, matrices of these, quantized weights, frozen weights, buffers). PARAM_APART is set
- * for all of them or for none. The members of the bucket's `inner` group hold equal parts of the bucket; the size of a
- * part is a multiple of PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). In a bucket
- * of matrices (PARAM_MATRIX), parts consist of complete parameters. Padding is zero. Tied embeddings are in a separate
- * bucket, so that the first and the last pipeline stages shard them in the same way.
+ * kind (dense, experts, FP8 weights, matrices of these three, quantized weights, frozen weights, buffers). PARAM_APART
+ * is set for all of them or for none. The members of the bucket's `inner` group hold equal parts of the bucket; the
+ * size of a part is a multiple of PARAM_ALIGN. Member i holds elements [begin + i * shard, begin + (i + 1) * shard). In
+ * a bucket of matrices (PARAM_MATRIX), parts consist of complete parameters. Padding is zero. Tied embeddings are in a
+ * separate bucket, so that the first and the last pipeline stages shard them in the same way.
  *
  * Source: Megatron-LM core/distributed/param_and_grad_buffer.py, where a bucket ends at a multiple of lcm(ranks,
  * 128). */
@@ -57,10 +57,10 @@ Tensor registry_slice_of(const Registry *, FlatBuffer, DType, void *flat, int bu
 /* Returns which elements of a parameter this rank updates, excluding padding rows. The range may be empty (end <=
  * begin). */
 FlatRange param_part_held(const Registry *, const Param *);
-/* Returns whether this rank is primary for the elements in param_part_held, which means that it counts them in
+/* Returns whether this rank is primary for the elements in param_part_held, that is, whether it counts them in
  * norms. */
 bool param_is_primary(const Registry *, const Param *);
-/* Returns whether this rank is primary for those of the parameter's elements that it holds in a buffer, which means
- * that it saves them. `sharded` is true if data-parallel ranks shard the buffer's trained elements, and false if each
- * rank has all of them. */
+/* Returns whether this rank is primary for the parameter's elements that it holds in a buffer, that is, whether it
+ * saves them. `sharded` is true if data-parallel ranks shard the buffer's trained elements, and false if each rank has
+ * all of them. */
 bool param_is_primary_for(const Registry *, const Param *, bool sharded);

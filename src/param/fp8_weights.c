@@ -87,8 +87,8 @@ static void cast(const Registry *r, const Param *p) {
                      .device = r->device});
 }
 
-/* Combines a group's amaxes as integers, because non-negative floats are ordered like their bits. NCCL's maximum of
- * floats does not preserve NaN. */
+/* Combines a group's amaxes as integers, because non-negative floats have the same order as their bit patterns. NCCL's
+ * maximum of floats does not preserve NaN. */
 static void combine(const Registry *r, Comm *comm, Group group, Tensor *amaxes) {
     if (comm && group.size > 1)
         comm_run(comm, &(CommCall){.kind = COMM_ALL_REDUCE,

@@ -4,8 +4,8 @@
  *
  * Whenever masters have changed, each rank casts the part that it updates. Each rank first rounds the masters to the
  * storage type, as Transformer Engine does. FP8 values and scales are therefore bitwise equal to those from casting the
- * entire weight in the storage type. Each part's amaxes are combined with those on the ranks that hold the other
- * parts. */
+ * entire weight in the storage type. Each part's amaxes are combined with those of the other parts, which other ranks
+ * hold. */
 #pragma once
 
 #include "comm/comm.h"

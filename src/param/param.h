@@ -205,7 +205,7 @@ static inline bool param_is_tied(const Param *p) { return p->n_holders > 1; }
 Param *registry_find(const Registry *, const char *name); /* returns NULL if there is no such parameter */
 /* Sets a flag, PARAM_FROZEN or PARAM_APART, for the weight `name` and for all weights whose names begin with `name` and
  * a dot ("decoder.layers.0"). Must be called before registry_allocate. Every data-parallel rank holds the values and
- * masters of frozen weights, and no rank has memory for their gradients and optimizer state. Returns how many weights
+ * masters of frozen weights; no rank allocates memory for their gradients or optimizer state. Returns how many weights
  * have the flag. */
 int registry_mark(Registry *, const char *name, ParamFlags flag);
 /* Sets PARAM_MATRIX for the trained weights that Megatron-LM's Muon updates: all two-dimensional weights except the

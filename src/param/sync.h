@@ -39,8 +39,8 @@ void sync_plan(const Sync *, Comm *);
 /* Begins a step in which `passes` backward sweeps through each of this rank's stages compute the gradients. There is
  * one sweep for each microbatch or part of a microbatch. */
 void sync_begin(Sync *, int64_t passes);
-/* Opens the channels for all sums and gathers. Also adds the sums in progress to the main gradients, so that this
- * kernel is loaded. All ranks must call it during a step. */
+/* Opens the channels for all sums and gathers. Also adds the sums in progress to the main gradients, so that the kernel
+ * for this addition is loaded. All ranks must call it during a step. */
 void sync_prepare(Sync *);
 /* Completes the sums for this rank's shard of the main gradients. */
 void sync_finish(Sync *);
@@ -63,7 +63,7 @@ void sync_attention(Sync *);
 /* Must be called before an op writes or adds to the main gradient, in a backward sweep or early in the forward pass.
  * The gradient has memory until sync_ready. */
 void sync_grad(Sync *, Param *);
-/* Returns whether the next gradient is added to the sum in the main gradient's current memory. The result is false in
+/* Returns whether the next gradient is added to the sum in the main gradient's current memory. The result is false at
  * stages 2 and 3 if sync_grad will provide new memory. See also grad_is_unwritten. */
 bool sync_is_adding(const Sync *, const Param *);
 /* Must be called after the last op of a stage's backward sweep that adds to the main gradient. */

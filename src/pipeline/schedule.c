@@ -16,8 +16,8 @@ int64_t pipeline_units(const Config *c, int64_t microbatches) {
     return (microbatches + each - 1) / each;
 }
 
-/* Rejects a last group that has fewer microbatches than ranks, because it can deadlock. Megatron-LM also rejects such
- * groups. Megatron-LM also rejects a step with fewer microbatches than a group, which this schedule allows. */
+/* Rejects a last group that has fewer microbatches than ranks, because it can deadlock. Megatron-LM does the same. It
+ * also rejects a step with fewer microbatches than a group; this schedule allows such a step. */
 static Err check_group(const PipelineSpec *s) {
     int64_t last = s->microbatches % s->group;
     if (s->microbatches <= s->group || !last || last >= s->ranks) return ERR_OK;

@@ -39,7 +39,7 @@ Err pipeline_simulate(const PipelineSpec *, const RankSchedule *schedules, const
  * and (p - 1) (F + I - W) for zero-bubble with at least p microbatches.
  *
  * The result is NaN if there is no formula. The formula for several chunks requires that the last group has at least p
- * microbatches. The formula for pairs requires an even number of microbatches, or at least 2 p. With several chunks, it
- * requires equal and even groups of at least 2 p. The formula for zero-bubble requires that a weight pass does not take
- * longer than any other pass. */
+ * microbatches. The formula for pairs requires an even number of microbatches, or at least 2 p of them. With several
+ * chunks, it requires equal groups with an even number of microbatches, at least 2 p. The formula for zero-bubble
+ * requires a weight pass to be no longer than any other pass. */
 double pipeline_bubble(const PipelineSpec *, PassTimes);

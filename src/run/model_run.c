@@ -245,7 +245,7 @@ Err model_run_reload(ModelRun *r, const char *path) {
 }
 
 /* Fills the parameters with random numbers that repeat after a long period, because computing all numbers of a large
- * model would need minutes. */
+ * model would take minutes. */
 static Err fill(ModelRun *r, const Source *none) {
     enum { PERIOD = 99991 };
     (void)none;

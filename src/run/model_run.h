@@ -32,7 +32,7 @@ Layout model_run_layout(const Config *, int rank, int world);
 void model_run_new(ModelRun *out, const Config *, Comm *, Device *, ModelUse);
 /* Frees everything except the device. */
 void model_run_free(ModelRun *);
-/* Opens a device, and loads the model of --load for use as MODEL_COMPUTES. Returns a user error if there is no
+/* Opens a device, and loads the model in --load as a MODEL_COMPUTES model. Returns a user error if there is no
  * checkpoint, if it contains a different model, or if there is too little memory. After an error, the device is closed.
  * All ranks must call this function, and all ranks get the same error. comm may be NULL. */
 Err model_run_open(ModelRun *out, const Config *, Comm *);
@@ -40,10 +40,10 @@ Err model_run_open(ModelRun *out, const Config *, Comm *);
  * which the model computes, which must not be FP8. */
 Err model_run_open_random(ModelRun *out, const Config *, Comm *);
 void model_run_close(ModelRun *);
-/* Replaces the parameters of a model that is used as MODEL_COMPUTES with those in the checkpoint `path`. Tensors keep
- * their addresses. Returns a user error if there is no intact checkpoint of the same model, or too little memory. The
- * checkpoint's shapes and hashes are checked first, so after an error, no parameter has changed. All ranks must call
- * this function, and all ranks get the same error. */
+/* Replaces the parameters of a MODEL_COMPUTES model with those in the checkpoint `path`. Tensors keep their addresses.
+ * Returns a user error if there is no intact checkpoint of the same model, or too little memory. The checkpoint's
+ * shapes and hashes are checked first, so after an error, no parameter has changed. All ranks must call this function,
+ * and all ranks get the same error. */
 Err model_run_reload(ModelRun *, const char *path);
 /* Like model_run_open, but borrows an open device, unless the device is NULL. Close the run with model_run_free. */
 Err model_run_load(ModelRun *out, const Config *, Comm *, Device *);
@@ -58,6 +58,5 @@ StateContext model_run_state(const ModelRun *, bool training);
 /* Updates the state that is derived from the parameters (FP8 weights), for a training step or only for forward
  * passes. Call this function after the parameters have changed. */
 void model_run_refresh(ModelRun *, bool training);
-/* Prints a note if only the run or only the checkpoint has delayed FP8 scales, which are not part of the
- * model. */
+/* Prints a note if the run or the checkpoint, but not both, has delayed FP8 scales, which are not part of the model. */
 void model_run_note_fp8(const ModelRun *, const Ckpt *, FILE *to);

@@ -21,7 +21,7 @@ void source_free(Source *);
  * always starts from scratch, even if the path is mistyped. */
 Err source_check_missing(const Config *);
 /* Checks that the options that determine the model equal the options in `state`, the state in the checkpoint in `dir`.
- * With weights_only, options that do not affect the weights may differ. An error names every different option, and
+ * With weights_only, options that do not affect the weights may differ. An error lists every option that differs, and
  * ends with `remedy` or, if `remedy` is NULL, with the options to set. */
 Err source_check_model(const Config *, const json_t *state, const char *dir, bool weights_only,
                        const char *remedy);

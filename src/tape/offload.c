@@ -15,7 +15,7 @@ typedef struct HostBlock {
 typedef struct Slot {
     Space *space;
     DeviceEvent *copied;
-    bool copying; /* the last copy of the slot may still run */
+    bool copying; /* the last copy of the slot may still be running */
 } Slot;
 
 /* A range of host memory. Offsets are relative to the concatenation of all blocks. */

@@ -28,7 +28,7 @@ typedef enum Need { NEED_DX = 1, NEED_DW = 2, NEED_ALL = 3 } Need;
 
 typedef struct Tape Tape;
 
-/* An observer of the tape, for the search for a divergence. An observed tape waits for each communication before it
+/* An observer of the tape, used to search for a divergence. An observed tape waits for each communication before it
  * continues. The observer is called for an op when its outputs are ready (also inside a block, each time that the block
  * runs). The observer is also called before and after each node's backward function, with the sweep's Need. */
 typedef enum TapePoint { TAPE_RAN, TAPE_PLAYS, TAPE_PLAYED } TapePoint;

@@ -21,7 +21,7 @@ struct Node {
 Tensor *tape_view(Tape *, Tensor *base, int64_t offset, int ndim, const int64_t *dim, const int64_t *stride);
 /* Returns a second Tensor for the data of x, with a separate gradient. */
 Tensor *tape_alias(Tape *, const Tensor *x);
-/* Returns a second Tensor for the data of x, which may be a parameter, through which no gradient flows. */
+/* Returns a second Tensor for the data of x, which may be a parameter. No gradient flows through this Tensor. */
 Tensor *tape_detach(Tape *, const Tensor *x);
 /* Runs an op without recording it. */
 void tape_call(Tape *, const OpDef *, Call);
