@@ -124,7 +124,7 @@ typedef enum RouterOrder {
 typedef struct RouteAttr {
     RouterScore score;
     /* Experts form `groups` groups, and only experts of the best group_topk groups can be chosen. A group's score is
-     * the sum of its group_scores best scores. If groups <= 1, all experts can be chosen. */
+     * the sum of its best `group_scores` scores. If groups <= 1, all experts can be chosen. */
     int64_t groups, group_topk, group_scores;
     double scaling; /* factor by which probabilities are multiplied */
     /* ROUTER_SPARSEMIXER: a logit x is near the choice's logit c if c - x <= band max(|x|, c) */
@@ -231,8 +231,8 @@ typedef struct AttentionAttr {
 } AttentionAttr;
 
 /* ALiBi (Press et al., 2022): the bias of a score is proportional to the distance between key and query. The slopes
- * of n heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, the heads after the first m, the
- * largest power of two below n, have the slopes of heads 1, 3, 5, ... of 2 m heads. */
+ * of n heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, m is the largest power of two below n:
+ * the first m heads have the slopes of m heads, and the others have the slopes of heads 1, 3, 5, ... of 2 m heads. */
 HOST_DEVICE static inline double alibi_bias(const AttentionAttr *a, int64_t head, int64_t key_minus_query) {
     const int64_t i = a->first_head + head;
     int64_t m = 1;
@@ -286,7 +286,7 @@ typedef struct ClipAttr {
 } ClipAttr;
 typedef struct ClipOutcome {
     double norm, clip; /* norm of the scaled gradient, and clipping coefficient */
-    double updates;    /* 0 if a norm is not finite, so that the gradient cannot be clipped by it */
+    double updates;    /* 0 if a norm is not finite, because it then cannot clip the gradient */
 } ClipOutcome;
 enum { CLIP_WORDS = sizeof(ClipOutcome) / sizeof(double), CLIP_NORMS = 2 /* maximum number of norms */ };
 

@@ -1,6 +1,6 @@
 /* Chooses a token from a row of logits. The CPU and the GPU make the same choice from equal logits. A token's weight is
- * its probability divided by the likeliest token's probability. Weights are rounded to integers, so sums do not depend
- * on their order. docs/reference/numerics.md bounds the rounding error. */
+ * its probability divided by the likeliest token's probability. Weights are rounded to integers, so their sums do not
+ * depend on the order of summation. docs/reference/numerics.md bounds the rounding error. */
 #pragma once
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
-/* The layout of the scales of an FP8 matrix [rows, columns] that is an operand of a GEMM over its columns (NVIDIA
- * cuBLAS documentation, 3.1.4.5: the layouts of Hopper's GEMMs). `inverse` contains 1 / scale, by which FP8 values are
- * multiplied. */
+/* Layout of the scales for an FP8 matrix [rows, columns] used as a GEMM operand whose columns are the reduction
+ * dimension (NVIDIA cuBLAS documentation, 3.1.4.5: layouts for GEMMs on Hopper). `inverse` contains 1 / scale, by which
+ * FP8 values are multiplied. */
 #pragma once
 
 #include <stdint.h>

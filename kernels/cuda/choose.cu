@@ -7,7 +7,7 @@
 #include <limits.h>
 
 enum { THREADS = 1024, WARPS = THREADS / 32, DIGIT = 11, BUCKETS = 1 << DIGIT, LISTED = 2048 };
-static_assert(BUCKETS == 2 * THREADS && WARPS == 32, "a thread has two buckets, a lane a warp");
+static_assert(BUCKETS == 2 * THREADS && WARPS == 32, "each thread has two buckets, and each lane represents one warp");
 
 /* Maps numbers to integers with the same order. 0 is below all of these integers. */
 template <typename R> struct Order;
@@ -179,8 +179,8 @@ template <typename T> struct Chooser {
         edge = known, ties = same < INT_MAX ? (int)same : INT_MAX;
     }
 
-    /* Finds the first token, in order of ids, at which the sum of weights exceeds a part of it. Each warp sums a part
-     * of the row, then a part of the part that contains the token, and so on. */
+    /* Finds the first token, in order of ids, at which the running sum of weights exceeds `uniform` times the total.
+     * Each warp sums a part of the row, then a part of the part that contains the token, and so on. */
     __device__ int draw(double uniform) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const Sum same = edge ? weight(Order<R>::number(edge)) : 0;

@@ -26,8 +26,8 @@ template <typename X, typename Y, int N> __global__ void copy_flat(const X *x, Y
     GRID_LOOP(i, n) put(((const Vec<X, N> *)x)[i], (Vec<Y, N> *)y + i, add);
 }
 
-/* A block copies a tile of TILE vectors of N adjacent elements. Finding a row needs several divisions, which are many
- * more instructions than the copy of a vector. A block therefore finds each of its rows only once. */
+/* A block copies a tile of TILE vectors of N adjacent elements. Finding a row needs several divisions, which take many
+ * more instructions than copying a vector. A block therefore finds each of its rows only once. */
 enum { LOADS = 4, TILE = LOADS * THREADS };
 struct Start {
     int64_t x, y;

@@ -81,9 +81,9 @@ __device__ __forceinline__ float exp_2(float x) {
     return y;
 }
 
-/* Replaces each score of two rows, in the order of the sums of multiply_add, by 2^(score * unit - top). `top` is the
- * rounded product of the largest score so far and the unit. `shrink` becomes the factor of the sums so far. All
- * scores of a row have the same `top`, so its error cancels in quotients. */
+/* Replaces each score of two rows, in the order of the sums of multiply_add, with 2^(score * unit - top). `top` is the
+ * rounded product of the largest score so far and the unit. `shrink` becomes the factor of the sums so far. All scores
+ * of a row have the same `top`, so its error cancels in quotients. */
 template <int N8>
 __device__ __forceinline__ void softmax_tile(float (&score)[N8][4], float unit, float (&top)[2],
                                              float (&sum)[2], float (&shrink)[2]) {

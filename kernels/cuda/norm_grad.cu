@@ -244,9 +244,9 @@ struct GradPlan {
 };
 
 /* Chooses vectors per thread and threads per row so that as many of a block's threads as possible have a part of a row,
- * because the threads' slots are the bytes in flight. If several choices are equal, threads process the fewest vectors
- * if a row has several warps, which shortens the end of the kernel. For smaller rows, threads process the most vectors,
- * because a warp then adds more rows per pass. */
+ * because the threads' slots are the bytes in flight. Among equal choices, rows of several warps use the fewest vectors
+ * per thread, to shorten the end of the kernel. Smaller rows use the most vectors, because a warp then adds more rows
+ * per pass. */
 static void choose_team(int64_t vectors, GradPlan *p) {
     int64_t best = 0;
     for (int held = 4; held >= 2; held--) {

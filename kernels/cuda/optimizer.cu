@@ -93,8 +93,8 @@ __device__ __forceinline__ void put_run(T *x, int64_t i, int64_t end, bool align
 }
 
 /* The pieces of a thread block. A group of `apart` blocks processes `apart` * `each` pieces: block b of the group
- * processes pieces b, b + apart, ... Pieces that are processed simultaneously are therefore contiguous, and there are enough blocks
- * that none runs alone at the end. */
+ * processes pieces b, b + apart, ... Pieces that are processed simultaneously are therefore contiguous. There are
+ * enough blocks to prevent one from running alone at the end. */
 struct Turns {
     unsigned apart, each;
 

@@ -48,7 +48,7 @@ template <typename R, bool MANY> struct Team {
         across_warps<false>(x, nothing);
         return x;
     }
-    /* Replaces a and b by their sums over the team. */
+    /* Replaces a and b with their sums over the team. */
     __device__ __forceinline__ void sums(R &a, R &b) {
         if (size > 32) {
             across_warps<true>(a, b);

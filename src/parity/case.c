@@ -44,7 +44,7 @@ static Err case_check(const Config *c, const Golden *g) {
             (long long)c->derived.micro_batch_size);
     if (c->hidden_dropout > 0 || c->attention_dropout > 0 || c->classifier_dropout > 0)
         return err_user("with --hidden-dropout %g and --attention-dropout %g implementations draw different "
-                        "masks: set both to 0, and leave --classifier-dropout out",
+                        "masks: set both to 0, and omit --classifier-dropout",
                         c->hidden_dropout, c->attention_dropout);
     return ERR_OK;
 }

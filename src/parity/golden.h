@@ -20,7 +20,7 @@ typedef struct Golden {
     Safetensors *init, *batches, *oracle;
     GoldenStep *steps; /* [n_steps] */
     int64_t n_steps;
-    char *loss_names[GOLDEN_LOSSES]; /* names of single losses that curve.json contains */
+    char *loss_names[GOLDEN_LOSSES]; /* names of the individual losses in curve.json */
     int n_losses;
     int64_t samples; /* number of samples per step */
     /* all steps' samples; fields that the file lacks have the values that batch_reset sets */

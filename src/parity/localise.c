@@ -302,7 +302,7 @@ static const Record *unsummed(const Search *s) {
     return summand_axes(s, from) && !summand_axes(s, f) ? from : NULL;
 }
 
-/* Returns whether the parameter's update was correct, which implies that gathering the parameters went wrong. */
+/* Returns whether the parameter's update was correct. If so, gathering the parameters went wrong. */
 static bool was_right(const Search *s) {
     const Record *f = s->found;
     if (f->kind != RECORD_START || (f->step > 0 && f->step == s->logs[s->rank].first)) return false;

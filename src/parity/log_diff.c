@@ -31,8 +31,8 @@ typedef struct Log {
     const char *path;
     json_t *options;     /* the last run's options, or NULL if the log has no header */
     LogStep *steps;      /* [n], ascending */
-    int64_t n, replaced; /* replaced: how many records a restart replaced */
-    int64_t incomplete;  /* how many lines killed runs left incomplete */
+    int64_t n, replaced; /* replaced: number of records that a restart replaced */
+    int64_t incomplete;  /* number of incomplete lines that killed runs left */
     /* The number of a line that cannot be parsed, or 0 if there is none. The line counts as incomplete if a run's
      * header follows, and otherwise as an error. */
     int64_t broken;
@@ -303,7 +303,7 @@ static void lose_value(Comparison *c, Diff *d, int q, int64_t step) {
     if (r->first < 0) r->first = step;
     if (r->beyond < 0) r->beyond = step;
     if (r->largest_at < 0 || !isinf(r->largest)) r->largest = INFINITY, r->largest_at = step;
-    diff_add(d, "step %lld, %s is not finite in both logs", (long long)step, c->names.name[q]);
+    diff_add(d, "step %lld, %s is finite in neither log", (long long)step, c->names.name[q]);
 }
 
 static void compare_step(Comparison *c, Diff *d, const LogStep *x, const LogStep *y) {

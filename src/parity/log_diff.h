@@ -10,6 +10,6 @@
 
 /* Appends a row for each quantity: the number of common steps, the first step that differs, the first step that
  * exceeds the bound, and the largest relative difference. A line that is not a record is an error, unless a killed
- * run left the line incomplete. Such a line is the last one and has no newline, or it precedes a run's header. It is
- * also an error if the logs have no step in common. */
+ * run left the line incomplete. An incomplete line is the last one and has no newline, or it precedes a run's header.
+ * Logs without a common step are also an error. */
 Err log_diff(const char *a, const char *b, const DiffOptions *, Diff *, Str *out);

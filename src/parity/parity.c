@@ -264,7 +264,7 @@ void parity_print(const ParityReport *r, const char *case_name, const Config *c,
     provenance_print(&p, number, out);
     if (r->is_weak)
         str_puts(out, "All results are within their bounds, but an error as large as the power would be too. "
-                      "Use a case with more tokens a step or larger sizes, or a finer precision.\n");
+                      "Use a case with more tokens per step or larger sizes, or a finer precision.\n");
     str_printf(out, "verdict: %s\n", r->pass ? "pass" : r->is_weak ? "inconclusive" : "FAIL");
 }
 

@@ -26,7 +26,7 @@ static Record *probe_add(Log *log, Record value) {
 }
 
 DeviceView record_view(const Log *log, const Tensor *live, unsigned mode) {
-    CHECK(tensor_lowest(live) == live->data, "a value with a negative stride is recorded");
+    CHECK(tensor_lowest(live) == live->data, "a recorded value has a negative stride");
     return device_view(log->device, live->data, tensor_extent(live), mode);
 }
 
@@ -265,7 +265,7 @@ static bool is_table(const OpDef *op) {
     return op == &OPS[OP_embedding] || op == &OPS[OP_attention] || op == &OPS[OP_attention_unfused];
 }
 
-/* Records the value that an op's backward pass has added to a main gradient. Its type is the sum's type. */
+/* Records the value that an op's backward pass has added to a main gradient. The value has the sum's type. */
 static void weight_played(Log *log, const Record *y, const OpDef *op, Tensor *w, int which) {
     if (!w->grad->data || !log->before[which]) return;
     Record *r = add_backward(log, y, RECORD_WEIGHT, 0, op);
@@ -507,8 +507,8 @@ static int64_t in_parameter(const Record *r, const Record *whole, int64_t k) {
     return at < tensor_count(&whole->shape) ? at : -1;
 }
 
-/* Returns whether the rows have different positions than on one rank. This is the case for rows that are grouped by
- * expert, if ranks have different tokens or experts. */
+/* Returns whether the rows have different positions from those on one rank. This is the case for rows that are grouped
+ * by expert, if ranks have different tokens or experts. */
 static bool is_regrouped(const Record *r, const Mesh *m) {
     bool cut = false;
     for (int a = AXIS_ETP; a <= AXIS_EP; a++)

@@ -28,7 +28,7 @@ static void check_type(StorageLog *log, const OpDef *op, const Tensor *x, const 
 }
 
 static void check_types(StorageLog *log, const Config *lane, const OpDef *op, const Call *call) {
-    /* Does not call config_bf16_grads, because a fault in this function must be detected. */
+    /* Does not call config_bf16_grads, because a fault in that function must be detected. */
     const bool bf16_grads = lane->grad_reduce_in_bf16 || lane->main_grads_dtype == MAIN_GRADS_BF16;
     for (int k = 0; k < CALL_IN; k++)
         if (op->in[k].precise) check_type(log, op, call->in[k], "input", k);

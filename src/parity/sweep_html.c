@@ -77,7 +77,7 @@ static void legend(Str *out) {
         "pass, <span class=\"fail\" style=\"padding:0 6px\">1.01</span> fails. Its tooltip has the quantity, "
         "the error and the bound.</li>\n"
         "<li>fp64 and fp32 are compared with an independent implementation in float64 and with one rank. The "
-        "bound is what rounding can do, computed from types and sizes.</li>\n"
+        "bound is the error that rounding can cause, computed from types and sizes.</li>\n"
         "<li>Lower precisions are compared with fp64. <b>R</b> is the error divided by the error that "
         "rounding is expected to cause, about 1 in a correct run. <b>Power</b> is the smallest relative "
         "error of a layer's gradients that would have failed.</li>\n"

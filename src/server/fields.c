@@ -74,7 +74,7 @@ static Refusal check_field(const BodyField *f, const json_t *value) {
     case KIND_ONLY:
         return check_only(f, value);
     case KIND_RENAMED:
-        return refuse(400, f->name, "unsupported", "'%s' is no longer used: replace it by '%s'", f->name,
+        return refuse(400, f->name, "unsupported", "'%s' is no longer used: replace it with '%s'", f->name,
                       f->text);
     case KIND_SPECIAL:
     case KIND_IGNORED:

@@ -231,7 +231,7 @@ SignalResult queue_signal(Queue *q, FleetSignal signal, const char *path) {
     Sent sent = {.signal = signal, .path = path};
     pthread_mutex_lock(&q->lock);
     if (q->counts.closed)
-        sent.result.sent = err_infra("the server is ending: send the signal to another server"),
+        sent.result.sent = err_infra("the server is shutting down: send the signal to another server"),
         sent.done = true;
     if (!sent.done) add_entry(q, (Entry){.kind = ENTRY_SIGNAL, .sent = &sent});
     while (!sent.done) pthread_cond_wait(&q->answered, &q->lock);

@@ -34,7 +34,7 @@ typedef enum TicketState {
     TICKET_HAS_EVENTS,
     TICKET_QUIET,   /* there are no new events */
     TICKET_LOST,    /* the client has closed the connection, or does not read */
-    TICKET_STOPPED, /* the server is ending */
+    TICKET_STOPPED, /* the server is shutting down */
     TICKET_REFUSED, /* the engine has refused a request */
 } TicketState;
 

@@ -120,7 +120,7 @@ static Refusal read_arguments(json_t *message) {
         json_t *function = json_object_get(call, "function"),
                *arguments = json_object_get(function, "arguments");
         if (!json_is_string(json_object_get(function, "name")))
-            return refuse(400, "messages", NULL, "a call of 'tool_calls' has no function with a name");
+            return refuse(400, "messages", NULL, "a call in 'tool_calls' has no function with a name");
         if (!json_is_string(arguments)) continue;
         json_t *value = json_string_length(arguments)
                             ? json_loadb(json_string_value(arguments), json_string_length(arguments), 0, NULL)
@@ -128,7 +128,7 @@ static Refusal read_arguments(json_t *message) {
         if (!json_is_object(value)) {
             json_decref(value);
             return refuse(400, "messages", NULL,
-                          "the arguments of a call of 'tool_calls' are not a JSON object: %s",
+                          "the arguments of a call in 'tool_calls' are not a JSON object: %s",
                           quote(json_string_value(arguments)).s);
         }
         json_object_set_new(function, "arguments", value);
@@ -366,8 +366,8 @@ static bool add_bad(const Served *served, const char *word, Sampling *out) {
     return valid;
 }
 
-/* Reads words as vLLM does (SamplingParams.update_from_tokenizer). The word's tokens after a blank are also banned if
- * their number is the same and the first one differs. */
+/* Reads words as vLLM does (SamplingParams.update_from_tokenizer). The tokens of the word after a blank are also banned
+ * if there are equally many of them and the first one differs. */
 static Refusal read_bad_words(const Served *served, const json_t *body, Sampling *out) {
     const json_t *list = json_object_get(body, "bad_words"), *one;
     size_t i;

@@ -62,7 +62,7 @@ typedef struct OpDef {
 /* Runs the op on call->device. The null device does nothing. The CPU runs the double kernel if the first float
  * operand is F64, or if there is no float operand, and otherwise the float kernel. BF16 and F16 operands, except
  * `stored` ones, are converted to float before the kernel, and rounded after it. CUDA kernels support all types and
- * are asynchronous: they may still run when this function returns. */
+ * are asynchronous: they may still be running when this function returns. */
 void call_run(const OpDef *, const Call *);
 /* Describes the implementation of the call (PathFn) on call->device or, for a null device, on its target.
  * Returns NULL if the device has only one implementation. */

@@ -38,7 +38,7 @@ typedef struct Cuda {
     cudaStream_t copies; /* the stream of async copies */
     cudaEvent_t fork;    /* the position in `stream` at which the last async copy began */
     DeviceAssert *failure;
-    /* the times of ops that may still run; NULL before the first profile */
+    /* the times of ops that may still be running; NULL before the first profile */
     struct CudaTimes *times;
     /* reserved addresses, of which the first scratch_backed bytes have memory */
     char *scratch;

@@ -19,7 +19,7 @@ static inline float float_of_bits(uint32_t u) {
 
 static inline float float_of_bf16(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
 
-/* Except NaN, which E4M3 values with scales do not contain. */
+/* Does not support NaN, which scaled E4M3 values never contain. */
 static inline float float_of_e4m3(uint8_t q) {
     return float_of_bits((uint32_t)(q & 0x80) << 24 | (uint32_t)(q & 0x7f) << 20) * 0x1p120f;
 }

@@ -5,8 +5,8 @@
  *   GPT2BPETokenizer        vocab.json + merges.txt, byte-level BPE; "<|endoftext|>" ends a document
  *   BertWordPieceLowerCase  vocab.txt, WordPiece; lower case without accents; "[SEP]" ends a document
  *   BertWordPieceCase       like BertWordPieceLowerCase, but preserves case and accents
- *   HuggingFaceTokenizer    a tokenizer.json, or the folder of a model's tokenizer, which is read like AutoTokenizer
- *                           does (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
+ *   HuggingFaceTokenizer    a tokenizer.json, or the folder of a model's tokenizer, which is read as by AutoTokenizer
+ *                           (docs/reference/formats.md). Model, normalizer, pre-tokenizer, added tokens,
  *                           post-processor and decoder work as in version 0.23 of the `tokenizers` library.
  *                           Unsupported parts are refused with an error that names them. "truncation" and "padding"
  *                           are ignored, because Megatron-LM encodes whole documents.
@@ -123,7 +123,7 @@ int32_t tokenizer_token_id(const Tokenizer *, const char *token);
  * none. */
 const char *tokenizer_token_text(const Tokenizer *, int32_t id, size_t *n);
 /* Returns the texts of the special tokens that the files of a Hugging Face tokenizer name: {"bos_token": "<s>", ...}.
- * NULL for other types. */
+ * Returns NULL for other types. */
 const json_t *tokenizer_named(const Tokenizer *);
 /* Returns whether the id is a special added token, or the end-of-document or padding token. */
 bool tokenizer_is_special(const Tokenizer *, int32_t id);

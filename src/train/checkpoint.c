@@ -302,8 +302,8 @@ Err trainer_load(Trainer *r, bool *loaded) {
     return e;
 }
 
-/* Returns the checkpoint's schedule options. If the checkpoint contains no decay length, it is the saved run's planned
- * length. Marks these options as not given by the user. */
+/* Returns the checkpoint's schedule options. If the checkpoint contains no decay length, the decay length is the saved
+ * run's planned length. Marks these options as not given by the user. */
 static json_t *schedule_options(Config *c, const json_t *config) {
     static const char *const NAMES[] = {
         "lr",

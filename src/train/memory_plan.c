@@ -121,8 +121,8 @@ MemoryPlan memory_plan_together(const MemoryPlan *own, const Device *device, Com
     return p;
 }
 
-/* Returns a hash of the host name and the boot id. Containers of one machine have different names and separate
- * limits. Machines with the same name have different boot ids. */
+/* Returns a hash of the host name and the boot id. Containers on one machine have different names and separate limits.
+ * Machines with the same name have different boot ids. */
 static uint64_t host_of_process(void) {
     char name[MACHINE_TEXT] = "";
     Str boot = {0};

@@ -56,7 +56,8 @@ MemoryPlan memory_plan_new(const Config *, Comm *, const Device *target);
  * returns how many bytes of host memory it needs if the device has separate memory, and otherwise 0. */
 size_t memory_plan_total(const MemoryPlan *);
 size_t memory_plan_host(const MemoryPlan *);
-/* Returns how many bytes parameters, main gradients and optimizer state need, which does not depend on the batch. */
+/* Returns how many bytes parameters, main gradients and optimizer state need. The number does not depend on the
+ * batch. */
 size_t memory_plan_state(const MemoryPlan *);
 /* Appends a text such as "parameters 1.5 GiB, main gradients 3.0 GiB, ..., total 9.0 GiB". Parts that are
  * zero are omitted. */

@@ -294,7 +294,7 @@ RankSchedule microbatches_schedule(Microbatches *m, bool forward_only, PipelineS
 
 /* Runs the first group of microbatches, so that their kernels are loaded (executor_loads), and returns their
  * number. The function runs an entire group, because the schedule may not support the number of microbatches that
- * would remain otherwise. The group runs without overlap, which needs no more slots and buffers than all
+ * would remain otherwise. The group runs without overlap, so it needs no more slots or buffers than a run of all
  * microbatches. */
 static int64_t execute_first(Microbatches *m, const Microbatch *list, int64_t n, const PipelineSpec *all,
                              Tensor *loss) {

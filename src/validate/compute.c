@@ -277,7 +277,7 @@ static void compare_with_host(Compute *c, int type, Found *f) {
 }
 
 /* Computes both blocks until end_ns. A rank that has found a wrong result continues. Otherwise, it would wait for the
- * other ranks beyond the deadline, and these would be reported instead. */
+ * other ranks beyond the deadline, and those ranks would be reported instead. */
 static void repeat(Compute *c, int type, int64_t end_ns, Found *f) {
     int64_t counts[MOST_BATCH];
     const int64_t n = c->n * c->n;

@@ -22,10 +22,9 @@
 #include "validate/links_roof.h"
 #include "validate/stage.h"
 
-/* ROUND_SAMPLES: number of samples per link and rank in a round. PASSES: maximum number of worlds (sets of new
- * ranks) in which links are measured. REPEATS:
- * number of calls in a sample. A sample of short GPU calls has SHORT times as many calls, because the overhead at the
- * start of a sample differs between processes. */
+/* ROUND_SAMPLES: number of samples per link and rank in a round. PASSES: maximum number of worlds (sets of new ranks)
+ * in which links are measured. REPEATS: number of calls in a sample. A sample of short GPU calls has SHORT times as
+ * many calls, because the overhead at the start of a sample differs between processes. */
 enum { MOST_PAIRED = 12, SIZES = 2, ROUND_SAMPLES = 2, PASSES = 2, REPEATS = 2, SHORT = 8 };
 
 typedef struct Speed {

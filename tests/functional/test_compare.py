@@ -44,7 +44,7 @@ lost = "".join(json.dumps(r | {"lm_loss": math.nan if r["iteration"] == 2 else 1
 for name, text in (("nan", lost), ("text", lost.replace("NaN", '"6.2"')), ("torn", lost.replace("NaN", "")),
                    ("bare", '{"iteration": 1}')):
     (WORK / name).write_text(text)
-assert compare("nan", "nan", expect=1).endswith("first at step 2, lm_loss is not finite in both logs")
+assert compare("nan", "nan", expect=1).endswith("first at step 2, lm_loss is finite in neither log")
 
 first = losses(WORK / "tp2.jsonl")[1], losses(WORK / "other.jsonl")[1]
 verdict = compare("tp2.jsonl", "other.jsonl", expect=1)

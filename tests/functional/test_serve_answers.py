@@ -44,7 +44,7 @@ METRICS = {
     "e2e_request_latency_seconds": ("histogram", "Time from a request to the end of its text.")}
 HEADERS = {"CONTENT_TYPE", "ALLOW", "RETRY_AFTER", "WWW_AUTHENTICATE", "CACHE_CONTROL", "X-Request-Id",
            "Content-Security-Policy"}
-ENDS = "the server is ending: send the request to another server"
+ENDS = "the server is shutting down: send the request to another server"
 SEEN = {(r.status, r.code) for row in ROWS for r in row.refused}
 TALK = {"messages": [{"role": "u", "content": "a"}], "max_tokens": 4}
 ASK = {"prompt": "a", "max_tokens": 4, "ignore_eos": True}
@@ -159,7 +159,7 @@ def check_described(server, has_key, has_control):
         assert ("requestBody" in call) == (endpoint is not None), call
         if endpoint is None: continue
         body = call["requestBody"]["content"][JSON]["schema"]
-        rows = {row.field: row for row in ROWS if endpoint in row.endpoints and "replace it by" not in str(row.refused)}
+        rows = {row.field: row for row in ROWS if endpoint in row.endpoints and "replace it with" not in str(row.refused)}
         assert body["properties"].keys() == rows.keys() and body["additionalProperties"] is False, (path,
             body["properties"].keys() ^ rows.keys())
         assert body.get("required", []) == [f for f, row in rows.items() if row.needed and path != TOKENIZE
@@ -355,7 +355,7 @@ assert get("/health") == {"status": "stopping"}
 failed(server, "POST", COMPLETE, 503, "server_error", "stopping", ENDS, ASK)
 assert server.metrics()["num_requests_waiting"] == 1
 failed(server, "POST", "/resume", 503, "server_error", "not_allowed",
-       "the server is ending: send the signal to another server")
+       "the server is shutting down: send the signal to another server")
 got, _, text = received(whole)
 check_error(got, text, 503, "server_error", "stopping", ENDS)
 assert time.monotonic() - began > 1.9

@@ -76,7 +76,7 @@ streams[1].close()
 server.wait(num_requests_waiting=0)
 server.process.send_signal(signal.SIGTERM)
 while server.request("GET", "/health")[0] == 200: time.sleep(0.01)
-raises(openai.InternalServerError, lambda: complete(prompt="The", **draw), "the server is ending")
+raises(openai.InternalServerError, lambda: complete(prompt="The", **draw), "the server is shutting down")
 streams[0].close()
 server.process.communicate(timeout=20)
 assert server.process.returncode == 0

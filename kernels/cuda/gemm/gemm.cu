@@ -1,8 +1,8 @@
 /* Computes GEMMs through cuBLASLt: c = op(a) op(b), plus c or a bias. Sums are in F64 for F64 operands, and otherwise
  * in F32 (never in TF32). All GEMMs with equal GemmKeys share the descriptors and the algorithm, so that a call needs
  * only one look-up on the host. Epilogues (GemmEpilogue) are fused or run as separate passes. Column sums of a are
- * fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to 16 bits. act, and c if
- * there is a pre, are written; otherwise c and dbias are written or accumulated. */
+ * fused only if they are F32, because cuBLASLt would otherwise round a sum over all tokens to 16 bits. act is written.
+ * With a pre, c is written; without one, c is written or accumulated. dbias is written or accumulated. */
 #include "kernels/cuda/gemm/gemm_plan.cuh"
 
 #include <algorithm>
@@ -478,7 +478,7 @@ void gemm_run(const Call *c, const Gemm *g) {
     if (g->dbias && !(done & GEMM_SUMS)) bias_gradient(c, g->a, g->dbias, g->fixed_order);
 }
 
-/* Chooses the algorithm of the GEMM's plan, or of the plan of its F32 sums if ends_elsewhere. */
+/* Chooses the algorithm for the GEMM's plan or, if ends_elsewhere, for the plan of the GEMM with F32 sums. */
 static GemmPlan *choose(const Device *d, GemmState *s, const Gemm *g) {
     const double large = 1e9; /* in FLOPs; in smaller GEMMs, the launch is half of the time */
     GemmPlan *p = plan_of(s, g);

@@ -16,8 +16,8 @@ struct PairShape : Shape<GROUPS, N, DEPTH, STAGES, BLOCKS, EIGHT_> {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-/* The ring of slices in shared memory. Each stage has three barriers: for the arrival of x, for the arrival of w, and
- * for empty. */
+/* The ring of slices in shared memory. Each stage has three barriers, which signal that x has arrived, that w has
+ * arrived, and that the stage is empty. */
 template <typename S> struct Slices : Ring<S::STAGES> {
     uint32_t room, barriers;
     __device__ __forceinline__ uint32_t x() const { return room + this->stage * S::STAGE_BYTES; }

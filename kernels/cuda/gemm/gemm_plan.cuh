@@ -113,6 +113,7 @@ void gemm_store_close(GemmStore *);
 
 /* gemm_ordered.cu. */
 void gemm_ordered(const Call *, const Gemm *);
-/* gemm_invariant.cu. Returns whether it computes such GEMMs. The result must not depend on the number of rows. */
+/* gemm_invariant.cu. Returns whether gemm_invariant supports this GEMM. The result must not depend on the number of
+ * rows. */
 bool gemm_is_invariant(const Call *, const Gemm *);
 void gemm_invariant(const Call *, const Gemm *);

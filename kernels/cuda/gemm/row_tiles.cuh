@@ -7,7 +7,7 @@
 #include "kernels/cuda/pdl.cuh"
 
 /* Tiles of 64 * GROUPS rows and N columns. A slice has DEPTH lines of w, and X_PER_W times as many of x. BLOCKS blocks
- * run on a multiprocessor. If EIGHT, x has at most eight rows. Shared memory contains only these, and wgmma reads
+ * run on a multiprocessor. If EIGHT, x has at most eight rows. Shared memory contains only these rows, and wgmma reads
  * them again for the tile's other rows, whose sums are not stored. */
 template <int GROUPS_, int N_, int DEPTH_, int STAGES_, int BLOCKS_, bool EIGHT_ = false, int X_PER_W = 1>
 struct Shape {
@@ -20,7 +20,7 @@ struct Shape {
 
 struct RowTiles {
     int64_t m, n;
-    int slices, down, across, box; /* number of slices of terms; of tiles; of rows per copy of x */
+    int slices, down, across, box; /* numbers of slices, of tiles in both directions, and of rows per copy of x */
     bool steady;                   /* LinearAttr */
 };
 

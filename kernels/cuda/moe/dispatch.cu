@@ -209,9 +209,8 @@ template <typename R> __device__ __forceinline__ typename OrderOf<R>::Bits order
     return bits & top ? ~bits : bits | top;
 }
 
-/* Finds, digit by digit, the order_of of the last copy among the `*keep` best of n copies. *keep becomes the number
- * of copies with that order that are kept. At least 256 threads must call this function, and all receive both
- * results. */
+/* Finds, digit by digit, the order_of value of the last copy among the best `*keep` of n copies. *keep becomes the
+ * number of kept copies with that value. At least 256 threads must call this function, and all receive both results. */
 template <typename R>
 __device__ typename OrderOf<R>::Bits last_kept(const Cells &prob, const int *list, int n, int *keep) {
     typedef typename OrderOf<R>::Bits Bits;

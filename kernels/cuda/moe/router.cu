@@ -374,7 +374,7 @@ extern "C" void cuda_expert_bias(const Call *c) {
 
 /* ---- quantiles ---- */
 
-/* Computes the largest biased logit of each token that is not chosen. A warp processes one token. */
+/* Computes, for each token, the largest biased logit whose expert is not chosen. A warp processes one token. */
 template <typename R>
 static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int n, int topk, R *threshold,
                                   size_t bytes) {
@@ -389,7 +389,7 @@ static __global__ void thresholds(Cells logits, Cells bias, int64_t tokens, int 
     }
 }
 
-/* Returns bits that have the same order, as unsigned integers, as the numbers. */
+/* Returns bits whose order, as unsigned integers, is the order of the numbers. */
 __device__ __forceinline__ uint32_t ordered(float x) {
     const uint32_t u = __float_as_uint(x);
     return u ^ (u >> 31 ? 0xffffffffu : 0x80000000u);

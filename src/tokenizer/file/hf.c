@@ -168,9 +168,8 @@ static void encode_raw(void *arg, int32_t id, size_t begin, size_t end) {
                     e);
 }
 
-/* Converts a span from bytes to characters, as BytesToCharOffsetConverter does. As in that class, a span that
- * begins after the end of the text is not converted, and a span that ends after it gets a length of two
- * characters. */
+/* Converts a span from bytes to characters, as BytesToCharOffsetConverter does. As in that class, a span that begins
+ * past the end of the text is not converted, and a span that only ends past it gets a length of two characters. */
 static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
     if (at.begin >= n) return at;
     const uint32_t begin = characters[at.begin];

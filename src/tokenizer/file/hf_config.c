@@ -95,7 +95,7 @@ static Err declare_decoder(HfConfig *c, json_t *ids, const json_t *decoder) {
         char *end;
         const long long id = strtoll(key, &end, 10);
         if (!*key || *end || !json_is_object(token))
-            return err_user("'%s/%s': added_tokens_decoder must map ids to tokens, and has '%.60s'", c->dir,
+            return err_user("'%s/%s': added_tokens_decoder must map ids to tokens, but has '%.60s'", c->dir,
                             CONFIG, key);
         ERR_RETURN(declare(c, ids, token, id, CONFIG));
     }
@@ -270,7 +270,7 @@ static Err put(const HfConfig *c, json_t *tokens, json_t *token) {
     const json_t *old = json_object_get(tokens, text_of(token)), *id = json_object_get(token, "id"),
                  *old_id = json_object_get(old, "id");
     if (id && old_id && !json_equal(id, old_id))
-        return err_user("'%s/%s' gives '%.60s' the id %lld, and tokenizer.json gives it %lld", c->dir,
+        return err_user("'%s/%s' gives '%.60s' the id %lld, but tokenizer.json gives it %lld", c->dir,
                         json_string_value(json_object_get(token, "from")), text_of(token),
                         (long long)json_integer_value(id), (long long)json_integer_value(old_id));
     json_t *made = json_copy(token);

@@ -248,7 +248,7 @@ static Err open_folder(const TokenizerConfig *c, Tokenizer *t) {
     Opening o = {.options = c, .path = folder ? tokenizer_find_vocabulary(dir) : mem_strdup(c->model)};
     Err e = o.path ? read_vocabulary(&o, dir)
                    : err_user("'%s' has no tokenizer.json, and no tekken.json, tokenizer.model, vocab.json "
-                              "with merges.txt or vocab.txt: download the tokenizer of the model",
+                              "with merges.txt or vocab.txt: download the model's tokenizer",
                               dir);
     if (!e.code) e = finish(&o, t);
     if (o.is_made) token_model_free(&o.made);

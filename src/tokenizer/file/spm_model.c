@@ -100,7 +100,7 @@ static Err check_bytes(const SpmModel *m) {
         snprintf(name, sizeof name, "<0x%02X>", c);
         int32_t id = vocab_id(m->vocab, name, 6);
         if (id < 0 || m->pieces[id].type != PIECE_BYTE)
-            return err_user("byte_fallback needs 256 byte pieces, and %s is not among them", name);
+            return err_user("byte_fallback needs 256 byte pieces, but %s is missing", name);
     }
     return ERR_OK;
 }
@@ -115,7 +115,7 @@ static Err check(SpmModel *m) {
         if (type == PIECE_BYTE && !m->byte_fallback)
             return err_user("piece %d is a byte, but byte_fallback is off", id);
         if (type == PIECE_UNUSED && m->kind == SPM_BPE)
-            return err_user("piece %d is unused, which is not supported in a BPE model", id);
+            return err_user("piece %d has the type UNUSED, which is not supported in a BPE model", id);
     }
     if (m->unk < 0) return err_user("there is no unknown piece, or the file is not a SentencePiece model");
     if (m->kind != SPM_UNIGRAM && m->kind != SPM_BPE) return err_user("model_type must be unigram or bpe");

@@ -184,14 +184,14 @@ static Err tekken_special(const json_t *file, const json_t *config, json_t *spec
     ERR_RETURN(field_array(file, "tekken", "special_tokens", &list));
     if (!list)
         return err_user(
-            "there are no special_tokens, like in the first version of the format: use a later one, or "
+            "there are no special_tokens, as in the first version of the format: use a later one, or "
             "tokenizer.json");
     const size_t n = json_array_size(list);
     *count = (int64_t)n;
     if (json_object_get(config, "default_num_special_tokens"))
         ERR_RETURN(field_int(config, "config", "default_num_special_tokens", count));
     if (*count < (int64_t)n || *count > MOST_TOKENS)
-        return err_user("there are %zu special_tokens, and config.default_num_special_tokens is %lld", n,
+        return err_user("there are %zu special_tokens, but config.default_num_special_tokens is %lld", n,
                         (long long)*count);
     const char **names = mem_zero(n + 1, sizeof *names);
     Err e = ERR_OK;
@@ -202,7 +202,7 @@ static Err tekken_special(const json_t *file, const json_t *config, json_t *spec
         e = field_int(one, "special_tokens", "rank", &rank);
         if (!e.code) e = field_text(one, "special_tokens", "token_str", &text, NULL);
         if (!e.code && (rank < 0 || rank >= (int64_t)n || names[rank]))
-            e = err_user("special_tokens must have the ranks 0 to %zu, and '%.60s' has %lld", n - 1, text,
+            e = err_user("special_tokens must have the ranks 0 to %zu, but '%.60s' has %lld", n - 1, text,
                          (long long)rank);
         if (!e.code) names[rank] = text;
     }

@@ -374,7 +374,7 @@ for field in "top_p_decay", "top_p_bound": only("A", field, 0, 0.5, False)
 for field in "stop_on_double_eol", "stop_on_eol", "prevent_newline_after_colon": only("A", field, False, True, 0)
 only("A", "beam_width", None, 1, 2)
 for field, other in ("max_len", "tokens_to_generate"), ("sentences", "prompts"):
-    row("A", field, "any", same=[None], refused=[Refused(3, f"replace it by '{other}'")])
+    row("A", field, "any", same=[None], refused=[Refused(3, f"replace it with '{other}'")])
 row("A", "length_penalty", "any", same=[None, 2, "a"])
 for field in "user", "metadata", "store", "safety_identifier", "service_tier":
     row("CM", field, "any", same=[None, "a", {"b": [1]}, True])

@@ -72,7 +72,7 @@ TEST(values_are_compared) {
 
 TEST(null_is_no_number) {
     expect(STEP(1, 5, null, 1), STEP(1, 5, null, 1), &EXACT, true, true, "verdict: equal");
-    static const char LOST[] = "first at step 1, lm_loss is not finite in both logs";
+    static const char LOST[] = "first at step 1, lm_loss is finite in neither log";
     expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &EXACT, false, false, LOST);
     expect(STEP(1, null, 1, 1), STEP(1, null, 1, 1), &LOOSE, false, false, LOST);
 #define SKIPPED                                                                                              \
@@ -178,7 +178,7 @@ TEST(a_restart_replaces_later_steps) {
 TEST(words_of_numbers_are_read) {
     const char *good = STEP(1, 5, 1, 1);
     expect(STEP(1, NaN, 1, 1), STEP(1, NaN, 1, 1), &EXACT, false, false,
-           "lm_loss is not finite in both logs");
+           "lm_loss is finite in neither log");
     expect(STEP(1, NaN, 1, 1), good, &EXACT, false, false, "lm_loss nan against 5");
     expect(STEP(1, 5, Infinity, 1), STEP(1, 5, -Infinity, 1), &EXACT, false, false,
            "grad_norm inf against -inf");
