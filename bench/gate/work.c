@@ -36,7 +36,7 @@ static Err differs(const Gate *g, const char *of, const char *name, const json_t
 
 static const struct {
     const char *name;
-    /* true if every version writes this property; false if only versions whose gate compares it do */
+    /* true if every version writes this property; false if only versions whose gate compares it write it */
     bool always;
 } FACTS_OF_WORK[] = {
     {"device", true},

@@ -163,8 +163,7 @@ static double prefill_flops(const Session *s, int64_t requests) {
     return 2 * s->multiplied * (double)(requests * s->options->prompt);
 }
 
-/* Adds the rows for a number of requests: the time for all prompts, the time between tokens, and the time for
- * everything. */
+/* Adds the rows for a number of requests: the time for all prompts, the time between tokens, and the total time. */
 static void add_rows(const Session *s, const Row *row, json_t *rows) {
     const double n = (double)row->requests, fresh = (double)s->options->fresh;
     json_t *first =

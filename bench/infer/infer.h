@@ -19,6 +19,6 @@ typedef struct BenchInfer {
 } BenchInfer;
 
 /* Prints the results. Runs all ranks of this process. Each process of a run must call it. The guard may be NULL, and
- * is called on rank 0. In the process of rank 0, *result receives the content of the --json file unless there is an
- * error. The result pointer may be NULL. */
+ * is called on rank 0. In rank 0's process, *result receives the contents of the --json file unless there is an error.
+ * The result pointer may be NULL. */
 Err bench_infer(const Config *, const BenchInfer *, const BenchGuard *, struct json_t **result);

@@ -19,6 +19,6 @@ typedef struct BenchOps {
     const char *json;   /* file for the results, written row by row, or NULL */
 } BenchOps;
 
-/* Prints the results. The guard may be NULL. If the result pointer is not NULL, it receives the content of the --json
+/* Prints the results. The guard may be NULL. If the result pointer is not NULL, it receives the contents of the --json
  * file. */
 Err bench_ops(const BenchOps *, const BenchGuard *, struct json_t **result);

@@ -83,7 +83,8 @@ static bool enough(const Steps *b, int64_t steps, int64_t since) {
     return steps_over_ranks(b, COMM_MAX, (double)(clock_ns() - since)) > o->seconds * 1e9;
 }
 
-/* Measures steps with a synchronization after each step, then the same number of steps without, as in training. */
+/* Measures steps with a synchronization after each step, then the same number of steps without synchronization, as in
+ * training. */
 static void measure_plain(Steps *b) {
     const BenchTrain *o = b->options;
     b->wall = mem_alloc((size_t)o->steps * sizeof *b->wall);

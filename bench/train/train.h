@@ -4,9 +4,9 @@
  * implies if all passes have equal durations.
  *
  * The time outside ops is called "other" on the CPU (tape, loop) and "idle" on a GPU. This time and the times of the op
- * families add up to the step's time. On a GPU, this includes the overhead of timing, which is reported. The GEMMs are
- * also measured alone: on the CPU after each step, so that both measurements have the same machine load, and on a GPU
- * after all steps. */
+ * families add up to the step's time. On a GPU, the sum includes the overhead of timing, which is reported. The GEMMs
+ * are also measured alone: on the CPU after each step, so that both measurements have the same machine load, and on a
+ * GPU after all steps. */
 #pragma once
 
 #include "bench/guard.h"
@@ -27,6 +27,6 @@ typedef struct BenchTrain {
 } BenchTrain;
 
 /* Prints the results. Runs all ranks of this process. Each process of a run must call it. The guard may be NULL, and
- * is called on rank 0. In the process of rank 0, *result receives the content of the --json file unless there is an
- * error. The result pointer may be NULL. */
+ * is called on rank 0. In rank 0's process, *result receives the contents of the --json file unless there is an error.
+ * The result pointer may be NULL. */
 Err bench_train(const Config *, const BenchTrain *, const BenchGuard *, struct json_t **result);
