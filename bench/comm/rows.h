@@ -18,7 +18,7 @@ typedef struct CommRow {
 enum { COMM_ROWS = 48 };
 /* Fills `rows` and returns the number of rows. */
 int comm_rows(CommRow rows[COMM_ROWS]);
-/* Runs the collective `times` times on all ranks. Rank 0 calls next(arg) before each run, which must return true
+/* Runs the collective `times` times on all ranks. Before each run, rank 0 calls next(arg); next must return true
  * `times` times. Before the first call of next, each rank runs the collective once. */
 void comm_row_run(const CommRow *, int64_t times, bool (*next)(void *), void *arg);
 

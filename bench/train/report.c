@@ -141,7 +141,7 @@ static Summary summarise(Steps *b, DType type) {
     return s;
 }
 
-/* Returns the times of the measured steps, which are sorted on the CPU. */
+/* Returns the times of the measured steps, sorted on the CPU. */
 static json_t *samples_json(const Steps *b) {
     json_t *samples = json_array();
     const int64_t n = b->gpu ? b->n_plain : b->n_profiled;

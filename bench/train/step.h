@@ -98,7 +98,7 @@ void steps_gather(Steps *);
 int steps_devices(const Steps *);
 /* Finds the groups in which the operations of a step wait for communication. */
 void steps_find_groups(Steps *, const CommProfile[COMM_PROFILE]);
-/* Returns whether the GEMMs are also measured alone, which is not possible on a CPU that several ranks share. */
+/* Returns whether the GEMMs are also measured alone. This is not possible on a CPU that several ranks share. */
 bool steps_alone(const Steps *);
 /* Reduces a number over all ranks. */
 double steps_over_ranks(const Steps *, CommReduction, double);

@@ -1,6 +1,6 @@
-/* Computes GEMMs through CBLAS, or in a fixed order of summation, which is also faster if there are few rows. BLAS runs
- * single-threaded, and each thread of the pool computes entire panels of the output. The shape of a GEMM determines
- * BLAS's order of summation, so the panels must depend only on the shape, not on the number of threads. */
+/* Computes GEMMs through CBLAS, or in a fixed order of summation. The fixed order is also faster if there are few rows.
+ * BLAS runs single-threaded, and each thread of the pool computes entire panels of the output. The shape of a GEMM
+ * determines BLAS's order of summation, so the panels must depend only on the shape, not on the number of threads. */
 #include "kernels/cpu/gemm.h"
 
 #include <cblas.h>

@@ -7,7 +7,8 @@
 #include <limits.h>
 
 enum { THREADS = 1024, WARPS = THREADS / 32, DIGIT = 11, BUCKETS = 1 << DIGIT, LISTED = 2048 };
-static_assert(BUCKETS == 2 * THREADS && WARPS == 32, "each thread has two buckets, and each lane represents one warp");
+static_assert(BUCKETS == 2 * THREADS && WARPS == 32,
+              "each thread has two buckets, and each lane represents one warp");
 
 /* Maps numbers to integers with the same order. 0 is below all of these integers. */
 template <typename R> struct Order;

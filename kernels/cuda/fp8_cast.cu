@@ -180,7 +180,7 @@ __device__ __forceinline__ void turn(const uint32_t *row, uint32_t (&column)[4])
 }
 
 /* Returns a line's index in the transposed tile. A line is 8 rows of a column. The distance between columns is a
- * multiple of the number of banks. Lines are therefore swapped such that 16 threads, which write different columns
+ * multiple of the number of banks. Lines are therefore swapped so that 16 threads, which write different columns
  * concurrently, use 16 different pairs of banks. */
 __device__ __forceinline__ int turned_at(int column, int line) {
     return column * LANES + (line ^ column / SIDE);

@@ -1,6 +1,5 @@
 /* Weights that are stored in FP8: casts a part of a weight, and converts stored values for GEMMs. Values and scales are
- * bitwise equal to the ones that kernels/cpu/quantize.c computes. amaxes are updated in place; y and inverse are
- * written. */
+ * bitwise equal to those of kernels/cpu/quantize.c. amaxes are updated in place; y and inverse are written. */
 #include <cuda_fp8.h>
 
 #include "kernels/cuda/quantize.cuh"

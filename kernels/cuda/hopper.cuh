@@ -110,8 +110,8 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-/* Returns true in one lane of a warp. All lanes of the warp must call this function. The compiler then keeps the
- * values that this lane needs for copies in uniform registers, which is much faster. */
+/* Returns true in one lane of a warp. All lanes of the warp must call this function. The compiler can then keep the
+ * values that this lane needs for copies in uniform registers. This is much faster. */
 __device__ __forceinline__ bool is_elected() {
     uint32_t yes;
     asm volatile("{\n"

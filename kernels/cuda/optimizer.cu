@@ -118,8 +118,8 @@ static unsigned turns_grid(const Turns &t, int64_t pieces) {
 }
 
 /* A Rule loads N elements starting at i (into Rule::Loaded), then updates them. At least one element must be before
- * `end`. In a WHOLE piece, all elements are before `end` and aligned. UPDATES_AT_ONCE is the number of
- * thread blocks per multiprocessor, so that enough loads are in flight. */
+ * `end`. In a WHOLE piece, all elements are before `end` and aligned. UPDATES_AT_ONCE thread blocks per multiprocessor
+ * keep enough loads in flight. */
 enum { UPDATES_AT_ONCE = 4 };
 template <bool WHOLE, class Rule>
 __device__ __forceinline__ void update_piece(const Rule &rule, const Step<typename Rule::R> &s, int64_t i,

@@ -1,5 +1,5 @@
-/* Programmatic dependent launch (PDL, sm_90): the blocks of a kernel become resident while earlier kernels still run,
- * which hides the launch latency. On older GPUs, they start once the previous kernel ends.
+/* Programmatic dependent launch (PDL, sm_90): the blocks of a kernel become resident while earlier kernels still run.
+ * This hides the launch latency. On older GPUs, they start once the previous kernel ends.
  *
  * A PDL kernel first allows the next kernel to start, so that several later kernels can be resident, and then waits:
  * - Before the wait, a thread must not access memory that an earlier kernel may still write, including gains and

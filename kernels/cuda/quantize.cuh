@@ -1,5 +1,4 @@
-/* Computes the scales of FP8 operands. The scales are bitwise equal to the ones that kernels/cpu/quantize.c
- * computes. */
+/* Computes the scales of FP8 operands. The scales are bitwise equal to those of kernels/cpu/quantize.c. */
 #pragma once
 
 #include <float.h>

@@ -50,7 +50,7 @@ typedef struct Core {
     Tensor *kv_tbw;
 } Core;
 
-/* Returns a view of row i of each group of the pool. */
+/* Returns a view of row i in each of the pool's groups. */
 static Tensor *pool_part(Tape *t, const Tensor *pool, int64_t i) {
     Tensor *part = tape_alloc(t, sizeof *part);
     *part = *pool;

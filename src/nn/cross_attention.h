@@ -6,8 +6,7 @@
 #include "nn/attention.h"
 
 typedef struct CrossAttentionSpec {
-    AttentionSpec
-        attention; /* one group per head; there is no rotation, no query or key norm, no sink and no window */
+    AttentionSpec attention; /* one group per head; there is no rotation, query or key norm, sink or window */
     int64_t encoder_positions;
 } CrossAttentionSpec;
 

@@ -91,7 +91,7 @@ typedef struct Core {
     Tensor *kv_sbw;
 } Core;
 
-/* Returns a view of columns [first, first + n) of each of the g heads of x [s, b, g*width]. */
+/* Returns a view of columns [first, first + n) in each head of x [s, b, g*width], which has g heads. */
 static Tensor *columns_of(Tape *t, Tensor *x, int64_t g, int64_t first, int64_t n) {
     const int64_t width = tensor_width(x) / g;
     return tape_view(t, x, first, 5, (int64_t[]){x->dim[0], x->dim[1], g, 1, n},

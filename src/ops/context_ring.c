@@ -78,7 +78,7 @@ static int64_t first_seen(const AttentionAttr *a, int64_t query) {
     return attention_begin(a->window_left, a->chunk_size, query, 0);
 }
 
-/* Describes which keys of chunk j the queries of chunk i attend to. */
+/* Describes which keys in chunk j the queries in chunk i attend to. */
 static Sight sight(const AttentionAttr *a, int i, int j) {
     const int64_t query = a->query.at[i], last_query = query + a->query.chunk - 1, key = a->key.at[j],
                   last_key = key + a->key.chunk - 1;

@@ -72,8 +72,8 @@ static void correct(Tape *t, Tensor *logits, Tensor *label, const LossAttr *attr
     tape_drop(t, own);
 }
 
-/* Returns whether the forward pass computes the gradient. In the exact lane, it cannot, because lse is rounded
- * first. */
+/* Returns whether the forward pass computes the gradient. In the exact lane, the forward pass cannot do so, because lse
+ * is rounded first. */
 static bool at_once(const Tape *t, const Tensor *dloss) { return dloss && !tape_context(t)->exact; }
 
 Tensor *op_cross_entropy(Tape *t, Tensor *logits, Tensor *label, int64_t vocab) {

@@ -18,7 +18,7 @@ Tensor exchange_part(const Tensor *packed, int member, int64_t at, const Tensor 
     return v;
 }
 
-/* Returns the elements of x in a different shape, with contiguous strides, which the caller corrects. */
+/* Returns the elements of x in a different shape, with contiguous strides. The caller must correct the strides. */
 static Tensor reshaped(const Tensor *x, int ndim, const int64_t *dim) {
     Tensor v = tensor_make(x->data, (DType)x->dtype, ndim, dim);
     v.spmd = x->spmd, v.flags = x->flags;

@@ -148,7 +148,7 @@ size_t optim_bytes(const Optimizer *o) {
 
 /* ---- sums ---- */
 
-/* Adds the op's result to `sum`, for those parameters in a bucket for which this rank is primary. */
+/* Adds the op's result to `sum`, for the parameters in a bucket for which this rank is primary. */
 static void add_sum(const Optimizer *o, int bucket, OpNumber op, FlatBuffer which, void *flat, Tensor *sum) {
     const Registry *r = o->registry;
     Tensor pieces = piece_table(o, bucket, o->of_bucket[bucket].n_primary),

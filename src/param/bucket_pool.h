@@ -16,7 +16,7 @@ typedef struct BucketPool {
     int taken, n_free;
 } BucketPool;
 
-/* Returns whether a block is free or fewer than `enough` blocks exist. */
+/* Returns whether a block is free, or fewer than `enough` blocks exist. */
 bool bucket_pool_can_take(const BucketPool *, int enough);
 void *bucket_pool_take(BucketPool *);
 void bucket_pool_give(BucketPool *, void *);

@@ -46,7 +46,7 @@ static void copy_range(const Copying *c, const Param *p, const Param *in_whole, 
     device_view_end(&view);
 }
 
-/* Copies those elements in [begin, end) that the buffer holds. */
+/* Copies the elements in [begin, end) that the buffer holds. */
 static void copy_held(const Copying *c, const Param *p, const Param *in_whole, int64_t begin, int64_t end) {
     int n;
     const FlatRange everything = {0, c->registry->elements, 0},

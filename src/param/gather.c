@@ -189,8 +189,8 @@ static void set_stale(Gather *g, bool stale) {
     }
 }
 
-/* Starts gathering stale buckets, from the last bucket down to bucket `last`, which is the order in which the next
- * forward pass uses them. */
+/* Starts gathering stale buckets, from the last bucket down to bucket `last`. The next forward pass uses them in this
+ * order. */
 static void start_until(Gather *g, int last) {
     for (int k = g->registry->n_buckets; k-- > last;)
         if (g->piece[k].stale) start(g, k);

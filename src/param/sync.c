@@ -201,8 +201,7 @@ void sync_grad(Sync *s, Param *p) {
     open_slot(s, k);
 }
 
-/* Starts sums in bucket order, regardless of the order in which they become ready, so that the order is the same on all
- * ranks. */
+/* Starts sums in bucket order, not as they become ready, so that the order is the same on all ranks. */
 static void start_until(Sync *s, bool all) {
     for (; s->next < s->registry->n_buckets; s->next++) {
         if (is_shared(s, s->next)) continue;

@@ -173,7 +173,8 @@ static void lower_margins(const Rows *r, const double *const *wanted, Direction 
            *by = mem_zero((size_t)r->n + 1, sizeof *by);
     int64_t *chosen = mem_alloc((size_t)(r->n * r->topk + 1) * sizeof *chosen);
     for (int64_t i = 0; i < r->n; i++) high[i] = INFINITY;
-    for (int round = 0; round < HALVINGS + 2; round++) { /* tries no push, then the widest push, then bisects */
+    for (int round = 0; round < HALVINGS + 2;
+         round++) { /* tries no push, then the widest push, then bisects */
         choose_pushed(r, wanted, by, towards, chosen);
         for (int64_t i = 0; i < r->n; i++) {
             const bool reached = same_choice(r, i, chosen, wanted[i]);

@@ -31,7 +31,7 @@ typedef struct Judge {
     bool refuted; /* whether a row has failed regardless of the number of draws */
 } Judge;
 
-/* The number of steps per draw, which suffices to test warm-up, moments and decay. */
+/* The number of steps per draw: enough to test warm-up, moments and decay. */
 enum { STEPS = 8 };
 
 bool precision_is_low(const Config *c) {
@@ -223,8 +223,7 @@ static double mean_square(const Series *s, int n) {
 /* The median is insensitive to one draw with a rare large event. */
 static double median(const Series *s, int n) { return median_of(s->at, n); }
 
-/* Returns the squared standard error of the logarithm of the median, which is pi / 2 times the squared standard error
- * of the mean. */
+/* Returns the squared standard error of the median's logarithm: pi / 2 times the squared standard error of the mean. */
 static double spread(const Series *s, double least, int n) {
     Series logs;
     for (int i = 0; i < n; i++) logs.at[i] = log(s->at[i] + least);

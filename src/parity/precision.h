@@ -1,10 +1,10 @@
 /* Judges a low-precision run (16-bit storage, FP8, the exact lane) against fp64, and states the test's power.
  *
- * The case is run with several draws of its weights. Each weight is multiplied by 1 + d xi, which changes all
- * roundings. For draw s, let x be the run under test, y the fp64 run on one rank, and z an fp64 run that rounds the
- * values that the lane stores (storage.h). Then z - y is the predicted rounding error. The fp64 runs use the experts
- * that x chose (choices.h). The correctness of y is judged separately, by the fp64 verdict against the oracle
- * (parity.h). Over S draws, each tensor must satisfy the following conditions:
+ * The case is run with several draws of its weights. Each weight is multiplied by 1 + d xi to change all roundings. For
+ * draw s, let x be the run under test, y the fp64 run on one rank, and z an fp64 run that rounds the values that the
+ * lane stores (storage.h). Then z - y is the predicted rounding error. The fp64 runs use the experts that x chose
+ * (choices.h). The correctness of y is judged separately, by the fp64 verdict against the oracle (parity.h). Over S
+ * draws, each tensor must satisfy the following conditions:
  *
  *   error    R = median |x - y| / median |z - y| <= 1.5 exp(6 v), where v is the standard error of log R
  *   element  e(x) <= max(4, 2 e(z)), where e(x) is the largest element of min |x - y| over the draws, in units of the
@@ -33,7 +33,7 @@ typedef struct Precision {
     double ratio;  /* R for the gradient with the largest ratio of R to its bound */
 } Precision;
 
-/* The runs y and z for the first draws, which all of a case's layouts share, in memory from trace_new. Models with
+/* The runs y and z for the first draws. All layouts of a case share these runs, in memory from trace_new. Models with
  * experts cannot share these runs, because y and z follow the choices of each x. */
 enum { PRECISION_SHARED = 8 };
 typedef struct PrecisionShared {

@@ -169,9 +169,10 @@ static Err check_fit(const Reference *r, const Config *c, const Model *m) {
                         (long long)r->outputs, of_task ? "classes" : "tokens",
                         of_task ? "has a head" : "has a vocabulary", (long long)outputs);
     if (r->batch.b % c->derived.choices)
-        return err_user("the reference has %lld samples, which do not form questions of %lld choices: recreate "
-                        "it with --samples",
-                        (long long)r->batch.b, (long long)c->derived.choices);
+        return err_user(
+            "the reference has %lld samples, which do not form questions of %lld choices: recreate "
+            "it with --samples",
+            (long long)r->batch.b, (long long)c->derived.choices);
     if (of_task) ERR_RETURN(check_tokens(r, c->derived.vocab_size));
     if (!r->batch.shape.encoder != !m->plan.sample.encoder)
         return err_user("the reference is %s, but the model %s: it was computed with another model",

@@ -443,8 +443,8 @@ static int head_start(const Executor *e, const Action *a) {
 }
 
 /* Runs the passes alternately in a fixed order. Each pass runs until it would wait for an operation between ranks.
- * The ops of a microbatch keep their order, and the first pass is always ahead. Gradients are therefore added in the
- * order of the microbatches, as without interleaving. */
+ * The ops of a microbatch keep their order, and the first pass always runs ahead of the others. Gradients are therefore
+ * added in the order of the microbatches, as without interleaving. */
 static void run_interleaved(Executor *e, Pass *passes, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         tape_pauses(slot_of(&passes[i])->tape, e->fibers[i]);

@@ -34,10 +34,10 @@ void executor_free(Executor *);
 void executor_provide(Executor *, const PipelineSpec *, const RankSchedule *);
 /* Calls comm_plan for the messages. */
 void executor_plan(const Executor *, Comm *);
-/* Returns whether executor_run with n microbatches will launch kernels for the first time. The first launch of a
- * kernel loads it, which may wait until the GPU, or every GPU of the process, is idle. A GPU on which NCCL waits for
- * a message of this rank would never be idle. The messages of such a run therefore pass through host memory, which is
- * slow. At its end, the run prepares everything that the rest of a step may allocate or load, and all ranks
+/* Returns whether executor_run with n microbatches will launch kernels for the first time. The first launch of a kernel
+ * loads it. Loading may wait until the GPU, or every GPU of the process, is idle. A GPU on which NCCL waits for a
+ * message of this rank would never be idle. The messages of such a run therefore pass through host memory, although
+ * this is slow. At its end, the run prepares everything that the rest of a step may allocate or load, and all ranks
  * synchronize. */
 bool executor_loads(const Executor *, const PipelineSpec *, int64_t n);
 /* Runs the schedule, which must have been created from the spec, on n microbatches. Calls executor_provide. The model's

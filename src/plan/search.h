@@ -24,7 +24,7 @@ typedef struct Search {
     int n;
     int64_t tries;       /* number of layouts whose rules and memory were checked */
     int64_t node, micro; /* the largest tensor-parallel size and microbatch that were tried */
-    bool stopped;        /* whether the search stopped after SEARCH_TRIES layouts, which limits its time */
+    bool stopped;        /* whether the search stopped after SEARCH_TRIES layouts to limit its time */
 } Search;
 
 /* Searches up to `node` tensor-parallel ranks, SEARCH_CONTEXT context-parallel ranks, and SEARCH_MICRO

@@ -20,7 +20,7 @@
     X(ROUNDING, "values are rounded differently")
 
 typedef enum OptionChange {
-    CHANGES_NOTHING, /* also used for options that change the model, because their difference is an error */
+    CHANGES_NOTHING, /* also used for options that change the model, because a difference in them is an error */
 #define X(name, text) CHANGES_##name,
     OPTION_CHANGES(X)
 #undef X

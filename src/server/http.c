@@ -121,11 +121,12 @@ static TicketState take_events(Exchange *x, Refusal *refusal) {
     const TicketState state =
         ticket_wait(x->ticket, socket_of(x), left < PING_MS ? left : PING_MS, &events, &refused);
     MHD_set_connection_option(x->connection, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)TIMEOUT_S);
-    *refusal = state == TICKET_HAS_EVENTS ? answer_take(x->answer, x->ticket, &events)
-               : state == TICKET_REFUSED  ? refuse(400, NULL, NULL, "%s", refused.msg)
-               : state == TICKET_STOPPED
-                   ? refuse(503, NULL, "stopping", "the server is shutting down: send the request to another server")
-                   : SERVED;
+    *refusal =
+        state == TICKET_HAS_EVENTS ? answer_take(x->answer, x->ticket, &events)
+        : state == TICKET_REFUSED  ? refuse(400, NULL, NULL, "%s", refused.msg)
+        : state == TICKET_STOPPED
+            ? refuse(503, NULL, "stopping", "the server is shutting down: send the request to another server")
+            : SERVED;
     ticket_events_free(&events);
     return state;
 }
@@ -176,7 +177,8 @@ static Refusal submit(Exchange *x) {
         return refuse(429, NULL, "queue_full",
                       "too many requests are waiting (--max-queued-requests): try again later");
     if (answer == QUEUE_STOPS)
-        return refuse(503, NULL, "stopping", "the server is shutting down: send the request to another server");
+        return refuse(503, NULL, "stopping",
+                      "the server is shutting down: send the request to another server");
     return SERVED;
 }
 
@@ -386,7 +388,8 @@ static const struct Route {
     {{"/tokenizer_info", "GET", "Returns the special tokens.", false, false, 0, NULL, NULL},
      serve_tokenizer_info,
      false},
-    {{"/health", "GET", "Returns status 200, or 503 if the server is shutting down.", true, false, 0, NULL, NULL},
+    {{"/health", "GET", "Returns status 200, or 503 if the server is shutting down.", true, false, 0, NULL,
+      NULL},
      serve_health,
      false},
     {{"/metrics", "GET", "Returns metrics for Prometheus.", true, false, 0, NULL, METRICS_TYPE},

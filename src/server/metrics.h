@@ -21,7 +21,7 @@ enum { LATENCY_BUCKETS = 17 };
 typedef struct Latencies {
     struct {
         atomic_llong buckets[LATENCY_BUCKETS],
-            ns; /* counts: how many times are in each bucket, not cumulative; ns: the sum of all times */
+            ns; /* buckets: number of latencies in each bucket, not cumulative; ns: sum of all latencies */
     } at[LATENCIES];
 } Latencies;
 

@@ -82,10 +82,11 @@ static Refusal check_keywords(const Compiler *c, const json_t *schema) {
         (json_object_get(schema, "anyOf") && json_object_get(schema, "$ref")) ||
         (json_object_get(schema, "enum") && json_object_get(schema, "const")) ||
         (choice && json_object_get(schema, "type")))
-        return refuse(400, c->field, "unsupported_schema",
-                      "a schema can have only one of anyOf, $ref, enum, const, and keywords of objects or arrays: "
-                      "remove the "
-                      "others");
+        return refuse(
+            400, c->field, "unsupported_schema",
+            "a schema can have only one of anyOf, $ref, enum, const, and keywords of objects or arrays: "
+            "remove the "
+            "others");
     return SERVED;
 }
 

@@ -104,10 +104,10 @@ Group tape_group(const Tape *, unsigned mask);
  * CP in zigzag order (base/zigzag.h), and over TP if x is V on that axis. */
 SequenceSlice tape_slice(const Tape *, const Tensor *x, int64_t *total);
 /* Must be called halfway through a branch's forward pass (nn/branch.h). With sequence parallelism, only a norm
- * separates a branch's reduce-scatter from the all-gather of the next branch. Pauses only between branches would hide
- * at most one of the two operations. A pause halfway lets another microbatch run its norm, and each half then hides one
- * operation. The backward pass also pauses halfway, unless it gathers the branch's input again, because it then pauses
- * for the gather. */
+ * separates a branch's reduce-scatter from the all-gather of the next branch. If passes paused only between branches,
+ * at most one of the two operations would be hidden. A pause halfway lets another microbatch run its norm, and each
+ * half then hides one operation. The backward pass also pauses halfway, unless it gathers the branch's input again,
+ * because it then pauses for the gather. */
 void tape_pause_halfway(Tape *);
 
 /* ---- tensors, blocks, offloading and the backward pass ---- */

@@ -165,7 +165,7 @@ void tape_postpone(Tape *t, const Node *n, Postponed *run, const void *arg, size
 }
 
 static void play_node(Tape *t, size_t i, Need need) {
-    Node n = t->nodes[i]; /* a copy, because a recompute node appends to the array, which may move it */
+    Node n = t->nodes[i]; /* a copy: a recompute node appends to the array, and so may move it */
     Tensor *y = n.call.out[0];
     const Need shown = n.ahead ? need & NEED_DX : need;
     if (!y)

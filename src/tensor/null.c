@@ -1,4 +1,4 @@
-/* The null device has no memory and no kernels. If it has a target, it creates the plans of the target's ops. */
+/* The null device has neither memory nor kernels. If it has a target, it creates the plans of the target's ops. */
 #include "base/mem.h"
 #include "tensor/backend.h"
 

@@ -163,7 +163,7 @@ static bool is_right(Check *c, const Exact *x, const Split *s, Seen *all) {
 
 static bool fits(const Check *c, const Exact *x) { return larger(x) <= c->bytes; }
 
-/* Repeats a failed call with a larger size, which shows more of the fault. */
+/* Repeats a failed call with a larger size, to show more of the fault. */
 static void diagnose(Check *c, const Exact *x, const Split *s, Seen *all) {
     enum { COUNT = 1000 };
     Exact larger = *x;

@@ -18,7 +18,7 @@ int compare_least(int n_rates);
 
 /* The ratio of a class of rates, such as all_reduce at all sizes: library B's rates divided by library A's. All
  * intervals in a stage hold simultaneously, with the gate's probability. Each interval covers the intervals of the
- * single turns, because two processes of one library may differ more than the samples of one process. */
+ * individual turns, because two processes of one library may differ more than the samples of one process. */
 typedef struct RateClass {
     char name[32];
     Interval ratio;

@@ -215,8 +215,8 @@ static void run_turn(Runner *x, bool is_b, bool in_new) {
         end_kept(x, is_b);
 }
 
-/* Starts a turn. GEMM tuning is off by default, because measuring the algorithms of a GEMM needs seconds, which is
- * too long for a stage. */
+/* Starts a turn. GEMM tuning is off by default, because measuring the algorithms of a GEMM takes seconds, too long for
+ * a stage. */
 static Turn *next_turn(Runner *x, int stage, bool is_b, double seconds) {
     const ValidateOptions *o = x->options;
     Turn *t = x->turn[is_b];

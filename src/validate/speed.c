@@ -129,7 +129,7 @@ static void sample_link(Speed *s, int from, int to, bool keep) {
     if (keep) keep_rate(s, (double)s->message * 1e-9 / each, s->roof.of_pair, name);
 }
 
-/* Measures how much time each rank needs for the same work, which all ranks do simultaneously. */
+/* Measures each rank's time for the same work. All ranks do this work simultaneously. */
 static void sample_arrival(Speed *s, bool keep) {
     StageRank *r = s->r;
     const LinearAttr attr = {.fixed_order = false};

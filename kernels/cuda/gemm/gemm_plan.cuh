@@ -68,7 +68,7 @@ void gemm_describe(GemmPlan *, unsigned fused);
  * for which cuBLASLt has an algorithm. */
 int gemm_kinds(const GemmKey *, unsigned fused[GEMM_KINDS]);
 /* Lists cuBLASLt's algorithms for the GEMM with these epilogues, best first according to its heuristic, and returns
- * their number. Afterwards, the plan's descriptors are those for these epilogues. Each algorithm has a fixed order of
+ * their number. Afterwards, the plan's descriptors describe these epilogues. Each algorithm has a fixed order of
  * summation. */
 int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CANDIDATES]);
 /* Lists the algorithms for all sets of epilogues, in order. For each set, the algorithms that cuBLASLt proposes for
@@ -76,8 +76,8 @@ int gemm_algos(const GemmState *, GemmPlan *, unsigned fused, GemmAlgo[GEMM_CAND
  * epilogues, but that also work for this set. At the end, all of these algorithms are listed again with the other
  * order of tiles. */
 int gemm_all_algos(const GemmState *, GemmPlan *, GemmAlgo[GEMM_ALGOS]);
-/* Returns whether this version of cuBLASLt supports the algorithm. Afterwards, the plan's descriptors are those for
- * the algorithm. */
+/* Returns whether this version of cuBLASLt supports the algorithm. Afterwards, the plan's descriptors describe the
+ * algorithm. */
 bool gemm_can(const GemmState *, GemmPlan *, const GemmAlgo *);
 /* Starts the GEMM and its epilogues with the planned algorithm. */
 cublasStatus_t gemm_start(const Call *, const GemmState *, GemmPlan *, const Gemm *);

@@ -232,7 +232,8 @@ static __global__ void __launch_bounds__(S::THREADS + CONVERTERS * 32, S::BLOCKS
     for (int tile = blockIdx.x; tile < g.down * g.across; tile += gridDim.x) {
         float sum[S::N / 8][4] = {};
         uint32_t before = 0,
-                 stage_before = 0; /* barriers of the previous line and, if that line ended a slice, of the slice */
+                 stage_before =
+                     0; /* barriers of the previous line and, if that line ended a slice, of the slice */
         for (int slice = 0; slice < g.slices; slice++, at.next()) {
             barrier_wait(shared_address(&full[at.stage]), at.phase);
 #pragma unroll

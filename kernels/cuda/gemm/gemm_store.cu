@@ -48,7 +48,7 @@ static char *head_of(const Cuda *c) {
 
 enum { ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
-/* Prints the line of a record, which ends with a hash of the preceding text. */
+/* Prints a record as a line that ends with a hash of the preceding text. */
 static void print(Str *out, const GemmRecord *r) {
     const GemmKey *k = &r->key;
     Str line = {NULL, 0, 0};

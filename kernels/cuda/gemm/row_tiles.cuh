@@ -20,8 +20,9 @@ struct Shape {
 
 struct RowTiles {
     int64_t m, n;
-    int slices, down, across, box; /* numbers of slices, of tiles in both directions, and of rows per copy of x */
-    bool steady;                   /* LinearAttr */
+    int slices, down, across,
+        box;     /* numbers of slices, of tiles in both directions, and of rows per copy of x */
+    bool steady; /* LinearAttr */
 };
 
 /* The arguments of a launch whose tiles have the shape S: x is [m,k] and w [n,k]. A line of w has `line` elements. */

@@ -478,8 +478,8 @@ typedef struct Sinkhorn {
     Cells logits, scores;
     int64_t tokens;
     int experts;
-    /* The shape of d0 is [tokens]. The shape of part is [2, blocks, experts], and it contains the sums of blocks. The
-     * kernel reads one half of this memory while it writes the other half. */
+    /* d0 is [tokens]. part is [2, blocks, experts], and contains the sums of blocks. The kernel reads one half of part
+     * while it writes the other half. */
     double *d0, *part;
 } Sinkhorn;
 

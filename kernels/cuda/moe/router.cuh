@@ -13,8 +13,8 @@ enum { WARPS = 8, SHARED = 40 << 10 };
     for (int64_t i = (int64_t)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; i < (n);                    \
          i += (int64_t)gridDim.x * (blockDim.x / 32))
 
-/* Returns the number of warps in a block, which needs `whole` bytes of shared memory, and `bytes` more for the
- * experts of each warp. */
+/* Returns the number of warps in a block. A block needs `whole` bytes of shared memory, and `bytes` more for each
+ * warp's experts. */
 static inline int warps_that_fit(int64_t experts, size_t whole, size_t bytes) {
     CHECK(whole + bytes <= SHARED, "%lld experts need %zu bytes of shared memory, but there are %d",
           (long long)experts, whole + bytes, SHARED);

@@ -227,7 +227,7 @@ Err tekken_load(const json_t *file, json_t **root, TokenModel *made) {
     Err e = tekken_special(file, config, special, &count);
     if (!e.code) e = read_list(json_object_get(file, "vocab"), count, size - count, v);
     if (!e.code && vocab_count(v) < BYTES)
-        e = err_user("there are %zu tokens, fewer than the 256 bytes; check the path", vocab_count(v));
+        e = err_user("there are %zu tokens, too few for the 256 bytes; check the path", vocab_count(v));
     if (e.code)
         vocab_free(v);
     else
@@ -244,7 +244,7 @@ static Err open_tiktoken(const TokenizerConfig *c, Tokenizer *t) {
     json_t *special = json_array();
     Err e = read_tokens(c, v, special);
     if (!e.code && vocab_count(v) < BYTES)
-        e = err_user("there are %zu tokens, fewer than the 256 bytes; check the path", vocab_count(v));
+        e = err_user("there are %zu tokens, too few for the 256 bytes; check the path", vocab_count(v));
     if (e.code)
         vocab_free(v);
     else

@@ -8,7 +8,7 @@
 #include "tokenizer/text/field.h"
 #include "tokenizer/text/unicode.h"
 
-/* maximum length of an added token in bytes, which limits the cost of the search at each position */
+/* maximum length of an added token in bytes; it limits the cost of the search at each position */
 enum { LONGEST = 512 };
 
 typedef struct Token {

@@ -1,6 +1,6 @@
-/* A word is a list of token ids. `pairs` contains the number of occurrences of each pair of neighbours. The queue
- * contains the pairs in the order of these counts. Each entry lists the words that contain the pair. A count in the
- * queue may be outdated, so it is compared with the current count when the pair reaches the front. */
+/* A word is a list of token ids. `pairs` contains how often each pair of neighbours occurs. The queue contains the
+ * pairs in the order of these counts. Each entry lists the words that contain the pair. A count in the queue may be
+ * outdated, so it is compared with the current count when the pair reaches the front. */
 #include "tokenizer/train/bpe.h"
 
 #include <stdbool.h>

@@ -33,7 +33,7 @@ static void add_candidate(Candidates *list, Candidate c) {
     list->v[list->n++] = c;
 }
 
-/* Returns the characters of all words, in which each word is followed by a 0. *n is set to their number. */
+/* Returns the characters of all words, with a 0 after each word. *n is set to their number. */
 static uint32_t *flatten(const Words *w, size_t *n) {
     size_t total = 0, bytes;
     for (int32_t i = 0; i < words_number(w); i++) {

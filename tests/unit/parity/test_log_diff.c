@@ -177,8 +177,7 @@ TEST(a_restart_replaces_later_steps) {
 /* NaN and infinity are read as Python's json module writes them. */
 TEST(words_of_numbers_are_read) {
     const char *good = STEP(1, 5, 1, 1);
-    expect(STEP(1, NaN, 1, 1), STEP(1, NaN, 1, 1), &EXACT, false, false,
-           "lm_loss is finite in neither log");
+    expect(STEP(1, NaN, 1, 1), STEP(1, NaN, 1, 1), &EXACT, false, false, "lm_loss is finite in neither log");
     expect(STEP(1, NaN, 1, 1), good, &EXACT, false, false, "lm_loss nan against 5");
     expect(STEP(1, 5, Infinity, 1), STEP(1, 5, -Infinity, 1), &EXACT, false, false,
            "grad_norm inf against -inf");

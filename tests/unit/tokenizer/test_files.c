@@ -272,7 +272,7 @@ TEST(tiktoken_puts_special_tokens_on_either_side) {
                    .msg,
                "v1, v2"));
     c.tiktoken_pattern = NULL;
-    refuses(c, "a.tiktoken", "AA== 0\n", 7, "fewer than the 256 bytes");
+    refuses(c, "a.tiktoken", "AA== 0\n", 7, "too few for the 256 bytes");
     refuses(c, "a.tiktoken", "AA= 0\n", 6, "base64");
     refuses(c, "a.tiktoken", "AA==\n", 5, "line 1");
     refuses(c, "a.tiktoken", "AA== 0\nAQ== 0\n", 14, "another token");
