@@ -201,7 +201,7 @@ static const struct {
     {"\x0A\x05\x0A\x01"
      "a\x18\x02\x0A\x05\x0A\x01"
      "b\x18\x05\x12\x02\x18\x02",
-     "unused", 18},
+     "UNUSED", 18},
     {"\x0A\x05\x0A\x01"
      "a\x18\x02\x1A\x03\x12\x01x",
      "precompiled_charsmap", 12},
