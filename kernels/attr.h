@@ -230,6 +230,11 @@ typedef struct AttentionAttr {
     DropoutAttr dropout;
 } AttentionAttr;
 
+typedef struct RopePagedAttr {
+    AttentionAttr attention;
+    RopeAttr rope;
+} RopePagedAttr;
+
 /* ALiBi (Press et al., 2022): the bias of a score is proportional to the distance between key and query. The slopes
  * of n heads are 2^(-alibi i / n) for i = 1 to n. If n is not a power of two, m is the largest power of two below n:
  * the first m heads have the slopes of m heads, and the others have the slopes of heads 1, 3, 5, ... of 2 m heads. */

@@ -1,8 +1,9 @@
 /* Rotary position embedding (Su et al. 2021; Megatron-LM rope_utils.py). The first `dim` elements of a head are pairs
  * (a, b), which become (a cos - b sin, b cos + a sin). The angle depends on the token's position. The other elements
- * are copied. y, which may be x, is written or accumulated. rope_store writes y, which may be a view of x, and the rows
- * of the pools. */
+ * are copied. y, which may be x, is written or accumulated. rope_paged_attention rotates queries to y, stores keys and
+ * values, then replaces y by the attention of y. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "kernels/cpu/real.h"
@@ -39,13 +40,9 @@ static void rotate(void *arg, int64_t begin, int64_t end) {
     }
 }
 
-static Rope rope_of(const Call *c) {
-    const Rope o = {.x = c->in[0],
-                    .cos = c->in[1],
-                    .sin = c->in[2],
-                    .position = c->in[3],
-                    .y = c->out[0],
-                    .attr = *(const RopeAttr *)c->attr};
+static Rope rope_of(const Call *c, RopeAttr attr) {
+    const Rope o = {
+        .x = c->in[0], .cos = c->in[1], .sin = c->in[2], .position = c->in[3], .y = c->out[0], .attr = attr};
     for (int64_t i = 0; i < o.x->dim[0] * o.x->dim[1]; i++)
         CHECK(int64s(o.position)[i] >= 0 && int64s(o.position)[i] < o.cos->dim[0],
               "rope: position %lld is outside the table of %lld positions", (long long)int64s(o.position)[i],
@@ -54,7 +51,7 @@ static Rope rope_of(const Call *c) {
 }
 
 void KERNEL(rope)(const Call *c) {
-    Rope o = rope_of(c);
+    Rope o = rope_of(c, *(const RopeAttr *)c->attr);
     const int64_t tokens = o.x->dim[0] * o.x->dim[1], heads = o.x->dim[2] * o.x->dim[3];
     pool_for(c->device->pool, tokens, grain_rows(heads * tensor_width(o.x)), rotate, &o);
 }
@@ -64,6 +61,7 @@ void KERNEL(rope)(const Call *c) {
 typedef struct RopeStore {
     Rope rope;
     const Tensor *row, *pool[2]; /* the rows' indices, and the pools of keys and of values */
+    DType stored;                /* the type to which rotated queries are rounded */
 } RopeStore;
 
 static void put_head(const RopeStore *o, int which, int64_t token, int64_t group, const real *head) {
@@ -76,31 +74,46 @@ static void rotate_and_store(void *arg, int64_t begin, int64_t end) {
     const RopeStore *o = arg;
     const Tensor *x = o->rope.x, *y = o->rope.y;
     const int64_t half = o->rope.attr.dim / 2, groups = x->dim[2], r = y->dim[3];
-    real *key = mem_alloc((size_t)tensor_width(x) * sizeof *key);
+    real *scratch = mem_alloc((size_t)tensor_width(x) * sizeof *scratch);
     for (int64_t token = begin; token < end; token++) {
         const int64_t position = int64s(o->rope.position)[token];
         const real *cos = reals(o->rope.cos) + position * half, *sin = reals(o->rope.sin) + position * half;
         for (int64_t g = token * groups; g < (token + 1) * groups; g++) {
             const real *head[2]; /* the key and the value */
-            for (int64_t h = 0; h < r; h++)
-                rotate_head(&o->rope, reals(x) + tensor_row_offset(x, g * (r + 2) + h), cos, sin,
-                            reals(y) + tensor_row_offset(y, g * r + h), false);
+            for (int64_t h = 0; h < r; h++) {
+                real *query = reals(y) + tensor_row_offset(y, g * r + h);
+                rotate_head(&o->rope, reals(x) + tensor_row_offset(x, g * (r + 2) + h), cos, sin, query,
+                            false);
+                if (!dtype_is_16bit(o->stored)) continue;
+                dtype_convert(scratch, o->stored, query, REAL_TYPE, (size_t)tensor_width(y));
+                dtype_convert(query, REAL_TYPE, scratch, o->stored, (size_t)tensor_width(y));
+            }
             for (int i = 0; i < 2; i++) head[i] = reals(x) + tensor_row_offset(x, g * (r + 2) + r + i);
-            rotate_head(&o->rope, head[0], cos, sin, key, false);
-            put_head(o, 0, token, g % groups, key);
+            rotate_head(&o->rope, head[0], cos, sin, scratch, false);
+            put_head(o, 0, token, g % groups, scratch);
             put_head(o, 1, token, g % groups, head[1]);
         }
     }
-    free(key);
+    free(scratch);
 }
 
-void KERNEL(rope_store)(const Call *c) {
-    RopeStore o = {.rope = rope_of(c), .row = c->in[4], .pool = {c->out[1], c->out[2]}};
+KernelFn KERNEL(paged_attention); /* attention.c */
+
+void KERNEL(rope_paged_attention)(const Call *c) {
+    const RopePagedAttr *attr = c->attr;
+    RopeStore o = {
+        .rope = rope_of(c, attr->rope), .row = c->in[4], .pool = {c->out[2], c->out[3]}, .stored = c->stored};
     const Tensor *x = o.rope.x, *pool = o.pool[0];
     for (int64_t i = 0; i < x->dim[0]; i++)
         CHECK(int64s(o.row)[i] >= 0 && int64s(o.row)[i] < pool->dim[0],
-              "rope_store: row %lld is outside the pool of %lld rows", (long long)int64s(o.row)[i],
+              "rope_paged_attention: row %lld is outside the pool of %lld rows", (long long)int64s(o.row)[i],
               (long long)pool->dim[0]);
     pool_for(c->device->pool, x->dim[0], grain_rows(x->dim[2] * x->dim[3] * tensor_width(x)),
              rotate_and_store, &o);
+    Call attention = *c;
+    memcpy(attention.in,
+           (Tensor *[CALL_IN]){c->out[0], c->out[2], c->out[3], c->in[5], c->in[6], c->in[3], [8] = c->in[7]},
+           sizeof attention.in);
+    attention.attr = &attr->attention;
+    KERNEL(paged_attention)(&attention);
 }

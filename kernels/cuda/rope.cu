@@ -1,12 +1,13 @@
-/* Computes the ops of kernels/cpu/rope.c. y, which may be x, is written or accumulated. In rope_store, each group of x
- * has two more heads, a key and a value, which are written to rows of the pools.
+/* Computes op rope, and the rotation and storing of rope_paged_attention (rope_store) unless paged_tiles.cu does. y,
+ * which may be x, is written or accumulated. In rope_store, each group of x has two more heads, a key and a value, which
+ * are written to rows of the pools.
  *
  * A thread processes a run of pairs in some neighbouring heads of a token. All loads are in flight before the first
  * rotation, and cosines and sines are loaded once. Elements without rotation are additional runs. A block is
  * [tokens][shares of the heads][runs]. Blocks are small, so that a multiprocessor runs several: one computes while
  * others wait for memory, and the last blocks finish quickly. */
+#include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/pdl.cuh"
-#include "kernels/cuda/vectors.cuh"
 
 /* HEADS: heads per share. RESIDENT: blocks per multiprocessor. MOST_DEEP and MOST_BLOCKS are CUDA's limits of a
  * block's third dimension, and of a grid's second and third dimensions. */
@@ -50,9 +51,6 @@ __device__ __forceinline__ void put_run(T *row, int first, int n, const Run<T, N
         store_run<T, N>(row, first, n, false, run);
 }
 
-/* The pairs of a run in a head: their first elements and their second elements, or the first N of 2N elements and the
- * others. */
-template <typename T> struct Turned { Run<T, VEC<T>> low, high; };
 struct Places {
     int low, low_end, high, high_end;
 };
@@ -70,28 +68,13 @@ __device__ __forceinline__ Turned<T> load_pairs(const T *head, const Places &at)
             get_run<ALIGNED, VEC<T>>(head, at.high, at.high_end)};
 }
 
-/* Uses fma explicitly, so that rounding does not depend on which operations the compiler contracts. */
-template <typename R> __device__ __forceinline__ void turn(R *first, R *second, R cos, R sin) {
-    const R a = *first, b = *second;
-    *first = fma(a, cos, -(b * sin));
-    *second = fma(b, cos, a * sin);
-}
-
 /* y is the head to which the result is added. */
 template <bool ALIGNED, typename T>
 __device__ __forceinline__ void turn_all(const Rope<T> &o, Turned<T> *p, const T *y, const Places &at,
                                          const Run<Real<T>, VEC<T>> &cos, const Run<Real<T>, VEC<T>> &sin) {
     constexpr int N = Rope<T>::N;
     Real<T> v[2 * N];
-#pragma unroll
-    for (int k = 0; k < N; k++) v[k] = p->low.get(k), v[N + k] = p->high.get(k);
-    if (o.interleaved) {
-#pragma unroll
-        for (int k = 0; k < N; k++) turn(&v[2 * k], &v[2 * k + 1], cos.get(k), sin.get(k));
-    } else {
-#pragma unroll
-        for (int k = 0; k < N; k++) turn(&v[k], &v[N + k], cos.get(k), sin.get(k));
-    }
+    turn_pairs(*p, o.interleaved, cos, sin, v);
     if (o.add) {
         const Turned<T> old = load_pairs<ALIGNED>(y, at);
 #pragma unroll
@@ -206,10 +189,11 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
         raise_assert(failure, message, t.position, o.table);
 }
 
+const char *const rope_message = "rope: position %lld is outside the table of %lld positions";
+
 /* The parameters that rope and rope_store share. */
-template <typename T> static Rope<T> rope_of(const Call *c) {
+template <typename T> static Rope<T> rope_of(const Call *c, const RopeAttr *a) {
     const Tensor *x = c->in[0], *cos = c->in[1], *sin = c->in[2], *y = c->out[0];
-    const RopeAttr *a = (const RopeAttr *)c->attr;
     const int64_t tokens = x->dim[0] * x->dim[1], heads = x->dim[2] * x->dim[3], width = x->dim[4];
     CHECK(tokens <= INT32_MAX && heads <= MOST_BLOCKS && width <= MOST_BLOCKS,
           "rope: there are %lld tokens of %lld heads of %lld elements, but the GPU's kernel supports at most "
@@ -239,20 +223,21 @@ template <typename T, bool STORES> static void launch(const Call *c, const Rope<
         grid((unsigned)ceil_div(o.tokens, deep), (unsigned)ceil_div(o.shares, across),
              (unsigned)ceil_div(runs, along));
     const auto kernel = aligned ? rotate<T, true, STORES> : rotate<T, false, STORES>;
-    launch_pdl(c, grid, block, 0, kernel, o, cuda_of(c->device)->failure,
-               "rope: position %lld is outside the table of %lld positions");
+    launch_pdl(c, grid, block, 0, kernel, o, cuda_of(c->device)->failure, rope_message);
 }
 
-template <typename T> static void rope(const Call *c) { launch<T, false>(c, rope_of<T>(c), true); }
+template <typename T> static void rope(const Call *c) {
+    launch<T, false>(c, rope_of<T>(c, (const RopeAttr *)c->attr), true);
+}
 
-template <typename T> static void rope_store(const Call *c) {
-    Rope<T> o = rope_of<T>(c);
+template <typename T> static void rotate_and_store(const Call *c) {
+    Rope<T> o = rope_of<T>(c, &((const RopePagedAttr *)c->attr)->rope);
     o.row = ids_of(c->in[4]);
     for (int i = 0; i < 2; i++) {
-        const Tensor *pool = c->out[1 + i];
+        const Tensor *pool = c->out[2 + i];
         o.pool[i] = data_of<T>(pool), o.pool_row[i] = pool->stride[0], o.pool_group[i] = pool->stride[2];
     }
-    launch<T, true>(c, o, rows_are_aligned(c->out[1]) && rows_are_aligned(c->out[2]));
+    launch<T, true>(c, o, rows_are_aligned(c->out[2]) && rows_are_aligned(c->out[3]));
 }
 
 static void check_types(const Call *c) {
@@ -269,11 +254,7 @@ extern "C" void cuda_rope(const Call *c) {
     if (tensor_count(x)) STORAGE_SWITCH(x->dtype, rope<T>(c));
 }
 
-extern "C" void cuda_rope_store(const Call *c) {
-    const Tensor *x = c->in[0];
+void rope_store(const Call *c) {
     check_types(c);
-    for (int i = 1; i < 3; i++)
-        CHECK(c->out[i]->dtype == x->dtype, "rope_store: x is %s, a pool is %s", dtype_name((DType)x->dtype),
-              dtype_name((DType)c->out[i]->dtype));
-    if (tensor_count(x)) STORAGE_SWITCH(x->dtype, rope_store<T>(c));
+    STORAGE_SWITCH(c->in[0]->dtype, rotate_and_store<T>(c));
 }

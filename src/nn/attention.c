@@ -298,33 +298,28 @@ Tensor *attention_sinks(Tape *t, const AttentionSpec *p, Param *offset, DType dt
     return zeros;
 }
 
-/* Returns whether the op that rotates also stores the tokens' keys and values. */
+/* Returns whether one op rotates the tokens' rows, stores keys and values, and computes attention. */
 static bool rotates_into_pages(const Tape *t, const Core *c) {
     const AttentionSpec *p = c->attention->spec;
-    return c->cache && stay_in_place(t, p) && p->rope.dim && !p->temperature.dim;
+    return c->cache && stay_in_place(t, p) && p->rope.dim && !p->temperature.dim && !c->attention->relative;
 }
 
-static AttentionInputs rotated_into_pages(Tape *t, const Core *c, Tensor *qkv) {
-    const AttentionSpec *p = c->attention->spec;
-    const RopeTable *rope = c->attention->rope;
-    const int64_t d = p->head_dim, g = own_groups(t, p), r = p->heads / p->groups;
-    op_rope_store(t, &c->feed->cache->positions, attention_heads(t, qkv, g, r + 2, d, 0, r + 2),
-                  (Tensor *)&rope->cos, (Tensor *)&rope->sin, c->feed->position_ids, &c->cache[0],
-                  &c->cache[1], rope_attr(p));
-    return (AttentionInputs){.q = attention_heads(t, qkv, g, r + 2, d, 0, r)};
-}
-
-/* Stores the tokens' keys and values unless they are already stored, then computes attention to the keys and values of
- * the tokens' requests. */
-static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x, AttentionAttr attr) {
+/* Stores the tokens' keys and values, then computes attention to the keys and values of the tokens' requests. If
+ * `rotates`, x->q is the rows of qkv, which are not rotated yet. */
+static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x, AttentionAttr attr,
+                               bool rotates) {
     const Pages *pages = &c->feed->cache->positions;
-    if (x->k) op_store_rows(t, pages, x->k, &c->cache[0], x->v, &c->cache[1]);
+    const RopeTable *rope = c->attention->rope;
     const PagedInputs inputs = {.q = x->q,
                                 .k = &c->cache[0],
                                 .v = &c->cache[1],
                                 .position = c->feed->position_ids,
                                 .bias = x->bias,
                                 .sink = x->sink};
+    if (rotates)
+        return op_rope_paged_attention(t, &inputs, (Tensor *)&rope->cos, (Tensor *)&rope->sin, pages, attr,
+                                       rope_attr(c->attention->spec));
+    op_store_rows(t, pages, x->k, &c->cache[0], x->v, &c->cache[1]);
     return op_paged_attention(t, &inputs, pages, attr);
 }
 
@@ -332,11 +327,17 @@ static Tensor *attend_to_pages(Tape *t, const Core *c, const AttentionInputs *x,
 static Tensor *core(Tape *t, void *self, Tensor *qkv) {
     const Core *c = self;
     const AttentionSpec *p = c->attention->spec;
-    AttentionInputs x = rotates_into_pages(t, c) ? rotated_into_pages(t, c, qkv) : prepare(t, c, qkv);
+    const int64_t r = p->heads / p->groups;
+    const bool rotates = rotates_into_pages(t, c);
+    AttentionInputs x = {.q = NULL};
+    if (rotates)
+        x.q = attention_heads(t, qkv, own_groups(t, p), r + 2, p->head_dim, 0, r + 2);
+    else
+        x = prepare(t, c, qkv);
     const AttentionAttr attr = attention_attr(t, p, c->attention->dropout_site, qkv->dim[0]);
     x.bias = c->attention->relative ? &c->attention->relative->value : NULL;
     x.sink = attention_sinks(t, p, c->attention->softmax_offset, (DType)qkv->dtype);
-    if (c->cache) return attention_flat_heads(t, attend_to_pages(t, c, &x, attr));
+    if (c->cache) return attention_flat_heads(t, attend_to_pages(t, c, &x, attr, rotates));
     x.first_key = c->feed->document_start;
     x.lengths = c->feed->lengths;
     x.max = c->attention->max;

@@ -21,11 +21,6 @@ typedef struct Pages {
 /* Stores the rows x [new rows,1,g,r,d] in a pool [rows,1,g,r,d], and the rows x2 in pool2 unless both are NULL. */
 void op_store_rows(Tape *, const Pages *, Tensor *x, Tensor *pool, Tensor *x2, Tensor *pool2);
 
-/* Does the same for the keys and values in x [s,1,g,r+2,d], which contains r queries, a key and a value for each group.
- * Rotates the queries in place, and stores the rotated keys. The tables and positions are as in op_rope. */
-void op_rope_store(Tape *, const Pages *, Tensor *x, Tensor *cos, Tensor *sin, Tensor *position,
-                   Tensor *k_pool, Tensor *v_pool, RopeAttr);
-
 typedef struct PagedInputs {
     Tensor *q;        /* [s,1,g,r,d], may be strided */
     Tensor *k, *v;    /* pools [rows,1,g,1,d] and [rows,1,g,1,e], or views of one pool */
@@ -36,3 +31,8 @@ typedef struct PagedInputs {
 
 /* Returns [s,1,g,r,e]. The attributes define which rows a token attends to. The op sets `page` and the positions. */
 Tensor *op_paged_attention(Tape *, const PagedInputs *, const Pages *, AttentionAttr);
+
+/* Does op_rope, op_store_rows and op_paged_attention in one op. inputs->q is x [s,1,g,r+2,d], which contains r queries,
+ * a key and a value for each group and does not change. The pools receive the rotated keys, and the values. */
+Tensor *op_rope_paged_attention(Tape *, const PagedInputs *, Tensor *cos, Tensor *sin, const Pages *,
+                                AttentionAttr, RopeAttr);

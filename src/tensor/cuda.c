@@ -440,6 +440,9 @@ static Err cuda_open(const DeviceSpec *spec, Device *d) {
     CUDA_CHECK(cudaEventCreateWithFlags(&c->fork, cudaEventDisableTiming));
     CUDA_CHECK(cudaHostAlloc((void **)&c->failure, sizeof *c->failure, cudaHostAllocMapped));
     memset(c->failure, 0, sizeof *c->failure);
+    const size_t bytes = 4 * (size_t)c->multiprocessors * sizeof *c->arrived;
+    CUDA_CHECK(cudaMalloc((void **)&c->arrived, bytes));
+    CUDA_CHECK(cudaMemsetAsync(c->arrived, 0, bytes, c->stream));
     return ERR_OK;
 }
 
@@ -454,6 +457,7 @@ static void cuda_close(Device *d) {
         cuda_unreserve(d, c->scratch, c->memory, 0);
     }
     cuda_free_times(c->times);
+    CUDA_CHECK(cudaFree(c->arrived));
     CUDA_CHECK(cudaFreeHost(c->failure));
     CUDA_CHECK(cudaEventDestroy(c->fork));
     CUDA_CHECK(cudaStreamDestroy(c->copies));

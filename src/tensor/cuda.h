@@ -38,6 +38,8 @@ typedef struct Cuda {
     cudaStream_t copies; /* the stream of async copies */
     cudaEvent_t fork;    /* the position in `stream` at which the last async copy began */
     DeviceAssert *failure;
+    /* [4 * multiprocessors] in GPU memory: for groups of a kernel's blocks, how many have arrived. Kernels leave zeros. */
+    unsigned *arrived;
     /* the times of ops that may still be running; NULL before the first profile */
     struct CudaTimes *times;
     /* reserved addresses, of which the first scratch_backed bytes have memory */

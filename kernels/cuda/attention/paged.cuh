@@ -34,10 +34,23 @@ struct Range {
     }
 };
 
+/* The rotation of queries and new keys, and the rows that receive new keys and values. */
+struct NewRows {
+    const float *cos,
+        *sin; /* [positions, pairs]; NULL: queries are rotated, and keys and values are stored */
+    int64_t positions;
+    int pairs;
+    bool interleaved;
+    const int64_t *row;
+    void *pool[2];
+    DeviceAssert *failure;
+    const char *message; /* of the failure if a position is outside of the table */
+};
+
 /* paged_tiles.cu. Returns whether it has a kernel for the operands. The answer must not depend on the number of
  * tokens. */
 bool paged_has_tiles(const Call *);
 /* Returns the number of blocks if each block computes all splits. */
 int64_t paged_tile_blocks(const Call *, const Paged &);
-/* part: as in merge_splits, or NULL. */
-void paged_run_tiles(const Call *, const Paged &, float *part);
+/* part: [tokens, heads, splits, e + 2], or NULL. With NewRows.cos, every token is a tile, and part is not NULL. */
+void paged_run_tiles(const Call *, const Paged &, const NewRows &, float *part);

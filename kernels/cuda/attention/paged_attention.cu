@@ -4,6 +4,7 @@
  * GPU, each split has a block, and a second kernel merges the splits. Otherwise, a block computes all splits of its
  * heads. Both methods merge with the same operations. y and lse are written. */
 #include "kernels/cuda/attention/paged.cuh"
+#include "kernels/cuda/rope.cuh"
 #include "kernels/cuda/pdl.cuh"
 
 #include <algorithm>
@@ -271,6 +272,11 @@ template <typename T, int H> static void launch_heads(const Call *c, const Paged
         launch<T, H, 4>(c, p);
 }
 
+static float *part_of(const Call *c, const Paged &p) {
+    const size_t bytes = part_bytes(p, (DType)c->in[0]->dtype);
+    return bytes ? (float *)cuda_scratch(c->device, bytes) : NULL;
+}
+
 extern "C" void cuda_paged_attention(const Call *c) {
     const Paged p = paged_of(c);
     const int heads = heads_of_block(p.r);
@@ -279,8 +285,7 @@ extern "C" void cuda_paged_attention(const Call *c) {
         CHECK(c->in[i]->dtype == c->in[0]->dtype, "paged_attention: queries are %s, but the pool is %s",
               dtype_name((DType)c->in[0]->dtype), dtype_name((DType)c->in[i]->dtype));
     if (p.tiles) {
-        const size_t bytes = part_bytes(p, (DType)c->in[0]->dtype);
-        paged_run_tiles(c, p, bytes ? (float *)cuda_scratch(c->device, bytes) : NULL);
+        paged_run_tiles(c, p, {}, part_of(c, p));
         return;
     }
     STORAGE_SWITCH(c->in[0]->dtype, {
@@ -291,6 +296,59 @@ extern "C" void cuda_paged_attention(const Call *c) {
         else
             launch_heads<T, MOST_HEADS>(c, p);
     });
+}
+
+/* ---- with rotation ---- */
+
+/* The call of paged_attention with queries q. */
+static Call attention_of(const Call *c, Tensor *q) {
+    Call call = {};
+    Tensor *const in[] = {q, c->out[2], c->out[3], c->in[5], c->in[6], c->in[3], NULL, NULL, c->in[7]};
+    memcpy(call.in, in, sizeof in);
+    call.out[0] = c->out[0], call.out[1] = c->out[1];
+    call.device = c->device, call.attr = &((const RopePagedAttr *)c->attr)->attention;
+    return call;
+}
+
+/* Returns whether attention itself rotates and stores rows, which is faster for a few tokens. Results are bitwise equal
+ * if it does not. */
+static bool rotates(const Call *c, const Paged &p) {
+    return p.tiles && p.splits > 1 && !c->in[7] && p.d == p.e &&
+           ((const RopePagedAttr *)c->attr)->rope.dim % 16 == 0 && aligned_16(c->in[1]->data) &&
+           aligned_16(c->in[2]->data);
+}
+
+extern "C" size_t cuda_plans_rope_paged_attention(const Call *c) {
+    const Call call = attention_of(c, c->out[0]);
+    return cuda_plans_paged_attention(&call);
+}
+
+extern "C" void cuda_rope_paged_attention(const Call *c) {
+    const Tensor *x = c->in[0], *cos = c->in[1];
+    const RopeAttr *a = &((const RopePagedAttr *)c->attr)->rope;
+    if (!tensor_count(c->out[0])) return;
+    for (int i = 2; i < 4; i++)
+        CHECK(c->out[i]->dtype == x->dtype, "rope_paged_attention: x is %s, a pool is %s",
+              dtype_name((DType)x->dtype), dtype_name((DType)c->out[i]->dtype));
+    Tensor q = tensor_slice(x, 3, 0, x->dim[3] - 2);
+    Call call = attention_of(c, &q);
+    const Paged p = paged_of(&call);
+    if (!rotates(c, p)) {
+        rope_store(c);
+        call.in[0] = c->out[0];
+        cuda_paged_attention(&call);
+        return;
+    }
+    const NewRows rows = {data_of<float>(cos),
+                          data_of<float>(c->in[2]),
+                          cos->dim[0],
+                          a->dim / 2,
+                          a->interleaved,
+                          ids_of(c->in[4]),
+                          {c->out[2]->data, c->out[3]->data},
+                          cuda_of(c->device)->failure,
+                          rope_message};
+    paged_run_tiles(&call, p, rows, part_of(&call, p));
 }
 
 /* ---- storing ---- */

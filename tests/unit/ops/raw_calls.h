@@ -65,6 +65,17 @@ static inline void choices_vary(Call *c) {
     if (rows > 9) store_element(c->in[0], 9 * width, -INFINITY);
 }
 
+/* Each request has separate pages, in descending order, and new rows at its tokens' positions. */
+static inline void pages_hold_new_rows(Call *c) {
+    const RopePagedAttr *a = c->attr;
+    const int64_t *position = c->in[3]->data, *request = c->in[6]->data, page = a->attention.page,
+                  width = c->in[5]->dim[1], pages = tensor_count(c->in[5]);
+    int64_t *table = c->in[5]->data, *row = c->in[4]->data;
+    for (int64_t i = 0; i < pages; i++) table[i] = pages - 1 - i;
+    for (int64_t i = 0; i < c->in[0]->dim[0]; i++)
+        row[i] = table[request[i] * width + position[i] / page] * page + position[i] % page;
+}
+
 static inline void a_number_is_nan(Call *c) { store_element(c->in[0], tensor_count(c->in[0]) / 2, NAN); }
 static inline void all_are_zero(Call *c) {
     for (int64_t i = 0; i < tensor_count(c->in[0]); i++) store_element(c->in[0], i, 0);

@@ -1,0 +1,37 @@
+/* The rotation of op rope, for all kernels that rotate. */
+#pragma once
+
+#include "kernels/cuda/vectors.cuh"
+
+/* The pairs of a run in a head: their first elements and their second elements or, if pairs are interleaved, the first
+ * N of 2N elements and the others. */
+template <typename T> struct Turned { Run<T, VEC<T>> low, high; };
+
+/* Uses fma explicitly, so that rounding does not depend on which operations the compiler contracts. */
+template <typename R> __device__ __forceinline__ void turn(R *first, R *second, R cos, R sin) {
+    const R a = *first, b = *second;
+    *first = fma(a, cos, -(b * sin));
+    *second = fma(b, cos, a * sin);
+}
+
+/* Rotates a run. v receives the elements of `low`, then those of `high`. */
+template <typename T>
+__device__ __forceinline__ void turn_pairs(const Turned<T> &p, bool interleaved,
+                                           const Run<Real<T>, VEC<T>> &cos, const Run<Real<T>, VEC<T>> &sin,
+                                           Real<T> (&v)[2 * VEC<T>]) {
+    constexpr int N = VEC<T>;
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = p.low.get(k), v[N + k] = p.high.get(k);
+    if (interleaved) {
+#pragma unroll
+        for (int k = 0; k < N; k++) turn(&v[2 * k], &v[2 * k + 1], cos.get(k), sin.get(k));
+    } else {
+#pragma unroll
+        for (int k = 0; k < N; k++) turn(&v[k], &v[N + k], cos.get(k), sin.get(k));
+    }
+}
+
+/* rope.cu. The message of the failure if a position is outside of the table. */
+extern const char *const rope_message;
+/* rope.cu. Computes the part of rope_paged_attention that precedes attention: the rotated queries are written to y. */
+void rope_store(const Call *);
