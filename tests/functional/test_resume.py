@@ -23,6 +23,9 @@ pretrain(data, WORK / "copy", *LANE)
 assert_same_bytes(DONE, WORK / "copy", 12, "no steps remain")
 said = pretrain(data, DONE, *LANE)
 assert "already at step 12" in said and "saved" not in said, said
+for step, replaces in (11, True), (12, False):
+    said = pretrain(data, DONE, *LANE, "--ckpt-step", step)
+    assert (f"note: checkpoints after step {step} in {DONE} are replaced" in said) == replaces, said
 
 # In an MoE model, the routers' biases are state that is not in the optimizer.
 moe = ["--num-experts", 4, "--disable-bias-linear",

@@ -34,10 +34,12 @@ SIZES = ["--mock-data", "--train-iters", 9, "--group-query-attention=false", "--
 said = isotron(*BASE, "--check-options", *SIZES, "--ranks", 420, "--tensor-model-parallel-size", 2,
                "--sequence-parallel", "--context-parallel-size", 3, "--pipeline-model-parallel-size", 5, "--num-layers", 10,
                "--num-experts", 7, "--moe-router-topk", 3, "--expert-model-parallel-size", 7,
-               "--expert-tensor-parallel-size", 1, "--disable-bias-linear", "--seq-length", 24, "--global-batch-size", 280)
+               "--expert-tensor-parallel-size", 1, "--disable-bias-linear", "--seq-length", 24, "--global-batch-size", 280,
+               "--make-vocab-size-divisible-by", 300)
 assert shown("model", said).startswith("gpt, 10 layers of width 48, 4 heads, 7 experts (3 per token); number of"), said
 assert shown("batch", said) == "280 samples of 24 tokens, in microbatches of 2; 9 steps", said
 assert shown("layout", said) == "420 ranks: tensor 2, pipeline 5, context 3, data 14, expert 7, sequence-parallel", said
+assert shown("tokenizer", said) == "ByteLevelTokenizer, vocabulary of 512 padded to 600", said
 said = isotron(*BASE, "--check-options", *SIZES, "--model", "t5", "--decoder-num-layers", 3, "--decoder-seq-length", 40,
                "--position-embedding-type", "relative", "--bf16")
 assert shown("model", said).startswith("t5, 2 encoder and 3 decoder layers of width 48, 4 heads; "), said
@@ -56,6 +58,9 @@ for first, second, read, epochs in (["3"], ["1"], 480, 360 * 32 / small), ([], [
     own, samples, times = re.fullmatch(r"(\d+) tokens; the run reads (\d+) samples, ([\d.]+) epochs",
                                        shown("training", said)).groups()
     assert (int(own), int(samples)) == (2992 + small, read) and 0.99 < float(times) / epochs < 1.02, (epochs, said)
+
+said = isotron(*BASE, "--check-options", "--data-path", *6 * [data[1]])
+assert shown("data", said) == " ".join(map(str, 4 * [data[1]])) + " and 2 more", said
 
 # If evaluation is requested explicitly, it must have data. If it is only the default, a note says that there is no
 # data.

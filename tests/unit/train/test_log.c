@@ -145,13 +145,14 @@ TEST(log_line_is_megatrons) {
                  " iteration        1/     200 \\| consumed samples:            4 \\| elapsed time per "
                  "iteration \\(ms\\): 500\\.0 \\| learning rate: 1\\.500000E-04 \\| global batch size:     4 "
                  "\\| lm loss: 1\\.000000E\\+01 \\| loss scale: 1\\.0 \\| grad norm: 12\\.346 \\| number of "
-                 "skipped iterations:   0 \\| number of nan iterations:   0 \\|",
+                 "skipped iterations:   0 \\| number of nan iterations:   0 \\|.* time left: 0:01:39 \\|$",
                  lines[0]);
     expect_match("^" STAMP " iteration        2/     200 \\|.* lm loss: 9\\.000000E\\+00 \\|", lines[1]);
     expect_match(
         "^" STAMP
-        " iteration        4/     200 \\| consumed samples:           16 \\|.* lm loss: 6\\.000000E\\+00 \\|",
-        lines[2]);
+        " iteration        4/     200 \\| consumed samples:           16 \\|.* lm loss: 6\\.000000E\\+00 \\|"
+        ".* time left: 0:01:38 \\|$",
+        lines[2]); /* 196 steps of half a second */
     logged_free(&l);
 }
 
@@ -177,6 +178,22 @@ TEST(skipped_and_nan_steps_are_counted_not_averaged) {
     expect_match("lm loss: 3\\.000000E\\+00 \\|.* grad norm: 12\\.346 \\| num zeros: 17 \\| number of "
                  "skipped iterations:   1 \\| number of nan iterations:   1 \\|",
                  lines[1]);
+    logged_free(&l);
+}
+
+TEST(short_lines_count_skipped_and_nan_steps) {
+    Logged l = logged("--log-interval 4 --global-batch-size 4 --fp16 --log-format short");
+    StepReport skipped = report(1000);
+    skipped.optim.found_inf = true;
+    start(&l);
+    step(&l, report(5), NULL);
+    step(&l, skipped, NULL);
+    step(&l, report(NAN), NULL);
+    step(&l, report(NAN), NULL);
+    stop(&l);
+    expect_match(
+        "\nstep 4/10 \\| loss 5\\.0000 \\| [^\n]* \\| 0:00:03 left \\| [^\n]* \\| 1 skipped, 2 nan\n$",
+        l.out.s);
     logged_free(&l);
 }
 

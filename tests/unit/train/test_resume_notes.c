@@ -72,6 +72,20 @@ TEST(a_rate_that_differs_at_the_next_step_alone_changes) {
     }
 }
 
+/* Two skipped steps of 4 samples count only in the samples that the run has consumed. */
+TEST(schedules_that_continue_elsewhere_have_a_note) {
+    Setup *s = setup_new("--override-opt_param-scheduler");
+    json_t *saved = json_loads("{\"config\": {}, \"progress\": {\"scheduler_samples\": 12}}", 0, NULL);
+    Str out = {0};
+    resume_notes(&(Trainer){.run = {.config = &s->config}, .consumed_samples = 20, .schedule_samples = 20},
+                 saved, &out);
+    assert_non_null(out.s);
+    assert_non_null(strstr(out.s, "continue at sample 20; in the checkpoint, they are at 12\n"));
+    str_free(&out);
+    json_decref(saved);
+    setup_free(s);
+}
+
 static bool is_in(int option, const int *list, size_t n) {
     while (n && list[n - 1] != option) n--;
     return n;
