@@ -356,12 +356,14 @@ static void no_use(Args *a, const char *key, size_t len, const ArgTable *table) 
 }
 
 /* Returns whether an option that the command does not read causes only a note. Megatron-LM's training commands also
- * accept its inference engine's options. */
+ * accept its inference engine's options, whose names begin with these words. */
 static bool notes(const Match *m) {
-    const bool infers =
-        m->table->foreign_use == FOREIGN_READ &&
-        (!strncmp(m->row->names, "inference-", 10) || !strcmp(m->row->names, "num-speculative-tokens"));
-    return (m->table->notes_unread || infers) && !strstr(m->row->help, "not in Megatron-LM");
+    static const char *const INFERS[] = {"inference-", "num-speculative-tokens", "cache-mla-latents",
+                                         "rl-kv-cache-management-mode"};
+    bool accepts = m->table->notes_unread;
+    for (size_t i = 0; i < sizeof INFERS / sizeof *INFERS && m->table->foreign_use == FOREIGN_READ; i++)
+        accepts |= !strncmp(m->row->names, INFERS[i], strlen(INFERS[i]));
+    return accepts && !strstr(m->row->help, "not in Megatron-LM");
 }
 
 /* Handles an option that the command does not read. Checks the value even if the result

@@ -73,7 +73,6 @@ pretrain --config {work} => Is a directory
 pretrain --config {data}.bin => .bin:1: the line contains a NUL byte
 pretrain --prompt hi => --prompt is not used in pretrain: remove it
 pretrain --top-k 3 => --top-k is not used in pretrain
-pretrain --cache-mla-latents => --cache-mla-latents is not used in pretrain
 pretrain --quantization fp8 => --quantization is not used in pretrain
 pretrain --input x => '--input' is not an option
 pretrain {run} --add-mlp-bias => --add-mlp-bias has no effect without --disable-bias-linear: remove it

@@ -83,11 +83,13 @@ TEST(what_has_no_effect_is_noted) {
     parse(&p, CHECK_MODEL | CHECK_TRAIN, VALID);
     assert_null(p.args.notes.s);
     done(&p);
-    parse_for(&p, USE_PRETRAIN, 0, "--inference-max-requests 4 --num-speculative-tokens 2");
+    parse_for(&p, USE_PRETRAIN, 0,
+              "--inference-max-requests 4 --num-speculative-tokens 2 "
+              "--cache-mla-latents --rl-kv-cache-management-mode persist");
     assert_null(p.args.problems.s);
-    assert_string_equal(
-        p.args.notes.s,
-        "--inference-max-requests and --num-speculative-tokens have no effect in pretrain.\n");
+    assert_string_equal(p.args.notes.s, "--inference-max-requests, --num-speculative-tokens, "
+                                        "--cache-mla-latents and --rl-kv-cache-management-mode "
+                                        "have no effect in pretrain.\n");
     done(&p);
 }
 
