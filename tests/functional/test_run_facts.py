@@ -40,11 +40,13 @@ assert shown("model", said).startswith("gpt, 10 layers of width 48, 4 heads, 7 e
 assert shown("batch", said) == "280 samples of 24 tokens, in microbatches of 2; 9 steps", said
 assert shown("layout", said) == "420 ranks: tensor 2, pipeline 5, context 3, data 14, expert 7, sequence-parallel", said
 assert shown("tokenizer", said) == "ByteLevelTokenizer, vocabulary of 512 padded to 600", said
+assert re.match(r"rank \d+, the largest: parameters ", shown("memory", said)), said
 said = isotron(*BASE, "--check-options", *SIZES, "--model", "t5", "--decoder-num-layers", 3, "--decoder-seq-length", 40,
                "--position-embedding-type", "relative", "--bf16")
 assert shown("model", said).startswith("t5, 2 encoder and 3 decoder layers of width 48, 4 heads; "), said
 assert shown("batch", said) == "8 samples of 32 encoder and 40 decoder tokens, in microbatches of 2; 9 steps", said
 assert shown("layout", said) == "1 rank" and shown("precision", said) == "bf16", said
+assert shown("memory", said).startswith("rank 0: parameters "), said
 
 # A blend has the tokens of all its datasets, and as many epochs as the dataset that is read most often. The first one
 # is smaller here. With weights, 1 % more samples are requested than are drawn.

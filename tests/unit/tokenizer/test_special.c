@@ -66,6 +66,18 @@ TEST(a_sequence_has_its_own_ends) {
     tokenizer_free(t);
 }
 
+/* T5's texts begin with padding. */
+TEST(padding_begins_a_text_without_another_token) {
+    for (int32_t pad = -1; pad < 5; pad += 5) {
+        TokenizerConfig c = TOKENIZER_CONFIG_DEFAULT;
+        c.type = "NullTokenizer", c.vocab_size = 9, c.pad_id = pad;
+        Tokenizer *t;
+        assert_ok(tokenizer_open(&c, &t));
+        assert_int_equal(tokenizer_special(t, SPECIAL_BOS), pad);
+        tokenizer_free(t);
+    }
+}
+
 TEST(sentinels_end_at_a_gap) {
     static const char JSON[] =
         "{\"added_tokens\": [], \"model\": {\"type\": \"WordLevel\", \"unk_token\": \"u\", \"vocab\": "
