@@ -7,11 +7,11 @@
  * which a shell reports as 134. */
 typedef enum ErrCode {
     ERR_NONE = 0,         /* success; the verdict, if one was requested, is PASS */
-    ERR_FAILED = 1,       /* a requested check did not hold, or training diverged */
+    ERR_FAILED = 1,       /* a requested check failed, or training diverged */
     ERR_USER = 2,         /* options, paths or input files are wrong */
     ERR_INFRA = 3,        /* the machine failed: disk full, no permission, a lost rank */
     ERR_INCONCLUSIVE = 4, /* measurements vary too much for a verdict */
-    ERR_SIGNAL = 128      /* plus the signal's number: a signal ended the run after it saved or reported */
+    ERR_SIGNAL = 128      /* plus n: signal n ended the run after it wrote a checkpoint or report */
 } ErrCode;
 
 typedef struct Err {

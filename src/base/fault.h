@@ -1,4 +1,4 @@
-/* Handles bugs and lost hardware. CHECK prints the failed condition, its source location and the rank, and then calls
+/* Handles bugs and failed hardware. CHECK prints the failed condition, its source location and the rank, and then calls
  * abort(). This ends all ranks that run as threads of the process. Other processes detect that this process has ended,
  * and also end. */
 #pragma once

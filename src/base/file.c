@@ -37,7 +37,7 @@ int64_t file_size(const char *path) {
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? (int64_t)st.st_size : -1;
 }
 
-/* Opens a regular file. A FIFO is refused, not waited for. */
+/* Opens a regular file. A FIFO is refused immediately, even if it has no writer. */
 static Err open_regular(const char *path, int *fd, struct stat *st) {
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0) return file_failed("open", path);

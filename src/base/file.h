@@ -15,10 +15,10 @@ bool file_exists(const char *path);
 bool file_is_dir(const char *path);
 /* Returns the number of bytes in the file, or -1 if the file cannot be read. */
 int64_t file_size(const char *path);
-/* Appends the content of a regular file to `out`. Returns a user error if the path leads to anything else, because a
- * FIFO could wait forever and a device need not end. */
+/* Appends the content of a regular file to `out`. Returns a user error if the path leads to anything else, because
+ * reading a FIFO could block forever and a device may have no end. */
 Err file_read(const char *path, Str *out);
-/* Like file_read, but also reads FIFOs and devices, for a file that only the user names. */
+/* Like file_read, but also reads FIFOs and devices. Use this function only for paths that the user gave directly. */
 Err file_read_stream(const char *path, Str *out);
 /* Replaces a file atomically: at any time it has either its old or its new content. Symlinks are followed, even to a
  * file that does not exist yet. The target is replaced, and the symlinks do not change. If the path is not a regular

@@ -93,7 +93,7 @@ void interrupt_hold(Interrupt *w) { pthread_mutex_lock(&w->held); }
 void interrupt_release(Interrupt *w) { pthread_mutex_unlock(&w->held); }
 
 void interrupt_end(Interrupt *w) {
-    pthread_cancel(w->thread); /* has no effect on a thread that has received a signal; it ends the process */
+    pthread_cancel(w->thread); /* no effect if the thread has received a signal, which ends the process */
     pthread_mutex_unlock(&w->held);
     pthread_join(w->thread, NULL);
     pthread_mutex_destroy(&w->held);

@@ -1,5 +1,5 @@
-/* Runs work in a separate process, so that a crash or a hang ends only that process. The separate process's stderr
- * output is kept. Call these functions while this process has only one thread and has not used a GPU. */
+/* Runs work in a separate process, so that a crash or a hang ends only that process. The stderr output of the separate
+ * process is captured. Call these functions while this process has only one thread and has not used a GPU. */
 #pragma once
 
 #include "base/jobs.h"

@@ -1,6 +1,6 @@
-/* Runs jobs in worker processes. Each process runs its jobs sequentially. A fault, crash or hang ends only that job
- * and its process, and another process runs the remaining jobs. Jobs pass results to each other in memory that is
- * shared (mmap MAP_SHARED) before the first job starts. */
+/* Runs jobs in worker processes. Each process runs its jobs sequentially. A fault, crash or hang ends only the job in
+ * which it occurs and that job's process; another process runs the remaining jobs. Jobs pass results to each other in
+ * memory that is shared (mmap MAP_SHARED) before the first job starts. */
 #pragma once
 
 #include <stdbool.h>

@@ -73,8 +73,8 @@ static int decode(const unsigned char *p, uint32_t *code) {
     return n;
 }
 
-/* Prints a string in ASCII. Other characters are printed as lower-case \uXXXX, with surrogate pairs, and a byte that is
- * not UTF-8 as \udcXX. */
+/* Prints a string in ASCII. Non-ASCII characters are printed as lower-case \uXXXX, with surrogate pairs, and bytes that
+ * are not UTF-8 as \udcXX. */
 static void print_string(Str *out, const char *text, size_t length) {
     static const char SHORT[] =
         "\"\"\\\\\bb\ff\nn\rr\tt"; /* pairs of a character and the letter that escapes it */

@@ -26,6 +26,6 @@ Quoted quote(const char *text);
 /* Like quote, for the text of a JSON value. Strings in such text are already quoted. */
 Quoted quote_json(const char *text);
 
-/* Returns the candidate that is nearest to `word` by edit distance, or NULL if each candidate's distance exceeds a
- * third of its length. */
+/* Returns the candidate nearest to `word` by edit distance, or NULL if none is within a third of the length of
+ * `word`. */
 const char *str_nearest(const char *word, const char *const *candidates, size_t n);

@@ -22,7 +22,7 @@ typedef struct TextFault {
     bool cut; /* whether the text ends inside a character */
 } TextFault;
 /* Returns a user error about invalid text. The error names the format that the text appears to have, such as UTF-16, an
- * archive or binary data. `head` is the start of the text. `where` is "'file'" or an option. */
+ * archive or binary data. `head` is the start of the text. `where` names the source: "'file'" or an option. */
 Err text_error(const char *where, TextFault, const char *head, size_t n);
 /* Returns text_error's error unless all bytes are valid text. */
 Err text_check(const char *where, const char *s, size_t n);

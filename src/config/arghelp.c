@@ -52,8 +52,8 @@ static bool row_has_word(const Arg *row, const char *word) {
     return found;
 }
 
-/* Appends help for each of a table's options that contains `word`, or for all options if `word` is NULL. Returns the
- * number of options appended. */
+/* Appends help for each option in a table that matches `word`, or for all options if `word` is NULL. Returns the number
+ * of options appended. */
 static int64_t table_help(const ArgTable *table, const char *word, Str *out) {
     const Arg *title = NULL;
     bool titled = false;

@@ -202,8 +202,8 @@ void args_note(Args *a, const char *fmt, ...) {
     va_end(args);
 }
 
-/* A value's source, as prefixes for messages. For the command line, `where` is "" and `dash` is "--". For a file,
- * `where` is text such as "run.conf:12: " and `dash` is "". */
+/* Where a value comes from, as prefixes for messages. For the command line, `where` is "" and `dash` is "--". For a
+ * file, `where` is text such as "run.conf:12: " and `dash` is "". */
 typedef struct Source {
     const char *where, *dash;
     int number; /* index of the source; needed because repetitions are detected only within one source */
@@ -534,8 +534,8 @@ static bool split_words(Args *a, const char *s, size_t n, TextList *words) {
     return true;
 }
 
-/* Reads the value on one line. Splits a list into words; a single value is the rest of the line. An empty single value
- * counts as missing, unless `empty` is set. Returns false if a quote is not closed. */
+/* Reads the value on one line. Splits a list into words; otherwise, the rest of the line is the value. An empty single
+ * value counts as missing, unless `empty` is set. Returns false if a quote is not closed. */
 static bool line_value(Args *a, bool list, bool empty, const char *s, size_t n, TextList *words) {
     if (list) return split_words(a, s, n, words);
     words->at = arena_alloc(a->arena, sizeof *words->at);

@@ -12,7 +12,7 @@
  * In names, `_` is equivalent to `-`. Python's True and False are read as true and false. The value `none` unsets a
  * number, and an empty value unsets text. A file may contain any bytes.
  *
- * On the command line, an option that the command does not read is an error, or only a note (see notes_unread). In a
+ * On the command line, an option that the command does not read is an error or, with notes_unread, only a note. In a
  * file, such an option is skipped, so that commands can share a file. */
 #pragma once
 
@@ -62,8 +62,8 @@ typedef enum ArgType {
 
 typedef struct Arg {
     /* "name|other|other=value|~other", without leading dashes. The first spelling is the option's name, and the others
-     * are synonyms. `other=value` is a flag that sets this value. A note reports the use of a spelling marked ~, which
-     * means that Megatron-LM lacks it. */
+     * are synonyms. `other=value` is a flag that sets this value. A spelling marked ~ does not exist in Megatron-LM,
+     * and a note reports its use. */
     const char *names;
     ArgType type;
     size_t offset;        /* the field's offset in the target */
@@ -81,8 +81,8 @@ typedef struct Arg {
         .help = text, __VA_ARGS__                                                                            \
     }
 
-/* Another program's (Megatron-LM's) options, which are accepted, or refused with a reason, so that its command lines
- * run unchanged. Such options set no field. */
+/* Another program's (Megatron-LM's) options. Some are accepted, so that its command lines run unchanged; others are
+ * refused with a reason. Such options set no field. */
 typedef enum ForeignKind { FOREIGN_NOTED, FOREIGN_REFUSED } ForeignKind;
 /* Where foreign options are accepted: on the command line and in a file (READ), only on the command line (ON_LINE), or
  * nowhere (UNUSED). In a file, foreign options that are not accepted are skipped. */
@@ -121,7 +121,7 @@ typedef struct ArgTable {
 /* ARG_BAD in `given` means that the option was given, but its value could not be read. */
 enum { ARG_TABLES = 4, ARG_PROBLEMS = 40, ARG_BAD = 255 };
 
-/* A message about a given option. args_end reports options that share a kind and text in one message. */
+/* A message about an option that was given. args_end reports options that share a kind and text in one message. */
 typedef enum RemarkKind {
     REMARK_IDLE,    /* the note "--name has no effect<text>" */
     REMARK_TAKEN,   /* the note "--name is treated as<text>" */
@@ -176,7 +176,7 @@ void args_remark(Args *, RemarkKind, const char *option, const char *fmt, ...)
 void args_check_texts(Args *, const char *name, const TextList *);
 /* Reports the problem "--name is not used <why>: remove it" if the last command line contains the option. */
 void args_refuse(Args *, const char *name, const char *why);
-/* Calls args_refuse for every option in the table that has this target. */
+/* Calls args_refuse for every option in the table with this target. */
 void args_refuse_all(Args *, const void *target, const char *why);
 /* Ends the parse. Call this after reading all sources, and before using any value. Reports missing required options,
  * and returns one Err for all problems. Its message is a summary; `problems` contains the separate messages. */

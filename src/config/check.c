@@ -44,7 +44,8 @@ static bool shards_gradients(const Config *c) {
     return c->use_megatron_fsdp && (s == SHARD_OPTIM_GRADS || s == SHARD_OPTIM_GRADS_PARAMS);
 }
 
-/* Returns whether the number of optimizer instances divides every parameter's number of replicas, dense and expert. */
+/* Returns whether the number of optimizer instances divides the number of replicas of each parameter, dense or
+ * expert. */
 static bool divides_replicas(const Config *c) {
     const int64_t n = c->num_distributed_optimizer_instances, ranks = config_ranks(c);
     const int64_t dense =
@@ -53,7 +54,7 @@ static bool divides_replicas(const Config *c) {
            (divides(n, ranks / dense) && divides(n, ranks / expert_ranks(c)));
 }
 
-/* Returns a number that divides the default MLP width. */
+/* Returns a number that divides the MLP width if --ffn-hidden-size is not given. */
 static int64_t ffn_default_unit(const Config *c) {
     return c->activation == MLP_SWIGLU ? 64 : c->hidden_size > 0 ? c->hidden_size * 4 : 0;
 }
@@ -121,9 +122,9 @@ static int64_t decoder_tokens(const Config *c) {
     return c->model == MODEL_t5 ? c->decoder_seq_length : I64_UNSET;
 }
 
-/* Returns whether, by upper estimates, the model has so few parameters and activations per microbatch that no 64-bit
- * product of sizes and bytes can overflow. The estimates do not overflow, because integer terms are exact for sizes
- * within their ranges, and larger products are computed in double. */
+/* Returns whether upper bounds on the parameters and on a microbatch's activations are so low that no 64-bit product of
+ * sizes and bytes can overflow. The bounds do not overflow, because integer terms are exact for sizes within their
+ * ranges, and larger products are computed in double. */
 static bool countable(const Config *c) {
     const double limit = 0x1p56;
     const int64_t h = i64_or(c->hidden_size, 1), heads = i64_or(c->num_attention_heads, 1),

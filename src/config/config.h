@@ -131,7 +131,7 @@ typedef struct Config {
 #define OPT(type, field, fallback, class, names, help)     CONFIG_##type field;
 #define OPTENUM(type, field, fallback, class, names, help) type field;
 #include "config/options.def"
-    unsigned char given[OPTIONS]; /* 0 if the field has its default, not 0 if the user gave the option */
+    unsigned char given[OPTIONS]; /* 0 if the field has its default, nonzero if the user gave the option */
     Derived derived;
 } Config;
 
@@ -177,11 +177,11 @@ bool config_is_unlimited(const Config *);
 bool config_rotates(const Config *);           /* whether queries and keys are rotated (RoPE) */
 bool config_is_yarn(const Config *);           /* whether YaRN determines the rotary frequencies */
 bool config_measures_scores(const Config *);   /* whether a step measures the largest attention scores */
-int64_t config_layers(const Config *);         /* number of layers in all stacks, numbered consecutively */
+int64_t config_layers(const Config *);         /* total number of layers; all stacks share one numbering */
 int64_t config_main_layers(const Config *);    /* number of layers without the last --mtp-num-layers */
 int64_t config_decoder_layers(const Config *); /* number of layers in a T5's decoder */
 int64_t config_layer_in_stack(const Config *,
-                              int64_t layer); /* number of a layer in its stack; a T5 has two stacks */
+                              int64_t layer); /* index of the layer within its stack; a T5 has two stacks */
 int64_t config_token_types(const Config *);   /* a BERT's token types, or 0 if it has no embedding for them */
 /* Returns whether a T5 is Hugging Face's variant (ckpt/hf/t5.def) rather than Megatron-LM's. With tied embeddings, this
  * variant has no bias in the output layer and divides the logits by sqrt(hidden-size). No option selects the variant,
@@ -194,7 +194,7 @@ int64_t config_ranks(const Config *);          /* number of ranks in the run */
 bool config_bf16_grads(const Config *);        /* whether main gradients are bf16 (in the bf16 lane) */
 int64_t config_model_ranks(const Config *);    /* number of ranks that share one copy of the dense
                                                   parameters */
-int64_t config_data_ranks(const Config *);     /* data-parallel size, or 1 if the number is not an integer */
+int64_t config_data_ranks(const Config *);     /* data-parallel size; 1 if it would not be an integer */
 int64_t config_expert_tensor_ranks(const Config *); /* number of ranks that share the weights of one expert */
 /* Resets all rank-related options to their defaults, so that the Config describes the same run on one rank. */
 void config_on_one_rank(Config *, Arena *);

@@ -96,7 +96,7 @@ static int64_t ffn_default(const Config *c) {
     return c->activation == MLP_SWIGLU ? c->hidden_size * 8 / 3 / 64 * 64 : 4 * c->hidden_size;
 }
 
-/* Gives the layers that predict additional tokens the same kind as the last main layer. */
+/* Sets the flags of the layers that predict additional tokens to that of the last main layer. */
 static void set_mtp_layers(const Config *c, bool *layer) {
     for (int64_t i = config_main_layers(c); i < config_layers(c); i++) layer[i] = layer[i - 1];
 }

@@ -156,7 +156,7 @@ static Err restore(Config *c, Arena *arena, const json_t *root, unsigned classes
         } else if (!from_json(row, v, (char *)c + row->offset, arena)) {
             char *text = json_dumps(v, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
             Err e = err_user(
-                "The stored configuration has %s = %.100s, which is not a valid value of that option: the "
+                "The stored configuration has %s = %.100s, which is not a valid value for that option: the "
                 "checkpoint was not written by this program or is damaged.",
                 config_field_name(i), text ? text : "something");
             free(text);

@@ -89,7 +89,7 @@ beams = [[PROGRAM, "generate", "--load", saved, "--prompt", "The ", *LENGTH, "--
 assert len({subprocess.run([*map(str, words)], capture_output=True, check=True).stdout for words in beams}) == 1
 told = generate("--load", WORK / "sinkhorn", "--prompt", "a", "--expert-model-parallel-size", 2, "--ranks", 1,
                 status=2)[1]
-assert "Set --ranks 2" in told, told
+assert "Set --ranks to 2" in told, told
 for words, message in ((["--load", WORK / "sinkhorn", "--prompt", "a", "a" * 9, "--tokens-to-generate", 30,
                          "--ranks", 2], "prompt 2: 9 prompt tokens and 30 new tokens exceed"),
                        (["--load", WORK / "sinkhorn", "--prompt", "a", "--expert-model-parallel-size", 2, "--ranks", 2,

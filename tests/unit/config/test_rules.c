@@ -208,14 +208,14 @@ static const char *const GPT[][2] = {
      "must divide --num-experts 8. Unless --moe-router-group-score-topk is set, --moe-router-group-topk 1 "
      "must "
      "divide --moe-router-topk 2. A token "
-     "cannot select more groups than exist, or more experts from a group than it contains"},
+     "cannot select more groups than exist, or more experts from a group than the group contains"},
     {EXPERTS " --moe-router-topk 4 --moe-router-num-groups 4 --moe-router-group-topk 1",
      "must divide --num-experts 8. Unless --moe-router-group-score-topk is set, --moe-router-group-topk 1 "
      "must "
      "divide --moe-router-topk 4. A token "
-     "cannot select more groups than exist, or more experts from a group than it contains"},
+     "cannot select more groups than exist, or more experts from a group than the group contains"},
     {EXPERTS " --moe-router-num-groups 4 --moe-router-group-topk 2 --moe-router-group-score-topk 3",
-     "A token cannot select more groups than exist, or more experts from a group than it contains"},
+     "A token cannot select more groups than exist, or more experts from a group than the group contains"},
     {EXPERTS " --moe-router-load-balancing-type aux_loss aux_loss --moe-aux-loss-coeff 1 1",
      "each at most once, or only one of sinkhorn, quantile_balancing and none. --moe-aux-loss-coeff 1 1 must "
      "have one non-negative number for each of them"},
@@ -304,12 +304,14 @@ static const char *const GPT[][2] = {
      "instances 2 needs --use-distributed-optimizer or --use-megatron-fsdp: remove it"},
     {"--ranks 4 --use-distributed-optimizer --num-distributed-optimizer-instances 3",
      "--num-distributed-optimizer-instances 3 must divide the number of ranks with the same parameters: "
-     "change it. This number is 4 ranks divided by the tensor- and pipeline-parallel sizes. For experts, the "
+     "change it. This number is 4, the number of ranks, divided by the tensor- and pipeline-parallel sizes. "
+     "For experts, the "
      "divisors are the expert-tensor-, expert- and pipeline-parallel sizes"},
     {"--ranks 4 --num-experts 4 --expert-model-parallel-size 2 --use-distributed-optimizer "
      "--num-distributed-optimizer-instances 4",
      "--num-distributed-optimizer-instances 4 must divide the number of ranks with the same parameters: "
-     "change it. This number is 4 ranks divided by the tensor- and pipeline-parallel sizes. For experts, the "
+     "change it. This number is 4, the number of ranks, divided by the tensor- and pipeline-parallel sizes. "
+     "For experts, the "
      "divisors are the expert-tensor-, expert- and pipeline-parallel sizes"},
     {"--ddp-bucket-size 5 --ddp-num-buckets 3", "are mutually exclusive: remove one"},
     {"--cross-entropy-chunk-size 64",
@@ -327,7 +329,7 @@ static const char *const GPT[][2] = {
     {EXPERTS " --expert-model-parallel-size 8 --tensor-model-parallel-size 2 --pipeline-model-parallel-size "
              "2 --sequence-parallel",
      "4 ranks: the expert-tensor-parallel size 2 times --expert-model-parallel-size 8 times "
-     "--pipeline-model-parallel-size 2 is 32. Set --ranks 32 or a multiple of it"},
+     "--pipeline-model-parallel-size 2 is 32. Set --ranks to 32 or a multiple of it"},
     {EXPERTS " --expert-tensor-parallel-size 2 --ranks 2 --ffn-hidden-size 7",
      "The hidden size of an expert is not a multiple of the 2 ranks that share the expert: change "
      "--moe-ffn-hidden-size or --expert-tensor-parallel-size"},
@@ -464,8 +466,8 @@ static const char *const GPT[][2] = {
     {"--attention-dropout 1", "--attention-dropout 1 must be less than 1"},
     {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer "
      "--overlap-param-gather",
-     "--fp8-keep-weights quantizes weights before the first pass of a step, but before that pass they are "
-     "not gathered. Remove it, or remove --overlap-param-gather and ZeRO-3"},
+     "--fp8-keep-weights quantizes weights before the first pass of a step, but they are not gathered until "
+     "that pass starts. Remove it, or remove --overlap-param-gather and ZeRO-3"},
     {"--bf16 --fp8-format hybrid --fp8-keep-weights --ranks 2 --use-distributed-optimizer --device cuda "
      "--hidden-dropout 0 --attention-dropout 0 --cuda-graph-impl local",
      "--fp8-keep-weights quantizes weights before a step's CUDA graph, but that graph gathers them. Remove "
