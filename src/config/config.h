@@ -189,12 +189,12 @@ int64_t config_token_types(const Config *);   /* a BERT's token types, or 0 if i
 bool config_is_hf_t5(const Config *);
 /* such as "2 layers" or, for a T5, "2 encoder and 3 decoder layers" */
 AmountText config_layers_text(const Config *);
-AmountText config_tokens_text(const Config *); /* the length of a sample, such as "512 tokens" */
-int64_t config_ranks(const Config *);          /* number of ranks in the run */
-bool config_bf16_grads(const Config *);        /* whether main gradients are bf16 (in the bf16 lane) */
-int64_t config_model_ranks(const Config *);    /* number of ranks that share one copy of the dense
-                                                  parameters */
-int64_t config_data_ranks(const Config *);     /* data-parallel size; 1 if it would not be an integer */
+AmountText config_tokens_text(const Config *);      /* the length of a sample, such as "512 tokens" */
+int64_t config_ranks(const Config *);               /* number of ranks in the run */
+bool config_bf16_grads(const Config *);             /* whether main gradients are bf16 (in the bf16 lane) */
+int64_t config_model_ranks(const Config *);         /* number of ranks that share one copy of the dense
+                                                       parameters */
+int64_t config_data_ranks(const Config *);          /* data-parallel size; 1 if it would not be an integer */
 int64_t config_expert_tensor_ranks(const Config *); /* number of ranks that share the weights of one expert */
 /* Resets all rank-related options to their defaults, so that the Config describes the same run on one rank. */
 void config_on_one_rank(Config *, Arena *);

@@ -99,7 +99,7 @@ void config_options_md(Str *out) {
         "Each command reads some of these options; `isotron COMMAND --help` lists them. Any other option is "
         "an error on\nits command line. In a file, other options are ignored, so that commands can share a "
         "file.\n\n"
-        "An entry lists the class, the default, if there is one, and the range. `new` marks options that "
+        "An entry lists the class, the default (if there is one) and the range. `new` marks options that "
         "Megatron-LM does not have.\n"
         "In the text, `none` means that the option is not given. ARCH options change the model's function or "
         "shapes, and are stored in checkpoints.\nNUMERIC options change only rounding. LAYOUT options change "
