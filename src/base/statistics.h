@@ -41,6 +41,6 @@ int64_t interval_least(double error);
 /* Computes an interval for the median. If there are too few samples, returns false and sets the interval to [0,
  * infinity]. */
 bool interval_of_median(const double *x, int64_t n, double error, Interval *out);
-/* Returns an interval for the quotient of two positive medians. The probability that it misses the quotient is at
- * most the probability that one of the two intervals misses its median. */
+/* Returns an interval for the quotient of two positive medians. The probability that it misses the quotient is at most
+ * the probability that at least one of the two intervals misses its median. */
 Interval interval_ratio(Interval of, Interval to);

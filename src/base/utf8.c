@@ -1,5 +1,5 @@
-/* Source: The Unicode Standard, table 3-7 (well-formed byte sequences) and 3.9 "U+FFFD substitution of
- * maximal subparts". */
+/* Source: The Unicode Standard, table 3-7 (well-formed byte sequences) and section 3.9 "U+FFFD substitution of maximal
+ * subparts". */
 #include "base/utf8.h"
 
 #include <string.h>

@@ -178,7 +178,7 @@ static const char *const GPT[][2] = {
     {"--bf16 --use-megatron-fsdp --fp8-param-gather",
      "--fp8-param-gather applies only to FP8 GEMMs: add --fp8-format, or remove it"},
     {"--bf16 --fp8-format e4m3 --fp8-param-gather",
-     "needs main weights that are sharded: add --use-distributed-optimizer or --use-megatron-fsdp, or remove "
+     "needs sharded main weights: add --use-distributed-optimizer or --use-megatron-fsdp, or remove "
      "it"},
     {"--bf16 --fp8-format e4m3 --fp8-param-gather --use-distributed-optimizer --fp8-keep-weights",
      "but --fp8-param-gather stores only FP8 weights: remove one of them"},
@@ -338,7 +338,7 @@ static const char *const GPT[][2] = {
      "--moe-shared-expert-intermediate-size 7 is not a multiple of --tensor-model-parallel-size 2: change "
      "one of them"},
     {EXPERTS " --tensor-model-parallel-size 2 --ranks 2",
-     "need --sequence-parallel, because each rank routes different tokens: add it"},
+     "need --sequence-parallel, because each rank must route different tokens: add it"},
     {"--pipeline-model-parallel-layout EttL",
      "--pipeline-model-parallel-layout needs --pipeline-model-parallel-size above 1: remove it"},
     {"--pipeline-model-parallel-layout EttL --account-for-loss-in-pipeline-split",
