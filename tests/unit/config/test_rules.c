@@ -440,7 +440,7 @@ static const char *const GPT[][2] = {
     {"--tokenizer-type NullTokenizer", "needs --vocab-size"},
     {"--fim-data --tokenizer-type ByteLevelTokenizer", "replace --mock-data with --data-path"},
     {"--mock-data=false --data-path x --fim-data",
-     "--fim-data needs the tokenizer with which the data was made: set --tokenizer-type"},
+     "--fim-data needs the tokenizer that produced the data: set --tokenizer-type"},
     {"--fim-split-sample x", "--fim-split-sample needs --fim-fragment-rate"},
     {"--save x --save-interval 4 --save-retain-interval 6", "multiple of --save-interval 4"},
     {"--save x --save-interval 0", "--save-interval must be at least 1, not 0"},
