@@ -23,8 +23,8 @@ Err file_read_stream(const char *path, Str *out);
 /* Replaces a file atomically: at any time it has either its old or its new content. Symlinks are followed, even to a
  * file that does not exist yet. The target is replaced, and the symlinks do not change. If the path is not a regular
  * file (for example, a device or a FIFO), bytes are written to it directly. Opening a FIFO blocks until it has a
- * reader. The file to which this program's stdout or stderr is redirected is also written to directly, after flushing
- * earlier output. Returns a user error if the path is a folder. */
+ * reader. If this program's stdout or stderr is redirected to the file, bytes are also written to it directly, after
+ * earlier output is flushed. Returns a user error if the path is a folder. */
 Err file_write_atomic(const char *path, const void *bytes, size_t n);
 /* Returns whether both paths lead to the same file. If the file or its folder does not exist yet, compares the names
  * after resolving symlinks. */

@@ -215,7 +215,7 @@ static bool cuts_groups(const Config *c) {
     const int64_t heads = c->num_attention_heads, tp = c->tensor_model_parallel_size;
     if (!c->group_query_attention || c->num_query_groups >= tp || heads < 1 || tp < 1) return true;
     const int64_t head = i64_or(c->kv_channels, c->hidden_size / heads);
-    /* another rule requires that tp divides the heads */
+    /* another rule requires that tp divides the number of heads */
     return head < 1 || head > 65536 || 2 * c->num_query_groups * head % tp == 0;
 }
 
