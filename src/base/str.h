@@ -23,7 +23,7 @@ typedef struct Quoted {
     char s[256];
 } Quoted;
 Quoted quote(const char *text);
-/* Like quote, but for the text of a JSON value, in which strings are already quoted. */
+/* Like quote, for JSON text, in which strings are already quoted. */
 Quoted quote_json(const char *text);
 
 /* Returns the candidate nearest to `word` by edit distance, or NULL if none is within a third of the length of
