@@ -1,4 +1,5 @@
-/* Call cycle with string_methods.c: string methods are looked up as attributes, and some of them slice strings.
+/* This file and string_methods.c call each other: string methods are looked up as attributes, and some of them slice
+ * strings.
  *
  * Looks up attributes, items and slices as Jinja's sandbox does. For a.b, methods take precedence over keys; for
  * a['b'], keys take precedence over methods. */
@@ -51,7 +52,7 @@ static bool is_hidden(Value of, Value name) {
     return false;
 }
 
-/* Returns a method or an attribute that is not a key, or VALUE_MISSING. */
+/* Returns the method or attribute with this name, or VALUE_MISSING if there is none. Keys of dicts are not searched. */
 static Value own_attribute(Machine *m, Value of, Value name) {
     const Value *found;
     Value v;

@@ -1,4 +1,4 @@
-/* Call cycle with filters.c: the filters `map` and `select` apply filters and tests by name. */
+/* This file and filters.c call each other: the filters `map` and `select` apply filters and tests by name. */
 #include "chat/call.h"
 
 #include <string.h>

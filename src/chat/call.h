@@ -15,7 +15,8 @@ typedef struct Builtin {
     const char *name;
     Value (*run)(Machine *, const CallArgs *);
     int required; /* number of required arguments */
-    /* the parameters' names, separated by spaces; NULL if any arguments are allowed; a missing at[i] is VALUE_MISSING */
+    /* the parameters' names, separated by spaces, or NULL if any arguments are allowed; at[i] is VALUE_MISSING for an
+     * omitted argument */
     const char *params;
 } Builtin;
 
@@ -47,8 +48,8 @@ typedef struct Callable {
 } Callable;
 
 const Builtin *builtin_find(const Builtin *table, Value name);
-/* Assigns the arguments to the parameters and runs the function. `kind` describes the function in messages, such as
- * "filter". */
+/* Assigns the arguments to the parameters and runs the function. `kind` is the word for the function in messages, such
+ * as "filter". */
 Value builtin_call(Machine *, const char *kind, const Builtin *, const CallArgs *);
 /* Apply a filter or a test. An unknown name is an error. */
 Value filter_apply(Machine *, Value name, const CallArgs *);
@@ -58,7 +59,7 @@ bool test_apply(Machine *, Value name, const CallArgs *);
 
 Value access_attribute(Machine *, Value of, Value name); /* of.name */
 Value access_item(Machine *, Value of, Value key);       /* of[key] */
-/* Returns of[from:to:step]. An omitted bound is none. */
+/* Returns of[from:to:step]. A bound that is omitted has the value none. */
 Value access_slice(Machine *, Value of, Value from, Value to, Value step);
 
 /* ---- operators.c ---- */

@@ -139,7 +139,8 @@ static const Named *find(const Chat *c, const char *name) {
     return NULL;
 }
 
-/* Finds a template. If `name` is NULL, finds the template for tools, or else the default template. */
+/* Finds a template. If `name` is NULL, finds the template for tools (if `tools` is set and there is one) or the default
+ * template. */
 static const Named *find_for(const Chat *c, const char *name, bool tools) {
     const Named *named = tools && !name ? find(c, "tool_use") : NULL;
     return named ? named : find(c, name ? name : "default");
@@ -159,7 +160,7 @@ static Err no_template(const Chat *c, const char *name) {
     return e;
 }
 
-/* Returns whether the request contains a template's text, rather than its name. */
+/* Returns whether the request contains the text of a template instead of a name. */
 static bool is_text(const Chat *c, const ChatRequest *r) {
     return r->template && strchr(r->template, '{') && !find(c, r->template);
 }

@@ -21,9 +21,10 @@ typedef struct ChatRequest {
     const json_t *messages;          /* a list of objects */
     const json_t *tools, *documents; /* lists of JSON objects, or NULL */
     const json_t *variables; /* other variables for the template, or NULL; they override special tokens */
-    /* a template's name or text; NULL means the template for tools, or else the default */
+    /* a template's name or text; NULL means the template for tools if there are tools and it exists, or else the
+     * default */
     const char *template;
-    bool add_generation_prompt; /* whether the text ends with the start of the answer */
+    bool add_generation_prompt; /* whether the text ends with the beginning of a new answer */
     /* whether the text ends inside the last message, so that the model continues it */
     bool continue_final_message;
 } ChatRequest;
@@ -37,6 +38,6 @@ Err chat_request(const char *where, const json_t *, ChatRequest *out);
 const ToolFormat *chat_tool_format(const Chat *, const char *template);
 /* Renders a request and appends the text to `out`. `now` is the local time. */
 Err chat_render(const Chat *, const ChatRequest *, const struct tm *now, Str *out);
-/* Tokenizes rendered text. Special tokens in it become their ids, and no special tokens are added. See
+/* Tokenizes rendered text. Special tokens in the text become their ids, and no further special tokens are added. See
  * tokenizer_encode_spans. */
 Err chat_encode(const Chat *, const Str *text, int32_t **ids, TokenSpan **spans, size_t *count);

@@ -13,7 +13,7 @@ static bool is_list_of_objects(const json_t *json) {
     return json_is_array(json);
 }
 
-/* The nesting limit for a request's values. Printing such a value uses as many further levels. */
+/* The nesting limit for a request's values. Printing a value needs as many levels again. */
 enum { DEEPEST = 400 };
 
 static int64_t nesting(const json_t *json) {
@@ -156,8 +156,8 @@ static void tag_last(json_t *messages, Str *text) {
     str_free(&tagged);
 }
 
-/* Truncates the text at the tag. A template that has removed the tag's space also strips spaces around messages. The
- * text then ends before the message's trailing spaces. */
+/* Truncates the text at the tag. If the template has stripped the tag's trailing space, it also strips spaces around
+ * messages. The text then ends before the message's trailing spaces. */
 static Err cut_at_tag(const Str *message, size_t begin, Str *out) {
     const size_t bare = sizeof TAG - 2;
     Machine m = {.left = TEMPLATE_LIMITS};

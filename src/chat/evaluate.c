@@ -1,4 +1,4 @@
-/* Call cycle with execute.c: an expression can call a macro, whose body consists of statements. */
+/* This file and execute.c call each other: an expression can call a macro, whose body consists of statements. */
 #include "chat/run.h"
 
 #include <string.h>
@@ -157,7 +157,7 @@ static Value evaluate_logic(Machine *m, Scope *scope, const TreeNode *node) {
     return chat_evaluate(m, scope, node->b);
 }
 
-/* Evaluates NODE_CHOOSE. As in the source text, `a` is the value and `b` the condition. */
+/* Evaluates NODE_CHOOSE. In "a if b else c", `a` is the value and `b` is the condition. */
 static Value evaluate_choice(Machine *m, Scope *scope, const TreeNode *node) {
     const bool chosen = value_true(chat_evaluate(m, scope, node->b));
     if (m->err.code) return UNDEFINED;

@@ -1,4 +1,4 @@
-/* Call cycle with evaluate.c: an expression can call a macro, whose body consists of statements. */
+/* This file and evaluate.c call each other: an expression can call a macro, whose body consists of statements. */
 #include <string.h>
 
 #include "chat/run.h"

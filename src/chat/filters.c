@@ -142,7 +142,7 @@ static Value absolute(Machine *m, const CallArgs *a) {
     return operator_negative(m, v); /* always an error */
 }
 
-/* Reads a number like Python's float(text) or int(text, base). Whitespace around the number and underscores between
+/* Reads a number as Python's float(text) or int(text, base) does. Whitespace around the number and underscores between
  * digits are allowed. Returns VALUE_MISSING if the text is not a number. */
 static Value read_number(Machine *m, Value text, bool is_float, int base) {
     const Value inside = string_strip(m, text, value_none(), STRIP_LEFT | STRIP_RIGHT);
@@ -281,7 +281,7 @@ static Value items(Machine *m, const CallArgs *a) {
 
 /* ---- items by attribute ---- */
 
-/* Returns the part as an integer if it consists of digits, and otherwise the string itself. */
+/* Returns a path's part as an integer if it consists of digits, or otherwise unchanged as a string. */
 static Value path_part(Value part) {
     int64_t i = 0;
     for (size_t k = 0; k < part.n; k++) {
@@ -291,8 +291,8 @@ static Value path_part(Value part) {
     return part.n ? value_int(i) : part;
 }
 
-/* Returns the value at a path such as "function.name" or 0. Replaces every undefined value on the path with the
- * fallback, unless the fallback is missing. */
+/* Returns the value at a path, which is a string such as "function.name" or an index. Replaces every undefined value on
+ * the path with the fallback, unless the fallback is missing. */
 static Value path_or(Machine *m, Value v, Value path, Value fallback) {
     if (path.type != VALUE_STRING) {
         if (given(path)) v = access_item(m, v, path);
@@ -398,8 +398,8 @@ static Value sort_key(Machine *m, Value v, Value path, bool with_case) {
     return v.type == VALUE_STRING && !with_case ? string_case(m, v, CASE_LOWER) : v;
 }
 
-/* Returns the key for the filter `sort`: a list of the comma-separated attributes. Equal keys can be compared even if
- * they are undefined. */
+/* Returns the key for the filter `sort`: a list of the values of the comma-separated attributes. A list can be compared
+ * with an equal list even if both contain undefined values. */
 static Value sort_keys(Machine *m, Value v, Value path, bool with_case) {
     Value keys = value_list(m, KIND_LIST);
     if (path.type != VALUE_STRING) {

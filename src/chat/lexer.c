@@ -150,7 +150,7 @@ static void lex_raw(Lexer *l) {
 /* ---- tokens of a tag ---- */
 
 static void lex_escape_character(Lexer *l, Str *out, size_t *at) {
-    /* pairs of the letter after a backslash and the character it stands for */
+    /* pairs of a letter after a backslash and the character that the two represent */
     static const char NAMES[] = "\\\\''\"\"a\ab\bf\fn\nr\rt\tv\v";
     const char c = l->s[*at];
     for (int i = 0; NAMES[i]; i += 2)
@@ -191,7 +191,7 @@ static void lex_string(Lexer *l) {
         const size_t n = utf8_next(l->s + at + 1, &c);
         if (c == '\n')
             at += 2;
-        else if (c >= 0x80) { /* Python's escape for this character begins with a second backslash */
+        else if (c >= 0x80) { /* Python escapes this character first, so that two backslashes become one */
             str_printf(&text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
             at += 1 + n;
         } else if (strchr("\\'\"abfnrtvxuUN01234567", (int)c)) {
@@ -210,7 +210,7 @@ static void lex_string(Lexer *l) {
     if (!l->err.code) advance(l, at + 1);
 }
 
-/* Returns the end of a run of digits, which single underscores may separate. */
+/* Returns the end of a run of digits. Single underscores may separate the digits. */
 static size_t digits_end(const Lexer *l, size_t at, int base) {
     bool digit = false;
     for (;; at++) {

@@ -1,6 +1,6 @@
 /* The machine that runs a template: its limits, its memory and its error. A template is untrusted code, so the machine
- * counts all work. `err` keeps the first error, such as a limit that was reached. After an error, all functions in this
- * folder return immediately, and their results are meaningless. */
+ * counts all work. `err` is the first error, such as an exceeded limit. After an error, all functions in this folder
+ * return immediately, and their results are meaningless. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@
 typedef struct Machine {
     Err err;
     int line;            /* current line of the template, for messages */
-    TemplateLimits left; /* what remains of the template's limits */
+    TemplateLimits left; /* how much of each limit remains */
     Arena *arena;        /* holds all values; released when the template ends */
     char *tail, *room;   /* ends of the newest concatenated string and of the memory reserved for it */
     Str *out;            /* the output of the template, or of the macro or block being captured */

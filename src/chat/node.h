@@ -1,4 +1,4 @@
-/* The tree of a template. */
+/* The syntax tree of a template. */
 #pragma once
 
 #include "chat/lexer.h"
@@ -38,7 +38,7 @@ typedef enum NodeType {
     NODE_SET,          /* a = b */
     NODE_SET_BLOCK,    /* a = list, filtered by b if it is not NULL */
     NODE_MACRO,        /* macro value(params): list */
-    NODE_CALL_BLOCK,   /* like a macro; a is the call */
+    NODE_CALL_BLOCK,   /* like NODE_MACRO; a is the call that receives the block */
     NODE_FILTER_BLOCK, /* list, filtered by a */
     NODE_SCOPE,        /* list in a scope that sets params to values from outside */
     NODE_BREAK,
@@ -93,12 +93,12 @@ typedef struct Parser {
 /* ---- parser_expression.c: expressions, and functions that statements also use ---- */
 
 void parser_fail(Parser *, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Reports that `expected` is expected at the current token. */
+/* Reports an error: the current token is not `expected`. */
 void parser_fail_at(Parser *, const char *expected);
 TreeNode *parser_node(Parser *, NodeType);
 void parser_push(Parser *, TreeNodes *, TreeNode *);
-/* Each function checks the current token. `skip` also moves past the token if it matches, and `expect` reports an
- * error if it does not match. */
+/* Each function checks whether the current token matches. parser_skip and parser_expect move past a matching token;
+ * parser_expect reports an error for any other. */
 bool parser_is(const Parser *, TokenType, const char *text);
 bool parser_skip(Parser *, TokenType, const char *text);
 void parser_expect(Parser *, TokenType, const char *text);
@@ -112,7 +112,7 @@ TreeNode *parser_operand(Parser *); /* an expression without `if` */
 TreeNode *parser_primary(Parser *); /* a name, a literal or an expression in brackets */
 TreeNode *parser_tuple(
     Parser *, TreeNode *item(Parser *)); /* expressions with commas between them, or one expression */
-TreeNode *parser_filters(Parser *);      /* filters that lack an operand, such as upper | trim */
+TreeNode *parser_filters(Parser *);      /* filters without an operand, such as upper | trim */
 
 /* ---- parser.c ---- */
 

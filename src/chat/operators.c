@@ -145,7 +145,7 @@ typedef struct Spec {
 } Spec;
 
 static void pad(Machine *m, const Spec *s, const char *text, size_t n, size_t sign, Str *out) {
-    const size_t length = sign + n; /* numbers consist of one-byte characters */
+    const size_t length = sign + n; /* the characters of a number have one byte each */
     const size_t missing = (size_t)s->width > length ? (size_t)s->width - length : 0;
     for (size_t i = 0; i < missing && !s->left && !s->zero; i++) machine_puts(m, out, " ");
     machine_add(m, out, text, sign);
@@ -196,7 +196,7 @@ static void format_text(Machine *m, Spec s, char type, Value v, Str *out) {
     pad(m, &s, shown.s, shown.n, 0, out);
 }
 
-/* Reads the number at *p, and limits it to 400. */
+/* Reads the number at *p. Returns 400 if the number is larger. */
 static int read_number(const char **p, const char *end) {
     int n = 0;
     for (; *p < end && **p >= '0' && **p <= '9'; ++*p) n = n < 400 ? n * 10 + (**p - '0') : n;

@@ -113,8 +113,8 @@ static Value find_position(Machine *m, const CallArgs *a, bool last, bool requir
                               : text.s;
     if (!at && required) machine_fail(m, "index: the text does not contain the argument; use find");
     if (!at) return value_int(-1);
-    /* A slice is a copy, so the slice's position must be added. If the search is for an empty string, Python returns
-     * the slice's position. */
+    /* A slice is a copy, so its position in the whole string must be added. If the search is for an empty string,
+     * Python returns the slice's position. */
     int64_t from =
         a->at[2].type == VALUE_MISSING || a->at[2].type == VALUE_NONE ? 0 : int_argument(m, a, 2, 0);
     const int64_t n = value_length(m, a->at[0]);
@@ -334,7 +334,7 @@ static Value zfill(Machine *m, const CallArgs *a) {
 
 /* ---- format ---- */
 
-/* Returns the value of a field {}, {0} or {name}. */
+/* Returns the value for a replacement field: {}, {0} or {name}. */
 static Value field(Machine *m, const CallArgs *a, Value name, size_t *next) {
     size_t i = 0, digits = 0;
     for (; digits < name.n && digits < 9 && name.s[digits] >= '0' && name.s[digits] <= '9'; digits++)

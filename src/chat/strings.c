@@ -57,7 +57,7 @@ Value string_replace(Machine *m, Value text, Value old, Value with, int64_t most
 }
 
 Value string_case(Machine *m, Value text, StringCase to) {
-    /* a conversion lengthens a character by at most a factor of three */
+    /* a conversion makes a character at most three times as long */
     const size_t most = 3 * text.n + 8;
     UErrorCode status = U_ZERO_ERROR;
     UCaseMap *map = text.n < INT32_MAX / 4 ? ucasemap_open("", 0, &status) : NULL;
@@ -87,7 +87,7 @@ void string_put_title(Machine *m, uint32_t c, Str *out) {
         utf8_put(out, simple);
         return;
     }
-    U16_APPEND_UNSAFE(from, n, c); /* a character such as the sharp s becomes two characters */
+    U16_APPEND_UNSAFE(from, n, c); /* the title case of the sharp s, for example, has two characters */
     length = u_strToTitle(to, 8, from, n, NULL, "", &status);
     u_strToUTF8(text, sizeof text, &n, to, length, &status);
     if (U_SUCCESS(status))

@@ -1,4 +1,4 @@
-/* Methods of Python's str that both string methods and filters use. */
+/* String operations with the semantics of Python's str, for the methods of strings and for filters. */
 #pragma once
 
 #include "chat/value.h"

@@ -1,8 +1,8 @@
 /* Interprets templates in the Jinja language, with the settings that transformers uses for chat templates. Methods that
  * change a value are hidden, and trim_blocks and lstrip_blocks are set. Templates can use `break`, `continue`,
  * `generation` blocks, raise_exception, strftime_now, and a `tojson` that does not escape HTML. The rendered text is
- * bitwise equal to transformers' rendering. The error for an unsupported feature names it. docs/reference/formats.md
- * lists the supported features.
+ * bitwise equal to transformers' rendering. An unsupported feature is an error that names the feature.
+ * docs/reference/formats.md lists the supported features.
  *
  * Sources: the documentation of Jinja 3.1; chat_template_utils.py of transformers 5.24. */
 #pragma once
@@ -19,7 +19,7 @@ typedef struct Template Template;
 
 /* The limits for one rendering. */
 typedef struct TemplateLimits {
-    int64_t steps; /* number of expressions, statements and items; 64 bytes of text count as one step */
+    int64_t steps; /* every expression, statement and item is a step, and so are every 64 bytes of text */
     size_t bytes, output; /* memory for values, released at the end; bytes of printed text */
     int depth;            /* maximum nesting depth of expressions, statements and values */
 } TemplateLimits;

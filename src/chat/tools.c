@@ -10,11 +10,11 @@ struct ToolFormat {
     const char *sign; /* a template that contains this text uses this format */
     /* markers around calls; `end` is NULL if calls continue to the end of the text */
     const char *begin, *end;
-    bool bare;                                        /* whether text that begins with { is also a call */
+    bool bare;                                        /* whether text that begins with { can also be a call */
     const char *arguments, *before, *between, *after; /* as in ToolShape */
 };
 
-/* The formats. The first format whose sign a template contains applies. */
+/* The formats. A template uses the first format whose `sign` it contains. */
 static const ToolFormat FORMATS[] = {
     {"<tool_call>", "<tool_call>", "</tool_call>", false, "arguments", "\n", NULL, "\n"}, /* Hermes, Qwen */
     {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, false, "arguments", "[", ", ", "]"},           /* Mistral */
@@ -135,14 +135,15 @@ static bool take_calls(ToolText *t, size_t n, size_t marker) {
     return true;
 }
 
-/* Leaves the part between markers if it is complete. Returns whether to continue reading outside markers. */
+/* Stops reading the part between markers if the part is complete. Returns whether to continue reading outside
+ * markers. */
 static bool leave(ToolText *t, bool end, Str *content) {
     const char *marker = t->format->end, *at;
     const size_t k = marker ? strlen(marker) : 0;
     while (t->searched + k <= t->held.len && k) {
         at = memmem(t->held.s + t->searched, t->held.len - t->searched, marker, k);
         const size_t n = at ? (size_t)(at - t->held.s) : t->held.len - k;
-        t->searched = n + 1; /* this marker may be inside a JSON string */
+        t->searched = n + 1; /* this marker may be part of a JSON string, so the search continues after it */
         if (at && take_calls(t, n, k)) return true;
     }
     if (!end || take_calls(t, t->held.len, 0)) return false;
@@ -160,7 +161,8 @@ static size_t begun(const Str *text, const char *marker) {
     return k;
 }
 
-/* Enters the part between markers if it finds a marker. Returns whether to continue reading between markers. */
+/* Starts reading the part between markers if a begin marker is found. Returns whether to continue reading between
+ * markers. */
 static bool enter(ToolText *t, bool end, Str *content) {
     const char *marker = t->format->begin;
     const size_t first = blanks(t->held.s, t->held.len, " \t\r\n");
@@ -174,7 +176,7 @@ static bool enter(ToolText *t, bool end, Str *content) {
         return true;
     }
     const size_t keep = end ? 0 : begun(&t->held, marker), n = t->held.len - keep;
-    if (!t->said && first >= n && !(end && !t->calls)) return false; /* a call may follow these blanks */
+    if (!t->said && first >= n && !(end && !t->calls)) return false; /* these blanks may precede a call */
     say(t, t->held.s, n, content);
     drop(t, n);
     return false;

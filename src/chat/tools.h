@@ -14,7 +14,7 @@ const ToolFormat *tool_format(const char *template, size_t n);
 
 /* How text represents calls: begin, before, {"name": NAME, arguments: VALUE}, after, end. A missing marker (`begin` or
  * `end`) is an empty string. If `between` is not NULL, it separates several calls inside one pair of markers.
- * Otherwise, each call has a pair, and a newline may separate the pairs. */
+ * Otherwise, each call has a separate pair of markers, and a newline may separate the pairs. */
 typedef struct ToolShape {
     const char *begin, *before, *arguments, *between, *after, *end;
 } ToolShape;
@@ -25,7 +25,7 @@ ToolShape tool_shape(const ToolFormat *);
 typedef struct ToolText {
     const ToolFormat *format; /* NULL if the text contains no calls */
     Str held;                 /* text that may be a call, or the start of a marker */
-    size_t searched;          /* number of bytes of `held` in which no other marker begins */
+    size_t searched;          /* number of bytes of `held` already searched for the end marker */
     bool inside;              /* whether `held` follows a marker */
     bool bare;                /* whether this marker is empty */
     /* whether a non-blank character has occurred since the start or the last call */
@@ -33,7 +33,7 @@ typedef struct ToolText {
     json_t *calls; /* the calls so far, or NULL (owned): [{"name": NAME, "arguments": JSON as text}, ...] */
 } ToolText;
 
-/* Appends to `content` the text that belongs to no call, except blanks next to calls. Text that only resembles a call
- * counts as content. `end` must be set for the last part. */
+/* Appends to `content` the text that belongs to no call, except blanks next to calls. Text that looks like a call but
+ * is not valid counts as content. `end` must be set for the last part. */
 void tool_text_push(ToolText *, const char *text, size_t n, bool end, Str *content);
 void tool_text_free(ToolText *);

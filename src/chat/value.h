@@ -114,7 +114,7 @@ void value_fail_undefined(Machine *, Value);
 void value_fail_type(Machine *, Value, const char *needs);
 bool value_true(Value);
 bool value_equal(Machine *, Value, Value);
-/* Returns the order of two values: < 0, 0 or > 0. It is an error if Python cannot compare the values. */
+/* Compares two values, and returns < 0, 0 or > 0. It is an error if Python cannot compare the values. */
 int value_order(Machine *, Value, Value);
 bool value_contains(Machine *, Value container, Value item);
 /* Returns the items as a list, which must not be changed. Reads an iterator to its end. */
@@ -127,10 +127,10 @@ int64_t value_length(Machine *, Value);
 void value_print(Machine *, Value, Str *);  /* appends the result of str() */
 void value_repr(Machine *, Value, Str *);   /* appends the result of repr() */
 Value value_text(Machine *, Value);         /* returns the result of str() */
-void value_escape(Machine *, Value, Str *); /* appends the result of str() with & < > " ' as HTML entities */
+void value_escape(Machine *, Value, Str *); /* appends the result of str() with & < > " ' escaped for HTML */
 typedef struct JsonForm {
     bool ascii, sorted;
-    Value indent; /* none, the number of spaces, or a string */
+    Value indent; /* none, a number of spaces, or a string */
     Value comma, colon;
 } JsonForm;
 void value_json(Machine *, Value, const JsonForm *, int depth, Str *);

@@ -1,4 +1,4 @@
-/* Samples and batches. Each has one array for each field in fields.def. */
+/* Samples and batches. Both have an array for each field in fields.def. */
 #pragma once
 
 #include <stdbool.h>
@@ -74,9 +74,9 @@ typedef struct SampleShape {
         int64_t extent[EXTENTS];
     };
     FieldSet fields;
-    int64_t width[FIELDS]; /* number of values per element; 0 counts as 1 */
+    int64_t width[FIELDS]; /* number of values per element; 0 means 1 */
 } SampleShape;
-/* Returns how many values a sample has in a field. */
+/* Returns the number of values that a sample has in a field. */
 int64_t shape_columns(const SampleShape *, FieldId);
 /* Returns the shape of a sample's slice on one of `ranks` context-parallel ranks. */
 SampleShape shape_slice(SampleShape, int ranks);
@@ -126,13 +126,13 @@ void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
 /* Returns how many values each element of a field has. */
 int64_t batch_width(const Batch *, FieldId);
-/* Writes a field's dimensions: b, the extent unless it is SAMPLES, and the width if it exceeds 1. Returns how many
- * dimensions it has written. */
+/* Writes a field's dimensions: b, the extent unless it is SAMPLES, and the width if it exceeds 1. Returns the number of
+ * dimensions. */
 int batch_dims(const Batch *, FieldId, int64_t dim[3]);
 /* Returns samples [first, first + n) as a view of the batch's memory. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);
 Sample batch_sample(const Batch *, int64_t i);
 /* Copies the columns that belong to context-parallel rank `rank` of `ranks` (base/zigzag.h) to the arena. The caller
- * must not free the result. If ranks > 1, CUT extents must be multiples of 2 * ranks. Each rank gets all columns for
- * the other extents. */
+ * must not free the result. If ranks > 1, CUT extents must be multiples of 2 * ranks. For the other extents, each rank
+ * gets all columns. */
 Batch batch_slice(const Batch *, int ranks, int rank, Arena *);

@@ -75,7 +75,7 @@ void split_elements(const SplitRange *s, int64_t n, int64_t *begin, int64_t *end
     if (*begin > *end) *begin = *end;
 }
 
-/* Parses plain decimal numbers like Python's float(text). Blanks may surround the number. Any other text after the
+/* Parses plain decimal numbers as Python's float(text) does. Blanks may surround the number. Any other text after the
  * number is an error. */
 static bool parse_weight(const char *text, double *out) {
     char *end;
@@ -92,8 +92,8 @@ static char *trimmed(const char *s) {
     return mem_printf("%.*s", (int)n, s);
 }
 
-/* If the first entry of every pair is a number, the list has weights. If no first entry is a number, the list
- * has only prefixes. A mixture is an error. */
+/* If the first entry of every pair is a number, the list has weights. If no first entry is a number, the list has only
+ * prefixes. Any other combination is an error. */
 static Err parse_weights(const char *const *entries, int n, double **out) {
     double *w = mem_zero((size_t)n / 2, sizeof *w);
     int numbers = 0;

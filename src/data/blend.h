@@ -1,6 +1,6 @@
 /* Computes the splits of a dataset, the blends of several datasets, and the number of samples that each dataset must
  * provide. Source: Megatron-LM core/datasets/blended_megatron_dataset_{config,builder}.py, utils.py and helpers.cpp.
- * Results are bitwise equal to those of these files, which Python and numpy compute in float64. */
+ * Results are bitwise equal to those that these files compute in float64 with Python and numpy. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,8 +27,7 @@ void split_elements(const SplitRange *, int64_t n, int64_t *begin, int64_t *end)
 typedef struct Blend {
     int n;
     char **prefixes; /* the prefixes without surrounding blanks (owned) */
-    /* weights: [n], normalized. NULL means that the list has only prefixes, in which case each dataset's weight is its
-     * length. */
+    /* weights: [n], normalized. NULL if the list has only prefixes; the weight of each dataset is then its length. */
     double *weights;
 } Blend;
 

@@ -10,7 +10,7 @@
 
 static bool is_blend(const BlendedDataset *d) { return d->dataset.data != NULL; }
 
-/* Describes a blend before its indices are built. */
+/* The properties of a blend that are known before its indices are built. */
 typedef struct Mix {
     double *weights; /* [n], normalized, or NULL if the blend contains every sample once */
     int64_t *sizes;  /* [n], lengths of the datasets */
@@ -122,7 +122,7 @@ static Err mix(const BlendedDataset *d, const double *weights, int64_t total, Mi
     if (total < 0) return ERR_OK;
     m->weights = mem_zero((size_t)d->n, sizeof *m->weights);
     for (int i = 0; i < d->n; i++) m->weights[i] = weights ? weights[i] : (double)m->sizes[i];
-    blend_normalize(m->weights, d->n); /* a second time, as in Megatron-LM */
+    blend_normalize(m->weights, d->n); /* normalized a second time, as in Megatron-LM */
     return ERR_OK;
 }
 

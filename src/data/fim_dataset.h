@@ -6,11 +6,11 @@
  *   tokens is split at two random characters, and the three pieces are encoded again, as
  *     PSM  prefix-token prefix suffix-token suffix middle-token middle
  *     SPM  prefix-token suffix-token suffix middle-token prefix middle, with probability spm_rate
- *   A segment that contains the token `split` is instead selected with probability `rate`. In a selected segment, each
- *   fragment between two such tokens is rearranged with probability fragment_rate. A segment or fragment whose text
- *   begins with no_prefix does not change. Empty segments and fragments are dropped together with the token that ends
- *   them; only the last segment may be empty. The text is truncated to its previous length, or padded with the token
- *   `pad`.
+ *   A segment that contains the token `split` is not rearranged as a whole, but is selected with probability `rate`. In
+ *   a selected segment, each fragment between two such tokens is rearranged with probability fragment_rate. A segment
+ *   or fragment whose text begins with no_prefix is unchanged. Empty segments and fragments are dropped together with
+ *   the token that ends them; only the last segment may be empty. The text is truncated to its previous length, or
+ *   padded with the token `pad`.
  *
  * Megatron-LM draws from one generator in the order in which samples are read. Here, draws depend only on the seed, the
  * sample's number, and the position in the sample. Word 0 of a Philox block decides whether a segment is rearranged.

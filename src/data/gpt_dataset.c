@@ -38,7 +38,7 @@ static void sample_row(const GptDataset *d, int64_t row, int64_t *position, int6
         *position = ((const int32_t *)a->data)[2 * row], *offset = ((const int32_t *)a->data)[2 * row + 1];
 }
 
-/* Reads at most s + 1 tokens of sample k, and returns how many it has read. */
+/* Reads at most s + 1 tokens of sample k, and returns the number of tokens read. */
 static int64_t read_text(const GptDataset *d, int64_t k, int64_t *text) {
     int64_t row = npy_at(&d->index.shuffle, k), want = d->part.config->sequence_length + 1, have = 0;
     int64_t position, offset, last, last_offset;
@@ -47,7 +47,7 @@ static int64_t read_text(const GptDataset *d, int64_t k, int64_t *text) {
     for (; position <= last; position++, offset = 0) {
         int64_t sequence = npy_at(&d->index.document, position);
         int64_t end = position < last ? source_length(d->part.source, sequence) : last_offset + 1;
-        if (offset < 0) offset = 0; /* rounding added a sample, so the last sequence is empty */
+        if (offset < 0) offset = 0; /* rounding has added a sample, whose last sequence is empty */
         int64_t count = end > offset ? end - offset : 0;
         CHECK(have + count <= want, "sample %" PRId64 " has %" PRId64 " tokens", k, have + count);
         source_tokens(d->part.source, sequence, offset, count, text + have);

@@ -38,7 +38,7 @@ static int32_t i32_at(const unsigned char *array, int64_t i) {
     return v;
 }
 
-/* Locates the arrays. Every size is checked before any multiplication with it. */
+/* Locates the arrays. Every size is checked before it is multiplied. */
 static Err read_header(IndexedDataset *d) {
     const unsigned char *p = d->idx.bytes;
     uint64_t size = d->idx.size;
@@ -116,7 +116,7 @@ static Err without_suffix(const char *prefix) {
     return err_user("'%s' names one file of a dataset: remove the suffix %s", prefix, prefix + n - 4);
 }
 
-/* Suggests the prefix with the key that isotron preprocess appends, if a dataset with this prefix exists. */
+/* If a dataset exists whose name is the prefix plus the key that isotron preprocess appends, suggests that name. */
 static Err with_key(const char *prefix) {
     char *idx = mem_printf("%s_text_document.idx", prefix);
     const bool there = file_exists(idx);

@@ -115,7 +115,7 @@ Err indexed_builder_add_tokens(IndexedBuilder *b, const int32_t *tokens, int64_t
                     "token id %d does not fit the %s of '%s'; the vocabulary size of the tokenizer is "
                     "too small for its ids",
                     tokens[done + i], indexed_dtype_name(b->dtype), b->bin);
-            /* in little-endian order, the low bytes come first */
+            /* little-endian, so the first bytes are the low ones */
             memcpy(narrow + (size_t)i * size, &wide[i], size);
         }
         ERR_RETURN(write_items(&b->out, narrow, size, n));

@@ -115,8 +115,8 @@ static bool is_utf8(const char *encoding) {
     return !encoding || !strcasecmp(encoding, "utf-8") || !strcasecmp(encoding, "utf8");
 }
 
-/* Opens a converter for the encoding. Also accepts Python's spellings, such as latin-1 and utf_16. Rejects suffixes
- * such as //IGNORE, which would lose text. */
+/* Opens a converter for the encoding. Also accepts Python's spellings, such as latin-1 and utf_16. Rejects iconv's
+ * suffixes, such as IGNORE, because they would lose text. */
 static iconv_t find_encoding(const char *encoding) {
     char *name = mem_strdup(encoding), *to = name;
     iconv_t found = (iconv_t)-1;
@@ -152,7 +152,7 @@ static void count_lines(Input *in, const char *s, size_t n) {
     for (const char *p = s; (p = memchr(p, '\n', n - (size_t)(p - s))); p++) in->line++;
 }
 
-/* Moves text from `raw` to `text`. */
+/* Moves the valid UTF-8 at the start of `raw` to `text`. */
 static Err take_text(Input *in) {
     bool cut;
     const size_t good = text_prefix(in->raw, in->raw_size, &cut);

@@ -1,11 +1,11 @@
 /* Chooses which of a sample's tokens to mask. With the same generator, the choice equals Megatron-LM's
  * (core/datasets/masked_dataset.py, _create_masked_lm_predictions):
  *
- *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words
- *   are visited in random order. For each word, the number n of words to mask, starting with this word, is drawn at
- *   random. The distribution of n is proportional to 1/n, or geometric (SpanBERT, Joshi et al., 2020, section 3.1). n
- *   is reduced until the n words have no more tokens than are still to be masked. An n-gram with a token that is
- *   already masked is skipped.
+ *   A word is a token and the continuations ("##") that follow it; [CLS] and [SEP] belong to no word. Words are visited
+ *   in random order. For each word, the number n of words to mask, starting with this word, is drawn at random. The
+ *   distribution of n is proportional to 1/n, or geometric (SpanBERT, Joshi et al., 2020, section 3.1). n is reduced
+ *   until the n words have at most as many tokens as remain to be masked. An n-gram that contains a masked token is
+ *   skipped.
  *
  * The number of tokens to mask is min(p * target, max(1, round(p * tokens))). */
 #pragma once

@@ -31,8 +31,8 @@ typedef enum PreprocessInput {
     PREPROCESS_TEXT_PARAGRAPHS
 } PreprocessInput;
 
-/* The tokenizer's function. It tokenizes `n` bytes of text, and returns the tokens in memory that the caller must free.
- * Several threads call it concurrently. The text is valid UTF-8, and may contain NULs if it comes from JSON. */
+/* Tokenizes `n` bytes of text, and returns the tokens in memory that the caller must free. Several threads call this
+ * function concurrently. The text is valid UTF-8, and may contain NULs if it comes from JSON. */
 typedef Err PreprocessEncode(void *ctx, const char *text, size_t n, int32_t **tokens, size_t *count);
 
 typedef struct PreprocessStats {
@@ -65,7 +65,7 @@ typedef struct PreprocessConfig {
                                written */
     PreprocessEncode *encode;
     void *encode_ctx;
-    /* Called from the calling thread every few MiB, unless NULL. */
+    /* If not NULL, preprocess_run calls this function on the caller's thread after every few MiB of input. */
     void (*progress)(void *ctx, const PreprocessStats *);
     void *progress_ctx;
 } PreprocessConfig;

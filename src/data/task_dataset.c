@@ -65,7 +65,7 @@ static Err get(const DatasetPart *part, int64_t k, Sample *out) {
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
-/* Sorts the labels that the files contain by name, and renumbers the samples' labels. */
+/* Sorts the labels in the files by name, and renumbers the samples' labels accordingly. */
 static Err sort_labels(TaskLabels *l, TaskSet *set) {
     const size_t bytes = (size_t)l->n * sizeof *l->at;
     char **found = memcpy(mem_alloc(bytes + 1), l->at, bytes);
@@ -95,7 +95,7 @@ static TaskLabels known_labels(const TaskConfig *c) {
 /* ---- files ---- */
 
 static Err check(const DatasetPart *p) {
-    enum { SHORTEST = 4 }; /* number of tokens: [CLS], one token of a, [SEP] and one token of b */
+    enum { SHORTEST = 4 }; /* minimum number of tokens: [CLS], one token of a, [SEP] and one token of b */
     const TaskConfig *c = task(p);
     CHECK(c->batch > 0 && c->valid_batch > 0 && c->choices > 0, "batches of %" PRId64 " samples", c->batch);
     if (p->config->sequence_length < SHORTEST)

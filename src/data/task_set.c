@@ -77,7 +77,8 @@ static void close_dots(Str *text) {
     text->len = to;
 }
 
-/* Cleans text like Megatron-LM's clean_text: a run of blanks becomes one space, and " . " becomes ". ". */
+/* Cleans text like Megatron-LM's clean_text: a run of blanks becomes one space, and the space before a lone full stop
+ * is removed. */
 static Str cleaned(const char *s, size_t n) {
     enum { TIMES = 3 };
     Str out = {0};

@@ -23,7 +23,7 @@ typedef struct TextReader {
     Str buffer;         /* the current line */
 } TextReader;
 
-/* Only PREPROCESS_JSONL can read Parquet files, in which each row is a line. For PREPROCESS_JSONL, lines end as in
+/* Only PREPROCESS_JSONL can read Parquet files; each of their rows is a line. For PREPROCESS_JSONL, lines end as in
  * Python's text files; for other kinds, lines end at \n. */
 TextReader text_reader(PreprocessInput, const char *const *inputs, int n, InputOptions);
 /* Appends the next record to `out`, and sets its path and line. Sets *more to false at the end. */

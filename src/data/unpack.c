@@ -24,7 +24,7 @@ enum { BLOCK = 1 << 16, MAGIC = 10 };
 typedef struct Format {
     const char *name;
     bool (*begin)(Unpack *); /* begins a compressed part; returns false if memory is exhausted */
-    /* Decodes bytes from the block to `out`, which has room for *n bytes. Sets *n to the number of decoded bytes, and
+    /* Decodes bytes of the block into `out`, which has room for *n bytes. Sets *n to the number of decoded bytes, and
      * *ended if the part is complete. Returns NULL, NO_MEMORY, TOO_LARGE or a description of the damage. */
     const char *(*step)(Unpack *, unsigned char *out, size_t *n, bool *ended);
     void (*end)(Unpack *);

@@ -42,8 +42,8 @@ typedef struct TokenizerConfig {
     size_t num_extra_tokens;
     const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL means v2 */
     int64_t tiktoken_num_special; /* number of special tokens; -1 means 1000 */
-    /* -1 means the type's default. The defaults are vocab_size - 1 and none for NullTokenizer, and 0 and 1 for
-     * ByteLevelTokenizer. For HuggingFaceTokenizer, the defaults are eos_token and pad_token of the
+    /* -1 means the type's default. The defaults of eod_id and pad_id are vocab_size - 1 and none with NullTokenizer,
+     * and 0 and 1 with ByteLevelTokenizer. For HuggingFaceTokenizer, the defaults are eos_token and pad_token of the
      * tokenizer_config.json in the same folder. Without that file, they are special tokens with common names such as
      * </s>, <|endoftext|>, <pad> and [PAD]. */
     int64_t eod_id, pad_id;
@@ -105,7 +105,8 @@ Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids,
  * [0, vocab_size). */
 Err tokenizer_offsets(const Tokenizer *, const int32_t *ids, size_t n, size_t *offsets);
 
-/* Returns the largest id, including added tokens, plus one. This is an embedding's number of rows before padding. */
+/* Returns the largest id, including added tokens, plus one. This is the number of rows of an embedding before
+ * padding. */
 int32_t tokenizer_vocab_size(const Tokenizer *);
 /* Each returns the id of the end-of-document, padding or beginning-of-sequence token, or -1 if there is
  * none. */

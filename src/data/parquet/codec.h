@@ -12,5 +12,5 @@ bool parquet_codec_can(int64_t codec); /* whether the codec is supported */
 /* Returns the rest of an error message about a column whose codec is not supported: "is compressed by LZO; ...". */
 const char *parquet_codec_problem(int64_t codec);
 /* Decompresses `n` bytes to `out`. Returns whether the result has exactly `size` > 0 bytes. The codec must be
- * supported and not PARQUET_UNCOMPRESSED. */
+ * supported, and must not be PARQUET_UNCOMPRESSED. */
 bool parquet_decompress(int64_t codec, const unsigned char *in, size_t n, unsigned char *out, size_t size);

@@ -77,7 +77,7 @@ static void read_column(Reader *r, const Element *e, int64_t leaf) {
 
 static void read_schema(Reader *r, Bytes *b, ThriftField f) {
     const int64_t n = (int64_t)thrift_structs(b, f);
-    int64_t inside = 0, leaf = 0; /* inside: number of unread elements in a nested column */
+    int64_t inside = 0, leaf = 0; /* inside: number of elements still to read in a nested column */
     for (int64_t i = 0; i < n && !b->bad; i++) {
         const Element e = read_element(b);
         if (e.children < 0 || e.children > n - inside) bytes_fail(b);

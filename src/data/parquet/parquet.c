@@ -45,7 +45,7 @@ static Err unreadable(const Parquet *p, const Column *c, const char *why) {
                     quote(c->name).s, p->path, why);
 }
 
-/* A page header, with the fields of the header nested for its page type. */
+/* A page header, which includes the fields of the nested header for the page's type. */
 typedef struct PageHeader {
     int64_t type, size, stored, crc, values, encoding, level_encoding, level_bytes, repetition_bytes;
     bool has_crc, compressed;

@@ -52,7 +52,7 @@ bool thrift_next(Bytes *, ThriftField *);
 /* Each function reads the field's value. A field of another type is an error. */
 int64_t thrift_int(Bytes *, ThriftField); /* a boolean is 0 or 1 */
 Bytes thrift_binary(Bytes *, ThriftField);
-void thrift_struct(Bytes *, ThriftField); /* begins to read the fields of the struct */
+void thrift_struct(Bytes *, ThriftField); /* starts reading the fields of a nested struct */
 /* Returns how many structs follow, which is at most the number of remaining bytes. */
 uint64_t thrift_structs(Bytes *, ThriftField);
 void thrift_skip(Bytes *, ThriftField);

@@ -83,7 +83,7 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *c
     return post_load(post, t->vocab_size, &h->post);
 }
 
-/* Returns the id of the first special token in a NULL-terminated list of names, or -1 if none is a special token. */
+/* Returns the id of the first name in a NULL-terminated list that is a special token, or -1 if there is none. */
 static int32_t usual(const Tokenizer *t, const char *const *names) {
     for (; *names; names++) {
         const int32_t id = hf_token_id(t, *names);
@@ -97,7 +97,7 @@ int32_t hf_usual_eod(const Tokenizer *t) {
     return usual(t, names);
 }
 
-/* Used if no tokenizer_config.json names the tokens. For example, train-tokenizer does not write this file. */
+/* Used if no tokenizer_config.json names the tokens, for example because train-tokenizer does not write this file. */
 void hf_take_usual(Tokenizer *t) {
     static const char *const bos[] = {"<s>", "<bos>", NULL}, *const pad[] = {"<pad>", "[PAD]", NULL};
     if (t->bos < 0) t->bos = usual(t, bos);

@@ -138,8 +138,8 @@ int hf_class_sentinels(const HfConfig *c) {
     return n < 0 ? 0 : n < 1 << 16 ? (int)n : 1 << 16;
 }
 
-/* Returns the parts of a T5. Without extra_special_tokens, a T5 has the additional tokens <extra_id_0>, <extra_id_1>,
- * ... */
+/* Returns the parts of a T5 tokenizer. Without extra_special_tokens, it has the additional tokens <extra_id_0>,
+ * <extra_id_1>, ... */
 static json_t *t5_parts(const HfConfig *c, json_t *charsmap) {
     static const char KEY[] = "additional_special_tokens";
     json_t *extra = json_object_get(c->settings, KEY);

@@ -302,8 +302,8 @@ static Err put_declared(const HfConfig *c, bool others_only, json_t *tokens) {
     return e;
 }
 
-/* Adds a token of the settings if its text is missing. A declared token keeps its flags. If `again` is set, the flags
- * of an existing token are replaced. The reason is that transformers treats two settings with the same text and
+/* Adds a token from the settings if no token has its text. A declared token keeps its flags. If `again` is set, the
+ * flags of an existing token are replaced. The reason is that transformers treats two settings with the same text and
  * different flags as two tokens, and applies the flags of the second token. */
 static Err put_named(const HfConfig *c, json_t *tokens, const json_t *value, bool named, bool again) {
     if (!value || json_is_null(value) || (named && !json_is_string(value) && !json_is_object(value)))

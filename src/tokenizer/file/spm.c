@@ -1,6 +1,6 @@
-/* SentencePiece models, whose ids equal the library's. The text is normalized and split by unigram or BPE. Unknown
- * characters become unk or bytes. Source: sentencepiece/src/normalizer.cc, sentencepiece_processor.cc; Megatron-LM
- * sentencepiece_tokenizer.py. */
+/* Encodes and decodes with a SentencePiece model, with the same ids as the library. The text is normalized and split by
+ * unigram or BPE. Unknown characters become the unknown token or byte tokens. Source: sentencepiece/src/normalizer.cc,
+ * sentencepiece_processor.cc; Megatron-LM sentencepiece_tokenizer.py. */
 #include <float.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,7 +186,7 @@ static Err open_spm(const TokenizerConfig *c, Tokenizer *t) {
     return e.code ? e : check_neighbours(c, t);
 }
 
-/* Normalizes the start of the text. The first *bytes bytes become `to`. */
+/* Normalizes the start of the text. The result is that the first *bytes bytes become `to`. */
 static void normalize_prefix(const SpmNormalizer *z, const Trie *user, const char *text, size_t n,
                              size_t *bytes, const char **to, size_t *to_n) {
     int32_t node = TRIE_ROOT;
@@ -236,7 +236,7 @@ static size_t normalize(const SpmNormalizer *z, bool suffix, const Trie *user, c
     }
     while (z->remove_extra_whitespaces && ends_with(&out->text, space, space_n)) {
         aligned_shorten(out, out->text.len - space_n);
-        if (out->tracks) i = out->at[out->count].begin; /* the array still has the origin */
+        if (out->tracks) i = out->at[out->count].begin; /* the array still contains this origin */
     }
     if (suffix && z->dummy_prefix) append(out, space, space_n, i);
     return i;

@@ -26,7 +26,7 @@ typedef struct Set {
 
 struct Added {
     Vocab *vocab;
-    Set sets[2];         /* [1] has the tokens that are normalized */
+    Set sets[2];         /* [1] contains the tokens with normalized = true */
     const Token **by_id; /* [vocab_limit]; NULL if the id is not an added token */
 };
 
@@ -193,7 +193,7 @@ static const Token *longest(const Set *set, const char *text, size_t n) {
         if (depth == n || low == high) break;
         unsigned char c = (unsigned char)text[depth];
         size_t bounds[2];
-        for (int k = 0; k < 2; k++) { /* first pattern whose next byte is >= c, and then > c */
+        for (int k = 0; k < 2; k++) { /* bounds[0]: first pattern whose next byte is >= c; bounds[1]: > c */
             size_t left = low, right = high;
             while (left < right) {
                 size_t middle = left + (right - left) / 2;

@@ -1,7 +1,7 @@
 /* A lattice represents all splits of a word into the pieces of a unigram model. The functions find the best split, and
- * the expected number of occurrences of each piece. Sums over a word are computed in the order of the `tokenizers`
- * library, so results differ from the library's only by the rounding error of sums over words. Source: Kudo 2018
- * (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
+ * the expected number of occurrences of each piece. Within a word, terms are added in the order of the `tokenizers`
+ * library. Results therefore differ from the library's only by the rounding errors of sums over several words. Source:
+ * Kudo 2018 (arXiv:1804.10959) section 3.2; tokenizers/src/models/unigram/lattice.rs. */
 #pragma once
 
 #include <stdbool.h>

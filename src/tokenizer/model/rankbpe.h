@@ -1,6 +1,6 @@
-/* Encodes by the byte-pair encoding of tiktoken and SentencePiece, which have no list of merges. Two neighbours merge
- * if their concatenated text is a token. The pair with the lowest rank merges first; among equal ranks, the leftmost
- * pair. Source: tiktoken/src/lib.rs, byte_pair_merge; sentencepiece/src/bpe_model.cc. */
+/* Byte-pair encoding as in tiktoken and SentencePiece, whose models contain no list of merges. Two neighbours merge if
+ * their concatenated text is a token. The pair with the lowest rank merges first; among equal ranks, the leftmost pair.
+ * Source: tiktoken/src/lib.rs, byte_pair_merge; sentencepiece/src/bpe_model.cc. */
 #pragma once
 
 #include <stdbool.h>

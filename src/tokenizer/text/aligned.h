@@ -61,8 +61,8 @@ typedef struct Edit {
     bool waits;
 } Edit;
 
-/* Appends a character. If `change` is 0, it replaces the next character. If `change` is -n, it replaces the next n +
- * 1 characters. If `change` is 1, it is inserted, with the origin of the character before it. */
+/* Appends a character. If `change` is 0, the character replaces the next character of `from`; if -n, the next n + 1
+ * characters. If `change` is 1, the character is inserted, with the origin of the character before it. */
 void edit_put(Edit *, uint32_t character, int change);
 /* Makes the last appended character replace `n` more characters. If no character has been appended, all later
  * replacements occur too early in the text, as in the `tokenizers` library. */

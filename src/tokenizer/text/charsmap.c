@@ -55,7 +55,7 @@ size_t charsmap_find(const Charsmap *m, CharsmapRule rule, const char *text, siz
         if (!(unit >> 8 & 1)) continue; /* no rule ends here */
         if (node >= m->num_units) break;
         const uint32_t at = m->units[node] & ~(1u << 31);
-        if (at >= m->n || ((unsigned char)m->texts[at] & 0xC0) == 0x80) break; /* not the start of a text */
+        if (at >= m->n || ((unsigned char)m->texts[at] & 0xC0) == 0x80) break; /* there is no replacement */
         *to = m->texts + at;
         found = i + 1;
         if (rule == CHARSMAP_SHORTEST) break;

@@ -93,8 +93,8 @@ void spans_add(Spans *s, size_t begin, size_t end, bool match) {
     s->v[s->n++] = (Span){begin, end, match};
 }
 
-/* Returns the text with characters that are newer than PCRE2's tables replaced by older characters of the same class
- * and length. */
+/* Returns the text after replacing the characters that PCRE2's tables may lack by older ones of the same class and
+ * length. */
 static const char *known_characters(Matcher *m, const char *text, size_t n) {
     str_clear(&m->stand_ins);
     size_t copied = 0;

@@ -5,7 +5,6 @@
 
 #include "base/str.h"
 
-/* Finds the real numbers in a JSON text that serde_json reads as a different value. Replaces each of them with that
- * value, written with 18 digits, which every correct reader converts exactly. Malformed and infinite numbers are left
- * unchanged. */
+/* Replaces each real number in a JSON text that serde_json reads as a different value. The new text is that value with
+ * 18 digits, which every correct reader converts exactly. Malformed and infinite numbers are left unchanged. */
 void serde_numbers(Str *json);

@@ -49,7 +49,7 @@ typedef struct Trainer {
     size_t num_pairs, pairs_cap;
     uint32_t *slots; /* pair + 1; 0 if the slot is free */
     size_t mask;
-    uint32_t *touched; /* indices of the pairs with fresh words */
+    uint32_t *touched; /* indices of the pairs whose `fresh` is not empty */
     size_t num_touched, touched_cap;
     Queued *queue; /* a binary heap */
     size_t queue_n, queue_cap;
@@ -77,7 +77,7 @@ static void free_trainer(Trainer *t) {
     free(t->queue), free(t->merges);
 }
 
-/* ---- the queue: most frequent first, then the pair of smaller ids ---- */
+/* ---- the queue: the most frequent pair first; among equals, the pair of smaller ids ---- */
 
 static bool comes_first(const Queued *a, const Queued *b) {
     return a->count != b->count ? a->count > b->count : a->key < b->key;
@@ -129,7 +129,7 @@ static Pair *pair_at(Trainer *t, int32_t left, int32_t right) {
     return &t->pairs[t->slots[slot] - 1];
 }
 
-/* Adds `count` occurrences of the pair for each repetition of `word` in the texts. */
+/* Adds `count` occurrences of the pair, which is part of `word`. */
 static void change(Trainer *t, int32_t left, int32_t right, int64_t count, int32_t word) {
     Pair *p = pair_at(t, left, right);
     p->count += count;

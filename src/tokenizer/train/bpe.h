@@ -1,5 +1,5 @@
-/* Trains byte-level BPE. For the same pre-tokens, merges and ids equal those of the `tokenizers` library, as does the
- * order of equal counts. Source: tokenizers/src/models/bpe/trainer.rs and word.rs. */
+/* Trains byte-level BPE. For the same pre-tokens, the merges, the ids and the order of equal counts are the same as in
+ * the `tokenizers` library. Source: tokenizers/src/models/bpe/trainer.rs and word.rs. */
 #pragma once
 
 #include "tokenizer/train/training.h"

@@ -68,8 +68,7 @@ static void find_characters(const Words *w, const uint32_t *flat, Candidates *ou
     free(counts);
 }
 
-/* Returns the length of the common prefix, at most COMPARED. It is COMPARED if both words end after the common
- * prefix. */
+/* Returns the length of the common prefix, at most COMPARED, or COMPARED if both words end after the prefix. */
 static int common(const uint32_t *a, const uint32_t *b) {
     int n = 0;
     for (; n < COMPARED && a[n] == b[n]; n++)

@@ -9,7 +9,7 @@ enum { LONGEST_PIECE = 16 }; /* maximum number of characters */
 
 typedef struct Seeds {
     Vocab *texts;
-    double *counts; /* [id], a substring's count is multiplied by its length */
+    double *counts; /* [id]: number of occurrences; for a substring, occurrences times length */
     int32_t chars;  /* number of single characters, which have the first ids */
 } Seeds;
 

@@ -122,9 +122,9 @@ static int by_loss(const void *x, const void *y) {
 typedef enum Fate { DROP, KEEP, WEIGH } Fate;
 
 /* Computes how much likelihood is lost if a piece is dropped. In the best splits of words, the best split of the
- * piece's text into other pieces would replace the piece. `freq` contains the number of occurrences of each piece. For
- * `after`, SentencePiece adds the length of this split. Version 0.23 of tokenizers instead adds the number of all
- * pieces, which overstates the loss of frequent pieces. This code follows tokenizers. */
+ * piece's text into other pieces would replace the piece. `freq` contains the number of occurrences of each piece. To
+ * compute `after`, SentencePiece adds the length of this split. Version 0.23 of tokenizers adds the number of all
+ * pieces instead, and thus overstates the loss of frequent pieces. This code follows tokenizers. */
 static Fate weigh(Trainer *t, int32_t piece, const double *freq, double pieces, double words, double *loss) {
     size_t n;
     const char *text = vocab_text(t->seeds.texts, t->seed[piece], &n);
@@ -177,7 +177,7 @@ static void run(Trainer *t, const Training *c) {
     for (int32_t before = INT32_MAX;;) {
         if (c->progress) c->progress(c->ctx, t->n - 1);
         for (int i = 0; i < SUB_ITERATIONS; i++) estimate(t);
-        if (t->n <= t->limit || t->n >= before) return; /* the characters may exceed the limit */
+        if (t->n <= t->limit || t->n >= before) return; /* the number of characters may exceed the limit */
         before = t->n;
         prune(t);
     }
