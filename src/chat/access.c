@@ -77,7 +77,7 @@ static Value own_attribute(Machine *m, Value of, Value name) {
     }
 }
 
-/* Returns Python's obj[key], or VALUE_MISSING. */
+/* Returns the value of Python's obj[key], or VALUE_MISSING if there is none. */
 static Value own_item(Machine *m, Value of, Value key) {
     if (of.type == VALUE_DICT) {
         const Value *found = dict_get(m, of.dict, key);
@@ -121,7 +121,7 @@ Value access_item(Machine *m, Value of, Value key) {
 
 /* ---- slices ---- */
 
-/* Converts index i, which counts from the end if it is negative, to a position. */
+/* Converts index i, which counts from the end if negative, to a position from `least` to `most`. */
 static int64_t clamp(int64_t i, int64_t n, int64_t least, int64_t most) {
     if (i < 0) i = i < -n ? -1 : i + n;
     return i < least ? least : i > most ? most : i;

@@ -37,7 +37,7 @@ typedef struct Loop {
     int depth;            /* nesting depth of a recursive loop, counted from 0 */
     const TreeNode *node; /* NODE_FOR */
     Scope *scope;         /* the scope outside the loop */
-    const List *seen;     /* the arguments of the last call to `changed`, or NULL */
+    const List *seen;     /* the arguments of the last call to `changed`, or NULL before the first call */
 } Loop;
 
 typedef struct Callable {

@@ -13,7 +13,7 @@
 
 typedef struct Named {
     char *name;
-    Template *template; /* NULL if there is an error */
+    Template *template; /* NULL if `err` is set */
     Err err;
     const ToolFormat *tools;
 } Named;

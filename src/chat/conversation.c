@@ -77,8 +77,8 @@ static Err check_variables(const char *where, const json_t *variables) {
     ERR_RETURN(check_nesting(where, "chat_template_kwargs", variables));
     for (size_t i = 0; i < sizeof TAKEN / sizeof *TAKEN; i++)
         if (json_object_get(variables, TAKEN[i]))
-            return err_user("%s: \"chat_template_kwargs\" must not have \"%s\"; move it one level up", where,
-                            TAKEN[i]);
+            return err_user("%s: \"chat_template_kwargs\" must not contain \"%s\"; move it one level up",
+                            where, TAKEN[i]);
     return ERR_OK;
 }
 
@@ -116,7 +116,7 @@ Err chat_request(const char *where, const json_t *root, ChatRequest *out) {
 
 /* Copies a message without the keys whose values are null. If a message contains reasoning under one of three names,
  * the copy contains it under two of them, "thinking" and "reasoning_content". "thinking" precedes all other keys unless
- * the message already contains it. */
+ * the message already contains this key. */
 static json_t *normal_message(const json_t *message) {
     static const char *const NAMES[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *made = json_object(), *value, *reasoning = NULL;

@@ -183,7 +183,7 @@ Value chat_execute_macro(Machine *m, const Callable *callable, const CallArgs *a
     return text;
 }
 
-/* Calls a macro with the block's body as `caller`, and prints the macro's text. */
+/* Calls a macro with the block's body as `caller`, and prints the text that the macro returns. */
 static void run_call_block(Machine *m, Scope *scope, const TreeNode *node) {
     const Value of = chat_evaluate(m, scope, node->a->a);
     if (!m->err.code && (of.type != VALUE_CALLABLE || !of.callable->macro))

@@ -40,7 +40,7 @@ typedef enum NodeType {
     NODE_MACRO,        /* macro value(params): list */
     NODE_CALL_BLOCK,   /* like NODE_MACRO; a is the call that receives the block */
     NODE_FILTER_BLOCK, /* list, filtered by a */
-    NODE_SCOPE,        /* list in a scope that sets params to values from outside */
+    NODE_SCOPE,        /* list in a new scope, where params have values from outside */
     NODE_BREAK,
     NODE_CONTINUE
 } NodeType;

@@ -123,7 +123,7 @@ static void drop(ToolText *t, size_t n) {
     t->searched = 0;
 }
 
-/* Ends the part between markers after `n` bytes and a marker of `marker` bytes, if the part contains calls. */
+/* If the first n bytes are calls, takes them, and ends the part after an end marker of `marker` bytes. */
 static bool take_calls(ToolText *t, size_t n, size_t marker) {
     json_t *calls = read_calls(t->format, t->held.s, n);
     if (!calls) return false;
@@ -153,7 +153,7 @@ static bool leave(ToolText *t, bool end, Str *content) {
     return false;
 }
 
-/* Returns how many bytes at the end of the text could begin a marker. */
+/* Returns how many bytes at the end of the text could be the beginning of a marker. */
 static size_t begun(const Str *text, const char *marker) {
     size_t k = strlen(marker) - 1;
     if (k > text->len) k = text->len;

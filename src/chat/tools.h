@@ -27,7 +27,7 @@ typedef struct ToolText {
     Str held;                 /* text that may be a call, or the start of a marker */
     size_t searched;          /* number of bytes of `held` already searched for the end marker */
     bool inside;              /* whether `held` follows a marker */
-    bool bare;                /* whether this marker is empty */
+    bool bare;                /* whether the calls began without a marker */
     /* whether a non-blank character has occurred since the start or the last call */
     bool said;
     json_t *calls; /* the calls so far, or NULL (owned): [{"name": NAME, "arguments": JSON as text}, ...] */

@@ -86,7 +86,7 @@ Err masked_plan(MaskedPlan *p) {
                         " samples needs %.1f of this machine's %.1f GiB; request fewer samples",
                         p->num_samples, need / 0x1p30, have / 0x1p30);
     if (p->end <= p->begin)
-        return err_user("the split holds no document (0 of %" PRId64 "); assign it more data",
+        return err_user("the split contains no document (0 of %" PRId64 "); assign it more data",
                         p->source->documents);
     if (p->short_probability > 0 && p->short_probability < 1e-9)
         return err_user("--short-seq-prob is %g; it must be 0 or at least 1e-9", p->short_probability);

@@ -39,9 +39,9 @@ static Err encode_null(const Tokenizer *t, unsigned flags, const char *text, siz
             id = id * 10 + (text[at] - '0');
         while (at < end && isspace((unsigned char)text[at])) at++;
         if (id < 0 || id >= t->vocab_size || at != end)
-            return err_user(
-                "NullTokenizer: '%.*s' is not an id below %d; a text is ids separated by single spaces",
-                (int)(end - i < 40 ? end - i : 40), text + i, t->vocab_size);
+            return err_user("NullTokenizer: '%.*s' is not an id below %d; a text must consist of ids "
+                            "separated by single spaces",
+                            (int)(end - i < 40 ? end - i : 40), text + i, t->vocab_size);
         ids_add(out, (int32_t)id, i, end);
         i = end;
     }

@@ -13,7 +13,8 @@ Err hf_load(const json_t *root, const TokenModel *made, const TokenizerConfig *,
 /* Returns the first special token that has a common end-of-text name, or -1 if there is none. */
 int32_t hf_usual_eod(const Tokenizer *);
 
-/* If the beginning-of-sequence or the padding token is missing, sets it to a special token that has a common name. */
+/* If the beginning-of-sequence or the padding token is missing, sets it to a special token with a common name for
+ * it. */
 void hf_take_usual(Tokenizer *);
 /* Replaces the tokens that TOKENIZER_ADD_SPECIAL adds before and after a text; -1 means no token. */
 void hf_put_around(Tokenizer *, int32_t before, int32_t after);

@@ -257,7 +257,7 @@ static void emit(void *arg, const char *text, size_t n, int32_t id) {
     if (!unk)
         ids_add(e->out, id, begin, end);
     else if (e->s->m.byte_fallback)
-        for (size_t i = 0; i < n; i++) /* the last byte token spans the character */
+        for (size_t i = 0; i < n; i++) /* only the last byte token spans the character */
             ids_add(e->out, e->s->bytes[(unsigned char)text[i]], begin, i + 1 == n ? end : begin);
     else if (!e->after_unk)
         ids_add(e->out, e->s->m.unk, begin, end);
@@ -306,8 +306,7 @@ static Err encode(const Tokenizer *t, unsigned flags, const char *text, size_t n
     return ERR_OK;
 }
 
-/* Appends the text of byte pieces. If `starts` is not NULL, it receives the start of each piece, which is the start
- * of its character. */
+/* Appends the text of byte pieces. If `starts` is not NULL, it receives the start of each byte piece's character. */
 static void decode_bytes(Str *bytes, Str *out, size_t *starts) {
     for (size_t i = 0; i < bytes->len;) {
         size_t n = 1;

@@ -66,8 +66,8 @@ static Err load_step(const json_t *object, const char *type, Step *step) {
     size_t kind = 0;
     while (kind < sizeof names / sizeof *names && strcmp(type, names[kind])) kind++;
     if (kind == sizeof names / sizeof *names)
-        return err_user("decoder '%.60s' is not supported; ByteLevel, ByteFallback, Fuse, Strip, Replace, "
-                        "Metaspace, WordPiece and Sequence are",
+        return err_user("decoder '%.60s' is not supported; the supported types are ByteLevel, ByteFallback, "
+                        "Fuse, Strip, Replace, Metaspace, WordPiece and Sequence",
                         type);
     step->kind = (StepKind)kind;
     if (step->kind == STRIP) {

@@ -23,7 +23,7 @@ static Err template_piece(const json_t *piece, const json_t *tokens, int32_t lim
     ERR_RETURN(field_text(sequence ? sequence : special, WHERE, "id", &name, NULL));
     if (sequence) {
         if (strcmp(name, "A") || *text_seen)
-            return err_user("post_processor.single must hold sequence A exactly once");
+            return err_user("post_processor.single must contain sequence A exactly once");
         *text_seen = true;
         return ERR_OK;
     }
@@ -42,7 +42,7 @@ static Err template(const json_t *object, int32_t limit, Post *out) {
     ERR_RETURN(field_object(object, WHERE, "special_tokens", &tokens));
     for (size_t i = 0; i < json_array_size(single); i++)
         ERR_RETURN(template_piece(json_array_get(single, i), tokens, limit, &text_seen, out));
-    return text_seen ? ERR_OK : err_user("post_processor.single must hold sequence A exactly once");
+    return text_seen ? ERR_OK : err_user("post_processor.single must contain sequence A exactly once");
 }
 
 static Err load_trim(const json_t *object, Post *out) {
@@ -78,7 +78,7 @@ Err post_load(const json_t *object, int32_t limit, Post *out) {
         ERR_RETURN(add_id(json_array_get(cls, 1), limit, &out->before));
         return add_id(json_array_get(sep, 1), limit, &out->after);
     }
-    return err_user("post_processor '%s' is not supported; TemplateProcessing, RobertaProcessing, "
-                    "BertProcessing, ByteLevel and Sequence are",
+    return err_user("post_processor '%s' is not supported; the supported types are TemplateProcessing, "
+                    "RobertaProcessing, BertProcessing, ByteLevel and Sequence",
                     type);
 }

@@ -13,7 +13,7 @@ enum { POST_TRIMS = 8 };
 typedef struct Post {
     Ids before, after;
     struct {
-        bool prefix;     /* add_prefix_space: whether the pre-tokenizer may have prefixed a blank */
+        bool prefix;     /* add_prefix_space: whether the pre-tokenizer may have prepended a blank */
     } trims[POST_TRIMS]; /* trim_offsets: spans exclude the blanks at the ends of tokens */
     size_t n_trims;
 } Post;

@@ -10,7 +10,9 @@ Err token_model_load(const json_t *object, TokenModel *out) {
     if (!strcmp(type, "WordPiece")) return wordpiece_load(object, &out->words);
     if (!strcmp(type, "WordLevel")) return wordlevel_load(object, &out->words);
     if (!strcmp(type, "Unigram")) return unigram_load(object, &out->unigram);
-    return err_user("model.type '%.60s' is not supported; BPE, WordPiece, WordLevel and Unigram are", type);
+    return err_user("model.type '%.60s' is not supported; the supported types are BPE, WordPiece, WordLevel "
+                    "and Unigram",
+                    type);
 }
 
 void token_model_free(TokenModel *m) {

@@ -138,9 +138,11 @@ static Err load_form(const char *type, Step *step) {
             *step = (Step){.kind = FORM, .compat = i & 1, .compose = i & 2};
             return ERR_OK;
         }
-    return err_user("normalizer '%.60s' is not supported; BertNormalizer, ByteLevel, Lowercase, NFC, NFD, "
-                    "NFKC, NFKD, Nmt, Precompiled, Prepend, Replace, Sequence, Strip and StripAccents are",
-                    type);
+    return err_user(
+        "normalizer '%.60s' is not supported; the supported types are BertNormalizer, ByteLevel, "
+        "Lowercase, NFC, NFD, NFKC, NFKD, Nmt, Precompiled, Prepend, Replace, Sequence, Strip and "
+        "StripAccents",
+        type);
 }
 
 static Err normalize_load(const json_t *object, Normalizer *z) {

@@ -226,7 +226,7 @@ static void braces(Rewrite *r) {
 
 Err onig_to_pcre2(const char *pattern, size_t n, Str *out) {
     if (n > 100000) return err_user("a regex of %zu bytes is too long", n);
-    if (memchr(pattern, 0, n)) return err_user("the regex '%.*s' holds a NUL", onig_shown(n), pattern);
+    if (memchr(pattern, 0, n)) return err_user("the regex '%.*s' contains a NUL", onig_shown(n), pattern);
     Rewrite r = {.p = pattern, .n = n, .out = out, .atom = out->len};
     while (r.i < n) {
         char c = pattern[r.i];

@@ -188,10 +188,11 @@ static Err pretokenize_load(const json_t *object, PreTokenizer *p) {
         ERR_RETURN(load_char(object, "delimiter", &delimiter));
         return add_split(p, delimiter, true, REMOVED, false);
     }
-    return err_user("pre_tokenizer '%.60s' is not supported; BertPreTokenizer, Split, ByteLevel, Digits, "
-                    "Metaspace, Punctuation, Whitespace, "
-                    "WhitespaceSplit, CharDelimiterSplit and Sequence are",
-                    type);
+    return err_user(
+        "pre_tokenizer '%.60s' is not supported; the supported types are BertPreTokenizer, Split, "
+        "ByteLevel, Digits, Metaspace, Punctuation, Whitespace, WhitespaceSplit, "
+        "CharDelimiterSplit and Sequence",
+        type);
 }
 
 Err pretokenizer_load(const json_t *object, PreTokenizer **out) {
@@ -257,7 +258,8 @@ typedef struct Run {
     Err err;
 } Run;
 
-/* Writes blanks as metaspace, and may prefix a metaspace. FIRST prefixes it only at the start of the original text. */
+/* Replaces blanks by metaspace, and may prepend a metaspace. FIRST prepends it only at the start of the original
+ * text. */
 static void metaspace(const Step *step, View v, Aligned *out) {
     const Str *meta = &step->meta;
     const bool has = *v.text == ' ' || (v.n >= meta->len && !memcmp(v.text, meta->s, meta->len));

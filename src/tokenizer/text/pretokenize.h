@@ -1,8 +1,8 @@
-/* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace,
- * Punctuation, Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each kind consists of one or two steps,
- * which prefix a blank, split the text, represent bytes by characters, or write blanks as metaspace. Each piece
- * passes through all steps before the next piece is split off, so no list of all pieces is stored. Source:
- * tokenizers/src/pre_tokenizers and NormalizedString::split; GPT-2 encoder.py (byte spelling). */
+/* The "pre_tokenizer" of a tokenizer.json: BertPreTokenizer, Split, ByteLevel, Digits, Metaspace, Punctuation,
+ * Whitespace, WhitespaceSplit, CharDelimiterSplit and Sequence. Each kind consists of one or two steps, which prepend a
+ * blank, split the text, represent bytes by characters, or replace blanks by metaspace. Each piece passes through all
+ * steps before the next piece is split off, so no list of all pieces is stored. Source: tokenizers/src/pre_tokenizers
+ * and NormalizedString::split; GPT-2 encoder.py (byte spelling). */
 #pragma once
 
 #include <jansson.h>
@@ -24,8 +24,8 @@ void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
 void pretokenizer_work_free(PreTokenizerWork *);
 
-/* Returns whether the pieces depend on the text's origins, because a Metaspace prefixes only the start of the original
- * text. */
+/* Returns whether the pieces depend on the text's origins, because a Metaspace can add its prefix only at the start of
+ * the original text. */
 bool pretokenizer_needs_origins(const PreTokenizer *);
 /* Calls fn for each non-empty piece, in order. Returns an error only if a regex search fails. */
 typedef void PieceFn(void *arg, View piece);

@@ -218,7 +218,7 @@ TEST(wrong_requests_are_refused) {
     check_request("{\"messages\": [{}], \"chat_template\": 1}", "\"chat_template\" must be the name");
     check_request("{\"messages\": [{}], \"chat_template_kwargs\": []}", "must be an object");
     check_request("{\"messages\": [{}], \"chat_template_kwargs\": {\"tools\": []}}",
-                  "must not have \"tools\"");
+                  "must not contain \"tools\"");
     check_request("{\"messages\": [{}], \"add_generation_prompt\": 1}", "must be true or false");
     check_request("{\"messages\": [{}], \"add_generation_prompt\": true, \"continue_final_message\": true}",
                   "remove one of them");
