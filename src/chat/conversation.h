@@ -1,5 +1,5 @@
-/* Creates a chat template's variables: messages in the form that transformers passes to templates, tools and special
- * tokens. */
+/* Creates a chat template's variables: tools, special tokens, and messages in the form that transformers passes to
+ * templates. */
 #pragma once
 
 #include "chat/chat.h"

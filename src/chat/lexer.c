@@ -117,7 +117,7 @@ static void skip_comment(Lexer *l) {
     skip_end(l, at, "#}", true, true);
 }
 
-/* Returns the position after "raw" or "endraw" in a block, or 0 if the block does not begin with the word. */
+/* Returns the position after "raw" or "endraw" in a block, or 0 if the block begins with another word. */
 static size_t raw_word(const Lexer *l, size_t at, const char *word) {
     at = skip_space(l, at);
     return looking_at(l, at, word) ? skip_space(l, at + strlen(word)) : 0;

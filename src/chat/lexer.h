@@ -26,7 +26,7 @@ typedef enum TokenType {
 typedef struct Token {
     TokenType type;
     int line;
-    const char *s; /* the text, or the value of a string */
+    const char *s; /* the token's text, or the value of a string */
     size_t n;
     int64_t i;
     double f;

@@ -72,7 +72,7 @@ typedef struct TreeNode {
     NodeType type;
     int line;
     Op op;
-    bool recursive;                          /* whether the loop can be called */
+    bool recursive;                          /* whether the loop is recursive, so that it can be called */
     bool uses_rest, uses_names, uses_caller; /* whether the body of a macro reads varargs, kwargs or caller */
     Value value;
     struct TreeNode *a, *b, *c;

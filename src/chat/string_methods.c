@@ -8,7 +8,7 @@
 #include "chat/lexer.h"
 #include "chat/strings.h"
 
-/* Returns argument i, which must be a string. Another type is an error. */
+/* Returns argument i, which must be a string. An argument of another type is an error. */
 static Value text_argument(Machine *m, const CallArgs *a, size_t i) {
     if (a->at[i].type == VALUE_STRING) return a->at[i];
     value_fail_type(m, a->at[i], "a method of a string needs a string");
@@ -278,7 +278,7 @@ static Value all_alnum(Machine *m, const CallArgs *a) { return all_are(m, a, is_
 static Value all_space(Machine *m, const CallArgs *a) { return all_are(m, a, lexer_is_space, false); }
 static Value all_ascii(Machine *m, const CallArgs *a) { return all_are(m, a, is_ascii, true); }
 
-/* Returns whether there is at least one cased letter, and all cased letters have the wanted case. */
+/* Returns whether the text has cased letters and all of them have the wanted case. */
 static Value has_case(Machine *m, const CallArgs *a, UProperty wanted, UProperty other) {
     bool found = false;
     for (size_t i = 0; i < a->at[0].n && machine_spend(m, 1);) {

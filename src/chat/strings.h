@@ -1,4 +1,4 @@
-/* String operations with the semantics of Python's str, for the methods of strings and for filters. */
+/* String operations with the semantics of Python's str, used by string methods and by filters. */
 #pragma once
 
 #include "chat/value.h"

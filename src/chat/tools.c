@@ -19,7 +19,7 @@ static const ToolFormat FORMATS[] = {
     {"<tool_call>", "<tool_call>", "</tool_call>", false, "arguments", "\n", NULL, "\n"}, /* Hermes, Qwen */
     {"[TOOL_CALLS]", "[TOOL_CALLS]", NULL, false, "arguments", "[", ", ", "]"},           /* Mistral */
     {"<|tool_call|>", "<|tool_call|>", "<|/tool_call|>", false, "arguments", "[", ", ",
-     "]"}, /* Granite, which omits the end; Phi */
+     "]"},                                                                 /* Granite (without `end`), Phi */
     {"ipython", "<|python_tag|>", NULL, true, "parameters", "", "; ", ""}, /* Llama 3 */
 };
 

@@ -23,7 +23,7 @@ ToolShape tool_shape(const ToolFormat *);
 /* Separates content from calls in text that arrives in parts. The concatenated results do not depend on how the text is
  * divided. */
 typedef struct ToolText {
-    const ToolFormat *format; /* NULL if the text contains no calls */
+    const ToolFormat *format; /* NULL if the text is not searched for calls */
     Str held;                 /* text that may be a call, or the start of a marker */
     size_t searched;          /* number of bytes of `held` already searched for the end marker */
     bool inside;              /* whether `held` follows a marker */

@@ -1,4 +1,4 @@
-/* Converts values to text, like Python's str(), repr() and json.dumps(). */
+/* Converts values to text as Python's str(), repr() and json.dumps() do. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -189,7 +189,7 @@ static void json_key(Machine *m, Value key, const JsonForm *form, Str *out) {
     if (!m->err.code) json_string_text(m, key, form->ascii, out);
 }
 
-/* Sorts the pairs by their keys with an insertion sort, and counts its steps. */
+/* Sorts the pairs by their keys with an insertion sort, and counts the comparisons as work. */
 static const Pair *sorted(Machine *m, const Dict *dict) {
     Pair *at = machine_take(m, (dict->n + 1) * sizeof *at);
     for (size_t i = 0; at && i < dict->n; i++) {

@@ -122,7 +122,7 @@ void batch_look_ahead(const Batch *);
 /* Copies all fields of sample k of `from`, except look-ahead fields, to row i of a batch with the same shape. `from`
  * may have additional fields. */
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
-/* Returns the index of the first value of an integer field that is outside [low, end), or -1. */
+/* Returns the index of the first value of an integer field that is outside [low, end), or -1 if there is none. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
 /* Returns how many values each element of a field has. */
 int64_t batch_width(const Batch *, FieldId);
@@ -132,7 +132,7 @@ int batch_dims(const Batch *, FieldId, int64_t dim[3]);
 /* Returns samples [first, first + n) as a view of the batch's memory. */
 Batch batch_rows(const Batch *, int64_t first, int64_t n);
 Sample batch_sample(const Batch *, int64_t i);
-/* Copies the columns that belong to context-parallel rank `rank` of `ranks` (base/zigzag.h) to the arena. The caller
- * must not free the result. If ranks > 1, CUT extents must be multiples of 2 * ranks. For the other extents, each rank
- * gets all columns. */
+/* Copies to the arena the columns of context-parallel rank `rank` out of `ranks` (base/zigzag.h). The caller must not
+ * free the result. If ranks > 1, CUT extents must be multiples of 2 * ranks. For the other extents, each rank gets all
+ * columns. */
 Batch batch_slice(const Batch *, int ranks, int rank, Arena *);

@@ -73,7 +73,7 @@ typedef struct DatasetPart {
     const TokenSource *source; /* borrowed */
     const DataConfig *config;  /* borrowed */
     DataSplit split;
-    int64_t begin, end;  /* range of sequences, or of documents (by_document) */
+    int64_t begin, end;  /* range of sequences, or of documents if by_document is set */
     int64_t num_samples; /* number of samples requested; a negative number means one epoch */
     /* The files, if the kind reads records (borrowed). Such a kind has no source, and its `open` sets num_samples to
      * the number of records. */
@@ -99,7 +99,7 @@ struct DatasetKind {
     const char *const *array_names; /* file names of the cached arrays, NULL-terminated */
     Err (*open)(DatasetPart *);     /* called once the request's fields and the shape are set */
     void (*close)(DatasetPart *);   /* frees what open has allocated; also called if open fails */
-    /* Fills the fields that are not NULL. The caller has already set them as batch_reset does. */
+    /* Fills the fields that are not NULL. The caller has initialized them as batch_reset does. */
     Err (*get)(const DatasetPart *, int64_t, Sample *);
     /* Adds the kind's members to the description, after the common members. */
     void (*describe)(const DatasetPart *, json_t *members); /* may be NULL */
@@ -111,15 +111,14 @@ static inline bool kind_reads_records(const DatasetKind *k) { return k->hash; }
 
 const DatasetKind *dataset_kind(DatasetId);
 
-/* Opens a part. The caller must set all fields of `request` except the fields that part_open or the kind's `open`
- * sets. */
+/* Opens a part. The caller must set all fields of `request` except those that part_open or the kind's `open` sets. */
 Err part_open(const DatasetPart *request, DatasetPart **out);
 void part_close(DatasetPart *); /* NULL is fine */
 /* Reads sample k, 0 <= k < samples. An id outside the vocabulary is a user error. Thread-safe. */
 Err part_get(const DatasetPart *, int64_t k, Sample *out);
 
-/* Maps a part's arrays from the cache if the cache has all of them and `valid` accepts them. Otherwise builds
- * and saves the arrays. A damaged cache is rebuilt. `arrays` must be in the order of array_names. */
+/* Maps a part's arrays from the cache if the cache has all of them and `valid` accepts them. Otherwise, builds and
+ * saves the arrays. A damaged cache is rebuilt. `arrays` must be in the order of array_names. */
 Err part_index(DatasetPart *, NpyArray *const *arrays, bool (*valid)(const DatasetPart *),
                Err (*build)(DatasetPart *));
 

@@ -41,8 +41,8 @@ typedef struct GptPlan {
 Err gpt_plan(const TokenSource *, int64_t begin, int64_t end, int64_t num_samples, int64_t sequence_length,
              bool drop_last, GptPlan *out);
 GptIndex gpt_index_build(const GptPlan *, uint32_t seed);
-/* Returns whether an index from disk can belong to this plan. Checks the types and shapes, and that every document
- * occurs E times. Also checks that every sample starts at the correct position, and occurs once in its part of the
- * shuffle. */
+/* Returns whether an index from disk can belong to this plan. Checks that the types and shapes are correct, and that
+ * every document occurs E times. Also checks that every sample starts at the correct position, and occurs once in its
+ * part of the shuffle. */
 bool gpt_index_valid(const GptPlan *, const GptIndex *);
 void gpt_index_free(GptIndex *);

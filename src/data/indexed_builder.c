@@ -1,5 +1,5 @@
-/* Writes the .bin file continuously, and keeps lengths and document entries in memory, like Megatron-LM's
- * IndexedDatasetBuilder. */
+/* Writes the .bin file continuously, and keeps lengths and document entries in memory, as Megatron-LM's
+ * IndexedDatasetBuilder does. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,7 +115,7 @@ Err indexed_builder_add_tokens(IndexedBuilder *b, const int32_t *tokens, int64_t
                     "token id %d does not fit the %s of '%s'; the vocabulary size of the tokenizer is "
                     "too small for its ids",
                     tokens[done + i], indexed_dtype_name(b->dtype), b->bin);
-            /* little-endian, so the first bytes are the low ones */
+            /* on a little-endian machine, the low bytes come first */
             memcpy(narrow + (size_t)i * size, &wide[i], size);
         }
         ERR_RETURN(write_items(&b->out, narrow, size, n));

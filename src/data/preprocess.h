@@ -2,9 +2,8 @@
  * <prefix>_<key>_document.bin and .idx (Megatron-LM tools/preprocess_data.py).
  *
  *   JSON Lines       one object per line, and one document per key. The value is a string, or a list of strings
- *                    (sentences), each of which becomes a sequence. Lines are parsed like Python's json module
- *                    (data/json_line.h). Blank lines are skipped. An invalid line is a user error that names the
- *                    line.
+ *                    (sentences), each of which becomes a sequence. Lines are parsed as by Python's json module
+ *                    (data/json_line.h). Blank lines are skipped. An invalid line is a user error that names the line.
  *   text files       one document per file; the key is "text"
  *   text paragraphs  one document per run of lines that are not blank, without the final newline; the key is
  *                    "text"

@@ -66,7 +66,7 @@ static Str stripped(const char *s, size_t n) {
     return out;
 }
 
-/* Replaces " . " by ". ", like Python's text.replace(" . ", ". "). */
+/* Removes the space before each full stop between spaces, as Python's replace method would. */
 static void close_dots(Str *text) {
     size_t to = 0;
     for (size_t from = 0; from < text->len; to++) {

@@ -1,4 +1,4 @@
-/* The compression codecs for Parquet pages (Compression.md in apache/parquet-format), by their numbers in
+/* The compression codecs for Parquet pages (Compression.md in apache/parquet-format), identified by their numbers in
  * parquet.thrift. */
 #pragma once
 

@@ -99,7 +99,7 @@ static PageHeader read_header(Bytes *b) {
     return h;
 }
 
-/* Replaces `data` with its `size` uncompressed bytes. Compressed data are decompressed into the buffer. */
+/* Sets `data` to the `size` uncompressed bytes of a page. Compressed data is decompressed into the buffer. */
 static const char *unpack(int64_t codec, Bytes *data, int64_t size, Buffer *buffer) {
     const int64_t stored = data->end - data->at;
     if (codec == PARQUET_UNCOMPRESSED)

@@ -74,7 +74,7 @@ void thrift_struct(Bytes *b, ThriftField f) {
     if (f.type != THRIFT_STRUCT) bytes_fail(b);
 }
 
-/* Reads the head of a list. A list cannot have more elements than the remaining number of bytes, because each element
+/* Reads the header of a list. A list cannot have more elements than the remaining number of bytes, because each element
  * takes at least one byte. */
 static uint64_t list_head(Bytes *b, unsigned *type) {
     const unsigned head = (unsigned)bytes_little(b, 1);

@@ -58,8 +58,8 @@ int64_t mt19937_geometric(Mt19937 *g, double p) {
 
 enum { SWAPS = 64 };
 
-/* Draws bounded(last), bounded(last - 1), ... down to bounded(1), but at most SWAPS numbers. Returns how many it has
- * drawn. A rejected draw costs no mispredicted branch, because the next draw overwrites it. */
+/* Draws bounded(last), bounded(last - 1), ... down to bounded(1), but at most SWAPS numbers. Returns the number of
+ * draws. A rejected draw costs no mispredicted branch, because the next draw overwrites it. */
 static int draw_places(Mt19937 *g, int64_t last, int64_t place[SWAPS]) {
     const int n = last < SWAPS ? (int)last : SWAPS;
     for (int k = 0; k < n;) {

@@ -126,7 +126,7 @@ typedef struct Encoding {
     Err err;
 } Encoding;
 
-/* Returns the origin of a part, like NormalizedString::convert_offsets. An empty part is shifted by the start of the
+/* Returns the origin of a part, as NormalizedString::convert_offsets does. An empty part is shifted by the start of the
  * text's origin. A part that is not within the text is returned unchanged. */
 static Origin origin_of(View v, Origin part) {
     if (part.begin == part.end && v.n) return (Origin){v.at[0].begin + part.begin, v.at[0].begin + part.end};

@@ -111,7 +111,7 @@ static bool is_named(const char *key) {
 }
 
 /* Adds special_tokens_map.json to the settings. Its tokens are special, and its extra_special_tokens are appended to
- * tokenizer_config.json's. */
+ * those of tokenizer_config.json. */
 static void merge_map(HfConfig *c, const json_t *map) {
     const char *key;
     json_t *value;

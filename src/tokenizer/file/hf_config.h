@@ -14,7 +14,7 @@ typedef struct HfConfig {
     json_t *settings; /* keys of tokenizer_config.json and special_tokens_map.json */
     /* {content: token}: added tokens with an "id", and with a key "from" for the name of their file */
     json_t *declared;
-    json_t *model_type, *tokenizer_class; /* the values in config.json and tokenizer_config.json, or NULL */
+    json_t *model_type, *tokenizer_class; /* from config.json and tokenizer_config.json; NULL if missing */
 } HfConfig;
 
 /* Fills `out`, which must be zero; call hf_config_free even after an error. `tokenizer` is the

@@ -1,4 +1,4 @@
-/* The tokenizer types that read Hugging Face files. This file finds the files and opens them like AutoTokenizer.
+/* The tokenizer types that read Hugging Face files. This code finds the files and opens them as AutoTokenizer does.
  * Source: Megatron-LM huggingface_tokenizer.py, megatron_hf_tokenizer.py; transformers' tokenization_auto.py. */
 #include <stdlib.h>
 #include <string.h>

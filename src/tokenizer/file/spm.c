@@ -140,15 +140,14 @@ static int32_t token_id(const Tokenizer *t, const char *token) {
     return id >= 0 ? id : vocab_id(s->extra, token, strlen(token));
 }
 
-/* Returns whether the text is the padding token. Texts never contain padding, so the id of this token cannot
- * contradict the model. Megatron-LM does not add a padding token either. */
+/* Returns whether the text is the padding token. Texts never contain padding, so the id of this token need not agree
+ * with the model. Megatron-LM does not add a padding token either. */
 static bool is_padding(const HfConfig *c, const char *text) {
     const char *named = hf_config_token(c, "pad_token");
     return !strcmp(text, named ? named : "<pad>");
 }
 
-/* Returns an error if Hugging Face files in the model's folder contradict the model, because these files are not
- * used. */
+/* Hugging Face files in the model's folder are not used, so it is an error if they contradict the model. */
 static Err check_neighbours(const TokenizerConfig *c, const Tokenizer *t) {
     static const char REMEDY[] = "use --tokenizer-type HuggingFaceTokenizer, which reads these files, or "
                                  "move the model to another folder";

@@ -120,7 +120,7 @@ Err decoder_load(const json_t *object, Decoder **out) {
     return e;
 }
 
-/* Appends the bytes that a token spells. A token that spells no bytes is unchanged. */
+/* Appends the bytes that a token spells. A token that does not spell bytes is appended unchanged. */
 static void byte_level(const char *s, size_t n, Str *out) {
     size_t before = out->len;
     for (size_t i = 0; i < n;) {

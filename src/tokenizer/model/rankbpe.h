@@ -13,7 +13,7 @@
 
 typedef struct RankBpe RankBpe;
 
-enum { RANK_NEVER = 0x7FFFFFFF }; /* the rank of a token that merges never create */
+enum { RANK_NEVER = 0x7FFFFFFF }; /* the rank of a token that no merge may create */
 
 /* Creates an encoder. Takes ownership of the vocabulary, the ranks of its ids ([vocab_limit]), and `frozen`. With
  * `whole`, a piece that is itself a token is encoded as that token. `frozen` contains the texts of tokens that never

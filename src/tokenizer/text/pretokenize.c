@@ -273,7 +273,7 @@ static void metaspace(const Step *step, View v, Aligned *out) {
     }
 }
 
-/* Sets `out` to the characters of the class, as matches, and the text between them, like regex_spans. */
+/* Sets `out` to the characters of the class, as matches, and the text between them, as regex_spans does. */
 static void class_spans(bool (*is_member)(uint32_t), const char *text, size_t n, Spans *out) {
     size_t covered = 0;
     out->n = 0;

@@ -26,7 +26,7 @@ typedef struct Pair {
     uint64_t key; /* left id << 32 | right id */
     int64_t count;
     Places fresh;   /* words that gained this pair after the pair was last queued */
-    int64_t merged; /* index in the list of merges + 1; 0 if the pair is not merged */
+    int64_t merged; /* 1 + index in the list of merges; 0 if the pair is not merged */
 } Pair;
 
 typedef struct Queued {

@@ -1,7 +1,7 @@
-/* The `tokenizers` library builds a suffix array of all words, and uses the inner nodes of the suffix tree.
- * The inner nodes are the substrings that at least two different characters follow (the end of a word counts as a
- * character). Pieces are short, so this code sorts suffixes only by their first 17 characters. The words are
- * separated by the character 0. */
+/* The `tokenizers` library builds a suffix array of all words, and uses the inner nodes of the suffix tree. The inner
+ * nodes are the substrings that are followed by at least two different characters (the end of a word counts as a
+ * character). Pieces are short, so this code sorts suffixes only by their first 17 characters. The words are separated
+ * by the character 0. */
 #include "tokenizer/train/seeds.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static void add_candidate(Candidates *list, Candidate c) {
     list->v[list->n++] = c;
 }
 
-/* Returns the characters of all words, with a 0 after each word. *n is set to their number. */
+/* Returns the characters of all words, with a 0 after each word. Sets *n to the length of the result. */
 static uint32_t *flatten(const Words *w, size_t *n) {
     size_t total = 0, bytes;
     for (int32_t i = 0; i < words_number(w); i++) {

@@ -1,5 +1,5 @@
-/* The initial pieces of a unigram model: every character of the words, then the substrings that at least two
- * different characters follow, in descending order of count times length. Source: Kudo 2018 (arXiv:1804.10959)
+/* The initial pieces of a unigram model: every character of the words, then the substrings that are followed by at
+ * least two different characters, in descending order of count times length. Source: Kudo 2018 (arXiv:1804.10959)
  * section 3.2; tokenizers/src/models/unigram/trainer.rs, make_seed_sentence_pieces. */
 #pragma once
 

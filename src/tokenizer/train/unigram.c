@@ -17,8 +17,8 @@ enum { SEEDS = 1000000, SUB_ITERATIONS = 2 };
 /* maximum length of a word in bytes; a lattice needs up to 512 bytes per byte of the word */
 enum { LONGEST_WORD = 1 << 22 };
 
-/* Pieces have the same order as in the `tokenizers` library, because the order determines sums and ties.
- * Piece 0 represents unknown characters. */
+/* Pieces have the same order as in the `tokenizers` library, because the order affects sums and decides ties. Piece 0
+ * represents unknown characters. */
 typedef struct Trainer {
     const Words *words;
     Seeds seeds;
@@ -177,7 +177,7 @@ static void run(Trainer *t, const Training *c) {
     for (int32_t before = INT32_MAX;;) {
         if (c->progress) c->progress(c->ctx, t->n - 1);
         for (int i = 0; i < SUB_ITERATIONS; i++) estimate(t);
-        if (t->n <= t->limit || t->n >= before) return; /* the number of characters may exceed the limit */
+        if (t->n <= t->limit || t->n >= before) return; /* there may be too many characters */
         before = t->n;
         prune(t);
     }
@@ -197,8 +197,8 @@ static int by_score(const void *x, const void *y) {
     return (a->place > b->place) - (a->place < b->place);
 }
 
-/* Selects all characters, then pieces until the list is full, and sorts them by score. A character that was dropped
- * gets the minimum score plus a multiple of STEP, which increases with each dropped character. */
+/* Selects all characters, then pieces until the list is full, and sorts them by score. A dropped character gets the
+ * minimum score plus a multiple of STEP; the multiple increases with each such character. */
 static size_t choose(const Trainer *t, size_t wanted, Piece *out) {
     static const double STEP = 0.0001;
     const size_t chars = (size_t)t->seeds.chars;
