@@ -13,7 +13,7 @@ static bool is_list_of_objects(const json_t *json) {
     return json_is_array(json);
 }
 
-/* The nesting limit for a request's values. Printing a value needs as many levels again. */
+/* The nesting limit for a request's values; printing a value needs as many levels again. */
 enum { DEEPEST = 400 };
 
 static int64_t nesting(const json_t *json) {

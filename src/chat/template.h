@@ -19,8 +19,8 @@ typedef struct Template Template;
 
 /* The limits for one rendering. */
 typedef struct TemplateLimits {
-    int64_t steps; /* every expression, statement and item is a step, and so are every 64 bytes of text */
-    size_t bytes, output; /* memory for values, released at the end; bytes of printed text */
+    int64_t steps;        /* number of expressions, statements, items and 64-byte blocks of text */
+    size_t bytes, output; /* bytes of memory for values; bytes of printed text */
     int depth;            /* maximum nesting depth of expressions, statements and values */
 } TemplateLimits;
 

@@ -124,7 +124,7 @@ void batch_look_ahead(const Batch *);
 void batch_copy(const Batch *, int64_t i, const Batch *from, int64_t k);
 /* Returns the index of the first value of an integer field that is outside [low, end), or -1 if there is none. */
 int64_t batch_outside(const Batch *, FieldId, int64_t low, int64_t end);
-/* Returns how many values each element of a field has. */
+/* Returns the number of values in each element of a field. */
 int64_t batch_width(const Batch *, FieldId);
 /* Writes a field's dimensions: b, the extent unless it is SAMPLES, and the width if it exceeds 1. Returns the number of
  * dimensions. */

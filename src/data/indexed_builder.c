@@ -111,10 +111,9 @@ Err indexed_builder_add_tokens(IndexedBuilder *b, const int32_t *tokens, int64_t
         for (int64_t i = 0; i < n; i++) {
             wide[i] = tokens[done + i];
             if (!fits(b->dtype, tokens[done + i]))
-                return err_user(
-                    "token id %d does not fit the %s of '%s'; the vocabulary size of the tokenizer is "
-                    "too small for its ids",
-                    tokens[done + i], indexed_dtype_name(b->dtype), b->bin);
+                return err_user("token id %d does not fit into the dtype %s of '%s'; the vocabulary size of "
+                                "the tokenizer is too small for its ids",
+                                tokens[done + i], indexed_dtype_name(b->dtype), b->bin);
             /* on a little-endian machine, the low bytes come first */
             memcpy(narrow + (size_t)i * size, &wide[i], size);
         }

@@ -19,7 +19,7 @@
 typedef struct MaskTokens {
     int64_t cls, sep, mask;   /* BERT */
     int64_t bos, eos;         /* T5 */
-    const int64_t *sentinels; /* the tokens that replace T5's spans, in the order of use */
+    const int64_t *sentinels; /* the tokens that replace T5's spans, in order of use */
     int64_t num_sentinels;
     int64_t vocab_size;             /* random replacement tokens have ids below vocab_size */
     const unsigned char *continues; /* [vocab_size]: 1 if the token continues a word; NULL if no token does */

@@ -60,8 +60,8 @@ typedef struct PreprocessConfig {
     /* Document i goes to partition i modulo this number. As with Megatron-LM's --partitions, the dataset is
      * the concatenation of the partitions. 0 means 1. */
     int partitions;
-    int64_t most_documents; /* if > 0, a benchmark reads at most this number of documents, and no dataset is
-                               written */
+    /* if > 0, at most this many documents are read, and no dataset is written; for benchmarks */
+    int64_t most_documents;
     PreprocessEncode *encode;
     void *encode_ctx;
     /* If not NULL, preprocess_run calls this function on the caller's thread after every few MiB of input. */

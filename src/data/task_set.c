@@ -66,7 +66,7 @@ static Str stripped(const char *s, size_t n) {
     return out;
 }
 
-/* Removes the space before each full stop between spaces, as Python's replace method would. */
+/* Removes the space before each full stop that is surrounded by spaces, as Python's text.replace would. */
 static void close_dots(Str *text) {
     size_t to = 0;
     for (size_t from = 0; from < text->len; to++) {

@@ -181,7 +181,7 @@ static Err failed(const Unpack *u, const char *why) {
                     u->format->name, u->path, why);
 }
 
-/* Skips zeros between and after parts. Tapes and disks with fixed block sizes append zeros. */
+/* Skips zeros between and after parts. Tapes and disks with fixed block sizes pad files with zeros. */
 static Err skip_padding(Unpack *u, bool *have) {
     do {
         ERR_RETURN(more(u, have));

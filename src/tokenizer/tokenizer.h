@@ -37,7 +37,7 @@ typedef struct TokenizerConfig {
     /* NullTokenizer: required; ByteLevelTokenizer: 0 means 512; TikTokenizer: 0 means at most 2^17 */
     int64_t vocab_size;
     /* The special tokens that are appended if the vocabulary lacks them. For TikTokenizer, these are the first special
-     * tokens; if none are given, they are Megatron-LM's. */
+     * tokens; if none are given, those of Megatron-LM are used. */
     const char *const *extra_tokens;
     size_t num_extra_tokens;
     const char *tiktoken_pattern; /* v1, v2, cl100k or o200k; NULL means v2 */
@@ -92,14 +92,14 @@ typedef struct TokenSpan {
 Err tokenizer_encode_spans(const Tokenizer *, unsigned flags, const char *text, size_t n, int32_t **ids,
                            TokenSpan **spans, size_t *count);
 
-/* Decodes ids as `*bytes` bytes of text and a NUL. The caller frees `*text`, which is never NULL on success. Byte-level
- * tokens return their bytes unchanged, so a character may be split over two calls. An id that the vocabulary skips has
- * no text. An id outside [0, vocab_size) is an error. */
+/* Decodes ids as `*bytes` bytes of text and a NUL. The caller frees `*text`, which is never NULL on success. The bytes
+ * of byte-level tokens are returned unchanged, so a character may be split over two calls. An id that the vocabulary
+ * skips has no text. An id outside [0, vocab_size) is an error. */
 Err tokenizer_decode(const Tokenizer *, const int32_t *ids, size_t n, char **text, size_t *bytes);
 Err tokenizer_decode_with(const Tokenizer *, unsigned flags, const int32_t *ids, size_t n, char **text,
                           size_t *bytes);
 
-/* Sets offsets[n] to the index of the character of the decoded text in which each token begins. The offsets equal
+/* Sets offsets[n] to the index, in the decoded text, of the character in which each token begins. The offsets equal
  * offsets() of Megatron-LM's tokenizers and, if the text decodes to itself, the start positions in Encoding.offsets of
  * the `tokenizers` library. Returns an error if the tokenizer.json's decoder is not ByteLevel, or if an id is outside
  * [0, vocab_size). */

@@ -36,7 +36,7 @@ static bool gunzip(const unsigned char *in, size_t n, unsigned char *out, size_t
 
 bool parquet_decompress(int64_t codec, const unsigned char *in, size_t n, unsigned char *out, size_t size) {
     size_t made = size;
-    if (n > INT_MAX || size > INT_MAX) return false; /* zlib and LZ4 represent sizes by the type int */
+    if (n > INT_MAX || size > INT_MAX) return false; /* zlib and LZ4 represent sizes as int */
     switch (codec) {
     case SNAPPY:
         return snappy_uncompress((const char *)in, n, (char *)out, &made) == SNAPPY_OK && made == size;

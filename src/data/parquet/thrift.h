@@ -22,7 +22,7 @@ void bytes_fail(Bytes *);
 /* Removes the next n bytes from the input. Returns false if fewer bytes remain. */
 bool bytes_take(Bytes *, uint64_t n, const unsigned char **out);
 uint64_t bytes_little(Bytes *, unsigned n); /* reads a little-endian integer of n <= 8 bytes */
-uint64_t bytes_varint(Bytes *);             /* reads an ULEB128 integer of at most 64 bits */
+uint64_t bytes_varint(Bytes *);             /* reads a ULEB128 integer of at most 64 bits */
 int64_t bytes_zigzag(Bytes *); /* reads a varint whose values 0, 1, 2, 3, ... mean 0, -1, 1, -2, ... */
 
 typedef enum ThriftType {

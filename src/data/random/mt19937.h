@@ -13,8 +13,8 @@ typedef struct Mt19937 {
 
 void mt19937_seed(Mt19937 *, uint32_t seed);
 uint32_t mt19937_u32(Mt19937 *);
-/* Returns a uniformly random integer in [0, max], by masked rejection like numpy's random_interval. If max > 2^32 -
- * 1, draws 64 bits, the high word first. */
+/* Returns a uniformly random integer in [0, max], by masked rejection as in numpy's random_interval. If max > 2^32 - 1,
+ * draws 64 bits, the high word first. */
 uint64_t mt19937_bounded(Mt19937 *, uint64_t max);
 
 /* Returns RandomState.random(), a multiple of 2^-53 in [0, 1), computed from two words. */

@@ -181,7 +181,7 @@ static Origin in_characters(const uint32_t *characters, size_t n, Origin at) {
 static bool is_blank(uint32_t c) { return c == byte_to_char(' ') || unicode_is_space(c); }
 
 /* Removes the blanks at the ends of a token from its span (process_offsets in pre_tokenizers/byte_level.rs). A single
- * blank at the start of a text stays if the pre-tokenizer may have added it. */
+ * blank at the start of a text is kept if the pre-tokenizer may have added it. */
 static Origin trim(const Post *post, const char *token, size_t n, bool is_first, Origin at) {
     uint32_t c, leading = 0, trailing = 0;
     if (!post->n_trims) return at; /* a tiktoken token can be invalid UTF-8 */

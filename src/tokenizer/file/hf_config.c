@@ -110,8 +110,8 @@ static bool is_named(const char *key) {
     return false;
 }
 
-/* Adds special_tokens_map.json to the settings. Its tokens are special, and its extra_special_tokens are appended to
- * those of tokenizer_config.json. */
+/* Adds the content of special_tokens_map.json to the settings. Its tokens are special, and its extra_special_tokens are
+ * appended to those of tokenizer_config.json. */
 static void merge_map(HfConfig *c, const json_t *map) {
     const char *key;
     json_t *value;

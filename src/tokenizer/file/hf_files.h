@@ -11,7 +11,7 @@
 Err hf_files_bpe(const char *vocab, const char *merges, json_t **root);
 /* Reads BERT's vocab.txt. */
 Err hf_files_words(const char *vocab, json_t **root);
-/* Reads a SentencePiece .model. Without a class, the result is a complete tokenizer, which encodes texts like
- * SentencePiece. The control pieces and, with a class, the user-defined pieces become the additional tokens of the
+/* Reads a SentencePiece .model. Without a class, the result is a complete tokenizer, which encodes texts as
+ * SentencePiece does. The control pieces and, with a class, the user-defined pieces become the additional tokens of the
  * settings. */
 Err hf_files_sentencepiece(const char *path, const HfClass *, HfConfig *, json_t **root);

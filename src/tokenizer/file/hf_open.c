@@ -33,7 +33,7 @@ static int32_t named_id(const Tokenizer *t, const HfConfig *c, const char *key) 
     return text ? hf_token_id(t, text) : -1;
 }
 
-/* Sets the special ids. As in Megatron-LM, a tokenizer without bos or eos uses cls or sep. */
+/* Sets the special ids. As in Megatron-LM, cls replaces a missing bos, and sep replaces a missing eos. */
 static void take_ids(const Opening *o, Tokenizer *t) {
     const HfConfig *c = &o->config;
     t->named = hf_config_named(c);
@@ -121,8 +121,8 @@ static bool can_copy(const Opening *o) {
     return o->is_json && !e.code && class == o->class && !(o->config.exists && o->options->num_extra_tokens);
 }
 
-/* Completes `built`, which becomes a tokenizer.json, and returns its text. `around` contains the tokens before and
- * after a text, or is NULL if `built` already has the post_processor. */
+/* Completes `built` so that it is a tokenizer.json, and returns its text. `around` contains the tokens before and after
+ * a text, or is NULL if `built` already has the post_processor. */
 static char *export(const Opening *o, json_t *built, const Tokenizer *t, const int32_t *around) {
     const TokenizerConfig *c = o->options;
     json_t *list = json_object_get(built, "added_tokens");

@@ -1,7 +1,7 @@
-/* The "added_tokens" of a tokenizer.json are split off a text before the model runs. The leftmost and longest match
- * is split off first. Tokens with normalized = false are searched for in the original text. The text between these
- * tokens is normalized, and searched for the normalized spelling of tokens with normalized = true. Source:
- * tokenizers/src/tokenizer/added_vocabulary.rs. */
+/* The "added_tokens" of a tokenizer.json are split off a text before the model runs. The leftmost match is split off
+ * first; among matches at the same position, the longest. Tokens with normalized = false are searched for in the
+ * original text. The text between these tokens is normalized, and searched for the normalized spelling of tokens with
+ * normalized = true. Source: tokenizers/src/tokenizer/added_vocabulary.rs. */
 #pragma once
 
 #include <jansson.h>

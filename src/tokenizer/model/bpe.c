@@ -136,7 +136,7 @@ static Err load_options(Bpe *b, const json_t *model) {
     for (int i = 0; i < 2; i++) {
         const json_t *affix = json_object_get(model, affixes[i]);
         if (affix && !json_is_null(affix) && (!json_is_string(affix) || json_string_length(affix)))
-            return err_user("model.%s is not supported; only byte-level and byte-fallback BPE are",
+            return err_user("model.%s is not supported: BPE must be byte-level or use byte_fallback",
                             affixes[i]);
     }
     const json_t *dropout = json_object_get(model, "dropout");

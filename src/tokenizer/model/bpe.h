@@ -39,5 +39,5 @@ typedef struct BpeWork {
 } BpeWork;
 void bpe_work_free(BpeWork *);
 
-/* Appends the pre-token's ids (valid UTF-8, below 2^31 bytes) to `out`. */
+/* Appends the ids of the pre-token (valid UTF-8, below 2^31 bytes) to `out`. */
 void bpe_encode(const Bpe *, BpeWork *, const char *piece, size_t n, Ids *out);

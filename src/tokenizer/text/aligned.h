@@ -1,5 +1,5 @@
 /* A normalized text, and the position of each of its bytes in the original text. The offsets of tokens are computed
- * from these positions. All bytes of a character have one origin. Source: NormalizedString of the `tokenizers`
+ * from these positions. All bytes of a character have the same origin. Source: NormalizedString of the `tokenizers`
  * library (tokenizers/src/tokenizer/normalizer.rs). */
 #pragma once
 

@@ -24,8 +24,8 @@ void pretokenizer_free(PreTokenizer *);
 PreTokenizerWork *pretokenizer_work_new(const PreTokenizer *);
 void pretokenizer_work_free(PreTokenizerWork *);
 
-/* Returns whether the pieces depend on the text's origins, because a Metaspace can add its prefix only at the start of
- * the original text. */
+/* Returns whether the pieces depend on the text's origins: a Metaspace may add its prefix only at the start of the
+ * original text. */
 bool pretokenizer_needs_origins(const PreTokenizer *);
 /* Calls fn for each non-empty piece, in order. Returns an error only if a regex search fails. */
 typedef void PieceFn(void *arg, View piece);

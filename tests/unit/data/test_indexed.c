@@ -101,7 +101,7 @@ TEST(an_unfinished_dataset_leaves_nothing) {
     IndexedBuilder *b;
     assert_ok(indexed_builder_open("half", INDEXED_U16, &b));
     assert_err(indexed_builder_add_tokens(b, (const int32_t[]){1, 70000}, 2),
-               "70000 does not fit the uint16");
+               "70000 does not fit into the dtype uint16");
     indexed_builder_abort(b);
     assert_int_equal(count_files(".", "half"), 0);
     assert_err(indexed_builder_open("no/such/folder", INDEXED_U16, &b), "check the path");
