@@ -6,7 +6,7 @@
  *   loss_mask        1 at masked positions, otherwise 0
  *   token_types      0 up to the first [SEP], then 1; 0 in the padding
  *   sentence_labels  1 if A and B are swapped, which happens in half of the samples
- *   lengths          number of tokens
+ *   lengths          number of tokens before the padding
  *
  * The sentences are divided at a random boundary: A gets the sentences before it, and B gets the sentences after it. As
  * long as A and B together are too long, one token at a time is removed from a random end of the longer segment.

@@ -5,7 +5,7 @@
  *   labels          text[1 : s+1]; the pad id becomes 0
  *   loss_mask       1, but 0 if the label was the pad id or, with eod_mask_loss, if the token is eod
  *   position_ids    0 .. s-1; with reset_position_ids, positions restart at 0 after each eod
- *   document_start  the first position that a position may attend to: 0 or, with reset_attention_mask, the position
+ *   document_start  the first position that each position may attend to: 0 or, with reset_attention_mask, the position
  *                   after the last preceding eod (Megatron-LM stores an [s, s] mask)
  *
  * A sample depends only on (seed, k) and the data. */

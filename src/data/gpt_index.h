@@ -2,11 +2,11 @@
  * (core/datasets/gpt_dataset.py, and build_sample_idx in helpers.cpp):
  *
  *   document_index  i32[E * n]         E epochs of the split's n sequences, shuffled
- *   sample_index    i32[samples+1, 2]  the start of each sample: a position in document_index, and an offset in
- *                   that sequence. The next sample begins with the last token of this
- *                                      sample. (i64 above 2^31-1 positions)
- *   shuffle_index   u32[samples]       sample k of the run is row shuffle_index[k] of sample_index (i64 from
- *                                      2^32-2 samples on)
+ *   sample_index    i32[samples+1, 2]  the start of each sample: a position in document_index, and an offset in the
+ *                                      sequence at that position. Each sample begins with the last token of the
+ *                                      preceding one. (i64 above 2^31-1 positions)
+ *   shuffle_index   u32[samples]       sample k of the run is row shuffle_index[k] of sample_index. (i64 from 2^32-2
+ *                                      samples on)
  *
  * E is the smallest number of epochs with E * T >= num_samples * s + 1, where T is the number of tokens in the split.
  * If less than 80 % of the last epoch is needed, this epoch is shuffled separately and comes last, so that no document

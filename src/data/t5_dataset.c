@@ -5,7 +5,7 @@
  *   tokens           [BOS], then each sentinel and the text of its span, padded with 0
  *   labels           the tokens without [BOS], then [EOS], padded with 0 (Megatron-LM: -1; both have weight 0)
  *   loss_mask        1 at the labels
- *   lengths, encoder_lengths  numbers of tokens */
+ *   lengths, encoder_lengths  numbers of tokens before the padding */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

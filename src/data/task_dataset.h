@@ -3,7 +3,7 @@
  *
  *   training    each epoch is a permutation of all samples: torch.randperm with the seed plus the epoch's
  *               number, as in Megatron-LM's tasks/finetune_utils.py. An incomplete last batch is dropped or, with
- *               keep_last, completed with padding of weight 0
+ *               keep_last, completed with padding of weight 0.
  *   validation  each file's samples in order, followed by padding */
 #pragma once
 

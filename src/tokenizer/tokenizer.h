@@ -10,13 +10,13 @@
  *                           post-processor and decoder work as in version 0.23 of the `tokenizers` library.
  *                           Unsupported parts are refused with an error that names them. "truncation" and "padding"
  *                           are ignored, because Megatron-LM encodes whole documents.
- *   SentencePieceTokenizer  a SentencePiece .model, unigram or BPE. GPTSentencePieceTokenizer and
- *                           Llama2Tokenizer are synonyms. Control pieces in a text are ordinary text.
- *   TikTokenizer            Megatron-LM's *.vocab.json, with ids after those of the special tokens; or a
- *                           .tiktoken file, whose ranks are the ids, followed by special tokens
+ *   SentencePieceTokenizer  a SentencePiece .model, unigram or BPE. GPTSentencePieceTokenizer and Llama2Tokenizer are
+ *                           synonyms. Control pieces in a text are treated as ordinary text.
+ *   TikTokenizer            Megatron-LM's *.vocab.json, with ids after those of the special tokens; or a .tiktoken
+ *                           file, whose ranks are the ids, followed by special tokens
  *
- * A text consists of bytes and may contain NULs. The BPE types read a text like Python's bytes.decode("utf-8",
- * errors="replace"): each maximal invalid subpart becomes one U+FFFD. A Tokenizer never changes after
+ * A text consists of bytes and may contain NULs. The BPE types decode a text as Python's bytes.decode("utf-8",
+ * errors="replace") does: each maximal invalid subpart becomes one U+FFFD. A Tokenizer never changes after
  * tokenizer_open, so any number of threads may use it concurrently. */
 #pragma once
 
