@@ -252,7 +252,7 @@ Value operator_format(Machine *m, Value text, Value values) {
             continue;
         }
         const char *after = p;
-        if (p < end && *p == '(') { /* the name precedes the flags */
+        if (p < end && *p == '(') { /* in %(name)s, the name precedes any flags */
             const char *close = memchr(p, ')', (size_t)(end - p));
             after = close ? close + 1 : end;
         }

@@ -41,7 +41,7 @@ typedef struct MaskSpan {
 
 /* The result of masking_choose. Each array must have room for every token. */
 typedef struct Masking {
-    int64_t *tokens; /* the positions of tokens that belong to words, ascending */
+    int64_t *tokens; /* the positions of tokens that belong to words, in ascending order */
     int64_t *words;  /* [num_words + 1], index in `tokens` of each word's first token */
     int64_t num_words;
     MaskSpan *spans; /* ascending */
